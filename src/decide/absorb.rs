@@ -1,0 +1,271 @@
+//! Takes one input into the fleet: what was read, what came of a call, what the user now wants.
+
+use std::collections::BTreeMap;
+
+use crate::model::action::{CallOutcome, Input, Poll, Reading};
+use crate::model::beacon::WorkerReport;
+use crate::model::checkpoint::CheckpointSurvey;
+use crate::model::condition::Condition;
+use crate::model::event::What;
+use crate::model::fleet::{Fleet, Pending, after, elapsed};
+use crate::model::node::{Incarnation, NodeView};
+use crate::model::settings::{Overlay, Policy, Settings, SlotSettings};
+use crate::model::slot::SlotRecord;
+
+use super::observe::{Source, observe};
+use super::recover;
+use super::turn::Turn;
+
+/// Dispatches one input.
+pub fn absorb(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
+    match input {
+        Input::Configured(settings) => configured(fleet, *settings, turn),
+        Input::Polled(poll) => polled(fleet, *poll, turn),
+        Input::Got { slot, began, reading } => {
+            done(fleet, &slot, Pending::Node);
+            observe(fleet, &slot, reading, began, Source::Get, turn);
+        }
+        Input::Attributes { slot, of, result } => {
+            done(fleet, &slot, Pending::Attributes);
+            // An organisation may forbid guest attributes: a failed read adds nothing and clears nothing.
+            if let Ok(reports) = result {
+                attributes(fleet, &slot, &of, &reports, turn);
+            }
+        }
+        Input::Surveyed { slot, location, result } => {
+            done(fleet, &slot, Pending::Checkpoints);
+            match result {
+                Ok(survey) => surveyed(fleet, &slot, &location, survey, turn),
+                Err(failure) => fleet.memory.entry(slot).or_default().survey_failure = Some(failure.to_string()),
+            }
+        }
+        Input::Called { slot, outcome } => {
+            done(fleet, &slot, Pending::Call);
+            called(fleet, &slot, outcome, turn);
+        }
+        Input::Operated { slot, operation, result } => {
+            done(fleet, &slot, Pending::Operation);
+            recover::operated(fleet, &slot, &operation, result, turn);
+        }
+        Input::Tick => {}
+    }
+}
+
+fn done(fleet: &mut Fleet, slot: &str, pending: Pending) {
+    if let Some(memory) = fleet.memory.get_mut(slot) {
+        memory.pending.remove(&pending);
+    }
+}
+
+fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
+    fleet.settings = settings;
+    for (name, slot) in &fleet.settings.slots {
+        match fleet.slots.get_mut(name) {
+            None => {
+                let zone = slot.zones.first().map_or("", String::as_str);
+                fleet.slots.insert(name.clone(), SlotRecord::new(name, zone, turn.now));
+            }
+            Some(record) => {
+                record.leaving = false;
+                let idle = record.incarnation.is_none() && record.recovery.is_none();
+                if idle && !slot.zones.contains(&record.zone) {
+                    record.zone = slot.zones.first().cloned().unwrap_or_default();
+                }
+            }
+        }
+        fleet.dirty.insert(name.clone());
+    }
+    let gone: Vec<String> = fleet.slots.keys().filter(|name| !fleet.settings.slots.contains_key(*name)).cloned().collect();
+    for name in gone {
+        let Some(record) = fleet.slots.get_mut(&name) else { continue };
+        if record.recovery.as_ref().is_some_and(|r| r.owes_create()) {
+            turn.note(format!("{name} was taken out of the config while a create is owed: it is finished first"));
+            record.leaving = true;
+            let slot = SlotSettings {
+                name: name.clone(),
+                zones: vec![record.zone.clone()],
+                create: Overlay::default(),
+                job: None,
+                policy: Policy::default(),
+                supervisor: None,
+            };
+            fleet.settings.slots.insert(name.clone(), slot);
+            fleet.dirty.insert(name);
+        } else {
+            turn.note(format!("{name} is not in the config any more: it is not watched from now on"));
+            fleet.slots.remove(&name);
+            fleet.memory.remove(&name);
+            turn.remove(name);
+        }
+    }
+}
+
+fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
+    fleet.polls += 1;
+    let mut complete = true;
+    let mut nodes: BTreeMap<(String, String), NodeView> = BTreeMap::new();
+    let mut unread: BTreeMap<String, String> = BTreeMap::new();
+    let mut read_all = false;
+    for listing in poll.listings {
+        match listing.result {
+            Ok((found, unreachable)) => {
+                read_all |= listing.zone == "-";
+                for zone in unreachable {
+                    complete = false;
+                    unread.insert(zone, "the API could not reach the zone".to_owned());
+                }
+                nodes.extend(found.into_iter().map(|n| ((n.zone.clone(), n.node.clone()), n)));
+            }
+            Err(failure) => {
+                complete = false;
+                unread.insert(listing.zone, format!("the listing failed: {failure}"));
+            }
+        }
+    }
+    let names: Vec<String> = fleet.slots.keys().cloned().collect();
+    for name in names {
+        let Some(record) = fleet.slots.get_mut(&name) else { continue };
+        // A slot with several zones and no node yet may have been created in any of them.
+        if record.incarnation.is_none()
+            && record.recovery.is_none()
+            && let Some(slot) = fleet.settings.slots.get(&name)
+            && let Some(zone) = slot.zones.iter().find(|zone| nodes.contains_key(&((*zone).clone(), name.clone())))
+        {
+            record.zone.clone_from(zone);
+        }
+        let zone = record.zone.clone();
+        let reading = match unread.get(&zone).or_else(|| if read_all { None } else { unread.get("-") }) {
+            Some(why) => Reading::Unread(why.clone()),
+            None => match nodes.remove(&(zone, name.clone())) {
+                Some(node) => Reading::Node(Box::new(node)),
+                None => Reading::Absent,
+            },
+        };
+        observe(fleet, &name, reading, poll.began, Source::List, turn);
+    }
+    if complete {
+        fleet.ledger.observed_at = Some(turn.now);
+        fleet.dirty_ledger = true;
+    }
+}
+
+fn called(fleet: &mut Fleet, slot: &str, outcome: CallOutcome, turn: &mut Turn) {
+    let now = turn.now;
+    if let Some(record) = fleet.slots.get_mut(slot) {
+        // Whatever came back: reads that began before this prove nothing about the slot (S2).
+        record.mutated_at = Some(now);
+        fleet.dirty.insert(slot.to_owned());
+    }
+    recover::called(fleet, slot, outcome, turn);
+}
+
+fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[WorkerReport], turn: &mut Turn) {
+    let now = turn.now;
+    let max_gap = fleet.settings.poll.max_gap;
+    let Some(record) = fleet.slots.get_mut(slot) else { return };
+    if record.incarnation.as_ref() != Some(of) {
+        return;
+    }
+    let memory = fleet.memory.entry(slot.to_owned()).or_default();
+    let gap = memory.last_attributes.map(|last| elapsed(last, now).min(max_gap)).unwrap_or_default();
+    memory.last_attributes = Some(now);
+    let generation = record.job.generation;
+    let mut step = None;
+    let mut failed = None;
+    let mut success = false;
+    for (index, report) in reports.iter().enumerate() {
+        let fresh = |beacon: &&crate::model::beacon::Beacon| beacon.generation == generation;
+        let worker = record.job.workers.entry(index).or_default();
+        if report.boot.as_ref().filter(fresh).is_some() {
+            worker.booted = true;
+            if !fleet.ledger.beacons_seen {
+                fleet.ledger.beacons_seen = true;
+                fleet.dirty_ledger = true;
+            }
+        }
+        match report.heartbeat.as_ref().filter(fresh) {
+            Some(beat) => {
+                let value = (beat.boot_id.clone(), beat.value);
+                if worker.heartbeat.as_ref() == Some(&value) {
+                    worker.quiet_for += gap;
+                } else {
+                    worker.heartbeat = Some(value);
+                    worker.quiet_for = std::time::Duration::ZERO;
+                }
+            }
+            None if worker.booted => worker.quiet_for += gap,
+            None => {}
+        }
+        step = step.max(report.step.as_ref().filter(fresh).and_then(|b| u64::try_from(b.value).ok()));
+        match report.exit.as_ref().filter(fresh) {
+            Some(exit) if exit.value == 0 && index == 0 => success = true,
+            Some(exit) if exit.value != 0 && exit.text.starts_with("final") && failed.is_none() => {
+                failed = Some((index, exit.value, exit.text.clone()));
+            }
+            _ => {}
+        }
+    }
+    fleet.dirty.insert(slot.to_owned());
+    if step > record.job.step {
+        record.job.step = step;
+        recover::progress(record, now);
+    }
+    if success && record.job.finished.is_none() {
+        let key = fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).map(|j| j.key());
+        record.job.finished = key;
+        record.recovery = None;
+        record.verdict.condition = Condition::Finished;
+        turn.tell(record, What::JobFinished, "worker 0 ended with code 0: the job is finished, the TPU is kept");
+    }
+    if failed.is_some() && record.job.failed != failed {
+        if let Some((worker, code, text)) = &failed {
+            let message = format!("worker {worker} ended with code {code} and its restarts are used up ({text})");
+            turn.tell(record, What::JobFailed { code: *code }, message);
+        }
+        record.job.failed = failed;
+    }
+    recover::settle(fleet, slot, turn);
+}
+
+fn surveyed(fleet: &mut Fleet, slot: &str, location: &str, survey: CheckpointSurvey, turn: &mut Turn) {
+    let now = turn.now;
+    let Some(record) = fleet.slots.get_mut(slot) else { return };
+    let memory = fleet.memory.entry(slot.to_owned()).or_default();
+    memory.surveyed_at = Some(now);
+    memory.survey_failure = None;
+    let job = &mut record.job;
+    if job.location != location {
+        // Another location is another history: steps of the old one mean nothing here.
+        job.location = location.to_owned();
+        job.checkpoint = None;
+        job.incomplete = None;
+        fleet.dirty.insert(slot.to_owned());
+    }
+    let newer = survey.newest > job.checkpoint;
+    let grown = survey.incomplete > job.incomplete;
+    memory.survey_failure = match (&job.checkpoint, &survey.newest) {
+        (Some(recorded), newest) if newest.as_ref() < Some(recorded) => Some(format!(
+            "the newest complete checkpoint under {location} is {}, but step {} was recorded before",
+            newest.as_ref().map_or("none".to_owned(), |c| format!("step {}", c.step)),
+            recorded.step
+        )),
+        _ => None,
+    };
+    memory.went_back = memory.survey_failure.is_some();
+    if newer {
+        job.checkpoint = survey.newest;
+        job.checkpoint_at = Some(now);
+        record.attempts.clear();
+    }
+    if newer || grown {
+        record.job.incomplete = survey.incomplete;
+        recover::progress(record, now);
+        fleet.dirty.insert(slot.to_owned());
+    }
+    recover::settle(fleet, slot, turn);
+}
+
+/// When a judged or lost slot of this record may be tried again, for `attempts` that slide.
+pub fn slides_at(record: &SlotRecord, policy: &Policy) -> Option<jiff::Timestamp> {
+    record.attempts.first().map(|oldest| after(oldest.at, policy.attempts.window))
+}

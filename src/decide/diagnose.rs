@@ -1,0 +1,104 @@
+//! The condition of a slot from one successful read: the table, from the top, the first row that matches.
+//!
+//! Unknown enum values and missing fields are never an error and never evidence: they give `unclear`.
+
+use jiff::Timestamp;
+
+use crate::model::condition::{Condition, Verdict};
+use crate::model::fleet::{Ledger, Memory, after, elapsed};
+use crate::model::node::{Health, NodeState, NodeView};
+use crate::model::settings::SlotSettings;
+use crate::model::slot::SlotRecord;
+
+/// Diagnoses a node that was read.
+pub fn node(
+    record: &SlotRecord,
+    memory: &Memory,
+    slot: &SlotSettings,
+    ledger: &Ledger,
+    view: &NodeView,
+    now: Timestamp,
+) -> Verdict {
+    use Condition::*;
+    let health = view.health.as_ref();
+    let text = format!("state {}, health {}", view.state.as_str(), health.map_or("absent", Health::as_str));
+    if finished(record, slot) {
+        return Verdict::new(Finished, "the job's success is journaled");
+    }
+    match &view.state {
+        NodeState::Stopped | NodeState::Stopping | NodeState::Hidden | NodeState::Hiding => return Verdict::new(Stopped, text),
+        NodeState::Preempted => return Verdict::new(Preempted, text),
+        NodeState::Terminated => return Verdict::new(Terminated, text),
+        NodeState::Deleting => return Verdict::new(Deleting, text),
+        NodeState::Creating | NodeState::Starting | NodeState::Restarting | NodeState::Reimaging => {
+            return Verdict::new(Starting, text);
+        }
+        NodeState::Unknown => return Verdict::new(FailedRepair, text),
+        NodeState::Ready | NodeState::Repairing => {}
+        NodeState::Unspecified | NodeState::Unhiding | NodeState::Other(_) => return Verdict::new(Unclear, text),
+    }
+    if view.incarnation.is_none() {
+        return Verdict::new(Unclear, format!("{text}, but no creation time: the node can't be told from a later one"));
+    }
+    match health {
+        // S5: a value that this version does not know means hold, whatever else is said.
+        Some(Health::Other(_)) => return Verdict::new(Unclear, text),
+        Some(Health::UnhealthyMaintenance) => return Verdict::new(Maintenance, text),
+        _ if view.state == NodeState::Repairing => return Verdict::new(Maintenance, text),
+        _ => {}
+    }
+    if let Some(upcoming) = view.upcoming.as_ref().filter(|u| u.ongoing) {
+        let end = upcoming.window_end.map_or(String::new(), |end| format!(" until {end:.0}"));
+        return Verdict::new(Maintenance, format!("{text}, upcomingMaintenance ONGOING{end}"));
+    }
+    match health {
+        Some(Health::Timeout) => return Verdict::new(Unresponsive, text),
+        Some(Health::UnhealthyTensorflow) => return Verdict::new(RuntimeUnhealthy, text),
+        Some(Health::Unspecified) => return Verdict::new(Unclear, text),
+        _ => {}
+    }
+    let progress = record.job.progress_at;
+    let newest = view.symptoms.iter().filter(|s| matches!(s.kind.as_str(), "MESH_BUILD_FAIL" | "EXECUTE_TIMED_OUT")).max_by_key(|s| s.at);
+    if let Some(symptom) = newest
+        && symptom.at > progress
+    {
+        return Verdict::new(Degraded, format!("{text}, symptom {} newer than the last progress", symptom.kind));
+    }
+    if let Some(verdict) = supervisor(record, memory, slot, ledger, now) {
+        return verdict;
+    }
+    Verdict::new(Healthy, text)
+}
+
+/// What the supervisor's reports say; nothing about a node whose startup script is not ours.
+fn supervisor(record: &SlotRecord, memory: &Memory, slot: &SlotSettings, ledger: &Ledger, now: Timestamp) -> Option<Verdict> {
+    if !record.ours || slot.supervisor.is_none() {
+        return None;
+    }
+    if let Some((worker, code, text)) = &record.job.failed {
+        return Some(Verdict::new(Condition::JobFailed, format!("worker {worker} ended with code {code}: {text}")));
+    }
+    let ready = record.ready_since?;
+    let read = memory.last_attributes.filter(|at| *at >= after(ready, slot.policy.grace.boot));
+    let progressed = record.job.progress_at.is_some_and(|at| at >= ready);
+    let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
+    let missing: Vec<usize> = (0..workers).filter(|w| !record.job.workers.get(w).is_some_and(|s| s.booted)).collect();
+    if let (Some(_), false, Some(first)) = (read, progressed, missing.first()) {
+        let channel = if ledger.beacons_seen { "" } else { "; no beacon was ever received in this project" };
+        let evidence = format!("READY since {ready:.0}, {} of {workers} workers (first: {first}) sent no boot beacon{channel}", missing.len());
+        return Some(Verdict::new(Condition::NeverBooted, evidence));
+    }
+    let grace = slot.policy.grace.silent;
+    let quiet = record.job.workers.iter().find(|(_, w)| w.quiet_for >= grace);
+    let progressing = record.job.progress_at.is_some_and(|at| elapsed(at, now) < grace);
+    if let (Some((worker, state)), false) = (quiet, progressing) {
+        let evidence = format!("the heartbeat of worker {worker} stands still for {}", crate::model::view::span(state.quiet_for));
+        return Some(Verdict::new(Condition::Silent, evidence));
+    }
+    None
+}
+
+/// Whether the slot's present job is journaled as finished.
+pub fn finished(record: &SlotRecord, slot: &SlotSettings) -> bool {
+    record.job.finished.is_some() && record.job.finished == slot.job.as_ref().map(|j| j.key())
+}

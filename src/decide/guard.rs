@@ -1,0 +1,82 @@
+//! The safety rules once more, apart from the plan: every condemnation passes here right before it is journaled.
+//!
+//! A violation is a defect of the plan, not a state of the world: it is counted, told, and nothing is done.
+
+use std::fmt;
+
+use jiff::Timestamp;
+
+use crate::model::condition::{Condition, Kind};
+use crate::model::fleet::{Confirmed, elapsed};
+use crate::model::spec::NodeSpec;
+
+use super::judge::{Bench, CONFIRMED_FOR};
+
+/// A broken invariant, by its name in the safety list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Violation(&'static str, &'static str);
+
+impl Violation {
+    /// The invariant's name, as in `S1`.
+    pub fn name(self) -> &'static str {
+        self.0
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0, self.1)
+    }
+}
+
+/// Whether this slot may be condemned now, on this evidence.
+pub fn may_condemn(bench: &Bench, condition: Condition, kind: Kind, confirmed: &Confirmed, now: Timestamp) -> Result<(), Violation> {
+    let record = &*bench.record;
+    let rule = |holds: bool, name, text| if holds { Ok(()) } else { Err(Violation(name, text)) };
+    let target = record.incarnation.as_ref().filter(|_| condition != Condition::Missing);
+    rule(
+        confirmed.incarnation.as_ref() == target && elapsed(confirmed.began, now) <= CONFIRMED_FOR && confirmed.began <= now,
+        "S1",
+        "the GET must show the condemned incarnation, at most 5 s ago",
+    )?;
+    rule(
+        record.mutated_at.is_none_or(|at| confirmed.began > at)
+            && bench.memory.last_read.is_some_and(|at| elapsed(at, now) <= bench.slot.policy.max_age),
+        "S2",
+        "the read must be younger than max_age and than our last mutation",
+    )?;
+    let suspicion = record.suspicion.as_ref();
+    rule(
+        suspicion.is_some_and(|s| {
+            let reserved = record.seen.as_ref().is_some_and(|s| s.reserved);
+            s.reads >= bench.slot.policy.confirmations && s.sick_for >= bench.slot.policy.grace.of(condition, reserved)
+        }),
+        "S3",
+        "the whole grace and all confirmations must have passed",
+    )?;
+    rule(condition.is_sick() && condition.kind() == Some(kind), "S5", "the condition must be a known sick one")?;
+    let seen = record.seen.as_ref();
+    let counted = record.recovery.as_ref().is_some_and(|r| r.counts_as_unavailable());
+    rule(
+        kind == Kind::Lost || bench.budget.unavailable + usize::from(!counted) <= bench.budget.max_unavailable,
+        "S6",
+        "too many judged slots in recovery",
+    )?;
+    rule(!bench.settings.dry_run && seen.is_none_or(|s| !s.opted_out), "S7", "dry run or opted out")?;
+    rule(
+        record.recovery.as_ref().is_none_or(|r| !r.owes_create() || record.incarnation.is_some()),
+        "S9",
+        "the slot is in recovery already",
+    )?;
+    rule(condition != Condition::Stopped && condition != Condition::Deleting, "S10", "stopped or being deleted")?;
+    rule(
+        record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&bench.slot.create).validate().is_ok(),
+        "S12",
+        "there is no stored, valid specification",
+    )?;
+    rule(
+        seen.is_none_or(|s| s.queued_resource.is_none() && !s.multislice && !s.is_v1 && s.other_owner.is_none()),
+        "S17",
+        "the node is not the slot's own plain node",
+    )
+}

@@ -1,0 +1,318 @@
+//! From a condition to a decision: wait out the grace, hold for a reason, confirm by a GET, condemn.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::action::{Action, Look};
+use crate::model::condition::{Condition, Kind};
+use crate::model::event::What;
+use crate::model::failure::FailureClass;
+use crate::model::fleet::{Ledger, Memory, Pending, after, elapsed};
+use crate::model::hold::HoldReason;
+use crate::model::recovery::{Call, Phase, Recovery};
+use crate::model::settings::{Settings, SlotSettings};
+use crate::model::slot::{Attempt, SlotRecord};
+use crate::model::spec::NodeSpec;
+use crate::model::view::{ActionName, Decision, span};
+
+use super::plan::Budget;
+use super::turn::Turn;
+use super::{absorb, guard, recover};
+
+/// A confirming GET is good for this long (S1).
+pub const CONFIRMED_FOR: Duration = Duration::from_secs(5);
+/// A maintenance window's end is trusted, plus this, …
+const WINDOW_SLACK: Duration = Duration::from_secs(15 * 60);
+/// … but not for longer than this after the first symptom.
+const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
+/// After a stock-out one doubtful TPU may be tried again after this long (S14).
+const TRIAL_AFTER: Duration = Duration::from_secs(30 * 60);
+/// Refused deletes in a row after which a person has to look.
+const DELETE_FAILURES: u32 = 3;
+
+/// What one slot's judgement reads and writes.
+pub struct Bench<'a> {
+    pub settings: &'a Settings,
+    pub slot: &'a SlotSettings,
+    pub record: &'a mut SlotRecord,
+    pub memory: &'a mut Memory,
+    pub ledger: &'a mut Ledger,
+    pub budget: &'a mut Budget,
+    pub polls: u64,
+}
+
+/// Judges a slot whose node is (or should be) there.
+pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
+    let record = &*bench.record;
+    let condition = record.verdict.condition;
+    let evidence = record.verdict.evidence.clone();
+    let Some(kind) = condition.kind() else { return at_rest(bench, turn, condition, evidence) };
+    let Some(suspicion) = &record.suspicion else {
+        return Decision::wait(format!("{}: first read pending", condition.name()), None);
+    };
+    // The grace, and for a maintenance the end of its window.
+    let reserved = record.seen.as_ref().is_some_and(|s| s.reserved);
+    let grace = suspicion.seen.iter().map(|c| bench.slot.policy.grace.of(*c, reserved)).max().unwrap_or_default();
+    let window = (condition == Condition::Maintenance)
+        .then(|| record.seen.as_ref().and_then(|s| s.window_end))
+        .flatten()
+        .filter(|end| *end > suspicion.since)
+        .map(|end| after(end, WINDOW_SLACK).min(after(suspicion.since, WINDOW_MAX)));
+    let left = grace.saturating_sub(suspicion.sick_for);
+    if !left.is_zero() || window.is_some_and(|end| turn.now < end) {
+        let until = window.map_or(after(turn.now, left), |end| end.max(after(turn.now, left)));
+        let why = if window.is_some() { "its announced window" } else { "grace" };
+        let reason = format!("{}: {evidence}; sick for {} of {} {why}", condition.name(), span(suspicion.sick_for), span(grace));
+        return Decision::wait(reason, Some(until));
+    }
+    if let Some(hold) = held(bench, condition, kind, turn.now) {
+        return hold;
+    }
+    let (reads, wanted) = (suspicion.reads, bench.slot.policy.confirmations);
+    let action = if condition == Condition::Missing { ActionName::Create } else { ActionName::Recreate };
+    let confirmed = bench.memory.confirmed.as_ref().filter(|c| {
+        elapsed(c.began, turn.now) <= CONFIRMED_FOR
+            && (condition == Condition::Missing) == c.incarnation.is_none()
+            && (c.incarnation.is_none() || c.incarnation == record.incarnation)
+            && record.mutated_at.is_none_or(|at| c.began > at)
+    });
+    let Some(confirmed) = confirmed.cloned() else {
+        if reads + 1 < wanted {
+            return Decision::wait(format!("{}: {reads} of {wanted} confirming reads", condition.name()), None);
+        }
+        ask(bench, turn);
+        return Decision::act(action, format!("{}: {evidence}; a GET confirms it", condition.name()));
+    };
+    if reads < wanted {
+        return Decision::wait(format!("{}: {reads} of {wanted} confirming reads", condition.name()), None);
+    }
+    let reason = format!("{}: {evidence}; {reads} reads over {}", condition.name(), span(suspicion.sick_for));
+    if bench.settings.dry_run {
+        let mut decision = Decision::act(action, reason);
+        decision.hold = Some(HoldReason::DryRun);
+        return decision;
+    }
+    if let Err(violation) = guard::may_condemn(bench, condition, kind, &confirmed, turn.now) {
+        let message = format!("the safety check refused the plan ({violation}): nothing is done; this is a defect, please report it");
+        turn.tell(bench.record, What::InvariantViolation { invariant: violation.name().into() }, message.clone());
+        return Decision::hold(HoldReason::Refused, message, None);
+    }
+    condemn(bench, condition, kind, confirmed.began, turn);
+    Decision::act(action, reason)
+}
+
+/// Conditions that never lead to a delete.
+fn at_rest(bench: &mut Bench, turn: &mut Turn, condition: Condition, evidence: String) -> Decision {
+    match condition {
+        Condition::Healthy => match &bench.record.suspicion {
+            Some(s) => Decision::none(format!("healthy for {}, {} clears the suspicion", span(s.healthy_for), span(bench.slot.policy.heal))),
+            None => Decision::none("healthy"),
+        },
+        Condition::Stopped => Decision::hold(HoldReason::Stopped, format!("{evidence}: somebody wanted that"), None),
+        Condition::Deleting => {
+            let deadline = after(bench.record.since, bench.slot.policy.grace.deleting);
+            if turn.now < deadline {
+                return Decision::wait(format!("{evidence}: somebody deletes it"), Some(deadline));
+            }
+            let mut decision = Decision::hold(HoldReason::Deleting, format!("{evidence}, for too long: a person has to look"), None);
+            decision.action = ActionName::Escalate;
+            decision
+        }
+        Condition::JobFailed => {
+            let reason = format!("{evidence}; fix the job, then recreate the node or change its command");
+            Decision::hold(HoldReason::JobFailed, reason, None)
+        }
+        Condition::Unclear => {
+            let absent = !bench.memory.absence_confirmed && evidence.starts_with("absent");
+            if absent {
+                ask(bench, turn);
+            }
+            Decision::hold(HoldReason::Unclear, evidence, None)
+        }
+        _ => Decision::none(evidence),
+    }
+}
+
+/// Asks for the confirming GET, at most once a poll.
+fn ask(bench: &mut Bench, turn: &mut Turn) {
+    if bench.memory.asked_in_poll != bench.polls && bench.memory.pending.insert(Pending::Node) {
+        bench.memory.asked_in_poll = bench.polls;
+        turn.look(Look::Node { slot: bench.record.name.clone(), zone: bench.record.zone.clone() });
+    }
+}
+
+/// The reasons that hold a condemned slot: first those that hold both kinds, then those that guard judged ones.
+fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Option<Decision> {
+    let record = &*bench.record;
+    let hold = |reason, text: String, until| Some(Decision::hold(reason, text, until));
+    let what = condition.name();
+    if let Some(seen) = &record.seen {
+        if seen.opted_out {
+            return hold(HoldReason::OptedOut, format!("{what}, but the label tpu-watchdog=off opts it out"), None);
+        }
+        if let Some(owner) = &seen.other_owner {
+            return hold(HoldReason::OtherOwner, format!("{what}, but the watchdog {owner:?} owns it (metadata tpu-watchdog-owner)"), None);
+        }
+        if let Some(queued) = &seen.queued_resource {
+            return hold(HoldReason::QueuedResource, format!("{what}, but it belongs to {queued}: recreate that by hand"), None);
+        }
+        if seen.multislice {
+            return hold(HoldReason::Multislice, format!("{what}, but it is part of a multislice: recreate that by hand"), None);
+        }
+        if seen.is_v1 {
+            return hold(HoldReason::ApiV1, format!("{what}, but it was made by API v1: v2 can't recreate it"), None);
+        }
+    }
+    if condition == Condition::Missing && record.recovery.is_none() && !bench.slot.policy.create_missing {
+        return hold(HoldReason::Missing, format!("{what}, and when_missing = \"hold\""), None);
+    }
+    let spec = record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&bench.slot.create);
+    if let Err(why) = spec.validate() {
+        let (reason, why) = match record.spec {
+            None if record.seen.is_none() => (HoldReason::NeverSeen, format!("never seen, so nothing was learned: {why}")),
+            _ => (HoldReason::NoSpecification, format!("{what}, but its specification can't be created again: {why}")),
+        };
+        return hold(reason, why, None);
+    }
+    if let Some(recovery) = record.recovery.as_ref().filter(|r| r.phase == Phase::Condemned) {
+        if recovery.delete_failures >= DELETE_FAILURES {
+            return hold(HoldReason::DeleteFailed, format!("{what}: the delete failed {} times", recovery.delete_failures), None);
+        }
+        if let Some(at) = recovery.not_before.filter(|at| *at > now) {
+            return hold(HoldReason::Backoff, format!("{what}: waiting after a failed delete"), Some(at));
+        }
+        return judged(bench, condition, kind, now, recovery.counts_as_unavailable());
+    }
+    let policy = &bench.slot.policy.attempts;
+    let used = record.attempts.iter().filter(|a| a.kind == kind && elapsed(a.at, now) < policy.window).count();
+    match kind {
+        Kind::Lost if used >= policy.preemptions => {
+            let until = absorb::slides_at(record, &bench.slot.policy);
+            return hold(HoldReason::Preemptions, format!("{what}: {used} preemptions within {}", span(policy.window)), until);
+        }
+        Kind::Judged if used >= policy.max => {
+            let text = format!("{what}: {used} recoveries within {} did not help; find the cause, or raise attempts.max", span(policy.window));
+            return hold(HoldReason::Attempts, text, None);
+        }
+        _ => {}
+    }
+    let counted = record.recovery.as_ref().is_some_and(Recovery::counts_as_unavailable);
+    judged(bench, condition, kind, now, counted)
+}
+
+/// The guards of judged slots alone: half a fleet that looks sick at once is first of all a reason to doubt our eyes.
+fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp, counted: bool) -> Option<Decision> {
+    if kind == Kind::Lost {
+        return None;
+    }
+    let what = condition.name();
+    if condition == Condition::NeverBooted && !bench.ledger.beacons_seen {
+        let text = format!("{}; guest attributes may be forbidden here: check the node by hand", bench.record.verdict.evidence);
+        return Some(Decision::hold(HoldReason::NoBeaconChannel, text, None));
+    }
+    if condition == Condition::Degraded {
+        let text = format!("{}; it informs, and is acted on by no rule yet", bench.record.verdict.evidence);
+        return Some(Decision::hold(HoldReason::Degraded, text, None));
+    }
+    let others = bench.budget.unavailable - usize::from(counted);
+    if others >= bench.budget.max_unavailable {
+        let text = format!("{what}: {others} judged slots are in recovery, max_unavailable allows {}", bench.budget.max_unavailable);
+        return Some(Decision::hold(HoldReason::MaxUnavailable, text, None));
+    }
+    let limit = bench.settings.max_judged_recreates_per_hour;
+    if !counted && bench.ledger.judged.len() >= limit {
+        let until = bench.ledger.judged.first().map(|at| after(*at, Duration::from_secs(3600)));
+        return Some(Decision::hold(HoldReason::JudgedPerHour, format!("{what}: {limit} judged recreates in the last hour"), until));
+    }
+    let accelerator = bench.record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
+    let shortage = bench.ledger.short.get(&recover::shortage_key(&bench.record.zone, accelerator));
+    if let Some(shortage) = shortage.filter(|_| condition != Condition::FailedRepair) {
+        let trial = after(shortage.refused_at, TRIAL_AFTER);
+        if now < trial || shortage.trial_at.is_some_and(|at| at > shortage.refused_at) {
+            let text = format!("{what}: creates of {accelerator} in {} are refused, so the TPU in hand is kept", bench.record.zone);
+            return Some(Decision::hold(HoldReason::ZoneShort, text, Some(trial)));
+        }
+    }
+    None
+}
+
+/// Journals the condemnation together with the intent of the call that follows from it.
+fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timestamp, turn: &mut Turn) {
+    let now = turn.now;
+    let record = &mut *bench.record;
+    let symptom_at = record.suspicion.as_ref().map_or(now, |s| s.since);
+    let incarnation = record.incarnation.clone().filter(|_| condition != Condition::Missing);
+    let again = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Condemned);
+    let counted = record.recovery.as_ref().is_some_and(Recovery::counts_as_unavailable);
+    if !again {
+        record.attempts.retain(|a| elapsed(a.at, now) < bench.slot.policy.attempts.window);
+        record.attempts.push(Attempt { at: now, kind });
+        if kind == Kind::Judged {
+            bench.ledger.judged.push(now);
+        }
+        bench.budget.ledger_changed = true;
+        if let Some(recovery) = &mut record.recovery {
+            // A bad replacement: the walk goes on, with a new order.
+            recovery.kind = kind;
+            recovery.condemned.clone_from(&incarnation);
+            recovery.order = None;
+            recovery.delete_failures = 0;
+            recovery.not_before = None;
+        } else {
+            record.recovery = Some(Recovery {
+                cause: condition,
+                kind,
+                evidence: record.verdict.evidence.clone(),
+                symptom_at,
+                condemned_at: now,
+                phase: Phase::Condemned,
+                phase_since: now,
+                phases: Vec::new(),
+                condemned: incarnation.clone(),
+                call: None,
+                delete_failures: 0,
+                create_failures: 0,
+                not_before: None,
+                refusal: None::<(FailureClass, String)>,
+                order: None,
+                request_id: String::new(),
+                steps_before: (record.job.step, record.job.checkpoint.as_ref().map(|c| c.step)),
+            });
+        }
+        let who = incarnation.as_ref().map_or("nothing to delete".to_owned(), |i| format!("incarnation {i}"));
+        let message = format!("condemned as {}: {}; {who}", condition.name(), record.verdict.evidence);
+        let detection_seconds = elapsed(symptom_at, now).as_secs_f64();
+        turn.tell(record, What::Condemned { cause: condition, kind, incarnation: incarnation.clone(), detection_seconds }, message);
+    }
+    if record.recovery.as_ref().is_some_and(|r| r.phase != Phase::Condemned) && condition != Condition::Missing {
+        recover::advance(record, Phase::Condemned, &format!("the replacement is {}", condition.name()), turn);
+    }
+    if kind == Kind::Judged && !counted {
+        bench.budget.unavailable += 1;
+        let accelerator = record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
+        if let Some(shortage) = bench.ledger.short.get_mut(&recover::shortage_key(&record.zone, accelerator)) {
+            shortage.trial_at = Some(now);
+        }
+    }
+    let Some(incarnation) = incarnation else {
+        return recover::advance(record, Phase::Gone, "there is nothing to delete", turn);
+    };
+    recover::advance(record, Phase::Deleting, &format!("deleting {incarnation}"), turn);
+    let message = format!("delete {} in {}, incarnation {incarnation}: {}", record.name, record.zone, record.verdict.evidence);
+    turn.tell(record, What::Intent { call: "delete".into(), incarnation: Some(incarnation.clone()) }, message);
+    let request_id = bench.settings.alpha.then(|| request_id(record, "delete", &incarnation.to_string()));
+    if let Some(recovery) = &mut record.recovery {
+        recovery.call = Some(Call::Intended);
+        recovery.condemned = Some(incarnation.clone());
+    }
+    bench.memory.pending.insert(Pending::Call);
+    bench.memory.looked_at = None;
+    turn.act(Action::Delete { slot: record.name.clone(), zone: record.zone.clone(), incarnation, verified, request_id });
+}
+
+/// A request id that is the same for the same intent: derived, so that the core stays deterministic.
+pub fn request_id(record: &SlotRecord, verb: &str, of: &str) -> String {
+    let name = format!("{verb} {} {} {of} {}", record.zone, record.name, record.job.generation);
+    uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, name.as_bytes()).to_string()
+}

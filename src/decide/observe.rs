@@ -1,0 +1,225 @@
+//! Takes one reading of a slot's node into its record: incarnation, specification, condition, suspicion.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::action::Reading;
+use crate::model::condition::{Condition, Kind, Verdict};
+use crate::model::event::What;
+use crate::model::fleet::{Confirmed, Fleet, Memory, elapsed};
+use crate::model::node::{NodeState, NodeView};
+use crate::model::recovery::{Call, Phase};
+use crate::model::settings::Settings;
+use crate::model::slot::{Seen, SlotRecord, Suspicion};
+use crate::model::spec::NodeSpec;
+
+use super::turn::Turn;
+use super::{diagnose, recover};
+
+/// Where a reading comes from. Only a GET settles what became of a call, and only a GET confirms (S1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    List,
+    Get,
+}
+
+/// Absorbs one reading that began at `began`.
+pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp, source: Source, turn: &mut Turn) {
+    let Some(slot) = fleet.settings.slots.get(name) else { return };
+    let Some(record) = fleet.slots.get_mut(name) else { return };
+    let memory = fleet.memory.entry(name.to_owned()).or_default();
+    if let Reading::Unread(why) = reading {
+        set_verdict(record, Verdict::new(Condition::Unclear, why), &mut fleet.dirty, turn);
+        return;
+    }
+    // A read that began before our last mutation was answered shows the past (S2).
+    if record.mutated_at.is_some_and(|at| began <= at) {
+        return;
+    }
+    if let Reading::Node(view) = &reading {
+        memory.absence_confirmed = false;
+        learn(record, view, &fleet.settings, &mut fleet.dirty, &mut fleet.dirty_specs);
+    }
+    if recover::observed(record, memory, &fleet.settings, &reading, source, turn) {
+        fleet.dirty.insert(name.to_owned());
+    }
+    // While the old node is being deleted, or is gone and the new one not there yet, a read is not a diagnosis.
+    let between = record.recovery.as_ref().is_some_and(|r| match r.phase {
+        Phase::Deleting | Phase::Gone => true,
+        Phase::Creating => record.incarnation.is_none(),
+        _ => false,
+    });
+    if between {
+        memory.last_read = Some(began);
+        return;
+    }
+    let verdict = match &reading {
+        Reading::Node(view) => {
+            adopt(record, view, &fleet.settings, turn);
+            diagnose::node(record, memory, slot, &fleet.ledger, view, turn.now)
+        }
+        Reading::Absent => {
+            memory.absence_confirmed |= source == Source::Get;
+            if diagnose::finished(record, slot) {
+                Verdict::new(Condition::Finished, "the job's success is journaled")
+            } else if memory.absence_confirmed {
+                Verdict::new(Condition::Missing, "absent from a complete listing, and GET says 404")
+            } else {
+                Verdict::new(Condition::Unclear, "absent from the listing, not yet confirmed by a GET")
+            }
+        }
+        Reading::Unread(_) => return,
+    };
+    if source == Source::Get {
+        let incarnation = match &reading {
+            Reading::Node(view) => view.incarnation.clone(),
+            _ => None,
+        };
+        memory.confirmed = Some(Confirmed { began, incarnation });
+    }
+    let condition = verdict.condition;
+    if set_verdict(record, verdict, &mut fleet.dirty, turn) || condition.is_sick() || record.suspicion.is_some() {
+        fleet.dirty.insert(name.to_owned());
+    }
+    suspect(record, memory, slot.policy.heal, fleet.settings.poll.max_gap, condition, began);
+    settled(record, slot.policy.attempts.settled, condition, turn.now);
+    recover::settle(fleet, name, turn);
+}
+
+/// Keeps what the node is for the day on which it must be created again.
+fn learn(record: &mut SlotRecord, view: &NodeView, settings: &Settings, dirty: &mut BTreeSet<String>, specs: &mut BTreeSet<String>) {
+    let seen = Seen {
+        state: view.state.as_str().to_owned(),
+        health: view.health.as_ref().map(|h| h.as_str().to_owned()),
+        maintenance_event: view.maintenance_event,
+        window_end: view.upcoming.as_ref().filter(|u| u.ongoing).and_then(|u| u.window_end),
+        maintenance_start: view.upcoming.as_ref().and_then(|u| u.window_start),
+        opted_out: view.opted_out,
+        other_owner: view.owner.clone().filter(|owner| *owner != settings.owner),
+        queued_resource: view.queued_resource.clone(),
+        multislice: view.multislice,
+        is_v1: view.is_v1,
+        accelerator: view.accelerator.clone(),
+        reserved: view.reserved,
+        // Endpoints vanish from a node that is being deleted or repaired: the number of workers does not.
+        workers: if view.workers > 0 { view.workers } else { record.seen.as_ref().map_or(0, |s| s.workers) },
+    };
+    if record.seen.as_ref() != Some(&seen) {
+        record.seen = Some(seen);
+        dirty.insert(record.name.clone());
+    }
+    let healthy = view.state == NodeState::Ready && view.health.as_ref().is_none_or(|h| h.as_str() == "HEALTHY");
+    if view.is_v1 || !(record.spec.is_none() || healthy) {
+        return;
+    }
+    if let Some(spec) = NodeSpec::learn(&view.raw)
+        && spec.validate().is_ok()
+        && record.spec.as_ref() != Some(&spec)
+    {
+        record.spec = Some(spec);
+        specs.insert(record.name.clone());
+    }
+}
+
+/// A node that fills the slot without our doing: another incarnation than the one known.
+fn adopt(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &mut Turn) {
+    if view.state == NodeState::Ready && record.ready_since.is_none() {
+        record.ready_since = Some(turn.now);
+    }
+    if view.incarnation.is_none() || record.incarnation == view.incarnation {
+        return;
+    }
+    if let (Some(old), Some(new)) = (&record.incarnation, &view.incarnation) {
+        turn.tell(record, What::Note, format!("the node was replaced by somebody: {old} is now {new}"));
+    }
+    let ours = view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name);
+    become_incarnation(record, view, ours, turn.now);
+    if ours && let Some(run) = &view.run {
+        record.job.generation = record.job.generation.max(run.generation);
+    }
+}
+
+/// Starts the record of a new incarnation: nothing known of the former one speaks against it.
+pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, now: Timestamp) {
+    record.incarnation.clone_from(&view.incarnation);
+    record.ours = ours;
+    record.ready_since = (view.state == NodeState::Ready).then_some(now);
+    record.suspicion = None;
+    record.job.workers.clear();
+    record.job.failed = None;
+}
+
+/// Accumulates sickness over successful reads: gaps and failures add nothing and clear nothing.
+fn suspect(record: &mut SlotRecord, memory: &mut Memory, heal: Duration, max_gap: Duration, condition: Condition, began: Timestamp) {
+    let gap = memory.last_read.map(|last| elapsed(last, began).min(max_gap)).unwrap_or_default();
+    memory.last_read = Some(memory.last_read.map_or(began, |last| last.max(began)));
+    if condition.is_sick() {
+        // Only time that follows a sick read is known to be sick: the first one adds nothing.
+        let suspicion = record.suspicion.get_or_insert_with(|| Suspicion {
+            since: began,
+            sick_for: Duration::ZERO,
+            reads: 0,
+            seen: BTreeSet::new(),
+            healthy_for: Duration::ZERO,
+        });
+        if suspicion.reads > 0 {
+            suspicion.sick_for += gap;
+        }
+        suspicion.reads += 1;
+        suspicion.seen.insert(condition);
+        suspicion.healthy_for = Duration::ZERO;
+    } else if matches!(condition, Condition::Healthy | Condition::Finished | Condition::JobFailed)
+        && let Some(suspicion) = &mut record.suspicion
+    {
+        suspicion.healthy_for += gap;
+        if suspicion.healthy_for >= heal {
+            record.suspicion = None;
+        }
+    }
+}
+
+/// Attempts are forgotten after `settled` healthy time (S13).
+fn settled(record: &mut SlotRecord, settled: Duration, condition: Condition, now: Timestamp) {
+    if condition != Condition::Healthy {
+        if condition != Condition::Unclear {
+            record.healthy_since = None;
+        }
+        return;
+    }
+    let since = *record.healthy_since.get_or_insert(now);
+    if record.recovery.is_none() && !record.attempts.is_empty() && elapsed(since, now) >= settled {
+        // Preemptions are a property of the capacity, not of the slot's health: they slide out of their window instead.
+        record.attempts.retain(|a| a.kind == Kind::Lost);
+    }
+}
+
+fn set_verdict(record: &mut SlotRecord, verdict: Verdict, dirty: &mut BTreeSet<String>, turn: &mut Turn) -> bool {
+    if record.verdict.condition == verdict.condition {
+        let changed = record.verdict.evidence != verdict.evidence;
+        record.verdict = verdict;
+        return changed && record.verdict.condition != Condition::Unclear;
+    }
+    let from = record.verdict.condition;
+    record.since = turn.now;
+    record.verdict = verdict;
+    dirty.insert(record.name.clone());
+    let message = format!("{} -> {}: {}", from.name(), record.verdict.condition.name(), record.verdict.evidence);
+    turn.tell(record, What::Condition { from, to: record.verdict.condition }, message);
+    true
+}
+
+/// Whether a node that was read is the result of one of our creates for this slot.
+pub fn is_our_create(record: &SlotRecord, settings: &Settings, view: &NodeView) -> bool {
+    let order = record.recovery.as_ref().and_then(|r| r.order.as_ref());
+    view.owner.as_ref() == Some(&settings.owner)
+        && view.slot.as_ref() == Some(&record.name)
+        && order.is_some()
+        && view.run.as_ref().map(|r| r.generation) == order.map(|o| o.generation)
+}
+
+/// Whether the recovery waits for a GET to learn what became of its call.
+pub fn unsettled(call: Option<&Call>) -> bool {
+    matches!(call, None | Some(Call::Intended | Call::Unknown | Call::Observed))
+}

@@ -1,0 +1,308 @@
+//! Decides about every slot: recoveries go on, the rest is judged. No choice is left to the shell.
+
+use std::time::Duration;
+
+use crate::model::action::{Action, Look};
+use crate::model::checkpoint::Checkpoint;
+use crate::model::condition::Condition;
+use crate::model::event::What;
+use crate::model::fleet::{Fleet, Pending, after, elapsed};
+use crate::model::hold::HoldReason;
+use crate::model::recovery::{Call, Phase, Recovery};
+use crate::model::slot::RunOrder;
+use crate::model::spec::NodeSpec;
+use crate::model::view::{ActionName, Decision};
+
+use super::judge::{Bench, judge, request_id};
+use super::recover;
+use super::turn::Turn;
+
+/// Creates a minute and project (S18): the quota is about 90, others limit themselves to 60.
+pub const CREATES_PER_MINUTE: usize = 59;
+/// The window of [`CREATES_PER_MINUTE`].
+pub const CREATE_WINDOW: Duration = Duration::from_secs(60);
+/// Slots that are well are asked for guest attributes and checkpoints once in this many polls.
+const STAGGER: u64 = 4;
+
+/// Budgets of the whole fleet, kept true while slots are decided about one after the other.
+pub struct Budget {
+    /// Judged slots in recovery.
+    pub unavailable: usize,
+    /// How many there may be.
+    pub max_unavailable: usize,
+    /// The ledger was written to.
+    pub ledger_changed: bool,
+}
+
+/// Decides about every slot, in the order of their names.
+pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
+    let now = turn.now;
+    let before = fleet.ledger.judged.len() + fleet.ledger.creates.len();
+    fleet.ledger.judged.retain(|at| elapsed(*at, now) < Duration::from_secs(3600));
+    fleet.ledger.creates.retain(|at| elapsed(*at, now) < CREATE_WINDOW);
+    let desired = fleet.slots.values().filter(|r| !r.leaving).count();
+    let mut budget = Budget {
+        unavailable: fleet.slots.values().filter_map(|r| r.recovery.as_ref()).filter(|r| r.counts_as_unavailable()).count(),
+        max_unavailable: fleet.settings.max_unavailable.of(desired),
+        ledger_changed: before != fleet.ledger.judged.len() + fleet.ledger.creates.len(),
+    };
+    let mut removed = Vec::new();
+    for (index, (name, record)) in fleet.slots.iter_mut().enumerate() {
+        let Some(slot) = fleet.settings.slots.get(name) else { continue };
+        if record.leaving && record.recovery.as_ref().is_none_or(|r| !r.owes_create()) {
+            removed.push(name.clone());
+            continue;
+        }
+        let memory = fleet.memory.entry(name.clone()).or_default();
+        let mut bench = Bench {
+            settings: &fleet.settings,
+            slot,
+            record,
+            memory,
+            ledger: &mut fleet.ledger,
+            budget: &mut budget,
+            polls: fleet.polls,
+        };
+        let recovering = bench.record.recovery.is_some();
+        let phase = bench.record.recovery.as_ref().map(|r| (r.phase, r.call.clone()));
+        let decision = decide(&mut bench, turn);
+        stagger(&mut bench, index as u64, turn);
+        if recovering != record.recovery.is_some() || phase != record.recovery.as_ref().map(|r| (r.phase, r.call.clone())) {
+            fleet.dirty.insert(name.clone());
+        }
+        // One line for each new decision, not for each poll that repeats it.
+        let told = (decision.action.name(), decision.hold.map_or("", HoldReason::name));
+        if memory.told.replace(told) != Some(told) && decision.action != ActionName::None {
+            let until = decision.until.map_or(String::new(), |at| format!(" (until {at:.0})"));
+            let message = format!("{}: {}{until}", told.0, decision.reason);
+            let reason = if told.1.is_empty() { record.verdict.condition.name() } else { told.1 };
+            turn.tell(record, What::Decision { action: told.0.into(), reason: reason.into() }, message);
+        }
+        memory.decision = Some(decision);
+    }
+    for name in removed {
+        fleet.slots.remove(&name);
+        fleet.settings.slots.remove(&name);
+        fleet.memory.remove(&name);
+        turn.remove(name);
+    }
+    fleet.dirty_ledger |= budget.ledger_changed;
+}
+
+fn decide(bench: &mut Bench, turn: &mut Turn) -> Decision {
+    let Some(recovery) = &bench.record.recovery else {
+        let decision = judge(bench, turn);
+        // What was just condemned as missing is created in the same turn.
+        return match bench.record.recovery.as_ref().map(|r| r.phase) {
+            Some(Phase::Gone) => gone(bench, turn),
+            _ => decision,
+        };
+    };
+    match recovery.phase {
+        Phase::Deleting => deleting(bench, turn),
+        Phase::Gone => gone(bench, turn),
+        Phase::Creating => {
+            let decision = creating(bench, turn);
+            // A replacement that is there is judged like any other node: preempted at birth, stuck in CREATING.
+            if bench.record.incarnation.is_some() { judge_replacement(bench, turn, decision) } else { decision }
+        }
+        Phase::Condemned => judge(bench, turn),
+        Phase::Ready | Phase::Booted | Phase::Launched => {
+            let reason = format!("{} since {:.0}: waiting for {}", recovery.phase, recovery.phase_since, awaited(recovery));
+            let decision = Decision::wait(reason, None);
+            judge_replacement(bench, turn, decision)
+        }
+    }
+}
+
+fn awaited(recovery: &Recovery) -> &'static str {
+    match recovery.phase {
+        Phase::Ready => "the boot beacons",
+        Phase::Booted => "the job to start",
+        _ => "the job's first step or checkpoint",
+    }
+}
+
+fn judge_replacement(bench: &mut Bench, turn: &mut Turn, otherwise: Decision) -> Decision {
+    let judged = judge(bench, turn);
+    if bench.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone) {
+        return gone(bench, turn);
+    }
+    let waiting = matches!(bench.record.verdict.condition, Condition::Healthy | Condition::Starting);
+    if waiting && judged.action != ActionName::Recreate { otherwise } else { judged }
+}
+
+/// A delete is under way: its operation is looked at, or the node itself where the operation is not known.
+fn deleting(bench: &mut Bench, turn: &mut Turn) -> Decision {
+    let Some(recovery) = &bench.record.recovery else { return Decision::none("no recovery") };
+    let deadline = after(recovery.phase_since, bench.slot.policy.grace.deleting);
+    let call = recovery.call.clone();
+    follow(bench, call.as_ref(), turn);
+    if turn.now >= deadline {
+        let text = "the delete is not done in its time: a person has to look; it is still followed".to_owned();
+        return Decision::hold(HoldReason::DeleteFailed, text, None);
+    }
+    Decision::act(ActionName::Recreate, describe("delete", call.as_ref()))
+}
+
+fn creating(bench: &mut Bench, turn: &mut Turn) -> Decision {
+    let call = bench.record.recovery.as_ref().and_then(|r| r.call.clone());
+    follow(bench, call.as_ref(), turn);
+    Decision::act(ActionName::Create, describe("create", call.as_ref()))
+}
+
+fn describe(verb: &str, call: Option<&Call>) -> String {
+    match call {
+        Some(Call::Accepted { operation }) => format!("{verb} is under way: {}", operation.rsplit('/').next().unwrap_or(operation)),
+        Some(Call::Observed) => format!("{verb} is under way, as the node shows"),
+        Some(Call::Intended) => format!("{verb} is being sent"),
+        Some(Call::Unknown) | None => format!("what became of the {verb} is read back"),
+    }
+}
+
+/// Follows a call: by its operation while that can be read, by the node otherwise.
+fn follow(bench: &mut Bench, call: Option<&Call>, turn: &mut Turn) {
+    let interval = bench.settings.poll.operations;
+    let slot = bench.record.name.clone();
+    let memory = &mut *bench.memory;
+    if memory.pending.contains(&Pending::Call) {
+        return;
+    }
+    let mut look_at_node = true;
+    if let Some(Call::Accepted { operation }) = call {
+        look_at_node = memory.operation_lost.is_some();
+        if memory.pending.insert(Pending::Operation) {
+            turn.look(Look::Operation { slot: slot.clone(), operation: operation.clone(), at: after(turn.now, interval) });
+        }
+    } else {
+        memory.operation_lost = None;
+    }
+    let due = memory.looked_at.is_none_or(|at| after(at, interval) <= turn.now);
+    if look_at_node && due && memory.pending.insert(Pending::Node) {
+        memory.looked_at = Some(turn.now);
+        turn.look(Look::Node { slot, zone: bench.record.zone.clone() });
+    }
+}
+
+/// The node is gone and a create is owed: from the newest complete checkpoint, as soon as limits allow.
+fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
+    let now = turn.now;
+    let Some(recovery) = &bench.record.recovery else { return Decision::none("no recovery") };
+    if bench.settings.dry_run {
+        let mut decision = Decision::act(ActionName::Create, "a create is owed, but dry_run calls nothing");
+        decision.hold = Some(HoldReason::DryRun);
+        return decision;
+    }
+    if let Some(at) = recovery.not_before.filter(|at| *at > now) {
+        let (class, text) = recovery.refusal.clone().map_or(("", String::new()), |(c, t)| (c.name(), t));
+        return Decision::hold(HoldReason::Backoff, format!("the create is owed and will be tried again; {class}: {text}"), Some(at));
+    }
+    let checkpoint = match checkpoint(bench, turn) {
+        Ok(checkpoint) => checkpoint,
+        Err(decision) => return decision,
+    };
+    if bench.ledger.creates.len() >= CREATES_PER_MINUTE {
+        let until = bench.ledger.creates.first().map(|at| after(*at, CREATE_WINDOW));
+        return Decision::hold(HoldReason::CreateLimit, format!("{CREATES_PER_MINUTE} creates in the last minute"), until);
+    }
+    let spec = bench.record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&bench.slot.create);
+    if let Err(why) = spec.validate() {
+        return Decision::hold(HoldReason::NoSpecification, format!("the create is owed, but {why}"), None);
+    }
+    create(bench, &spec, checkpoint, turn)
+}
+
+/// The checkpoint to start from (S15), listed since the node is gone so that nothing newer can appear.
+fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, Decision> {
+    let Some(settings) = bench.slot.job.as_ref().and_then(|j| j.checkpoint.as_ref()) else { return Ok(None) };
+    let Some(recovery) = &bench.record.recovery else { return Ok(None) };
+    let memory = &mut *bench.memory;
+    let fresh = memory.surveyed_at.is_some_and(|at| at >= recovery.phase_since && elapsed(at, turn.now) <= bench.slot.policy.max_age);
+    if fresh && memory.survey_failure.is_none() {
+        return Ok(bench.record.job.checkpoint.clone());
+    }
+    let interval = bench.settings.poll.operations;
+    let asked = memory.asked_checkpoints.filter(|at| *at >= recovery.phase_since);
+    if asked.is_none_or(|at| after(at, interval) <= turn.now) && memory.pending.insert(Pending::Checkpoints) {
+        memory.asked_checkpoints = Some(turn.now);
+        turn.look(Look::Checkpoints { slot: bench.record.name.clone(), location: settings.uri.clone() });
+    }
+    Err(match &memory.survey_failure {
+        Some(why) if memory.went_back => {
+            let text = format!("the create is owed, but {why}: restore it, or set another tpu.job.checkpoint");
+            Decision::hold(HoldReason::CheckpointWentBack, text, None)
+        }
+        Some(why) => Decision::hold(HoldReason::CheckpointUnreadable, format!("the create is owed, but {why}"), None),
+        None => Decision::act(ActionName::Create, format!("looking for the newest complete checkpoint under {}", settings.uri)),
+    })
+}
+
+fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, turn: &mut Turn) -> Decision {
+    let now = turn.now;
+    let record = &mut *bench.record;
+    let Some(recovery) = &record.recovery else { return Decision::none("no recovery") };
+    // The same intent keeps its generation: a create that was lost on the way and comes late is still known as ours.
+    let generation = recovery.order.as_ref().map_or(record.job.generation + 1, |o| o.generation);
+    let order = RunOrder {
+        generation,
+        step: checkpoint.as_ref().map(|c| c.step),
+        checkpoint: checkpoint.map(|c| c.uri).unwrap_or_default(),
+    };
+    let body = spec.render(&bench.settings.owner, &record.name, &order, bench.slot.supervisor.as_deref());
+    record.job.generation = generation;
+    record.job.step = None;
+    record.job.workers.clear();
+    record.job.failed = None;
+    record.incarnation = None;
+    recover::advance(record, Phase::Creating, "the create is sent", turn);
+    let from = order.step.map_or("no checkpoint".to_owned(), |step| format!("the checkpoint of step {step}"));
+    turn.tell(
+        record,
+        What::Intent { call: "create".into(), incarnation: None },
+        format!("create {} in {}, generation {generation}, from {from}", record.name, record.zone),
+    );
+    if bench.slot.supervisor.is_some() {
+        turn.tell(record, What::Launch { generation, step: order.step }, format!("generation {generation} is ordered to start from {from}"));
+    }
+    let request_id = bench.settings.alpha.then(|| request_id(record, "create", &bench.polls.to_string()));
+    if let Some(recovery) = &mut record.recovery {
+        recovery.order = Some(order);
+        recovery.call = Some(Call::Intended);
+        recovery.not_before = None;
+        recovery.request_id = request_id.clone().unwrap_or_default();
+    }
+    bench.memory.pending.insert(Pending::Call);
+    bench.memory.looked_at = None;
+    bench.memory.confirmed = None;
+    bench.ledger.creates.push(now);
+    bench.budget.ledger_changed = true;
+    turn.act(Action::Create { slot: record.name.clone(), zone: record.zone.clone(), body, request_id });
+    Decision::act(ActionName::Create, format!("creating generation {generation} from {from}"))
+}
+
+/// Reads that need a call a slot: every poll where something is wrong or under way, else spread over several polls.
+fn stagger(bench: &mut Bench, index: u64, turn: &mut Turn) {
+    if !turn.polled || bench.record.verdict.condition == Condition::Finished {
+        return;
+    }
+    let settled = bench.record.recovery.is_none() && bench.record.suspicion.is_none();
+    if settled && !(bench.polls + index).is_multiple_of(STAGGER) {
+        return;
+    }
+    let record = &*bench.record;
+    let name = record.name.clone();
+    if record.ours
+        && bench.slot.supervisor.is_some()
+        && let (Some(of), Some(_)) = (&record.incarnation, record.ready_since)
+        && bench.memory.pending.insert(Pending::Attributes)
+    {
+        turn.look(Look::Attributes { slot: name.clone(), zone: record.zone.clone(), of: of.clone() });
+    }
+    if let Some(checkpoint) = bench.slot.job.as_ref().and_then(|j| j.checkpoint.as_ref())
+        && record.incarnation.is_some()
+        && bench.memory.pending.insert(Pending::Checkpoints)
+    {
+        bench.memory.asked_checkpoints = Some(turn.now);
+        turn.look(Look::Checkpoints { slot: name, location: checkpoint.uri.clone() });
+    }
+}

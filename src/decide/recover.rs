@@ -1,0 +1,374 @@
+//! Moves a recovery on: by what was read, by what came of a call, by what an operation became, by progress.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::action::{CallOutcome, Reading};
+use crate::model::condition::Condition;
+use crate::model::event::What;
+use crate::model::failure::{Failure, FailureClass};
+use crate::model::fleet::{Fleet, Memory, Shortage, after, elapsed};
+use crate::model::node::{NodeState, NodeView};
+use crate::model::operation::OperationState;
+use crate::model::recovery::{Call, Phase};
+use crate::model::settings::{Policy, Settings};
+use crate::model::slot::SlotRecord;
+
+use super::observe::{Source, become_incarnation, is_our_create, unsettled};
+use super::turn::Turn;
+
+/// Looks that find neither operation nor node before a create counts as not carried out.
+const VANISHED_LIMIT: u32 = 3;
+
+/// Takes a reading into the recovery. Returns whether the record changed.
+pub fn observed(
+    record: &mut SlotRecord,
+    memory: &mut Memory,
+    settings: &Settings,
+    reading: &Reading,
+    source: Source,
+    turn: &mut Turn,
+) -> bool {
+    let Some(recovery) = &record.recovery else { return false };
+    let call = recovery.call.clone();
+    let calling = memory.pending.contains(&crate::model::fleet::Pending::Call);
+    let get = source == Source::Get;
+    match (recovery.phase, reading) {
+        // Only a GET settles a delete: the listing may be older than the call.
+        (Phase::Deleting, Reading::Absent) if get && !calling => advance(record, Phase::Gone, "GET says 404: the node is gone", turn),
+        (Phase::Deleting, Reading::Node(view)) if get && !calling => {
+            if view.incarnation != recovery.condemned {
+                superseded(record, view, settings, turn);
+            } else if view.state == NodeState::Deleting {
+                if unsettled(call.as_ref()) {
+                    set_call(record, Call::Observed);
+                }
+            } else if unsettled(call.as_ref()) {
+                // The delete was not carried out; it is judged anew, with this read as its confirmation.
+                advance(record, Phase::Condemned, "read back: the delete was not carried out", turn);
+            }
+        }
+        (Phase::Gone, Reading::Node(view)) => {
+            if is_our_create(record, settings, view) {
+                // An earlier create whose answer was lost has been carried out after all.
+                advance(record, Phase::Creating, "an earlier create of ours was carried out after all", turn);
+                set_call(record, Call::Observed);
+                replaced(record, view, turn);
+            } else if view.incarnation != recovery.condemned {
+                superseded(record, view, settings, turn);
+            } else if get {
+                advance(record, Phase::Condemned, "the condemned node is still there", turn);
+            }
+        }
+        (Phase::Creating, Reading::Node(view)) if record.incarnation.is_none() && !calling => {
+            if is_our_create(record, settings, view) {
+                replaced(record, view, turn);
+            } else if get && view.incarnation != recovery.condemned {
+                superseded(record, view, settings, turn);
+            }
+        }
+        (Phase::Creating, Reading::Node(view)) => {
+            if record.incarnation == view.incarnation && view.state == NodeState::Ready {
+                replaced(record, view, turn);
+            } else if get && record.incarnation != view.incarnation {
+                superseded(record, view, settings, turn);
+            }
+        }
+        (Phase::Creating, Reading::Absent) if get && !calling && record.incarnation.is_none() => {
+            memory.vanished += 1;
+            // With an operation under way a 404 may only mean "not yet"; without one the create was not carried out.
+            if unsettled(call.as_ref()) || memory.vanished >= VANISHED_LIMIT {
+                memory.vanished = 0;
+                advance(record, Phase::Gone, "read back: the create was not carried out", turn);
+            }
+        }
+        (Phase::Ready | Phase::Booted | Phase::Launched | Phase::Condemned, Reading::Node(view)) => {
+            let known = if recovery.phase == Phase::Condemned { &recovery.condemned } else { &record.incarnation };
+            if view.incarnation.is_some() && *known != view.incarnation {
+                superseded(record, view, settings, turn);
+            } else {
+                return false;
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Our create produced this node.
+fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
+    if record.incarnation != view.incarnation {
+        become_incarnation(record, view, true, turn.now);
+        if let Some(run) = &view.run {
+            record.job.generation = record.job.generation.max(run.generation);
+        }
+    }
+    if view.state == NodeState::Ready {
+        record.ready_since = Some(turn.now);
+        advance(record, Phase::Ready, "the replacement is READY", turn);
+        if let Some(recovery) = &mut record.recovery {
+            recovery.create_failures = 0;
+            recovery.refusal = None;
+        }
+    }
+}
+
+/// Somebody else replaced the node: it is left alone, and judged like any other from now on.
+fn superseded(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &mut Turn) {
+    let Some(recovery) = record.recovery.take() else { return };
+    let ours = view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name);
+    become_incarnation(record, view, ours, turn.now);
+    let new = view.incarnation.as_ref().map_or("?".to_owned(), ToString::to_string);
+    let message = format!("another node ({new}) fills the slot: the recovery for {} ends, the node is left alone", recovery.cause.name());
+    turn.tell(record, What::Withdrawn { cause: recovery.cause }, message);
+}
+
+fn set_call(record: &mut SlotRecord, call: Call) {
+    if let Some(recovery) = &mut record.recovery {
+        recovery.call = Some(call);
+    }
+}
+
+/// One legal move, told. An illegal one changes nothing and is told as a violation.
+pub fn advance(record: &mut SlotRecord, next: Phase, why: &str, turn: &mut Turn) {
+    let Some(recovery) = &mut record.recovery else { return };
+    let from = recovery.phase;
+    let spent = elapsed(recovery.phase_since, turn.now);
+    match recovery.advance(next, turn.now) {
+        Ok(()) => {
+            if next == Phase::Gone {
+                record.incarnation = None;
+                record.ours = false;
+                record.ready_since = None;
+                record.suspicion = None;
+            }
+            let message = format!("{from} -> {next} after {}: {why}", crate::model::view::span(spent));
+            turn.tell(record, What::Phase { from, seconds: spent.as_secs_f64(), to: next }, message);
+        }
+        Err(illegal) => {
+            let message = format!("{illegal} ({why}); the recovery stays where it is");
+            turn.tell(record, What::InvariantViolation { invariant: "legal_move".into() }, message);
+        }
+    }
+}
+
+/// Takes the outcome of a delete or create.
+pub fn called(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Turn) {
+    let Some(policy) = fleet.settings.slots.get(name).map(|s| s.policy.clone()) else { return };
+    let Some(record) = fleet.slots.get_mut(name) else { return };
+    let Some(phase) = record.recovery.as_ref().map(|r| r.phase) else { return };
+    let (verb, result) = (
+        if phase == Phase::Deleting { "delete" } else { "create" },
+        match &outcome {
+            CallOutcome::Accepted(_) => "accepted",
+            CallOutcome::Refused(_) => "refused",
+            CallOutcome::Unknown(_) => "unknown",
+            CallOutcome::NotSent(_) => "not_sent",
+        },
+    );
+    let message = match &outcome {
+        CallOutcome::Accepted(operation) => format!("{verb} accepted: {operation}"),
+        CallOutcome::Refused(failure) => format!("{verb} refused: {failure}"),
+        CallOutcome::Unknown(failure) => format!("{verb}: {failure}; it may have been carried out, so it is read back"),
+        CallOutcome::NotSent(failure) => format!("{verb} was not sent: {failure}"),
+    };
+    turn.tell(record, What::Outcome { call: verb.into(), result: result.into() }, message);
+    if let Some(memory) = fleet.memory.get_mut(name) {
+        memory.looked_at = None;
+        memory.vanished = 0;
+    }
+    match (phase, outcome) {
+        (_, CallOutcome::Accepted(operation)) => set_call(record, Call::Accepted { operation }),
+        (_, CallOutcome::Unknown(_)) => set_call(record, Call::Unknown),
+        (Phase::Deleting, CallOutcome::Refused(failure)) if failure.class == FailureClass::NotFound => {
+            advance(record, Phase::Gone, "the API says that the node does not exist", turn);
+        }
+        (Phase::Deleting, CallOutcome::Refused(failure)) => delete_failed(record, &policy, &failure, turn),
+        (Phase::Deleting, CallOutcome::NotSent(_)) => advance(record, Phase::Condemned, "the delete was not sent", turn),
+        (_, CallOutcome::Refused(failure)) if failure.class == FailureClass::Conflict => set_call(record, Call::Unknown),
+        (_, CallOutcome::Refused(failure)) => create_failed(fleet, name, &policy, failure, turn),
+        (_, CallOutcome::NotSent(_)) => advance(record, Phase::Gone, "the create was not sent", turn),
+    }
+}
+
+/// Takes a look at an operation. A failed look says nothing about the operation: the node itself is asked.
+pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<OperationState, Failure>, turn: &mut Turn) {
+    let Some(policy) = fleet.settings.slots.get(name).map(|s| s.policy.clone()) else { return };
+    let Some(record) = fleet.slots.get_mut(name) else { return };
+    let Some(recovery) = &record.recovery else { return };
+    if recovery.call != Some(Call::Accepted { operation: operation.to_owned() }) {
+        return;
+    }
+    let phase = recovery.phase;
+    let memory = fleet.memory.entry(name.to_owned()).or_default();
+    match (phase, result) {
+        (_, Ok(OperationState::Running)) => memory.operation_lost = None,
+        (Phase::Deleting, Ok(OperationState::Succeeded)) => {
+            record.mutated_at = Some(turn.now);
+            advance(record, Phase::Gone, "the delete is done", turn);
+        }
+        (Phase::Creating, Ok(OperationState::Succeeded)) => {
+            turn.tell(record, What::Outcome { call: "create".into(), result: "done".into() }, "the create is done");
+            set_call(record, Call::Observed);
+            memory.looked_at = None;
+        }
+        (Phase::Deleting, Ok(OperationState::Failed(failure))) => {
+            delete_failed(record, &policy, &failure, turn);
+        }
+        (Phase::Creating, Ok(OperationState::Failed(failure))) => create_failed(fleet, name, &policy, failure, turn),
+        (_, Err(failure)) => {
+            let first = memory.operation_lost.is_none();
+            memory.operation_lost = Some(failure.to_string());
+            if first {
+                let message = format!("operation {operation} could not be read: {failure}; the node itself is looked at");
+                turn.tell(record, What::Note, message);
+            }
+        }
+        _ => {}
+    }
+    fleet.dirty.insert(name.to_owned());
+}
+
+fn delete_failed(record: &mut SlotRecord, policy: &Policy, failure: &Failure, turn: &mut Turn) {
+    advance(record, Phase::Condemned, &format!("the delete failed: {failure}"), turn);
+    if let Some(recovery) = &mut record.recovery {
+        recovery.delete_failures += 1;
+        recovery.not_before = Some(after(turn.now, backoff(policy, recovery.delete_failures)));
+    }
+}
+
+fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Failure, turn: &mut Turn) {
+    let Some(record) = fleet.slots.get_mut(name) else { return };
+    let zones = fleet.settings.slots.get(name).map(|s| s.zones.clone()).unwrap_or_default();
+    advance(record, Phase::Gone, &format!("the create failed: {failure}"), turn);
+    let Some(recovery) = &mut record.recovery else { return };
+    let cause = recovery.cause;
+    recovery.create_failures += 1;
+    recovery.refusal = Some((failure.class, failure.message.clone()));
+    if failure.class == FailureClass::StockOut {
+        let accelerator = record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
+        let key = shortage_key(&record.zone, accelerator);
+        let shortage = fleet.ledger.short.entry(key).or_insert(Shortage { refused_at: turn.now, trial_at: None });
+        shortage.refused_at = turn.now;
+        fleet.dirty_ledger = true;
+    }
+    // The next zone is tried at once; a wait comes when all of them were asked.
+    let position = zones.iter().position(|z| *z == record.zone).unwrap_or(0);
+    let next = (position + 1) % zones.len().max(1);
+    let wait = backoff(policy, recovery.create_failures.div_ceil(u32::try_from(zones.len()).unwrap_or(1).max(1)));
+    let mut until = Some(after(turn.now, wait));
+    if failure.class == FailureClass::StockOut && zones.len() > 1 {
+        if next != 0 {
+            until = None;
+        }
+        record.zone.clone_from(&zones[next]);
+    }
+    recovery.not_before = until;
+    let message = format!(
+        "create failed ({}): {}; the specification is kept, {}",
+        failure.class.name(),
+        failure.message,
+        until.map_or(format!("{} is tried next", record.zone), |at| format!("the next try is at {at:.0}")),
+    );
+    turn.tell(record, What::RecoveryFailure { cause, reason: failure.class.name().into() }, message);
+    fleet.dirty.insert(name.to_owned());
+}
+
+/// The name of a zone and accelerator type in the ledger of stock-outs.
+pub fn shortage_key(zone: &str, accelerator: &str) -> String {
+    format!("{zone} {accelerator}")
+}
+
+/// Exponential, from `backoff.first` to `backoff.max`.
+fn backoff(policy: &Policy, failures: u32) -> Duration {
+    let factor = 1u32.checked_shl(failures.saturating_sub(1).min(20)).unwrap_or(u32::MAX);
+    policy.backoff_first.saturating_mul(factor).min(policy.backoff_max)
+}
+
+/// A mark of progress: while there is progress, bad health alone condemns nothing.
+pub fn progress(record: &mut SlotRecord, now: Timestamp) {
+    record.job.progress_at = Some(now);
+    record.suspicion = None;
+    for worker in record.job.workers.values_mut() {
+        worker.quiet_for = Duration::ZERO;
+    }
+}
+
+/// Moves READY → booted → launched → over, as far as what is known allows; withdraws what healed.
+pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
+    let Some(slot) = fleet.settings.slots.get(name) else { return };
+    let Some(record) = fleet.slots.get_mut(name) else { return };
+    let Some(recovery) = &record.recovery else { return };
+    if recovery.phase == Phase::Condemned {
+        // Healed between the decision and the delete.
+        if record.verdict.condition == Condition::Healthy && recovery.call.is_none() {
+            let cause = recovery.cause;
+            record.recovery = None;
+            turn.tell(record, What::Withdrawn { cause }, "healthy again before it was deleted: it is left alone");
+            fleet.dirty.insert(name.to_owned());
+        }
+        return;
+    }
+    if !matches!(recovery.phase, Phase::Ready | Phase::Booted | Phase::Launched) {
+        return;
+    }
+    let healthy = record.verdict.condition == Condition::Healthy;
+    let Some(job) = slot.job.as_ref().filter(|_| slot.supervisor.is_some()) else {
+        // Without a job no beacon is expected: it is over when the node is not unhealthy.
+        if healthy {
+            over(fleet, name, "the node is READY and not unhealthy", turn);
+        }
+        return;
+    };
+    let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
+    let booted = (0..workers).all(|w| record.job.workers.get(&w).is_some_and(|s| s.booted));
+    let launched = record.job.step.is_some() || (booted && record.job.workers.values().any(|w| w.heartbeat.is_some()));
+    let started_from = recovery.order.as_ref().and_then(|o| o.step);
+    let stepped = record.job.step.is_some() && record.job.step > started_from;
+    let saved = record.job.checkpoint.as_ref().map(|c| c.step) > started_from;
+    let phase = recovery.phase;
+    if phase == Phase::Ready && booted {
+        advance(record, Phase::Booted, "every worker sent its boot beacon", turn);
+        fleet.dirty.insert(name.to_owned());
+    }
+    let Some(record) = fleet.slots.get_mut(name) else { return };
+    if record.recovery.as_ref().is_some_and(|r| r.phase != Phase::Launched) && (launched || stepped || saved) {
+        advance(record, Phase::Launched, "the job runs", turn);
+        fleet.dirty.insert(name.to_owned());
+    }
+    if stepped || saved {
+        over(fleet, name, "the job makes progress again", turn);
+        return;
+    }
+    // Where no step can be seen (yet), a launched job on a node that stays healthy has to do.
+    let patience = if job.checkpoint.is_some() { slot.policy.attempts.settled } else { slot.policy.heal };
+    let Some(recovery) = fleet.slots.get(name).and_then(|r| r.recovery.as_ref()) else { return };
+    if recovery.phase == Phase::Launched && healthy && elapsed(recovery.phase_since, turn.now) >= patience {
+        over(fleet, name, "the job runs on a healthy node; no step was reported", turn);
+    }
+}
+
+fn over(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) {
+    let Some(record) = fleet.slots.get_mut(name) else { return };
+    let Some(recovery) = record.recovery.take() else { return };
+    let seconds = elapsed(recovery.condemned_at, turn.now).as_secs_f64();
+    let down = elapsed(recovery.symptom_at, turn.now);
+    let resumed = recovery.order.as_ref().and_then(|o| o.step);
+    let steps_lost = match (recovery.steps_before.0.max(recovery.steps_before.1), resumed) {
+        (Some(before), Some(resumed)) => Some(before.saturating_sub(resumed)),
+        _ => None,
+    };
+    let from = resumed.map_or(String::new(), |step| format!(", resumed from step {step}"));
+    let message = format!(
+        "recovered from {} {} after the first symptom: {why}{from}",
+        recovery.cause.name(),
+        crate::model::view::span(down)
+    );
+    record.suspicion = None;
+    fleet.ledger.short.remove(&shortage_key(&record.zone, record.seen.as_ref().map_or("", |s| s.accelerator.as_str())));
+    let what = What::Recovered { cause: recovery.cause, seconds, down_seconds: down.as_secs_f64(), steps_lost };
+    turn.tell(record, what, message);
+    fleet.dirty.insert(name.to_owned());
+    fleet.dirty_ledger = true;
+}

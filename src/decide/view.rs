@@ -1,0 +1,82 @@
+//! The fleet as people see it.
+
+use jiff::Timestamp;
+
+use crate::model::condition::Condition;
+use crate::model::fleet::{Fleet, elapsed};
+use crate::model::hold::HoldReason;
+use crate::model::recovery::Phase;
+use crate::model::slot::SlotRecord;
+use crate::model::view::{ActionName, AttemptsView, Decision, JobView, SlotView, StatusDocument};
+
+/// The document of `status` and `plan`.
+pub fn document(fleet: &Fleet, now: Timestamp) -> StatusDocument {
+    StatusDocument {
+        observed_at: fleet.ledger.observed_at,
+        breaker: "closed".to_owned(),
+        tpus: fleet.slots.values().map(|record| slot(fleet, record, now)).collect(),
+    }
+}
+
+fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
+    let settings = fleet.settings.slots.get(&record.name);
+    let undecided = Decision::wait("not decided about yet", None);
+    let decision = fleet.memory.get(&record.name).and_then(|m| m.decision.as_ref()).unwrap_or(&undecided);
+    let seen = record.seen.as_ref();
+    let window = settings.map(|s| s.policy.attempts.window).unwrap_or_default();
+    SlotView {
+        name: record.name.clone(),
+        zone: record.zone.clone(),
+        kind: "node".to_owned(),
+        incarnation: record.incarnation.clone(),
+        state: seen.filter(|_| record.incarnation.is_some()).map(|s| s.state.clone()),
+        health: seen.filter(|_| record.incarnation.is_some()).and_then(|s| s.health.clone()),
+        condition: record.verdict.condition,
+        since: record.since,
+        evidence: record.verdict.evidence.clone(),
+        phase: record.recovery.as_ref().map(|r| r.phase.name().to_owned()),
+        action: decision.action,
+        hold: decision.hold.map(|h: HoldReason| h.name().to_owned()),
+        reason: decision.reason.clone(),
+        until: decision.until,
+        attempts: AttemptsView {
+            used: record.attempts.iter().filter(|a| elapsed(a.at, now) < window).count(),
+            max: settings.map_or(0, |s| s.policy.attempts.max),
+        },
+        job: settings.and_then(|s| s.job.as_ref()).map(|_| job(record)),
+        accelerator: seen.map(|s| s.accelerator.clone()),
+        drift: match (settings, &record.spec) {
+            (Some(settings), Some(spec)) => spec.drift(&settings.create),
+            _ => Vec::new(),
+        },
+        unhealthy_since: match &record.recovery {
+            Some(recovery) => Some(recovery.symptom_at),
+            None => record.suspicion.as_ref().filter(|_| record.verdict.condition != Condition::Healthy).map(|s| s.since),
+        },
+        maintenance_start: seen.and_then(|s| s.maintenance_start),
+    }
+}
+
+fn job(record: &SlotRecord) -> JobView {
+    let phase = record.recovery.as_ref().map(|r| r.phase);
+    let state = match (record.verdict.condition, phase) {
+        (Condition::Finished, _) => "finished",
+        (Condition::JobFailed, _) => "failed",
+        (_, Some(Phase::Launched)) => "running",
+        (_, Some(_)) => "waiting",
+        (Condition::Healthy, None) if record.ours || record.job.progress_at.is_some() => "running",
+        _ => "unknown",
+    };
+    JobView {
+        state: state.to_owned(),
+        step: record.job.step,
+        checkpoint: record.job.checkpoint.as_ref().map(|c| c.uri.clone()),
+        checkpoint_step: record.job.checkpoint.as_ref().map(|c| c.step),
+        checkpoint_at: record.job.checkpoint_at,
+    }
+}
+
+/// Whether anything waits for a person.
+pub fn needs_a_person(document: &StatusDocument) -> bool {
+    document.tpus.iter().any(|slot| slot.action == ActionName::Escalate)
+}

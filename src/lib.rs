@@ -1,0 +1,3 @@
+//! Keeps Cloud TPU training alive.
+pub mod decide;
+pub mod model;

@@ -1,0 +1,226 @@
+//! What goes into a decision and what comes out of it.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::beacon::WorkerReport;
+use super::checkpoint::CheckpointSurvey;
+use super::event::Event;
+use super::failure::Failure;
+use super::fleet::Ledger;
+use super::node::{Incarnation, NodeView};
+use super::operation::OperationState;
+use super::settings::Settings;
+use super::slot::SlotRecord;
+
+/// Everything that can happen to the watchdog.
+#[derive(Debug)]
+pub enum Input {
+    /// The config was loaded, at start or again.
+    Configured(Box<Settings>),
+    /// A poll is complete.
+    Polled(Box<Poll>),
+    /// A GET of a slot's node was answered.
+    Got {
+        /// The slot.
+        slot: String,
+        /// When the GET was sent.
+        began: Timestamp,
+        /// What came back.
+        reading: Reading,
+    },
+    /// Guest attributes were read.
+    Attributes {
+        /// The slot.
+        slot: String,
+        /// The incarnation that was asked about.
+        of: Incarnation,
+        /// One report a worker.
+        result: Result<Vec<WorkerReport>, Failure>,
+    },
+    /// The checkpoint location was listed.
+    Surveyed {
+        /// The slot.
+        slot: String,
+        /// The location that was listed.
+        location: String,
+        /// What is there.
+        result: Result<CheckpointSurvey, Failure>,
+    },
+    /// A delete or create was sent (or not).
+    Called {
+        /// The slot.
+        slot: String,
+        /// What came of it.
+        outcome: CallOutcome,
+    },
+    /// A look at an operation.
+    Operated {
+        /// The slot.
+        slot: String,
+        /// The operation's full name.
+        operation: String,
+        /// Its state; an error says nothing about the operation.
+        result: Result<OperationState, Failure>,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// One poll: listings of zones.
+#[derive(Debug)]
+pub struct Poll {
+    /// When it was started.
+    pub began: Timestamp,
+    /// One a zone that was asked for (`-` stands for all).
+    pub listings: Vec<Listing>,
+}
+
+/// The listing of one parent.
+#[derive(Debug)]
+pub struct Listing {
+    /// The zone, or `-`.
+    pub zone: String,
+    /// All nodes of all pages, and the zones that did not answer.
+    pub result: Result<(Vec<NodeView>, Vec<String>), Failure>,
+}
+
+/// What a read says about one node.
+#[derive(Debug)]
+pub enum Reading {
+    /// The node.
+    Node(Box<NodeView>),
+    /// Absent: from a complete listing, or by a 404.
+    Absent,
+    /// Nothing could be read: no evidence of anything.
+    Unread(String),
+}
+
+/// What came of a mutation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// Accepted, with the operation's name.
+    Accepted(String),
+    /// Refused: certainly not carried out.
+    Refused(Failure),
+    /// The answer was lost or makes no sense: it may have been carried out.
+    Unknown(Failure),
+    /// Not sent at all.
+    NotSent(Failure),
+}
+
+/// A consequence.
+#[derive(Debug)]
+pub enum Effect {
+    /// Write `records` and `events` durably; only when that succeeded carry out `then`.
+    Commit {
+        /// What changed.
+        records: Vec<Record>,
+        /// What to tell.
+        events: Vec<Event>,
+        /// What to do to the world.
+        then: Vec<Action>,
+    },
+    /// Read something; changes nothing, needs no commit.
+    Look(Look),
+}
+
+/// A row of the journal.
+#[derive(Debug)]
+pub enum Record {
+    /// A slot's record, without its specification.
+    Slot(Box<SlotRecord>),
+    /// A slot's specification.
+    Spec(String, Value),
+    /// A slot that is no more.
+    Removed(String),
+    /// Budgets and counts of the fleet.
+    Ledger(Box<Ledger>),
+}
+
+/// A mutation, with nothing left to choose.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Delete exactly this incarnation.
+    Delete {
+        /// The slot, and node id.
+        slot: String,
+        /// Its zone.
+        zone: String,
+        /// The incarnation that was condemned.
+        incarnation: Incarnation,
+        /// When the GET that verified it was sent: older than 5 s means that the delete is not sent (S1).
+        verified: Timestamp,
+        /// For v2alpha1.
+        request_id: Option<String>,
+    },
+    /// Create the node.
+    Create {
+        /// The slot, and node id.
+        slot: String,
+        /// Its zone.
+        zone: String,
+        /// The request body.
+        body: Value,
+        /// For v2alpha1.
+        request_id: Option<String>,
+    },
+}
+
+impl Action {
+    /// The slot that is acted on.
+    pub fn slot(&self) -> &str {
+        match self {
+            Action::Delete { slot, .. } | Action::Create { slot, .. } => slot,
+        }
+    }
+}
+
+/// A read.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Look {
+    /// GET the slot's node.
+    Node {
+        /// The slot.
+        slot: String,
+        /// Its zone.
+        zone: String,
+    },
+    /// Look at an operation, not before the time given.
+    Operation {
+        /// The slot.
+        slot: String,
+        /// The operation's full name.
+        operation: String,
+        /// Not before.
+        at: Timestamp,
+    },
+    /// Read the supervisor's guest attributes.
+    Attributes {
+        /// The slot.
+        slot: String,
+        /// Its zone.
+        zone: String,
+        /// The incarnation that is meant.
+        of: Incarnation,
+    },
+    /// List the checkpoint location.
+    Checkpoints {
+        /// The slot.
+        slot: String,
+        /// The configured location.
+        location: String,
+    },
+}
+
+impl Look {
+    /// The slot that is looked at.
+    pub fn slot(&self) -> &str {
+        match self {
+            Look::Node { slot, .. }
+            | Look::Operation { slot, .. }
+            | Look::Attributes { slot, .. }
+            | Look::Checkpoints { slot, .. } => slot,
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What a listing of a checkpoint location showed.
+
+use serde::{Deserialize, Serialize};
+
+/// One complete checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// The training step in its name.
+    pub step: u64,
+    /// Its full URI, as the job receives it in `CHECKPOINT_PATH`.
+    pub uri: String,
+}
+
+/// The outcome of one complete listing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CheckpointSurvey {
+    /// The newest complete checkpoint, if there is any.
+    pub newest: Option<Checkpoint>,
+    /// Step and total size of the newest incomplete one above it: its growth is progress.
+    pub incomplete: Option<(u64, u64)>,
+}

@@ -1,0 +1,120 @@
+//! Events: one value makes the log line, the metric and the row of the event log, so that they never disagree.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::condition::{Condition, Kind};
+use super::node::Incarnation;
+use super::recovery::Phase;
+
+/// Something that a person may want to know.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// When.
+    pub at: Timestamp,
+    /// The slot, if it is about one.
+    pub slot: Option<String>,
+    /// One line for a person, with its evidence.
+    pub message: String,
+    /// What happened.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum What {
+    /// The condition of a slot changed.
+    Condition {
+        /// Before.
+        from: Condition,
+        /// Now.
+        to: Condition,
+    },
+    /// The decision about a slot changed (acting, waiting, holding).
+    Decision {
+        /// `wait`, `hold`, …
+        action: String,
+        /// The reason's name.
+        reason: String,
+    },
+    /// A slot was condemned.
+    Condemned {
+        /// By which condition.
+        cause: Condition,
+        /// Lost or judged.
+        kind: Kind,
+        /// The incarnation; none when there is no node any more.
+        incarnation: Option<Incarnation>,
+        /// From the first symptom to this decision.
+        detection_seconds: f64,
+    },
+    /// A mutation is about to be sent: the audit record of S18.
+    Intent {
+        /// `delete` or `create`.
+        call: String,
+        /// The incarnation to delete.
+        incarnation: Option<Incarnation>,
+    },
+    /// What came of a mutation.
+    Outcome {
+        /// `delete` or `create`.
+        call: String,
+        /// `accepted`, `refused`, `unknown`, `not_sent`, `done`, `failed`.
+        result: String,
+    },
+    /// A recovery moved on.
+    Phase {
+        /// The finished phase.
+        from: Phase,
+        /// Its duration.
+        seconds: f64,
+        /// The new one.
+        to: Phase,
+    },
+    /// A create failed or was refused.
+    RecoveryFailure {
+        /// The cause of the recovery.
+        cause: Condition,
+        /// The class of the failure.
+        reason: String,
+    },
+    /// The slot makes progress again (or, without a job, is not unhealthy any more).
+    Recovered {
+        /// The cause of the recovery.
+        cause: Condition,
+        /// From condemned to over.
+        seconds: f64,
+        /// From the first symptom to over.
+        down_seconds: f64,
+        /// Steps between the last reported one and the checkpoint.
+        steps_lost: Option<u64>,
+    },
+    /// The recovery ended without our doing: it healed, or somebody replaced the node.
+    Withdrawn {
+        /// The cause of the recovery.
+        cause: Condition,
+    },
+    /// A run order was written.
+    Launch {
+        /// The generation.
+        generation: u64,
+        /// The step it starts from.
+        step: Option<u64>,
+    },
+    /// The job ended well.
+    JobFinished,
+    /// The job's supervisor gave up.
+    JobFailed {
+        /// The exit code of the first worker that failed.
+        code: i64,
+    },
+    /// The safety check refused a plan: a defect, and nothing was done.
+    InvariantViolation {
+        /// The invariant's name.
+        invariant: String,
+    },
+    /// Anything else worth a line.
+    Note,
+}

@@ -1,0 +1,143 @@
+//! The fleet: everything that the watchdog knows, and exactly what the store holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::node::Incarnation;
+use super::settings::Settings;
+use super::slot::SlotRecord;
+
+/// Budgets and counts that outlive restarts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// When judged recoveries began, within the last hour.
+    pub judged: Vec<Timestamp>,
+    /// When creates were sent, within the last minute.
+    pub creates: Vec<Timestamp>,
+    /// A beacon was received in this project before: guest attributes work here.
+    pub beacons_seen: bool,
+    /// The last stock-out by "zone accelerator", and the last trial delete after it.
+    pub short: BTreeMap<String, Shortage>,
+    /// The end of the last poll in which every zone was read.
+    pub observed_at: Option<Timestamp>,
+}
+
+/// A stock-out of one zone and accelerator type.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shortage {
+    /// The last refusal.
+    pub refused_at: Timestamp,
+    /// The last judged delete that was tried in spite of it.
+    pub trial_at: Option<Timestamp>,
+}
+
+/// Reads and calls that are under way: not stored, since a restart ends them all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pending {
+    /// A GET of the node.
+    Node,
+    /// A delete or create.
+    Call,
+    /// A look at an operation.
+    Operation,
+    /// Guest attributes.
+    Attributes,
+    /// A checkpoint listing.
+    Checkpoints,
+}
+
+/// What is remembered of a slot between inputs but need not survive a restart.
+#[derive(Debug, Clone, Default)]
+pub struct Memory {
+    /// When the last successful read began.
+    pub last_read: Option<Timestamp>,
+    /// When the last successful read of guest attributes was absorbed.
+    pub last_attributes: Option<Timestamp>,
+    /// When guest attributes were last asked for.
+    pub asked_attributes: Option<Timestamp>,
+    /// When checkpoints were last asked for.
+    pub asked_checkpoints: Option<Timestamp>,
+    /// The last complete survey: when, and whether a create may rest on it.
+    pub surveyed_at: Option<Timestamp>,
+    /// Why a create may not rest on the last survey.
+    pub survey_failure: Option<String>,
+    /// The last survey's newest complete checkpoint was older than the recorded one.
+    pub went_back: bool,
+    /// A GET that confirmed the present condition of exactly this incarnation (or its absence).
+    pub confirmed: Option<Confirmed>,
+    /// What is under way.
+    pub pending: BTreeSet<Pending>,
+    /// The number of polls absorbed since the last GET was asked for, so that one poll asks at most once.
+    pub asked_in_poll: u64,
+    /// When a GET was last asked for by a recovery.
+    pub looked_at: Option<Timestamp>,
+    /// A GET answered 404 since the node was last seen.
+    pub absence_confirmed: bool,
+    /// Looks at an operation that found neither the operation nor the node, in a row.
+    pub vanished: u32,
+    /// Why the operation under way could not be read the last time.
+    pub operation_lost: Option<String>,
+    /// The decision last told, so that it is told once.
+    pub told: Option<(&'static str, &'static str)>,
+    /// The present decision.
+    pub decision: Option<super::view::Decision>,
+}
+
+/// The confirming read of S1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Confirmed {
+    /// When the GET was sent.
+    pub began: Timestamp,
+    /// The incarnation that it showed; none for a 404.
+    pub incarnation: Option<Incarnation>,
+}
+
+/// Everything that the watchdog knows.
+#[derive(Debug)]
+pub struct Fleet {
+    /// What the user wants.
+    pub settings: Settings,
+    /// The slots, by name.
+    pub slots: BTreeMap<String, SlotRecord>,
+    /// Budgets.
+    pub ledger: Ledger,
+    /// Per slot, what a restart may forget.
+    pub memory: BTreeMap<String, Memory>,
+    /// Slots changed since the last commit.
+    pub dirty: BTreeSet<String>,
+    /// Slots whose specification changed since the last commit.
+    pub dirty_specs: BTreeSet<String>,
+    /// The ledger changed since the last commit.
+    pub dirty_ledger: bool,
+    /// Polls absorbed.
+    pub polls: u64,
+}
+
+impl Fleet {
+    /// A fleet from what the store held.
+    pub fn new(settings: Settings, slots: BTreeMap<String, SlotRecord>, ledger: Ledger) -> Self {
+        Fleet {
+            settings,
+            slots,
+            ledger,
+            memory: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            dirty_specs: BTreeSet::new(),
+            dirty_ledger: false,
+            polls: 0,
+        }
+    }
+}
+
+/// The time from `earlier` to `later`, never less than zero.
+pub fn elapsed(earlier: Timestamp, later: Timestamp) -> Duration {
+    later.duration_since(earlier).try_into().unwrap_or(Duration::ZERO)
+}
+
+/// `at` plus a duration, saturating at the end of time.
+pub fn after(at: Timestamp, by: Duration) -> Timestamp {
+    at.saturating_add(jiff::SignedDuration::try_from(by).unwrap_or(jiff::SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
+}

@@ -1,0 +1,144 @@
+//! Holds: decisions not to act, with their reason. Names are label values of `recoveries_held`.
+
+use std::fmt;
+
+/// Why nothing is done about a slot although something might be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HoldReason {
+    /// `dry_run = true`.
+    DryRun,
+    /// The label `tpu-watchdog=off`.
+    OptedOut,
+    /// The node's metadata names another owner.
+    OtherOwner,
+    /// The node belongs to a queued resource.
+    QueuedResource,
+    /// The node is part of a multislice.
+    Multislice,
+    /// The node was made by API v1.
+    ApiV1,
+    /// Never seen, and `[tpu.create]` does not say enough to create it.
+    NeverSeen,
+    /// There is no specification that a create would accept.
+    NoSpecification,
+    /// Somebody stopped or hid the node.
+    Stopped,
+    /// Somebody deletes the node.
+    Deleting,
+    /// The last read says nothing that is understood.
+    Unclear,
+    /// `when_missing = "hold"`.
+    Missing,
+    /// A symptom without a rule that would act on it.
+    Degraded,
+    /// As many judged slots are in recovery as `max_unavailable` allows.
+    MaxUnavailable,
+    /// `max_judged_recreates_per_hour` is used up.
+    JudgedPerHour,
+    /// The zone and type met a stock-out: a doubtful TPU in hand is worth more than none.
+    ZoneShort,
+    /// The slot's attempts are used up.
+    Attempts,
+    /// Preemptions and terminations in the window are used up.
+    Preemptions,
+    /// Waiting after a refused or failed create.
+    Backoff,
+    /// The create limit of the project.
+    CreateLimit,
+    /// The checkpoint location could not be listed.
+    CheckpointUnreadable,
+    /// The newest complete checkpoint is older than the recorded one.
+    CheckpointWentBack,
+    /// No beacon was ever received in this project, so that a missing one proves nothing.
+    NoBeaconChannel,
+    /// The supervisor's budget of restarts is used up.
+    JobFailed,
+    /// A delete of ours failed three times or is not done in its time.
+    DeleteFailed,
+    /// The safety check refused a plan.
+    Refused,
+}
+
+impl HoldReason {
+    /// Every reason.
+    pub const ALL: [HoldReason; 26] = [
+        HoldReason::DryRun,
+        HoldReason::OptedOut,
+        HoldReason::OtherOwner,
+        HoldReason::QueuedResource,
+        HoldReason::Multislice,
+        HoldReason::ApiV1,
+        HoldReason::NeverSeen,
+        HoldReason::NoSpecification,
+        HoldReason::Stopped,
+        HoldReason::Deleting,
+        HoldReason::Unclear,
+        HoldReason::Missing,
+        HoldReason::Degraded,
+        HoldReason::MaxUnavailable,
+        HoldReason::JudgedPerHour,
+        HoldReason::ZoneShort,
+        HoldReason::Attempts,
+        HoldReason::Preemptions,
+        HoldReason::Backoff,
+        HoldReason::CreateLimit,
+        HoldReason::CheckpointUnreadable,
+        HoldReason::CheckpointWentBack,
+        HoldReason::NoBeaconChannel,
+        HoldReason::JobFailed,
+        HoldReason::DeleteFailed,
+        HoldReason::Refused,
+    ];
+
+    /// The name used in logs, metrics and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            HoldReason::DryRun => "dry_run",
+            HoldReason::OptedOut => "opted_out",
+            HoldReason::OtherOwner => "other_owner",
+            HoldReason::QueuedResource => "queued_resource",
+            HoldReason::Multislice => "multislice",
+            HoldReason::ApiV1 => "api_v1",
+            HoldReason::NeverSeen => "never_seen",
+            HoldReason::NoSpecification => "no_specification",
+            HoldReason::Stopped => "stopped",
+            HoldReason::Deleting => "deleting",
+            HoldReason::Unclear => "unclear",
+            HoldReason::Missing => "missing",
+            HoldReason::Degraded => "degraded",
+            HoldReason::MaxUnavailable => "max_unavailable",
+            HoldReason::JudgedPerHour => "judged_per_hour",
+            HoldReason::ZoneShort => "zone_short",
+            HoldReason::Attempts => "attempts",
+            HoldReason::Preemptions => "preemptions",
+            HoldReason::Backoff => "backoff",
+            HoldReason::CreateLimit => "create_limit",
+            HoldReason::CheckpointUnreadable => "checkpoint_unreadable",
+            HoldReason::CheckpointWentBack => "checkpoint_went_back",
+            HoldReason::NoBeaconChannel => "no_beacon_channel",
+            HoldReason::JobFailed => "job_failed",
+            HoldReason::DeleteFailed => "delete_failed",
+            HoldReason::Refused => "refused",
+        }
+    }
+
+    /// Whether a person has to look: the difference between `hold` and `escalate`.
+    pub fn needs_a_person(self) -> bool {
+        matches!(
+            self,
+            HoldReason::Attempts
+                | HoldReason::Preemptions
+                | HoldReason::NoBeaconChannel
+                | HoldReason::JobFailed
+                | HoldReason::DeleteFailed
+                | HoldReason::CheckpointWentBack
+                | HoldReason::Refused
+        )
+    }
+}
+
+impl fmt::Display for HoldReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

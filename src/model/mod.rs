@@ -1,0 +1,19 @@
+//! The nouns: what a slot, a node, a condition, a recovery are. Plain data and pure functions over it.
+//!
+//! This room never does I/O, reads a clock or the environment, or knows of any other room.
+
+pub mod action;
+pub mod beacon;
+pub mod checkpoint;
+pub mod condition;
+pub mod event;
+pub mod failure;
+pub mod fleet;
+pub mod hold;
+pub mod node;
+pub mod operation;
+pub mod recovery;
+pub mod settings;
+pub mod slot;
+pub mod spec;
+pub mod view;

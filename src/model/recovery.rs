@@ -1,0 +1,186 @@
+//! A recovery: one journaled walk from "condemned" to "making progress again", and its legal moves.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::condition::{Condition, Kind};
+use super::failure::FailureClass;
+use super::node::Incarnation;
+use super::slot::RunOrder;
+
+/// Where a recovery stands. Names are label values of `recovery_phase_duration_seconds`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Condemned; the delete was not sent, or was refused.
+    Condemned,
+    /// A delete is intended, sent or running.
+    Deleting,
+    /// The node is gone; a create is owed.
+    Gone,
+    /// A create is intended, sent or running.
+    Creating,
+    /// The replacement is READY.
+    Ready,
+    /// Its workers sent their boot beacons.
+    Booted,
+    /// The job of the new generation runs.
+    Launched,
+}
+
+impl Phase {
+    /// The name used in logs, metrics and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Condemned => "condemned",
+            Phase::Deleting => "deleting",
+            Phase::Gone => "gone",
+            Phase::Creating => "creating",
+            Phase::Ready => "ready",
+            Phase::Booted => "booted",
+            Phase::Launched => "launched",
+        }
+    }
+
+    /// All legal moves. Anything else is [`IllegalMove`].
+    pub fn may_become(self, next: Phase) -> bool {
+        use Phase::*;
+        matches!(
+            (self, next),
+            (Condemned, Deleting | Gone)
+                | (Deleting, Gone | Condemned)
+                | (Gone, Creating | Ready | Condemned)
+                | (Creating, Ready | Gone | Condemned)
+                | (Ready, Booted | Launched | Condemned | Gone)
+                | (Booted, Launched | Condemned | Gone)
+                | (Launched, Condemned | Gone)
+        )
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A move that the journal does not know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IllegalMove {
+    /// From.
+    pub from: Phase,
+    /// To.
+    pub to: Phase,
+}
+
+impl fmt::Display for IllegalMove {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a recovery can't go from {} to {}", self.from, self.to)
+    }
+}
+
+impl std::error::Error for IllegalMove {}
+
+/// The call that a phase stands for, as far as the journal knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Call {
+    /// Written before it was sent; after a restart its outcome is unknown and read back.
+    Intended,
+    /// The answer was lost or ambiguous: read back.
+    Unknown,
+    /// Accepted; this operation runs.
+    Accepted {
+        /// The operation's full name.
+        operation: String,
+    },
+    /// Known from the node itself: the API works on it, the operation's name was lost.
+    Observed,
+}
+
+/// One recovery.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// The condition that condemned the slot.
+    pub cause: Condition,
+    /// Lost or judged.
+    pub kind: Kind,
+    /// The evidence on which it was condemned.
+    pub evidence: String,
+    /// The first symptom.
+    pub symptom_at: Timestamp,
+    /// When it was condemned.
+    pub condemned_at: Timestamp,
+    /// Where it stands.
+    pub phase: Phase,
+    /// Since when.
+    pub phase_since: Timestamp,
+    /// Finished phases and how long they took, in seconds.
+    pub phases: Vec<(Phase, f64)>,
+    /// The incarnation to delete, exactly.
+    pub condemned: Option<Incarnation>,
+    /// The call of the present phase.
+    pub call: Option<Call>,
+    /// Deletes that failed in a row.
+    pub delete_failures: u32,
+    /// Creates that failed in a row.
+    pub create_failures: u32,
+    /// Not before this time is the next create (or delete) sent.
+    pub not_before: Option<Timestamp>,
+    /// The last refusal of a create, in words.
+    pub refusal: Option<(FailureClass, String)>,
+    /// The run order of the create.
+    pub order: Option<RunOrder>,
+    /// The request id of the call, for v2alpha1; kept over repeats of the same intent.
+    pub request_id: String,
+    /// Job step and checkpoint step when the slot was condemned: the difference is the work lost.
+    pub steps_before: (Option<u64>, Option<u64>),
+}
+
+impl Recovery {
+    /// Moves on, and keeps how long the phase took.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] when the journal does not know such a move; nothing is changed then.
+    pub fn advance(&mut self, next: Phase, now: Timestamp) -> Result<(), IllegalMove> {
+        if !self.phase.may_become(next) {
+            return Err(IllegalMove { from: self.phase, to: next });
+        }
+        let spent = now.duration_since(self.phase_since).as_secs_f64().max(0.0);
+        self.phases.push((self.phase, spent));
+        self.phase = next;
+        self.phase_since = now;
+        self.call = None;
+        Ok(())
+    }
+
+    /// Whether a create is owed: the old node is gone, or its delete may have been carried out.
+    pub fn owes_create(&self) -> bool {
+        matches!(self.phase, Phase::Deleting | Phase::Gone | Phase::Creating)
+    }
+
+    /// Whether the slot counts as unavailable under `max_unavailable`: judged, and not merely short of capacity.
+    pub fn counts_as_unavailable(&self) -> bool {
+        let short = self.phase == Phase::Gone && self.refusal.as_ref().is_some_and(|(class, _)| class.is_shortage());
+        self.kind == Kind::Judged && !short
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_phase_becomes_itself_and_nothing_skips_the_delete() {
+        use Phase::*;
+        let all = [Condemned, Deleting, Gone, Creating, Ready, Booted, Launched];
+        for from in all {
+            assert!(!from.may_become(from), "{from}");
+            assert!(from == Condemned || !from.may_become(Deleting), "{from} must be condemned before it is deleted");
+        }
+        assert!(!Condemned.may_become(Creating));
+        assert!(!Deleting.may_become(Creating));
+    }
+}

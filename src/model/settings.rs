@@ -1,0 +1,247 @@
+//! What the user wants, validated: the typed values that the config room produces and decisions read.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::condition::Condition;
+
+/// The whole of what decisions need to know about the user's wishes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The Google Cloud project.
+    pub project: String,
+    /// Who watches; the store's own id unless the config names one.
+    pub owner: String,
+    /// Decide and say, but call nothing that changes anything.
+    pub dry_run: bool,
+    /// Whether alpha-only fields and request ids are used (`api.version = "v2alpha1"`).
+    pub alpha: bool,
+    /// How often health is read.
+    pub poll: PollSettings,
+    /// At most this many judged slots in recovery at once.
+    pub max_unavailable: Share,
+    /// At most this many judged recreates in a sliding hour.
+    pub max_judged_recreates_per_hour: usize,
+    /// The desired slots, by name.
+    pub slots: BTreeMap<String, SlotSettings>,
+}
+
+/// `[poll]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PollSettings {
+    /// Between the starts of two polls.
+    pub every: Duration,
+    /// Between two looks at a running operation.
+    pub operations: Duration,
+    /// One attempt of one API call.
+    pub timeout: Duration,
+    /// The most that one gap between reads adds to a suspicion.
+    pub max_gap: Duration,
+}
+
+/// A count, or a share of the desired slots.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Share {
+    /// Percent of the desired slots, rounded down.
+    Percent(f64),
+    /// An absolute number.
+    Count(usize),
+}
+
+impl Share {
+    /// The number for a fleet of `total` slots: at least one.
+    pub fn of(self, total: usize) -> usize {
+        match self {
+            // Rounding down a non-negative share of a fleet's size; truncation is the intent.
+            Share::Percent(percent) => ((total as f64 * percent / 100.0).floor() as usize).max(1),
+            Share::Count(count) => count.max(1),
+        }
+    }
+}
+
+/// One `[[tpu]]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SlotSettings {
+    /// Node id, and the slot's name.
+    pub name: String,
+    /// Zones in the order in which they are tried; never empty.
+    pub zones: Vec<String>,
+    /// What the config says about the node.
+    pub create: Overlay,
+    /// The job, if there is one.
+    pub job: Option<JobSettings>,
+    /// Policy, already merged from `[policy]` and `[tpu.policy]`.
+    pub policy: Policy,
+    /// The rendered supervisor, when there is a job to supervise.
+    pub supervisor: Option<String>,
+}
+
+/// `[tpu.job]`, as far as decisions need it; the rest is inside the rendered supervisor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobSettings {
+    /// The command, if any; without one the startup script is the job.
+    pub command: Option<String>,
+    /// Where checkpoints are written.
+    pub checkpoint: Option<CheckpointSettings>,
+}
+
+impl JobSettings {
+    /// What a success is journaled under: a changed command or location is another job.
+    pub fn key(&self) -> String {
+        let uri = self.checkpoint.as_ref().map_or("", |c| c.uri.as_str());
+        format!("{}\n{uri}", self.command.as_deref().unwrap_or_default())
+    }
+}
+
+/// `checkpoint`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckpointSettings {
+    /// gs://, s3:// or file://, without a slash at the end.
+    pub uri: String,
+    /// The layout, when the user names it; otherwise it is learned from the files.
+    pub format: Option<CheckpointFormat>,
+}
+
+/// Checkpoint layouts that are understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckpointFormat {
+    /// Orbax and everything on it (MaxText among them).
+    Orbax,
+    /// The Hugging Face Trainer.
+    HuggingFace,
+}
+
+/// What the config sets on a node; everything else is learned.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Overlay {
+    /// Top-level node fields that replace the learned ones, by their API name. `Null` removes.
+    pub fields: BTreeMap<String, Value>,
+    /// Labels, merged per key; `None` removes.
+    pub labels: BTreeMap<String, Option<String>>,
+    /// Metadata, merged per key; `None` removes.
+    pub metadata: BTreeMap<String, Option<String>>,
+    /// The user's startup script from the config, in place of the learned one.
+    pub startup_script: Option<String>,
+}
+
+/// `[policy]` as it applies to one slot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// Successful sick reads that a judgement needs.
+    pub confirmations: u32,
+    /// How old the last successful read may be when acting.
+    pub max_age: Duration,
+    /// Graces a condition.
+    pub grace: Grace,
+    /// This long healthy clears suspicion.
+    pub heal: Duration,
+    /// Whether a missing node is created again.
+    pub create_missing: bool,
+    /// Budgets of recoveries.
+    pub attempts: AttemptsPolicy,
+    /// First wait after a refused create.
+    pub backoff_first: Duration,
+    /// Longest wait between creates.
+    pub backoff_max: Duration,
+}
+
+/// `attempts`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttemptsPolicy {
+    /// Judged recoveries in the window.
+    pub max: usize,
+    /// Preemptions and terminations in the window.
+    pub preemptions: usize,
+    /// The sliding window.
+    pub window: Duration,
+    /// This long healthy resets the count.
+    pub settled: Duration,
+}
+
+/// `grace`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Grace {
+    /// CREATING, STARTING, RESTARTING, REIMAGING.
+    pub startup: Duration,
+    /// Maintenance of ordinary nodes.
+    pub maintenance: Duration,
+    /// Maintenance of reserved nodes.
+    pub maintenance_reserved: Duration,
+    /// State UNKNOWN.
+    pub failed_repair: Duration,
+    /// PREEMPTED.
+    pub preempted: Duration,
+    /// TERMINATED.
+    pub terminated: Duration,
+    /// Health TIMEOUT.
+    pub unresponsive: Duration,
+    /// Health UNHEALTHY_TENSORFLOW.
+    pub runtime_unhealthy: Duration,
+    /// From READY to the boot beacon.
+    pub boot: Duration,
+    /// A heartbeat that stands still.
+    pub silent: Duration,
+    /// Absence.
+    pub missing: Duration,
+    /// DELETING, not by us; also the deadline of our own deletes.
+    pub deleting: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            confirmations: 2,
+            max_age: Duration::from_secs(120),
+            grace: Grace::default(),
+            heal: minutes(10),
+            create_missing: true,
+            attempts: AttemptsPolicy { max: 5, preemptions: 50, window: minutes(24 * 60), settled: minutes(60) },
+            backoff_first: Duration::from_secs(30),
+            backoff_max: minutes(30),
+        }
+    }
+}
+
+impl Default for Grace {
+    fn default() -> Self {
+        Grace {
+            startup: minutes(45),
+            maintenance: minutes(60),
+            maintenance_reserved: minutes(180),
+            failed_repair: minutes(2),
+            preempted: Duration::ZERO,
+            terminated: Duration::ZERO,
+            unresponsive: minutes(10),
+            runtime_unhealthy: minutes(15),
+            boot: minutes(10),
+            silent: minutes(15),
+            missing: minutes(2),
+            deleting: minutes(30),
+        }
+    }
+}
+
+impl Grace {
+    /// The grace of a sick condition. `boot` and `silent` are already spent when their verdict is given.
+    pub fn of(&self, condition: Condition, reserved: bool) -> Duration {
+        match condition {
+            Condition::Starting => self.startup,
+            Condition::Maintenance if reserved => self.maintenance_reserved,
+            Condition::Maintenance => self.maintenance,
+            Condition::FailedRepair => self.failed_repair,
+            Condition::Preempted => self.preempted,
+            Condition::Terminated => self.terminated,
+            Condition::Unresponsive => self.unresponsive,
+            Condition::RuntimeUnhealthy => self.runtime_unhealthy,
+            Condition::Missing => self.missing,
+            Condition::Deleting => self.deleting,
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+const fn minutes(count: u64) -> Duration {
+    Duration::from_secs(count * 60)
+}

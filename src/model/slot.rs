@@ -1,0 +1,180 @@
+//! The record of one slot: everything that must survive a restart, and is stored as one row.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::checkpoint::Checkpoint;
+use super::condition::{Condition, Kind, Verdict};
+use super::node::Incarnation;
+use super::recovery::Recovery;
+use super::spec::NodeSpec;
+
+/// Which generation of a job runs from which checkpoint: metadata `tpu-watchdog-run`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunOrder {
+    /// Counts up with every launch of the slot's job.
+    pub generation: u64,
+    /// Where to resume from; empty when there is no checkpoint yet.
+    #[serde(default)]
+    pub checkpoint: String,
+    /// The step of that checkpoint.
+    #[serde(default)]
+    pub step: Option<u64>,
+}
+
+/// What the last successful read of the slot's node showed; kept for status, opt-out and adoption.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// State as the API spelled it; empty when the node was absent.
+    pub state: String,
+    /// Health as the API spelled it.
+    pub health: Option<String>,
+    /// Time of the last maintenance event that the API mentions; shown, decides nothing.
+    pub maintenance_event: Option<Timestamp>,
+    /// End of an ongoing maintenance window.
+    pub window_end: Option<Timestamp>,
+    /// A maintenance is ongoing or announced.
+    pub maintenance_start: Option<Timestamp>,
+    /// The label `tpu-watchdog=off`.
+    pub opted_out: bool,
+    /// Another owner's id.
+    pub other_owner: Option<String>,
+    /// The queued resource that the node belongs to.
+    pub queued_resource: Option<String>,
+    /// Part of a multislice.
+    pub multislice: bool,
+    /// Made by API v1.
+    pub is_v1: bool,
+    /// Accelerator type.
+    pub accelerator: String,
+    /// Reserved capacity.
+    pub reserved: bool,
+    /// Workers of the slice.
+    pub workers: usize,
+}
+
+/// Sickness, accumulated over successful reads only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspicion {
+    /// When the first sick read began.
+    pub since: Timestamp,
+    /// Time between successful reads that were sick, without gaps.
+    pub sick_for: Duration,
+    /// Sick reads, the confirming GET included.
+    pub reads: u32,
+    /// All sick conditions seen since: the longest grace among them applies.
+    pub seen: BTreeSet<Condition>,
+    /// Healthy time since the last sick read.
+    pub healthy_for: Duration,
+}
+
+/// One recovery or replacement, for the budget of S13.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// When it was condemned.
+    pub at: Timestamp,
+    /// Which budget it counts against.
+    pub kind: Kind,
+}
+
+/// What is known about the heartbeat of one worker.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerState {
+    /// A boot beacon of the present generation was read.
+    pub booted: bool,
+    /// The heartbeat last read, with its boot id.
+    pub heartbeat: Option<(String, i64)>,
+    /// How long it stood still over successful reads.
+    pub quiet_for: Duration,
+}
+
+/// The job of a slot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobState {
+    /// The last generation that was ordered.
+    pub generation: u64,
+    /// The newest step reported by the job.
+    pub step: Option<u64>,
+    /// The newest complete checkpoint, and the location it was found in.
+    pub checkpoint: Option<Checkpoint>,
+    /// The configured location that `checkpoint` belongs to.
+    pub location: String,
+    /// The newest incomplete checkpoint: step and size.
+    pub incomplete: Option<(u64, u64)>,
+    /// When the newest complete checkpoint was first seen.
+    pub checkpoint_at: Option<Timestamp>,
+    /// The last mark of progress.
+    pub progress_at: Option<Timestamp>,
+    /// Workers of the present generation, by index.
+    pub workers: BTreeMap<usize, WorkerState>,
+    /// The first failed worker, its code and text, when the supervisor gave up.
+    pub failed: Option<(usize, i64, String)>,
+    /// The key of a job whose success is journaled.
+    pub finished: Option<String>,
+}
+
+/// Everything that is known about one slot and must survive a restart.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SlotRecord {
+    /// The slot's name and node id.
+    pub name: String,
+    /// The zone in which the node is, or will be created.
+    pub zone: String,
+    /// The incarnation that fills the slot.
+    pub incarnation: Option<Incarnation>,
+    /// Whether that incarnation was created by this watchdog.
+    pub ours: bool,
+    /// When it was first read READY.
+    pub ready_since: Option<Timestamp>,
+    /// The specification, learned before anything is deleted. Stored apart from the rest of the record.
+    #[serde(skip)]
+    pub spec: Option<NodeSpec>,
+    /// The last successful read.
+    pub seen: Option<Seen>,
+    /// The present condition with its evidence.
+    pub verdict: Verdict,
+    /// Since when the condition is this one.
+    pub since: Timestamp,
+    /// Accumulated sickness.
+    pub suspicion: Option<Suspicion>,
+    /// The recovery under way.
+    pub recovery: Option<Recovery>,
+    /// Recoveries and replacements in the window.
+    pub attempts: Vec<Attempt>,
+    /// Healthy since, for `settled`.
+    pub healthy_since: Option<Timestamp>,
+    /// The job.
+    pub job: JobState,
+    /// When our last mutation's outcome arrived: older reads prove nothing (S2).
+    pub mutated_at: Option<Timestamp>,
+    /// Taken out of the config while a create is owed.
+    #[serde(default)]
+    pub leaving: bool,
+}
+
+impl SlotRecord {
+    /// A slot that was never read.
+    pub fn new(name: &str, zone: &str, now: Timestamp) -> Self {
+        SlotRecord {
+            name: name.to_owned(),
+            zone: zone.to_owned(),
+            incarnation: None,
+            ours: false,
+            ready_since: None,
+            spec: None,
+            seen: None,
+            verdict: Verdict::new(Condition::Unclear, "not read yet"),
+            since: now,
+            suspicion: None,
+            recovery: None,
+            attempts: Vec::new(),
+            healthy_since: None,
+            job: JobState::default(),
+            mutated_at: None,
+            leaving: false,
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What people and programs are shown about the slots: the same values for status, plan, metrics and the JSON API.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::condition::Condition;
+use super::hold::HoldReason;
+
+/// What is, or would be, done about a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActionName {
+    /// Nothing to do.
+    None,
+    /// Waiting for a grace, a confirmation, an operation.
+    Wait,
+    /// Delete and create again.
+    Recreate,
+    /// Create: there is nothing to delete.
+    Create,
+    /// Start the job again on the same node.
+    Relaunch,
+    /// Held, with a reason.
+    Hold,
+    /// Held, and a person has to look.
+    Escalate,
+}
+
+impl ActionName {
+    /// The name used in logs and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            ActionName::None => "none",
+            ActionName::Wait => "wait",
+            ActionName::Recreate => "recreate",
+            ActionName::Create => "create",
+            ActionName::Relaunch => "relaunch",
+            ActionName::Hold => "hold",
+            ActionName::Escalate => "escalate",
+        }
+    }
+}
+
+/// The decision about one slot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// What.
+    pub action: ActionName,
+    /// The hold's reason, when it is one.
+    pub hold: Option<HoldReason>,
+    /// Why, in words.
+    pub reason: String,
+    /// Until when it stands, where that is known.
+    pub until: Option<Timestamp>,
+}
+
+impl Decision {
+    /// Nothing to do.
+    pub fn none(reason: impl Into<String>) -> Self {
+        Decision { action: ActionName::None, hold: None, reason: reason.into(), until: None }
+    }
+
+    /// Waiting.
+    pub fn wait(reason: impl Into<String>, until: Option<Timestamp>) -> Self {
+        Decision { action: ActionName::Wait, hold: None, reason: reason.into(), until }
+    }
+
+    /// Acting.
+    pub fn act(action: ActionName, reason: impl Into<String>) -> Self {
+        Decision { action, hold: None, reason: reason.into(), until: None }
+    }
+
+    /// Holding; escalated where a person has to look.
+    pub fn hold(hold: HoldReason, reason: impl Into<String>, until: Option<Timestamp>) -> Self {
+        let action = if hold.needs_a_person() { ActionName::Escalate } else { ActionName::Hold };
+        Decision { action, hold: Some(hold), reason: reason.into(), until }
+    }
+}
+
+/// The JSON document of `plan` and `status`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct StatusDocument {
+    /// When every zone was last read.
+    pub observed_at: Option<Timestamp>,
+    /// `closed` or `open`.
+    pub breaker: String,
+    /// The slots.
+    pub tpus: Vec<SlotView>,
+}
+
+/// One slot in that document.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SlotView {
+    /// Name.
+    pub name: String,
+    /// Zone.
+    pub zone: String,
+    /// `node`.
+    pub kind: String,
+    /// The incarnation.
+    pub incarnation: Option<super::node::Incarnation>,
+    /// State as the API spelled it.
+    pub state: Option<String>,
+    /// Health as the API spelled it.
+    pub health: Option<String>,
+    /// The condition.
+    pub condition: Condition,
+    /// Since when.
+    pub since: Timestamp,
+    /// The evidence for the condition.
+    pub evidence: String,
+    /// The phase of a recovery.
+    pub phase: Option<String>,
+    /// What is done.
+    pub action: ActionName,
+    /// The name of the hold's reason.
+    pub hold: Option<String>,
+    /// Why.
+    pub reason: String,
+    /// Until when.
+    pub until: Option<Timestamp>,
+    /// Attempts of the window.
+    pub attempts: AttemptsView,
+    /// The job.
+    pub job: Option<JobView>,
+    /// Accelerator type.
+    pub accelerator: Option<String>,
+    /// What the next recreate would change against the learned specification, by key.
+    pub drift: Vec<String>,
+    /// First symptom of the present trouble.
+    pub unhealthy_since: Option<Timestamp>,
+    /// Start of the maintenance that the API announces or carries out.
+    pub maintenance_start: Option<Timestamp>,
+}
+
+/// Attempts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AttemptsView {
+    /// Used in the window.
+    pub used: usize,
+    /// Allowed.
+    pub max: usize,
+}
+
+/// The job of a slot.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JobView {
+    /// `unknown`, `waiting`, `running`, `failed` or `finished`.
+    pub state: String,
+    /// The newest reported step.
+    pub step: Option<u64>,
+    /// The newest complete checkpoint.
+    pub checkpoint: Option<String>,
+    /// Its step.
+    pub checkpoint_step: Option<u64>,
+    /// When it was first seen.
+    pub checkpoint_at: Option<Timestamp>,
+}
+
+/// A duration for people: two units at most, as in `1h 5m`, `45s`, `1.5s`.
+pub fn span(duration: std::time::Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0..10 if duration.subsec_millis() >= 50 => format!("{:.1}s", duration.as_secs_f64()),
+        0..60 => format!("{seconds}s"),
+        60..3600 if seconds % 60 == 0 => format!("{}m", seconds / 60),
+        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        _ if (seconds / 60) % 60 == 0 => format!("{}h", seconds / 3600),
+        _ => format!("{}h {}m", seconds / 3600, (seconds / 60) % 60),
+    }
+}
