@@ -225,7 +225,7 @@ fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, 
     let asked = memory.asked_checkpoints.filter(|at| *at >= recovery.phase_since);
     if asked.is_none_or(|at| after(at, interval) <= turn.now) && memory.pending.insert(Pending::Checkpoints) {
         memory.asked_checkpoints = Some(turn.now);
-        turn.look(Look::Checkpoints { slot: bench.record.name.clone(), location: settings.uri.clone() });
+        turn.look(Look::Checkpoints { slot: bench.record.name.clone(), location: settings.clone() });
     }
     Err(match &memory.survey_failure {
         Some(why) if memory.went_back => {
@@ -303,6 +303,6 @@ fn stagger(bench: &mut Bench, index: u64, turn: &mut Turn) {
         && bench.memory.pending.insert(Pending::Checkpoints)
     {
         bench.memory.asked_checkpoints = Some(turn.now);
-        turn.look(Look::Checkpoints { slot: name, location: checkpoint.uri.clone() });
+        turn.look(Look::Checkpoints { slot: name, location: checkpoint.clone() });
     }
 }

@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::fleet::Ledger;
 use super::node::{Incarnation, NodeView};
 use super::operation::OperationState;
-use super::settings::Settings;
+use super::settings::{CheckpointSettings, Settings};
 use super::slot::SlotRecord;
 
 /// Everything that can happen to the watchdog.
@@ -209,7 +209,7 @@ pub enum Look {
         /// The slot.
         slot: String,
         /// The configured location.
-        location: String,
+        location: CheckpointSettings,
     },
 }
 

@@ -78,13 +78,21 @@ pub struct SlotSettings {
     pub supervisor: Option<String>,
 }
 
-/// `[tpu.job]`, as far as decisions need it; the rest is inside the rendered supervisor.
-#[derive(Debug, Clone, PartialEq)]
+/// `[tpu.job]`.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct JobSettings {
     /// The command, if any; without one the startup script is the job.
     pub command: Option<String>,
     /// Where checkpoints are written.
     pub checkpoint: Option<CheckpointSettings>,
+    /// The user that runs the command; root when empty.
+    pub user: String,
+    /// The folder it runs in; the user's home when empty.
+    pub dir: String,
+    /// Its environment.
+    pub env: BTreeMap<String, String>,
+    /// Restarts by the supervisor within one generation.
+    pub restarts_per_run: u32,
 }
 
 impl JobSettings {

@@ -1,0 +1,167 @@
+//! Lists a checkpoint location through object_store and finds the newest complete step.
+//!
+//! One delimiter listing of the location, then one of each candidate from the highest down to the first complete one:
+//! the work does not grow with the number of old checkpoints' files.
+
+use std::sync::Arc;
+
+use futures::TryStreamExt;
+use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
+use object_store::path::Path;
+use object_store::{ClientOptions, CredentialProvider, ObjectStore};
+
+use super::rules::{Completeness, StepFolder, completeness, detect, step_of};
+use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
+use crate::model::failure::{Failure, FailureClass};
+use crate::model::settings::{CheckpointFormat, CheckpointSettings};
+
+/// Incomplete candidates that are looked into before giving up on a location.
+const CANDIDATES_MAX: usize = 50;
+
+/// Where Google's storage is, and with which credentials.
+#[derive(Clone)]
+pub struct StorageAccess {
+    /// `api.storage`, when it is not Google's own address.
+    pub endpoint: Option<String>,
+    /// None reads anonymously.
+    pub credentials: Option<Arc<dyn CredentialProvider<Credential = GcpCredential>>>,
+    /// One request.
+    pub timeout: std::time::Duration,
+}
+
+/// Lists one location.
+///
+/// # Errors
+/// When any listing failed or the location is not understood: nothing may rest on a partial one.
+pub async fn survey(settings: &CheckpointSettings, access: &StorageAccess) -> Result<CheckpointSurvey, Failure> {
+    let (store, base) = open(&settings.uri, access)?;
+    let failed = |error: object_store::Error| Failure::new(FailureClass::Transient, format!("listing {} failed: {error}", settings.uri));
+    let top = match store.list_with_delimiter(Some(&base)).await {
+        Ok(top) => top,
+        // A folder that does not exist yet holds no checkpoint; object stores answer with an empty list instead.
+        Err(object_store::Error::NotFound { .. }) => return Ok(CheckpointSurvey::default()),
+        Err(error) => return Err(failed(error)),
+    };
+    let folders: Vec<String> = top.common_prefixes.iter().filter_map(|p| p.filename().map(str::to_owned)).collect();
+    let Some(format) = settings.format.or_else(|| detect(&folders)) else { return Ok(CheckpointSurvey::default()) };
+    let mut candidates: Vec<(u64, &String)> = folders.iter().filter_map(|f| Some((step_of(format, f)?, f))).collect();
+    candidates.sort_unstable_by(|a, b| b.cmp(a));
+    let found = |step: u64, folder: &str| Checkpoint { step, uri: format!("{}/{folder}", settings.uri) };
+    let mut outcome = CheckpointSurvey::default();
+    let mut without_commit_file: Option<Checkpoint> = None;
+    let mut highest_incomplete: Option<(u64, &String)> = None;
+    for (step, folder) in candidates.into_iter().take(CANDIDATES_MAX) {
+        let listing = store.list_with_delimiter(Some(&base.clone().join(folder.as_str()))).await.map_err(failed)?;
+        let names = |paths: Vec<&Path>| paths.into_iter().filter_map(|p| p.filename().map(str::to_owned)).collect();
+        let inside = StepFolder {
+            files: names(listing.objects.iter().map(|o| &o.location).collect()),
+            folders: names(listing.common_prefixes.iter().collect()),
+        };
+        match completeness(format, folder, &folders, &inside) {
+            Completeness::Complete => {
+                outcome.newest = Some(found(step, folder));
+                break;
+            }
+            Completeness::WithoutCommitFile if without_commit_file.is_none() => without_commit_file = Some(found(step, folder)),
+            _ => {}
+        }
+        highest_incomplete = highest_incomplete.or(Some((step, folder)));
+    }
+    // Rename mode: without a commit file anywhere, and only where Orbax renames (not on gs://), a step is whole by its name.
+    if outcome.newest.is_none() && format == CheckpointFormat::Orbax && !settings.uri.starts_with("gs://") {
+        outcome.newest = without_commit_file;
+    }
+    let newest = outcome.newest.as_ref().map(|c| c.step);
+    if let Some((step, folder)) = highest_incomplete.filter(|(step, _)| Some(*step) > newest) {
+        let prefix = base.join(folder.as_str());
+        let objects: Vec<_> = store.list(Some(&prefix)).try_collect().await.map_err(failed)?;
+        outcome.incomplete = Some((step, objects.iter().map(|o| o.size).sum()));
+    }
+    Ok(outcome)
+}
+
+fn open(uri: &str, access: &StorageAccess) -> Result<(Arc<dyn ObjectStore>, Path), Failure> {
+    let bad = |text: String| Failure::new(FailureClass::BadRequest, format!("checkpoint location {uri}: {text}"));
+    let (scheme, rest) = uri.split_once("://").ok_or_else(|| bad("it has no scheme".into()))?;
+    let (bucket, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let options = || ClientOptions::new().with_timeout(access.timeout).with_allow_http(true);
+    match scheme {
+        "gs" => {
+            let mut builder = GoogleCloudStorageBuilder::new().with_bucket_name(bucket).with_client_options(options());
+            if let Some(endpoint) = &access.endpoint {
+                builder = builder.with_base_url(endpoint);
+            }
+            builder = match &access.credentials {
+                Some(credentials) => builder.with_credentials(Arc::clone(credentials)),
+                None => builder.with_skip_signature(true),
+            };
+            let path = Path::parse(path).map_err(|e| bad(e.to_string()))?;
+            Ok((Arc::new(builder.build().map_err(|e| bad(e.to_string()))?), path))
+        }
+        "s3" => {
+            let store = object_store::aws::AmazonS3Builder::from_env().with_bucket_name(bucket).with_client_options(options()).build();
+            Ok((Arc::new(store.map_err(|e| bad(e.to_string()))?), Path::parse(path).map_err(|e| bad(e.to_string()))?))
+        }
+        "file" => {
+            let path = Path::from_filesystem_path(format!("/{}", rest.trim_start_matches('/')));
+            match path {
+                Ok(path) => Ok((Arc::new(object_store::local::LocalFileSystem::new()), path)),
+                // A folder that is not there yet can't be made absolute: there is no checkpoint in it.
+                Err(_) => Ok((Arc::new(object_store::memory::InMemory::new()), Path::default())),
+            }
+        }
+        other => Err(bad(format!("unknown scheme {other}://"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn survey_of(files: &[&str], format: Option<CheckpointFormat>) -> CheckpointSurvey {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = folder.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "x").unwrap();
+        }
+        let uri = format!("file://{}", folder.path().display());
+        let access = StorageAccess { endpoint: None, credentials: None, timeout: std::time::Duration::from_secs(5) };
+        let mut survey = survey(&CheckpointSettings { uri: uri.clone(), format }, &access).await.unwrap();
+        if let Some(newest) = &mut survey.newest {
+            newest.uri = newest.uri.replace(&uri, "base");
+        }
+        survey
+    }
+
+    #[tokio::test]
+    async fn the_newest_complete_step_is_found_below_a_broken_one() {
+        let survey = survey_of(&["9/commit_success.txt", "9/d/a", "10/commit_success.txt", "100/d/a", "100/d/b"], None).await;
+        assert_eq!(survey.newest, Some(Checkpoint { step: 10, uri: "base/10".into() }));
+        assert_eq!(survey.incomplete, Some((100, 2)));
+    }
+
+    #[tokio::test]
+    async fn a_rename_mode_location_is_complete_without_commit_files_but_not_beside_its_temporary() {
+        let survey = survey_of(&["10/d/a", "11/d/a", "11.orbax-checkpoint-tmp-3/commit_success.txt"], None).await;
+        assert_eq!(survey.newest.unwrap().step, 10);
+    }
+
+    #[tokio::test]
+    async fn hugging_face_is_recognised_and_ordered_by_number() {
+        let whole = |n: &str| [format!("checkpoint-{n}/trainer_state.json"), format!("checkpoint-{n}/model.safetensors")];
+        let mut files = [whole("9"), whole("10")].concat();
+        files.push("checkpoint-11/model.safetensors".into());
+        let survey = survey_of(&files.iter().map(String::as_str).collect::<Vec<_>>(), None).await;
+        assert_eq!(survey.newest.unwrap().step, 10);
+        assert_eq!(survey.incomplete.unwrap().0, 11);
+    }
+
+    #[tokio::test]
+    async fn an_empty_and_an_absent_location_hold_no_checkpoint() {
+        assert_eq!(survey_of(&[], None).await, CheckpointSurvey::default());
+        let access = StorageAccess { endpoint: None, credentials: None, timeout: std::time::Duration::from_secs(5) };
+        let absent = CheckpointSettings { uri: "file:///nonexistent/for/sure".into(), format: Some(CheckpointFormat::Orbax) };
+        assert_eq!(survey(&absent, &access).await, Ok(CheckpointSurvey::default()));
+    }
+}

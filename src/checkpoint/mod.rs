@@ -1,0 +1,4 @@
+//! Which checkpoint is the newest complete one: pure rules per framework, and a lister that feeds them.
+
+pub mod lister;
+pub mod rules;

@@ -1,0 +1,114 @@
+//! The only place that reads TOML and the environment: gives typed, validated values, or errors with file, line, key,
+//! what was wrong and what is allowed.
+
+mod document;
+mod raw;
+mod validate;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use crate::model::settings::Settings;
+
+/// Where state is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateLocation {
+    /// A file.
+    Sqlite(PathBuf),
+    /// Nowhere: ends with the process.
+    Memory,
+}
+
+/// `[api]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiSettings {
+    /// Base URL of the Cloud TPU API.
+    pub tpu: String,
+    /// Base URL of Cloud Storage, when it is not Google's own.
+    pub storage: Option<String>,
+    /// `v2` or `v2alpha1`.
+    pub version: &'static str,
+    /// Nothing is sent as credentials.
+    pub anonymous: bool,
+}
+
+/// A loaded config.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// What decisions read. `owner` is empty when the store's own id applies; no supervisor is rendered yet.
+    pub settings: Settings,
+    /// `state`.
+    pub state: StateLocation,
+    /// `listen`; none for "off".
+    pub listen: Option<SocketAddr>,
+    /// `[api]`.
+    pub api: ApiSettings,
+}
+
+/// One mistake in a config.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// Line in the file, from 1.
+    pub line: usize,
+    /// Dotted key; empty when the text is no TOML at all.
+    pub key: String,
+    /// What is wrong and what is allowed.
+    pub message: String,
+}
+
+/// All mistakes that were found in one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file.
+    pub file: PathBuf,
+    /// In the order of the file.
+    pub mistakes: Vec<Mistake>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, mistake) in self.mistakes.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            let key = if mistake.key.is_empty() { String::new() } else { format!(" {}:", mistake.key) };
+            write!(f, "{}:{}:{key} {}", self.file.display(), mistake.line, mistake.message)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Looks up an environment variable.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Loads a config file with the process's environment.
+///
+/// # Errors
+/// Every mistake, with its place and remedy.
+pub fn load(file: &Path) -> Result<Config, ConfigError> {
+    let text = std::fs::read_to_string(file).map_err(|error| ConfigError {
+        file: file.to_owned(),
+        mistakes: vec![Mistake { line: 1, key: String::new(), message: format!("the file can't be read: {error}; give its path with --config") }],
+    })?;
+    parse(file, &text, &|name| std::env::var(name).ok())
+}
+
+/// Loads a config from its text. Files that it names are read beside `file`.
+///
+/// # Errors
+/// Every mistake, with its place and remedy.
+pub fn parse(file: &Path, text: &str, environment: Environment) -> Result<Config, ConfigError> {
+    let wrap = |mistakes: Vec<Mistake>| ConfigError { file: file.to_owned(), mistakes };
+    let document = document::Document::parse(text, environment).map_err(wrap)?;
+    let raw: raw::Raw = document.deserialize().map_err(|mistake| wrap(vec![mistake]))?;
+    let folder = file.parent().unwrap_or(Path::new("."));
+    validate::validate(raw, &document, folder, environment).map_err(wrap)
+}
+
+/// `RUST_LOG`, for the log's filter.
+pub fn log_filter() -> Option<String> {
+    std::env::var("RUST_LOG").ok()
+}

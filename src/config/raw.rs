@@ -1,0 +1,220 @@
+//! The config exactly as it is written, before validation. Keys that do not work yet are read, to be refused with a reason.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+use toml::Value;
+
+/// A duration as "90s", "15m", "1h 30m".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong = || serde::de::Error::custom(format!("{text:?} is not a duration; write \"90s\", \"15m\" or \"1h 30m\""));
+        let span: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
+        Duration::try_from(span).map(Span).map_err(|_| wrong())
+    }
+}
+
+/// A number, or a percentage in quotes.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub enum RawShare {
+    Count(i64),
+    Percent(String),
+}
+
+/// Text sets a key, `false` removes it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub enum RawEntry {
+    Text(String),
+    Remove(bool),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Raw {
+    pub project: Option<String>,
+    pub state: Option<String>,
+    pub lease: Option<Value>,
+    pub owner: Option<String>,
+    pub listen: Option<String>,
+    pub dry_run: Option<bool>,
+    #[serde(default)]
+    pub poll: RawPoll,
+    #[serde(default)]
+    pub api: RawApi,
+    #[serde(default)]
+    pub policy: RawPolicy,
+    #[serde(default)]
+    pub tpu: Vec<RawTpu>,
+    pub fleet: Option<Value>,
+    pub vertex_job: Option<Value>,
+    pub ai_platform_job: Option<Value>,
+    pub notify: Option<Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawPoll {
+    pub every: Option<Span>,
+    pub cron: Option<Value>,
+    pub operations: Option<Span>,
+    pub timeout: Option<Span>,
+    pub max_gap: Option<Span>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawApi {
+    pub tpu: Option<String>,
+    pub vertex: Option<Value>,
+    pub storage: Option<String>,
+    pub ml: Option<Value>,
+    pub version: Option<String>,
+    pub credentials: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawPolicy {
+    pub confirmations: Option<i64>,
+    pub max_age: Option<Span>,
+    #[serde(default)]
+    pub grace: RawGrace,
+    pub heal: Option<Span>,
+    pub when_missing: Option<String>,
+    pub max_unavailable: Option<RawShare>,
+    pub max_judged_recreates_per_hour: Option<i64>,
+    pub storm: Option<Value>,
+    #[serde(default)]
+    pub attempts: RawAttempts,
+    #[serde(default)]
+    pub backoff: RawBackoff,
+    pub quiet_hours: Option<Value>,
+    pub on_success: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawGrace {
+    pub startup: Option<Span>,
+    pub maintenance: Option<Span>,
+    pub failed_repair: Option<Span>,
+    pub preempted: Option<Span>,
+    pub terminated: Option<Span>,
+    pub unresponsive: Option<Span>,
+    pub runtime_unhealthy: Option<Span>,
+    pub boot: Option<Span>,
+    pub silent: Option<Span>,
+    pub missing: Option<Span>,
+    pub deleting: Option<Span>,
+    pub stall: Option<Value>,
+    pub queue: Option<Value>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawAttempts {
+    pub max: Option<i64>,
+    pub preemptions: Option<i64>,
+    pub window: Option<Span>,
+    pub settled: Option<Span>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawBackoff {
+    pub first: Option<Span>,
+    pub max: Option<Span>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawTpu {
+    pub name: String,
+    pub zone: Option<String>,
+    pub zones: Option<Vec<String>>,
+    pub queued_resource: Option<Value>,
+    pub startup_script: Option<String>,
+    #[serde(default)]
+    pub create: RawCreate,
+    pub job: Option<RawJob>,
+    #[serde(default)]
+    pub policy: RawPolicy,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawCreate {
+    pub accelerator_type: Option<String>,
+    pub accelerator_config: Option<RawAccelerator>,
+    pub runtime_version: Option<String>,
+    pub spot: Option<bool>,
+    pub preemptible: Option<bool>,
+    pub reserved: Option<bool>,
+    pub nodes: Option<Value>,
+    pub network: Option<String>,
+    pub subnetwork: Option<String>,
+    pub external_ips: Option<bool>,
+    pub cidr_block: Option<String>,
+    pub service_account: Option<String>,
+    pub tags: Option<Vec<String>>,
+    pub description: Option<String>,
+    #[serde(default)]
+    pub labels: BTreeMap<String, RawEntry>,
+    #[serde(default)]
+    pub metadata: BTreeMap<String, RawEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawAccelerator {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub topology: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawJob {
+    pub command: Option<String>,
+    pub checkpoint: Option<RawCheckpoint>,
+    pub launch: Option<String>,
+    pub user: Option<String>,
+    pub dir: Option<String>,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    pub env_file: Option<Value>,
+    pub logs: Option<Value>,
+    #[serde(default)]
+    pub restart: RawRestart,
+    pub progress: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub enum RawCheckpoint {
+    Uri(String),
+    Table(RawCheckpointTable),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawCheckpointTable {
+    pub uri: String,
+    pub format: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawRestart {
+    pub per_run: Option<i64>,
+    pub job: Option<Value>,
+    pub no_progress: Option<Value>,
+    pub transient_exit_codes: Option<Value>,
+}

@@ -1,0 +1,482 @@
+//! From the raw config to typed values. All mistakes are collected, each with its key, so that one run shows them all.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::document::Document;
+use super::raw::*;
+use super::{ApiSettings, Config, Environment, Mistake, StateLocation};
+use crate::model::settings::*;
+use crate::model::spec;
+
+const DEFAULT_STATE: &str = "sqlite:/var/lib/tpu-watchdog/state.db";
+const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
+const DEFAULT_TPU: &str = "https://tpu.googleapis.com";
+const DEFAULT_STORAGE: &str = "https://storage.googleapis.com";
+
+/// Collects mistakes while values are taken out.
+struct Check<'a> {
+    document: &'a Document,
+    mistakes: Vec<Mistake>,
+}
+
+impl Check<'_> {
+    fn wrong(&mut self, key: &str, message: impl Into<String>) {
+        self.mistakes.push(self.document.mistake(key, message));
+    }
+
+    fn later<T>(&mut self, key: &str, value: &Option<T>, what: &str) {
+        if value.is_some() {
+            self.wrong(key, format!("not supported yet: {what}; remove the key"));
+        }
+    }
+
+    fn at_least(&mut self, key: &str, value: Option<i64>, least: i64, default: usize) -> usize {
+        match value {
+            None => default,
+            Some(given) if given >= least && given <= 1_000_000 => usize::try_from(given).unwrap_or(default),
+            Some(given) => {
+                self.wrong(key, format!("must be a whole number from {least} to 1000000, got {given}"));
+                default
+            }
+        }
+    }
+
+    fn span(&mut self, key: &str, value: Option<Span>, least: Duration, default: Duration) -> Duration {
+        match value {
+            Some(Span(given)) if given < least => {
+                self.wrong(key, format!("must be at least {}", crate::model::view::span(least)));
+                default
+            }
+            Some(Span(given)) => given,
+            None => default,
+        }
+    }
+}
+
+/// Validates everything.
+pub fn validate(raw: Raw, document: &Document, folder: &Path, environment: Environment) -> Result<Config, Vec<Mistake>> {
+    let mut check = Check { document, mistakes: Vec::new() };
+    let c = &mut check;
+    c.later("lease", &raw.lease, "a lease for several holders");
+    c.later("fleet", &raw.fleet, "fleets by label");
+    c.later("vertex_job", &raw.vertex_job, "Vertex AI jobs");
+    c.later("ai_platform_job", &raw.ai_platform_job, "AI Platform jobs");
+    c.later("notify", &raw.notify, "notifications");
+    let project = raw.project.or_else(|| project_of_the_credentials(environment)).unwrap_or_default();
+    if project.is_empty() {
+        c.wrong("project", "is missing, and the credentials name none; set project = \"my-project\"");
+    } else if !project.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b':' | b'.')) {
+        c.wrong("project", format!("{project:?} is not a project id: lower-case letters, digits and '-'"));
+    }
+    if raw.owner.as_ref().is_some_and(String::is_empty) {
+        c.wrong("owner", "must not be empty; leave it out for an id made with the store");
+    }
+    let every = c.span("poll.every", raw.poll.every, Duration::from_millis(100), Duration::from_secs(30));
+    c.later("poll.cron", &raw.poll.cron, "polling by cron");
+    let poll = PollSettings {
+        every,
+        operations: c.span("poll.operations", raw.poll.operations, Duration::from_millis(10), Duration::from_secs(5)),
+        timeout: c.span("poll.timeout", raw.poll.timeout, Duration::from_millis(10), Duration::from_secs(20)),
+        max_gap: c.span("poll.max_gap", raw.poll.max_gap, Duration::from_millis(100), Duration::from_secs(300).max(every * 2)),
+    };
+    let max_unavailable = share(c, raw.policy.max_unavailable.as_ref());
+    let per_hour = c.at_least("policy.max_judged_recreates_per_hour", raw.policy.max_judged_recreates_per_hour, 0, 20);
+    let fleet_policy = policy(c, "policy", &raw.policy, Policy::default());
+    let state = state(c, raw.state.as_deref(), folder, environment);
+    let listen = listen(c, raw.listen.as_deref());
+    let api = api(c, &raw.api);
+    if raw.tpu.is_empty() {
+        c.wrong("tpu", "there is no [[tpu]]: add one with name and zone");
+    }
+    let mut slots = BTreeMap::new();
+    for (index, tpu) in raw.tpu.into_iter().enumerate() {
+        let key = format!("tpu[{index}]");
+        let slot = slot(c, &key, tpu, &fleet_policy, folder);
+        if slots.contains_key(&slot.name) {
+            c.wrong(&format!("{key}.name"), format!("two slots are named {:?}; names must be unique", slot.name));
+        }
+        slots.insert(slot.name.clone(), slot);
+    }
+    if !check.mistakes.is_empty() {
+        check.mistakes.sort_by_key(|m| m.line);
+        return Err(check.mistakes);
+    }
+    let settings = Settings {
+        project,
+        owner: raw.owner.unwrap_or_default(),
+        dry_run: raw.dry_run.unwrap_or(false),
+        alpha: api.version == "v2alpha1",
+        poll,
+        max_unavailable,
+        max_judged_recreates_per_hour: per_hour,
+        slots,
+    };
+    Ok(Config { settings, state, listen, api })
+}
+
+fn project_of_the_credentials(environment: Environment) -> Option<String> {
+    let from_file = || {
+        let text = std::fs::read_to_string(environment("GOOGLE_APPLICATION_CREDENTIALS")?).ok()?;
+        let json: Value = serde_json::from_str(&text).ok()?;
+        json.get("project_id").or_else(|| json.get("quota_project_id"))?.as_str().map(str::to_owned)
+    };
+    environment("GOOGLE_CLOUD_PROJECT").or_else(from_file)
+}
+
+fn share(c: &mut Check, raw: Option<&RawShare>) -> Share {
+    let key = "policy.max_unavailable";
+    match raw {
+        None => Share::Percent(25.0),
+        Some(RawShare::Count(count)) => Share::Count(c.at_least(key, Some(*count), 1, 1)),
+        Some(RawShare::Percent(text)) => match text.strip_suffix('%').and_then(|n| n.trim().parse::<f64>().ok()) {
+            Some(percent) if (0.0..=100.0).contains(&percent) => Share::Percent(percent),
+            _ => {
+                c.wrong(key, format!("{text:?} is neither a number of slots nor a percentage; write 2 or \"25%\""));
+                Share::Percent(25.0)
+            }
+        },
+    }
+}
+
+fn state(c: &mut Check, raw: Option<&str>, folder: &Path, environment: Environment) -> StateLocation {
+    let text = raw.unwrap_or(DEFAULT_STATE);
+    let cloud_run = environment("CLOUD_RUN_JOB").is_some();
+    match text.split_once(':') {
+        Some(("sqlite" | "memory", _)) if cloud_run => {
+            c.wrong("state", format!("{text:?} ends with the Cloud Run task: a create that is owed would be forgotten"));
+        }
+        Some(("sqlite", path)) if !path.is_empty() => return StateLocation::Sqlite(folder.join(path)),
+        Some(("sqlite", _)) => c.wrong("state", "sqlite: needs a path, as in \"sqlite:/var/lib/tpu-watchdog/state.db\""),
+        Some(("memory", "")) => return StateLocation::Memory,
+        Some(("gs" | "s3" | "postgres", _)) => c.wrong("state", format!("not supported yet: {text:?}; use \"sqlite:PATH\"")),
+        _ => c.wrong("state", format!("{text:?} is not a place for state; use \"sqlite:PATH\" or \"memory:\"")),
+    }
+    StateLocation::Sqlite(PathBuf::new())
+}
+
+fn listen(c: &mut Check, raw: Option<&str>) -> Option<SocketAddr> {
+    let text = raw.unwrap_or(DEFAULT_LISTEN);
+    if text == "off" {
+        return None;
+    }
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Some(address),
+        Ok(address) => {
+            c.wrong("listen", format!("not supported yet: {address} is not a loopback address, and tokens are not there yet; use 127.0.0.1"));
+            None
+        }
+        Err(_) => {
+            c.wrong("listen", format!("{text:?} is not ADDRESS:PORT; write \"{DEFAULT_LISTEN}\" or \"off\""));
+            None
+        }
+    }
+}
+
+fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
+    c.later("api.vertex", &raw.vertex, "Vertex AI");
+    c.later("api.ml", &raw.ml, "AI Platform");
+    let mut url = |key: &str, given: Option<&String>, default: &str| {
+        let text = given.map_or(default, String::as_str).trim_end_matches('/').to_owned();
+        let parsed = reqwest::Url::parse(&text).ok().filter(|u| matches!(u.scheme(), "http" | "https") && u.has_host());
+        match parsed {
+            None => c.wrong(key, format!("{text:?} is not a URL; write \"{default}\"")),
+            Some(u) if u.scheme() == "http" && !is_loopback(&u) => c.wrong(key, format!("{text:?}: http is allowed towards loopback only; use https")),
+            Some(_) => {}
+        }
+        text
+    };
+    let tpu = url("api.tpu", raw.tpu.as_ref(), DEFAULT_TPU);
+    let storage = url("api.storage", raw.storage.as_ref(), DEFAULT_STORAGE);
+    let anonymous = match raw.credentials.as_deref() {
+        None | Some("application-default") => false,
+        Some("anonymous") => {
+            for (key, text) in [("api.tpu", &tpu), ("api.storage", &storage)] {
+                let loopback = reqwest::Url::parse(text).is_ok_and(|u| is_loopback(&u));
+                if !loopback && (key == "api.tpu" || raw.storage.is_some()) {
+                    c.wrong("api.credentials", format!("\"anonymous\" is allowed only towards loopback, and {key} is {text:?}"));
+                }
+            }
+            true
+        }
+        Some(other) => {
+            c.wrong("api.credentials", format!("{other:?} is unknown; use \"application-default\", or \"anonymous\" towards loopback"));
+            false
+        }
+    };
+    let version = match raw.version.as_deref() {
+        None | Some("v2") => "v2",
+        Some("v2alpha1") => "v2alpha1",
+        Some(other) => {
+            c.wrong("api.version", format!("{other:?} is unknown; use \"v2\" or \"v2alpha1\""));
+            "v2"
+        }
+    };
+    ApiSettings { tpu, storage: raw.storage.is_some().then_some(storage), version, anonymous }
+}
+
+fn is_loopback(url: &reqwest::Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy {
+    let k = |name: &str| format!("{key}.{name}");
+    c.later(&k("storm"), &raw.storm, "the storm breaker");
+    c.later(&k("quiet_hours"), &raw.quiet_hours, "quiet hours");
+    c.later(&k("grace.queue"), &raw.grace.queue, "queued resources");
+    if raw.grace.stall.as_ref().is_some_and(|s| s.as_str() != Some("auto")) {
+        c.wrong(&k("grace.stall"), "not supported yet: stall detection; leave it out or write \"auto\"");
+    }
+    match raw.on_success.as_deref() {
+        None | Some("keep") => {}
+        Some(other @ ("stop" | "delete")) => c.wrong(&k("on_success"), format!("not supported yet: {other:?}; use \"keep\"")),
+        Some(other) => c.wrong(&k("on_success"), format!("{other:?} is unknown; use \"keep\"")),
+    }
+    let create_missing = match raw.when_missing.as_deref() {
+        None => base.create_missing,
+        Some("create") => true,
+        Some("hold") => false,
+        Some(other) => {
+            c.wrong(&k("when_missing"), format!("{other:?} is unknown; use \"create\" or \"hold\""));
+            true
+        }
+    };
+    let zero = Duration::ZERO;
+    let mut grace = |name: &str, value: Option<Span>, default: Duration| c.span(&k(&format!("grace.{name}")), value, zero, default);
+    let (g, b) = (&raw.grace, &base.grace);
+    let grace = Grace {
+        startup: grace("startup", g.startup, b.startup),
+        maintenance: grace("maintenance", g.maintenance, b.maintenance),
+        maintenance_reserved: g.maintenance.map_or(b.maintenance_reserved, |Span(given)| given),
+        failed_repair: grace("failed_repair", g.failed_repair, b.failed_repair),
+        preempted: grace("preempted", g.preempted, b.preempted),
+        terminated: grace("terminated", g.terminated, b.terminated),
+        unresponsive: grace("unresponsive", g.unresponsive, b.unresponsive),
+        runtime_unhealthy: grace("runtime_unhealthy", g.runtime_unhealthy, b.runtime_unhealthy),
+        boot: grace("boot", g.boot, b.boot),
+        silent: grace("silent", g.silent, b.silent),
+        missing: grace("missing", g.missing, b.missing),
+        deleting: grace("deleting", g.deleting, b.deleting),
+    };
+    let second = Duration::from_secs(1);
+    let backoff_first = c.span(&k("backoff.first"), raw.backoff.first, Duration::from_millis(100), base.backoff_first);
+    let backoff_max = c.span(&k("backoff.max"), raw.backoff.max, Duration::from_millis(100), base.backoff_max.max(backoff_first));
+    if backoff_max < backoff_first {
+        c.wrong(&k("backoff.max"), "must not be shorter than backoff.first");
+    }
+    Policy {
+        confirmations: u32::try_from(c.at_least(&k("confirmations"), raw.confirmations, 1, base.confirmations as usize)).unwrap_or(u32::MAX),
+        max_age: c.span(&k("max_age"), raw.max_age, second, base.max_age),
+        grace,
+        heal: c.span(&k("heal"), raw.heal, zero, base.heal),
+        create_missing,
+        attempts: AttemptsPolicy {
+            max: c.at_least(&k("attempts.max"), raw.attempts.max, 1, base.attempts.max),
+            preemptions: c.at_least(&k("attempts.preemptions"), raw.attempts.preemptions, 1, base.attempts.preemptions),
+            window: c.span(&k("attempts.window"), raw.attempts.window, second, base.attempts.window),
+            settled: c.span(&k("attempts.settled"), raw.attempts.settled, second, base.attempts.settled),
+        },
+        backoff_first,
+        backoff_max,
+    }
+}
+
+fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path) -> SlotSettings {
+    let k = |name: &str| format!("{key}.{name}");
+    let name_fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    if !(raw.name.starts_with(|ch: char| ch.is_ascii_lowercase()) && raw.name.bytes().all(name_fits) && raw.name.len() <= 63)
+        || raw.name.ends_with('-')
+    {
+        c.wrong(&k("name"), format!("{:?} is not a node id: 1 to 63 lower-case letters, digits and '-', starting with a letter", raw.name));
+    }
+    c.later(&k("queued_resource"), &raw.queued_resource, "queued resources");
+    let zones = match (raw.zone, raw.zones) {
+        (Some(zone), None) => vec![zone],
+        (None, Some(zones)) if !zones.is_empty() => zones,
+        (None, Some(_)) => {
+            c.wrong(&k("zones"), "is empty; name at least one zone");
+            Vec::new()
+        }
+        (Some(_), Some(_)) => {
+            c.wrong(&k("zones"), "zone and zones are both set; keep one of them");
+            Vec::new()
+        }
+        (None, None) => {
+            c.wrong(&k("zone"), "is missing; write zone = \"us-central2-b\", or zones = [ … ]");
+            Vec::new()
+        }
+    };
+    for (index, zone) in zones.iter().enumerate() {
+        let parts = zone.split('-').count();
+        if parts != 3 || !zone.bytes().all(name_fits) {
+            c.wrong(&k("zone"), format!("{zone:?} is not a zone; they look like \"us-central2-b\""));
+        }
+        if zones[..index].contains(zone) {
+            c.wrong(&k("zones"), format!("{zone:?} is named twice"));
+        }
+    }
+    if raw.policy.max_unavailable.is_some() {
+        c.wrong(&k("policy.max_unavailable"), "is the whole fleet's; set it under [policy]");
+    }
+    if raw.policy.max_judged_recreates_per_hour.is_some() {
+        c.wrong(&k("policy.max_judged_recreates_per_hour"), "is the whole fleet's; set it under [policy]");
+    }
+    let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
+    let mut create = overlay(c, &k("create"), &raw.create);
+    if let Some(script) = raw.startup_script {
+        let path = folder.join(&script);
+        match std::fs::read_to_string(&path) {
+            Ok(text) if text.len() > 262_144 => c.wrong(&k("startup_script"), format!("{} is larger than 256 KiB; use the metadata startup-script-url", path.display())),
+            Ok(text) => create.startup_script = Some(text),
+            Err(error) => c.wrong(&k("startup_script"), format!("{} can't be read: {error}; the path is relative to the config", path.display())),
+        }
+    }
+    let job = raw.job.map(|raw| job(c, &k("job"), raw));
+    SlotSettings { name: raw.name, zones, create, job, policy, supervisor: None }
+}
+
+fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
+    let k = |name: &str| format!("{key}.{name}");
+    c.later(&k("nodes"), &raw.nodes, "multislice queued resources");
+    let mut fields: BTreeMap<String, Value> = BTreeMap::new();
+    if let Some(kind) = &raw.accelerator_type {
+        if raw.accelerator_config.is_some() {
+            c.wrong(&k("accelerator_config"), "accelerator_type and accelerator_config are both set; keep one of them");
+        }
+        fields.insert("acceleratorType".into(), json!(kind));
+    }
+    if let Some(config) = &raw.accelerator_config {
+        fields.insert("acceleratorConfig".into(), json!({"type": config.kind, "topology": config.topology}));
+    }
+    for (name, value) in [("runtimeVersion", &raw.runtime_version), ("description", &raw.description), ("cidrBlock", &raw.cidr_block)] {
+        if let Some(value) = value {
+            fields.insert(name.into(), json!(value));
+        }
+    }
+    let capacity = [("spot", raw.spot), ("preemptible", raw.preemptible), ("reserved", raw.reserved)];
+    let chosen: Vec<&str> = capacity.iter().filter(|(_, v)| *v == Some(true)).map(|(n, _)| *n).collect();
+    if chosen.len() > 1 {
+        c.wrong(&k(chosen[1]), format!("{} are both true; choose one", chosen.join(" and ")));
+    }
+    if capacity.iter().any(|(_, v)| v.is_some()) {
+        // Choosing one clears the others.
+        let scheduling = capacity.iter().map(|(name, value)| match value {
+            Some(true) => ((*name).to_owned(), json!(true)),
+            _ => ((*name).to_owned(), Value::Null),
+        });
+        fields.insert("schedulingConfig".into(), Value::Object(scheduling.collect()));
+    }
+    let mut network = serde_json::Map::new();
+    for (name, value) in [("network", &raw.network), ("subnetwork", &raw.subnetwork)] {
+        if let Some(value) = value {
+            network.insert(name.into(), json!(value));
+        }
+    }
+    if let Some(external) = raw.external_ips {
+        network.insert("enableExternalIps".into(), json!(external));
+    }
+    if !network.is_empty() {
+        fields.insert("networkConfig".into(), Value::Object(network));
+    }
+    if let Some(email) = &raw.service_account {
+        fields.insert("serviceAccount".into(), json!({"email": email}));
+    }
+    if let Some(tags) = &raw.tags {
+        fields.insert("tags".into(), json!(tags));
+    }
+    let entries = |c: &mut Check, name: &str, raw: &BTreeMap<String, RawEntry>| {
+        let mut map = BTreeMap::new();
+        for (entry, value) in raw {
+            match value {
+                RawEntry::Text(text) => map.insert(entry.clone(), Some(text.clone())),
+                RawEntry::Remove(false) => map.insert(entry.clone(), None),
+                RawEntry::Remove(true) => {
+                    c.wrong(&k(&format!("{name}.{entry}")), "true is no value; write text, or false to remove it");
+                    None
+                }
+            };
+        }
+        map
+    };
+    let labels = entries(c, "labels", &raw.labels);
+    for (label, value) in &labels {
+        if let Err(why) = spec::label(label, value.as_deref().unwrap_or_default()) {
+            c.wrong(&k(&format!("labels.{label}")), why);
+        }
+    }
+    let metadata = entries(c, "metadata", &raw.metadata);
+    for name in metadata.keys() {
+        if name.starts_with("tpu-watchdog-") {
+            c.wrong(&k(&format!("metadata.{name}")), "keys that begin with tpu-watchdog- are written by this program alone");
+        } else if name == "startup-script" {
+            c.wrong(&k("metadata.startup-script"), "use the slot's startup_script = \"file\" instead");
+        }
+    }
+    Overlay { fields, labels, metadata, startup_script: None }
+}
+
+fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
+    let k = |name: &str| format!("{key}.{name}");
+    c.later(&k("env_file"), &raw.env_file, "env_file");
+    c.later(&k("logs"), &raw.logs, "shipping logs");
+    c.later(&k("progress"), &raw.progress, "progress from the job's own metrics");
+    c.later(&k("restart.job"), &raw.restart.job, "relaunches of the job");
+    c.later(&k("restart.no_progress"), &raw.restart.no_progress, "relaunches of the job");
+    c.later(&k("restart.transient_exit_codes"), &raw.restart.transient_exit_codes, "exit codes by class");
+    match raw.launch.as_deref() {
+        None | Some("startup-script") => {}
+        Some(other @ ("ssh" | "command")) => c.wrong(&k("launch"), format!("not supported yet: {other:?}; use \"startup-script\"")),
+        Some(other) => c.wrong(&k("launch"), format!("{other:?} is unknown; use \"startup-script\"")),
+    }
+    if raw.command.as_ref().is_some_and(|command| command.trim().is_empty()) {
+        c.wrong(&k("command"), "is empty; leave it out when the startup script is the job");
+    }
+    for name in raw.env.keys() {
+        if name.is_empty() || name.starts_with(|ch: char| ch.is_ascii_digit()) || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+            c.wrong(&k(&format!("env.{name}")), "is not a name for an environment variable: letters, digits and '_'");
+        }
+    }
+    let user = raw.user.unwrap_or_default();
+    if !user.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.')) {
+        c.wrong(&k("user"), format!("{user:?} is not a user name"));
+    }
+    JobSettings {
+        command: raw.command,
+        checkpoint: raw.checkpoint.and_then(|raw| checkpoint(c, &k("checkpoint"), raw)),
+        user,
+        dir: raw.dir.unwrap_or_default(),
+        env: raw.env,
+        restarts_per_run: u32::try_from(c.at_least(&k("restart.per_run"), raw.restart.per_run, 0, 5)).unwrap_or(5),
+    }
+}
+
+fn checkpoint(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<CheckpointSettings> {
+    let (uri, format) = match raw {
+        RawCheckpoint::Uri(uri) => (uri, None),
+        RawCheckpoint::Table(table) => (table.uri, table.format),
+    };
+    let uri = uri.trim_end_matches('/').to_owned();
+    let place = uri.split_once("://").filter(|(_, rest)| !rest.is_empty());
+    match place.map(|(scheme, _)| scheme) {
+        Some("gs" | "s3" | "file") => {}
+        _ => c.wrong(key, format!("{uri:?} is not a location; write \"gs://bucket/path\", \"s3://…\" or \"file:///…\"")),
+    }
+    if uri.contains(['"', '\\']) || uri.chars().any(char::is_control) {
+        c.wrong(key, "must not contain quotes, backslashes or control characters");
+    }
+    let format = match format.as_deref() {
+        None => None,
+        Some("orbax") => Some(CheckpointFormat::Orbax),
+        Some("huggingface") => Some(CheckpointFormat::HuggingFace),
+        Some(other) => {
+            c.wrong(&format!("{key}.format"), format!("not supported yet: {other:?}; \"orbax\" and \"huggingface\" are"));
+            None
+        }
+    };
+    Some(CheckpointSettings { uri, format })
+}

@@ -1,0 +1,183 @@
+//! One HTTP call: credentials, a timeout an attempt, a bound on the answer, retries for reads alone.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+
+use super::auth::Credentials;
+use super::classify::{excerpt, http_failure};
+use crate::model::failure::{Failure, FailureClass};
+
+/// The largest answer that is read: a page of 100 nodes with 512 KiB of metadata each fits.
+const BODY_MAX: usize = 64 << 20;
+/// Attempts of one read.
+const ATTEMPTS: usize = 4;
+/// A longer `Retry-After` than this is not waited out within one read: the next poll comes anyway.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// Told about each attempt: method's name, how long it took, and the failure if it was one.
+pub trait Observer: Send + Sync {
+    /// One attempt is over.
+    fn attempt(&self, method: &'static str, took: Duration, failure: Option<&Failure>);
+}
+
+/// Whether the server may have carried a failed request out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// It never left.
+    No,
+    /// It left and was certainly refused.
+    Refused,
+    /// It left; what became of it is not known.
+    Perhaps,
+}
+
+/// A failed attempt.
+#[derive(Debug, Clone)]
+pub struct CallFailure {
+    /// What happened.
+    pub failure: Failure,
+    /// What the server may have done.
+    pub sent: Sent,
+    retry_after: Option<Duration>,
+}
+
+impl CallFailure {
+    fn new(class: FailureClass, message: String, sent: Sent) -> Self {
+        CallFailure { failure: Failure::new(class, message), sent, retry_after: None }
+    }
+}
+
+/// The transport below the typed clients.
+#[derive(Clone)]
+pub struct Http {
+    client: reqwest::Client,
+    credentials: Credentials,
+    timeout: Duration,
+    observer: Arc<dyn Observer>,
+}
+
+impl Http {
+    /// A transport with `timeout` for each attempt.
+    ///
+    /// # Errors
+    /// When the TLS roots of the machine can't be loaded.
+    pub fn new(credentials: Credentials, timeout: Duration, observer: Arc<dyn Observer>) -> Result<Self, Failure> {
+        let client = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("tpu-watchdog/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(timeout)
+            .build()
+            .map_err(|error| Failure::new(FailureClass::Transient, format!("the HTTP client can't be made: {}", chain(&error))))?;
+        Ok(Http { client, credentials, timeout, observer })
+    }
+
+    /// A read: repeated with exponential backoff and jitter on 429, 5xx and broken connections, until `deadline`.
+    ///
+    /// # Errors
+    /// The last failure.
+    pub async fn read(&self, name: &'static str, method: Method, url: &str, body: Option<&Value>, deadline: Instant) -> Result<Value, Failure> {
+        let mut waits = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(300))
+            .with_max_delay(Duration::from_secs(8))
+            .with_max_times(ATTEMPTS - 1)
+            .with_jitter()
+            .build();
+        loop {
+            let error = match self.once(name, method.clone(), url, body, deadline).await {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            let passing = matches!(error.failure.class, FailureClass::Transient | FailureClass::Rate);
+            let Some(wait) = waits.next().filter(|_| passing) else { return Err(error.failure) };
+            let wait = error.retry_after.map_or(wait, |asked| asked.max(wait));
+            if wait > RETRY_AFTER_MAX || Instant::now() + wait >= deadline {
+                return Err(error.failure);
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// A mutation: one attempt, never repeated here.
+    ///
+    /// # Errors
+    /// With what the server may have done.
+    pub async fn mutate(&self, name: &'static str, method: Method, url: &str, body: Option<&Value>) -> Result<Value, CallFailure> {
+        self.once(name, method, url, body, Instant::now() + self.timeout).await
+    }
+
+    async fn once(&self, name: &'static str, method: Method, url: &str, body: Option<&Value>, deadline: Instant) -> Result<Value, CallFailure> {
+        let began = Instant::now();
+        let limit = self.timeout.min(deadline.saturating_duration_since(began));
+        let result = match tokio::time::timeout(limit, self.attempt(method, url, body)).await {
+            Ok(result) => result,
+            Err(_) => {
+                let message = format!("no answer within {:.1} s", limit.as_secs_f64());
+                Err(CallFailure::new(FailureClass::Transient, message, Sent::Perhaps))
+            }
+        };
+        self.observer.attempt(name, began.elapsed(), result.as_ref().err().map(|e| &e.failure));
+        result
+    }
+
+    async fn attempt(&self, method: Method, url: &str, body: Option<&Value>) -> Result<Value, CallFailure> {
+        let token = self.credentials.token().await.map_err(|failure| CallFailure { failure, sent: Sent::No, retry_after: None })?;
+        let mut request = self.client.request(method, url);
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body.to_string());
+        }
+        let mut response = request.send().await.map_err(|error| {
+            let sent = if error.is_connect() || error.is_builder() { Sent::No } else { Sent::Perhaps };
+            CallFailure::new(FailureClass::Transient, chain(&error.without_url()), sent)
+        })?;
+        let status = response.status();
+        let retry_after = response.headers().get("retry-after").and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok()).map(Duration::from_secs);
+        let mut bytes = Vec::new();
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) if bytes.len() + chunk.len() > BODY_MAX => {
+                    let message = format!("HTTP {status}: the answer is larger than {} MiB", BODY_MAX >> 20);
+                    return Err(CallFailure::new(FailureClass::Garbage, message, Sent::Perhaps));
+                }
+                Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
+                Ok(None) => break,
+                Err(error) => {
+                    let message = format!("HTTP {status}, but the answer broke off: {}", chain(&error.without_url()));
+                    return Err(CallFailure::new(FailureClass::Transient, message, Sent::Perhaps));
+                }
+            }
+        }
+        if !status.is_success() {
+            let failure = http_failure(status.as_u16(), &bytes);
+            let refused = status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT && failure.class != FailureClass::Garbage;
+            return Err(CallFailure { failure, sent: if refused { Sent::Refused } else { Sent::Perhaps }, retry_after });
+        }
+        match serde_json::from_slice::<Value>(&bytes) {
+            Ok(value) if value.is_object() => Ok(value),
+            _ => {
+                let message = format!("HTTP {status}, but the answer is not a JSON object: {}", excerpt(&bytes));
+                Err(CallFailure::new(FailureClass::Garbage, message, Sent::Perhaps))
+            }
+        }
+    }
+}
+
+/// An error with its causes, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

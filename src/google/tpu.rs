@@ -1,0 +1,165 @@
+//! The Cloud TPU API, as far as the watchdog calls it. Source: Cloud TPU REST reference v2 and v2alpha1.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use reqwest::Method;
+use serde_json::Value;
+
+use super::classify::operation_failure;
+use super::http::{CallFailure, Http, Sent};
+use crate::model::action::CallOutcome;
+use crate::model::beacon::{self, WorkerReport};
+use crate::model::failure::{Failure, FailureClass};
+use crate::model::node::NodeView;
+use crate::model::operation::OperationState;
+
+/// Asked for on each page; the server may give fewer.
+const PAGE_SIZE: u32 = 100;
+/// More pages than any project has: a server that never ends its list is not believed.
+const PAGES_MAX: usize = 2_000;
+
+/// A client for one project.
+#[derive(Clone)]
+pub struct TpuClient {
+    http: Http,
+    base: String,
+    project: String,
+}
+
+impl TpuClient {
+    /// `endpoint` without a slash at its end; `version` is `v2` or `v2alpha1`.
+    pub fn new(http: Http, endpoint: &str, version: &str, project: &str) -> Self {
+        TpuClient { http, base: format!("{}/{version}", endpoint.trim_end_matches('/')), project: project.to_owned() }
+    }
+
+    fn parent(&self, zone: &str) -> String {
+        format!("{}/projects/{}/locations/{zone}", self.base, self.project)
+    }
+
+    fn node_url(&self, zone: &str, node: &str) -> String {
+        format!("{}/nodes/{node}", self.parent(zone))
+    }
+
+    /// All nodes of a zone (`-` for all zones), with the zones that did not answer. All pages, or a failure.
+    ///
+    /// # Errors
+    /// When any page can't be read, or holds something that is not a node.
+    pub async fn list_nodes(&self, zone: &str, deadline: Instant) -> Result<(Vec<NodeView>, Vec<String>), Failure> {
+        let garbage = |text: String| Failure::new(FailureClass::Garbage, text);
+        let (mut nodes, mut unreachable) = (Vec::new(), Vec::new());
+        let (mut token, mut tokens) = (String::new(), HashSet::new());
+        for _ in 0..PAGES_MAX {
+            let mut url = format!("{}/nodes?pageSize={PAGE_SIZE}", self.parent(zone));
+            if !token.is_empty() {
+                url.push_str("&pageToken=");
+                url.push_str(&encode(&token));
+            }
+            let mut page = self.http.read("nodes.list", Method::GET, &url, None, deadline).await?;
+            match page.get_mut("nodes").map(Value::take) {
+                None | Some(Value::Null) => {}
+                Some(Value::Array(all)) => {
+                    for raw in all {
+                        nodes.push(NodeView::parse(raw).map_err(garbage)?);
+                    }
+                }
+                Some(_) => return Err(garbage("\"nodes\" is not a list".into())),
+            }
+            match page.get("unreachable") {
+                None | Some(Value::Null) => {}
+                Some(Value::Array(all)) => unreachable
+                    .extend(all.iter().filter_map(Value::as_str).map(|z| z.rsplit('/').next().unwrap_or(z).to_owned())),
+                Some(_) => return Err(garbage("\"unreachable\" is not a list".into())),
+            }
+            token = match page.get("nextPageToken") {
+                None | Some(Value::Null) => return Ok((nodes, unreachable)),
+                Some(Value::String(next)) if next.is_empty() => return Ok((nodes, unreachable)),
+                Some(Value::String(next)) => next.clone(),
+                Some(_) => return Err(garbage("\"nextPageToken\" is not text".into())),
+            };
+            if !tokens.insert(token.clone()) {
+                return Err(garbage("the list repeats a page".into()));
+            }
+        }
+        Err(garbage(format!("the list did not end within {PAGES_MAX} pages")))
+    }
+
+    /// One node.
+    ///
+    /// # Errors
+    /// [`FailureClass::NotFound`] only on a 404 that is an API error.
+    pub async fn get_node(&self, zone: &str, node: &str, deadline: Instant) -> Result<NodeView, Failure> {
+        let raw = self.http.read("nodes.get", Method::GET, &self.node_url(zone, node), None, deadline).await?;
+        let view = NodeView::parse(raw).map_err(|text| Failure::new(FailureClass::Garbage, text))?;
+        if view.node != node || view.zone != zone {
+            let text = format!("asked for {node} in {zone}, got {} in {}", view.node, view.zone);
+            return Err(Failure::new(FailureClass::Garbage, text));
+        }
+        Ok(view)
+    }
+
+    /// Creates a node.
+    pub async fn create_node(&self, zone: &str, node: &str, body: &Value, request_id: Option<&str>) -> CallOutcome {
+        let mut url = format!("{}/nodes?nodeId={}", self.parent(zone), encode(node));
+        if let Some(id) = request_id {
+            url.push_str(&format!("&requestId={}", encode(id)));
+        }
+        outcome(self.http.mutate("nodes.create", Method::POST, &url, Some(body)).await)
+    }
+
+    /// Deletes a node by its name: the caller has verified the incarnation.
+    pub async fn delete_node(&self, zone: &str, node: &str, request_id: Option<&str>) -> CallOutcome {
+        let mut url = self.node_url(zone, node);
+        if let Some(id) = request_id {
+            url.push_str(&format!("?requestId={}", encode(id)));
+        }
+        outcome(self.http.mutate("nodes.delete", Method::DELETE, &url, None).await)
+    }
+
+    /// An operation by its full name. An error says nothing about the operation.
+    ///
+    /// # Errors
+    /// When it could not be read.
+    pub async fn get_operation(&self, name: &str, deadline: Instant) -> Result<OperationState, Failure> {
+        let url = format!("{}/{name}", self.base);
+        let operation = self.http.read("operations.get", Method::GET, &url, None, deadline).await?;
+        Ok(match (operation.get("done").and_then(Value::as_bool), operation.get("error")) {
+            (Some(true), Some(error)) if error.is_object() => OperationState::Failed(operation_failure(error)),
+            (Some(true), _) => OperationState::Succeeded,
+            _ => OperationState::Running,
+        })
+    }
+
+    /// The supervisor's guest attributes of all workers.
+    ///
+    /// # Errors
+    /// When they could not be read.
+    pub async fn guest_attributes(&self, zone: &str, node: &str, deadline: Instant) -> Result<Vec<WorkerReport>, Failure> {
+        let url = format!("{}:getGuestAttributes", self.node_url(zone, node));
+        let body = serde_json::json!({"queryPath": format!("{}/", beacon::NAMESPACE)});
+        let answer = self.http.read("nodes.getGuestAttributes", Method::POST, &url, Some(&body), deadline).await?;
+        beacon::parse_guest_attributes(&answer).map_err(|text| Failure::new(FailureClass::Garbage, text))
+    }
+}
+
+fn outcome(result: Result<Value, CallFailure>) -> CallOutcome {
+    match result {
+        Ok(operation) => match operation.get("name").and_then(Value::as_str).filter(|name| name.contains("/operations/")) {
+            Some(name) => CallOutcome::Accepted(name.to_owned()),
+            None => CallOutcome::Unknown(Failure::new(FailureClass::Garbage, "the answer is not an operation")),
+        },
+        Err(CallFailure { failure, sent: Sent::No, .. }) => CallOutcome::NotSent(failure),
+        Err(CallFailure { failure, sent: Sent::Refused, .. }) => CallOutcome::Refused(failure),
+        Err(CallFailure { failure, sent: Sent::Perhaps, .. }) => CallOutcome::Unknown(failure),
+    }
+}
+
+/// Percent-encodes a query value.
+fn encode(text: &str) -> String {
+    text.bytes()
+        .map(|b| match b {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(b).to_string(),
+            _ => format!("%{b:02X}"),
+        })
+        .collect()
+}

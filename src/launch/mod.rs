@@ -1,0 +1,30 @@
+//! The supervisor: a script that becomes the startup script of every node we create for a slot with a job.
+
+use std::fmt::Write as _;
+
+use crate::model::settings::JobSettings;
+
+const TEMPLATE: &str = include_str!("supervisor.sh");
+const PLACE: &str = "#@SETTINGS@\n";
+
+/// The supervisor for a slot's job.
+pub fn supervisor(slot: &str, job: &JobSettings) -> String {
+    let mut settings = String::new();
+    // Writing to a String never fails.
+    let mut set = |name: &str, value: &str| {
+        let _ = writeln!(settings, "{name}={}", quote(value));
+    };
+    set("SLOT", slot);
+    set("COMMAND", job.command.as_deref().unwrap_or_default());
+    set("RUN_AS", &job.user);
+    set("RUN_IN", &job.dir);
+    set("RESTARTS", &job.restarts_per_run.to_string());
+    let exports: Vec<String> = job.env.iter().map(|(name, value)| format!("export {name}={}", quote(value))).collect();
+    set("JOB_ENV", &exports.join("\n"));
+    TEMPLATE.replacen(PLACE, &settings, 1)
+}
+
+/// Quotes for a POSIX shell.
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}

@@ -1,0 +1,7 @@
+//! What people and machines are told: logs, metrics, JSON, a page. Reads published snapshots only, never decides.
+
+pub mod log;
+pub mod metrics;
+pub mod page;
+pub mod published;
+pub mod server;

@@ -1,0 +1,83 @@
+//! The HTTP endpoints: metrics, health, status as JSON, and a page.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
+use jiff::Timestamp;
+use tokio::net::TcpListener;
+
+use super::metrics::Metrics;
+use super::page;
+use super::published::Published;
+use crate::model::fleet::elapsed;
+
+/// What the handlers read.
+#[derive(Clone)]
+pub struct Endpoints {
+    /// The shell's snapshots.
+    pub published: Published,
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
+    /// A loop that has not turned for this long is not healthy.
+    pub stuck_after: Duration,
+}
+
+/// Binds the address.
+///
+/// # Errors
+/// When it is taken or not allowed, with what to do.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
+    TcpListener::bind(address).await.map_err(|e| format!("listen = \"{address}\" failed: {e}; choose another port, or listen = \"off\""))
+}
+
+/// Serves until the future is dropped.
+pub async fn serve(listener: TcpListener, endpoints: Endpoints) {
+    let app = Router::new()
+        .route("/", get(async |State(e): State<Endpoints>| Html(page::render(&e.published.get(), Timestamp::now()))))
+        .route("/metrics", get(metrics))
+        .route("/-/healthy", get(healthy))
+        .route("/-/ready", get(ready))
+        .route("/api/v1/status", get(status))
+        .with_state(endpoints);
+    if let Err(error) = axum::serve(listener, app).await {
+        tracing::error!("the HTTP endpoints ended: {error}");
+    }
+}
+
+async fn metrics(State(endpoints): State<Endpoints>) -> Response {
+    let text = endpoints.metrics.render(&endpoints.published.get());
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+async fn healthy(State(endpoints): State<Endpoints>) -> (StatusCode, String) {
+    match endpoints.published.get().turned_at {
+        Some(at) if elapsed(at, Timestamp::now()) > endpoints.stuck_after => {
+            (StatusCode::SERVICE_UNAVAILABLE, format!("the loop has not turned since {at}\n"))
+        }
+        _ => (StatusCode::OK, "ok\n".to_owned()),
+    }
+}
+
+async fn ready(State(endpoints): State<Endpoints>) -> (StatusCode, &'static str) {
+    let snapshot = endpoints.published.get();
+    if snapshot.store_failing {
+        (StatusCode::SERVICE_UNAVAILABLE, "the journal can't be written: nothing is done to any TPU\n")
+    } else if snapshot.polls == 0 {
+        (StatusCode::SERVICE_UNAVAILABLE, "the first poll is not done\n")
+    } else {
+        (StatusCode::OK, "ok\n")
+    }
+}
+
+async fn status(State(endpoints): State<Endpoints>) -> Response {
+    match serde_json::to_string(&endpoints.published.get().status) {
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}

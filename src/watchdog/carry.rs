@@ -1,0 +1,87 @@
+//! Carries out reads and actions, each in a task of its own that answers with exactly one input.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::World;
+use crate::checkpoint::lister::survey;
+use crate::model::action::{Action, CallOutcome, Input, Look, Reading};
+use crate::model::failure::{Failure, FailureClass};
+use crate::model::fleet::elapsed;
+use crate::model::settings::CheckpointSettings;
+
+/// A delete leaves at most this long after the GET that verified its target (S1).
+const VERIFIED_FOR: Duration = Duration::from_secs(5);
+
+/// Starts a read; it is given up after `limit`.
+pub fn look(look: Look, world: &World, permits: &Arc<Semaphore>, sender: &UnboundedSender<Input>, limit: Duration) {
+    let (world, permits, sender) = (world.clone(), Arc::clone(permits), sender.clone());
+    tokio::spawn(async move {
+        if let Look::Operation { at, .. } = &look {
+            tokio::time::sleep(elapsed(Timestamp::now(), *at)).await;
+        }
+        // A closed semaphore can't be: nobody closes it; without a permit the read goes ahead.
+        let _permit = permits.acquire().await;
+        let deadline = Instant::now() + limit.max(Duration::from_secs(1));
+        let input = match look {
+            Look::Node { slot, zone } => {
+                let began = Timestamp::now();
+                let reading = match world.tpu.get_node(&zone, &slot, deadline).await {
+                    Ok(view) => Reading::Node(Box::new(view)),
+                    Err(failure) if failure.class == FailureClass::NotFound => Reading::Absent,
+                    Err(failure) => {
+                        tracing::warn!(slot, "GET of the node failed: {failure}; nothing is concluded from it");
+                        Reading::Unread(format!("GET failed: {failure}"))
+                    }
+                };
+                Input::Got { slot, began, reading }
+            }
+            Look::Operation { slot, operation, .. } => {
+                let result = world.tpu.get_operation(&operation, deadline).await;
+                Input::Operated { slot, operation, result }
+            }
+            Look::Attributes { slot, zone, of } => {
+                let result = world.tpu.guest_attributes(&zone, &slot, deadline).await;
+                Input::Attributes { slot, of, result }
+            }
+            Look::Checkpoints { slot, location } => {
+                let settings = CheckpointSettings { uri: location.uri.clone(), format: location.format };
+                let timeout = deadline.saturating_duration_since(Instant::now());
+                let result = match tokio::time::timeout(timeout, survey(&settings, &world.storage)).await {
+                    Ok(result) => result,
+                    Err(_) => Err(Failure::new(FailureClass::Transient, format!("listing {} took too long", location.uri))),
+                };
+                Input::Surveyed { slot, location: location.uri, result }
+            }
+        };
+        // The receiver lives as long as the loop; without it nobody wants the answer.
+        let _ = sender.send(input);
+    });
+}
+
+/// Carries out an action whose intent is durable.
+pub fn act(action: Action, world: &World, permits: &Arc<Semaphore>, sender: &UnboundedSender<Input>) {
+    let (world, permits, sender) = (world.clone(), Arc::clone(permits), sender.clone());
+    tokio::spawn(async move {
+        let _permit = permits.acquire().await;
+        let slot = action.slot().to_owned();
+        let outcome = match action {
+            Action::Delete { slot, zone, verified, request_id, .. } => {
+                if elapsed(verified, Timestamp::now()) > VERIFIED_FOR {
+                    let message = "the GET that verified it is older than 5 s; it is verified again";
+                    CallOutcome::NotSent(Failure::new(FailureClass::Transient, message))
+                } else {
+                    world.tpu.delete_node(&zone, &slot, request_id.as_deref()).await
+                }
+            }
+            Action::Create { slot, zone, body, request_id } => {
+                world.tpu.create_node(&zone, &slot, &body, request_id.as_deref()).await
+            }
+        };
+        let _ = sender.send(Input::Called { slot, outcome });
+    });
+}
