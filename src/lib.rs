@@ -6,5 +6,6 @@ pub mod google;
 pub mod launch;
 pub mod model;
 pub mod report;
+pub mod simulator;
 pub mod store;
 pub mod watchdog;

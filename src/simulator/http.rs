@@ -1,0 +1,217 @@
+//! The HTTP skin: the real REST protocol over the pure model, driven by the wall clock, with a hook for faults and a log.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, Response, StatusCode, Uri};
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+use super::api::{self, Request};
+use super::cloud::Cloud;
+use super::{metadata, storage};
+
+/// What was asked, for the log and for faults.
+#[derive(Debug, Clone)]
+pub struct Logged {
+    /// When.
+    pub at: Timestamp,
+    /// Method.
+    pub method: String,
+    /// Path with its query.
+    pub path: String,
+    /// Status of the answer; none when there was none.
+    pub status: Option<u16>,
+}
+
+impl Logged {
+    /// Whether it changes the world.
+    pub fn is_mutation(&self) -> bool {
+        matches!(self.method.as_str(), "DELETE" | "PATCH") || self.method == "POST" && !self.path.contains(":getGuestAttributes")
+    }
+}
+
+/// What the simulator does instead of answering as it should.
+pub enum Fault {
+    /// Carried out, and answered like this.
+    AnswerAfter(Reply),
+    /// Not carried out, and answered like this.
+    AnswerBefore(Reply),
+    /// Not carried out, never answered.
+    Hang,
+    /// Carried out; then this is called, and the connection breaks.
+    After(Box<dyn FnOnce() + Send>),
+    /// This is called, and the connection breaks; not carried out.
+    Before(Box<dyn FnOnce() + Send>),
+}
+
+/// A raw answer.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    /// Status.
+    pub status: u16,
+    /// Headers.
+    pub headers: Vec<(&'static str, String)>,
+    /// Body.
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    /// An answer without headers.
+    pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+        Reply { status, headers: Vec::new(), body: body.into() }
+    }
+}
+
+/// Decides about faults, request by request.
+pub type Hook = Box<dyn FnMut(&Logged) -> Option<Fault> + Send>;
+
+/// A simulator that can be looked into while it serves.
+#[derive(Clone)]
+pub struct Simulator {
+    cloud: Arc<Mutex<Cloud>>,
+    hook: Arc<Mutex<Option<Hook>>>,
+    log: Arc<Mutex<Vec<Logged>>>,
+}
+
+impl Simulator {
+    /// Over a cloud.
+    pub fn new(cloud: Cloud) -> Self {
+        Simulator { cloud: Arc::new(Mutex::new(cloud)), hook: Arc::default(), log: Arc::default() }
+    }
+
+    /// Looks into (or changes) the cloud, as of now.
+    pub fn with<T>(&self, look: impl FnOnce(&mut Cloud) -> T) -> T {
+        let mut cloud = self.cloud.lock().unwrap_or_else(PoisonError::into_inner);
+        cloud.advance(Timestamp::now());
+        look(&mut cloud)
+    }
+
+    /// Sets or clears the faults.
+    pub fn set_hook(&self, hook: Option<Hook>) {
+        *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = hook;
+    }
+
+    /// Everything that was asked so far.
+    pub fn log(&self) -> Vec<Logged> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Serves until the future is dropped.
+    ///
+    /// # Errors
+    /// When the listener fails.
+    pub async fn serve(self, listener: TcpListener) -> std::io::Result<()> {
+        axum::serve(listener, Router::new().fallback(answer).with_state(self)).await
+    }
+
+    /// Binds a loopback address.
+    ///
+    /// # Errors
+    /// When it is taken.
+    pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+        TcpListener::bind(address).await
+    }
+
+    fn carry_out(&self, method: &str, uri: &Uri, body: &Bytes) -> Reply {
+        let path = uri.path().trim_start_matches('/').to_owned();
+        let query = query(uri.query().unwrap_or_default());
+        self.with(|cloud| {
+            let json = |status: u16, body: &Value| Reply {
+                status,
+                headers: vec![("content-type", "application/json; charset=UTF-8".into())],
+                body: body.to_string().into_bytes(),
+            };
+            if path.starts_with("v1/") || path.starts_with("v2/") || path.starts_with("v2alpha1/") {
+                let body = if body.is_empty() { Ok(None) } else { serde_json::from_slice(body).map(Some) };
+                let Ok(body) = body else {
+                    let (status, body) = super::shape::error(400, "Invalid JSON payload received. Unexpected token.");
+                    return json(status, &body);
+                };
+                let path = decode(&path);
+                let (status, body) = api::handle(cloud, &Request { method, path: &path, query: &query, body });
+                return json(status, &body);
+            }
+            if let Some(rest) = path.strip_prefix("metadata/") {
+                let (status, text) = metadata::handle(cloud, method, rest, &String::from_utf8_lossy(body));
+                return Reply::new(status, text);
+            }
+            if method == "GET" && query.contains_key("list-type") {
+                let body = storage::list(cloud, path.trim_end_matches('/'), &query).into_bytes();
+                return Reply { status: 200, headers: vec![("content-type", "application/xml".into())], body };
+            }
+            Reply::new(404, "not found")
+        })
+    }
+}
+
+async fn answer(State(simulator): State<Simulator>, method: Method, uri: Uri, _headers: HeaderMap, body: Bytes) -> Response<Body> {
+    let mut logged = Logged { at: Timestamp::now(), method: method.to_string(), path: uri.to_string(), status: None };
+    let fault = simulator.hook.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(|hook| hook(&logged));
+    let log = |logged: Logged| simulator.log.lock().unwrap_or_else(PoisonError::into_inner).push(logged);
+    let reply = match fault {
+        None => simulator.carry_out(method.as_str(), &uri, &body),
+        Some(Fault::AnswerBefore(reply)) => reply,
+        Some(Fault::AnswerAfter(reply)) => {
+            simulator.carry_out(method.as_str(), &uri, &body);
+            reply
+        }
+        Some(Fault::Hang) => {
+            log(logged);
+            return std::future::pending().await;
+        }
+        Some(Fault::Before(then)) => {
+            log(logged);
+            then();
+            return broken();
+        }
+        Some(Fault::After(then)) => {
+            simulator.carry_out(method.as_str(), &uri, &body);
+            log(logged);
+            then();
+            return broken();
+        }
+    };
+    logged.status = Some(reply.status);
+    log(logged);
+    let mut response = Response::new(Body::from(reply.body));
+    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in reply.headers {
+        if let Ok(value) = value.parse() {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}
+
+/// An answer that breaks off: the client can't tell what became of its call.
+fn broken() -> Response<Body> {
+    let error = std::io::Error::other("the connection breaks");
+    Response::new(Body::from_stream(futures::stream::iter([Err::<Bytes, _>(error)])))
+}
+
+fn query(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.split('&').filter(|p| !p.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.map(|(key, value)| (decode(&key.replace('+', " ")), decode(&value.replace('+', " ")))).collect()
+}
+
+fn decode(text: &str) -> String {
+    let (mut out, mut bytes) = (Vec::with_capacity(text.len()), text.bytes());
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let pair: String = bytes.clone().take(2).map(char::from).collect();
+            if let Ok(value) = u8::from_str_radix(&pair, 16) {
+                out.push(value);
+                bytes.nth(1);
+                continue;
+            }
+        }
+        out.push(byte);
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}

@@ -1,0 +1,239 @@
+//! Scenarios: small TOML files that say which nodes exist, what runs on them, and what goes wrong when.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
+
+use super::cloud::{Cloud, Timing};
+use super::workload::{Workload, save};
+
+/// What happens to a node or zone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trouble {
+    /// Health UNHEALTHY_MAINTENANCE; heals after `lasts`, or never.
+    Maintenance,
+    /// `upcomingMaintenance` ONGOING with a window that ends after `lasts`.
+    Window,
+    /// State REPAIRING.
+    Repairing,
+    /// State RESTARTING.
+    Restarting,
+    /// State UNKNOWN.
+    FailedRepair,
+    /// Health TIMEOUT.
+    Unresponsive,
+    /// Health UNHEALTHY_TENSORFLOW.
+    RuntimeUnhealthy,
+    /// A health value of a later API.
+    Strange,
+    /// A MESH_BUILD_FAIL symptom.
+    MeshFailure,
+    /// State PREEMPTED.
+    Preempt,
+    /// State TERMINATED.
+    Terminate,
+    /// The node is gone without a trace.
+    Vanish,
+    /// Somebody stopped it.
+    Stop,
+    /// Somebody hid it.
+    Hide,
+    /// Somebody deletes it, without an end.
+    Deleting,
+    /// Somebody deletes it and creates another one under its name.
+    Replace,
+    /// A person sets the label tpu-watchdog=off.
+    OptOut,
+    /// The workers fall silent while the node looks healthy.
+    Silence,
+    /// The job fails and its supervisor gives up.
+    JobFails,
+    /// The next incarnation of the node never boots.
+    NeverBoot,
+    /// The node is healthy again.
+    Heal,
+    /// Creates in the zone are refused for want of capacity.
+    StockOut,
+    /// Creates in the zone are refused by quota.
+    Quota,
+    /// Listings do not reach the zone.
+    Unreachable,
+}
+
+/// One event of a scenario.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// From the start.
+    #[serde(default, deserialize_with = "span")]
+    pub at: Duration,
+    /// The node, where it is about one.
+    #[serde(default)]
+    pub node: String,
+    /// The zone; that of the first `[[nodes]]` when left out.
+    #[serde(default)]
+    pub zone: String,
+    /// What happens.
+    pub what: Trouble,
+    /// How long it lasts; for ever when left out.
+    #[serde(default, deserialize_with = "optional_span")]
+    pub lasts: Option<Duration>,
+}
+
+/// A set of equal nodes that exist at the start.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nodes {
+    /// Names; or a prefix with `count`.
+    #[serde(default)]
+    pub names: Vec<String>,
+    /// Prefix of numbered names.
+    #[serde(default)]
+    pub prefix: String,
+    /// How many.
+    #[serde(default)]
+    pub count: usize,
+    /// The zone.
+    pub zone: String,
+    /// `acceleratorType`.
+    #[serde(default = "default_type")]
+    pub accelerator_type: String,
+    /// Spot capacity.
+    #[serde(default)]
+    pub spot: bool,
+    /// What runs on them.
+    pub job: Option<Job>,
+}
+
+/// A job.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// Checkpoint location; `{node}` is replaced.
+    pub checkpoint: String,
+    /// Time of a step.
+    #[serde(deserialize_with = "span")]
+    pub step: Duration,
+    /// Steps between checkpoints.
+    pub every: u64,
+    /// Where it stands at the start.
+    #[serde(default)]
+    pub at_step: u64,
+}
+
+/// How long things take; the simulator's own quick times when left out.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Times {
+    #[serde(default, deserialize_with = "optional_span")]
+    create: Option<Duration>,
+    #[serde(default, deserialize_with = "optional_span")]
+    delete: Option<Duration>,
+    #[serde(default, deserialize_with = "optional_span")]
+    boot: Option<Duration>,
+    #[serde(default, deserialize_with = "optional_span")]
+    beat: Option<Duration>,
+    #[serde(default, deserialize_with = "optional_span")]
+    refusal: Option<Duration>,
+}
+
+/// A scenario.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// How long things take.
+    #[serde(default)]
+    pub times: Times,
+    /// What exists at the start.
+    #[serde(default)]
+    pub nodes: Vec<Nodes>,
+    /// What happens.
+    #[serde(default)]
+    pub event: Vec<Event>,
+    /// The most nodes on one page of a listing.
+    pub page_max: Option<usize>,
+}
+
+impl Scenario {
+    /// Reads a scenario.
+    ///
+    /// # Errors
+    /// With line and key.
+    pub fn parse(text: &str) -> Result<Scenario, String> {
+        toml::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// Builds the cloud as it is at the scenario's start, with every duration divided by `speed`.
+    pub fn build(&self, start: Timestamp, speed: f64) -> Cloud {
+        let scaled = |d: Duration| d.div_f64(speed);
+        let quick = Timing::default();
+        let pick = |given: Option<Duration>, default: Duration| given.map_or(default, scaled);
+        let timing = Timing {
+            create: pick(self.times.create, quick.create),
+            delete: pick(self.times.delete, quick.delete),
+            change: quick.change,
+            boot: pick(self.times.boot, quick.boot),
+            beat: pick(self.times.beat, quick.beat),
+            refusal: pick(self.times.refusal, quick.refusal),
+        };
+        let mut cloud = Cloud::new(timing);
+        cloud.advance(start);
+        cloud.page_max = self.page_max;
+        for set in &self.nodes {
+            for name in set.all_names() {
+                if let Some(job) = &set.job {
+                    let checkpoint = job.checkpoint.replace("{node}", &name);
+                    let workload = Workload { checkpoint, step: scaled(job.step), every: job.every, at_step: job.at_step };
+                    if job.at_step >= job.every {
+                        save(&mut cloud, &workload.checkpoint, job.at_step / job.every * job.every);
+                    }
+                    cloud.workloads.insert(name.clone(), workload);
+                }
+                cloud.add_node(&set.zone, &name, set.body(), true);
+            }
+        }
+        let first_zone = self.nodes.first().map(|n| n.zone.clone()).unwrap_or_default();
+        for event in &self.event {
+            let zone = if event.zone.is_empty() { first_zone.clone() } else { event.zone.clone() };
+            cloud.plan(Event { at: scaled(event.at), lasts: event.lasts.map(scaled), zone, ..event.clone() });
+        }
+        cloud
+    }
+}
+
+impl Nodes {
+    /// The names of the set.
+    pub fn all_names(&self) -> Vec<String> {
+        let numbered = (0..self.count).map(|i| format!("{}{i}", self.prefix));
+        self.names.iter().cloned().chain(numbered).collect()
+    }
+
+    fn body(&self) -> Map<String, Value> {
+        let mut body = Map::new();
+        body.insert("acceleratorType".into(), json!(self.accelerator_type));
+        body.insert("runtimeVersion".into(), json!("tpu-ubuntu2204-base"));
+        body.insert("metadata".into(), json!({"startup-script": "#! /bin/bash\n# the user's own\n"}));
+        body.insert("labels".into(), json!({"team": "llm"}));
+        if self.spot {
+            body.insert("schedulingConfig".into(), json!({"spot": true}));
+        }
+        body
+    }
+}
+
+fn default_type() -> String {
+    "v4-8".to_owned()
+}
+
+fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let span: SignedDuration = text.parse().map_err(serde::de::Error::custom)?;
+    Duration::try_from(span).map_err(serde::de::Error::custom)
+}
+
+fn optional_span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    span(deserializer).map(Some)
+}

@@ -1,0 +1,124 @@
+//! What runs on simulated nodes: workers that speak the supervisor's protocol, make steps and write checkpoints.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::cloud::Cloud;
+use super::storage::Object;
+use crate::model::node::RUN_KEY;
+use crate::model::slot::RunOrder;
+use crate::model::spec::SUPERVISOR_MARK;
+
+/// A job as a scenario describes it.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    /// Where checkpoints go: gs://bucket/path.
+    pub checkpoint: String,
+    /// Time of one step.
+    pub step: Duration,
+    /// Steps between two checkpoints.
+    pub every: u64,
+    /// Where an adopted node's job stands at the start.
+    pub at_step: u64,
+}
+
+/// The job on one node.
+#[derive(Debug, Clone, Default)]
+pub struct Run {
+    /// Nothing runs (any more) on this incarnation.
+    pub stopped: bool,
+    /// The job fails and its supervisor gives up.
+    pub failing: bool,
+    /// The startup script is the watchdog's supervisor.
+    pub supervised: bool,
+    /// The order that the supervisor follows.
+    pub order: RunOrder,
+    /// Boots so far.
+    pub boots: u32,
+    /// Heartbeats so far.
+    pub beats: u64,
+    /// Whole steps done.
+    pub step: u64,
+    /// Part of the next step.
+    pub part: Duration,
+}
+
+/// The hosts of a node come up: the supervisor sends its boot beacon and starts the job from the order's checkpoint.
+pub fn boot(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
+    let workload = cloud.workloads.get(name).cloned();
+    let Some(node) = cloud.same(zone, name, uid) else { return };
+    if node.state != "READY" {
+        return;
+    }
+    let metadata = |key: &str| node.body.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str).unwrap_or_default();
+    let supervised = metadata("startup-script").contains(SUPERVISOR_MARK);
+    let order: RunOrder = serde_json::from_str(metadata(RUN_KEY)).unwrap_or_default();
+    let first = node.run.boots == 0;
+    node.run.boots += 1;
+    node.run.stopped = false;
+    node.run.supervised = supervised;
+    if first {
+        let adopted = workload.as_ref().map_or(0, |w| w.at_step);
+        node.run.step = if supervised { order.step.unwrap_or(0) } else { adopted };
+        node.run.order = order;
+    } else if let Some(saved) = workload.map(|w| node.run.step / w.every.max(1) * w.every.max(1)) {
+        // A reboot loses what was not saved.
+        node.run.step = saved;
+    }
+    report(cloud, zone, name, uid, "boot", 1, "");
+}
+
+/// One heartbeat interval passes. Returns whether there will be another one.
+pub fn beat(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) -> bool {
+    let workload = cloud.workloads.get(name).cloned();
+    let interval = cloud.timing.beat;
+    let Some(node) = cloud.same(zone, name, uid) else { return false };
+    if node.state != "READY" || node.run.stopped {
+        // A later boot starts the beat anew.
+        return false;
+    }
+    node.run.beats += 1;
+    let beats = i64::try_from(node.run.beats).unwrap_or(i64::MAX);
+    if node.run.failing {
+        report(cloud, zone, name, uid, "exit", 1, "final after 5 restarts");
+        return true;
+    }
+    let before = node.run.step;
+    if let Some(workload) = &workload {
+        let total = node.run.part + interval;
+        let steps = total.as_nanos() / workload.step.as_nanos().max(1);
+        node.run.step += u64::try_from(steps).unwrap_or(0);
+        node.run.part = total - workload.step * u32::try_from(steps).unwrap_or(0);
+    }
+    let step = node.run.step;
+    report(cloud, zone, name, uid, "heartbeat", beats, "running");
+    if let Some(workload) = workload {
+        if step > before {
+            report(cloud, zone, name, uid, "step", i64::try_from(step).unwrap_or(i64::MAX), "");
+        }
+        let every = workload.every.max(1);
+        if step / every > before / every {
+            save(cloud, &workload.checkpoint, step / every * every);
+        }
+    }
+    true
+}
+
+fn report(cloud: &mut Cloud, zone: &str, name: &str, uid: u64, key: &str, value: i64, text: &str) {
+    let Some(node) = cloud.same(zone, name, uid).filter(|n| n.run.supervised) else { return };
+    let (boots, generation) = (node.run.boots, node.run.order.generation);
+    for (index, attributes) in node.attributes.iter_mut().enumerate() {
+        let value = format!("boot-{uid}-{index}-{boots} {generation} {value} {text}");
+        attributes.insert(format!("tpu-watchdog/{key}"), value.trim_end().to_owned());
+    }
+}
+
+/// An Orbax checkpoint, whole: data first, the commit file last.
+pub fn save(cloud: &mut Cloud, uri: &str, step: u64) {
+    let base = uri.strip_prefix("gs://").unwrap_or(uri).trim_end_matches('/').to_owned();
+    let updated = cloud.now();
+    for file in ["default/d/0", "_CHECKPOINT_METADATA", "commit_success.txt"] {
+        cloud.objects.insert(format!("{base}/{step}/{file}"), Object { size: 64, updated });
+    }
+}
