@@ -1,11 +1,21 @@
-//! Keeps Cloud TPU training alive.
-pub mod checkpoint;
+//! Keeps Cloud TPU training alive: recreates a TPU that did not come back and restarts its job from the newest complete
+//! checkpoint.
+//!
+//! A pure core decides, a thin shell acts, a journal remembers, a simulator proves. Modules in reading order below; the
+//! map with its rules is ARCHITECTURE.md.
+
+pub mod cli;
 pub mod config;
+pub mod model;
+
 pub mod decide;
+
+pub mod watchdog;
+
+pub mod checkpoint;
 pub mod google;
 pub mod launch;
-pub mod model;
 pub mod report;
-pub mod simulator;
 pub mod store;
-pub mod watchdog;
+
+pub mod simulator;

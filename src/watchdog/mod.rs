@@ -17,6 +17,7 @@ use crate::decide::{next_wake, step, view};
 use crate::google::http::Observer;
 use crate::google::tpu::TpuClient;
 use crate::model::action::{Effect, Input};
+use crate::model::event::Event;
 use crate::model::failure::Failure;
 use crate::model::fleet::{Fleet, Pending, after, elapsed};
 use crate::model::recovery::Call;
@@ -71,7 +72,11 @@ pub struct Watchdog {
     permits: Arc<tokio::sync::Semaphore>,
     store_failing: bool,
     under_way: usize,
+    listener: Option<EventListener>,
 }
+
+/// Told about each event after its commit.
+pub type EventListener = Box<dyn Fn(&Event)>;
 
 impl Watchdog {
     /// Folds the journal into a fleet.
@@ -84,10 +89,15 @@ impl Watchdog {
         let fleet = Fleet::new(settings, stored.slots, stored.ledger);
         let permits = Arc::new(tokio::sync::Semaphore::new(CONCURRENCY));
         let mut watchdog =
-            Watchdog { fleet, store, world, metrics, published, inputs, sender, permits, store_failing: false, under_way: 0 };
+            Watchdog { fleet, store, world, metrics, published, inputs, sender, permits, store_failing: false, under_way: 0, listener: None };
         let settings = watchdog.fleet.settings.clone();
         watchdog.turn(Input::Configured(Box::new(settings)));
         Ok(watchdog)
+    }
+
+    /// Tells `listener` about each event from now on.
+    pub fn listen(&mut self, listener: EventListener) {
+        self.listener = Some(listener);
     }
 
     /// The status as of the last turn.
@@ -231,6 +241,9 @@ impl Watchdog {
                         for event in &events {
                             report::log::event(event);
                             self.metrics.event(event);
+                            if let Some(listener) = &self.listener {
+                                listener(event);
+                            }
                         }
                         for action in then {
                             self.under_way += 1;

@@ -1,0 +1,233 @@
+//! `demo`: the simulator, a fleet, faults and the watchdog in one process, talking HTTP as in production.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use jiff::Timestamp;
+
+use super::{Failed, Outcome, print, table, wire};
+use crate::config;
+use crate::model::condition::Condition;
+use crate::model::event::{Event, What};
+use crate::model::fleet::elapsed;
+use crate::model::view::{ActionName, StatusDocument, span};
+use crate::simulator::http::Simulator;
+use crate::simulator::scenario::Scenario;
+
+const SCENARIO: &str = include_str!("../../config/scenarios/demo.toml");
+/// The demo gives up when its fleet has not settled by then (simulated time).
+const LONGEST: Duration = Duration::from_secs(3 * 3600);
+/// Lines of the event log below the live table.
+const RECENT: usize = 10;
+
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// How many times faster than life everything goes.
+    #[arg(long, default_value_t = 60.0, value_parser = speed)]
+    speed: f64,
+    /// Keeps serving the page and metrics after the end, until Ctrl-C.
+    #[arg(long)]
+    serve: bool,
+    /// Where the page and metrics are served; port 0 takes a free one, "off" none.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    listen: String,
+}
+
+pub fn speed(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|s| (1.0..=200.0).contains(s)).ok_or_else(|| format!("{text:?} is not a speed; write a number from 1 to 200"))
+}
+
+/// What the events so far add up to.
+#[derive(Default)]
+struct Story {
+    lines: Vec<String>,
+    recovered: Vec<(String, Condition, Duration, Option<u64>)>,
+    refusals: BTreeMap<String, u32>,
+    healed: Vec<String>,
+}
+
+pub async fn demo(args: &DemoArgs) -> Outcome {
+    let failed = |error: &dyn std::fmt::Display| Failed::Failed(error.to_string());
+    let scenario = Scenario::parse(SCENARIO).map_err(|e| failed(&e))?;
+    let last_event = scenario.event.iter().map(|e| e.at).max().unwrap_or_default();
+    let any_port = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener = Simulator::bind(any_port).await.map_err(|e| failed(&e))?;
+    let base = format!("http://{}", listener.local_addr().map_err(|e| failed(&e))?);
+    let simulator = Simulator::new(scenario.build(Timestamp::now(), args.speed));
+    tokio::spawn(simulator.clone().serve(listener));
+
+    let text = config_text(&scenario, &base, &args.listen, args.speed);
+    let config = config::parse(Path::new("demo.toml"), &text, &|_| None).map_err(|e| Failed::Config(e.to_string()))?;
+    let store = wire::open_store(&config)?;
+    let owner = store.owner().to_owned();
+    let mut wired = wire::wire(&config, wire::settings(&config, &owner), store)?;
+    let published = wired.endpoints.published.clone();
+    let mut page = String::new();
+    if let Some(address) = config.listen {
+        let listener = crate::report::server::bind(address).await.map_err(Failed::Config)?;
+        page = listener.local_addr().map(|a| format!("http://{a}/")).unwrap_or_default();
+        tokio::spawn(crate::report::server::serve(listener, wired.endpoints.clone()));
+    }
+    let began = Timestamp::now();
+    let live = std::io::stdout().is_terminal();
+    print(&format!(
+        "A simulated zone with {} TPUs and their jobs; one second here is {:.0} there.\n{}{}\n",
+        config.settings.slots.len(),
+        args.speed,
+        if page.is_empty() { String::new() } else { format!("Page {page}  metrics {page}metrics\n") },
+        if live { "" } else { "Times are those of the simulated zone.\n" },
+    ));
+    let story = Rc::new(RefCell::new(Story::default()));
+    let (teller, factor) = (Rc::clone(&story), args.speed);
+    wired.watchdog.listen(Box::new(move |event| {
+        let mut story = teller.borrow_mut();
+        if let Some(line) = tell(&mut story, event, began, factor) {
+            if !live {
+                print(&format!("{line}\n"));
+            }
+            story.lines.push(line);
+        }
+    }));
+
+    let mut signals = wire::signals(None, owner)?;
+    let end = Instant::now() + LONGEST.div_f64(args.speed);
+    let settle_after = Instant::now() + last_event.div_f64(args.speed) + Duration::from_secs(120).div_f64(args.speed);
+    let mut drawn = 0;
+    let outcome = {
+        let mut running = std::pin::pin!(wired.watchdog.run(&mut signals));
+        loop {
+            tokio::select! {
+                () = &mut running => return Ok(()),
+                () = tokio::time::sleep(Duration::from_millis(250)) => {}
+            }
+            let snapshot = published.get();
+            if live {
+                drawn = draw(&snapshot.status, &story.borrow(), drawn, elapsed(began, Timestamp::now()).mul_f64(args.speed));
+            }
+            let done = Instant::now() >= settle_after && settled(&snapshot.status);
+            if done || Instant::now() >= end {
+                print(&summary(&story.borrow(), &snapshot.status, elapsed(began, Timestamp::now()).mul_f64(args.speed)));
+                if args.serve {
+                    print(&format!("Still serving {page}; Ctrl-C ends it.\n"));
+                    running.await;
+                    return Ok(());
+                }
+                break done;
+            }
+        }
+    };
+    if outcome { Ok(()) } else { Err(Failed::Failed("the fleet did not settle in time".into())) }
+}
+
+/// Every duration of the product's defaults, divided by the speed; nothing else differs from production.
+fn config_text(scenario: &Scenario, base: &str, listen: &str, speed: f64) -> String {
+    let scaled = |seconds: f64| format!("{}ms", (seconds / speed * 1000.0).round().max(100.0));
+    let minutes = |m: f64| scaled(m * 60.0);
+    let mut text = format!(
+        "project = \"demo\"\nstate = \"memory:\"\nowner = \"demo\"\nlisten = \"{listen}\"\n\
+         [poll]\nevery = \"{}\"\noperations = \"{}\"\n[api]\ntpu = \"{base}\"\nstorage = \"{base}\"\ncredentials = \"anonymous\"\n\
+         [policy]\nheal = \"{}\"\nmax_age = \"{}\"\nbackoff = {{ first = \"{}\", max = \"{}\" }}\n\
+         attempts = {{ settled = \"{}\" }}\n\
+         grace = {{ startup = \"{}\", maintenance = \"{}\", failed_repair = \"{}\", unresponsive = \"{}\", runtime_unhealthy = \"{}\", \
+         boot = \"{}\", silent = \"{}\", missing = \"{}\", deleting = \"{}\" }}\n",
+        scaled(30.0),
+        scaled(5.0),
+        minutes(10.0),
+        scaled(120.0_f64.max(speed * 2.0)),
+        scaled(30.0),
+        minutes(30.0),
+        scaled(3600.0_f64.max(speed)),
+        minutes(45.0),
+        minutes(60.0),
+        minutes(2.0),
+        minutes(10.0),
+        minutes(15.0),
+        minutes(10.0),
+        minutes(15.0),
+        minutes(2.0),
+        minutes(30.0),
+    );
+    for set in &scenario.nodes {
+        for name in set.all_names() {
+            text.push_str(&format!(
+                "[[tpu]]\nname = \"{name}\"\nzone = \"{}\"\n[tpu.job]\ncommand = 'python3 train.py'\ncheckpoint = \"gs://demo/{name}\"\n",
+                set.zone
+            ));
+        }
+    }
+    text
+}
+
+fn settled(status: &StatusDocument) -> bool {
+    status.tpus.iter().all(|s| s.phase.is_none() && matches!(s.condition, Condition::Healthy | Condition::Stopped))
+}
+
+/// The line of an event, with simulated times; none for what would only be noise here.
+fn tell(story: &mut Story, event: &Event, began: Timestamp, speed: f64) -> Option<String> {
+    let slot = event.slot.clone().unwrap_or_default();
+    let simulated = |seconds: f64| Duration::from_secs_f64(seconds.max(0.0) * speed);
+    let message = match &event.what {
+        What::Condition { from: Condition::Unclear, to: Condition::Healthy } => return None,
+        What::Condition { from: Condition::Maintenance, to: Condition::Healthy } => {
+            story.healed.push(slot.clone());
+            "healthy again by itself, within its grace: left alone".to_owned()
+        }
+        What::Condition { from, to } => format!("{} -> {}", from.name(), to.name()),
+        What::Condemned { cause, detection_seconds, .. } => {
+            format!("condemned as {}, {} after the first symptom", cause.name(), span(simulated(*detection_seconds)))
+        }
+        What::Intent { call, .. } => format!("{call} is sent"),
+        What::Phase { from, seconds, to } => format!("{from} -> {to} after {}", span(simulated(*seconds))),
+        What::RecoveryFailure { reason, .. } => {
+            *story.refusals.entry(slot.clone()).or_default() += 1;
+            format!("create refused ({reason}): the specification is kept, it is tried again")
+        }
+        What::Launch { generation, step } => {
+            format!("generation {generation} starts from {}", step.map_or("the beginning".to_owned(), |s| format!("step {s}")))
+        }
+        What::Recovered { cause, down_seconds, steps_lost, .. } => {
+            let down = simulated(*down_seconds);
+            story.recovered.push((slot.clone(), *cause, down, *steps_lost));
+            format!("RECOVERED from {} in {}, {} steps repeated", cause.name(), span(down), steps_lost.map_or("?".into(), |s| s.to_string()))
+        }
+        What::Withdrawn { .. } | What::InvariantViolation { .. } | What::JobFailed { .. } => event.message.clone(),
+        What::Decision { action, .. } if action == "hold" || action == "escalate" => event.message.clone(),
+        _ => return None,
+    };
+    let at = elapsed(began, event.at).mul_f64(speed).as_secs();
+    Some(format!("+{:02}:{:02}:{:02}  {slot:<8}  {message}", at / 3600, at / 60 % 60, at % 60))
+}
+
+fn draw(status: &StatusDocument, story: &Story, drawn: usize, at: Duration) -> usize {
+    let now = Timestamp::now();
+    let table = table::slots(status, now);
+    let recent = &story.lines[story.lines.len().saturating_sub(RECENT)..];
+    let mut text = if drawn > 0 { format!("\x1b[{drawn}A\x1b[J") } else { String::new() };
+    let frame = format!("{table}\n\nsimulated time {}\n{}\n", span(at), recent.join("\n"));
+    text.push_str(&frame);
+    print(&text);
+    frame.lines().count()
+}
+
+fn summary(story: &Story, status: &StatusDocument, at: Duration) -> String {
+    let mut text = format!("\nAfter {} of simulated time:\n", span(at));
+    for (slot, cause, down, lost) in &story.recovered {
+        let lost = lost.map_or("work lost unknown".to_owned(), |s| format!("{s} steps repeated"));
+        let waited = story.refusals.get(slot).map_or(String::new(), |n| format!(", {n} refused creates waited out"));
+        text.push_str(&format!("  {slot:<8}  recovered   {:<12} down {}, {lost}{waited}\n", cause.name(), span(*down)));
+    }
+    for slot in &story.healed {
+        text.push_str(&format!("  {slot:<8}  left alone  maintenance  healed by itself within its grace\n"));
+    }
+    for slot in status.tpus.iter().filter(|s| s.action == ActionName::Hold || s.action == ActionName::Escalate) {
+        text.push_str(&format!("  {:<8}  held        {:<12} {}\n", slot.name, slot.condition.name(), slot.reason));
+    }
+    let healthy = status.tpus.iter().filter(|s| s.condition == Condition::Healthy).count();
+    text.push_str(&format!("{healthy} of {} TPUs are healthy; no healthy one was touched.\n", status.tpus.len()));
+    text
+}

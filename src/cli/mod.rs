@@ -1,0 +1,144 @@
+//! One file per command; prints, never decides. Exit codes: 0 done, 1 failed, 2 wrong use or config, 3 a person is needed.
+
+mod check;
+mod demo;
+mod once;
+mod plan;
+mod run;
+mod simulator;
+mod status;
+mod table;
+mod wire;
+
+use std::fmt;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::{self, Config};
+use crate::report::log::{self, LogFormat};
+
+/// Keeps Cloud TPU training alive: recreates a TPU that did not come back and restarts its job from the newest complete
+/// checkpoint.
+#[derive(Debug, Parser)]
+#[command(name = "tpu-watchdog", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// How logs look on standard error.
+    #[arg(long, global = true, value_enum, default_value = "text")]
+    log: LogFormat,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The service: polls, recovers, serves metrics. SIGTERM finishes the current commit and leaves; SIGHUP reloads the config.
+    Run(ConfigArgs),
+    /// One cycle, for a schedule: keeps polling while a recovery is in flight, and ends before the deadline.
+    Once(once::OnceArgs),
+    /// Looks, and shows what would be done now and what would not, and why. Changes nothing.
+    Plan(ReadArgs),
+    /// Shows each slot from the journal, beside a running service or without one.
+    Status(status::StatusArgs),
+    /// Checks the config alone, offline.
+    Check(ConfigArgs),
+    /// A simulated zone with a dozen TPUs, faults and the watchdog over it, time sped up. Needs nothing.
+    Demo(demo::DemoArgs),
+    /// The simulated APIs alone, for other programs' tests.
+    Simulator(simulator::SimulatorArgs),
+}
+
+#[derive(Debug, Args)]
+struct ConfigArgs {
+    /// The config file.
+    #[arg(long, value_name = "FILE", default_value = "/etc/tpu-watchdog/watchdog.toml")]
+    config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct ReadArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Text for people, or one JSON document.
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+/// Why a command did not succeed.
+#[derive(Debug)]
+enum Failed {
+    /// Exit code 1.
+    Failed(String),
+    /// Exit code 2.
+    Config(String),
+    /// Exit code 3: everything was done, but a person has to look.
+    NeedsAPerson,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failed::Failed(message) | Failed::Config(message) => f.write_str(message),
+            Failed::NeedsAPerson => f.write_str("something waits for a person"),
+        }
+    }
+}
+
+type Outcome = Result<(), Failed>;
+
+/// Runs the command line and gives the exit code.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let quiet = matches!(cli.command, Command::Demo(_));
+    let filter = config::log_filter().or_else(|| quiet.then(|| "error".to_owned()));
+    log::init(cli.log, filter.as_deref());
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return exit(Err(Failed::Failed(format!("the async runtime can't be made: {error}")))),
+    };
+    let outcome = runtime.block_on(async {
+        match cli.command {
+            Command::Run(args) => run::run(&args).await,
+            Command::Once(args) => once::once(&args).await,
+            Command::Plan(args) => plan::plan(&args).await,
+            Command::Status(args) => status::status(&args).await,
+            Command::Check(args) => check::check(&args),
+            Command::Demo(args) => demo::demo(&args).await,
+            Command::Simulator(args) => simulator::simulator(&args).await,
+        }
+    });
+    // Calls still under way are not waited for: their intents are in the journal.
+    runtime.shutdown_background();
+    exit(outcome)
+}
+
+fn exit(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed::NeedsAPerson) => ExitCode::from(3),
+        Err(failed) => {
+            // When standard error is gone there is nobody to tell.
+            let _ = writeln!(std::io::stderr(), "tpu-watchdog: {failed}");
+            ExitCode::from(if matches!(failed, Failed::Config(_)) { 2 } else { 1 })
+        }
+    }
+}
+
+fn load(args: &ConfigArgs) -> Result<Config, Failed> {
+    config::load(&args.config).map_err(|error| Failed::Config(format!("the config is not usable, nothing was done:\n{error}")))
+}
+
+/// Prints on standard output; a closed pipe is not an error.
+fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}

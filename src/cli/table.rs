@@ -1,0 +1,114 @@
+//! What `status` and `plan` print.
+
+use std::fmt::Write as _;
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{ContentArrangement, Table};
+use jiff::Timestamp;
+
+use crate::model::condition::Condition;
+use crate::model::fleet::elapsed;
+use crate::model::view::{ActionName, SlotView, StatusDocument, span};
+
+/// A table of all slots.
+pub fn status(document: &StatusDocument, now: Timestamp) -> String {
+    let observed = document.observed_at.map_or("not read yet".to_owned(), |at| format!("read {} ago", span(elapsed(at, now))));
+    format!("{}, breaker {}\n\n{}\n", observed, document.breaker, slots(document, now))
+}
+
+/// The rows alone.
+pub fn slots(document: &StatusDocument, now: Timestamp) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(["SLOT", "ZONE", "STATE", "HEALTH", "CONDITION", "SINCE", "PHASE", "ACTION", "TRIES", "STEP", "CHECKPOINT"]);
+    for slot in &document.tpus {
+        let job = slot.job.as_ref();
+        let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
+        let action = slot.hold.as_ref().map_or(slot.action.name().to_owned(), |hold| format!("{} ({hold})", slot.action.name()));
+        table.add_row([
+            slot.name.clone(),
+            slot.zone.clone(),
+            slot.state.clone().unwrap_or_else(|| "-".into()),
+            slot.health.clone().unwrap_or_else(|| "-".into()),
+            slot.condition.name().to_owned(),
+            span(elapsed(slot.since, now)),
+            slot.phase.clone().unwrap_or_else(|| "-".into()),
+            action,
+            format!("{}/{}", slot.attempts.used, slot.attempts.max),
+            number(job.and_then(|j| j.step)),
+            number(job.and_then(|j| j.checkpoint_step)),
+        ]);
+    }
+    table
+}
+
+/// What would be done, in the manner of a plan that is read before it is agreed to.
+pub fn plan(project: &str, document: &StatusDocument, now: Timestamp) -> String {
+    let mut text = format!("Plan for {} TPUs of {project}. Nothing is changed by this command.\n", document.tpus.len());
+    let (mut recreate, mut create, mut held, mut waiting, mut quiet) = (0, 0, 0, 0, Vec::new());
+    for slot in &document.tpus {
+        let (mark, verb) = match slot.action {
+            ActionName::Recreate => ("-/+", "would be recreated"),
+            ActionName::Create => ("+", "would be created"),
+            ActionName::Relaunch => ("~", "would be relaunched"),
+            ActionName::Hold => ("!", "is held"),
+            ActionName::Escalate => ("!", "is held and waits for a person"),
+            ActionName::Wait => ("?", "is waited for"),
+            ActionName::None if slot.drift.is_empty() => {
+                quiet.push(slot);
+                continue;
+            }
+            ActionName::None => ("=", "is left alone"),
+        };
+        match slot.action {
+            ActionName::Recreate => recreate += 1,
+            ActionName::Create => create += 1,
+            ActionName::Hold | ActionName::Escalate => held += 1,
+            ActionName::Wait => waiting += 1,
+            _ => {}
+        }
+        entry(&mut text, mark, verb, slot, now);
+    }
+    if !quiet.is_empty() {
+        let names: Vec<&str> = quiet.iter().map(|s| s.name.as_str()).collect();
+        // Writing to a String never fails.
+        let _ = write!(text, "\n  =   {} left alone: {}\n", names.len(), names.join(", "));
+    }
+    let unchanged = document.tpus.len() - recreate - create - held - waiting;
+    let _ = write!(text, "\nPlan: {recreate} to recreate, {create} to create, {held} held, {waiting} waited for, {unchanged} left alone.\n");
+    text
+}
+
+fn entry(text: &mut String, mark: &str, verb: &str, slot: &SlotView, now: Timestamp) {
+    let place = slot.accelerator.as_ref().map_or(slot.zone.clone(), |a| format!("{a} in {}", slot.zone));
+    let _ = write!(text, "\n  {mark:<3} {} ({place}) {verb}\n", slot.name);
+    let mut line = |label: &str, value: &str| {
+        let _ = writeln!(text, "        {label:<11}{value}");
+    };
+    line("why", &slot.reason);
+    if let Some(hold) = &slot.hold {
+        line("held by", hold);
+    }
+    if let Some(at) = slot.until.filter(|at| *at > now) {
+        line("until", &format!("{at:.0} (in {})", span(elapsed(now, at))));
+    }
+    if let (ActionName::Recreate, Some(incarnation)) = (slot.action, &slot.incarnation) {
+        line("delete", &format!("exactly id {}, created {:.0}", incarnation.id, incarnation.created));
+    }
+    if let Some(job) = slot.job.as_ref().filter(|_| matches!(slot.action, ActionName::Recreate | ActionName::Create)) {
+        let from = match (&job.checkpoint, job.checkpoint_step) {
+            (Some(uri), Some(step)) => format!("from step {step}, {uri}"),
+            _ => "from the newest complete checkpoint; none is known yet".to_owned(),
+        };
+        line("job", &from);
+    }
+    if !slot.drift.is_empty() {
+        line("config", &format!("the next recreate changes {}", slot.drift.join(", ")));
+    }
+    if let Some(phase) = &slot.phase {
+        line("recovery", &format!("under way: {phase}"));
+    }
+    if slot.condition != Condition::Healthy && !slot.reason.contains(&slot.evidence) {
+        line("evidence", &slot.evidence);
+    }
+}
