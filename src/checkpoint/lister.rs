@@ -3,9 +3,12 @@
 //! One delimiter listing of the location, then one of each candidate from the highest down to the first complete one:
 //! the work does not grow with the number of old checkpoints' files.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::TryStreamExt;
+use object_store::aws::AmazonS3Builder;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::path::Path;
 use object_store::{ClientOptions, CredentialProvider, ObjectStore};
@@ -22,11 +25,48 @@ const CANDIDATES_MAX: usize = 50;
 #[derive(Clone)]
 pub struct StorageAccess {
     /// `api.storage`, when it is not Google's own address.
-    pub endpoint: Option<String>,
+    endpoint: Option<String>,
     /// None reads anonymously.
-    pub credentials: Option<Arc<dyn CredentialProvider<Credential = GcpCredential>>>,
+    credentials: Option<Arc<dyn CredentialProvider<Credential = GcpCredential>>>,
     /// One request.
-    pub timeout: std::time::Duration,
+    timeout: Duration,
+    /// A client a bucket: making one loads the machine's certificates.
+    clients: Arc<Mutex<BTreeMap<String, Arc<dyn ObjectStore>>>>,
+}
+
+impl StorageAccess {
+    /// Access with `timeout` for one request; without credentials it reads anonymously.
+    pub fn new(
+        endpoint: Option<String>,
+        credentials: Option<Arc<dyn CredentialProvider<Credential = GcpCredential>>>,
+        timeout: Duration,
+    ) -> Self {
+        StorageAccess { endpoint, credentials, timeout, clients: Arc::default() }
+    }
+
+    fn client(&self, scheme: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>, object_store::Error> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = format!("{scheme}://{bucket}");
+        if let Some(client) = clients.get(&key) {
+            return Ok(Arc::clone(client));
+        }
+        let options = ClientOptions::new().with_timeout(self.timeout).with_allow_http(true);
+        let client: Arc<dyn ObjectStore> = if scheme == "gs" {
+            let mut builder = GoogleCloudStorageBuilder::new().with_bucket_name(bucket).with_client_options(options);
+            if let Some(endpoint) = &self.endpoint {
+                builder = builder.with_base_url(endpoint);
+            }
+            builder = match &self.credentials {
+                Some(credentials) => builder.with_credentials(Arc::clone(credentials)),
+                None => builder.with_skip_signature(true),
+            };
+            Arc::new(builder.build()?)
+        } else {
+            Arc::new(AmazonS3Builder::from_env().with_bucket_name(bucket).with_client_options(options).build()?)
+        };
+        clients.insert(key, Arc::clone(&client));
+        Ok(client)
+    }
 }
 
 /// Lists one location.
@@ -84,23 +124,10 @@ fn open(uri: &str, access: &StorageAccess) -> Result<(Arc<dyn ObjectStore>, Path
     let bad = |text: String| Failure::new(FailureClass::BadRequest, format!("checkpoint location {uri}: {text}"));
     let (scheme, rest) = uri.split_once("://").ok_or_else(|| bad("it has no scheme".into()))?;
     let (bucket, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let options = || ClientOptions::new().with_timeout(access.timeout).with_allow_http(true);
     match scheme {
-        "gs" => {
-            let mut builder = GoogleCloudStorageBuilder::new().with_bucket_name(bucket).with_client_options(options());
-            if let Some(endpoint) = &access.endpoint {
-                builder = builder.with_base_url(endpoint);
-            }
-            builder = match &access.credentials {
-                Some(credentials) => builder.with_credentials(Arc::clone(credentials)),
-                None => builder.with_skip_signature(true),
-            };
+        "gs" | "s3" => {
             let path = Path::parse(path).map_err(|e| bad(e.to_string()))?;
-            Ok((Arc::new(builder.build().map_err(|e| bad(e.to_string()))?), path))
-        }
-        "s3" => {
-            let store = object_store::aws::AmazonS3Builder::from_env().with_bucket_name(bucket).with_client_options(options()).build();
-            Ok((Arc::new(store.map_err(|e| bad(e.to_string()))?), Path::parse(path).map_err(|e| bad(e.to_string()))?))
+            Ok((access.client(scheme, bucket).map_err(|e| bad(e.to_string()))?, path))
         }
         "file" => {
             let path = Path::from_filesystem_path(format!("/{}", rest.trim_start_matches('/')));
@@ -126,7 +153,7 @@ mod tests {
             std::fs::write(path, "x").unwrap();
         }
         let uri = format!("file://{}", folder.path().display());
-        let access = StorageAccess { endpoint: None, credentials: None, timeout: std::time::Duration::from_secs(5) };
+        let access = StorageAccess::new(None, None, Duration::from_secs(5));
         let mut survey = survey(&CheckpointSettings { uri: uri.clone(), format }, &access).await.unwrap();
         if let Some(newest) = &mut survey.newest {
             newest.uri = newest.uri.replace(&uri, "base");
@@ -160,7 +187,7 @@ mod tests {
     #[tokio::test]
     async fn an_empty_and_an_absent_location_hold_no_checkpoint() {
         assert_eq!(survey_of(&[], None).await, CheckpointSurvey::default());
-        let access = StorageAccess { endpoint: None, credentials: None, timeout: std::time::Duration::from_secs(5) };
+        let access = StorageAccess::new(None, None, Duration::from_secs(5));
         let absent = CheckpointSettings { uri: "file:///nonexistent/for/sure".into(), format: Some(CheckpointFormat::Orbax) };
         assert_eq!(survey(&absent, &access).await, Ok(CheckpointSurvey::default()));
     }

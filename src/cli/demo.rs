@@ -15,6 +15,7 @@ use crate::config;
 use crate::model::condition::Condition;
 use crate::model::event::{Event, What};
 use crate::model::fleet::elapsed;
+use crate::model::recovery::Phase;
 use crate::model::view::{ActionName, StatusDocument, span};
 use crate::simulator::http::Simulator;
 use crate::simulator::scenario::Scenario;
@@ -46,7 +47,7 @@ pub fn speed(text: &str) -> Result<f64, String> {
 #[derive(Default)]
 struct Story {
     lines: Vec<String>,
-    recovered: Vec<(String, Condition, Duration, Option<u64>)>,
+    recovered: Vec<(String, Condition, Duration, String)>,
     refusals: BTreeMap<String, u32>,
     healed: Vec<String>,
 }
@@ -172,7 +173,7 @@ fn tell(story: &mut Story, event: &Event, began: Timestamp, speed: f64) -> Optio
     let slot = event.slot.clone().unwrap_or_default();
     let simulated = |seconds: f64| Duration::from_secs_f64(seconds.max(0.0) * speed);
     let message = match &event.what {
-        What::Condition { from: Condition::Unclear, to: Condition::Healthy } => return None,
+        What::Condition { from: Condition::Unclear, to: Condition::Healthy } | What::Condition { to: Condition::Unclear, .. } => return None,
         What::Condition { from: Condition::Maintenance, to: Condition::Healthy } => {
             story.healed.push(slot.clone());
             "healthy again by itself, within its grace: left alone".to_owned()
@@ -181,7 +182,7 @@ fn tell(story: &mut Story, event: &Event, began: Timestamp, speed: f64) -> Optio
         What::Condemned { cause, detection_seconds, .. } => {
             format!("condemned as {}, {} after the first symptom", cause.name(), span(simulated(*detection_seconds)))
         }
-        What::Intent { call, .. } => format!("{call} is sent"),
+        What::Phase { from: Phase::Condemned, .. } => return None,
         What::Phase { from, seconds, to } => format!("{from} -> {to} after {}", span(simulated(*seconds))),
         What::RecoveryFailure { reason, .. } => {
             *story.refusals.entry(slot.clone()).or_default() += 1;
@@ -190,12 +191,19 @@ fn tell(story: &mut Story, event: &Event, began: Timestamp, speed: f64) -> Optio
         What::Launch { generation, step } => {
             format!("generation {generation} starts from {}", step.map_or("the beginning".to_owned(), |s| format!("step {s}")))
         }
-        What::Recovered { cause, down_seconds, steps_lost, .. } => {
+        What::Recovered { cause, down_seconds, steps_lost, repeated_seconds, .. } => {
             let down = simulated(*down_seconds);
-            story.recovered.push((slot.clone(), *cause, down, *steps_lost));
-            format!("RECOVERED from {} in {}, {} steps repeated", cause.name(), span(down), steps_lost.map_or("?".into(), |s| s.to_string()))
+            let lost = match (steps_lost, repeated_seconds) {
+                (Some(steps), _) => format!("{steps} steps repeated"),
+                (None, Some(seconds)) => format!("about {} of work repeated", span(simulated(*seconds))),
+                (None, None) => "work lost unknown".to_owned(),
+            };
+            story.recovered.push((slot.clone(), *cause, down, lost.clone()));
+            format!("RECOVERED from {} in {}, {lost}", cause.name(), span(down))
         }
         What::Withdrawn { .. } | What::InvariantViolation { .. } | What::JobFailed { .. } => event.message.clone(),
+        // A backoff was told with its refusal; an absence becomes "missing" as soon as a GET has confirmed it.
+        What::Decision { reason, .. } if reason == "backoff" || reason == "unclear" => return None,
         What::Decision { action, .. } if action == "hold" || action == "escalate" => event.message.clone(),
         _ => return None,
     };
@@ -217,7 +225,6 @@ fn draw(status: &StatusDocument, story: &Story, drawn: usize, at: Duration) -> u
 fn summary(story: &Story, status: &StatusDocument, at: Duration) -> String {
     let mut text = format!("\nAfter {} of simulated time:\n", span(at));
     for (slot, cause, down, lost) in &story.recovered {
-        let lost = lost.map_or("work lost unknown".to_owned(), |s| format!("{s} steps repeated"));
         let waited = story.refusals.get(slot).map_or(String::new(), |n| format!(", {n} refused creates waited out"));
         text.push_str(&format!("  {slot:<8}  recovered   {:<12} down {}, {lost}{waited}\n", cause.name(), span(*down)));
     }

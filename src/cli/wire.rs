@@ -67,11 +67,8 @@ pub fn wire(config: &Config, settings: Settings, store: Box<dyn Store>) -> Resul
     };
     let observer = Arc::new(ApiMetrics(Arc::clone(&metrics)));
     let http = Http::new(credentials.clone(), settings.poll.timeout, observer).map_err(|e| failed(&e))?;
-    let storage = StorageAccess {
-        endpoint: config.api.storage.clone(),
-        credentials: (!config.api.anonymous).then(|| Arc::new(StorageCredentials(credentials)) as _),
-        timeout: settings.poll.timeout,
-    };
+    let storage_credentials = (!config.api.anonymous).then(|| Arc::new(StorageCredentials(credentials)) as _);
+    let storage = StorageAccess::new(config.api.storage.clone(), storage_credentials, settings.poll.timeout);
     let world = World { tpu: TpuClient::new(http, &config.api.tpu, config.api.version, &settings.project), storage };
     let published = Published::default();
     let stuck_after = (settings.poll.every * 3).max(Duration::from_secs(180));

@@ -234,7 +234,9 @@ fn surveyed(fleet: &mut Fleet, slot: &str, location: &str, survey: CheckpointSur
     memory.surveyed_at = Some(now);
     memory.survey_failure = None;
     let job = &mut record.job;
-    if job.location != location {
+    // What the first look at a location finds was there before: it is no progress.
+    let first = job.location != location;
+    if first {
         // Another location is another history: steps of the old one mean nothing here.
         job.location = location.to_owned();
         job.checkpoint = None;
@@ -259,7 +261,9 @@ fn surveyed(fleet: &mut Fleet, slot: &str, location: &str, survey: CheckpointSur
     }
     if newer || grown {
         record.job.incomplete = survey.incomplete;
-        recover::progress(record, now);
+        if !first {
+            recover::progress(record, now);
+        }
         fleet.dirty.insert(slot.to_owned());
     }
     recover::settle(fleet, slot, turn);

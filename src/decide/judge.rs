@@ -277,7 +277,8 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
                 refusal: None::<(FailureClass, String)>,
                 order: None,
                 request_id: String::new(),
-                steps_before: (record.job.step, record.job.checkpoint.as_ref().map(|c| c.step)),
+                step_before: record.job.step,
+                saved_at: None,
             });
         }
         let who = incarnation.as_ref().map_or("nothing to delete".to_owned(), |i| format!("incarnation {i}"));

@@ -72,7 +72,7 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
         }
         // One line for each new decision, not for each poll that repeats it.
         let told = (decision.action.name(), decision.hold.map_or("", HoldReason::name));
-        if memory.told.replace(told) != Some(told) && decision.action != ActionName::None {
+        if fleet.polls > 0 && memory.told.replace(told) != Some(told) && decision.action != ActionName::None {
             let until = decision.until.map_or(String::new(), |at| format!(" (until {at:.0})"));
             let message = format!("{}: {}{until}", told.0, decision.reason);
             let reason = if told.1.is_empty() { record.verdict.condition.name() } else { told.1 };
@@ -266,6 +266,7 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
     }
     let request_id = bench.settings.alpha.then(|| request_id(record, "create", &bench.polls.to_string()));
     if let Some(recovery) = &mut record.recovery {
+        recovery.saved_at = record.job.checkpoint_at.filter(|_| order.step.is_some());
         recovery.order = Some(order);
         recovery.call = Some(Call::Intended);
         recovery.not_before = None;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::action::{CallOutcome, Reading};
-use crate::model::condition::Condition;
+use crate::model::condition::{Condition, Kind};
 use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Memory, Shortage, after, elapsed};
@@ -289,7 +289,10 @@ fn backoff(policy: &Policy, failures: u32) -> Duration {
 /// A mark of progress: while there is progress, bad health alone condemns nothing.
 pub fn progress(record: &mut SlotRecord, now: Timestamp) {
     record.job.progress_at = Some(now);
-    record.suspicion = None;
+    // What is lost is lost: a checkpoint that appears late does not bring the node back.
+    if record.verdict.condition.kind() != Some(Kind::Lost) {
+        record.suspicion = None;
+    }
     for worker in record.job.workers.values_mut() {
         worker.quiet_for = Duration::ZERO;
     }
@@ -355,10 +358,8 @@ fn over(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) {
     let seconds = elapsed(recovery.condemned_at, turn.now).as_secs_f64();
     let down = elapsed(recovery.symptom_at, turn.now);
     let resumed = recovery.order.as_ref().and_then(|o| o.step);
-    let steps_lost = match (recovery.steps_before.0.max(recovery.steps_before.1), resumed) {
-        (Some(before), Some(resumed)) => Some(before.saturating_sub(resumed)),
-        _ => None,
-    };
+    let steps_lost = recovery.step_before.map(|before| before.saturating_sub(resumed.unwrap_or(0)));
+    let repeated_seconds = recovery.saved_at.map(|at| elapsed(at, recovery.symptom_at).as_secs_f64());
     let from = resumed.map_or(String::new(), |step| format!(", resumed from step {step}"));
     let message = format!(
         "recovered from {} {} after the first symptom: {why}{from}",
@@ -367,7 +368,7 @@ fn over(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) {
     );
     record.suspicion = None;
     fleet.ledger.short.remove(&shortage_key(&record.zone, record.seen.as_ref().map_or("", |s| s.accelerator.as_str())));
-    let what = What::Recovered { cause: recovery.cause, seconds, down_seconds: down.as_secs_f64(), steps_lost };
+    let what = What::Recovered { cause: recovery.cause, seconds, down_seconds: down.as_secs_f64(), steps_lost, repeated_seconds };
     turn.tell(record, what, message);
     fleet.dirty.insert(name.to_owned());
     fleet.dirty_ledger = true;

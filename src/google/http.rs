@@ -22,6 +22,8 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 pub trait Observer: Send + Sync {
     /// One attempt is over.
     fn attempt(&self, method: &'static str, took: Duration, failure: Option<&Failure>);
+    /// An answer that came through as JSON turned out not to be the API's.
+    fn rejected(&self, method: &'static str, failure: &Failure);
 }
 
 /// Whether the server may have carried a failed request out.
@@ -99,6 +101,13 @@ impl Http {
             }
             tokio::time::sleep(wait).await;
         }
+    }
+
+    /// An answer that is JSON but not what the method returns.
+    pub fn reject(&self, name: &'static str, text: String) -> Failure {
+        let failure = Failure::new(FailureClass::Garbage, text);
+        self.observer.rejected(name, &failure);
+        failure
     }
 
     /// A mutation: one attempt, never repeated here.

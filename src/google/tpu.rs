@@ -46,7 +46,7 @@ impl TpuClient {
     /// # Errors
     /// When any page can't be read, or holds something that is not a node.
     pub async fn list_nodes(&self, zone: &str, deadline: Instant) -> Result<(Vec<NodeView>, Vec<String>), Failure> {
-        let garbage = |text: String| Failure::new(FailureClass::Garbage, text);
+        let garbage = |text: String| self.http.reject("nodes.list", text);
         let (mut nodes, mut unreachable) = (Vec::new(), Vec::new());
         let (mut token, mut tokens) = (String::new(), HashSet::new());
         for _ in 0..PAGES_MAX {
@@ -90,10 +90,10 @@ impl TpuClient {
     /// [`FailureClass::NotFound`] only on a 404 that is an API error.
     pub async fn get_node(&self, zone: &str, node: &str, deadline: Instant) -> Result<NodeView, Failure> {
         let raw = self.http.read("nodes.get", Method::GET, &self.node_url(zone, node), None, deadline).await?;
-        let view = NodeView::parse(raw).map_err(|text| Failure::new(FailureClass::Garbage, text))?;
+        let view = NodeView::parse(raw).map_err(|text| self.http.reject("nodes.get", text))?;
         if view.node != node || view.zone != zone {
             let text = format!("asked for {node} in {zone}, got {} in {}", view.node, view.zone);
-            return Err(Failure::new(FailureClass::Garbage, text));
+            return Err(self.http.reject("nodes.get", text));
         }
         Ok(view)
     }
@@ -138,7 +138,7 @@ impl TpuClient {
         let url = format!("{}:getGuestAttributes", self.node_url(zone, node));
         let body = serde_json::json!({"queryPath": format!("{}/", beacon::NAMESPACE)});
         let answer = self.http.read("nodes.getGuestAttributes", Method::POST, &url, Some(&body), deadline).await?;
-        beacon::parse_guest_attributes(&answer).map_err(|text| Failure::new(FailureClass::Garbage, text))
+        beacon::parse_guest_attributes(&answer).map_err(|text| self.http.reject("nodes.getGuestAttributes", text))
     }
 }
 

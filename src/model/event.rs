@@ -88,8 +88,10 @@ pub enum What {
         seconds: f64,
         /// From the first symptom to over.
         down_seconds: f64,
-        /// Steps between the last reported one and the checkpoint.
+        /// Steps between the last reported one and the checkpoint; none where the job reported none.
         steps_lost: Option<u64>,
+        /// From the checkpoint to the first symptom: the work that is repeated.
+        repeated_seconds: Option<f64>,
     },
     /// The recovery ended without our doing: it healed, or somebody replaced the node.
     Withdrawn {

@@ -135,8 +135,10 @@ pub struct Recovery {
     pub order: Option<RunOrder>,
     /// The request id of the call, for v2alpha1; kept over repeats of the same intent.
     pub request_id: String,
-    /// Job step and checkpoint step when the slot was condemned: the difference is the work lost.
-    pub steps_before: (Option<u64>, Option<u64>),
+    /// The step that the job had reported when the slot was condemned.
+    pub step_before: Option<u64>,
+    /// When the checkpoint of the run order was first seen.
+    pub saved_at: Option<Timestamp>,
 }
 
 impl Recovery {

@@ -13,7 +13,6 @@ use crate::model::condition::Condition;
 use crate::model::event::{Event, What};
 use crate::model::failure::Failure;
 use crate::model::hold::HoldReason;
-use crate::model::view::ActionName;
 
 /// Seconds: from one to four hours.
 const LONG_BUCKETS: [f64; 14] =
@@ -68,7 +67,7 @@ impl Metrics {
         let build = IntGaugeVec::new(Opts::new("build_info", "Version of this program; always 1."), &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         r.register(Box::new(build))?;
-        let metrics = Metrics {
+        Ok(Metrics {
             last_poll_success: add(r, Gauge::new("last_poll_success_timestamp_seconds", "When every zone was last read.")?)?,
             poll_duration: add(r, Histogram::with_opts(histogram("poll_duration_seconds", "Duration of a poll.", &CALL_BUCKETS))?)?,
             api_requests: add(r, counters("api_requests_total", "Attempts of API calls.", &["service", "method"])?)?,
@@ -131,9 +130,7 @@ impl Metrics {
                 CounterVec::new(Opts::new("lost_seconds_total", "Time from first symptom to recovery."), &["slot", "cause"])?,
             )?,
             registry,
-        };
-        metrics.store_failures.get();
-        Ok(metrics)
+        })
     }
 
     /// One attempt of an API call is over.
@@ -141,8 +138,13 @@ impl Metrics {
         self.api_requests.with_label_values(&[service, method]).inc();
         self.api_duration.with_label_values(&[service, method]).observe(took.as_secs_f64());
         if let Some(failure) = failure {
-            self.api_failures.with_label_values(&[service, method, failure.class.name()]).inc();
+            self.api_failed(service, method, failure);
         }
+    }
+
+    /// A call failed, or its answer was not the API's.
+    pub fn api_failed(&self, service: &str, method: &str, failure: &Failure) {
+        self.api_failures.with_label_values(&[service, method, failure.class.name()]).inc();
     }
 
     /// A poll is over.
@@ -228,11 +230,6 @@ impl Metrics {
         self.dry_run.set(i64::from(snapshot.dry_run));
         self.intents_pending.set(snapshot.intents_pending as i64);
     }
-}
-
-/// Whether a slot waits for a person.
-pub fn escalated(snapshot: &Snapshot) -> usize {
-    snapshot.status.tpus.iter().filter(|s| s.action == ActionName::Escalate).count()
 }
 
 fn add<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, metric: C) -> Result<C, prometheus::Error> {

@@ -88,7 +88,7 @@ pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
         ("GET", ["queuedResources"]) => queued::list(cloud, &place),
         ("POST", ["queuedResources"]) => queued::create(cloud, &place, request),
         ("GET", ["queuedResources", id]) => queued::get(cloud, &place, id),
-        ("DELETE", ["queuedResources", id]) => queued::delete(cloud, &place, id, request.parameter("force") == "true"),
+        ("DELETE", ["queuedResources", id]) => queued::delete(cloud, &place, id, request.parameter("force").eq_ignore_ascii_case("true")),
         ("GET", ["operations"]) => {
             let mine = cloud.operations.values().filter(|o| o.name.starts_with(&place.parent()));
             (200, json!({"operations": mine.map(|o| shape::operation(o, version)).collect::<Vec<_>>()}))

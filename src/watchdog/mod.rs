@@ -50,6 +50,10 @@ impl Observer for ApiMetrics {
             tracing::debug!(method, "attempt failed: {failure}");
         }
     }
+
+    fn rejected(&self, method: &'static str, failure: &Failure) {
+        self.0.api_failed("tpu", method, failure);
+    }
 }
 
 /// What the loop waits for beside its own timers.

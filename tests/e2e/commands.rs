@@ -1,0 +1,160 @@
+//! The other commands, the endpoints, and the journal's guard against a second holder.
+
+use std::process::{Command, Output};
+
+use tpu_watchdog::simulator::scenario::Trouble;
+
+use crate::harness::{POLICY, Rig, get, job, slot};
+
+fn text(output: &Output) -> (i32, String, String) {
+    let of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), of(&output.stdout), of(&output.stderr))
+}
+
+#[test]
+fn the_endpoints_answer() {
+    let mut rig = Rig::with_one_node(&job("a"));
+    rig.start();
+    rig.wait_polls(2);
+    let base = rig.endpoint();
+    assert_eq!(get(&format!("{base}/-/healthy")).0, 200);
+    rig.wait("ready", |_| get(&format!("{base}/-/ready")).0 == 200);
+    let (_, status) = get(&format!("{base}/api/v1/status"));
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["breaker"], "closed");
+    assert_eq!(status["tpus"][0]["name"], "a");
+    let (_, metrics) = get(&format!("{base}/metrics"));
+    for line in [
+        "tpuwatchdog_slot_healthy{slot=\"a\",zone=\"us-central2-b\"} 1",
+        "tpuwatchdog_slot_condition{condition=\"healthy\",slot=\"a\",zone=\"us-central2-b\"} 1",
+        "tpuwatchdog_slots{condition=\"healthy\"} 1",
+        "tpuwatchdog_recoveries_in_progress 0",
+        "tpuwatchdog_invariant_violations_total 0",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    let (_, page) = get(&format!("{base}/"));
+    assert!(page.contains("1 of 1 healthy"), "{page}");
+}
+
+#[test]
+fn plan_shows_what_would_be_done_and_changes_nothing() {
+    let rig = Rig::with_one_node(&job("a"));
+    rig.trouble("a", Trouble::Preempt, None);
+    let (code, out, log) = text(&rig.command(&["plan"]).output().unwrap());
+    assert_eq!(code, 0, "{log}");
+    assert!(out.contains("-/+ a (v4-8 in us-central2-b) would be recreated"), "{out}");
+    assert!(out.contains("state PREEMPTED") && out.contains("delete     exactly id "), "{out}");
+    assert!(out.contains("Plan: 1 to recreate, 0 to create, 0 held, 0 waited for, 0 left alone."), "{out}");
+    let (_, json, _) = text(&rig.command(&["plan", "--output", "json"]).output().unwrap());
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["tpus"][0]["action"], &json["tpus"][0]["condition"]), (&"recreate".into(), &"preempted".into()));
+    assert!(rig.mutations().is_empty());
+    assert!(!rig.folder.path().join("state.db").exists(), "plan leaves no state behind");
+}
+
+#[test]
+fn once_recovers_and_leaves_and_has_nothing_to_do_the_next_time() {
+    let rig = Rig::with_one_node(&job("a"));
+    rig.trouble("a", Trouble::Preempt, None);
+    let (code, _, log) = text(&rig.command(&["once", "--deadline", "60s"]).output().unwrap());
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(rig.creations("a"), 2, "{log}");
+    let (code, _, log) = text(&rig.command(&["once", "--deadline", "60s"]).output().unwrap());
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(rig.mutations().len(), 2, "{log}");
+    assert!(log.contains("1 of 1 healthy"), "{log}");
+}
+
+#[test]
+fn once_that_runs_out_of_time_is_carried_on_by_the_next() {
+    let rig = Rig::with_one_node(&job("a"));
+    rig.trouble("a", Trouble::Preempt, None);
+    for _ in 0..200 {
+        let (code, _, log) = text(&rig.command(&["once", "--deadline", "400ms"]).output().unwrap());
+        assert!(code == 0 || log.contains("no poll read every zone"), "{log}");
+        if rig.status()["tpus"][0]["phase"].is_null() && rig.creations("a") == 2 {
+            assert_eq!(rig.mutations().len(), 2, "{}", rig.mutations_text());
+            return;
+        }
+    }
+    panic!("it never came to an end: {}", rig.status());
+}
+
+#[test]
+fn a_second_service_on_the_same_state_is_refused_and_readers_are_not() {
+    let mut rig = Rig::with_one_node("");
+    rig.start();
+    rig.wait_polls(2);
+    let (code, _, log) = text(&rig.command(&["once"]).output().unwrap());
+    assert_eq!(code, 1);
+    assert!(log.contains("another tpu-watchdog is at work"), "{log}");
+    let (code, out, log) = text(&rig.command(&["status"]).output().unwrap());
+    assert_eq!(code, 0, "{log}");
+    assert!(out.contains("healthy"), "{out}");
+    assert_eq!(text(&rig.command(&["plan"]).output().unwrap()).0, 0);
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_means_no_action() {
+    let mut rig = Rig::with_one_node("");
+    rig.start();
+    rig.wait_polls(2);
+    let other = rusqlite::Connection::open(rig.folder.path().join("state.db")).unwrap();
+    // Another program holds the write lock for longer than the service waits for it.
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_for_log("still nothing is done to any TPU");
+    assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
+    other.execute_batch("ROLLBACK").unwrap();
+    rig.wait_recovered("a", old);
+    assert_eq!(rig.creations("a"), 2);
+}
+
+#[test]
+fn a_slot_taken_out_of_the_config_while_a_create_is_owed_is_finished_first() {
+    let mut rig = Rig::with_one_node("");
+    rig.simulator.with(|cloud| {
+        let body = cloud.nodes.values().next().unwrap().body.clone();
+        cloud.add_node(crate::harness::ZONE, "b", body, true);
+    });
+    rig.configure("", POLICY, &format!("{}{}", slot("a", ""), slot("b", "")));
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("", Trouble::StockOut, None);
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_for_log("create failed (stock_out)");
+    rig.kill();
+    rig.configure("", POLICY, &slot("b", ""));
+    rig.simulator.with(|cloud| cloud.refusals.clear());
+    rig.start();
+    rig.wait("the owed node is there", |cloud| {
+        cloud.nodes.get(&(crate::harness::ZONE.to_owned(), "a".to_owned())).is_some_and(|n| n.uid != old && n.state == "READY")
+    });
+    rig.wait("it is forgotten then", |_| rig.status()["tpus"].as_array().unwrap().len() == 1);
+}
+
+#[test]
+fn sigterm_leaves_at_once_with_code_0() {
+    let mut rig = Rig::with_one_node("");
+    rig.start();
+    rig.wait_polls(2);
+    let mut child = rig.child.lock().unwrap().take().unwrap();
+    let killed = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status().unwrap();
+    assert!(killed.success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn check_and_wrong_use_have_their_exit_codes() {
+    let rig = Rig::with_one_node("");
+    let (code, out, _) = text(&rig.command(&["check"]).output().unwrap());
+    assert_eq!(code, 0);
+    assert!(out.contains("is fine: project p, 1 TPUs"), "{out}");
+    std::fs::write(rig.config(), "project = \"p\"\n[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\nqueued_resource = \"q\"\n").unwrap();
+    let (code, _, log) = text(&rig.command(&["check"]).output().unwrap());
+    assert_eq!(code, 2);
+    assert!(log.contains("watchdog.toml:5: tpu[0].queued_resource: not supported yet"), "{log}");
+}

@@ -1,0 +1,184 @@
+//! SIGKILL and lost answers at every mutation of a recovery: exactly one recreate, the same final state.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tpu_watchdog::simulator::http::{Fault, Logged};
+use tpu_watchdog::simulator::scenario::Trouble;
+
+use crate::harness::{Rig, job, kill, slot};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum When {
+    Before,
+    After,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum What {
+    Kill,
+    LoseTheAnswer,
+}
+
+/// The request that `is_it` picks (the `k`-th of its kind) is hit once.
+fn hit(rig: &Rig, k: usize, is_it: fn(&Logged) -> bool, when: When, what: What) -> Arc<AtomicBool> {
+    let (child, done, mut seen) = (Arc::clone(&rig.child), Arc::new(AtomicBool::new(false)), 0);
+    let flag = Arc::clone(&done);
+    rig.simulator.set_hook(Some(Box::new(move |logged| {
+        if !is_it(logged) {
+            return None;
+        }
+        seen += 1;
+        if seen != k {
+            return None;
+        }
+        let (child, flag) = (Arc::clone(&child), Arc::clone(&flag));
+        let then = Box::new(move || {
+            if what == What::Kill {
+                kill(&child);
+            }
+            flag.store(true, Ordering::SeqCst);
+        });
+        Some(if when == When::Before { Fault::Before(then) } else { Fault::After(then) })
+    })));
+    done
+}
+
+#[track_caller]
+fn one_recreate(trouble: Trouble, k: usize, is_it: fn(&Logged) -> bool, when: When, what: What) {
+    let mut rig = Rig::with_one_node(&job("a"));
+    let healthy = rig.simulator.with(|cloud| {
+        let body = cloud.nodes.values().next().unwrap().body.clone();
+        cloud.add_node(crate::harness::ZONE, "b", body, true)
+    });
+    let text = std::fs::read_to_string(rig.config()).unwrap();
+    std::fs::write(rig.config(), format!("{text}\n{}", slot("b", ""))).unwrap();
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    let done = hit(&rig, k, is_it, when, what);
+    rig.trouble("a", trouble, None);
+    rig.wait("the fault strikes", |_| done.load(Ordering::SeqCst));
+    if what == What::Kill {
+        rig.start();
+    }
+    rig.wait_recovered("a", old);
+    assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
+    assert_eq!(rig.creations("b"), 1, "{}", rig.mutations_text());
+    assert_eq!(rig.node("b").unwrap().uid, healthy);
+    assert!(rig.mutations().iter().all(|m| !m.path.contains("/nodes/b")));
+    let body = rig.node("a").unwrap().body;
+    assert_eq!(body["labels"]["team"], "llm", "the specification survived");
+    assert_eq!(body["metadata"]["tpu-watchdog-user-script"], "#! /bin/bash\n# the user's own\n");
+    assert!(body["metadata"]["tpu-watchdog-run"].as_str().unwrap().contains("\"checkpoint\":\"gs://bucket/a/"));
+}
+
+macro_rules! at_mutations {
+    ($($name:ident: $trouble:ident, $k:literal, $when:ident, $what:ident;)+) => {
+        $(#[test] fn $name() { one_recreate(Trouble::$trouble, $k, Logged::is_mutation, When::$when, What::$what); })+
+    };
+}
+
+at_mutations! {
+    killed_before_the_delete: Preempt, 1, Before, Kill;
+    killed_after_the_delete: Preempt, 1, After, Kill;
+    killed_before_the_create: Preempt, 2, Before, Kill;
+    killed_after_the_create: Preempt, 2, After, Kill;
+    killed_before_the_delete_of_a_judged_one: Maintenance, 1, Before, Kill;
+    killed_after_the_delete_of_a_judged_one: Maintenance, 1, After, Kill;
+    killed_before_the_create_of_a_judged_one: Maintenance, 2, Before, Kill;
+    killed_after_the_create_of_a_judged_one: Maintenance, 2, After, Kill;
+    the_delete_never_arrives: Preempt, 1, Before, LoseTheAnswer;
+    the_answer_of_the_delete_is_lost: Preempt, 1, After, LoseTheAnswer;
+    the_create_never_arrives: Preempt, 2, Before, LoseTheAnswer;
+    the_answer_of_the_create_is_lost: Preempt, 2, After, LoseTheAnswer;
+    the_create_of_a_missing_one_never_arrives: Vanish, 1, Before, LoseTheAnswer;
+    the_answer_of_the_create_of_a_missing_one_is_lost: Vanish, 1, After, LoseTheAnswer;
+}
+
+fn is_operation(logged: &Logged) -> bool {
+    logged.path.contains("/operations/")
+}
+
+fn is_confirmation(logged: &Logged) -> bool {
+    logged.method == "GET" && logged.path.ends_with("/nodes/a")
+}
+
+#[test]
+fn killed_while_the_delete_runs() {
+    one_recreate(Trouble::Preempt, 1, is_operation, When::Before, What::Kill);
+}
+
+#[test]
+fn killed_when_the_delete_is_done() {
+    one_recreate(Trouble::Preempt, 6, is_operation, When::After, What::Kill);
+}
+
+#[test]
+fn killed_while_the_create_runs() {
+    one_recreate(Trouble::Preempt, 12, is_operation, When::After, What::Kill);
+}
+
+#[test]
+fn killed_at_the_confirming_read() {
+    one_recreate(Trouble::Preempt, 1, is_confirmation, When::After, What::Kill);
+}
+
+#[test]
+fn an_operation_that_cannot_be_read_says_nothing_about_itself() {
+    let mut rig = Rig::with_one_node(&job("a"));
+    rig.simulator.set_hook(Some(Box::new(|logged| {
+        let reply = tpu_watchdog::simulator::http::Reply::new(404, r#"{"error":{"code":404,"status":"NOT_FOUND","message":"gone"}}"#);
+        is_operation(logged).then_some(Fault::AnswerBefore(reply))
+    })));
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_recovered("a", old);
+    assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
+    assert!(rig.logs().contains("the node itself is looked at"));
+}
+
+#[test]
+fn a_node_that_heals_between_the_decision_and_the_delete_is_left_alone() {
+    healed_by_the_confirming_read(Trouble::Heal);
+}
+
+#[test]
+fn a_node_that_a_person_replaces_between_the_decision_and_the_delete_is_left_alone() {
+    healed_by_the_confirming_read(Trouble::Replace);
+}
+
+/// The world changes right before the confirming GET is answered.
+#[track_caller]
+fn healed_by_the_confirming_read(change: Trouble) {
+    let mut rig = Rig::with_one_node("");
+    let simulator = rig.simulator.clone();
+    let done = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&done);
+    rig.simulator.set_hook(Some(Box::new(move |logged| {
+        if is_confirmation(logged) && !flag.swap(true, Ordering::SeqCst) {
+            simulator.with(|cloud| {
+                let event = |what| tpu_watchdog::simulator::scenario::Event {
+                    at: std::time::Duration::ZERO,
+                    node: "a".into(),
+                    zone: crate::harness::ZONE.into(),
+                    what,
+                    lasts: None,
+                };
+                cloud.trouble(event(change));
+            });
+            simulator.with(|_| ());
+        }
+        None
+    })));
+    rig.start();
+    rig.wait_polls(2);
+    rig.trouble("a", Trouble::Unresponsive, None);
+    rig.wait("the confirming GET", |_| done.load(Ordering::SeqCst));
+    let uid = rig.node("a").unwrap().uid;
+    rig.wait_polls(8);
+    assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
+    assert_eq!(rig.node("a").unwrap().uid, uid);
+}

@@ -1,0 +1,100 @@
+//! Jobs: the supervisor's beacons, checkpoints, and what is never done to a TPU that is the user's own.
+
+use tpu_watchdog::simulator::scenario::Trouble;
+
+use crate::harness::{Rig, job};
+
+#[test]
+fn the_job_of_a_recreated_node_continues_from_its_newest_checkpoint() {
+    let mut rig = Rig::with_one_node(&job("a"));
+    rig.start();
+    rig.wait_polls(2);
+    rig.wait("the job saves a later step", |cloud| cloud.objects.contains_key("bucket/a/20/commit_success.txt"));
+    // An incomplete one above it must not be taken.
+    rig.simulator.with(|cloud| {
+        let object = cloud.objects["bucket/a/20/commit_success.txt"].clone();
+        cloud.objects.insert("bucket/a/9000/default/d/0".into(), object);
+    });
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_recovered("a", old);
+    let node = rig.node("a").unwrap();
+    let order = &node.run.order;
+    let newest = order.step.unwrap();
+    assert!((20..9000).contains(&newest) && newest % 5 == 0, "{order:?}");
+    assert_eq!(order.checkpoint, format!("gs://bucket/a/{newest}"));
+    assert!(node.run.supervised);
+    let status = rig.status();
+    let job = &status["tpus"][0]["job"];
+    assert_eq!(job["state"], "running", "{status}");
+    assert!(job["step"].as_u64().unwrap() > newest, "{status}");
+}
+
+#[test]
+fn an_adopted_tpu_with_a_job_is_never_touched_for_lack_of_beacons() {
+    let mut rig = Rig::with_one_node(&job("a"));
+    rig.start();
+    // Boot and silence have graces of 1 s and 1.5 s here.
+    rig.wait_polls(12);
+    assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
+    assert_eq!(rig.status()["tpus"][0]["condition"], "healthy");
+    assert!(!rig.simulator.log().iter().any(|l| l.path.contains(":getGuestAttributes")), "nobody asks for its beacons");
+}
+
+/// A slot whose node was created by the watchdog, so that its beacons count.
+fn ours() -> Rig {
+    let mut rig = Rig::with_one_node(&job("a"));
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_recovered("a", old);
+    rig
+}
+
+#[test]
+fn a_silent_worker_is_recreated_after_its_grace() {
+    let rig = ours();
+    let old = rig.node("a").unwrap().uid;
+    let at = rig.trouble("a", Trouble::Silence, None);
+    rig.wait_recovered("a", old);
+    let delete = rig.mutations().into_iter().rfind(|m| m.method == "DELETE").unwrap();
+    assert!(delete.at.duration_since(at).as_secs_f64() >= 1.5);
+    assert_eq!(rig.creations("a"), 3);
+}
+
+#[test]
+fn a_replacement_that_never_boots_is_replaced_once_beacons_are_known_to_work() {
+    let rig = ours();
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::NeverBoot, None);
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait("the second replacement", |cloud| cloud.creations["a"] >= 4);
+    rig.wait_recovered("a", old);
+    assert!(rig.logs().contains("sent no boot beacon"), "{}", rig.logs());
+    assert_eq!(rig.creations("a"), 4, "{}", rig.mutations_text());
+}
+
+#[test]
+fn without_any_beacon_ever_a_silent_boot_is_held_and_escalated() {
+    let mut rig = Rig::with_one_node(&job("a"));
+    rig.start();
+    rig.wait_polls(2);
+    rig.wait("the first node has booted", |cloud| cloud.nodes.values().all(|n| n.run.boots > 0));
+    rig.trouble("a", Trouble::NeverBoot, None);
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_for_log("guest attributes may be forbidden here");
+    rig.wait_polls(4);
+    assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
+}
+
+#[test]
+fn a_job_that_used_up_its_restarts_is_told_and_its_node_is_left_alone() {
+    let rig = ours();
+    rig.trouble("a", Trouble::JobFails, None);
+    rig.wait_for_log("its restarts are used up");
+    rig.wait_polls(4);
+    assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
+    let status = rig.status();
+    assert_eq!((&status["tpus"][0]["action"], &status["tpus"][0]["condition"]), (&"escalate".into(), &"job_failed".into()), "{status}");
+}
