@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{Environment, Mistake};
 
-/// A config's text after substitution, with the places of its keys.
+/// A config's text after substitution, with the places of its keys and of their values.
 pub struct Document {
     text: String,
     places: Vec<(String, Range<usize>)>,
@@ -97,6 +97,7 @@ fn parse_toml(text: &str) -> Result<Spanned<DeTable<'_>>, Vec<Mistake>> {
 fn collect(table: &Spanned<DeTable<'_>>, prefix: &str, places: &mut Vec<(String, Range<usize>)>) {
     for (key, value) in table.get_ref() {
         let path = if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
+        places.push((path.clone(), key.span()));
         collect_value(value, path, key.span(), places);
     }
 }
@@ -105,7 +106,9 @@ fn collect_value(value: &Spanned<DeValue<'_>>, path: String, key: Range<usize>, 
     match value.get_ref() {
         DeValue::Table(inner) => {
             for (name, value) in inner {
-                collect_value(value, format!("{path}.{}", name.get_ref()), name.span(), places);
+                let path = format!("{path}.{}", name.get_ref());
+                places.push((path.clone(), name.span()));
+                collect_value(value, path, name.span(), places);
             }
             places.push((path, key));
         }

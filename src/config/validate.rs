@@ -252,7 +252,8 @@ fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy {
     let grace = Grace {
         startup: grace("startup", g.startup, b.startup),
         maintenance: grace("maintenance", g.maintenance, b.maintenance),
-        maintenance_reserved: g.maintenance.map_or(b.maintenance_reserved, |Span(given)| given),
+        // Reserved capacity is repaired in place and takes longer: three times the ordinary grace, as in the defaults.
+        maintenance_reserved: g.maintenance.map_or(b.maintenance_reserved, |Span(given)| given * 3),
         failed_repair: grace("failed_repair", g.failed_repair, b.failed_repair),
         preempted: grace("preempted", g.preempted, b.preempted),
         terminated: grace("terminated", g.terminated, b.terminated),

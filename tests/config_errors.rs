@@ -1,0 +1,152 @@
+//! Bad configs: each mistake with file, line, key and remedy in its message.
+
+use std::path::Path;
+
+use tpu_watchdog::config;
+
+const GOOD: &str = "project = \"p\"\n[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\n";
+
+fn error(text: &str) -> String {
+    let environment = |name: &str| (name == "SECRET").then(|| "hunter2".to_owned());
+    match config::parse(Path::new("/etc/w.toml"), text, &environment) {
+        Ok(_) => panic!("accepted:\n{text}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The text after GOOD's four lines, the place that is named, and words of the remedy.
+const AFTER_A_SLOT: [(&str, &str, &str); 27] = [
+    ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`, expected one of `name`"),
+    ("queued_resource = \"q\"", "w.toml:5: tpu[0].queued_resource:", "not supported yet"),
+    ("zones = [\"us-east5-a\"]", "w.toml:5: tpu[0].zones:", "keep one of them"),
+    ("startup_script = \"none.sh\"", "w.toml:5: tpu[0].startup_script:", "relative to the config"),
+    ("startup_script = \"${NOPE}\"", "w.toml:5: tpu[0].startup_script:", "NOPE is not set"),
+    ("[[tpu]]\nname = \"a\"\nzone = \"us-east5-a\"", "w.toml:6: tpu[1].name:", "names must be unique"),
+    ("[[tpu]]\nname = \"B_1\"\nzone = \"us-east5-a\"", "w.toml:6: tpu[1].name:", "lower-case letters"),
+    ("[[tpu]]\nname = \"b\"", "w.toml:5: tpu[1].zone:", "is missing; write zone"),
+    ("[[tpu]]\nname = \"b\"\nzones = []", "w.toml:7: tpu[1].zones:", "name at least one zone"),
+    ("[[tpu]]\nname = \"b\"\nzone = \"us-central2\"", "w.toml:7: tpu[1].zone:", "look like \"us-central2-b\""),
+    ("[[tpu]]\nzone = \"us-east5-a\"", "w.toml:5: tpu[1]:", "missing key `name`"),
+    ("[tpu.policy]\nmax_unavailable = 2", "w.toml:6: tpu[0].policy.max_unavailable:", "set it under [policy]"),
+    ("[tpu.policy]\nconfirmations = 0", "w.toml:6: tpu[0].policy.confirmations:", "from 1 to 1000000, got 0"),
+    ("[tpu.create]\nspot = true\nreserved = true", "w.toml:7: tpu[0].create.reserved:", "choose one"),
+    ("[tpu.create]\nnodes = 2", "w.toml:6: tpu[0].create.nodes:", "not supported yet"),
+    ("[tpu.create]\nlabels = { Team = \"x\" }", "w.toml:6: tpu[0].create.labels.Team:", "lower-case"),
+    ("[tpu.create]\nlabels = { team = true }", "w.toml:6: tpu[0].create.labels.team:", "false to remove"),
+    ("[tpu.create.metadata]\ntpu-watchdog-run = \"x\"", "w.toml:6: tpu[0].create.metadata.tpu-watchdog-run:", "this program alone"),
+    ("[tpu.create.metadata]\nstartup-script = \"x\"", "w.toml:6: tpu[0].create.metadata.startup-script:", "startup_script = \"file\""),
+    ("[tpu.job]\ncheckpoint = \"bucket/path\"", "w.toml:6: tpu[0].job.checkpoint:", "gs://bucket/path"),
+    ("[tpu.job]\ncheckpoint = { uri = \"gs://b\", format = \"t5x\" }", "w.toml:6: tpu[0].job.checkpoint.format:", "\"orbax\" and \"huggingface\""),
+    ("[tpu.job]\nlaunch = \"ssh\"", "w.toml:6: tpu[0].job.launch:", "use \"startup-script\""),
+    ("[tpu.job]\ncommand = \" \"", "w.toml:6: tpu[0].job.command:", "leave it out"),
+    ("[tpu.job]\nuser = \"a b\"", "w.toml:6: tpu[0].job.user:", "not a user name"),
+    ("[tpu.job.env]\n\"1A\" = \"x\"", "w.toml:6: tpu[0].job.env.1A:", "letters, digits"),
+    ("[tpu.job]\nrestart = { per_run = -1 }", "w.toml:6: tpu[0].job.restart.per_run:", "from 0 to 1000000"),
+    ("[[vertex_job]]\nregion = \"r\"", "w.toml:5: vertex_job:", "not supported yet: Vertex AI jobs"),
+];
+
+/// The text between `project` and the slot.
+const BEFORE_A_SLOT: [(&str, &str, &str); 23] = [
+    ("dry_run = \"yes\"", "w.toml:2: dry_run:", "expected a boolean"),
+    ("polll = 1", "w.toml:2: polll:", "unknown key `polll`"),
+    ("owner = \"\"", "w.toml:2: owner:", "leave it out"),
+    ("lease = \"30s\"", "w.toml:2: lease:", "not supported yet"),
+    ("listen = \"9470\"", "w.toml:2: listen:", "\"127.0.0.1:9470\" or \"off\""),
+    ("listen = \"0.0.0.0:9470\"", "w.toml:2: listen:", "use 127.0.0.1"),
+    ("state = \"gs://b/p\"", "w.toml:2: state:", "use \"sqlite:PATH\""),
+    ("state = \"file\"", "w.toml:2: state:", "not a place for state"),
+    ("state = \"sqlite:\"", "w.toml:2: state:", "needs a path"),
+    ("[poll]\nevery = \"soon\"", "w.toml:3: poll.every:", "write \"90s\", \"15m\" or \"1h 30m\""),
+    ("[poll]\nevery = \"1ms\"", "w.toml:3: poll.every:", "must be at least"),
+    ("[poll]\nevery = 30", "w.toml:3: poll.every:", "expected a string"),
+    ("[poll]\ncron = \"* * * * * *\"", "w.toml:3: poll.cron:", "not supported yet"),
+    ("[api]\ncredentials = \"anonymous\"", "w.toml:3: api.credentials:", "only towards loopback"),
+    ("[api]\ncredentials = \"key\"", "w.toml:3: api.credentials:", "\"application-default\""),
+    ("[api]\ntpu = \"http://tpu.example\"", "w.toml:3: api.tpu:", "use https"),
+    ("[api]\ntpu = \"tpu\"", "w.toml:3: api.tpu:", "is not a URL"),
+    ("[api]\nversion = \"v3\"", "w.toml:3: api.version:", "\"v2\" or \"v2alpha1\""),
+    ("[policy]\nmax_unavailable = \"half\"", "w.toml:3: policy.max_unavailable:", "write 2 or \"25%\""),
+    ("[policy]\nwhen_missing = \"panic\"", "w.toml:3: policy.when_missing:", "\"create\" or \"hold\""),
+    ("[policy]\non_success = \"stop\"", "w.toml:3: policy.on_success:", "use \"keep\""),
+    ("[policy]\ngrace = { maintenence = \"1h\" }", "w.toml:3: policy.grace.maintenence:", "unknown key `maintenence`"),
+    ("[policy]\nbackoff = { first = \"1h\", max = \"1m\" }", "w.toml:3: policy.backoff.max:", "must not be shorter"),
+];
+
+#[test]
+fn every_mistake_has_file_line_key_and_remedy() {
+    for (text, place, remedy) in AFTER_A_SLOT {
+        let message = error(&format!("{GOOD}{text}\n"));
+        assert!(message.contains(place) && message.contains(remedy), "{text}\nwanted {place} … {remedy}\ngot    {message}");
+    }
+    for (text, place, remedy) in BEFORE_A_SLOT {
+        let good = GOOD.split_once('\n').unwrap();
+        let message = error(&format!("{}\n{text}\n{}", good.0, good.1));
+        assert!(message.contains(place) && message.contains(remedy), "{text}\nwanted {place} … {remedy}\ngot    {message}");
+    }
+}
+
+#[test]
+fn mistakes_of_the_whole_file() {
+    assert!(error("project = \"p\"\n").contains("there is no [[tpu]]"));
+    assert!(error("[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\n").contains("set project = \"my-project\""));
+    assert!(error("project = \"p\"\n[[tpu\n").contains("w.toml:2: this is not TOML"));
+    assert!(config::load(Path::new("/nonexistent.toml")).unwrap_err().to_string().contains("can't be read"));
+    let cloud_run = |name: &str| (name == "CLOUD_RUN_JOB").then(|| "j".to_owned());
+    let message = config::parse(Path::new("w.toml"), GOOD, &cloud_run).unwrap_err().to_string();
+    assert!(message.contains("a create that is owed would be forgotten"), "{message}");
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
+    let message = error(&format!("owner = \"\"\n{GOOD}[tpu.job]\nuser = \"a b\"\n"));
+    let lines: Vec<&str> = message.lines().collect();
+    assert_eq!(lines.len(), 2, "{message}");
+    assert!(lines[0].contains(":1: owner") && lines[1].contains(":7: tpu[0].job.user"), "{message}");
+}
+
+#[test]
+fn a_substituted_secret_is_never_shown() {
+    for bad in ["listen = \"${SECRET}\"", "dry_run = \"${SECRET}\"", "[poll]\nevery = \"${SECRET}\""] {
+        let message = error(&format!("project = \"p\"\n{bad}\n[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\n"));
+        assert!(!message.contains("hunter2"), "{message}");
+    }
+}
+
+#[test]
+fn substitution_stays_out_of_what_belongs_to_the_shell() {
+    let text = format!("{GOOD}[tpu.create]\ndescription = \"$${{A}} and ${{SECRET}}\"\nmetadata = {{ m = \"${{B}}\" }}\n[tpu.job]\ncommand = 'echo ${{C}}'\n");
+    let environment = |name: &str| (name == "SECRET").then(|| "x\"y".to_owned());
+    let config = config::parse(Path::new("w.toml"), &text, &environment).unwrap();
+    let slot = &config.settings.slots["a"];
+    assert_eq!(slot.create.fields["description"], "${A} and x\"y");
+    assert_eq!(slot.create.metadata["m"].as_deref(), Some("${B}"));
+    assert_eq!(slot.job.as_ref().unwrap().command.as_deref(), Some("echo ${C}"));
+}
+
+#[test]
+fn the_example_configs_load() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    for name in ["watchdog.toml", "full.toml"] {
+        let text = std::fs::read_to_string(folder.join(name)).unwrap();
+        let loaded = config::parse(&folder.join(name), &text, &|_| None);
+        assert!(loaded.is_ok(), "{name}: {}", loaded.unwrap_err());
+    }
+    for entry in std::fs::read_dir(folder.join("scenarios")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(tpu_watchdog::simulator::scenario::Scenario::parse(&text).is_ok(), "{}", path.display());
+    }
+}
+
+#[test]
+fn the_full_example_shows_the_defaults_that_are_in_force() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let full = std::fs::read_to_string(folder.join("full.toml")).unwrap();
+    let full = config::parse(&folder.join("full.toml"), &full, &|_| None).unwrap().settings;
+    let least = config::parse(Path::new("w.toml"), GOOD, &|_| None).unwrap().settings;
+    assert_eq!(full.poll, least.poll);
+    assert_eq!(full.max_unavailable, least.max_unavailable);
+    assert_eq!(full.max_judged_recreates_per_hour, least.max_judged_recreates_per_hour);
+    let plain = full.slots.values().find(|s| s.name == "llama-v4-32").unwrap();
+    assert_eq!(plain.policy, least.slots["a"].policy);
+}

@@ -1,0 +1,144 @@
+//! The specification: lossless over any number of recreates.
+
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+use tpu_watchdog::model::settings::Overlay;
+use tpu_watchdog::model::slot::RunOrder;
+use tpu_watchdog::model::spec::{NodeSpec, SUPERVISOR_MARK};
+use tpu_watchdog::simulator::{cloud::Cloud, shape};
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![any::<bool>().prop_map(Value::from), any::<i32>().prop_map(Value::from), "[ -~]{0,12}".prop_map(Value::from)];
+    leaf.prop_recursive(2, 8, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::btree_map("[a-z]{1,6}", inner, 0..3).prop_map(|m| Value::Object(m.into_iter().collect())),
+        ]
+    })
+}
+
+fn texts(key: &'static str) -> impl Strategy<Value = Map<String, Value>> {
+    prop::collection::btree_map(key, "\\PC{0,40}".prop_map(Value::from), 0..4).prop_map(|m| m.into_iter().collect())
+}
+
+prop_compose! {
+    /// A node as a person may have made it, with fields that this program never heard of.
+    fn nodes()(
+        kind in prop::sample::select(vec!["v4-8", "v4-32", "v5litepod-16", "v6e-8"]),
+        labels in texts("[a-z]{1,8}"),
+        mut metadata in texts("[a-z][a-z-]{0,8}"),
+        script in prop::option::of("#! /bin/bash\n\\PC{0,60}"),
+        strange in prop::collection::btree_map("x[A-Z][a-z]{1,8}", any_json(), 0..4),
+        spot in any::<bool>(),
+    ) -> Map<String, Value> {
+        metadata.retain(|key, _| !key.starts_with("tpu-watchdog"));
+        if let Some(script) = script {
+            metadata.insert("startup-script".into(), json!(script));
+        }
+        let mut body: Map<String, Value> = strange.into_iter().collect();
+        body.insert("acceleratorType".into(), json!(kind));
+        body.insert("runtimeVersion".into(), json!("tpu-ubuntu2204-base"));
+        body.insert("labels".into(), Value::Object(labels));
+        if !metadata.is_empty() {
+            body.insert("metadata".into(), Value::Object(metadata));
+        }
+        if spot {
+            body.insert("schedulingConfig".into(), json!({"spot": true}));
+        }
+        body
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn learn_of_render_is_the_specification_over_fifty_recreates(body in nodes(), supervised in any::<bool>()) {
+        let mut cloud = Cloud::new(Default::default());
+        cloud.add_node("us-central2-b", "a", body, true);
+        let read = |cloud: &Cloud| shape::node(cloud.nodes.values().next().unwrap(), "projects/p/locations/us-central2-b/nodes/a", "v2alpha1");
+        let first = NodeSpec::learn(&read(&cloud)).unwrap();
+        let supervisor = format!("#! /bin/bash\n{SUPERVISOR_MARK} 1\n");
+        for generation in 1..=50 {
+            let order = RunOrder { generation, checkpoint: format!("gs://b/{generation}"), step: Some(generation) };
+            let rendered = first.render("owner", "a", &order, supervised.then_some(supervisor.as_str()));
+            cloud.nodes.clear();
+            cloud.add_node("us-central2-b", "a", rendered.as_object().unwrap().clone(), true);
+            let learned = NodeSpec::learn(&read(&cloud)).unwrap();
+            prop_assert_eq!(learned.body(), first.body());
+        }
+    }
+
+    #[test]
+    fn an_empty_overlay_changes_nothing(body in nodes()) {
+        let spec = NodeSpec::learn(&Value::Object(body)).unwrap();
+        let overlaid = spec.overlaid(&Overlay::default());
+        prop_assert_eq!(overlaid.body(), spec.body());
+        prop_assert!(spec.drift(&Overlay::default()).is_empty());
+    }
+
+    #[test]
+    fn reading_any_json_never_panics(raw in any_json()) {
+        let _ = NodeSpec::learn(&raw);
+        let _ = tpu_watchdog::model::node::NodeView::parse(raw.clone());
+        let _ = tpu_watchdog::model::beacon::parse_guest_attributes(&raw);
+        let _ = tpu_watchdog::google::classify::operation_failure(&raw);
+        let _ = tpu_watchdog::google::classify::http_failure(500, raw.to_string().as_bytes());
+    }
+}
+
+#[test]
+fn what_the_api_derives_is_not_sent_back() {
+    let spec = NodeSpec::learn(&json!({
+        "name": "projects/p/locations/z/nodes/a", "id": "1", "state": "READY", "health": "HEALTHY", "createTime": "2026-01-01T00:00:00Z",
+        "acceleratorType": "v4-8", "acceleratorConfig": {"type": "V4", "topology": "2x2x1"}, "cidrBlock": "10.0.0.0/20",
+        "networkConfig": {"network": "n"}, "networkConfigs": [{"network": "n"}], "networkEndpoints": [{}], "runtimeVersion": "r",
+        "schedulingConfig": {"spot": true, "terminationTimestamp": "x"}, "bootDiskConfig": {"diskSizeGb": "200"}, "somethingNew": {"a": 1},
+    }))
+    .unwrap();
+    let expected = json!({"acceleratorType": "v4-8", "networkConfig": {"network": "n"}, "runtimeVersion": "r",
+        "schedulingConfig": {"spot": true}, "bootDiskConfig": {"diskSizeGb": "200"}, "somethingNew": {"a": 1}});
+    assert_eq!(Value::Object(spec.body().clone()), expected);
+    let both = json!({"networkConfig": {"network": "a"}, "networkConfigs": [{"network": "a"}, {"network": "b"}]});
+    assert_eq!(Value::Object(NodeSpec::learn(&both).unwrap().body().clone()), json!({"networkConfigs": [{"network": "a"}, {"network": "b"}]}));
+    let topology = json!({"acceleratorConfig": {"type": "V4", "topology": "2x2x4"}});
+    assert_eq!(Value::Object(NodeSpec::learn(&topology).unwrap().body().clone()), topology);
+}
+
+#[test]
+fn the_overlay_merges_per_key_and_removes() {
+    let spec = NodeSpec::learn(&json!({"acceleratorType": "v4-8", "labels": {"a": "1", "b": "2"},
+        "schedulingConfig": {"preemptible": true, "other": 7}, "metadata": {"startup-script": "old", "k": "v"}}))
+    .unwrap();
+    let overlay = Overlay {
+        fields: [("schedulingConfig".to_owned(), json!({"spot": true, "preemptible": null}))].into(),
+        labels: [("a".to_owned(), None), ("c".to_owned(), Some("3".to_owned()))].into(),
+        metadata: Default::default(),
+        startup_script: Some("new".into()),
+    };
+    let wanted = json!({"acceleratorType": "v4-8", "labels": {"b": "2", "c": "3"}, "schedulingConfig": {"spot": true, "other": 7},
+        "metadata": {"startup-script": "new", "k": "v"}});
+    assert_eq!(Value::Object(spec.overlaid(&overlay).body().clone()), wanted);
+    let drift = spec.drift(&overlay);
+    assert_eq!(drift, ["labels.a", "labels.c", "metadata.startup-script", "schedulingConfig.preemptible", "schedulingConfig.spot"]);
+}
+
+#[test]
+fn what_the_api_would_refuse_is_found_before_anything_is_deleted() {
+    let check = |body: Value| NodeSpec::learn(&body).unwrap().validate();
+    let good = json!({"acceleratorType": "v4-8", "runtimeVersion": "r"});
+    assert_eq!(check(good.clone()), Ok(()));
+    let with = |key: &str, value: Value| {
+        let mut body = good.clone();
+        body[key] = value;
+        check(body).unwrap_err()
+    };
+    assert!(check(json!({"runtimeVersion": "r"})).unwrap_err().contains("accelerator"));
+    assert!(check(json!({"acceleratorType": "v4-8"})).unwrap_err().contains("runtimeVersion"));
+    assert!(with("labels", json!({"Team": "x"})).contains("lower-case"));
+    assert!(with("metadata", json!({"k": "x".repeat(262_145)})).contains("256 KiB"));
+    assert!(with("metadata", json!({"a": "x".repeat(262_144), "b": "x".repeat(262_144)})).contains("512 KiB"));
+    assert!(with("description", json!("x".repeat(513))).contains("512"));
+    // Secrets live in metadata: no message may repeat a value.
+    assert!(!with("metadata", json!({"bad key": "hunter2"})).contains("hunter2"));
+}
