@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use crate::model::action::{CallOutcome, Input, Poll, Reading};
 use crate::model::beacon::WorkerReport;
 use crate::model::checkpoint::CheckpointSurvey;
@@ -32,10 +34,10 @@ pub fn absorb(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
                 attributes(fleet, &slot, &of, &reports, turn);
             }
         }
-        Input::Surveyed { slot, location, result } => {
+        Input::Surveyed { slot, began, location, result } => {
             done(fleet, &slot, Pending::Checkpoints);
             match result {
-                Ok(survey) => surveyed(fleet, &slot, &location, survey, turn),
+                Ok(survey) => surveyed(fleet, &slot, began, &location, survey, turn),
                 Err(failure) => fleet.memory.entry(slot).or_default().survey_failure = Some(failure.to_string()),
             }
         }
@@ -227,11 +229,11 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[Worker
     recover::settle(fleet, slot, turn);
 }
 
-fn surveyed(fleet: &mut Fleet, slot: &str, location: &str, survey: CheckpointSurvey, turn: &mut Turn) {
+fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, survey: CheckpointSurvey, turn: &mut Turn) {
     let now = turn.now;
     let Some(record) = fleet.slots.get_mut(slot) else { return };
     let memory = fleet.memory.entry(slot.to_owned()).or_default();
-    memory.surveyed_at = Some(now);
+    memory.surveyed_at = Some(began);
     memory.survey_failure = None;
     let job = &mut record.job;
     // What the first look at a location finds was there before: it is no progress.

@@ -42,6 +42,8 @@ pub enum Input {
     Surveyed {
         /// The slot.
         slot: String,
+        /// When the listing was started.
+        began: Timestamp,
         /// The location that was listed.
         location: String,
         /// What is there.

@@ -60,7 +60,7 @@ pub struct Memory {
     pub asked_attributes: Option<Timestamp>,
     /// When checkpoints were last asked for.
     pub asked_checkpoints: Option<Timestamp>,
-    /// The last complete survey: when, and whether a create may rest on it.
+    /// When the last complete survey was started.
     pub surveyed_at: Option<Timestamp>,
     /// Why a create may not rest on the last survey.
     pub survey_failure: Option<String>,

@@ -49,13 +49,14 @@ pub fn look(look: Look, world: &World, permits: &Arc<Semaphore>, sender: &Unboun
                 Input::Attributes { slot, of, result }
             }
             Look::Checkpoints { slot, location } => {
+                let began = Timestamp::now();
                 let settings = CheckpointSettings { uri: location.uri.clone(), format: location.format };
                 let timeout = deadline.saturating_duration_since(Instant::now());
                 let result = match tokio::time::timeout(timeout, survey(&settings, &world.storage)).await {
                     Ok(result) => result,
                     Err(_) => Err(Failure::new(FailureClass::Transient, format!("listing {} took too long", location.uri))),
                 };
-                Input::Surveyed { slot, location: location.uri, result }
+                Input::Surveyed { slot, began, location: location.uri, result }
             }
         };
         // The receiver lives as long as the loop; without it nobody wants the answer.
