@@ -4,6 +4,8 @@
 //! A pure core decides, a thin shell acts, a journal remembers, a simulator proves. Modules in reading order below; the
 //! map with its rules is ARCHITECTURE.md.
 
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::todo, clippy::dbg_macro)]
+
 pub mod cli;
 pub mod config;
 pub mod model;

@@ -33,10 +33,22 @@ const AFTER_A_SLOT: [(&str, &str, &str); 27] = [
     ("[tpu.create]\nnodes = 2", "w.toml:6: tpu[0].create.nodes:", "not supported yet"),
     ("[tpu.create]\nlabels = { Team = \"x\" }", "w.toml:6: tpu[0].create.labels.Team:", "lower-case"),
     ("[tpu.create]\nlabels = { team = true }", "w.toml:6: tpu[0].create.labels.team:", "false to remove"),
-    ("[tpu.create.metadata]\ntpu-watchdog-run = \"x\"", "w.toml:6: tpu[0].create.metadata.tpu-watchdog-run:", "this program alone"),
-    ("[tpu.create.metadata]\nstartup-script = \"x\"", "w.toml:6: tpu[0].create.metadata.startup-script:", "startup_script = \"file\""),
+    (
+        "[tpu.create.metadata]\ntpu-watchdog-run = \"x\"",
+        "w.toml:6: tpu[0].create.metadata.tpu-watchdog-run:",
+        "this program alone",
+    ),
+    (
+        "[tpu.create.metadata]\nstartup-script = \"x\"",
+        "w.toml:6: tpu[0].create.metadata.startup-script:",
+        "startup_script = \"file\"",
+    ),
     ("[tpu.job]\ncheckpoint = \"bucket/path\"", "w.toml:6: tpu[0].job.checkpoint:", "gs://bucket/path"),
-    ("[tpu.job]\ncheckpoint = { uri = \"gs://b\", format = \"t5x\" }", "w.toml:6: tpu[0].job.checkpoint.format:", "\"orbax\" and \"huggingface\""),
+    (
+        "[tpu.job]\ncheckpoint = { uri = \"gs://b\", format = \"t5x\" }",
+        "w.toml:6: tpu[0].job.checkpoint.format:",
+        "\"orbax\" and \"huggingface\"",
+    ),
     ("[tpu.job]\nlaunch = \"ssh\"", "w.toml:6: tpu[0].job.launch:", "use \"startup-script\""),
     ("[tpu.job]\ncommand = \" \"", "w.toml:6: tpu[0].job.command:", "leave it out"),
     ("[tpu.job]\nuser = \"a b\"", "w.toml:6: tpu[0].job.user:", "not a user name"),
@@ -114,7 +126,9 @@ fn a_substituted_secret_is_never_shown() {
 
 #[test]
 fn substitution_stays_out_of_what_belongs_to_the_shell() {
-    let text = format!("{GOOD}[tpu.create]\ndescription = \"$${{A}} and ${{SECRET}}\"\nmetadata = {{ m = \"${{B}}\" }}\n[tpu.job]\ncommand = 'echo ${{C}}'\n");
+    let text = format!(
+        "{GOOD}[tpu.create]\ndescription = \"$${{A}} and ${{SECRET}}\"\nmetadata = {{ m = \"${{B}}\" }}\n[tpu.job]\ncommand = 'echo ${{C}}'\n"
+    );
     let environment = |name: &str| (name == "SECRET").then(|| "x\"y".to_owned());
     let config = config::parse(Path::new("w.toml"), &text, &environment).unwrap();
     let slot = &config.settings.slots["a"];

@@ -8,7 +8,8 @@ use tpu_watchdog::model::spec::{NodeSpec, SUPERVISOR_MARK};
 use tpu_watchdog::simulator::{cloud::Cloud, shape};
 
 fn any_json() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![any::<bool>().prop_map(Value::from), any::<i32>().prop_map(Value::from), "[ -~]{0,12}".prop_map(Value::from)];
+    let leaf =
+        prop_oneof![any::<bool>().prop_map(Value::from), any::<i32>().prop_map(Value::from), "[ -~]{0,12}".prop_map(Value::from)];
     leaf.prop_recursive(2, 8, 3, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
@@ -100,7 +101,10 @@ fn what_the_api_derives_is_not_sent_back() {
         "schedulingConfig": {"spot": true}, "bootDiskConfig": {"diskSizeGb": "200"}, "somethingNew": {"a": 1}});
     assert_eq!(Value::Object(spec.body().clone()), expected);
     let both = json!({"networkConfig": {"network": "a"}, "networkConfigs": [{"network": "a"}, {"network": "b"}]});
-    assert_eq!(Value::Object(NodeSpec::learn(&both).unwrap().body().clone()), json!({"networkConfigs": [{"network": "a"}, {"network": "b"}]}));
+    assert_eq!(
+        Value::Object(NodeSpec::learn(&both).unwrap().body().clone()),
+        json!({"networkConfigs": [{"network": "a"}, {"network": "b"}]})
+    );
     let topology = json!({"acceleratorConfig": {"type": "V4", "topology": "2x2x4"}});
     assert_eq!(Value::Object(NodeSpec::learn(&topology).unwrap().body().clone()), topology);
 }
@@ -120,7 +124,10 @@ fn the_overlay_merges_per_key_and_removes() {
         "metadata": {"startup-script": "new", "k": "v"}});
     assert_eq!(Value::Object(spec.overlaid(&overlay).body().clone()), wanted);
     let drift = spec.drift(&overlay);
-    assert_eq!(drift, ["labels.a", "labels.c", "metadata.startup-script", "schedulingConfig.preemptible", "schedulingConfig.spot"]);
+    assert_eq!(
+        drift,
+        ["labels.a", "labels.c", "metadata.startup-script", "schedulingConfig.preemptible", "schedulingConfig.spot"]
+    );
 }
 
 #[test]

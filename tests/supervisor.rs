@@ -25,7 +25,8 @@ struct Host {
 impl Host {
     /// A node whose startup script is the supervisor for `job`, beside the user's own script.
     fn new(job: &JobSettings, user_script: &str, order: &RunOrder) -> Option<Host> {
-        let works = |program: &str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
+        let works =
+            |program: &str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
         if !(works("curl") && works("bash")) {
             assert!(std::env::var_os("CI").is_none(), "curl and bash must be there in CI");
             eprintln!("left out: curl or bash is missing");
@@ -69,7 +70,8 @@ impl Host {
     }
 
     fn attribute(&self, key: &str) -> Option<String> {
-        self.simulator.with(|cloud| cloud.nodes.values().next().unwrap().attributes[0].get(&format!("tpu-watchdog/{key}")).cloned())
+        self.simulator
+            .with(|cloud| cloud.nodes.values().next().unwrap().attributes[0].get(&format!("tpu-watchdog/{key}")).cloned())
     }
 
     #[track_caller]
@@ -142,7 +144,8 @@ fn it_beats_runs_both_scripts_with_the_variables_of_the_contract_and_reports_the
 fn without_a_checkpoint_its_variables_are_empty() {
     let work = tempfile::tempdir().unwrap();
     let out = work.path().join("out");
-    let command = format!("echo \"[${{CHECKPOINT_PATH}}][${{CHECKPOINT_STEP}}]${{CHECKPOINT_PATH:+ --resume}}\" > {}", out.display());
+    let command =
+        format!("echo \"[${{CHECKPOINT_PATH}}][${{CHECKPOINT_STEP}}]${{CHECKPOINT_PATH:+ --resume}}\" > {}", out.display());
     let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
     host.boot();
     host.wait("the end", || host.attribute("exit").is_some());
@@ -153,7 +156,9 @@ fn without_a_checkpoint_its_variables_are_empty() {
 fn a_failing_command_is_restarted_within_its_budget_and_then_reported() {
     let work = tempfile::tempdir().unwrap();
     let tries = work.path().join("tries");
-    let Some(host) = Host::new(&job(&format!("echo x >> {}; exit 139", tries.display()), work.path()), "", &order(None)) else { return };
+    let Some(host) = Host::new(&job(&format!("echo x >> {}; exit 139", tries.display()), work.path()), "", &order(None)) else {
+        return;
+    };
     host.boot();
     host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains(" 7 139 final after 2 restarts")));
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\n");

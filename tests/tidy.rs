@@ -72,7 +72,20 @@ fn rooms_import_only_what_the_map_allows() {
 
 #[test]
 fn the_core_reads_no_clock_and_does_no_io() {
-    let forbidden = ["Timestamp::now", "Instant", "SystemTime", "std::env", "std::fs", "std::net", "tokio", "async fn", ".await", "rand", "reqwest", "tracing::"];
+    let forbidden = [
+        "Timestamp::now",
+        "Instant",
+        "SystemTime",
+        "std::env",
+        "std::fs",
+        "std::net",
+        "tokio",
+        "async fn",
+        ".await",
+        "rand",
+        "reqwest",
+        "tracing::",
+    ];
     for file in sources(&src()).into_iter().filter(|f| matches!(room(f).as_str(), "model" | "decide")) {
         let text = shipped(&file);
         for word in forbidden {

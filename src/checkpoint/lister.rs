@@ -75,7 +75,8 @@ impl StorageAccess {
 /// When any listing failed or the location is not understood: nothing may rest on a partial one.
 pub async fn survey(settings: &CheckpointSettings, access: &StorageAccess) -> Result<CheckpointSurvey, Failure> {
     let (store, base) = open(&settings.uri, access)?;
-    let failed = |error: object_store::Error| Failure::new(FailureClass::Transient, format!("listing {} failed: {error}", settings.uri));
+    let failed =
+        |error: object_store::Error| Failure::new(FailureClass::Transient, format!("listing {} failed: {error}", settings.uri));
     let top = match store.list_with_delimiter(Some(&base)).await {
         Ok(top) => top,
         // A folder that does not exist yet holds no checkpoint; object stores answer with an empty list instead.

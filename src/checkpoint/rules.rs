@@ -35,7 +35,9 @@ pub fn step_of(format: CheckpointFormat, folder: &str) -> Option<u64> {
 
 /// Guesses the layout from the folders of a location.
 pub fn detect(folders: &[String]) -> Option<CheckpointFormat> {
-    [CheckpointFormat::HuggingFace, CheckpointFormat::Orbax].into_iter().find(|format| folders.iter().any(|f| step_of(*format, f).is_some()))
+    [CheckpointFormat::HuggingFace, CheckpointFormat::Orbax]
+        .into_iter()
+        .find(|format| folders.iter().any(|f| step_of(*format, f).is_some()))
 }
 
 /// Whether a temporary folder of the same step exists: then the step is being written, or copied by a "rename".
@@ -114,6 +116,9 @@ mod tests {
         assert_eq!(judge(&["trainer_state.json"], &["global_step5"]), Completeness::Complete);
         assert_eq!(judge(&["trainer_state.json", "optimizer.pt"], &[]), Completeness::Incomplete);
         assert_eq!(judge(&["model.safetensors"], &[]), Completeness::Incomplete);
-        assert_eq!(judge(&["trainer_state.json", "model.safetensors", "checkpoint-is-incomplete.txt"], &[]), Completeness::Incomplete);
+        assert_eq!(
+            judge(&["trainer_state.json", "model.safetensors", "checkpoint-is-incomplete.txt"], &[]),
+            Completeness::Incomplete
+        );
     }
 }

@@ -40,7 +40,10 @@ pub struct DemoArgs {
 }
 
 pub fn speed(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|s| (1.0..=200.0).contains(s)).ok_or_else(|| format!("{text:?} is not a speed; write a number from 1 to 200"))
+    text.parse()
+        .ok()
+        .filter(|s| (1.0..=200.0).contains(s))
+        .ok_or_else(|| format!("{text:?} is not a speed; write a number from 1 to 200"))
 }
 
 /// What the events so far add up to.
@@ -53,7 +56,7 @@ struct Story {
 }
 
 pub async fn demo(args: &DemoArgs) -> Outcome {
-    let failed = |error: &dyn std::fmt::Display| Failed::Failed(error.to_string());
+    let failed = |error: &dyn std::fmt::Display| Failed::Work(error.to_string());
     let scenario = Scenario::parse(SCENARIO).map_err(|e| failed(&e))?;
     let last_event = scenario.event.iter().map(|e| e.at).max().unwrap_or_default();
     let any_port = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
@@ -122,7 +125,7 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
             }
         }
     };
-    if outcome { Ok(()) } else { Err(Failed::Failed("the fleet did not settle in time".into())) }
+    if outcome { Ok(()) } else { Err(Failed::Work("the fleet did not settle in time".into())) }
 }
 
 /// Every duration of the product's defaults, divided by the speed; nothing else differs from production.
@@ -173,7 +176,9 @@ fn tell(story: &mut Story, event: &Event, began: Timestamp, speed: f64) -> Optio
     let slot = event.slot.clone().unwrap_or_default();
     let simulated = |seconds: f64| Duration::from_secs_f64(seconds.max(0.0) * speed);
     let message = match &event.what {
-        What::Condition { from: Condition::Unclear, to: Condition::Healthy } | What::Condition { to: Condition::Unclear, .. } => return None,
+        What::Condition { from: Condition::Unclear, to: Condition::Healthy } | What::Condition { to: Condition::Unclear, .. } => {
+            return None;
+        }
         What::Condition { from: Condition::Maintenance, to: Condition::Healthy } => {
             story.healed.push(slot.clone());
             "healthy again by itself, within its grace: left alone".to_owned()

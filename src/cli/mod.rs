@@ -7,7 +7,7 @@ mod plan;
 mod run;
 mod simulator;
 mod status;
-mod table;
+pub mod table;
 mod wire;
 
 use std::fmt;
@@ -76,7 +76,7 @@ enum Output {
 #[derive(Debug)]
 enum Failed {
     /// Exit code 1.
-    Failed(String),
+    Work(String),
     /// Exit code 2.
     Config(String),
     /// Exit code 3: everything was done, but a person has to look.
@@ -86,7 +86,7 @@ enum Failed {
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failed::Failed(message) | Failed::Config(message) => f.write_str(message),
+            Failed::Work(message) | Failed::Config(message) => f.write_str(message),
             Failed::NeedsAPerson => f.write_str("something waits for a person"),
         }
     }
@@ -102,7 +102,7 @@ pub fn main() -> ExitCode {
     log::init(cli.log, filter.as_deref());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return exit(Err(Failed::Failed(format!("the async runtime can't be made: {error}")))),
+        Err(error) => return exit(Err(Failed::Work(format!("the async runtime can't be made: {error}")))),
     };
     let outcome = runtime.block_on(async {
         match cli.command {

@@ -40,7 +40,7 @@ pub async fn once(args: &OnceArgs) -> Outcome {
     let recovering = document.tpus.iter().filter(|s| s.phase.is_some()).count();
     tracing::info!("done: {healthy} of {} healthy, {recovering} recoveries go on in the next run", document.tpus.len());
     if document.observed_at.is_none() {
-        return Err(Failed::Failed("no poll read every zone; see the lines above".into()));
+        return Err(Failed::Work("no poll read every zone; see the lines above".into()));
     }
     if args.fail_on_hold && needs_a_person(&document) { Err(Failed::NeedsAPerson) } else { Ok(()) }
 }

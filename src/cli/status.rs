@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::{ConfigArgs, Failed, Outcome, Output, load, print, table, wire};
 use crate::config::Config;
-use crate::decide::view::{document, needs_a_person};
+use crate::decide::view::{document, needs_a_person, without_dry_run};
 use crate::model::action::Input;
 use crate::model::fleet::Fleet;
 use crate::model::view::StatusDocument;
@@ -30,7 +30,7 @@ pub async fn status(args: &StatusArgs) -> Outcome {
         let config = load(&args.config)?;
         let document = read(&config)?;
         let text = match args.output {
-            Output::Json => format!("{}\n", serde_json::to_string(&document).map_err(|e| Failed::Failed(e.to_string()))?),
+            Output::Json => format!("{}\n", serde_json::to_string(&document).map_err(|e| Failed::Work(e.to_string()))?),
             Output::Text => table::status(&document, Timestamp::now()),
         };
         if !args.watch {
@@ -45,14 +45,14 @@ pub async fn status(args: &StatusArgs) -> Outcome {
 /// Reads the journal and decides over it without carrying anything out.
 fn read(config: &Config) -> Result<StatusDocument, Failed> {
     let Some(store) = wire::open_store_read_only(config)? else {
-        return Err(Failed::Failed("there is no state yet: start `run` or `once` first, or use `plan`".into()));
+        return Err(Failed::Work("there is no state yet: start `run` or `once` first, or use `plan`".into()));
     };
-    let stored = store.load().map_err(|e| Failed::Failed(e.to_string()))?;
+    let stored = store.load().map_err(|e| Failed::Work(e.to_string()))?;
     let mut settings = wire::settings(config, store.owner());
     settings.dry_run = true;
     let now = Timestamp::now();
     let mut fleet = Fleet::new(settings.clone(), stored.slots, stored.ledger);
     // The effects are dropped: this is a look at what would be decided.
     let _ = crate::decide::step(&mut fleet, Input::Configured(Box::new(settings)), now);
-    Ok(document(&fleet, now))
+    Ok(without_dry_run(document(&fleet, now), config.settings.dry_run))
 }

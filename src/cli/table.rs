@@ -75,7 +75,10 @@ pub fn plan(project: &str, document: &StatusDocument, now: Timestamp) -> String 
         let _ = write!(text, "\n  =   {} left alone: {}\n", names.len(), names.join(", "));
     }
     let unchanged = document.tpus.len() - recreate - create - held - waiting;
-    let _ = write!(text, "\nPlan: {recreate} to recreate, {create} to create, {held} held, {waiting} waited for, {unchanged} left alone.\n");
+    let _ = write!(
+        text,
+        "\nPlan: {recreate} to recreate, {create} to create, {held} held, {waiting} waited for, {unchanged} left alone.\n"
+    );
     text
 }
 

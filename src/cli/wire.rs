@@ -33,13 +33,13 @@ pub fn open_store(config: &Config) -> Result<Box<dyn Store>, Failed> {
         StateLocation::Sqlite(path) => SqliteStore::open(path),
         StateLocation::Memory => SqliteStore::in_memory(),
     };
-    store.map(|s| Box::new(s) as Box<dyn Store>).map_err(|e| Failed::Failed(e.to_string()))
+    store.map(|s| Box::new(s) as Box<dyn Store>).map_err(|e| Failed::Work(e.to_string()))
 }
 
 /// Opens the journal for reading; `None` when there is none yet.
 pub fn open_store_read_only(config: &Config) -> Result<Option<SqliteStore>, Failed> {
     match &config.state {
-        StateLocation::Sqlite(path) => SqliteStore::open_read_only(path).map_err(|e| Failed::Failed(e.to_string())),
+        StateLocation::Sqlite(path) => SqliteStore::open_read_only(path).map_err(|e| Failed::Work(e.to_string())),
         StateLocation::Memory => Ok(None),
     }
 }
@@ -58,13 +58,10 @@ pub fn settings(config: &Config, owner: &str) -> Settings {
 
 /// Builds the watchdog over an open journal.
 pub fn wire(config: &Config, settings: Settings, store: Box<dyn Store>) -> Result<Wired, Failed> {
-    let failed = |error: &dyn std::fmt::Display| Failed::Failed(error.to_string());
+    let failed = |error: &dyn std::fmt::Display| Failed::Work(error.to_string());
     let metrics = Arc::new(Metrics::new().map_err(|e| failed(&e))?);
-    let credentials = if config.api.anonymous {
-        Credentials::Anonymous
-    } else {
-        Credentials::application_default().map_err(|e| failed(&e))?
-    };
+    let credentials =
+        if config.api.anonymous { Credentials::Anonymous } else { Credentials::application_default().map_err(|e| failed(&e))? };
     let observer = Arc::new(ApiMetrics(Arc::clone(&metrics)));
     let http = Http::new(credentials.clone(), settings.poll.timeout, observer).map_err(|e| failed(&e))?;
     let storage_credentials = (!config.api.anonymous).then(|| Arc::new(StorageCredentials(credentials)) as _);
@@ -90,8 +87,9 @@ pub async fn serve(config: &Config, endpoints: Endpoints) -> Result<(), Failed> 
 /// SIGTERM and SIGINT stop; SIGHUP reloads the config, and keeps the old one when the new one is bad.
 pub fn signals(path: Option<std::path::PathBuf>, owner: String) -> Result<mpsc::UnboundedReceiver<Signal>, Failed> {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let listen = |kind| signal(kind).map_err(|e| Failed::Failed(format!("signals can't be listened to: {e}")));
-    let (mut term, mut int, mut hup) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?, listen(SignalKind::hangup())?);
+    let listen = |kind| signal(kind).map_err(|e| Failed::Work(format!("signals can't be listened to: {e}")));
+    let (mut term, mut int, mut hup) =
+        (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?, listen(SignalKind::hangup())?);
     tokio::spawn(async move {
         loop {
             tokio::select! {

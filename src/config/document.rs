@@ -83,14 +83,21 @@ impl Document {
     }
 
     fn without_secrets(&self, message: String) -> String {
-        self.substituted.iter().filter(|(_, value)| !value.is_empty()).fold(message, |text, (name, value)| text.replace(value, &format!("${{{name}}}")))
+        self.substituted
+            .iter()
+            .filter(|(_, value)| !value.is_empty())
+            .fold(message, |text, (name, value)| text.replace(value, &format!("${{{name}}}")))
     }
 }
 
 fn parse_toml(text: &str) -> Result<Spanned<DeTable<'_>>, Vec<Mistake>> {
     DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |s| s.start);
-        vec![Mistake { line: line_of(text, at), key: String::new(), message: format!("this is not TOML: {}", error.message().replace('\n', "; ")) }]
+        vec![Mistake {
+            line: line_of(text, at),
+            key: String::new(),
+            message: format!("this is not TOML: {}", error.message().replace('\n', "; ")),
+        }]
     })
 }
 
@@ -140,8 +147,9 @@ fn substitute(quoted: &str, environment: Environment) -> Result<(String, Vec<(St
         }
         out.push_str(&rest[..at]);
         let (name, after) = rest[at + 2..].split_once('}').ok_or("\"${\" without a closing \"}\"; write $${ for a literal ${")?;
-        let value = environment(name)
-            .ok_or_else(|| format!("the environment variable {name} is not set; set it, or write $${{{name}}} for a literal ${{{name}}}"))?;
+        let value = environment(name).ok_or_else(|| {
+            format!("the environment variable {name} is not set; set it, or write $${{{name}}} for a literal ${{{name}}}")
+        })?;
         if literal && value.contains(['\'', '\n']) {
             return Err(format!("the value of {name} has a quote or a line break: use a \"…\" string here"));
         }

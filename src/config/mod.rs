@@ -91,7 +91,11 @@ pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 pub fn load(file: &Path) -> Result<Config, ConfigError> {
     let text = std::fs::read_to_string(file).map_err(|error| ConfigError {
         file: file.to_owned(),
-        mistakes: vec![Mistake { line: 1, key: String::new(), message: format!("the file can't be read: {error}; give its path with --config") }],
+        mistakes: vec![Mistake {
+            line: 1,
+            key: String::new(),
+            message: format!("the file can't be read: {error}; give its path with --config"),
+        }],
     })?;
     parse(file, &text, &|name| std::env::var(name).ok())
 }

@@ -167,7 +167,10 @@ fn listen(c: &mut Check, raw: Option<&str>) -> Option<SocketAddr> {
     match text.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_loopback() => Some(address),
         Ok(address) => {
-            c.wrong("listen", format!("not supported yet: {address} is not a loopback address, and tokens are not there yet; use 127.0.0.1"));
+            c.wrong(
+                "listen",
+                format!("not supported yet: {address} is not a loopback address, and tokens are not there yet; use 127.0.0.1"),
+            );
             None
         }
         Err(_) => {
@@ -185,7 +188,9 @@ fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
         let parsed = reqwest::Url::parse(&text).ok().filter(|u| matches!(u.scheme(), "http" | "https") && u.has_host());
         match parsed {
             None => c.wrong(key, format!("{text:?} is not a URL; write \"{default}\"")),
-            Some(u) if u.scheme() == "http" && !is_loopback(&u) => c.wrong(key, format!("{text:?}: http is allowed towards loopback only; use https")),
+            Some(u) if u.scheme() == "http" && !is_loopback(&u) => {
+                c.wrong(key, format!("{text:?}: http is allowed towards loopback only; use https"))
+            }
             Some(_) => {}
         }
         text
@@ -204,7 +209,10 @@ fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
             true
         }
         Some(other) => {
-            c.wrong("api.credentials", format!("{other:?} is unknown; use \"application-default\", or \"anonymous\" towards loopback"));
+            c.wrong(
+                "api.credentials",
+                format!("{other:?} is unknown; use \"application-default\", or \"anonymous\" towards loopback"),
+            );
             false
         }
     };
@@ -247,7 +255,8 @@ fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy {
         }
     };
     let zero = Duration::ZERO;
-    let mut grace = |name: &str, value: Option<Span>, default: Duration| c.span(&k(&format!("grace.{name}")), value, zero, default);
+    let mut grace =
+        |name: &str, value: Option<Span>, default: Duration| c.span(&k(&format!("grace.{name}")), value, zero, default);
     let (g, b) = (&raw.grace, &base.grace);
     let grace = Grace {
         startup: grace("startup", g.startup, b.startup),
@@ -271,7 +280,8 @@ fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy {
         c.wrong(&k("backoff.max"), "must not be shorter than backoff.first");
     }
     Policy {
-        confirmations: u32::try_from(c.at_least(&k("confirmations"), raw.confirmations, 1, base.confirmations as usize)).unwrap_or(u32::MAX),
+        confirmations: u32::try_from(c.at_least(&k("confirmations"), raw.confirmations, 1, base.confirmations as usize))
+            .unwrap_or(u32::MAX),
         max_age: c.span(&k("max_age"), raw.max_age, second, base.max_age),
         grace,
         heal: c.span(&k("heal"), raw.heal, zero, base.heal),
@@ -293,7 +303,10 @@ fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path) ->
     if !(raw.name.starts_with(|ch: char| ch.is_ascii_lowercase()) && raw.name.bytes().all(name_fits) && raw.name.len() <= 63)
         || raw.name.ends_with('-')
     {
-        c.wrong(&k("name"), format!("{:?} is not a node id: 1 to 63 lower-case letters, digits and '-', starting with a letter", raw.name));
+        c.wrong(
+            &k("name"),
+            format!("{:?} is not a node id: 1 to 63 lower-case letters, digits and '-', starting with a letter", raw.name),
+        );
     }
     c.later(&k("queued_resource"), &raw.queued_resource, "queued resources");
     let zones = match (raw.zone, raw.zones) {
@@ -332,9 +345,15 @@ fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path) ->
     if let Some(script) = raw.startup_script {
         let path = folder.join(&script);
         match std::fs::read_to_string(&path) {
-            Ok(text) if text.len() > 262_144 => c.wrong(&k("startup_script"), format!("{} is larger than 256 KiB; use the metadata startup-script-url", path.display())),
+            Ok(text) if text.len() > 262_144 => c.wrong(
+                &k("startup_script"),
+                format!("{} is larger than 256 KiB; use the metadata startup-script-url", path.display()),
+            ),
             Ok(text) => create.startup_script = Some(text),
-            Err(error) => c.wrong(&k("startup_script"), format!("{} can't be read: {error}; the path is relative to the config", path.display())),
+            Err(error) => c.wrong(
+                &k("startup_script"),
+                format!("{} can't be read: {error}; the path is relative to the config", path.display()),
+            ),
         }
     }
     let job = raw.job.map(|raw| job(c, &k("job"), raw));
@@ -354,7 +373,9 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
     if let Some(config) = &raw.accelerator_config {
         fields.insert("acceleratorConfig".into(), json!({"type": config.kind, "topology": config.topology}));
     }
-    for (name, value) in [("runtimeVersion", &raw.runtime_version), ("description", &raw.description), ("cidrBlock", &raw.cidr_block)] {
+    for (name, value) in
+        [("runtimeVersion", &raw.runtime_version), ("description", &raw.description), ("cidrBlock", &raw.cidr_block)]
+    {
         if let Some(value) = value {
             fields.insert(name.into(), json!(value));
         }
@@ -431,14 +452,19 @@ fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
     c.later(&k("restart.transient_exit_codes"), &raw.restart.transient_exit_codes, "exit codes by class");
     match raw.launch.as_deref() {
         None | Some("startup-script") => {}
-        Some(other @ ("ssh" | "command")) => c.wrong(&k("launch"), format!("not supported yet: {other:?}; use \"startup-script\"")),
+        Some(other @ ("ssh" | "command")) => {
+            c.wrong(&k("launch"), format!("not supported yet: {other:?}; use \"startup-script\""))
+        }
         Some(other) => c.wrong(&k("launch"), format!("{other:?} is unknown; use \"startup-script\"")),
     }
     if raw.command.as_ref().is_some_and(|command| command.trim().is_empty()) {
         c.wrong(&k("command"), "is empty; leave it out when the startup script is the job");
     }
     for name in raw.env.keys() {
-        if name.is_empty() || name.starts_with(|ch: char| ch.is_ascii_digit()) || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+        if name.is_empty()
+            || name.starts_with(|ch: char| ch.is_ascii_digit())
+            || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        {
             c.wrong(&k(&format!("env.{name}")), "is not a name for an environment variable: letters, digits and '_'");
         }
     }

@@ -58,7 +58,8 @@ pub fn node(
         _ => {}
     }
     let progress = record.job.progress_at;
-    let newest = view.symptoms.iter().filter(|s| matches!(s.kind.as_str(), "MESH_BUILD_FAIL" | "EXECUTE_TIMED_OUT")).max_by_key(|s| s.at);
+    let newest =
+        view.symptoms.iter().filter(|s| matches!(s.kind.as_str(), "MESH_BUILD_FAIL" | "EXECUTE_TIMED_OUT")).max_by_key(|s| s.at);
     if let Some(symptom) = newest
         && symptom.at > progress
     {
@@ -85,7 +86,10 @@ fn supervisor(record: &SlotRecord, memory: &Memory, slot: &SlotSettings, ledger:
     let missing: Vec<usize> = (0..workers).filter(|w| !record.job.workers.get(w).is_some_and(|s| s.booted)).collect();
     if let (Some(_), false, Some(first)) = (read, progressed, missing.first()) {
         let channel = if ledger.beacons_seen { "" } else { "; no beacon was ever received in this project" };
-        let evidence = format!("READY since {ready:.0}, {} of {workers} workers (first: {first}) sent no boot beacon{channel}", missing.len());
+        let evidence = format!(
+            "READY since {ready:.0}, {} of {workers} workers (first: {first}) sent no boot beacon{channel}",
+            missing.len()
+        );
         return Some(Verdict::new(Condition::NeverBooted, evidence));
     }
     let grace = slot.policy.grace.silent;

@@ -30,7 +30,13 @@ impl fmt::Display for Violation {
 }
 
 /// Whether this slot may be condemned now, on this evidence.
-pub fn may_condemn(bench: &Bench, condition: Condition, kind: Kind, confirmed: &Confirmed, now: Timestamp) -> Result<(), Violation> {
+pub fn may_condemn(
+    bench: &Bench,
+    condition: Condition,
+    kind: Kind,
+    confirmed: &Confirmed,
+    now: Timestamp,
+) -> Result<(), Violation> {
     let record = &*bench.record;
     let rule = |holds: bool, name, text| if holds { Ok(()) } else { Err(Violation(name, text)) };
     let target = record.incarnation.as_ref().filter(|_| condition != Condition::Missing);

@@ -94,7 +94,8 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
         return decision;
     }
     if let Err(violation) = guard::may_condemn(bench, condition, kind, &confirmed, turn.now) {
-        let message = format!("the safety check refused the plan ({violation}): nothing is done; this is a defect, please report it");
+        let message =
+            format!("the safety check refused the plan ({violation}): nothing is done; this is a defect, please report it");
         turn.tell(bench.record, What::InvariantViolation { invariant: violation.name().into() }, message.clone());
         return Decision::hold(HoldReason::Refused, message, None);
     }
@@ -106,7 +107,11 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
 fn at_rest(bench: &mut Bench, turn: &mut Turn, condition: Condition, evidence: String) -> Decision {
     match condition {
         Condition::Healthy => match &bench.record.suspicion {
-            Some(s) => Decision::none(format!("healthy for {}, {} clears the suspicion", span(s.healthy_for), span(bench.slot.policy.heal))),
+            Some(s) => Decision::none(format!(
+                "healthy for {}, {} clears the suspicion",
+                span(s.healthy_for),
+                span(bench.slot.policy.heal)
+            )),
             None => Decision::none("healthy"),
         },
         Condition::Stopped => Decision::hold(HoldReason::Stopped, format!("{evidence}: somebody wanted that"), None),
@@ -115,7 +120,8 @@ fn at_rest(bench: &mut Bench, turn: &mut Turn, condition: Condition, evidence: S
             if turn.now < deadline {
                 return Decision::wait(format!("{evidence}: somebody deletes it"), Some(deadline));
             }
-            let mut decision = Decision::hold(HoldReason::Deleting, format!("{evidence}, for too long: a person has to look"), None);
+            let mut decision =
+                Decision::hold(HoldReason::Deleting, format!("{evidence}, for too long: a person has to look"), None);
             decision.action = ActionName::Escalate;
             decision
         }
@@ -152,7 +158,11 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
             return hold(HoldReason::OptedOut, format!("{what}, but the label tpu-watchdog=off opts it out"), None);
         }
         if let Some(owner) = &seen.other_owner {
-            return hold(HoldReason::OtherOwner, format!("{what}, but the watchdog {owner:?} owns it (metadata tpu-watchdog-owner)"), None);
+            return hold(
+                HoldReason::OtherOwner,
+                format!("{what}, but the watchdog {owner:?} owns it (metadata tpu-watchdog-owner)"),
+                None,
+            );
         }
         if let Some(queued) = &seen.queued_resource {
             return hold(HoldReason::QueuedResource, format!("{what}, but it belongs to {queued}: recreate that by hand"), None);
@@ -192,7 +202,10 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
             return hold(HoldReason::Preemptions, format!("{what}: {used} preemptions within {}", span(policy.window)), until);
         }
         Kind::Judged if used >= policy.max => {
-            let text = format!("{what}: {used} recoveries within {} did not help; find the cause, or raise attempts.max", span(policy.window));
+            let text = format!(
+                "{what}: {used} recoveries within {} did not help; find the cause, or raise attempts.max",
+                span(policy.window)
+            );
             return hold(HoldReason::Attempts, text, None);
         }
         _ => {}
@@ -217,20 +230,26 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp, count
     }
     let others = bench.budget.unavailable - usize::from(counted);
     if others >= bench.budget.max_unavailable {
-        let text = format!("{what}: {others} judged slots are in recovery, max_unavailable allows {}", bench.budget.max_unavailable);
+        let text =
+            format!("{what}: {others} judged slots are in recovery, max_unavailable allows {}", bench.budget.max_unavailable);
         return Some(Decision::hold(HoldReason::MaxUnavailable, text, None));
     }
     let limit = bench.settings.max_judged_recreates_per_hour;
     if !counted && bench.ledger.judged.len() >= limit {
         let until = bench.ledger.judged.first().map(|at| after(*at, Duration::from_secs(3600)));
-        return Some(Decision::hold(HoldReason::JudgedPerHour, format!("{what}: {limit} judged recreates in the last hour"), until));
+        return Some(Decision::hold(
+            HoldReason::JudgedPerHour,
+            format!("{what}: {limit} judged recreates in the last hour"),
+            until,
+        ));
     }
     let accelerator = bench.record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
     let shortage = bench.ledger.short.get(&recover::shortage_key(&bench.record.zone, accelerator));
     if let Some(shortage) = shortage.filter(|_| condition != Condition::FailedRepair) {
         let trial = after(shortage.refused_at, TRIAL_AFTER);
         if now < trial || shortage.trial_at.is_some_and(|at| at > shortage.refused_at) {
-            let text = format!("{what}: creates of {accelerator} in {} are refused, so the TPU in hand is kept", bench.record.zone);
+            let text =
+                format!("{what}: creates of {accelerator} in {} are refused, so the TPU in hand is kept", bench.record.zone);
             return Some(Decision::hold(HoldReason::ZoneShort, text, Some(trial)));
         }
     }
@@ -284,7 +303,11 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
         let who = incarnation.as_ref().map_or("nothing to delete".to_owned(), |i| format!("incarnation {i}"));
         let message = format!("condemned as {}: {}; {who}", condition.name(), record.verdict.evidence);
         let detection_seconds = elapsed(symptom_at, now).as_secs_f64();
-        turn.tell(record, What::Condemned { cause: condition, kind, incarnation: incarnation.clone(), detection_seconds }, message);
+        turn.tell(
+            record,
+            What::Condemned { cause: condition, kind, incarnation: incarnation.clone(), detection_seconds },
+            message,
+        );
     }
     if record.recovery.as_ref().is_some_and(|r| r.phase != Phase::Condemned) && condition != Condition::Missing {
         recover::advance(record, Phase::Condemned, &format!("the replacement is {}", condition.name()), turn);

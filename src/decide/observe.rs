@@ -89,7 +89,13 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
 }
 
 /// Keeps what the node is for the day on which it must be created again.
-fn learn(record: &mut SlotRecord, view: &NodeView, settings: &Settings, dirty: &mut BTreeSet<String>, specs: &mut BTreeSet<String>) {
+fn learn(
+    record: &mut SlotRecord,
+    view: &NodeView,
+    settings: &Settings,
+    dirty: &mut BTreeSet<String>,
+    specs: &mut BTreeSet<String>,
+) {
     let seen = Seen {
         state: view.state.as_str().to_owned(),
         health: view.health.as_ref().map(|h| h.as_str().to_owned()),
@@ -152,7 +158,14 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
 }
 
 /// Accumulates sickness over successful reads: gaps and failures add nothing and clear nothing.
-fn suspect(record: &mut SlotRecord, memory: &mut Memory, heal: Duration, max_gap: Duration, condition: Condition, began: Timestamp) {
+fn suspect(
+    record: &mut SlotRecord,
+    memory: &mut Memory,
+    heal: Duration,
+    max_gap: Duration,
+    condition: Condition,
+    began: Timestamp,
+) {
     let gap = memory.last_read.map(|last| elapsed(last, began).min(max_gap)).unwrap_or_default();
     memory.last_read = Some(memory.last_read.map_or(began, |last| last.max(began)));
     if condition.is_sick() {

@@ -153,7 +153,9 @@ fn creating(bench: &mut Bench, turn: &mut Turn) -> Decision {
 
 fn describe(verb: &str, call: Option<&Call>) -> String {
     match call {
-        Some(Call::Accepted { operation }) => format!("{verb} is under way: {}", operation.rsplit('/').next().unwrap_or(operation)),
+        Some(Call::Accepted { operation }) => {
+            format!("{verb} is under way: {}", operation.rsplit('/').next().unwrap_or(operation))
+        }
         Some(Call::Observed) => format!("{verb} is under way, as the node shows"),
         Some(Call::Intended) => format!("{verb} is being sent"),
         Some(Call::Unknown) | None => format!("what became of the {verb} is read back"),
@@ -195,7 +197,11 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
     }
     if let Some(at) = recovery.not_before.filter(|at| *at > now) {
         let (class, text) = recovery.refusal.clone().map_or(("", String::new()), |(c, t)| (c.name(), t));
-        return Decision::hold(HoldReason::Backoff, format!("the create is owed and will be tried again; {class}: {text}"), Some(at));
+        return Decision::hold(
+            HoldReason::Backoff,
+            format!("the create is owed and will be tried again; {class}: {text}"),
+            Some(at),
+        );
     }
     let checkpoint = match checkpoint(bench, turn) {
         Ok(checkpoint) => checkpoint,
@@ -217,7 +223,8 @@ fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, 
     let Some(settings) = bench.slot.job.as_ref().and_then(|j| j.checkpoint.as_ref()) else { return Ok(None) };
     let Some(recovery) = &bench.record.recovery else { return Ok(None) };
     let memory = &mut *bench.memory;
-    let fresh = memory.surveyed_at.is_some_and(|at| at >= recovery.phase_since && elapsed(at, turn.now) <= bench.slot.policy.max_age);
+    let fresh =
+        memory.surveyed_at.is_some_and(|at| at >= recovery.phase_since && elapsed(at, turn.now) <= bench.slot.policy.max_age);
     if fresh && memory.survey_failure.is_none() {
         return Ok(bench.record.job.checkpoint.clone());
     }
@@ -262,7 +269,11 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
         format!("create {} in {}, generation {generation}, from {from}", record.name, record.zone),
     );
     if bench.slot.supervisor.is_some() {
-        turn.tell(record, What::Launch { generation, step: order.step }, format!("generation {generation} is ordered to start from {from}"));
+        turn.tell(
+            record,
+            What::Launch { generation, step: order.step },
+            format!("generation {generation} is ordered to start from {from}"),
+        );
     }
     let request_id = bench.settings.alpha.then(|| request_id(record, "create", &bench.polls.to_string()));
     if let Some(recovery) = &mut record.recovery {

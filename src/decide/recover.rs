@@ -36,7 +36,9 @@ pub fn observed(
     let get = source == Source::Get;
     match (recovery.phase, reading) {
         // Only a GET settles a delete: the listing may be older than the call.
-        (Phase::Deleting, Reading::Absent) if get && !calling => advance(record, Phase::Gone, "GET says 404: the node is gone", turn),
+        (Phase::Deleting, Reading::Absent) if get && !calling => {
+            advance(record, Phase::Gone, "GET says 404: the node is gone", turn)
+        }
         (Phase::Deleting, Reading::Node(view)) if get && !calling => {
             if view.incarnation != recovery.condemned {
                 superseded(record, view, settings, turn);
@@ -120,7 +122,8 @@ fn superseded(record: &mut SlotRecord, view: &NodeView, settings: &Settings, tur
     let ours = view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name);
     become_incarnation(record, view, ours, turn.now);
     let new = view.incarnation.as_ref().map_or("?".to_owned(), ToString::to_string);
-    let message = format!("another node ({new}) fills the slot: the recovery for {} ends, the node is left alone", recovery.cause.name());
+    let message =
+        format!("another node ({new}) fills the slot: the recovery for {} ends, the node is left alone", recovery.cause.name());
     turn.tell(record, What::Withdrawn { cause: recovery.cause }, message);
 }
 

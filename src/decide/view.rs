@@ -76,6 +76,16 @@ fn job(record: &SlotRecord) -> JobView {
     }
 }
 
+/// For a look over a fleet that was held by the looker's own dry run: only the user's `dry_run` is shown as a hold.
+pub fn without_dry_run(mut document: StatusDocument, users_dry_run: bool) -> StatusDocument {
+    if !users_dry_run {
+        for slot in document.tpus.iter_mut().filter(|s| s.hold.as_deref() == Some(HoldReason::DryRun.name())) {
+            slot.hold = None;
+        }
+    }
+    document
+}
+
 /// Whether anything waits for a person.
 pub fn needs_a_person(document: &StatusDocument) -> bool {
     document.tpus.iter().any(|slot| slot.action == ActionName::Escalate)

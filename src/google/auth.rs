@@ -66,7 +66,8 @@ impl object_store::CredentialProvider for StorageCredentials {
     type Credential = GcpCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<GcpCredential>> {
-        let token = self.0.token().await.map_err(|failure| object_store::Error::Generic { store: "gcs", source: Box::new(failure) })?;
+        let token =
+            self.0.token().await.map_err(|failure| object_store::Error::Generic { store: "gcs", source: Box::new(failure) })?;
         Ok(Arc::new(GcpCredential { bearer: token.unwrap_or_default() }))
     }
 }

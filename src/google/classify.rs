@@ -110,15 +110,31 @@ mod tests {
     #[test]
     fn operations_end_in_the_classes_of_the_texts_that_were_seen() {
         use FailureClass::*;
-        operation(8, "There is no more capacity in the zone \"us-central1-c\"; you can try in another zone where Cloud TPU Nodes are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x9f48947a7d57c8d]", StockOut);
+        operation(
+            8,
+            "There is no more capacity in the zone \"us-central1-c\"; you can try in another zone where Cloud TPU Nodes are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x9f48947a7d57c8d]",
+            StockOut,
+        );
         operation(8, "Insufficient reserved capacity. Contact customer support to increase your reservation. [EID: 1]", StockOut);
         operation(9, "Insufficient reserved capacity. Contact customer support to increase your reservation. [EID: 1]", StockOut);
         operation(13, "an internal error has occurred", StockOut);
         operation(5, "Reservation not found", StockOut);
         operation(14, "insufficient capacity", StockOut);
-        operation(3, "Cloud TPU received a bad request. update is not supported while in state PREEMPTED [EID: 1]", PreemptedInCreation);
-        operation(3, "CloudTpu received an invalid AcceleratorType, \"v3-8\" for zone \"z\". Valid values are \"v2-8, \".", BadRequest);
-        operation(8, "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region us-central2", Quota);
+        operation(
+            3,
+            "Cloud TPU received a bad request. update is not supported while in state PREEMPTED [EID: 1]",
+            PreemptedInCreation,
+        );
+        operation(
+            3,
+            "CloudTpu received an invalid AcceleratorType, \"v3-8\" for zone \"z\". Valid values are \"v2-8, \".",
+            BadRequest,
+        );
+        operation(
+            8,
+            "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region us-central2",
+            Quota,
+        );
         operation(14, "the service is unavailable", Transient);
     }
 
@@ -130,10 +146,21 @@ mod tests {
     #[test]
     fn answers_end_in_the_classes_of_the_texts_that_were_seen() {
         use FailureClass::*;
-        let error = |code: u16, status: &str, message: &str| json!({"error": {"code": code, "status": status, "message": message}});
+        let error =
+            |code: u16, status: &str, message: &str| json!({"error": {"code": code, "status": status, "message": message}});
         let e429 = |message: &str| error(429, "RESOURCE_EXHAUSTED", message);
-        http(429, e429("Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east5."), Quota);
-        http(429, e429("Quota exceeded for quota metric 'x' and limit 'Maximum number of CreateNode requests per minute' of tpu.googleapis.com/qps/create"), Rate);
+        http(
+            429,
+            e429("Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east5."),
+            Quota,
+        );
+        http(
+            429,
+            e429(
+                "Quota exceeded for quota metric 'x' and limit 'Maximum number of CreateNode requests per minute' of tpu.googleapis.com/qps/create",
+            ),
+            Rate,
+        );
         let details = json!([{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": []}]);
         http(429, json!({"error": {"code": 429, "message": "exhausted", "details": details}}), Quota);
         http(404, error(404, "NOT_FOUND", "Resource 'projects/p/locations/z/nodes/n' was not found"), NotFound);

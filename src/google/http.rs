@@ -73,7 +73,9 @@ impl Http {
             .user_agent(concat!("tpu-watchdog/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(timeout)
             .build()
-            .map_err(|error| Failure::new(FailureClass::Transient, format!("the HTTP client can't be made: {}", chain(&error))))?;
+            .map_err(|error| {
+                Failure::new(FailureClass::Transient, format!("the HTTP client can't be made: {}", chain(&error)))
+            })?;
         Ok(Http { client, credentials, timeout, observer })
     }
 
@@ -81,7 +83,14 @@ impl Http {
     ///
     /// # Errors
     /// The last failure.
-    pub async fn read(&self, name: &'static str, method: Method, url: &str, body: Option<&Value>, deadline: Instant) -> Result<Value, Failure> {
+    pub async fn read(
+        &self,
+        name: &'static str,
+        method: Method,
+        url: &str,
+        body: Option<&Value>,
+        deadline: Instant,
+    ) -> Result<Value, Failure> {
         let mut waits = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(300))
             .with_max_delay(Duration::from_secs(8))
@@ -114,11 +123,24 @@ impl Http {
     ///
     /// # Errors
     /// With what the server may have done.
-    pub async fn mutate(&self, name: &'static str, method: Method, url: &str, body: Option<&Value>) -> Result<Value, CallFailure> {
+    pub async fn mutate(
+        &self,
+        name: &'static str,
+        method: Method,
+        url: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, CallFailure> {
         self.once(name, method, url, body, Instant::now() + self.timeout).await
     }
 
-    async fn once(&self, name: &'static str, method: Method, url: &str, body: Option<&Value>, deadline: Instant) -> Result<Value, CallFailure> {
+    async fn once(
+        &self,
+        name: &'static str,
+        method: Method,
+        url: &str,
+        body: Option<&Value>,
+        deadline: Instant,
+    ) -> Result<Value, CallFailure> {
         let began = Instant::now();
         let limit = self.timeout.min(deadline.saturating_duration_since(began));
         let result = match tokio::time::timeout(limit, self.attempt(method, url, body)).await {
@@ -133,7 +155,8 @@ impl Http {
     }
 
     async fn attempt(&self, method: Method, url: &str, body: Option<&Value>) -> Result<Value, CallFailure> {
-        let token = self.credentials.token().await.map_err(|failure| CallFailure { failure, sent: Sent::No, retry_after: None })?;
+        let token =
+            self.credentials.token().await.map_err(|failure| CallFailure { failure, sent: Sent::No, retry_after: None })?;
         let mut request = self.client.request(method, url);
         if let Some(token) = token {
             request = request.bearer_auth(token);
@@ -146,7 +169,12 @@ impl Http {
             CallFailure::new(FailureClass::Transient, chain(&error.without_url()), sent)
         })?;
         let status = response.status();
-        let retry_after = response.headers().get("retry-after").and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok()).map(Duration::from_secs);
+        let retry_after = response
+            .headers()
+            .get("retry-after")
+            .and_then(|v| v.to_str().ok())
+            .and_then(|v| v.parse().ok())
+            .map(Duration::from_secs);
         let mut bytes = Vec::new();
         loop {
             match response.chunk().await {
@@ -164,7 +192,8 @@ impl Http {
         }
         if !status.is_success() {
             let failure = http_failure(status.as_u16(), &bytes);
-            let refused = status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT && failure.class != FailureClass::Garbage;
+            let refused =
+                status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT && failure.class != FailureClass::Garbage;
             return Err(CallFailure { failure, sent: if refused { Sent::Refused } else { Sent::Perhaps }, retry_after });
         }
         match serde_json::from_slice::<Value>(&bytes) {

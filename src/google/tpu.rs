@@ -67,8 +67,9 @@ impl TpuClient {
             }
             match page.get("unreachable") {
                 None | Some(Value::Null) => {}
-                Some(Value::Array(all)) => unreachable
-                    .extend(all.iter().filter_map(Value::as_str).map(|z| z.rsplit('/').next().unwrap_or(z).to_owned())),
+                Some(Value::Array(all)) => {
+                    unreachable.extend(all.iter().filter_map(Value::as_str).map(|z| z.rsplit('/').next().unwrap_or(z).to_owned()))
+                }
                 Some(_) => return Err(garbage("\"unreachable\" is not a list".into())),
             }
             token = match page.get("nextPageToken") {

@@ -115,7 +115,11 @@ impl NodeSpec {
                 // Nested objects merge one level deep: `spot` must not drop what was learned beside it.
                 (Some(Value::Object(old)), Value::Object(new)) => {
                     for (key, value) in new {
-                        if value.is_null() { old.remove(key) } else { old.insert(key.clone(), value.clone()) };
+                        if value.is_null() {
+                            old.remove(key)
+                        } else {
+                            old.insert(key.clone(), value.clone())
+                        };
                     }
                 }
                 (_, Value::Object(new)) => {
@@ -189,7 +193,8 @@ impl NodeSpec {
             let mut total = 0;
             for (key, value) in metadata {
                 let value = value.as_str().ok_or_else(|| format!("metadata {key:?} is not text"))?;
-                if key.len() >= 128 || key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_') {
+                if key.len() >= 128 || key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+                {
                     return Err(format!("metadata key {key:?} must be 1 to 127 letters, digits, '-' or '_'"));
                 }
                 if value.len() > METADATA_VALUE_MAX {

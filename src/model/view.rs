@@ -163,9 +163,10 @@ pub fn span(duration: std::time::Duration) -> String {
     match seconds {
         0..10 if duration.subsec_millis() >= 50 => format!("{:.1}s", duration.as_secs_f64()),
         0..60 => format!("{seconds}s"),
-        60..3600 if seconds % 60 == 0 => format!("{}m", seconds / 60),
+        60..3600 if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
         60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
-        _ if (seconds / 60) % 60 == 0 => format!("{}h", seconds / 3600),
+        172_800.. => format!("{}d {}h", seconds / 86_400, (seconds / 3600) % 24),
+        _ if (seconds / 60).is_multiple_of(60) => format!("{}h", seconds / 3600),
         _ => format!("{}h {}m", seconds / 3600, (seconds / 60) % 60),
     }
 }

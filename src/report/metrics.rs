@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use prometheus::{
-    CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
 use super::published::Snapshot;
@@ -69,9 +69,15 @@ impl Metrics {
         r.register(Box::new(build))?;
         Ok(Metrics {
             last_poll_success: add(r, Gauge::new("last_poll_success_timestamp_seconds", "When every zone was last read.")?)?,
-            poll_duration: add(r, Histogram::with_opts(histogram("poll_duration_seconds", "Duration of a poll.", &CALL_BUCKETS))?)?,
+            poll_duration: add(
+                r,
+                Histogram::with_opts(histogram("poll_duration_seconds", "Duration of a poll.", &CALL_BUCKETS))?,
+            )?,
             api_requests: add(r, counters("api_requests_total", "Attempts of API calls.", &["service", "method"])?)?,
-            api_failures: add(r, counters("api_request_failures_total", "Failed attempts of API calls.", &["service", "method", "code"])?)?,
+            api_failures: add(
+                r,
+                counters("api_request_failures_total", "Failed attempts of API calls.", &["service", "method", "code"])?,
+            )?,
             api_duration: add(
                 r,
                 HistogramVec::new(
@@ -80,22 +86,34 @@ impl Metrics {
                 )?,
             )?,
             slots: add(r, gauges("slots", "Slots by condition.", &["condition"])?)?,
-            slot_condition: add(r, gauges("slot_condition", "1 for the present condition of a slot.", &["slot", "zone", "condition"])?)?,
+            slot_condition: add(
+                r,
+                gauges("slot_condition", "1 for the present condition of a slot.", &["slot", "zone", "condition"])?,
+            )?,
             slot_healthy: add(r, gauges("slot_healthy", "1 while the slot is healthy.", &["slot", "zone"])?)?,
             slot_unhealthy_since: add(
                 r,
-                GaugeVec::new(Opts::new("slot_unhealthy_since_timestamp_seconds", "First symptom of the present trouble."), &["slot"])?,
+                GaugeVec::new(
+                    Opts::new("slot_unhealthy_since_timestamp_seconds", "First symptom of the present trouble."),
+                    &["slot"],
+                )?,
             )?,
             slot_maintenance_start: add(
                 r,
                 GaugeVec::new(
-                    Opts::new("slot_maintenance_start_timestamp_seconds", "Start of the maintenance window that the API announces."),
+                    Opts::new(
+                        "slot_maintenance_start_timestamp_seconds",
+                        "Start of the maintenance window that the API announces.",
+                    ),
                     &["slot"],
                 )?,
             )?,
             slot_attempts: add(r, gauges("slot_attempts", "Recoveries of a slot within its window.", &["slot"])?)?,
             recoveries: add(r, counters("recoveries_total", "Recoveries that ended well.", &["cause"])?)?,
-            recovery_failures: add(r, counters("recovery_failures_total", "Creates that failed or were refused.", &["cause", "reason"])?)?,
+            recovery_failures: add(
+                r,
+                counters("recovery_failures_total", "Creates that failed or were refused.", &["cause", "reason"])?,
+            )?,
             recoveries_held: add(r, gauges("recoveries_held", "Slots that are held, by reason.", &["reason"])?)?,
             recoveries_in_progress: add(r, IntGauge::new("recoveries_in_progress", "Recoveries under way.")?)?,
             recovery_duration: add(
@@ -104,11 +122,18 @@ impl Metrics {
             )?,
             phase_duration: add(
                 r,
-                HistogramVec::new(histogram("recovery_phase_duration_seconds", "Duration of a recovery's phase.", &LONG_BUCKETS), &["phase"])?,
+                HistogramVec::new(
+                    histogram("recovery_phase_duration_seconds", "Duration of a recovery's phase.", &LONG_BUCKETS),
+                    &["phase"],
+                )?,
             )?,
             detection_delay: add(
                 r,
-                Histogram::with_opts(histogram("detection_delay_seconds", "From the first symptom to condemned.", &LONG_BUCKETS))?,
+                Histogram::with_opts(histogram(
+                    "detection_delay_seconds",
+                    "From the first symptom to condemned.",
+                    &LONG_BUCKETS,
+                ))?,
             )?,
             breaker_open: add(r, IntGauge::new("breaker_open", "1 while the storm breaker is open.")?)?,
             budget_remaining: add(r, IntGauge::new("budget_remaining", "Judged slots that may still go into recovery.")?)?,
@@ -116,13 +141,19 @@ impl Metrics {
             dry_run: add(r, IntGauge::new("dry_run", "1 with dry_run.")?)?,
             intents_pending: add(r, IntGauge::new("intents_pending", "Journaled calls whose result is not known yet.")?)?,
             store_failures: add(r, IntCounter::new("store_failures_total", "Commits that failed: nothing was done.")?)?,
-            violations: add(r, IntCounter::new("invariant_violations_total", "Plans refused by the safety check: a defect each.")?)?,
+            violations: add(
+                r,
+                IntCounter::new("invariant_violations_total", "Plans refused by the safety check: a defect each.")?,
+            )?,
             launches: add(r, counters("job_launches_total", "Run orders written.", &["slot"])?)?,
             job_step: add(r, gauges("job_step", "Newest step that the job reported.", &["slot"])?)?,
             job_checkpoint_step: add(r, gauges("job_checkpoint_step", "Step of the newest complete checkpoint.", &["slot"])?)?,
             job_checkpoint_time: add(
                 r,
-                GaugeVec::new(Opts::new("job_checkpoint_timestamp_seconds", "When the newest complete checkpoint was seen."), &["slot"])?,
+                GaugeVec::new(
+                    Opts::new("job_checkpoint_timestamp_seconds", "When the newest complete checkpoint was seen."),
+                    &["slot"],
+                )?,
             )?,
             job_failures: add(r, counters("job_failures_total", "Jobs whose restarts were used up.", &["slot", "class"])?)?,
             lost_seconds: add(

@@ -23,7 +23,8 @@ td{border-bottom:1px solid #eaeef2}.n{font-weight:600;white-space:nowrap}.z{colo
 pub fn render(snapshot: &Snapshot, now: Timestamp) -> String {
     let tpus = &snapshot.status.tpus;
     let healthy = tpus.iter().filter(|s| s.condition == Condition::Healthy).count();
-    let observed = snapshot.status.observed_at.map_or("nothing read yet".to_owned(), |at| format!("read {} ago", span(elapsed(at, now))));
+    let observed =
+        snapshot.status.observed_at.map_or("nothing read yet".to_owned(), |at| format!("read {} ago", span(elapsed(at, now))));
     let mut html = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=5><title>tpu-watchdog</title>\
          <meta name=viewport content=\"width=device-width\"><style>{STYLE}</style>\
@@ -50,7 +51,10 @@ fn row(html: &mut String, slot: &SlotView, now: Timestamp) {
     };
     let number = |step: Option<u64>| step.map_or("–".to_owned(), |s| s.to_string());
     let job = slot.job.as_ref();
-    let until = slot.until.filter(|at| *at > now).map_or(String::new(), |at| format!(" <span class=z>(in {})</span>", span(elapsed(now, at))));
+    let until = slot
+        .until
+        .filter(|at| *at > now)
+        .map_or(String::new(), |at| format!(" <span class=z>(in {})</span>", span(elapsed(now, at))));
     let action = match (slot.action, &slot.phase) {
         (ActionName::None, _) => String::new(),
         (action, Some(phase)) => format!("<b>{}</b>, {phase}: ", action.name()),

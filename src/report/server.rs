@@ -33,7 +33,9 @@ pub struct Endpoints {
 /// # Errors
 /// When it is taken or not allowed, with what to do.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
-    TcpListener::bind(address).await.map_err(|e| format!("listen = \"{address}\" failed: {e}; choose another port, or listen = \"off\""))
+    TcpListener::bind(address)
+        .await
+        .map_err(|e| format!("listen = \"{address}\" failed: {e}; choose another port, or listen = \"off\""))
 }
 
 /// Serves until the future is dropped.

@@ -51,8 +51,20 @@ impl Place<'_> {
 }
 
 /// Query parameters that every method takes.
-const SYSTEM_PARAMETERS: [&str; 12] =
-    ["$alt", "alt", "$.xgafv", "access_token", "callback", "fields", "key", "oauth_token", "prettyPrint", "quotaUser", "uploadType", "upload_protocol"];
+const SYSTEM_PARAMETERS: [&str; 12] = [
+    "$alt",
+    "alt",
+    "$.xgafv",
+    "access_token",
+    "callback",
+    "fields",
+    "key",
+    "oauth_token",
+    "prettyPrint",
+    "quotaUser",
+    "uploadType",
+    "upload_protocol",
+];
 
 /// Answers one request.
 pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
@@ -88,7 +100,9 @@ pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
         ("GET", ["queuedResources"]) => queued::list(cloud, &place),
         ("POST", ["queuedResources"]) => queued::create(cloud, &place, request),
         ("GET", ["queuedResources", id]) => queued::get(cloud, &place, id),
-        ("DELETE", ["queuedResources", id]) => queued::delete(cloud, &place, id, request.parameter("force").eq_ignore_ascii_case("true")),
+        ("DELETE", ["queuedResources", id]) => {
+            queued::delete(cloud, &place, id, request.parameter("force").eq_ignore_ascii_case("true"))
+        }
         ("GET", ["operations"]) => {
             let mine = cloud.operations.values().filter(|o| o.name.starts_with(&place.parent()));
             (200, json!({"operations": mine.map(|o| shape::operation(o, version)).collect::<Vec<_>>()}))
@@ -134,8 +148,11 @@ fn list_nodes(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
     if let Some(refusal) = check_parameters(request, &["pageSize", "pageToken"]) {
         return refusal;
     }
-    let all: Vec<_> =
-        cloud.nodes.iter().filter(|((zone, _), _)| (place.zone == "-" || *zone == place.zone) && !cloud.unreachable.contains(zone)).collect();
+    let all: Vec<_> = cloud
+        .nodes
+        .iter()
+        .filter(|((zone, _), _)| (place.zone == "-" || *zone == place.zone) && !cloud.unreachable.contains(zone))
+        .collect();
     let start = match request.parameter("pageToken") {
         "" => 0,
         token => match token.strip_prefix("page-").and_then(|t| t.parse::<usize>().ok()) {
@@ -145,8 +162,12 @@ fn list_nodes(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
     };
     let asked = request.parameter("pageSize").parse::<usize>().unwrap_or(0);
     let size = if asked == 0 { 500 } else { asked }.min(cloud.page_max.unwrap_or(500));
-    let page: Vec<Value> =
-        all.iter().skip(start).take(size).map(|((zone, id), node)| shape::node(node, &place.node(zone, id), place.version)).collect();
+    let page: Vec<Value> = all
+        .iter()
+        .skip(start)
+        .take(size)
+        .map(|((zone, id), node)| shape::node(node, &place.node(zone, id), place.version))
+        .collect();
     let mut body = json!({});
     if !page.is_empty() {
         body["nodes"] = json!(page);
@@ -199,7 +220,8 @@ fn create_node(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     let now = cloud.now();
     if let Some((_, message)) = cloud.quota.get(place.zone).filter(|(until, _)| *until > now) {
         let (status, mut body) = error(429, message.clone());
-        body["error"]["details"] = json!([{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"description": message}]}]);
+        body["error"]["details"] =
+            json!([{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"description": message}]}]);
         return (status, body);
     }
     let operation = cloud.operation(place.project, place.zone, name, "create");
@@ -236,7 +258,10 @@ fn delete_node(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) ->
     let key = (place.zone.to_owned(), id.to_owned());
     let Some(node) = cloud.nodes.get_mut(&key) else { return not_found(&name) };
     if node.queued_resource.is_some() {
-        return error(400, format!("Cloud TPU received a bad request. {name} belongs to a queued resource; delete that [EID: 0x5]"));
+        return error(
+            400,
+            format!("Cloud TPU received a bad request. {name} belongs to a queued resource; delete that [EID: 0x5]"),
+        );
     }
     node.state = "DELETING";
     node.run.stopped = true;
@@ -281,7 +306,10 @@ fn node_verb(cloud: &mut Cloud, place: &Place, id: &str, verb: &str, request: &R
         "stop" | "start" => {
             let (wanted, state) = if verb == "stop" { ("READY", "STOPPED") } else { ("STOPPED", "READY") };
             if node.state != wanted {
-                return error(400, format!("Cloud TPU received a bad request. {verb} is not supported while in state {} [EID: 0x6]", node.state));
+                return error(
+                    400,
+                    format!("Cloud TPU received a bad request. {verb} is not supported while in state {} [EID: 0x6]", node.state),
+                );
             }
             if node.attributes.len() > 1 && verb == "stop" {
                 return error(400, "Cloud TPU received a bad request. stop is only available with single TPU nodes [EID: 0x7]");
@@ -315,12 +343,13 @@ fn guest_attributes(node: &Node, body: Option<&Value>) -> Value {
         .and_then(Value::as_array)
         .map(|ids| ids.iter().filter_map(|id| id.as_str()?.parse().ok()).collect())
         .unwrap_or_default();
-    let answer = node.attributes.iter().enumerate().filter(|(index, _)| ids.is_empty() || ids.contains(index)).map(|(_, attributes)| {
-        let items = attributes.iter().filter(|(key, _)| key.starts_with(path)).filter_map(|(key, value)| {
-            let (namespace, key) = key.split_once('/')?;
-            Some(json!({"namespace": namespace, "key": key, "value": value}))
+    let answer =
+        node.attributes.iter().enumerate().filter(|(index, _)| ids.is_empty() || ids.contains(index)).map(|(_, attributes)| {
+            let items = attributes.iter().filter(|(key, _)| key.starts_with(path)).filter_map(|(key, value)| {
+                let (namespace, key) = key.split_once('/')?;
+                Some(json!({"namespace": namespace, "key": key, "value": value}))
+            });
+            json!({"queryPath": path, "queryValue": {"items": items.collect::<Vec<_>>()}})
         });
-        json!({"queryPath": path, "queryValue": {"items": items.collect::<Vec<_>>()}})
-    });
     json!({"guestAttributes": answer.collect::<Vec<_>>()})
 }

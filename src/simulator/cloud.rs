@@ -182,7 +182,8 @@ impl Cloud {
     /// Starts an operation; it ends by a happening.
     pub(super) fn operation(&mut self, project: &str, zone: &str, target: String, verb: &'static str) -> String {
         let number = self.number();
-        let name = format!("projects/{project}/locations/{zone}/operations/operation-{}-{number:013x}", self.now().as_millisecond());
+        let name =
+            format!("projects/{project}/locations/{zone}/operations/operation-{}-{number:013x}", self.now().as_millisecond());
         let operation =
             Operation { name: name.clone(), target, verb, created: self.now(), ended: None, error: None, response: json!({}) };
         self.operations.insert(name.clone(), operation);
@@ -240,10 +241,14 @@ impl Cloud {
         match happening {
             Happening::Created { operation, zone, node, uid } => {
                 let Some(found) = self.same(&zone, &node, uid) else {
-                    return self.end(&operation, Err(json!({"code": 5, "message": "the node was deleted while it was being created"})));
+                    return self
+                        .end(&operation, Err(json!({"code": 5, "message": "the node was deleted while it was being created"})));
                 };
                 if found.state != "CREATING" {
-                    let message = format!("Cloud TPU received a bad request. update is not supported while in state {} [EID: 0x1]", found.state);
+                    let message = format!(
+                        "Cloud TPU received a bad request. update is not supported while in state {} [EID: 0x1]",
+                        found.state
+                    );
                     return self.end(&operation, Err(json!({"code": 3, "message": message})));
                 }
                 found.state = "READY";
@@ -328,7 +333,8 @@ impl Cloud {
                 return;
             }
             Trouble::Quota => {
-                let message = format!("Quota limit 'TPUV4PerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone {zone}.");
+                let message =
+                    format!("Quota limit 'TPUV4PerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone {zone}.");
                 self.quota.insert(zone, (until.unwrap_or(forever), message));
                 return;
             }
@@ -377,7 +383,9 @@ impl Cloud {
                     "windowStartTime": shape::time(now), "windowEndTime": end, "latestWindowStartTime": shape::time(now)}));
             }
             Trouble::MeshFailure => {
-                node.symptoms.push(json!({"createTime": shape::time(now), "symptomType": "MESH_BUILD_FAIL", "details": "", "workerId": "0"}));
+                node.symptoms.push(
+                    json!({"createTime": shape::time(now), "symptomType": "MESH_BUILD_FAIL", "details": "", "workerId": "0"}),
+                );
             }
             Trouble::Silence => {}
             Trouble::OptOut => {
@@ -393,7 +401,12 @@ impl Cloud {
                 self.schedule(Duration::ZERO, Happening::Healed { zone, node: event.node, uid, event: true });
                 return;
             }
-            Trouble::StockOut | Trouble::Quota | Trouble::Unreachable | Trouble::NeverBoot | Trouble::Vanish | Trouble::Replace => return,
+            Trouble::StockOut
+            | Trouble::Quota
+            | Trouble::Unreachable
+            | Trouble::NeverBoot
+            | Trouble::Vanish
+            | Trouble::Replace => return,
         }
         node.run.stopped |= dead;
         if let (Some(lasts), true) = (event.lasts, dead) {

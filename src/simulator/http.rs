@@ -150,7 +150,13 @@ impl Simulator {
     }
 }
 
-async fn answer(State(simulator): State<Simulator>, method: Method, uri: Uri, _headers: HeaderMap, body: Bytes) -> Response<Body> {
+async fn answer(
+    State(simulator): State<Simulator>,
+    method: Method,
+    uri: Uri,
+    _headers: HeaderMap,
+    body: Bytes,
+) -> Response<Body> {
     let mut logged = Logged { at: Timestamp::now(), method: method.to_string(), path: uri.to_string(), status: None };
     let fault = simulator.hook.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(|hook| hook(&logged));
     let log = |logged: Logged| simulator.log.lock().unwrap_or_else(PoisonError::into_inner).push(logged);

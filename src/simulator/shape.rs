@@ -76,7 +76,14 @@ const NESTED: [(&str, &[&str]); 6] = [
     ("shieldedInstanceConfig", &["enableSecureBoot"]),
     (
         "+bootDiskConfig",
-        &["customerEncryptionKey", "diskSizeGb", "enableConfidentialCompute", "provisionedIops", "provisionedThroughput", "sourceImage"],
+        &[
+            "customerEncryptionKey",
+            "diskSizeGb",
+            "enableConfidentialCompute",
+            "provisionedIops",
+            "provisionedThroughput",
+            "sourceImage",
+        ],
     ),
 ];
 
@@ -111,7 +118,9 @@ pub fn check_node(body: &Value, at: &str, alpha: bool, zone: &str) -> Result<Map
         (false, Some(_)) => return Err(bad("Only one of accelerator_type and accelerator_config may be set.".into())),
         (true, None) => return Err(bad("Cloud TPU received a bad request. accelerator_type is required [EID: 0x2]".into())),
         (false, None) if cores(kind).is_none() => {
-            let message = format!("CloudTpu received an invalid AcceleratorType, \"{kind}\" for zone \"{zone}\". Valid values are \"v2-8, v4-8, v4-16, \".");
+            let message = format!(
+                "CloudTpu received an invalid AcceleratorType, \"{kind}\" for zone \"{zone}\". Valid values are \"v2-8, v4-8, v4-16, \"."
+            );
             return Err(bad(message));
         }
         _ => {}
@@ -144,7 +153,9 @@ pub fn check_node(body: &Value, at: &str, alpha: bool, zone: &str) -> Result<Map
     }
     let mut kept = body.clone();
     // Output-only fields of the input are ignored (AIP-203).
-    for name in ["name", "id", "state", "health", "healthDescription", "symptoms", "upcomingMaintenance", "createTime", "apiVersion"] {
+    for name in
+        ["name", "id", "state", "health", "healthDescription", "symptoms", "upcomingMaintenance", "createTime", "apiVersion"]
+    {
         kept.remove(name);
     }
     for name in ["networkEndpoints", "multisliceNode", "queuedResource"] {
@@ -184,13 +195,15 @@ pub fn node(node: &Node, name: &str, version: &str) -> Value {
     if let Some((family, count)) = kind.rsplit_once('-') {
         let family = if family == "v5litepod" { "V5LITE_POD".to_owned() } else { family.to_uppercase() };
         let chips = count.parse::<u64>().unwrap_or(8) / 2;
-        body.entry("acceleratorConfig").or_insert_with(|| json!({"type": family, "topology": format!("2x2x{}", (chips / 4).max(1))}));
+        body.entry("acceleratorConfig")
+            .or_insert_with(|| json!({"type": family, "topology": format!("2x2x{}", (chips / 4).max(1))}));
     } else {
         body.insert("acceleratorType".into(), json!("v4-8"));
     }
     let octet = node.uid % 200;
     body.entry("cidrBlock").or_insert_with(|| json!(format!("10.{octet}.0.0/20")));
-    body.entry("networkConfig").or_insert_with(|| json!({"network": "projects/p/global/networks/default", "enableExternalIps": false}));
+    body.entry("networkConfig")
+        .or_insert_with(|| json!({"network": "projects/p/global/networks/default", "enableExternalIps": false}));
     body.entry("serviceAccount")
         .or_insert_with(|| json!({"email": "1-compute@developer.gserviceaccount.com", "scope": ["https://www.googleapis.com/auth/cloud-platform"]}));
     body.entry("schedulingConfig").or_insert_with(|| json!({}));
@@ -201,7 +214,8 @@ pub fn node(node: &Node, name: &str, version: &str) -> Value {
     body.insert("state".into(), json!(node.state));
     body.insert("apiVersion".into(), json!(node.made_by));
     if !matches!(node.state, "CREATING" | "DELETING" | "PREEMPTED" | "TERMINATED" | "STOPPED") {
-        let endpoints = (0..node.attributes.len()).map(|i| json!({"ipAddress": format!("10.{octet}.0.{}", i + 2), "port": 8470, "accessConfig": {}}));
+        let endpoints = (0..node.attributes.len())
+            .map(|i| json!({"ipAddress": format!("10.{octet}.0.{}", i + 2), "port": 8470, "accessConfig": {}}));
         body.insert("networkEndpoints".into(), endpoints.collect());
     }
     let optional = [

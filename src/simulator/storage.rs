@@ -21,7 +21,9 @@ pub fn list(cloud: &Cloud, bucket: &str, query: &BTreeMap<String, String>) -> St
     let get = |key: &str| query.get(key).map_or("", String::as_str);
     let (prefix, delimiter) = (get("prefix"), get("delimiter"));
     let mut folders = BTreeSet::new();
-    let mut xml = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?><ListBucketResult><Name>{bucket}</Name><IsTruncated>false</IsTruncated>");
+    let mut xml = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><ListBucketResult><Name>{bucket}</Name><IsTruncated>false</IsTruncated>"
+    );
     let base = format!("{bucket}/");
     for (name, object) in cloud.objects.range(base.clone()..) {
         let Some(key) = name.strip_prefix(&base) else { break };

@@ -43,7 +43,8 @@ impl SqliteStore {
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let at = |message: String| StoreError { location: path.display().to_string(), message };
         if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-            std::fs::create_dir_all(folder).map_err(|e| at(format!("its folder can't be made: {e}; create it or set `state`")))?;
+            std::fs::create_dir_all(folder)
+                .map_err(|e| at(format!("its folder can't be made: {e}; create it or set `state`")))?;
         }
         let lock = lock(path).map_err(at)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -73,8 +74,8 @@ impl SqliteStore {
         }
         let location = path.display().to_string();
         let at = |message: String| StoreError { location: location.clone(), message };
-        let connection =
-            Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(|e| at(explain(&e)))?;
+        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+            .map_err(|e| at(explain(&e)))?;
         connection.busy_timeout(Duration::from_secs(5)).map_err(|e| at(explain(&e)))?;
         let version = version(&connection).map_err(&at)?;
         if version == 0 {
@@ -127,7 +128,8 @@ impl SqliteStore {
     }
 
     fn write(&mut self, records: &[Record], events: &[Event]) -> Result<(), rusqlite::Error> {
-        let json = |value: Result<String, serde_json::Error>| value.map_err(|e| rusqlite::Error::ToSqlConversionFailure(Box::new(e)));
+        let json =
+            |value: Result<String, serde_json::Error>| value.map_err(|e| rusqlite::Error::ToSqlConversionFailure(Box::new(e)));
         let transaction = self.connection.transaction()?;
         for record in records {
             match record {
@@ -152,7 +154,9 @@ impl SqliteStore {
                 .execute(params![event.slot, json(serde_json::to_string(event))?])?;
         }
         if !events.is_empty() {
-            transaction.prepare_cached("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?1")?.execute([EVENTS_KEPT])?;
+            transaction
+                .prepare_cached("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?1")?
+                .execute([EVENTS_KEPT])?;
         }
         transaction.commit()
     }
@@ -166,7 +170,9 @@ impl Store for SqliteStore {
     fn load(&self) -> Result<Stored, StoreError> {
         let damaged = |what: &str, error: serde_json::Error| StoreError {
             location: self.location.clone(),
-            message: format!("{what} is damaged ({error}); nothing was changed. Restore a backup, or move the file away to start anew"),
+            message: format!(
+                "{what} is damaged ({error}); nothing was changed. Restore a backup, or move the file away to start anew"
+            ),
         };
         let rows = |table: &str, column: &str| -> Result<Vec<(String, String)>, rusqlite::Error> {
             let mut statement = self.connection.prepare(&format!("SELECT name, {column} FROM {table}"))?;
@@ -183,8 +189,11 @@ impl Store for SqliteStore {
                 record.spec = Some(spec);
             }
         }
-        let ledger: Option<String> =
-            self.connection.query_row("SELECT record FROM ledger", [], |row| row.get(0)).optional().map_err(|e| self.error(&e))?;
+        let ledger: Option<String> = self
+            .connection
+            .query_row("SELECT record FROM ledger", [], |row| row.get(0))
+            .optional()
+            .map_err(|e| self.error(&e))?;
         if let Some(text) = ledger {
             stored.ledger = serde_json::from_str(&text).map_err(|e| damaged("the ledger", e))?;
         }
@@ -219,7 +228,8 @@ fn lock(path: &Path) -> Result<File, String> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
-    let file = File::options().create(true).append(true).open(&name).map_err(|e| format!("{} can't be opened: {e}", name.display()))?;
+    let file =
+        File::options().create(true).append(true).open(&name).map_err(|e| format!("{} can't be opened: {e}", name.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
@@ -233,7 +243,9 @@ fn explain(error: &rusqlite::Error) -> String {
     use rusqlite::ErrorCode::*;
     let advice = match error.sqlite_error_code() {
         Some(DiskFull) => "the disk is full: free some space; nothing is done to any TPU until then",
-        Some(DatabaseCorrupt | NotADatabase) => "it is damaged or not a database; nothing was changed. Restore a backup, or move it away to start anew",
+        Some(DatabaseCorrupt | NotADatabase) => {
+            "it is damaged or not a database; nothing was changed. Restore a backup, or move it away to start anew"
+        }
         Some(ReadOnly | CannotOpen | PermissionDenied) => "check its permissions and those of its folder",
         Some(DatabaseBusy | DatabaseLocked) => "another process holds it",
         _ => "nothing is done to any TPU until it works again",
@@ -264,7 +276,8 @@ mod tests {
         let owner = store.owner().to_owned();
         let body = serde_json::json!({"acceleratorType": "v4-8", "unknown": [1]});
         let ledger = Ledger { beacons_seen: true, ..Ledger::default() };
-        let records = [Record::Slot(Box::new(slot("a"))), Record::Spec("a".into(), body.clone()), Record::Ledger(Box::new(ledger))];
+        let records =
+            [Record::Slot(Box::new(slot("a"))), Record::Spec("a".into(), body.clone()), Record::Ledger(Box::new(ledger))];
         store.commit(&records, &[event("one"), event("two")]).unwrap();
         let beside = SqliteStore::open_read_only(&path).unwrap().unwrap();
         assert_eq!(beside.load().unwrap().slots.len(), 1);
@@ -289,7 +302,9 @@ mod tests {
             assert_eq!(std::fs::read(&path).unwrap(), before);
         };
         let newer = Connection::open(folder.path().join("newer.db")).unwrap();
-        newer.execute_batch(&format!("PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version=99; CREATE TABLE t(a);")).unwrap();
+        newer
+            .execute_batch(&format!("PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version=99; CREATE TABLE t(a);"))
+            .unwrap();
         drop(newer);
         refused("newer.db", "schema version is 99");
         Connection::open(folder.path().join("alien.db")).unwrap().execute_batch("CREATE TABLE t(a);").unwrap();

@@ -87,13 +87,30 @@ impl Watchdog {
     ///
     /// # Errors
     /// When the journal can't be read.
-    pub fn new(settings: Settings, store: Box<dyn Store>, world: World, metrics: Arc<Metrics>, published: Published) -> Result<Self, StoreError> {
+    pub fn new(
+        settings: Settings,
+        store: Box<dyn Store>,
+        world: World,
+        metrics: Arc<Metrics>,
+        published: Published,
+    ) -> Result<Self, StoreError> {
         let stored = store.load()?;
         let (sender, inputs) = mpsc::unbounded_channel();
         let fleet = Fleet::new(settings, stored.slots, stored.ledger);
         let permits = Arc::new(tokio::sync::Semaphore::new(CONCURRENCY));
-        let mut watchdog =
-            Watchdog { fleet, store, world, metrics, published, inputs, sender, permits, store_failing: false, under_way: 0, listener: None };
+        let mut watchdog = Watchdog {
+            fleet,
+            store,
+            world,
+            metrics,
+            published,
+            inputs,
+            sender,
+            permits,
+            store_failing: false,
+            under_way: 0,
+            listener: None,
+        };
         let settings = watchdog.fleet.settings.clone();
         watchdog.turn(Input::Configured(Box::new(settings)));
         Ok(watchdog)

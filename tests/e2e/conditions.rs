@@ -16,7 +16,11 @@ fn recreated(trouble: Trouble, grace: i64) {
     rig.wait_recovered("a", old);
     let delete = rig.mutations().into_iter().find(|m| m.method == "DELETE").expect("a delete");
     let grace = SignedDuration::from_millis(grace);
-    assert!(delete.at.duration_since(at) >= grace, "{trouble:?} was acted on {} after it, grace {grace}", delete.at.duration_since(at));
+    assert!(
+        delete.at.duration_since(at) >= grace,
+        "{trouble:?} was acted on {} after it, grace {grace}",
+        delete.at.duration_since(at)
+    );
     let polls: Vec<_> = rig.polls().into_iter().filter(|p| p.at >= at).collect();
     let one_poll = SignedDuration::from_millis(300);
     let passed_over = polls.iter().filter(|p| p.at.duration_since(polls[0].at) >= grace + one_poll && p.at < delete.at).count();

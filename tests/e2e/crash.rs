@@ -128,7 +128,8 @@ fn killed_at_the_confirming_read() {
 fn an_operation_that_cannot_be_read_says_nothing_about_itself() {
     let mut rig = Rig::with_one_node(&job("a"));
     rig.simulator.set_hook(Some(Box::new(|logged| {
-        let reply = tpu_watchdog::simulator::http::Reply::new(404, r#"{"error":{"code":404,"status":"NOT_FOUND","message":"gone"}}"#);
+        let reply =
+            tpu_watchdog::simulator::http::Reply::new(404, r#"{"error":{"code":404,"status":"NOT_FOUND","message":"gone"}}"#);
         is_operation(logged).then_some(Fault::AnswerBefore(reply))
     })));
     rig.start();

@@ -43,7 +43,8 @@ impl Rig {
         let listener = runtime.block_on(Simulator::bind(([127, 0, 0, 1], 0).into())).unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         runtime.spawn(simulator.clone().serve(listener));
-        let rig = Rig { simulator, base, folder: tempfile::tempdir().unwrap(), child: Arc::default(), starts: 0, _runtime: runtime };
+        let rig =
+            Rig { simulator, base, folder: tempfile::tempdir().unwrap(), child: Arc::default(), starts: 0, _runtime: runtime };
         rig.configure("", policy, slots);
         rig
     }

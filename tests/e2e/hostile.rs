@@ -12,14 +12,16 @@ fn survives(words: &str, mut fault: impl FnMut() -> Fault + Send + 'static) {
     rig.start();
     rig.wait_polls(2);
     let old = rig.node("a").unwrap().uid;
-    rig.simulator.set_hook(Some(Box::new(move |logged| (logged.method == "GET" && logged.path.contains("/nodes?")).then(&mut fault))));
+    rig.simulator
+        .set_hook(Some(Box::new(move |logged| (logged.method == "GET" && logged.path.contains("/nodes?")).then(&mut fault))));
     rig.trouble("a", Trouble::Preempt, None);
     rig.wait_for_log(words);
     let before = rig.polls().len();
     rig.wait("the next polls come", |_| rig.polls().len() >= before + 3);
     assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
     let (_, metrics) = get(&format!("{}/metrics", rig.endpoint()));
-    let failures = metrics.lines().filter(|l| l.starts_with("tpuwatchdog_api_request_failures_total{") && l.contains("nodes.list"));
+    let failures =
+        metrics.lines().filter(|l| l.starts_with("tpuwatchdog_api_request_failures_total{") && l.contains("nodes.list"));
     assert!(failures.count() > 0, "{metrics}");
     // When the API is itself again, the owed work is done.
     rig.simulator.set_hook(None);

@@ -96,5 +96,9 @@ fn a_job_that_used_up_its_restarts_is_told_and_its_node_is_left_alone() {
     rig.wait_polls(4);
     assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
     let status = rig.status();
-    assert_eq!((&status["tpus"][0]["action"], &status["tpus"][0]["condition"]), (&"escalate".into(), &"job_failed".into()), "{status}");
+    assert_eq!(
+        (&status["tpus"][0]["action"], &status["tpus"][0]["condition"]),
+        (&"escalate".into(), &"job_failed".into()),
+        "{status}"
+    );
 }

@@ -1,0 +1,119 @@
+//! L1 to L6, and how time and progress are weighed.
+
+use super::*;
+
+#[test]
+fn l1_a_replacement_preempted_at_birth_is_replaced_again() {
+    let mut world = World::new(settings(&["a"]));
+    world.recreate_preempted();
+    let dead = world.replacement("a", json!({"state": "PREEMPTED"}));
+    world.poll(std::slice::from_ref(&dead));
+    world.get("a", Some(dead));
+    match &world.actions[..] {
+        [Action::Delete { incarnation, .. }] => assert_eq!(incarnation.id, "2"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn l2_an_unchanged_world_causes_no_mutation_and_no_write_but_the_time_of_the_poll() {
+    let mut world = World::new(settings(&["a"]));
+    world.poll(&[node("a", json!({}))]);
+    for _ in 0..100 {
+        world.wait(30);
+        world.poll(&[node("a", json!({}))]);
+        assert!(world.actions.is_empty() && world.looks.is_empty() && world.events.is_empty());
+        assert!(matches!(world.records[..], [Record::Ledger(_)]), "{:?}", world.records);
+    }
+}
+
+#[test]
+fn l3_an_owed_create_is_finished_after_a_crash_at_any_phase() {
+    // The journal is folded into a fleet that knows of nothing under way.
+    for phase in ["deleting", "gone", "creating"] {
+        let mut world = World::new(settings(&["a"]));
+        world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+        world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
+        if phase != "deleting" {
+            world.called("a", CallOutcome::Accepted(OPERATION.into()));
+            world.wait(5);
+            world.done("a", OperationState::Succeeded);
+        }
+        if phase == "gone" {
+            world.called("a", CallOutcome::Refused(Failure::new(FailureClass::StockOut, "none")));
+            assert_eq!(world.phase("a"), Some(Phase::Gone));
+        }
+        let slots = std::mem::take(&mut world.fleet.slots);
+        let settings = world.fleet.settings.clone();
+        world.fleet = Fleet::new(settings.clone(), slots, world.fleet.ledger.clone());
+        world.wait(60);
+        world.input(Input::Configured(Box::new(settings)));
+        for _ in 0..10 {
+            if matches!(world.actions[..], [Action::Create { .. }]) {
+                break;
+            }
+            assert!(world.actions.is_empty(), "{phase}: {:?}", world.actions);
+            world.wait(6);
+            if world.looks.iter().any(|l| matches!(l, Look::Node { .. })) {
+                world.get("a", None)
+            } else {
+                world.input(Input::Tick)
+            }
+        }
+        assert!(matches!(world.actions[..], [Action::Create { .. }]), "{phase}: the create was forgotten");
+    }
+}
+
+#[test]
+fn l5_healing_clears_suspicion_and_flapping_does_not_reset_it() {
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], timeout(), 300);
+    world.wait(30);
+    world.poll(&[node("a", json!({}))]);
+    world.wait(30);
+    world.poll(&[node("a", timeout())]);
+    assert!(world.fleet.slots["a"].suspicion.as_ref().unwrap().sick_for >= Duration::from_secs(330), "flapping");
+    for _ in 0..21 {
+        world.wait(30);
+        world.poll(&[node("a", json!({}))]);
+    }
+    assert_eq!(world.fleet.slots["a"].suspicion, None);
+}
+
+#[test]
+fn l6_a_slot_that_is_short_of_capacity_delays_no_other() {
+    let mut world = World::new(settings(&["a", "b"]));
+    world.sick(&["a", "b"], json!({"state": "UNKNOWN"}), 120);
+    world.get("a", Some(node("a", json!({"state": "UNKNOWN"}))));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    assert!(matches!(world.actions[..], [Action::Create { .. }]));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::Quota, "Quota exhausted")));
+    assert_eq!(world.hold("a"), Some(HoldReason::Backoff));
+    world.wait(29);
+    world.poll(&[node("b", json!({"state": "UNKNOWN"}))]);
+    world.get("b", Some(node("b", json!({"state": "UNKNOWN"}))));
+    assert_eq!(world.phase("b"), Some(Phase::Deleting));
+}
+
+#[test]
+fn a_maintenance_window_that_is_announced_is_waited_out_and_not_for_ever() {
+    let window = |end: &str| json!({"upcomingMaintenance": {"maintenanceStatus": "ONGOING", "windowEndTime": end}});
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], window("2026-06-01T15:00:00Z"), 3 * 3600);
+    assert!(world.looks.is_empty(), "15 minutes beyond its end");
+    world.sick(&["a"], window("2026-06-01T15:00:00Z"), 0);
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], window("2026-06-09T15:00:00Z"), 6 * 3600);
+    assert!(matches!(world.looks[..], [Look::Node { .. }]), "six hours at most");
+}
+
+#[test]
+fn progress_outranks_health() {
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], json!({"health": "UNHEALTHY_MAINTENANCE"}), 3500);
+    let now = world.now;
+    super::super::recover::progress(world.fleet.slots.get_mut("a").unwrap(), now);
+    world.wait(300);
+    world.poll(&[node("a", json!({"health": "UNHEALTHY_MAINTENANCE"}))]);
+    assert!(world.looks.is_empty() && world.actions.is_empty());
+}

@@ -1,0 +1,49 @@
+//! What people read, as snapshots: plan, status, metrics, help.
+
+use jiff::Timestamp;
+use tpu_watchdog::cli::table;
+use tpu_watchdog::model::view::StatusDocument;
+use tpu_watchdog::report::metrics::Metrics;
+use tpu_watchdog::report::{page, published::Snapshot};
+
+fn now() -> Timestamp {
+    "2026-06-01T12:00:00Z".parse().unwrap()
+}
+
+/// Four slots, as `plan --output json` gives them.
+fn document() -> StatusDocument {
+    serde_json::from_str(include_str!("snapshots/document.json")).unwrap()
+}
+
+#[test]
+fn plan_reads_well() {
+    insta::assert_snapshot!("plan", table::plan("my-project", &document(), now()));
+}
+
+#[test]
+fn status_reads_well() {
+    let text = table::status(&document(), now());
+    let trimmed: Vec<&str> = text.lines().map(str::trim_end).collect();
+    insta::assert_snapshot!("status", trimmed.join("\n"));
+}
+
+#[test]
+fn the_metrics_page_is_the_contract() {
+    let metrics = Metrics::new().unwrap();
+    let snapshot = Snapshot { status: document(), budget_remaining: 1, ..Snapshot::default() };
+    insta::assert_snapshot!("metrics", metrics.render(&snapshot));
+}
+
+#[test]
+fn the_page_escapes_what_comes_from_outside() {
+    let mut document = document();
+    document.tpus[0].reason = "<script>alert(1)</script>".into();
+    let html = page::render(&Snapshot { status: document, ..Snapshot::default() }, now());
+    assert!(!html.contains("<script>") && html.contains("&lt;script&gt;"));
+}
+
+#[test]
+fn help_names_every_command() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tpu-watchdog")).arg("--help").output().unwrap();
+    insta::assert_snapshot!("help", String::from_utf8(output.stdout).unwrap());
+}
