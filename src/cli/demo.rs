@@ -115,17 +115,19 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
             }
             let done = Instant::now() >= settle_after && settled(&snapshot.status);
             if done || Instant::now() >= end {
-                print(&summary(&story.borrow(), &snapshot.status, elapsed(began, Timestamp::now()).mul_f64(args.speed)));
+                let at = elapsed(began, Timestamp::now()).mul_f64(args.speed);
+                let harmed = simulator.with(|cloud| cloud.harmed);
+                print(&summary(&story.borrow(), &snapshot.status, at, harmed));
                 if args.serve {
                     print(&format!("Still serving {page}; Ctrl-C ends it.\n"));
                     running.await;
                     return Ok(());
                 }
-                break done;
+                break done && harmed == 0;
             }
         }
     };
-    if outcome { Ok(()) } else { Err(Failed::Work("the fleet did not settle in time".into())) }
+    if outcome { Ok(()) } else { Err(Failed::Work("the fleet did not settle in time, or a healthy TPU was deleted".into())) }
 }
 
 /// Every duration of the product's defaults, divided by the speed; nothing else differs from production.
@@ -220,14 +222,16 @@ fn draw(status: &StatusDocument, story: &Story, drawn: usize, at: Duration) -> u
     let now = Timestamp::now();
     let table = table::slots(status, now);
     let recent = &story.lines[story.lines.len().saturating_sub(RECENT)..];
-    let mut text = if drawn > 0 { format!("\x1b[{drawn}A\x1b[J") } else { String::new() };
+    // Long lines are cut at the terminal's edge instead of wrapped, so that the cursor finds its way back.
+    let mut text = if drawn > 0 { format!("\x1b[{drawn}A\x1b[J\x1b[?7l") } else { "\x1b[?7l".to_owned() };
     let frame = format!("{table}\n\nsimulated time {}\n{}\n", span(at), recent.join("\n"));
     text.push_str(&frame);
+    text.push_str("\x1b[?7h");
     print(&text);
     frame.lines().count()
 }
 
-fn summary(story: &Story, status: &StatusDocument, at: Duration) -> String {
+fn summary(story: &Story, status: &StatusDocument, at: Duration, harmed: u32) -> String {
     let mut text = format!("\nAfter {} of simulated time:\n", span(at));
     for (slot, cause, down, lost) in &story.recovered {
         let waited = story.refusals.get(slot).map_or(String::new(), |n| format!(", {n} refused creates waited out"));
@@ -240,6 +244,6 @@ fn summary(story: &Story, status: &StatusDocument, at: Duration) -> String {
         text.push_str(&format!("  {:<8}  held        {:<12} {}\n", slot.name, slot.condition.name(), slot.reason));
     }
     let healthy = status.tpus.iter().filter(|s| s.condition == Condition::Healthy).count();
-    text.push_str(&format!("{healthy} of {} TPUs are healthy; no healthy one was touched.\n", status.tpus.len()));
+    text.push_str(&format!("{healthy} of {} TPUs are healthy; {harmed} healthy ones were deleted.\n", status.tpus.len()));
     text
 }

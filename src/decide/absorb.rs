@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::model::action::{CallOutcome, Input, Poll, Reading};
 use crate::model::beacon::WorkerReport;
 use crate::model::checkpoint::CheckpointSurvey;
-use crate::model::condition::Condition;
+use crate::model::condition::{Condition, Kind};
 use crate::model::event::What;
 use crate::model::fleet::{Fleet, Pending, after, elapsed};
 use crate::model::node::{Incarnation, NodeView};
@@ -259,7 +259,8 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
     if newer {
         job.checkpoint = survey.newest;
         job.checkpoint_at = Some(now);
-        record.attempts.clear();
+        // Preemptions are the provider's doing: they slide out of their window instead.
+        record.attempts.retain(|a| a.kind == Kind::Lost);
     }
     if newer || grown {
         record.job.incomplete = survey.incomplete;

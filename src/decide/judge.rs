@@ -228,7 +228,7 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp, count
         let text = format!("{}; it informs, and is acted on by no rule yet", bench.record.verdict.evidence);
         return Some(Decision::hold(HoldReason::Degraded, text, None));
     }
-    let others = bench.budget.unavailable - usize::from(counted);
+    let others = bench.budget.unavailable.saturating_sub(usize::from(counted));
     if others >= bench.budget.max_unavailable {
         let text =
             format!("{what}: {others} judged slots are in recovery, max_unavailable allows {}", bench.budget.max_unavailable);
@@ -325,7 +325,8 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
     recover::advance(record, Phase::Deleting, &format!("deleting {incarnation}"), turn);
     let message = format!("delete {} in {}, incarnation {incarnation}: {}", record.name, record.zone, record.verdict.evidence);
     turn.tell(record, What::Intent { call: "delete".into(), incarnation: Some(incarnation.clone()) }, message);
-    let request_id = bench.settings.alpha.then(|| request_id(record, "delete", &incarnation.to_string()));
+    let failures = record.recovery.as_ref().map_or(0, |r| r.delete_failures);
+    let request_id = bench.settings.alpha.then(|| request_id(record, "delete", &format!("{incarnation} {failures}")));
     if let Some(recovery) = &mut record.recovery {
         recovery.call = Some(Call::Intended);
         recovery.condemned = Some(incarnation.clone());

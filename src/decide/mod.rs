@@ -29,6 +29,7 @@ pub fn step(fleet: &mut Fleet, input: Input, now: Timestamp) -> Vec<Effect> {
     let mut turn = turn::Turn::new(now, matches!(input, Input::Polled(_)));
     absorb::absorb(fleet, input, &mut turn);
     plan::plan(fleet, &mut turn);
+    fleet.stepped_at = Some(now);
     turn.into_effects(fleet)
 }
 
@@ -54,6 +55,8 @@ pub fn next_wake(fleet: &Fleet) -> Option<jiff::Timestamp> {
             },
             _ => None,
         };
+        // What was due in the last turn and is still here waits for something else: another input will tell.
+        let due = due.filter(|at| fleet.stepped_at.is_none_or(|turn| *at > turn));
         wake = match (wake, due) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

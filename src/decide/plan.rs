@@ -146,7 +146,12 @@ fn deleting(bench: &mut Bench, turn: &mut Turn) -> Decision {
 }
 
 fn creating(bench: &mut Bench, turn: &mut Turn) -> Decision {
-    let call = bench.record.recovery.as_ref().and_then(|r| r.call.clone());
+    let Some(recovery) = &bench.record.recovery else { return Decision::none("no recovery") };
+    let call = recovery.call.clone();
+    if turn.now >= after(recovery.phase_since, bench.slot.policy.grace.startup) && bench.memory.operation_lost.is_none() {
+        // An operation without an end proves nothing: from now on the node itself is asked, too.
+        bench.memory.operation_lost = Some("the create is not done in its time".to_owned());
+    }
     follow(bench, call.as_ref(), turn);
     Decision::act(ActionName::Create, describe("create", call.as_ref()))
 }
@@ -275,7 +280,8 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
             format!("generation {generation} is ordered to start from {from}"),
         );
     }
-    let request_id = bench.settings.alpha.then(|| request_id(record, "create", &bench.polls.to_string()));
+    let intent = record.recovery.as_ref().map(|r| format!("{} {}", r.condemned_at, r.create_failures)).unwrap_or_default();
+    let request_id = bench.settings.alpha.then(|| request_id(record, "create", &intent));
     if let Some(recovery) = &mut record.recovery {
         recovery.saved_at = record.job.checkpoint_at.filter(|_| order.step.is_some());
         recovery.order = Some(order);

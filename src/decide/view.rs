@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::model::condition::Condition;
+use crate::model::condition::{Condition, Kind};
 use crate::model::fleet::{Fleet, elapsed};
 use crate::model::hold::HoldReason;
 use crate::model::recovery::Phase;
@@ -40,7 +40,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         reason: decision.reason.clone(),
         until: decision.until,
         attempts: AttemptsView {
-            used: record.attempts.iter().filter(|a| elapsed(a.at, now) < window).count(),
+            used: record.attempts.iter().filter(|a| a.kind == Kind::Judged && elapsed(a.at, now) < window).count(),
             max: settings.map_or(0, |s| s.policy.attempts.max),
         },
         job: settings.and_then(|s| s.job.as_ref()).map(|_| job(record)),

@@ -114,6 +114,8 @@ pub struct Fleet {
     pub dirty_ledger: bool,
     /// Polls absorbed.
     pub polls: u64,
+    /// The time of the last turn.
+    pub stepped_at: Option<Timestamp>,
 }
 
 impl Fleet {
@@ -128,6 +130,7 @@ impl Fleet {
             dirty_specs: BTreeSet::new(),
             dirty_ledger: false,
             polls: 0,
+            stepped_at: None,
         }
     }
 }

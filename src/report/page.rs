@@ -69,7 +69,7 @@ fn row(html: &mut String, slot: &SlotView, now: Timestamp) {
         escape(slot.accelerator.as_deref().unwrap_or_default()),
         slot.condition.name(),
         span(elapsed(slot.since, now)),
-        escape(&slot.reason),
+        if slot.action == ActionName::None { String::new() } else { escape(&slot.reason) },
         number(job.and_then(|j| j.step)),
         number(job.and_then(|j| j.checkpoint_step)),
         slot.attempts.used,

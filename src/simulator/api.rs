@@ -263,9 +263,11 @@ fn delete_node(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) ->
             format!("Cloud TPU received a bad request. {name} belongs to a queued resource; delete that [EID: 0x5]"),
         );
     }
+    let at_work = node.state == "READY" && node.health.as_deref() == Some("HEALTHY") && node.run.boots > 0 && !node.run.stopped;
     node.state = "DELETING";
     node.run.stopped = true;
     let uid = node.uid;
+    cloud.harmed += u32::from(at_work);
     let operation = cloud.operation(place.project, place.zone, name, "delete");
     let happening = Happening::Deleted { operation: operation.clone(), zone: key.0, node: key.1, uid };
     cloud.schedule(cloud.timing.delete, happening);

@@ -131,6 +131,8 @@ pub struct Cloud {
     pub requests: BTreeMap<String, String>,
     /// Nodes created so far, by id: what tests count.
     pub creations: BTreeMap<String, u32>,
+    /// Deletes of nodes that were READY, HEALTHY and at work: what a watchdog must never do.
+    pub harmed: u32,
     /// The most nodes that one page holds.
     pub page_max: Option<usize>,
     agenda: BTreeMap<(Timestamp, u64), Happening>,

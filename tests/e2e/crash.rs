@@ -66,6 +66,7 @@ fn one_recreate(trouble: Trouble, k: usize, is_it: fn(&Logged) -> bool, when: Wh
     assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
     assert_eq!(rig.creations("b"), 1, "{}", rig.mutations_text());
     assert_eq!(rig.node("b").unwrap().uid, healthy);
+    assert_eq!(rig.simulator.with(|cloud| cloud.harmed), 0, "{}", rig.mutations_text());
     assert!(rig.mutations().iter().all(|m| !m.path.contains("/nodes/b")));
     let body = rig.node("a").unwrap().body;
     assert_eq!(body["labels"]["team"], "llm", "the specification survived");
