@@ -386,8 +386,8 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
         c.wrong(&k(chosen[1]), format!("{} are both true; choose one", chosen.join(" and ")));
     }
     if capacity.iter().any(|(_, v)| v.is_some()) {
-        // Choosing one clears the others.
-        let scheduling = capacity.iter().map(|(name, value)| match value {
+        // Choosing one clears the others; `false` alone clears itself.
+        let scheduling = capacity.iter().filter(|(_, v)| v.is_some() || !chosen.is_empty()).map(|(name, value)| match value {
             Some(true) => ((*name).to_owned(), json!(true)),
             _ => ((*name).to_owned(), Value::Null),
         });

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::model::action::{CallOutcome, Input, Poll, Reading};
 use crate::model::beacon::WorkerReport;
 use crate::model::checkpoint::CheckpointSurvey;
-use crate::model::condition::{Condition, Kind};
+use crate::model::condition::Kind;
 use crate::model::event::What;
 use crate::model::fleet::{Fleet, Pending, after, elapsed};
 use crate::model::node::{Incarnation, NodeView};
@@ -60,7 +60,7 @@ fn done(fleet: &mut Fleet, slot: &str, pending: Pending) {
 }
 
 fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
-    fleet.settings = settings;
+    let mut before = std::mem::replace(&mut fleet.settings, settings);
     for (name, slot) in &fleet.settings.slots {
         match fleet.slots.get_mut(name) {
             None => {
@@ -83,14 +83,15 @@ fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
         if record.recovery.as_ref().is_some_and(|r| r.owes_create()) {
             turn.note(format!("{name} was taken out of the config while a create is owed: it is finished first"));
             record.leaving = true;
-            let slot = SlotSettings {
+            // It is created as it was configured last; after a restart, as it was learned.
+            let slot = before.slots.remove(&name).unwrap_or_else(|| SlotSettings {
                 name: name.clone(),
                 zones: vec![record.zone.clone()],
                 create: Overlay::default(),
                 job: None,
                 policy: Policy::default(),
                 supervisor: None,
-            };
+            });
             fleet.settings.slots.insert(name.clone(), slot);
             fleet.dirty.insert(name);
         } else {
@@ -136,12 +137,17 @@ fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
             record.zone.clone_from(zone);
         }
         let zone = record.zone.clone();
-        let reading = match unread.get(&zone).or_else(|| if read_all { None } else { unread.get("-") }) {
-            Some(why) => Reading::Unread(why.clone()),
-            None => match nodes.remove(&(zone, name.clone())) {
-                Some(node) => Reading::Node(Box::new(node)),
-                None => Reading::Absent,
-            },
+        let found = nodes.remove(&(zone.clone(), name.clone()));
+        let mut unseen = unread.get(&zone).or_else(|| if read_all { None } else { unread.get("-") });
+        if found.is_none() && record.incarnation.is_none() && record.recovery.is_none() {
+            // It may live in another of its zones, one that could not be read.
+            let zones = fleet.settings.slots.get(&name).map_or(&[][..], |s| &s.zones);
+            unseen = unseen.or_else(|| zones.iter().find_map(|zone| unread.get(zone)));
+        }
+        let reading = match (unseen, found) {
+            (Some(why), _) => Reading::Unread(why.clone()),
+            (None, Some(node)) => Reading::Node(Box::new(node)),
+            (None, None) => Reading::Absent,
         };
         observe(fleet, &name, reading, poll.began, Source::List, turn);
     }
@@ -168,9 +174,8 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[Worker
     if record.incarnation.as_ref() != Some(of) {
         return;
     }
-    let memory = fleet.memory.entry(slot.to_owned()).or_default();
-    let gap = memory.last_attributes.map(|last| elapsed(last, now).min(max_gap)).unwrap_or_default();
-    memory.last_attributes = Some(now);
+    let gap = record.job.attributes_at.map(|last| elapsed(last, now).min(max_gap)).unwrap_or_default();
+    record.job.attributes_at = Some(now);
     let generation = record.job.generation;
     let mut step = None;
     let mut failed = None;
@@ -212,11 +217,10 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[Worker
         record.job.step = step;
         recover::progress(record, now);
     }
-    if success && record.job.finished.is_none() {
-        let key = fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).map(|j| j.key());
-        record.job.finished = key;
+    // Journaled under the job that the run order started, whatever the config says by now.
+    if success && record.job.finished != record.job.ordered {
+        record.job.finished.clone_from(&record.job.ordered);
         record.recovery = None;
-        record.verdict.condition = Condition::Finished;
         turn.tell(record, What::JobFinished, "worker 0 ended with code 0: the job is finished, the TPU is kept");
     }
     if failed.is_some() && record.job.failed != failed {

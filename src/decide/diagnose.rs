@@ -5,20 +5,13 @@
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Verdict};
-use crate::model::fleet::{Ledger, Memory, after, elapsed};
+use crate::model::fleet::{Ledger, after, elapsed};
 use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
 
 /// Diagnoses a node that was read.
-pub fn node(
-    record: &SlotRecord,
-    memory: &Memory,
-    slot: &SlotSettings,
-    ledger: &Ledger,
-    view: &NodeView,
-    now: Timestamp,
-) -> Verdict {
+pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &NodeView, now: Timestamp) -> Verdict {
     use Condition::*;
     let health = view.health.as_ref();
     let text = format!("state {}, health {}", view.state.as_str(), health.map_or("absent", Health::as_str));
@@ -65,22 +58,23 @@ pub fn node(
     {
         return Verdict::new(Degraded, format!("{text}, symptom {} newer than the last progress", symptom.kind));
     }
-    if let Some(verdict) = supervisor(record, memory, slot, ledger, now) {
+    if let Some(verdict) = supervisor(record, slot, ledger, now) {
         return verdict;
     }
     Verdict::new(Healthy, text)
 }
 
 /// What the supervisor's reports say; nothing about a node whose startup script is not ours.
-fn supervisor(record: &SlotRecord, memory: &Memory, slot: &SlotSettings, ledger: &Ledger, now: Timestamp) -> Option<Verdict> {
-    if !record.ours || slot.supervisor.is_none() {
+fn supervisor(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Timestamp) -> Option<Verdict> {
+    let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);
+    if !record.ours || !supervised || slot.supervisor.is_none() {
         return None;
     }
     if let Some((worker, code, text)) = &record.job.failed {
         return Some(Verdict::new(Condition::JobFailed, format!("worker {worker} ended with code {code}: {text}")));
     }
     let ready = record.ready_since?;
-    let read = memory.last_attributes.filter(|at| *at >= after(ready, slot.policy.grace.boot));
+    let read = record.job.attributes_at.filter(|at| *at >= after(ready, slot.policy.grace.boot));
     let progressed = record.job.progress_at.is_some_and(|at| at >= ready);
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
     let missing: Vec<usize> = (0..workers).filter(|w| !record.job.workers.get(w).is_some_and(|s| s.booted)).collect();

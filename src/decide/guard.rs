@@ -62,7 +62,7 @@ pub fn may_condemn(
     )?;
     rule(condition.is_sick() && condition.kind() == Some(kind), "S5", "the condition must be a known sick one")?;
     let seen = record.seen.as_ref();
-    let counted = record.recovery.as_ref().is_some_and(|r| r.counts_as_unavailable());
+    let counted = super::plan::is_unavailable(record, bench.memory);
     rule(
         kind == Kind::Lost || bench.budget.unavailable + usize::from(!counted) <= bench.budget.max_unavailable,
         "S6",
@@ -76,7 +76,13 @@ pub fn may_condemn(
     )?;
     rule(condition != Condition::Stopped && condition != Condition::Deleting, "S10", "stopped or being deleted")?;
     rule(
-        record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&bench.slot.create).validate().is_ok(),
+        record
+            .spec
+            .clone()
+            .unwrap_or_else(NodeSpec::empty)
+            .overlaid(&bench.slot.create)
+            .acceptable(&bench.settings.owner, &record.name, bench.slot.supervisor.as_deref())
+            .is_ok(),
         "S12",
         "there is no stored, valid specification",
     )?;

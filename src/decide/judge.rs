@@ -18,7 +18,7 @@ use crate::model::view::{ActionName, Decision, span};
 
 use super::plan::Budget;
 use super::turn::Turn;
-use super::{absorb, guard, recover};
+use super::{absorb, guard, plan, recover};
 
 /// A confirming GET is good for this long (S1).
 pub const CONFIRMED_FOR: Duration = Duration::from_secs(5);
@@ -53,7 +53,11 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
     };
     // The grace, and for a maintenance the end of its window.
     let reserved = record.seen.as_ref().is_some_and(|s| s.reserved);
-    let grace = suspicion.seen.iter().map(|c| bench.slot.policy.grace.of(*c, reserved)).max().unwrap_or_default();
+    let graces = &bench.slot.policy.grace;
+    let grace = match kind {
+        Kind::Lost => graces.of(condition, reserved),
+        Kind::Judged => suspicion.seen.iter().map(|c| graces.of(*c, reserved)).max().unwrap_or_default(),
+    };
     let window = (condition == Condition::Maintenance)
         .then(|| record.seen.as_ref().and_then(|s| s.window_end))
         .flatten()
@@ -129,6 +133,9 @@ fn at_rest(bench: &mut Bench, turn: &mut Turn, condition: Condition, evidence: S
             let reason = format!("{evidence}; fix the job, then recreate the node or change its command");
             Decision::hold(HoldReason::JobFailed, reason, None)
         }
+        Condition::Degraded => {
+            Decision::hold(HoldReason::Degraded, format!("{evidence}; it informs, and no rule acts on it yet"), None)
+        }
         Condition::Unclear => {
             let absent = !bench.memory.absence_confirmed && evidence.starts_with("absent");
             if absent {
@@ -178,21 +185,23 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
         return hold(HoldReason::Missing, format!("{what}, and when_missing = \"hold\""), None);
     }
     let spec = record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&bench.slot.create);
-    if let Err(why) = spec.validate() {
+    if let Err(why) = spec.acceptable(&bench.settings.owner, &record.name, bench.slot.supervisor.as_deref()) {
         let (reason, why) = match record.spec {
             None if record.seen.is_none() => (HoldReason::NeverSeen, format!("never seen, so nothing was learned: {why}")),
             _ => (HoldReason::NoSpecification, format!("{what}, but its specification can't be created again: {why}")),
         };
         return hold(reason, why, None);
     }
-    if let Some(recovery) = record.recovery.as_ref().filter(|r| r.phase == Phase::Condemned) {
+    // A delete that failed holds a delete: a node that is gone by now needs none.
+    let refused = record.recovery.as_ref().filter(|r| r.phase == Phase::Condemned && condition != Condition::Missing);
+    if let Some(recovery) = refused {
         if recovery.delete_failures >= DELETE_FAILURES {
             return hold(HoldReason::DeleteFailed, format!("{what}: the delete failed {} times", recovery.delete_failures), None);
         }
         if let Some(at) = recovery.not_before.filter(|at| *at > now) {
             return hold(HoldReason::Backoff, format!("{what}: waiting after a failed delete"), Some(at));
         }
-        return judged(bench, condition, kind, now, recovery.counts_as_unavailable());
+        return judged(bench, condition, kind, now, plan::is_unavailable(record, bench.memory));
     }
     let policy = &bench.slot.policy.attempts;
     let used = record.attempts.iter().filter(|a| a.kind == kind && elapsed(a.at, now) < policy.window).count();
@@ -210,7 +219,7 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
         }
         _ => {}
     }
-    let counted = record.recovery.as_ref().is_some_and(Recovery::counts_as_unavailable);
+    let counted = plan::is_unavailable(record, bench.memory);
     judged(bench, condition, kind, now, counted)
 }
 
@@ -223,10 +232,6 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp, count
     if condition == Condition::NeverBooted && !bench.ledger.beacons_seen {
         let text = format!("{}; guest attributes may be forbidden here: check the node by hand", bench.record.verdict.evidence);
         return Some(Decision::hold(HoldReason::NoBeaconChannel, text, None));
-    }
-    if condition == Condition::Degraded {
-        let text = format!("{}; it informs, and is acted on by no rule yet", bench.record.verdict.evidence);
-        return Some(Decision::hold(HoldReason::Degraded, text, None));
     }
     let others = bench.budget.unavailable.saturating_sub(usize::from(counted));
     if others >= bench.budget.max_unavailable {
@@ -263,7 +268,7 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
     let symptom_at = record.suspicion.as_ref().map_or(now, |s| s.since);
     let incarnation = record.incarnation.clone().filter(|_| condition != Condition::Missing);
     let again = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Condemned);
-    let counted = record.recovery.as_ref().is_some_and(Recovery::counts_as_unavailable);
+    let counted = plan::is_unavailable(record, bench.memory);
     if !again {
         record.attempts.retain(|a| elapsed(a.at, now) < bench.slot.policy.attempts.window);
         record.attempts.push(Attempt { at: now, kind });
@@ -295,7 +300,7 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
                 not_before: None,
                 refusal: None::<(FailureClass, String)>,
                 order: None,
-                request_id: String::new(),
+                resends: 0,
                 step_before: record.job.step,
                 saved_at: None,
             });

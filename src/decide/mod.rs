@@ -33,6 +33,8 @@ pub fn step(fleet: &mut Fleet, input: Input, now: Timestamp) -> Vec<Effect> {
     turn.into_effects(fleet)
 }
 
+pub use plan::unavailable;
+
 /// When a [`Input::Tick`] is needed at the latest, without any other input.
 pub fn next_wake(fleet: &Fleet) -> Option<jiff::Timestamp> {
     let mut wake: Option<Timestamp> = None;
@@ -42,22 +44,21 @@ pub fn next_wake(fleet: &Fleet) -> Option<jiff::Timestamp> {
         if memory.is_some_and(|m| !m.pending.is_empty()) {
             continue;
         }
-        let look = memory.and_then(|m| m.looked_at).map(|at| after(at, fleet.settings.poll.operations));
-        let survey = memory.and_then(|m| m.asked_checkpoints).map(|at| after(at, fleet.settings.poll.operations));
+        let later = |at: Option<Timestamp>| at.map(|at| after(at, fleet.settings.poll.operations));
         let due = match recovery.phase {
-            Phase::Deleting | Phase::Creating if !matches!(recovery.call, Some(Call::Accepted { .. })) => look,
-            Phase::Gone => match (recovery.not_before, fleet.ledger.creates.first()) {
-                (Some(at), _) => Some(at),
-                (None, Some(first)) if fleet.ledger.creates.len() >= plan::CREATES_PER_MINUTE => {
-                    Some(after(*first, plan::CREATE_WINDOW))
-                }
-                _ => survey,
-            },
-            _ => None,
+            Phase::Deleting | Phase::Creating if !matches!(recovery.call, Some(Call::Accepted { .. })) => {
+                [later(memory.and_then(|m| m.looked_at)), None, None]
+            }
+            Phase::Gone => {
+                let full = fleet.ledger.creates.len() >= plan::CREATES_PER_MINUTE;
+                let limit = fleet.ledger.creates.first().filter(|_| full).map(|first| after(*first, plan::CREATE_WINDOW));
+                [recovery.not_before, limit, later(memory.and_then(|m| m.asked_checkpoints))]
+            }
+            _ => [None; 3],
         };
         // What was due in the last turn and is still here waits for something else: another input will tell.
-        let due = due.filter(|at| fleet.stepped_at.is_none_or(|turn| *at > turn));
-        wake = match (wake, due) {
+        let ahead = due.into_iter().flatten().filter(|at| fleet.stepped_at.is_none_or(|turn| *at > turn)).min();
+        wake = match (wake, ahead) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };

@@ -34,15 +34,15 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
         set_verdict(record, Verdict::new(Condition::Unclear, why), &mut fleet.dirty, turn);
         return;
     }
-    // A read that began before our last mutation was answered shows the past (S2).
-    if record.mutated_at.is_some_and(|at| began <= at) {
+    // A read that began before our last mutation was answered, or before a read already taken in, shows the past (S2).
+    if record.mutated_at.is_some_and(|at| began <= at) || memory.last_read.is_some_and(|at| began < at) {
         return;
     }
     if let Reading::Node(view) = &reading {
         memory.absence_confirmed = false;
         learn(record, view, &fleet.settings, &mut fleet.dirty, &mut fleet.dirty_specs);
     }
-    if recover::observed(record, memory, &fleet.settings, &reading, source, turn) {
+    if recover::observed(record, memory, &fleet.settings, &slot.policy, &reading, source, turn) {
         fleet.dirty.insert(name.to_owned());
     }
     // While the old node is being deleted, or is gone and the new one not there yet, a read is not a diagnosis.
@@ -58,7 +58,7 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     let verdict = match &reading {
         Reading::Node(view) => {
             adopt(record, view, &fleet.settings, turn);
-            diagnose::node(record, memory, slot, &fleet.ledger, view, turn.now)
+            diagnose::node(record, slot, &fleet.ledger, view, turn.now)
         }
         Reading::Absent => {
             memory.absence_confirmed |= source == Source::Get;
@@ -77,9 +77,15 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
             Reading::Node(view) => view.incarnation.clone(),
             _ => None,
         };
-        memory.confirmed = Some(Confirmed { began, incarnation });
+        memory.confirmed = verdict.condition.is_sick().then_some(Confirmed { began, incarnation });
     }
     let condition = verdict.condition;
+    if class(condition) == Some(Class::State) || condition == Condition::Deleting {
+        // A host that is being repaired can't beat: its silence begins when the node is back.
+        for worker in record.job.workers.values_mut() {
+            worker.quiet_for = Duration::ZERO;
+        }
+    }
     if set_verdict(record, verdict, &mut fleet.dirty, turn) || condition.is_sick() || record.suspicion.is_some() {
         fleet.dirty.insert(name.to_owned());
     }
@@ -107,6 +113,7 @@ fn learn(
         queued_resource: view.queued_resource.clone(),
         multislice: view.multislice,
         is_v1: view.is_v1,
+        supervised: view.supervised,
         accelerator: view.accelerator.clone(),
         reserved: view.reserved,
         // Endpoints vanish from a node that is being deleted or repaired: the number of workers does not.
@@ -154,7 +161,24 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
     record.ready_since = (view.state == NodeState::Ready).then_some(now);
     record.suspicion = None;
     record.job.workers.clear();
+    record.job.attributes_at = None;
     record.job.failed = None;
+}
+
+/// Evidence of different kinds is not added up: what is lost, what the API says of the node, what the supervisor reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Lost,
+    State,
+    Report,
+}
+
+fn class(condition: Condition) -> Option<Class> {
+    match condition.kind()? {
+        Kind::Lost => Some(Class::Lost),
+        Kind::Judged if matches!(condition, Condition::NeverBooted | Condition::Silent) => Some(Class::Report),
+        Kind::Judged => Some(Class::State),
+    }
 }
 
 /// Accumulates sickness over successful reads: gaps and failures add nothing and clear nothing.
@@ -166,8 +190,9 @@ fn suspect(
     condition: Condition,
     began: Timestamp,
 ) {
-    let gap = memory.last_read.map(|last| elapsed(last, began).min(max_gap)).unwrap_or_default();
-    memory.last_read = Some(memory.last_read.map_or(began, |last| last.max(began)));
+    let before = memory.last_read.or(record.suspicion.as_ref().map(|s| s.last_read));
+    let gap = before.map(|last| elapsed(last, began).min(max_gap)).unwrap_or_default();
+    memory.last_read = Some(began);
     if condition.is_sick() {
         // Only time that follows a sick read is known to be sick: the first one adds nothing.
         let suspicion = record.suspicion.get_or_insert_with(|| Suspicion {
@@ -176,17 +201,25 @@ fn suspect(
             reads: 0,
             seen: BTreeSet::new(),
             healthy_for: Duration::ZERO,
+            last_read: began,
         });
+        if suspicion.seen.iter().any(|seen| class(*seen) != class(condition)) {
+            suspicion.sick_for = Duration::ZERO;
+            suspicion.reads = 0;
+            suspicion.seen.clear();
+        }
         if suspicion.reads > 0 {
             suspicion.sick_for += gap;
         }
         suspicion.reads += 1;
         suspicion.seen.insert(condition);
         suspicion.healthy_for = Duration::ZERO;
-    } else if matches!(condition, Condition::Healthy | Condition::Finished | Condition::JobFailed)
+        suspicion.last_read = began;
+    } else if matches!(condition, Condition::Healthy | Condition::Finished | Condition::JobFailed | Condition::Degraded)
         && let Some(suspicion) = &mut record.suspicion
     {
         suspicion.healthy_for += gap;
+        suspicion.last_read = began;
         if suspicion.healthy_for >= heal {
             record.suspicion = None;
         }

@@ -6,10 +6,10 @@ use crate::model::action::{Action, Look};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::condition::Condition;
 use crate::model::event::What;
-use crate::model::fleet::{Fleet, Pending, after, elapsed};
+use crate::model::fleet::{Fleet, Memory, Pending, after, elapsed};
 use crate::model::hold::HoldReason;
 use crate::model::recovery::{Call, Phase, Recovery};
-use crate::model::slot::RunOrder;
+use crate::model::slot::{RunOrder, SlotRecord};
 use crate::model::spec::NodeSpec;
 use crate::model::view::{ActionName, Decision};
 
@@ -34,6 +34,20 @@ pub struct Budget {
     pub ledger_changed: bool,
 }
 
+/// Whether a slot counts under `max_unavailable` (S6): judged and in recovery, and not merely waiting for capacity, for a
+/// person, or for nothing at all.
+pub fn is_unavailable(record: &SlotRecord, memory: &Memory) -> bool {
+    let at_rest = matches!(record.verdict.condition, Condition::Stopped | Condition::JobFailed | Condition::Finished);
+    let escalated = memory.decision.as_ref().is_some_and(|d| d.action == ActionName::Escalate);
+    record.recovery.as_ref().is_some_and(|r| r.is_judged_and_supplied()) && !at_rest && !escalated
+}
+
+/// How many slots count under `max_unavailable` now.
+pub fn unavailable(fleet: &Fleet) -> usize {
+    let nothing = Memory::default();
+    fleet.slots.iter().filter(|(name, record)| is_unavailable(record, fleet.memory.get(*name).unwrap_or(&nothing))).count()
+}
+
 /// Decides about every slot, in the order of their names.
 pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
     let now = turn.now;
@@ -42,7 +56,7 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
     fleet.ledger.creates.retain(|at| elapsed(*at, now) < CREATE_WINDOW);
     let desired = fleet.slots.values().filter(|r| !r.leaving).count();
     let mut budget = Budget {
-        unavailable: fleet.slots.values().filter_map(|r| r.recovery.as_ref()).filter(|r| r.counts_as_unavailable()).count(),
+        unavailable: unavailable(fleet),
         max_unavailable: fleet.settings.max_unavailable.of(desired),
         ledger_changed: before != fleet.ledger.judged.len() + fleet.ledger.creates.len(),
     };
@@ -137,6 +151,9 @@ fn deleting(bench: &mut Bench, turn: &mut Turn) -> Decision {
     let Some(recovery) = &bench.record.recovery else { return Decision::none("no recovery") };
     let deadline = after(recovery.phase_since, bench.slot.policy.grace.deleting);
     let call = recovery.call.clone();
+    if turn.now >= deadline && bench.memory.operation_lost.is_none() {
+        bench.memory.operation_lost = Some("the delete is not done in its time".to_owned());
+    }
     follow(bench, call.as_ref(), turn);
     if turn.now >= deadline {
         let text = "the delete is not done in its time: a person has to look; it is still followed".to_owned();
@@ -208,6 +225,10 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
             Some(at),
         );
     }
+    if let Some(first) = bench.slot.zones.first().filter(|_| !bench.slot.zones.contains(&bench.record.zone)) {
+        // The config moved the slot while its node lived elsewhere: the new one is created where it is wanted now.
+        bench.record.zone.clone_from(first);
+    }
     let checkpoint = match checkpoint(bench, turn) {
         Ok(checkpoint) => checkpoint,
         Err(decision) => return decision,
@@ -217,7 +238,7 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
         return Decision::hold(HoldReason::CreateLimit, format!("{CREATES_PER_MINUTE} creates in the last minute"), until);
     }
     let spec = bench.record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&bench.slot.create);
-    if let Err(why) = spec.validate() {
+    if let Err(why) = spec.acceptable(&bench.settings.owner, &bench.record.name, bench.slot.supervisor.as_deref()) {
         return Decision::hold(HoldReason::NoSpecification, format!("the create is owed, but {why}"), None);
     }
     create(bench, &spec, checkpoint, turn)
@@ -262,6 +283,7 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
     };
     let body = spec.render(&bench.settings.owner, &record.name, &order, bench.slot.supervisor.as_deref());
     record.job.generation = generation;
+    record.job.ordered = bench.slot.job.as_ref().map(|job| job.key());
     record.job.step = None;
     record.job.workers.clear();
     record.job.failed = None;
@@ -287,7 +309,6 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
         recovery.order = Some(order);
         recovery.call = Some(Call::Intended);
         recovery.not_before = None;
-        recovery.request_id = request_id.clone().unwrap_or_default();
     }
     bench.memory.pending.insert(Pending::Call);
     bench.memory.looked_at = None;
@@ -304,19 +325,23 @@ fn stagger(bench: &mut Bench, index: u64, turn: &mut Turn) {
         return;
     }
     let settled = bench.record.recovery.is_none() && bench.record.suspicion.is_none();
-    if settled && !(bench.polls + index).is_multiple_of(STAGGER) {
-        return;
-    }
+    // The first look of a process comes at once: a scheduled run may have no second poll.
+    let waits = settled && !(bench.polls + index).is_multiple_of(STAGGER);
     let record = &*bench.record;
     let name = record.name.clone();
-    if record.ours
+    let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);
+    if !(waits && bench.memory.asked_attributes)
+        && record.ours
+        && supervised
         && bench.slot.supervisor.is_some()
         && let (Some(of), Some(_)) = (&record.incarnation, record.ready_since)
         && bench.memory.pending.insert(Pending::Attributes)
     {
+        bench.memory.asked_attributes = true;
         turn.look(Look::Attributes { slot: name.clone(), zone: record.zone.clone(), of: of.clone() });
     }
     if let Some(checkpoint) = bench.slot.job.as_ref().and_then(|j| j.checkpoint.as_ref())
+        && !(waits && bench.memory.asked_checkpoints.is_some())
         && record.incarnation.is_some()
         && bench.memory.pending.insert(Pending::Checkpoints)
     {

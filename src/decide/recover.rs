@@ -26,6 +26,7 @@ pub fn observed(
     record: &mut SlotRecord,
     memory: &mut Memory,
     settings: &Settings,
+    policy: &Policy,
     reading: &Reading,
     source: Source,
     turn: &mut Turn,
@@ -49,6 +50,12 @@ pub fn observed(
             } else if unsettled(call.as_ref()) {
                 // The delete was not carried out; it is judged anew, with this read as its confirmation.
                 advance(record, Phase::Condemned, "read back: the delete was not carried out", turn);
+            } else if memory.operation_lost.is_some() {
+                memory.vanished += 1;
+                if memory.vanished >= VANISHED_LIMIT {
+                    memory.vanished = 0;
+                    advance(record, Phase::Condemned, "the operation is lost and the node is not being deleted", turn);
+                }
             }
         }
         (Phase::Gone, Reading::Node(view)) => {
@@ -68,6 +75,8 @@ pub fn observed(
                 replaced(record, view, turn);
             } else if get && view.incarnation != recovery.condemned {
                 superseded(record, view, settings, turn);
+            } else if get && unsettled(call.as_ref()) {
+                advance(record, Phase::Condemned, "the condemned node is still there", turn);
             }
         }
         (Phase::Creating, Reading::Node(view)) => {
@@ -82,7 +91,7 @@ pub fn observed(
             // With an operation under way a 404 may only mean "not yet"; without one the create was not carried out.
             if unsettled(call.as_ref()) || memory.vanished >= VANISHED_LIMIT {
                 memory.vanished = 0;
-                advance(record, Phase::Gone, "read back: the create was not carried out", turn);
+                resend_later(record, policy, "read back: the create was not carried out", turn);
             }
         }
         (Phase::Ready | Phase::Booted | Phase::Launched | Phase::Condemned, Reading::Node(view)) => {
@@ -111,6 +120,7 @@ fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
         advance(record, Phase::Ready, "the replacement is READY", turn);
         if let Some(recovery) = &mut record.recovery {
             recovery.create_failures = 0;
+            recovery.resends = 0;
             recovery.refusal = None;
         }
     }
@@ -191,7 +201,11 @@ pub fn called(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Tu
         (Phase::Deleting, CallOutcome::NotSent(_)) => advance(record, Phase::Condemned, "the delete was not sent", turn),
         (_, CallOutcome::Refused(failure)) if failure.class == FailureClass::Conflict => set_call(record, Call::Unknown),
         (_, CallOutcome::Refused(failure)) => create_failed(fleet, name, &policy, failure, turn),
-        (_, CallOutcome::NotSent(_)) => advance(record, Phase::Gone, "the create was not sent", turn),
+        (_, CallOutcome::NotSent(_)) => {
+            // It never reached the API: the limit of creates is not used up by it.
+            fleet.ledger.creates.pop();
+            resend_later(record, &policy, "the create was not sent", turn);
+        }
     }
 }
 
@@ -237,11 +251,22 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
     fleet.dirty.insert(name.to_owned());
 }
 
+/// Back to owing a create that was lost on the way: sent again after a growing wait.
+fn resend_later(record: &mut SlotRecord, policy: &Policy, why: &str, turn: &mut Turn) {
+    advance(record, Phase::Gone, why, turn);
+    if let Some(recovery) = &mut record.recovery {
+        recovery.resends += 1;
+        recovery.not_before = Some(after(turn.now, backoff(policy, recovery.resends)));
+    }
+}
+
 fn delete_failed(record: &mut SlotRecord, policy: &Policy, failure: &Failure, turn: &mut Turn) {
     advance(record, Phase::Condemned, &format!("the delete failed: {failure}"), turn);
     if let Some(recovery) = &mut record.recovery {
-        recovery.delete_failures += 1;
-        recovery.not_before = Some(after(turn.now, backoff(policy, recovery.delete_failures)));
+        // A rate limit or a server error says nothing about the delete itself: only real refusals are counted.
+        let passing = matches!(failure.class, FailureClass::Rate | FailureClass::Quota | FailureClass::Transient);
+        recovery.delete_failures += u32::from(!passing);
+        recovery.not_before = Some(after(turn.now, backoff(policy, recovery.delete_failures.max(1))));
     }
 }
 
@@ -324,7 +349,8 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         return;
     }
     let healthy = record.verdict.condition == Condition::Healthy;
-    let Some(job) = slot.job.as_ref().filter(|_| slot.supervisor.is_some()) else {
+    let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);
+    let Some(job) = slot.job.as_ref().filter(|_| slot.supervisor.is_some() && supervised) else {
         // Without a job no beacon is expected: it is over when the node is not unhealthy.
         if healthy {
             over(fleet, name, "the node is READY and not unhealthy", turn);

@@ -79,6 +79,12 @@ impl Http {
         Ok(Http { client, credentials, timeout, observer })
     }
 
+    /// Fetches an access token if none is at hand; bounded by the timeout of a call.
+    pub async fn prepare(&self) {
+        // The failure, if it is one, comes again with the call itself.
+        let _ = tokio::time::timeout(self.timeout, self.credentials.token()).await;
+    }
+
     /// A read: repeated with exponential backoff and jitter on 429, 5xx and broken connections, until `deadline`.
     ///
     /// # Errors

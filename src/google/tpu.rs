@@ -99,6 +99,11 @@ impl TpuClient {
         Ok(view)
     }
 
+    /// Fetches an access token if none is at hand, so that the next call leaves at once. A failure shows in that call.
+    pub async fn prepare(&self) {
+        self.http.prepare().await;
+    }
+
     /// Creates a node.
     pub async fn create_node(&self, zone: &str, node: &str, body: &Value, request_id: Option<&str>) -> CallOutcome {
         let mut url = format!("{}/nodes?nodeId={}", self.parent(zone), encode(node));

@@ -101,12 +101,12 @@ impl Condition {
             | Condition::Maintenance
             | Condition::Unresponsive
             | Condition::RuntimeUnhealthy
-            | Condition::Degraded
             | Condition::NeverBooted
             | Condition::Silent => Some(Kind::Judged),
             Condition::Finished
             | Condition::Stopped
             | Condition::Deleting
+            | Condition::Degraded
             | Condition::JobFailed
             | Condition::Healthy
             | Condition::Unclear => None,

@@ -54,10 +54,8 @@ pub enum Pending {
 pub struct Memory {
     /// When the last successful read began.
     pub last_read: Option<Timestamp>,
-    /// When the last successful read of guest attributes was absorbed.
-    pub last_attributes: Option<Timestamp>,
-    /// When guest attributes were last asked for.
-    pub asked_attributes: Option<Timestamp>,
+    /// Guest attributes were asked for by this process.
+    pub asked_attributes: bool,
     /// When checkpoints were last asked for.
     pub asked_checkpoints: Option<Timestamp>,
     /// When the last complete survey was started.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::slot::RunOrder;
+use super::spec::SUPERVISOR_MARK;
 
 /// Metadata key: who watches the node.
 pub const OWNER_KEY: &str = "tpu-watchdog-owner";
@@ -180,6 +181,8 @@ pub struct NodeView {
     pub slot: Option<String>,
     /// Metadata `tpu-watchdog-run`.
     pub run: Option<RunOrder>,
+    /// The startup script is our supervisor: only then are beacons expected.
+    pub supervised: bool,
     /// The node exactly as it was read.
     pub raw: Arc<Value>,
 }
@@ -228,6 +231,7 @@ impl NodeView {
             opted_out: raw.pointer("/labels").and_then(|l| l.get(OPT_OUT_LABEL)).and_then(Value::as_str) == Some("off"),
             owner: metadata(OWNER_KEY).map(str::to_owned),
             slot: metadata(SLOT_KEY).map(str::to_owned),
+            supervised: metadata("startup-script").is_some_and(|script| script.contains(SUPERVISOR_MARK)),
             run: metadata(RUN_KEY).and_then(|text| serde_json::from_str(text).ok()),
             node,
             zone,

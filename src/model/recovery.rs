@@ -133,8 +133,8 @@ pub struct Recovery {
     pub refusal: Option<(FailureClass, String)>,
     /// The run order of the create.
     pub order: Option<RunOrder>,
-    /// The request id of the call, for v2alpha1; kept over repeats of the same intent.
-    pub request_id: String,
+    /// Creates that were lost on the way or not sent, in a row.
+    pub resends: u32,
     /// The step that the job had reported when the slot was condemned.
     pub step_before: Option<u64>,
     /// When the checkpoint of the run order was first seen.
@@ -163,8 +163,8 @@ impl Recovery {
         matches!(self.phase, Phase::Deleting | Phase::Gone | Phase::Creating)
     }
 
-    /// Whether the slot counts as unavailable under `max_unavailable`: judged, and not merely short of capacity.
-    pub fn counts_as_unavailable(&self) -> bool {
+    /// Whether this is a judged recovery that is not merely short of capacity.
+    pub fn is_judged_and_supplied(&self) -> bool {
         let short = self.phase == Phase::Gone && self.refusal.as_ref().is_some_and(|(class, _)| class.is_shortage());
         self.kind == Kind::Judged && !short
     }

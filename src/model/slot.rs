@@ -48,6 +48,8 @@ pub struct Seen {
     pub multislice: bool,
     /// Made by API v1.
     pub is_v1: bool,
+    /// Its startup script is our supervisor.
+    pub supervised: bool,
     /// Accelerator type.
     pub accelerator: String,
     /// Reserved capacity.
@@ -69,6 +71,8 @@ pub struct Suspicion {
     pub seen: BTreeSet<Condition>,
     /// Healthy time since the last sick read.
     pub healthy_for: Duration,
+    /// When the last successful read began: time goes on from there after a restart.
+    pub last_read: Timestamp,
 }
 
 /// One recovery or replacement, for the budget of S13.
@@ -114,6 +118,10 @@ pub struct JobState {
     pub failed: Option<(usize, i64, String)>,
     /// The key of a job whose success is journaled.
     pub finished: Option<String>,
+    /// The key of the job that the last run order started.
+    pub ordered: Option<String>,
+    /// When guest attributes were last read.
+    pub attributes_at: Option<Timestamp>,
 }
 
 /// Everything that is known about one slot and must survive a restart.

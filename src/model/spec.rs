@@ -180,6 +180,12 @@ impl NodeSpec {
         if text("runtimeVersion").is_empty() {
             return Err("it has no runtimeVersion; set tpu.create.runtime_version".into());
         }
+        if self.0.contains_key("networkConfig") && self.0.contains_key("networkConfigs") {
+            return Err(
+                "it has several networks (networkConfigs), and the config sets one; remove network, subnetwork and external_ips"
+                    .into(),
+            );
+        }
         if text("description").chars().count() > 512 {
             return Err("its description is longer than 512 characters".into());
         }
@@ -207,6 +213,18 @@ impl NodeSpec {
             }
         }
         Ok(())
+    }
+
+    /// [`NodeSpec::validate`], also with everything that a create of the slot adds.
+    ///
+    /// # Errors
+    /// What the API would refuse.
+    pub fn acceptable(&self, owner: &str, slot: &str, supervisor: Option<&str>) -> Result<(), String> {
+        self.validate()?;
+        // The longest order that can be: a checkpoint's URI has at most 1,024 bytes of object name.
+        let order = RunOrder { generation: u64::MAX, checkpoint: "x".repeat(1100), step: Some(u64::MAX) };
+        let Value::Object(body) = self.render(owner, slot, &order, supervisor) else { return Ok(()) };
+        NodeSpec(body).validate().map_err(|why| format!("with the watchdog's own metadata, {why}"))
     }
 
     /// What laying `overlay` over this would change, by dotted key. Never values.

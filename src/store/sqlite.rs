@@ -2,6 +2,7 @@
 //! readers work beside a running service.
 
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -47,6 +48,13 @@ impl SqliteStore {
                 .map_err(|e| at(format!("its folder can't be made: {e}; create it or set `state`")))?;
         }
         let lock = lock(path).map_err(at)?;
+        // Metadata may hold secrets: nobody else reads the file. SQLite gives its side files the same mode.
+        File::options()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|e| at(format!("it can't be opened: {e}; check its permissions and those of its folder")))?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(|e| at(format!("it can't be opened: {e}")))?;
         Self::prepare(connection, path.display().to_string(), Some(lock))
@@ -228,8 +236,12 @@ fn lock(path: &Path) -> Result<File, String> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
-    let file =
-        File::options().create(true).append(true).open(&name).map_err(|e| format!("{} can't be opened: {e}", name.display()))?;
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&name)
+        .map_err(|e| format!("{} can't be opened: {e}", name.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
@@ -274,6 +286,8 @@ mod tests {
         let path = folder.path().join("sub/state.db");
         let mut store = SqliteStore::open(&path).unwrap();
         let owner = store.owner().to_owned();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600, "metadata may hold secrets");
         let body = serde_json::json!({"acceleratorType": "v4-8", "unknown": [1]});
         let ledger = Ledger { beacons_seen: true, ..Ledger::default() };
         let records =

@@ -17,15 +17,33 @@ use crate::model::settings::CheckpointSettings;
 /// A delete leaves at most this long after the GET that verified its target (S1).
 const VERIFIED_FOR: Duration = Duration::from_secs(5);
 
+/// Bounds on what is under way at once. What a slow bucket or many guests hold up must never hold up a delete.
+#[derive(Clone)]
+pub struct Permits {
+    calls: Arc<Semaphore>,
+    surveys: Arc<Semaphore>,
+}
+
+impl Permits {
+    /// So many of each kind.
+    pub fn new(each: usize) -> Self {
+        Permits { calls: Arc::new(Semaphore::new(each)), surveys: Arc::new(Semaphore::new(each)) }
+    }
+}
+
 /// Starts a read; it is given up after `limit`.
-pub fn look(look: Look, world: &World, permits: &Arc<Semaphore>, sender: &UnboundedSender<Input>, limit: Duration) {
-    let (world, permits, sender) = (world.clone(), Arc::clone(permits), sender.clone());
+pub fn look(look: Look, world: &World, permits: &Permits, sender: &UnboundedSender<Input>, limit: Duration) {
+    let (world, permits, sender) = (world.clone(), permits.clone(), sender.clone());
     tokio::spawn(async move {
         if let Look::Operation { at, .. } = &look {
             tokio::time::sleep(elapsed(Timestamp::now(), *at)).await;
         }
+        let kind = match &look {
+            Look::Node { .. } | Look::Operation { .. } => &permits.calls,
+            Look::Attributes { .. } | Look::Checkpoints { .. } => &permits.surveys,
+        };
         // A closed semaphore can't be: nobody closes it; without a permit the read goes ahead.
-        let _permit = permits.acquire().await;
+        let _permit = kind.acquire().await;
         let deadline = Instant::now() + limit.max(Duration::from_secs(1));
         let input = match look {
             Look::Node { slot, zone } => {
@@ -65,10 +83,12 @@ pub fn look(look: Look, world: &World, permits: &Arc<Semaphore>, sender: &Unboun
 }
 
 /// Carries out an action whose intent is durable.
-pub fn act(action: Action, world: &World, permits: &Arc<Semaphore>, sender: &UnboundedSender<Input>) {
-    let (world, permits, sender) = (world.clone(), Arc::clone(permits), sender.clone());
+pub fn act(action: Action, world: &World, permits: &Permits, sender: &UnboundedSender<Input>) {
+    let (world, permits, sender) = (world.clone(), permits.clone(), sender.clone());
     tokio::spawn(async move {
-        let _permit = permits.acquire().await;
+        let _permit = permits.calls.acquire().await;
+        // A token that must be fetched is fetched before the age of the verifying GET is looked at.
+        world.tpu.prepare().await;
         let slot = action.slot().to_owned();
         let outcome = match action {
             Action::Delete { slot, zone, verified, request_id, .. } => {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use crate::checkpoint::lister::StorageAccess;
-use crate::decide::{next_wake, step, view};
+use crate::decide::{next_wake, step, unavailable, view};
 use crate::google::http::Observer;
 use crate::google::tpu::TpuClient;
 use crate::model::action::{Effect, Input};
@@ -73,7 +73,7 @@ pub struct Watchdog {
     published: Published,
     inputs: mpsc::UnboundedReceiver<Input>,
     sender: mpsc::UnboundedSender<Input>,
-    permits: Arc<tokio::sync::Semaphore>,
+    permits: carry::Permits,
     store_failing: bool,
     under_way: usize,
     listener: Option<EventListener>,
@@ -97,7 +97,7 @@ impl Watchdog {
         let stored = store.load()?;
         let (sender, inputs) = mpsc::unbounded_channel();
         let fleet = Fleet::new(settings, stored.slots, stored.ledger);
-        let permits = Arc::new(tokio::sync::Semaphore::new(CONCURRENCY));
+        let permits = carry::Permits::new(CONCURRENCY);
         let mut watchdog = Watchdog {
             fleet,
             store,
@@ -136,7 +136,10 @@ impl Watchdog {
             tokio::select! {
                 biased;
                 signal = signals.recv() => match signal {
-                    Some(Signal::Reload(settings)) => {
+                    Some(Signal::Reload(mut settings)) => {
+                        // The client was made for these at the start.
+                        settings.alpha = self.fleet.settings.alpha;
+                        settings.project.clone_from(&self.fleet.settings.project);
                         if settings.poll.every != self.fleet.settings.poll.every {
                             polls = tokio::time::interval(settings.poll.every);
                             polls.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -219,6 +222,9 @@ impl Watchdog {
 
     fn until_wake(&self) -> Duration {
         const LONGEST: Duration = Duration::from_secs(60);
+        if self.store_failing {
+            return Duration::from_secs(1);
+        }
         next_wake(&self.fleet).map_or(LONGEST, |at| elapsed(Timestamp::now(), at).max(Duration::from_millis(1))).min(LONGEST)
     }
 
@@ -314,7 +320,8 @@ impl Watchdog {
         self.fleet.dirty_specs.clear();
         tracing::info!("the journal can be written again");
         self.store_failing = false;
-        let settings = self.fleet.settings.clone();
+        let mut settings = self.fleet.settings.clone();
+        settings.slots.retain(|name, _| self.fleet.slots.get(name).is_none_or(|record| !record.leaving));
         self.turn(Input::Configured(Box::new(settings)));
         true
     }
@@ -327,7 +334,7 @@ impl Watchdog {
 
     fn publish(&self) {
         let recoveries = || self.fleet.slots.values().filter_map(|r| r.recovery.as_ref());
-        let unavailable = recoveries().filter(|r| r.counts_as_unavailable()).count();
+        let unavailable = unavailable(&self.fleet);
         let allowed = self.fleet.settings.max_unavailable.of(self.fleet.slots.len());
         self.published.publish(Snapshot {
             status: self.document(),
