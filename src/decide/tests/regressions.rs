@@ -1,0 +1,279 @@
+//! Defects that were found, each by the sequence that shows it.
+
+use super::*;
+use crate::model::beacon::{Beacon, WorkerReport};
+use crate::model::node::Incarnation;
+
+/// A fleet whose slot `a` has a job and a supervisor, with beacons known to work.
+fn with_job() -> World {
+    let mut settings = settings(&["a"]);
+    let slot = settings.slots.get_mut("a").unwrap();
+    slot.job = Some(JobSettings { command: Some("train".into()), ..JobSettings::default() });
+    slot.supervisor = Some(format!("#! /bin/bash\n{}", crate::model::spec::SUPERVISOR_MARK));
+    let mut world = World::new(settings);
+    world.fleet.ledger.beacons_seen = true;
+    world
+}
+
+/// A node of ours; `script` is its startup script.
+fn ours(script: &str) -> Value {
+    json!({"metadata": {"tpu-watchdog-owner": "me", "tpu-watchdog-slot": "a", "startup-script": script,
+        "tpu-watchdog-run": "{\"generation\":1,\"checkpoint\":\"\",\"step\":null}"}})
+}
+
+fn and(mut change: Value, more: Value) -> Value {
+    for (key, value) in more.as_object().unwrap() {
+        change[key] = value.clone();
+    }
+    change
+}
+
+impl World {
+    fn beacons(&mut self, heartbeat: Option<i64>) {
+        let of = Incarnation { id: "1".into(), created: "2026-01-01T00:00:00Z".parse().unwrap() };
+        let beacon = |value| Beacon { boot_id: "b".into(), generation: 1, value, text: String::new() };
+        let report = heartbeat.map(|value| WorkerReport {
+            boot: Some(beacon(1)),
+            heartbeat: Some(beacon(value)),
+            ..WorkerReport::default()
+        });
+        self.input(Input::Attributes { slot: "a".into(), of, result: Ok(vec![report.unwrap_or_default()]) });
+    }
+}
+
+const MARK: &str = crate::model::spec::SUPERVISOR_MARK;
+
+#[test]
+fn no_beacon_is_expected_from_a_node_of_ours_whose_startup_script_is_not_the_supervisor() {
+    for (script, judged) in [("echo mine", false), (MARK, true)] {
+        let mut world = with_job();
+        let node = node("a", ours(script));
+        for _ in 0..30 {
+            world.poll(std::slice::from_ref(&node));
+            world.beacons(None);
+            world.wait(30);
+        }
+        assert_eq!(world.fleet.slots["a"].verdict.condition == Condition::NeverBooted, judged, "{script}");
+    }
+}
+
+#[test]
+fn a_symptom_that_is_held_for_days_does_not_shorten_the_grace_of_a_timeout() {
+    let symptom = json!([{"symptomType": "MESH_BUILD_FAIL", "createTime": "2026-05-01T00:00:00Z"}]);
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], json!({"symptoms": symptom}), 48 * 3600);
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Degraded);
+    for _ in 0..15 {
+        world.wait(30);
+        world.poll(&[node("a", and(timeout(), json!({"symptoms": symptom})))]);
+        assert!(world.looks.is_empty() && world.actions.is_empty(), "its own ten minutes first");
+    }
+}
+
+#[test]
+fn a_host_that_comes_back_from_a_long_maintenance_is_given_time_to_beat_again() {
+    let mut world = with_job();
+    let healthy = node("a", ours(MARK));
+    world.poll(std::slice::from_ref(&healthy));
+    world.beacons(Some(7));
+    let mut maintenance = healthy.clone();
+    maintenance["upcomingMaintenance"] = json!({"maintenanceStatus": "ONGOING", "windowEndTime": "2026-06-01T15:00:00Z"});
+    for _ in 0..240 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(&maintenance));
+        world.beacons(Some(7));
+    }
+    for _ in 0..4 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(&healthy));
+        assert!(world.actions.is_empty() && !world.looks.iter().any(|l| matches!(l, Look::Node { .. })));
+        world.beacons(Some(7));
+    }
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+}
+
+#[test]
+fn a_get_that_saw_a_healthy_node_confirms_nothing_and_an_older_listing_overrules_no_newer_get() {
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], timeout(), 600);
+    let listed = world.now;
+    world.wait(1);
+    world.get("a", Some(node("a", json!({}))));
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    let stale = Poll {
+        began: listed,
+        listings: vec![Listing { zone: ZONE.into(), result: Ok((vec![NodeView::parse(node("a", timeout())).unwrap()], vec![])) }],
+    };
+    world.input(Input::Polled(Box::new(stale)));
+    assert!(world.actions.is_empty());
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+}
+
+#[test]
+fn sickness_goes_on_over_processes_that_poll_once_each() {
+    let mut world = World::new(settings(&["a"]));
+    let mut acted = false;
+    for _ in 0..12 {
+        world.poll(&[node("a", timeout())]);
+        if matches!(world.looks[..], [Look::Node { .. }]) {
+            world.get("a", Some(node("a", timeout())));
+            acted |= is_delete(&world.actions);
+        }
+        // The process ends; the next one starts from the journal.
+        let text = serde_json::to_string(&world.fleet.slots["a"]).unwrap();
+        let mut record: crate::model::slot::SlotRecord = serde_json::from_str(&text).unwrap();
+        record.spec.clone_from(&world.fleet.slots["a"].spec);
+        let settings = world.fleet.settings.clone();
+        world.fleet = Fleet::new(settings, [("a".to_owned(), record)].into(), world.fleet.ledger.clone());
+        world.wait(120);
+        if acted {
+            return;
+        }
+    }
+    panic!("the grace of ten minutes never passed");
+}
+
+#[test]
+fn a_delete_that_was_refused_for_good_does_not_hold_the_create_of_a_node_that_is_gone() {
+    let mut world = World::new(settings(&["a"]));
+    let refused = || CallOutcome::Refused(Failure::new(FailureClass::Permission, "denied"));
+    world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+    for _ in 0..3 {
+        world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
+        assert!(is_delete(&world.actions));
+        world.called("a", refused());
+        world.wait(600);
+        world.poll(&[node("a", json!({"state": "PREEMPTED"}))]);
+    }
+    assert_eq!(world.hold("a"), Some(HoldReason::DeleteFailed));
+    for _ in 0..8 {
+        world.wait(30);
+        world.poll(&[]);
+        if world.looks.iter().any(|l| matches!(l, Look::Node { .. })) {
+            world.get("a", None);
+        }
+        if matches!(world.actions[..], [Action::Create { .. }]) {
+            return;
+        }
+    }
+    panic!("a person deleted it, and it is never created: {:?}", world.hold("a"));
+}
+
+#[test]
+fn a_recovery_that_waits_for_a_person_does_not_hold_the_others() {
+    let mut world = World::new(settings(&["a", "b"]));
+    world.sick(&["a"], timeout(), 600);
+    world.get("a", Some(node("a", timeout())));
+    assert!(is_delete(&world.actions));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    world.wait(5);
+    // Somebody stops the replacement: that recovery never ends by itself.
+    let stopped = world.replacement("a", json!({"state": "STOPPED"}));
+    world.poll(&[stopped.clone(), node("b", timeout())]);
+    for _ in 0..21 {
+        world.wait(30);
+        world.poll(&[stopped.clone(), node("b", timeout())]);
+    }
+    world.get("b", Some(node("b", timeout())));
+    assert!(is_delete(&world.actions), "{:?}", world.hold("b"));
+}
+
+#[test]
+fn creates_that_are_lost_on_the_way_are_not_repeated_without_a_wait() {
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+    world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    assert_eq!(world.actions.len(), 1);
+    world.wait(1);
+    world.called("a", CallOutcome::NotSent(Failure::new(FailureClass::Transient, "connection refused")));
+    assert!(world.actions.is_empty());
+    assert_eq!(world.hold("a"), Some(HoldReason::Backoff));
+    assert!(world.fleet.ledger.creates.is_empty(), "what never left uses nothing up");
+    assert_eq!(super::super::next_wake(&world.fleet), Some(after(world.now, Duration::from_secs(30))));
+}
+
+#[test]
+fn a_replacement_that_is_preempted_after_it_was_ready_is_replaced_at_once() {
+    let mut world = with_job();
+    world.recreate_preempted();
+    let starting = world.replacement("a", json!({"state": "CREATING"}));
+    world.poll(std::slice::from_ref(&starting));
+    world.wait(30);
+    let mut preempted = starting.clone();
+    preempted["state"] = json!("PREEMPTED");
+    world.poll(std::slice::from_ref(&preempted));
+    world.get("a", Some(preempted));
+    assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
+}
+
+#[test]
+fn a_create_operation_without_an_end_and_without_a_node_is_given_up() {
+    let mut world = World::new(settings(&["a"]));
+    world.recreate_preempted();
+    let mut creates = 0;
+    for _ in 0..1200 {
+        world.wait(5);
+        world.done("a", OperationState::Running);
+        if world.looks.iter().any(|l| matches!(l, Look::Node { .. })) {
+            world.get("a", None);
+        }
+        creates += world.actions.len();
+        if creates > 0 {
+            return;
+        }
+    }
+    panic!("it waits for ever");
+}
+
+#[test]
+fn a_slot_that_may_live_in_a_zone_that_was_not_read_is_not_created_elsewhere() {
+    let mut settings = settings(&["a"]);
+    let slot = settings.slots.get_mut("a").unwrap();
+    slot.zones = vec![ZONE.to_owned(), "us-east5-a".to_owned()];
+    slot.create.fields = [("acceleratorType".to_owned(), json!("v4-8")), ("runtimeVersion".to_owned(), json!("r"))].into();
+    let mut world = World::new(settings);
+    for _ in 0..20 {
+        let listings = vec![
+            Listing { zone: ZONE.into(), result: Ok((vec![], vec![])) },
+            Listing { zone: "us-east5-a".into(), result: Err(Failure::new(FailureClass::Transient, "503")) },
+        ];
+        let began = world.now;
+        world.input(Input::Polled(Box::new(Poll { began, listings })));
+        assert!(world.actions.is_empty() && world.looks.is_empty());
+        world.wait(30);
+    }
+}
+
+#[test]
+fn a_success_is_journaled_under_the_job_that_was_ordered() {
+    let mut world = with_job();
+    world.recreate_preempted();
+    let first = world.fleet.slots["a"].job.ordered.clone();
+    let ready = world.replacement("a", json!({"metadata": ours(MARK)["metadata"]}));
+    world.get("a", Some(ready.clone()));
+    let mut changed = world.fleet.settings.clone();
+    changed.slots.get_mut("a").unwrap().job.as_mut().unwrap().command = Some("another".into());
+    world.input(Input::Configured(Box::new(changed)));
+    let of = world.fleet.slots["a"].incarnation.clone().unwrap();
+    let exit = Beacon { boot_id: "b".into(), generation: 1, value: 0, text: "done".into() };
+    let report = WorkerReport { exit: Some(exit), ..WorkerReport::default() };
+    world.input(Input::Attributes { slot: "a".into(), of, result: Ok(vec![report]) });
+    assert_eq!(world.fleet.slots["a"].job.finished, first);
+    world.wait(30);
+    world.poll(&[ready]);
+    assert_ne!(world.fleet.slots["a"].verdict.condition, Condition::Finished, "the other job has not run yet");
+}
+
+#[test]
+fn a_recovery_that_cannot_go_on_does_not_wake_the_loop_again_and_again() {
+    let mut world = World::new(settings(&["a"]));
+    world.recreate_preempted();
+    world.done("a", OperationState::Failed(Failure::new(FailureClass::Quota, "quota")));
+    let mut dry = world.fleet.settings.clone();
+    dry.dry_run = true;
+    world.wait(3600);
+    world.input(Input::Configured(Box::new(dry)));
+    assert_eq!(super::super::next_wake(&world.fleet), None);
+}
