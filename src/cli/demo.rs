@@ -111,7 +111,7 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
             }
             let snapshot = published.get();
             if live {
-                drawn = draw(&snapshot.status, &story.borrow(), drawn, elapsed(began, Timestamp::now()).mul_f64(args.speed));
+                drawn = draw(&snapshot.status, &story.borrow(), drawn, began, args.speed);
             }
             let done = Instant::now() >= settle_after && settled(&snapshot.status);
             if done || Instant::now() >= end {
@@ -218,9 +218,10 @@ fn tell(story: &mut Story, event: &Event, began: Timestamp, speed: f64) -> Optio
     Some(format!("+{:02}:{:02}:{:02}  {slot:<8}  {message}", at / 3600, at / 60 % 60, at % 60))
 }
 
-fn draw(status: &StatusDocument, story: &Story, drawn: usize, at: Duration) -> usize {
+fn draw(status: &StatusDocument, story: &Story, drawn: usize, began: Timestamp, speed: f64) -> usize {
     let now = Timestamp::now();
-    let table = table::slots(status, now);
+    let at = elapsed(began, now).mul_f64(speed);
+    let table = table::live(status, now, speed);
     let recent = &story.lines[story.lines.len().saturating_sub(RECENT)..];
     // Long lines are cut at the terminal's edge instead of wrapped, so that the cursor finds its way back.
     let mut text = if drawn > 0 { format!("\x1b[{drawn}A\x1b[J\x1b[?7l") } else { "\x1b[?7l".to_owned() };

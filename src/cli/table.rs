@@ -17,27 +17,51 @@ pub fn status(document: &StatusDocument, now: Timestamp) -> String {
 }
 
 /// The rows alone.
-pub fn slots(document: &StatusDocument, now: Timestamp) -> Table {
+fn slots(document: &StatusDocument, now: Timestamp) -> Table {
+    let header = ["SLOT", "ZONE", "STATE", "HEALTH", "CONDITION", "SINCE", "PHASE", "ACTION", "TRIES", "STEP", "CHECKPOINT"];
+    let rows = document.tpus.iter().map(|slot| {
+        let [state, health, phase, action, step, checkpoint] = cells(slot);
+        let since = span(elapsed(slot.since, now));
+        let tries = format!("{}/{}", slot.attempts.used, slot.attempts.max);
+        let condition = slot.condition.name().to_owned();
+        [slot.name.clone(), slot.zone.clone(), state, health, condition, since, phase, action, tries, step, checkpoint]
+    });
+    plain(header, rows)
+}
+
+/// The rows that fit a terminal of 100 columns; times are `speed` times those of the clock.
+pub fn live(document: &StatusDocument, now: Timestamp, speed: f64) -> Table {
+    let header = ["SLOT", "HEALTH", "CONDITION", "FOR", "PHASE", "ACTION", "STEP", "CHECKPOINT"];
+    let rows = document.tpus.iter().map(|slot| {
+        let [state, health, phase, action, step, checkpoint] = cells(slot);
+        let since = span(elapsed(slot.since, now).mul_f64(speed));
+        let health = if state == "READY" { health } else { state };
+        [slot.name.clone(), health, slot.condition.name().to_owned(), since, phase, action, step, checkpoint]
+    });
+    plain(header, rows)
+}
+
+/// State, health, phase, action, step and checkpoint as they are shown.
+fn cells(slot: &SlotView) -> [String; 6] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let job = slot.job.as_ref();
+    let action = slot.hold.as_ref().map_or(slot.action.name().to_owned(), |hold| format!("{} ({hold})", slot.action.name()));
+    [
+        or_dash(slot.state.clone()),
+        or_dash(slot.health.clone()),
+        or_dash(slot.phase.clone()),
+        action,
+        or_dash(job.and_then(|j| j.step).map(|n| n.to_string())),
+        or_dash(job.and_then(|j| j.checkpoint_step).map(|n| n.to_string())),
+    ]
+}
+
+fn plain<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Table {
     let mut table = Table::new();
     table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(["SLOT", "ZONE", "STATE", "HEALTH", "CONDITION", "SINCE", "PHASE", "ACTION", "TRIES", "STEP", "CHECKPOINT"]);
-    for slot in &document.tpus {
-        let job = slot.job.as_ref();
-        let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
-        let action = slot.hold.as_ref().map_or(slot.action.name().to_owned(), |hold| format!("{} ({hold})", slot.action.name()));
-        table.add_row([
-            slot.name.clone(),
-            slot.zone.clone(),
-            slot.state.clone().unwrap_or_else(|| "-".into()),
-            slot.health.clone().unwrap_or_else(|| "-".into()),
-            slot.condition.name().to_owned(),
-            span(elapsed(slot.since, now)),
-            slot.phase.clone().unwrap_or_else(|| "-".into()),
-            action,
-            format!("{}/{}", slot.attempts.used, slot.attempts.max),
-            number(job.and_then(|j| j.step)),
-            number(job.and_then(|j| j.checkpoint_step)),
-        ]);
+    table.set_header(header);
+    for row in rows {
+        table.add_row(row);
     }
     table
 }

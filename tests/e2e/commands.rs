@@ -137,6 +137,42 @@ fn a_slot_taken_out_of_the_config_while_a_create_is_owed_is_finished_first() {
 }
 
 #[test]
+fn logs_for_cloud_logging_are_one_json_object_a_line() {
+    let rig = Rig::with_one_node("");
+    rig.trouble("a", Trouble::Preempt, None);
+    let output = rig.command(&["--log", "json", "once", "--deadline", "60s"]).output().unwrap();
+    let (code, out, log) = text(&output);
+    assert_eq!((code, out.as_str()), (0, ""), "{log}");
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().all(|l| l["severity"].is_string() && l["time"].is_string() && l["message"].is_string()), "{log}");
+    let condemned = lines.iter().find(|l| l["event"] == "condemned").unwrap();
+    assert_eq!((&condemned["severity"], &condemned["slot"]), (&"WARNING".into(), &"a".into()));
+    assert!(condemned["message"].as_str().unwrap().contains("state PREEMPTED"), "every decision has its evidence");
+}
+
+#[test]
+fn v2alpha1_keeps_alpha_fields_and_sends_request_ids() {
+    let mut rig = Rig::with_one_node("");
+    rig.simulator.with(|cloud| {
+        let node = cloud.nodes.values_mut().next().unwrap();
+        node.body.insert("bootDiskConfig".into(), serde_json::json!({"diskSizeGb": "200"}));
+    });
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    std::fs::write(rig.config(), config.replace("[api]", "[api]\nversion = \"v2alpha1\"")).unwrap();
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_recovered("a", old);
+    assert_eq!(rig.node("a").unwrap().body["bootDiskConfig"]["diskSizeGb"], "200");
+    assert!(
+        rig.mutations().iter().all(|m| m.path.starts_with("/v2alpha1/") && m.path.contains("requestId=")),
+        "{}",
+        rig.mutations_text()
+    );
+}
+
+#[test]
 fn sigterm_leaves_at_once_with_code_0() {
     let mut rig = Rig::with_one_node("");
     rig.start();

@@ -126,6 +126,21 @@ fn killed_at_the_confirming_read() {
 }
 
 #[test]
+fn the_answer_of_the_confirming_read_is_lost() {
+    one_recreate(Trouble::Maintenance, 1, is_confirmation, When::After, What::LoseTheAnswer);
+}
+
+#[test]
+fn the_answer_of_a_look_at_the_delete_is_lost() {
+    one_recreate(Trouble::Preempt, 2, is_operation, When::After, What::LoseTheAnswer);
+}
+
+#[test]
+fn the_answer_of_a_look_at_the_create_is_lost() {
+    one_recreate(Trouble::Preempt, 10, is_operation, When::Before, What::LoseTheAnswer);
+}
+
+#[test]
 fn an_operation_that_cannot_be_read_says_nothing_about_itself() {
     let mut rig = Rig::with_one_node(&job("a"));
     rig.simulator.set_hook(Some(Box::new(|logged| {
