@@ -212,6 +212,11 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[Worker
             _ => {}
         }
     }
+    let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
+    let booted = (0..workers).all(|w| record.job.workers.get(&w).is_some_and(|s| s.booted));
+    if !booted && record.ready_since.is_some() {
+        record.job.unbooted_for += gap;
+    }
     fleet.dirty.insert(slot.to_owned());
     if step > record.job.step {
         record.job.step = step;

@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Verdict};
-use crate::model::fleet::{Ledger, after, elapsed};
+use crate::model::fleet::{Ledger, elapsed};
 use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
@@ -74,14 +74,15 @@ fn supervisor(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Ti
         return Some(Verdict::new(Condition::JobFailed, format!("worker {worker} ended with code {code}: {text}")));
     }
     let ready = record.ready_since?;
-    let read = record.job.attributes_at.filter(|at| *at >= after(ready, slot.policy.grace.boot));
     let progressed = record.job.progress_at.is_some_and(|at| at >= ready);
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
     let missing: Vec<usize> = (0..workers).filter(|w| !record.job.workers.get(w).is_some_and(|s| s.booted)).collect();
-    if let (Some(_), false, Some(first)) = (read, progressed, missing.first()) {
+    let waited = record.job.unbooted_for;
+    if let (true, false, Some(first)) = (waited >= slot.policy.grace.boot, progressed, missing.first()) {
         let channel = if ledger.beacons_seen { "" } else { "; no beacon was ever received in this project" };
         let evidence = format!(
-            "READY since {ready:.0}, {} of {workers} workers (first: {first}) sent no boot beacon{channel}",
+            "READY for {}, {} of {workers} workers (first: {first}) sent no boot beacon{channel}",
+            crate::model::view::span(waited),
             missing.len()
         );
         return Some(Verdict::new(Condition::NeverBooted, evidence));

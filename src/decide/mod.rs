@@ -3,6 +3,7 @@
 //! This room never does I/O, reads a clock, draws a random number or awaits anything: the same inputs give the same effects.
 
 mod absorb;
+mod clock;
 mod diagnose;
 mod guard;
 mod judge;
@@ -27,6 +28,7 @@ use crate::model::recovery::{Call, Phase};
 /// commit with exactly one input.
 pub fn step(fleet: &mut Fleet, input: Input, now: Timestamp) -> Vec<Effect> {
     let mut turn = turn::Turn::new(now, matches!(input, Input::Polled(_)));
+    clock::keep_up(fleet, now);
     absorb::absorb(fleet, input, &mut turn);
     plan::plan(fleet, &mut turn);
     fleet.stepped_at = Some(now);

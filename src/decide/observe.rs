@@ -162,6 +162,7 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
     record.suspicion = None;
     record.job.workers.clear();
     record.job.attributes_at = None;
+    record.job.unbooted_for = Duration::ZERO;
     record.job.failed = None;
 }
 

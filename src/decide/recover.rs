@@ -220,11 +220,7 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
     let phase = recovery.phase;
     let memory = fleet.memory.entry(name.to_owned()).or_default();
     match (phase, result) {
-        (_, Ok(OperationState::Running)) => {
-            if memory.vanished == 0 {
-                memory.operation_lost = None;
-            }
-        }
+        (_, Ok(OperationState::Running)) if memory.vanished == 0 => memory.operation_lost = None,
         (Phase::Deleting, Ok(OperationState::Succeeded)) => {
             record.mutated_at = Some(turn.now);
             advance(record, Phase::Gone, "the delete is done", turn);

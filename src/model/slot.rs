@@ -120,6 +120,8 @@ pub struct JobState {
     pub finished: Option<String>,
     /// The key of the job that the last run order started.
     pub ordered: Option<String>,
+    /// How long a READY node lacked a boot beacon, over successful reads.
+    pub unbooted_for: Duration,
     /// When guest attributes were last read.
     pub attributes_at: Option<Timestamp>,
 }

@@ -277,3 +277,45 @@ fn a_recovery_that_cannot_go_on_does_not_wake_the_loop_again_and_again() {
     world.input(Input::Configured(Box::new(dry)));
     assert_eq!(super::super::next_wake(&world.fleet), None);
 }
+
+#[test]
+fn a_clock_that_is_set_back_holds_nothing() {
+    let mut world = World::new(settings(&["a"]));
+    world.recreate_preempted();
+    world.done("a", OperationState::Failed(Failure::new(FailureClass::StockOut, "none")));
+    assert_eq!(world.hold("a"), Some(HoldReason::Backoff));
+    world.now = "2026-05-31T12:00:00Z".parse().unwrap();
+    world.input(Input::Tick);
+    world.wait(1801);
+    world.input(Input::Tick);
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
+
+    let mut world = World::new(settings(&["a"]));
+    world.poll(&[node("a", json!({}))]);
+    world.now = "2026-05-31T12:00:00Z".parse().unwrap();
+    for _ in 0..30 {
+        world.wait(30);
+        world.poll(&[node("a", timeout())]);
+        if matches!(world.looks[..], [Look::Node { .. }]) {
+            world.get("a", Some(node("a", timeout())));
+            assert!(is_delete(&world.actions));
+            return;
+        }
+    }
+    panic!("its reads were ignored");
+}
+
+#[test]
+fn a_clock_that_jumps_ahead_condemns_nothing() {
+    let mut world = with_job();
+    let node = node("a", ours(MARK));
+    world.poll(std::slice::from_ref(&node));
+    world.beacons(None);
+    world.wait(48 * 3600);
+    for _ in 0..3 {
+        world.poll(std::slice::from_ref(&node));
+        world.beacons(None);
+        assert!(world.actions.is_empty() && !world.looks.iter().any(|l| matches!(l, Look::Node { .. })));
+        world.wait(30);
+    }
+}

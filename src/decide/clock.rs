@@ -1,0 +1,52 @@
+//! The wall clock may be set back while the watchdog runs or between two runs. What lies in the future then would hold
+//! slots, creates and reads until the clock has caught up: it is brought back to the present.
+
+use jiff::Timestamp;
+
+use crate::model::fleet::{Fleet, after};
+
+/// Clamps every remembered time to `now`, when `now` lies before the last turn (or this is the first one).
+pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
+    if fleet.stepped_at.is_some_and(|last| last <= now) {
+        return;
+    }
+    let past = |at: &mut Timestamp| *at = (*at).min(now);
+    let maybe_past = |at: &mut Option<Timestamp>| *at = at.map(|at| at.min(now));
+    for (name, record) in &mut fleet.slots {
+        past(&mut record.since);
+        maybe_past(&mut record.mutated_at);
+        maybe_past(&mut record.ready_since);
+        maybe_past(&mut record.healthy_since);
+        maybe_past(&mut record.job.progress_at);
+        maybe_past(&mut record.job.checkpoint_at);
+        maybe_past(&mut record.job.attributes_at);
+        record.attempts.iter_mut().for_each(|attempt| past(&mut attempt.at));
+        if let Some(suspicion) = &mut record.suspicion {
+            past(&mut suspicion.since);
+            past(&mut suspicion.last_read);
+        }
+        if let Some(recovery) = &mut record.recovery {
+            past(&mut recovery.symptom_at);
+            past(&mut recovery.condemned_at);
+            past(&mut recovery.phase_since);
+            maybe_past(&mut recovery.saved_at);
+            let longest = fleet.settings.slots.get(name).map(|s| after(now, s.policy.backoff_max));
+            recovery.not_before = recovery.not_before.map(|at| longest.map_or(at, |longest| at.min(longest)));
+        }
+    }
+    fleet.ledger.judged.iter_mut().for_each(past);
+    fleet.ledger.creates.iter_mut().for_each(past);
+    maybe_past(&mut fleet.ledger.observed_at);
+    for shortage in fleet.ledger.short.values_mut() {
+        past(&mut shortage.refused_at);
+        maybe_past(&mut shortage.trial_at);
+    }
+    for memory in fleet.memory.values_mut() {
+        maybe_past(&mut memory.last_read);
+        maybe_past(&mut memory.surveyed_at);
+        maybe_past(&mut memory.asked_checkpoints);
+        maybe_past(&mut memory.looked_at);
+        // A confirmation's age can't be told any more.
+        memory.confirmed = None;
+    }
+}
