@@ -117,3 +117,43 @@ fn progress_outranks_health() {
     world.poll(&[node("a", json!({"health": "UNHEALTHY_MAINTENANCE"}))]);
     assert!(world.looks.is_empty() && world.actions.is_empty());
 }
+
+#[test]
+fn l1_a_delete_that_does_not_end_is_told_to_a_person_whoever_started_it() {
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], json!({"state": "DELETING"}), 31 * 60);
+    assert!(world.actions.is_empty() && world.looks.is_empty());
+    assert_eq!(world.hold("a"), Some(HoldReason::Deleting));
+
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+    world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    world.wait(31 * 60);
+    world.done("a", OperationState::Running);
+    assert_eq!(world.hold("a"), Some(HoldReason::DeleteFailed));
+    // It is still followed, now by the node itself.
+    assert!(world.looks.iter().any(|l| matches!(l, Look::Node { .. })));
+    world.get("a", None);
+    assert!(matches!(world.actions[..], [Action::Create { .. }]));
+}
+
+#[test]
+fn an_owed_create_in_a_zone_without_capacity_moves_on_and_comes_back() {
+    let mut settings = settings(&["a"]);
+    settings.slots.get_mut("a").unwrap().zones = vec![ZONE.to_owned(), "us-east5-a".to_owned()];
+    let mut world = World::new(settings);
+    world.recreate_preempted();
+    let stock_out = || OperationState::Failed(Failure::new(FailureClass::StockOut, "no more capacity"));
+    world.done("a", stock_out());
+    match &world.actions[..] {
+        [Action::Create { zone, .. }] => assert_eq!(zone, "us-east5-a", "the next zone, at once"),
+        other => panic!("{other:?}"),
+    }
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    world.done("a", stock_out());
+    assert_eq!(world.hold("a"), Some(HoldReason::Backoff), "all zones were asked");
+    world.wait(31);
+    world.input(Input::Tick);
+    assert!(matches!(&world.actions[..], [Action::Create { zone, .. }] if zone == ZONE));
+}
