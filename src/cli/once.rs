@@ -27,6 +27,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 pub async fn once(args: &OnceArgs) -> Outcome {
+    let began = jiff::Timestamp::now();
     let deadline = Instant::now() + args.deadline;
     let config = load(&args.config)?;
     let store = wire::open_store(&config)?;
@@ -39,7 +40,7 @@ pub async fn once(args: &OnceArgs) -> Outcome {
     let healthy = document.tpus.iter().filter(|s| s.condition == Condition::Healthy).count();
     let recovering = document.tpus.iter().filter(|s| s.phase.is_some()).count();
     tracing::info!("done: {healthy} of {} healthy, {recovering} recoveries go on in the next run", document.tpus.len());
-    if document.observed_at.is_none() {
+    if document.observed_at.is_none_or(|at| at < began) {
         return Err(Failed::Work("no poll read every zone; see the lines above".into()));
     }
     if args.fail_on_hold && needs_a_person(&document) { Err(Failed::NeedsAPerson) } else { Ok(()) }

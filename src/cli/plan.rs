@@ -9,6 +9,7 @@ use crate::store::sqlite::SqliteStore;
 use crate::store::{Store, StoreError};
 
 pub async fn plan(args: &ReadArgs) -> Outcome {
+    let began = jiff::Timestamp::now();
     let config = load(&args.config)?;
     let journal = wire::open_store_read_only(&config)?;
     let failed = |e: StoreError| Failed::Work(e.to_string());
@@ -36,7 +37,7 @@ pub async fn plan(args: &ReadArgs) -> Outcome {
         Output::Json => print(&format!("{}\n", serde_json::to_string(&document).map_err(|e| Failed::Work(e.to_string()))?)),
         Output::Text => print(&table::plan(&project, &document, jiff::Timestamp::now())),
     }
-    if document.observed_at.is_none() {
+    if document.observed_at.is_none_or(|at| at < began) {
         return Err(Failed::Work("not every zone could be read; see the lines above".into()));
     }
     if needs_a_person(&document) { Err(Failed::NeedsAPerson) } else { Ok(()) }

@@ -181,8 +181,10 @@ fn listen(c: &mut Check, raw: Option<&str>) -> Option<SocketAddr> {
 }
 
 fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
-    c.later("api.vertex", &raw.vertex, "Vertex AI");
-    c.later("api.ml", &raw.ml, "AI Platform");
+    // Written out as their defaults they change nothing.
+    let other = |given: &Option<toml::Value>, default: &str| given.as_ref().filter(|v| v.as_str() != Some(default)).cloned();
+    c.later("api.vertex", &other(&raw.vertex, "https://{region}-aiplatform.googleapis.com"), "Vertex AI");
+    c.later("api.ml", &other(&raw.ml, "https://ml.googleapis.com"), "AI Platform");
     let mut url = |key: &str, given: Option<&String>, default: &str| {
         let text = given.map_or(default, String::as_str).trim_end_matches('/').to_owned();
         let parsed = reqwest::Url::parse(&text).ok().filter(|u| matches!(u.scheme(), "http" | "https") && u.has_host());
@@ -235,7 +237,8 @@ fn is_loopback(url: &reqwest::Url) -> bool {
 fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy {
     let k = |name: &str| format!("{key}.{name}");
     c.later(&k("storm"), &raw.storm, "the storm breaker");
-    c.later(&k("quiet_hours"), &raw.quiet_hours, "quiet hours");
+    let hours = raw.quiet_hours.as_ref().filter(|v| v.as_array().is_none_or(|hours| !hours.is_empty()));
+    c.later(&k("quiet_hours"), &hours, "quiet hours");
     c.later(&k("grace.queue"), &raw.grace.queue, "queued resources");
     if raw.grace.stall.as_ref().is_some_and(|s| s.as_str() != Some("auto")) {
         c.wrong(&k("grace.stall"), "not supported yet: stall detection; leave it out or write \"auto\"");

@@ -9,6 +9,7 @@ use crate::model::beacon::WorkerReport;
 use crate::model::checkpoint::CheckpointSurvey;
 use crate::model::condition::Kind;
 use crate::model::event::What;
+use crate::model::failure::Failure;
 use crate::model::fleet::{Fleet, Pending, after, elapsed};
 use crate::model::node::{Incarnation, NodeView};
 use crate::model::settings::{Overlay, Policy, Settings, SlotSettings};
@@ -29,9 +30,9 @@ pub fn absorb(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
         }
         Input::Attributes { slot, of, result } => {
             done(fleet, &slot, Pending::Attributes);
-            // An organisation may forbid guest attributes: a failed read adds nothing and clears nothing.
-            if let Ok(reports) = result {
-                attributes(fleet, &slot, &of, &reports, turn);
+            match result {
+                Ok(reports) => attributes(fleet, &slot, &of, &reports, turn),
+                Err(failure) => unread_attributes(fleet, &slot, &failure, turn),
             }
         }
         Input::Surveyed { slot, began, location, result } => {
@@ -167,6 +168,17 @@ fn called(fleet: &mut Fleet, slot: &str, outcome: CallOutcome, turn: &mut Turn) 
     recover::called(fleet, slot, outcome, turn);
 }
 
+/// An organisation may forbid guest attributes: a failed read adds nothing and clears nothing, and is told once.
+fn unread_attributes(fleet: &mut Fleet, slot: &str, failure: &Failure, turn: &mut Turn) {
+    let memory = fleet.memory.entry(slot.to_owned()).or_default();
+    if !std::mem::replace(&mut memory.attributes_failing, true)
+        && let Some(record) = fleet.slots.get(slot)
+    {
+        let message = format!("guest attributes can't be read: {failure}; nothing is concluded from missing beacons");
+        turn.tell(record, What::Note, message);
+    }
+}
+
 fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[WorkerReport], turn: &mut Turn) {
     let now = turn.now;
     let max_gap = fleet.settings.poll.max_gap;
@@ -176,6 +188,7 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[Worker
     }
     let gap = record.job.attributes_at.map(|last| elapsed(last, now).min(max_gap)).unwrap_or_default();
     record.job.attributes_at = Some(now);
+    fleet.memory.entry(slot.to_owned()).or_default().attributes_failing = false;
     let generation = record.job.generation;
     let mut step = None;
     let mut failed = None;
@@ -223,8 +236,10 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[Worker
         recover::progress(record, now);
     }
     // Journaled under the job that the run order started, whatever the config says by now.
-    if success && record.job.finished != record.job.ordered {
-        record.job.finished.clone_from(&record.job.ordered);
+    let present = || fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).map(|job| job.key());
+    let key = record.job.ordered.clone().or_else(present).filter(|_| success);
+    if key.is_some() && record.job.finished != key {
+        record.job.finished = key;
         record.recovery = None;
         turn.tell(record, What::JobFinished, "worker 0 ended with code 0: the job is finished, the TPU is kept");
     }
@@ -240,9 +255,14 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[Worker
 
 fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, survey: CheckpointSurvey, turn: &mut Turn) {
     let now = turn.now;
+    let settings = fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).and_then(|j| j.checkpoint.as_ref());
+    if settings.is_none_or(|checkpoint| checkpoint.uri != location) {
+        // The config names another location by now.
+        return;
+    }
     let Some(record) = fleet.slots.get_mut(slot) else { return };
     let memory = fleet.memory.entry(slot.to_owned()).or_default();
-    memory.surveyed_at = Some(began);
+    memory.surveyed_at = Some(began.min(now));
     memory.survey_failure = None;
     let job = &mut record.job;
     // What the first look at a location finds was there before: it is no progress.
@@ -268,8 +288,10 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
     if newer {
         job.checkpoint = survey.newest;
         job.checkpoint_at = Some(now);
-        // Preemptions are the provider's doing: they slide out of their window instead.
-        record.attempts.retain(|a| a.kind == Kind::Lost);
+        if !first {
+            // Preemptions are the provider's doing: they slide out of their window instead.
+            record.attempts.retain(|a| a.kind == Kind::Lost);
+        }
     }
     if newer || grown {
         record.job.incomplete = survey.incomplete;
@@ -281,7 +303,7 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
     recover::settle(fleet, slot, turn);
 }
 
-/// When a judged or lost slot of this record may be tried again, for `attempts` that slide.
+/// When a lost slot of this record may be tried again: preemptions slide out of their window.
 pub fn slides_at(record: &SlotRecord, policy: &Policy) -> Option<jiff::Timestamp> {
-    record.attempts.first().map(|oldest| after(oldest.at, policy.attempts.window))
+    record.attempts.iter().find(|a| a.kind == Kind::Lost).map(|oldest| after(oldest.at, policy.attempts.window))
 }

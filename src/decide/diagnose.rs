@@ -50,6 +50,10 @@ pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &No
         Some(Health::Unspecified) => return Verdict::new(Unclear, text),
         _ => {}
     }
+    // Symptoms come last: no rule acts on them yet, and they must not hide what is acted on.
+    if let Some(verdict) = supervisor(record, slot, ledger, now) {
+        return verdict;
+    }
     let progress = record.job.progress_at;
     let newest =
         view.symptoms.iter().filter(|s| matches!(s.kind.as_str(), "MESH_BUILD_FAIL" | "EXECUTE_TIMED_OUT")).max_by_key(|s| s.at);
@@ -57,9 +61,6 @@ pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &No
         && symptom.at > progress
     {
         return Verdict::new(Degraded, format!("{text}, symptom {} newer than the last progress", symptom.kind));
-    }
-    if let Some(verdict) = supervisor(record, slot, ledger, now) {
-        return verdict;
     }
     Verdict::new(Healthy, text)
 }

@@ -64,7 +64,7 @@ pub fn may_condemn(
     let seen = record.seen.as_ref();
     let counted = super::plan::is_unavailable(record, bench.memory);
     rule(
-        kind == Kind::Lost || bench.budget.unavailable + usize::from(!counted) <= bench.budget.max_unavailable,
+        kind == Kind::Lost || counted || bench.budget.unavailable < bench.budget.max_unavailable,
         "S6",
         "too many judged slots in recovery",
     )?;

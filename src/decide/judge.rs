@@ -233,8 +233,9 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp, count
         let text = format!("{}; guest attributes may be forbidden here: check the node by hand", bench.record.verdict.evidence);
         return Some(Decision::hold(HoldReason::NoBeaconChannel, text, None));
     }
-    let others = bench.budget.unavailable.saturating_sub(usize::from(counted));
-    if others >= bench.budget.max_unavailable {
+    // A slot that counts already raises no number by being recreated once more: it never waits for the others.
+    let others = bench.budget.unavailable;
+    if !counted && others >= bench.budget.max_unavailable {
         let text =
             format!("{what}: {others} judged slots are in recovery, max_unavailable allows {}", bench.budget.max_unavailable);
         return Some(Decision::hold(HoldReason::MaxUnavailable, text, None));

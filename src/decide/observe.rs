@@ -27,6 +27,8 @@ pub enum Source {
 
 /// Absorbs one reading that began at `began`.
 pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp, source: Source, turn: &mut Turn) {
+    // The clock may have been set back while the read was under way.
+    let began = began.min(turn.now);
     let Some(slot) = fleet.settings.slots.get(name) else { return };
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let memory = fleet.memory.entry(name.to_owned()).or_default();
@@ -80,8 +82,9 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
         memory.confirmed = verdict.condition.is_sick().then_some(Confirmed { began, incarnation });
     }
     let condition = verdict.condition;
-    if class(condition) == Some(Class::State) || condition == Condition::Deleting {
-        // A host that is being repaired can't beat: its silence begins when the node is back.
+    if matches!(condition, Condition::Maintenance | Condition::Starting | Condition::FailedRepair | Condition::Deleting) {
+        // A host that is being repaired can neither boot nor beat: its time begins when the node is back.
+        record.job.unbooted_for = Duration::ZERO;
         for worker in record.job.workers.values_mut() {
             worker.quiet_for = Duration::ZERO;
         }
@@ -205,6 +208,7 @@ fn suspect(
             last_read: began,
         });
         if suspicion.seen.iter().any(|seen| class(*seen) != class(condition)) {
+            suspicion.since = began;
             suspicion.sick_for = Duration::ZERO;
             suspicion.reads = 0;
             suspicion.seen.clear();
@@ -216,7 +220,7 @@ fn suspect(
         suspicion.seen.insert(condition);
         suspicion.healthy_for = Duration::ZERO;
         suspicion.last_read = began;
-    } else if matches!(condition, Condition::Healthy | Condition::Finished | Condition::JobFailed | Condition::Degraded)
+    } else if matches!(condition, Condition::Healthy | Condition::Finished | Condition::JobFailed)
         && let Some(suspicion) = &mut record.suspicion
     {
         suspicion.healthy_for += gap;
@@ -250,6 +254,13 @@ fn set_verdict(record: &mut SlotRecord, verdict: Verdict, dirty: &mut BTreeSet<S
     }
     let from = record.verdict.condition;
     record.since = turn.now;
+    if verdict.condition != Condition::Unclear {
+        // A read that failed in between does not make an old condition a new one.
+        match record.last_clear {
+            Some((condition, since)) if condition == verdict.condition => record.since = since,
+            _ => record.last_clear = Some((verdict.condition, turn.now)),
+        }
+    }
     record.verdict = verdict;
     dirty.insert(record.name.clone());
     let message = format!("{} -> {}: {}", from.name(), record.verdict.condition.name(), record.verdict.evidence);

@@ -38,8 +38,12 @@ pub struct Budget {
 /// person, or for nothing at all.
 pub fn is_unavailable(record: &SlotRecord, memory: &Memory) -> bool {
     let at_rest = matches!(record.verdict.condition, Condition::Stopped | Condition::JobFailed | Condition::Finished);
-    let escalated = memory.decision.as_ref().is_some_and(|d| d.action == ActionName::Escalate);
-    record.recovery.as_ref().is_some_and(|r| r.is_judged_and_supplied()) && !at_rest && !escalated
+    let held = memory.decision.as_ref().is_some_and(|d| match d.hold {
+        // These pass by themselves; all other holds may last for ever, and must not hold the rest of the fleet.
+        Some(HoldReason::MaxUnavailable | HoldReason::Backoff | HoldReason::CreateLimit | HoldReason::Unclear) | None => false,
+        Some(_) => true,
+    });
+    record.recovery.as_ref().is_some_and(|r| r.is_judged_and_supplied()) && !at_rest && !held
 }
 
 /// How many slots count under `max_unavailable` now.
@@ -249,8 +253,9 @@ fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, 
     let Some(settings) = bench.slot.job.as_ref().and_then(|j| j.checkpoint.as_ref()) else { return Ok(None) };
     let Some(recovery) = &bench.record.recovery else { return Ok(None) };
     let memory = &mut *bench.memory;
-    let fresh =
-        memory.surveyed_at.is_some_and(|at| at >= recovery.phase_since && elapsed(at, turn.now) <= bench.slot.policy.max_age);
+    let here = bench.record.job.location == settings.uri;
+    let fresh = here
+        && memory.surveyed_at.is_some_and(|at| at >= recovery.phase_since && elapsed(at, turn.now) <= bench.slot.policy.max_age);
     if fresh && memory.survey_failure.is_none() {
         return Ok(bench.record.job.checkpoint.clone());
     }

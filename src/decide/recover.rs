@@ -50,6 +50,13 @@ pub fn observed(
             } else if unsettled(call.as_ref()) {
                 // The delete was not carried out; it is judged anew, with this read as its confirmation.
                 advance(record, Phase::Condemned, "read back: the delete was not carried out", turn);
+                if let Some(recovery) = &mut record.recovery {
+                    // Once may be bad luck; a server that never carries it out is not asked at the speed of the network.
+                    recovery.resends += 1;
+                    if recovery.resends > 1 {
+                        recovery.not_before = Some(after(turn.now, backoff(policy, recovery.resends - 1)));
+                    }
+                }
             } else if memory.operation_lost.is_some() {
                 memory.vanished += 1;
                 if memory.vanished >= VANISHED_LIMIT {
@@ -79,7 +86,7 @@ pub fn observed(
                 advance(record, Phase::Condemned, "the condemned node is still there", turn);
             }
         }
-        (Phase::Creating, Reading::Node(view)) => {
+        (Phase::Creating, Reading::Node(view)) if record.incarnation.is_some() => {
             if record.incarnation == view.incarnation && view.state == NodeState::Ready {
                 replaced(record, view, turn);
             } else if get && record.incarnation != view.incarnation {
@@ -91,7 +98,7 @@ pub fn observed(
             // With an operation under way a 404 may only mean "not yet"; without one the create was not carried out.
             if unsettled(call.as_ref()) || memory.vanished >= VANISHED_LIMIT {
                 memory.vanished = 0;
-                resend_later(record, policy, "read back: the create was not carried out", turn);
+                resend_later(record, policy, None, "read back: the create was not carried out", turn);
             }
         }
         (Phase::Ready | Phase::Booted | Phase::Launched | Phase::Condemned, Reading::Node(view)) => {
@@ -150,6 +157,11 @@ pub fn advance(record: &mut SlotRecord, next: Phase, why: &str, turn: &mut Turn)
     let spent = elapsed(recovery.phase_since, turn.now);
     match recovery.advance(next, turn.now) {
         Ok(()) => {
+            if (from, next) == (Phase::Deleting, Phase::Gone) {
+                // What the delete had to wait for is no reason for the create to wait.
+                recovery.resends = 0;
+                recovery.not_before = None;
+            }
             if next == Phase::Gone {
                 record.incarnation = None;
                 record.ours = false;
@@ -199,12 +211,17 @@ pub fn called(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Tu
         }
         (Phase::Deleting, CallOutcome::Refused(failure)) => delete_failed(record, &policy, &failure, turn),
         (Phase::Deleting, CallOutcome::NotSent(_)) => advance(record, Phase::Condemned, "the delete was not sent", turn),
-        (_, CallOutcome::Refused(failure)) if failure.class == FailureClass::Conflict => set_call(record, Call::Unknown),
+        (_, CallOutcome::Refused(failure)) if failure.class == FailureClass::Conflict => {
+            set_call(record, Call::Unknown);
+            if let Some(recovery) = &mut record.recovery {
+                recovery.refusal = Some((failure.class, failure.message));
+            }
+        }
         (_, CallOutcome::Refused(failure)) => create_failed(fleet, name, &policy, failure, turn),
-        (_, CallOutcome::NotSent(_)) => {
+        (_, CallOutcome::NotSent(failure)) => {
             // It never reached the API: the limit of creates is not used up by it.
             fleet.ledger.creates.pop();
-            resend_later(record, &policy, "the create was not sent", turn);
+            resend_later(record, &policy, Some(failure), "the create was not sent", turn);
         }
     }
 }
@@ -248,9 +265,11 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
 }
 
 /// Back to owing a create that was lost on the way: sent again after a growing wait.
-fn resend_later(record: &mut SlotRecord, policy: &Policy, why: &str, turn: &mut Turn) {
+fn resend_later(record: &mut SlotRecord, policy: &Policy, failure: Option<Failure>, why: &str, turn: &mut Turn) {
     advance(record, Phase::Gone, why, turn);
     if let Some(recovery) = &mut record.recovery {
+        let failure = failure.map(|f| (f.class, f.message));
+        recovery.refusal = failure.or(recovery.refusal.take()).or(Some((FailureClass::Transient, why.to_owned())));
         recovery.resends += 1;
         recovery.not_before = Some(after(turn.now, backoff(policy, recovery.resends)));
     }
@@ -373,11 +392,12 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         over(fleet, name, "the job makes progress again", turn);
         return;
     }
-    // Where no step can be seen (yet), a launched job on a node that stays healthy has to do.
-    let patience = if job.checkpoint.is_some() { slot.policy.attempts.settled } else { slot.policy.heal };
     let Some(recovery) = fleet.slots.get(name).and_then(|r| r.recovery.as_ref()) else { return };
-    if recovery.phase == Phase::Launched && healthy && elapsed(recovery.phase_since, turn.now) >= patience {
-        over(fleet, name, "the job runs on a healthy node; no step was reported", turn);
+    // Where no step can be seen (yet), or beacons can't be read, a node that stays healthy has to do.
+    let seen = recovery.phase == Phase::Launched && job.checkpoint.is_none();
+    let patience = if seen { slot.policy.heal } else { slot.policy.attempts.settled };
+    if healthy && elapsed(recovery.phase_since, turn.now) >= patience {
+        over(fleet, name, "the node stays healthy; no step was reported", turn);
     }
 }
 

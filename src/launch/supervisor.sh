@@ -71,14 +71,6 @@ fetch_user_script() {
     sleep "$PAUSE"
   done
 }
-user_script() {
-  local code
-  while :; do
-    attribute tpu-watchdog-user-script >"$STATE/user-script"; code=$?
-    case $code in 0) chmod 755 "$STATE/user-script"; return 0 ;; 22) return 1 ;; esac
-    sleep "$PAUSE"
-  done
-}
 user_script() { "$STATE/user-script" 9>&-; }
 job() {
   local body="cd ${RUN_IN:+$(printf %q "$RUN_IN")} || exit 1"$'\n'"$JOB_ENV"$'\n'"$COMMAND"

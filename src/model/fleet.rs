@@ -12,6 +12,7 @@ use super::slot::SlotRecord;
 
 /// Budgets and counts that outlive restarts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Ledger {
     /// When judged recoveries began, within the last hour.
     pub judged: Vec<Timestamp>,
@@ -54,6 +55,8 @@ pub enum Pending {
 pub struct Memory {
     /// When the last successful read began.
     pub last_read: Option<Timestamp>,
+    /// Guest attributes could not be read the last time: told once.
+    pub attributes_failing: bool,
     /// Guest attributes were asked for by this process.
     pub asked_attributes: bool,
     /// When checkpoints were last asked for.

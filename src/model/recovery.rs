@@ -134,10 +134,12 @@ pub struct Recovery {
     /// The run order of the create.
     pub order: Option<RunOrder>,
     /// Creates that were lost on the way or not sent, in a row.
+    #[serde(default)]
     pub resends: u32,
     /// The step that the job had reported when the slot was condemned.
     pub step_before: Option<u64>,
     /// When the checkpoint of the run order was first seen.
+    #[serde(default)]
     pub saved_at: Option<Timestamp>,
 }
 

@@ -26,7 +26,8 @@ pub struct RunOrder {
 }
 
 /// What the last successful read of the slot's node showed; kept for status, opt-out and adoption.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Seen {
     /// State as the API spelled it; empty when the node was absent.
     pub state: String,
@@ -72,6 +73,7 @@ pub struct Suspicion {
     /// Healthy time since the last sick read.
     pub healthy_for: Duration,
     /// When the last successful read began: time goes on from there after a restart.
+    #[serde(default)]
     pub last_read: Timestamp,
 }
 
@@ -86,6 +88,7 @@ pub struct Attempt {
 
 /// What is known about the heartbeat of one worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WorkerState {
     /// A boot beacon of the present generation was read.
     pub booted: bool,
@@ -97,6 +100,7 @@ pub struct WorkerState {
 
 /// The job of a slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct JobState {
     /// The last generation that was ordered.
     pub generation: u64,
@@ -148,6 +152,9 @@ pub struct SlotRecord {
     pub verdict: Verdict,
     /// Since when the condition is this one.
     pub since: Timestamp,
+    /// The last condition that was not `unclear`, and since when.
+    #[serde(default)]
+    pub last_clear: Option<(Condition, Timestamp)>,
     /// Accumulated sickness.
     pub suspicion: Option<Suspicion>,
     /// The recovery under way.
@@ -178,6 +185,7 @@ impl SlotRecord {
             seen: None,
             verdict: Verdict::new(Condition::Unclear, "not read yet"),
             since: now,
+            last_clear: None,
             suspicion: None,
             recovery: None,
             attempts: Vec::new(),

@@ -399,6 +399,10 @@ impl Cloud {
                 dead = false;
                 node.run.failing = true;
             }
+            Trouble::JobEnds => {
+                dead = false;
+                node.run.ended = true;
+            }
             Trouble::Heal => {
                 self.schedule(Duration::ZERO, Happening::Healed { zone, node: event.node, uid, event: true });
                 return;

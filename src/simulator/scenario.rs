@@ -51,6 +51,8 @@ pub enum Trouble {
     Silence,
     /// The job fails and its supervisor gives up.
     JobFails,
+    /// The job ends well.
+    JobEnds,
     /// The next incarnation of the node never boots.
     NeverBoot,
     /// The node is healthy again.

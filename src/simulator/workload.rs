@@ -30,6 +30,8 @@ pub struct Run {
     pub stopped: bool,
     /// The job fails and its supervisor gives up.
     pub failing: bool,
+    /// The job has ended well.
+    pub ended: bool,
     /// The startup script is the watchdog's supervisor.
     pub supervised: bool,
     /// The order that the supervisor follows.
@@ -80,6 +82,10 @@ pub fn beat(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) -> bool {
     }
     node.run.beats += 1;
     let beats = i64::try_from(node.run.beats).unwrap_or(i64::MAX);
+    if node.run.ended {
+        report(cloud, zone, name, uid, "exit", 0, "done");
+        return true;
+    }
     if node.run.failing {
         report(cloud, zone, name, uid, "exit", 1, "final after 5 restarts");
         return true;

@@ -137,6 +137,38 @@ fn a_slot_taken_out_of_the_config_while_a_create_is_owed_is_finished_first() {
 }
 
 #[test]
+fn once_that_could_read_nothing_fails_also_when_an_earlier_one_could() {
+    let rig = Rig::with_one_node("");
+    assert_eq!(text(&rig.command(&["once"]).output().unwrap()).0, 0);
+    rig.simulator.set_hook(Some(Box::new(|_| {
+        let body = r#"{"error":{"code":403,"status":"PERMISSION_DENIED","message":"denied"}}"#;
+        Some(tpu_watchdog::simulator::http::Fault::AnswerBefore(tpu_watchdog::simulator::http::Reply::new(403, body)))
+    })));
+    let (code, _, log) = text(&rig.command(&["once"]).output().unwrap());
+    assert!(code == 1 && log.contains("no poll read every zone"), "{code} {log}");
+    assert_eq!(text(&rig.command(&["plan"]).output().unwrap()).0, 1);
+}
+
+#[test]
+fn the_demo_ends_by_itself_with_every_story_told() {
+    let (code, out, log) =
+        text(&Command::new(env!("CARGO_BIN_EXE_tpu-watchdog")).args(["demo", "--speed", "120"]).output().unwrap());
+    assert_eq!(code, 0, "{out}\n{log}");
+    for words in [
+        "sweep-2   recovered   preempted",
+        "sweep-5   recovered   preempted",
+        "refused creates waited out",
+        "sweep-7   recovered   missing",
+        "llama-1   recovered   maintenance",
+        "llama-0   left alone  maintenance",
+        "sweep-0   held        stopped",
+        "11 of 12 TPUs are healthy; 0 healthy ones were deleted.",
+    ] {
+        assert!(out.contains(words), "{words} is not in\n{out}");
+    }
+}
+
+#[test]
 fn logs_for_cloud_logging_are_one_json_object_a_line() {
     let rig = Rig::with_one_node("");
     rig.trouble("a", Trouble::Preempt, None);

@@ -102,3 +102,14 @@ fn a_job_that_used_up_its_restarts_is_told_and_its_node_is_left_alone() {
         "{status}"
     );
 }
+
+#[test]
+fn a_job_that_ended_well_wants_no_tpu_any_more() {
+    let rig = ours();
+    rig.trouble("a", Trouble::JobEnds, None);
+    rig.wait_for_log("the job is finished");
+    rig.wait("status says so", |_| rig.status()["tpus"][0]["condition"] == "finished");
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_polls(6);
+    assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
+}

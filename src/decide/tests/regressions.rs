@@ -319,3 +319,130 @@ fn a_clock_that_jumps_ahead_condemns_nothing() {
         world.wait(30);
     }
 }
+
+#[test]
+fn deletes_that_are_lost_on_the_way_are_not_repeated_without_a_wait() {
+    let mut world = World::new(settings(&["a"]));
+    let preempted = || Some(node("a", json!({"state": "PREEMPTED"})));
+    world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+    world.get("a", preempted());
+    let mut deletes = 1;
+    for _ in 0..2 {
+        world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Garbage, "<html>")));
+        world.wait(1);
+        world.get("a", preempted());
+        deletes += world.actions.len();
+    }
+    assert_eq!(deletes, 2, "the second one was repeated at once, the third waits");
+    assert_eq!(world.hold("a"), Some(HoldReason::Backoff));
+    // The create that follows does not wait for it.
+    world.wait(40);
+    world.poll(&[node("a", json!({"state": "PREEMPTED"}))]);
+    world.get("a", preempted());
+    assert!(is_delete(&world.actions));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
+}
+
+#[test]
+fn two_recoveries_under_a_smaller_budget_do_not_hold_each_other() {
+    let mut two = settings(&["a", "b"]);
+    two.max_unavailable = Share::Count(2);
+    let mut world = World::new(two.clone());
+    world.sick(&["a", "b"], timeout(), 600);
+    for name in ["a", "b"] {
+        world.get(name, Some(node(name, timeout())));
+        world.called(name, CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+        world.called(name, CallOutcome::Accepted(OPERATION.into()));
+    }
+    two.max_unavailable = Share::Count(1);
+    world.input(Input::Configured(Box::new(two)));
+    let mut deletes = Vec::new();
+    let bad = ["a", "b"].map(|name| world.replacement(name, json!({"health": "TIMEOUT"})));
+    for _ in 0..25 {
+        world.wait(30);
+        world.poll(&bad);
+        for (name, raw) in ["a", "b"].iter().zip(&bad) {
+            if world.looks.iter().any(|l| matches!(l, Look::Node { .. }) && l.slot() == *name) || deletes.is_empty() {
+                world.get(name, Some(raw.clone()));
+                deletes.extend(world.actions.iter().map(|a| a.slot().to_owned()));
+            }
+        }
+    }
+    assert!(!deletes.is_empty(), "{:?} {:?}", world.hold("a"), world.hold("b"));
+}
+
+#[test]
+fn a_read_that_was_under_way_when_the_clock_was_set_back_hides_no_later_ones() {
+    let mut world = World::new(settings(&["a"]));
+    let began = world.now;
+    world.now = "2026-05-31T12:00:00Z".parse().unwrap();
+    let listing = Listing { zone: ZONE.into(), result: Ok((vec![NodeView::parse(node("a", json!({}))).unwrap()], vec![])) };
+    world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing] })));
+    world.wait(30);
+    world.poll(&[node("a", timeout())]);
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Unresponsive);
+}
+
+#[test]
+fn a_replacement_that_is_repaired_before_it_booted_is_given_its_whole_time_again() {
+    let mut world = with_job();
+    let ready = node("a", ours(MARK));
+    let mut repairing = ready.clone();
+    repairing["state"] = json!("REPAIRING");
+    world.poll(std::slice::from_ref(&ready));
+    for _ in 0..40 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(&repairing));
+        world.beacons(None);
+    }
+    for _ in 0..10 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(&ready));
+        assert!(!world.looks.iter().any(|l| matches!(l, Look::Node { .. })) && world.actions.is_empty());
+        world.beacons(None);
+    }
+}
+
+#[test]
+fn a_dead_heartbeat_is_found_behind_short_timeouts() {
+    let mut world = with_job();
+    let ready = node("a", ours(MARK));
+    let blip = node("a", and(ours(MARK), timeout()));
+    world.poll(std::slice::from_ref(&ready));
+    world.beacons(Some(7));
+    for round in 0..60 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(if round % 23 == 22 { &blip } else { &ready }));
+        if world.looks.iter().any(|l| matches!(l, Look::Node { .. })) {
+            return;
+        }
+        world.beacons(Some(7));
+    }
+    panic!("it was never judged: {:?}", world.fleet.slots["a"].verdict);
+}
+
+#[test]
+fn a_failed_listing_does_not_make_a_delete_of_somebody_else_younger() {
+    let mut world = World::new(settings(&["a"]));
+    for round in 0..64 {
+        world.wait(30);
+        if round % 20 == 10 {
+            world.poll_result(Err(Failure::new(FailureClass::Transient, "503")));
+        } else {
+            world.poll(&[node("a", json!({"state": "DELETING"}))]);
+        }
+    }
+    assert_eq!(world.hold("a"), Some(HoldReason::Deleting));
+}
+
+#[test]
+fn a_record_of_a_former_version_is_read() {
+    let former = json!({"name": "a", "zone": ZONE, "incarnation": null, "ours": false, "ready_since": null, "seen": {"state": "READY"},
+        "verdict": {"condition": "healthy", "evidence": ""}, "since": "2026-01-01T00:00:00Z", "attempts": [], "healthy_since": null,
+        "suspicion": {"since": "2026-01-01T00:00:00Z", "sick_for": {"secs": 1, "nanos": 0}, "reads": 1, "seen": ["maintenance"],
+            "healthy_for": {"secs": 0, "nanos": 0}},
+        "recovery": null, "job": {"generation": 3}, "mutated_at": null});
+    let record: crate::model::slot::SlotRecord = serde_json::from_value(former).unwrap();
+    assert_eq!((record.job.generation, record.suspicion.unwrap().reads), (3, 1));
+}
