@@ -65,6 +65,18 @@ impl Host {
         std::fs::remove_file(file).unwrap();
     }
 
+    /// Ends everything that was started from this host's folder, by its process ids.
+    fn power_off(&self) {
+        let mark = self.folder.path().to_string_lossy().into_owned();
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+            let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if command.contains(&mark) {
+                let _ = Command::new("kill").arg("-KILL").arg(pid.to_string()).status();
+            }
+        }
+    }
+
     fn path(&self, name: &str) -> std::path::PathBuf {
         self.folder.path().join(name)
     }
@@ -86,16 +98,8 @@ impl Host {
 }
 
 impl Drop for Host {
-    /// Ends what this host detached: the processes whose lock file lies in its folder, by their ids.
     fn drop(&mut self) {
-        let mark = self.folder.path().to_string_lossy().into_owned();
-        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-            let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
-            let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            if command.contains(&mark) {
-                let _ = Command::new("kill").arg("-KILL").arg(pid.to_string()).status();
-            }
-        }
+        self.power_off();
     }
 }
 
@@ -162,7 +166,7 @@ fn a_failing_command_is_restarted_within_its_budget_and_then_reported() {
     host.boot();
     host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains(" 7 139 final after 2 restarts")));
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\n");
-    // A second boot of the same disk finds the budget used up: one more try, no more.
+    // The budget is counted over reboots of the same disk.
     assert_eq!(std::fs::read_to_string(host.path("restarts.7")).unwrap().trim(), "2");
 }
 
@@ -178,6 +182,48 @@ fn a_second_start_beside_a_running_supervisor_does_not_run_the_job_twice() {
     let beats = host.attribute("heartbeat");
     host.wait("two more heartbeats", || host.attribute("heartbeat") != beats);
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\n");
+}
+
+#[test]
+fn a_boot_after_the_end_does_not_run_the_job_again() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let Some(host) = Host::new(&job(&format!("echo x >> {}", tries.display()), work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("the end", || host.attribute("exit").is_some());
+    // The host goes down with everything on it, and comes up with the same disk.
+    host.power_off();
+    host.simulator.with(|cloud| cloud.nodes.values_mut().next().unwrap().attributes[0].clear());
+    host.boot();
+    host.wait("the end is reported again", || host.attribute("exit").is_some_and(|e| e.ends_with(" 7 0 done")));
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\n");
+}
+
+#[test]
+fn nothing_starts_before_the_run_order_could_be_read() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let command = format!("echo $TPU_WATCHDOG_GENERATION > {}", out.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(Some(5))) else { return };
+    let outage = |logged: &tpu_watchdog::simulator::http::Logged| {
+        let reply = tpu_watchdog::simulator::http::Reply::new(503, "");
+        logged.path.contains("tpu-watchdog-run").then_some(tpu_watchdog::simulator::http::Fault::AnswerBefore(reply))
+    };
+    let (asked, count) = (std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0)), std::sync::atomic::Ordering::SeqCst);
+    let seen = std::sync::Arc::clone(&asked);
+    host.simulator.set_hook(Some(Box::new(move |logged| {
+        // curl itself asks four times.
+        if seen.load(count) >= 8 {
+            return None;
+        }
+        let fault = outage(logged);
+        seen.fetch_add(u32::from(fault.is_some()), count);
+        fault
+    })));
+    host.boot();
+    host.wait("the end", || host.attribute("exit").is_some());
+    assert_eq!(std::fs::read_to_string(out).unwrap(), "7\n");
+    assert!(asked.load(count) >= 8);
 }
 
 #[test]

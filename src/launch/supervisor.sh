@@ -13,7 +13,7 @@ mkdir -p "$STATE"
 # The guest agent runs startup scripts without HOME.
 export HOME=${HOME:-$(getent passwd "$(id -un)" | cut -d: -f6)}
 
-attribute() { curl -sf --retry 5 --max-time 10 -H 'Metadata-Flavor: Google' "$MD/instance/attributes/$1"; }
+attribute() { curl -sf --retry 3 --retry-delay 1 --retry-connrefused --max-time 10 -H 'Metadata-Flavor: Google' "$MD/instance/attributes/$1"; }
 # report KEY VALUE TEXT: a lost report is repeated by the next one; writes are limited to about 10 a minute.
 report() {
   curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data "$BOOT $GENERATION $2${3:+ $3}" \

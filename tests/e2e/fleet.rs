@@ -168,3 +168,30 @@ fn a_slot_that_does_not_exist_yet_is_created_from_the_config_or_held() {
     let body = rig.node("new").unwrap().body;
     assert_eq!((&body["acceleratorType"], &body["schedulingConfig"]["spot"]), (&"v4-16".into(), &true.into()));
 }
+
+#[test]
+fn many_zones_are_listed_in_one_call_and_those_it_could_not_reach_declare_nobody_missing() {
+    let zones: Vec<String> = (1..=5).flat_map(|n| ["a", "b"].map(|z| format!("us-east{n}-{z}"))).collect();
+    let nodes: String =
+        zones.iter().enumerate().map(|(i, z)| format!("[[nodes]]\nnames = [\"n{i}\"]\nzone = \"{z}\"\n")).collect();
+    let slots: String = zones.iter().enumerate().map(|(i, z)| format!("[[tpu]]\nname = \"n{i}\"\nzone = \"{z}\"\n")).collect();
+    let mut rig = Rig::new(&nodes, POLICY, &slots);
+    rig.start();
+    rig.wait_polls(2);
+    assert!(rig.polls().iter().all(|p| p.path.contains("/locations/-/nodes")), "{:?}", rig.polls());
+    rig.simulator.with(|cloud| cloud.unreachable.insert(zones[3].clone()));
+    rig.wait_for_log("could not reach the zone");
+    rig.wait_polls(8);
+    assert!(!rig.logs().contains("-> missing"), "{}", rig.logs());
+    assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
+    // The other zones are looked after meanwhile.
+    let trouble = tpu_watchdog::simulator::scenario::Event {
+        at: Duration::ZERO,
+        node: "n0".into(),
+        zone: zones[0].clone(),
+        what: Trouble::Preempt,
+        lasts: None,
+    };
+    rig.simulator.with(|cloud| cloud.trouble(trouble));
+    rig.wait("n0 is back", |cloud| cloud.creations["n0"] == 2 && cloud.nodes.values().all(|n| n.state == "READY"));
+}

@@ -1,9 +1,9 @@
 //! A server that answers with anything but the API: a clear line, a counted failure, no action, the next poll on time.
 
-use tpu_watchdog::simulator::http::{Fault, Reply};
+use tpu_watchdog::simulator::http::{Fault, Logged, Reply};
 use tpu_watchdog::simulator::scenario::Trouble;
 
-use crate::harness::{Rig, get};
+use crate::harness::{Rig, get, job};
 
 /// Listings are answered by `reply`; the node is preempted meanwhile, and nothing may be done about it until it can be read.
 #[track_caller]
@@ -80,4 +80,69 @@ fn a_node_without_a_name() {
 fn a_permission_that_was_taken_away() {
     let body = r#"{"error":{"code":403,"status":"PERMISSION_DENIED","message":"Permission 'tpu.nodes.list' denied"}}"#;
     survives("tpu.nodes.list", move || Fault::AnswerBefore(Reply::new(403, body)));
+}
+
+/// The first three requests of one kind are answered by something that is not the API: the recovery takes longer, no more.
+#[track_caller]
+fn recovers_in_spite_of(reply: Reply, is_it: fn(&Logged) -> bool) {
+    let mut rig = Rig::with_one_node(&job("a"));
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    let mut left = 3;
+    let (seen, flag) = (std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0)), std::sync::atomic::Ordering::SeqCst);
+    let count = std::sync::Arc::clone(&seen);
+    rig.simulator.set_hook(Some(Box::new(move |logged| {
+        if left == 0 || !is_it(logged) {
+            return None;
+        }
+        left -= 1;
+        count.fetch_add(1, flag);
+        Some(Fault::AnswerBefore(reply.clone()))
+    })));
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_recovered("a", old);
+    assert!(seen.load(flag) > 0, "the fault never struck");
+    assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
+    assert_eq!(rig.simulator.with(|cloud| cloud.harmed), 0);
+}
+
+#[test]
+fn garbage_for_the_confirming_get() {
+    recovers_in_spite_of(Reply::new(200, "<html>"), |l| l.method == "GET" && l.path.ends_with("/nodes/a"));
+}
+
+#[test]
+fn garbage_for_a_404_of_a_proxy_is_no_proof_of_absence() {
+    recovers_in_spite_of(Reply::new(404, "<html>no such page</html>"), |l| l.method == "GET" && l.path.ends_with("/nodes/a"));
+}
+
+#[test]
+fn garbage_for_operations() {
+    recovers_in_spite_of(Reply::new(200, "[]"), |l| l.path.contains("/operations/"));
+}
+
+#[test]
+fn server_errors_for_operations() {
+    recovers_in_spite_of(Reply::new(500, ""), |l| l.path.contains("/operations/"));
+}
+
+#[test]
+fn garbage_for_the_delete() {
+    recovers_in_spite_of(Reply::new(404, "<html>"), |l| l.method == "DELETE");
+}
+
+#[test]
+fn garbage_for_the_create() {
+    recovers_in_spite_of(Reply::new(200, "{\"name\":7}"), |l| l.method == "POST" && l.path.contains("nodeId="));
+}
+
+#[test]
+fn garbage_for_guest_attributes() {
+    recovers_in_spite_of(Reply::new(200, "{\"guestAttributes\":7}"), |l| l.path.contains(":getGuestAttributes"));
+}
+
+#[test]
+fn garbage_for_the_bucket() {
+    recovers_in_spite_of(Reply::new(200, "<html>"), |l| l.path.contains("list-type"));
 }
