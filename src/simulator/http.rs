@@ -25,6 +25,8 @@ pub struct Logged {
     pub method: String,
     /// Path with its query.
     pub path: String,
+    /// It carried this simulator's own access token.
+    pub authorized: bool,
     /// Status of the answer; none when there was none.
     pub status: Option<u16>,
 }
@@ -141,6 +143,9 @@ impl Simulator {
                 let (status, text) = metadata::handle(cloud, method, rest, &String::from_utf8_lossy(body));
                 return Reply::new(status, text);
             }
+            if path == metadata::TOKEN_PATH {
+                return json(200, &metadata::token());
+            }
             if method == "GET" && query.contains_key("list-type") {
                 let body = storage::list(cloud, path.trim_end_matches('/'), &query).into_bytes();
                 return Reply { status: 200, headers: vec![("content-type", "application/xml".into())], body };
@@ -150,14 +155,10 @@ impl Simulator {
     }
 }
 
-async fn answer(
-    State(simulator): State<Simulator>,
-    method: Method,
-    uri: Uri,
-    _headers: HeaderMap,
-    body: Bytes,
-) -> Response<Body> {
-    let mut logged = Logged { at: Timestamp::now(), method: method.to_string(), path: uri.to_string(), status: None };
+async fn answer(State(simulator): State<Simulator>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response<Body> {
+    let authorized =
+        headers.get("authorization").is_some_and(|v| v.as_bytes() == format!("Bearer {}", metadata::TOKEN).as_bytes());
+    let mut logged = Logged { at: Timestamp::now(), method: method.to_string(), path: uri.to_string(), authorized, status: None };
     let fault = simulator.hook.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(|hook| hook(&logged));
     let log = |logged: Logged| simulator.log.lock().unwrap_or_else(PoisonError::into_inner).push(logged);
     let reply = match fault {

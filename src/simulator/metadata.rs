@@ -1,8 +1,18 @@
 //! The metadata server of one worker, under `/metadata/ZONE/NODE/WORKER/computeMetadata/v1/…`: what a supervisor reads and reports.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::cloud::Cloud;
+
+/// Where a VM's service account gets its access token.
+pub const TOKEN_PATH: &str = "computeMetadata/v1/instance/service-accounts/default/token";
+/// The token that is given there: worth nothing anywhere else.
+pub const TOKEN: &str = "simulated-access-token";
+
+/// The answer at [`TOKEN_PATH`].
+pub fn token() -> Value {
+    json!({"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"})
+}
 
 /// Answers as the metadata server does: status and text.
 pub fn handle(cloud: &mut Cloud, method: &str, path: &str, body: &str) -> (u16, String) {

@@ -169,6 +169,83 @@ fn the_demo_ends_by_itself_with_every_story_told() {
 }
 
 #[test]
+fn the_token_of_the_vm_goes_with_every_call_and_into_no_log() {
+    let rig = Rig::with_one_node(&job("a"));
+    let config = std::fs::read_to_string(rig.config()).unwrap().replace("credentials = \"anonymous\"", "");
+    std::fs::write(rig.config(), config).unwrap();
+    rig.trouble("a", Trouble::Preempt, None);
+    let home = tempfile::tempdir().unwrap();
+    let output = rig
+        .command(&["once", "--deadline", "60s"])
+        .env("GCE_METADATA_HOST", rig.base.trim_start_matches("http://"))
+        .env("HOME", home.path())
+        .env_remove("GOOGLE_APPLICATION_CREDENTIALS")
+        .env("RUST_LOG", "debug")
+        .output()
+        .unwrap();
+    let (code, out, log) = text(&output);
+    assert_eq!((code, rig.creations("a")), (0, 2), "{log}");
+    assert!(!format!("{out}{log}").contains("simulated-access-token"), "{log}");
+    let calls: Vec<_> = rig.simulator.log().into_iter().filter(|l| !l.path.contains("computeMetadata")).collect();
+    assert!(calls.iter().any(|l| l.path.contains("list-type")), "the bucket is listed with the same credentials");
+    assert!(calls.iter().all(|l| l.authorized), "{calls:?}");
+}
+
+#[test]
+fn the_newest_checkpoint_is_found_on_s3_too() {
+    let rig = Rig::with_one_node(&job("a").replace("gs://", "s3://"));
+    rig.wait("the job has saved something", |cloud| cloud.objects.contains_key("bucket/a/10/commit_success.txt"));
+    rig.trouble("a", Trouble::Preempt, None);
+    let output = rig
+        .command(&["once", "--deadline", "60s"])
+        .env("AWS_ENDPOINT", &rig.base)
+        .env("AWS_ALLOW_HTTP", "true")
+        .env("AWS_REGION", "us-east-1")
+        .env("AWS_ACCESS_KEY_ID", "simulated")
+        .env("AWS_SECRET_ACCESS_KEY", "simulated")
+        .output()
+        .unwrap();
+    let (code, _, log) = text(&output);
+    assert_eq!((code, rig.creations("a")), (0, 2), "{log}");
+    let order = rig.node("a").unwrap().run.order;
+    assert!(order.checkpoint.starts_with("s3://bucket/a/") && order.step.is_some_and(|s| s >= 10), "{order:?}");
+}
+
+#[test]
+fn a_journal_that_is_damaged_or_newer_is_refused_before_anything_is_asked() {
+    let rig = Rig::with_one_node("");
+    let state = rig.folder.path().join("state.db");
+    let refused = |words: &str| {
+        let before = std::fs::read(&state).unwrap();
+        for command in ["run", "once", "status", "plan"] {
+            let (code, _, log) = text(&rig.command(&[command]).output().unwrap());
+            assert!(code == 1 && log.contains(words), "{command}: {code} {log}");
+        }
+        assert_eq!(std::fs::read(&state).unwrap(), before, "nothing was changed");
+        assert!(rig.simulator.log().is_empty(), "nothing was asked");
+    };
+    std::fs::write(&state, vec![7u8; 8192]).unwrap();
+    refused("damaged or not a database");
+    std::fs::remove_file(&state).unwrap();
+    let newer = rusqlite::Connection::open(&state).unwrap();
+    newer.execute_batch("PRAGMA application_id = 1414550871; PRAGMA user_version = 99; CREATE TABLE t (a);").unwrap();
+    drop(newer);
+    refused("schema version is 99");
+}
+
+#[test]
+fn without_credentials_it_says_what_to_do() {
+    let rig = Rig::with_one_node("");
+    let config = std::fs::read_to_string(rig.config()).unwrap().replace("credentials = \"anonymous\"", "");
+    std::fs::write(rig.config(), config).unwrap();
+    let file = rig.folder.path().join("no-such-file.json");
+    let output = rig.command(&["plan"]).env("GOOGLE_APPLICATION_CREDENTIALS", file).output().unwrap();
+    let (code, _, log) = text(&output);
+    assert_eq!(code, 1);
+    assert!(log.contains("gcloud auth application-default login"), "{log}");
+}
+
+#[test]
 fn logs_for_cloud_logging_are_one_json_object_a_line() {
     let rig = Rig::with_one_node("");
     rig.trouble("a", Trouble::Preempt, None);
