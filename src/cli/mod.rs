@@ -97,8 +97,13 @@ type Outcome = Result<(), Failed>;
 /// Runs the command line and gives the exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let quiet = matches!(cli.command, Command::Demo(_));
-    let filter = config::log_filter().or_else(|| quiet.then(|| "error".to_owned()));
+    // What `plan` and `demo` have to say is their output; their logs are for what goes wrong.
+    let quiet = match cli.command {
+        Command::Demo(_) => Some("error"),
+        Command::Plan(_) => Some("warn"),
+        _ => None,
+    };
+    let filter = config::log_filter().or_else(|| quiet.map(str::to_owned));
     log::init(cli.log, filter.as_deref());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -68,7 +68,9 @@ fn plain<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; 
 
 /// What would be done, in the manner of a plan that is read before it is agreed to.
 pub fn plan(project: &str, document: &StatusDocument, now: Timestamp) -> String {
-    let mut text = format!("Plan for {} TPUs of {project}. Nothing is changed by this command.\n", document.tpus.len());
+    let count = document.tpus.len();
+    let mut text =
+        format!("Plan for {count} TPU{} of {project}. Nothing is changed by this command.\n", if count == 1 { "" } else { "s" });
     let (mut recreate, mut create, mut held, mut waiting, mut quiet) = (0, 0, 0, 0, Vec::new());
     for slot in &document.tpus {
         let (mark, verb) = match slot.action {

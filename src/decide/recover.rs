@@ -288,7 +288,7 @@ fn delete_failed(record: &mut SlotRecord, policy: &Policy, failure: &Failure, tu
 fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Failure, turn: &mut Turn) {
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let zones = fleet.settings.slots.get(name).map(|s| s.zones.clone()).unwrap_or_default();
-    advance(record, Phase::Gone, &format!("the create failed: {failure}"), turn);
+    advance(record, Phase::Gone, &format!("the create failed ({})", failure.class.name()), turn);
     let Some(recovery) = &mut record.recovery else { return };
     let cause = recovery.cause;
     recovery.create_failures += 1;
