@@ -100,6 +100,7 @@ fn a_get_that_saw_a_healthy_node_confirms_nothing_and_an_older_listing_overrules
     world.wait(1);
     world.get("a", Some(node("a", json!({}))));
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    assert_eq!(world.fleet.memory["a"].confirmed, None);
     let stale = Poll {
         began: listed,
         listings: vec![Listing { zone: ZONE.into(), result: Ok((vec![NodeView::parse(node("a", timeout())).unwrap()], vec![])) }],

@@ -356,3 +356,67 @@ fn s19_the_same_inputs_give_the_same_effects() {
     };
     assert_eq!(story(), story());
 }
+
+#[test]
+fn the_guard_refuses_by_name_what_a_plan_must_never_ask_for() {
+    use super::super::guard::may_condemn;
+    use super::super::judge::Bench;
+    use super::super::plan::Budget;
+    use crate::model::condition::Kind;
+    use crate::model::fleet::Confirmed;
+
+    let verdict = |change: &dyn Fn(&mut Bench, &mut Confirmed)| {
+        let mut world = World::new(settings(&["a"]));
+        world.sick(&["a"], timeout(), 600);
+        let mut budget = Budget { unavailable: 0, max_unavailable: 1, ledger_changed: false };
+        let mut confirmed = Confirmed { began: world.now, incarnation: world.fleet.slots["a"].incarnation.clone() };
+        let fleet = &mut world.fleet;
+        let mut bench = Bench {
+            settings: &fleet.settings,
+            slot: &fleet.settings.slots["a"],
+            record: fleet.slots.get_mut("a").unwrap(),
+            memory: fleet.memory.get_mut("a").unwrap(),
+            ledger: &mut fleet.ledger,
+            budget: &mut budget,
+            polls: 1,
+        };
+        change(&mut bench, &mut confirmed);
+        may_condemn(&bench, Condition::Unresponsive, Kind::Judged, &confirmed, world.now).map_err(|violation| violation.name())
+    };
+    assert_eq!(verdict(&|_, _| ()), Ok(()), "the plan as it should be");
+    let earlier = |at: Timestamp, seconds| at.checked_sub(jiff::SignedDuration::from_secs(seconds)).unwrap();
+    assert_eq!(verdict(&|_, confirmed| confirmed.incarnation.as_mut().unwrap().id = "2".into()), Err("S1"));
+    assert_eq!(verdict(&|_, confirmed| confirmed.incarnation = None), Err("S1"));
+    assert_eq!(verdict(&|_, confirmed| confirmed.began = earlier(confirmed.began, 6)), Err("S1"));
+    assert_eq!(verdict(&|bench, confirmed| bench.record.mutated_at = Some(confirmed.began)), Err("S2"));
+    assert_eq!(verdict(&|bench, confirmed| bench.memory.last_read = Some(earlier(confirmed.began, 121))), Err("S2"));
+    assert_eq!(verdict(&|bench, _| bench.record.suspicion.as_mut().unwrap().reads = 1), Err("S3"));
+    assert_eq!(verdict(&|bench, _| bench.record.suspicion.as_mut().unwrap().sick_for = Duration::from_secs(599)), Err("S3"));
+    assert_eq!(verdict(&|bench, _| bench.record.suspicion = None), Err("S3"));
+    assert_eq!(verdict(&|bench, _| bench.budget.unavailable = 1), Err("S6"));
+    assert_eq!(verdict(&|bench, _| bench.record.seen.as_mut().unwrap().opted_out = true), Err("S7"));
+    assert_eq!(verdict(&|bench, _| bench.record.spec = None), Err("S12"));
+    assert_eq!(verdict(&|bench, _| bench.record.seen.as_mut().unwrap().queued_resource = Some("q".into())), Err("S17"));
+    assert_eq!(verdict(&|bench, _| bench.record.seen.as_mut().unwrap().other_owner = Some("o".into())), Err("S17"));
+}
+
+#[test]
+fn s2_a_get_that_began_before_the_delete_was_done_does_not_bring_the_node_back() {
+    let mut world = World::new(settings(&["a"]));
+    let preempted = json!({"state": "PREEMPTED"});
+    world.sick(&["a"], preempted.clone(), 0);
+    world.get("a", Some(node("a", preempted.clone())));
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    world.wait(5);
+    let lost = Err(Failure::new(FailureClass::Transient, "500"));
+    world.input(Input::Operated { slot: "a".into(), operation: OPERATION.into(), result: lost });
+    assert!(world.looks.iter().any(|l| matches!(l, Look::Node { .. })));
+    let began = world.now;
+    world.wait(1);
+    world.done("a", OperationState::Succeeded);
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::StockOut, "none")));
+    assert_eq!(world.phase("a"), Some(Phase::Gone));
+    let reading = Reading::Node(Box::new(NodeView::parse(node("a", preempted)).unwrap()));
+    world.input(Input::Got { slot: "a".into(), began, reading });
+    assert_eq!(world.phase("a"), Some(Phase::Gone), "it shows the past");
+}
