@@ -161,11 +161,6 @@ impl Cloud {
         self.now.unwrap_or(Timestamp::UNIX_EPOCH)
     }
 
-    /// When the next thing happens.
-    pub fn next(&self) -> Option<Timestamp> {
-        self.agenda.keys().next().map(|(at, _)| *at)
-    }
-
     pub(super) fn number(&mut self) -> u64 {
         self.counter += 1;
         self.counter
