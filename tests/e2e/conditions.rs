@@ -121,6 +121,26 @@ fn a_timeout_that_heals_inside_its_grace_costs_nothing() {
 }
 
 #[test]
+fn a_failed_repair_that_heals_inside_its_grace_costs_nothing() {
+    left_alone(Trouble::FailedRepair, Some(600), "failed_repair -> healthy");
+}
+
+#[test]
+fn a_restart_that_ends_inside_its_grace_costs_nothing() {
+    left_alone(Trouble::Restarting, Some(600), "starting -> healthy");
+}
+
+#[test]
+fn a_repair_that_ends_inside_its_grace_costs_nothing() {
+    left_alone(Trouble::Repairing, Some(600), "maintenance -> healthy");
+}
+
+#[test]
+fn an_unhealthy_runtime_that_heals_inside_its_grace_costs_nothing() {
+    left_alone(Trouble::RuntimeUnhealthy, Some(600), "runtime_unhealthy -> healthy");
+}
+
+#[test]
 fn an_announced_window_is_waited_out_whatever_the_grace() {
     left_alone(Trouble::Window, Some(120_000), "its announced window");
 }

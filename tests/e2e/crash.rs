@@ -93,6 +93,8 @@ at_mutations! {
     the_answer_of_the_delete_is_lost: Preempt, 1, After, LoseTheAnswer;
     the_create_never_arrives: Preempt, 2, Before, LoseTheAnswer;
     the_answer_of_the_create_is_lost: Preempt, 2, After, LoseTheAnswer;
+    killed_before_the_create_of_a_missing_one: Vanish, 1, Before, Kill;
+    killed_after_the_create_of_a_missing_one: Vanish, 1, After, Kill;
     the_create_of_a_missing_one_never_arrives: Vanish, 1, Before, LoseTheAnswer;
     the_answer_of_the_create_of_a_missing_one_is_lost: Vanish, 1, After, LoseTheAnswer;
 }
@@ -138,6 +140,17 @@ fn the_answer_of_a_look_at_the_delete_is_lost() {
 #[test]
 fn the_answer_of_a_look_at_the_create_is_lost() {
     one_recreate(Trouble::Preempt, 10, is_operation, When::Before, What::LoseTheAnswer);
+}
+
+#[test]
+fn the_answer_of_the_guest_attributes_is_lost() {
+    let is_it = |logged: &Logged| logged.path.contains(":getGuestAttributes");
+    one_recreate(Trouble::Preempt, 1, is_it, When::After, What::LoseTheAnswer);
+}
+
+#[test]
+fn the_answer_of_the_bucket_is_lost() {
+    one_recreate(Trouble::Preempt, 1, |logged| logged.path.contains("list-type"), When::After, What::LoseTheAnswer);
 }
 
 #[test]
