@@ -58,14 +58,18 @@ const AFTER_A_SLOT: [(&str, &str, &str); 27] = [
 ];
 
 /// The text between `project` and the slot.
-const BEFORE_A_SLOT: [(&str, &str, &str); 23] = [
+const BEFORE_A_SLOT: [(&str, &str, &str); 27] = [
     ("dry_run = \"yes\"", "w.toml:2: dry_run:", "expected a boolean"),
     ("polll = 1", "w.toml:2: polll:", "unknown key `polll`"),
     ("owner = \"\"", "w.toml:2: owner:", "leave it out"),
-    ("lease = \"30s\"", "w.toml:2: lease:", "not supported yet"),
+    ("lease = \"100ms\"", "w.toml:2: lease:", "at least 1s"),
+    ("pushgateway = \"gateway:9091\"", "w.toml:2: pushgateway:", "http://127.0.0.1:9091"),
     ("listen = \"9470\"", "w.toml:2: listen:", "\"127.0.0.1:9470\" or \"off\""),
     ("listen = \"0.0.0.0:9470\"", "w.toml:2: listen:", "use 127.0.0.1"),
-    ("state = \"gs://b/p\"", "w.toml:2: state:", "use \"sqlite:PATH\""),
+    ("state = \"gs://bucket\"", "w.toml:2: state:", "needs a bucket and a prefix"),
+    ("state = \"s3:/b/p\"", "w.toml:2: state:", "needs a bucket and a prefix"),
+    ("state = \"gs://b/a//c\"", "w.toml:2: state:", "not a path in a bucket"),
+    ("state = \"postgres://h/d\"", "w.toml:2: state:", "not supported yet"),
     ("state = \"file\"", "w.toml:2: state:", "not a place for state"),
     ("state = \"sqlite:\"", "w.toml:2: state:", "needs a path"),
     ("[poll]\nevery = \"soon\"", "w.toml:3: poll.every:", "write \"90s\", \"15m\" or \"1h 30m\""),

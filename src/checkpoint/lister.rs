@@ -11,7 +11,7 @@ use futures::TryStreamExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::path::Path;
-use object_store::{ClientOptions, CredentialProvider, ObjectStore};
+use object_store::{ClientOptions, CredentialProvider, ObjectStore, RetryConfig};
 
 use super::rules::{Completeness, StepFolder, completeness, detect, step_of};
 use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
@@ -44,25 +44,32 @@ impl StorageAccess {
         StorageAccess { endpoint, credentials, timeout, clients: Arc::default() }
     }
 
-    fn client(&self, scheme: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>, object_store::Error> {
+    /// The client of a bucket, `scheme` being `gs` or `s3`.
+    ///
+    /// # Errors
+    /// When it can't be made.
+    pub fn client(&self, scheme: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>, object_store::Error> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let key = format!("{scheme}://{bucket}");
         if let Some(client) = clients.get(&key) {
             return Ok(Arc::clone(client));
         }
         let options = ClientOptions::new().with_timeout(self.timeout).with_allow_http(true);
+        let retry = RetryConfig { max_retries: 3, retry_timeout: self.timeout, ..RetryConfig::default() };
         let client: Arc<dyn ObjectStore> = if scheme == "gs" {
-            let mut builder = GoogleCloudStorageBuilder::new().with_bucket_name(bucket).with_client_options(options);
+            let mut builder =
+                GoogleCloudStorageBuilder::new().with_bucket_name(bucket).with_client_options(options).with_retry(retry);
             if let Some(endpoint) = &self.endpoint {
                 builder = builder.with_base_url(endpoint);
             }
             builder = match &self.credentials {
                 Some(credentials) => builder.with_credentials(Arc::clone(credentials)),
-                None => builder.with_skip_signature(true),
+                // Not `with_skip_signature`: a write would still ask the metadata server for a token.
+                None => builder.with_bearer_token("anonymous"),
             };
             Arc::new(builder.build()?)
         } else {
-            Arc::new(AmazonS3Builder::from_env().with_bucket_name(bucket).with_client_options(options).build()?)
+            Arc::new(AmazonS3Builder::from_env().with_bucket_name(bucket).with_client_options(options).with_retry(retry).build()?)
         };
         clients.insert(key, Arc::clone(&client));
         Ok(client)

@@ -17,6 +17,7 @@ use crate::model::event::{Event, What};
 use crate::model::fleet::elapsed;
 use crate::model::recovery::Phase;
 use crate::model::view::{ActionName, StatusDocument, span};
+use crate::report::systemd::Notify;
 use crate::simulator::http::Simulator;
 use crate::simulator::scenario::Scenario;
 
@@ -67,9 +68,9 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
 
     let text = config_text(&scenario, &base, &args.listen, args.speed);
     let config = config::parse(Path::new("demo.toml"), &text, &|_| None).map_err(|e| Failed::Config(e.to_string()))?;
-    let store = wire::open_store(&config)?;
-    let owner = store.owner().to_owned();
-    let mut wired = wire::wire(&config, wire::settings(&config, &owner), store)?;
+    let clients = wire::clients(&config)?;
+    let store = wire::open_store(&config.state, &clients.storage).await?;
+    let mut wired = wire::wire(&config, wire::settings(&config), clients, store);
     let published = wired.endpoints.published.clone();
     let mut page = String::new();
     if let Some(address) = config.listen {
@@ -98,7 +99,7 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
         }
     }));
 
-    let mut signals = wire::signals(None, owner)?;
+    let mut signals = wire::signals(None, Notify::default())?;
     let end = Instant::now() + LONGEST.div_f64(args.speed);
     let settle_after = Instant::now() + last_event.div_f64(args.speed) + Duration::from_secs(120).div_f64(args.speed);
     let mut drawn = 0;
@@ -106,7 +107,7 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
         let mut running = std::pin::pin!(wired.watchdog.run(&mut signals));
         loop {
             tokio::select! {
-                () = &mut running => return Ok(()),
+                ended = &mut running => return ended.map_err(|e| failed(&e)),
                 () = tokio::time::sleep(Duration::from_millis(250)) => {}
             }
             let snapshot = published.get();
@@ -120,8 +121,7 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
                 print(&summary(&story.borrow(), &snapshot.status, at, harmed));
                 if args.serve {
                     print(&format!("Still serving {page}; Ctrl-C ends it.\n"));
-                    running.await;
-                    return Ok(());
+                    return running.await.map_err(|e| failed(&e));
                 }
                 break done && harmed == 0;
             }

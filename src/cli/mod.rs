@@ -27,9 +27,9 @@ use crate::report::log::{self, LogFormat};
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// How logs look on standard error.
-    #[arg(long, global = true, value_enum, default_value = "text")]
-    log: LogFormat,
+    /// How logs look on standard error; by itself text, and journal where systemd's journal listens.
+    #[arg(long, global = true, value_enum)]
+    log: Option<LogFormat>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -104,7 +104,9 @@ pub fn main() -> ExitCode {
         _ => None,
     };
     let filter = config::log_filter().or_else(|| quiet.map(str::to_owned));
-    log::init(cli.log, filter.as_deref());
+    let journal = config::logs_to_the_journal();
+    let format = cli.log.unwrap_or(if journal { LogFormat::Journal } else { LogFormat::Text });
+    log::init(format, filter.as_deref());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit(Err(Failed::Work(format!("the async runtime can't be made: {error}")))),

@@ -3,10 +3,22 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use jiff::Timestamp;
+use serde_json::json;
 
-use super::{ConfigArgs, Failed, Outcome, load, wire};
+use super::{ConfigArgs, Failed, Outcome, load, print, wire};
 use crate::decide::view::needs_a_person;
 use crate::model::condition::Condition;
+use crate::model::fleet::elapsed;
+use crate::model::view::{ActionName, SlotView};
+use crate::report::push;
+use crate::report::systemd::Notify;
+use crate::watchdog::Cycle;
+
+/// Kept back of a long deadline for what comes after the cycle; a quarter of a short one.
+const LAST_THINGS: Duration = Duration::from_secs(6);
+/// Pushing metrics.
+const PUSH: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub struct OnceArgs {
@@ -27,21 +39,56 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 pub async fn once(args: &OnceArgs) -> Outcome {
-    let began = jiff::Timestamp::now();
-    let deadline = Instant::now() + args.deadline;
+    let began = Timestamp::now();
+    // What is left at the end is for the last write, the push and the line that sums up.
+    let deadline = Instant::now() + args.deadline - (args.deadline / 4).min(LAST_THINGS);
     let config = load(&args.config)?;
-    let store = wire::open_store(&config)?;
-    let owner = store.owner().to_owned();
-    let settings = wire::settings(&config, &owner);
-    let mut wired = wire::wire(&config, settings, store)?;
-    let mut signals = wire::signals(None, owner)?;
-    wired.watchdog.once(deadline, &mut signals).await;
+    let clients = wire::clients(&config)?;
+    let mut signals = wire::signals(None, Notify::default())?;
+    let store = wire::open_store(&config.state, &clients.storage).await?;
+    let mut wired = wire::wire(&config, wire::settings(&config), clients, store);
+    let cycle = wired.watchdog.once(deadline, &mut signals).await.map_err(|e| Failed::Work(e.to_string()))?;
+    if let Cycle::Another(line) = cycle {
+        print(&summary("INFO", &line, json!({ "result": "another" })));
+        return Ok(());
+    }
     let document = wired.watchdog.document();
-    let healthy = document.tpus.iter().filter(|s| s.condition == Condition::Healthy).count();
-    let recovering = document.tpus.iter().filter(|s| s.phase.is_some()).count();
-    tracing::info!("done: {healthy} of {} healthy, {recovering} recoveries go on in the next run", document.tpus.len());
-    if document.observed_at.is_none_or(|at| at < began) {
+    let count = |is: fn(&SlotView) -> bool| document.tpus.iter().filter(|s| is(s)).count();
+    let healthy = count(|s| s.condition == Condition::Healthy);
+    let recovering = count(|s| s.phase.is_some());
+    let held = count(|s| matches!(s.action, ActionName::Hold | ActionName::Escalate));
+    let escalated = count(|s| s.action == ActionName::Escalate);
+    let read = document.observed_at.is_some_and(|at| at >= began);
+    if read {
+        wired.endpoints.metrics.once_succeeded(Timestamp::now());
+    }
+    if let Some(gateway) = &config.pushgateway {
+        let text = wired.endpoints.metrics.render(&wired.endpoints.published.get());
+        if let Err(message) = push::push(gateway, text, PUSH).await {
+            tracing::warn!(
+                "the metrics were not pushed to {gateway}: {message}; the journal keeps the counters for the next run"
+            );
+        }
+    }
+    let severity = if escalated > 0 || !read { "WARNING" } else { "INFO" };
+    let message = format!(
+        "{healthy} of {} TPUs healthy, {recovering} recoveries go on in the next run, {held} held{}",
+        document.tpus.len(),
+        if read { "" } else { "; no poll read every zone" }
+    );
+    let fields = json!({
+        "result": if read { "done" } else { "unread" }, "tpus": document.tpus.len(), "healthy": healthy,
+        "recovering": recovering, "held": held, "escalated": escalated, "seconds": elapsed(began, Timestamp::now()).as_secs_f64(),
+    });
+    print(&summary(severity, &message, fields));
+    if !read {
         return Err(Failed::Work("no poll read every zone; see the lines above".into()));
     }
     if args.fail_on_hold && needs_a_person(&document) { Err(Failed::NeedsAPerson) } else { Ok(()) }
+}
+
+/// One line in the shape that Cloud Logging takes apart: <https://cloud.google.com/logging/docs/structured-logging>.
+fn summary(severity: &str, message: &str, fields: serde_json::Value) -> String {
+    let line = json!({ "severity": severity, "time": Timestamp::now().to_string(), "message": message, "once": fields });
+    format!("{line}\n")
 }

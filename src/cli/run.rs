@@ -1,23 +1,26 @@
 //! `run`: the service.
 
-use super::{ConfigArgs, Outcome, load, wire};
+use super::{ConfigArgs, Failed, Outcome, load, wire};
+use crate::report::systemd::Notify;
 
 pub async fn run(args: &ConfigArgs) -> Outcome {
     let config = load(args)?;
-    let store = wire::open_store(&config)?;
-    let owner = store.owner().to_owned();
-    let settings = wire::settings(&config, &owner);
+    let clients = wire::clients(&config)?;
+    let store = wire::open_store(&config.state, &clients.storage).await?;
+    let settings = wire::settings(&config);
     tracing::info!(
         "watching {} TPUs of {} every {}{}, as {}",
         settings.slots.len(),
         settings.project,
         crate::model::view::span(settings.poll.every),
         if settings.dry_run { ", dry run: nothing is changed" } else { "" },
-        settings.owner,
+        if settings.owner.is_empty() { store.owner() } else { &settings.owner },
     );
-    let mut wired = wire::wire(&config, settings, store)?;
+    let mut wired = wire::wire(&config, settings, clients, store);
     wire::serve(&config, wired.endpoints).await?;
-    let mut signals = wire::signals(Some(args.config.clone()), owner)?;
-    wired.watchdog.run(&mut signals).await;
-    Ok(())
+    let mut signals = wire::signals(Some(args.config.clone()), Notify::service())?;
+    let notify = Notify::service();
+    notify.ready();
+    wired.watchdog.notify(notify);
+    wired.watchdog.run(&mut signals).await.map_err(|error| Failed::Work(error.to_string()))
 }

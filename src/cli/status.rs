@@ -7,11 +7,8 @@ use jiff::Timestamp;
 
 use super::{ConfigArgs, Failed, Outcome, Output, load, print, table, wire};
 use crate::config::Config;
-use crate::decide::view::{document, needs_a_person, without_dry_run};
-use crate::model::action::Input;
-use crate::model::fleet::Fleet;
+use crate::decide::view::{at_rest, needs_a_person};
 use crate::model::view::StatusDocument;
-use crate::store::Store;
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
@@ -28,7 +25,7 @@ pub struct StatusArgs {
 pub async fn status(args: &StatusArgs) -> Outcome {
     loop {
         let config = load(&args.config)?;
-        let document = read(&config)?;
+        let document = read(&config).await?;
         let text = match args.output {
             Output::Json => format!("{}\n", serde_json::to_string(&document).map_err(|e| Failed::Work(e.to_string()))?),
             Output::Text => table::status(&document, Timestamp::now()),
@@ -43,16 +40,15 @@ pub async fn status(args: &StatusArgs) -> Outcome {
 }
 
 /// Reads the journal and decides over it without carrying anything out.
-fn read(config: &Config) -> Result<StatusDocument, Failed> {
-    let Some(store) = wire::open_store_read_only(config)? else {
+async fn read(config: &Config) -> Result<StatusDocument, Failed> {
+    let clients = wire::clients(config)?;
+    let Some(mut store) = wire::open_store_read_only(&config.state, &clients.storage).await? else {
         return Err(Failed::Work("there is no state yet: start `run` or `once` first, or use `plan`".into()));
     };
-    let stored = store.load().map_err(|e| Failed::Work(e.to_string()))?;
-    let mut settings = wire::settings(config, store.owner());
-    settings.dry_run = true;
-    let now = Timestamp::now();
-    let mut fleet = Fleet::new(settings.clone(), stored.slots, stored.ledger);
-    // The effects are dropped: this is a look at what would be decided.
-    let _ = crate::decide::step(&mut fleet, Input::Configured(Box::new(settings)), now);
-    Ok(without_dry_run(document(&fleet, now), config.settings.dry_run))
+    let stored = store.load().await.map_err(|e| Failed::Work(e.to_string()))?;
+    let mut settings = wire::settings(config);
+    if settings.owner.is_empty() {
+        store.owner().clone_into(&mut settings.owner);
+    }
+    Ok(at_rest(&settings, stored.slots, stored.ledger, Timestamp::now()))
 }

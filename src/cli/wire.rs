@@ -17,9 +17,11 @@ use crate::model::settings::Settings;
 use crate::report::metrics::Metrics;
 use crate::report::published::Published;
 use crate::report::server::{self, Endpoints};
-use crate::store::Store;
+use crate::report::systemd::Notify;
+use crate::store::object::ObjectState;
 use crate::store::sqlite::SqliteStore;
-use crate::watchdog::{ApiMetrics, Signal, Watchdog, World};
+use crate::store::{Store, StoreError};
+use crate::watchdog::{ApiMetrics, Claimant, Signal, Watchdog, World};
 
 /// A watchdog and what is shared with its endpoints.
 pub struct Wired {
@@ -27,38 +29,55 @@ pub struct Wired {
     pub endpoints: Endpoints,
 }
 
-/// Opens the journal for writing.
-pub fn open_store(config: &Config) -> Result<Box<dyn Store>, Failed> {
-    let store = match &config.state {
-        StateLocation::Sqlite(path) => SqliteStore::open(path),
-        StateLocation::Memory => SqliteStore::in_memory(),
-    };
-    store.map(|s| Box::new(s) as Box<dyn Store>).map_err(|e| Failed::Work(e.to_string()))
+/// Opens a place for state for writing.
+pub async fn open_store(location: &StateLocation, storage: &StorageAccess) -> Result<Box<dyn Store>, Failed> {
+    let failed = |error: StoreError| Failed::Work(error.to_string());
+    Ok(match location {
+        StateLocation::Sqlite(path) => Box::new(SqliteStore::open(path).map_err(failed)?),
+        StateLocation::Memory => Box::new(SqliteStore::in_memory().map_err(failed)?),
+        StateLocation::Object { scheme, bucket, prefix } => {
+            let (client, prefix) = bucket_at(storage, scheme, bucket, prefix)?;
+            Box::new(ObjectState::open(client, prefix, &location.to_string()).await.map_err(failed)?)
+        }
+    })
 }
 
-/// Opens the journal for reading; `None` when there is none yet.
-pub fn open_store_read_only(config: &Config) -> Result<Option<SqliteStore>, Failed> {
-    match &config.state {
-        StateLocation::Sqlite(path) => SqliteStore::open_read_only(path).map_err(|e| Failed::Work(e.to_string())),
+/// Opens a place for state for reading; `None` when there is none yet.
+pub async fn open_store_read_only(location: &StateLocation, storage: &StorageAccess) -> Result<Option<Box<dyn Store>>, Failed> {
+    let failed = |error: StoreError| Failed::Work(error.to_string());
+    let boxed = |store: SqliteStore| Box::new(store) as Box<dyn Store>;
+    match location {
+        StateLocation::Sqlite(path) => Ok(SqliteStore::open_read_only(path).map_err(failed)?.map(boxed)),
         StateLocation::Memory => Ok(None),
+        StateLocation::Object { scheme, bucket, prefix } => {
+            let (client, prefix) = bucket_at(storage, scheme, bucket, prefix)?;
+            let store = ObjectState::open_existing(client, prefix, &location.to_string()).await.map_err(failed)?;
+            Ok(store.map(|store| Box::new(store) as Box<dyn Store>))
+        }
     }
 }
 
-/// The settings with the owner's id and the rendered supervisors.
-pub fn settings(config: &Config, owner: &str) -> Settings {
-    let mut settings = config.settings.clone();
-    if settings.owner.is_empty() {
-        settings.owner = owner.to_owned();
-    }
-    for slot in settings.slots.values_mut() {
-        slot.supervisor = slot.job.as_ref().map(|job| launch::supervisor(&slot.name, job));
-    }
-    settings
+fn bucket_at(
+    storage: &StorageAccess,
+    scheme: &str,
+    bucket: &str,
+    prefix: &str,
+) -> Result<(Arc<dyn object_store::ObjectStore>, object_store::path::Path), Failed> {
+    let client = storage.client(scheme, bucket).map_err(|e| Failed::Work(format!("state {scheme}://{bucket}: {e}")))?;
+    Ok((client, object_store::path::Path::from(prefix)))
 }
 
-/// Builds the watchdog over an open journal.
-pub fn wire(config: &Config, settings: Settings, store: Box<dyn Store>) -> Result<Wired, Failed> {
+/// Google's APIs, with the config's credentials.
+pub struct Clients {
+    pub storage: StorageAccess,
+    tpu: TpuClient,
+    metrics: Arc<Metrics>,
+}
+
+/// Makes the clients of a config.
+pub fn clients(config: &Config) -> Result<Clients, Failed> {
     let failed = |error: &dyn std::fmt::Display| Failed::Work(error.to_string());
+    let settings = &config.settings;
     let metrics = Arc::new(Metrics::new().map_err(|e| failed(&e))?);
     let credentials =
         if config.api.anonymous { Credentials::Anonymous } else { Credentials::application_default().map_err(|e| failed(&e))? };
@@ -66,11 +85,35 @@ pub fn wire(config: &Config, settings: Settings, store: Box<dyn Store>) -> Resul
     let http = Http::new(credentials.clone(), settings.poll.timeout, observer).map_err(|e| failed(&e))?;
     let storage_credentials = (!config.api.anonymous).then(|| Arc::new(StorageCredentials(credentials)) as _);
     let storage = StorageAccess::new(config.api.storage.clone(), storage_credentials, settings.poll.timeout);
-    let world = World { tpu: TpuClient::new(http, &config.api.tpu, config.api.version, &settings.project), storage };
+    let tpu = TpuClient::new(http, &config.api.tpu, config.api.version, &settings.project);
+    Ok(Clients { storage, tpu, metrics })
+}
+
+/// The settings with the rendered supervisors. An `owner` that is not configured stays empty: the store has one.
+pub fn settings(config: &Config) -> Settings {
+    let mut settings = config.settings.clone();
+    for slot in settings.slots.values_mut() {
+        slot.supervisor = slot.job.as_ref().map(|job| launch::supervisor(&slot.name, job));
+    }
+    settings
+}
+
+/// Who this process is when it wants the lock.
+pub fn claimant(config: &Config) -> Claimant {
+    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let place = config::execution().unwrap_or_else(host);
+    let random = uuid::Uuid::new_v4().simple().to_string();
+    Claimant { holder: format!("{place}:{}:{}", std::process::id(), &random[..8]), ttl: config.lease }
+}
+
+/// Builds the watchdog over an open journal.
+pub fn wire(config: &Config, settings: Settings, clients: Clients, store: Box<dyn Store>) -> Wired {
+    let Clients { storage, tpu, metrics } = clients;
     let published = Published::default();
-    let stuck_after = (settings.poll.every * 3).max(Duration::from_secs(180));
-    let watchdog = Watchdog::new(settings, store, world, Arc::clone(&metrics), published.clone()).map_err(|e| failed(&e))?;
-    Ok(Wired { watchdog, endpoints: Endpoints { published, metrics, stuck_after } })
+    let stuck_after = (settings.poll.every.max(config.lease) * 3).max(Duration::from_secs(180));
+    let world = World { tpu, storage };
+    let watchdog = Watchdog::new(settings, store, claimant(config), world, Arc::clone(&metrics), published.clone());
+    Wired { watchdog, endpoints: Endpoints { published, metrics, stuck_after } }
 }
 
 /// Starts the endpoints, if the config wants them.
@@ -85,7 +128,7 @@ pub async fn serve(config: &Config, endpoints: Endpoints) -> Result<(), Failed> 
 }
 
 /// SIGTERM and SIGINT stop; SIGHUP reloads the config, and keeps the old one when the new one is bad.
-pub fn signals(path: Option<std::path::PathBuf>, owner: String) -> Result<mpsc::UnboundedReceiver<Signal>, Failed> {
+pub fn signals(path: Option<std::path::PathBuf>, notify: Notify) -> Result<mpsc::UnboundedReceiver<Signal>, Failed> {
     let (sender, receiver) = mpsc::unbounded_channel();
     let listen = |kind| signal(kind).map_err(|e| Failed::Work(format!("signals can't be listened to: {e}")));
     let (mut term, mut int, mut hup) =
@@ -97,17 +140,23 @@ pub fn signals(path: Option<std::path::PathBuf>, owner: String) -> Result<mpsc::
                 _ = int.recv() => break,
                 _ = hup.recv() => {
                     let Some(path) = &path else { continue };
-                    match config::load(path) {
+                    notify.reloading();
+                    let signal = match config::load(path) {
                         Ok(config) => {
-                            tracing::info!("the config was reloaded (state, listen and [api] need a restart)");
-                            // Without a receiver the loop has ended anyway.
-                            let _ = sender.send(Signal::Reload(Box::new(settings(&config, &owner))));
+                            tracing::info!("the config was reloaded (state, lease, listen, pushgateway and [api] need a restart)");
+                            Signal::Reload(Box::new(settings(&config)))
                         }
-                        Err(error) => tracing::error!("the new config is not usable, the old one stays:\n{error}"),
-                    }
+                        Err(error) => {
+                            tracing::error!("the new config is not usable, the old one stays:\n{error}");
+                            Signal::NotReloaded
+                        }
+                    };
+                    // Without a receiver the loop has ended anyway.
+                    let _ = sender.send(signal);
                 }
             }
         }
+        notify.stopping();
         tracing::info!("stopping: what is under way is in the journal");
         let _ = sender.send(Signal::Stop);
     });

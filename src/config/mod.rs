@@ -8,6 +8,7 @@ mod validate;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::model::settings::Settings;
 
@@ -18,6 +19,25 @@ pub enum StateLocation {
     Sqlite(PathBuf),
     /// Nowhere: ends with the process.
     Memory,
+    /// A bucket.
+    Object {
+        /// `gs` or `s3`.
+        scheme: String,
+        /// The bucket.
+        bucket: String,
+        /// The path below which everything is kept.
+        prefix: String,
+    },
+}
+
+impl fmt::Display for StateLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StateLocation::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            StateLocation::Memory => f.write_str("memory:"),
+            StateLocation::Object { scheme, bucket, prefix } => write!(f, "{scheme}://{bucket}/{prefix}"),
+        }
+    }
 }
 
 /// `[api]`.
@@ -38,6 +58,10 @@ pub struct ApiSettings {
 pub struct Config {
     /// What decisions read. `owner` is empty when the store's own id applies; no supervisor is rendered yet.
     pub settings: Settings,
+    /// `lease`.
+    pub lease: Duration,
+    /// `pushgateway`: metrics of a scheduled run go there.
+    pub pushgateway: Option<String>,
     /// `state`.
     pub state: StateLocation,
     /// `listen`; none for "off".
@@ -115,4 +139,24 @@ pub fn parse(file: &Path, text: &str, environment: Environment) -> Result<Config
 /// `RUST_LOG`, for the log's filter.
 pub fn log_filter() -> Option<String> {
     std::env::var("RUST_LOG").ok()
+}
+
+/// A place for state as in the config's `state`; a relative path is one from `folder`.
+///
+/// # Errors
+/// With what is allowed.
+pub fn state_location(text: &str, folder: &Path) -> Result<StateLocation, String> {
+    validate::state_location(text, folder)
+}
+
+/// The name of the Cloud Run execution that this process belongs to, if it is one.
+pub fn execution() -> Option<String> {
+    std::env::var("CLOUD_RUN_EXECUTION").ok().filter(|name| !name.is_empty())
+}
+
+/// Standard error goes to systemd's journal, which adds the time by itself (`systemd.exec(5)`, `JOURNAL_STREAM`).
+pub fn logs_to_the_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    // The variable is inherited by children whose standard error goes elsewhere.
+    rustix::fs::fstat(std::io::stderr()).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }

@@ -40,9 +40,10 @@ pub enum RawEntry {
 pub struct Raw {
     pub project: Option<String>,
     pub state: Option<String>,
-    pub lease: Option<Value>,
+    pub lease: Option<Span>,
     pub owner: Option<String>,
     pub listen: Option<String>,
+    pub pushgateway: Option<String>,
     pub dry_run: Option<bool>,
     #[serde(default)]
     pub poll: RawPoll,

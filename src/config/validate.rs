@@ -62,7 +62,6 @@ impl Check<'_> {
 pub fn validate(raw: Raw, document: &Document, folder: &Path, environment: Environment) -> Result<Config, Vec<Mistake>> {
     let mut check = Check { document, mistakes: Vec::new() };
     let c = &mut check;
-    c.later("lease", &raw.lease, "a lease for several holders");
     c.later("fleet", &raw.fleet, "fleets by label");
     c.later("vertex_job", &raw.vertex_job, "Vertex AI jobs");
     c.later("ai_platform_job", &raw.ai_platform_job, "AI Platform jobs");
@@ -87,7 +86,9 @@ pub fn validate(raw: Raw, document: &Document, folder: &Path, environment: Envir
     let max_unavailable = share(c, raw.policy.max_unavailable.as_ref());
     let per_hour = c.at_least("policy.max_judged_recreates_per_hour", raw.policy.max_judged_recreates_per_hour, 0, 20);
     let fleet_policy = policy(c, "policy", &raw.policy, Policy::default());
+    let lease = c.span("lease", raw.lease, Duration::from_secs(1), Duration::from_secs(30));
     let state = state(c, raw.state.as_deref(), folder, environment);
+    let pushgateway = pushgateway(c, raw.pushgateway);
     let listen = listen(c, raw.listen.as_deref());
     let api = api(c, &raw.api);
     if raw.tpu.is_empty() {
@@ -116,7 +117,7 @@ pub fn validate(raw: Raw, document: &Document, folder: &Path, environment: Envir
         max_judged_recreates_per_hour: per_hour,
         slots,
     };
-    Ok(Config { settings, state, listen, api })
+    Ok(Config { settings, lease, pushgateway, state, listen, api })
 }
 
 fn project_of_the_credentials(environment: Environment) -> Option<String> {
@@ -145,18 +146,52 @@ fn share(c: &mut Check, raw: Option<&RawShare>) -> Share {
 
 fn state(c: &mut Check, raw: Option<&str>, folder: &Path, environment: Environment) -> StateLocation {
     let text = raw.unwrap_or(DEFAULT_STATE);
-    let cloud_run = environment("CLOUD_RUN_JOB").is_some();
-    match text.split_once(':') {
-        Some(("sqlite" | "memory", _)) if cloud_run => {
-            c.wrong("state", format!("{text:?} ends with the Cloud Run task: a create that is owed would be forgotten"));
-        }
-        Some(("sqlite", path)) if !path.is_empty() => return StateLocation::Sqlite(folder.join(path)),
-        Some(("sqlite", _)) => c.wrong("state", "sqlite: needs a path, as in \"sqlite:/var/lib/tpu-watchdog/state.db\""),
-        Some(("memory", "")) => return StateLocation::Memory,
-        Some(("gs" | "s3" | "postgres", _)) => c.wrong("state", format!("not supported yet: {text:?}; use \"sqlite:PATH\"")),
-        _ => c.wrong("state", format!("{text:?} is not a place for state; use \"sqlite:PATH\" or \"memory:\"")),
+    let nowhere = StateLocation::Sqlite(PathBuf::new());
+    if environment("CLOUD_RUN_JOB").is_some() && (text.starts_with("sqlite:") || text.starts_with("memory:")) {
+        c.wrong(
+            "state",
+            format!(
+                "{text:?} ends with the Cloud Run task: a create that is owed would be forgotten; use \"gs://bucket/prefix\""
+            ),
+        );
+        return nowhere;
     }
-    StateLocation::Sqlite(PathBuf::new())
+    state_location(text, folder).unwrap_or_else(|message| {
+        c.wrong("state", message);
+        nowhere
+    })
+}
+
+/// See [`super::state_location`].
+pub fn state_location(text: &str, folder: &Path) -> Result<StateLocation, String> {
+    match text.split_once(':') {
+        Some(("sqlite", path)) if !path.is_empty() => Ok(StateLocation::Sqlite(folder.join(path))),
+        Some(("sqlite", _)) => Err("sqlite: needs a path, as in \"sqlite:/var/lib/tpu-watchdog/state.db\"".into()),
+        Some(("memory", "")) => Ok(StateLocation::Memory),
+        Some((scheme @ ("gs" | "s3"), rest)) => {
+            let (bucket, prefix) = rest.trim_start_matches("//").split_once('/').unwrap_or((rest.trim_start_matches("//"), ""));
+            let prefix = prefix.trim_matches('/');
+            if !rest.starts_with("//") || bucket.is_empty() || prefix.is_empty() {
+                return Err(format!("{text:?} needs a bucket and a prefix, as in \"{scheme}://my-bucket/tpu-watchdog\""));
+            }
+            if object_store::path::Path::parse(prefix).is_err() {
+                return Err(format!("{prefix:?} is not a path in a bucket: no empty parts, no \"..\""));
+            }
+            Ok(StateLocation::Object { scheme: scheme.into(), bucket: bucket.into(), prefix: prefix.into() })
+        }
+        Some(("postgres", _)) => Err(format!("not supported yet: {text:?}; use \"sqlite:PATH\" or \"gs://bucket/prefix\"")),
+        _ => Err(format!("{text:?} is not a place for state; use \"sqlite:PATH\", \"gs://bucket/prefix\" or \"memory:\"")),
+    }
+}
+
+fn pushgateway(c: &mut Check, raw: Option<String>) -> Option<String> {
+    let text = raw?;
+    let url = reqwest::Url::parse(&text).ok().filter(|u| matches!(u.scheme(), "http" | "https") && u.has_host());
+    if url.is_none_or(|u| !u.username().is_empty() || u.password().is_some()) {
+        c.wrong("pushgateway", "is not the URL of a Pushgateway; write \"http://127.0.0.1:9091\", without user and password");
+        return None;
+    }
+    Some(text.trim_end_matches('/').to_owned())
 }
 
 fn listen(c: &mut Check, raw: Option<&str>) -> Option<SocketAddr> {

@@ -1,11 +1,15 @@
 //! The fleet as people see it.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
+use crate::model::action::Input;
 use crate::model::condition::{Condition, Kind};
-use crate::model::fleet::{Fleet, elapsed};
+use crate::model::fleet::{Fleet, Ledger, elapsed};
 use crate::model::hold::HoldReason;
 use crate::model::recovery::Phase;
+use crate::model::settings::Settings;
 use crate::model::slot::SlotRecord;
 use crate::model::view::{ActionName, AttemptsView, Decision, JobView, SlotView, StatusDocument};
 
@@ -16,6 +20,16 @@ pub fn document(fleet: &Fleet, now: Timestamp) -> StatusDocument {
         breaker: "closed".to_owned(),
         tpus: fleet.slots.values().map(|record| slot(fleet, record, now)).collect(),
     }
+}
+
+/// The document of what a journal holds, decided over without carrying anything out.
+pub fn at_rest(settings: &Settings, slots: BTreeMap<String, SlotRecord>, ledger: Ledger, now: Timestamp) -> StatusDocument {
+    let mut looking = settings.clone();
+    looking.dry_run = true;
+    let mut fleet = Fleet::new(looking.clone(), slots, ledger);
+    // The effects are dropped: this is a look at what would be decided.
+    let _ = super::step(&mut fleet, Input::Configured(Box::new(looking)), now);
+    without_dry_run(document(&fleet, now), settings.dry_run)
 }
 
 fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {

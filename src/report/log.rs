@@ -18,6 +18,8 @@ use crate::model::event::{Event, What};
 pub enum LogFormat {
     /// One line of text each.
     Text,
+    /// For the systemd journal: a priority in front of each line (`sd-daemon(3)`), no time.
+    Journal,
     /// One JSON object each, with `severity`, `time` and `message` as Cloud Logging reads them.
     Json,
 }
@@ -29,6 +31,7 @@ pub fn init(format: LogFormat, filter: Option<&str>) {
     // A second start (in tests) keeps the first subscriber.
     let _ = match format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).with_target(false).try_init(),
+        LogFormat::Journal => builder.event_format(Journal).try_init(),
         LogFormat::Json => builder.event_format(CloudLogging).try_init(),
     };
 }
@@ -68,6 +71,36 @@ where
         line.insert("severity".into(), json!(severity));
         line.insert("time".into(), json!(jiff::Timestamp::now().to_string()));
         writeln!(writer, "{}", Value::Object(line))
+    }
+}
+
+/// One line with its priority, which journald takes off.
+struct Journal;
+
+impl<S, N> FormatEvent<S, N> for Journal
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &tracing::Event<'_>) -> fmt::Result {
+        let priority = match *event.metadata().level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            Level::DEBUG | Level::TRACE => 7,
+        };
+        let mut fields = Fields(Map::new());
+        event.record(&mut fields);
+        let text = |name: &str| fields.0.get(name).and_then(Value::as_str).unwrap_or_default();
+        let slot = match text("slot") {
+            "" | "-" => String::new(),
+            slot => format!("{slot}: "),
+        };
+        // A line a priority: what has several lines is several entries.
+        for line in text("message").lines() {
+            writeln!(writer, "<{priority}>{slot}{line}")?;
+        }
+        Ok(())
     }
 }
 

@@ -1,59 +1,40 @@
-//! Prometheus metrics, by the names of the contract. Counters follow events, gauges follow the published snapshot.
+//! Prometheus metrics, by the names of the contract. Gauges follow the published snapshot; sums are in `sums`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use prometheus::{
-    CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
-};
+use prometheus::{Gauge, GaugeVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
-use super::published::Snapshot;
+use super::published::{Lock, Snapshot};
+use super::sums::{Collected, Sums};
 use crate::model::condition::Condition;
-use crate::model::event::{Event, What};
 use crate::model::failure::Failure;
 use crate::model::hold::HoldReason;
-
-/// Seconds: from one to four hours.
-const LONG_BUCKETS: [f64; 14] =
-    [1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 5400.0, 7200.0, 14400.0];
-/// Seconds of one API call or poll.
-const CALL_BUCKETS: [f64; 9] = [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 
 /// All metrics.
 pub struct Metrics {
     registry: Registry,
+    sums: Arc<Sums>,
     last_poll_success: Gauge,
-    poll_duration: Histogram,
-    api_requests: IntCounterVec,
-    api_failures: IntCounterVec,
-    api_duration: HistogramVec,
     slots: IntGaugeVec,
     slot_condition: IntGaugeVec,
     slot_healthy: IntGaugeVec,
     slot_unhealthy_since: GaugeVec,
     slot_maintenance_start: GaugeVec,
     slot_attempts: IntGaugeVec,
-    recoveries: IntCounterVec,
-    recovery_failures: IntCounterVec,
     recoveries_held: IntGaugeVec,
     recoveries_in_progress: IntGauge,
-    recovery_duration: HistogramVec,
-    phase_duration: HistogramVec,
-    detection_delay: Histogram,
     breaker_open: IntGauge,
     budget_remaining: IntGauge,
     paused: IntGauge,
     dry_run: IntGauge,
+    lock_held: IntGauge,
+    once_last_success: GaugeVec,
     intents_pending: IntGauge,
-    store_failures: IntCounter,
-    violations: IntCounter,
-    launches: IntCounterVec,
     job_step: IntGaugeVec,
     job_checkpoint_step: IntGaugeVec,
     job_checkpoint_time: GaugeVec,
-    job_failures: IntCounterVec,
-    lost_seconds: CounterVec,
 }
 
 impl Metrics {
@@ -67,24 +48,11 @@ impl Metrics {
         let build = IntGaugeVec::new(Opts::new("build_info", "Version of this program; always 1."), &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         r.register(Box::new(build))?;
+        let sums = Arc::new(Sums::new()?);
+        r.register(Box::new(Collected(Arc::clone(&sums))))?;
         Ok(Metrics {
+            sums,
             last_poll_success: add(r, Gauge::new("last_poll_success_timestamp_seconds", "When every zone was last read.")?)?,
-            poll_duration: add(
-                r,
-                Histogram::with_opts(histogram("poll_duration_seconds", "Duration of a poll.", &CALL_BUCKETS))?,
-            )?,
-            api_requests: add(r, counters("api_requests_total", "Attempts of API calls.", &["service", "method"])?)?,
-            api_failures: add(
-                r,
-                counters("api_request_failures_total", "Failed attempts of API calls.", &["service", "method", "code"])?,
-            )?,
-            api_duration: add(
-                r,
-                HistogramVec::new(
-                    histogram("api_request_duration_seconds", "Duration of an attempt of an API call.", &CALL_BUCKETS),
-                    &["service", "method"],
-                )?,
-            )?,
             slots: add(r, gauges("slots", "Slots by condition.", &["condition"])?)?,
             slot_condition: add(
                 r,
@@ -109,43 +77,22 @@ impl Metrics {
                 )?,
             )?,
             slot_attempts: add(r, gauges("slot_attempts", "Recoveries of a slot within its window.", &["slot"])?)?,
-            recoveries: add(r, counters("recoveries_total", "Recoveries that ended well.", &["cause"])?)?,
-            recovery_failures: add(
-                r,
-                counters("recovery_failures_total", "Creates that failed or were refused.", &["cause", "reason"])?,
-            )?,
             recoveries_held: add(r, gauges("recoveries_held", "Slots that are held, by reason.", &["reason"])?)?,
             recoveries_in_progress: add(r, IntGauge::new("recoveries_in_progress", "Recoveries under way.")?)?,
-            recovery_duration: add(
-                r,
-                HistogramVec::new(histogram("recovery_duration_seconds", "From condemned to over.", &LONG_BUCKETS), &["cause"])?,
-            )?,
-            phase_duration: add(
-                r,
-                HistogramVec::new(
-                    histogram("recovery_phase_duration_seconds", "Duration of a recovery's phase.", &LONG_BUCKETS),
-                    &["phase"],
-                )?,
-            )?,
-            detection_delay: add(
-                r,
-                Histogram::with_opts(histogram(
-                    "detection_delay_seconds",
-                    "From the first symptom to condemned.",
-                    &LONG_BUCKETS,
-                ))?,
-            )?,
             breaker_open: add(r, IntGauge::new("breaker_open", "1 while the storm breaker is open.")?)?,
             budget_remaining: add(r, IntGauge::new("budget_remaining", "Judged slots that may still go into recovery.")?)?,
             paused: add(r, IntGauge::new("paused", "Slots paused by a person.")?)?,
             dry_run: add(r, IntGauge::new("dry_run", "1 with dry_run.")?)?,
-            intents_pending: add(r, IntGauge::new("intents_pending", "Journaled calls whose result is not known yet.")?)?,
-            store_failures: add(r, IntCounter::new("store_failures_total", "Commits that failed: nothing was done.")?)?,
-            violations: add(
+            lock_held: add(
                 r,
-                IntCounter::new("invariant_violations_total", "Plans refused by the safety check: a defect each.")?,
+                IntGauge::new("lock_held", "1 while this process holds the lock and acts; 0 while it stands by.")?,
             )?,
-            launches: add(r, counters("job_launches_total", "Run orders written.", &["slot"])?)?,
+            // Absent until a run has succeeded: a pushed gateway keeps the last one.
+            once_last_success: add(
+                r,
+                GaugeVec::new(Opts::new("once_last_success_timestamp_seconds", "When a scheduled run last ended well."), &[])?,
+            )?,
+            intents_pending: add(r, IntGauge::new("intents_pending", "Journaled calls whose result is not known yet.")?)?,
             job_step: add(r, gauges("job_step", "Newest step that the job reported.", &["slot"])?)?,
             job_checkpoint_step: add(r, gauges("job_checkpoint_step", "Step of the newest complete checkpoint.", &["slot"])?)?,
             job_checkpoint_time: add(
@@ -155,19 +102,14 @@ impl Metrics {
                     &["slot"],
                 )?,
             )?,
-            job_failures: add(r, counters("job_failures_total", "Jobs whose restarts were used up.", &["slot", "class"])?)?,
-            lost_seconds: add(
-                r,
-                CounterVec::new(Opts::new("lost_seconds_total", "Time from first symptom to recovery."), &["slot", "cause"])?,
-            )?,
             registry,
         })
     }
 
     /// One attempt of an API call is over.
     pub fn api(&self, service: &str, method: &str, took: Duration, failure: Option<&Failure>) {
-        self.api_requests.with_label_values(&[service, method]).inc();
-        self.api_duration.with_label_values(&[service, method]).observe(took.as_secs_f64());
+        self.sums.count("api_requests_total", &[service, method]);
+        self.sums.observe("api_request_duration_seconds", &[service, method], took.as_secs_f64());
         if let Some(failure) = failure {
             self.api_failed(service, method, failure);
         }
@@ -175,36 +117,27 @@ impl Metrics {
 
     /// A call failed, or its answer was not the API's.
     pub fn api_failed(&self, service: &str, method: &str, failure: &Failure) {
-        self.api_failures.with_label_values(&[service, method, failure.class.name()]).inc();
+        self.sums.count("api_request_failures_total", &[service, method, failure.class.name()]);
     }
 
     /// A poll is over.
     pub fn poll(&self, took: Duration) {
-        self.poll_duration.observe(took.as_secs_f64());
+        self.sums.observe("poll_duration_seconds", &[], took.as_secs_f64());
     }
 
     /// A commit failed.
     pub fn store_failed(&self) {
-        self.store_failures.inc();
+        self.sums.count("store_failures_total", &[]);
     }
 
-    /// Counts an event.
-    pub fn event(&self, event: &Event) {
-        let slot = event.slot.as_deref().unwrap_or_default();
-        match &event.what {
-            What::Condemned { detection_seconds, .. } => self.detection_delay.observe(*detection_seconds),
-            What::Phase { from, seconds, .. } => self.phase_duration.with_label_values(&[from.name()]).observe(*seconds),
-            What::RecoveryFailure { cause, reason } => self.recovery_failures.with_label_values(&[cause.name(), reason]).inc(),
-            What::Recovered { cause, seconds, down_seconds, .. } => {
-                self.recoveries.with_label_values(&[cause.name()]).inc();
-                self.recovery_duration.with_label_values(&[cause.name()]).observe(*seconds);
-                self.lost_seconds.with_label_values(&[slot, cause.name()]).inc_by(*down_seconds);
-            }
-            What::Launch { .. } => self.launches.with_label_values(&[slot]).inc(),
-            What::JobFailed { .. } => self.job_failures.with_label_values(&[slot, "exit"]).inc(),
-            What::InvariantViolation { .. } => self.violations.inc(),
-            _ => {}
-        }
+    /// Counters and histograms, which the journal keeps.
+    pub fn sums(&self) -> &Sums {
+        &self.sums
+    }
+
+    /// A scheduled run ended well.
+    pub fn once_succeeded(&self, at: Timestamp) {
+        self.once_last_success.with_label_values::<&str>(&[]).set(at.as_millisecond() as f64 / 1000.0);
     }
 
     /// The text of `/metrics`.
@@ -259,6 +192,7 @@ impl Metrics {
         self.budget_remaining.set(snapshot.budget_remaining as i64);
         self.paused.set(0);
         self.dry_run.set(i64::from(snapshot.dry_run));
+        self.lock_held.set(i64::from(snapshot.lock == Lock::Held));
         self.intents_pending.set(snapshot.intents_pending as i64);
     }
 }
@@ -266,14 +200,6 @@ impl Metrics {
 fn add<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, metric: C) -> Result<C, prometheus::Error> {
     registry.register(Box::new(metric.clone()))?;
     Ok(metric)
-}
-
-fn histogram(name: &str, help: &str, buckets: &[f64]) -> HistogramOpts {
-    HistogramOpts::new(name, help).buckets(buckets.to_vec())
-}
-
-fn counters(name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-    IntCounterVec::new(Opts::new(name, help), labels)
 }
 
 fn gauges(name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {

@@ -4,4 +4,7 @@ pub mod log;
 pub mod metrics;
 pub mod page;
 pub mod published;
+pub mod push;
 pub mod server;
+pub mod sums;
+pub mod systemd;

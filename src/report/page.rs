@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use super::published::Snapshot;
+use super::published::{Lock, Snapshot};
 use crate::model::condition::Condition;
 use crate::model::fleet::elapsed;
 use crate::model::view::{ActionName, SlotView, span};
@@ -28,10 +28,14 @@ pub fn render(snapshot: &Snapshot, now: Timestamp) -> String {
     let mut html = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=5><title>tpu-watchdog</title>\
          <meta name=viewport content=\"width=device-width\"><style>{STYLE}</style>\
-         <h1>tpu-watchdog</h1><p class=sub>{healthy} of {} healthy, {observed}{}{}</p>\
+         <h1>tpu-watchdog</h1><p class=sub>{healthy} of {} healthy, {observed}{}{}{}</p>\
          <table><tr><th>TPU<th>Condition<th>What is done, and why<th>Job step<th>Checkpoint<th>Attempts",
         tpus.len(),
         if snapshot.dry_run { ", dry run: nothing is changed" } else { "" },
+        match &snapshot.lock {
+            Lock::StandingBy(holder) => format!(", <b>standing by</b>: {} holds the lock", escape(holder)),
+            _ => String::new(),
+        },
         if snapshot.store_failing { ", <b>the journal can't be written: nothing is done</b>" } else { "" },
     );
     for slot in tpus {

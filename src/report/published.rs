@@ -6,6 +6,18 @@ use jiff::Timestamp;
 
 use crate::model::view::StatusDocument;
 
+/// Whether this process may act.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Lock {
+    /// Not known yet.
+    #[default]
+    Unknown,
+    /// It is ours.
+    Held,
+    /// Somebody else's, by that name: the slots are as its journal has them.
+    StandingBy(String),
+}
+
 /// The state of the service as of its last turn.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
@@ -23,6 +35,8 @@ pub struct Snapshot {
     pub budget_remaining: usize,
     /// `dry_run`.
     pub dry_run: bool,
+    /// Who may act.
+    pub lock: Lock,
 }
 
 /// Shared between the shell and the handlers.

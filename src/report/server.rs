@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 
 use super::metrics::Metrics;
 use super::page;
-use super::published::Published;
+use super::published::{Lock, Published};
 use crate::model::fleet::elapsed;
 
 /// What the handlers read.
@@ -68,7 +68,9 @@ async fn healthy(State(endpoints): State<Endpoints>) -> (StatusCode, String) {
 
 async fn ready(State(endpoints): State<Endpoints>) -> (StatusCode, &'static str) {
     let snapshot = endpoints.published.get();
-    if snapshot.store_failing {
+    if matches!(snapshot.lock, Lock::StandingBy(_)) {
+        (StatusCode::OK, "standing by: another watchdog holds the lock\n")
+    } else if snapshot.store_failing {
         (StatusCode::SERVICE_UNAVAILABLE, "the journal can't be written: nothing is done to any TPU\n")
     } else if snapshot.polls == 0 {
         (StatusCode::SERVICE_UNAVAILABLE, "the first poll is not done\n")

@@ -25,6 +25,8 @@ pub struct Logged {
     pub method: String,
     /// Path with its query.
     pub path: String,
+    /// Which of the simulator's doors it came through.
+    pub door: &'static str,
     /// It carried this simulator's own access token.
     pub authorized: bool,
     /// Status of the answer; none when there was none.
@@ -34,7 +36,10 @@ pub struct Logged {
 impl Logged {
     /// Whether it changes the world.
     pub fn is_mutation(&self) -> bool {
-        matches!(self.method.as_str(), "DELETE" | "PATCH") || self.method == "POST" && !self.path.contains(":getGuestAttributes")
+        // Objects in buckets are not what is meant.
+        self.path.starts_with("/v")
+            && (matches!(self.method.as_str(), "DELETE" | "PATCH")
+                || self.method == "POST" && !self.path.contains(":getGuestAttributes"))
     }
 }
 
@@ -79,12 +84,13 @@ pub struct Simulator {
     cloud: Arc<Mutex<Cloud>>,
     hook: Arc<Mutex<Option<Hook>>>,
     log: Arc<Mutex<Vec<Logged>>>,
+    door: &'static str,
 }
 
 impl Simulator {
     /// Over a cloud.
     pub fn new(cloud: Cloud) -> Self {
-        Simulator { cloud: Arc::new(Mutex::new(cloud)), hook: Arc::default(), log: Arc::default() }
+        Simulator { cloud: Arc::new(Mutex::new(cloud)), hook: Arc::default(), log: Arc::default(), door: "" }
     }
 
     /// Looks into (or changes) the cloud, as of now.
@@ -104,6 +110,11 @@ impl Simulator {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The same simulator with another name for the requests that come in here.
+    pub fn door(&self, door: &'static str) -> Simulator {
+        Simulator { door, ..self.clone() }
+    }
+
     /// Serves until the future is dropped.
     ///
     /// # Errors
@@ -120,7 +131,7 @@ impl Simulator {
         TcpListener::bind(address).await
     }
 
-    fn carry_out(&self, method: &str, uri: &Uri, body: &Bytes) -> Reply {
+    fn carry_out(&self, method: &str, uri: &Uri, headers: &HeaderMap, body: &Bytes) -> Reply {
         let path = uri.path().trim_start_matches('/').to_owned();
         let query = query(uri.query().unwrap_or_default());
         self.with(|cloud| {
@@ -150,6 +161,10 @@ impl Simulator {
                 let body = storage::list(cloud, path.trim_end_matches('/'), &query).into_bytes();
                 return Reply { status: 200, headers: vec![("content-type", "application/xml".into())], body };
             }
+            if path.contains('/') {
+                let header = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
+                return storage::object(cloud, method, &decode(&path), header, body);
+            }
             Reply::new(404, "not found")
         })
     }
@@ -158,14 +173,21 @@ impl Simulator {
 async fn answer(State(simulator): State<Simulator>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response<Body> {
     let authorized =
         headers.get("authorization").is_some_and(|v| v.as_bytes() == format!("Bearer {}", metadata::TOKEN).as_bytes());
-    let mut logged = Logged { at: Timestamp::now(), method: method.to_string(), path: uri.to_string(), authorized, status: None };
+    let mut logged = Logged {
+        at: Timestamp::now(),
+        method: method.to_string(),
+        path: uri.to_string(),
+        door: simulator.door,
+        authorized,
+        status: None,
+    };
     let fault = simulator.hook.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(|hook| hook(&logged));
     let log = |logged: Logged| simulator.log.lock().unwrap_or_else(PoisonError::into_inner).push(logged);
     let reply = match fault {
-        None => simulator.carry_out(method.as_str(), &uri, &body),
+        None => simulator.carry_out(method.as_str(), &uri, &headers, &body),
         Some(Fault::AnswerBefore(reply)) => reply,
         Some(Fault::AnswerAfter(reply)) => {
-            simulator.carry_out(method.as_str(), &uri, &body);
+            simulator.carry_out(method.as_str(), &uri, &headers, &body);
             reply
         }
         Some(Fault::Hang) => {
@@ -178,7 +200,7 @@ async fn answer(State(simulator): State<Simulator>, method: Method, uri: Uri, he
             return broken();
         }
         Some(Fault::After(then)) => {
-            simulator.carry_out(method.as_str(), &uri, &body);
+            simulator.carry_out(method.as_str(), &uri, &headers, &body);
             log(logged);
             then();
             return broken();

@@ -1,4 +1,5 @@
-//! Cloud Storage's XML API, as far as a listing needs it: `GET /bucket?list-type=2&prefix=…&delimiter=/`.
+//! Cloud Storage's XML API: `GET /bucket?list-type=2&prefix=…&delimiter=/`, and `GET`, `PUT`, `DELETE` of an object with the
+//! preconditions that Cloud Storage (`x-goog-if-generation-match`) and S3 (`if-match`, `if-none-match: *`) know.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -6,6 +7,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 
 use super::cloud::Cloud;
+use super::http::Reply;
 
 /// One object.
 #[derive(Debug, Clone)]
@@ -14,6 +16,68 @@ pub struct Object {
     pub size: u64,
     /// Last update.
     pub updated: Timestamp,
+    /// Content; empty for what a simulated job wrote.
+    pub body: Vec<u8>,
+    /// New with each write.
+    pub generation: u64,
+}
+
+impl Object {
+    /// One whose content nobody reads.
+    pub fn sized(size: u64, updated: Timestamp) -> Object {
+        Object { size, updated, body: Vec::new(), generation: 1 }
+    }
+
+    fn etag(&self) -> String {
+        format!("\"{:x}\"", self.generation)
+    }
+}
+
+/// `GET`, `PUT` or `DELETE` of `bucket/key`; `header` looks up a request's header.
+pub fn object(cloud: &mut Cloud, method: &str, name: &str, header: impl Fn(&str) -> Option<String>, body: &[u8]) -> Reply {
+    let error = |status: u16, code: &str| {
+        Reply::new(status, format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>{code}</Message></Error>"))
+    };
+    let present = cloud.objects.get(name).cloned();
+    match (method, present) {
+        ("PUT", present) => {
+            let generation = present.as_ref().map_or(0, |o| o.generation);
+            let etag = present.as_ref().map(Object::etag);
+            let refused = header("x-goog-if-generation-match").is_some_and(|g| g != generation.to_string())
+                || header("if-match").is_some_and(|wanted| Some(wanted) != etag)
+                || header("if-none-match").is_some_and(|any| any == "*" && present.is_some());
+            if refused {
+                return error(412, "PreconditionFailed");
+            }
+            // A generation is never used again, whatever was deleted before.
+            let generation = u64::try_from(cloud.now().as_microsecond()).unwrap_or(0).max(generation + 1);
+            let object = Object { size: body.len() as u64, updated: cloud.now(), body: body.to_vec(), generation };
+            let reply = with_headers(Reply::new(200, Vec::new()), &object);
+            cloud.objects.insert(name.to_owned(), object);
+            reply
+        }
+        (_, None) => error(404, "NoSuchKey"),
+        ("GET" | "HEAD", Some(object)) => {
+            let unchanged = header("if-none-match").is_some_and(|etag| etag == object.etag());
+            let reply = if unchanged { Reply::new(304, Vec::new()) } else { Reply::new(200, object.body.clone()) };
+            with_headers(reply, &object)
+        }
+        ("DELETE", Some(_)) => {
+            cloud.objects.remove(name);
+            Reply::new(204, Vec::new())
+        }
+        _ => error(405, "MethodNotAllowed"),
+    }
+}
+
+fn with_headers(mut reply: Reply, object: &Object) -> Reply {
+    let modified = object.updated.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    reply.headers.extend([
+        ("etag", object.etag()),
+        ("x-goog-generation", object.generation.to_string()),
+        ("last-modified", modified),
+    ]);
+    reply
 }
 
 /// One page holds everything: simulated buckets are small.
@@ -36,8 +100,8 @@ pub fn list(cloud: &Cloud, bucket: &str, query: &BTreeMap<String, String>) -> St
             None => {
                 let _ = write!(
                     xml,
-                    "<Contents><Key>{key}</Key><LastModified>{:.3}</LastModified><ETag>\"1\"</ETag><Size>{}</Size></Contents>",
-                    object.updated, object.size
+                    "<Contents><Key>{key}</Key><LastModified>{:.3}</LastModified><ETag>&quot;{:x}&quot;</ETag><Size>{}</Size></Contents>",
+                    object.updated, object.generation, object.size
                 );
             }
         }

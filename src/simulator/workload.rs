@@ -125,6 +125,6 @@ pub fn save(cloud: &mut Cloud, uri: &str, step: u64) {
     let base = uri.strip_prefix("gs://").unwrap_or(uri).trim_end_matches('/').to_owned();
     let updated = cloud.now();
     for file in ["default/d/0", "_CHECKPOINT_METADATA", "commit_success.txt"] {
-        cloud.objects.insert(format!("{base}/{step}/{file}"), Object { size: 64, updated });
+        cloud.objects.insert(format!("{base}/{step}/{file}"), Object::sized(64, updated));
     }
 }

@@ -1,53 +1,69 @@
 //! SQLite: the journal of a service with a disk. WAL with `synchronous=FULL`, so that a commit survives a power cut and
 //! readers work beside a running service.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use async_trait::async_trait;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
+use serde::de::DeserializeOwned;
 
-use super::{Store, StoreError, Stored};
+use super::{Batch, Store, StoreError, StoreFailure, Stored, fenced, moved};
 use crate::model::action::Record;
 use crate::model::event::Event;
+use crate::model::lease::Lease;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 
 /// Marks the file as ours ("TPUW").
 const APPLICATION_ID: i64 = 0x5450_5557;
 /// Each entry brings the schema from its index to the next version.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [
+    "
     CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
     CREATE TABLE slot (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT;
     CREATE TABLE spec (name TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
     CREATE TABLE ledger (id INTEGER PRIMARY KEY CHECK (id = 1), record TEXT NOT NULL) STRICT;
     CREATE TABLE event (id INTEGER PRIMARY KEY AUTOINCREMENT, slot TEXT, event TEXT NOT NULL) STRICT;
-"];
+",
+    "
+    CREATE TABLE lease (id INTEGER PRIMARY KEY CHECK (id = 1), record TEXT NOT NULL) STRICT;
+    CREATE TABLE tally (key TEXT PRIMARY KEY, sum TEXT NOT NULL) STRICT;
+",
+];
 /// Events beyond this number are forgotten, oldest first.
 const EVENTS_KEPT: i64 = 100_000;
+/// Another process's transaction is waited for this long.
+const BUSY: Duration = Duration::from_secs(2);
+/// The first schema with a lock and counters.
+const LOCK_SCHEMA: usize = 2;
+const NOT_EMPTY: &str = "there is state here already; nothing was changed. Give an empty place";
 
 /// A journal in one SQLite file, or in memory.
 pub struct SqliteStore {
     connection: Connection,
     location: String,
     owner: String,
-    // Held as long as the store is open for writing: a second service on the same file is refused.
-    _lock: Option<File>,
+    // Less than the newest only where it is read alone, beside an older program.
+    schema: usize,
+    // The tenure that `take` began.
+    held: Option<(String, u64)>,
 }
 
 impl SqliteStore {
     /// Opens for writing, and creates what is missing.
     ///
     /// # Errors
-    /// When another process writes, or the file is newer, damaged or not ours.
+    /// When the file is newer, damaged or not ours, or its state has moved.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let at = |message: String| StoreError { location: path.display().to_string(), message };
+        let location = path.display().to_string();
+        let at = |message: String| StoreError { failure: StoreFailure::Refused, location: location.clone(), message };
         if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder)
                 .map_err(|e| at(format!("its folder can't be made: {e}; create it or set `state`")))?;
         }
-        let lock = lock(path).map_err(at)?;
         // Metadata may hold secrets: nobody else reads the file. SQLite gives its side files the same mode.
         File::options()
             .create(true)
@@ -57,7 +73,7 @@ impl SqliteStore {
             .map_err(|e| at(format!("it can't be opened: {e}; check its permissions and those of its folder")))?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(|e| at(format!("it can't be opened: {e}")))?;
-        Self::prepare(connection, path.display().to_string(), Some(lock))
+        Self::prepare(connection, location)
     }
 
     /// A journal that ends with the process.
@@ -67,8 +83,8 @@ impl SqliteStore {
     pub fn in_memory() -> Result<Self, StoreError> {
         let location = "memory:".to_owned();
         match Connection::open_in_memory() {
-            Ok(connection) => Self::prepare(connection, location, None),
-            Err(error) => Err(StoreError { location, message: error.to_string() }),
+            Ok(connection) => Self::prepare(connection, location),
+            Err(error) => Err(StoreError { failure: StoreFailure::Refused, location, message: error.to_string() }),
         }
     }
 
@@ -81,26 +97,32 @@ impl SqliteStore {
             return Ok(None);
         }
         let location = path.display().to_string();
-        let at = |message: String| StoreError { location: location.clone(), message };
-        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)
-            .map_err(|e| at(explain(&e)))?;
-        connection.busy_timeout(Duration::from_secs(5)).map_err(|e| at(explain(&e)))?;
-        let version = version(&connection).map_err(&at)?;
-        if version == 0 {
+        let sql = |e: rusqlite::Error| error(&location, &e);
+        let connection =
+            Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(sql)?;
+        connection.busy_timeout(BUSY).map_err(sql)?;
+        let found = version(&connection).map_err(|message| StoreError {
+            failure: StoreFailure::Refused,
+            location: location.clone(),
+            message,
+        })?;
+        if found == 0 {
             return Ok(None);
         }
-        let owner = owner(&connection).map_err(|e| at(explain(&e)))?.unwrap_or_default();
-        Ok(Some(SqliteStore { connection, location, owner, _lock: None }))
+        let owner = meta(&connection, "owner").map_err(sql)?.unwrap_or_default();
+        Ok(Some(SqliteStore { connection, location, owner, schema: found, held: None }))
     }
 
-    fn prepare(mut connection: Connection, location: String, lock: Option<File>) -> Result<Self, StoreError> {
-        let at = |message: String| StoreError { location: location.clone(), message };
-        let sql = |e: rusqlite::Error| at(explain(&e));
-        connection.busy_timeout(Duration::from_secs(5)).map_err(sql)?;
-        let found = version(&connection).map_err(at)?;
+    fn prepare(mut connection: Connection, location: String) -> Result<Self, StoreError> {
+        let sql = |e: rusqlite::Error| error(&location, &e);
+        let refused = |message: String| StoreError { failure: StoreFailure::Refused, location: location.clone(), message };
+        connection.busy_timeout(BUSY).map_err(sql)?;
+        version(&connection).map_err(refused)?;
         connection.pragma_update(None, "journal_mode", "WAL").map_err(sql)?;
         connection.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
-        let transaction = connection.transaction().map_err(sql)?;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sql)?;
+        // Another process may have brought it up to date just now.
+        let found = version(&transaction).map_err(refused)?;
         for migration in &MIGRATIONS[found..] {
             transaction.execute_batch(migration).map_err(sql)?;
         }
@@ -108,113 +130,235 @@ impl SqliteStore {
             transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(sql)?;
             transaction.pragma_update(None, "user_version", MIGRATIONS.len() as i64).map_err(sql)?;
         }
-        if owner(&transaction).map_err(sql)?.is_none() {
+        if let Some(to) = meta(&transaction, "moved_to").map_err(sql)? {
+            return Err(refused(moved(&to)));
+        }
+        if meta(&transaction, "owner").map_err(sql)?.is_none() {
             let made = format!("tpu-watchdog-{}", uuid::Uuid::new_v4());
             transaction.execute("INSERT INTO meta (key, value) VALUES ('owner', ?1)", [made]).map_err(sql)?;
         }
         transaction.commit().map_err(sql)?;
-        let owner = owner(&connection).map_err(sql)?.unwrap_or_default();
-        Ok(SqliteStore { connection, location, owner, _lock: lock })
+        let owner = meta(&connection, "owner").map_err(sql)?.unwrap_or_default();
+        Ok(SqliteStore { connection, location, owner, schema: MIGRATIONS.len(), held: None })
     }
 
-    /// The newest events, oldest first.
-    ///
-    /// # Errors
-    /// When they can't be read.
-    pub fn events(&self, last: usize) -> Result<Vec<Event>, StoreError> {
+    /// One transaction that begins with the lock: `then` sees the lease as it is, and gives the one to leave behind.
+    fn locked<T>(
+        &mut self,
+        then: impl FnOnce(&Transaction, Option<Lease>) -> Result<(Lease, T), Refusal>,
+    ) -> Result<T, StoreError> {
+        let write = || {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            if let Some(to) = meta(&transaction, "moved_to")? {
+                return Err(Refusal::Moved(to));
+            }
+            let found: Option<String> = transaction.query_row("SELECT record FROM lease", [], |row| row.get(0)).optional()?;
+            let found = found.map(|text| serde_json::from_str(&text)).transpose().map_err(Refusal::Damaged)?;
+            let (lease, result) = then(&transaction, found)?;
+            transaction.prepare_cached("INSERT OR REPLACE INTO lease (id, record) VALUES (1, ?1)")?.execute([json(&lease)?])?;
+            transaction.commit()?;
+            Ok(result)
+        };
+        write().map_err(|refusal: Refusal| {
+            let (failure, message) = match refusal {
+                Refusal::Sql(e) => return error(&self.location, &e),
+                Refusal::Fenced(lease) => (StoreFailure::Fenced, fenced(lease.as_ref())),
+                Refusal::Moved(to) => (StoreFailure::Refused, moved(&to)),
+                Refusal::Damaged(e) => (StoreFailure::Refused, damaged("the lock", &e)),
+                Refusal::NotEmpty => (StoreFailure::Refused, NOT_EMPTY.to_owned()),
+            };
+            StoreError { failure, location: self.location.clone(), message }
+        })
+    }
+
+    /// A write under the lock that is held, which it renews (or, at the end, releases).
+    fn held(&mut self, release: bool, write: impl FnOnce(&Transaction) -> Result<(), Refusal>) -> Result<(), StoreError> {
+        let held = self.held.clone();
+        self.locked(|transaction, lease| match (held, lease) {
+            (Some((holder, epoch)), Some(mut lease)) if lease.is_held_by(&holder, epoch) => {
+                write(transaction)?;
+                lease.renewals += 1;
+                lease.released = release;
+                Ok((lease, ()))
+            }
+            (_, lease) => Err(Refusal::Fenced(lease)),
+        })
+    }
+}
+
+/// Why nothing was written.
+enum Refusal {
+    Sql(rusqlite::Error),
+    Fenced(Option<Lease>),
+    Moved(String),
+    Damaged(serde_json::Error),
+    NotEmpty,
+}
+
+impl From<rusqlite::Error> for Refusal {
+    fn from(error: rusqlite::Error) -> Self {
+        Refusal::Sql(error)
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    fn pace(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn load(&mut self) -> Result<Stored, StoreError> {
+        let location = self.location.clone();
+        let sql = |e: rusqlite::Error| error(&location, &e);
+        // One transaction: what it shows belongs together.
+        let transaction = self.connection.transaction().map_err(sql)?;
+        let rows = |query: &str| -> Result<Vec<(String, String)>, rusqlite::Error> {
+            let mut statement = transaction.prepare(query)?;
+            statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        };
+        let mut stored = Stored::default();
+        for (name, text) in rows("SELECT name, record FROM slot").map_err(sql)? {
+            let record: SlotRecord = parse(&location, &format!("the record of {name}"), &text)?;
+            stored.slots.insert(name, record);
+        }
+        for (name, text) in rows("SELECT name, body FROM spec").map_err(sql)? {
+            let spec: NodeSpec = parse(&location, &format!("the specification of {name}"), &text)?;
+            if let Some(record) = stored.slots.get_mut(&name) {
+                record.spec = Some(spec);
+            }
+        }
+        for (_, text) in rows("SELECT id || '', record FROM ledger").map_err(sql)? {
+            stored.ledger = parse(&location, "the ledger", &text)?;
+        }
+        if self.schema < LOCK_SCHEMA {
+            return Ok(stored);
+        }
+        for (key, text) in rows("SELECT key, sum FROM tally").map_err(sql)? {
+            stored.tally.insert(key, parse(&location, "a counter", &text)?);
+        }
+        for (_, text) in rows("SELECT id || '', record FROM lease").map_err(sql)? {
+            stored.lease = Some(parse(&location, "the lock", &text)?);
+        }
+        Ok(stored)
+    }
+
+    async fn take(&mut self, seen: Option<&Lease>, holder: &str, ttl: Duration) -> Result<bool, StoreError> {
+        let next = Lease::next(seen, holder, ttl);
+        let taken = self.locked(|_, found| match found.as_ref() == seen {
+            true => Ok((next.clone(), ())),
+            false => Err(Refusal::Fenced(found)),
+        });
+        match taken {
+            Ok(()) => {
+                self.held = Some((next.holder, next.epoch));
+                Ok(true)
+            }
+            Err(error) if error.failure == StoreFailure::Fenced => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
+        self.held(false, |transaction| write(transaction, batch))
+    }
+
+    async fn release(&mut self, batch: &Batch) -> Result<(), StoreError> {
+        self.held(true, |transaction| write(transaction, batch))?;
+        self.held = None;
+        Ok(())
+    }
+
+    async fn events(&mut self, last: usize) -> Result<Vec<Event>, StoreError> {
         let query = || {
             let mut statement = self.connection.prepare("SELECT event FROM event ORDER BY id DESC LIMIT ?1")?;
             let rows = statement.query_map([last as i64], |row| row.get::<_, String>(0))?;
             rows.collect::<Result<Vec<_>, _>>()
         };
-        let rows = query().map_err(|e| self.error(&e))?;
+        let rows = query().map_err(|e| error(&self.location, &e))?;
         Ok(rows.iter().rev().filter_map(|text| serde_json::from_str(text).ok()).collect())
     }
 
-    fn error(&self, error: &rusqlite::Error) -> StoreError {
-        StoreError { location: self.location.clone(), message: explain(error) }
-    }
-
-    fn write(&mut self, records: &[Record], events: &[Event]) -> Result<(), rusqlite::Error> {
-        let json =
-            |value: Result<String, serde_json::Error>| value.map_err(|e| rusqlite::Error::ToSqlConversionFailure(Box::new(e)));
-        let transaction = self.connection.transaction()?;
-        for record in records {
-            match record {
-                Record::Slot(record) => transaction
-                    .prepare_cached("INSERT OR REPLACE INTO slot (name, record) VALUES (?1, ?2)")?
-                    .execute(params![record.name, json(serde_json::to_string(record))?])?,
-                Record::Spec(name, body) => transaction
-                    .prepare_cached("INSERT OR REPLACE INTO spec (name, body) VALUES (?1, ?2)")?
-                    .execute(params![name, body.to_string()])?,
-                Record::Removed(name) => {
-                    transaction.execute("DELETE FROM spec WHERE name = ?1", [name])?;
-                    transaction.execute("DELETE FROM slot WHERE name = ?1", [name])?
-                }
-                Record::Ledger(ledger) => transaction
-                    .prepare_cached("INSERT OR REPLACE INTO ledger (id, record) VALUES (1, ?1)")?
-                    .execute([json(serde_json::to_string(ledger))?])?,
-            };
-        }
-        for event in events {
-            transaction
-                .prepare_cached("INSERT INTO event (slot, event) VALUES (?1, ?2)")?
-                .execute(params![event.slot, json(serde_json::to_string(event))?])?;
-        }
-        if !events.is_empty() {
-            transaction
-                .prepare_cached("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?1")?
-                .execute([EVENTS_KEPT])?;
-        }
-        transaction.commit()
-    }
-}
-
-impl Store for SqliteStore {
-    fn owner(&self) -> &str {
-        &self.owner
-    }
-
-    fn load(&self) -> Result<Stored, StoreError> {
-        let damaged = |what: &str, error: serde_json::Error| StoreError {
-            location: self.location.clone(),
-            message: format!(
-                "{what} is damaged ({error}); nothing was changed. Restore a backup, or move the file away to start anew"
-            ),
-        };
-        let rows = |table: &str, column: &str| -> Result<Vec<(String, String)>, rusqlite::Error> {
-            let mut statement = self.connection.prepare(&format!("SELECT name, {column} FROM {table}"))?;
-            statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
-        };
-        let mut stored = Stored::default();
-        for (name, text) in rows("slot", "record").map_err(|e| self.error(&e))? {
-            let record: SlotRecord = serde_json::from_str(&text).map_err(|e| damaged(&format!("the record of {name}"), e))?;
-            stored.slots.insert(name, record);
-        }
-        for (name, text) in rows("spec", "body").map_err(|e| self.error(&e))? {
-            let spec: NodeSpec = serde_json::from_str(&text).map_err(|e| damaged(&format!("the specification of {name}"), e))?;
-            if let Some(record) = stored.slots.get_mut(&name) {
-                record.spec = Some(spec);
+    async fn adopt(&mut self, owner: &str, batch: &Batch) -> Result<(), StoreError> {
+        self.held(false, |transaction| {
+            let rows: i64 = transaction.query_row("SELECT count(*) FROM slot", [], |row| row.get(0))?;
+            if rows > 0 {
+                return Err(Refusal::NotEmpty);
             }
-        }
-        let ledger: Option<String> = self
-            .connection
-            .query_row("SELECT record FROM ledger", [], |row| row.get(0))
-            .optional()
-            .map_err(|e| self.error(&e))?;
-        if let Some(text) = ledger {
-            stored.ledger = serde_json::from_str(&text).map_err(|e| damaged("the ledger", e))?;
-        }
-        Ok(stored)
+            transaction.execute("UPDATE meta SET value = ?1 WHERE key = 'owner'", [owner])?;
+            write(transaction, batch)
+        })?;
+        self.owner = owner.to_owned();
+        Ok(())
     }
 
-    fn commit(&mut self, records: &[Record], events: &[Event]) -> Result<(), StoreError> {
-        self.write(records, events).map_err(|e| self.error(&e))
+    async fn leave_for(&mut self, location: &str) -> Result<(), StoreError> {
+        self.held(true, |transaction| {
+            transaction.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('moved_to', ?1)", [location])?;
+            Ok(())
+        })
     }
 }
 
-fn owner(connection: &Connection) -> Result<Option<String>, rusqlite::Error> {
-    connection.query_row("SELECT value FROM meta WHERE key = 'owner'", [], |row| row.get(0)).optional()
+fn write(transaction: &Transaction, batch: &Batch) -> Result<(), Refusal> {
+    for record in &batch.records {
+        match record {
+            Record::Slot(record) => transaction
+                .prepare_cached("INSERT OR REPLACE INTO slot (name, record) VALUES (?1, ?2)")?
+                .execute(params![record.name, json(record)?])?,
+            Record::Spec(name, body) => transaction
+                .prepare_cached("INSERT OR REPLACE INTO spec (name, body) VALUES (?1, ?2)")?
+                .execute(params![name, body.to_string()])?,
+            Record::Removed(name) => {
+                transaction.execute("DELETE FROM spec WHERE name = ?1", [name])?;
+                transaction.execute("DELETE FROM slot WHERE name = ?1", [name])?
+            }
+            Record::Ledger(ledger) => transaction
+                .prepare_cached("INSERT OR REPLACE INTO ledger (id, record) VALUES (1, ?1)")?
+                .execute([json(ledger)?])?,
+        };
+    }
+    for event in &batch.events {
+        transaction
+            .prepare_cached("INSERT INTO event (slot, event) VALUES (?1, ?2)")?
+            .execute(params![event.slot, json(event)?])?;
+    }
+    if !batch.events.is_empty() {
+        transaction.prepare_cached("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?1")?.execute([EVENTS_KEPT])?;
+    }
+    for (key, sum) in &batch.tally {
+        transaction
+            .prepare_cached("INSERT OR REPLACE INTO tally (key, sum) VALUES (?1, ?2)")?
+            .execute(params![key, json(sum)?])?;
+    }
+    Ok(())
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String, rusqlite::Error> {
+    serde_json::to_string(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(Box::new(e)))
+}
+
+fn parse<T: DeserializeOwned>(location: &str, what: &str, text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|e| StoreError {
+        failure: StoreFailure::Refused,
+        location: location.to_owned(),
+        message: damaged(what, &e),
+    })
+}
+
+fn damaged(what: &str, error: &serde_json::Error) -> String {
+    format!("{what} is damaged ({error}); nothing was changed. Restore a backup, or move the file away to start anew")
+}
+
+fn meta(connection: &Connection, key: &str) -> Result<Option<String>, rusqlite::Error> {
+    connection.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0)).optional()
 }
 
 /// The schema version: 0 for a new file. Refuses what is newer or not ours.
@@ -232,23 +376,11 @@ fn version(connection: &Connection) -> Result<usize, String> {
     })
 }
 
-fn lock(path: &Path) -> Result<File, String> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let name = PathBuf::from(name);
-    let file = File::options()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(&name)
-        .map_err(|e| format!("{} can't be opened: {e}", name.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            Err("another tpu-watchdog is at work with it; stop that one first (`status` and `plan` work beside it)".into())
-        }
-        Err(TryLockError::Error(error)) => Err(format!("{} can't be locked: {error}", name.display())),
-    }
+fn error(location: &str, error: &rusqlite::Error) -> StoreError {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    let refused = matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase));
+    let failure = if refused { StoreFailure::Refused } else { StoreFailure::Unavailable };
+    StoreError { failure, location: location.to_owned(), message: explain(error) }
 }
 
 fn explain(error: &rusqlite::Error) -> String {
@@ -268,41 +400,51 @@ fn explain(error: &rusqlite::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::event::What;
-    use crate::model::fleet::Ledger;
     use jiff::Timestamp;
 
     fn slot(name: &str) -> SlotRecord {
         SlotRecord::new(name, "z", Timestamp::UNIX_EPOCH)
     }
 
-    fn event(message: &str) -> Event {
-        Event { at: Timestamp::UNIX_EPOCH, slot: Some("a".into()), message: message.into(), what: What::Note }
+    async fn held(mut store: SqliteStore) -> SqliteStore {
+        assert!(store.take(None, "me", Duration::from_secs(30)).await.unwrap());
+        store
     }
 
-    #[test]
-    fn what_was_committed_is_there_after_reopening_and_the_owner_stays() {
+    fn batch(records: Vec<Record>) -> Batch {
+        Batch { records, ..Batch::default() }
+    }
+
+    #[tokio::test]
+    async fn the_file_is_for_its_owners_eyes_alone_and_read_beside_a_writer() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sub/state.db");
-        let mut store = SqliteStore::open(&path).unwrap();
-        let owner = store.owner().to_owned();
+        let mut store = held(SqliteStore::open(&path).unwrap()).await;
         let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600, "metadata may hold secrets");
-        let body = serde_json::json!({"acceleratorType": "v4-8", "unknown": [1]});
-        let ledger = Ledger { beacons_seen: true, ..Ledger::default() };
-        let records =
-            [Record::Slot(Box::new(slot("a"))), Record::Spec("a".into(), body.clone()), Record::Ledger(Box::new(ledger))];
-        store.commit(&records, &[event("one"), event("two")]).unwrap();
-        let beside = SqliteStore::open_read_only(&path).unwrap().unwrap();
-        assert_eq!(beside.load().unwrap().slots.len(), 1);
-        assert!(SqliteStore::open(&path).err().unwrap().message.contains("another tpu-watchdog is at work"));
-        drop((store, beside));
-        let store = SqliteStore::open(&path).unwrap();
-        let stored = store.load().unwrap();
-        assert_eq!(store.owner(), owner);
-        assert_eq!(serde_json::Value::Object(stored.slots["a"].spec.as_ref().unwrap().body().clone()), body);
-        assert!(stored.ledger.beacons_seen);
-        assert_eq!(store.events(1).unwrap()[0].message, "two");
+        store.commit(&batch(vec![Record::Slot(Box::new(slot("a")))])).await.unwrap();
+        let mut beside = SqliteStore::open_read_only(&path).unwrap().unwrap();
+        assert_eq!(beside.load().await.unwrap().slots.len(), 1);
+        assert!(SqliteStore::open_read_only(&folder.path().join("none.db")).unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_file_of_the_former_version_is_read_as_it_is_and_brought_up_to_date_when_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("old.db");
+        let old = Connection::open(&path).unwrap();
+        old.execute_batch(MIGRATIONS[0]).unwrap();
+        let record = serde_json::to_string(&slot("a")).unwrap();
+        old.execute_batch(&format!(
+            "PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version=1; INSERT INTO meta VALUES ('owner', 'o');
+             INSERT INTO slot VALUES ('a', '{record}');"
+        ))
+        .unwrap();
+        let mut looking = SqliteStore::open_read_only(&path).unwrap().unwrap();
+        assert_eq!(looking.load().await.unwrap().slots.len(), 1);
+        let mut store = held(SqliteStore::open(&path).unwrap()).await;
+        assert_eq!(store.load().await.unwrap().slots.len(), 1);
+        assert_eq!(store.owner(), "o");
     }
 
     #[test]
@@ -327,22 +469,23 @@ mod tests {
         refused("torn.db", "damaged or not a database");
     }
 
-    #[test]
-    fn a_full_disk_refuses_the_commit_and_keeps_what_was_there() {
-        let mut store = SqliteStore::in_memory().unwrap();
-        store.commit(&[Record::Slot(Box::new(slot("a")))], &[]).unwrap();
+    #[tokio::test]
+    async fn a_full_disk_refuses_the_commit_and_keeps_what_was_there() {
+        let mut store = held(SqliteStore::in_memory().unwrap()).await;
+        store.commit(&batch(vec![Record::Slot(Box::new(slot("a")))])).await.unwrap();
         let pages: i64 = store.connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
         store.connection.pragma_update(None, "max_page_count", pages).unwrap();
         let large = Record::Spec("a".into(), serde_json::json!({"x": "y".repeat(100_000)}));
-        let error = store.commit(&[large, Record::Removed("a".into())], &[]).unwrap_err();
+        let error = store.commit(&batch(vec![large, Record::Removed("a".into())])).await.unwrap_err();
         assert!(error.message.contains("the disk is full"), "{error}");
-        assert_eq!(store.load().unwrap().slots.len(), 1);
+        assert_eq!(error.failure, StoreFailure::Unavailable);
+        assert_eq!(store.load().await.unwrap().slots.len(), 1);
     }
 
-    #[test]
-    fn a_damaged_record_is_named() {
-        let store = SqliteStore::in_memory().unwrap();
+    #[tokio::test]
+    async fn a_damaged_record_is_named() {
+        let mut store = SqliteStore::in_memory().unwrap();
         store.connection.execute("INSERT INTO slot VALUES ('a', '{\"name\":')", []).unwrap();
-        assert!(store.load().unwrap_err().message.contains("the record of a is damaged"));
+        assert!(store.load().await.unwrap_err().message.contains("the record of a is damaged"));
     }
 }

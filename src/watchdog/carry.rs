@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::World;
+use super::tenure::Tenure;
 use crate::checkpoint::lister::survey;
 use crate::model::action::{Action, CallOutcome, Input, Look, Reading};
 use crate::model::failure::{Failure, FailureClass};
@@ -83,20 +84,21 @@ pub fn look(look: Look, world: &World, permits: &Permits, sender: &UnboundedSend
 }
 
 /// Carries out an action whose intent is durable.
-pub fn act(action: Action, world: &World, permits: &Permits, sender: &UnboundedSender<Input>) {
-    let (world, permits, sender) = (world.clone(), permits.clone(), sender.clone());
+pub fn act(action: Action, world: &World, permits: &Permits, tenure: &Tenure, sender: &UnboundedSender<Input>) {
+    let (world, permits, tenure, sender) = (world.clone(), permits.clone(), tenure.clone(), sender.clone());
     tokio::spawn(async move {
         let _permit = permits.calls.acquire().await;
         // A token that must be fetched is fetched before the age of the verifying GET is looked at.
         world.tpu.prepare().await;
         let slot = action.slot().to_owned();
+        let not_sent = |message: &str| CallOutcome::NotSent(Failure::new(FailureClass::Transient, message));
         let outcome = match action {
+            _ if !tenure.may_send() => not_sent("the lock was not renewed in time, and another watchdog may be at work"),
             Action::Delete { slot, zone, verified, request_id, .. } => {
                 let now = Timestamp::now();
                 // A GET from the future means that the clock was set back: its age can't be told.
                 if verified > now || elapsed(verified, now) > VERIFIED_FOR {
-                    let message = "the GET that verified it is older than 5 s; it is verified again";
-                    CallOutcome::NotSent(Failure::new(FailureClass::Transient, message))
+                    not_sent("the GET that verified it is older than 5 s; it is verified again")
                 } else {
                     world.tpu.delete_node(&zone, &slot, request_id.as_deref()).await
                 }

@@ -1,35 +1,46 @@
-//! The shell: owns the fleet, feeds the core, carries effects out, keeps the journal's order.
+//! The shell: owns the fleet, feeds `step`, keeps the journal's order and carries effects out.
 //!
-//! No effect before its commit: an action is carried out only when the records that intend it are durable.
+//! A commit's actions are carried out only when its records are durable. When the journal can't be written, what was
+//! decided since is thrown away with it: the journal is read again and the next input decides anew. While somebody else
+//! holds the lock nothing is decided at all.
 
 mod carry;
+mod hold;
+mod journal;
 mod poll;
+mod standby;
+mod tenure;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tokio::sync::mpsc;
-use tokio::time::MissedTickBehavior;
 
 use crate::checkpoint::lister::StorageAccess;
-use crate::decide::{next_wake, step, unavailable, view};
+use crate::decide::{step, unavailable, view};
 use crate::google::http::Observer;
 use crate::google::tpu::TpuClient;
 use crate::model::action::{Effect, Input};
 use crate::model::event::Event;
-use crate::model::failure::Failure;
-use crate::model::fleet::{Fleet, Pending, after, elapsed};
+use crate::model::failure::{Failure, FailureClass};
+use crate::model::fleet::{Fleet, Ledger, Memory, Pending};
+use crate::model::lease::Lease;
 use crate::model::recovery::Call;
 use crate::model::settings::Settings;
-use crate::model::view::{ActionName, StatusDocument};
+use crate::model::view::StatusDocument;
 use crate::report::metrics::Metrics;
-use crate::report::published::{Published, Snapshot};
+use crate::report::published::{Lock, Published, Snapshot};
+use crate::report::systemd;
 use crate::report::{self};
-use crate::store::{Store, StoreError};
+use crate::store::{Batch, Store, StoreError, Stored};
 
 /// Calls under way at once.
 const CONCURRENCY: usize = 32;
+/// Answers to mutations that are under way are waited for this long at the end, so that the next start need not ask.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+/// The last write at the end.
+const LAST_WRITE: Duration = Duration::from_millis(2500);
 
 /// The outside world, as the shell reaches it.
 #[derive(Clone)]
@@ -46,7 +57,7 @@ pub struct ApiMetrics(pub Arc<Metrics>);
 impl Observer for ApiMetrics {
     fn attempt(&self, method: &'static str, took: Duration, failure: Option<&Failure>) {
         self.0.api("tpu", method, took, failure);
-        if let Some(failure) = failure.filter(|f| f.class != crate::model::failure::FailureClass::NotFound) {
+        if let Some(failure) = failure.filter(|f| f.class != FailureClass::NotFound) {
             tracing::debug!(method, "attempt failed: {failure}");
         }
     }
@@ -60,22 +71,50 @@ impl Observer for ApiMetrics {
 pub enum Signal {
     /// The config was loaded anew.
     Reload(Box<Settings>),
+    /// The config was to be loaded anew and is not usable.
+    NotReloaded,
     /// Finish the current commit and leave.
     Stop,
 }
 
+/// Who wants the lock, and for how long it outlives its holder.
+#[derive(Debug, Clone)]
+pub struct Claimant {
+    /// Unique to this process.
+    pub holder: String,
+    /// `lease`.
+    pub ttl: Duration,
+}
+
+/// How a cycle for a schedule ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Cycle {
+    /// Everything that was due before the deadline is done.
+    Done,
+    /// Somebody else is at work, or it can't be told in time whether anybody is: the line to say.
+    Another(String),
+}
+
 /// The running watchdog.
 pub struct Watchdog {
+    // As configured; the fleet's own may hold leaving slots.
+    settings: Settings,
     fleet: Fleet,
-    store: Box<dyn Store>,
+    journal: journal::Journal,
+    claimant: Claimant,
+    tenure: tenure::Tenure,
     world: World,
     metrics: Arc<Metrics>,
     published: Published,
+    notify: systemd::Notify,
     inputs: mpsc::UnboundedReceiver<Input>,
     sender: mpsc::UnboundedSender<Input>,
     permits: carry::Permits,
     store_failing: bool,
     under_way: usize,
+    mutations: usize,
+    // The last finished poll, or look at somebody else's lock.
+    progressed: Instant,
     listener: Option<EventListener>,
 }
 
@@ -83,37 +122,36 @@ pub struct Watchdog {
 pub type EventListener = Box<dyn Fn(&Event)>;
 
 impl Watchdog {
-    /// Folds the journal into a fleet.
-    ///
-    /// # Errors
-    /// When the journal can't be read.
+    /// Over a store whose lock is not taken yet. An empty `settings.owner` means the store's own.
     pub fn new(
         settings: Settings,
         store: Box<dyn Store>,
+        claimant: Claimant,
         world: World,
         metrics: Arc<Metrics>,
         published: Published,
-    ) -> Result<Self, StoreError> {
-        let stored = store.load()?;
+    ) -> Self {
         let (sender, inputs) = mpsc::unbounded_channel();
-        let fleet = Fleet::new(settings, stored.slots, stored.ledger);
-        let permits = carry::Permits::new(CONCURRENCY);
-        let mut watchdog = Watchdog {
-            fleet,
-            store,
+        let tenure = tenure::Tenure::default();
+        Watchdog {
+            fleet: Fleet::new(settings.clone(), Default::default(), Ledger::default()),
+            settings,
+            journal: journal::Journal::new(store, claimant.ttl, tenure.clone()),
+            claimant,
+            tenure,
             world,
             metrics,
             published,
+            notify: systemd::Notify::default(),
             inputs,
             sender,
-            permits,
+            permits: carry::Permits::new(CONCURRENCY),
             store_failing: false,
             under_way: 0,
+            mutations: 0,
+            progressed: Instant::now(),
             listener: None,
-        };
-        let settings = watchdog.fleet.settings.clone();
-        watchdog.turn(Input::Configured(Box::new(settings)));
-        Ok(watchdog)
+        }
     }
 
     /// Tells `listener` about each event from now on.
@@ -121,111 +159,94 @@ impl Watchdog {
         self.listener = Some(listener);
     }
 
+    /// Tells a service manager about readiness, state and progress from now on.
+    pub fn notify(&mut self, notify: systemd::Notify) {
+        self.notify = notify;
+    }
+
     /// The status as of the last turn.
     pub fn document(&self) -> StatusDocument {
         view::document(&self.fleet, Timestamp::now())
     }
 
-    /// Polls and recovers until told to stop.
-    pub async fn run(&mut self, signals: &mut mpsc::UnboundedReceiver<Signal>) {
-        let mut polls = tokio::time::interval(self.fleet.settings.poll.every);
-        polls.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut polling = false;
+    /// Polls and recovers while it holds the lock, stands by while somebody else does, until told to stop.
+    ///
+    /// # Errors
+    /// When the state is not usable and a person has to look.
+    pub async fn run(&mut self, signals: &mut mpsc::UnboundedReceiver<Signal>) -> Result<(), StoreError> {
         loop {
-            let wake = self.until_wake();
-            tokio::select! {
-                biased;
-                signal = signals.recv() => match signal {
-                    Some(Signal::Reload(mut settings)) => {
-                        // The client was made for these at the start.
-                        settings.alpha = self.fleet.settings.alpha;
-                        settings.project.clone_from(&self.fleet.settings.project);
-                        if settings.poll.every != self.fleet.settings.poll.every {
-                            polls = tokio::time::interval(settings.poll.every);
-                            polls.set_missed_tick_behavior(MissedTickBehavior::Skip);
-                        }
-                        self.turn(Input::Configured(settings));
-                    }
-                    Some(Signal::Stop) | None => return,
-                },
-                Some(input) = self.inputs.recv() => {
-                    polling &= !matches!(input, Input::Polled(_));
-                    self.arrived(input);
+            match self.acquire(signals, None).await? {
+                standby::Acquired::Held => {}
+                standby::Acquired::Stopped | standby::Acquired::Another(_) => return Ok(()),
+            }
+            match self.hold(signals, None).await? {
+                hold::Left::LockLost => {}
+                hold::Left::Stopped | hold::Left::Finished => {
+                    self.leave().await;
+                    return Ok(());
                 }
-                _ = polls.tick() => {
-                    if !polling {
-                        polling = true;
-                        self.poll();
-                    }
-                }
-                () = tokio::time::sleep(wake) => self.turn(Input::Tick),
             }
         }
     }
 
     /// Polls once, and goes on while something is in flight that may end before the deadline.
-    pub async fn once(&mut self, deadline: Instant, signals: &mut mpsc::UnboundedReceiver<Signal>) {
-        let every = self.fleet.settings.poll.every;
-        let mut next_poll = Instant::now();
-        let mut polling = false;
-        loop {
-            let now = Instant::now();
-            if now >= deadline {
-                return;
-            }
-            if now >= next_poll && !polling {
-                polling = true;
-                next_poll = now + every;
-                self.poll();
-            }
-            let wait = self.until_wake().min(deadline - now).min(next_poll.saturating_duration_since(now));
-            tokio::select! {
-                biased;
-                _ = signals.recv() => return,
-                Some(input) = self.inputs.recv() => {
-                    polling &= !matches!(input, Input::Polled(_));
-                    self.arrived(input);
-                }
-                () = tokio::time::sleep(wait.max(Duration::from_millis(1))) => self.turn(Input::Tick),
-            }
-            if !polling && self.under_way == 0 && self.fleet.polls > 0 && !self.due_before(deadline) {
-                return;
+    ///
+    /// # Errors
+    /// When the state is not usable.
+    pub async fn once(&mut self, deadline: Instant, signals: &mut mpsc::UnboundedReceiver<Signal>) -> Result<Cycle, StoreError> {
+        match self.acquire(signals, Some(deadline)).await? {
+            standby::Acquired::Held => {}
+            standby::Acquired::Stopped => return Ok(Cycle::Done),
+            standby::Acquired::Another(line) => return Ok(Cycle::Another(line)),
+        }
+        match self.hold(signals, Some(deadline)).await? {
+            hold::Left::LockLost => Ok(Cycle::Another("another watchdog took the lock; this run leaves the rest to it".into())),
+            hold::Left::Stopped | hold::Left::Finished => {
+                self.leave().await;
+                Ok(Cycle::Done)
             }
         }
     }
 
     /// Looks at everything once and changes nothing: settings must say `dry_run`.
-    pub async fn look(&mut self, deadline: Instant) {
+    ///
+    /// # Errors
+    /// When the store (a copy) fails.
+    pub async fn look(&mut self, deadline: Instant) -> Result<(), StoreError> {
+        let (_open, mut signals) = mpsc::unbounded_channel();
+        self.acquire(&mut signals, Some(deadline)).await?;
         self.poll();
         while self.under_way > 0 {
             match tokio::time::timeout_at(deadline.into(), self.inputs.recv()).await {
                 Ok(Some(input)) => self.arrived(input),
-                _ => return,
+                _ => break,
             }
         }
+        Ok(())
     }
 
-    /// Whether a recovery, or a wait that ends in time, is worth staying for.
-    fn due_before(&self, deadline: Instant) -> bool {
-        let end = after(Timestamp::now(), deadline.saturating_duration_since(Instant::now()));
-        self.fleet.slots.iter().any(|(name, record)| {
-            let decision = self.fleet.memory.get(name).and_then(|m| m.decision.as_ref());
-            let until = decision.and_then(|d| d.until);
-            match decision.map(|d| d.action) {
-                Some(ActionName::Hold | ActionName::Escalate) => record.recovery.is_some() && until.is_some_and(|at| at < end),
-                Some(ActionName::Wait) => record.recovery.is_some() || until.is_some_and(|at| at < end),
-                Some(_) => record.recovery.is_some(),
-                None => false,
-            }
-        })
-    }
-
-    fn until_wake(&self) -> Duration {
-        const LONGEST: Duration = Duration::from_secs(60);
-        if self.store_failing {
-            return Duration::from_secs(1);
+    /// The lock is ours, and this is what the journal holds: it is folded into a fleet.
+    fn begin(&mut self, stored: Stored, owner: &str) {
+        if self.settings.owner.is_empty() {
+            owner.clone_into(&mut self.settings.owner);
         }
-        next_wake(&self.fleet).map_or(LONGEST, |at| elapsed(Timestamp::now(), at).max(Duration::from_millis(1))).min(LONGEST)
+        self.metrics.sums().catch_up(&stored.tally);
+        self.fleet = Fleet::new(self.settings.clone(), stored.slots, stored.ledger);
+        // Answers to what an earlier tenure asked mean nothing to this one.
+        (self.sender, self.inputs) = mpsc::unbounded_channel();
+        (self.under_way, self.mutations) = (0, 0);
+        self.store_failing = false;
+        self.turn(Input::Configured(Box::new(self.settings.clone())));
+    }
+
+    fn reconfigure(&mut self, mut settings: Settings) {
+        // The client was made for these at the start.
+        settings.alpha = self.settings.alpha;
+        settings.project.clone_from(&self.settings.project);
+        if settings.owner.is_empty() {
+            settings.owner.clone_from(&self.settings.owner);
+        }
+        self.settings = settings;
     }
 
     fn poll(&mut self) {
@@ -243,87 +264,82 @@ impl Watchdog {
 
     fn arrived(&mut self, input: Input) {
         self.under_way -= 1;
+        match input {
+            Input::Called { .. } => self.mutations -= 1,
+            Input::Polled(_) => self.progressed = Instant::now(),
+            _ => {}
+        }
         self.turn(input);
     }
 
-    /// One turn: the input through the core, its commit, its effects, the new snapshot.
+    /// One turn: the input through the core, its commit into the next write, its reads, the new snapshot.
     fn turn(&mut self, input: Input) {
-        if self.store_failing && !self.reload() {
+        if self.store_failing {
             // What became of this call is read back from the world once the journal works again.
             if let Input::Called { slot, .. } = &input {
-                self.forget_call(slot);
+                self.forget_call(&slot.clone());
             }
             self.publish();
             return;
         }
-        let now = Timestamp::now();
-        for effect in step(&mut self.fleet, input, now) {
+        for effect in step(&mut self.fleet, input, Timestamp::now()) {
             match effect {
                 Effect::Look(look) => {
                     self.under_way += 1;
                     carry::look(look, &self.world, &self.permits, &self.sender, self.fleet.settings.poll.every);
                 }
-                Effect::Commit { records, events, then } => match self.store.commit(&records, &events) {
-                    Ok(()) => {
-                        for event in &events {
-                            report::log::event(event);
-                            self.metrics.event(event);
-                            if let Some(listener) = &self.listener {
-                                listener(event);
-                            }
-                        }
-                        for action in then {
-                            self.under_way += 1;
-                            carry::act(action, &self.world, &self.permits, &self.sender);
-                        }
-                    }
-                    Err(error) => {
-                        self.metrics.store_failed();
-                        tracing::error!("{error}; {} calls were not sent", then.len());
-                        self.store_failing = true;
-                        for action in then {
-                            self.forget_call(action.slot());
-                        }
-                    }
-                },
+                Effect::Commit { records, events, then } => self.journal.push(records, events, then),
             }
         }
         self.publish();
     }
 
-    /// After a failed commit memory is ahead of the journal: what the journal says counts.
-    fn reload(&mut self) -> bool {
-        // A commit that changes nothing tells whether the store can be written again.
-        let ledger = match self.store.load() {
-            Ok(stored) => {
-                self.fleet.slots = stored.slots;
-                self.fleet.ledger = stored.ledger;
-                crate::model::action::Record::Ledger(Box::new(self.fleet.ledger.clone()))
+    /// A write is durable: its events are told, its actions carried out.
+    fn written(&mut self, batch: &Batch, then: Vec<crate::model::action::Action>) {
+        for event in &batch.events {
+            report::log::event(event);
+            self.metrics.sums().event(event);
+            if let Some(listener) = &self.listener {
+                listener(event);
             }
-            Err(error) => {
-                tracing::error!("{error}");
-                return false;
-            }
-        };
-        if let Err(error) = self.store.commit(&[ledger], &[]) {
-            tracing::error!("{error}; still nothing is done to any TPU");
-            return false;
         }
+        self.metrics.sums().saved(&batch.tally);
+        for action in then {
+            self.under_way += 1;
+            self.mutations += 1;
+            carry::act(action, &self.world, &self.permits, &self.tenure, &self.sender);
+        }
+    }
+
+    /// A write failed: memory is ahead of the journal, and nothing goes on until both agree again.
+    fn not_written(&mut self, error: &StoreError, then: &[crate::model::action::Action]) {
+        self.metrics.store_failed();
+        tracing::error!("{error}; {} calls were not sent", then.len());
+        self.store_failing = true;
+        for action in then {
+            self.forget_call(action.slot());
+        }
+        self.publish();
+    }
+
+    /// The journal works again: what it says counts.
+    fn reloaded(&mut self, stored: Stored) {
+        self.fleet.slots = stored.slots;
+        self.fleet.ledger = stored.ledger;
+        self.metrics.sums().catch_up(&stored.tally);
         for memory in self.fleet.memory.values_mut() {
             let calling = memory.pending.contains(&Pending::Call);
-            *memory = crate::model::fleet::Memory::default();
+            *memory = Memory::default();
             if calling {
                 memory.pending.insert(Pending::Call);
             }
         }
         self.fleet.dirty.clear();
         self.fleet.dirty_specs.clear();
+        self.fleet.dirty_ledger = false;
         tracing::info!("the journal can be written again");
         self.store_failing = false;
-        let mut settings = self.fleet.settings.clone();
-        settings.slots.retain(|name, _| self.fleet.slots.get(name).is_none_or(|record| !record.leaving));
-        self.turn(Input::Configured(Box::new(settings)));
-        true
+        self.turn(Input::Configured(Box::new(self.settings.clone())));
     }
 
     fn forget_call(&mut self, slot: &str) {
@@ -332,11 +348,29 @@ impl Watchdog {
         }
     }
 
+    /// The end: answers that are about to come, the last write, the lock given back.
+    async fn leave(&mut self) {
+        let until = Instant::now() + LAST_ANSWERS;
+        while self.mutations > 0 {
+            match tokio::time::timeout_at(until.into(), self.inputs.recv()).await {
+                Ok(Some(input)) => self.arrived(input),
+                _ => break,
+            }
+        }
+        // A request that is still on its way would meet the next holder's: then the lock ends by itself.
+        let give_back = self.mutations == 0;
+        let metrics = Arc::clone(&self.metrics);
+        let last = self.journal.end(give_back, |events| metrics.sums().changes(events));
+        if tokio::time::timeout(LAST_WRITE, last).await.is_err() {
+            tracing::error!("the last write is not done in time; the next start reads back what was under way");
+        }
+    }
+
     fn publish(&self) {
         let recoveries = || self.fleet.slots.values().filter_map(|r| r.recovery.as_ref());
         let unavailable = unavailable(&self.fleet);
         let allowed = self.fleet.settings.max_unavailable.of(self.fleet.slots.len());
-        self.published.publish(Snapshot {
+        self.show(Snapshot {
             status: self.document(),
             turned_at: Some(Timestamp::now()),
             polls: self.fleet.polls,
@@ -344,6 +378,32 @@ impl Watchdog {
             intents_pending: recoveries().filter(|r| matches!(r.call, Some(Call::Intended | Call::Unknown))).count(),
             budget_remaining: allowed.saturating_sub(unavailable),
             dry_run: self.fleet.settings.dry_run,
+            lock: Lock::Held,
+        });
+    }
+
+    fn show(&self, snapshot: Snapshot) {
+        self.notify.status(&snapshot);
+        self.published.publish(snapshot);
+    }
+
+    /// Tells the service manager that the loop gets on: never when polls stopped ending, or a write hangs.
+    fn alive(&self) {
+        let patience = self.settings.poll.every.max(self.claimant.ttl) * 2 + Duration::from_secs(30);
+        if self.progressed.elapsed() < patience && !self.journal.hangs() {
+            self.notify.alive();
+        }
+    }
+
+    /// What a standby shows: the slots as the holder's journal has them.
+    fn show_standby(&self, stored: Stored, lease: &Lease) {
+        let dry_run = self.settings.dry_run;
+        self.show(Snapshot {
+            status: view::at_rest(&self.settings, stored.slots, stored.ledger, Timestamp::now()),
+            turned_at: Some(Timestamp::now()),
+            dry_run,
+            lock: Lock::StandingBy(lease.holder.clone()),
+            ..Snapshot::default()
         });
     }
 }

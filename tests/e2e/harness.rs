@@ -58,7 +58,7 @@ impl Rig {
 
     pub fn configure(&self, top: &str, policy: &str, slots: &str) {
         let text = format!(
-            "project = \"p\"\nstate = \"sqlite:state.db\"\nlisten = \"127.0.0.1:0\"\n{top}\n\
+            "project = \"p\"\nstate = \"sqlite:state.db\"\nlease = \"1s\"\nlisten = \"127.0.0.1:0\"\n{top}\n\
              [poll]\nevery = \"300ms\"\noperations = \"50ms\"\ntimeout = \"2s\"\n\
              [api]\ntpu = \"{0}\"\nstorage = \"{0}\"\ncredentials = \"anonymous\"\n[policy]\n{policy}\n{slots}\n",
             self.base

@@ -1,0 +1,200 @@
+//! The journal's order: commits that fall together become one write, and what a commit allows is handed out only when that
+//! write has succeeded. Renewing the lock is an empty commit.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+
+use super::tenure::{Tenure, boottime};
+use crate::model::action::{Action, Record};
+use crate::model::event::Event;
+use crate::model::tally::Sum;
+use crate::store::{Batch, Store, StoreError, Stored};
+
+/// A write is bounded by the store's own timeouts; one that takes longer hangs.
+const WRITE_MAX: Duration = Duration::from_secs(60);
+/// A store that failed is tried again after this.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a finished write, or a reload, has to say.
+pub enum Finished {
+    /// Durable: tell the events, carry out the actions.
+    Written(Batch, Vec<Action>),
+    /// Not durable, as far as is known: none of these actions is carried out.
+    Failed(StoreError, Vec<Action>),
+    /// The store works again, and this is what it says.
+    Reloaded(Box<Stored>),
+    /// It still does not.
+    StillFailing(StoreError),
+}
+
+enum Work {
+    Write(Batch, Vec<Action>, Result<(), StoreError>),
+    Reload(Result<Stored, StoreError>),
+}
+
+/// A store, and what waits to be written to it.
+pub struct Journal {
+    // Here, or at work.
+    store: Option<Box<dyn Store>>,
+    work: Option<JoinHandle<(Box<dyn Store>, Work)>>,
+    batch: Batch,
+    then: Vec<Action>,
+    ttl: Duration,
+    tenure: Tenure,
+    began: (Instant, Duration),
+    ended: Instant,
+    failing: bool,
+}
+
+impl Journal {
+    /// Over a store whose lock is not held yet.
+    pub fn new(store: Box<dyn Store>, ttl: Duration, tenure: Tenure) -> Self {
+        let now = Instant::now();
+        Journal {
+            store: Some(store),
+            work: None,
+            batch: Batch::default(),
+            then: Vec::new(),
+            ttl,
+            tenure,
+            began: (now, boottime()),
+            ended: now,
+            failing: false,
+        }
+    }
+
+    /// The store, while nothing is written.
+    pub fn store(&mut self) -> Option<&mut Box<dyn Store>> {
+        self.store.as_mut()
+    }
+
+    /// The lock was taken by a write that was begun then.
+    pub fn taken(&mut self, began: (Instant, Duration)) {
+        self.began = began;
+        self.ended = Instant::now();
+        self.failing = false;
+        self.tenure.renewed(began.1, self.ttl);
+    }
+
+    /// Adds a commit to the next write.
+    pub fn push(&mut self, records: Vec<Record>, events: Vec<Event>, then: Vec<Action>) {
+        self.batch.records.extend(records);
+        self.batch.events.extend(events);
+        self.then.extend(then);
+    }
+
+    /// When [`Journal::begin`] has something to do; none while a write is under way.
+    pub fn due(&self) -> Option<Instant> {
+        let store = self.store.as_ref()?;
+        if self.failing {
+            return Some(self.ended + RETRY);
+        }
+        let soonest = self.ended + store.pace();
+        let renewal = self.began.0 + self.ttl / 3;
+        Some(if self.waiting() { soonest } else { soonest.max(renewal) })
+    }
+
+    /// Nothing is written and nothing waits to be.
+    pub fn is_quiet(&self) -> bool {
+        self.work.is_none() && !self.waiting() && !self.failing
+    }
+
+    fn waiting(&self) -> bool {
+        !(self.batch.records.is_empty() && self.batch.events.is_empty() && self.then.is_empty())
+    }
+
+    /// Starts the write (or, after a failure, the reload) that is due. `tally`: the sums that changed.
+    pub fn begin(&mut self, tally: impl FnOnce(&[Event]) -> Vec<(String, Sum)>) {
+        if self.due().is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        let Some(mut store) = self.store.take() else { return };
+        self.began = (Instant::now(), boottime());
+        if self.failing {
+            self.work = Some(tokio::spawn(async move {
+                let reloaded = reload(&mut *store).await;
+                (store, Work::Reload(reloaded))
+            }));
+            return;
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.tally = tally(&batch.events);
+        let then = std::mem::take(&mut self.then);
+        self.work = Some(tokio::spawn(async move {
+            let result = store.commit(&batch).await;
+            (store, Work::Write(batch, then, result))
+        }));
+    }
+
+    /// Waits for what is under way; for ever when nothing is. May be dropped and called again.
+    pub async fn finished(&mut self) -> Finished {
+        let Some(work) = &mut self.work else { return std::future::pending().await };
+        let (store, work) = match work.await {
+            Ok(done) => done,
+            // The task neither panics nor is cancelled; without a store nothing can be done any more.
+            Err(error) => {
+                tracing::error!("the journal's task ended: {error}");
+                return std::future::pending().await;
+            }
+        };
+        self.work = None;
+        self.store = Some(store);
+        self.ended = Instant::now();
+        match work {
+            Work::Write(batch, then, Ok(())) => {
+                self.tenure.renewed(self.began.1, self.ttl);
+                Finished::Written(batch, then)
+            }
+            Work::Write(_, mut then, Err(error)) => {
+                self.failing = true;
+                // What was decided meanwhile rests on what was not written.
+                self.batch = Batch::default();
+                then.append(&mut self.then);
+                Finished::Failed(error, then)
+            }
+            Work::Reload(Ok(stored)) => {
+                self.failing = false;
+                self.tenure.renewed(self.began.1, self.ttl);
+                Finished::Reloaded(Box::new(stored))
+            }
+            Work::Reload(Err(error)) => Finished::StillFailing(error),
+        }
+    }
+
+    /// Whether a write hangs: whoever watches this process should know.
+    pub fn hangs(&self) -> bool {
+        self.work.is_some() && self.began.0.elapsed() > WRITE_MAX
+    }
+
+    /// Drops what was not written: the lock is somebody else's.
+    pub fn lost(&mut self) {
+        self.tenure.lost();
+        self.batch = Batch::default();
+        self.then.clear();
+        self.failing = false;
+    }
+
+    /// The last write: what waits, without its actions. `give_back` also gives the lock back.
+    pub async fn end(&mut self, give_back: bool, tally: impl FnOnce(&[Event]) -> Vec<(String, Sum)>) {
+        while self.work.is_some() {
+            if let Finished::Failed(error, _) | Finished::StillFailing(error) = self.finished().await {
+                tracing::error!("{error}");
+            }
+        }
+        let Some(store) = self.store.as_mut().filter(|_| !self.failing) else { return };
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.tally = tally(&batch.events);
+        let written = if give_back { store.release(&batch).await } else { store.commit(&batch).await };
+        if let Err(error) = written {
+            tracing::error!("{error}; the lock ends by itself, and the next start reads back what was under way");
+        }
+    }
+}
+
+/// Reads what the store says, and tells by an empty commit whether it can be written and the lock is still held.
+async fn reload(store: &mut dyn Store) -> Result<Stored, StoreError> {
+    let stored = store.load().await?;
+    store.commit(&Batch::default()).await?;
+    Ok(stored)
+}
