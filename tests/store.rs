@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -317,11 +318,11 @@ fn of(place: &Place) -> &Simulator {
 
 async fn a_write_whose_answer_is_lost_is_recognised_as_our_own(place: Place) {
     let mut store = hold(&place, "me").await;
-    let mut hits = 0;
+    let struck = Arc::new(AtomicBool::new(false));
+    let once = Arc::clone(&struck);
     of(&place).set_hook(Some(Box::new(move |logged| {
         let write = logged.method == "PUT" && logged.path.contains("state.json");
-        hits += usize::from(write);
-        (write && hits == 1).then(|| Fault::After(Box::new(|| ())))
+        (write && !once.swap(true, Ordering::SeqCst)).then(|| Fault::After(Box::new(|| ())))
     })));
     // The client repeats the write by itself; that one meets its own first attempt.
     match store.commit(&batch(vec![slot("a")])).await {
@@ -331,6 +332,7 @@ async fn a_write_whose_answer_is_lost_is_recognised_as_our_own(place: Place) {
             store.load().await.unwrap();
         }
     }
+    assert!(struck.load(Ordering::SeqCst));
     store.commit(&batch(vec![slot("b")])).await.unwrap();
     assert_eq!(names(&place).await, ["a", "b"]);
 }

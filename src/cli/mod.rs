@@ -6,6 +6,7 @@ mod once;
 mod plan;
 mod run;
 mod simulator;
+mod state;
 mod status;
 pub mod table;
 mod wire;
@@ -42,6 +43,8 @@ enum Command {
     Plan(ReadArgs),
     /// Shows each slot from the journal, beside a running service or without one.
     Status(status::StatusArgs),
+    /// Moves the journal from one place to another.
+    State(state::StateArgs),
     /// Checks the config alone, offline.
     Check(ConfigArgs),
     /// A simulated zone with a dozen TPUs, faults and the watchdog over it, time sped up. Needs nothing.
@@ -117,6 +120,7 @@ pub fn main() -> ExitCode {
             Command::Once(args) => once::once(&args).await,
             Command::Plan(args) => plan::plan(&args).await,
             Command::Status(args) => status::status(&args).await,
+            Command::State(args) => state::state(&args).await,
             Command::Check(args) => check::check(&args),
             Command::Demo(args) => demo::demo(&args).await,
             Command::Simulator(args) => simulator::simulator(&args).await,

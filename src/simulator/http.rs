@@ -173,14 +173,10 @@ impl Simulator {
 async fn answer(State(simulator): State<Simulator>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response<Body> {
     let authorized =
         headers.get("authorization").is_some_and(|v| v.as_bytes() == format!("Bearer {}", metadata::TOKEN).as_bytes());
-    let mut logged = Logged {
-        at: Timestamp::now(),
-        method: method.to_string(),
-        path: uri.to_string(),
-        door: simulator.door,
-        authorized,
-        status: None,
-    };
+    // Clients write the names of objects in different ways.
+    let path = if uri.path().starts_with("/v") { uri.to_string() } else { decode(&uri.to_string()) };
+    let mut logged =
+        Logged { at: Timestamp::now(), method: method.to_string(), path, door: simulator.door, authorized, status: None };
     let fault = simulator.hook.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(|hook| hook(&logged));
     let log = |logged: Logged| simulator.log.lock().unwrap_or_else(PoisonError::into_inner).push(logged);
     let reply = match fault {

@@ -12,10 +12,10 @@ const SLOTS: usize = 12;
 const STORM: Duration = Duration::from_secs(30);
 
 /// SplitMix64: the same seed gives the same storm, as far as real processes can repeat one.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+    pub fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -22,7 +22,7 @@ pub struct Rig {
     pub folder: TempDir,
     pub child: Arc<Mutex<Option<Child>>>,
     starts: u32,
-    _runtime: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Runtime,
 }
 
 /// Graces in tenths of seconds, polls every 0.3 s.
@@ -43,10 +43,17 @@ impl Rig {
         let listener = runtime.block_on(Simulator::bind(([127, 0, 0, 1], 0).into())).unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         runtime.spawn(simulator.clone().serve(listener));
-        let rig =
-            Rig { simulator, base, folder: tempfile::tempdir().unwrap(), child: Arc::default(), starts: 0, _runtime: runtime };
+        let rig = Rig { simulator, base, folder: tempfile::tempdir().unwrap(), child: Arc::default(), starts: 0, runtime };
         rig.configure("", policy, slots);
         rig
+    }
+
+    /// Another way into the same simulator, whose requests are told apart in its log.
+    pub fn door(&self, name: &'static str) -> String {
+        let listener = self.runtime.block_on(Simulator::bind(([127, 0, 0, 1], 0).into())).unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        self.runtime.spawn(self.simulator.door(name).serve(listener));
+        base
     }
 
     /// One adopted node `a`, and its slot.

@@ -9,3 +9,5 @@ mod fleet;
 mod harness;
 mod hostile;
 mod jobs;
+mod lock;
+mod schedule;

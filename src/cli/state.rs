@@ -1,0 +1,104 @@
+//! `state`: moves the journal from one place to another.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+
+use super::{ConfigArgs, Failed, Outcome, load, print, wire};
+use crate::config::{self, StateLocation};
+use crate::model::lease::{Claim, Patience};
+use crate::store::{Batch, Store, StoreError};
+
+/// Events that move along.
+const EVENTS: usize = 10_000;
+
+#[derive(Debug, Args)]
+pub struct StateArgs {
+    #[command(subcommand)]
+    command: StateCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum StateCommand {
+    /// Moves the whole state, its owner's id and counters included. The old place is marked, and refused from then on.
+    Migrate {
+        /// Where it is, as in `state`: sqlite:PATH, gs://bucket/prefix, s3://bucket/prefix.
+        from: String,
+        /// An empty place for it.
+        to: String,
+        /// For its credentials and [api]; its own `state` is not looked at.
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+}
+
+pub async fn state(args: &StateArgs) -> Outcome {
+    let StateCommand::Migrate { from, to, config } = &args.command;
+    let config = load(config)?;
+    let location = |argument: &str, text: &str| {
+        let here = std::env::current_dir().unwrap_or_default();
+        let location = config::state_location(text, &here).map_err(|e| Failed::Config(format!("{argument}: {e}")))?;
+        match location {
+            StateLocation::Memory => {
+                Err(Failed::Config(format!("{argument}: memory: ends with the process; nothing moves there")))
+            }
+            location => Ok(location),
+        }
+    };
+    let (from, to) = (location("FROM", from)?, location("TO", to)?);
+    if from == to {
+        return Err(Failed::Config("FROM and TO are the same place; nothing was done".into()));
+    }
+    if let StateLocation::Sqlite(path) = &from
+        && !Path::new(path).exists()
+    {
+        return Err(Failed::Work(format!("{from} does not exist; nothing was done")));
+    }
+    let clients = wire::clients(&config)?;
+    let failed = |error: StoreError| Failed::Work(error.to_string());
+    let holder = wire::claimant(&config);
+    let mut old = wire::open_store(&from, &clients.storage).await?;
+    let mut new = wire::open_store(&to, &clients.storage).await?;
+    // Nobody may act on either while it moves.
+    take(&mut *old, &holder.holder, holder.ttl).await?;
+    take(&mut *new, &holder.holder, holder.ttl).await?;
+    let stored = old.load().await.map_err(failed)?;
+    let slots = stored.slots.len();
+    let events = old.events(EVENTS).await.map_err(failed)?;
+    let moved_events = events.len();
+    let owner = old.owner().to_owned();
+    new.adopt(&owner, &stored.into_batch(events)).await.map_err(failed)?;
+    // From here on the new place is whole; the old one is closed before anybody may act on the new one.
+    old.leave_for(&to.to_string()).await.map_err(|error| {
+        Failed::Work(format!(
+            "{error}; the state is in {to} too, but {from} could not be marked: never start a watchdog on it again"
+        ))
+    })?;
+    new.release(&Batch::default()).await.map_err(failed)?;
+    print(&format!("moved {slots} slots and {moved_events} events from {from} to {to}. Set state = \"{to}\" in the config.\n"));
+    Ok(())
+}
+
+/// Takes the lock, waiting for one whole lease when its holder seems gone.
+async fn take(store: &mut dyn Store, holder: &str, ttl: Duration) -> Result<(), Failed> {
+    let began = Instant::now();
+    let mut patience = Patience::new(ttl, store.pace() / 4);
+    loop {
+        let lease = store.load().await.map_err(|e| Failed::Work(e.to_string()))?.lease;
+        let claim = patience.look(lease.as_ref(), began.elapsed());
+        if let Some(lease) = lease.as_ref().filter(|_| patience.renewed()) {
+            let message =
+                format!("state {}: {} is at work with it; stop it first, nothing was done", store.location(), lease.holder);
+            return Err(Failed::Work(message));
+        }
+        match claim {
+            Claim::Take => {
+                if store.take(lease.as_ref(), holder, ttl).await.map_err(|e| Failed::Work(e.to_string()))? {
+                    return Ok(());
+                }
+            }
+            Claim::Wait(wait) => tokio::time::sleep(wait).await,
+        }
+    }
+}

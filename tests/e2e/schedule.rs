@@ -1,0 +1,162 @@
+//! Runs for a schedule, with state in a bucket: overlapping, killed, cut off, and still nothing is forgotten.
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use tpu_watchdog::model::fleet::elapsed;
+use tpu_watchdog::simulator::scenario::Trouble;
+
+use crate::chaos::Dice;
+use crate::harness::{POLICY, Rig, ZONE, job, slot};
+
+const RUNS: usize = 300;
+const SLOTS: usize = 20;
+const AT_ONCE: usize = 3;
+
+fn in_a_bucket(rig: &Rig) {
+    let text = std::fs::read_to_string(rig.config()).unwrap();
+    std::fs::write(rig.config(), text.replace("sqlite:state.db", "gs://state/watchdog")).unwrap();
+}
+
+fn fleet(rig_policy: &str) -> Rig {
+    let run = "job = { checkpoint = \"gs://bucket/{node}\", step = \"100ms\", every = 5, at_step = 10 }";
+    let nodes = format!("[[nodes]]\nprefix = \"n\"\ncount = {SLOTS}\nzone = \"{ZONE}\"\n{run}\n");
+    let slots: String = (0..SLOTS).map(|i| slot(&format!("n{i}"), &job(&format!("n{i}")))).collect();
+    let rig = Rig::new(&nodes, rig_policy, &slots);
+    in_a_bucket(&rig);
+    rig
+}
+
+#[test]
+fn three_hundred_runs_that_overlap_and_are_killed_bring_every_slot_back() {
+    let policy = format!("max_unavailable = \"50%\"\nmax_judged_recreates_per_hour = 1000\n{POLICY}")
+        .replace("attempts = {", "attempts = { max = 1000, preemptions = 1000,")
+        .replace("startup = \"1s\"", "startup = \"5s\"");
+    let rig = fleet(&policy);
+    let mut dice = Dice(5);
+    let mut running: Vec<(Child, Option<Instant>)> = Vec::new();
+    let (mut started, mut killed, mut failed) = (0, 0, Vec::new());
+    while started < RUNS || !running.is_empty() {
+        running.retain_mut(|(child, end)| match child.try_wait().unwrap() {
+            Some(status) => {
+                // A run that was killed, or that had no time to read every zone, may fail; a wrong use may not.
+                if !status.success() && end.is_none() && status.code() != Some(1) {
+                    failed.push(status);
+                }
+                false
+            }
+            None => {
+                if end.is_some_and(|at| Instant::now() >= at) {
+                    child.kill().unwrap();
+                    child.wait().unwrap();
+                    killed += 1;
+                    return false;
+                }
+                true
+            }
+        });
+        if started < RUNS && running.len() < AT_ONCE {
+            if started == 0 {
+                for i in 0..SLOTS {
+                    rig.trouble(&format!("n{i}"), Trouble::Preempt, None);
+                }
+            } else if dice.roll(4) == 0 {
+                let name = format!("n{}", dice.roll(SLOTS as u64));
+                match dice.roll(4) {
+                    0 => rig.trouble(&name, Trouble::Preempt, None),
+                    1 => rig.trouble(&name, Trouble::Vanish, None),
+                    2 => rig.trouble(&name, Trouble::FailedRepair, None),
+                    _ => rig.trouble("", Trouble::StockOut, Some(500)),
+                };
+            }
+            let deadline = format!("{}ms", 2000 + dice.roll(4000));
+            let log = std::fs::File::create(rig.folder.path().join(format!("once.{started}"))).unwrap();
+            let mut command = rig.command(&["once", "--deadline", &deadline]);
+            let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+            let end = (dice.roll(4) == 0).then(|| Instant::now() + Duration::from_millis(dice.roll(3000)));
+            running.push((child, end));
+            started += 1;
+        }
+        // The pace of the schedule, not a wait for a condition.
+        std::thread::sleep(Duration::from_millis(20 + dice.roll(300)));
+    }
+    assert!(failed.is_empty(), "{failed:?}");
+    // Then the schedule goes on in peace.
+    let began = Instant::now();
+    loop {
+        let output = rig.command(&["once", "--deadline", "20s"]).output().unwrap();
+        let status = rig.status();
+        let tpus = status["tpus"].as_array().unwrap();
+        if tpus.iter().all(|s| s["condition"] == "healthy" && s["phase"].is_null()) {
+            break;
+        }
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(began.elapsed() < Duration::from_secs(180), "{status:#}\n{log}\n{}", rig.mutations_text());
+    }
+    let status = rig.status();
+    assert_eq!(status["tpus"].as_array().unwrap().len(), SLOTS);
+    assert_eq!(rig.simulator.with(|c| (c.harmed, c.nodes.len())), (0, SLOTS), "{}", rig.mutations_text());
+    assert!(rig.simulator.with(|c| c.nodes.values().all(|n| n.state == "READY")));
+    // One write a second of one object, whoever writes.
+    let log = rig.simulator.log();
+    let writes: Vec<Timestamp> =
+        log.iter().filter(|l| l.method == "PUT" && l.path.contains("state.json")).map(|l| l.at).collect();
+    let shortest = writes.windows(2).map(|w| elapsed(w[0], w[1])).min().unwrap();
+    let ten = Duration::from_secs(10);
+    let most =
+        (0..writes.len()).map(|i| writes[i..].iter().take_while(|at| elapsed(writes[i], **at) < ten).count()).max().unwrap();
+    println!(
+        "{started} runs, {killed} killed, {} deletes and creates, {} writes of the state object: at most {most} in ten seconds, \
+         the closest {:.2} s apart",
+        rig.mutations().len(),
+        writes.len(),
+        shortest.as_secs_f64()
+    );
+    assert!(most <= 11, "{most} writes of one object within ten seconds");
+}
+
+#[test]
+fn counters_survive_each_run_and_grow() {
+    let rig = fleet(POLICY);
+    rig.trouble("n0", Trouble::Preempt, None);
+    let run = || rig.command(&["once", "--deadline", "60s"]).output().unwrap();
+    let tally = || {
+        let body = rig.simulator.with(|c| c.objects["state/watchdog/state.json"].body.clone());
+        let document: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let count = |key: &str| document["tally"][key].as_f64().unwrap_or(0.0);
+        (count("recoveries_total|preempted"), count("api_requests_total|tpu|nodes.list"))
+    };
+    assert!(run().status.success());
+    let first = tally();
+    assert_eq!(first.0, 1.0);
+    rig.trouble("n1", Trouble::Preempt, None);
+    assert!(run().status.success());
+    let second = tally();
+    assert_eq!(second.0, 2.0);
+    assert!(second.1 > first.1, "{first:?} {second:?}");
+}
+
+#[test]
+fn the_state_moves_from_a_file_to_a_bucket_and_the_file_is_closed() {
+    let rig = Rig::with_one_node("");
+    let run = |arguments: &[&str]| {
+        let output = rig.command(arguments).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    };
+    assert_eq!(run(&["once", "--deadline", "20s"]).0, 0);
+    let file = format!("sqlite:{}", rig.folder.path().join("state.db").display());
+    let (code, out, log) = run(&["state", "migrate", &file, "gs://state/watchdog"]);
+    assert!(code == 0 && out.contains("moved 1 slots"), "{out}{log}");
+    let (code, _, log) = run(&["once"]);
+    assert!(code == 1 && log.contains("state = \"gs://state/watchdog\""), "the old one is refused: {log}");
+    in_a_bucket(&rig);
+    rig.trouble("a", Trouble::Preempt, None);
+    assert_eq!(run(&["once", "--deadline", "60s"]).0, 0);
+    assert_eq!(rig.creations("a"), 2);
+    let (code, _, log) = run(&["state", "migrate", "gs://state/watchdog", "gs://state/watchdog"]);
+    assert!(code == 2 && log.contains("same place"), "{log}");
+    let (code, _, log) = run(&["state", "migrate", "memory:", "gs://state/x"]);
+    assert!(code == 2 && log.contains("FROM"), "{log}");
+}
