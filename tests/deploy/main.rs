@@ -1,8 +1,10 @@
 //! Everything in deploy/, exercised with the real tools. What is missing is left out aloud, and never in CI.
 
+mod cloud_run;
 #[allow(dead_code)]
 #[path = "../e2e/harness.rs"]
 mod harness;
+mod iam;
 mod systemd;
 
 use std::path::{Path, PathBuf};

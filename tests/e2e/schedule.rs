@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tpu_watchdog::model::fleet::elapsed;
+use tpu_watchdog::simulator::http::Logged;
 use tpu_watchdog::simulator::scenario::Trouble;
 
 use crate::chaos::Dice;
@@ -100,8 +101,8 @@ fn three_hundred_runs_that_overlap_and_are_killed_bring_every_slot_back() {
     assert!(rig.simulator.with(|c| c.nodes.values().all(|n| n.state == "READY")));
     // One write a second of one object, whoever writes.
     let log = rig.simulator.log();
-    let writes: Vec<Timestamp> =
-        log.iter().filter(|l| l.method == "PUT" && l.path.contains("state.json")).map(|l| l.at).collect();
+    let written = |l: &&Logged| l.method == "PUT" && l.path.contains("state.json") && l.status == Some(200);
+    let writes: Vec<Timestamp> = log.iter().filter(written).map(|l| l.at).collect();
     let shortest = writes.windows(2).map(|w| elapsed(w[0], w[1])).min().unwrap();
     let ten = Duration::from_secs(10);
     let most =

@@ -1,0 +1,58 @@
+//! The custom role, held against the calls that the program makes.
+
+use std::collections::BTreeSet;
+
+use tpu_watchdog::simulator::http::Logged;
+use tpu_watchdog::simulator::scenario::Trouble;
+
+use crate::deploy;
+use crate::harness::{Rig, job};
+
+/// The permission of a call, by <https://docs.cloud.google.com/iam/docs/roles-permissions/tpu>; none where it has none there.
+fn permission(logged: &Logged) -> Option<&'static str> {
+    let path = logged.path.split('?').next().unwrap();
+    Some(match (logged.method.as_str(), path) {
+        ("POST", path) if path.ends_with(":getGuestAttributes") => return None,
+        ("GET", path) if path.contains("/operations/") => "tpu.operations.get",
+        ("GET", path) if path.ends_with("/nodes") => "tpu.nodes.list",
+        ("GET", path) if path.contains("/nodes/") => "tpu.nodes.get",
+        ("POST", path) if path.ends_with("/nodes") => "tpu.nodes.create",
+        ("DELETE", path) if path.contains("/nodes/") => "tpu.nodes.delete",
+        other => panic!("no permission is known for {other:?}: add it to the role and its README"),
+    })
+}
+
+fn role() -> BTreeSet<String> {
+    let text = std::fs::read_to_string(deploy("iam/role.yaml")).unwrap();
+    text.lines().filter_map(|l| l.strip_prefix("- ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_role_has_exactly_what_the_calls_need() {
+    let mut rig = Rig::with_one_node(&job("a"));
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_recovered("a", old);
+    let log = rig.simulator.log();
+    let used: BTreeSet<String> =
+        log.iter().filter(|l| l.path.starts_with("/v2")).filter_map(permission).map(str::to_owned).collect();
+    assert_eq!(used, role());
+    // Every kind of call that the client has was among them.
+    let client = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/google/tpu.rs")).unwrap();
+    let called: BTreeSet<&str> = client.split('"').filter(|s| s.starts_with("nodes.") || s.starts_with("operations.")).collect();
+    let expected = ["nodes.create", "nodes.delete", "nodes.get", "nodes.getGuestAttributes", "nodes.list", "operations.get"];
+    assert_eq!(called, BTreeSet::from(expected));
+}
+
+#[test]
+fn each_permission_is_explained() {
+    let readme = std::fs::read_to_string(deploy("iam/README.md")).unwrap();
+    for permission in role() {
+        assert!(readme.contains(&format!("| `{permission}` |")), "{permission}");
+    }
+    for right in ["iam.serviceAccounts.actAs", "storage.objects.get"] {
+        assert!(readme.contains(right), "{right}");
+    }
+}
