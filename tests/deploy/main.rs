@@ -5,6 +5,7 @@ mod cloud_run;
 #[path = "../e2e/harness.rs"]
 mod harness;
 mod iam;
+mod prometheus;
 mod systemd;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,175 @@
+//! Metrics as Prometheus reads them: rules, dashboard and exposition, held against the real programs over the demo.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::cloud_run::{Server, free_port, wait_until};
+use crate::harness::get;
+use crate::{deploy, have, text};
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(deploy(path)).unwrap()
+}
+
+/// Names of the alerts in the rules.
+fn alerts() -> Vec<String> {
+    read("prometheus/rules.yml").lines().filter_map(|l| l.trim().strip_prefix("- alert: ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_alert_is_checked_tested_both_ways_and_has_its_place_in_the_runbook() {
+    let tests = read("prometheus/rules.test.yml");
+    let rules = read("prometheus/rules.yml");
+    let runbook = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/runbook.md")).unwrap();
+    assert!(!alerts().is_empty());
+    for alert in alerts() {
+        for how in ["fires", "stays quiet"] {
+            assert!(tests.contains(&format!("- name: {alert} {how}\n")), "{alert} {how}");
+        }
+        assert!(rules.contains(&format!("runbook_url: docs/runbook.md#{}\n", alert.to_lowercase())), "{alert}");
+        assert!(runbook.contains(&format!("\n## {alert}\n")), "{alert} has no section");
+    }
+    let of = |word: &str| rules.lines().filter(|l| l.trim().starts_with(word)).count();
+    assert_eq!((of("summary:"), of("description:"), of("runbook_url:")), (alerts().len(), alerts().len(), alerts().len()));
+    if !have("promtool") {
+        return;
+    }
+    for arguments in [["check", "rules", "rules.yml"], ["test", "rules", "rules.test.yml"], ["check", "config", "prometheus.yml"]]
+    {
+        let output = Command::new("promtool").args(arguments).current_dir(deploy("prometheus")).output().unwrap();
+        let (code, out) = text(&output);
+        assert_eq!(code, Some(0), "{out}");
+    }
+}
+
+/// Percent-encodes a query.
+fn encode(text: &str) -> String {
+    text.bytes().map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+fn api(prometheus: &str, path: &str) -> Value {
+    let (status, body) = get(&format!("{prometheus}/api/v1/{path}"));
+    let answer: Value = serde_json::from_str(&body).unwrap_or_else(|e| panic!("{e}: {status} {body}"));
+    assert_eq!(answer["status"], "success", "{path}: {answer}");
+    answer["data"].clone()
+}
+
+fn prometheus_over(folder: &Path, target: &str) -> (Server, String) {
+    let config = read("prometheus/prometheus.yml").replace("127.0.0.1:9470", target).replace("_interval: 30s", "_interval: 1s");
+    std::fs::write(folder.join("prometheus.yml"), config).unwrap();
+    std::fs::copy(deploy("prometheus/rules.yml"), folder.join("rules.yml")).unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let log = std::fs::File::create(folder.join("prometheus.log")).unwrap();
+    let child = Command::new("prometheus")
+        .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
+        .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+        .arg(format!("--web.listen-address={address}"))
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let server = Server(child);
+    let base = format!("http://{address}");
+    wait_until("Prometheus is ready", || {
+        std::net::TcpStream::connect(&address).is_ok() && get(&format!("{base}/-/ready")).0 == 200
+    });
+    (server, base)
+}
+
+#[test]
+fn a_real_prometheus_scrapes_the_demo_evaluates_the_rules_and_answers_the_dashboard() {
+    if !have("prometheus") || !have("promtool") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let demo = Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"))
+        .args(["demo", "--serve", "--speed", "100", "--listen", &address])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _demo = Server(demo);
+    wait_until("the demo serves", || std::net::TcpStream::connect(&address).is_ok());
+    let (_prometheus, base) = prometheus_over(folder.path(), &address);
+    let query = |expression: &str| api(&base, &format!("query?query={}", encode(expression)))["result"].clone();
+    wait_until("the demo is scraped", || query("up{job=\"tpu-watchdog\"} == 1").as_array().is_some_and(|r| !r.is_empty()));
+
+    // Everything in the dashboard has data, once the demo's first recovery is over.
+    let dashboard: Value = serde_json::from_str(&read("grafana/dashboard.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|p| p["targets"].as_array().unwrap().iter().map(move |t| (&p["title"], &t["expr"])));
+    let mut asked = 0;
+    for (title, expression) in targets {
+        let expression = expression.as_str().unwrap();
+        let plain = ["$job", "$slot"].iter().fold(expression.to_owned(), |e, name| e.replace(name, ".*"));
+        let plain = plain.replace("$__rate_interval", "30s").replace("$__range", "5m");
+        assert!(!plain.contains('$'), "{plain}");
+        wait_until(&format!("data for {title}: {plain}"), || {
+            query(&plain).as_array().is_some_and(|rows| rows.iter().any(|row| row["value"][1] != "NaN"))
+        });
+        asked += 1;
+    }
+    assert!(asked >= 25, "{asked}");
+
+    // Each rule evaluates here.
+    let mut seen = Vec::new();
+    wait_until("every rule was evaluated", || {
+        let groups = api(&base, "rules")["groups"].clone();
+        let rules: Vec<Value> = groups.as_array().unwrap().iter().flat_map(|g| g["rules"].as_array().unwrap().clone()).collect();
+        seen = rules.iter().map(|r| r["name"].as_str().unwrap().to_owned()).collect();
+        for rule in &rules {
+            assert_ne!(rule["health"], "err", "{rule}");
+        }
+        rules.iter().all(|r| r["health"] == "ok")
+    });
+    assert_eq!(seen, alerts());
+    // Of all of them only what the demo really has may fire: nobody is absent, nothing was refused by the safety check.
+    for quiet in ["TpuWatchdogDown", "TpuWatchdogNobodyActs", "TpuWatchdogInvariantViolated", "TpuWatchdogStateFailing"] {
+        assert_eq!(query(&format!("ALERTS{{alertname=\"{quiet}\",alertstate=\"firing\"}}")), serde_json::json!([]));
+    }
+
+    // The exposition itself, by Prometheus' own linter.
+    let page = folder.path().join("page");
+    std::fs::write(&page, get(&format!("http://{address}/metrics")).1).unwrap();
+    let mut lint = Command::new("promtool");
+    let (code, out) = text(&lint.args(["check", "metrics"]).stdin(std::fs::File::open(&page).unwrap()).output().unwrap());
+    assert!(code == Some(0) && out.trim().is_empty(), "{out}");
+    // What the contract names and exists by now is there under its name.
+    let page = std::fs::read_to_string(&page).unwrap();
+    for name in [
+        "build_info",
+        "last_poll_success_timestamp_seconds",
+        "poll_duration_seconds",
+        "api_requests_total",
+        "api_request_duration_seconds",
+        "slots",
+        "slot_condition",
+        "slot_healthy",
+        "slot_attempts",
+        "recoveries_total",
+        "recovery_failures_total",
+        "recoveries_held",
+        "recoveries_in_progress",
+        "recovery_duration_seconds",
+        "recovery_phase_duration_seconds",
+        "detection_delay_seconds",
+        "breaker_open",
+        "budget_remaining",
+        "paused",
+        "dry_run",
+        "lock_held",
+        "intents_pending",
+        "invariant_violations_total",
+        "job_launches_total",
+        "job_step",
+        "job_checkpoint_step",
+        "job_checkpoint_timestamp_seconds",
+        "lost_seconds_total",
+    ] {
+        assert!(page.contains(&format!("# TYPE tpuwatchdog_{name} ")), "{name}");
+    }
+}
