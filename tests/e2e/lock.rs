@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -191,6 +192,56 @@ fn s9_l4_of_two_services_on_one_file_one_acts_and_the_other_takes_over() {
 #[test]
 fn s9_l4_of_two_services_on_one_bucket_one_acts_and_the_other_takes_over() {
     one_holder_at_a_time("gs://state/watchdog");
+}
+
+#[test]
+fn s9_a_holder_that_sleeps_between_its_commit_and_its_call_sends_nothing_when_it_wakes() {
+    let rig = Rig::new(&format!("[[nodes]]\nnames = [\"a\"]\nzone = \"{ZONE}\"\n"), POLICY, &slot("a", ""));
+    // The write must not time out while the machine sleeps.
+    let text = std::fs::read_to_string(rig.config()).unwrap();
+    std::fs::write(rig.config(), text.replace("timeout = \"2s\"", "timeout = \"20s\"")).unwrap();
+    let state = State::Bucket(rig.simulator.clone());
+    let mut both = [Watchdog::new(&rig, "one", "gs://state/watchdog"), Watchdog::new(&rig, "two", "gs://state/watchdog")];
+    both[0].start();
+    waits("the first holds it", || state.holder());
+    both[1].start();
+    waits("the second stands by", || both[1].log().contains("standing by: ").then_some(()));
+    // The machine goes to sleep while its write is answered: it wakes up with a success in its hands.
+    let (asleep, armed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (flag, awaited, pid) = (Arc::clone(&asleep), Arc::clone(&armed), both[0].pid());
+    rig.simulator.set_hook(Some(Box::new(move |logged| {
+        let write = logged.door == "one" && logged.method == "PUT" && logged.path.contains("state.json");
+        if write && awaited.swap(false, Ordering::SeqCst) {
+            assert!(Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap().success());
+            flag.store(true, Ordering::SeqCst);
+        }
+        None
+    })));
+    let old = rig.node("a").unwrap().uid;
+    let intended = || {
+        let body = rig.simulator.with(|cloud| cloud.objects[OBJECT].body.clone());
+        String::from_utf8_lossy(&body).contains("\"call\":\"intended\"")
+    };
+    rig.trouble("a", Trouble::Preempt, None);
+    // Of the writes from here on, the one with the intent.
+    loop {
+        armed.store(true, Ordering::SeqCst);
+        waits("a write", || asleep.swap(false, Ordering::SeqCst).then_some(()));
+        let writes = || rig.simulator.log().iter().filter(|l| l.door == "one" && l.method == "PUT").count();
+        let before = writes();
+        waits("its answer", || (writes() > before || intended()).then_some(()));
+        if intended() {
+            break;
+        }
+        both[0].signal("-CONT");
+    }
+    assert!(rig.mutations().is_empty());
+    waits("the second takes over", || (state.holder()? == both[1].pid()).then_some(()));
+    both[0].signal("-CONT");
+    rig.wait("it is recreated", |c| c.nodes.values().any(|n| n.uid != old && n.state == "READY"));
+    waits("the first knows that its time is over", || both[0].log().contains("standing by: ").then_some(()));
+    assert!(rig.mutations().iter().all(|m| m.door == "two"), "{}\n{}", rig.mutations_text(), both[0].log());
+    assert_eq!((rig.creations("a"), rig.simulator.with(|c| c.harmed)), (2, 0), "{}", rig.mutations_text());
 }
 
 #[test]
