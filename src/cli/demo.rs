@@ -74,7 +74,9 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
     let published = wired.endpoints.published.clone();
     let mut page = String::new();
     if let Some(address) = config.listen {
-        let listener = crate::report::server::bind(address).await.map_err(Failed::Config)?;
+        let listener = crate::report::server::bind(address)
+            .await
+            .map_err(|e| Failed::Config(format!("--listen {address} failed: {e}; choose another one, or \"off\"")))?;
         page = listener.local_addr().map(|a| format!("http://{a}/")).unwrap_or_default();
         tokio::spawn(crate::report::server::serve(listener, wired.endpoints.clone()));
     }

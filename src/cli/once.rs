@@ -16,7 +16,7 @@ use crate::report::systemd::Notify;
 use crate::watchdog::Cycle;
 
 /// Kept back of a long deadline for what comes after the cycle; a quarter of a short one.
-const LAST_THINGS: Duration = Duration::from_secs(6);
+const LAST_THINGS: Duration = Duration::from_secs(8);
 /// Pushing metrics.
 const PUSH: Duration = Duration::from_secs(2);
 
@@ -44,8 +44,9 @@ pub async fn once(args: &OnceArgs) -> Outcome {
     let deadline = Instant::now() + args.deadline - (args.deadline / 4).min(LAST_THINGS);
     let config = load(&args.config)?;
     let clients = wire::clients(&config)?;
-    let mut signals = wire::signals(None, Notify::default())?;
     let store = wire::open_store(&config.state, &clients.storage).await?;
+    // From here on a signal is answered in order; until here there is nothing to put in order.
+    let mut signals = wire::signals(None, Notify::default())?;
     let mut wired = wire::wire(&config, wire::settings(&config), clients, store);
     let cycle = wired.watchdog.once(deadline, &mut signals).await.map_err(|e| Failed::Work(e.to_string()))?;
     if let Cycle::Another(line) = cycle {

@@ -55,11 +55,10 @@ pub async fn state(args: &StateArgs) -> Outcome {
     {
         return Err(Failed::Work(format!("{from} does not exist; nothing was done")));
     }
-    let clients = wire::clients(&config)?;
     let failed = |error: StoreError| Failed::Work(error.to_string());
     let holder = wire::claimant(&config);
-    let mut old = wire::open_store(&from, &clients.storage).await?;
-    let mut new = wire::open_store(&to, &clients.storage).await?;
+    let mut old = wire::open_store(&from, &wire::storage_for(&config, &from)?).await?;
+    let mut new = wire::open_store(&to, &wire::storage_for(&config, &to)?).await?;
     // Nobody may act on either while it moves.
     take(&mut *old, &holder.holder, holder.ttl).await?;
     take(&mut *new, &holder.holder, holder.ttl).await?;

@@ -41,8 +41,8 @@ pub async fn status(args: &StatusArgs) -> Outcome {
 
 /// Reads the journal and decides over it without carrying anything out.
 async fn read(config: &Config) -> Result<StatusDocument, Failed> {
-    let clients = wire::clients(config)?;
-    let Some(mut store) = wire::open_store_read_only(&config.state, &clients.storage).await? else {
+    let storage = wire::storage_for(config, &config.state)?;
+    let Some(mut store) = wire::open_store_read_only(&config.state, &storage).await? else {
         return Err(Failed::Work("there is no state yet: start `run` or `once` first, or use `plan`".into()));
     };
     let stored = store.load().await.map_err(|e| Failed::Work(e.to_string()))?;

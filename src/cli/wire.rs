@@ -1,5 +1,6 @@
 //! Puts the rooms together: clients, journal and shell from a config.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ use crate::store::object::ObjectState;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{Store, StoreError};
 use crate::watchdog::{ApiMetrics, Claimant, Signal, Watchdog, World};
+
+/// An address that is in use is tried again after this.
+const BIND_RETRY: Duration = Duration::from_secs(5);
 
 /// A watchdog and what is shared with its endpoints.
 pub struct Wired {
@@ -65,6 +69,14 @@ fn bucket_at(
 ) -> Result<(Arc<dyn object_store::ObjectStore>, object_store::path::Path), Failed> {
     let client = storage.client(scheme, bucket).map_err(|e| Failed::Work(format!("state {scheme}://{bucket}: {e}")))?;
     Ok((client, object_store::path::Path::from(prefix)))
+}
+
+/// Access to a place for state: credentials are asked for only where they are needed.
+pub fn storage_for(config: &Config, location: &StateLocation) -> Result<StorageAccess, Failed> {
+    match location {
+        StateLocation::Object { .. } => Ok(clients(config)?.storage),
+        StateLocation::Sqlite(_) | StateLocation::Memory => Ok(StorageAccess::new(None, None, config.settings.poll.timeout)),
+    }
 }
 
 /// Google's APIs, with the config's credentials.
@@ -119,11 +131,34 @@ pub fn wire(config: &Config, settings: Settings, clients: Clients, store: Box<dy
 /// Starts the endpoints, if the config wants them.
 pub async fn serve(config: &Config, endpoints: Endpoints) -> Result<(), Failed> {
     let Some(address) = config.listen else { return Ok(()) };
-    let listener = server::bind(address).await.map_err(Failed::Config)?;
-    if let Ok(address) = listener.local_addr() {
-        tracing::info!("serving http://{address}/ (page), /metrics, /-/healthy, /-/ready, /api/v1/status");
-    }
-    tokio::spawn(server::serve(listener, endpoints));
+    let listener = match server::bind(address).await {
+        Ok(listener) => Some(listener),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => None,
+        Err(error) => {
+            return Err(Failed::Config(format!(
+                "listen = \"{address}\" failed: {error}; choose another one, or listen = \"off\""
+            )));
+        }
+    };
+    tokio::spawn(async move {
+        let listener = match listener {
+            Some(listener) => listener,
+            // A port that somebody else has, perhaps the watchdog that this one stands by for, is no reason not to watch.
+            None => {
+                tracing::warn!("listen = \"{address}\" is in use by another program; it is tried again every 5 s");
+                loop {
+                    tokio::time::sleep(BIND_RETRY).await;
+                    if let Ok(listener) = server::bind(address).await {
+                        break listener;
+                    }
+                }
+            }
+        };
+        if let Ok(address) = listener.local_addr() {
+            tracing::info!("serving http://{address}/ (page), /metrics, /-/healthy, /-/ready, /api/v1/status");
+        }
+        server::serve(listener, endpoints).await;
+    });
     Ok(())
 }
 

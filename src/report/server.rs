@@ -31,11 +31,9 @@ pub struct Endpoints {
 /// Binds the address.
 ///
 /// # Errors
-/// When it is taken or not allowed, with what to do.
-pub async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|e| format!("listen = \"{address}\" failed: {e}; choose another port, or listen = \"off\""))
+/// When it is taken or not allowed.
+pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    TcpListener::bind(address).await
 }
 
 /// Serves until the future is dropped.

@@ -49,7 +49,7 @@ pub struct Journal {
 
 impl Journal {
     /// Over a store whose lock is not held yet.
-    pub fn new(store: Box<dyn Store>, ttl: Duration, tenure: Tenure) -> Self {
+    pub fn new(store: Box<dyn Store>, ttl: Duration) -> Self {
         let now = Instant::now();
         Journal {
             store: Some(store),
@@ -57,11 +57,16 @@ impl Journal {
             batch: Batch::default(),
             then: Vec::new(),
             ttl,
-            tenure,
+            tenure: Tenure::default(),
             began: (now, boottime()),
             ended: now,
             failing: false,
         }
+    }
+
+    /// For whoever sends on behalf of what was written.
+    pub fn tenure(&self) -> Tenure {
+        self.tenure.clone()
     }
 
     /// The store, while nothing is written.
@@ -175,20 +180,29 @@ impl Journal {
         self.failing = false;
     }
 
-    /// The last write: what waits, without its actions. `give_back` also gives the lock back.
-    pub async fn end(&mut self, give_back: bool, tally: impl FnOnce(&[Event]) -> Vec<(String, Sum)>) {
-        while self.work.is_some() {
-            if let Finished::Failed(error, _) | Finished::StillFailing(error) = self.finished().await {
-                tracing::error!("{error}");
-            }
-        }
-        let Some(store) = self.store.as_mut().filter(|_| !self.failing) else { return };
+    /// The last write, when nothing is under way: what waits, without its actions. `give_back` also gives the lock back.
+    ///
+    /// # Errors
+    /// When it may not be durable.
+    pub async fn end(
+        &mut self,
+        give_back: bool,
+        tally: impl FnOnce(&[Event]) -> Vec<(String, Sum)>,
+    ) -> Result<Batch, StoreError> {
         let mut batch = std::mem::take(&mut self.batch);
+        let Some(store) = self.store.as_mut().filter(|_| !self.failing) else { return Ok(Batch::default()) };
         batch.tally = tally(&batch.events);
-        let written = if give_back { store.release(&batch).await } else { store.commit(&batch).await };
-        if let Err(error) = written {
-            tracing::error!("{error}; the lock ends by itself, and the next start reads back what was under way");
+        if give_back {
+            store.release(&batch).await?
+        } else {
+            store.commit(&batch).await?
         }
+        Ok(batch)
+    }
+
+    /// Whether a write is under way.
+    pub fn is_writing(&self) -> bool {
+        self.work.is_some()
     }
 }
 

@@ -17,11 +17,12 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 
+use self::journal::Finished;
 use crate::checkpoint::lister::StorageAccess;
 use crate::decide::{step, unavailable, view};
 use crate::google::http::Observer;
 use crate::google::tpu::TpuClient;
-use crate::model::action::{Effect, Input};
+use crate::model::action::{Action, Effect, Input};
 use crate::model::event::Event;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Ledger, Memory, Pending};
@@ -102,7 +103,6 @@ pub struct Watchdog {
     fleet: Fleet,
     journal: journal::Journal,
     claimant: Claimant,
-    tenure: tenure::Tenure,
     world: World,
     metrics: Arc<Metrics>,
     published: Published,
@@ -132,13 +132,11 @@ impl Watchdog {
         published: Published,
     ) -> Self {
         let (sender, inputs) = mpsc::unbounded_channel();
-        let tenure = tenure::Tenure::default();
         Watchdog {
             fleet: Fleet::new(settings.clone(), Default::default(), Ledger::default()),
             settings,
-            journal: journal::Journal::new(store, claimant.ttl, tenure.clone()),
+            journal: journal::Journal::new(store, claimant.ttl),
             claimant,
-            tenure,
             world,
             metrics,
             published,
@@ -295,7 +293,17 @@ impl Watchdog {
     }
 
     /// A write is durable: its events are told, its actions carried out.
-    fn written(&mut self, batch: &Batch, then: Vec<crate::model::action::Action>) {
+    fn written(&mut self, batch: &Batch, then: Vec<Action>) {
+        self.tell(batch);
+        let tenure = self.journal.tenure();
+        for action in then {
+            self.under_way += 1;
+            self.mutations += 1;
+            carry::act(action, &self.world, &self.permits, &tenure, &self.sender);
+        }
+    }
+
+    fn tell(&self, batch: &Batch) {
         for event in &batch.events {
             report::log::event(event);
             self.metrics.sums().event(event);
@@ -304,15 +312,10 @@ impl Watchdog {
             }
         }
         self.metrics.sums().saved(&batch.tally);
-        for action in then {
-            self.under_way += 1;
-            self.mutations += 1;
-            carry::act(action, &self.world, &self.permits, &self.tenure, &self.sender);
-        }
     }
 
     /// A write failed: memory is ahead of the journal, and nothing goes on until both agree again.
-    fn not_written(&mut self, error: &StoreError, then: &[crate::model::action::Action]) {
+    fn not_written(&mut self, error: &StoreError, then: &[Action]) {
         self.metrics.store_failed();
         tracing::error!("{error}; {} calls were not sent", then.len());
         self.store_failing = true;
@@ -357,12 +360,27 @@ impl Watchdog {
                 _ => break,
             }
         }
+        if tokio::time::timeout(LAST_WRITE, self.last_write()).await.is_err() {
+            tracing::error!("the last write is not done in time; the next start reads back what was under way");
+        }
+        self.publish();
+    }
+
+    async fn last_write(&mut self) {
+        while self.journal.is_writing() {
+            match self.journal.finished().await {
+                // Its actions are not begun any more: the next start finds their intents.
+                Finished::Written(batch, _) => self.tell(&batch),
+                Finished::Failed(error, _) | Finished::StillFailing(error) => tracing::error!("{error}"),
+                Finished::Reloaded(_) => {}
+            }
+        }
+        let metrics = Arc::clone(&self.metrics);
         // A request that is still on its way would meet the next holder's: then the lock ends by itself.
         let give_back = self.mutations == 0;
-        let metrics = Arc::clone(&self.metrics);
-        let last = self.journal.end(give_back, |events| metrics.sums().changes(events));
-        if tokio::time::timeout(LAST_WRITE, last).await.is_err() {
-            tracing::error!("the last write is not done in time; the next start reads back what was under way");
+        match self.journal.end(give_back, |events| metrics.sums().changes(events)).await {
+            Ok(batch) => self.tell(&batch),
+            Err(error) => tracing::error!("{error}; the lock ends by itself, the next start reads back what was under way"),
         }
     }
 

@@ -33,7 +33,18 @@ impl Watchdog {
         let mut patience: Option<Patience> = None;
         let mut told = String::new();
         loop {
-            let wait = match self.look_at_lock(&mut patience, began, deadline, &mut told).await {
+            // A store that does not answer must not keep anybody from being heard; a look that is dropped is looked at again.
+            let looked = tokio::select! {
+                biased;
+                signal = signals.recv() => {
+                    if self.told_to_stop(signal) {
+                        return Ok(Acquired::Stopped);
+                    }
+                    continue;
+                }
+                looked = self.look_at_lock(&mut patience, began, deadline, &mut told) => looked,
+            };
+            let wait = match looked {
                 Ok(Looked::Held) => return Ok(Acquired::Held),
                 Ok(Looked::Another(line)) => return Ok(Acquired::Another(line)),
                 Ok(Looked::Wait(wait)) => wait,
@@ -54,17 +65,24 @@ impl Watchdog {
             let wait = self.notify.interval().map_or(wait, |most| wait.min(most));
             tokio::select! {
                 biased;
-                signal = signals.recv() => match signal {
-                    Some(Signal::Reload(settings)) => {
-                        self.reconfigure(*settings);
-                        self.notify.ready();
+                signal = signals.recv() => {
+                    if self.told_to_stop(signal) {
+                        return Ok(Acquired::Stopped);
                     }
-                    Some(Signal::NotReloaded) => self.notify.ready(),
-                    Some(Signal::Stop) | None => return Ok(Acquired::Stopped),
-                },
+                }
                 () = tokio::time::sleep(wait) => {}
             }
         }
+    }
+
+    fn told_to_stop(&mut self, signal: Option<Signal>) -> bool {
+        match signal {
+            Some(Signal::Reload(settings)) => self.reconfigure(*settings),
+            Some(Signal::NotReloaded) => {}
+            Some(Signal::Stop) | None => return true,
+        }
+        self.notify.ready();
+        false
     }
 
     async fn look_at_lock(

@@ -25,9 +25,11 @@ impl Tenure {
         self.0.fetch_max(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
     }
 
-    /// The lock is somebody else's.
-    pub fn lost(&self) {
+    /// The lock is somebody else's: whatever was handed out in this tenure is never sent, also when another tenure of this
+    /// process follows.
+    pub fn lost(&mut self) {
         self.0.store(0, Ordering::SeqCst);
+        self.0 = Arc::default();
     }
 
     /// Whether a request may leave now.
@@ -42,18 +44,20 @@ mod tests {
 
     #[test]
     fn s9_sending_ends_a_third_of_the_lease_before_its_end_and_at_once_when_it_is_lost() {
-        let tenure = Tenure::default();
+        let mut tenure = Tenure::default();
         assert!(!tenure.may_send(), "nothing was taken yet");
         let ttl = Duration::from_secs(3600);
         tenure.renewed(boottime(), ttl);
         assert!(tenure.may_send());
+        let handed_out = tenure.clone();
         tenure.lost();
-        assert!(!tenure.may_send());
+        assert!(!tenure.may_send() && !handed_out.may_send());
         tenure.renewed(boottime().saturating_sub(ttl * 2 / 3), ttl);
         assert!(!tenure.may_send(), "two thirds have passed since the renewal began");
         // A renewal that comes in late never shortens what a newer one gave.
         tenure.renewed(boottime(), ttl);
         tenure.renewed(boottime().saturating_sub(ttl), ttl);
         assert!(tenure.may_send());
+        assert!(!handed_out.may_send(), "a call of the former tenure stays unsent in the next one");
     }
 }

@@ -251,6 +251,10 @@ fn without_credentials_it_says_what_to_do() {
     let (code, _, log) = text(&output);
     assert_eq!(code, 1);
     assert!(log.contains("gcloud auth application-default login"), "{log}");
+    // A journal on this machine is shown without any.
+    let file = rig.folder.path().join("no-such-file.json");
+    let output = rig.command(&["status"]).env("GOOGLE_APPLICATION_CREDENTIALS", file).output().unwrap();
+    assert!(text(&output).2.contains("there is no state yet"), "{}", text(&output).2);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tpu_watchdog::model::lease::Lease;
-use tpu_watchdog::simulator::http::Simulator;
+use tpu_watchdog::simulator::http::{Fault, Simulator};
 use tpu_watchdog::simulator::scenario::Trouble;
 
 use crate::chaos::Dice;
@@ -289,4 +289,43 @@ fn of_two_with_different_stores_the_second_holds_what_the_first_made() {
     waits("it goes on looking", || (polls() > before + 6).then_some(()));
     assert!(!rig.mutations().iter().any(|m| m.door == "two"), "{}", rig.mutations_text());
     assert_eq!(rig.node("a").unwrap().uid, replaced);
+}
+
+#[test]
+fn a_port_that_the_other_one_has_is_tried_again_and_keeps_nobody_from_watching() {
+    let rig = Rig::new(&format!("[[nodes]]\nnames = [\"a\"]\nzone = \"{ZONE}\"\n"), POLICY, &slot("a", ""));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let text = std::fs::read_to_string(rig.config()).unwrap();
+    std::fs::write(rig.config(), text.replace("listen = \"127.0.0.1:0\"", &format!("listen = \"127.0.0.1:{port}\""))).unwrap();
+    let mut both = [Watchdog::new(&rig, "one", "sqlite:state.db"), Watchdog::new(&rig, "two", "sqlite:state.db")];
+    both[0].start();
+    waits("the first serves", || both[0].log().contains("serving http://").then_some(()));
+    both[1].start();
+    waits("the second stands by", || both[1].log().contains("standing by: ").then_some(()));
+    assert!(both[1].log().contains("in use by another program"), "{}", both[1].log());
+    both[0].kill();
+    waits("the second serves", || both[1].log().contains("serving http://").then_some(()));
+    assert_eq!(get(&format!("http://127.0.0.1:{port}/-/ready")).0, 200);
+}
+
+#[test]
+fn a_standby_whose_store_never_answers_still_leaves_when_it_is_told_to() {
+    let rig = Rig::new(&format!("[[nodes]]\nnames = [\"a\"]\nzone = \"{ZONE}\"\n"), POLICY, &slot("a", ""));
+    let text = std::fs::read_to_string(rig.config()).unwrap();
+    std::fs::write(rig.config(), text.replace("timeout = \"2s\"", "timeout = \"1h\"")).unwrap();
+    let mut both = [Watchdog::new(&rig, "one", "gs://state/w"), Watchdog::new(&rig, "two", "gs://state/w")];
+    both[0].start();
+    waits("the first serves", || both[0].log().contains("serving http://").then_some(()));
+    both[1].start();
+    waits("the second stands by", || both[1].log().contains("standing by: ").then_some(()));
+    let hung = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&hung);
+    rig.simulator.set_hook(Some(Box::new(move |logged| {
+        let hangs = logged.door == "two" && logged.path.contains("state.json");
+        flag.fetch_or(hangs, Ordering::SeqCst);
+        hangs.then_some(Fault::Hang)
+    })));
+    waits("the store hangs", || hung.load(Ordering::SeqCst).then_some(()));
+    both[1].signal("-TERM");
+    waits("it leaves", || both[1].child.as_mut().unwrap().try_wait().unwrap());
 }
