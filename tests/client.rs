@@ -80,9 +80,9 @@ async fn retry_after_is_honoured() {
 async fn a_mutation_is_sent_once_and_its_outcome_is_what_is_known() {
     let (simulator, client, attempts) = peer(Duration::from_secs(1)).await;
     let body = json!({"acceleratorType": "v4-8", "runtimeVersion": "r"});
-    let outcome = |reply: Reply| {
+    let outcome = async |reply: Reply| {
         first(&simulator, 1, reply);
-        client.create_node(ZONE, "b", &body, None)
+        client.create_node(ZONE, "b", &body, None, client.prepare().await.unwrap()).await
     };
     let error = |code: u16, status: &str| {
         Reply::new(code, json!({"error": {"code": code, "status": status, "message": "m"}}).to_string())
@@ -95,9 +95,9 @@ async fn a_mutation_is_sent_once_and_its_outcome_is_what_is_known() {
     assert!(matches!(outcome(error(400, "INVALID_ARGUMENT")).await, CallOutcome::Refused(_)));
     assert_eq!(attempts.0.lock().unwrap().len(), 6, "each was sent once");
     simulator.set_hook(Some(Box::new(|_| Some(Fault::Hang))));
-    assert!(matches!(client.delete_node(ZONE, "a", None).await, CallOutcome::Unknown(_)));
+    assert!(matches!(client.delete_node(ZONE, "a", None, client.prepare().await.unwrap()).await, CallOutcome::Unknown(_)));
     simulator.set_hook(None);
-    assert!(matches!(client.delete_node(ZONE, "a", None).await, CallOutcome::Accepted(_)));
+    assert!(matches!(client.delete_node(ZONE, "a", None, client.prepare().await.unwrap()).await, CallOutcome::Accepted(_)));
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn a_call_that_never_left_is_known_not_to_have_been_carried_out() {
     // Bound and dropped: nobody listens there.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let client = TpuClient::new(http, &format!("http://127.0.0.1:{port}"), "v2", "p");
-    assert!(matches!(client.delete_node(ZONE, "a", None).await, CallOutcome::NotSent(_)));
+    assert!(matches!(client.delete_node(ZONE, "a", None, client.prepare().await.unwrap()).await, CallOutcome::NotSent(_)));
 }
 
 #[tokio::test]

@@ -4,7 +4,8 @@ use jiff::Timestamp;
 use tpu_watchdog::cli::table;
 use tpu_watchdog::model::view::StatusDocument;
 use tpu_watchdog::report::metrics::Metrics;
-use tpu_watchdog::report::{page, published::Snapshot};
+use tpu_watchdog::report::page;
+use tpu_watchdog::report::published::{Lock, Snapshot};
 
 fn now() -> Timestamp {
     "2026-06-01T12:00:00Z".parse().unwrap()
@@ -30,8 +31,13 @@ fn status_reads_well() {
 #[test]
 fn the_metrics_page_is_the_contract() {
     let metrics = Metrics::new().unwrap();
-    let snapshot = Snapshot { status: document(), budget_remaining: 1, ..Snapshot::default() };
-    insta::assert_snapshot!("metrics", metrics.render(&snapshot));
+    let mut snapshot = Snapshot { status: document(), budget_remaining: 1, lock: Lock::Held, ..Snapshot::default() };
+    let text = metrics.render(&snapshot);
+    // Who stands by leaves the fleet to the holder: otherwise every slot would be counted twice.
+    snapshot.lock = Lock::StandingBy("vm-1:7:aa".into());
+    let standby = metrics.render(&snapshot);
+    assert!(standby.contains("tpuwatchdog_lock_held 0") && !standby.contains("slot"), "{standby}");
+    insta::assert_snapshot!("metrics", text);
 }
 
 #[test]

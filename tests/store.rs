@@ -306,7 +306,11 @@ contract! {
         a_write_whose_answer_is_lost_is_recognised_as_our_own a_crash_at_a_write_leaves_all_of_it_or_nothing
         events_that_cannot_be_written_stay_in_the_state_until_they_can;
     s3: what_was_committed_is_there_after_reopening an_older_epoch_writes_nothing of_two_who_saw_the_same_one_takes_it
-        a_read_that_is_old_by_now_takes_nothing a_write_whose_answer_is_lost_is_recognised_as_our_own;
+        a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
+        a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
+        while_it_is_unavailable_nothing_is_half_written_and_afterwards_it_goes_on
+        a_write_whose_answer_is_lost_is_recognised_as_our_own a_crash_at_a_write_leaves_all_of_it_or_nothing
+        events_that_cannot_be_written_stay_in_the_state_until_they_can;
 }
 
 fn of(place: &Place) -> &Simulator {

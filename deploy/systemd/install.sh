@@ -2,7 +2,7 @@
 # Installs, upgrades or removes the service. Run as root.
 #
 #   install.sh BINARY [--root DIR]     installs, or upgrades what is there; a config that is there is never touched
-#   install.sh --remove [--root DIR]   stops and removes it; config and state stay
+#   install.sh --remove [--root DIR]   stops and removes it; config, drop-ins and state stay
 #   install.sh --purge [--root DIR]    also removes config and state: owed recreates are forgotten
 #
 # With --root everything goes below DIR and no service is started or stopped (for images and packages).
@@ -33,9 +33,9 @@ live() { [[ -z $root && -d /run/systemd/system ]]; }
 if [[ $action != install ]]; then
   if live; then systemctl disable --now tpu-watchdog.service 2>/dev/null || true; fi
   rm -f "$program" "$unit"
-  rm -rf "$documents" "$unit.d"
+  rm -rf "$documents"
   if [[ $action == purge ]]; then
-    rm -rf "$config" "$root/var/lib/tpu-watchdog" "$root/var/lib/private/tpu-watchdog"
+    rm -rf "$unit.d" "$config" "$root/var/lib/tpu-watchdog" "$root/var/lib/private/tpu-watchdog"
     echo "removed, with config and state"
   else
     echo "removed; $config and $root/var/lib/tpu-watchdog stay (--purge removes them)"
@@ -47,7 +47,15 @@ fi
 [[ -n $binary ]] || fail "name the binary, as in: install.sh target/release/tpu-watchdog"
 [[ -f $binary && -x $binary ]] || fail "$binary is not a program; build it with: cargo build --release"
 # An upgrade that does not understand the present config must not replace a service that does.
-if [[ -f $config/watchdog.toml ]] && ! "$binary" check --config "$config/watchdog.toml" >/dev/null; then
+understands() {
+  (
+    # As the unit starts it.
+    set -a
+    if [[ -r $config/environment ]]; then source "$config/environment"; fi
+    "$1" check --config "$config/watchdog.toml" >/dev/null
+  )
+}
+if [[ -f $config/watchdog.toml ]] && ! understands "$binary"; then
   [[ ! -f $program ]] || fail "the new program refuses the present config (see above); nothing was changed"
   echo "install.sh: the config is not usable yet (see above)" >&2
 fi

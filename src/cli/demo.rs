@@ -69,7 +69,7 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
     let text = config_text(&scenario, &base, &args.listen, args.speed);
     let config = config::parse(Path::new("demo.toml"), &text, &|_| None).map_err(|e| Failed::Config(e.to_string()))?;
     let clients = wire::clients(&config)?;
-    let store = wire::open_store(&config.state, &clients.storage).await?;
+    let store = wire::open_store(&config.state, &clients.state).await?;
     let mut wired = wire::wire(&config, wire::settings(&config), clients, store);
     let published = wired.endpoints.published.clone();
     let mut page = String::new();

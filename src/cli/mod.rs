@@ -112,7 +112,7 @@ pub fn main() -> ExitCode {
     log::init(format, filter.as_deref());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return exit(Err(Failed::Work(format!("the async runtime can't be made: {error}")))),
+        Err(error) => return exit(Err(Failed::Work(format!("the async runtime can't be made: {error}"))), format),
     };
     let outcome = runtime.block_on(async {
         match cli.command {
@@ -128,16 +128,19 @@ pub fn main() -> ExitCode {
     });
     // Calls still under way are not waited for: their intents are in the journal.
     runtime.shutdown_background();
-    exit(outcome)
+    exit(outcome, format)
 }
 
-fn exit(outcome: Outcome) -> ExitCode {
+fn exit(outcome: Outcome, format: LogFormat) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failed::NeedsAPerson) => ExitCode::from(3),
         Err(failed) => {
-            // When standard error is gone there is nobody to tell.
-            let _ = writeln!(std::io::stderr(), "tpu-watchdog: {failed}");
+            match format {
+                // When standard error is gone there is nobody to tell.
+                LogFormat::Text => drop(writeln!(std::io::stderr(), "tpu-watchdog: {failed}")),
+                LogFormat::Json | LogFormat::Journal => tracing::error!("{failed}"),
+            }
             ExitCode::from(if matches!(failed, Failed::Config(_)) { 2 } else { 1 })
         }
     }

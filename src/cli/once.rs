@@ -39,19 +39,39 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 pub async fn once(args: &OnceArgs) -> Outcome {
+    let outcome = cycle(args).await;
+    // Each run leaves its line, also one that could not even begin.
+    if let Err(failed @ (Failed::Work(_) | Failed::Config(_))) = &outcome {
+        print(&summary("ERROR", &failed.to_string(), json!({ "result": "failed" })));
+    }
+    outcome
+}
+
+async fn cycle(args: &OnceArgs) -> Outcome {
     let began = Timestamp::now();
     // What is left at the end is for the last write, the push and the line that sums up.
-    let deadline = Instant::now() + args.deadline - (args.deadline / 4).min(LAST_THINGS);
+    let end = Instant::now() + args.deadline;
+    let deadline = end - (args.deadline / 4).min(LAST_THINGS);
     let config = load(&args.config)?;
     let clients = wire::clients(&config)?;
-    let store = wire::open_store(&config.state, &clients.storage).await?;
+    let Ok(store) = tokio::time::timeout_at(deadline.into(), wire::open_store(&config.state, &clients.state)).await else {
+        return Err(Failed::Work(format!("state {}: it did not answer before the deadline; nothing was done", config.state)));
+    };
+    let store = store?;
     // From here on a signal is answered in order; until here there is nothing to put in order.
     let mut signals = wire::signals(None, Notify::default())?;
     let mut wired = wire::wire(&config, wire::settings(&config), clients, store);
-    let cycle = wired.watchdog.once(deadline, &mut signals).await.map_err(|e| Failed::Work(e.to_string()))?;
-    if let Cycle::Another(line) = cycle {
-        print(&summary("INFO", &line, json!({ "result": "another" })));
-        return Ok(());
+    let cycle = wired.watchdog.once(deadline, end, &mut signals).await.map_err(|e| Failed::Work(e.to_string()))?;
+    match cycle {
+        Cycle::Done => {}
+        Cycle::Another(line) => {
+            print(&summary("INFO", &line, json!({ "result": "another" })));
+            return Ok(());
+        }
+        Cycle::Stopped => {
+            print(&summary("INFO", "stopped before it had the lock: nothing was done", json!({ "result": "stopped" })));
+            return Ok(());
+        }
     }
     let document = wired.watchdog.document();
     let count = |is: fn(&SlotView) -> bool| document.tpus.iter().filter(|s| is(s)).count();
@@ -60,31 +80,29 @@ pub async fn once(args: &OnceArgs) -> Outcome {
     let held = count(|s| matches!(s.action, ActionName::Hold | ActionName::Escalate));
     let escalated = count(|s| s.action == ActionName::Escalate);
     let read = document.observed_at.is_some_and(|at| at >= began);
-    if read {
-        wired.endpoints.metrics.once_succeeded(Timestamp::now());
-    }
     if let Some(gateway) = &config.pushgateway {
         let text = wired.endpoints.metrics.render(&wired.endpoints.published.get());
-        if let Err(message) = push::push(gateway, text, PUSH).await {
+        let limit = PUSH.min(end.saturating_duration_since(Instant::now())).max(Duration::from_millis(100));
+        if let Err(message) = push::push(gateway, text, read.then(Timestamp::now), limit).await {
             tracing::warn!(
                 "the metrics were not pushed to {gateway}: {message}; the journal keeps the counters for the next run"
             );
         }
     }
-    let severity = if escalated > 0 || !read { "WARNING" } else { "INFO" };
+    let severity = if escalated > 0 { "WARNING" } else { "INFO" };
     let message = format!(
         "{healthy} of {} TPUs healthy, {recovering} recoveries go on in the next run, {held} held{}",
         document.tpus.len(),
         if read { "" } else { "; no poll read every zone" }
     );
     let fields = json!({
-        "result": if read { "done" } else { "unread" }, "tpus": document.tpus.len(), "healthy": healthy,
+        "result": "done", "tpus": document.tpus.len(), "healthy": healthy,
         "recovering": recovering, "held": held, "escalated": escalated, "seconds": elapsed(began, Timestamp::now()).as_secs_f64(),
     });
-    print(&summary(severity, &message, fields));
     if !read {
-        return Err(Failed::Work("no poll read every zone; see the lines above".into()));
+        return Err(Failed::Work(format!("{message}; see the lines above")));
     }
+    print(&summary(severity, &message, fields));
     if args.fail_on_hold && needs_a_person(&document) { Err(Failed::NeedsAPerson) } else { Ok(()) }
 }
 

@@ -14,7 +14,7 @@ pub async fn plan(args: &ReadArgs) -> Outcome {
     let failed = |e: StoreError| Failed::Work(e.to_string());
     let mut settings = wire::settings(&config);
     let mut copy = SqliteStore::in_memory().map_err(failed)?;
-    if let Some(mut journal) = wire::open_store_read_only(&config.state, &clients.storage).await? {
+    if let Some(mut journal) = wire::open_store_read_only(&config.state, &clients.state).await? {
         if settings.owner.is_empty() {
             journal.owner().clone_into(&mut settings.owner);
         }

@@ -6,7 +6,7 @@ use crate::report::systemd::Notify;
 pub async fn run(args: &ConfigArgs) -> Outcome {
     let config = load(args)?;
     let clients = wire::clients(&config)?;
-    let store = wire::open_store(&config.state, &clients.storage).await?;
+    let store = wire::open_store(&config.state, &clients.state).await?;
     let settings = wire::settings(&config);
     tracing::info!(
         "watching {} TPUs of {} every {}{}, as {}",
@@ -18,7 +18,7 @@ pub async fn run(args: &ConfigArgs) -> Outcome {
     );
     let mut wired = wire::wire(&config, settings, clients, store);
     wire::serve(&config, wired.endpoints).await?;
-    let mut signals = wire::signals(Some(args.config.clone()), Notify::service())?;
+    let mut signals = wire::signals(Some((args.config.clone(), config.clone())), Notify::service())?;
     let notify = Notify::service();
     notify.ready();
     wired.watchdog.notify(notify);

@@ -59,21 +59,24 @@ pub async fn state(args: &StateArgs) -> Outcome {
     let holder = wire::claimant(&config);
     let mut old = wire::open_store(&from, &wire::storage_for(&config, &from)?).await?;
     let mut new = wire::open_store(&to, &wire::storage_for(&config, &to)?).await?;
-    // Nobody may act on either while it moves.
-    take(&mut *old, &holder.holder, holder.ttl).await?;
-    take(&mut *new, &holder.holder, holder.ttl).await?;
-    let stored = old.load().await.map_err(failed)?;
-    let slots = stored.slots.len();
     let events = old.events(EVENTS).await.map_err(failed)?;
     let moved_events = events.len();
+    // Nobody may act on either while it moves. The new one's lock first: the old one's must not grow old meanwhile.
+    take(&mut *new, &holder.holder, holder.ttl).await?;
+    take(&mut *old, &holder.holder, holder.ttl).await?;
+    let stored = old.load().await.map_err(failed)?;
+    let slots = stored.slots.len();
     let owner = old.owner().to_owned();
     new.adopt(&owner, &stored.into_batch(events)).await.map_err(failed)?;
     // From here on the new place is whole; the old one is closed before anybody may act on the new one.
-    old.leave_for(&to.to_string()).await.map_err(|error| {
-        Failed::Work(format!(
-            "{error}; the state is in {to} too, but {from} could not be marked: never start a watchdog on it again"
-        ))
-    })?;
+    if let Err(error) = old.leave_for(&to.to_string()).await {
+        let undone = new.leave_for(&from.to_string()).await;
+        let remedy = match undone {
+            Ok(()) => format!("the copy in {to} was closed again, {from} is still the state"),
+            Err(_) => format!("{to} holds a copy that must not be used; run the same command again before any watchdog starts"),
+        };
+        return Err(Failed::Work(format!("{error}; {remedy}")));
+    }
     new.release(&Batch::default()).await.map_err(failed)?;
     print(&format!("moved {slots} slots and {moved_events} events from {from} to {to}. Set state = \"{to}\" in the config.\n"));
     Ok(())

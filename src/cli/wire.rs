@@ -74,14 +74,15 @@ fn bucket_at(
 /// Access to a place for state: credentials are asked for only where they are needed.
 pub fn storage_for(config: &Config, location: &StateLocation) -> Result<StorageAccess, Failed> {
     match location {
-        StateLocation::Object { .. } => Ok(clients(config)?.storage),
+        StateLocation::Object { .. } => Ok(clients(config)?.state),
         StateLocation::Sqlite(_) | StateLocation::Memory => Ok(StorageAccess::new(None, None, config.settings.poll.timeout)),
     }
 }
 
 /// Google's APIs, with the config's credentials.
 pub struct Clients {
-    pub storage: StorageAccess,
+    pub state: StorageAccess,
+    storage: StorageAccess,
     tpu: TpuClient,
     metrics: Arc<Metrics>,
 }
@@ -95,10 +96,15 @@ pub fn clients(config: &Config) -> Result<Clients, Failed> {
         if config.api.anonymous { Credentials::Anonymous } else { Credentials::application_default().map_err(|e| failed(&e))? };
     let observer = Arc::new(ApiMetrics(Arc::clone(&metrics)));
     let http = Http::new(credentials.clone(), settings.poll.timeout, observer).map_err(|e| failed(&e))?;
-    let storage_credentials = (!config.api.anonymous).then(|| Arc::new(StorageCredentials(credentials)) as _);
-    let storage = StorageAccess::new(config.api.storage.clone(), storage_credentials, settings.poll.timeout);
+    let access = |timeout: Duration| {
+        let credentials = (!config.api.anonymous).then(|| Arc::new(StorageCredentials(credentials.clone(), timeout)) as _);
+        StorageAccess::new(config.api.storage.clone(), credentials, timeout)
+    };
+    // A renewal that hangs must have failed, and been tried again, before the lease is over.
+    let state = access(settings.poll.timeout.min(config.lease / 3).max(Duration::from_secs(1)));
+    let storage = access(settings.poll.timeout);
     let tpu = TpuClient::new(http, &config.api.tpu, config.api.version, &settings.project);
-    Ok(Clients { storage, tpu, metrics })
+    Ok(Clients { state, storage, tpu, metrics })
 }
 
 /// The settings with the rendered supervisors. An `owner` that is not configured stays empty: the store has one.
@@ -120,7 +126,7 @@ pub fn claimant(config: &Config) -> Claimant {
 
 /// Builds the watchdog over an open journal.
 pub fn wire(config: &Config, settings: Settings, clients: Clients, store: Box<dyn Store>) -> Wired {
-    let Clients { storage, tpu, metrics } = clients;
+    let Clients { state: _, storage, tpu, metrics } = clients;
     let published = Published::default();
     let stuck_after = (settings.poll.every.max(config.lease) * 3).max(Duration::from_secs(180));
     let world = World { tpu, storage };
@@ -163,7 +169,8 @@ pub async fn serve(config: &Config, endpoints: Endpoints) -> Result<(), Failed> 
 }
 
 /// SIGTERM and SIGINT stop; SIGHUP reloads the config, and keeps the old one when the new one is bad.
-pub fn signals(path: Option<std::path::PathBuf>, notify: Notify) -> Result<mpsc::UnboundedReceiver<Signal>, Failed> {
+/// `service` is the config's file and the config as it was at the start.
+pub fn signals(service: Option<(std::path::PathBuf, Config)>, notify: Notify) -> Result<mpsc::UnboundedReceiver<Signal>, Failed> {
     let (sender, receiver) = mpsc::unbounded_channel();
     let listen = |kind| signal(kind).map_err(|e| Failed::Work(format!("signals can't be listened to: {e}")));
     let (mut term, mut int, mut hup) =
@@ -174,11 +181,17 @@ pub fn signals(path: Option<std::path::PathBuf>, notify: Notify) -> Result<mpsc:
                 _ = term.recv() => break,
                 _ = int.recv() => break,
                 _ = hup.recv() => {
-                    let Some(path) = &path else { continue };
+                    let Some((path, started)) = &service else { continue };
                     notify.reloading();
                     let signal = match config::load(path) {
+                        Ok(config) if fixed(&config) != fixed(started) => {
+                            tracing::error!(
+                                "project, state, poll.timeout and [api] can't change while it runs; nothing was reloaded: restart it"
+                            );
+                            Signal::NotReloaded
+                        }
                         Ok(config) => {
-                            tracing::info!("the config was reloaded (state, lease, listen, pushgateway and [api] need a restart)");
+                            tracing::info!("the config was reloaded (lease and listen need a restart)");
                             Signal::Reload(Box::new(settings(&config)))
                         }
                         Err(error) => {
@@ -196,4 +209,9 @@ pub fn signals(path: Option<std::path::PathBuf>, notify: Notify) -> Result<mpsc:
         let _ = sender.send(Signal::Stop);
     });
     Ok(receiver)
+}
+
+/// What the clients and the journal were made for.
+fn fixed(config: &Config) -> (&str, &StateLocation, &config::ApiSettings, Duration) {
+    (&config.settings.project, &config.state, &config.api, config.settings.poll.timeout)
 }

@@ -68,6 +68,12 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
             None => record.suspicion.as_ref().filter(|_| record.verdict.condition != Condition::Healthy).map(|s| s.since),
         },
         maintenance_start: seen.and_then(|s| s.maintenance_start),
+        refused: record
+            .recovery
+            .as_ref()
+            .filter(|r| r.phase == Phase::Gone)
+            .and_then(|r| r.refusal.as_ref())
+            .map(|(class, _)| class.name().to_owned()),
     }
 }
 

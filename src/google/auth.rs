@@ -2,6 +2,7 @@
 //! towards a loopback address.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use google_cloud_auth::credentials::{AccessTokenCredentials, Builder};
 use object_store::gcp::GcpCredential;
@@ -57,17 +58,19 @@ impl Credentials {
     }
 }
 
-/// The same credentials for object storage.
+/// The same credentials for object storage; a token is waited for that long.
 #[derive(Debug, Clone)]
-pub struct StorageCredentials(pub Credentials);
+pub struct StorageCredentials(pub Credentials, pub Duration);
 
 #[async_trait::async_trait]
 impl object_store::CredentialProvider for StorageCredentials {
     type Credential = GcpCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<GcpCredential>> {
-        let token =
-            self.0.token().await.map_err(|failure| object_store::Error::Generic { store: "gcs", source: Box::new(failure) })?;
+        let token = tokio::time::timeout(self.1, self.0.token()).await.unwrap_or_else(|_| {
+            Err(Failure::new(FailureClass::Transient, format!("no access token within {:.1} s", self.1.as_secs_f64())))
+        });
+        let token = token.map_err(|failure| object_store::Error::Generic { store: "gcs", source: Box::new(failure) })?;
         Ok(Arc::new(GcpCredential { bearer: token.unwrap_or_default() }))
     }
 }

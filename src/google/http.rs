@@ -18,6 +18,12 @@ const ATTEMPTS: usize = 4;
 /// A longer `Retry-After` than this is not waited out within one read: the next poll comes anyway.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
+/// A mutation's connection is there by then, or the mutation is not sent.
+pub const CONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// What a mutation needs to leave at once.
+pub struct Prepared(Option<String>);
+
 /// Told about each attempt: method's name, how long it took, and the failure if it was one.
 pub trait Observer: Send + Sync {
     /// One attempt is over.
@@ -57,6 +63,8 @@ impl CallFailure {
 #[derive(Clone)]
 pub struct Http {
     client: reqwest::Client,
+    // Connects quickly or not at all: what was checked right before a mutation must still hold when it leaves.
+    mutations: reqwest::Client,
     credentials: Credentials,
     timeout: Duration,
     observer: Arc<dyn Observer>,
@@ -68,21 +76,31 @@ impl Http {
     /// # Errors
     /// When the TLS roots of the machine can't be loaded.
     pub fn new(credentials: Credentials, timeout: Duration, observer: Arc<dyn Observer>) -> Result<Self, Failure> {
-        let client = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .user_agent(concat!("tpu-watchdog/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(timeout)
-            .build()
-            .map_err(|error| {
-                Failure::new(FailureClass::Transient, format!("the HTTP client can't be made: {}", chain(&error)))
-            })?;
-        Ok(Http { client, credentials, timeout, observer })
+        let client = |connect: Duration| {
+            reqwest::Client::builder()
+                .redirect(reqwest::redirect::Policy::none())
+                .user_agent(concat!("tpu-watchdog/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(connect)
+                .build()
+                .map_err(|error| {
+                    Failure::new(FailureClass::Transient, format!("the HTTP client can't be made: {}", chain(&error)))
+                })
+        };
+        Ok(Http { client: client(timeout)?, mutations: client(timeout.min(CONNECT_MAX))?, credentials, timeout, observer })
     }
 
-    /// Fetches an access token if none is at hand; bounded by the timeout of a call.
-    pub async fn prepare(&self) {
-        // The failure, if it is one, comes again with the call itself.
-        let _ = tokio::time::timeout(self.timeout, self.credentials.token()).await;
+    /// Whatever a mutation needs before it can leave at once: an access token.
+    ///
+    /// # Errors
+    /// When there is none: nothing can be sent.
+    pub async fn prepare(&self) -> Result<Prepared, Failure> {
+        match tokio::time::timeout(self.timeout, self.credentials.token()).await {
+            Ok(token) => token.map(Prepared),
+            Err(_) => {
+                let message = format!("no access token within {:.1} s", self.timeout.as_secs_f64());
+                Err(Failure::new(FailureClass::Transient, message))
+            }
+        }
     }
 
     /// A read: repeated with exponential backoff and jitter on 429, 5xx and broken connections, until `deadline`.
@@ -104,7 +122,7 @@ impl Http {
             .with_jitter()
             .build();
         loop {
-            let error = match self.once(name, method.clone(), url, body, deadline).await {
+            let error = match self.once(name, method.clone(), url, body, None, deadline).await {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
@@ -135,8 +153,9 @@ impl Http {
         method: Method,
         url: &str,
         body: Option<&Value>,
+        prepared: Prepared,
     ) -> Result<Value, CallFailure> {
-        self.once(name, method, url, body, Instant::now() + self.timeout).await
+        self.once(name, method, url, body, Some(prepared), Instant::now() + self.timeout).await
     }
 
     async fn once(
@@ -145,11 +164,12 @@ impl Http {
         method: Method,
         url: &str,
         body: Option<&Value>,
+        prepared: Option<Prepared>,
         deadline: Instant,
     ) -> Result<Value, CallFailure> {
         let began = Instant::now();
         let limit = self.timeout.min(deadline.saturating_duration_since(began));
-        let result = match tokio::time::timeout(limit, self.attempt(method, url, body)).await {
+        let result = match tokio::time::timeout(limit, self.attempt(method, url, body, prepared)).await {
             Ok(result) => result,
             Err(_) => {
                 let message = format!("no answer within {:.1} s", limit.as_secs_f64());
@@ -160,10 +180,19 @@ impl Http {
         result
     }
 
-    async fn attempt(&self, method: Method, url: &str, body: Option<&Value>) -> Result<Value, CallFailure> {
-        let token =
-            self.credentials.token().await.map_err(|failure| CallFailure { failure, sent: Sent::No, retry_after: None })?;
-        let mut request = self.client.request(method, url);
+    async fn attempt(
+        &self,
+        method: Method,
+        url: &str,
+        body: Option<&Value>,
+        prepared: Option<Prepared>,
+    ) -> Result<Value, CallFailure> {
+        let no_token = |failure| CallFailure { failure, sent: Sent::No, retry_after: None };
+        let (client, token) = match prepared {
+            Some(Prepared(token)) => (&self.mutations, token),
+            None => (&self.client, self.credentials.token().await.map_err(no_token)?),
+        };
+        let mut request = client.request(method, url);
         if let Some(token) = token {
             request = request.bearer_auth(token);
         }

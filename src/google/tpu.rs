@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::classify::operation_failure;
-use super::http::{CallFailure, Http, Sent};
+use super::http::{CallFailure, Http, Prepared, Sent};
 use crate::model::action::CallOutcome;
 use crate::model::beacon::{self, WorkerReport};
 use crate::model::failure::{Failure, FailureClass};
@@ -99,27 +99,37 @@ impl TpuClient {
         Ok(view)
     }
 
-    /// Fetches an access token if none is at hand, so that the next call leaves at once. A failure shows in that call.
-    pub async fn prepare(&self) {
-        self.http.prepare().await;
+    /// Gets ready for a mutation, which then leaves within [`super::http::CONNECT_MAX`] or not at all.
+    ///
+    /// # Errors
+    /// When there is no access token.
+    pub async fn prepare(&self) -> Result<Prepared, Failure> {
+        self.http.prepare().await
     }
 
     /// Creates a node.
-    pub async fn create_node(&self, zone: &str, node: &str, body: &Value, request_id: Option<&str>) -> CallOutcome {
+    pub async fn create_node(
+        &self,
+        zone: &str,
+        node: &str,
+        body: &Value,
+        request_id: Option<&str>,
+        prepared: Prepared,
+    ) -> CallOutcome {
         let mut url = format!("{}/nodes?nodeId={}", self.parent(zone), encode(node));
         if let Some(id) = request_id {
             url.push_str(&format!("&requestId={}", encode(id)));
         }
-        outcome(self.http.mutate("nodes.create", Method::POST, &url, Some(body)).await)
+        outcome(self.http.mutate("nodes.create", Method::POST, &url, Some(body), prepared).await)
     }
 
     /// Deletes a node by its name: the caller has verified the incarnation.
-    pub async fn delete_node(&self, zone: &str, node: &str, request_id: Option<&str>) -> CallOutcome {
+    pub async fn delete_node(&self, zone: &str, node: &str, request_id: Option<&str>, prepared: Prepared) -> CallOutcome {
         let mut url = self.node_url(zone, node);
         if let Some(id) = request_id {
             url.push_str(&format!("?requestId={}", encode(id)));
         }
-        outcome(self.http.mutate("nodes.delete", Method::DELETE, &url, None).await)
+        outcome(self.http.mutate("nodes.delete", Method::DELETE, &url, None, prepared).await)
     }
 
     /// An operation by its full name. An error says nothing about the operation.

@@ -12,6 +12,9 @@ use crate::model::condition::Condition;
 use crate::model::failure::Failure;
 use crate::model::hold::HoldReason;
 
+/// What a process says of itself, also while it stands by.
+const OF_THE_PROCESS: [&str; 4] = ["build_info", "lock_held", "dry_run", "store_failing"];
+
 /// All metrics.
 pub struct Metrics {
     registry: Registry,
@@ -30,7 +33,8 @@ pub struct Metrics {
     paused: IntGauge,
     dry_run: IntGauge,
     lock_held: IntGauge,
-    once_last_success: GaugeVec,
+    store_failing: IntGauge,
+    creates_refused: IntGaugeVec,
     intents_pending: IntGauge,
     job_step: IntGaugeVec,
     job_checkpoint_step: IntGaugeVec,
@@ -87,10 +91,10 @@ impl Metrics {
                 r,
                 IntGauge::new("lock_held", "1 while this process holds the lock and acts; 0 while it stands by.")?,
             )?,
-            // Absent until a run has succeeded: a pushed gateway keeps the last one.
-            once_last_success: add(
+            store_failing: add(r, IntGauge::new("store_failing", "1 while the state can't be written: nothing is done.")?)?,
+            creates_refused: add(
                 r,
-                GaugeVec::new(Opts::new("once_last_success_timestamp_seconds", "When a scheduled run last ended well."), &[])?,
+                gauges("creates_refused", "Owed creates by the reason of their last refusal.", &["reason"])?,
             )?,
             intents_pending: add(r, IntGauge::new("intents_pending", "Journaled calls whose result is not known yet.")?)?,
             job_step: add(r, gauges("job_step", "Newest step that the job reported.", &["slot"])?)?,
@@ -135,15 +139,15 @@ impl Metrics {
         &self.sums
     }
 
-    /// A scheduled run ended well.
-    pub fn once_succeeded(&self, at: Timestamp) {
-        self.once_last_success.with_label_values::<&str>(&[]).set(at.as_millisecond() as f64 / 1000.0);
-    }
-
     /// The text of `/metrics`.
     pub fn render(&self, snapshot: &Snapshot) -> String {
         self.gauges(snapshot);
-        TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
+        let mut families = self.registry.gather();
+        // Of several watchdogs over one fleet one speaks for it: sums over all of them must not count a slot twice.
+        if snapshot.lock != Lock::Held {
+            families.retain(|family| OF_THE_PROCESS.iter().any(|name| family.name().ends_with(name)));
+        }
+        TextEncoder::new().encode_to_string(&families).unwrap_or_default()
     }
 
     fn gauges(&self, snapshot: &Snapshot) {
@@ -192,6 +196,13 @@ impl Metrics {
         self.budget_remaining.set(snapshot.budget_remaining as i64);
         self.paused.set(0);
         self.dry_run.set(i64::from(snapshot.dry_run));
+        self.store_failing.set(i64::from(snapshot.store_failing));
+        self.creates_refused.reset();
+        for slot in &status.tpus {
+            if let Some(reason) = &slot.refused {
+                self.creates_refused.with_label_values(&[reason]).inc();
+            }
+        }
         self.lock_held.set(i64::from(snapshot.lock == Lock::Held));
         self.intents_pending.set(snapshot.intents_pending as i64);
     }

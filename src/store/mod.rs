@@ -131,7 +131,7 @@ pub trait Store: Send {
     /// Becomes the home of what another store held under this owner's id. The lock must be held.
     ///
     /// # Errors
-    /// As with a commit; refused when anything is here already.
+    /// As with a commit; refused when another owner's state is here already.
     async fn adopt(&mut self, owner: &str, batch: &Batch) -> Result<(), StoreError>;
 
     /// Marks itself as left for another place: nobody opens it for writing any more. The lock must be held.

@@ -78,10 +78,7 @@ impl ObjectState {
     /// When it can't be reached, is newer, torn or not ours, or has moved.
     pub async fn open(client: Arc<dyn ObjectStore>, prefix: Path, location: &str) -> Result<Self, StoreError> {
         if let Some(state) = Self::open_existing(Arc::clone(&client), prefix.clone(), location).await? {
-            return match &state.document.moved_to {
-                Some(to) => Err(state.refused(moved(to))),
-                None => Ok(state),
-            };
+            return Ok(state);
         }
         let writer = uuid::Uuid::new_v4().to_string();
         let document = Document {
@@ -108,12 +105,16 @@ impl ObjectState {
     /// Opens what is there for reading. `None` when there is no state yet.
     ///
     /// # Errors
-    /// When it can't be reached, is newer, torn or not ours.
+    /// When it can't be reached, is newer, torn or not ours, or has moved.
     pub async fn open_existing(client: Arc<dyn ObjectStore>, prefix: Path, location: &str) -> Result<Option<Self>, StoreError> {
         let read = read(&*client, &object(&prefix), location, None).await?;
         let Read::Found(document, version) = read else { return Ok(None) };
         let writer = uuid::Uuid::new_v4().to_string();
-        Ok(Some(Self::with(client, prefix, location, writer, *document, version)))
+        let state = Self::with(client, prefix, location, writer, *document, version);
+        match &state.document.moved_to {
+            Some(to) => Err(state.refused(moved(to))),
+            None => Ok(Some(state)),
+        }
     }
 
     fn with(
@@ -219,6 +220,10 @@ impl ObjectState {
 
     /// The present document with a batch applied, if the lock is held by us.
     fn with_batch(&self, batch: &Batch) -> Result<Document, StoreError> {
+        self.applied(self.document.clone(), batch)
+    }
+
+    fn applied(&self, mut next: Document, batch: &Batch) -> Result<Document, StoreError> {
         let lease = self.document.lease.as_ref();
         let held = self.held.as_ref().filter(|(holder, epoch)| lease.is_some_and(|l| l.is_held_by(holder, *epoch)));
         if held.is_none() {
@@ -227,7 +232,6 @@ impl ObjectState {
         if let Some(to) = &self.document.moved_to {
             return Err(self.refused(moved(to)));
         }
-        let mut next = self.document.clone();
         if let Some(lease) = &mut next.lease {
             lease.renewals += 1;
         }
@@ -396,10 +400,14 @@ impl Store for ObjectState {
     }
 
     async fn adopt(&mut self, owner: &str, batch: &Batch) -> Result<(), StoreError> {
-        if !self.document.slots.is_empty() {
+        // What an interrupted move left behind is its own.
+        if !self.document.slots.is_empty() && self.document.owner != owner {
             return Err(self.refused("there is state here already; nothing was changed. Give an empty place".into()));
         }
-        let mut next = self.with_batch(batch)?;
+        let mut emptied = self.document.clone();
+        emptied.slots.clear();
+        emptied.specs.clear();
+        let mut next = self.applied(emptied, batch)?;
         next.owner = owner.to_owned();
         self.put(next).await?;
         self.flush();

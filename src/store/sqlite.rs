@@ -35,8 +35,8 @@ const MIGRATIONS: [&str; 2] = [
 ];
 /// Events beyond this number are forgotten, oldest first.
 const EVENTS_KEPT: i64 = 100_000;
-/// Another process's transaction is waited for this long.
-const BUSY: Duration = Duration::from_secs(2);
+/// Another process's transaction is waited for this long, and everything else of this one waits with it.
+const BUSY: Duration = Duration::from_millis(500);
 /// The first schema with a lock and counters.
 const LOCK_SCHEMA: usize = 2;
 const NOT_EMPTY: &str = "there is state here already; nothing was changed. Give an empty place";
@@ -108,6 +108,9 @@ impl SqliteStore {
         })?;
         if found == 0 {
             return Ok(None);
+        }
+        if let Some(to) = meta(&connection, "moved_to").map_err(sql)? {
+            return Err(StoreError { failure: StoreFailure::Refused, location, message: moved(&to) });
         }
         let owner = meta(&connection, "owner").map_err(sql)?.unwrap_or_default();
         Ok(Some(SqliteStore { connection, location, owner, schema: found, held: None }))
@@ -289,8 +292,12 @@ impl Store for SqliteStore {
     async fn adopt(&mut self, owner: &str, batch: &Batch) -> Result<(), StoreError> {
         self.held(false, |transaction| {
             let rows: i64 = transaction.query_row("SELECT count(*) FROM slot", [], |row| row.get(0))?;
-            if rows > 0 {
+            // What an interrupted move left behind is its own.
+            if rows > 0 && meta(transaction, "owner")?.as_deref() != Some(owner) {
                 return Err(Refusal::NotEmpty);
+            }
+            for table in ["spec", "slot", "ledger", "event", "tally"] {
+                transaction.execute(&format!("DELETE FROM {table}"), [])?;
             }
             transaction.execute("UPDATE meta SET value = ?1 WHERE key = 'owner'", [owner])?;
             write(transaction, batch)

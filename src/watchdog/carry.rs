@@ -10,6 +10,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::World;
 use super::tenure::Tenure;
 use crate::checkpoint::lister::survey;
+use crate::google::http::CONNECT_MAX;
 use crate::model::action::{Action, CallOutcome, Input, Look, Reading};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::elapsed;
@@ -88,23 +89,24 @@ pub fn act(action: Action, world: &World, permits: &Permits, tenure: &Tenure, se
     let (world, permits, tenure, sender) = (world.clone(), permits.clone(), tenure.clone(), sender.clone());
     tokio::spawn(async move {
         let _permit = permits.calls.acquire().await;
-        // A token that must be fetched is fetched before the age of the verifying GET is looked at.
-        world.tpu.prepare().await;
+        // A token that must be fetched is fetched before anything that ages is looked at.
+        let prepared = world.tpu.prepare().await;
         let slot = action.slot().to_owned();
         let not_sent = |message: &str| CallOutcome::NotSent(Failure::new(FailureClass::Transient, message));
-        let outcome = match action {
+        let outcome = match (prepared, action) {
+            (Err(failure), _) => CallOutcome::NotSent(failure),
             _ if !tenure.may_send() => not_sent("the lock was not renewed in time, and another watchdog may be at work"),
-            Action::Delete { slot, zone, verified, request_id, .. } => {
+            (Ok(prepared), Action::Delete { slot, zone, verified, request_id, .. }) => {
                 let now = Timestamp::now();
                 // A GET from the future means that the clock was set back: its age can't be told.
-                if verified > now || elapsed(verified, now) > VERIFIED_FOR {
-                    not_sent("the GET that verified it is older than 5 s; it is verified again")
+                if verified > now || elapsed(verified, now) + CONNECT_MAX > VERIFIED_FOR {
+                    not_sent("the GET that verified it would be older than 5 s; it is verified again")
                 } else {
-                    world.tpu.delete_node(&zone, &slot, request_id.as_deref()).await
+                    world.tpu.delete_node(&zone, &slot, request_id.as_deref(), prepared).await
                 }
             }
-            Action::Create { slot, zone, body, request_id } => {
-                world.tpu.create_node(&zone, &slot, &body, request_id.as_deref()).await
+            (Ok(prepared), Action::Create { slot, zone, body, request_id }) => {
+                world.tpu.create_node(&zone, &slot, &body, request_id.as_deref(), prepared).await
             }
         };
         let _ = sender.send(Input::Called { slot, outcome });

@@ -111,6 +111,7 @@ impl Watchdog {
         match error.failure {
             StoreFailure::Fenced => {
                 self.journal.lost();
+                self.show_nobody(false);
                 tracing::warn!("the lock is lost: nothing is decided here until it is ours again");
                 Ok(Some(Left::LockLost))
             }
@@ -134,7 +135,7 @@ impl Watchdog {
         self.fleet.slots.iter().any(|(name, record)| {
             let decision = self.fleet.memory.get(name).and_then(|m| m.decision.as_ref());
             let until = decision.and_then(|d| d.until);
-            match decision.map(|d| d.action) {
+            match decision.map(|d| if d.hold.is_some() { ActionName::Hold } else { d.action }) {
                 Some(ActionName::Hold | ActionName::Escalate) => record.recovery.is_some() && until.is_some_and(|at| at < end),
                 Some(ActionName::Wait) => record.recovery.is_some() || until.is_some_and(|at| at < end),
                 Some(_) => record.recovery.is_some(),

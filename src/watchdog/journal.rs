@@ -11,8 +11,6 @@ use crate::model::event::Event;
 use crate::model::tally::Sum;
 use crate::store::{Batch, Store, StoreError, Stored};
 
-/// A write is bounded by the store's own timeouts; one that takes longer hangs.
-const WRITE_MAX: Duration = Duration::from_secs(60);
 /// A store that failed is tried again after this.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -169,7 +167,7 @@ impl Journal {
 
     /// Whether a write hangs: whoever watches this process should know.
     pub fn hangs(&self) -> bool {
-        self.work.is_some() && self.began.0.elapsed() > WRITE_MAX
+        self.work.is_some() && self.began.0.elapsed() > self.ttl * 2
     }
 
     /// Drops what was not written: the lock is somebody else's.
@@ -190,6 +188,10 @@ impl Journal {
         tally: impl FnOnce(&[Event]) -> Vec<(String, Sum)>,
     ) -> Result<Batch, StoreError> {
         let mut batch = std::mem::take(&mut self.batch);
+        // Intents of calls that nobody will send any more are not written: as if it had ended right before.
+        if !std::mem::take(&mut self.then).is_empty() {
+            batch = Batch::default();
+        }
         let Some(store) = self.store.as_mut().filter(|_| !self.failing) else { return Ok(Batch::default()) };
         batch.tally = tally(&batch.events);
         if give_back {

@@ -34,7 +34,7 @@ use crate::report::metrics::Metrics;
 use crate::report::published::{Lock, Published, Snapshot};
 use crate::report::systemd;
 use crate::report::{self};
-use crate::store::{Batch, Store, StoreError, Stored};
+use crate::store::{Batch, Store, StoreError, StoreFailure, Stored};
 
 /// Calls under way at once.
 const CONCURRENCY: usize = 32;
@@ -94,6 +94,8 @@ pub enum Cycle {
     Done,
     /// Somebody else is at work, or it can't be told in time whether anybody is: the line to say.
     Another(String),
+    /// Told to stop before it had the lock.
+    Stopped,
 }
 
 /// The running watchdog.
@@ -103,6 +105,7 @@ pub struct Watchdog {
     fleet: Fleet,
     journal: journal::Journal,
     claimant: Claimant,
+    location: String,
     world: World,
     metrics: Arc<Metrics>,
     published: Published,
@@ -135,6 +138,7 @@ impl Watchdog {
         Watchdog {
             fleet: Fleet::new(settings.clone(), Default::default(), Ledger::default()),
             settings,
+            location: store.location().to_owned(),
             journal: journal::Journal::new(store, claimant.ttl),
             claimant,
             world,
@@ -180,27 +184,33 @@ impl Watchdog {
             match self.hold(signals, None).await? {
                 hold::Left::LockLost => {}
                 hold::Left::Stopped | hold::Left::Finished => {
-                    self.leave().await;
+                    self.leave(None).await;
                     return Ok(());
                 }
             }
         }
     }
 
-    /// Polls once, and goes on while something is in flight that may end before the deadline.
+    /// Polls once, and goes on while something is in flight that may end before the deadline. What comes after the cycle is
+    /// over by `end`.
     ///
     /// # Errors
     /// When the state is not usable.
-    pub async fn once(&mut self, deadline: Instant, signals: &mut mpsc::UnboundedReceiver<Signal>) -> Result<Cycle, StoreError> {
+    pub async fn once(
+        &mut self,
+        deadline: Instant,
+        end: Instant,
+        signals: &mut mpsc::UnboundedReceiver<Signal>,
+    ) -> Result<Cycle, StoreError> {
         match self.acquire(signals, Some(deadline)).await? {
             standby::Acquired::Held => {}
-            standby::Acquired::Stopped => return Ok(Cycle::Done),
+            standby::Acquired::Stopped => return Ok(Cycle::Stopped),
             standby::Acquired::Another(line) => return Ok(Cycle::Another(line)),
         }
         match self.hold(signals, Some(deadline)).await? {
             hold::Left::LockLost => Ok(Cycle::Another("another watchdog took the lock; this run leaves the rest to it".into())),
             hold::Left::Stopped | hold::Left::Finished => {
-                self.leave().await;
+                self.leave(Some(end)).await;
                 Ok(Cycle::Done)
             }
         }
@@ -238,9 +248,6 @@ impl Watchdog {
     }
 
     fn reconfigure(&mut self, mut settings: Settings) {
-        // The client was made for these at the start.
-        settings.alpha = self.settings.alpha;
-        settings.project.clone_from(&self.settings.project);
         if settings.owner.is_empty() {
             settings.owner.clone_from(&self.settings.owner);
         }
@@ -316,7 +323,10 @@ impl Watchdog {
 
     /// A write failed: memory is ahead of the journal, and nothing goes on until both agree again.
     fn not_written(&mut self, error: &StoreError, then: &[Action]) {
-        self.metrics.store_failed();
+        // That somebody else holds the lock is no failure of the store.
+        if error.failure != StoreFailure::Fenced {
+            self.metrics.store_failed();
+        }
         tracing::error!("{error}; {} calls were not sent", then.len());
         self.store_failing = true;
         for action in then {
@@ -351,19 +361,35 @@ impl Watchdog {
         }
     }
 
-    /// The end: answers that are about to come, the last write, the lock given back.
-    async fn leave(&mut self) {
-        let until = Instant::now() + LAST_ANSWERS;
-        while self.mutations > 0 {
-            match tokio::time::timeout_at(until.into(), self.inputs.recv()).await {
-                Ok(Some(input)) => self.arrived(input),
-                _ => break,
-            }
-        }
-        if tokio::time::timeout(LAST_WRITE, self.last_write()).await.is_err() {
+    /// The end: the write under way, answers that are about to come, the last write, the lock given back; all of it before
+    /// `end`, if there is one.
+    async fn leave(&mut self, end: Option<Instant>) {
+        let left = |share: u32| end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()) * share / 4);
+        let _ = tokio::time::timeout(LAST_ANSWERS.min(left(2)), self.last_answers()).await;
+        if tokio::time::timeout(LAST_WRITE.min(left(3)), self.last_write()).await.is_err() {
             tracing::error!("the last write is not done in time; the next start reads back what was under way");
         }
         self.publish();
+    }
+
+    /// What was written is carried out, and what was sent is answered; nothing new is begun.
+    async fn last_answers(&mut self) {
+        while self.journal.is_writing() || self.mutations > 0 {
+            tokio::select! {
+                finished = self.journal.finished() => match finished {
+                    Finished::Written(batch, then) => self.written(&batch, then),
+                    Finished::Failed(error, then) => self.not_written(&error, &then),
+                    Finished::StillFailing(error) => tracing::error!("{error}"),
+                    Finished::Reloaded(_) => {}
+                },
+                Some(input) = self.inputs.recv() => {
+                    // Only outcomes: anything else could lead to a call that nobody would wait for.
+                    if matches!(input, Input::Called { .. }) {
+                        self.arrived(input);
+                    }
+                }
+            }
+        }
     }
 
     async fn last_write(&mut self) {
@@ -411,6 +437,13 @@ impl Watchdog {
         if self.progressed.elapsed() < patience && !self.journal.hangs() {
             self.notify.alive();
         }
+    }
+
+    /// What is shown while it is not known who holds the lock: the slots as they were last seen.
+    fn show_nobody(&self, store_failing: bool) {
+        let status = self.published.get().status.clone();
+        let dry_run = self.settings.dry_run;
+        self.show(Snapshot { status, turned_at: Some(Timestamp::now()), store_failing, dry_run, ..Snapshot::default() });
     }
 
     /// What a standby shows: the slots as the holder's journal has them.

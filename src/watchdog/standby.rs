@@ -43,6 +43,10 @@ impl Watchdog {
                     continue;
                 }
                 looked = self.look_at_lock(&mut patience, began, deadline, &mut told) => looked,
+                () = until(deadline) => {
+                    let (location, message) = (self.location.clone(), "it did not answer before the deadline".to_owned());
+                    return Err(StoreError { failure: StoreFailure::Unavailable, location, message });
+                }
             };
             let wait = match looked {
                 Ok(Looked::Held) => return Ok(Acquired::Held),
@@ -57,6 +61,7 @@ impl Watchdog {
                         tracing::error!("{error}; it is tried again every second");
                         told.clone_from(&error.message);
                     }
+                    self.show_nobody(true);
                     RETRY
                 }
             };
@@ -146,6 +151,13 @@ impl Watchdog {
             }
             (Claim::Wait(wait), None) => Ok(Looked::Wait(wait)),
         }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,12 +1,14 @@
 //! The custom role, held against the calls that the program makes.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use tpu_watchdog::simulator::http::Logged;
 use tpu_watchdog::simulator::scenario::Trouble;
 
-use crate::deploy;
+use crate::cloud_run::lint;
 use crate::harness::{Rig, job};
+use crate::{deploy, have};
 
 /// The permission of a call, by <https://docs.cloud.google.com/iam/docs/roles-permissions/tpu>; none where it has none there.
 fn permission(logged: &Logged) -> Option<&'static str> {
@@ -55,4 +57,22 @@ fn each_permission_is_explained() {
     for right in ["iam.serviceAccounts.actAs", "storage.objects.get"] {
         assert!(readme.contains(right), "{right}");
     }
+}
+
+#[test]
+fn gcloud_knows_the_commands_of_the_readmes() {
+    if !have("gcloud") {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut commands = Vec::new();
+    for file in ["deploy/iam/README.md", "deploy/cloud-run/README.md", "docs/runbook.md"] {
+        let text = std::fs::read_to_string(root.join(file)).unwrap().replace("\\\n", " ");
+        let blocks =
+            text.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| l.split("  #").next().unwrap().trim().to_owned());
+        let inline = text.split('`').skip(1).step_by(2).map(str::to_owned);
+        commands.extend(blocks.chain(inline).filter(|c| c.starts_with("gcloud ") && !c.contains('…')));
+    }
+    assert!(commands.len() > 15, "{commands:?}");
+    lint(&commands);
 }

@@ -44,6 +44,20 @@ fn every_alert_is_checked_tested_both_ways_and_has_its_place_in_the_runbook() {
     }
 }
 
+#[test]
+fn every_reason_to_hold_is_told_by_an_alert_or_left_out_on_purpose() {
+    // By the user's own wish, or over by itself within minutes.
+    let quiet = ["dry_run", "opted_out", "stopped", "backoff", "create_limit"];
+    let rules = read("prometheus/rules.yml");
+    for reason in tpu_watchdog::model::hold::HoldReason::ALL {
+        let named =
+            rules.split("reason=~\"").skip(1).any(|rest| rest.split('"').next().unwrap().split('|').any(|r| r == reason.name()));
+        assert!(named || quiet.contains(&reason.name()), "{reason}");
+        let runbook = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/runbook.md")).unwrap();
+        assert!(!named || runbook.contains(&format!("`{reason}`")), "{reason} is not in the runbook");
+    }
+}
+
 /// Percent-encodes a query.
 fn encode(text: &str) -> String {
     text.bytes().map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
@@ -128,7 +142,13 @@ fn a_real_prometheus_scrapes_the_demo_evaluates_the_rules_and_answers_the_dashbo
     });
     assert_eq!(seen, alerts());
     // Of all of them only what the demo really has may fire: nobody is absent, nothing was refused by the safety check.
-    for quiet in ["TpuWatchdogDown", "TpuWatchdogNobodyActs", "TpuWatchdogInvariantViolated", "TpuWatchdogStateFailing"] {
+    for quiet in [
+        "TpuWatchdogDown",
+        "TpuWatchdogNobodyActs",
+        "TpuWatchdogInvariantViolated",
+        "TpuWatchdogStateFailing",
+        "TpuCreateRefused",
+    ] {
         assert_eq!(query(&format!("ALERTS{{alertname=\"{quiet}\",alertstate=\"firing\"}}")), serde_json::json!([]));
     }
 
@@ -162,6 +182,7 @@ fn a_real_prometheus_scrapes_the_demo_evaluates_the_rules_and_answers_the_dashbo
         "paused",
         "dry_run",
         "lock_held",
+        "store_failing",
         "intents_pending",
         "invariant_violations_total",
         "job_launches_total",

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tpu_watchdog::model::fleet::elapsed;
-use tpu_watchdog::simulator::http::Logged;
+use tpu_watchdog::simulator::http::{Fault, Logged, Reply};
 use tpu_watchdog::simulator::scenario::Trouble;
 
 use crate::chaos::Dice;
-use crate::harness::{POLICY, Rig, ZONE, job, slot};
+use crate::harness::{POLICY, Rig, ZONE, get, job, slot};
 
 const RUNS: usize = 300;
 const SLOTS: usize = 20;
@@ -156,8 +156,93 @@ fn the_state_moves_from_a_file_to_a_bucket_and_the_file_is_closed() {
     rig.trouble("a", Trouble::Preempt, None);
     assert_eq!(run(&["once", "--deadline", "60s"]).0, 0);
     assert_eq!(rig.creations("a"), 2);
+    // And back, into a new file; a config that still names the bucket is told so by every command.
+    let back = format!("sqlite:{}", rig.folder.path().join("back.db").display());
+    let (code, out, log) = run(&["state", "migrate", "gs://state/watchdog", &back]);
+    assert!(code == 0 && out.contains("moved 1 slots"), "{out}{log}");
+    for command in ["once", "status", "plan"] {
+        let (code, _, log) = run(&[command]);
+        assert!(code == 1 && log.contains("this state was moved to"), "{command}: {log}");
+    }
     let (code, _, log) = run(&["state", "migrate", "gs://state/watchdog", "gs://state/watchdog"]);
     assert!(code == 2 && log.contains("same place"), "{log}");
     let (code, _, log) = run(&["state", "migrate", "memory:", "gs://state/x"]);
     assert!(code == 2 && log.contains("FROM"), "{log}");
+}
+
+#[test]
+fn a_run_whose_bucket_never_answers_ends_at_its_deadline_and_says_why() {
+    let rig = Rig::with_one_node("");
+    in_a_bucket(&rig);
+    let text = std::fs::read_to_string(rig.config()).unwrap();
+    let text = text.replace("timeout = \"2s\"", "timeout = \"1h\"").replace("lease = \"1s\"", "lease = \"3h\"");
+    std::fs::write(rig.config(), text).unwrap();
+    rig.simulator.set_hook(Some(Box::new(|logged| logged.path.contains("state.json").then_some(Fault::Hang))));
+    let output = rig.command(&["once", "--deadline", "2s"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&line["severity"], &line["once"]["result"]), (&"ERROR".into(), &"failed".into()), "{line}");
+    assert!(line["message"].as_str().unwrap().contains("did not answer before the deadline"), "{line}");
+}
+
+#[test]
+fn a_run_that_is_told_to_stop_in_the_middle_of_a_recovery_leaves_in_order_and_the_next_carries_on() {
+    let rig = Rig::with_one_node(&job("a"));
+    in_a_bucket(&rig);
+    rig.trouble("", Trouble::StockOut, None);
+    rig.trouble("a", Trouble::Preempt, None);
+    let log = std::fs::File::create(rig.folder.path().join("once.log")).unwrap();
+    let mut child = rig.command(&["once", "--deadline", "10m"]).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    rig.wait("the node is deleted, and its create refused", |c| c.nodes.is_empty());
+    let refused = || std::fs::read_to_string(rig.folder.path().join("once.log")).unwrap().contains("stock_out");
+    rig.wait("the refusal is in the journal", |_| refused());
+    let stopped = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(stopped.success());
+    let mut out = String::new();
+    std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut out).unwrap();
+    assert!(child.wait().unwrap().success(), "{out}");
+    assert!(out.contains("1 recoveries go on in the next run"), "{out}");
+    let lease = rig.simulator.with(|c| c.objects["state/watchdog/state.json"].body.clone());
+    assert!(String::from_utf8_lossy(&lease).contains("\"released\":true"), "it gave the lock back");
+    rig.simulator.with(|c| c.refusals.clear());
+    assert!(rig.command(&["once", "--deadline", "60s"]).output().unwrap().status.success());
+    assert_eq!(rig.creations("a"), 2);
+}
+
+#[test]
+fn while_the_bucket_is_down_nothing_is_done_and_afterwards_it_catches_up() {
+    let mut rig = Rig::with_one_node("");
+    in_a_bucket(&rig);
+    rig.start();
+    rig.wait_polls(3);
+    let old = rig.node("a").unwrap().uid;
+    let endpoint = rig.endpoint();
+    rig.simulator.set_hook(Some(Box::new(|logged| {
+        logged.path.starts_with("/state/").then(|| Fault::AnswerBefore(Reply::new(503, "down")))
+    })));
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_for_log("it is tried again every second");
+    rig.wait_polls(6);
+    assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
+    assert_eq!(get(&format!("{endpoint}/-/ready")).0, 503);
+    assert!(get(&format!("{endpoint}/metrics")).1.contains("tpuwatchdog_store_failing 1"));
+    rig.simulator.set_hook(None);
+    rig.wait_for_log("the journal can be written again");
+    rig.wait_recovered("a", old);
+    assert_eq!(rig.creations("a"), 2);
+}
+
+#[test]
+fn a_reload_that_would_change_what_the_clients_were_made_for_is_refused() {
+    let mut rig = Rig::with_one_node("");
+    rig.start();
+    rig.wait_polls(2);
+    let text = std::fs::read_to_string(rig.config()).unwrap();
+    std::fs::write(rig.config(), text.replace("project = \"p\"", "project = \"other\"").replace("name = \"a\"", "name = \"b\""))
+        .unwrap();
+    let pid = rig.child.lock().unwrap().as_ref().unwrap().id().to_string();
+    assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+    rig.wait_for_log("nothing was reloaded: restart it");
+    rig.wait_polls(5);
+    assert!(rig.mutations().is_empty(), "nothing is created in the wrong project: {}", rig.mutations_text());
 }
