@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::tenure::boottime;
 use super::{Signal, Watchdog};
-use crate::model::lease::{Claim, Patience};
+use crate::model::lease::{Claim, Lease, Patience};
 use crate::store::{StoreError, StoreFailure};
 
 /// A store that can't be read is asked again after this; likewise when somebody else was faster.
@@ -108,6 +108,7 @@ impl Watchdog {
         let claim = if own { Claim::Take } else { patience.look(lease.as_ref(), began.elapsed()) };
         match (claim, lease) {
             (Claim::Take, lease) => {
+                let epoch = Lease::next(lease.as_ref(), &holder, ttl).epoch;
                 let began = (Instant::now(), boottime());
                 if !store.take(lease.as_ref(), &holder, ttl).await? {
                     return Ok(Looked::Wait(Duration::from_millis(50)));
@@ -119,6 +120,9 @@ impl Watchdog {
                         before.epoch,
                         crate::model::view::span(before.ttl().max(ttl))
                     );
+                }
+                if deadline.is_none() {
+                    tracing::info!("holding the lock (epoch {epoch}): this watchdog acts");
                 }
                 let owner = store.owner().to_owned();
                 self.journal.taken(began);
@@ -140,11 +144,11 @@ impl Watchdog {
                         return Ok(Looked::Another(line));
                     }
                 }
-                if *told != who {
-                    tracing::info!("standing by: {who}");
-                    told.clone_from(&who);
-                }
                 if deadline.is_none() {
+                    if *told != who {
+                        tracing::info!("standing by: {who}");
+                        told.clone_from(&who);
+                    }
                     self.show_standby(stored, &lease);
                 }
                 Ok(Looked::Wait(wait))

@@ -94,7 +94,7 @@ fn readers_work_beside_a_service_and_a_scheduled_run_leaves_it_alone() {
     let line: serde_json::Value = serde_json::from_str(&out).unwrap();
     let message = line["message"].as_str().unwrap();
     assert!(message.contains("holds the lock (epoch 1) and is at work") && line["once"]["result"] == "another", "{out}");
-    assert_eq!(out.lines().count(), 1);
+    assert_eq!((out.lines().count(), log.as_str()), (1, ""), "one line");
     let (code, out, _) = text(&rig.command(&["once", "--deadline", "800ms"]).output().unwrap());
     assert!(code == 0 && out.contains("takes 1s to see"), "its deadline is shorter than the lease: {out}");
     let (code, out, log) = text(&rig.command(&["status"]).output().unwrap());

@@ -233,6 +233,26 @@ fn while_the_bucket_is_down_nothing_is_done_and_afterwards_it_catches_up() {
 }
 
 #[test]
+fn commits_that_fall_together_become_one_write() {
+    let mut rig = fleet(POLICY);
+    rig.start();
+    rig.wait_polls(3);
+    let writes = || {
+        let log = rig.simulator.log();
+        log.iter().filter(|l| l.method == "PUT" && l.path.contains("state.json") && l.status == Some(200)).count()
+    };
+    let before = writes();
+    for i in 0..SLOTS {
+        rig.trouble(&format!("n{i}"), Trouble::Preempt, None);
+    }
+    rig.wait("all are created again", |c| (0..SLOTS).all(|i| c.creations[&format!("n{i}")] == 2));
+    // Each delete and each create stands in the journal before it is sent.
+    let (written, mutations) = (writes() - before, rig.mutations().len());
+    println!("{mutations} deletes and creates, {written} writes");
+    assert!(written < mutations / 2, "{written} writes for {mutations} mutations");
+}
+
+#[test]
 fn a_reload_that_would_change_what_the_clients_were_made_for_is_refused() {
     let mut rig = Rig::with_one_node("");
     rig.start();
