@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod lever;
 mod once;
 mod plan;
 mod run;
@@ -43,6 +44,14 @@ enum Command {
     Plan(ReadArgs),
     /// Shows each slot from the journal, beside a running service or without one.
     Status(status::StatusArgs),
+    /// Nothing is begun on a slot any more; creates that are owed go on.
+    Pause(lever::PauseArgs),
+    /// Takes a pause back.
+    Resume(lever::ResumeArgs),
+    /// Gives a slot its attempts back.
+    Retry(lever::RetryArgs),
+    /// Shows the storm breaker, or closes it.
+    Breaker(lever::BreakerArgs),
     /// Moves the journal from one place to another.
     State(state::StateArgs),
     /// Checks the config alone, offline.
@@ -120,6 +129,10 @@ pub fn main() -> ExitCode {
             Command::Once(args) => once::once(&args).await,
             Command::Plan(args) => plan::plan(&args).await,
             Command::Status(args) => status::status(&args).await,
+            Command::Pause(args) => lever::pause(&args).await,
+            Command::Resume(args) => lever::resume(&args).await,
+            Command::Retry(args) => lever::retry(&args).await,
+            Command::Breaker(args) => lever::breaker(&args).await,
             Command::State(args) => state::state(&args).await,
             Command::Check(args) => check::check(&args),
             Command::Demo(args) => demo::demo(&args).await,

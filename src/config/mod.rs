@@ -160,3 +160,9 @@ pub fn logs_to_the_journal() -> bool {
     // The variable is inherited by children whose standard error goes elsewhere.
     rustix::fs::fstat(std::io::stderr()).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
+
+/// Who uses this program, for the event log: as the shell says, the one behind `sudo` first.
+pub fn person() -> String {
+    let name = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok().filter(|n| !n.is_empty()));
+    format!("{}@{}", name.unwrap_or_else(|| "somebody".to_owned()), rustix::system::uname().nodename().to_string_lossy())
+}

@@ -91,7 +91,7 @@ pub struct RawPolicy {
     pub when_missing: Option<String>,
     pub max_unavailable: Option<RawShare>,
     pub max_judged_recreates_per_hour: Option<i64>,
-    pub storm: Option<Value>,
+    pub storm: Option<RawStorm>,
     #[serde(default)]
     pub attempts: RawAttempts,
     #[serde(default)]
@@ -125,6 +125,14 @@ pub struct RawAttempts {
     pub preemptions: Option<i64>,
     pub window: Option<Span>,
     pub settled: Option<Span>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawStorm {
+    pub fraction: Option<String>,
+    pub min: Option<i64>,
+    pub window: Option<Span>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

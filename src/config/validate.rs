@@ -85,6 +85,7 @@ pub fn validate(raw: Raw, document: &Document, folder: &Path, environment: Envir
     };
     let max_unavailable = share(c, raw.policy.max_unavailable.as_ref());
     let per_hour = c.at_least("policy.max_judged_recreates_per_hour", raw.policy.max_judged_recreates_per_hour, 0, 20);
+    let storm = storm(c, raw.policy.storm.as_ref());
     let fleet_policy = policy(c, "policy", &raw.policy, Policy::default());
     let lease = c.span("lease", raw.lease, Duration::from_secs(1), Duration::from_secs(30));
     let state = state(c, raw.state.as_deref(), folder, environment);
@@ -115,6 +116,7 @@ pub fn validate(raw: Raw, document: &Document, folder: &Path, environment: Envir
         poll,
         max_unavailable,
         max_judged_recreates_per_hour: per_hour,
+        storm,
         slots,
     };
     Ok(Config { settings, lease, pushgateway, state, listen, api })
@@ -141,6 +143,26 @@ fn share(c: &mut Check, raw: Option<&RawShare>) -> Share {
                 Share::Percent(25.0)
             }
         },
+    }
+}
+
+fn storm(c: &mut Check, raw: Option<&RawStorm>) -> Storm {
+    let default = Storm::default();
+    let Some(raw) = raw else { return default };
+    let percent = match raw.fraction.as_deref() {
+        None => default.percent,
+        Some(text) => match text.strip_suffix('%').and_then(|n| n.trim().parse::<f64>().ok()) {
+            Some(percent) if percent > 0.0 && percent <= 100.0 => percent,
+            _ => {
+                c.wrong("policy.storm.fraction", format!("{text:?} is not a percentage; write \"50%\""));
+                default.percent
+            }
+        },
+    };
+    Storm {
+        percent,
+        min: c.at_least("policy.storm.min", raw.min, 1, default.min),
+        window: c.span("policy.storm.window", raw.window, Duration::from_secs(1), default.window),
     }
 }
 
@@ -271,7 +293,6 @@ fn is_loopback(url: &reqwest::Url) -> bool {
 
 fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy {
     let k = |name: &str| format!("{key}.{name}");
-    c.later(&k("storm"), &raw.storm, "the storm breaker");
     let hours = raw.quiet_hours.as_ref().filter(|v| v.as_array().is_none_or(|hours| !hours.is_empty()));
     c.later(&k("quiet_hours"), &hours, "quiet hours");
     c.later(&k("grace.queue"), &raw.grace.queue, "queued resources");
@@ -374,6 +395,9 @@ fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path) ->
     }
     if raw.policy.max_unavailable.is_some() {
         c.wrong(&k("policy.max_unavailable"), "is the whole fleet's; set it under [policy]");
+    }
+    if raw.policy.storm.is_some() {
+        c.wrong(&k("policy.storm"), "is the whole fleet's; set it under [policy]");
     }
     if raw.policy.max_judged_recreates_per_hour.is_some() {
         c.wrong(&k("policy.max_judged_recreates_per_hour"), "is the whole fleet's; set it under [policy]");

@@ -16,8 +16,8 @@ use crate::model::settings::{Overlay, Policy, Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 
 use super::observe::{Source, observe};
-use super::recover;
 use super::turn::Turn;
+use super::{lever, recover};
 
 /// Dispatches one input.
 pub fn absorb(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
@@ -50,6 +50,7 @@ pub fn absorb(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
             done(fleet, &slot, Pending::Operation);
             recover::operated(fleet, &slot, &operation, result, turn);
         }
+        Input::Pulled(levers) => lever::pulled(fleet, levers, turn),
         Input::Tick => {}
     }
 }

@@ -68,7 +68,12 @@ pub fn may_condemn(
         "S6",
         "too many judged slots in recovery",
     )?;
-    rule(!bench.settings.dry_run && seen.is_none_or(|s| !s.opted_out), "S7", "dry run or opted out")?;
+    rule(
+        !bench.settings.dry_run && seen.is_none_or(|s| !s.opted_out) && super::lever::paused(bench, now).is_none(),
+        "S7",
+        "dry run, opted out or paused",
+    )?;
+    rule(kind == Kind::Lost || bench.ledger.breaker.is_none(), "S8", "the storm breaker is open")?;
     rule(
         record.recovery.as_ref().is_none_or(|r| !r.owes_create() || record.incarnation.is_some()),
         "S9",
@@ -87,7 +92,12 @@ pub fn may_condemn(
         "there is no stored, valid specification",
     )?;
     rule(
-        seen.is_none_or(|s| s.queued_resource.is_none() && !s.multislice && !s.is_v1 && s.other_owner.is_none()),
+        seen.is_none_or(|s| {
+            s.queued_resource.is_none()
+                && !s.multislice
+                && !s.is_v1
+                && s.other_owner.as_ref().is_none_or(|o| record.adopted.as_ref() == Some(o))
+        }),
         "S17",
         "the node is not the slot's own plain node",
     )

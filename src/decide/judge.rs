@@ -18,7 +18,7 @@ use crate::model::view::{ActionName, Decision, span};
 
 use super::plan::Budget;
 use super::turn::Turn;
-use super::{absorb, guard, plan, recover};
+use super::{absorb, guard, lever, plan, recover};
 
 /// A confirming GET is good for this long (S1).
 pub const CONFIRMED_FOR: Duration = Duration::from_secs(5);
@@ -70,10 +70,14 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
         let reason = format!("{}: {evidence}; sick for {} of {} {why}", condition.name(), span(suspicion.sick_for), span(grace));
         return Decision::wait(reason, Some(until));
     }
+    let (reads, sick_for, wanted) = (suspicion.reads, suspicion.sick_for, bench.slot.policy.confirmations);
+    if kind == Kind::Judged {
+        lever::gust(bench, turn);
+    }
+    let record = &*bench.record;
     if let Some(hold) = held(bench, condition, kind, turn.now) {
         return hold;
     }
-    let (reads, wanted) = (suspicion.reads, bench.slot.policy.confirmations);
     let action = if condition == Condition::Missing { ActionName::Create } else { ActionName::Recreate };
     let confirmed = bench.memory.confirmed.as_ref().filter(|c| {
         elapsed(c.began, turn.now) <= CONFIRMED_FOR
@@ -91,7 +95,7 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
     if reads < wanted {
         return Decision::wait(format!("{}: {reads} of {wanted} confirming reads", condition.name()), None);
     }
-    let reason = format!("{}: {evidence}; {reads} reads over {}", condition.name(), span(suspicion.sick_for));
+    let reason = format!("{}: {evidence}; {reads} reads over {}", condition.name(), span(sick_for));
     if bench.settings.dry_run {
         let mut decision = Decision::act(action, reason);
         decision.hold = Some(HoldReason::DryRun);
@@ -160,11 +164,15 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
     let record = &*bench.record;
     let hold = |reason, text: String, until| Some(Decision::hold(reason, text, until));
     let what = condition.name();
+    if let Some(pause) = lever::paused(bench, now) {
+        let why = pause.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+        return hold(HoldReason::Paused, format!("{what}, but {} paused it{why}", pause.who), pause.until);
+    }
     if let Some(seen) = &record.seen {
         if seen.opted_out {
             return hold(HoldReason::OptedOut, format!("{what}, but the label tpu-watchdog=off opts it out"), None);
         }
-        if let Some(owner) = &seen.other_owner {
+        if let Some(owner) = seen.other_owner.as_ref().filter(|owner| record.adopted.as_ref() != Some(owner)) {
             return hold(
                 HoldReason::OtherOwner,
                 format!("{what}, but the watchdog {owner:?} owns it (metadata tpu-watchdog-owner)"),
@@ -232,6 +240,10 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp, count
     if condition == Condition::NeverBooted && !bench.ledger.beacons_seen {
         let text = format!("{}; guest attributes may be forbidden here: check the node by hand", bench.record.verdict.evidence);
         return Some(Decision::hold(HoldReason::NoBeaconChannel, text, None));
+    }
+    if let Some(breaker) = &bench.ledger.breaker {
+        let text = format!("{what}: the storm breaker has been open since {:.0}: {}", breaker.opened_at, breaker.why);
+        return Some(Decision::hold(HoldReason::Breaker, text, None));
     }
     // A slot that counts already raises no number by being recreated once more: it never waits for the others.
     let others = bench.budget.unavailable;

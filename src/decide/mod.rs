@@ -7,6 +7,7 @@ mod clock;
 mod diagnose;
 mod guard;
 mod judge;
+mod lever;
 mod observe;
 mod plan;
 mod recover;

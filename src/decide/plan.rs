@@ -32,6 +32,8 @@ pub struct Budget {
     pub max_unavailable: usize,
     /// The ledger was written to.
     pub ledger_changed: bool,
+    /// Slots that are wanted.
+    pub desired: usize,
 }
 
 /// Whether a slot counts under `max_unavailable` (S6): judged and in recovery, and not merely waiting for capacity, for a
@@ -62,6 +64,7 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
     let mut budget = Budget {
         unavailable: unavailable(fleet),
         max_unavailable: fleet.settings.max_unavailable.of(desired),
+        desired,
         ledger_changed: before != fleet.ledger.judged.len() + fleet.ledger.creates.len(),
     };
     let mut removed = Vec::new();

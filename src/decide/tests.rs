@@ -1,5 +1,6 @@
 //! The safety and liveness rules by their names, on the core alone: inputs in, effects out, time as an argument.
 
+mod levers;
 mod liveness;
 mod regressions;
 mod safety;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::step;
+use super::{step, view};
 use crate::model::action::{Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading, Record};
 use crate::model::condition::Condition;
 use crate::model::event::What;
@@ -19,7 +20,7 @@ use crate::model::hold::HoldReason;
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 use crate::model::recovery::Phase;
-use crate::model::settings::{JobSettings, Overlay, Policy, PollSettings, Settings, Share, SlotSettings};
+use crate::model::settings::{JobSettings, Overlay, Policy, PollSettings, Settings, Share, SlotSettings, Storm};
 
 const ZONE: &str = "us-central2-b";
 const OPERATION: &str = "projects/p/locations/us-central2-b/operations/o";
@@ -55,6 +56,7 @@ fn settings(names: &[&str]) -> Settings {
         poll: PollSettings { every: seconds(30), operations: seconds(5), timeout: seconds(20), max_gap: seconds(300) },
         max_unavailable: Share::Percent(25.0),
         max_judged_recreates_per_hour: 20,
+        storm: Storm::default(),
         slots: names.iter().map(slot).collect(),
     }
 }

@@ -18,11 +18,12 @@ pub struct Turn {
     looks: Vec<Look>,
     actions: Vec<Action>,
     removed: Vec<String>,
+    pulled: Vec<String>,
 }
 
 impl Turn {
     pub fn new(now: Timestamp, polled: bool) -> Self {
-        Turn { now, polled, events: Vec::new(), looks: Vec::new(), actions: Vec::new(), removed: Vec::new() }
+        Turn { now, polled, events: Vec::new(), looks: Vec::new(), actions: Vec::new(), removed: Vec::new(), pulled: Vec::new() }
     }
 
     pub fn tell(&mut self, record: &SlotRecord, what: What, message: impl Into<String>) {
@@ -31,6 +32,15 @@ impl Turn {
 
     pub fn note(&mut self, message: impl Into<String>) {
         self.events.push(Event { at: self.now, slot: None, message: message.into(), what: What::Note });
+    }
+
+    pub fn happened(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    /// A lever has worked.
+    pub fn pulled(&mut self, lever: String) {
+        self.pulled.push(lever);
     }
 
     pub fn look(&mut self, look: Look) {
@@ -48,6 +58,7 @@ impl Turn {
     /// One commit with everything that changed, then the reads.
     pub fn into_effects(self, fleet: &mut Fleet) -> Vec<Effect> {
         let mut records: Vec<Record> = self.removed.into_iter().map(Record::Removed).collect();
+        records.extend(self.pulled.into_iter().map(Record::Pulled));
         // The specification first: it stands before anything that might delete.
         for name in std::mem::take(&mut fleet.dirty_specs) {
             if let Some(spec) = fleet.slots.get(&name).and_then(|r| r.spec.as_ref()) {

@@ -17,7 +17,7 @@ use crate::model::view::{ActionName, AttemptsView, Decision, JobView, SlotView, 
 pub fn document(fleet: &Fleet, now: Timestamp) -> StatusDocument {
     StatusDocument {
         observed_at: fleet.ledger.observed_at,
-        breaker: "closed".to_owned(),
+        breaker: if fleet.ledger.breaker.is_some() { "open" } else { "closed" }.to_owned(),
         tpus: fleet.slots.values().map(|record| slot(fleet, record, now)).collect(),
     }
 }
@@ -68,6 +68,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
             None => record.suspicion.as_ref().filter(|_| record.verdict.condition != Condition::Healthy).map(|s| s.since),
         },
         maintenance_start: seen.and_then(|s| s.maintenance_start),
+        paused: [&record.paused, &fleet.ledger.paused].into_iter().flatten().any(|pause| pause.holds(now)),
         refused: record
             .recovery
             .as_ref()
@@ -108,5 +109,5 @@ pub fn without_dry_run(mut document: StatusDocument, users_dry_run: bool) -> Sta
 
 /// Whether anything waits for a person.
 pub fn needs_a_person(document: &StatusDocument) -> bool {
-    document.tpus.iter().any(|slot| slot.action == ActionName::Escalate)
+    document.breaker == "open" || document.tpus.iter().any(|slot| slot.action == ActionName::Escalate)
 }

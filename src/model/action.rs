@@ -8,6 +8,7 @@ use super::checkpoint::CheckpointSurvey;
 use super::event::Event;
 use super::failure::Failure;
 use super::fleet::Ledger;
+use super::lever::Lever;
 use super::node::{Incarnation, NodeView};
 use super::operation::OperationState;
 use super::settings::{CheckpointSettings, Settings};
@@ -65,6 +66,8 @@ pub enum Input {
         /// Its state; an error says nothing about the operation.
         result: Result<OperationState, Failure>,
     },
+    /// A person pulled levers.
+    Pulled(Vec<Lever>),
     /// Time has passed.
     Tick,
 }
@@ -138,6 +141,8 @@ pub enum Record {
     Removed(String),
     /// Budgets and counts of the fleet.
     Ledger(Box<Ledger>),
+    /// The lever of this id has worked: it is taken out of the store by the same commit.
+    Pulled(String),
 }
 
 /// A mutation, with nothing left to choose.

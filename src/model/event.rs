@@ -117,6 +117,18 @@ pub enum What {
         /// The invariant's name.
         invariant: String,
     },
+    /// A person pulled a lever.
+    Lever {
+        /// `pause`, `resume`, `retry`, `breaker_reset`.
+        lever: String,
+        /// Who.
+        who: String,
+    },
+    /// The storm breaker opened (a reset is a lever).
+    BreakerOpened {
+        /// Slots judged within the window.
+        slots: usize,
+    },
     /// Anything else worth a line.
     Note,
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::lever::Pause;
 use super::node::Incarnation;
 use super::settings::Settings;
 use super::slot::SlotRecord;
@@ -24,6 +25,33 @@ pub struct Ledger {
     pub short: BTreeMap<String, Shortage>,
     /// The end of the last poll in which every zone was read.
     pub observed_at: Option<Timestamp>,
+    /// Slots whose grace was over, within the storm's window.
+    pub storm: Vec<Gust>,
+    /// Open since, and why: no judged slot is deleted until a person resets it.
+    pub breaker: Option<Breaker>,
+    /// Every slot is paused.
+    pub paused: Option<Pause>,
+}
+
+/// One slot that was judged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gust {
+    /// When.
+    pub at: Timestamp,
+    /// Which.
+    pub slot: String,
+    /// A person has seen it and closed the breaker: this trouble of this slot opens it no more.
+    #[serde(default)]
+    pub forgiven: bool,
+}
+
+/// The open storm breaker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Breaker {
+    /// Since when.
+    pub opened_at: Timestamp,
+    /// What opened it, in words.
+    pub why: String,
 }
 
 /// A stock-out of one zone and accelerator type.

@@ -55,13 +55,17 @@ pub enum HoldReason {
     JobFailed,
     /// A delete of ours failed three times or is not done in its time.
     DeleteFailed,
+    /// Paused by a person.
+    Paused,
+    /// The storm breaker is open.
+    Breaker,
     /// The safety check refused a plan.
     Refused,
 }
 
 impl HoldReason {
     /// Every reason.
-    pub const ALL: [HoldReason; 26] = [
+    pub const ALL: [HoldReason; 28] = [
         HoldReason::DryRun,
         HoldReason::OptedOut,
         HoldReason::OtherOwner,
@@ -87,6 +91,8 @@ impl HoldReason {
         HoldReason::NoBeaconChannel,
         HoldReason::JobFailed,
         HoldReason::DeleteFailed,
+        HoldReason::Paused,
+        HoldReason::Breaker,
         HoldReason::Refused,
     ];
 
@@ -118,6 +124,8 @@ impl HoldReason {
             HoldReason::NoBeaconChannel => "no_beacon_channel",
             HoldReason::JobFailed => "job_failed",
             HoldReason::DeleteFailed => "delete_failed",
+            HoldReason::Paused => "paused",
+            HoldReason::Breaker => "breaker",
             HoldReason::Refused => "refused",
         }
     }
@@ -132,6 +140,7 @@ impl HoldReason {
                 | HoldReason::JobFailed
                 | HoldReason::DeleteFailed
                 | HoldReason::CheckpointWentBack
+                | HoldReason::Breaker
                 | HoldReason::Refused
         )
     }

@@ -11,6 +11,7 @@ pub mod failure;
 pub mod fleet;
 pub mod hold;
 pub mod lease;
+pub mod lever;
 pub mod node;
 pub mod operation;
 pub mod recovery;

@@ -24,6 +24,8 @@ pub struct Settings {
     pub max_unavailable: Share,
     /// At most this many judged recreates in a sliding hour.
     pub max_judged_recreates_per_hour: usize,
+    /// When too many slots look sick at once.
+    pub storm: Storm,
     /// The desired slots, by name.
     pub slots: BTreeMap<String, SlotSettings>,
 }
@@ -252,4 +254,21 @@ impl Grace {
 
 const fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)
+}
+
+/// The storm breaker opens when this many slots were judged within its window.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Storm {
+    /// Percent of the desired slots …
+    pub percent: f64,
+    /// … and at least so many.
+    pub min: usize,
+    /// Within this time.
+    pub window: Duration,
+}
+
+impl Default for Storm {
+    fn default() -> Self {
+        Storm { percent: 50.0, min: 4, window: Duration::from_secs(600) }
+    }
 }

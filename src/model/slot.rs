@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpoint::Checkpoint;
 use super::condition::{Condition, Kind, Verdict};
+use super::lever::Pause;
 use super::node::Incarnation;
 use super::recovery::Recovery;
 use super::spec::NodeSpec;
@@ -170,6 +171,12 @@ pub struct SlotRecord {
     /// Taken out of the config while a create is owed.
     #[serde(default)]
     pub leaving: bool,
+    /// Paused by a person.
+    #[serde(default)]
+    pub paused: Option<Pause>,
+    /// The other owner whose node a person made ours.
+    #[serde(default)]
+    pub adopted: Option<String>,
 }
 
 impl SlotRecord {
@@ -193,6 +200,8 @@ impl SlotRecord {
             job: JobState::default(),
             mutated_at: None,
             leaving: false,
+            paused: None,
+            adopted: None,
         }
     }
 }

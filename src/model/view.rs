@@ -131,6 +131,9 @@ pub struct SlotView {
     pub unhealthy_since: Option<Timestamp>,
     /// Start of the maintenance that the API announces or carries out.
     pub maintenance_start: Option<Timestamp>,
+    /// Paused by a person.
+    #[serde(default)]
+    pub paused: bool,
     /// The class of the last refusal of a create that is still owed.
     #[serde(default)]
     pub refused: Option<String>,

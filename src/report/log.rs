@@ -42,6 +42,7 @@ pub fn event(event: &Event) {
     let kind = serde_json::to_value(&event.what).ok().and_then(|v| v["event"].as_str().map(str::to_owned)).unwrap_or_default();
     match &event.what {
         What::InvariantViolation { .. } => tracing::error!(slot, event = kind, "{}", event.message),
+        What::BreakerOpened { .. } => tracing::error!(slot, event = kind, "{}", event.message),
         What::Condemned { .. } | What::RecoveryFailure { .. } | What::JobFailed { .. } => {
             tracing::warn!(slot, event = kind, "{}", event.message);
         }

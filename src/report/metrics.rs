@@ -194,7 +194,7 @@ impl Metrics {
         self.recoveries_in_progress.set(status.tpus.iter().filter(|s| s.phase.is_some()).count() as i64);
         self.breaker_open.set(i64::from(status.breaker == "open"));
         self.budget_remaining.set(snapshot.budget_remaining as i64);
-        self.paused.set(0);
+        self.paused.set(status.tpus.iter().filter(|s| s.paused).count() as i64);
         self.dry_run.set(i64::from(snapshot.dry_run));
         self.store_failing.set(i64::from(snapshot.store_failing));
         self.creates_refused.reset();

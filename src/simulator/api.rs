@@ -9,6 +9,10 @@ use super::cloud::{Cloud, Happening, Node};
 use super::queued;
 use super::scenario::{Event, Trouble};
 use super::shape::{self, Answer, error, not_found};
+use crate::model::fleet::elapsed;
+
+/// A delete may rest on a GET of this age.
+const VERIFIED_FOR: Duration = Duration::from_secs(5);
 
 /// One request, as the HTTP skin took it apart.
 #[derive(Debug)]
@@ -87,10 +91,18 @@ pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
         ("GET", []) => (200, location(project, zone)),
         ("GET", ["nodes"]) => list_nodes(cloud, &place, request),
         ("POST", ["nodes"]) => create_node(cloud, &place, request),
-        ("GET", ["nodes", id]) => match cloud.nodes.get(&(zone.to_owned(), (*id).to_owned())) {
-            Some(node) => (200, shape::node(node, &place.node(zone, id), version)),
-            None => not_found(&place.node(zone, id)),
-        },
+        ("GET", ["nodes", id]) => {
+            let now = cloud.now();
+            match cloud.nodes.get_mut(&(zone.to_owned(), (*id).to_owned())) {
+                Some(node) => {
+                    if !is_well(node) {
+                        node.shown_sick = Some(now);
+                    }
+                    (200, shape::node(node, &place.node(zone, id), version))
+                }
+                None => not_found(&place.node(zone, id)),
+            }
+        }
         ("DELETE", ["nodes", id]) => delete_node(cloud, &place, id, request),
         ("PATCH", ["nodes", id]) => patch_node(cloud, &place, id, request),
         ("POST", ["nodes", call]) => match call.split_once(':') {
@@ -245,6 +257,10 @@ fn create_node(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     answer_operation(cloud, place, &operation)
 }
 
+fn is_well(node: &Node) -> bool {
+    node.state == "READY" && node.health.as_deref() == Some("HEALTHY")
+}
+
 fn delete_node(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) -> Answer {
     let known: &[&str] = if place.alpha() { &["requestId"] } else { &[] };
     if let Some(refusal) = check_parameters(request, known) {
@@ -255,7 +271,7 @@ fn delete_node(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) ->
         return answer_operation(cloud, place, &operation);
     }
     let name = place.node(place.zone, id);
-    let key = (place.zone.to_owned(), id.to_owned());
+    let (key, now) = ((place.zone.to_owned(), id.to_owned()), cloud.now());
     let Some(node) = cloud.nodes.get_mut(&key) else { return not_found(&name) };
     if node.queued_resource.is_some() {
         return error(
@@ -263,11 +279,13 @@ fn delete_node(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) ->
             format!("Cloud TPU received a bad request. {name} belongs to a queued resource; delete that [EID: 0x5]"),
         );
     }
-    let at_work = node.state == "READY" && node.health.as_deref() == Some("HEALTHY") && node.run.boots > 0 && !node.run.stopped;
+    let at_work = is_well(node) && node.run.boots > 0 && !node.run.stopped;
+    let unseen = node.shown_sick.is_none_or(|at| elapsed(at, now) > VERIFIED_FOR);
     node.state = "DELETING";
     node.run.stopped = true;
     let uid = node.uid;
     cloud.harmed += u32::from(at_work);
+    cloud.harmed_unseen += u32::from(at_work && unseen);
     let operation = cloud.operation(place.project, place.zone, name, "delete");
     let happening = Happening::Deleted { operation: operation.clone(), zone: key.0, node: key.1, uid };
     cloud.schedule(cloud.timing.delete, happening);

@@ -63,6 +63,8 @@ pub struct Node {
     pub multislice: bool,
     /// Guest attributes, one map a worker, by "namespace/key".
     pub attributes: Vec<BTreeMap<String, String>>,
+    /// When a GET last showed it otherwise than READY and HEALTHY.
+    pub shown_sick: Option<Timestamp>,
     /// What runs on it.
     pub run: workload::Run,
 }
@@ -133,6 +135,9 @@ pub struct Cloud {
     pub creations: BTreeMap<String, u32>,
     /// Deletes of nodes that were READY, HEALTHY and at work: what a watchdog must never do.
     pub harmed: u32,
+    /// Those among them that no GET within the 5 s before had shown sick. A node that heals in between is not protected:
+    /// the API deletes by name, whatever it has become.
+    pub harmed_unseen: u32,
     /// The most nodes that one page holds.
     pub page_max: Option<usize>,
     agenda: BTreeMap<(Timestamp, u64), Happening>,
@@ -196,6 +201,7 @@ impl Cloud {
         self.nodes.insert(
             (zone.to_owned(), node.to_owned()),
             Node {
+                shown_sick: None,
                 body,
                 uid,
                 created,

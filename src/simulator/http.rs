@@ -161,6 +161,9 @@ impl Simulator {
                 let body = storage::list(cloud, path.trim_end_matches('/'), &query).into_bytes();
                 return Reply { status: 200, headers: vec![("content-type", "application/xml".into())], body };
             }
+            if method == "POST" && query.contains_key("delete") {
+                return storage::delete_all(cloud, path.trim_end_matches('/'), &String::from_utf8_lossy(body));
+            }
             if path.contains('/') {
                 let header = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
                 return storage::object(cloud, method, &decode(&path), header, body);

@@ -70,6 +70,18 @@ pub fn object(cloud: &mut Cloud, method: &str, name: &str, header: impl Fn(&str)
     }
 }
 
+/// S3's `POST /bucket?delete`: each `<Key>` of the body.
+pub fn delete_all(cloud: &mut Cloud, bucket: &str, body: &str) -> Reply {
+    let mut answer = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?><DeleteResult>");
+    for key in body.split("<Key>").skip(1).filter_map(|rest| rest.split("</Key>").next()) {
+        cloud.objects.remove(&format!("{bucket}/{key}"));
+        // Writing to a String never fails.
+        let _ = write!(answer, "<Deleted><Key>{key}</Key></Deleted>");
+    }
+    answer.push_str("</DeleteResult>");
+    Reply::new(200, answer)
+}
+
 fn with_headers(mut reply: Reply, object: &Object) -> Reply {
     let modified = object.updated.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
     reply.headers.extend([

@@ -15,6 +15,7 @@ use crate::model::action::Record;
 use crate::model::event::Event;
 use crate::model::fleet::Ledger;
 use crate::model::lease::Lease;
+use crate::model::lever::Lever;
 use crate::model::slot::SlotRecord;
 use crate::model::tally::{Sum, Tally};
 
@@ -127,6 +128,18 @@ pub trait Store: Send {
     /// # Errors
     /// When they can't be read.
     async fn events(&mut self, last: usize) -> Result<Vec<Event>, StoreError>;
+
+    /// Puts a lever in for whoever holds the lock; needs no lock itself.
+    ///
+    /// # Errors
+    /// When it may not be there.
+    async fn pull(&mut self, lever: &Lever) -> Result<(), StoreError>;
+
+    /// Levers that were pulled and have not worked yet, in their order.
+    ///
+    /// # Errors
+    /// When they can't be read.
+    async fn levers(&mut self) -> Result<Vec<Lever>, StoreError>;
 
     /// Becomes the home of what another store held under this owner's id. The lock must be held.
     ///

@@ -21,6 +21,7 @@ use crate::model::action::Record;
 use crate::model::event::Event;
 use crate::model::fleet::{after, elapsed};
 use crate::model::lease::Lease;
+use crate::model::lever::Lever;
 use crate::model::tally::Tally;
 
 /// Marks the object as ours.
@@ -52,6 +53,9 @@ struct Document {
     tally: Tally,
     /// Events without an object of their own yet, by the name that it will have.
     outbox: BTreeMap<String, Vec<Event>>,
+    /// Levers that have worked and whose objects may still be there.
+    #[serde(default)]
+    pulled: BTreeSet<String>,
 }
 
 /// A journal in one object of a bucket.
@@ -67,6 +71,8 @@ pub struct ObjectState {
     held: Option<(String, u64)>,
     last_write: Option<Instant>,
     flushed: Arc<Mutex<BTreeSet<String>>>,
+    // Levers that worked and were not there any more in the last listing.
+    removed: BTreeSet<String>,
     flushing: tokio::task::JoinSet<()>,
 }
 
@@ -96,6 +102,7 @@ impl ObjectState {
             ledger: Value::Object(serde_json::Map::new()),
             tally: Tally::new(),
             outbox: BTreeMap::new(),
+            pulled: BTreeSet::new(),
         };
         // No version: the object is not there yet.
         let version = UpdateVersion { e_tag: None, version: None };
@@ -136,6 +143,7 @@ impl ObjectState {
             held: None,
             last_write: None,
             flushed: Arc::default(),
+            removed: BTreeSet::new(),
             flushing: tokio::task::JoinSet::new(),
         }
     }
@@ -248,12 +256,17 @@ impl ObjectState {
                     next.slots.remove(name);
                     next.specs.remove(name);
                 }
+                Record::Pulled(id) => {
+                    next.pulled.insert(id.clone());
+                }
                 Record::Ledger(ledger) => next.ledger = serde_json::to_value(ledger).map_err(json)?,
             }
         }
         next.tally.extend(batch.tally.iter().cloned());
         let flushed = std::mem::take(&mut *self.flushed.lock().unwrap_or_else(PoisonError::into_inner));
         next.outbox.retain(|name, _| !flushed.contains(name));
+        // Only what a listing did not show any more can't work twice.
+        next.pulled.retain(|id| !self.removed.contains(id));
         if let Some(first) = batch.events.first() {
             let epoch = next.lease.as_ref().map_or(0, |l| l.epoch);
             let day = first.at.strftime("%Y-%m-%d");
@@ -267,31 +280,38 @@ impl ObjectState {
         Ok(next)
     }
 
-    /// Writes the outbox into objects of their own, beside whatever else goes on.
+    /// Writes the outbox into objects of their own, and removes levers that have worked, beside whatever else goes on.
     fn flush(&mut self) {
         while self.flushing.try_join_next().is_some() {}
-        if !self.flushing.is_empty() || self.document.outbox.is_empty() {
+        if !self.flushing.is_empty() || self.document.outbox.is_empty() && self.document.pulled.is_empty() {
             return;
         }
-        let outbox = self.document.outbox.clone();
+        let (outbox, pulled) = (self.document.outbox.clone(), self.document.pulled.clone());
         let (client, flushed, location) = (Arc::clone(&self.client), Arc::clone(&self.flushed), self.location.clone());
-        let folder = events(&self.prefix);
+        let (folder, levers) = (events(&self.prefix), levers(&self.prefix));
         self.flushing.spawn(async move {
+            let done = |name: String| flushed.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
             for (name, events) in outbox {
                 let lines: String = events.iter().filter_map(|e| serde_json::to_string(e).ok()).map(|line| line + "\n").collect();
                 let path = name.split('/').fold(folder.clone(), |path, part| path.join(part));
                 let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
                 match client.put_opts(&path, lines.into(), options).await {
-                    Ok(_) | Err(Error::AlreadyExists { .. }) => {
-                        flushed.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
-                    }
+                    Ok(_) | Err(Error::AlreadyExists { .. }) => done(name),
                     Err(error) => {
                         tracing::warn!(
                             "state {location}: events {name} were not written: {error}; they stay in the state object"
                         );
                         return;
                     }
-                }
+                };
+            }
+            for id in pulled {
+                match client.delete(&levers.clone().join(file(&id).as_str())).await {
+                    Ok(()) | Err(Error::NotFound { .. }) => {}
+                    Err(error) => {
+                        tracing::warn!("state {location}: the lever {id} was not removed: {error}; it does not work twice");
+                    }
+                };
             }
         });
     }
@@ -399,6 +419,41 @@ impl Store for ObjectState {
         Ok(all[all.len().saturating_sub(last)..].to_vec())
     }
 
+    async fn pull(&mut self, lever: &Lever) -> Result<(), StoreError> {
+        let body = serde_json::to_vec(lever).map_err(|e| self.refused(format!("the lever can't be written as JSON: {e}")))?;
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        match self.client.put_opts(&levers(&self.prefix).join(file(&lever.id).as_str()), body.into(), options).await {
+            Ok(_) | Err(Error::AlreadyExists { .. }) => Ok(()),
+            Err(error) => Err(self.unavailable(&format!("writing the lever failed: {error}"))),
+        }
+    }
+
+    async fn levers(&mut self) -> Result<Vec<Lever>, StoreError> {
+        let failed = |error: Error| self.unavailable(&format!("reading levers failed: {error}"));
+        let names: Vec<Path> =
+            self.client.list(Some(&levers(&self.prefix))).map_ok(|o| o.location).try_collect().await.map_err(failed)?;
+        let there = |id: &String| names.iter().any(|name| name.filename() == Some(file(id).as_str()));
+        let removed = self.document.pulled.iter().filter(|id| !there(id)).cloned().collect();
+        let mut found: Vec<Lever> = Vec::new();
+        for name in &names {
+            if self.document.pulled.iter().any(|id| name.filename() == Some(file(id).as_str())) {
+                continue;
+            }
+            let bytes = match self.client.get(name).await {
+                Ok(object) => object.bytes().await.map_err(failed)?,
+                Err(Error::NotFound { .. }) => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            match serde_json::from_slice(&bytes) {
+                Ok(lever) => found.push(lever),
+                Err(error) => tracing::error!("state {}: {name} is no lever ({error}); delete it", self.location),
+            }
+        }
+        self.removed = removed;
+        found.sort_by(|a, b| (a.at, &a.id).cmp(&(b.at, &b.id)));
+        Ok(found)
+    }
+
     async fn adopt(&mut self, owner: &str, batch: &Batch) -> Result<(), StoreError> {
         // What an interrupted move left behind is its own.
         if !self.document.slots.is_empty() && self.document.owner != owner {
@@ -472,6 +527,14 @@ async fn read(client: &dyn ObjectStore, path: &Path, location: &str, known: Opti
 
 fn object(prefix: &Path) -> Path {
     prefix.clone().join("state.json")
+}
+
+fn levers(prefix: &Path) -> Path {
+    prefix.clone().join("levers")
+}
+
+fn file(lever: &str) -> String {
+    format!("{lever}.json")
 }
 
 fn events(prefix: &Path) -> Path {

@@ -14,13 +14,14 @@ use super::{Batch, Store, StoreError, StoreFailure, Stored, fenced, moved};
 use crate::model::action::Record;
 use crate::model::event::Event;
 use crate::model::lease::Lease;
+use crate::model::lever::Lever;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 
 /// Marks the file as ours ("TPUW").
 const APPLICATION_ID: i64 = 0x5450_5557;
 /// Each entry brings the schema from its index to the next version.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     "
     CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
     CREATE TABLE slot (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT;
@@ -31,6 +32,9 @@ const MIGRATIONS: [&str; 2] = [
     "
     CREATE TABLE lease (id INTEGER PRIMARY KEY CHECK (id = 1), record TEXT NOT NULL) STRICT;
     CREATE TABLE tally (key TEXT PRIMARY KEY, sum TEXT NOT NULL) STRICT;
+",
+    "
+    CREATE TABLE lever (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, record TEXT NOT NULL) STRICT;
 ",
 ];
 /// Events beyond this number are forgotten, oldest first.
@@ -289,6 +293,24 @@ impl Store for SqliteStore {
         Ok(rows.iter().rev().filter_map(|text| serde_json::from_str(text).ok()).collect())
     }
 
+    async fn pull(&mut self, lever: &Lever) -> Result<(), StoreError> {
+        let put = || {
+            let record = json(lever)?;
+            self.connection.execute("INSERT OR IGNORE INTO lever (id, record) VALUES (?1, ?2)", params![lever.id, record])
+        };
+        put().map(drop).map_err(|e| error(&self.location, &e))
+    }
+
+    async fn levers(&mut self) -> Result<Vec<Lever>, StoreError> {
+        let query = || {
+            let mut statement = self.connection.prepare_cached("SELECT record FROM lever ORDER BY number")?;
+            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            rows.collect::<Result<Vec<_>, _>>()
+        };
+        let rows = query().map_err(|e| error(&self.location, &e))?;
+        rows.iter().map(|text| parse(&self.location, "a lever", text)).collect()
+    }
+
     async fn adopt(&mut self, owner: &str, batch: &Batch) -> Result<(), StoreError> {
         self.held(false, |transaction| {
             let rows: i64 = transaction.query_row("SELECT count(*) FROM slot", [], |row| row.get(0))?;
@@ -327,6 +349,7 @@ fn write(transaction: &Transaction, batch: &Batch) -> Result<(), Refusal> {
                 transaction.execute("DELETE FROM spec WHERE name = ?1", [name])?;
                 transaction.execute("DELETE FROM slot WHERE name = ?1", [name])?
             }
+            Record::Pulled(id) => transaction.execute("DELETE FROM lever WHERE id = ?1", [id])?,
             Record::Ledger(ledger) => transaction
                 .prepare_cached("INSERT OR REPLACE INTO ledger (id, record) VALUES (1, ?1)")?
                 .execute([json(ledger)?])?,

@@ -44,6 +44,7 @@ impl Watchdog {
             if now >= next_poll && !polling {
                 polling = true;
                 next_poll = now + self.settings.poll.every;
+                self.journal.ask_for_levers();
                 self.poll();
             }
             let metrics = Arc::clone(&self.metrics);
@@ -97,6 +98,12 @@ impl Watchdog {
             }
             Finished::Reloaded(stored) => {
                 self.reloaded(*stored);
+                return Ok(None);
+            }
+            Finished::Pulled(levers) => {
+                if !levers.is_empty() {
+                    self.turn(Input::Pulled(levers));
+                }
                 return Ok(None);
             }
             Finished::Failed(error, then) => {

@@ -1,6 +1,7 @@
 //! The journal's order: commits that fall together become one write, and what a commit allows is handed out only when that
 //! write has succeeded. Renewing the lock is an empty commit.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
@@ -8,6 +9,7 @@ use tokio::task::JoinHandle;
 use super::tenure::{Tenure, boottime};
 use crate::model::action::{Action, Record};
 use crate::model::event::Event;
+use crate::model::lever::Lever;
 use crate::model::tally::Sum;
 use crate::store::{Batch, Store, StoreError, Stored};
 
@@ -24,11 +26,14 @@ pub enum Finished {
     Reloaded(Box<Stored>),
     /// It still does not.
     StillFailing(StoreError),
+    /// Levers that a person pulled, each handed out once.
+    Pulled(Vec<Lever>),
 }
 
 enum Work {
     Write(Batch, Vec<Action>, Result<(), StoreError>),
     Reload(Result<Stored, StoreError>),
+    Levers(Result<Vec<Lever>, StoreError>),
 }
 
 /// A store, and what waits to be written to it.
@@ -43,6 +48,9 @@ pub struct Journal {
     began: (Instant, Duration),
     ended: Instant,
     failing: bool,
+    asked: bool,
+    // Handed out, and perhaps not out of the store yet.
+    pulled: BTreeSet<String>,
 }
 
 impl Journal {
@@ -59,6 +67,8 @@ impl Journal {
             began: (now, boottime()),
             ended: now,
             failing: false,
+            asked: false,
+            pulled: BTreeSet::new(),
         }
     }
 
@@ -80,6 +90,11 @@ impl Journal {
         self.tenure.renewed(began.1, self.ttl);
     }
 
+    /// Levers are looked for as soon as the store is free.
+    pub fn ask_for_levers(&mut self) {
+        self.asked = true;
+    }
+
     /// Adds a commit to the next write.
     pub fn push(&mut self, records: Vec<Record>, events: Vec<Event>, then: Vec<Action>) {
         self.batch.records.extend(records);
@@ -92,6 +107,9 @@ impl Journal {
         let store = self.store.as_ref()?;
         if self.failing {
             return Some(self.ended + RETRY);
+        }
+        if self.asked {
+            return Some(Instant::now());
         }
         let soonest = self.ended + store.pace();
         let renewal = self.began.0 + self.ttl / 3;
@@ -113,6 +131,13 @@ impl Journal {
             return;
         }
         let Some(mut store) = self.store.take() else { return };
+        if !self.failing && std::mem::take(&mut self.asked) {
+            self.work = Some(tokio::spawn(async move {
+                let levers = store.levers().await;
+                (store, Work::Levers(levers))
+            }));
+            return;
+        }
         self.began = (Instant::now(), boottime());
         if self.failing {
             self.work = Some(tokio::spawn(async move {
@@ -143,14 +168,18 @@ impl Journal {
         };
         self.work = None;
         self.store = Some(store);
-        self.ended = Instant::now();
+        if !matches!(work, Work::Levers(_)) {
+            self.ended = Instant::now();
+        }
         match work {
+            Work::Levers(levers) => Finished::Pulled(self.hand_out(levers)),
             Work::Write(batch, then, Ok(())) => {
                 self.tenure.renewed(self.began.1, self.ttl);
                 Finished::Written(batch, then)
             }
             Work::Write(_, mut then, Err(error)) => {
                 self.failing = true;
+                self.pulled.clear();
                 // What was decided meanwhile rests on what was not written.
                 self.batch = Batch::default();
                 then.append(&mut self.then);
@@ -175,7 +204,18 @@ impl Journal {
         self.tenure.lost();
         self.batch = Batch::default();
         self.then.clear();
+        self.pulled.clear();
         self.failing = false;
+    }
+
+    fn hand_out(&mut self, levers: Result<Vec<Lever>, StoreError>) -> Vec<Lever> {
+        match levers {
+            Ok(levers) => levers.into_iter().filter(|lever| self.pulled.insert(lever.id.clone())).collect(),
+            Err(error) => {
+                tracing::warn!("{error}; levers are looked for again with the next poll");
+                Vec::new()
+            }
+        }
     }
 
     /// The last write, when nothing is under way: what waits, without its actions. `give_back` also gives the lock back.

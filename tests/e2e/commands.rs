@@ -316,3 +316,47 @@ fn check_and_wrong_use_have_their_exit_codes() {
     assert_eq!(code, 2);
     assert!(log.contains("watchdog.toml:5: tpu[0].queued_resource: not supported yet"), "{log}");
 }
+
+#[test]
+fn a_person_pauses_resumes_and_resets_beside_the_service() {
+    let nodes = format!("[[nodes]]\nprefix = \"n\"\ncount = 5\nzone = \"{}\"\n", crate::harness::ZONE);
+    let slots: String = (0..5).map(|i| slot(&format!("n{i}"), "")).collect();
+    for state in ["sqlite:state.db", "gs://state/levers"] {
+        let policy = format!("max_unavailable = \"100%\"\n{POLICY}");
+        let mut rig = Rig::new(&nodes, &policy, &slots);
+        let config = std::fs::read_to_string(rig.config()).unwrap();
+        std::fs::write(rig.config(), config.replace("sqlite:state.db", state)).unwrap();
+        let run = |rig: &Rig, arguments: &[&str]| text(&rig.command(arguments).output().unwrap());
+        let (code, _, log) = run(&rig, &["pause", "n0"]);
+        assert!(code == 1 && log.contains("there is no state yet"), "{log}");
+        rig.start();
+        rig.wait_for_log("n4");
+        let (code, out, log) = run(&rig, &["pause", "n0", "--for", "1h", "--reason", "debugging"]);
+        assert!(code == 0 && out.contains("takes it with its next poll"), "{out}{log}");
+        let (code, _, log) = run(&rig, &["retry", "zz"]);
+        assert!(code == 2 && log.contains("there is no slot \"zz\""), "{log}");
+        rig.wait_for_log(": debugging");
+        let old = rig.node("n0").unwrap().uid;
+        rig.trouble("n0", Trouble::Preempt, None);
+        rig.wait_for_log("paused it: debugging");
+        assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
+        assert_eq!(run(&rig, &["resume", "n0"]).0, 0);
+        rig.wait_recovered("n0", old);
+        // A storm: more than half of them look sick, and none is touched until a person says so.
+        let before = rig.mutations().len();
+        let uid = rig.node("n1").unwrap().uid;
+        for i in 1..5 {
+            rig.trouble(&format!("n{i}"), Trouble::Unresponsive, None);
+        }
+        rig.wait_for_log("the storm breaker opened");
+        rig.wait_polls(6);
+        assert_eq!(rig.mutations().len(), before, "{}", rig.mutations_text());
+        let (code, out, _) = run(&rig, &["breaker"]);
+        assert!(code == 3 && out.contains("4 of 5 slots"), "{out}");
+        assert_eq!(rig.status()["breaker"], "open");
+        assert_eq!(run(&rig, &["breaker", "reset", "--reason", "they are really dead"]).0, 0);
+        rig.wait_recovered("n1", uid);
+        assert_eq!(run(&rig, &["breaker"]).0, 0);
+        assert_eq!(rig.simulator.with(|c| c.harmed), 0);
+    }
+}

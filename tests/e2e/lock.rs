@@ -43,6 +43,13 @@ impl State {
         }
     }
 
+    fn is_writable(&self) -> bool {
+        let State::Sqlite(path) = self else { return true };
+        let connection = rusqlite::Connection::open(path).unwrap();
+        connection.busy_timeout(Duration::from_millis(200)).unwrap();
+        connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok()
+    }
+
     /// The process that holds the lock.
     fn holder(&self) -> Option<u32> {
         let lease = self.lease().filter(|lease| !lease.released)?;
@@ -153,6 +160,12 @@ fn one_holder_at_a_time(state: &str) {
         let paused = round % 4 == 3;
         if paused {
             both[holder].signal("-STOP");
+            // One that sleeps in the middle of a write to the file has the file itself locked: nobody could follow it.
+            while !state_at.is_writable() {
+                both[holder].signal("-CONT");
+                std::thread::sleep(Duration::from_millis(5));
+                both[holder].signal("-STOP");
+            }
         } else {
             both[holder].kill();
         }

@@ -368,7 +368,7 @@ fn the_guard_refuses_by_name_what_a_plan_must_never_ask_for() {
     let verdict = |change: &dyn Fn(&mut Bench, &mut Confirmed)| {
         let mut world = World::new(settings(&["a"]));
         world.sick(&["a"], timeout(), 600);
-        let mut budget = Budget { unavailable: 0, max_unavailable: 1, ledger_changed: false };
+        let mut budget = Budget { unavailable: 0, max_unavailable: 1, desired: 1, ledger_changed: false };
         let mut confirmed = Confirmed { began: world.now, incarnation: world.fleet.slots["a"].incarnation.clone() };
         let fleet = &mut world.fleet;
         let mut bench = Bench {

@@ -1,0 +1,144 @@
+//! `pause`, `resume`, `retry`, `breaker`: a person's levers, through the store to whoever holds the lock.
+
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+
+use super::{ConfigArgs, Failed, Outcome, load, print, wire};
+use crate::config::{self, Config};
+use crate::model::fleet::after;
+use crate::model::lever::{Lever, Pull};
+use crate::model::view::span;
+use crate::store::{Store, StoreError, Stored};
+
+#[derive(Debug, Args)]
+pub struct PauseArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Ends by itself after this long.
+    #[arg(long = "for", value_name = "DURATION", value_parser = super::once::duration)]
+    lasts: Option<std::time::Duration>,
+    #[command(flatten)]
+    why: Why,
+}
+
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Makes a node that carries another watchdog's name this one's.
+    #[arg(long, requires = "slot")]
+    adopt: bool,
+    #[command(flatten)]
+    why: Why,
+}
+
+#[derive(Debug, Args)]
+pub struct RetryArgs {
+    /// The slot that gets its attempts back.
+    slot: String,
+    /// Accepts a newest complete checkpoint of this step or later, though a later one is recorded.
+    #[arg(long, value_name = "STEP")]
+    from: Option<u64>,
+    #[command(flatten)]
+    why: Why,
+}
+
+#[derive(Debug, Args)]
+pub struct BreakerArgs {
+    /// What to do with it; without this its state is shown.
+    #[arg(value_enum)]
+    action: Option<BreakerAction>,
+    #[command(flatten)]
+    why: Why,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum BreakerAction {
+    /// Closes it: the present is judged anew.
+    Reset,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Target {
+    /// The slot.
+    slot: Option<String>,
+    /// Every slot, now and later.
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Debug, Args)]
+struct Why {
+    /// Why, for the event log and for whoever reads the status.
+    #[arg(long)]
+    reason: Option<String>,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub async fn pause(args: &PauseArgs) -> Outcome {
+    let until = args.lasts.map(|lasts| after(Timestamp::now(), lasts));
+    pull(&args.why, Pull::Pause { slot: args.target.slot.clone(), until }).await
+}
+
+pub async fn resume(args: &ResumeArgs) -> Outcome {
+    pull(&args.why, Pull::Resume { slot: args.target.slot.clone(), adopt: args.adopt }).await
+}
+
+pub async fn retry(args: &RetryArgs) -> Outcome {
+    pull(&args.why, Pull::Retry { slot: args.slot.clone(), from: args.from }).await
+}
+
+pub async fn breaker(args: &BreakerArgs) -> Outcome {
+    if args.action.is_some() {
+        return pull(&args.why, Pull::BreakerReset).await;
+    }
+    let config = load(&args.why.config)?;
+    let (_, stored) = open(&config).await?;
+    match stored.ledger.breaker {
+        None => {
+            print("closed\n");
+            Ok(())
+        }
+        Some(breaker) => {
+            print(&format!("open since {:.0}: {}; `breaker reset` closes it\n", breaker.opened_at, breaker.why));
+            Err(Failed::NeedsAPerson)
+        }
+    }
+}
+
+async fn pull(why: &Why, pull: Pull) -> Outcome {
+    let config = load(&why.config)?;
+    let (mut store, stored) = open(&config).await?;
+    let slot = match &pull {
+        Pull::Pause { slot, .. } | Pull::Resume { slot, .. } => slot.clone(),
+        Pull::Retry { slot, .. } => Some(slot.clone()),
+        Pull::BreakerReset => None,
+    };
+    if let Some(slot) = slot.filter(|slot| !stored.slots.contains_key(slot)) {
+        let known: Vec<&str> = stored.slots.keys().map(String::as_str).collect();
+        return Err(Failed::Config(format!("there is no slot {slot:?}; there are {}; nothing was done", known.join(", "))));
+    }
+    let id = uuid::Uuid::new_v4().to_string();
+    let lever = Lever { id, at: Timestamp::now(), who: config::person(), reason: why.reason.clone(), pull };
+    store.pull(&lever).await.map_err(|e| Failed::Work(e.to_string()))?;
+    let holder = stored.lease.filter(|lease| !lease.released);
+    let when = match holder {
+        Some(lease) => format!("{} takes it with its next poll, within {}", lease.holder, span(config.settings.poll.every)),
+        None => "nobody holds the lock now: the next `run` or `once` takes it".to_owned(),
+    };
+    print(&format!("done; {when}\n"));
+    Ok(())
+}
+
+async fn open(config: &Config) -> Result<(Box<dyn Store>, Stored), Failed> {
+    let failed = |error: StoreError| Failed::Work(error.to_string());
+    let storage = wire::storage_for(config, &config.state)?;
+    if wire::open_store_read_only(&config.state, &storage).await?.is_none() {
+        return Err(Failed::Work("there is no state yet: start `run` or `once` first".into()));
+    }
+    let mut store = wire::open_store(&config.state, &storage).await?;
+    let stored = store.load().await.map_err(failed)?;
+    Ok((store, stored))
+}

@@ -1,0 +1,145 @@
+//! What a person told the watchdog, and the storm breaker that only a person closes.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::event::{Event, What};
+use crate::model::fleet::{Breaker, Fleet, Gust, Pending, elapsed};
+use crate::model::lever::{Lever, Pause, Pull};
+use crate::model::view::span;
+
+use super::judge::Bench;
+use super::turn::Turn;
+
+/// Who was judged is forgotten after this long.
+const KEPT: Duration = Duration::from_secs(7 * 86_400);
+
+/// Carries levers out, each once: the commit that holds what they change takes them out of the store.
+pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
+    for lever in levers {
+        let (name, about) = (name(&lever.pull), slot(&lever.pull).map(str::to_owned));
+        let unknown = about.as_ref().is_some_and(|slot| !fleet.slots.contains_key(slot));
+        let why = lever.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+        let message = if unknown {
+            format!("{name} by {}: there is no slot {:?}; nothing was done", lever.who, about.clone().unwrap_or_default())
+        } else {
+            format!("{name}{} by {}{why}", effect(&lever.pull), lever.who)
+        };
+        if !unknown {
+            pull(fleet, &lever);
+        }
+        let what = What::Lever { lever: name.to_owned(), who: lever.who.clone() };
+        turn.happened(Event { at: turn.now, slot: about, message, what });
+        turn.pulled(lever.id);
+    }
+}
+
+fn name(pull: &Pull) -> &'static str {
+    match pull {
+        Pull::Pause { .. } => "pause",
+        Pull::Resume { .. } => "resume",
+        Pull::Retry { .. } => "retry",
+        Pull::BreakerReset => "breaker_reset",
+    }
+}
+
+fn slot(pull: &Pull) -> Option<&str> {
+    match pull {
+        Pull::Pause { slot, .. } | Pull::Resume { slot, .. } => slot.as_deref(),
+        Pull::Retry { slot, .. } => Some(slot),
+        Pull::BreakerReset => None,
+    }
+}
+
+fn effect(pull: &Pull) -> String {
+    match pull {
+        Pull::Pause { until: Some(until), .. } => format!(" until {until:.0}"),
+        Pull::Resume { adopt: true, .. } => " and adopt".to_owned(),
+        Pull::Retry { from: Some(step), .. } => format!(" from step {step}"),
+        _ => String::new(),
+    }
+}
+
+fn pull(fleet: &mut Fleet, lever: &Lever) {
+    match &lever.pull {
+        Pull::Pause { slot, until } => {
+            let pause = Pause { who: lever.who.clone(), reason: lever.reason.clone(), until: *until };
+            match slot {
+                Some(slot) => change(fleet, slot, |record| record.paused = Some(pause)),
+                None => fleet.ledger.paused = Some(pause),
+            }
+        }
+        Pull::Resume { slot: Some(slot), adopt } => change(fleet, slot, |record| {
+            record.paused = None;
+            if *adopt {
+                record.adopted = record.seen.as_ref().and_then(|seen| seen.other_owner.clone());
+            }
+        }),
+        Pull::Resume { slot: None, .. } => fleet.ledger.paused = None,
+        Pull::Retry { slot, from } => {
+            change(fleet, slot, |record| {
+                record.attempts.clear();
+                record.job.failed = None;
+                record.job.finished = None;
+                if let Some(recovery) = &mut record.recovery {
+                    recovery.delete_failures = 0;
+                    recovery.not_before = None;
+                }
+                // Something older than what is recorded is taken only when a person says from where.
+                if from.is_some_and(|step| record.job.checkpoint.as_ref().is_some_and(|c| c.step > step)) {
+                    record.job.checkpoint = None;
+                }
+            });
+            if let Some(memory) = fleet.memory.get_mut(slot) {
+                memory.survey_failure = None;
+                memory.went_back = false;
+                memory.surveyed_at = None;
+                if !memory.pending.contains(&Pending::Checkpoints) {
+                    memory.asked_checkpoints = None;
+                }
+            }
+        }
+        Pull::BreakerReset => {
+            fleet.ledger.breaker = None;
+            fleet.ledger.storm.iter_mut().for_each(|gust| gust.forgiven = true);
+        }
+    }
+    fleet.dirty_ledger = true;
+}
+
+fn change(fleet: &mut Fleet, slot: &str, change: impl FnOnce(&mut crate::model::slot::SlotRecord)) {
+    if let Some(record) = fleet.slots.get_mut(slot) {
+        change(record);
+        fleet.dirty.insert(slot.to_owned());
+    }
+}
+
+/// A judged slot's grace is over: too many of them within the window are first of all a reason to doubt our eyes (S8).
+pub fn gust(bench: &mut Bench, turn: &mut Turn) {
+    let (storm, now) = (bench.settings.storm, turn.now);
+    let since = bench.record.suspicion.as_ref().map_or(now, |s| s.since);
+    let ledger = &mut *bench.ledger;
+    let before = ledger.storm.len();
+    // One a slot, kept beyond the window: the same trouble is not counted again when it has passed.
+    ledger.storm.retain(|gust| elapsed(gust.at, now) < KEPT.max(storm.window));
+    let known = ledger.storm.iter().any(|gust| gust.slot == bench.record.name && gust.at >= since);
+    if !known && bench.record.recovery.is_none() {
+        ledger.storm.retain(|gust| gust.slot != bench.record.name);
+        ledger.storm.push(Gust { at: now, slot: bench.record.name.clone(), forgiven: false });
+    }
+    bench.budget.ledger_changed |= before != ledger.storm.len() || !known;
+    let count = ledger.storm.iter().filter(|gust| !gust.forgiven && elapsed(gust.at, now) < storm.window).count();
+    let share = count as f64 * 100.0 >= storm.percent * bench.budget.desired as f64;
+    if ledger.breaker.is_none() && count >= storm.min && share {
+        let why = format!("{count} of {} slots looked sick for good within {}", bench.budget.desired, span(storm.window));
+        let message = format!("the storm breaker opened: {why}; no judged slot is deleted until `breaker reset`");
+        turn.happened(Event { at: now, slot: None, message, what: What::BreakerOpened { slots: count } });
+        ledger.breaker = Some(Breaker { opened_at: now, why });
+    }
+}
+
+/// The pause that holds a slot now, its own or everybody's.
+pub fn paused<'a>(bench: &'a Bench, now: Timestamp) -> Option<&'a Pause> {
+    [&bench.record.paused, &bench.ledger.paused].into_iter().flatten().find(|pause| pause.holds(now))
+}

@@ -1,0 +1,183 @@
+//! The storm breaker and a person's levers.
+
+use super::*;
+use crate::model::lever::{Lever, Pull};
+use crate::model::view::ActionName;
+
+const EIGHT: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+fn lever(pull: Pull) -> Input {
+    let lever = Lever { id: "1".into(), at: Timestamp::UNIX_EPOCH, who: "me@here".into(), reason: Some("why".into()), pull };
+    Input::Pulled(vec![lever])
+}
+
+fn breaker(world: &World) -> bool {
+    world.fleet.ledger.breaker.is_some()
+}
+
+/// Eight slots, and a GET that confirms the sickness of the first.
+fn storm(sick: &[&str], change: Value) -> World {
+    let mut settings = settings(&EIGHT);
+    settings.max_unavailable = Share::Percent(100.0);
+    let mut world = World::new(settings);
+    world.sick(sick, change.clone(), 1200);
+    world.get(sick[0], Some(node(sick[0], change)));
+    world
+}
+
+#[test]
+fn s8_half_the_fleet_judged_within_the_window_opens_the_breaker_and_nothing_is_deleted() {
+    let mut world = storm(&["a", "b", "c", "d"], timeout());
+    assert!(breaker(&world));
+    assert!(world.actions.is_empty(), "{:?}", world.actions);
+    assert_eq!(world.hold("a"), Some(HoldReason::Breaker));
+    assert_eq!(view::document(&world.fleet, world.now).breaker, "open");
+    // Neither time nor a restart closes it.
+    let (slots, ledger) = (world.fleet.slots.clone(), world.fleet.ledger.clone());
+    let mut again = World::new(world.fleet.settings.clone());
+    again.fleet = Fleet::new(world.fleet.settings.clone(), slots, ledger);
+    again.now = after(world.now, Duration::from_secs(7 * 86_400));
+    again.input(Input::Tick);
+    assert!(breaker(&again));
+    world.wait(7 * 86_400);
+    world.sick(&["a", "b", "c", "d"], timeout(), 1200);
+    world.get("a", Some(node("a", timeout())));
+    assert!(world.actions.is_empty() && breaker(&world));
+}
+
+#[test]
+fn s8_fewer_than_the_minimum_or_the_fraction_open_nothing() {
+    let mut world = storm(&["a", "b", "c"], timeout());
+    assert!(!breaker(&world), "three are fewer than four");
+    assert!(is_delete(&world.actions), "{:?}", world.actions);
+    let names: Vec<String> = (0..9).map(|n| format!("s{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    world = World::new(settings(&names));
+    world.sick(&names[..4], timeout(), 1200);
+    assert!(!breaker(&world), "four of nine are less than half");
+    // One after the other, each outside the other's window.
+    let mut settings = settings(&EIGHT);
+    settings.storm.window = Duration::from_secs(60);
+    world = World::new(settings);
+    let sick_after = |n: usize, poll: usize| if poll >= n * 10 { timeout() } else { json!({}) };
+    for poll in 0..60 {
+        world.wait(30);
+        let nodes: Vec<Value> =
+            EIGHT.iter().enumerate().map(|(n, name)| node(name, if n < 4 { sick_after(n, poll) } else { json!({}) })).collect();
+        world.poll(&nodes);
+    }
+    assert!(!breaker(&world), "{:?}", world.fleet.ledger.storm);
+}
+
+#[test]
+fn s8_lost_slots_neither_open_the_breaker_nor_wait_for_it() {
+    let preempted = json!({"state": "PREEMPTED"});
+    let mut world = storm(&EIGHT, preempted.clone());
+    assert!(!breaker(&world), "the API itself says that nothing is left to save");
+    assert!(is_delete(&world.actions), "{:?}", world.actions);
+    world = storm(&["a", "b", "c", "d"], timeout());
+    assert!(breaker(&world));
+    world.wait(30);
+    let nodes: Vec<Value> = EIGHT.iter().map(|n| node(n, if *n == "h" { preempted.clone() } else { json!({}) })).collect();
+    world.poll(&nodes);
+    world.wait(30);
+    world.poll(&nodes);
+    world.get("h", Some(node("h", preempted)));
+    assert!(is_delete(&world.actions), "{:?}", world.actions);
+}
+
+#[test]
+fn l7_a_reset_closes_the_breaker_and_judges_the_present() {
+    let mut world = storm(&["a", "b", "c", "d"], timeout());
+    world.wait(30);
+    world.input(lever(Pull::BreakerReset));
+    assert!(!breaker(&world));
+    assert!(world.records.iter().any(|r| matches!(r, Record::Pulled(id) if id == "1")), "it works once");
+    assert!(world.events.iter().any(|e| matches!(e, What::Lever { who, .. } if who == "me@here")));
+    // Those that healed meanwhile are left alone, the one that did not is replaced.
+    let nodes: Vec<Value> = EIGHT.iter().map(|n| node(n, if *n == "a" { timeout() } else { json!({}) })).collect();
+    world.wait(30);
+    world.poll(&nodes);
+    world.get("a", Some(node("a", timeout())));
+    assert!(is_delete(&world.actions), "{:?}", world.actions);
+    assert!(!breaker(&world));
+}
+
+#[test]
+fn s7_what_is_paused_is_left_alone_until_it_is_resumed_or_the_time_is_over() {
+    let preempted = json!({"state": "PREEMPTED"});
+    let confirm = |world: &mut World| {
+        world.wait(30);
+        world.poll(&[node("a", preempted.clone())]);
+        world.get("a", Some(node("a", preempted.clone())));
+    };
+    for slot in [Some("a".to_owned()), None] {
+        let mut world = World::new(settings(&["a"]));
+        let until = Some(after(world.now, Duration::from_secs(3600)));
+        world.input(lever(Pull::Pause { slot: slot.clone(), until }));
+        world.sick(&["a"], preempted.clone(), 60);
+        confirm(&mut world);
+        assert!(world.actions.is_empty(), "{:?}", world.actions);
+        assert_eq!(world.hold("a"), Some(HoldReason::Paused));
+        assert!(view::document(&world.fleet, world.now).tpus[0].paused);
+        // The GET of a moment ago still counts.
+        world.input(lever(Pull::Resume { slot, adopt: false }));
+        assert!(is_delete(&world.actions), "{:?}", world.actions);
+    }
+    let mut world = World::new(settings(&["a"]));
+    let until = Some(after(world.now, Duration::from_secs(100)));
+    world.input(lever(Pull::Pause { slot: Some("a".into()), until }));
+    world.sick(&["a"], preempted.clone(), 60);
+    assert_eq!(world.hold("a"), Some(HoldReason::Paused));
+    world.wait(60);
+    confirm(&mut world);
+    assert!(is_delete(&world.actions), "it ended by itself: {:?}", world.actions);
+}
+
+#[test]
+fn s7_a_create_that_is_owed_goes_on_while_paused() {
+    let mut world = World::new(settings(&["a"]));
+    let preempted = json!({"state": "PREEMPTED"});
+    world.sick(&["a"], preempted.clone(), 0);
+    world.get("a", Some(node("a", preempted)));
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    world.input(lever(Pull::Pause { slot: None, until: None }));
+    world.wait(5);
+    world.done("a", OperationState::Succeeded);
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.actions);
+}
+
+#[test]
+fn s13_retry_gives_a_slot_its_attempts_back() {
+    let mut one = settings(&["a"]);
+    if let Some(slot) = one.slots.get_mut("a") {
+        slot.policy.attempts.max = 1;
+    }
+    let mut world = World::new(one);
+    let used = crate::model::slot::Attempt { at: world.now, kind: crate::model::condition::Kind::Judged };
+    world.sick(&["a"], timeout(), 1200);
+    world.fleet.slots.get_mut("a").unwrap().attempts = vec![used];
+    world.get("a", Some(node("a", timeout())));
+    assert_eq!(world.hold("a"), Some(HoldReason::Attempts));
+    world.input(lever(Pull::Retry { slot: "a".into(), from: None }));
+    assert!(is_delete(&world.actions), "{:?}", world.actions);
+}
+
+#[test]
+fn a_node_of_another_owner_is_ours_only_after_resume_adopt() {
+    let theirs = json!({"state": "PREEMPTED", "metadata": {"tpu-watchdog-owner": "they"}});
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], theirs.clone(), 60);
+    world.get("a", Some(node("a", theirs)));
+    assert_eq!(world.hold("a"), Some(HoldReason::OtherOwner));
+    world.input(lever(Pull::Resume { slot: Some("a".into()), adopt: true }));
+    assert!(is_delete(&world.actions), "{:?}", world.actions);
+}
+
+#[test]
+fn a_lever_for_a_slot_that_is_not_there_is_told_and_taken_out() {
+    let mut world = World::new(settings(&["a"]));
+    world.input(lever(Pull::Retry { slot: "zz".into(), from: None }));
+    assert!(world.records.iter().any(|r| matches!(r, Record::Pulled(_))));
+    assert!(world.fleet.memory.get("a").is_none_or(|m| m.decision.as_ref().is_none_or(|d| d.action != ActionName::Recreate)));
+}

@@ -1,0 +1,69 @@
+//! What a person may tell the watchdog, at any time and without the lock: it goes into the store, and whoever holds the lock
+//! takes it from there within one poll.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// One pull of a lever.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lever {
+    /// Made with it, so that it works once.
+    pub id: String,
+    /// When, by the clock of the person's machine.
+    pub at: Timestamp,
+    /// Who pulled it.
+    pub who: String,
+    /// Why, in the person's words.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Which one.
+    #[serde(flatten)]
+    pub pull: Pull,
+}
+
+/// The levers. No slot means all of them, now and later.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "lever", rename_all = "snake_case")]
+pub enum Pull {
+    /// Nothing is begun on a slot any more; creates that are owed go on.
+    Pause {
+        /// The slot.
+        slot: Option<String>,
+        /// It ends by itself then.
+        until: Option<Timestamp>,
+    },
+    /// Takes a pause back.
+    Resume {
+        /// The slot.
+        slot: Option<String>,
+        /// Makes a node that carries another owner's name this watchdog's.
+        adopt: bool,
+    },
+    /// Gives a slot its attempts back, and whatever else was used up.
+    Retry {
+        /// The slot.
+        slot: String,
+        /// Accepts a newest complete checkpoint of this step or later, though a later one is recorded.
+        from: Option<u64>,
+    },
+    /// Closes the storm breaker: the present is judged anew.
+    BreakerReset,
+}
+
+/// A pause, as it is remembered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    /// Who wanted it.
+    pub who: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// It ends by itself then.
+    pub until: Option<Timestamp>,
+}
+
+impl Pause {
+    /// Whether it still holds.
+    pub fn holds(&self, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+}
