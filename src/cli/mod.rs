@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod history;
 mod lever;
 mod once;
 mod plan;
@@ -44,6 +45,8 @@ enum Command {
     Plan(ReadArgs),
     /// Shows each slot from the journal, beside a running service or without one.
     Status(status::StatusArgs),
+    /// Shows incidents with their causes, phases and losses, and every event with its evidence.
+    History(history::HistoryArgs),
     /// Nothing is begun on a slot any more; creates that are owed go on.
     Pause(lever::PauseArgs),
     /// Takes a pause back.
@@ -129,6 +132,7 @@ pub fn main() -> ExitCode {
             Command::Once(args) => once::once(&args).await,
             Command::Plan(args) => plan::plan(&args).await,
             Command::Status(args) => status::status(&args).await,
+            Command::History(args) => history::history(&args).await,
             Command::Pause(args) => lever::pause(&args).await,
             Command::Resume(args) => lever::resume(&args).await,
             Command::Retry(args) => lever::retry(&args).await,

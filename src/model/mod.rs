@@ -10,6 +10,7 @@ pub mod event;
 pub mod failure;
 pub mod fleet;
 pub mod hold;
+pub mod incident;
 pub mod lease;
 pub mod lever;
 pub mod node;

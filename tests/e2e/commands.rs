@@ -360,3 +360,28 @@ fn a_person_pauses_resumes_and_resets_beside_the_service() {
         assert_eq!(rig.simulator.with(|c| c.harmed), 0);
     }
 }
+
+#[test]
+fn history_tells_incidents_and_audits_every_mutation() {
+    for state in ["sqlite:state.db", "gs://state/history"] {
+        let rig = Rig::with_one_node(&job("a"));
+        let config = std::fs::read_to_string(rig.config()).unwrap();
+        std::fs::write(rig.config(), config.replace("sqlite:state.db", state)).unwrap();
+        let run = |arguments: &[&str]| text(&rig.command(arguments).output().unwrap());
+        assert_eq!(run(&["once", "--deadline", "20s"]).0, 0);
+        assert!(run(&["history"]).1.contains("no incidents within 7d"), "{:?}", run(&["history"]));
+        rig.trouble("a", Trouble::Preempt, None);
+        assert_eq!(run(&["once", "--deadline", "60s"]).0, 0);
+        let (code, out, log) = run(&["history", "a"]);
+        assert!(code == 0 && out.contains("preempted") && out.contains("recovered, down"), "{out}{log}");
+        assert!(out.contains("deleting") && out.contains("state PREEMPTED"), "phases and evidence: {out}");
+        let (_, out, _) = run(&["history", "--output", "json", "--since", "1h"]);
+        let document: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(document["incidents"][0]["ending"], "recovered");
+        let audit: Vec<&serde_json::Value> =
+            document["events"].as_array().unwrap().iter().filter(|e| e["event"] == "intent").collect();
+        assert_eq!(audit.iter().map(|e| e["call"].as_str().unwrap()).collect::<Vec<_>>(), ["delete", "create"]);
+        assert!(audit[0]["incarnation"]["id"].is_string() && audit[0]["message"].as_str().unwrap().contains("PREEMPTED"));
+        assert_eq!(run(&["history", "other"]).1, "no incidents within 7d 0h\n");
+    }
+}

@@ -1,0 +1,87 @@
+//! `history`: incidents, and every event with its evidence, from the journal.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::{ConfigArgs, Failed, Outcome, Output, load, print, wire};
+use crate::model::event::Event;
+use crate::model::fleet::elapsed;
+use crate::model::incident::{Ending, Incident, incidents};
+use crate::model::view::span;
+
+/// The newest events that are looked through.
+const EVENTS: usize = 20_000;
+
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// This slot alone.
+    slot: Option<String>,
+    /// How far back.
+    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = days)]
+    since: Duration,
+    /// Text for people: incidents. One JSON document: incidents, and all events with their evidence.
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// A duration that may also be given in days.
+fn days(text: &str) -> Result<Duration, String> {
+    match text.strip_suffix('d').and_then(|days| days.trim().parse::<u64>().ok()) {
+        Some(days) if days <= 36_500 => Ok(Duration::from_secs(days * 86_400)),
+        _ => super::once::duration(text),
+    }
+}
+
+pub async fn history(args: &HistoryArgs) -> Outcome {
+    let config = load(&args.config)?;
+    let storage = wire::storage_for(&config, &config.state)?;
+    let Some(mut store) = wire::open_store_read_only(&config.state, &storage).await? else {
+        return Err(Failed::Work("there is no state yet: start `run` or `once` first".into()));
+    };
+    let now = Timestamp::now();
+    let events: Vec<Event> = store.events(EVENTS).await.map_err(|e| Failed::Work(e.to_string()))?;
+    let ours = |event: &Event| args.slot.is_none() || event.slot == args.slot;
+    let events: Vec<Event> = events.into_iter().filter(|e| ours(e) && elapsed(e.at, now) <= args.since).collect();
+    let incidents = incidents(&events);
+    match args.output {
+        Output::Json => print(&format!("{}\n", json!({ "incidents": incidents, "events": events }))),
+        Output::Text if incidents.is_empty() => print(&format!("no incidents within {}\n", span(args.since))),
+        Output::Text => print(&incidents.iter().map(|incident| entry(incident, now)).collect::<String>()),
+    }
+    Ok(())
+}
+
+fn entry(incident: &Incident, now: Timestamp) -> String {
+    let seconds = |s: f64| span(Duration::from_secs_f64(s.max(0.0)));
+    let ended = match incident.ending {
+        Some(Ending::Recovered) => format!("recovered, down {}", seconds(incident.down_seconds.unwrap_or_default())),
+        Some(Ending::Withdrawn) => "withdrawn: it healed, or somebody replaced it".to_owned(),
+        None => format!("under way for {}", span(elapsed(incident.condemned_at, now))),
+    };
+    let mut text = format!("{:.0}  {:<20} {:<16} {ended}\n", incident.condemned_at, incident.slot, incident.cause.name());
+    let mut line = |label: &str, value: String| {
+        // Writing to a String never fails.
+        let _ = writeln!(text, "    {label:<10} {value}");
+    };
+    line("evidence", incident.evidence.clone());
+    let phases: Vec<String> = incident.phases.iter().map(|(phase, s)| format!("{phase} {}", seconds(*s))).collect();
+    if !phases.is_empty() {
+        line("phases", format!("noticed {}, {}", seconds(incident.detection_seconds), phases.join(", ")));
+    }
+    if !incident.refusals.is_empty() {
+        let all: Vec<String> = incident.refusals.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        line("refused", all.join(", "));
+    }
+    match (incident.steps_lost, incident.repeated_seconds) {
+        (Some(steps), _) => line("lost", format!("{steps} steps")),
+        (None, Some(s)) => line("lost", format!("about {} of work", seconds(s))),
+        (None, None) => {}
+    }
+    text
+}
