@@ -254,3 +254,49 @@ async fn reload(store: &mut dyn Store) -> Result<Stored, StoreError> {
     store.commit(&Batch::default()).await?;
     Ok(stored)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::slot::SlotRecord;
+    use crate::store::sqlite::SqliteStore;
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    async fn journal() -> Journal {
+        let mut store = SqliteStore::in_memory().unwrap();
+        assert!(store.take(None, "me", TTL).await.unwrap());
+        Journal::new(Box::new(store), TTL)
+    }
+
+    fn slot() -> Vec<Record> {
+        vec![Record::Slot(Box::new(SlotRecord::new("a", "z", jiff::Timestamp::UNIX_EPOCH)))]
+    }
+
+    fn create() -> Vec<Action> {
+        vec![Action::Create { slot: "a".into(), zone: "z".into(), body: serde_json::Value::Null, request_id: None }]
+    }
+
+    #[tokio::test]
+    async fn s11_actions_are_handed_out_after_their_write_and_only_while_the_lock_is_held() {
+        let mut journal = journal().await;
+        journal.push(slot(), Vec::new(), create());
+        journal.begin(|_| Vec::new());
+        assert!(!journal.tenure().may_send(), "nothing is written yet");
+        let Finished::Written(_, then) = journal.finished().await else { panic!("it is written") };
+        assert_eq!(then, create());
+        assert!(journal.tenure().may_send());
+        assert_eq!(journal.store().unwrap().load().await.unwrap().slots.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_last_write_holds_what_happened_but_no_intent_of_a_call_that_nobody_sends() {
+        for (then, written) in [(Vec::new(), 1), (create(), 0)] {
+            let mut journal = journal().await;
+            journal.push(slot(), Vec::new(), then);
+            journal.end(true, |_| Vec::new()).await.unwrap();
+            let stored = journal.store().unwrap().load().await.unwrap();
+            assert_eq!((stored.slots.len(), stored.lease.unwrap().released), (written, true));
+        }
+    }
+}

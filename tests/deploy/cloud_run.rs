@@ -88,6 +88,9 @@ fn a_dry_run_prints_commands_that_gcloud_knows_and_runs_none() {
     let (code, out) = setup(&config_in(folder.path()), &path, &["--dry-run", "--paused"]);
     assert_eq!(code, Some(0), "{out}");
     assert!(!folder.path().join("calls").exists(), "nothing was run");
+    // The bucket's rule is about events alone, below the place that the config must name.
+    let rules: Value = serde_json::from_str(&std::fs::read_to_string(deploy("cloud-run/lifecycle.json")).unwrap()).unwrap();
+    assert_eq!(rules["rule"][0]["condition"]["matchesPrefix"], json!(["tpu-watchdog/events/"]));
     let commands: Vec<&str> = out.lines().filter(|l| l.starts_with("gcloud ")).map(str::trim_end).collect();
     assert!(commands.len() >= 14, "{out}");
     if !have("gcloud") {

@@ -258,8 +258,15 @@ kill -STOP "$before"
 waits '[[ $(show NRestarts) == 1 && $(show ActiveState) == active ]]'
 say "a stuck one is restarted: $([[ $(show MainPID) != "$before" ]] && echo yes)"
 waits '[[ $(show StatusText) == "1 of 1 healthy"* ]]'
+before=$(show MainPID)
+bash /project/deploy/systemd/install.sh /usr/local/bin/tpu-watchdog
+say "an upgrade restarts it: $([[ $(show MainPID) != "$before" && $(show ActiveState) == active ]] && echo yes)"
 say "stop: $(systemctl stop tpu-watchdog; show Result)"
 /usr/local/bin/tpu-watchdog status --config /etc/tpu-watchdog/watchdog.toml | grep -c healthy
+systemctl enable --now tpu-watchdog
+bash /project/deploy/systemd/install.sh --remove
+say "removed: $(systemctl is-active tpu-watchdog) $(ls /etc/systemd/system/multi-user.target.wants 2>/dev/null | wc -l) $(test -e /usr/local/bin/tpu-watchdog || echo gone)"
+say "kept: $(ls /etc/tpu-watchdog/watchdog.toml /var/lib/private/tpu-watchdog/state.db | wc -l)"
 end "end"
 "#;
 
@@ -321,7 +328,13 @@ fn the_real_unit_runs_under_a_real_systemd() {
         ["/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/share", "/etc/ssl"].map(|path| format!("--bind-ro={path}"));
     let mut nspawn = Command::new("timeout");
     nspawn.args(["--kill-after=10", "240", "systemd-nspawn", "--quiet", "--private-network", "--register=no", "--keep-unit"]);
-    nspawn.args(["--console=pipe", "--directory"]).arg(root).args(binds).arg("--boot").arg("systemd.unit=story.target");
+    nspawn
+        .args(["--console=pipe", "--directory"])
+        .arg(root)
+        .args(binds)
+        .arg(concat!("--bind-ro=", env!("CARGO_MANIFEST_DIR"), ":/project"))
+        .arg("--boot")
+        .arg("systemd.unit=story.target");
     let (_, out) = text(&nspawn.stdin(Stdio::null()).output().unwrap());
     let read = |name: &str| std::fs::read_to_string(root.join("test").join(name)).unwrap_or_default();
     let result = read("result");
@@ -336,7 +349,11 @@ fn the_real_unit_runs_under_a_real_systemd() {
         "== reload: active",
         "== errors have their priority",
         "== a stuck one is restarted: yes",
+        "upgraded and restarted",
+        "== an upgrade restarts it: yes",
         "== stop: success",
+        "== removed: inactive 0 gone",
+        "== kept: 2",
         "== end",
     ] {
         assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{journal}");
