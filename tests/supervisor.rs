@@ -109,6 +109,7 @@ fn job(command: &str, folder: &Path) -> JobSettings {
         dir: folder.display().to_string(),
         env: [("QUOTED".to_owned(), "it's $HOME".to_owned())].into(),
         restarts_per_run: 2,
+        no_progress: 3,
         ..JobSettings::default()
     }
 }

@@ -76,30 +76,50 @@ impl StorageAccess {
     }
 }
 
-/// Lists one location.
+/// Lists one location. The step `set_aside` is taken only when no other is complete.
 ///
 /// # Errors
 /// When any listing failed or the location is not understood: nothing may rest on a partial one.
-pub async fn survey(settings: &CheckpointSettings, access: &StorageAccess) -> Result<CheckpointSurvey, Failure> {
+pub async fn survey(
+    settings: &CheckpointSettings,
+    access: &StorageAccess,
+    set_aside: Option<u64>,
+) -> Result<CheckpointSurvey, Failure> {
     let (store, base) = open(&settings.uri, access)?;
+    survey_in(&*store, &base, settings, set_aside).await
+}
+
+/// Lists one location in a store that is at hand.
+///
+/// # Errors
+/// As [`survey`].
+pub async fn survey_in(
+    store: &dyn ObjectStore,
+    base: &Path,
+    settings: &CheckpointSettings,
+    set_aside: Option<u64>,
+) -> Result<CheckpointSurvey, Failure> {
     let failed =
         |error: object_store::Error| Failure::new(FailureClass::Transient, format!("listing {} failed: {error}", settings.uri));
-    let top = match store.list_with_delimiter(Some(&base)).await {
+    let top = match store.list_with_delimiter(Some(base)).await {
         Ok(top) => top,
         // A folder that does not exist yet holds no checkpoint; object stores answer with an empty list instead.
         Err(object_store::Error::NotFound { .. }) => return Ok(CheckpointSurvey::default()),
         Err(error) => return Err(failed(error)),
     };
-    let folders: Vec<String> = top.common_prefixes.iter().filter_map(|p| p.filename().map(str::to_owned)).collect();
+    // As the store names it: a name that needs encoding is not encoded once more.
+    let places: BTreeMap<String, Path> =
+        top.common_prefixes.into_iter().filter_map(|p| Some((p.filename()?.to_owned(), p))).collect();
+    let folders: Vec<String> = places.keys().cloned().collect();
     let Some(format) = settings.format.or_else(|| detect(&folders)) else { return Ok(CheckpointSurvey::default()) };
     let mut candidates: Vec<(u64, &String)> = folders.iter().filter_map(|f| Some((step_of(format, f)?, f))).collect();
-    candidates.sort_unstable_by(|a, b| b.cmp(a));
+    candidates.sort_unstable_by_key(|(step, folder)| (set_aside == Some(*step), std::cmp::Reverse((*step, *folder))));
     let found = |step: u64, folder: &str| Checkpoint { step, uri: format!("{}/{folder}", settings.uri) };
     let mut outcome = CheckpointSurvey::default();
     let mut without_commit_file: Option<Checkpoint> = None;
     let mut highest_incomplete: Option<(u64, &String)> = None;
     for (step, folder) in candidates.into_iter().take(CANDIDATES_MAX) {
-        let listing = store.list_with_delimiter(Some(&base.clone().join(folder.as_str()))).await.map_err(failed)?;
+        let listing = store.list_with_delimiter(places.get(folder)).await.map_err(failed)?;
         let names = |paths: Vec<&Path>| paths.into_iter().filter_map(|p| p.filename().map(str::to_owned)).collect();
         let inside = StepFolder {
             files: names(listing.objects.iter().map(|o| &o.location).collect()),
@@ -113,7 +133,7 @@ pub async fn survey(settings: &CheckpointSettings, access: &StorageAccess) -> Re
             Completeness::WithoutCommitFile if without_commit_file.is_none() => without_commit_file = Some(found(step, folder)),
             _ => {}
         }
-        highest_incomplete = highest_incomplete.or(Some((step, folder)));
+        highest_incomplete = highest_incomplete.or(Some((step, folder)).filter(|_| set_aside != Some(step)));
     }
     // Rename mode: without a commit file anywhere, and only where Orbax renames (not on gs://), a step is whole by its name.
     if outcome.newest.is_none() && format == CheckpointFormat::Orbax && !settings.uri.starts_with("gs://") {
@@ -121,8 +141,7 @@ pub async fn survey(settings: &CheckpointSettings, access: &StorageAccess) -> Re
     }
     let newest = outcome.newest.as_ref().map(|c| c.step);
     if let Some((step, folder)) = highest_incomplete.filter(|(step, _)| Some(*step) > newest) {
-        let prefix = base.join(folder.as_str());
-        let objects: Vec<_> = store.list(Some(&prefix)).try_collect().await.map_err(failed)?;
+        let objects: Vec<_> = store.list(places.get(folder)).try_collect().await.map_err(failed)?;
         outcome.incomplete = Some((step, objects.iter().map(|o| o.size).sum()));
     }
     Ok(outcome)
@@ -162,7 +181,7 @@ mod tests {
         }
         let uri = format!("file://{}", folder.path().display());
         let access = StorageAccess::new(None, None, Duration::from_secs(5));
-        let mut survey = survey(&CheckpointSettings { uri: uri.clone(), format }, &access).await.unwrap();
+        let mut survey = survey(&CheckpointSettings { uri: uri.clone(), format }, &access, None).await.unwrap();
         if let Some(newest) = &mut survey.newest {
             newest.uri = newest.uri.replace(&uri, "base");
         }
@@ -197,6 +216,6 @@ mod tests {
         assert_eq!(survey_of(&[], None).await, CheckpointSurvey::default());
         let access = StorageAccess::new(None, None, Duration::from_secs(5));
         let absent = CheckpointSettings { uri: "file:///nonexistent/for/sure".into(), format: Some(CheckpointFormat::Orbax) };
-        assert_eq!(survey(&absent, &access).await, Ok(CheckpointSurvey::default()));
+        assert_eq!(survey(&absent, &access, None).await, Ok(CheckpointSurvey::default()));
     }
 }

@@ -96,8 +96,16 @@ pub struct RawPolicy {
     pub attempts: RawAttempts,
     #[serde(default)]
     pub backoff: RawBackoff,
-    pub quiet_hours: Option<Value>,
+    pub quiet_hours: Option<Vec<RawQuietHours>>,
     pub on_success: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawQuietHours {
+    pub cron: String,
+    #[serde(rename = "for")]
+    pub lasts: Span,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -224,6 +232,6 @@ pub struct RawCheckpointTable {
 pub struct RawRestart {
     pub per_run: Option<i64>,
     pub job: Option<Value>,
-    pub no_progress: Option<Value>,
+    pub no_progress: Option<i64>,
     pub transient_exit_codes: Option<Value>,
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::document::Document;
 use super::raw::*;
 use super::{ApiSettings, Config, Environment, Mistake, StateLocation};
+use crate::model::quiet::QuietHours;
 use crate::model::settings::*;
 use crate::model::spec;
 
@@ -111,6 +112,7 @@ pub fn validate(raw: Raw, document: &Document, folder: &Path, environment: Envir
     let settings = Settings {
         project,
         owner: raw.owner.unwrap_or_default(),
+        decided_by: String::new(),
         dry_run: raw.dry_run.unwrap_or(false),
         alpha: api.version == "v2alpha1",
         poll,
@@ -293,8 +295,6 @@ fn is_loopback(url: &reqwest::Url) -> bool {
 
 fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy {
     let k = |name: &str| format!("{key}.{name}");
-    let hours = raw.quiet_hours.as_ref().filter(|v| v.as_array().is_none_or(|hours| !hours.is_empty()));
-    c.later(&k("quiet_hours"), &hours, "quiet hours");
     c.later(&k("grace.queue"), &raw.grace.queue, "queued resources");
     if raw.grace.stall.as_ref().is_some_and(|s| s.as_str() != Some("auto")) {
         c.wrong(&k("grace.stall"), "not supported yet: stall detection; leave it out or write \"auto\"");
@@ -333,6 +333,10 @@ fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy {
         deleting: grace("deleting", g.deleting, b.deleting),
     };
     let second = Duration::from_secs(1);
+    let quiet_hours = match &raw.quiet_hours {
+        Some(all) => all.iter().enumerate().filter_map(|(index, raw)| quiet(c, &k(&format!("quiet_hours[{index}]")), raw)).collect(),
+        None => base.quiet_hours,
+    };
     let backoff_first = c.span(&k("backoff.first"), raw.backoff.first, Duration::from_millis(100), base.backoff_first);
     let backoff_max = c.span(&k("backoff.max"), raw.backoff.max, Duration::from_millis(100), base.backoff_max.max(backoff_first));
     if backoff_max < backoff_first {
@@ -353,6 +357,19 @@ fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy {
         },
         backoff_first,
         backoff_max,
+        quiet_hours,
+    }
+}
+
+fn quiet(c: &mut Check, key: &str, raw: &RawQuietHours) -> Option<QuietHours> {
+    let lasts = c.span(&format!("{key}.for"), Some(raw.lasts), Duration::from_secs(1), Duration::ZERO);
+    match QuietHours::new(&raw.cron, lasts) {
+        Ok(hours) => Some(hours),
+        Err(why) => {
+            let example = "write seconds, minutes, hours, day, month, weekday, as in \"0 0 9 * * MON-FRI\"";
+            c.wrong(&format!("{key}.cron"), format!("{:?} is not a cron expression ({why}); {example}", raw.cron));
+            None
+        }
     }
 }
 
@@ -510,7 +527,6 @@ fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
     c.later(&k("logs"), &raw.logs, "shipping logs");
     c.later(&k("progress"), &raw.progress, "progress from the job's own metrics");
     c.later(&k("restart.job"), &raw.restart.job, "relaunches of the job");
-    c.later(&k("restart.no_progress"), &raw.restart.no_progress, "relaunches of the job");
     c.later(&k("restart.transient_exit_codes"), &raw.restart.transient_exit_codes, "exit codes by class");
     match raw.launch.as_deref() {
         None | Some("startup-script") => {}
@@ -541,6 +557,7 @@ fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         dir: raw.dir.unwrap_or_default(),
         env: raw.env,
         restarts_per_run: u32::try_from(c.at_least(&k("restart.per_run"), raw.restart.per_run, 0, 5)).unwrap_or(5),
+        no_progress: u32::try_from(c.at_least(&k("restart.no_progress"), raw.restart.no_progress, 1, 3)).unwrap_or(3),
     }
 }
 

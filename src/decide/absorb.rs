@@ -17,7 +17,7 @@ use crate::model::slot::SlotRecord;
 
 use super::observe::{Source, observe};
 use super::turn::Turn;
-use super::{lever, recover};
+use super::{lever, recover, runs};
 
 /// Dispatches one input.
 pub fn absorb(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
@@ -206,6 +206,7 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[Worker
         }
         match report.heartbeat.as_ref().filter(fresh) {
             Some(beat) => {
+                record.job.runs.began = true;
                 let value = (beat.boot_id.clone(), beat.value);
                 if worker.heartbeat.as_ref() == Some(&value) {
                     worker.quiet_for += gap;
@@ -234,6 +235,7 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[Worker
     fleet.dirty.insert(slot.to_owned());
     if step > record.job.step {
         record.job.step = step;
+        step.into_iter().for_each(|step| _ = runs::stepped(record, step));
         recover::progress(record, now);
     }
     // Journaled under the job that the run order started, whatever the config says by now.
@@ -262,6 +264,10 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
         return;
     }
     let Some(record) = fleet.slots.get_mut(slot) else { return };
+    if runs::is_outdated(record, began) {
+        return;
+    }
+    let passed_over = runs::set_aside(record);
     let memory = fleet.memory.entry(slot.to_owned()).or_default();
     memory.surveyed_at = Some(began.min(now));
     memory.survey_failure = None;
@@ -289,7 +295,9 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
     if newer {
         job.checkpoint = survey.newest;
         job.checkpoint_at = Some(now);
-        if !first {
+        let known = first || record.job.checkpoint.as_ref().is_some_and(|c| Some(c.step) == passed_over);
+        if !known {
+            runs::progressed(record);
             // Preemptions are the provider's doing: they slide out of their window instead.
             record.attempts.retain(|a| a.kind == Kind::Lost);
         }

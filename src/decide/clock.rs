@@ -20,6 +20,9 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         maybe_past(&mut record.job.progress_at);
         maybe_past(&mut record.job.checkpoint_at);
         maybe_past(&mut record.job.attributes_at);
+        if let Some((_, learned)) = &mut record.left_behind {
+            past(learned);
+        }
         record.attempts.iter_mut().for_each(|attempt| past(&mut attempt.at));
         if let Some(suspicion) = &mut record.suspicion {
             past(&mut suspicion.since);
@@ -37,10 +40,13 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
     fleet.ledger.judged.iter_mut().for_each(past);
     fleet.ledger.creates.iter_mut().for_each(past);
     maybe_past(&mut fleet.ledger.observed_at);
-    for shortage in fleet.ledger.short.values_mut() {
+    let (short, suspended) = (&mut fleet.ledger.short, &mut fleet.ledger.suspended);
+    for shortage in short.values_mut().chain(suspended.values_mut()) {
         past(&mut shortage.refused_at);
         maybe_past(&mut shortage.trial_at);
     }
+    fleet.ledger.unfit.values_mut().flatten().for_each(|unfit| past(&mut unfit.at));
+    fleet.ledger.storm.iter_mut().for_each(|gust| past(&mut gust.at));
     for memory in fleet.memory.values_mut() {
         maybe_past(&mut memory.last_read);
         maybe_past(&mut memory.surveyed_at);

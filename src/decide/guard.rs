@@ -62,7 +62,7 @@ pub fn may_condemn(
     )?;
     rule(condition.is_sick() && condition.kind() == Some(kind), "S5", "the condition must be a known sick one")?;
     let seen = record.seen.as_ref();
-    let counted = super::plan::is_unavailable(record, bench.memory);
+    let counted = super::plan::is_unavailable(record);
     rule(
         kind == Kind::Lost || counted || bench.budget.unavailable < bench.budget.max_unavailable,
         "S6",
@@ -73,6 +73,8 @@ pub fn may_condemn(
         "S7",
         "dry run, opted out or paused",
     )?;
+    let quiet = bench.slot.policy.quiet_hours.iter().any(|hours| hours.until(now).is_some());
+    rule(kind == Kind::Lost || !quiet, "S7", "quiet hours")?;
     rule(kind == Kind::Lost || bench.ledger.breaker.is_none(), "S8", "the storm breaker is open")?;
     rule(
         record.recovery.as_ref().is_none_or(|r| !r.owes_create() || record.incarnation.is_some()),

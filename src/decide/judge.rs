@@ -6,9 +6,9 @@ use jiff::Timestamp;
 
 use crate::model::action::{Action, Look};
 use crate::model::condition::{Condition, Kind};
-use crate::model::event::What;
+use crate::model::event::{Evidence, What};
 use crate::model::failure::FailureClass;
-use crate::model::fleet::{Ledger, Memory, Pending, after, elapsed};
+use crate::model::fleet::{Ledger, Memory, Pending, Shortage, Unfit, after, elapsed};
 use crate::model::hold::HoldReason;
 use crate::model::recovery::{Call, Phase, Recovery};
 use crate::model::settings::{Settings, SlotSettings};
@@ -18,7 +18,7 @@ use crate::model::view::{ActionName, Decision, span};
 
 use super::plan::Budget;
 use super::turn::Turn;
-use super::{absorb, guard, lever, plan, recover};
+use super::{absorb, guard, lever, plan, recover, runs};
 
 /// A confirming GET is good for this long (S1).
 pub const CONFIRMED_FOR: Duration = Duration::from_secs(5);
@@ -28,6 +28,10 @@ const WINDOW_SLACK: Duration = Duration::from_secs(15 * 60);
 const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
 /// After a stock-out one doubtful TPU may be tried again after this long (S14).
 const TRIAL_AFTER: Duration = Duration::from_secs(30 * 60);
+/// Replacements of this many slots …
+const UNFIT_SLOTS: usize = 2;
+/// … that fail to boot within this time suspend judged deletes (S14).
+const UNFIT_WINDOW: Duration = Duration::from_secs(3600);
 /// Refused deletes in a row after which a person has to look.
 const DELETE_FAILURES: u32 = 3;
 
@@ -73,6 +77,7 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
     let (reads, sick_for, wanted) = (suspicion.reads, suspicion.sick_for, bench.slot.policy.confirmations);
     if kind == Kind::Judged {
         lever::gust(bench, turn);
+        unfit(bench, turn.now);
     }
     let record = &*bench.record;
     if let Some(hold) = held(bench, condition, kind, turn.now) {
@@ -209,7 +214,7 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
         if let Some(at) = recovery.not_before.filter(|at| *at > now) {
             return hold(HoldReason::Backoff, format!("{what}: waiting after a failed delete"), Some(at));
         }
-        return judged(bench, condition, kind, now, plan::is_unavailable(record, bench.memory));
+        return judged(bench, condition, kind, now);
     }
     let policy = &bench.slot.policy.attempts;
     let used = record.attempts.iter().filter(|a| a.kind == kind && elapsed(a.at, now) < policy.window).count();
@@ -227,12 +232,13 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
         }
         _ => {}
     }
-    let counted = plan::is_unavailable(record, bench.memory);
-    judged(bench, condition, kind, now, counted)
+    judged(bench, condition, kind, now)
 }
 
 /// The guards of judged slots alone: half a fleet that looks sick at once is first of all a reason to doubt our eyes.
-fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp, counted: bool) -> Option<Decision> {
+///
+/// What may last longer is asked first: a slot that waits for a person takes no room in the budget.
+fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Option<Decision> {
     if kind == Kind::Lost {
         return None;
     }
@@ -245,13 +251,19 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp, count
         let text = format!("{what}: the storm breaker has been open since {:.0}: {}", breaker.opened_at, breaker.why);
         return Some(Decision::hold(HoldReason::Breaker, text, None));
     }
-    // A slot that counts already raises no number by being recreated once more: it never waits for the others.
-    let others = bench.budget.unavailable;
-    if !counted && others >= bench.budget.max_unavailable {
-        let text =
-            format!("{what}: {others} judged slots are in recovery, max_unavailable allows {}", bench.budget.max_unavailable);
-        return Some(Decision::hold(HoldReason::MaxUnavailable, text, None));
+    if runs::is_over(bench.record, bench.slot.job.as_ref(), condition) {
+        let count = runs::fruitless(bench.record, condition);
+        let text = format!("{what}: {count} runs in a row made no new step; find the cause in the job's log, then `retry` it");
+        return Some(Decision::hold(HoldReason::NoProgress, text, None));
     }
+    if let Some(until) = bench.slot.policy.quiet_hours.iter().filter_map(|hours| hours.until(now)).max() {
+        return Some(Decision::hold(HoldReason::QuietHours, format!("{what}, but these are quiet hours"), Some(until)));
+    }
+    if let Some(hold) = suspended(bench, condition, now) {
+        return Some(hold);
+    }
+    // A slot that counts already raises no number by being recreated once more: it never waits for the others.
+    let counted = plan::is_unavailable(bench.record);
     let limit = bench.settings.max_judged_recreates_per_hour;
     if !counted && bench.ledger.judged.len() >= limit {
         let until = bench.ledger.judged.first().map(|at| after(*at, Duration::from_secs(3600)));
@@ -261,17 +273,60 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp, count
             until,
         ));
     }
-    let accelerator = bench.record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
-    let shortage = bench.ledger.short.get(&recover::shortage_key(&bench.record.zone, accelerator));
-    if let Some(shortage) = shortage.filter(|_| condition != Condition::FailedRepair) {
-        let trial = after(shortage.refused_at, TRIAL_AFTER);
-        if now < trial || shortage.trial_at.is_some_and(|at| at > shortage.refused_at) {
-            let text =
-                format!("{what}: creates of {accelerator} in {} are refused, so the TPU in hand is kept", bench.record.zone);
-            return Some(Decision::hold(HoldReason::ZoneShort, text, Some(trial)));
-        }
+    let others = bench.budget.unavailable;
+    if !counted && others >= bench.budget.max_unavailable {
+        let text =
+            format!("{what}: {others} judged slots are in recovery, max_unavailable allows {}", bench.budget.max_unavailable);
+        return Some(Decision::hold(HoldReason::MaxUnavailable, text, None));
     }
     None
+}
+
+/// While creates of a zone and type are refused or their replacements fail, a doubtful TPU in hand is worth more than none (S14).
+fn suspended(bench: &Bench, condition: Condition, now: Timestamp) -> Option<Decision> {
+    if condition == Condition::FailedRepair {
+        return None;
+    }
+    let what = condition.name();
+    let accelerator = bench.record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
+    let (zone, key) = (&bench.record.zone, recover::shortage_key(&bench.record.zone, accelerator));
+    let waits = |shortage: &&Shortage| {
+        now < after(shortage.refused_at, TRIAL_AFTER) || shortage.trial_at.is_some_and(|at| at > shortage.refused_at)
+    };
+    let (reason, text, shortage) = match (bench.ledger.suspended.get(&key), bench.ledger.short.get(&key)) {
+        (Some(shortage), _) if waits(&shortage) => (
+            HoldReason::ReplacementsFail,
+            format!("{what}: replacements of {accelerator} in {zone} fail to boot, so the TPU in hand is kept; look at one"),
+            shortage,
+        ),
+        (_, Some(shortage)) if waits(&shortage) => (
+            HoldReason::ZoneShort,
+            format!("{what}: creates of {accelerator} in {zone} are refused, so the TPU in hand is kept"),
+            shortage,
+        ),
+        _ => return None,
+    };
+    Some(Decision::hold(reason, text, Some(after(shortage.refused_at, TRIAL_AFTER))))
+}
+
+/// The grace of a replacement is over before it booted: those of two slots within an hour suspend judged deletes (S14).
+fn unfit(bench: &mut Bench, now: Timestamp) {
+    let (ledger, record) = (&mut *bench.ledger, &mut *bench.record);
+    let Some(recovery) = &mut record.recovery else { return };
+    if !matches!(recovery.phase, Phase::Creating | Phase::Ready) || recovery.unfit == record.incarnation {
+        return;
+    }
+    recovery.unfit.clone_from(&record.incarnation);
+    bench.budget.ledger_changed = true;
+    let accelerator = record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
+    let key = recover::shortage_key(&record.zone, accelerator);
+    let failed = ledger.unfit.entry(key.clone()).or_default();
+    failed.retain(|unfit| elapsed(unfit.at, now) < UNFIT_WINDOW && unfit.slot != record.name);
+    failed.push(Unfit { at: now, slot: record.name.clone() });
+    if failed.len() >= UNFIT_SLOTS {
+        let before = ledger.suspended.get(&key).and_then(|shortage| shortage.trial_at);
+        ledger.suspended.insert(key, Shortage { refused_at: now, trial_at: before });
+    }
 }
 
 /// Journals the condemnation together with the intent of the call that follows from it.
@@ -281,8 +336,17 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
     let symptom_at = record.suspicion.as_ref().map_or(now, |s| s.since);
     let incarnation = record.incarnation.clone().filter(|_| condition != Condition::Missing);
     let again = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Condemned);
-    let counted = plan::is_unavailable(record, bench.memory);
+    let observed = Evidence {
+        condition,
+        kind,
+        symptom_at,
+        sick_seconds: record.suspicion.as_ref().map_or(0.0, |s| s.sick_for.as_secs_f64()),
+        reads: record.suspicion.as_ref().map_or(0, |s| s.reads),
+        confirmed_at: verified,
+        observed: record.verdict.evidence.clone(),
+    };
     if !again {
+        runs::ended(record, condition, turn);
         record.attempts.retain(|a| elapsed(a.at, now) < bench.slot.policy.attempts.window);
         record.attempts.push(Attempt { at: now, kind });
         if kind == Kind::Judged {
@@ -316,6 +380,9 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
                 resends: 0,
                 step_before: record.job.step,
                 saved_at: None,
+                set_apart: false,
+                unfit: None,
+                observed: None,
             });
         }
         let who = incarnation.as_ref().map_or("nothing to delete".to_owned(), |i| format!("incarnation {i}"));
@@ -330,19 +397,24 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
     if record.recovery.as_ref().is_some_and(|r| r.phase != Phase::Condemned) && condition != Condition::Missing {
         recover::advance(record, Phase::Condemned, &format!("the replacement is {}", condition.name()), turn);
     }
-    if kind == Kind::Judged && !counted {
-        bench.budget.unavailable += 1;
+    if kind == Kind::Judged && condition != Condition::FailedRepair {
         let accelerator = record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
-        if let Some(shortage) = bench.ledger.short.get_mut(&recover::shortage_key(&record.zone, accelerator)) {
+        let key = recover::shortage_key(&record.zone, accelerator);
+        for shortage in [bench.ledger.short.get_mut(&key), bench.ledger.suspended.get_mut(&key)].into_iter().flatten() {
             shortage.trial_at = Some(now);
+            bench.budget.ledger_changed = true;
         }
+    }
+    if let Some(recovery) = &mut record.recovery {
+        recovery.observed = Some(observed.clone());
     }
     let Some(incarnation) = incarnation else {
         return recover::advance(record, Phase::Gone, "there is nothing to delete", turn);
     };
     recover::advance(record, Phase::Deleting, &format!("deleting {incarnation}"), turn);
     let message = format!("delete {} in {}, incarnation {incarnation}: {}", record.name, record.zone, record.verdict.evidence);
-    turn.tell(record, What::Intent { call: "delete".into(), incarnation: Some(incarnation.clone()) }, message);
+    let (call, decided_by) = ("delete".to_owned(), bench.settings.decided_by.clone());
+    turn.tell(record, What::Intent { call, incarnation: Some(incarnation.clone()), evidence: Some(observed), decided_by }, message);
     let failures = record.recovery.as_ref().map_or(0, |r| r.delete_failures);
     let request_id = bench.settings.alpha.then(|| request_id(record, "delete", &format!("{incarnation} {failures}")));
     if let Some(recovery) = &mut record.recovery {

@@ -10,6 +10,7 @@ use crate::model::lever::{Lever, Pause, Pull};
 use crate::model::view::span;
 
 use super::judge::Bench;
+use super::runs;
 use super::turn::Turn;
 
 /// Who was judged is forgotten after this long.
@@ -80,6 +81,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever) {
         Pull::Retry { slot, from } => {
             change(fleet, slot, |record| {
                 record.attempts.clear();
+                runs::retry(record);
                 record.job.failed = None;
                 record.job.finished = None;
                 if let Some(recovery) = &mut record.recovery {
@@ -102,6 +104,8 @@ fn pull(fleet: &mut Fleet, lever: &Lever) {
         }
         Pull::BreakerReset => {
             fleet.ledger.breaker = None;
+            fleet.ledger.unfit.clear();
+            fleet.ledger.suspended.clear();
             fleet.ledger.storm.iter_mut().for_each(|gust| gust.forgiven = true);
         }
     }

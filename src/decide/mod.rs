@@ -11,6 +11,7 @@ mod lever;
 mod observe;
 mod plan;
 mod recover;
+mod runs;
 mod turn;
 pub mod view;
 

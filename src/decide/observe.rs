@@ -40,6 +40,11 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     if record.mutated_at.is_some_and(|at| began <= at) || memory.last_read.is_some_and(|at| began < at) {
         return;
     }
+    if let Reading::Node(view) = &reading
+        && shows_the_past(record, view, began, slot.policy.max_age)
+    {
+        return;
+    }
     if let Reading::Node(view) = &reading {
         memory.absence_confirmed = false;
         learn(record, view, &fleet.settings, &mut fleet.dirty, &mut fleet.dirty_specs);
@@ -266,6 +271,18 @@ fn set_verdict(record: &mut SlotRecord, verdict: Verdict, dirty: &mut BTreeSet<S
     let message = format!("{} -> {}: {}", from.name(), record.verdict.condition.name(), record.verdict.evidence);
     turn.tell(record, What::Condition { from, to: record.verdict.condition }, message);
     true
+}
+
+/// Whether a read that began now still shows a node that has been replaced or deleted: reads may lag behind.
+///
+/// Creation times are the API's own, so that they order the nodes of one name; a node that is there again long after its
+/// end was seen never ended.
+fn shows_the_past(record: &SlotRecord, view: &NodeView, began: Timestamp, lag: Duration) -> bool {
+    let Some(shown) = &view.incarnation else { return false };
+    if record.incarnation.as_ref().is_some_and(|known| shown.created < known.created) {
+        return true;
+    }
+    record.left_behind.is_some_and(|(created, at)| shown.created <= created && elapsed(at, began) < lag)
 }
 
 /// Whether a node that was read is the result of one of our creates for this slot.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::model::action::{Action, Look};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::condition::Condition;
@@ -14,7 +16,7 @@ use crate::model::spec::NodeSpec;
 use crate::model::view::{ActionName, Decision};
 
 use super::judge::{Bench, judge, request_id};
-use super::recover;
+use super::{recover, runs};
 use super::turn::Turn;
 
 /// Creates a minute and project (S18): the quota is about 90, others limit themselves to 60.
@@ -34,24 +36,34 @@ pub struct Budget {
     pub ledger_changed: bool,
     /// Slots that are wanted.
     pub desired: usize,
+    /// Creates that the ledger counts no more and that may still leave.
+    pub on_their_way: usize,
 }
 
 /// Whether a slot counts under `max_unavailable` (S6): judged and in recovery, and not merely waiting for capacity, for a
 /// person, or for nothing at all.
-pub fn is_unavailable(record: &SlotRecord, memory: &Memory) -> bool {
+pub fn is_unavailable(record: &SlotRecord) -> bool {
     let at_rest = matches!(record.verdict.condition, Condition::Stopped | Condition::JobFailed | Condition::Finished);
-    let held = memory.decision.as_ref().is_some_and(|d| match d.hold {
-        // These pass by themselves; all other holds may last for ever, and must not hold the rest of the fleet.
-        Some(HoldReason::MaxUnavailable | HoldReason::Backoff | HoldReason::CreateLimit | HoldReason::Unclear) | None => false,
-        Some(_) => true,
-    });
-    record.recovery.as_ref().is_some_and(|r| r.is_judged_and_supplied()) && !at_rest && !held
+    record.recovery.as_ref().is_some_and(|r| r.is_judged_and_supplied() && !r.set_apart) && !at_rest
 }
 
 /// How many slots count under `max_unavailable` now.
 pub fn unavailable(fleet: &Fleet) -> usize {
-    let nothing = Memory::default();
-    fleet.slots.iter().filter(|(name, record)| is_unavailable(record, fleet.memory.get(*name).unwrap_or(&nothing))).count()
+    fleet.slots.values().filter(|record| is_unavailable(record)).count()
+}
+
+/// Whether a hold may last for ever: it must not keep the rest of the fleet waiting.
+fn is_open_ended(hold: Option<HoldReason>) -> bool {
+    !matches!(hold, None | Some(HoldReason::Backoff | HoldReason::CreateLimit | HoldReason::Unclear))
+}
+
+/// Creates that may still leave although the minute of their intent is over (S18): a write was slow, or their process ended.
+fn on_its_way(record: &SlotRecord, memory: Option<&Memory>, now: Timestamp) -> bool {
+    record.recovery.as_ref().is_some_and(|r| {
+        let (intended, age) = (r.phase == Phase::Creating && r.call == Some(Call::Intended), elapsed(r.phase_since, now));
+        let sending = memory.is_some_and(|m| m.pending.contains(&Pending::Call));
+        intended && age >= CREATE_WINDOW && (sending || age < CREATE_WINDOW * 2)
+    })
 }
 
 /// Decides about every slot, in the order of their names.
@@ -65,6 +77,7 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
         unavailable: unavailable(fleet),
         max_unavailable: fleet.settings.max_unavailable.of(desired),
         desired,
+        on_their_way: fleet.slots.iter().filter(|(name, record)| on_its_way(record, fleet.memory.get(*name), now)).count(),
         ledger_changed: before != fleet.ledger.judged.len() + fleet.ledger.creates.len(),
     };
     let mut removed = Vec::new();
@@ -84,10 +97,17 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
             budget: &mut budget,
             polls: fleet.polls,
         };
+        let counted = is_unavailable(bench.record);
         let recovering = bench.record.recovery.is_some();
         let phase = bench.record.recovery.as_ref().map(|r| (r.phase, r.call.clone()));
         let decision = decide(&mut bench, turn);
         stagger(&mut bench, index as u64, turn);
+        if let Some(recovery) = &mut record.recovery
+            && std::mem::replace(&mut recovery.set_apart, is_open_ended(decision.hold)) != is_open_ended(decision.hold)
+        {
+            fleet.dirty.insert(name.clone());
+        }
+        budget.unavailable += usize::from(!counted && is_unavailable(record));
         if recovering != record.recovery.is_some() || phase != record.recovery.as_ref().map(|r| (r.phase, r.call.clone())) {
             fleet.dirty.insert(name.clone());
         }
@@ -125,7 +145,11 @@ fn decide(bench: &mut Bench, turn: &mut Turn) -> Decision {
         Phase::Creating => {
             let decision = creating(bench, turn);
             // A replacement that is there is judged like any other node: preempted at birth, stuck in CREATING.
-            if bench.record.incarnation.is_some() { judge_replacement(bench, turn, decision) } else { decision }
+            match bench.record.incarnation {
+                Some(_) if bench.record.leaving => leave(bench, turn, decision),
+                Some(_) => judge_replacement(bench, turn, decision),
+                None => decision,
+            }
         }
         Phase::Condemned => judge(bench, turn),
         Phase::Ready | Phase::Booted | Phase::Launched => {
@@ -150,7 +174,24 @@ fn judge_replacement(bench: &mut Bench, turn: &mut Turn, otherwise: Decision) ->
         return gone(bench, turn);
     }
     let waiting = matches!(bench.record.verdict.condition, Condition::Healthy | Condition::Starting);
-    if waiting && judged.action != ActionName::Recreate { otherwise } else { judged }
+    // A hold is always shown: a replacement that is stuck for good needs a person.
+    if waiting && judged.hold.is_none() && judged.action != ActionName::Recreate { otherwise } else { judged }
+}
+
+/// The replacement of a slot that is not wanted any more: it is waited for and not judged, and created again if it vanishes.
+fn leave(bench: &mut Bench, turn: &mut Turn, otherwise: Decision) -> Decision {
+    match bench.record.verdict.condition {
+        Condition::Starting => otherwise,
+        Condition::Missing => {
+            recover::resend_later(bench.record, &bench.slot.policy, None, "the replacement has vanished", turn);
+            gone(bench, turn)
+        }
+        Condition::Unclear => judge(bench, turn),
+        condition => {
+            bench.record.recovery = None;
+            Decision::none(format!("{}: what was owed is there, and the slot is not watched any more", condition.name()))
+        }
+    }
 }
 
 /// A delete is under way: its operation is looked at, or the node itself where the operation is not known.
@@ -240,7 +281,7 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
         Ok(checkpoint) => checkpoint,
         Err(decision) => return decision,
     };
-    if bench.ledger.creates.len() >= CREATES_PER_MINUTE {
+    if bench.ledger.creates.len() + bench.budget.on_their_way >= CREATES_PER_MINUTE {
         let until = bench.ledger.creates.first().map(|at| after(*at, CREATE_WINDOW));
         return Decision::hold(HoldReason::CreateLimit, format!("{CREATES_PER_MINUTE} creates in the last minute"), until);
     }
@@ -266,7 +307,8 @@ fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, 
     let asked = memory.asked_checkpoints.filter(|at| *at >= recovery.phase_since);
     if asked.is_none_or(|at| after(at, interval) <= turn.now) && memory.pending.insert(Pending::Checkpoints) {
         memory.asked_checkpoints = Some(turn.now);
-        turn.look(Look::Checkpoints { slot: bench.record.name.clone(), location: settings.clone() });
+        let (slot, set_aside) = (bench.record.name.clone(), runs::set_aside(bench.record));
+        turn.look(Look::Checkpoints { slot, location: settings.clone(), set_aside });
     }
     Err(match &memory.survey_failure {
         Some(why) if memory.went_back => {
@@ -295,12 +337,18 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
     record.job.step = None;
     record.job.workers.clear();
     record.job.failed = None;
+    runs::ordered(record, order.step);
     record.incarnation = None;
     recover::advance(record, Phase::Creating, "the create is sent", turn);
     let from = order.step.map_or("no checkpoint".to_owned(), |step| format!("the checkpoint of step {step}"));
     turn.tell(
         record,
-        What::Intent { call: "create".into(), incarnation: None },
+        What::Intent {
+            call: "create".into(),
+            incarnation: None,
+            evidence: record.recovery.as_ref().and_then(|r| r.observed.clone()),
+            decided_by: bench.settings.decided_by.clone(),
+        },
         format!("create {} in {}, generation {generation}, from {from}", record.name, record.zone),
     );
     if bench.slot.supervisor.is_some() {
@@ -354,6 +402,7 @@ fn stagger(bench: &mut Bench, index: u64, turn: &mut Turn) {
         && bench.memory.pending.insert(Pending::Checkpoints)
     {
         bench.memory.asked_checkpoints = Some(turn.now);
-        turn.look(Look::Checkpoints { slot: name, location: checkpoint.clone() });
+        let set_aside = runs::set_aside(record);
+        turn.look(Look::Checkpoints { slot: name, location: checkpoint.clone(), set_aside });
     }
 }

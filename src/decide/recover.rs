@@ -163,7 +163,9 @@ pub fn advance(record: &mut SlotRecord, next: Phase, why: &str, turn: &mut Turn)
                 recovery.not_before = None;
             }
             if next == Phase::Gone {
-                record.incarnation = None;
+                if let Some(gone) = record.incarnation.take() {
+                    record.left_behind = Some((gone.created, turn.now));
+                }
                 record.ours = false;
                 record.ready_since = None;
                 record.suspicion = None;
@@ -192,6 +194,17 @@ pub fn called(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Tu
             CallOutcome::NotSent(_) => "not_sent",
         },
     );
+    if phase == Phase::Creating {
+        // The minute of the limit begins when the call has certainly left (S18); one that never left counts no more.
+        let intended = record.recovery.as_ref().map(|r| r.phase_since);
+        if let Some(position) = fleet.ledger.creates.iter().position(|at| Some(*at) == intended) {
+            fleet.ledger.creates.remove(position);
+        }
+        if !matches!(outcome, CallOutcome::NotSent(_)) {
+            fleet.ledger.creates.push(turn.now);
+        }
+        fleet.dirty_ledger = true;
+    }
     let message = match &outcome {
         CallOutcome::Accepted(operation) => format!("{verb} accepted: {operation}"),
         CallOutcome::Refused(failure) => format!("{verb} refused: {failure}"),
@@ -219,8 +232,6 @@ pub fn called(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Tu
         }
         (_, CallOutcome::Refused(failure)) => create_failed(fleet, name, &policy, failure, turn),
         (_, CallOutcome::NotSent(failure)) => {
-            // It never reached the API: the limit of creates is not used up by it.
-            fleet.ledger.creates.pop();
             resend_later(record, &policy, Some(failure), "the create was not sent", turn);
         }
     }
@@ -265,7 +276,7 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
 }
 
 /// Back to owing a create that was lost on the way: sent again after a growing wait.
-fn resend_later(record: &mut SlotRecord, policy: &Policy, failure: Option<Failure>, why: &str, turn: &mut Turn) {
+pub fn resend_later(record: &mut SlotRecord, policy: &Policy, failure: Option<Failure>, why: &str, turn: &mut Turn) {
     advance(record, Phase::Gone, why, turn);
     if let Some(recovery) = &mut record.recovery {
         let failure = failure.map(|f| (f.class, f.message));
@@ -416,7 +427,10 @@ fn over(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) {
         crate::model::view::span(down)
     );
     record.suspicion = None;
-    fleet.ledger.short.remove(&shortage_key(&record.zone, record.seen.as_ref().map_or("", |s| s.accelerator.as_str())));
+    let key = shortage_key(&record.zone, record.seen.as_ref().map_or("", |s| s.accelerator.as_str()));
+    fleet.ledger.short.remove(&key);
+    fleet.ledger.unfit.remove(&key);
+    fleet.ledger.suspended.remove(&key);
     let what = What::Recovered { cause: recovery.cause, seconds, down_seconds: down.as_secs_f64(), steps_lost, repeated_seconds };
     turn.tell(record, what, message);
     fleet.dirty.insert(name.to_owned());

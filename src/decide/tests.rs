@@ -3,6 +3,7 @@
 mod levers;
 mod liveness;
 mod regressions;
+mod runs;
 mod safety;
 
 use std::time::Duration;
@@ -51,6 +52,7 @@ fn settings(names: &[&str]) -> Settings {
     Settings {
         project: "p".into(),
         owner: "me".into(),
+        decided_by: "test".into(),
         dry_run: false,
         alpha: false,
         poll: PollSettings { every: seconds(30), operations: seconds(5), timeout: seconds(20), max_gap: seconds(300) },
@@ -150,7 +152,7 @@ impl World {
 
     /// Deletes `a`, which is preempted, and creates it: up to the create's acceptance.
     fn recreate_preempted(&mut self) {
-        let preempted = json!({"state": "PREEMPTED"});
+        let preempted = json!({"state": "PREEMPTED", "createTime": self.now.to_string()});
         self.sick(&["a"], preempted.clone(), 0);
         self.get("a", Some(node("a", preempted)));
         self.called("a", CallOutcome::Accepted(OPERATION.into()));

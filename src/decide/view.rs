@@ -72,7 +72,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         refused: record
             .recovery
             .as_ref()
-            .filter(|r| r.phase == Phase::Gone)
+            .filter(|r| matches!(r.phase, Phase::Gone | Phase::Creating))
             .and_then(|r| r.refusal.as_ref())
             .map(|(class, _)| class.name().to_owned()),
     }

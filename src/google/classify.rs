@@ -90,11 +90,10 @@ pub fn excerpt(body: &[u8]) -> String {
     if line.trim().is_empty() { format!("{} bytes", body.len()) } else { format!("{:?}", line.trim()) }
 }
 
+/// On one line, and not longer than a log line should be: what a server says must not write lines of its own.
 fn shorten(message: &str) -> String {
-    match message.char_indices().nth(MESSAGE_MAX) {
-        Some((at, _)) => format!("{}…", &message[..at]),
-        None => message.to_owned(),
-    }
+    let line: String = message.chars().take(MESSAGE_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if message.chars().nth(MESSAGE_MAX).is_some() { format!("{line}…") } else { line }
 }
 
 #[cfg(test)]
@@ -168,6 +167,12 @@ mod tests {
         http(403, error(403, "PERMISSION_DENIED", "Location us-east1-d is not found or access is unauthorized."), Permission);
         http(400, error(400, "INVALID_ARGUMENT", "Invalid JSON payload received."), BadRequest);
         http(503, error(503, "UNAVAILABLE", "try later"), Transient);
+    }
+
+    #[test]
+    fn an_answer_writes_no_lines_of_its_own() {
+        let failure = operation_failure(&json!({"code": 14, "message": "a\n2026 ERROR forged \u{1b}[31m"}));
+        assert!(!failure.message.chars().any(char::is_control), "{:?}", failure.message);
     }
 
     #[test]

@@ -217,6 +217,8 @@ pub enum Look {
         slot: String,
         /// The configured location.
         location: CheckpointSettings,
+        /// A step that is taken only when there is no other.
+        set_aside: Option<u64>,
     },
 }
 

@@ -21,6 +21,25 @@ pub struct Event {
     pub what: What,
 }
 
+/// What a mutation rests on, as it was observed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The condition that condemned the slot.
+    pub condition: Condition,
+    /// Lost or judged.
+    pub kind: Kind,
+    /// The first symptom.
+    pub symptom_at: Timestamp,
+    /// Time between successful sick reads, in seconds.
+    pub sick_seconds: f64,
+    /// Sick reads in a row, the confirming GET included.
+    pub reads: u32,
+    /// When the GET that confirmed it was sent.
+    pub confirmed_at: Timestamp,
+    /// What was read, in words.
+    pub observed: String,
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -56,6 +75,12 @@ pub enum What {
         call: String,
         /// The incarnation to delete.
         incarnation: Option<Incarnation>,
+        /// The observations that it rests on; none in the log of a former version.
+        #[serde(default)]
+        evidence: Option<Evidence>,
+        /// Who decided: the process that held the lock.
+        #[serde(default)]
+        decided_by: String,
     },
     /// What came of a mutation.
     Outcome {
@@ -128,6 +153,11 @@ pub enum What {
     BreakerOpened {
         /// Slots judged within the window.
         slots: usize,
+    },
+    /// A checkpoint that no run got away from is passed over, once.
+    SetAside {
+        /// Its step.
+        step: u64,
     },
     /// Anything else worth a line.
     Note,

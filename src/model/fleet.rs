@@ -23,6 +23,10 @@ pub struct Ledger {
     pub beacons_seen: bool,
     /// The last stock-out by "zone accelerator", and the last trial delete after it.
     pub short: BTreeMap<String, Shortage>,
+    /// Replacements that failed to boot, by "zone accelerator": which slot's, and when.
+    pub unfit: BTreeMap<String, Vec<Unfit>>,
+    /// Where those of two slots failed within an hour.
+    pub suspended: BTreeMap<String, Shortage>,
     /// The end of the last poll in which every zone was read.
     pub observed_at: Option<Timestamp>,
     /// Slots whose grace was over, within the storm's window.
@@ -54,13 +58,22 @@ pub struct Breaker {
     pub why: String,
 }
 
-/// A stock-out of one zone and accelerator type.
+/// A stock-out of one zone and accelerator type, or replacements there that fail to boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shortage {
-    /// The last refusal.
+    /// The last refusal, or failed replacement.
     pub refused_at: Timestamp,
     /// The last judged delete that was tried in spite of it.
     pub trial_at: Option<Timestamp>,
+}
+
+/// A replacement that failed to boot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unfit {
+    /// When it was condemned.
+    pub at: Timestamp,
+    /// Whose it was.
+    pub slot: String,
 }
 
 /// Reads and calls that are under way: not stored, since a restart ends them all.

@@ -37,6 +37,12 @@ pub enum HoldReason {
     JudgedPerHour,
     /// The zone and type met a stock-out: a doubtful TPU in hand is worth more than none.
     ZoneShort,
+    /// Replacements of this zone and type fail: first of all a reason to look at what is created.
+    ReplacementsFail,
+    /// It is one of the hours in which judged slots are left alone.
+    QuietHours,
+    /// Run after run of the job made no new step.
+    NoProgress,
     /// The slot's attempts are used up.
     Attempts,
     /// Preemptions and terminations in the window are used up.
@@ -65,7 +71,7 @@ pub enum HoldReason {
 
 impl HoldReason {
     /// Every reason.
-    pub const ALL: [HoldReason; 28] = [
+    pub const ALL: [HoldReason; 31] = [
         HoldReason::DryRun,
         HoldReason::OptedOut,
         HoldReason::OtherOwner,
@@ -82,6 +88,9 @@ impl HoldReason {
         HoldReason::MaxUnavailable,
         HoldReason::JudgedPerHour,
         HoldReason::ZoneShort,
+        HoldReason::ReplacementsFail,
+        HoldReason::QuietHours,
+        HoldReason::NoProgress,
         HoldReason::Attempts,
         HoldReason::Preemptions,
         HoldReason::Backoff,
@@ -115,6 +124,9 @@ impl HoldReason {
             HoldReason::MaxUnavailable => "max_unavailable",
             HoldReason::JudgedPerHour => "judged_per_hour",
             HoldReason::ZoneShort => "zone_short",
+            HoldReason::ReplacementsFail => "replacements_fail",
+            HoldReason::QuietHours => "quiet_hours",
+            HoldReason::NoProgress => "no_progress",
             HoldReason::Attempts => "attempts",
             HoldReason::Preemptions => "preemptions",
             HoldReason::Backoff => "backoff",
@@ -135,6 +147,8 @@ impl HoldReason {
         matches!(
             self,
             HoldReason::Attempts
+                | HoldReason::ReplacementsFail
+                | HoldReason::NoProgress
                 | HoldReason::Preemptions
                 | HoldReason::NoBeaconChannel
                 | HoldReason::JobFailed

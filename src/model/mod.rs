@@ -15,6 +15,7 @@ pub mod lease;
 pub mod lever;
 pub mod node;
 pub mod operation;
+pub mod quiet;
 pub mod recovery;
 pub mod settings;
 pub mod slot;

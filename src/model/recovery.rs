@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::condition::{Condition, Kind};
+use super::event::Evidence;
 use super::failure::FailureClass;
 use super::node::Incarnation;
 use super::slot::RunOrder;
@@ -141,6 +142,15 @@ pub struct Recovery {
     /// When the checkpoint of the run order was first seen.
     #[serde(default)]
     pub saved_at: Option<Timestamp>,
+    /// It waits for something that may never come, and does not count under `max_unavailable` (S6).
+    #[serde(default)]
+    pub set_apart: bool,
+    /// The replacement that was counted as one that failed to boot (S14).
+    #[serde(default)]
+    pub unfit: Option<Incarnation>,
+    /// The observations on which it was condemned last.
+    #[serde(default)]
+    pub observed: Option<Evidence>,
 }
 
 impl Recovery {

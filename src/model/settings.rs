@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::condition::Condition;
+use super::quiet::QuietHours;
 
 /// The whole of what decisions need to know about the user's wishes.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,6 +15,8 @@ pub struct Settings {
     pub project: String,
     /// Who watches; the store's own id unless the config names one.
     pub owner: String,
+    /// The process that decides, for the audit.
+    pub decided_by: String,
     /// Decide and say, but call nothing that changes anything.
     pub dry_run: bool,
     /// Whether alpha-only fields and request ids are used (`api.version = "v2alpha1"`).
@@ -95,6 +98,8 @@ pub struct JobSettings {
     pub env: BTreeMap<String, String>,
     /// Restarts by the supervisor within one generation.
     pub restarts_per_run: u32,
+    /// Runs in a row without a new step after which a person has to look (S16).
+    pub no_progress: u32,
 }
 
 impl JobSettings {
@@ -155,6 +160,8 @@ pub struct Policy {
     pub backoff_first: Duration,
     /// Longest wait between creates.
     pub backoff_max: Duration,
+    /// When judged slots are left alone.
+    pub quiet_hours: Vec<QuietHours>,
 }
 
 /// `attempts`.
@@ -210,6 +217,7 @@ impl Default for Policy {
             attempts: AttemptsPolicy { max: 5, preemptions: 50, window: minutes(24 * 60), settled: minutes(60) },
             backoff_first: Duration::from_secs(30),
             backoff_max: minutes(30),
+            quiet_hours: Vec::new(),
         }
     }
 }

@@ -129,6 +129,30 @@ pub struct JobState {
     pub unbooted_for: Duration,
     /// When guest attributes were last read.
     pub attributes_at: Option<Timestamp>,
+    /// The runs of the job, for S16.
+    pub runs: Runs,
+}
+
+/// How the runs of a job went.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Runs {
+    /// The furthest step that any of them reported.
+    pub best_step: Option<u64>,
+    /// The checkpoint's step that the present one was started from.
+    pub started_from: Option<u64>,
+    /// The present one was seen at work.
+    pub began: bool,
+    /// The present one got beyond everything before it.
+    pub progressed: bool,
+    /// The present one reported a first step beyond its checkpoint.
+    pub stepped: bool,
+    /// Runs in a row that ended without a new step.
+    pub fruitless: u32,
+    /// Those among them, the latest in a row, that never got away from `started_from`.
+    pub stuck: u32,
+    /// The checkpoint's step that is passed over, and since when.
+    pub set_aside: Option<(u64, Timestamp)>,
 }
 
 /// Everything that is known about one slot and must survive a restart.
@@ -177,6 +201,10 @@ pub struct SlotRecord {
     /// The other owner whose node a person made ours.
     #[serde(default)]
     pub adopted: Option<String>,
+    /// The creation time of the last node that is known to be gone, and when that was learned: a read that still shows it
+    /// shows the past.
+    #[serde(default)]
+    pub left_behind: Option<(Timestamp, Timestamp)>,
 }
 
 impl SlotRecord {
@@ -202,6 +230,7 @@ impl SlotRecord {
             leaving: false,
             paused: None,
             adopted: None,
+            left_behind: None,
         }
     }
 }

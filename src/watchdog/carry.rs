@@ -68,11 +68,11 @@ pub fn look(look: Look, world: &World, permits: &Permits, sender: &UnboundedSend
                 let result = world.tpu.guest_attributes(&zone, &slot, deadline).await;
                 Input::Attributes { slot, of, result }
             }
-            Look::Checkpoints { slot, location } => {
+            Look::Checkpoints { slot, location, set_aside } => {
                 let began = Timestamp::now();
                 let settings = CheckpointSettings { uri: location.uri.clone(), format: location.format };
                 let timeout = deadline.saturating_duration_since(Instant::now());
-                let result = match tokio::time::timeout(timeout, survey(&settings, &world.storage)).await {
+                let result = match tokio::time::timeout(timeout, survey(&settings, &world.storage, set_aside)).await {
                     Ok(result) => result,
                     Err(_) => Err(Failure::new(FailureClass::Transient, format!("listing {} took too long", location.uri))),
                 };

@@ -238,6 +238,7 @@ impl Watchdog {
         if self.settings.owner.is_empty() {
             owner.clone_into(&mut self.settings.owner);
         }
+        self.settings.decided_by.clone_from(&self.claimant.holder);
         self.metrics.sums().catch_up(&stored.tally);
         self.fleet = Fleet::new(self.settings.clone(), stored.slots, stored.ledger);
         // Answers to what an earlier tenure asked mean nothing to this one.
@@ -251,6 +252,7 @@ impl Watchdog {
         if settings.owner.is_empty() {
             settings.owner.clone_from(&self.settings.owner);
         }
+        settings.decided_by.clone_from(&self.claimant.holder);
         self.settings = settings;
     }
 

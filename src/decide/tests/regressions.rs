@@ -8,7 +8,7 @@ use crate::model::node::Incarnation;
 fn with_job() -> World {
     let mut settings = settings(&["a"]);
     let slot = settings.slots.get_mut("a").unwrap();
-    slot.job = Some(JobSettings { command: Some("train".into()), ..JobSettings::default() });
+    slot.job = Some(JobSettings { command: Some("train".into()), no_progress: 3, ..JobSettings::default() });
     slot.supervisor = Some(format!("#! /bin/bash\n{}", crate::model::spec::SUPERVISOR_MARK));
     let mut world = World::new(settings);
     world.fleet.ledger.beacons_seen = true;
@@ -360,7 +360,8 @@ fn two_recoveries_under_a_smaller_budget_do_not_hold_each_other() {
     world.input(Input::Configured(Box::new(two)));
     let mut deletes = Vec::new();
     let bad = ["a", "b"].map(|name| world.replacement(name, json!({"health": "TIMEOUT"})));
-    for _ in 0..25 {
+    // Two bad replacements suspend judged deletes until the trial.
+    for _ in 0..100 {
         world.wait(30);
         world.poll(&bad);
         for (name, raw) in ["a", "b"].iter().zip(&bad) {
@@ -446,4 +447,79 @@ fn a_record_of_a_former_version_is_read() {
         "recovery": null, "job": {"generation": 3}, "mutated_at": null});
     let record: crate::model::slot::SlotRecord = serde_json::from_value(former).unwrap();
     assert_eq!((record.job.generation, record.suspicion.unwrap().reads), (3, 1));
+}
+
+#[test]
+fn a_read_that_lags_behind_brings_no_deleted_node_back() {
+    let mut world = World::new(settings(&["a"]));
+    let first = node("a", json!({"state": "PREEMPTED", "createTime": "2026-05-01T00:00:00Z"}));
+    world.poll(std::slice::from_ref(&first));
+    world.get("a", Some(first.clone()));
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    world.wait(5);
+    world.done("a", OperationState::Succeeded);
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.actions);
+    world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "the answer was lost")));
+    world.wait(5);
+    world.get("a", Some(first.clone()));
+    assert_eq!(world.phase("a"), Some(Phase::Creating), "it shows the past");
+    let second = world.replacement("a", json!({}));
+    world.wait(5);
+    world.get("a", Some(second.clone()));
+    assert_eq!(world.phase("a"), None, "recovered");
+    // A node that was replaced is never believed in again, however late.
+    world.wait(3600);
+    world.poll(&[first]);
+    assert_eq!(world.fleet.slots["a"].incarnation.as_ref().unwrap().id, "2");
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+}
+
+#[test]
+fn the_replacement_of_a_slot_that_is_not_wanted_any_more_is_waited_for_and_not_judged() {
+    let mut world = World::new(settings(&["a", "b"]));
+    world.recreate_preempted();
+    world.input(Input::Configured(Box::new(settings(&["b"]))));
+    let creating = world.replacement("a", json!({"state": "CREATING"}));
+    for _ in 0..120 {
+        world.wait(30);
+        world.poll(&[creating.clone(), node("b", json!({}))]);
+        assert!(world.actions.is_empty(), "it is not deleted for being slow");
+    }
+    // It vanishes: it is still owed.
+    world.wait(30);
+    world.poll(&[node("b", json!({}))]);
+    world.get("a", None);
+    for _ in 0..4 {
+        world.wait(30);
+        world.poll(&[node("b", json!({}))]);
+    }
+    assert!(world.phase("a").is_some_and(|p| p == Phase::Gone || p == Phase::Creating), "{:?}", world.phase("a"));
+    let ready = world.replacement("a", json!({"id": "3"}));
+    world.wait(30);
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    world.wait(5);
+    world.get("a", Some(ready.clone()));
+    world.poll(&[ready, node("b", json!({}))]);
+    assert!(!world.fleet.slots.contains_key("a"), "what was owed is there");
+}
+
+#[test]
+fn after_a_restart_a_recovery_that_was_held_is_not_counted_and_passes_no_budget() {
+    let mut both = settings(&["a", "b"]);
+    both.max_unavailable = Share::Count(1);
+    both.slots.get_mut("a").unwrap().policy.attempts.max = 1;
+    let mut world = World::new(both);
+    world.sick(&["a"], timeout(), 600);
+    world.get("a", Some(node("a", timeout())));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    let bad = world.replacement("a", json!({"health": "TIMEOUT"}));
+    for _ in 0..25 {
+        world.wait(30);
+        world.poll(&[bad.clone(), node("b", json!({}))]);
+    }
+    assert_eq!(world.hold("a"), Some(HoldReason::Attempts));
+    assert_eq!(super::super::unavailable(&world.fleet), 0, "a slot that waits for a person takes no room");
+    world.fleet = Fleet::new(world.fleet.settings.clone(), world.fleet.slots.clone(), world.fleet.ledger.clone());
+    assert_eq!(super::super::unavailable(&world.fleet), 0, "nor after a restart");
 }

@@ -339,9 +339,40 @@ fn s18_creates_stay_under_sixty_a_minute() {
         creates += world.actions.len();
     }
     assert_eq!(creates, 59);
+    // Writes are slow: what was decided a minute ago may leave only now.
+    world.wait(61);
+    world.input(Input::Tick);
+    assert_eq!(world.actions.len(), 0, "59 are still on their way");
+    for name in &names[..59] {
+        world.called(name, CallOutcome::Accepted(OPERATION.into()));
+        creates += world.actions.len();
+    }
+    assert_eq!(creates, 59, "their minute begins when they have left");
     world.wait(61);
     world.input(Input::Tick);
     assert_eq!(world.actions.len(), 41);
+}
+
+#[test]
+fn s18_a_create_that_never_left_counts_no_more_and_one_of_a_former_process_not_for_ever() {
+    let names: Vec<String> = (0..60).map(|i| format!("n{i:03}")).collect();
+    let mut world = World::new(settings(&names.iter().map(String::as_str).collect::<Vec<_>>()));
+    let preempted = json!({"state": "PREEMPTED"});
+    world.sick(&names.iter().map(String::as_str).collect::<Vec<_>>(), preempted.clone(), 0);
+    for name in &names {
+        world.get(name, Some(node(name, preempted.clone())));
+        world.called(name, CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    }
+    assert_eq!(world.hold("n059"), Some(HoldReason::CreateLimit));
+    world.called("n000", CallOutcome::NotSent(Failure::new(FailureClass::Transient, "no token")));
+    assert!(matches!(&world.actions[..], [Action::Create { slot, .. }] if slot == "n059"), "{:?}", world.actions);
+    // Process after process starts and ends without an answer: the minutes pass all the same.
+    for _ in 0..5 {
+        world.wait(25);
+        world.fleet = Fleet::new(world.fleet.settings.clone(), world.fleet.slots.clone(), world.fleet.ledger.clone());
+        world.input(Input::Tick);
+    }
+    assert!(matches!(&world.actions[..], [Action::Create { slot, .. }] if slot == "n000"), "{:?}", world.hold("n000"));
 }
 
 #[test]
@@ -368,7 +399,7 @@ fn the_guard_refuses_by_name_what_a_plan_must_never_ask_for() {
     let verdict = |change: &dyn Fn(&mut Bench, &mut Confirmed)| {
         let mut world = World::new(settings(&["a"]));
         world.sick(&["a"], timeout(), 600);
-        let mut budget = Budget { unavailable: 0, max_unavailable: 1, desired: 1, ledger_changed: false };
+        let mut budget = Budget { unavailable: 0, max_unavailable: 1, desired: 1, on_their_way: 0, ledger_changed: false };
         let mut confirmed = Confirmed { began: world.now, incarnation: world.fleet.slots["a"].incarnation.clone() };
         let fleet = &mut world.fleet;
         let mut bench = Bench {

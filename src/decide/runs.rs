@@ -1,0 +1,104 @@
+//! How the runs of a job go (S16): runs that make no new step are counted, a checkpoint that none of them gets away from is
+//! passed over once, and then a person has to look.
+
+use jiff::Timestamp;
+
+use crate::model::condition::Condition;
+use crate::model::event::What;
+use crate::model::settings::JobSettings;
+use crate::model::slot::SlotRecord;
+
+use super::turn::Turn;
+
+/// Runs from one checkpoint that never reached a first step, after which it is passed over.
+const STUCK_RUNS: u32 = 3;
+
+/// A run is ordered to start from this step.
+pub fn ordered(record: &mut SlotRecord, from: Option<u64>) {
+    let runs = &mut record.job.runs;
+    if runs.started_from != from {
+        runs.stuck = 0;
+    }
+    (runs.started_from, runs.began, runs.progressed, runs.stepped) = (from, false, false, false);
+}
+
+/// The present run reported this step. Returns whether no run before got so far.
+pub fn stepped(record: &mut SlotRecord, step: u64) -> bool {
+    let runs = &mut record.job.runs;
+    runs.stepped |= Some(step) > runs.started_from;
+    let new = Some(step) > runs.best_step.max(runs.started_from);
+    if new {
+        runs.best_step = Some(step);
+        progressed(record);
+    }
+    new
+}
+
+/// The present run got beyond everything before it.
+pub fn progressed(record: &mut SlotRecord) {
+    let runs = &mut record.job.runs;
+    runs.progressed = true;
+    (runs.fruitless, runs.stuck) = (0, 0);
+}
+
+/// Whether the job is what fails under this condition: a node that breaks under it says nothing about its runs.
+fn is_about_the_job(condition: Condition) -> bool {
+    matches!(condition, Condition::Silent | Condition::RuntimeUnhealthy)
+}
+
+/// Runs in a row without a new step, the present one included, if this condition ended it now.
+pub fn fruitless(record: &SlotRecord, condition: Condition) -> u32 {
+    let runs = &record.job.runs;
+    runs.fruitless + u32::from(is_about_the_job(condition) && runs.began && !runs.progressed)
+}
+
+/// Whether the next run starts from an older checkpoint, if this condition ends the present one.
+fn passes_over(record: &SlotRecord, condition: Condition) -> Option<u64> {
+    let runs = &record.job.runs;
+    let stuck = runs.stuck + u32::from(is_about_the_job(condition) && runs.began && !runs.stepped);
+    runs.started_from.filter(|_| stuck >= STUCK_RUNS && runs.set_aside.is_none())
+}
+
+/// Whether a person has to look before the job is started again.
+pub fn is_over(record: &SlotRecord, job: Option<&JobSettings>, condition: Condition) -> bool {
+    is_about_the_job(condition)
+        && job.is_some_and(|job| fruitless(record, condition) >= job.no_progress)
+        && passes_over(record, condition).is_none()
+}
+
+/// The slot was condemned: the present run has ended.
+pub fn ended(record: &mut SlotRecord, condition: Condition, turn: &mut Turn) {
+    let passed_over = passes_over(record, condition);
+    let count = fruitless(record, condition);
+    let runs = &mut record.job.runs;
+    if is_about_the_job(condition) && runs.began {
+        runs.stuck = if runs.stepped { 0 } else { runs.stuck + 1 };
+    }
+    // It is counted once, however often the slot is condemned before the next run.
+    (runs.fruitless, runs.began) = (count, false);
+    let Some(step) = passed_over else { return };
+    (runs.set_aside, runs.fruitless, runs.stuck) = (Some((step, turn.now)), 0, 0);
+    record.job.checkpoint = None;
+    let message = format!(
+        "{STUCK_RUNS} runs from the checkpoint of step {step} never reached a step: it is passed over, once; `retry` takes it back"
+    );
+    turn.tell(record, What::SetAside { step }, message);
+}
+
+/// The step that is passed over when checkpoints are looked for.
+pub fn set_aside(record: &SlotRecord) -> Option<u64> {
+    record.job.runs.set_aside.map(|(step, _)| step)
+}
+
+/// Whether a listing that began then still took what is passed over for the newest.
+pub fn is_outdated(record: &SlotRecord, began: Timestamp) -> bool {
+    record.job.runs.set_aside.is_some_and(|(_, at)| began <= at)
+}
+
+/// A person wants another try.
+pub fn retry(record: &mut SlotRecord) {
+    let runs = &mut record.job.runs;
+    (runs.fruitless, runs.stuck, runs.set_aside) = (0, 0, None);
+    // The present run is given its time again, too.
+    runs.began = false;
+}

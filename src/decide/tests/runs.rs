@@ -1,0 +1,222 @@
+//! S16, the second half of S14, quiet hours: when acting again would not help.
+
+use super::*;
+use crate::model::action::Look;
+use crate::model::beacon::{Beacon, WorkerReport};
+use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
+use crate::model::lever::{Lever, Pull};
+use crate::model::quiet::QuietHours;
+use crate::model::settings::CheckpointSettings;
+use crate::model::spec::SUPERVISOR_MARK;
+
+const LOCATION: &str = "gs://b/c";
+
+/// A slot with a supervised job and checkpoints.
+fn with_checkpoints() -> World {
+    let mut settings = settings(&["a"]);
+    let slot = settings.slots.get_mut("a").unwrap();
+    let checkpoint = CheckpointSettings { uri: LOCATION.into(), format: None };
+    slot.job = Some(JobSettings { checkpoint: Some(checkpoint), no_progress: 3, ..JobSettings::default() });
+    slot.supervisor = Some(format!("#! /bin/bash\n{SUPERVISOR_MARK}"));
+    slot.policy.attempts.max = 100;
+    let mut world = World::new(settings);
+    world.fleet.ledger.beacons_seen = true;
+    world
+}
+
+fn survey(steps: &[u64]) -> CheckpointSurvey {
+    let newest = steps.iter().max().map(|step| Checkpoint { step: *step, uri: format!("{LOCATION}/{step}") });
+    CheckpointSurvey { newest, incomplete: None }
+}
+
+impl World {
+    fn surveyed(&mut self, steps: &[u64]) {
+        let (began, result) = (self.now, Ok(survey(steps)));
+        self.input(Input::Surveyed { slot: "a".into(), began, location: LOCATION.into(), result });
+    }
+
+    /// The replacement that was ordered, with our supervisor in it.
+    fn supervised(&self, id: &str, created: Timestamp) -> Value {
+        let mut raw = self.replacement("a", json!({"id": id, "createTime": created.to_string()}));
+        raw["metadata"]["startup-script"] = json!(SUPERVISOR_MARK);
+        raw
+    }
+
+    fn reports(&mut self, beat: i64, step: Option<i64>) {
+        let record = &self.fleet.slots["a"];
+        let (of, generation) = (record.incarnation.clone().unwrap(), record.job.generation);
+        let beacon = |value: i64| Some(Beacon { boot_id: "b".into(), generation, value, text: String::new() });
+        let report = WorkerReport { boot: beacon(1), heartbeat: beacon(beat), step: step.and_then(beacon), exit: None };
+        self.input(Input::Attributes { slot: "a".into(), of, result: Ok(vec![report]) });
+    }
+
+    /// From an accepted create to a run whose heartbeat stands still until it is judged. `step`: what it reports before.
+    /// Returns whether it was condemned, by a delete that is then carried out up to the next owed create.
+    fn run_that_falls_silent(&mut self, id: &str, step: Option<i64>, steps: &[u64]) -> bool {
+        self.called("a", CallOutcome::Accepted(OPERATION.into()));
+        let node = self.supervised(id, self.now);
+        self.wait(5);
+        self.get("a", Some(node.clone()));
+        assert_eq!(self.phase("a"), Some(Phase::Ready));
+        for _ in 0..40 {
+            self.wait(30);
+            self.poll(std::slice::from_ref(&node));
+            if self.looks.iter().any(|l| matches!(l, Look::Node { .. })) {
+                self.get("a", Some(node.clone()));
+                if is_delete(&self.actions) {
+                    self.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+                    self.wait(1);
+                    self.surveyed(steps);
+                    assert!(matches!(self.actions[..], [Action::Create { .. }]), "{:?}", self.hold("a"));
+                    return true;
+                }
+            }
+            self.reports(7, step);
+        }
+        false
+    }
+
+    /// The first create of the slot's job, from these checkpoints.
+    fn begin(&mut self, steps: &[u64]) {
+        self.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+        self.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
+        self.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+        self.wait(1);
+        self.surveyed(steps);
+        assert!(matches!(self.actions[..], [Action::Create { .. }]), "{:?}", self.hold("a"));
+    }
+
+    fn from(&self) -> Option<u64> {
+        self.fleet.slots["a"].recovery.as_ref().and_then(|r| r.order.as_ref()).and_then(|o| o.step)
+    }
+}
+
+#[test]
+fn s16_runs_without_a_new_step_stop_and_retry_lets_them_go_on() {
+    let mut world = with_checkpoints();
+    world.begin(&[100]);
+    // It gets to the same step each time: that is no new one.
+    assert!(world.run_that_falls_silent("10", Some(150), &[100]), "the first made a new step");
+    assert!(world.run_that_falls_silent("11", Some(150), &[100]));
+    assert!(world.run_that_falls_silent("12", Some(140), &[100]));
+    assert!(!world.run_that_falls_silent("13", Some(150), &[100]), "three runs made no new step");
+    assert_eq!(world.hold("a"), Some(HoldReason::NoProgress));
+    assert!(HoldReason::NoProgress.needs_a_person());
+    let pull = Pull::Retry { slot: "a".into(), from: None };
+    world.input(Input::Pulled(vec![Lever { id: "1".into(), at: world.now, who: "me".into(), reason: None, pull }]));
+    assert_ne!(world.hold("a"), Some(HoldReason::NoProgress));
+}
+
+#[test]
+fn s16_a_checkpoint_that_no_run_gets_away_from_is_passed_over_once() {
+    let mut world = with_checkpoints();
+    world.begin(&[100, 90]);
+    assert!(world.run_that_falls_silent("10", None, &[100, 90]));
+    assert!(world.run_that_falls_silent("11", None, &[100, 90]));
+    assert_eq!(world.from(), Some(100));
+    // The lister is told to pass over 100, so that it finds 90.
+    assert!(world.run_that_falls_silent("12", None, &[90]));
+    assert_eq!(world.from(), Some(90), "older than what was recorded, because it was set aside");
+    assert_eq!(world.fleet.slots["a"].job.runs.set_aside.map(|(step, _)| step), Some(100));
+    assert!(world.run_that_falls_silent("13", None, &[90]));
+    assert!(world.run_that_falls_silent("14", None, &[90]));
+    assert!(!world.run_that_falls_silent("15", None, &[90]), "nothing is set aside twice");
+    assert_eq!(world.hold("a"), Some(HoldReason::NoProgress));
+}
+
+#[test]
+fn s16_a_node_that_breaks_says_nothing_about_the_job() {
+    let mut world = with_checkpoints();
+    world.begin(&[100]);
+    for id in 10..20 {
+        world.called("a", CallOutcome::Accepted(OPERATION.into()));
+        let ready = world.supervised(&id.to_string(), world.now);
+        world.wait(5);
+        world.get("a", Some(ready.clone()));
+        world.reports(1, None);
+        let mut dead = ready;
+        dead["state"] = json!("UNKNOWN");
+        for _ in 0..8 {
+            world.wait(30);
+            world.poll(std::slice::from_ref(&dead));
+            if world.looks.iter().any(|l| matches!(l, Look::Node { .. })) {
+                world.get("a", Some(dead.clone()));
+                break;
+            }
+        }
+        assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
+        world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+        world.wait(1);
+        world.surveyed(&[100]);
+    }
+}
+
+/// Two slots whose replacements are stuck in CREATING.
+fn two_unfit() -> World {
+    let mut settings = settings(&["a", "b", "c"]);
+    settings.max_unavailable = Share::Count(3);
+    let mut world = World::new(settings);
+    world.sick(&["a", "b"], timeout(), 600);
+    for name in ["a", "b"] {
+        world.get(name, Some(node(name, timeout())));
+        assert!(is_delete(&world.actions), "{:?}", world.hold(name));
+        world.called(name, CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+        world.called(name, CallOutcome::Accepted(OPERATION.into()));
+    }
+    world
+}
+
+#[test]
+fn s14_replacements_of_two_slots_that_fail_to_boot_suspend_judged_deletes_but_for_a_trial() {
+    let mut world = two_unfit();
+    let stuck = ["a", "b"].map(|name| world.replacement(name, json!({"state": "CREATING"})));
+    for _ in 0..92 {
+        world.wait(30);
+        world.poll(&[stuck[0].clone(), stuck[1].clone(), node("c", json!({}))]);
+        if world.looks.iter().any(|l| matches!(l, Look::Node { .. })) {
+            // The first one is confirmed only after the second one has failed, too.
+            world.get("a", Some(stuck[0].clone()));
+            assert!(world.actions.is_empty());
+        }
+    }
+    for _ in 0..22 {
+        world.wait(30);
+        world.poll(&[stuck[0].clone(), stuck[1].clone(), node("c", timeout())]);
+    }
+    assert_eq!((world.hold("a"), world.hold("b")), (Some(HoldReason::ReplacementsFail), Some(HoldReason::ReplacementsFail)));
+    assert_eq!(world.hold("c"), Some(HoldReason::ReplacementsFail), "a third slot of that zone and type is kept, too");
+    for _ in 0..40 {
+        world.wait(30);
+        world.poll(&[stuck[0].clone(), stuck[1].clone(), node("c", timeout())]);
+        if world.looks.iter().any(|l| matches!(l, Look::Node { .. })) {
+            break;
+        }
+    }
+    let trial = world.looks.iter().find(|l| matches!(l, Look::Node { .. })).expect("30 min later one is tried").slot().to_owned();
+    let shown = if trial == "c" { node("c", timeout()) } else { stuck[usize::from(trial == "b")].clone() };
+    world.get(&trial, Some(shown));
+    assert!(is_delete(&world.actions), "{trial}: {:?}", world.hold(&trial));
+    for other in ["a", "b", "c"].into_iter().filter(|name| *name != trial) {
+        assert_eq!(world.hold(other), Some(HoldReason::ReplacementsFail), "one alone");
+    }
+}
+
+#[test]
+fn s7_quiet_hours_hold_judged_slots_and_let_lost_ones_be() {
+    let mut settings = settings(&["a", "b"]);
+    for slot in settings.slots.values_mut() {
+        // The test's world begins at noon.
+        slot.policy.quiet_hours = vec![QuietHours::new("0 0 11 * * *", Duration::from_secs(2 * 3600)).unwrap()];
+    }
+    settings.max_unavailable = Share::Count(2);
+    let mut world = World::new(settings);
+    world.sick(&["a"], timeout(), 1200);
+    assert_eq!(world.hold("a"), Some(HoldReason::QuietHours));
+    let preempted = node("b", json!({"state": "PREEMPTED"}));
+    world.poll(&[node("a", timeout()), preempted.clone()]);
+    world.get("b", Some(preempted));
+    assert!(is_delete(&world.actions), "a lost one is not held");
+    world.wait(3600);
+    world.poll(&[node("a", timeout())]);
+    assert_ne!(world.hold("a"), Some(HoldReason::QuietHours), "they are over");
+}
