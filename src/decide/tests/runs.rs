@@ -196,6 +196,7 @@ fn s14_replacements_of_two_slots_that_fail_to_boot_suspend_judged_deletes_but_fo
     let shown = if trial == "c" { node("c", timeout()) } else { stuck[usize::from(trial == "b")].clone() };
     world.get(&trial, Some(shown));
     assert!(is_delete(&world.actions), "{trial}: {:?}", world.hold(&trial));
+    world.input(Input::Tick);
     for other in ["a", "b", "c"].into_iter().filter(|name| *name != trial) {
         assert_eq!(world.hold(other), Some(HoldReason::ReplacementsFail), "one alone");
     }
