@@ -11,6 +11,7 @@ use crate::model::condition::Kind;
 use crate::model::event::What;
 use crate::model::failure::Failure;
 use crate::model::fleet::{Fleet, Pending, after, elapsed};
+use crate::model::mutant::{self, Mutant};
 use crate::model::node::{Incarnation, NodeView};
 use crate::model::settings::{Overlay, Policy, Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
@@ -123,6 +124,9 @@ fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
             }
             Err(failure) => {
                 complete = false;
+                if mutant::is(Mutant::FailedListingIsEmpty) {
+                    continue;
+                }
                 unread.insert(listing.zone, format!("the listing failed: {failure}"));
             }
         }
@@ -292,6 +296,10 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
         _ => None,
     };
     memory.went_back = memory.survey_failure.is_some();
+    let newer = newer || (mutant::is(Mutant::CheckpointGoesBack) && memory.went_back);
+    if mutant::is(Mutant::CheckpointGoesBack) {
+        (memory.survey_failure, memory.went_back) = (None, false);
+    }
     if newer {
         job.checkpoint = survey.newest;
         job.checkpoint_at = Some(now);

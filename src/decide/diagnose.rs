@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Verdict};
 use crate::model::fleet::{Ledger, elapsed};
+use crate::model::mutant::{self, Mutant};
 use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
@@ -19,6 +20,7 @@ pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &No
         return Verdict::new(Finished, "the job's success is journaled");
     }
     match &view.state {
+        NodeState::Stopped if mutant::is(Mutant::StoppedIsLost) => return Verdict::new(Terminated, text),
         NodeState::Stopped | NodeState::Stopping | NodeState::Hidden | NodeState::Hiding => return Verdict::new(Stopped, text),
         NodeState::Preempted => return Verdict::new(Preempted, text),
         NodeState::Terminated => return Verdict::new(Terminated, text),
@@ -35,6 +37,7 @@ pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &No
     }
     match health {
         // S5: a value that this version does not know means hold, whatever else is said.
+        Some(Health::Other(_)) if mutant::is(Mutant::UnknownIsSick) => return Verdict::new(Unresponsive, text),
         Some(Health::Other(_)) => return Verdict::new(Unclear, text),
         Some(Health::UnhealthyMaintenance) => return Verdict::new(Maintenance, text),
         _ if view.state == NodeState::Repairing => return Verdict::new(Maintenance, text),

@@ -8,8 +8,9 @@ use crate::model::action::{Action, Look};
 use crate::model::condition::{Condition, Kind};
 use crate::model::event::{Evidence, What};
 use crate::model::failure::FailureClass;
-use crate::model::fleet::{Ledger, Memory, Pending, Shortage, Unfit, after, elapsed};
+use crate::model::fleet::{Confirmed, Ledger, Memory, Pending, Shortage, Unfit, after, elapsed};
 use crate::model::hold::HoldReason;
+use crate::model::mutant::{self, Mutant};
 use crate::model::recovery::{Call, Phase, Recovery};
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::{Attempt, SlotRecord};
@@ -67,6 +68,11 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
         .flatten()
         .filter(|end| *end > suspicion.since)
         .map(|end| after(end, WINDOW_SLACK).min(after(suspicion.since, WINDOW_MAX)));
+    let grace = match condition {
+        _ if mutant::is(Mutant::NoGrace) => Duration::ZERO,
+        Condition::Starting | Condition::Maintenance if mutant::is(Mutant::NoDeadlineOfTheApi) => Duration::ZERO,
+        _ => grace,
+    };
     let left = grace.saturating_sub(suspicion.sick_for);
     if !left.is_zero() || window.is_some_and(|end| turn.now < end) {
         let until = window.map_or(after(turn.now, left), |end| end.max(after(turn.now, left)));
@@ -87,9 +93,14 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
     let confirmed = bench.memory.confirmed.as_ref().filter(|c| {
         elapsed(c.began, turn.now) <= CONFIRMED_FOR
             && (condition == Condition::Missing) == c.incarnation.is_none()
-            && (c.incarnation.is_none() || c.incarnation == record.incarnation)
+            && (c.incarnation.is_none() || c.incarnation == record.incarnation || mutant::is(Mutant::AnyIncarnation))
             && record.mutated_at.is_none_or(|at| c.began > at)
     });
+    let unconfirmed = Confirmed {
+        began: turn.now,
+        incarnation: record.incarnation.clone().filter(|_| condition != Condition::Missing),
+    };
+    let confirmed = confirmed.or(Some(&unconfirmed).filter(|_| mutant::is(Mutant::NoConfirmingGet)));
     let Some(confirmed) = confirmed.cloned() else {
         if reads + 1 < wanted {
             return Decision::wait(format!("{}: {reads} of {wanted} confirming reads", condition.name()), None);
@@ -174,23 +185,24 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
         return hold(HoldReason::Paused, format!("{what}, but {} paused it{why}", pause.who), pause.until);
     }
     if let Some(seen) = &record.seen {
-        if seen.opted_out {
+        if seen.opted_out && !mutant::is(Mutant::NoOptOut) {
             return hold(HoldReason::OptedOut, format!("{what}, but the label tpu-watchdog=off opts it out"), None);
         }
-        if let Some(owner) = seen.other_owner.as_ref().filter(|owner| record.adopted.as_ref() != Some(owner)) {
+        let strange = !mutant::is(Mutant::AnyNode);
+        if let Some(owner) = seen.other_owner.as_ref().filter(|_| strange).filter(|owner| record.adopted.as_ref() != Some(owner)) {
             return hold(
                 HoldReason::OtherOwner,
                 format!("{what}, but the watchdog {owner:?} owns it (metadata tpu-watchdog-owner)"),
                 None,
             );
         }
-        if let Some(queued) = &seen.queued_resource {
+        if let Some(queued) = seen.queued_resource.as_ref().filter(|_| strange) {
             return hold(HoldReason::QueuedResource, format!("{what}, but it belongs to {queued}: recreate that by hand"), None);
         }
-        if seen.multislice {
+        if seen.multislice && strange {
             return hold(HoldReason::Multislice, format!("{what}, but it is part of a multislice: recreate that by hand"), None);
         }
-        if seen.is_v1 {
+        if seen.is_v1 && strange {
             return hold(HoldReason::ApiV1, format!("{what}, but it was made by API v1: v2 can't recreate it"), None);
         }
     }
@@ -223,7 +235,7 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
             let until = absorb::slides_at(record, &bench.slot.policy);
             return hold(HoldReason::Preemptions, format!("{what}: {used} preemptions within {}", span(policy.window)), until);
         }
-        Kind::Judged if used >= policy.max => {
+        Kind::Judged if used >= policy.max && !mutant::is(Mutant::NoAttempts) => {
             let text = format!(
                 "{what}: {used} recoveries within {} did not help; find the cause, or raise attempts.max",
                 span(policy.window)
@@ -256,7 +268,8 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Op
         let text = format!("{what}: {count} runs in a row made no new step; find the cause in the job's log, then `retry` it");
         return Some(Decision::hold(HoldReason::NoProgress, text, None));
     }
-    if let Some(until) = bench.slot.policy.quiet_hours.iter().filter_map(|hours| hours.until(now)).max() {
+    let quiet = bench.slot.policy.quiet_hours.iter().filter_map(|hours| hours.until(now)).max();
+    if let Some(until) = quiet.filter(|_| !mutant::is(Mutant::NoQuietHours)) {
         return Some(Decision::hold(HoldReason::QuietHours, format!("{what}, but these are quiet hours"), Some(until)));
     }
     if let Some(hold) = suspended(bench, condition, now) {
@@ -294,12 +307,12 @@ fn suspended(bench: &Bench, condition: Condition, now: Timestamp) -> Option<Deci
         now < after(shortage.refused_at, TRIAL_AFTER) || shortage.trial_at.is_some_and(|at| at > shortage.refused_at)
     };
     let (reason, text, shortage) = match (bench.ledger.suspended.get(&key), bench.ledger.short.get(&key)) {
-        (Some(shortage), _) if waits(&shortage) => (
+        (Some(shortage), _) if waits(&shortage) && !mutant::is(Mutant::NoUnfit) => (
             HoldReason::ReplacementsFail,
             format!("{what}: replacements of {accelerator} in {zone} fail to boot, so the TPU in hand is kept; look at one"),
             shortage,
         ),
-        (_, Some(shortage)) if waits(&shortage) => (
+        (_, Some(shortage)) if waits(&shortage) && !mutant::is(Mutant::NoShortage) => (
             HoldReason::ZoneShort,
             format!("{what}: creates of {accelerator} in {zone} are refused, so the TPU in hand is kept"),
             shortage,

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use crate::model::event::{Event, What};
 use crate::model::fleet::{Breaker, Fleet, Gust, Pending, elapsed};
 use crate::model::lever::{Lever, Pause, Pull};
+use crate::model::mutant::{self, Mutant};
 use crate::model::view::span;
 
 use super::judge::Bench;
@@ -103,7 +104,9 @@ fn pull(fleet: &mut Fleet, lever: &Lever) {
             }
         }
         Pull::BreakerReset => {
-            fleet.ledger.breaker = None;
+            if !mutant::is(Mutant::ResetDoesNothing) {
+                fleet.ledger.breaker = None;
+            }
             fleet.ledger.unfit.clear();
             fleet.ledger.suspended.clear();
             fleet.ledger.storm.iter_mut().for_each(|gust| gust.forgiven = true);
@@ -135,7 +138,11 @@ pub fn gust(bench: &mut Bench, turn: &mut Turn) {
     bench.budget.ledger_changed |= before != ledger.storm.len() || !known;
     let count = ledger.storm.iter().filter(|gust| !gust.forgiven && elapsed(gust.at, now) < storm.window).count();
     let share = count as f64 * 100.0 >= storm.percent * bench.budget.desired as f64;
-    if ledger.breaker.is_none() && count >= storm.min && share {
+    if mutant::is(Mutant::BreakerCloses) && ledger.breaker.as_ref().is_some_and(|b| elapsed(b.opened_at, now) > storm.window) {
+        ledger.breaker = None;
+        ledger.storm.iter_mut().for_each(|gust| gust.forgiven = true);
+    }
+    if ledger.breaker.is_none() && count >= storm.min && share && !mutant::is(Mutant::NoBreaker) {
         let why = format!("{count} of {} slots looked sick for good within {}", bench.budget.desired, span(storm.window));
         let message = format!("the storm breaker opened: {why}; no judged slot is deleted until `breaker reset`");
         turn.happened(Event { at: now, slot: None, message, what: What::BreakerOpened { slots: count } });

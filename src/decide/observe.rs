@@ -9,6 +9,7 @@ use crate::model::action::Reading;
 use crate::model::condition::{Condition, Kind, Verdict};
 use crate::model::event::What;
 use crate::model::fleet::{Confirmed, Fleet, Memory, elapsed};
+use crate::model::mutant::{self, Mutant};
 use crate::model::node::{NodeState, NodeView};
 use crate::model::recovery::{Call, Phase};
 use crate::model::settings::Settings;
@@ -37,7 +38,8 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
         return;
     }
     // A read that began before our last mutation was answered, or before a read already taken in, shows the past (S2).
-    if record.mutated_at.is_some_and(|at| began <= at) || memory.last_read.is_some_and(|at| began < at) {
+    let before = record.mutated_at.is_some_and(|at| began <= at) && !mutant::is(Mutant::ReadsBeforeMutation);
+    if before || memory.last_read.is_some_and(|at| began < at) {
         return;
     }
     if let Reading::Node(view) = &reading
@@ -68,7 +70,8 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
             diagnose::node(record, slot, &fleet.ledger, view, turn.now)
         }
         Reading::Absent => {
-            memory.absence_confirmed |= source == Source::Get;
+            let enough = mutant::is(Mutant::AbsenceIsEnough) || mutant::is(Mutant::FailedListingIsEmpty);
+            memory.absence_confirmed |= source == Source::Get || enough;
             if diagnose::finished(record, slot) {
                 Verdict::new(Condition::Finished, "the job's success is journaled")
             } else if memory.absence_confirmed {
@@ -200,6 +203,7 @@ fn suspect(
     began: Timestamp,
 ) {
     let before = memory.last_read.or(record.suspicion.as_ref().map(|s| s.last_read));
+    let max_gap = if mutant::is(Mutant::GapsCount) { Duration::MAX } else { max_gap };
     let gap = before.map(|last| elapsed(last, began).min(max_gap)).unwrap_or_default();
     memory.last_read = Some(began);
     if condition.is_sick() {
@@ -230,7 +234,7 @@ fn suspect(
     {
         suspicion.healthy_for += gap;
         suspicion.last_read = began;
-        if suspicion.healthy_for >= heal {
+        if suspicion.healthy_for >= heal && !mutant::is(Mutant::NeverHeals) {
             record.suspicion = None;
         }
     }
@@ -278,6 +282,9 @@ fn set_verdict(record: &mut SlotRecord, verdict: Verdict, dirty: &mut BTreeSet<S
 /// Creation times are the API's own, so that they order the nodes of one name; a node that is there again long after its
 /// end was seen never ended.
 fn shows_the_past(record: &SlotRecord, view: &NodeView, began: Timestamp, lag: Duration) -> bool {
+    if mutant::is(Mutant::StaleReads) {
+        return false;
+    }
     let Some(shown) = &view.incarnation else { return false };
     if record.incarnation.as_ref().is_some_and(|known| shown.created < known.created) {
         return true;

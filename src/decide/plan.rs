@@ -10,6 +10,7 @@ use crate::model::condition::Condition;
 use crate::model::event::What;
 use crate::model::fleet::{Fleet, Memory, Pending, after, elapsed};
 use crate::model::hold::HoldReason;
+use crate::model::mutant::{self, Mutant};
 use crate::model::recovery::{Call, Phase, Recovery};
 use crate::model::slot::{RunOrder, SlotRecord};
 use crate::model::spec::NodeSpec;
@@ -44,7 +45,8 @@ pub struct Budget {
 /// person, or for nothing at all.
 pub fn is_unavailable(record: &SlotRecord) -> bool {
     let at_rest = matches!(record.verdict.condition, Condition::Stopped | Condition::JobFailed | Condition::Finished);
-    record.recovery.as_ref().is_some_and(|r| r.is_judged_and_supplied() && !r.set_apart) && !at_rest
+    let counts = record.recovery.as_ref().is_some_and(|r| r.is_judged_and_supplied() && !r.set_apart);
+    counts && !at_rest && !mutant::is(Mutant::RecoveringIsHealthy)
 }
 
 /// How many slots count under `max_unavailable` now.
@@ -100,6 +102,7 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
         let counted = is_unavailable(bench.record);
         let recovering = bench.record.recovery.is_some();
         let phase = bench.record.recovery.as_ref().map(|r| (r.phase, r.call.clone()));
+        let short = bench.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone && r.refusal.is_some());
         let decision = decide(&mut bench, turn);
         stagger(&mut bench, index as u64, turn);
         if let Some(recovery) = &mut record.recovery
@@ -120,6 +123,9 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
             turn.tell(record, What::Decision { action: told.0.into(), reason: reason.into() }, message);
         }
         memory.decision = Some(decision);
+        if short && mutant::is(Mutant::OneHoldsAll) {
+            break;
+        }
     }
     for name in removed {
         fleet.slots.remove(&name);
@@ -281,7 +287,8 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
         Ok(checkpoint) => checkpoint,
         Err(decision) => return decision,
     };
-    if bench.ledger.creates.len() + bench.budget.on_their_way >= CREATES_PER_MINUTE {
+    let full = bench.ledger.creates.len() + bench.budget.on_their_way >= CREATES_PER_MINUTE;
+    if full && !mutant::is(Mutant::NoCreateLimit) {
         let until = bench.ledger.creates.first().map(|at| after(*at, CREATE_WINDOW));
         return Decision::hold(HoldReason::CreateLimit, format!("{CREATES_PER_MINUTE} creates in the last minute"), until);
     }
@@ -331,7 +338,10 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
         step: checkpoint.as_ref().map(|c| c.step),
         checkpoint: checkpoint.map(|c| c.uri).unwrap_or_default(),
     };
-    let body = spec.render(&bench.settings.owner, &record.name, &order, bench.slot.supervisor.as_deref());
+    let mut body = spec.render(&bench.settings.owner, &record.name, &order, bench.slot.supervisor.as_deref());
+    if mutant::is(Mutant::ForgetLabels) {
+        body["labels"] = serde_json::Value::Null;
+    }
     record.job.generation = generation;
     record.job.ordered = bench.slot.job.as_ref().map(|job| job.key());
     record.job.step = None;

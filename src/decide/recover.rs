@@ -9,6 +9,7 @@ use crate::model::condition::{Condition, Kind};
 use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Memory, Shortage, after, elapsed};
+use crate::model::mutant::{self, Mutant};
 use crate::model::node::{NodeState, NodeView};
 use crate::model::operation::OperationState;
 use crate::model::recovery::{Call, Phase};
@@ -116,6 +117,9 @@ pub fn observed(
 
 /// Our create produced this node.
 fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
+    if mutant::is(Mutant::ReplacementResetsAttempts) {
+        record.attempts.clear();
+    }
     if record.incarnation != view.incarnation {
         become_incarnation(record, view, true, turn.now);
         if let Some(run) = &view.run {
@@ -218,6 +222,9 @@ pub fn called(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Tu
     }
     match (phase, outcome) {
         (_, CallOutcome::Accepted(operation)) => set_call(record, Call::Accepted { operation }),
+        (Phase::Creating, CallOutcome::Unknown(_)) if mutant::is(Mutant::BlindRepeat) => {
+            resend_later(record, &policy, None, "it is sent again", turn);
+        }
         (_, CallOutcome::Unknown(_)) => set_call(record, Call::Unknown),
         (Phase::Deleting, CallOutcome::Refused(failure)) if failure.class == FailureClass::NotFound => {
             advance(record, Phase::Gone, "the API says that the node does not exist", turn);
@@ -252,6 +259,9 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
         (Phase::Deleting, Ok(OperationState::Succeeded)) => {
             record.mutated_at = Some(turn.now);
             advance(record, Phase::Gone, "the delete is done", turn);
+            if mutant::is(Mutant::ForgetOwedCreate) {
+                record.recovery = None;
+            }
         }
         (Phase::Creating, Ok(OperationState::Succeeded)) => {
             turn.tell(record, What::Outcome { call: "create".into(), result: "done".into() }, "the create is done");

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use crate::model::condition::Condition;
 use crate::model::event::What;
+use crate::model::mutant::{self, Mutant};
 use crate::model::settings::JobSettings;
 use crate::model::slot::SlotRecord;
 
@@ -62,6 +63,7 @@ fn passes_over(record: &SlotRecord, condition: Condition) -> Option<u64> {
 /// Whether a person has to look before the job is started again.
 pub fn is_over(record: &SlotRecord, job: Option<&JobSettings>, condition: Condition) -> bool {
     is_about_the_job(condition)
+        && !mutant::is(Mutant::RelaunchForEver)
         && job.is_some_and(|job| fruitless(record, condition) >= job.no_progress)
         && passes_over(record, condition).is_none()
 }

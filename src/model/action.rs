@@ -1,5 +1,7 @@
 //! What goes into a decision and what comes out of it.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -7,12 +9,15 @@ use super::beacon::WorkerReport;
 use super::checkpoint::CheckpointSurvey;
 use super::event::Event;
 use super::failure::Failure;
-use super::fleet::Ledger;
+use super::fleet::{Ledger, elapsed};
 use super::lever::Lever;
 use super::node::{Incarnation, NodeView};
 use super::operation::OperationState;
 use super::settings::{CheckpointSettings, Settings};
 use super::slot::SlotRecord;
+
+/// A delete leaves at most this long after the GET that verified its target (S1).
+pub const VERIFIED_FOR: Duration = Duration::from_secs(5);
 
 /// Everything that can happen to the watchdog.
 #[derive(Debug)]
@@ -179,6 +184,15 @@ impl Action {
     pub fn slot(&self) -> &str {
         match self {
             Action::Delete { slot, .. } | Action::Create { slot, .. } => slot,
+        }
+    }
+
+    /// Whether it may still leave at `now` when connecting takes so long: a delete only soon after the GET that verified it.
+    pub fn may_leave(&self, now: Timestamp, connecting: Duration) -> bool {
+        match self {
+            // A GET from the future means that the clock was set back: its age can't be told.
+            Action::Delete { verified, .. } => *verified <= now && elapsed(*verified, now) + connecting <= VERIFIED_FOR,
+            Action::Create { .. } => true,
         }
     }
 }

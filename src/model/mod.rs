@@ -13,6 +13,7 @@ pub mod hold;
 pub mod incident;
 pub mod lease;
 pub mod lever;
+pub mod mutant;
 pub mod node;
 pub mod operation;
 pub mod quiet;

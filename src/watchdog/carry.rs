@@ -16,9 +16,6 @@ use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::elapsed;
 use crate::model::settings::CheckpointSettings;
 
-/// A delete leaves at most this long after the GET that verified its target (S1).
-const VERIFIED_FOR: Duration = Duration::from_secs(5);
-
 /// Bounds on what is under way at once. What a slow bucket or many guests hold up must never hold up a delete.
 #[derive(Clone)]
 pub struct Permits {
@@ -96,14 +93,11 @@ pub fn act(action: Action, world: &World, permits: &Permits, tenure: &Tenure, se
         let outcome = match (prepared, action) {
             (Err(failure), _) => CallOutcome::NotSent(failure),
             _ if !tenure.may_send() => not_sent("the lock was not renewed in time, and another watchdog may be at work"),
-            (Ok(prepared), Action::Delete { slot, zone, verified, request_id, .. }) => {
-                let now = Timestamp::now();
-                // A GET from the future means that the clock was set back: its age can't be told.
-                if verified > now || elapsed(verified, now) + CONNECT_MAX > VERIFIED_FOR {
-                    not_sent("the GET that verified it would be older than 5 s; it is verified again")
-                } else {
-                    world.tpu.delete_node(&zone, &slot, request_id.as_deref(), prepared).await
-                }
+            (Ok(_), action) if !action.may_leave(Timestamp::now(), CONNECT_MAX) => {
+                not_sent("the GET that verified it would be older than 5 s; it is verified again")
+            }
+            (Ok(prepared), Action::Delete { slot, zone, request_id, .. }) => {
+                world.tpu.delete_node(&zone, &slot, request_id.as_deref(), prepared).await
             }
             (Ok(prepared), Action::Create { slot, zone, body, request_id }) => {
                 world.tpu.create_node(&zone, &slot, &body, request_id.as_deref(), prepared).await

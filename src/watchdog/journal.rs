@@ -1,11 +1,11 @@
 //! The journal's order: commits that fall together become one write, and what a commit allows is handed out only when that
 //! write has succeeded. Renewing the lock is an empty commit.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
+use super::queue::Queue;
 use super::tenure::{Tenure, boottime};
 use crate::model::action::{Action, Record};
 use crate::model::event::Event;
@@ -41,16 +41,12 @@ pub struct Journal {
     // Here, or at work.
     store: Option<Box<dyn Store>>,
     work: Option<JoinHandle<(Box<dyn Store>, Work)>>,
-    batch: Batch,
-    then: Vec<Action>,
+    queue: Queue,
     ttl: Duration,
     tenure: Tenure,
     began: (Instant, Duration),
     ended: Instant,
-    failing: bool,
     asked: bool,
-    // Handed out, and perhaps not out of the store yet.
-    pulled: BTreeSet<String>,
 }
 
 impl Journal {
@@ -60,15 +56,12 @@ impl Journal {
         Journal {
             store: Some(store),
             work: None,
-            batch: Batch::default(),
-            then: Vec::new(),
+            queue: Queue::default(),
             ttl,
             tenure: Tenure::default(),
             began: (now, boottime()),
             ended: now,
-            failing: false,
             asked: false,
-            pulled: BTreeSet::new(),
         }
     }
 
@@ -86,7 +79,7 @@ impl Journal {
     pub fn taken(&mut self, began: (Instant, Duration)) {
         self.began = began;
         self.ended = Instant::now();
-        self.failing = false;
+        self.queue.reloaded();
         self.tenure.renewed(began.1, self.ttl);
     }
 
@@ -97,15 +90,13 @@ impl Journal {
 
     /// Adds a commit to the next write.
     pub fn push(&mut self, records: Vec<Record>, events: Vec<Event>, then: Vec<Action>) {
-        self.batch.records.extend(records);
-        self.batch.events.extend(events);
-        self.then.extend(then);
+        self.queue.push(records, events, then);
     }
 
     /// When [`Journal::begin`] has something to do; none while a write is under way.
     pub fn due(&self) -> Option<Instant> {
         let store = self.store.as_ref()?;
-        if self.failing {
+        if self.queue.is_failing() {
             return Some(self.ended + RETRY);
         }
         if self.asked {
@@ -113,16 +104,12 @@ impl Journal {
         }
         let soonest = self.ended + store.pace();
         let renewal = self.began.0 + self.ttl / 3;
-        Some(if self.waiting() { soonest } else { soonest.max(renewal) })
+        Some(if self.queue.waits() { soonest } else { soonest.max(renewal) })
     }
 
     /// Nothing is written and nothing waits to be.
     pub fn is_quiet(&self) -> bool {
-        self.work.is_none() && !self.waiting() && !self.failing
-    }
-
-    fn waiting(&self) -> bool {
-        !(self.batch.records.is_empty() && self.batch.events.is_empty() && self.then.is_empty())
+        self.work.is_none() && !self.queue.waits() && !self.queue.is_failing()
     }
 
     /// Starts the write (or, after a failure, the reload) that is due. `tally`: the sums that changed.
@@ -131,7 +118,7 @@ impl Journal {
             return;
         }
         let Some(mut store) = self.store.take() else { return };
-        if !self.failing && std::mem::take(&mut self.asked) {
+        if !self.queue.is_failing() && std::mem::take(&mut self.asked) {
             self.work = Some(tokio::spawn(async move {
                 let levers = store.levers().await;
                 (store, Work::Levers(levers))
@@ -139,16 +126,15 @@ impl Journal {
             return;
         }
         self.began = (Instant::now(), boottime());
-        if self.failing {
+        if self.queue.is_failing() {
             self.work = Some(tokio::spawn(async move {
                 let reloaded = reload(&mut *store).await;
                 (store, Work::Reload(reloaded))
             }));
             return;
         }
-        let mut batch = std::mem::take(&mut self.batch);
+        let (mut batch, then) = self.queue.take();
         batch.tally = tally(&batch.events);
-        let then = std::mem::take(&mut self.then);
         self.work = Some(tokio::spawn(async move {
             let result = store.commit(&batch).await;
             (store, Work::Write(batch, then, result))
@@ -177,16 +163,12 @@ impl Journal {
                 self.tenure.renewed(self.began.1, self.ttl);
                 Finished::Written(batch, then)
             }
-            Work::Write(_, mut then, Err(error)) => {
-                self.failing = true;
-                self.pulled.clear();
-                // What was decided meanwhile rests on what was not written.
-                self.batch = Batch::default();
-                then.append(&mut self.then);
-                Finished::Failed(error, then)
+            Work::Write(_, then, Err(error)) => {
+                let unsent = self.queue.failed(then);
+                Finished::Failed(error, unsent)
             }
             Work::Reload(Ok(stored)) => {
-                self.failing = false;
+                self.queue.reloaded();
                 self.tenure.renewed(self.began.1, self.ttl);
                 Finished::Reloaded(Box::new(stored))
             }
@@ -202,15 +184,12 @@ impl Journal {
     /// Drops what was not written: the lock is somebody else's.
     pub fn lost(&mut self) {
         self.tenure.lost();
-        self.batch = Batch::default();
-        self.then.clear();
-        self.pulled.clear();
-        self.failing = false;
+        self.queue.lost();
     }
 
     fn hand_out(&mut self, levers: Result<Vec<Lever>, StoreError>) -> Vec<Lever> {
         match levers {
-            Ok(levers) => levers.into_iter().filter(|lever| self.pulled.insert(lever.id.clone())).collect(),
+            Ok(levers) => self.queue.fresh(levers),
             Err(error) => {
                 tracing::warn!("{error}; levers are looked for again with the next poll");
                 Vec::new()
@@ -227,12 +206,8 @@ impl Journal {
         give_back: bool,
         tally: impl FnOnce(&[Event]) -> Vec<(String, Sum)>,
     ) -> Result<Batch, StoreError> {
-        let mut batch = std::mem::take(&mut self.batch);
-        // Intents of calls that nobody will send any more are not written: as if it had ended right before.
-        if !std::mem::take(&mut self.then).is_empty() {
-            batch = Batch::default();
-        }
-        let Some(store) = self.store.as_mut().filter(|_| !self.failing) else { return Ok(Batch::default()) };
+        let mut batch = self.queue.last();
+        let Some(store) = self.store.as_mut().filter(|_| !self.queue.is_failing()) else { return Ok(Batch::default()) };
         batch.tally = tally(&batch.events);
         if give_back {
             store.release(&batch).await?

@@ -8,6 +8,7 @@ mod carry;
 mod hold;
 mod journal;
 mod poll;
+pub mod queue;
 mod standby;
 mod tenure;
 

@@ -1,0 +1,153 @@
+//! Deliberate defects, to show that the simulation finds them. Only with the feature `mutants`, which no release has: without
+//! it every question here is answered `false` by the compiler.
+
+/// One defect of the core, each named after what it does wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// Condemns without the confirming GET.
+    NoConfirmingGet,
+    /// Does not compare incarnations.
+    AnyIncarnation,
+    /// Takes a failed listing for an empty one.
+    FailedListingIsEmpty,
+    /// Creates what a listing alone lacks.
+    AbsenceIsEnough,
+    /// Acts without having journaled the intent.
+    ForgetIntent,
+    /// Does not count recovering slots under `max_unavailable`.
+    RecoveringIsHealthy,
+    /// A replacement begins with fresh attempts.
+    ReplacementResetsAttempts,
+    /// Has no limit of attempts.
+    NoAttempts,
+    /// A gap between reads counts as sick time, however long.
+    GapsCount,
+    /// Takes unknown values for sick ones.
+    UnknownIsSick,
+    /// Waits for no grace.
+    NoGrace,
+    /// Deletes while the API works on the node.
+    NoDeadlineOfTheApi,
+    /// Replaces what somebody stopped.
+    StoppedIsLost,
+    /// Does not see a pause.
+    NoPause,
+    /// Does not see the label that opts out.
+    NoOptOut,
+    /// Does not see quiet hours.
+    NoQuietHours,
+    /// The storm breaker never opens.
+    NoBreaker,
+    /// The storm breaker closes by itself.
+    BreakerCloses,
+    /// A reset does not close the storm breaker.
+    ResetDoesNothing,
+    /// Deletes while creates are refused.
+    NoShortage,
+    /// Deletes while replacements fail to boot.
+    NoUnfit,
+    /// Starts from whatever checkpoint is listed, also an older one.
+    CheckpointGoesBack,
+    /// Sends a create again when its answer was lost.
+    BlindRepeat,
+    /// Has no limit of creates.
+    NoCreateLimit,
+    /// Starts a job again for ever.
+    RelaunchForEver,
+    /// Believes reads that lag behind.
+    StaleReads,
+    /// Believes reads that began before a mutation.
+    ReadsBeforeMutation,
+    /// Forgets that a create is owed.
+    ForgetOwedCreate,
+    /// Healing clears no suspicion.
+    NeverHeals,
+    /// Forgets a part of the specification.
+    ForgetLabels,
+    /// Replaces nodes of others.
+    AnyNode,
+    /// A slot that waits for capacity holds the slots behind it.
+    OneHoldsAll,
+    /// Takes the lock without waiting for its end.
+    TakeTheLock,
+    /// Sends after the lease could have ended.
+    SendForEver,
+    /// Never takes a dead holder's lock.
+    NeverTakeTheLock,
+}
+
+impl Mutant {
+    /// Every defect.
+    pub const ALL: [Mutant; 35] = [
+        Mutant::NoConfirmingGet,
+        Mutant::AnyIncarnation,
+        Mutant::FailedListingIsEmpty,
+        Mutant::AbsenceIsEnough,
+        Mutant::ForgetIntent,
+        Mutant::RecoveringIsHealthy,
+        Mutant::ReplacementResetsAttempts,
+        Mutant::NoAttempts,
+        Mutant::GapsCount,
+        Mutant::UnknownIsSick,
+        Mutant::NoGrace,
+        Mutant::NoDeadlineOfTheApi,
+        Mutant::StoppedIsLost,
+        Mutant::NoPause,
+        Mutant::NoOptOut,
+        Mutant::NoQuietHours,
+        Mutant::NoBreaker,
+        Mutant::BreakerCloses,
+        Mutant::ResetDoesNothing,
+        Mutant::NoShortage,
+        Mutant::NoUnfit,
+        Mutant::CheckpointGoesBack,
+        Mutant::BlindRepeat,
+        Mutant::NoCreateLimit,
+        Mutant::RelaunchForEver,
+        Mutant::StaleReads,
+        Mutant::ReadsBeforeMutation,
+        Mutant::ForgetOwedCreate,
+        Mutant::NeverHeals,
+        Mutant::ForgetLabels,
+        Mutant::AnyNode,
+        Mutant::OneHoldsAll,
+        Mutant::TakeTheLock,
+        Mutant::SendForEver,
+        Mutant::NeverTakeTheLock,
+    ];
+}
+
+#[cfg(feature = "mutants")]
+std::thread_local! {
+    static PRESENT: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on this thread's core has this defect, or none.
+#[cfg(feature = "mutants")]
+pub fn become_mutant(mutant: Option<Mutant>) {
+    PRESENT.set(mutant);
+}
+
+/// Whether the core has this defect.
+#[cfg(feature = "mutants")]
+pub fn is(mutant: Mutant) -> bool {
+    PRESENT.get() == Some(mutant)
+}
+
+/// Whether the core has any defect: then the guard, which would hide it, is off.
+#[cfg(feature = "mutants")]
+pub fn is_any() -> bool {
+    PRESENT.get().is_some()
+}
+
+/// Never, without the feature.
+#[cfg(not(feature = "mutants"))]
+pub const fn is(_: Mutant) -> bool {
+    false
+}
+
+/// Never, without the feature.
+#[cfg(not(feature = "mutants"))]
+pub const fn is_any() -> bool {
+    false
+}

@@ -1,0 +1,76 @@
+//! What waits for the journal, and in which order it is handed out: pure, so that the simulation turns the same wheels.
+//!
+//! Commits that fall together become one write. What a commit allows is handed out only when that write has succeeded; when it
+//! fails, everything that was decided since is thrown away with it.
+
+use std::collections::BTreeSet;
+
+use crate::model::action::{Action, Record};
+use crate::model::event::Event;
+use crate::model::lever::Lever;
+use crate::store::Batch;
+
+/// Commits that wait for the next write.
+#[derive(Debug, Default)]
+pub struct Queue {
+    batch: Batch,
+    then: Vec<Action>,
+    failing: bool,
+    // Handed out, and perhaps not out of the store yet.
+    pulled: BTreeSet<String>,
+}
+
+impl Queue {
+    /// Adds a commit to the next write.
+    pub fn push(&mut self, records: Vec<Record>, events: Vec<Event>, then: Vec<Action>) {
+        self.batch.records.extend(records);
+        self.batch.events.extend(events);
+        self.then.extend(then);
+    }
+
+    /// Whether anything waits.
+    pub fn waits(&self) -> bool {
+        !(self.batch.records.is_empty() && self.batch.events.is_empty() && self.then.is_empty())
+    }
+
+    /// The store must be read again before it is written.
+    pub fn is_failing(&self) -> bool {
+        self.failing
+    }
+
+    /// A write begins: this is what it holds, and what it allows.
+    pub fn take(&mut self) -> (Batch, Vec<Action>) {
+        (std::mem::take(&mut self.batch), std::mem::take(&mut self.then))
+    }
+
+    /// The write failed. Returns all actions that are not carried out: its own, and those that were decided since.
+    pub fn failed(&mut self, mut then: Vec<Action>) -> Vec<Action> {
+        self.failing = true;
+        self.pulled.clear();
+        // What was decided meanwhile rests on what was not written.
+        self.batch = Batch::default();
+        then.append(&mut self.then);
+        then
+    }
+
+    /// The store was read again and can be written.
+    pub fn reloaded(&mut self) {
+        self.failing = false;
+    }
+
+    /// The lock is somebody else's: what was not written never will be.
+    pub fn lost(&mut self) {
+        *self = Queue::default();
+    }
+
+    /// The last write: what happened, but no intent of a call that nobody will send any more.
+    pub fn last(&mut self) -> Batch {
+        let (batch, then) = self.take();
+        if then.is_empty() { batch } else { Batch::default() }
+    }
+
+    /// Those levers among what the store holds that were not handed out before.
+    pub fn fresh(&mut self, levers: Vec<Lever>) -> Vec<Lever> {
+        levers.into_iter().filter(|lever| self.pulled.insert(lever.id.clone())).collect()
+    }
+}
