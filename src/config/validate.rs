@@ -334,7 +334,9 @@ fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy {
     };
     let second = Duration::from_secs(1);
     let quiet_hours = match &raw.quiet_hours {
-        Some(all) => all.iter().enumerate().filter_map(|(index, raw)| quiet(c, &k(&format!("quiet_hours[{index}]")), raw)).collect(),
+        Some(all) => {
+            all.iter().enumerate().filter_map(|(index, raw)| quiet(c, &k(&format!("quiet_hours[{index}]")), raw)).collect()
+        }
         None => base.quiet_hours,
     };
     let backoff_first = c.span(&k("backoff.first"), raw.backoff.first, Duration::from_millis(100), base.backoff_first);

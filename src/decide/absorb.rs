@@ -247,7 +247,14 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[Worker
     let key = record.job.ordered.clone().or_else(present).filter(|_| success);
     if key.is_some() && record.job.finished != key {
         record.job.finished = key;
-        record.recovery = None;
+        // What was sent, and what is owed, goes on: a finished job ends no delete that is on its way.
+        if record.recovery.as_ref().is_some_and(|r| !r.owes_create()) {
+            record.recovery = None;
+        }
+        record.suspicion = None;
+        if let Some(memory) = fleet.memory.get_mut(slot) {
+            memory.confirmed = None;
+        }
         turn.tell(record, What::JobFinished, "worker 0 ended with code 0: the job is finished, the TPU is kept");
     }
     if failed.is_some() && record.job.failed != failed {
@@ -303,7 +310,8 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
     if newer {
         job.checkpoint = survey.newest;
         job.checkpoint_at = Some(now);
-        let known = first || record.job.checkpoint.as_ref().is_some_and(|c| Some(c.step) == passed_over);
+        // What is older than a step that was passed over is no news.
+        let known = first || record.job.checkpoint.as_ref().is_some_and(|c| Some(c.step) <= passed_over);
         if !known {
             runs::progressed(record);
             // Preemptions are the provider's doing: they slide out of their window instead.

@@ -78,7 +78,8 @@ fn supervisor(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Ti
         return Some(Verdict::new(Condition::JobFailed, format!("worker {worker} ended with code {code}: {text}")));
     }
     let ready = record.ready_since?;
-    let progressed = record.job.progress_at.is_some_and(|at| at >= ready);
+    // A listing may show late what the former node wrote: only what comes after the time to boot is this one's.
+    let progressed = record.job.progress_at.is_some_and(|at| elapsed(ready, at) >= slot.policy.grace.boot);
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
     let missing: Vec<usize> = (0..workers).filter(|w| !record.job.workers.get(w).is_some_and(|s| s.booted)).collect();
     let waited = record.job.unbooted_for;

@@ -80,6 +80,12 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
         let reason = format!("{}: {evidence}; sick for {} of {} {why}", condition.name(), span(suspicion.sick_for), span(grace));
         return Decision::wait(reason, Some(until));
     }
+    let heard = record.job.attributes_at.filter(|at| record.mutated_at.is_none_or(|mutated| *at > mutated));
+    if matches!(condition, Condition::Silent | Condition::NeverBooted)
+        && heard.is_none_or(|at| elapsed(at, turn.now) > bench.slot.policy.max_age)
+    {
+        return Decision::wait(format!("{}: its workers' last reports are too old to act on", condition.name()), None);
+    }
     let (reads, sick_for, wanted) = (suspicion.reads, suspicion.sick_for, bench.slot.policy.confirmations);
     if kind == Kind::Judged {
         lever::gust(bench, turn);
@@ -92,6 +98,7 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
     let action = if condition == Condition::Missing { ActionName::Create } else { ActionName::Recreate };
     let confirmed = bench.memory.confirmed.as_ref().filter(|c| {
         elapsed(c.began, turn.now) <= CONFIRMED_FOR
+            && c.condition == condition
             && (condition == Condition::Missing) == c.incarnation.is_none()
             && (c.incarnation.is_none() || c.incarnation == record.incarnation || mutant::is(Mutant::AnyIncarnation))
             && record.mutated_at.is_none_or(|at| c.began > at)
@@ -99,6 +106,7 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
     let unconfirmed = Confirmed {
         began: turn.now,
         incarnation: record.incarnation.clone().filter(|_| condition != Condition::Missing),
+        condition,
     };
     let confirmed = confirmed.or(Some(&unconfirmed).filter(|_| mutant::is(Mutant::NoConfirmingGet)));
     let Some(confirmed) = confirmed.cloned() else {
@@ -189,7 +197,8 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
             return hold(HoldReason::OptedOut, format!("{what}, but the label tpu-watchdog=off opts it out"), None);
         }
         let strange = !mutant::is(Mutant::AnyNode);
-        if let Some(owner) = seen.other_owner.as_ref().filter(|_| strange).filter(|owner| record.adopted.as_ref() != Some(owner)) {
+        if let Some(owner) = seen.other_owner.as_ref().filter(|_| strange).filter(|owner| record.adopted.as_ref() != Some(owner))
+        {
             return hold(
                 HoldReason::OtherOwner,
                 format!("{what}, but the watchdog {owner:?} owns it (metadata tpu-watchdog-owner)"),
@@ -297,29 +306,32 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Op
 
 /// While creates of a zone and type are refused or their replacements fail, a doubtful TPU in hand is worth more than none (S14).
 fn suspended(bench: &Bench, condition: Condition, now: Timestamp) -> Option<Decision> {
-    if condition == Condition::FailedRepair {
+    // A delete that was allowed, and did not come about, is not asked about again.
+    let allowed = bench.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Condemned);
+    if condition == Condition::FailedRepair || allowed {
         return None;
     }
     let what = condition.name();
     let accelerator = bench.record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
     let (zone, key) = (&bench.record.zone, recover::shortage_key(&bench.record.zone, accelerator));
-    let waits = |shortage: &&Shortage| {
-        now < after(shortage.refused_at, TRIAL_AFTER) || shortage.trial_at.is_some_and(|at| at > shortage.refused_at)
-    };
+    // One trial at a time; when nothing was refused for as long after it, the next one may follow.
+    let until =
+        |shortage: &Shortage| after(shortage.trial_at.map_or(shortage.refused_at, |at| at.max(shortage.refused_at)), TRIAL_AFTER);
+    let waits = |shortage: &Shortage| now < until(shortage);
     let (reason, text, shortage) = match (bench.ledger.suspended.get(&key), bench.ledger.short.get(&key)) {
-        (Some(shortage), _) if waits(&shortage) && !mutant::is(Mutant::NoUnfit) => (
+        (Some(shortage), _) if waits(shortage) && !mutant::is(Mutant::NoUnfit) => (
             HoldReason::ReplacementsFail,
             format!("{what}: replacements of {accelerator} in {zone} fail to boot, so the TPU in hand is kept; look at one"),
             shortage,
         ),
-        (_, Some(shortage)) if waits(&shortage) && !mutant::is(Mutant::NoShortage) => (
+        (_, Some(shortage)) if waits(shortage) && !mutant::is(Mutant::NoShortage) => (
             HoldReason::ZoneShort,
             format!("{what}: creates of {accelerator} in {zone} are refused, so the TPU in hand is kept"),
             shortage,
         ),
         _ => return None,
     };
-    Some(Decision::hold(reason, text, Some(after(shortage.refused_at, TRIAL_AFTER))))
+    Some(Decision::hold(reason, text, Some(until(shortage))))
 }
 
 /// The grace of a replacement is over before it booted: those of two slots within an hour suspend judged deletes (S14).
@@ -427,7 +439,11 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
     recover::advance(record, Phase::Deleting, &format!("deleting {incarnation}"), turn);
     let message = format!("delete {} in {}, incarnation {incarnation}: {}", record.name, record.zone, record.verdict.evidence);
     let (call, decided_by) = ("delete".to_owned(), bench.settings.decided_by.clone());
-    turn.tell(record, What::Intent { call, incarnation: Some(incarnation.clone()), evidence: Some(observed), decided_by }, message);
+    turn.tell(
+        record,
+        What::Intent { call, incarnation: Some(incarnation.clone()), evidence: Some(observed), decided_by },
+        message,
+    );
     let failures = record.recovery.as_ref().map_or(0, |r| r.delete_failures);
     let request_id = bench.settings.alpha.then(|| request_id(record, "delete", &format!("{incarnation} {failures}")));
     if let Some(recovery) = &mut record.recovery {

@@ -29,7 +29,7 @@ use crate::model::recovery::{Call, Phase};
 /// Reads under way are remembered in the fleet, so that the shell must answer every [`Effect::Look`] and every action of a
 /// commit with exactly one input.
 pub fn step(fleet: &mut Fleet, input: Input, now: Timestamp) -> Vec<Effect> {
-    let mut turn = turn::Turn::new(now, matches!(input, Input::Polled(_)));
+    let mut turn = turn::Turn::new(now, &input);
     clock::keep_up(fleet, now);
     absorb::absorb(fleet, input, &mut turn);
     plan::plan(fleet, &mut turn);

@@ -87,7 +87,8 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
             Reading::Node(view) => view.incarnation.clone(),
             _ => None,
         };
-        memory.confirmed = verdict.condition.is_sick().then_some(Confirmed { began, incarnation });
+        let condition = verdict.condition;
+        memory.confirmed = condition.is_sick().then_some(Confirmed { began, incarnation, condition });
     }
     let condition = verdict.condition;
     if matches!(condition, Condition::Maintenance | Condition::Starting | Condition::FailedRepair | Condition::Deleting) {
@@ -229,7 +230,7 @@ fn suspect(
         suspicion.seen.insert(condition);
         suspicion.healthy_for = Duration::ZERO;
         suspicion.last_read = began;
-    } else if matches!(condition, Condition::Healthy | Condition::Finished | Condition::JobFailed)
+    } else if matches!(condition, Condition::Healthy | Condition::Degraded | Condition::Finished | Condition::JobFailed)
         && let Some(suspicion) = &mut record.suspicion
     {
         suspicion.healthy_for += gap;

@@ -1,5 +1,6 @@
 //! Decides about every slot: recoveries go on, the rest is judged. No choice is left to the shell.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -17,8 +18,8 @@ use crate::model::spec::NodeSpec;
 use crate::model::view::{ActionName, Decision};
 
 use super::judge::{Bench, judge, request_id};
-use super::{recover, runs};
 use super::turn::Turn;
+use super::{recover, runs};
 
 /// Creates a minute and project (S18): the quota is about 90, others limit themselves to 60.
 pub const CREATES_PER_MINUTE: usize = 59;
@@ -59,12 +60,18 @@ fn is_open_ended(hold: Option<HoldReason>) -> bool {
     !matches!(hold, None | Some(HoldReason::Backoff | HoldReason::CreateLimit | HoldReason::Unclear))
 }
 
+/// Well and wanted: the decision about it depends on nothing that another slot's input could change.
+fn is_well(record: &SlotRecord) -> bool {
+    let healthy = record.verdict.condition == Condition::Healthy;
+    healthy && record.recovery.is_none() && record.suspicion.is_none() && !record.leaving
+}
+
 /// Creates that may still leave although the minute of their intent is over (S18): a write was slow, or their process ended.
-fn on_its_way(record: &SlotRecord, memory: Option<&Memory>, now: Timestamp) -> bool {
+fn on_its_way(record: &SlotRecord, memory: &BTreeMap<String, Memory>, name: &str, now: Timestamp) -> bool {
     record.recovery.as_ref().is_some_and(|r| {
         let (intended, age) = (r.phase == Phase::Creating && r.call == Some(Call::Intended), elapsed(r.phase_since, now));
-        let sending = memory.is_some_and(|m| m.pending.contains(&Pending::Call));
-        intended && age >= CREATE_WINDOW && (sending || age < CREATE_WINDOW * 2)
+        let sending = || memory.get(name).is_some_and(|m| m.pending.contains(&Pending::Call));
+        intended && age >= CREATE_WINDOW && (age < CREATE_WINDOW * 2 || sending())
     })
 }
 
@@ -79,17 +86,24 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
         unavailable: unavailable(fleet),
         max_unavailable: fleet.settings.max_unavailable.of(desired),
         desired,
-        on_their_way: fleet.slots.iter().filter(|(name, record)| on_its_way(record, fleet.memory.get(*name), now)).count(),
+        on_their_way: fleet.slots.iter().filter(|(name, record)| on_its_way(record, &fleet.memory, name, now)).count(),
         ledger_changed: before != fleet.ledger.judged.len() + fleet.ledger.creates.len(),
     };
     let mut removed = Vec::new();
     for (index, (name, record)) in fleet.slots.iter_mut().enumerate() {
+        // What is well stays decided about until the next poll: an answer about one slot costs no work for all others.
+        if !turn.whole && record.at_ease && is_well(record) {
+            continue;
+        }
         let Some(slot) = fleet.settings.slots.get(name) else { continue };
         if record.leaving && record.recovery.as_ref().is_none_or(|r| !r.owes_create()) {
             removed.push(name.clone());
             continue;
         }
-        let memory = fleet.memory.entry(name.clone()).or_default();
+        let memory = match fleet.memory.get_mut(name) {
+            Some(memory) => memory,
+            None => fleet.memory.entry(name.clone()).or_default(),
+        };
         let mut bench = Bench {
             settings: &fleet.settings,
             slot,
@@ -122,6 +136,7 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
             let reason = if told.1.is_empty() { record.verdict.condition.name() } else { told.1 };
             turn.tell(record, What::Decision { action: told.0.into(), reason: reason.into() }, message);
         }
+        record.at_ease = decision.action == ActionName::None && decision.hold.is_none();
         memory.decision = Some(decision);
         if short && mutant::is(Mutant::OneHoldsAll) {
             break;
@@ -301,7 +316,10 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
 
 /// The checkpoint to start from (S15), listed since the node is gone so that nothing newer can appear.
 fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, Decision> {
-    let Some(settings) = bench.slot.job.as_ref().and_then(|j| j.checkpoint.as_ref()) else { return Ok(None) };
+    let Some(settings) = bench.slot.job.as_ref().and_then(|j| j.checkpoint.as_ref()) else {
+        // A slot that left the config may have lost its job's settings with a restart, but not what was recorded.
+        return Ok(bench.record.job.checkpoint.clone().filter(|_| bench.record.leaving));
+    };
     let Some(recovery) = &bench.record.recovery else { return Ok(None) };
     let memory = &mut *bench.memory;
     let here = bench.record.job.location == settings.uri;

@@ -398,7 +398,10 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let launched = record.job.step.is_some() || (booted && record.job.workers.values().any(|w| w.heartbeat.is_some()));
     let started_from = recovery.order.as_ref().and_then(|o| o.step);
     let stepped = record.job.step.is_some() && record.job.step > started_from;
-    let saved = record.job.checkpoint.as_ref().map(|c| c.step) > started_from;
+    // Where no beacon came, a checkpoint is this run's only when it was seen after the time to boot.
+    let since_ready = record.ready_since.zip(record.job.checkpoint_at).map(|(ready, at)| elapsed(ready, at));
+    let own = booted || since_ready.is_some_and(|time| time >= slot.policy.grace.boot);
+    let saved = own && record.job.checkpoint.as_ref().map(|c| c.step) > started_from;
     let phase = recovery.phase;
     if phase == Phase::Ready && booted {
         advance(record, Phase::Booted, "every worker sent its boot beacon", turn);

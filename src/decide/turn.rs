@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::model::action::{Action, Effect, Look, Record};
+use crate::model::action::{Action, Effect, Input, Look, Record};
 use crate::model::event::{Event, What};
 use crate::model::fleet::Fleet;
 use crate::model::mutant::{self, Mutant};
@@ -15,6 +15,8 @@ pub struct Turn {
     pub now: Timestamp,
     /// The input was a finished poll: what is staggered by polls is due.
     pub polled: bool,
+    /// Every slot is decided about; otherwise those that are well are left out.
+    pub whole: bool,
     events: Vec<Event>,
     looks: Vec<Look>,
     actions: Vec<Action>,
@@ -23,8 +25,19 @@ pub struct Turn {
 }
 
 impl Turn {
-    pub fn new(now: Timestamp, polled: bool) -> Self {
-        Turn { now, polled, events: Vec::new(), looks: Vec::new(), actions: Vec::new(), removed: Vec::new(), pulled: Vec::new() }
+    pub fn new(now: Timestamp, input: &Input) -> Self {
+        let polled = matches!(input, Input::Polled(_));
+        let whole = polled || matches!(input, Input::Configured(_) | Input::Pulled(_));
+        Turn {
+            now,
+            polled,
+            whole,
+            events: Vec::new(),
+            looks: Vec::new(),
+            actions: Vec::new(),
+            removed: Vec::new(),
+            pulled: Vec::new(),
+        }
     }
 
     pub fn tell(&mut self, record: &SlotRecord, what: What, message: impl Into<String>) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::condition::Condition;
 use super::lever::Pause;
 use super::node::Incarnation;
 use super::settings::Settings;
@@ -135,6 +136,8 @@ pub struct Confirmed {
     pub began: Timestamp,
     /// The incarnation that it showed; none for a 404.
     pub incarnation: Option<Incarnation>,
+    /// The condition that it showed.
+    pub condition: Condition,
 }
 
 /// Everything that the watchdog knows.
@@ -173,6 +176,28 @@ impl Fleet {
             dirty_ledger: false,
             polls: 0,
             stepped_at: None,
+        }
+    }
+
+    /// The journal could not be written and was read again: it counts, whatever memory said. Calls that are under way still are.
+    pub fn read_again(&mut self, slots: BTreeMap<String, SlotRecord>, ledger: Ledger) {
+        (self.slots, self.ledger) = (slots, ledger);
+        for memory in self.memory.values_mut() {
+            let calling = memory.pending.contains(&Pending::Call);
+            *memory = Memory::default();
+            if calling {
+                memory.pending.insert(Pending::Call);
+            }
+        }
+        self.dirty.clear();
+        self.dirty_specs.clear();
+        self.dirty_ledger = false;
+    }
+
+    /// A call that was decided was not sent, or its answer comes while nothing can be written: it is read back.
+    pub fn forget_call(&mut self, slot: &str) {
+        if let Some(memory) = self.memory.get_mut(slot) {
+            memory.pending.remove(&Pending::Call);
         }
     }
 }

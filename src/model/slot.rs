@@ -205,6 +205,9 @@ pub struct SlotRecord {
     /// shows the past.
     #[serde(default)]
     pub left_behind: Option<(Timestamp, Timestamp)>,
+    /// The last decision of this process was that nothing is to be done.
+    #[serde(skip)]
+    pub at_ease: bool,
 }
 
 impl SlotRecord {
@@ -231,6 +234,7 @@ impl SlotRecord {
             paused: None,
             adopted: None,
             left_behind: None,
+            at_ease: false,
         }
     }
 }

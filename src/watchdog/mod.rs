@@ -26,7 +26,7 @@ use crate::google::tpu::TpuClient;
 use crate::model::action::{Action, Effect, Input};
 use crate::model::event::Event;
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::{Fleet, Ledger, Memory, Pending};
+use crate::model::fleet::{Fleet, Ledger};
 use crate::model::lease::Lease;
 use crate::model::recovery::Call;
 use crate::model::settings::Settings;
@@ -340,28 +340,15 @@ impl Watchdog {
 
     /// The journal works again: what it says counts.
     fn reloaded(&mut self, stored: Stored) {
-        self.fleet.slots = stored.slots;
-        self.fleet.ledger = stored.ledger;
         self.metrics.sums().catch_up(&stored.tally);
-        for memory in self.fleet.memory.values_mut() {
-            let calling = memory.pending.contains(&Pending::Call);
-            *memory = Memory::default();
-            if calling {
-                memory.pending.insert(Pending::Call);
-            }
-        }
-        self.fleet.dirty.clear();
-        self.fleet.dirty_specs.clear();
-        self.fleet.dirty_ledger = false;
+        self.fleet.read_again(stored.slots, stored.ledger);
         tracing::info!("the journal can be written again");
         self.store_failing = false;
         self.turn(Input::Configured(Box::new(self.settings.clone())));
     }
 
     fn forget_call(&mut self, slot: &str) {
-        if let Some(memory) = self.fleet.memory.get_mut(slot) {
-            memory.pending.remove(&Pending::Call);
-        }
+        self.fleet.forget_call(slot);
     }
 
     /// The end: the write under way, answers that are about to come, the last write, the lock given back; all of it before

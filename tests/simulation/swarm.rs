@@ -1,1 +1,139 @@
-fn main(){}
+//! Long runs of the simulation: as many seeds as the time allows, one seed with its whole story, or the speed.
+//!
+//!     cargo test --release --features mutants --test swarm -- --minutes 60
+//!     cargo test --release --features mutants --test swarm -- --seed 4711 --trace
+//!     cargo test --release --features mutants --test swarm -- --speed
+
+mod accidents;
+mod campaign;
+mod fault;
+mod network;
+mod oracle;
+mod process;
+mod setup;
+mod shelf;
+mod world;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use setup::Setup;
+
+const USAGE: &str = "usage: swarm [--seed N [--trace]] | [--from N] [--count N] [--minutes M] [--keep-going] | --speed
+  --seed N     plays one seed; --trace tells its whole story
+  --from N     the first seed; without it one that follows from the commit, so that a commit always plays the same ones
+  --count N    so many seeds (20 without --minutes)
+  --minutes M  for so long
+  --keep-going a line for each seed that fails, without its story";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |name: &str| arguments.iter().any(|a| a == name);
+    let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1));
+    let number = |name: &str| value(name).and_then(|text| text.parse::<u64>().ok());
+    if has("--help") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    if has("--speed") {
+        speed();
+        return ExitCode::SUCCESS;
+    }
+    if let Some(seed) = number("--seed") {
+        return one(seed, has("--trace"));
+    }
+    // What cargo test itself passes on is no matter of ours.
+    let from = number("--from").unwrap_or_else(|| {
+        let digits = u64::from_str_radix(&campaign::commit().chars().take(8).collect::<String>(), 16).unwrap_or(0);
+        1_000_000 + digits * 1_000
+    });
+    let minutes = number("--minutes");
+    let count = number("--count").unwrap_or(if minutes.is_some() { u64::MAX } else { 20 });
+    if has("--keep-going") {
+        return survey(from, count);
+    }
+    many(from, count, minutes.map(|m| Duration::from_secs(m * 60)))
+}
+
+/// Which seeds fail, and of what.
+fn survey(from: u64, count: u64) -> ExitCode {
+    let mut failed = 0;
+    for seed in from..from.saturating_add(count) {
+        if let Some(violation) = world::play(Setup::of(seed), false).violation {
+            failed += 1;
+            println!("seed {seed}: {} {}: {}", violation.name, violation.slot, violation.message);
+        }
+    }
+    println!("{failed} of {count} seeds failed");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn one(seed: u64, trace: bool) -> ExitCode {
+    let setup = Setup::of(seed);
+    let outcome = world::play(setup, trace);
+    outcome.trace.iter().for_each(|line| println!("{line}"));
+    match outcome.violation {
+        None => {
+            println!("seed {seed}: every invariant held over {} turns", outcome.turns);
+            ExitCode::SUCCESS
+        }
+        Some(violation) if trace => {
+            println!("seed {seed}: {} does not hold for {}: {}", violation.name, violation.slot, violation.message);
+            ExitCode::FAILURE
+        }
+        Some(violation) => {
+            println!("{}", campaign::report(seed, &violation));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn many(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
+    let (began, mut node_hours, mut turns, mut seeds) = (Instant::now(), 0.0, 0, 0);
+    let mut checked: BTreeMap<&str, u64> = BTreeMap::new();
+    for seed in from..from.saturating_add(count) {
+        if limit.is_some_and(|limit| began.elapsed() > limit) {
+            break;
+        }
+        match campaign::seed(seed) {
+            Ok(outcome) => {
+                turns += outcome.turns;
+                outcome.checked.iter().for_each(|(name, times)| *checked.entry(name).or_default() += times);
+            }
+            Err(report) => {
+                println!("{report}");
+                println!("0 passed, 1 failed");
+                return ExitCode::FAILURE;
+            }
+        }
+        node_hours += Setup::of(seed).node_hours();
+        seeds += 1;
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    println!(
+        "{seeds} seeds from {from}, {node_hours:.0} node-hours, {turns} turns in {seconds:.1} s: {:.0} node-hours/s",
+        node_hours / seconds
+    );
+    let looks: Vec<String> = checked.iter().map(|(name, times)| format!("{name} {times}")).collect();
+    println!("looked at: {}", looks.join(", "));
+    println!("test result: ok. {seeds} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; worlds of the swarm");
+    ExitCode::SUCCESS
+}
+
+/// An ordinary fleet: now and then something fails, and is recovered.
+fn speed() {
+    for slots in [50, 500] {
+        let setup = Setup::ordinary(slots, if slots > 100 { 100 } else { 1000 });
+        let hours = setup.node_hours();
+        let began = Instant::now();
+        let outcome = world::play(setup, false);
+        let seconds = began.elapsed().as_secs_f64();
+        let found = outcome.violation.map_or("every invariant held".to_owned(), |v| format!("{v:?}"));
+        println!(
+            "{slots} slots: {hours:.0} node-hours in {seconds:.1} s: {:.0} node-hours/s; {} turns; {found}",
+            hours / seconds,
+            outcome.turns
+        );
+    }
+}

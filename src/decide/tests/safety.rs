@@ -400,7 +400,8 @@ fn the_guard_refuses_by_name_what_a_plan_must_never_ask_for() {
         let mut world = World::new(settings(&["a"]));
         world.sick(&["a"], timeout(), 600);
         let mut budget = Budget { unavailable: 0, max_unavailable: 1, desired: 1, on_their_way: 0, ledger_changed: false };
-        let mut confirmed = Confirmed { began: world.now, incarnation: world.fleet.slots["a"].incarnation.clone() };
+        let incarnation = world.fleet.slots["a"].incarnation.clone();
+        let mut confirmed = Confirmed { began: world.now, incarnation, condition: Condition::Unresponsive };
         let fleet = &mut world.fleet;
         let mut bench = Bench {
             settings: &fleet.settings,

@@ -1,0 +1,374 @@
+//! What happens to nodes, zones, stores, clocks and people, when and for how long.
+
+use std::time::Duration;
+
+use tpu_watchdog::model::lever::{Lever, Pull};
+use tpu_watchdog::simulator::scenario::{Event, Trouble};
+
+use crate::fault::Fault;
+use crate::process::wall;
+use crate::setup::*;
+use crate::world::{Task, World};
+
+/// One thing that happens.
+#[derive(Debug, Clone)]
+pub enum Accident {
+    /// This fault strikes somewhere, and will again.
+    Strike(Fault, Ms),
+    Heal {
+        zone: String,
+        name: String,
+    },
+    Lose {
+        zone: String,
+        name: String,
+    },
+    Sicken {
+        zone: String,
+        name: String,
+    },
+    Silence {
+        zone: String,
+        name: String,
+    },
+    /// It is gone: what a person's delete comes to.
+    Vanish {
+        zone: String,
+        name: String,
+    },
+    /// Sick and well in turn, so many times more.
+    Flap {
+        zone: String,
+        name: String,
+        left: u32,
+    },
+    OptIn {
+        zone: String,
+        name: String,
+    },
+    Unstick(String),
+}
+
+/// Faults that strike by themselves, with the mean time between two strikes in minutes.
+const BY_THEMSELVES: [(Fault, i64); 23] = [
+    (Fault::Crash, 60),
+    (Fault::Pause, 90),
+    (Fault::ClockJump, 120),
+    (Fault::Reload, 90),
+    (Fault::Levers, 40),
+    (Fault::Unreachable, 60),
+    (Fault::StrangeValues, 60),
+    (Fault::Sickness, 25),
+    (Fault::Flapping, 90),
+    (Fault::Preemption, 30),
+    (Fault::Vanishing, 60),
+    (Fault::PersonStops, 120),
+    (Fault::PersonReplaces, 90),
+    (Fault::PersonDeletes, 90),
+    (Fault::OptOut, 120),
+    (Fault::Silence, 60),
+    (Fault::Outage, 150),
+    (Fault::StockOut, 90),
+    (Fault::Quota, 120),
+    (Fault::BadScript, 150),
+    (Fault::StuckJob, 100),
+    (Fault::JobEnds, 200),
+    (Fault::DiskFull, 100),
+];
+
+impl World {
+    /// Puts the first strikes on the agenda.
+    pub fn plan_accidents(&mut self) {
+        let all: Vec<(Fault, i64)> = BY_THEMSELVES.into_iter().filter(|(fault, _)| self.setup.has(*fault)).collect();
+        for (fault, minutes) in all {
+            // The first is early: a world that knows a fault meets it.
+            let at = self.rng.i64(MINUTE..(minutes * MINUTE).min(self.setup.chaos / 2));
+            self.at(at, Task::Accident(Accident::Strike(fault, minutes)));
+        }
+        if self.setup.has(Fault::StoreFails) {
+            let at = self.rng.i64(MINUTE..HOUR);
+            self.at(at, Task::Accident(Accident::Strike(Fault::StoreFails, 80)));
+        }
+    }
+
+    fn any_slot(&mut self) -> Option<(String, String)> {
+        let names: Vec<(String, String)> =
+            self.cloud.nodes.keys().filter(|(_, name)| self.setup.bodies.contains_key(name)).cloned().collect();
+        if names.is_empty() { None } else { Some(names[self.rng.usize(0..names.len())].clone()) }
+    }
+
+    fn trouble(&mut self, what: Trouble, zone: &str, name: &str, lasts: Option<Ms>) {
+        self.tell(|| format!("{name}: {what:?} for {lasts:?} ms"));
+        let lasts = lasts.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+        self.cloud.trouble(Event { at: Duration::ZERO, node: name.into(), zone: zone.into(), what, lasts });
+    }
+
+    fn sickness(&mut self) -> Trouble {
+        [
+            Trouble::Maintenance,
+            Trouble::Window,
+            Trouble::Repairing,
+            Trouble::Restarting,
+            Trouble::FailedRepair,
+            Trouble::Unresponsive,
+            Trouble::RuntimeUnhealthy,
+            Trouble::MeshFailure,
+        ][self.rng.usize(0..8)]
+    }
+
+    /// For a while, or for good.
+    fn a_while(&mut self) -> Option<Ms> {
+        match self.rng.u32(0..4) {
+            0 | 1 => None,
+            2 => Some(self.rng.i64(MINUTE..8 * MINUTE)),
+            _ => Some(self.rng.i64(8 * MINUTE..90 * MINUTE)),
+        }
+    }
+
+    pub fn accident(&mut self, accident: Accident) {
+        match accident {
+            Accident::Strike(fault, minutes) => {
+                if !self.calm {
+                    self.strike(fault);
+                    let wait = self.rng.i64(MINUTE..2 * minutes * MINUTE);
+                    self.at(self.now + wait, Task::Accident(Accident::Strike(fault, minutes)));
+                }
+            }
+            Accident::Heal { zone, name } => self.trouble(Trouble::Heal, &zone, &name, None),
+            Accident::Vanish { zone, name } => self.trouble(Trouble::Vanish, &zone, &name, None),
+            Accident::OptIn { zone, name } => {
+                let node = self.cloud.nodes.get_mut(&(zone, name));
+                if let Some(labels) = node.and_then(|n| n.body.get_mut("labels")).and_then(|l| l.as_object_mut()) {
+                    labels.remove("tpu-watchdog");
+                }
+            }
+            Accident::Unstick(name) => {
+                self.stuck.remove(&name);
+            }
+            _ if self.calm => {}
+            Accident::Lose { zone, name } => self.trouble(Trouble::Preempt, &zone, &name, None),
+            Accident::Sicken { zone, name } => {
+                let (what, lasts) = (self.sickness(), self.a_while());
+                self.trouble(what, &zone, &name, lasts);
+            }
+            Accident::Silence { zone, name } => self.trouble(Trouble::Silence, &zone, &name, None),
+            Accident::Flap { zone, name, left } => {
+                let sick = self.rng.i64(20_000..6 * MINUTE);
+                self.trouble(Trouble::Unresponsive, &zone, &name, Some(sick));
+                if left > 0 {
+                    let wait = sick + self.rng.i64(20_000..3 * MINUTE);
+                    self.at(self.now + wait, Task::Accident(Accident::Flap { zone, name, left: left - 1 }));
+                }
+            }
+        }
+    }
+
+    fn strike(&mut self, fault: Fault) {
+        // What strikes a replacement or a process is counted where it does.
+        if !matches!(fault, Fault::BadScript | Fault::StuckJob) {
+            self.struck(fault);
+        }
+        let pid = self.rng.usize(0..self.processes.len());
+        let long = self.rng.i64(5 * MINUTE..60 * MINUTE);
+        let zone = ZONES[self.rng.usize(0..ZONES.len())].to_owned();
+        match fault {
+            Fault::Crash => {
+                if self.processes[pid].is_up() {
+                    self.crash(pid);
+                }
+                return;
+            }
+            Fault::Pause => {
+                if self.processes[pid].is_up() {
+                    self.pause(pid);
+                }
+                return;
+            }
+            Fault::ClockJump => {
+                let by = match self.rng.u32(0..3) {
+                    0 => self.rng.i64(-20_000..20_000),
+                    1 => self.rng.i64(-HOUR..HOUR),
+                    _ => self.rng.i64(-300_000..300_000),
+                };
+                self.tell(|| format!("the clock of watchdog {pid} is set by {by} ms"));
+                self.processes[pid].offset += by;
+                self.processes[pid].clock_set = self.now;
+                return;
+            }
+            Fault::Reload => return self.reload(pid),
+            Fault::Levers => return self.pull_a_lever(),
+            Fault::Unreachable => {
+                self.network.unreachable.insert(zone, self.now + long);
+                return;
+            }
+            Fault::Quota => {
+                let until = wall(self.now + long, 0);
+                self.cloud.quota.insert(zone, (until, "Quota limit 'TPUs' has been exceeded.".into()));
+                return;
+            }
+            Fault::StockOut => return self.trouble(Trouble::StockOut, &zone, "-", Some(long)),
+            Fault::BadScript => {
+                self.bad_script_until = self.now + long;
+                return;
+            }
+            Fault::StoreFails => {
+                self.store_down_until = self.now + self.rng.i64(1_000..3 * MINUTE);
+                return;
+            }
+            Fault::DiskFull => {
+                self.store_full_until = self.now + self.rng.i64(MINUTE..15 * MINUTE);
+                self.tell(|| "the disk is full".to_owned());
+                return;
+            }
+            Fault::Outage => return self.outage(),
+            _ => {}
+        }
+        let Some((zone, name)) = self.any_slot() else { return };
+        match fault {
+            Fault::StrangeValues => {
+                let lasts = Some(self.rng.i64(MINUTE..60 * MINUTE));
+                self.trouble(Trouble::Strange, &zone, &name, lasts);
+            }
+            Fault::Sickness => self.accident(Accident::Sicken { zone, name }),
+            Fault::Flapping => self.accident(Accident::Flap { zone, name, left: 12 }),
+            Fault::Preemption => {
+                let what = if self.rng.bool() { Trouble::Preempt } else { Trouble::Terminate };
+                self.trouble(what, &zone, &name, None);
+            }
+            Fault::Vanishing => self.trouble(Trouble::Vanish, &zone, &name, None),
+            Fault::PersonStops => {
+                let what = if self.rng.bool() { Trouble::Stop } else { Trouble::Hide };
+                let lasts = Some(self.rng.i64(10 * MINUTE..4 * HOUR));
+                self.trouble(what, &zone, &name, lasts);
+            }
+            Fault::PersonReplaces => self.trouble(Trouble::Replace, &zone, &name, None),
+            Fault::PersonDeletes => {
+                self.trouble(Trouble::Deleting, &zone, &name, None);
+                let wait = self.rng.i64(20_000..50 * MINUTE);
+                self.at(self.now + wait, Task::Accident(Accident::Vanish { zone, name }));
+            }
+            Fault::OptOut => {
+                self.trouble(Trouble::OptOut, &zone, &name, None);
+                self.at(self.now + 3 * long, Task::Accident(Accident::OptIn { zone, name }));
+            }
+            Fault::Silence => self.trouble(Trouble::Silence, &zone, &name, None),
+            Fault::StuckJob => {
+                let uri = format!("bucket/{name}/");
+                let steps = self.cloud.objects.range(uri.clone()..).take_while(|(key, _)| key.starts_with(&uri));
+                let newest = steps.filter_map(|(key, _)| key[uri.len()..].split('/').next()?.parse::<u64>().ok()).max();
+                self.stuck.insert(name.clone(), newest);
+                self.trouble(Trouble::Preempt, &zone, &name, None);
+                let wait = self.rng.i64(HOUR..6 * HOUR);
+                self.at(self.now + wait, Task::Accident(Accident::Unstick(name)));
+            }
+            Fault::JobEnds => {
+                let what = if self.rng.bool() { Trouble::JobEnds } else { Trouble::JobFails };
+                self.trouble(what, &zone, &name, None);
+            }
+            _ => unreachable!("{fault} strikes elsewhere"),
+        }
+    }
+
+    /// A part of the fleet at once, in one way.
+    fn outage(&mut self) {
+        let share = self.rng.f64() * 0.9 + 0.1;
+        let (what, lasts) = if self.rng.u32(0..3) == 0 { (Trouble::Preempt, None) } else { (self.sickness(), self.a_while()) };
+        let all: Vec<(String, String)> =
+            self.cloud.nodes.keys().filter(|(_, name)| self.setup.bodies.contains_key(name)).cloned().collect();
+        for (zone, name) in all {
+            if self.rng.f64() < share {
+                self.trouble(what, &zone, &name, lasts);
+            }
+        }
+    }
+
+    fn pull_a_lever(&mut self) {
+        let names: Vec<String> = self.setup.settings.slots.keys().cloned().collect();
+        let slot = names[self.rng.usize(0..names.len())].clone();
+        let until = self.rng.bool().then(|| wall(self.now + self.rng.i64(MINUTE..2 * HOUR), 0));
+        let pull = match self.rng.u32(0..6) {
+            0 => Pull::Pause { slot: None, until: Some(until.unwrap_or(wall(self.now + HOUR, 0))) },
+            1 | 2 => Pull::Pause { slot: Some(slot), until },
+            3 => Pull::Resume { slot: if self.rng.bool() { Some(slot) } else { None }, adopt: false },
+            4 => Pull::Retry { slot, from: None },
+            _ => Pull::BreakerReset,
+        };
+        self.pull(pull);
+    }
+
+    pub fn pull(&mut self, pull: Pull) {
+        self.tell(|| format!("somebody pulls {pull:?}"));
+        let id = format!("lever-{}-{}", self.now, self.rng.u32(..));
+        let lever = Lever { id, at: wall(self.now, 0), who: "ada".into(), reason: None, pull };
+        self.oracle.pulled_by_a_person(&lever);
+        self.shelf.pull(lever);
+    }
+
+    /// The faults stop. A part stays broken for good.
+    pub fn calm_down(&mut self) {
+        self.calm = true;
+        self.oracle.calm_since = Some(self.now);
+        self.tell(|| "from now on nothing fails by itself".to_owned());
+        (self.store_down_until, self.store_full_until, self.bad_script_until) = (0, 0, 0);
+        self.network.unreachable.clear();
+        self.cloud.quota.clear();
+        self.cloud.refusals.clear();
+        self.cloud.dead_on_arrival.clear();
+        self.stuck.clear();
+        if self.setup.end == self.setup.chaos {
+            return;
+        }
+        if let Some(zone) = self.setup.broken_zone.clone() {
+            self.trouble(Trouble::StockOut, &zone, "-", None);
+        }
+        // Some heal now; what stays sick is there to be recovered.
+        let all: Vec<(String, String)> = self.cloud.nodes.keys().cloned().collect();
+        for (zone, name) in all {
+            let state = self.cloud.nodes[&(zone.clone(), name.clone())].state;
+            let stopped = matches!(state, "STOPPED" | "HIDDEN");
+            if name != "bystander"
+                && !stopped
+                && !matches!(state, "CREATING" | "DELETING" | "PREEMPTED" | "TERMINATED")
+                && self.rng.u32(0..3) == 0
+            {
+                self.trouble(Trouble::Heal, &zone, &name, None);
+            }
+            // A person's delete comes to its end.
+            if state == "DELETING" {
+                self.at(self.now + 2 * MINUTE, Task::Accident(Accident::Vanish { zone, name }));
+            }
+        }
+        for pid in 0..self.processes.len() {
+            self.processes[pid].config = 0;
+            self.processes[pid].paused_until = self.processes[pid].paused_until.min(self.now);
+            if !self.processes[pid].is_up() {
+                self.at(self.now, Task::Start(pid));
+            } else if self.processes[pid].held().is_some() {
+                self.processes[pid].config = 1;
+                self.reload(pid);
+            }
+        }
+        self.pull(Pull::Resume { slot: None, adopt: false });
+        let names: Vec<String> = self.setup.settings.slots.keys().cloned().collect();
+        for name in names {
+            self.pull(Pull::Resume { slot: Some(name.clone()), adopt: false });
+            self.pull(Pull::Retry { slot: name, from: None });
+        }
+        self.pull(Pull::BreakerReset);
+        // The holder dies once more: another one, or itself again, must follow.
+        if self.setup.seed.is_multiple_of(2)
+            && let Some(pid) = self.processes.iter().position(|p| p.held().is_some())
+        {
+            self.crash(pid);
+        }
+    }
+
+    /// A person looks at what is still open and lets it go on.
+    pub fn reset(&mut self) {
+        self.pull(Pull::BreakerReset);
+        let names: Vec<String> = self.setup.settings.slots.keys().cloned().collect();
+        for name in names {
+            self.pull(Pull::Retry { slot: name, from: None });
+        }
+    }
+}

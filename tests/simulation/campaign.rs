@@ -1,0 +1,101 @@
+//! Playing worlds: one, many, and the shortest story of one that went wrong.
+
+use std::fmt::Write as _;
+
+use crate::oracle::Violation;
+use crate::setup::Setup;
+use crate::world::{Outcome, play};
+
+/// Worlds that a shrinking plays at most.
+const PLAYS: usize = 200;
+/// Lines of a story.
+const LINES: usize = 120;
+
+/// Plays a seed's world. A violation comes as the whole report that a person needs.
+pub fn seed(seed: u64) -> Result<Outcome, String> {
+    let outcome = play(Setup::of(seed), false);
+    match &outcome.violation {
+        None => Ok(outcome),
+        Some(violation) => Err(report(seed, violation)),
+    }
+}
+
+/// What was found, and the shortest story that shows it.
+pub fn report(seed: u64, violation: &Violation) -> String {
+    let mut text = format!(
+        "seed {seed} at commit {}: {} does not hold for {}: {}\n",
+        commit(),
+        violation.name,
+        violation.slot,
+        violation.message
+    );
+    // A panic while shrinking must not hide what was found.
+    eprint!("{text}");
+    let setup = shrink(Setup::of(seed), violation.name);
+    let faults: Vec<&str> = setup.faults.iter().map(|f| f.name()).collect();
+    let outcome = play(setup.clone(), true);
+    let found = outcome.violation.unwrap_or_else(|| violation.clone());
+    let _ = writeln!(
+        text,
+        "shortest: {} slots, {:?}, faults {faults:?}: {}: {}",
+        setup.settings.slots.len(),
+        setup.watchdogs,
+        found.name,
+        found.message
+    );
+    let about = |line: &&String| {
+        let of_another = setup.settings.slots.keys().any(|name| *name != found.slot && line.contains(name.as_str()));
+        found.slot == "-" || line.contains(&found.slot) || !of_another
+    };
+    let story: Vec<&String> = outcome.trace.iter().filter(about).collect();
+    for line in &story[story.len().saturating_sub(LINES)..] {
+        let _ = writeln!(text, "  {}", line.chars().take(300).collect::<String>());
+    }
+    let _ = writeln!(text, "again: cargo test --release --features mutants --test swarm -- --seed {seed} --trace");
+    text
+}
+
+/// Takes faults and slots away as long as the same invariant breaks.
+fn shrink(mut setup: Setup, name: &str) -> Setup {
+    let mut plays = 0;
+    let mut breaks = |candidate: &Setup| {
+        plays += 1;
+        plays <= PLAYS && play(candidate.clone(), false).violation.is_some_and(|v| v.name == name)
+    };
+    loop {
+        let before = (setup.faults.len(), setup.settings.slots.len());
+        for fault in setup.faults.clone() {
+            let mut candidate = setup.clone();
+            candidate.faults.remove(&fault);
+            if breaks(&candidate) {
+                setup = candidate;
+            }
+        }
+        let names: Vec<String> = setup.settings.slots.keys().cloned().collect();
+        let half = names.len().div_ceil(2);
+        for part in [&names[..half], &names[half..]].into_iter().chain(names.iter().map(std::slice::from_ref)) {
+            if part.len() >= setup.settings.slots.len() || part.iter().any(|name| !setup.settings.slots.contains_key(name)) {
+                continue;
+            }
+            let mut candidate = setup.clone();
+            for name in part {
+                candidate.settings.slots.remove(name);
+                candidate.bodies.remove(name);
+                candidate.origins.remove(name);
+            }
+            if breaks(&candidate) {
+                setup = candidate;
+            }
+        }
+        if (setup.faults.len(), setup.settings.slots.len()) == before {
+            return setup;
+        }
+    }
+}
+
+/// The commit that is played, as far as git knows it.
+pub fn commit() -> String {
+    let output = std::process::Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
+    let text = output.ok().filter(|o| o.status.success()).map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
+    text.unwrap_or_else(|| "unknown".to_owned())
+}

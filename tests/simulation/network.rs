@@ -1,0 +1,433 @@
+//! What the watchdogs' calls meet on their way: answers that fail, lag behind, lack something, or are lost.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde_json::{Value, json};
+use tpu_watchdog::google::classify::{http_failure, operation_failure};
+use tpu_watchdog::model::action::{Action, CallOutcome, Input, Listing, Look, Poll, Reading};
+use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
+use tpu_watchdog::model::checkpoint::{Checkpoint, CheckpointSurvey};
+use tpu_watchdog::model::failure::{Failure, FailureClass};
+use tpu_watchdog::model::node::NodeView;
+use tpu_watchdog::model::operation::OperationState;
+use tpu_watchdog::simulator::api::{self, Request};
+use tpu_watchdog::simulator::cloud::{Cloud, Node, Operation};
+use tpu_watchdog::simulator::shape;
+
+use crate::accidents::Accident;
+use crate::fault::Fault;
+use crate::process::{Tag, wall};
+use crate::setup::*;
+use crate::world::{Arrival, Task, World};
+
+/// A read may show what was so long ago.
+const LAG: Ms = 100_000;
+
+/// What a node looks like from outside: when this changes, its view does.
+#[derive(Clone, PartialEq)]
+struct Print {
+    uid: u64,
+    state: &'static str,
+    health: Option<String>,
+    described: bool,
+    upcoming: bool,
+    symptoms: usize,
+    opted_out: bool,
+}
+
+#[derive(Default)]
+pub struct Network {
+    views: BTreeMap<(String, String), (Print, NodeView)>,
+    // What reads have shown, for those that lag behind.
+    past: BTreeMap<(String, String), VecDeque<(Ms, Option<NodeView>)>>,
+    stale: bool,
+    pub unreachable: BTreeMap<String, Ms>,
+    /// Operations that never end, and those that are gone, as far as can be read.
+    hanging: BTreeSet<String>,
+    vanished: BTreeSet<String>,
+    surveys: BTreeMap<String, VecDeque<(Ms, CheckpointSurvey)>>,
+}
+
+impl Network {
+    pub fn new(setup: &Setup) -> Network {
+        Network { stale: setup.has(Fault::StaleRead), ..Network::default() }
+    }
+}
+
+fn print(node: &Node) -> Print {
+    Print {
+        uid: node.uid,
+        state: node.state,
+        health: node.health.clone(),
+        described: node.health_description.is_some(),
+        upcoming: node.upcoming.is_some(),
+        symptoms: node.symptoms.len(),
+        opted_out: node.body.get("labels").is_some_and(|labels| labels.get("tpu-watchdog").is_some()),
+    }
+}
+
+fn transient(text: &str) -> Failure {
+    Failure::new(FailureClass::Transient, text)
+}
+
+impl World {
+    /// The node as the API shows it now.
+    pub fn view(&mut self, zone: &str, name: &str) -> Option<NodeView> {
+        let key = (zone.to_owned(), name.to_owned());
+        let Some(node) = self.cloud.nodes.get(&key) else {
+            self.network.views.remove(&key);
+            return None;
+        };
+        let print = print(node);
+        if let Some((known, view)) = self.network.views.get(&key)
+            && *known == print
+        {
+            return Some(view.clone());
+        }
+        let path = format!("projects/p/locations/{zone}/nodes/{name}");
+        let version = if self.setup.settings.alpha { "v2alpha1" } else { "v2" };
+        let view = NodeView::parse(shape::node(node, &path, version)).expect("the simulated API shows nodes");
+        self.network.views.insert(key, (print, view.clone()));
+        Some(view)
+    }
+
+    /// The node as a read shows it, which may lag behind. Returns whether it does.
+    fn shown(&mut self, zone: &str, name: &str) -> (Option<NodeView>, bool) {
+        let present = self.view(zone, name);
+        if !self.network.stale {
+            return (present, false);
+        }
+        let now = self.now;
+        let past = self.network.past.entry((zone.to_owned(), name.to_owned())).or_default();
+        past.push_back((now, present.clone()));
+        while past.front().is_some_and(|(at, _)| *at < now - LAG) {
+            past.pop_front();
+        }
+        if self.strikes(Fault::StaleRead, 6) {
+            let past = &self.network.past[&(zone.to_owned(), name.to_owned())];
+            let back = self.rng.usize(0..past.len());
+            return (past[back].1.clone(), true);
+        }
+        (present, false)
+    }
+
+    fn read_failure(&mut self) -> Option<Failure> {
+        if !self.strikes(Fault::ReadFails, 10) {
+            return None;
+        }
+        let (status, body): (u16, &[u8]) = [
+            (401, b"{\"error\":{\"code\":401,\"status\":\"UNAUTHENTICATED\",\"message\":\"no\"}}".as_slice()),
+            (403, b"{\"error\":{\"code\":403,\"status\":\"PERMISSION_DENIED\",\"message\":\"no\"}}"),
+            (429, b"{\"error\":{\"code\":429,\"status\":\"RESOURCE_EXHAUSTED\",\"message\":\"rate limit\"}}"),
+            (503, b"{\"error\":{\"code\":503,\"status\":\"UNAVAILABLE\",\"message\":\"later\"}}"),
+            (404, b"<html>not the API's</html>"),
+            (500, b""),
+        ][self.rng.usize(0..6)];
+        Some(http_failure(status, body))
+    }
+
+    pub fn serve_poll(&mut self, tag: Tag, asked: Ms) {
+        let process = &self.processes[tag.pid];
+        if process.life != tag.life || process.tenure != tag.tenure {
+            return;
+        }
+        let began = wall(asked, process.offset);
+        let Some(holding) = process.held() else { return };
+        let configured = holding.fleet.settings.slots.values().flat_map(|s| s.zones.iter());
+        let zones: BTreeSet<String> = configured.chain(holding.fleet.slots.values().map(|r| &r.zone)).cloned().collect();
+        let mut listings = Vec::new();
+        for zone in zones {
+            let result = match self.read_failure() {
+                Some(failure) => Err(failure),
+                None => Ok(self.list(&zone)),
+            };
+            listings.push(Listing { zone, result });
+        }
+        let latency = self.latency();
+        self.at(self.now + latency, Task::Deliver(tag, Box::new(Input::Polled(Box::new(Poll { began, listings }))), asked));
+    }
+
+    fn list(&mut self, zone: &str) -> (Vec<NodeView>, Vec<String>) {
+        if self.network.unreachable.get(zone).is_some_and(|until| *until > self.now) {
+            return (Vec::new(), vec![zone.to_owned()]);
+        }
+        let from = (zone.to_owned(), String::new());
+        let mut names: Vec<String> =
+            self.cloud.nodes.range(from..).take_while(|((z, _), _)| z == zone).map(|((_, name), _)| name.clone()).collect();
+        if self.network.stale {
+            let past = self.network.past.keys().filter(|(z, _)| z == zone).map(|(_, name)| name.clone());
+            names.extend(past);
+            names.sort();
+            names.dedup();
+        }
+        let lacks = self.strikes(Fault::ListLacksNodes, 25);
+        let nodes = names
+            .into_iter()
+            .filter_map(|name| if lacks && self.rng.u32(0..4) == 0 { None } else { self.shown(zone, &name).0 })
+            .collect();
+        (nodes, Vec::new())
+    }
+
+    pub fn serve(&mut self, tag: Tag, look: Look, asked: Ms) {
+        let process = &self.processes[tag.pid];
+        if process.life != tag.life || process.tenure != tag.tenure {
+            return;
+        }
+        let began = wall(asked, process.offset);
+        let input = match look {
+            Look::Node { slot, zone } => {
+                let failed = self.read_failure();
+                let (shown, stale) = self.shown(&zone, &slot);
+                let reading = match (failed, shown) {
+                    (Some(failure), _) if failure.class == FailureClass::NotFound => Reading::Absent,
+                    (Some(failure), _) => Reading::Unread(failure.to_string()),
+                    (None, Some(view)) => Reading::Node(Box::new(view)),
+                    (None, None) => Reading::Absent,
+                };
+                self.oracle.shows(&slot, asked, stale);
+                let sick =
+                    matches!(&reading, Reading::Node(view) if view.health.as_ref().is_some_and(|h| h.as_str() != "HEALTHY"));
+                if sick && self.strikes(Fault::HealsBetween, 5) {
+                    self.accident(Accident::Heal { zone, name: slot.clone() });
+                }
+                Input::Got { slot, began, reading }
+            }
+            Look::Operation { slot, operation, .. } => {
+                let result = self.operation(&operation);
+                Input::Operated { slot, operation, result }
+            }
+            Look::Attributes { slot, zone, of } => {
+                let failed = self.strikes(Fault::AttributesFail, 4);
+                let node = self.cloud.nodes.get(&(zone, slot.clone()));
+                let result = match node {
+                    _ if failed => Err(Failure::new(FailureClass::Permission, "guest attributes are forbidden")),
+                    Some(node) => Ok(reports(node)),
+                    None => Err(Failure::new(FailureClass::NotFound, "no such node")),
+                };
+                Input::Attributes { slot, of, result }
+            }
+            Look::Checkpoints { slot, location, set_aside } => {
+                let result = self.survey(&location.uri, set_aside);
+                Input::Surveyed { slot, began, location: location.uri, result }
+            }
+        };
+        let latency = self.latency();
+        self.at(self.now + latency, Task::Deliver(tag, Box::new(input), asked));
+    }
+
+    fn operation(&mut self, name: &str) -> Result<OperationState, Failure> {
+        if let Some(failure) = self.read_failure() {
+            return Err(failure);
+        }
+        if self.strikes(Fault::OperationHangs, 40) {
+            self.network.hanging.insert(name.to_owned());
+        }
+        if self.strikes(Fault::OperationVanishes, 40) {
+            self.network.vanished.insert(name.to_owned());
+        }
+        if !self.calm && self.network.vanished.contains(name) {
+            return Err(Failure::new(FailureClass::NotFound, "no such operation"));
+        }
+        let now = wall(self.now, 0);
+        Ok(match self.cloud.operations.get(name) {
+            None => return Err(Failure::new(FailureClass::NotFound, "no such operation")),
+            Some(_) if !self.calm && self.network.hanging.contains(name) => OperationState::Running,
+            Some(operation) if operation.ended.is_none_or(|at| at > now) => OperationState::Running,
+            Some(operation) => match &operation.error {
+                Some(error) => OperationState::Failed(operation_failure(error)),
+                None => OperationState::Succeeded,
+            },
+        })
+    }
+
+    fn survey(&mut self, uri: &str, set_aside: Option<u64>) -> Result<CheckpointSurvey, Failure> {
+        if self.strikes(Fault::SurveyFails, 6) {
+            return Err(transient("a listing of the bucket failed"));
+        }
+        let present = complete(&mut self.cloud, uri, set_aside);
+        if !self.setup.has(Fault::SurveyStale) {
+            return Ok(present);
+        }
+        let past = self.network.surveys.entry(uri.to_owned()).or_default();
+        past.push_back((self.now, present.clone()));
+        while past.len() > 5 {
+            past.pop_front();
+        }
+        if self.strikes(Fault::SurveyStale, 6) {
+            let past = &self.network.surveys[uri];
+            let back = self.rng.usize(0..past.len());
+            return Ok(past[back].1.clone());
+        }
+        Ok(present)
+    }
+
+    /// A mutation reaches the API.
+    pub fn arrive(&mut self, tag: Tag, action: Action, arrival: Arrival) {
+        let slot = action.slot().to_owned();
+        let outcome = match self.refusal(&action) {
+            Some((status, message)) => {
+                let body = shape::error(status, message).1.to_string();
+                CallOutcome::Refused(http_failure(status, body.as_bytes()))
+            }
+            None => self.carry_out(tag, &action, arrival),
+        };
+        self.tell(|| format!("the API answers {slot}: {outcome:?}{}", if arrival.again { " (again)" } else { "" }));
+        if arrival.answered {
+            let latency = self.rng.i64(20..400);
+            self.at(self.now + latency, Task::Deliver(tag, Box::new(Input::Called { slot, outcome }), arrival.sent));
+        }
+    }
+
+    fn refusal(&mut self, action: &Action) -> Option<(u16, &'static str)> {
+        if !self.strikes(Fault::CallRefused, 6) {
+            return None;
+        }
+        // A 404 of a delete or a 409 of a create would be a lie about the node itself.
+        let all: &[(u16, &str)] = match action {
+            Action::Delete { .. } => {
+                &[(400, "bad request"), (401, "no"), (403, "no"), (409, "busy"), (429, "rate limit exceeded")]
+            }
+            Action::Create { .. } => {
+                &[(400, "bad request"), (401, "no"), (403, "no"), (404, "no such network"), (429, "rate limit exceeded")]
+            }
+        };
+        Some(all[self.rng.usize(0..all.len())])
+    }
+
+    fn carry_out(&mut self, tag: Tag, action: &Action, arrival: Arrival) -> CallOutcome {
+        let version = if self.setup.settings.alpha { "v2alpha1" } else { "v2" };
+        let (method, zone, slot, body, request_id) = match action {
+            Action::Delete { slot, zone, request_id, .. } => ("DELETE", zone, slot, None, request_id),
+            Action::Create { slot, zone, body, request_id } => ("POST", zone, slot, Some(body.clone()), request_id),
+        };
+        let parent = format!("{version}/projects/p/locations/{zone}/nodes");
+        let mut query = BTreeMap::new();
+        if let Some(id) = request_id {
+            query.insert("requestId".to_owned(), id.clone());
+        }
+        let create = body.is_some();
+        let path = if create { parent } else { format!("{parent}/{slot}") };
+        if create {
+            query.insert("nodeId".to_owned(), slot.clone());
+        }
+        let key = (zone.clone(), slot.clone());
+        self.oracle.arrives(tag, action, self.cloud.nodes.get(&key), arrival, self.now);
+        if self.strikes(Fault::OperationFails, 6) {
+            return self.failing_operation(&key, create, &path, &query, body);
+        }
+        let (status, answer) = api::handle(&mut self.cloud, &Request { method, path: &path, query: &query, body });
+        if create && status == 200 {
+            self.born(zone, slot);
+        }
+        outcome(status, &answer)
+    }
+
+    /// An operation that is accepted and ends in an error: a delete that leaves the node, a create that leaves none.
+    fn failing_operation(
+        &mut self,
+        (zone, slot): &(String, String),
+        create: bool,
+        path: &str,
+        query: &BTreeMap<String, String>,
+        body: Option<Value>,
+    ) -> CallOutcome {
+        let error = [
+            json!({"code": 13, "message": "an internal error has occurred"}),
+            json!({"code": 8, "message": "There is no more capacity in the zone"}),
+            json!({"code": 10, "message": "aborted"}),
+            json!({"code": 14, "message": "the service is unavailable"}),
+        ][self.rng.usize(0..4)]
+        .clone();
+        if create {
+            let until = wall(self.now + 1, 0);
+            let before = self.cloud.refusals.insert(zone.clone(), (until, error));
+            let (status, answer) = api::handle(&mut self.cloud, &Request { method: "POST", path, query, body });
+            self.cloud.refusals.remove(zone);
+            if let Some(before) = before {
+                self.cloud.refusals.insert(zone.clone(), before);
+            }
+            return outcome(status, &answer);
+        }
+        if !self.cloud.nodes.contains_key(&(zone.clone(), slot.clone())) {
+            return CallOutcome::Refused(Failure::new(FailureClass::NotFound, "no such node"));
+        }
+        let name = format!("projects/p/locations/{zone}/operations/failing-{}", self.now);
+        let operation = Operation {
+            name: name.clone(),
+            target: slot.clone(),
+            verb: "delete",
+            created: wall(self.now, 0),
+            ended: Some(wall(self.now + 5_000, 0)),
+            error: Some(error),
+            response: json!({}),
+        };
+        self.cloud.operations.insert(name.clone(), operation);
+        CallOutcome::Accepted(name)
+    }
+
+    /// A replacement is on its way: what it will be.
+    fn born(&mut self, zone: &str, name: &str) {
+        let (zone, name) = (zone.to_owned(), name.to_owned());
+        if self.strikes(Fault::PreemptedAtBirth, 6) {
+            let wait = self.rng.i64(5_000..140_000);
+            self.at(self.now + wait, Task::Accident(Accident::Lose { zone: zone.clone(), name: name.clone() }));
+        }
+        if self.strikes(Fault::BornSick, 6) {
+            self.at(self.now + 95_000, Task::Accident(Accident::Sicken { zone: zone.clone(), name: name.clone() }));
+        }
+        let bad_script = self.now < self.bad_script_until;
+        if bad_script || self.broken.contains(&name) || self.strikes(Fault::NeverBoots, 8) {
+            if bad_script {
+                self.struck(Fault::BadScript);
+            }
+            self.cloud.dead_on_arrival.insert(name.clone());
+        }
+        let from = self.cloud.nodes.get(&(zone.clone(), name.clone())).and_then(|node| {
+            let run = node.body.get("metadata")?.get("tpu-watchdog-run")?.as_str()?;
+            serde_json::from_str::<Value>(run).ok()?.get("step")?.as_u64()
+        });
+        if self.stuck.get(&name).is_some_and(|step| *step == from) {
+            self.struck(Fault::StuckJob);
+            // It boots, beats, and stops before its first step.
+            self.at(self.now + 90_000 + 30_000 + 150_000, Task::Accident(Accident::Silence { zone, name }));
+        }
+    }
+}
+
+/// The newest complete checkpoint of a location.
+fn complete(cloud: &mut Cloud, uri: &str, set_aside: Option<u64>) -> CheckpointSurvey {
+    let base = format!("{}/", uri.trim_start_matches("gs://"));
+    let steps = cloud.objects.range(base.clone()..).take_while(|(key, _)| key.starts_with(&base)).filter_map(|(key, _)| {
+        let (step, file) = key[base.len()..].split_once('/')?;
+        (file == "commit_success.txt").then(|| step.parse::<u64>().ok())?
+    });
+    let mut steps: Vec<u64> = steps.collect();
+    steps.sort_unstable_by_key(|step| (set_aside == Some(*step), std::cmp::Reverse(*step)));
+    // Jobs keep their newest few.
+    for old in steps.iter().skip(6).filter(|step| Some(**step) != set_aside) {
+        for file in ["default/d/0", "_CHECKPOINT_METADATA", "commit_success.txt"] {
+            cloud.objects.remove(&format!("{base}{old}/{file}"));
+        }
+    }
+    let newest = steps.first().map(|step| Checkpoint { step: *step, uri: format!("{uri}/{step}") });
+    CheckpointSurvey { newest, incomplete: None }
+}
+
+fn reports(node: &Node) -> Vec<WorkerReport> {
+    let beacon = |attributes: &BTreeMap<String, String>, key: &str| attributes.get(key).and_then(|text| Beacon::parse(text));
+    let report = |attributes: &BTreeMap<String, String>| WorkerReport {
+        boot: beacon(attributes, "tpu-watchdog/boot"),
+        heartbeat: beacon(attributes, "tpu-watchdog/heartbeat"),
+        step: beacon(attributes, "tpu-watchdog/step"),
+        exit: beacon(attributes, "tpu-watchdog/exit"),
+    };
+    node.attributes.iter().map(report).collect()
+}
+
+fn outcome(status: u16, answer: &Value) -> CallOutcome {
+    match (status, answer.get("name").and_then(Value::as_str)) {
+        (200, Some(name)) => CallOutcome::Accepted(name.to_owned()),
+        (400..=499, _) => CallOutcome::Refused(http_failure(status, answer.to_string().as_bytes())),
+        _ => CallOutcome::Unknown(transient("the answer is not an operation")),
+    }
+}

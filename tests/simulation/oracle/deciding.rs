@@ -1,0 +1,227 @@
+//! Looks at what a turn decided: every delete, in the moment in which it is decided.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use tpu_watchdog::model::action::Action;
+use tpu_watchdog::model::condition::{Condition, Kind};
+use tpu_watchdog::model::event::{Event, What};
+use tpu_watchdog::model::fleet::{Fleet, elapsed};
+use tpu_watchdog::model::hold::HoldReason;
+use tpu_watchdog::model::node::Incarnation;
+use tpu_watchdog::model::recovery::Phase;
+use tpu_watchdog::model::slot::SlotRecord;
+
+use super::Oracle;
+use super::evidence::{Grace, Shown};
+use crate::process::Tag;
+use crate::setup::Ms;
+
+/// A trial in spite of refusals comes so long after the last one.
+const TRIAL: Duration = Duration::from_secs(30 * 60);
+
+/// Whether a slot counts under `max_unavailable`, by the words of S6.
+pub fn counts(record: &SlotRecord, hold: Option<HoldReason>) -> bool {
+    let Some(recovery) = &record.recovery else { return false };
+    let short = recovery.phase == Phase::Gone
+        && recovery.refusal.as_ref().is_some_and(|(class, _)| matches!(class.name(), "stock_out" | "quota" | "rate"));
+    let at_rest = matches!(record.verdict.condition, Condition::Stopped | Condition::JobFailed | Condition::Finished);
+    let waits = hold.is_some_and(|hold| !matches!(hold.name(), "backoff" | "create_limit" | "unclear"));
+    recovery.kind == Kind::Judged && !short && !at_rest && !waits
+}
+
+impl Oracle {
+    /// A turn is over; nothing of it is written yet.
+    #[allow(clippy::too_many_arguments)]
+    pub fn decided(
+        &mut self,
+        tag: Tag,
+        fleet: &Fleet,
+        events: &[Event],
+        then: &[Action],
+        now: Ms,
+        wall: Timestamp,
+        clock_set: Ms,
+    ) {
+        for event in events {
+            if let What::InvariantViolation { invariant } = &event.what {
+                let slot = event.slot.clone().unwrap_or_default();
+                self.check("guard", &slot, false, || format!("the safety check found a defect ({invariant}): {}", event.message));
+            }
+        }
+        let dry_run = fleet.settings.dry_run;
+        self.check("S7", "-", !dry_run || then.is_empty(), || format!("in dry run something is to be sent: {then:?}"));
+        for event in events {
+            if let (What::Recovered { .. }, Some(slot)) = (&event.what, &event.slot) {
+                self.recovered(slot);
+            }
+        }
+        let mut judged = Vec::new();
+        for action in then {
+            if let Action::Delete { slot, incarnation, .. } = action
+                && self.delete(tag, fleet, events, slot, incarnation, now, wall, clock_set)
+            {
+                judged.push(slot.clone());
+            }
+        }
+        self.budget(fleet, &judged);
+    }
+
+    /// One delete. Returns whether its slot was judged.
+    #[allow(clippy::too_many_arguments)]
+    fn delete(
+        &mut self,
+        tag: Tag,
+        fleet: &Fleet,
+        events: &[Event],
+        slot: &str,
+        target: &Incarnation,
+        now: Ms,
+        wall: Timestamp,
+        clock_set: Ms,
+    ) -> bool {
+        let Some(watch) = self.slots.get(slot) else {
+            self.check("S17", slot, false, || "a node that is not configured is to be deleted".to_owned());
+            return false;
+        };
+        let Some(get) = watch.get.clone().filter(|get| get.tag == tag) else {
+            self.check("S1", slot, false, || "no GET verified it".to_owned());
+            return false;
+        };
+        let age = now - get.asked;
+        let (incarnation, shown) = get.shown.clone().unwrap_or((None, Shown::Unknown));
+        let last_sent = watch.last_sent;
+        self.check("S1", slot, incarnation.as_ref() == Some(target), || {
+            format!("the GET showed {incarnation:?}, the target is {target}")
+        });
+        self.check("S1", slot, age <= 5_000 || clock_set >= get.asked, || format!("the GET that verifies it is {age} ms old"));
+        self.check("S2", slot, last_sent.is_none_or(|sent| get.asked >= sent), || {
+            format!("the GET was asked for at {} ms, our last mutation left at {last_sent:?}", get.asked)
+        });
+        let Some(watch) = self.slots.get(slot) else { return false };
+        let evidence = &watch.evidence;
+        let (sick_for, slack) = (evidence.sick_for, evidence.slack);
+        let (reads, absences) = (evidence.reads, evidence.absences);
+        let wanted = evidence.policy.confirmations;
+        let (dead_inside, heard, max_age) = (evidence.is_dead_inside(), evidence.heard_at(), evidence.policy.max_age);
+        let ripe = evidence.ripe_since;
+        let opted_out = watch.opted_out;
+        let mut repair = false;
+        let judged = match &shown {
+            Shown::Lost => {
+                let reads = reads + absences;
+                self.check("S3", slot, reads >= wanted, || format!("lost over {reads} of {wanted} reads"));
+                false
+            }
+            Shown::Sick { grace, at_work } => {
+                let needed = evidence.grace(*grace);
+                repair = *grace == Grace::FailedRepair;
+                let name = if *at_work { "S10" } else { "S3" };
+                let holds = sick_for + slack >= needed && reads >= wanted;
+                self.check(name, slot, holds, || {
+                    format!("{grace:?}: sick for {sick_for:?} (and {slack:?} unsure) of {needed:?}, {reads} of {wanted} reads")
+                });
+                // Both names stand for it: whichever state it was shown in.
+                *self.checked.entry(if *at_work { "S3" } else { "S10" }).or_default() += 1;
+                true
+            }
+            Shown::Healthy => {
+                self.check("S5", slot, dead_inside, || "it is shown healthy, and its workers report".to_owned());
+                let fresh = heard.is_some_and(|at| at > wall || elapsed(at, wall) <= max_age);
+                self.check("S2", slot, fresh, || format!("its workers' reports were last read at {heard:?}"));
+                true
+            }
+            Shown::Wanted => {
+                self.check("S10", slot, false, || "somebody stopped, hid or deletes it".to_owned());
+                false
+            }
+            Shown::Unknown => {
+                self.check("S5", slot, false, || "it is shown in a state that nobody knows".to_owned());
+                false
+            }
+        };
+        self.check("S4", slot, get.shown.is_some(), || "it is absent".to_owned());
+        self.check("S5", slot, shown != Shown::Unknown, || "its state is not known".to_owned());
+        self.check("S7", slot, !opted_out, || "its label opts it out".to_owned());
+        let paused = [None, Some(slot.to_owned())]
+            .iter()
+            .any(|whose| self.paused.get(whose).is_some_and(|until| until.is_none_or(|until| wall < until)));
+        self.check("S7", slot, !paused, || "it is paused".to_owned());
+        if judged {
+            // A delete that was condemned before and did not come about goes on.
+            let first = events.iter().any(|e| e.slot.as_deref() == Some(slot) && matches!(e.what, What::Condemned { .. }));
+            self.guards_of_judged(fleet, slot, repair || !first, ripe, wall);
+        }
+        judged
+    }
+
+    fn guards_of_judged(&mut self, fleet: &Fleet, slot: &str, repair: bool, ripe: Option<Timestamp>, wall: Timestamp) {
+        let quiet = self.settings.slots.get(slot).and_then(|s| s.policy.quiet_hours.first()).map(|hours| {
+            // Daily, from the full hour in its expression.
+            let start: i64 = hours.cron.split(' ').nth(2).and_then(|hour| hour.parse().ok()).unwrap_or(0);
+            let time = wall.to_zoned(TimeZone::UTC).time();
+            let seconds = i64::from(time.hour()) * 3600 + i64::from(time.minute()) * 60 + i64::from(time.second());
+            (seconds - start * 3600).rem_euclid(86_400) < i64::try_from(hours.lasts.as_secs()).unwrap_or(0)
+        });
+        if let Some(quiet) = quiet {
+            self.check("S7", slot, !quiet, || format!("these are quiet hours: {wall}"));
+        }
+        let open = self.breaker_open;
+        self.check("S8", slot, !open, || "the storm breaker is open".to_owned());
+        // Whoever was condemned while it was ripe within the window was counted.
+        let storm = self.settings.storm;
+        let desired = self.settings.slots.len();
+        let threshold = storm.min.max((storm.percent * desired as f64 / 100.0).ceil() as usize);
+        let again = self.slots.get(slot).is_some_and(|watch| watch.open);
+        let mut names: Vec<&String> =
+            self.gusts.iter().filter(|(at, _)| *at <= wall && elapsed(*at, wall) < storm.window).map(|(_, name)| name).collect();
+        names.sort();
+        names.dedup();
+        let fresh = ripe.is_some_and(|at| elapsed(at, wall) < storm.window) && !again && !names.iter().any(|name| *name == slot);
+        let count = names.len() + usize::from(fresh);
+        self.check("S8", slot, !fresh || count < threshold, || {
+            format!("{count} slots of {desired} were judged within {:?}, and the breaker is closed", storm.window)
+        });
+        if repair {
+            return;
+        }
+        let zone = fleet.slots.get(slot).map(|r| r.zone.clone()).unwrap_or_default();
+        let key = self.key(&zone, slot);
+        let Some(refusals) = self.refusals.get(&key) else { return };
+        let (refused_at, trial_at) = (refusals.refused_at, refusals.trial_at);
+        let unfit: Vec<&(Timestamp, String)> = refusals.unfit.iter().filter(|(at, _)| elapsed(*at, wall) < TRIAL * 2).collect();
+        let last_unfit = unfit.iter().map(|(at, _)| *at).max();
+        let several = unfit.iter().any(|(_, name)| unfit.iter().any(|(_, other)| other != name));
+        if let Some(refused) = refused_at {
+            let early = refused <= wall && elapsed(refused, wall) < TRIAL;
+            let second = trial_at.is_some_and(|trial| trial > refused && trial <= wall && elapsed(trial, wall) < TRIAL);
+            self.check("S14", slot, !early && !second, || {
+                format!("creates in {key} were refused at {refused}, a trial was at {trial_at:?}")
+            });
+        }
+        if let Some(last) = last_unfit.filter(|_| several) {
+            self.check("S14", slot, last > wall || elapsed(last, wall) >= TRIAL, || {
+                format!("replacements of two slots in {key} failed to boot, the last at {last}")
+            });
+        }
+    }
+
+    /// S6: judged slots in recovery, those of this turn included.
+    fn budget(&mut self, fleet: &Fleet, judged: &[String]) {
+        let new: Vec<&String> = judged.iter().filter(|slot| !self.counted.contains(slot)).collect();
+        if new.is_empty() {
+            return;
+        }
+        let desired = fleet.slots.values().filter(|r| !r.leaving).count();
+        let limit = fleet.settings.max_unavailable.of(desired);
+        let others = fleet.slots.values().filter(|record| {
+            let hold = fleet.memory.get(&record.name).and_then(|m| m.decision.as_ref()).and_then(|d| d.hold);
+            counts(record, hold) && !new.contains(&&record.name) && self.counted.contains(&record.name)
+        });
+        let (others, new, slot) = (others.count(), new.len(), new[0].clone());
+        self.check("S6", &slot, others + new <= limit, || {
+            format!("{others} judged slots are in recovery, {new} are condemned, {limit} are allowed")
+        });
+    }
+}

@@ -1,0 +1,217 @@
+//! What was delivered about a slot, added up anew: for how long, over how many reads, a node was shown sick, and what its
+//! workers reported.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tpu_watchdog::model::beacon::WorkerReport;
+use tpu_watchdog::model::fleet::elapsed;
+use tpu_watchdog::model::node::{Incarnation, NodeView};
+use tpu_watchdog::model::settings::Policy;
+
+/// What one read of a node says, by the table of conditions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shown {
+    /// The API says that nothing is left.
+    Lost,
+    /// Sick, with the grace that this needs; and whether the API itself is at work.
+    Sick {
+        grace: Grace,
+        at_work: bool,
+    },
+    Healthy,
+    /// Stopped, hidden, or being deleted: somebody wanted that.
+    Wanted,
+    /// A value that nobody knows.
+    Unknown,
+}
+
+/// Which grace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grace {
+    Startup,
+    Maintenance,
+    FailedRepair,
+    Unresponsive,
+    RuntimeUnhealthy,
+}
+
+impl Shown {
+    pub fn of(view: &NodeView) -> Shown {
+        let sick = |grace, at_work| Shown::Sick { grace, at_work };
+        let ongoing = view.upcoming.as_ref().is_some_and(|u| u.ongoing);
+        match view.state.as_str() {
+            "PREEMPTED" | "TERMINATED" => return Shown::Lost,
+            "STOPPED" | "STOPPING" | "HIDDEN" | "HIDING" | "DELETING" => return Shown::Wanted,
+            "CREATING" | "STARTING" | "RESTARTING" | "REIMAGING" => return sick(Grace::Startup, true),
+            "UNKNOWN" => return sick(Grace::FailedRepair, false),
+            "READY" | "REPAIRING" => {}
+            _ => return Shown::Unknown,
+        }
+        match view.health.as_ref().map(|h| h.as_str()) {
+            Some("UNHEALTHY_MAINTENANCE") => sick(Grace::Maintenance, false),
+            None | Some("HEALTHY" | "TIMEOUT" | "UNHEALTHY_TENSORFLOW" | "HEALTH_UNSPECIFIED")
+                if view.state.as_str() == "REPAIRING" =>
+            {
+                sick(Grace::Maintenance, true)
+            }
+            None | Some("HEALTHY" | "TIMEOUT" | "UNHEALTHY_TENSORFLOW" | "HEALTH_UNSPECIFIED") if ongoing => {
+                sick(Grace::Maintenance, false)
+            }
+            Some("TIMEOUT") => sick(Grace::Unresponsive, false),
+            Some("UNHEALTHY_TENSORFLOW") => sick(Grace::RuntimeUnhealthy, false),
+            None | Some("HEALTHY") => Shown::Healthy,
+            Some(_) => Shown::Unknown,
+        }
+    }
+}
+
+/// An upper bound of what a watchdog may hold against a node.
+#[derive(Default)]
+pub struct Evidence {
+    pub policy: Policy,
+    max_gap: Duration,
+    incarnation: Option<Incarnation>,
+    last: Option<Timestamp>,
+    lost: bool,
+    pub sick_for: Duration,
+    pub reads: u32,
+    /// Reads that found nothing: they say that it is lost, as PREEMPTED does.
+    pub absences: u32,
+    healthy_for: Duration,
+    /// Time that a watchdog may count although it was not seen here: it forgot reads when it was interrupted.
+    pub slack: Duration,
+    /// Since when the grace has been over, as far as it can be said.
+    pub ripe_since: Option<Timestamp>,
+    /// Guest attributes.
+    attributes_at: Option<Timestamp>,
+    pub unbooted_for: Duration,
+    workers: BTreeMap<usize, Worker>,
+    /// Absence, and since when.
+    pub absent_for: Duration,
+}
+
+#[derive(Default)]
+struct Worker {
+    booted: bool,
+    heartbeat: Option<(String, i64)>,
+    quiet_for: Duration,
+}
+
+impl Evidence {
+    pub fn new(policy: Policy, max_gap: Duration) -> Evidence {
+        Evidence { policy, max_gap, ..Evidence::default() }
+    }
+
+    pub fn interrupted(&mut self) {
+        self.slack = (self.slack + self.max_gap).min(Duration::from_secs(7 * 86_400));
+    }
+
+    pub fn grace(&self, grace: Grace) -> Duration {
+        let all = &self.policy.grace;
+        match grace {
+            Grace::Startup => all.startup,
+            Grace::Maintenance => all.maintenance,
+            Grace::FailedRepair => all.failed_repair,
+            Grace::Unresponsive => all.unresponsive,
+            Grace::RuntimeUnhealthy => all.runtime_unhealthy,
+        }
+    }
+
+    fn gap(&mut self, began: Timestamp, wall: Timestamp) -> Duration {
+        // A clock that was set back: what was remembered of the future is now.
+        let last = self.last.map(|last| last.min(wall));
+        let began = began.min(wall);
+        let gap = last.map_or(Duration::ZERO, |last| elapsed(last, began).min(self.max_gap));
+        self.last = Some(last.map_or(began, |last| last.max(began)));
+        gap
+    }
+
+    pub fn absent(&mut self, began: Timestamp, wall: Timestamp) {
+        let gap = self.gap(began, wall);
+        self.absent_for += gap;
+        self.absences += 1;
+    }
+
+    pub fn reads(&mut self, view: &NodeView, shown: &Shown, began: Timestamp, wall: Timestamp) {
+        let gap = self.gap(began, wall);
+        self.absent_for = Duration::ZERO;
+        if self.incarnation != view.incarnation {
+            self.incarnation.clone_from(&view.incarnation);
+            self.clear();
+            self.workers.clear();
+            self.absences = 0;
+            (self.unbooted_for, self.attributes_at) = (Duration::ZERO, None);
+        }
+        match shown {
+            Shown::Lost | Shown::Sick { .. } => {
+                let lost = *shown == Shown::Lost;
+                if lost != self.lost {
+                    self.clear();
+                    self.lost = lost;
+                }
+                if self.reads > 0 {
+                    self.sick_for += gap;
+                }
+                self.reads += 1;
+                self.healthy_for = Duration::ZERO;
+                if let Shown::Sick { grace, .. } = shown
+                    && self.sick_for >= self.grace(*grace)
+                {
+                    self.ripe_since.get_or_insert(wall);
+                }
+            }
+            Shown::Healthy => {
+                self.healthy_for += gap;
+                if self.healthy_for >= self.policy.heal + self.slack {
+                    self.clear();
+                }
+            }
+            Shown::Wanted | Shown::Unknown => {}
+        }
+    }
+
+    fn clear(&mut self) {
+        (self.sick_for, self.reads, self.healthy_for) = (Duration::ZERO, 0, Duration::ZERO);
+        (self.slack, self.ripe_since, self.lost) = (Duration::ZERO, None, false);
+    }
+
+    pub fn reports(&mut self, of: &Incarnation, reports: &[WorkerReport], workers: usize, wall: Timestamp) {
+        if self.incarnation.as_ref() != Some(of) {
+            return;
+        }
+        let last = self.attributes_at.replace(wall).map(|last| last.min(wall));
+        let gap = last.map_or(Duration::ZERO, |last| elapsed(last, wall).min(self.max_gap));
+        for (index, report) in reports.iter().enumerate() {
+            let worker = self.workers.entry(index).or_default();
+            worker.booted |= report.boot.is_some();
+            match &report.heartbeat {
+                Some(beat) => {
+                    let value = (beat.boot_id.clone(), beat.value);
+                    if worker.heartbeat.as_ref() == Some(&value) {
+                        worker.quiet_for += gap;
+                    } else {
+                        worker.heartbeat = Some(value);
+                        worker.quiet_for = Duration::ZERO;
+                    }
+                }
+                None => worker.quiet_for += gap,
+            }
+        }
+        if !(0..workers).all(|index| self.workers.get(&index).is_some_and(|w| w.booted)) {
+            self.unbooted_for += gap;
+        }
+    }
+
+    /// When the workers' reports were last read.
+    pub fn heard_at(&self) -> Option<Timestamp> {
+        self.attributes_at
+    }
+
+    /// Whether the workers' reports say that the node is dead although it looks healthy.
+    pub fn is_dead_inside(&self) -> bool {
+        let quiet = self.workers.values().map(|w| w.quiet_for).max().unwrap_or_default();
+        self.unbooted_for + self.slack >= self.policy.grace.boot || quiet + self.slack >= self.policy.grace.silent
+    }
+}

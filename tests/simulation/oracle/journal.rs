@@ -1,0 +1,118 @@
+//! Looks at what has become durable: the event log is the audit, and what is not in it did not happen.
+
+use jiff::Timestamp;
+use tpu_watchdog::model::condition::{Condition, Kind};
+use tpu_watchdog::model::event::{Event, What};
+use tpu_watchdog::model::fleet::elapsed;
+use tpu_watchdog::model::lever::Pull;
+use tpu_watchdog::model::recovery::Phase;
+
+use super::Oracle;
+use crate::setup::Ms;
+
+impl Oracle {
+    /// A commit is on the disk.
+    pub fn written(&mut self, events: &[Event], pulled: &[String], _now: Ms) {
+        for id in pulled {
+            match self.levers.remove(id).map(|lever| lever.pull) {
+                Some(Pull::Pause { slot, until }) => _ = self.paused.insert(slot, until),
+                Some(Pull::Resume { slot, .. }) => _ = self.paused.remove(&slot),
+                _ => {}
+            }
+        }
+        for event in events {
+            match (&event.what, event.slot.clone()) {
+                (What::BreakerOpened { .. }, _) => self.breaker_open = true,
+                (what, Some(slot)) => self.happened(what, slot, event.at),
+                _ => {}
+            }
+        }
+    }
+
+    fn happened(&mut self, what: &What, slot: String, at: Timestamp) {
+        let Some(watch) = self.slots.get_mut(&slot) else { return };
+        match what {
+            What::Intent { call, incarnation, evidence, decided_by } => {
+                watch.intent = Some((call.clone(), incarnation.clone(), evidence.clone(), decided_by.clone()));
+                watch.outcomes_owed = 1;
+                self.intents += 1;
+            }
+            What::Outcome { .. } => watch.outcomes_owed = 0,
+            What::SetAside { .. } => {
+                // The condemnation that it belongs to follows in the same commit, and ends a run from nothing.
+                watch.fruitless = -1;
+                watch.set_aside = true;
+            }
+            What::Condemned { cause, kind, .. } => self.condemned(*cause, *kind, slot, at),
+            What::Phase { to: Phase::Booted | Phase::Launched, .. } => watch.booted = true,
+            What::Recovered { .. } => {
+                (watch.open, watch.booted) = (false, false);
+                self.recovered(&slot);
+            }
+            What::Withdrawn { .. } | What::JobFinished => (watch.open, watch.booted) = (false, false),
+            What::RecoveryFailure { reason, .. } if reason == "stock_out" => {
+                let keys: Vec<String> = self
+                    .settings
+                    .slots
+                    .get(&slot)
+                    .map(|s| s.zones.clone())
+                    .unwrap_or_default()
+                    .iter()
+                    .map(|z| self.key(z, &slot))
+                    .collect();
+                // With several zones it is not in the event which of them refused.
+                if let [key] = &keys[..] {
+                    self.refusals.entry(key.clone()).or_default().refused_at = Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn condemned(&mut self, cause: Condition, kind: Kind, slot: String, at: Timestamp) {
+        let Some(watch) = self.slots.get_mut(&slot) else { return };
+        let policy = &watch.evidence.policy.attempts;
+        let (allowed, window) = (if kind == Kind::Judged { policy.max } else { policy.preemptions }, policy.window);
+        watch.attempts.retain(|(attempt, _)| elapsed(*attempt, at) < window);
+        let used = watch.attempts.iter().filter(|(_, of)| *of == kind).count();
+        watch.attempts.push((at, kind));
+        let unfit = watch.open && !watch.booted && kind == Kind::Judged;
+        let ripe = watch.evidence.ripe_since;
+        let first = !watch.open;
+        (watch.open, watch.booted) = (true, false);
+        // A run that was seen at work and made no new step ends: S16 counts it where the job is what failed.
+        let about_the_job = matches!(cause, Condition::Silent | Condition::RuntimeUnhealthy);
+        if about_the_job && watch.run_began {
+            watch.fruitless += 1;
+        }
+        watch.run_began = false;
+        let fruitless = watch.fruitless;
+        let limit = self.settings.slots.get(&slot).and_then(|s| s.job.as_ref()).map(|job| i64::from(job.no_progress));
+        self.check("S13", &slot, used < allowed, || {
+            format!("{used} recoveries were begun within {window:?}, {allowed} are allowed")
+        });
+        if let Some(limit) = limit.filter(|_| about_the_job) {
+            self.check("S16", &slot, fruitless < limit, || format!("run {fruitless} without a new step is followed by another"));
+        }
+        let zones = self.settings.slots.get(&slot).map(|s| s.zones.clone()).unwrap_or_default();
+        if let (Kind::Judged, true, [zone]) = (kind, cause != Condition::FailedRepair, &zones[..]) {
+            let key = self.key(zone, &slot);
+            let refusals = self.refusals.entry(key).or_default();
+            refusals.trial_at = Some(at);
+            if unfit {
+                refusals.unfit.push((at, slot.clone()));
+            }
+        }
+        if let (Kind::Judged, true, Some(ripe)) = (kind, first, ripe) {
+            self.gusts.push((ripe, slot));
+        }
+    }
+
+    pub fn recovered(&mut self, slot: &str) {
+        let zones = self.settings.slots.get(slot).map(|s| s.zones.clone()).unwrap_or_default();
+        for zone in zones {
+            let key = self.key(&zone, slot);
+            self.refusals.remove(&key);
+        }
+    }
+}

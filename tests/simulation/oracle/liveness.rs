@@ -1,0 +1,122 @@
+//! Looks at the end of a world: what must follow once faults have stopped. Something that stays broken excuses its own slot
+//! alone.
+
+use tpu_watchdog::decide::step;
+use tpu_watchdog::model::action::Input;
+use tpu_watchdog::model::condition::Condition;
+use tpu_watchdog::model::recovery::Phase;
+
+use crate::process::wall;
+use crate::setup::Origin;
+use crate::world::World;
+
+/// Holds that pass by themselves: long after the faults have stopped they should have.
+const PASSING: [&str; 7] =
+    ["backoff", "create_limit", "unclear", "max_unavailable", "judged_per_hour", "zone_short", "checkpoint_unreadable"];
+
+impl World {
+    /// Long after the faults have stopped.
+    pub fn judge_the_end(&mut self) {
+        let late = std::mem::take(&mut self.oracle.late_mutations);
+        let broken_zone = self.setup.broken_zone.clone();
+        // A schedule may be between two runs: what its journal holds is what counts.
+        let stored = self.shelf.load(usize::MAX - 1).expect("the faults have stopped");
+        let holder = self.processes.iter().position(|p| p.held().is_some());
+        let scheduled = self.processes.iter().all(|p| p.kind == crate::setup::Kind::Schedule);
+        self.oracle.check("L4", "-", holder.is_some() || scheduled, || "hours later nobody holds the lock".to_owned());
+        let mut fleet = tpu_watchdog::model::fleet::Fleet::new(self.setup.settings.clone(), stored.slots, stored.ledger);
+        let now = wall(self.now, holder.map_or(0, |pid| self.processes[pid].offset));
+        if let Some(holding) = holder.and_then(|pid| self.processes[pid].held()) {
+            fleet.memory.clone_from(&holding.fleet.memory);
+            fleet.slots.clone_from(&holding.fleet.slots);
+            fleet.ledger.clone_from(&holding.fleet.ledger);
+            fleet.polls = holding.fleet.polls;
+        } else {
+            // What a run would decide that starts now.
+            let _ = step(&mut fleet, Input::Configured(Box::new(self.setup.settings.clone())), now);
+        }
+        if self.setup.settings.dry_run {
+            return;
+        }
+        let observed = fleet.ledger.observed_at.map(|at| (now.as_second() - at.as_second()).abs());
+        self.oracle
+            .check("L4", "-", observed.is_some_and(|s| s < 900), || format!("the last complete poll was {observed:?} s ago"));
+        let open = fleet.ledger.breaker.is_some();
+        let names: Vec<String> = self.setup.settings.slots.keys().cloned().collect();
+        for name in &names {
+            self.end_of_slot(name, &fleet, open, broken_zone.as_deref(), now);
+        }
+        for line in late {
+            let name = line.split(':').next().unwrap_or_default().to_owned();
+            let excused = self.is_broken(&name, broken_zone.as_deref());
+            self.oracle.check("L2", &name, excused, || format!("hours after the last fault: {line}"));
+        }
+        *self.oracle.checked.entry("L2").or_default() += names.len() as u64;
+        let events = self.shelf.events();
+        if self.setup.sqlite {
+            let intents =
+                events.iter().filter(|e| matches!(e.what, tpu_watchdog::model::event::What::Intent { .. })).count() as u64;
+            let known = self.oracle.intents;
+            self.oracle.check("S18", "-", intents == known, || format!("the log holds {intents} intents of {known}"));
+        }
+    }
+
+    /// Whether nothing is promised about a slot: it may live in a zone that stays without capacity.
+    fn is_broken(&self, name: &str, broken_zone: Option<&str>) -> bool {
+        let zones = self.setup.settings.slots.get(name).map(|s| s.zones.as_slice()).unwrap_or_default();
+        broken_zone.is_some_and(|zone| zones.iter().any(|z| z == zone))
+    }
+
+    fn end_of_slot(
+        &mut self,
+        name: &str,
+        fleet: &tpu_watchdog::model::fleet::Fleet,
+        open: bool,
+        broken_zone: Option<&str>,
+        now: jiff::Timestamp,
+    ) {
+        let Some(record) = fleet.slots.get(name) else {
+            return self.oracle.check("L1", name, false, || "it is configured, and not watched".to_owned());
+        };
+        let decision = fleet.memory.get(name).and_then(|m| m.decision.as_ref());
+        let hold = decision.and_then(|d| d.hold);
+        let phase = record.recovery.as_ref().map(|r| r.phase);
+        let node = self.cloud.nodes.get(&(record.zone.clone(), name.to_owned()));
+        let well = node.is_some_and(|n| n.state == "READY" && n.health.as_deref() == Some("HEALTHY") && n.upcoming.is_none());
+        let state = format!(
+            "{}; recovery {phase:?}, {decision:?}, suspicion {:?}; the node is {:?}",
+            record.verdict.evidence,
+            record.suspicion,
+            node.map(|n| (n.state, n.health.clone(), n.run.boots, n.run.stopped))
+        );
+        let excused = self.is_broken(name, broken_zone);
+        let name_of = if broken_zone.is_some() && !excused { "L6" } else { "L1" };
+        let rests =
+            matches!(record.verdict.condition, Condition::Healthy | Condition::Finished | Condition::Degraded) && phase.is_none();
+        // A job that makes progress outranks the health of its node.
+        let progress = record.job.progress_at.is_some_and(|at| now.as_second() - at.as_second() < 3600);
+        let rests = rests || (phase.is_none() && progress);
+        let told = hold.is_some_and(|hold| !PASSING.contains(&hold.name()));
+        let name_of = if open { "L7" } else { name_of };
+        self.oracle.check("L7", name, !open, || format!("the breaker is open again or still, hours after its reset: {state}"));
+        self.oracle
+            .check(name_of, name, rests || told || excused, || format!("it neither rests nor waits for a person: {state}"));
+        *self.oracle.checked.entry("L1").or_default() += 1;
+        let owed = matches!(phase, Some(Phase::Deleting | Phase::Gone | Phase::Creating));
+        self.oracle.check("L3", name, !owed || told || excused, || format!("a create is still owed: {state}"));
+        let gone = node.is_none() && !record.leaving;
+        self.oracle
+            .check("L3", name, !gone || hold.is_some() || excused, || format!("its node is gone, and nobody minds: {state}"));
+        if well && rests && record.verdict.condition != Condition::Degraded {
+            self.oracle.check("L5", name, record.suspicion.is_none(), || format!("it is well, and suspected: {state}"));
+        }
+        // L8: a job of ours runs on a node of ours that is well.
+        let supervised = record.seen.as_ref().is_some_and(|s| s.supervised) && record.ours;
+        let origin = self.setup.origins.get(name).copied().unwrap_or(Origin::Plain);
+        if let Some(node) = node.filter(|_| well && rests && supervised && origin == Origin::Plain && hold.is_none()) {
+            let runs =
+                node.run.boots > 0 && (!node.run.stopped || node.run.ended) && node.run.order.generation == record.job.generation;
+            self.oracle.check("L8", name, runs, || format!("its job does not run: {:?}; {state}", node.run));
+        }
+    }
+}

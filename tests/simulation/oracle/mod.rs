@@ -1,0 +1,357 @@
+//! The oracle: looks at everything that a watchdog reads, decides, writes and sends, knows what is true, and says which
+//! invariant does not hold. It shares no rule with the core: what it needs it works out anew from what was delivered.
+//!
+//! Its bounds err on the watchdog's side where a crash may have taken something out of its memory, nowhere else.
+
+pub mod deciding;
+pub mod evidence;
+pub mod journal;
+pub mod liveness;
+pub mod sending;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+use tpu_watchdog::model::action::{CallOutcome, Input, Reading};
+use tpu_watchdog::model::condition::Kind;
+use tpu_watchdog::model::event::Evidence as Recorded;
+use tpu_watchdog::model::failure::FailureClass;
+use tpu_watchdog::model::fleet::{Fleet, elapsed};
+use tpu_watchdog::model::lever::{Lever, Pull};
+use tpu_watchdog::model::node::Incarnation;
+use tpu_watchdog::model::operation::OperationState;
+use tpu_watchdog::model::recovery::Phase;
+use tpu_watchdog::model::settings::Settings;
+
+use self::evidence::{Evidence, Shown};
+use crate::process::Tag;
+use crate::setup::{Ms, Origin, Setup};
+
+/// An invariant that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// As in the list: `S1`, `L3`.
+    pub name: &'static str,
+    pub slot: String,
+    pub message: String,
+}
+
+/// A GET that was delivered to a holder.
+#[derive(Debug, Clone)]
+pub struct Get {
+    pub tag: Tag,
+    /// True time at which it was asked for.
+    pub asked: Ms,
+    pub shown: Option<(Option<Incarnation>, Shown)>,
+    pub stale: bool,
+}
+
+/// What is known about one slot.
+#[derive(Default)]
+pub struct Watch {
+    pub evidence: Evidence,
+    pub get: Option<Get>,
+    /// The last GET that was served lagged behind.
+    pub served_stale: Option<(Ms, bool)>,
+    /// True time of the last mutation that left.
+    pub last_sent: Option<Ms>,
+    /// A create is in order: a 404, a delete that is done, a create that came to nothing.
+    pub gone: bool,
+    /// Creation times: of the newest node seen, and of the last one that is known to be gone.
+    pub newest_created: Option<Timestamp>,
+    pub gone_created: Option<Timestamp>,
+    /// What became of the last mutation was not read back yet.
+    pub unknown: bool,
+    pub opted_out: bool,
+    /// Durable condemnations, for the budget.
+    pub attempts: Vec<(Timestamp, Kind)>,
+    pub healthy_since: Option<Timestamp>,
+    pub newest_checkpoint: Option<u64>,
+    /// The incident is open, and its replacement did not boot yet.
+    pub open: bool,
+    pub booted: bool,
+    /// Generation and step of the last order that left.
+    pub order: Option<(u64, Option<u64>)>,
+    pub set_aside: bool,
+    /// How the runs of the job went.
+    pub run_began: bool,
+    pub best_step: Option<u64>,
+    pub fruitless: i64,
+    /// The last intent in the log.
+    pub intent: Option<(String, Option<Incarnation>, Option<Recorded>, String)>,
+    pub outcomes_owed: u32,
+}
+
+/// Creates of a zone and type that were refused.
+#[derive(Default)]
+pub struct Refusals {
+    pub refused_at: Option<Timestamp>,
+    pub trial_at: Option<Timestamp>,
+    /// Replacements that did not boot.
+    pub unfit: Vec<(Timestamp, String)>,
+}
+
+pub struct Oracle {
+    pub violation: Option<Violation>,
+    /// How often each invariant was looked at.
+    pub checked: BTreeMap<&'static str, u64>,
+    pub calm_since: Option<Ms>,
+    /// The world has not changed for long: nothing may be mutated any more.
+    pub settled: bool,
+    pub late_mutations: Vec<String>,
+    pub slots: BTreeMap<String, Watch>,
+    settings: Settings,
+    origins: BTreeMap<String, Origin>,
+    bodies: BTreeMap<String, Map<String, Value>>,
+    levers: BTreeMap<String, Lever>,
+    /// Pauses that are durable: of a slot, or of all.
+    paused: BTreeMap<Option<String>, Option<Timestamp>>,
+    breaker_open: bool,
+    /// Judged slots that were condemned: when they became ripe.
+    gusts: Vec<(Timestamp, String)>,
+    refusals: BTreeMap<String, Refusals>,
+    creates: VecDeque<Ms>,
+    highest_epoch: u64,
+    /// Which slots counted under `max_unavailable` before the present turn.
+    counted: Vec<String>,
+    pub intents: u64,
+}
+
+impl Oracle {
+    pub fn new(setup: &Setup) -> Oracle {
+        let watch = |(name, slot): (&String, &tpu_watchdog::model::settings::SlotSettings)| {
+            let evidence = Evidence::new(slot.policy.clone(), setup.settings.poll.max_gap);
+            (name.clone(), Watch { evidence, ..Watch::default() })
+        };
+        Oracle {
+            violation: None,
+            checked: BTreeMap::new(),
+            calm_since: None,
+            settled: false,
+            late_mutations: Vec::new(),
+            slots: setup.settings.slots.iter().map(watch).collect(),
+            settings: setup.settings.clone(),
+            origins: setup.origins.clone(),
+            bodies: setup.bodies.clone(),
+            levers: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            breaker_open: false,
+            gusts: Vec::new(),
+            refusals: BTreeMap::new(),
+            creates: VecDeque::new(),
+            highest_epoch: 0,
+            counted: Vec::new(),
+            intents: 0,
+        }
+    }
+
+    /// Looks at one rule.
+    pub fn check(&mut self, name: &'static str, slot: &str, holds: bool, message: impl FnOnce() -> String) {
+        *self.checked.entry(name).or_default() += 1;
+        if !holds && self.violation.is_none() {
+            self.violation = Some(Violation { name, slot: slot.to_owned(), message: message() });
+        }
+    }
+
+    fn key(&self, zone: &str, slot: &str) -> String {
+        let kind = self.bodies.get(slot).and_then(|b| b.get("acceleratorType")).and_then(Value::as_str).unwrap_or_default();
+        format!("{zone} {kind}")
+    }
+
+    pub fn holds(&mut self, _pid: usize, epoch: u64) {
+        let highest = self.highest_epoch;
+        self.check("S9", "-", epoch > highest, || format!("epoch {epoch} was given out after {highest}"));
+        self.highest_epoch = self.highest_epoch.max(epoch);
+        self.forget_what_may_be_lost();
+    }
+
+    /// A process is gone, or not the holder any more.
+    pub fn gone(&mut self, pid: usize) {
+        for watch in self.slots.values_mut() {
+            if watch.get.as_ref().is_some_and(|get| get.tag.pid == pid) {
+                watch.get = None;
+            }
+        }
+        self.forget_what_may_be_lost();
+    }
+
+    pub fn reloaded(&mut self, _tag: Tag) {
+        self.forget_what_may_be_lost();
+    }
+
+    /// What was decided since the last write may be forgotten by the watchdog: time that it counts twice at most.
+    fn forget_what_may_be_lost(&mut self) {
+        for watch in self.slots.values_mut() {
+            watch.evidence.interrupted();
+        }
+    }
+
+    pub fn pulled_by_a_person(&mut self, lever: &Lever) {
+        self.levers.insert(lever.id.clone(), lever.clone());
+    }
+
+    /// A GET was served; whether it lags behind is nothing that a watchdog could know.
+    pub fn shows(&mut self, slot: &str, asked: Ms, stale: bool) {
+        if let Some(watch) = self.slots.get_mut(slot) {
+            watch.served_stale = Some((asked, stale));
+        }
+    }
+
+    /// Something is delivered to a holder; `fleet` is what it knew before.
+    pub fn comes_in(&mut self, tag: Tag, fleet: &Fleet, input: &Input, _now: Ms, asked: Ms, wall: Timestamp) {
+        self.counted.clear();
+        self.counted.extend(fleet.slots.values().filter(|r| r.recovery.is_some()).filter_map(|record| {
+            let hold = fleet.memory.get(&record.name).and_then(|m| m.decision.as_ref()).and_then(|d| d.hold);
+            deciding::counts(record, hold).then(|| record.name.clone())
+        }));
+        match input {
+            Input::Polled(poll) => {
+                for listing in &poll.listings {
+                    let Ok((nodes, _)) = &listing.result else { continue };
+                    for view in nodes {
+                        if let Some(watch) = self.slots.get_mut(&view.node)
+                            && fleet.slots.get(&view.node).is_some_and(|r| r.zone == view.zone)
+                        {
+                            watch.reads(view, poll.began, wall);
+                        }
+                    }
+                }
+            }
+            Input::Got { slot, began, reading } => {
+                let Some(watch) = self.slots.get_mut(slot) else { return };
+                let stale = watch.served_stale.is_some_and(|(at, stale)| at == asked && stale);
+                let shown = match reading {
+                    Reading::Unread(_) => return,
+                    Reading::Absent => {
+                        watch.is_gone();
+                        watch.evidence.absent(*began, wall);
+                        None
+                    }
+                    Reading::Node(view) => {
+                        watch.reads(view, *began, wall);
+                        Some((view.incarnation.clone(), Shown::of(view)))
+                    }
+                };
+                watch.unknown &= watch.last_sent.is_some_and(|sent| asked < sent);
+                watch.get = Some(Get { tag, asked, shown, stale });
+            }
+            Input::Attributes { slot, of, result: Ok(reports) } => {
+                let Some(watch) = self.slots.get_mut(slot) else { return };
+                let Some(record) = fleet.slots.get(slot).filter(|r| r.incarnation.as_ref() == Some(of)) else { return };
+                let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
+                watch.evidence.reports(of, reports, workers, wall);
+                let generation = record.job.generation;
+                for report in reports {
+                    watch.run_began |= report.heartbeat.as_ref().is_some_and(|b| b.generation == generation);
+                    let step =
+                        report.step.as_ref().filter(|b| b.generation == generation).and_then(|b| u64::try_from(b.value).ok());
+                    let before = watch.best_step.max(watch.order.and_then(|(_, step)| step));
+                    if step > before {
+                        watch.best_step = step;
+                        watch.fruitless = 0;
+                    }
+                }
+            }
+            Input::Surveyed { slot, result: Ok(survey), .. } => {
+                let Some(watch) = self.slots.get_mut(slot) else { return };
+                let newest = survey.newest.as_ref().map(|c| c.step);
+                if newest > watch.newest_checkpoint {
+                    watch.newest_checkpoint = newest;
+                    watch.fruitless = 0;
+                    watch.attempts.retain(|(_, kind)| *kind == Kind::Lost);
+                }
+            }
+            Input::Called { slot, outcome } => {
+                let Some(watch) = self.slots.get_mut(slot) else { return };
+                match outcome {
+                    // Somebody else may have read it back by now.
+                    CallOutcome::Unknown(_) => watch.unknown = watch.get.as_ref().is_none_or(|get| get.asked < asked),
+                    CallOutcome::Refused(failure) => {
+                        let deleting =
+                            fleet.slots.get(slot).and_then(|r| r.recovery.as_ref()).map(|r| r.phase) == Some(Phase::Deleting);
+                        if deleting && failure.class == FailureClass::NotFound {
+                            watch.is_gone();
+                        }
+                    }
+                    CallOutcome::Accepted(_) | CallOutcome::NotSent(_) => {}
+                }
+            }
+            Input::Operated { slot, result: Ok(state), .. } => {
+                let Some(watch) = self.slots.get_mut(slot) else { return };
+                let phase = fleet.slots.get(slot).and_then(|r| r.recovery.as_ref()).map(|r| r.phase);
+                match (phase, state) {
+                    (Some(Phase::Deleting), OperationState::Succeeded) => watch.is_gone(),
+                    (Some(Phase::Creating), OperationState::Failed(_)) => watch.is_gone(),
+                    _ => {}
+                }
+            }
+            Input::Configured(settings) => {
+                // What left the config is forgotten, and begins anew when it comes back.
+                for (name, watch) in self.slots.iter_mut().filter(|(name, _)| !settings.slots.contains_key(*name)) {
+                    self.paused.remove(&Some(name.clone()));
+                    watch.attempts.clear();
+                    (watch.fruitless, watch.run_began, watch.set_aside) = (0, false, true);
+                    (watch.open, watch.booted) = (false, false);
+                    watch.evidence.interrupted();
+                }
+            }
+            Input::Pulled(levers) => {
+                for lever in levers {
+                    self.takes_effect(&lever.pull);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What loosens takes effect at once; what holds only when it is durable.
+    fn takes_effect(&mut self, pull: &Pull) {
+        match pull {
+            Pull::Resume { slot, .. } => {
+                self.paused.remove(slot);
+            }
+            Pull::Retry { slot, .. } => {
+                if let Some(watch) = self.slots.get_mut(slot) {
+                    watch.attempts.clear();
+                    watch.fruitless = 0;
+                    watch.run_began = false;
+                    watch.set_aside = true;
+                }
+            }
+            Pull::BreakerReset => {
+                self.breaker_open = false;
+                self.gusts.clear();
+                self.refusals.values_mut().for_each(|r| r.unfit.clear());
+            }
+            Pull::Pause { .. } => {}
+        }
+    }
+}
+
+impl Watch {
+    fn is_gone(&mut self) {
+        self.gone = true;
+        self.gone_created = self.newest_created;
+    }
+
+    fn reads(&mut self, view: &tpu_watchdog::model::node::NodeView, began: Timestamp, wall: Timestamp) {
+        let shown = Shown::of(view);
+        self.opted_out = view.opted_out;
+        let created = view.incarnation.as_ref().map(|i| i.created);
+        self.newest_created = self.newest_created.max(created);
+        // A read that lags behind does not bring back what is gone.
+        if created > self.gone_created {
+            self.gone = false;
+        }
+        if shown == Shown::Healthy {
+            let since = *self.healthy_since.get_or_insert(wall);
+            if elapsed(since, wall) >= self.evidence.policy.attempts.settled {
+                self.attempts.retain(|(_, kind)| *kind == Kind::Lost);
+            }
+        } else if shown != Shown::Unknown {
+            self.healthy_since = None;
+        }
+        self.evidence.reads(view, &shown, began, wall);
+    }
+}

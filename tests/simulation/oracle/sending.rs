@@ -1,0 +1,128 @@
+//! Looks at what leaves and at what arrives: the journal must know of it, the lock must be held, the target must be the one.
+
+use serde_json::Value;
+use tpu_watchdog::model::action::Action;
+use tpu_watchdog::model::lease::Lease;
+use tpu_watchdog::model::recovery::{Call, Phase};
+use tpu_watchdog::model::slot::{RunOrder, SlotRecord};
+use tpu_watchdog::simulator::cloud::Node;
+
+use super::Oracle;
+use super::evidence::Shown;
+use crate::process::Tag;
+use crate::setup::{Ms, OWNER, Origin};
+use crate::world::{Arrival, brief};
+
+impl Oracle {
+    /// A mutation leaves. `record` and `lease` are what is durable in this moment.
+    #[allow(clippy::too_many_arguments)]
+    pub fn sends(
+        &mut self,
+        tag: Tag,
+        epoch: u64,
+        action: &Action,
+        record: Option<&SlotRecord>,
+        lease: Option<&Lease>,
+        now: Ms,
+        clock_set: Ms,
+    ) {
+        let slot = action.slot().to_owned();
+        if self.settled {
+            self.late_mutations.push(format!("{slot}: {}", brief(action)));
+        }
+        let held = lease.is_some_and(|lease| lease.epoch == epoch && !lease.released);
+        self.check("S9", &slot, held, || format!("watchdog {} sends in epoch {epoch}, the lease is {lease:?}", tag.pid));
+        let recovery = record.and_then(|r| r.recovery.as_ref());
+        let wanted = match action {
+            Action::Delete { .. } => Phase::Deleting,
+            Action::Create { .. } => Phase::Creating,
+        };
+        let intended = recovery.is_some_and(|r| r.phase == wanted && r.call == Some(Call::Intended));
+        self.check("S11", &slot, intended, || format!("the journal does not intend it: {recovery:?}"));
+        let Some(watch) = self.slots.get_mut(&slot) else {
+            return self.check("S17", &slot, false, || "it is not configured".to_owned());
+        };
+        let (unknown, gone) = (watch.unknown, watch.gone);
+        watch.last_sent = Some(now);
+        let intent = watch.intent.clone();
+        let call = if wanted == Phase::Deleting { "delete" } else { "create" };
+        let told = intent.as_ref().is_some_and(|(of, incarnation, evidence, by)| {
+            let target = match action {
+                Action::Delete { incarnation: target, .. } => incarnation.as_ref() == Some(target),
+                Action::Create { .. } => true,
+            };
+            of == call && target && evidence.is_some() && !by.is_empty()
+        });
+        self.check("S18", &slot, told, || format!("the audit says {intent:?} about a {call}"));
+        self.check("S11", &slot, !unknown, || "what became of the last call was not read back".to_owned());
+        match action {
+            Action::Delete { incarnation, .. } => {
+                let spec = record.and_then(|r| r.spec.as_ref()).is_some_and(|spec| spec.validate().is_ok());
+                self.check("S12", &slot, spec, || "no valid specification is stored".to_owned());
+                let Some(watch) = self.slots.get(&slot) else { return };
+                let get = watch.get.clone();
+                let age = get.as_ref().map(|get| now - get.asked);
+                let fresh = age.is_some_and(|age| age <= 5_000) || get.is_some_and(|get| clock_set >= get.asked);
+                self.check("S1", &slot, fresh, || format!("the GET that verified {incarnation} is {age:?} ms old"));
+            }
+            Action::Create { body, .. } => {
+                self.check("S4", &slot, gone, || "nothing says that the node is gone".to_owned());
+                self.create(&slot, body, now);
+            }
+        }
+    }
+
+    fn create(&mut self, slot: &str, body: &Value, now: Ms) {
+        self.creates.retain(|at| now - *at < 60_000);
+        self.creates.push_back(now);
+        let count = self.creates.len();
+        self.check("S18", slot, count <= 60, || format!("{count} creates left within a minute"));
+        let original = self.bodies.get(slot).cloned().unwrap_or_default();
+        for key in ["acceleratorType", "runtimeVersion", "tags", "description", "schedulingConfig"] {
+            let (was, is) = (original.get(key), body.get(key));
+            self.check("S12", slot, was == is, || format!("{key} was {was:?} and is created as {is:?}"));
+        }
+        for label in ["team", "n"] {
+            let (was, is) = (original.get("labels").and_then(|l| l.get(label)), body.get("labels").and_then(|l| l.get(label)));
+            self.check("S12", slot, was == is, || format!("the label {label} was {was:?} and is created as {is:?}"));
+        }
+        let run = body.pointer("/metadata/tpu-watchdog-run").and_then(Value::as_str).unwrap_or_default();
+        let order: RunOrder = serde_json::from_str(run).unwrap_or_default();
+        let Some(watch) = self.slots.get_mut(slot) else { return };
+        let before = watch.order.replace((order.generation, order.step));
+        let set_aside = std::mem::take(&mut watch.set_aside);
+        if let Some((generation, step)) = before {
+            self.check("S15", slot, order.generation >= generation, || {
+                format!("generation {} follows {generation}", order.generation)
+            });
+            self.check("S15", slot, set_aside || order.step >= step, || format!("step {:?} follows step {step:?}", order.step));
+        }
+    }
+
+    /// A mutation reaches the API, where this node (or none) stands under the name.
+    pub fn arrives(&mut self, tag: Tag, action: &Action, node: Option<&Node>, arrival: Arrival, now: Ms) {
+        let slot = action.slot().to_owned();
+        let Some(node) = node else { return };
+        let Action::Delete { incarnation, .. } = action else { return };
+        let metadata = |key: &str| node.body.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
+        let plain =
+            node.queued_resource.is_none() && node.made_by == "V2" && metadata("tpu-watchdog-owner").is_none_or(|o| o == OWNER);
+        let origin = self.origins.get(&slot).copied().unwrap_or(Origin::Plain);
+        self.check("S17", &slot, plain, || format!("the node is not the slot's own plain node ({origin:?})"));
+        // What is late or comes twice on the wire hits whatever stands there by then: no watchdog can help that.
+        if arrival.late || arrival.again {
+            return;
+        }
+        let ours = metadata("tpu-watchdog-owner") == Some(OWNER) && metadata("tpu-watchdog-slot") == Some(&slot);
+        let same = incarnation.id == node.uid.to_string();
+        self.check("S1", &slot, same || !ours, || format!("meant for {incarnation}, it hits {}, which is our own", node.uid));
+        let Some(get) = self.slots.get(&slot).and_then(|watch| watch.get.clone()).filter(|get| get.tag == tag) else { return };
+        let at_work =
+            node.state == "READY" && node.health.as_deref() == Some("HEALTHY") && node.run.boots > 0 && !node.run.stopped;
+        // It may have healed since the GET that showed it sick, or the GET lagged behind.
+        // Likewise when its workers' reports were what said it: they are read apart.
+        let healed = self.slots.get(&slot).is_some_and(|watch| watch.evidence.is_dead_inside());
+        let excused = get.stale || healed || !matches!(get.shown, Some((_, Shown::Healthy)));
+        self.check("S5", &slot, !same || !at_work || excused, || format!("a healthy node at work is deleted at {now} ms"));
+    }
+}

@@ -1,0 +1,229 @@
+//! The store that all watchdogs of a world share: in memory, or SQLite on disk. Whatever it took outlives every process.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use tpu_watchdog::model::action::Record;
+use tpu_watchdog::model::event::Event;
+use tpu_watchdog::model::fleet::Ledger;
+use tpu_watchdog::model::lease::Lease;
+use tpu_watchdog::model::lever::Lever;
+use tpu_watchdog::model::slot::SlotRecord;
+use tpu_watchdog::model::spec::NodeSpec;
+use tpu_watchdog::store::sqlite::SqliteStore;
+use tpu_watchdog::store::{Batch, Store as _, StoreError, StoreFailure, Stored};
+
+/// What a holder says of itself.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    pub holder: String,
+    pub epoch: u64,
+}
+
+pub enum Shelf {
+    Memory(Box<Memory>),
+    Sqlite(Box<Disk>),
+}
+
+#[derive(Default)]
+pub struct Memory {
+    slots: BTreeMap<String, SlotRecord>,
+    ledger: Ledger,
+    lease: Option<Lease>,
+    levers: Vec<Lever>,
+}
+
+pub struct Disk {
+    // Removed with the world.
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+    power_cuts: u32,
+    // One connection a process, as it would be.
+    connections: BTreeMap<usize, SqliteStore>,
+}
+
+/// Nothing in SQLite's engine waits for anything but the disk.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    future.now_or_never().expect("SQLite's engine never waits")
+}
+
+fn failure(failure: StoreFailure, message: &str) -> StoreError {
+    StoreError { failure, location: "simulation".into(), message: message.into() }
+}
+
+/// A store that is told to fail.
+pub fn unavailable() -> StoreError {
+    failure(StoreFailure::Unavailable, "it can't be reached")
+}
+
+impl Shelf {
+    pub fn new(sqlite: bool) -> Shelf {
+        if !sqlite {
+            return Shelf::Memory(Box::default());
+        }
+        // Memory serves as the disk where there is such a place: nobody waits for a platter in virtual time.
+        let fast = std::path::Path::new("/dev/shm");
+        let folder = if fast.is_dir() { tempfile::tempdir_in(fast) } else { tempfile::tempdir() }.expect("a temporary folder");
+        let path = folder.path().join("state.db");
+        Shelf::Sqlite(Box::new(Disk { _folder: folder, path, power_cuts: 0, connections: BTreeMap::new() }))
+    }
+
+    pub fn load(&mut self, pid: usize) -> Result<Stored, StoreError> {
+        match self {
+            Shelf::Memory(memory) => Ok(Stored {
+                slots: memory.slots.clone(),
+                ledger: memory.ledger.clone(),
+                tally: BTreeMap::new(),
+                lease: memory.lease.clone(),
+            }),
+            Shelf::Sqlite(disk) => now(disk.connection(pid)?.load()),
+        }
+    }
+
+    /// As [`tpu_watchdog::store::Store::take`].
+    pub fn take(&mut self, pid: usize, seen: Option<&Lease>, holder: &str, ttl: Duration) -> Result<bool, StoreError> {
+        match self {
+            Shelf::Memory(memory) => {
+                let free = memory.lease.as_ref() == seen;
+                if free {
+                    memory.lease = Some(Lease::next(seen, holder, ttl));
+                }
+                Ok(free)
+            }
+            Shelf::Sqlite(disk) => now(disk.connection(pid)?.take(seen, holder, ttl)),
+        }
+    }
+
+    /// Writes all of it or nothing, and renews the lock; `release` gives it back.
+    pub fn commit(&mut self, pid: usize, claim: &Claim, batch: Batch, release: bool) -> Result<(), StoreError> {
+        match self {
+            Shelf::Memory(memory) => memory.commit(claim, batch, release),
+            Shelf::Sqlite(disk) => {
+                let store = disk.connection(pid)?;
+                if release { now(store.release(&batch)) } else { now(store.commit(&batch)) }
+            }
+        }
+    }
+
+    pub fn levers(&mut self, pid: usize) -> Result<Vec<Lever>, StoreError> {
+        match self {
+            Shelf::Memory(memory) => Ok(memory.levers.clone()),
+            Shelf::Sqlite(disk) => now(disk.connection(pid)?.levers()),
+        }
+    }
+
+    /// A person's process puts a lever in.
+    pub fn pull(&mut self, lever: Lever) {
+        match self {
+            Shelf::Memory(memory) => memory.levers.push(lever),
+            Shelf::Sqlite(disk) => {
+                let store = disk.connection(usize::MAX).expect("the folder is there");
+                now(store.pull(&lever)).expect("nobody else writes in this moment");
+            }
+        }
+    }
+
+    /// What is durable of a slot, and the lease.
+    pub fn durable(&mut self, slot: &str) -> (Option<SlotRecord>, Option<Lease>) {
+        match self {
+            Shelf::Memory(memory) => (memory.slots.get(slot).cloned(), memory.lease.clone()),
+            Shelf::Sqlite(_) => {
+                let stored = self.load(usize::MAX).expect("what is durable can be read");
+                (stored.slots.get(slot).cloned(), stored.lease)
+            }
+        }
+    }
+
+    /// The newest events that are durable; none where the store keeps none.
+    pub fn events(&mut self) -> Vec<Event> {
+        match self {
+            Shelf::Memory(_) => Vec::new(),
+            Shelf::Sqlite(disk) => {
+                let store = disk.connection(usize::MAX).expect("the folder is there");
+                now(store.events(1_000_000)).expect("events can be read")
+            }
+        }
+    }
+
+    /// The process is gone: so is its connection.
+    pub fn close(&mut self, pid: usize) {
+        if let Shelf::Sqlite(disk) = self {
+            disk.connections.remove(&pid);
+        }
+    }
+
+    /// The power fails within the write of this batch: what the disk holds is the log up to some byte of it.
+    pub fn tear(&mut self, pid: usize, claim: &Claim, batch: Batch, at: f64) {
+        // In memory there are no bytes: the write is there or not.
+        let Shelf::Sqlite(disk) = self else {
+            if at < 0.5 {
+                let _ = self.commit(pid, claim, batch, false);
+            }
+            return;
+        };
+        let log = |path: &PathBuf| PathBuf::from(format!("{}-wal", path.display()));
+        let size = |path: &PathBuf| std::fs::metadata(log(path)).map_or(0, |m| m.len());
+        let before = size(&disk.path);
+        if let Ok(store) = disk.connection(pid) {
+            let _ = now(store.commit(&batch));
+        }
+        let after = size(&disk.path);
+        // What was left of the machine is copied away while the connections still stand: closing them would tidy up.
+        disk.power_cuts += 1;
+        let next = disk.path.with_file_name(format!("state-{}.db", disk.power_cuts));
+        std::fs::copy(&disk.path, &next).expect("the copy of the state");
+        if after > 0 {
+            std::fs::copy(log(&disk.path), log(&next)).expect("the copy of its log");
+            let left = before + ((after.saturating_sub(before)) as f64 * at) as u64;
+            let file = std::fs::OpenOptions::new().write(true).open(log(&next)).expect("the log");
+            file.set_len(left.min(after)).expect("the log is cut");
+        }
+        disk.connections.clear();
+        disk.path = next;
+    }
+}
+
+impl Disk {
+    fn connection(&mut self, pid: usize) -> Result<&mut SqliteStore, StoreError> {
+        if !self.connections.contains_key(&pid) {
+            self.connections.insert(pid, SqliteStore::open(&self.path)?);
+        }
+        Ok(self.connections.get_mut(&pid).expect("it was just put there"))
+    }
+}
+
+impl Memory {
+    fn commit(&mut self, claim: &Claim, batch: Batch, release: bool) -> Result<(), StoreError> {
+        let held = self.lease.as_mut().filter(|lease| lease.is_held_by(&claim.holder, claim.epoch));
+        let Some(lease) = held else { return Err(failure(StoreFailure::Fenced, "the lock is somebody else's")) };
+        lease.renewals += 1;
+        lease.released = release;
+        for record in batch.records {
+            match record {
+                Record::Slot(mut slot) => {
+                    // Specifications are rows of their own.
+                    slot.spec = self.slots.get_mut(&slot.name).and_then(|before| before.spec.take());
+                    self.slots.insert(slot.name.clone(), *slot);
+                }
+                Record::Spec(name, body) => {
+                    let spec: Option<NodeSpec> = serde_json::from_value(body).ok();
+                    if let Some(slot) = self.slots.get_mut(&name) {
+                        slot.spec = spec;
+                    } else {
+                        let mut slot = SlotRecord::new(&name, "", jiff::Timestamp::UNIX_EPOCH);
+                        slot.spec = spec;
+                        self.slots.insert(name, slot);
+                    }
+                }
+                Record::Removed(name) => {
+                    self.slots.remove(&name);
+                }
+                Record::Ledger(ledger) => self.ledger = *ledger,
+                Record::Pulled(id) => self.levers.retain(|lever| lever.id != id),
+            }
+        }
+        Ok(())
+    }
+}
