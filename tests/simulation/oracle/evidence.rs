@@ -108,6 +108,13 @@ impl Evidence {
         self.slack = (self.slack + self.max_gap).min(Duration::from_secs(7 * 86_400));
     }
 
+    /// The clock was set back.
+    pub fn set_back(&mut self, wall: Timestamp) {
+        for at in [&mut self.last, &mut self.ripe_since, &mut self.attributes_at] {
+            *at = at.map(|at| at.min(wall));
+        }
+    }
+
     pub fn grace(&self, grace: Grace) -> Duration {
         let all = &self.policy.grace;
         match grace {

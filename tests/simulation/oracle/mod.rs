@@ -113,6 +113,7 @@ pub struct Oracle {
     refusals: BTreeMap<String, Refusals>,
     creates: VecDeque<Ms>,
     highest_epoch: u64,
+    last_wall: Option<Timestamp>,
     /// Which slots counted under `max_unavailable` before the present turn.
     counted: Vec<String>,
     pub intents: u64,
@@ -141,6 +142,7 @@ impl Oracle {
             refusals: BTreeMap::new(),
             creates: VecDeque::new(),
             highest_epoch: 0,
+            last_wall: None,
             counted: Vec::new(),
             intents: 0,
         }
@@ -200,6 +202,7 @@ impl Oracle {
 
     /// Something is delivered to a holder; `fleet` is what it knew before.
     pub fn comes_in(&mut self, tag: Tag, fleet: &Fleet, input: &Input, _now: Ms, asked: Ms, wall: Timestamp) {
+        self.keep_up(wall);
         self.counted.clear();
         self.counted.extend(fleet.slots.values().filter(|r| r.recovery.is_some()).filter_map(|record| {
             let hold = fleet.memory.get(&record.name).and_then(|m| m.decision.as_ref()).and_then(|d| d.hold);
@@ -302,6 +305,24 @@ impl Oracle {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A clock that was set back, or a holder whose clock is behind the last one's: what lies in the future is now.
+    fn keep_up(&mut self, wall: Timestamp) {
+        if self.last_wall.replace(wall).is_none_or(|last| last <= wall) {
+            return;
+        }
+        for watch in self.slots.values_mut() {
+            watch.evidence.set_back(wall);
+            watch.healthy_since = watch.healthy_since.map(|at| at.min(wall));
+            watch.attempts.iter_mut().for_each(|(at, _)| *at = (*at).min(wall));
+        }
+        self.gusts.iter_mut().for_each(|(at, _)| *at = (*at).min(wall));
+        for refusals in self.refusals.values_mut() {
+            refusals.refused_at = refusals.refused_at.map(|at| at.min(wall));
+            refusals.trial_at = refusals.trial_at.map(|at| at.min(wall));
+            refusals.unfit.iter_mut().for_each(|(at, _)| *at = (*at).min(wall));
         }
     }
 
