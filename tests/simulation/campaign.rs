@@ -1,13 +1,14 @@
 //! Playing worlds: one, many, and the shortest story of one that went wrong.
 
 use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 
 use crate::oracle::Violation;
 use crate::setup::Setup;
 use crate::world::{Outcome, play};
 
-/// Worlds that a shrinking plays at most.
-const PLAYS: usize = 200;
+/// How long a shrinking goes on: a shorter story is worth a minute.
+const SHRINKING: Duration = Duration::from_secs(60);
 /// Lines of a story.
 const LINES: usize = 120;
 
@@ -57,10 +58,9 @@ pub fn report(seed: u64, violation: &Violation) -> String {
 
 /// Takes faults and slots away as long as the same invariant breaks.
 fn shrink(mut setup: Setup, name: &str) -> Setup {
-    let mut plays = 0;
-    let mut breaks = |candidate: &Setup| {
-        plays += 1;
-        plays <= PLAYS && play(candidate.clone(), false).violation.is_some_and(|v| v.name == name)
+    let began = Instant::now();
+    let breaks = |candidate: &Setup| {
+        began.elapsed() < SHRINKING && play(candidate.clone(), false).violation.is_some_and(|v| v.name == name)
     };
     loop {
         let before = (setup.faults.len(), setup.settings.slots.len());

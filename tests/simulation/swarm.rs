@@ -91,6 +91,7 @@ fn one(seed: u64, trace: bool) -> ExitCode {
 
 fn many(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
     let (began, mut node_hours, mut turns, mut seeds) = (Instant::now(), 0.0, 0, 0);
+    let mut strikes = 0;
     let mut checked: BTreeMap<&str, u64> = BTreeMap::new();
     for seed in from..from.saturating_add(count) {
         if limit.is_some_and(|limit| began.elapsed() > limit) {
@@ -99,6 +100,7 @@ fn many(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
         match campaign::seed(seed) {
             Ok(outcome) => {
                 turns += outcome.turns;
+                strikes += outcome.strikes.values().sum::<u32>();
                 outcome.checked.iter().for_each(|(name, times)| *checked.entry(name).or_default() += times);
             }
             Err(report) => {
@@ -112,7 +114,7 @@ fn many(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
     }
     let seconds = began.elapsed().as_secs_f64();
     println!(
-        "{seeds} seeds from {from}, {node_hours:.0} node-hours, {turns} turns in {seconds:.1} s: {:.0} node-hours/s",
+        "{seeds} seeds from {from}, {node_hours:.0} node-hours, {strikes} faults, {turns} turns in {seconds:.1} s: {:.0} node-hours/s",
         node_hours / seconds
     );
     let looks: Vec<String> = checked.iter().map(|(name, times)| format!("{name} {times}")).collect();

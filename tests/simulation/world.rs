@@ -378,6 +378,7 @@ impl World {
                 let epoch = Lease::next(stored.lease.as_ref(), &holder, ttl).epoch;
                 self.tell(|| format!("watchdog {pid} holds the lock (epoch {epoch})"));
                 let settings = self.config(pid);
+                self.oracle.holds(epoch, &stored.slots);
                 let process = &mut self.processes[pid];
                 process.tenure += 1;
                 let fleet = Fleet::new(settings.clone(), stored.slots, stored.ledger);
@@ -393,7 +394,6 @@ impl World {
                     leaving: false,
                 }));
                 let tag = process.tag(pid);
-                self.oracle.holds(pid, epoch);
                 self.at(self.now + ms(ttl) / 3, Task::Renew(tag));
                 if let Some(deadline) = self.processes[pid].deadline {
                     self.at(deadline, Task::Deadline(tag));
@@ -624,8 +624,8 @@ impl World {
                 }
                 if let Some(stored) = stored {
                     holding.queue.reloaded();
+                    self.oracle.reloaded(&stored.slots);
                     holding.fleet.read_again(stored.slots, stored.ledger);
-                    self.oracle.reloaded(tag);
                     let settings = self.config(tag.pid);
                     self.tell(|| format!("watchdog {} has read its journal again", tag.pid));
                     self.turn(tag, Input::Configured(Box::new(settings)), self.now);

@@ -85,7 +85,7 @@ impl Oracle {
             self.check("S17", slot, false, || "a node that is not configured is to be deleted".to_owned());
             return false;
         };
-        let Some(get) = watch.get.clone().filter(|get| get.tag == tag) else {
+        let Some(get) = watch.gets.get(&tag.pid).cloned().filter(|get| get.tag == tag) else {
             self.check("S1", slot, false, || "no GET verified it".to_owned());
             return false;
         };

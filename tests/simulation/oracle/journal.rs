@@ -82,10 +82,10 @@ impl Oracle {
         (watch.open, watch.booted) = (true, false);
         // A run that was seen at work and made no new step ends: S16 counts it where the job is what failed.
         let about_the_job = matches!(cause, Condition::Silent | Condition::RuntimeUnhealthy);
-        if about_the_job && watch.run_began {
+        if about_the_job && watch.run_began && !watch.progressed {
             watch.fruitless += 1;
         }
-        watch.run_began = false;
+        (watch.run_began, watch.progressed) = (false, false);
         let fruitless = watch.fruitless;
         let limit = self.settings.slots.get(&slot).and_then(|s| s.job.as_ref()).map(|job| i64::from(job.no_progress));
         self.check("S13", &slot, used < allowed, || {

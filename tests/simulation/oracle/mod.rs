@@ -23,6 +23,7 @@ use tpu_watchdog::model::node::Incarnation;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::recovery::Phase;
 use tpu_watchdog::model::settings::Settings;
+use tpu_watchdog::model::slot::SlotRecord;
 
 use self::evidence::{Evidence, Shown};
 use crate::process::Tag;
@@ -51,7 +52,8 @@ pub struct Get {
 #[derive(Default)]
 pub struct Watch {
     pub evidence: Evidence,
-    pub get: Option<Get>,
+    /// The last GET that was delivered, by process.
+    pub gets: BTreeMap<usize, Get>,
     /// The last GET that was served lagged behind.
     pub served_stale: Option<(Ms, bool)>,
     /// True time of the last mutation that left.
@@ -76,6 +78,7 @@ pub struct Watch {
     pub set_aside: bool,
     /// How the runs of the job went.
     pub run_began: bool,
+    pub progressed: bool,
     pub best_step: Option<u64>,
     pub fruitless: i64,
     /// The last intent in the log.
@@ -161,25 +164,35 @@ impl Oracle {
         format!("{zone} {kind}")
     }
 
-    pub fn holds(&mut self, _pid: usize, epoch: u64) {
+    pub fn holds(&mut self, epoch: u64, slots: &BTreeMap<String, SlotRecord>) {
         let highest = self.highest_epoch;
         self.check("S9", "-", epoch > highest, || format!("epoch {epoch} was given out after {highest}"));
         self.highest_epoch = self.highest_epoch.max(epoch);
         self.forget_what_may_be_lost();
+        self.restored(slots);
     }
 
     /// A process is gone, or not the holder any more.
     pub fn gone(&mut self, pid: usize) {
         for watch in self.slots.values_mut() {
-            if watch.get.as_ref().is_some_and(|get| get.tag.pid == pid) {
-                watch.get = None;
-            }
+            watch.gets.remove(&pid);
         }
         self.forget_what_may_be_lost();
     }
 
-    pub fn reloaded(&mut self, _tag: Tag) {
+    pub fn reloaded(&mut self, slots: &BTreeMap<String, SlotRecord>) {
         self.forget_what_may_be_lost();
+        self.restored(slots);
+    }
+
+    /// What was not written is not known any more: it may be new once again.
+    fn restored(&mut self, slots: &BTreeMap<String, SlotRecord>) {
+        for (name, watch) in &mut self.slots {
+            let Some(record) = slots.get(name) else { continue };
+            watch.best_step = watch.best_step.min(record.job.runs.best_step);
+            watch.newest_checkpoint = watch.newest_checkpoint.min(record.job.checkpoint.as_ref().map(|c| c.step));
+            watch.run_began &= record.job.runs.began;
+        }
     }
 
     /// What was decided since the last write may be forgotten by the watchdog: time that it counts twice at most.
@@ -237,7 +250,7 @@ impl Oracle {
                     }
                 };
                 watch.unknown &= watch.last_sent.is_some_and(|sent| asked < sent);
-                watch.get = Some(Get { tag, asked, shown, stale });
+                watch.gets.insert(tag.pid, Get { tag, asked, shown, stale });
             }
             Input::Attributes { slot, of, result: Ok(reports) } => {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
@@ -252,7 +265,7 @@ impl Oracle {
                     let before = watch.best_step.max(watch.order.and_then(|(_, step)| step));
                     if step > before {
                         watch.best_step = step;
-                        watch.fruitless = 0;
+                        (watch.fruitless, watch.progressed) = (0, true);
                     }
                 }
             }
@@ -261,7 +274,7 @@ impl Oracle {
                 let newest = survey.newest.as_ref().map(|c| c.step);
                 if newest > watch.newest_checkpoint {
                     watch.newest_checkpoint = newest;
-                    watch.fruitless = 0;
+                    (watch.fruitless, watch.progressed) = (0, true);
                     watch.attempts.retain(|(_, kind)| *kind == Kind::Lost);
                 }
             }
@@ -269,7 +282,7 @@ impl Oracle {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
                 match outcome {
                     // Somebody else may have read it back by now.
-                    CallOutcome::Unknown(_) => watch.unknown = watch.get.as_ref().is_none_or(|get| get.asked < asked),
+                    CallOutcome::Unknown(_) => watch.unknown = watch.gets.values().all(|get| get.asked < asked),
                     CallOutcome::Refused(failure) => {
                         let deleting =
                             fleet.slots.get(slot).and_then(|r| r.recovery.as_ref()).map(|r| r.phase) == Some(Phase::Deleting);
@@ -296,6 +309,7 @@ impl Oracle {
                     watch.attempts.clear();
                     (watch.fruitless, watch.run_began, watch.set_aside) = (0, false, true);
                     (watch.open, watch.booted) = (false, false);
+                    (watch.best_step, watch.newest_checkpoint, watch.order) = (None, None, None);
                     watch.evidence.interrupted();
                 }
             }

@@ -60,7 +60,7 @@ impl Oracle {
                 let spec = record.and_then(|r| r.spec.as_ref()).is_some_and(|spec| spec.validate().is_ok());
                 self.check("S12", &slot, spec, || "no valid specification is stored".to_owned());
                 let Some(watch) = self.slots.get(&slot) else { return };
-                let get = watch.get.clone();
+                let get = watch.gets.get(&tag.pid).cloned();
                 let age = get.as_ref().map(|get| now - get.asked);
                 let fresh = age.is_some_and(|age| age <= 5_000) || get.is_some_and(|get| clock_set >= get.asked);
                 self.check("S1", &slot, fresh, || format!("the GET that verified {incarnation} is {age:?} ms old"));
@@ -116,7 +116,10 @@ impl Oracle {
         let ours = metadata("tpu-watchdog-owner") == Some(OWNER) && metadata("tpu-watchdog-slot") == Some(&slot);
         let same = incarnation.id == node.uid.to_string();
         self.check("S1", &slot, same || !ours, || format!("meant for {incarnation}, it hits {}, which is our own", node.uid));
-        let Some(get) = self.slots.get(&slot).and_then(|watch| watch.get.clone()).filter(|get| get.tag == tag) else { return };
+        let Some(get) = self.slots.get(&slot).and_then(|watch| watch.gets.get(&tag.pid).cloned()).filter(|get| get.tag == tag)
+        else {
+            return;
+        };
         let at_work =
             node.state == "READY" && node.health.as_deref() == Some("HEALTHY") && node.run.boots > 0 && !node.run.stopped;
         // It may have healed since the GET that showed it sick, or the GET lagged behind.
