@@ -32,7 +32,7 @@ pub enum Finished {
 
 enum Work {
     Write(Batch, Vec<Action>, Result<(), StoreError>),
-    Reload(Result<Stored, StoreError>),
+    Reload(Box<Result<Stored, StoreError>>),
     Levers(Result<Vec<Lever>, StoreError>),
 }
 
@@ -129,7 +129,7 @@ impl Journal {
         if self.queue.is_failing() {
             self.work = Some(tokio::spawn(async move {
                 let reloaded = reload(&mut *store).await;
-                (store, Work::Reload(reloaded))
+                (store, Work::Reload(Box::new(reloaded)))
             }));
             return;
         }
@@ -167,12 +167,14 @@ impl Journal {
                 let unsent = self.queue.failed(then);
                 Finished::Failed(error, unsent)
             }
-            Work::Reload(Ok(stored)) => {
-                self.queue.reloaded();
-                self.tenure.renewed(self.began.1, self.ttl);
-                Finished::Reloaded(Box::new(stored))
-            }
-            Work::Reload(Err(error)) => Finished::StillFailing(error),
+            Work::Reload(reloaded) => match *reloaded {
+                Ok(stored) => {
+                    self.queue.reloaded();
+                    self.tenure.renewed(self.began.1, self.ttl);
+                    Finished::Reloaded(Box::new(stored))
+                }
+                Err(error) => Finished::StillFailing(error),
+            },
         }
     }
 

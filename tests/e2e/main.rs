@@ -10,4 +10,5 @@ mod harness;
 mod hostile;
 mod jobs;
 mod lock;
+mod rounds;
 mod schedule;

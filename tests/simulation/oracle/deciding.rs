@@ -104,7 +104,8 @@ impl Oracle {
         let (sick_for, slack) = (evidence.sick_for, evidence.slack);
         let (reads, absences) = (evidence.reads, evidence.absences);
         let wanted = evidence.policy.confirmations;
-        let (dead_inside, heard, max_age) = (evidence.is_dead_inside(), evidence.heard_at(), evidence.policy.max_age);
+        let (dead_inside, heard, max_age) =
+            (evidence.is_dead_inside(), watch.heard.get(&tag.pid).copied(), evidence.policy.max_age);
         let ripe = evidence.ripe_since;
         let opted_out = watch.opted_out;
         let mut repair = false;
@@ -176,6 +177,18 @@ impl Oracle {
         let again = self.slots.get(slot).is_some_and(|watch| watch.open);
         let mut names: Vec<&String> =
             self.gusts.iter().filter(|(at, _)| *at <= wall && elapsed(*at, wall) < storm.window).map(|(_, name)| name).collect();
+        // Others are ripe, too, and held or waiting for their GET: they are judged all the same.
+        let others = fleet.slots.values().filter(|record| {
+            let (condition, Some(watch)) = (record.verdict.condition, self.slots.get(&record.name)) else { return false };
+            let recently = watch
+                .evidence
+                .ripe_since
+                .is_some_and(|at| at <= wall && elapsed(at, wall) < storm.window && self.reset_at.is_none_or(|reset| at > reset));
+            let window = record.seen.as_ref().is_some_and(|seen| seen.window_end.is_some());
+            let over = record.suspicion.as_ref().is_some_and(|s| s.sick_for >= watch.evidence.policy.grace.of(condition, false));
+            recently && over && !window && record.recovery.is_none() && condition.kind() == Some(Kind::Judged)
+        });
+        names.extend(others.map(|record| &record.name));
         names.sort();
         names.dedup();
         let fresh = ripe.is_some_and(|at| elapsed(at, wall) < storm.window) && !again && !names.iter().any(|name| *name == slot);

@@ -74,6 +74,8 @@ pub struct Evidence {
     max_gap: Duration,
     incarnation: Option<Incarnation>,
     last: Option<Timestamp>,
+    /// When the newest read began that this process took in.
+    newest_read: Option<Timestamp>,
     lost: bool,
     pub sick_for: Duration,
     pub reads: u32,
@@ -105,12 +107,13 @@ impl Evidence {
     }
 
     pub fn interrupted(&mut self) {
+        self.newest_read = None;
         self.slack = (self.slack + self.max_gap).min(Duration::from_secs(7 * 86_400));
     }
 
     /// The clock was set back.
     pub fn set_back(&mut self, wall: Timestamp) {
-        for at in [&mut self.last, &mut self.ripe_since, &mut self.attributes_at] {
+        for at in [&mut self.last, &mut self.newest_read, &mut self.ripe_since, &mut self.attributes_at] {
             *at = at.map(|at| at.min(wall));
         }
     }
@@ -142,6 +145,16 @@ impl Evidence {
     }
 
     pub fn reads(&mut self, view: &NodeView, shown: &Shown, began: Timestamp, wall: Timestamp) {
+        // Creation times are the API's own: what was created before the node that is known lags behind.
+        let created = |incarnation: &Option<Incarnation>| incarnation.as_ref().map(|i| i.created);
+        if created(&view.incarnation) < created(&self.incarnation) {
+            return;
+        }
+        // Nor is a read believed that began before one that was taken in.
+        if self.newest_read.is_some_and(|newest| began < newest.min(wall)) {
+            return;
+        }
+        self.newest_read = Some(began.min(wall));
         let gap = self.gap(began, wall);
         self.absent_for = Duration::ZERO;
         if self.incarnation != view.incarnation {
@@ -209,11 +222,6 @@ impl Evidence {
         if !(0..workers).all(|index| self.workers.get(&index).is_some_and(|w| w.booted)) {
             self.unbooted_for += gap;
         }
-    }
-
-    /// When the workers' reports were last read.
-    pub fn heard_at(&self) -> Option<Timestamp> {
-        self.attributes_at
     }
 
     /// Whether the workers' reports say that the node is dead although it looks healthy.

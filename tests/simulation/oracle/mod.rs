@@ -54,6 +54,8 @@ pub struct Watch {
     pub evidence: Evidence,
     /// The last GET that was delivered, by process.
     pub gets: BTreeMap<usize, Get>,
+    /// When the workers' reports were last delivered, by process and its clock.
+    pub heard: BTreeMap<usize, Timestamp>,
     /// The last GET that was served lagged behind.
     pub served_stale: Option<(Ms, bool)>,
     /// True time of the last mutation that left.
@@ -113,6 +115,8 @@ pub struct Oracle {
     breaker_open: bool,
     /// Judged slots that were condemned: when they became ripe.
     gusts: Vec<(Timestamp, String)>,
+    /// When a person closed the breaker last.
+    reset_at: Option<Timestamp>,
     refusals: BTreeMap<String, Refusals>,
     creates: VecDeque<Ms>,
     highest_epoch: u64,
@@ -142,6 +146,7 @@ impl Oracle {
             paused: BTreeMap::new(),
             breaker_open: false,
             gusts: Vec::new(),
+            reset_at: None,
             refusals: BTreeMap::new(),
             creates: VecDeque::new(),
             highest_epoch: 0,
@@ -256,6 +261,7 @@ impl Oracle {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
                 let Some(record) = fleet.slots.get(slot).filter(|r| r.incarnation.as_ref() == Some(of)) else { return };
                 let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
+                watch.heard.insert(tag.pid, wall);
                 watch.evidence.reports(of, reports, workers, wall);
                 let generation = record.job.generation;
                 for report in reports {
@@ -356,6 +362,7 @@ impl Oracle {
             }
             Pull::BreakerReset => {
                 self.breaker_open = false;
+                self.reset_at = self.last_wall;
                 self.gusts.clear();
                 self.refusals.values_mut().for_each(|r| r.unfit.clear());
             }
