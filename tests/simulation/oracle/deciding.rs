@@ -105,7 +105,7 @@ impl Oracle {
         let (reads, absences) = (evidence.reads, evidence.absences);
         let wanted = evidence.policy.confirmations;
         let (dead_inside, heard, max_age) =
-            (evidence.is_dead_inside(), watch.heard.get(&tag.pid).copied(), evidence.policy.max_age);
+            (evidence.is_dead_inside(), watch.heard.values().max().copied(), evidence.policy.max_age);
         let ripe = evidence.ripe_since;
         let opted_out = watch.opted_out;
         let mut repair = false;
