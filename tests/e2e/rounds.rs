@@ -14,8 +14,10 @@ use crate::harness::{POLICY, Rig, ZONE, get, job, kill, slot};
 const RIGS: u32 = 8;
 const ROUNDS: u32 = 25;
 
+type Point = (&'static str, fn(&Logged) -> bool);
+
 /// The requests that stand right before or right after a write of the journal.
-const POINTS: [(&str, fn(&Logged) -> bool); 5] = [
+const POINTS: [Point; 5] = [
     ("the delete", |logged| logged.method == "DELETE"),
     ("the create", |logged| logged.method == "POST" && logged.path.contains("/nodes?")),
     ("a look at an operation", |logged| logged.path.contains("/operations/")),
@@ -37,7 +39,7 @@ fn one_round(rig: &mut Rig, number: u32) {
     let (child, done) = (Arc::clone(&rig.child), Arc::new(AtomicBool::new(false)));
     let choice = number as usize % (POINTS.len() * 2 + 3);
     if choice < POINTS.len() * 2 {
-        let ((_, is_it), before, flag) = (POINTS[choice / 2], choice.is_multiple_of(2), Arc::clone(&done));
+        let ((point, is_it), before, flag) = (POINTS[choice / 2], choice.is_multiple_of(2), Arc::clone(&done));
         rig.simulator.set_hook(Some(Box::new(move |logged| {
             if !is_it(logged) || flag.swap(true, Ordering::SeqCst) {
                 return None;
@@ -47,7 +49,7 @@ fn one_round(rig: &mut Rig, number: u32) {
             Some(if before { Fault::Before(then) } else { Fault::After(then) })
         })));
         rig.trouble("a", Trouble::Preempt, None);
-        rig.wait("the kill", |_| done.load(Ordering::SeqCst));
+        rig.wait(&format!("the kill at {point}"), |_| done.load(Ordering::SeqCst));
     } else {
         rig.trouble("a", Trouble::Preempt, None);
         // Any moment: that it differs from round to round is the point.

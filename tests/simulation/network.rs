@@ -35,11 +35,14 @@ struct Print {
     opted_out: bool,
 }
 
+/// What was shown, and when.
+type Past = VecDeque<(Ms, Option<NodeView>)>;
+
 #[derive(Default)]
 pub struct Network {
     views: BTreeMap<(String, String), (Print, NodeView)>,
     // What reads have shown, for those that lag behind.
-    past: BTreeMap<(String, String), VecDeque<(Ms, Option<NodeView>)>>,
+    past: BTreeMap<(String, String), Past>,
     stale: bool,
     pub unreachable: BTreeMap<String, Ms>,
     /// Operations that never end, and those that are gone, as far as can be read.

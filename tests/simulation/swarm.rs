@@ -12,6 +12,7 @@ mod oracle;
 mod process;
 mod setup;
 mod shelf;
+mod shell;
 mod world;
 
 use std::collections::BTreeMap;
