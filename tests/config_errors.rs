@@ -15,7 +15,7 @@ fn error(text: &str) -> String {
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-const AFTER_A_SLOT: [(&str, &str, &str); 27] = [
+const AFTER_A_SLOT: [(&str, &str, &str); 29] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`, expected one of `name`"),
     ("queued_resource = \"q\"", "w.toml:5: tpu[0].queued_resource:", "not supported yet"),
     ("zones = [\"us-east5-a\"]", "w.toml:5: tpu[0].zones:", "keep one of them"),
@@ -54,6 +54,12 @@ const AFTER_A_SLOT: [(&str, &str, &str); 27] = [
     ("[tpu.job]\nuser = \"a b\"", "w.toml:6: tpu[0].job.user:", "not a user name"),
     ("[tpu.job.env]\n\"1A\" = \"x\"", "w.toml:6: tpu[0].job.env.1A:", "letters, digits"),
     ("[tpu.job]\nrestart = { per_run = -1 }", "w.toml:6: tpu[0].job.restart.per_run:", "from 0 to 1000000"),
+    (
+        "[tpu.policy]\nquiet_hours = [{ cron = \"at nine\", for = \"8h\" }]",
+        "w.toml:6: tpu[0].policy.quiet_hours[0].cron:",
+        "write seconds, minutes, hours",
+    ),
+    ("[tpu.job]\nrestart = { no_progress = 0 }", "w.toml:6: tpu[0].job.restart.no_progress:", "from 1 to 1000000"),
     ("[[vertex_job]]\nregion = \"r\"", "w.toml:5: vertex_job:", "not supported yet: Vertex AI jobs"),
 ];
 
