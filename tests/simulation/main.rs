@@ -133,7 +133,7 @@ mutants! {
         NoConfirmingGet ["S1"] (),
         AnyIncarnation ["S1", "S4"] (PersonReplaces Sickness StaleRead),
         FailedListingIsEmpty ["S3", "S4"] (),
-        AbsenceIsEnough ["S4"] (),
+        AbsenceIsEnough ["S4"] (ListLacksNodes Unreachable),
         GapsCount ["S3"] (ReadFails Unreachable Sickness),
         UnknownIsSick ["S5"] (StrangeValues),
         NoGrace ["S3", "S10"] (),
