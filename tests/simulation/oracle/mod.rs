@@ -197,6 +197,10 @@ impl Oracle {
             watch.best_step = watch.best_step.min(record.job.runs.best_step);
             watch.newest_checkpoint = watch.newest_checkpoint.min(record.job.checkpoint.as_ref().map(|c| c.step));
             watch.run_began &= record.job.runs.began;
+            // The journal says that a create is owed, whatever was seen since.
+            if record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone) {
+                watch.is_gone();
+            }
         }
     }
 
