@@ -54,7 +54,7 @@ impl Oracle {
         self.check("S7", "-", !dry_run || then.is_empty(), || format!("in dry run something is to be sent: {then:?}"));
         for event in events {
             if let (What::Recovered { .. }, Some(slot)) = (&event.what, &event.slot) {
-                self.recovered(slot);
+                self.recovered(slot, now);
             }
         }
         let mut judged = Vec::new();

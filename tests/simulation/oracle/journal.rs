@@ -7,12 +7,12 @@ use tpu_watchdog::model::fleet::elapsed;
 use tpu_watchdog::model::lever::Pull;
 use tpu_watchdog::model::recovery::Phase;
 
-use super::Oracle;
+use super::{Oracle, Refusals};
 use crate::setup::Ms;
 
 impl Oracle {
     /// A commit is on the disk.
-    pub fn written(&mut self, events: &[Event], pulled: &[String], _now: Ms) {
+    pub fn written(&mut self, events: &[Event], pulled: &[String], now: Ms) {
         for id in pulled {
             match self.levers.remove(id).map(|lever| lever.pull) {
                 Some(Pull::Pause { slot, until }) => _ = self.paused.insert(slot, until),
@@ -23,13 +23,13 @@ impl Oracle {
         for event in events {
             match (&event.what, event.slot.clone()) {
                 (What::BreakerOpened { .. }, _) => self.breaker_open = true,
-                (what, Some(slot)) => self.happened(what, slot, event.at),
+                (what, Some(slot)) => self.happened(what, slot, event.at, now),
                 _ => {}
             }
         }
     }
 
-    fn happened(&mut self, what: &What, slot: String, at: Timestamp) {
+    fn happened(&mut self, what: &What, slot: String, at: Timestamp, now: Ms) {
         let Some(watch) = self.slots.get_mut(&slot) else { return };
         match what {
             What::Intent { call, incarnation, evidence, decided_by } => {
@@ -47,7 +47,7 @@ impl Oracle {
             What::Phase { to: Phase::Booted | Phase::Launched, .. } => watch.booted = true,
             What::Recovered { .. } => {
                 (watch.open, watch.booted) = (false, false);
-                self.recovered(&slot);
+                self.recovered(&slot, now);
             }
             What::Withdrawn { .. } | What::JobFinished => (watch.open, watch.booted) = (false, false),
             What::RecoveryFailure { reason, .. } if reason == "stock_out" => {
@@ -76,6 +76,7 @@ impl Oracle {
         watch.attempts.retain(|(attempt, _)| elapsed(*attempt, at) < window);
         let used = watch.attempts.iter().filter(|(_, of)| *of == kind).count();
         watch.attempts.push((at, kind));
+        let created = watch.last_sent;
         let unfit = watch.open && !watch.booted && kind == Kind::Judged;
         let ripe = watch.evidence.ripe_since;
         let first = !watch.open;
@@ -99,7 +100,8 @@ impl Oracle {
             let key = self.key(zone, &slot);
             let refusals = self.refusals.entry(key).or_default();
             refusals.trial_at = Some(at);
-            if unfit {
+            // Whether one that was recovered since then came before or after its grace was over is not known here.
+            if unfit && refusals.recovered_at < created {
                 refusals.unfit.push((at, slot.clone()));
             }
         }
@@ -108,11 +110,11 @@ impl Oracle {
         }
     }
 
-    pub fn recovered(&mut self, slot: &str) {
+    pub fn recovered(&mut self, slot: &str, now: Ms) {
         let zones = self.settings.slots.get(slot).map(|s| s.zones.clone()).unwrap_or_default();
         for zone in zones {
             let key = self.key(&zone, slot);
-            self.refusals.remove(&key);
+            self.refusals.insert(key, Refusals { recovered_at: Some(now), ..Refusals::default() });
         }
     }
 }

@@ -93,6 +93,8 @@ pub struct Watch {
 pub struct Refusals {
     pub refused_at: Option<Timestamp>,
     pub trial_at: Option<Timestamp>,
+    /// The last recovery there.
+    pub recovered_at: Option<Ms>,
     /// Replacements that did not boot.
     pub unfit: Vec<(Timestamp, String)>,
 }
