@@ -36,7 +36,7 @@ pub fn http_failure(status: u16, body: &[u8]) -> Failure {
         408 | 500..=599 => FailureClass::Transient,
         _ => FailureClass::Garbage,
     };
-    Failure::new(class, format!("HTTP {status} {name}: {}", shorten(message)))
+    Failure::new(class, format!("HTTP {status} {}: {}", shorten(name), shorten(message)))
 }
 
 /// The `error` of a finished operation, or of a queued resource (`google.rpc.Status`).
