@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 
 use setup::Setup;
 
-const USAGE: &str = "usage: swarm [--seed N [--trace]] | [--from N] [--count N] [--minutes M] [--keep-going] | --speed
-  --seed N     plays one seed; --trace tells its whole story
+const USAGE: &str =
+    "usage: swarm [--seed N [--trace] [--with FAULT,…]] | [--from N] [--count N] [--minutes M] [--keep-going] | --speed
+  --seed N     plays one seed; --trace tells its whole story, --with NAME,… adds faults to its world
   --from N     the first seed; without it one that follows from the commit, so that a commit always plays the same ones
   --count N    so many seeds (20 without --minutes)
   --minutes M  for so long
@@ -42,7 +43,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Some(seed) = number("--seed") {
-        return one(seed, has("--trace"));
+        let with = value("--with").map_or("", String::as_str);
+        return one(seed, with, has("--trace"));
     }
     // What cargo test itself passes on is no matter of ours.
     let from = number("--from").unwrap_or_else(|| {
@@ -70,8 +72,9 @@ fn survey(from: u64, count: u64) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn one(seed: u64, trace: bool) -> ExitCode {
-    let setup = Setup::of(seed);
+fn one(seed: u64, with: &str, trace: bool) -> ExitCode {
+    let mut setup = Setup::of(seed);
+    setup.faults.extend(fault::Fault::ALL.iter().filter(|fault| with.split(',').any(|name| name == fault.name())));
     let outcome = world::play(setup, trace);
     outcome.trace.iter().for_each(|line| println!("{line}"));
     match outcome.violation {

@@ -59,6 +59,10 @@ impl Oracle {
         }
         let mut judged = Vec::new();
         for action in then {
+            if let Action::Create { slot, .. } = action {
+                let gone = self.slots.get(slot).is_some_and(|watch| watch.gone);
+                self.check("S4", slot, gone, || "nothing says that the node is gone".to_owned());
+            }
             if let Action::Delete { slot, incarnation, .. } = action
                 && self.delete(tag, fleet, events, slot, incarnation, now, wall, clock_set)
             {

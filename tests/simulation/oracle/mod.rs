@@ -65,6 +65,7 @@ pub struct Watch {
     /// Creation times: of the newest node seen, and of the last one that is known to be gone.
     pub newest_created: Option<Timestamp>,
     pub gone_created: Option<Timestamp>,
+    pub gone_asked: Ms,
     /// What became of the last mutation was not read back yet.
     pub unknown: bool,
     pub opted_out: bool,
@@ -201,7 +202,7 @@ impl Oracle {
             watch.run_began &= record.job.runs.began;
             // The journal says that a create is owed, whatever was seen since.
             if record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone) {
-                watch.is_gone();
+                watch.is_gone(0);
             }
         }
     }
@@ -240,7 +241,7 @@ impl Oracle {
                         if let Some(watch) = self.slots.get_mut(&view.node)
                             && fleet.slots.get(&view.node).is_some_and(|r| r.zone == view.zone)
                         {
-                            watch.reads(view, poll.began, wall);
+                            watch.reads(view, poll.began, asked, wall);
                         }
                     }
                 }
@@ -251,12 +252,12 @@ impl Oracle {
                 let shown = match reading {
                     Reading::Unread(_) => return,
                     Reading::Absent => {
-                        watch.is_gone();
+                        watch.is_gone(asked);
                         watch.evidence.absent(*began, wall);
                         None
                     }
                     Reading::Node(view) => {
-                        watch.reads(view, *began, wall);
+                        watch.reads(view, *began, asked, wall);
                         Some((view.incarnation.clone(), Shown::of(view)))
                     }
                 };
@@ -299,7 +300,7 @@ impl Oracle {
                         let deleting =
                             fleet.slots.get(slot).and_then(|r| r.recovery.as_ref()).map(|r| r.phase) == Some(Phase::Deleting);
                         if deleting && failure.class == FailureClass::NotFound {
-                            watch.is_gone();
+                            watch.is_gone(asked);
                         }
                     }
                     CallOutcome::Accepted(_) | CallOutcome::NotSent(_) => {}
@@ -309,8 +310,8 @@ impl Oracle {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
                 let phase = fleet.slots.get(slot).and_then(|r| r.recovery.as_ref()).map(|r| r.phase);
                 match (phase, state) {
-                    (Some(Phase::Deleting), OperationState::Succeeded) => watch.is_gone(),
-                    (Some(Phase::Creating), OperationState::Failed(_)) => watch.is_gone(),
+                    (Some(Phase::Deleting), OperationState::Succeeded) => watch.is_gone(asked),
+                    (Some(Phase::Creating), OperationState::Failed(_)) => watch.is_gone(asked),
                     _ => {}
                 }
             }
@@ -378,18 +379,21 @@ impl Oracle {
 }
 
 impl Watch {
-    fn is_gone(&mut self) {
+    /// It is known by something that was asked for then.
+    fn is_gone(&mut self, asked: Ms) {
         self.gone = true;
+        self.gone_asked = self.gone_asked.max(asked);
         self.gone_created = self.newest_created;
     }
 
-    fn reads(&mut self, view: &tpu_watchdog::model::node::NodeView, began: Timestamp, wall: Timestamp) {
+    fn reads(&mut self, view: &tpu_watchdog::model::node::NodeView, began: Timestamp, asked: Ms, wall: Timestamp) {
         let shown = Shown::of(view);
         self.opted_out = view.opted_out;
         let created = view.incarnation.as_ref().map(|i| i.created);
         self.newest_created = self.newest_created.max(created);
         // A read that lags behind does not bring back what is gone.
-        if created > self.gone_created {
+        let later = asked > self.gone_asked && self.last_sent.is_none_or(|sent| asked > sent);
+        if later && created > self.gone_created {
             self.gone = false;
         }
         if shown == Shown::Healthy {

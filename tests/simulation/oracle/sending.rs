@@ -42,7 +42,7 @@ impl Oracle {
         let Some(watch) = self.slots.get_mut(&slot) else {
             return self.check("S17", &slot, false, || "it is not configured".to_owned());
         };
-        let (unknown, gone) = (watch.unknown, watch.gone);
+        let unknown = watch.unknown;
         watch.last_sent = Some(now);
         let intent = watch.intent.clone();
         let call = if wanted == Phase::Deleting { "delete" } else { "create" };
@@ -66,7 +66,6 @@ impl Oracle {
                 self.check("S1", &slot, fresh, || format!("the GET that verified {incarnation} is {age:?} ms old"));
             }
             Action::Create { body, .. } => {
-                self.check("S4", &slot, gone, || "nothing says that the node is gone".to_owned());
                 self.create(&slot, body, now);
             }
         }
