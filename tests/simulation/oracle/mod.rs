@@ -262,7 +262,10 @@ impl Oracle {
                     }
                 };
                 watch.unknown &= watch.last_sent.is_some_and(|sent| asked < sent);
-                watch.gets.insert(tag.pid, Get { tag, asked, shown, stale });
+                // An answer that was overtaken by a later one verifies nothing.
+                if watch.gets.get(&tag.pid).is_none_or(|get| get.tag != tag || get.asked <= asked) {
+                    watch.gets.insert(tag.pid, Get { tag, asked, shown, stale });
+                }
             }
             Input::Attributes { slot, of, result: Ok(reports) } => {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
