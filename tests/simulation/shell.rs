@@ -97,6 +97,7 @@ impl World {
                     leaving: false,
                 }));
                 let tag = process.tag(pid);
+                self.oracle.holder = Some(tag);
                 self.at(self.now + ms(ttl) / 3, Task::Renew(tag));
                 if let Some(deadline) = self.processes[pid].deadline {
                     self.at(deadline, Task::Deadline(tag));

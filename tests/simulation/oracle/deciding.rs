@@ -52,6 +52,9 @@ impl Oracle {
         }
         let dry_run = fleet.settings.dry_run;
         self.check("S7", "-", !dry_run || then.is_empty(), || format!("in dry run something is to be sent: {then:?}"));
+        if self.holder != Some(tag) {
+            return;
+        }
         for event in events {
             if let (What::Recovered { .. }, Some(slot)) = (&event.what, &event.slot) {
                 self.recovered(slot, now);

@@ -123,6 +123,8 @@ pub struct Oracle {
     refusals: BTreeMap<String, Refusals>,
     creates: VecDeque<Ms>,
     highest_epoch: u64,
+    /// Whose commits the store takes: what anybody else decides is never written.
+    pub holder: Option<Tag>,
     last_wall: Option<Timestamp>,
     /// Which slots counted under `max_unavailable` before the present turn.
     counted: Vec<String>,
@@ -153,6 +155,7 @@ impl Oracle {
             refusals: BTreeMap::new(),
             creates: VecDeque::new(),
             highest_epoch: 0,
+            holder: None,
             last_wall: None,
             counted: Vec::new(),
             intents: 0,
