@@ -47,7 +47,7 @@ fn every_alert_is_checked_tested_both_ways_and_has_its_place_in_the_runbook() {
 #[test]
 fn every_reason_to_hold_is_told_by_an_alert_or_left_out_on_purpose() {
     // By the user's own wish, or over by itself within minutes.
-    let quiet = ["dry_run", "opted_out", "stopped", "paused", "backoff", "create_limit"];
+    let quiet = ["dry_run", "opted_out", "stopped", "paused", "quiet_hours", "backoff", "create_limit"];
     let rules = read("prometheus/rules.yml");
     for reason in tpu_watchdog::model::hold::HoldReason::ALL {
         let named =
