@@ -106,8 +106,9 @@ fn hunt(mutant: Mutant, faults: &[Fault], most: u64) -> Option<(&'static str, u6
 }
 
 macro_rules! mutants {
-    ($($test:ident: [$($mutant:ident ($($fault:ident)*)),+ $(,)?],)+) => {
+    ($($(#[$attribute:meta])* $test:ident: [$($mutant:ident ($($fault:ident)*)),+ $(,)?],)+) => {
         $(
+            $(#[$attribute])*
             #[test]
             fn $test() {
                 $(
@@ -129,21 +130,12 @@ macro_rules! mutants {
 }
 
 mutants! {
-    mutants_of_the_evidence_are_found: [
-        NoConfirmingGet (),
-        AnyIncarnation (PersonReplaces Sickness StaleRead),
-        FailedListingIsEmpty (),
-        AbsenceIsEnough (ListLacksNodes Unreachable),
-        GapsCount (ReadFails Unreachable Sickness),
-        UnknownIsSick (StrangeValues),
-        NoGrace (),
-    ],
+    mutants_of_the_evidence_are_found: [NoConfirmingGet (), FailedListingIsEmpty (), UnknownIsSick (StrangeValues), NoGrace ()],
     mutants_of_the_journal_are_found: [
         ForgetIntent (),
         ForgetOwedCreate (Preemption),
         BlindRepeat (CallLostAfter Preemption),
         ForgetLabels (),
-        CheckpointGoesBack (SurveyStale Preemption),
     ],
     mutants_of_the_budgets_are_found: [
         RecoveringIsHealthy (),
@@ -167,8 +159,15 @@ mutants! {
         NoShortage (StockOut Sickness),
         NoUnfit (BadScript Preemption Sickness),
     ],
-    mutants_of_the_reads_are_found: [StaleReads (StaleRead BornSick Preemption), ReadsBeforeMutation (SlowRead BornSick), NeverHeals (Flapping)],
-    mutants_of_the_lock_are_found: [
+    #[ignore = "they show in few worlds: minutes each; run it when what they are about changes"]
+    mutants_that_show_in_few_worlds_are_found: [
+        AnyIncarnation (PersonReplaces Sickness StaleRead),
+        AbsenceIsEnough (ListLacksNodes Unreachable),
+        GapsCount (ReadFails Unreachable Sickness),
+        CheckpointGoesBack (SurveyStale Preemption),
+        StaleReads (StaleRead BornSick Preemption),
+        ReadsBeforeMutation (SlowRead BornSick),
+        NeverHeals (Flapping),
         OneHoldsAll (StockOut Preemption),
         TakeTheLock (Preemption Pause),
         SendForEver (Pause Preemption),
