@@ -1,6 +1,6 @@
 //! Several watchdogs over one fleet: one acts, the others stand by, whatever happens to the one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -96,6 +96,10 @@ impl Watchdog {
         assert!(sent.success());
     }
 
+    fn stop(&self) {
+        stop(self.pid());
+    }
+
     fn log(&self) -> String {
         std::fs::read_to_string(self.config.with_extension("log")).unwrap_or_default()
     }
@@ -104,7 +108,24 @@ impl Watchdog {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.kill();
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
     }
+}
+
+/// Puts a process to sleep. The signal alone is no proof of that: it is its first thread that passes it on to the others, and
+/// until that one gets a core they run, and may lock the file.
+fn stop(pid: u32) {
+    assert!(Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap().success());
+    // proc(5): the state follows the name, which ends with the last parenthesis. A thread that has ended sleeps as well.
+    let sleeps = |stat: &Path| {
+        std::fs::read_to_string(stat).map_or(true, |text| text.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
+    };
+    waits("every thread sleeps", || {
+        let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        threads.all(|thread| sleeps(&thread.unwrap().path().join("stat"))).then_some(())
+    });
 }
 
 fn waits<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -159,12 +180,12 @@ fn one_holder_at_a_time(state: &str) {
         std::thread::sleep(Duration::from_millis(dice.roll(900)));
         let paused = round % 4 == 3;
         if paused {
-            both[holder].signal("-STOP");
+            both[holder].stop();
             // One that sleeps in the middle of a write to the file has the file itself locked: nobody could follow it.
             while !state_at.is_writable() {
                 both[holder].signal("-CONT");
                 std::thread::sleep(Duration::from_millis(5));
-                both[holder].signal("-STOP");
+                both[holder].stop();
             }
         } else {
             both[holder].kill();
@@ -226,7 +247,7 @@ fn s9_a_holder_that_sleeps_between_its_commit_and_its_call_sends_nothing_when_it
     rig.simulator.set_hook(Some(Box::new(move |logged| {
         let write = logged.door == "one" && logged.method == "PUT" && logged.path.contains("state.json");
         if write && awaited.swap(false, Ordering::SeqCst) {
-            assert!(Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap().success());
+            stop(pid);
             flag.store(true, Ordering::SeqCst);
         }
         None
