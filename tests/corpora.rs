@@ -2,6 +2,7 @@
 //! a fixed seed, so that a failure is the same on every machine.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use fastrand::Rng;
 use futures::FutureExt as _;
@@ -110,14 +111,14 @@ fn nodes_and_lists_of_them_go_on_through_the_core() {
         "node",
         NODE.as_bytes(),
         json(|raw| {
-            let Ok(view) = NodeView::parse(raw.clone()) else { return false };
+            let Ok(view) = NodeView::parse(raw.clone()).map(Arc::new) else { return false };
             let now: jiff::Timestamp = "2026-06-01T12:00:00Z".parse().unwrap();
             let mut fleet = Fleet::new(settings(), Default::default(), Ledger::default());
             let _ = step(&mut fleet, Input::Configured(Box::new(settings())), now);
             let listing =
                 Listing { zone: "us-central2-b".into(), result: Ok((vec![view.clone(), view.clone()], vec!["z".into()])) };
             let effects = step(&mut fleet, Input::Polled(Box::new(Poll { began: now, listings: vec![listing] })), now);
-            let reading = Reading::Node(Box::new(view));
+            let reading = Reading::Node(view);
             let more = step(&mut fleet, Input::Got { slot: "a".into(), began: now, reading }, now);
             // One read is never enough for anything.
             let acts = effects

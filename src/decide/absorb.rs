@@ -1,6 +1,7 @@
 //! Takes one input into the fleet: what was read, what came of a call, what the user now wants.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -16,7 +17,8 @@ use crate::model::node::{Incarnation, NodeView};
 use crate::model::settings::{Overlay, Policy, Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 
-use super::observe::{Source, observe};
+use super::beside::Beside;
+use super::observe::{self, Source, observe};
 use super::turn::Turn;
 use super::{lever, recover, runs};
 
@@ -51,7 +53,10 @@ pub fn absorb(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
             done(fleet, &slot, Pending::Operation);
             recover::operated(fleet, &slot, &operation, result, turn);
         }
-        Input::Pulled(levers) => lever::pulled(fleet, levers, turn),
+        Input::Pulled(levers) => {
+            fleet.look_anew();
+            lever::pulled(fleet, levers, turn);
+        }
         Input::Tick => {}
     }
 }
@@ -64,11 +69,13 @@ fn done(fleet: &mut Fleet, slot: &str, pending: Pending) {
 
 fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
     let mut before = std::mem::replace(&mut fleet.settings, settings);
+    fleet.look_anew();
     for (name, slot) in &fleet.settings.slots {
         match fleet.slots.get_mut(name) {
             None => {
                 let zone = slot.zones.first().map_or("", String::as_str);
                 fleet.slots.insert(name.clone(), SlotRecord::new(name, zone, turn.now));
+                fleet.memory.entry(name.clone()).or_default();
             }
             Some(record) => {
                 record.leaving = false;
@@ -109,7 +116,7 @@ fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
 fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     fleet.polls += 1;
     let mut complete = true;
-    let mut nodes: BTreeMap<(String, String), NodeView> = BTreeMap::new();
+    let mut nodes: Vec<Arc<NodeView>> = Vec::new();
     let mut unread: BTreeMap<String, String> = BTreeMap::new();
     let mut read_all = false;
     for listing in poll.listings {
@@ -120,7 +127,7 @@ fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
                     complete = false;
                     unread.insert(zone, "the API could not reach the zone".to_owned());
                 }
-                nodes.extend(found.into_iter().map(|n| ((n.zone.clone(), n.node.clone()), n)));
+                nodes.extend(found);
             }
             Err(failure) => {
                 complete = false;
@@ -131,35 +138,80 @@ fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
             }
         }
     }
-    let names: Vec<String> = fleet.slots.keys().cloned().collect();
-    for name in names {
-        let Some(record) = fleet.slots.get_mut(&name) else { continue };
+    let mut nodes = Nodes::new(nodes);
+    let mut changed: Vec<(String, Reading)> = Vec::new();
+    let (mut slots, mut memories) = (Beside::new(&fleet.settings.slots), Beside::new(&mut fleet.memory));
+    for (name, record) in &mut fleet.slots {
+        let slot = slots.at(name);
         // A slot with several zones and no node yet may have been created in any of them.
         if record.incarnation.is_none()
             && record.recovery.is_none()
-            && let Some(slot) = fleet.settings.slots.get(&name)
-            && let Some(zone) = slot.zones.iter().find(|zone| nodes.contains_key(&((*zone).clone(), name.clone())))
+            && let Some(zone) = slot.and_then(|slot| slot.zones.iter().find(|zone| nodes.get(zone, name).is_some()))
         {
             record.zone.clone_from(zone);
         }
-        let zone = record.zone.clone();
-        let found = nodes.remove(&(zone.clone(), name.clone()));
-        let mut unseen = unread.get(&zone).or_else(|| if read_all { None } else { unread.get("-") });
+        let found = nodes.get(&record.zone, name);
+        let mut unseen = unread.get(&record.zone).or_else(|| if read_all { None } else { unread.get("-") });
         if found.is_none() && record.incarnation.is_none() && record.recovery.is_none() {
             // It may live in another of its zones, one that could not be read.
-            let zones = fleet.settings.slots.get(&name).map_or(&[][..], |s| &s.zones);
-            unseen = unseen.or_else(|| zones.iter().find_map(|zone| unread.get(zone)));
+            unseen = unseen.or_else(|| slot.and_then(|slot| slot.zones.iter().find_map(|zone| unread.get(zone))));
         }
         let reading = match (unseen, found) {
             (Some(why), _) => Reading::Unread(why.clone()),
-            (None, Some(node)) => Reading::Node(Box::new(node)),
+            (None, Some(view)) => {
+                if let (Some(slot), Some(memory)) = (slot, memories.at(name))
+                    && observe::goes_on(record, memory, slot, &fleet.ledger, view, poll.began, turn.now)
+                {
+                    continue;
+                }
+                Reading::Node(Arc::clone(view))
+            }
             (None, None) => Reading::Absent,
         };
+        changed.push((name.clone(), reading));
+    }
+    for (name, reading) in changed {
         observe(fleet, &name, reading, poll.began, Source::List, turn);
     }
     if complete {
         fleet.ledger.observed_at = Some(turn.now);
         fleet.dirty_ledger = true;
+    }
+}
+
+/// The nodes of a poll, found by zone and name.
+struct Nodes {
+    sorted: Vec<Arc<NodeView>>,
+    // Slots are looked up in the order of their names: the next one is mostly the next here.
+    next: usize,
+}
+
+impl Nodes {
+    fn new(mut nodes: Vec<Arc<NodeView>>) -> Nodes {
+        let order = |a: &Arc<NodeView>, b: &Arc<NodeView>| a.zone.cmp(&b.zone).then_with(|| a.node.cmp(&b.node));
+        // The API lists in this order, mostly.
+        if !nodes.is_sorted_by(|a, b| order(a, b).is_lt()) {
+            nodes.sort_by(order);
+            // Of one that is listed twice the last counts.
+            nodes.dedup_by(|later, kept| {
+                let twice = order(later, kept).is_eq();
+                if twice {
+                    std::mem::swap(later, kept);
+                }
+                twice
+            });
+        }
+        Nodes { sorted: nodes, next: 0 }
+    }
+
+    fn get(&mut self, zone: &str, name: &str) -> Option<&Arc<NodeView>> {
+        let is = |view: &Arc<NodeView>| view.node == name && view.zone == zone;
+        if !self.sorted.get(self.next).is_some_and(is) {
+            self.next = self.sorted.partition_point(|view| (view.zone.as_str(), view.node.as_str()) < (zone, name));
+        }
+        let found = self.sorted.get(self.next).filter(|view| is(view));
+        self.next += usize::from(found.is_some());
+        found
     }
 }
 

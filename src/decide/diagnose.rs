@@ -11,13 +11,16 @@ use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
 
+/// Evidence of a finished job.
+pub const FINISHED: &str = "the job's success is journaled";
+
 /// Diagnoses a node that was read.
 pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &NodeView, now: Timestamp) -> Verdict {
     use Condition::*;
     let health = view.health.as_ref();
     let text = format!("state {}, health {}", view.state.as_str(), health.map_or("absent", Health::as_str));
     if finished(record, slot) {
-        return Verdict::new(Finished, "the job's success is journaled");
+        return Verdict::new(Finished, FINISHED);
     }
     match &view.state {
         NodeState::Stopped if mutant::is(Mutant::StoppedIsLost) => return Verdict::new(Terminated, text),
@@ -66,6 +69,12 @@ pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &No
         return Verdict::new(Degraded, format!("{text}, symptom {} newer than the last progress", symptom.kind));
     }
     Verdict::new(Healthy, text)
+}
+
+/// What is known about the job outranks a node that looks healthy.
+pub fn reported(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Timestamp) -> Option<Verdict> {
+    let finished = finished(record, slot).then(|| Verdict::new(Condition::Finished, FINISHED));
+    finished.or_else(|| supervisor(record, slot, ledger, now))
 }
 
 /// What the supervisor's reports say; nothing about a node whose startup script is not ours.

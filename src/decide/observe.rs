@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use crate::model::action::Reading;
 use crate::model::condition::{Condition, Kind, Verdict};
 use crate::model::event::What;
-use crate::model::fleet::{Confirmed, Fleet, Memory, elapsed};
+use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, elapsed};
 use crate::model::mutant::{self, Mutant};
 use crate::model::node::{NodeState, NodeView};
 use crate::model::recovery::{Call, Phase};
-use crate::model::settings::Settings;
+use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::{Seen, SlotRecord, Suspicion};
 use crate::model::spec::NodeSpec;
 
@@ -24,6 +24,29 @@ use super::{diagnose, recover};
 pub enum Source {
     List,
     Get,
+}
+
+/// Takes in a listed node that says what it said before about a slot that is well: only time goes on. Returns whether that is
+/// all; otherwise the reading has to be observed.
+pub fn goes_on(
+    record: &mut SlotRecord,
+    memory: &mut Memory,
+    slot: &SlotSettings,
+    ledger: &Ledger,
+    view: &NodeView,
+    began: Timestamp,
+    now: Timestamp,
+) -> bool {
+    let began = began.min(now);
+    let known = record.at_ease && record.is_well() && memory.shown == Some(view.fingerprint) && view.symptoms.is_empty();
+    let late = record.mutated_at.is_some_and(|at| began <= at) || memory.last_read.is_some_and(|at| began < at);
+    if !known || late || diagnose::reported(record, slot, ledger, now).is_some() {
+        return false;
+    }
+    memory.absence_confirmed = false;
+    memory.last_read = Some(began);
+    settled(record, slot.policy.attempts.settled, Condition::Healthy, now);
+    true
 }
 
 /// Absorbs one reading that began at `began`.
@@ -42,13 +65,16 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     if before || memory.last_read.is_some_and(|at| began < at) {
         return;
     }
-    if let Reading::Node(view) = &reading
-        && shows_the_past(record, view, began, slot.policy.max_age)
-    {
+    let shown = match &reading {
+        Reading::Node(view) => Some(view),
+        _ => None,
+    };
+    if shown.is_some_and(|view| shows_the_past(record, view, began, slot.policy.max_age)) {
         return;
     }
-    if let Reading::Node(view) = &reading {
-        memory.absence_confirmed = false;
+    memory.absence_confirmed &= shown.is_none();
+    let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
+    if let Some(view) = shown.filter(|_| before != memory.shown) {
         learn(record, view, &fleet.settings, &mut fleet.dirty, &mut fleet.dirty_specs);
     }
     if recover::observed(record, memory, &fleet.settings, &slot.policy, &reading, source, turn) {
@@ -73,7 +99,7 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
             let enough = mutant::is(Mutant::AbsenceIsEnough) || mutant::is(Mutant::FailedListingIsEmpty);
             memory.absence_confirmed |= source == Source::Get || enough;
             if diagnose::finished(record, slot) {
-                Verdict::new(Condition::Finished, "the job's success is journaled")
+                Verdict::new(Condition::Finished, diagnose::FINISHED)
             } else if memory.absence_confirmed {
                 Verdict::new(Condition::Missing, "absent from a complete listing, and GET says 404")
             } else {
@@ -259,10 +285,12 @@ fn settled(record: &mut SlotRecord, settled: Duration, condition: Condition, now
 fn set_verdict(record: &mut SlotRecord, verdict: Verdict, dirty: &mut BTreeSet<String>, turn: &mut Turn) -> bool {
     if record.verdict.condition == verdict.condition {
         let changed = record.verdict.evidence != verdict.evidence;
+        record.at_ease &= !changed;
         record.verdict = verdict;
         return changed && record.verdict.condition != Condition::Unclear;
     }
     let from = record.verdict.condition;
+    record.at_ease = false;
     record.since = turn.now;
     if verdict.condition != Condition::Unclear {
         // A read that failed in between does not make an old condition a new one.

@@ -13,10 +13,12 @@ use crate::model::fleet::{Fleet, Memory, Pending, after, elapsed};
 use crate::model::hold::HoldReason;
 use crate::model::mutant::{self, Mutant};
 use crate::model::recovery::{Call, Phase, Recovery};
+use crate::model::settings::SlotSettings;
 use crate::model::slot::{RunOrder, SlotRecord};
 use crate::model::spec::NodeSpec;
 use crate::model::view::{ActionName, Decision};
 
+use super::beside::Beside;
 use super::judge::{Bench, judge, request_id};
 use super::turn::Turn;
 use super::{recover, runs};
@@ -60,12 +62,6 @@ fn is_open_ended(hold: Option<HoldReason>) -> bool {
     !matches!(hold, None | Some(HoldReason::Backoff | HoldReason::CreateLimit | HoldReason::Unclear))
 }
 
-/// Well and wanted: the decision about it depends on nothing that another slot's input could change.
-fn is_well(record: &SlotRecord) -> bool {
-    let healthy = record.verdict.condition == Condition::Healthy;
-    healthy && record.recovery.is_none() && record.suspicion.is_none() && !record.leaving
-}
-
 /// Creates that may still leave although the minute of their intent is over (S18): a write was slow, or their process ended.
 fn on_its_way(record: &SlotRecord, memory: &BTreeMap<String, Memory>, name: &str, now: Timestamp) -> bool {
     record.recovery.as_ref().is_some_and(|r| {
@@ -81,29 +77,37 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
     let before = fleet.ledger.judged.len() + fleet.ledger.creates.len();
     fleet.ledger.judged.retain(|at| elapsed(*at, now) < Duration::from_secs(3600));
     fleet.ledger.creates.retain(|at| elapsed(*at, now) < CREATE_WINDOW);
-    let desired = fleet.slots.values().filter(|r| !r.leaving).count();
     let mut budget = Budget {
-        unavailable: unavailable(fleet),
-        max_unavailable: fleet.settings.max_unavailable.of(desired),
-        desired,
-        on_their_way: fleet.slots.iter().filter(|(name, record)| on_its_way(record, &fleet.memory, name, now)).count(),
+        unavailable: 0,
+        max_unavailable: 0,
+        desired: 0,
+        on_their_way: 0,
         ledger_changed: before != fleet.ledger.judged.len() + fleet.ledger.creates.len(),
     };
+    for (name, record) in &fleet.slots {
+        budget.desired += usize::from(!record.leaving);
+        budget.unavailable += usize::from(is_unavailable(record));
+        budget.on_their_way += usize::from(on_its_way(record, &fleet.memory, name, now));
+    }
+    budget.max_unavailable = fleet.settings.max_unavailable.of(budget.desired);
     let mut removed = Vec::new();
+    let looks = fleet.settings.slots.values().any(|slot| slot.job.is_some() || slot.supervisor.is_some());
+    let (mut slots, mut memories) = (Beside::new(&fleet.settings.slots), Beside::new(&mut fleet.memory));
     for (index, (name, record)) in fleet.slots.iter_mut().enumerate() {
-        // What is well stays decided about until the next poll: an answer about one slot costs no work for all others.
-        if !turn.whole && record.at_ease && is_well(record) {
+        // What is well stays decided about: what happens to one slot costs no work for all others.
+        let at_ease = record.at_ease && record.is_well();
+        if at_ease && !(turn.polled && looks) {
             continue;
         }
-        let Some(slot) = fleet.settings.slots.get(name) else { continue };
+        let (Some(slot), Some(memory)) = (slots.at(name), memories.at(name)) else { continue };
+        if at_ease {
+            stagger(record, memory, slot, fleet.polls, index as u64, turn);
+            continue;
+        }
         if record.leaving && record.recovery.as_ref().is_none_or(|r| !r.owes_create()) {
             removed.push(name.clone());
             continue;
         }
-        let memory = match fleet.memory.get_mut(name) {
-            Some(memory) => memory,
-            None => fleet.memory.entry(name.clone()).or_default(),
-        };
         let mut bench = Bench {
             settings: &fleet.settings,
             slot,
@@ -118,7 +122,7 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
         let phase = bench.record.recovery.as_ref().map(|r| (r.phase, r.call.clone()));
         let short = bench.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone && r.refusal.is_some());
         let decision = decide(&mut bench, turn);
-        stagger(&mut bench, index as u64, turn);
+        stagger(bench.record, bench.memory, slot, fleet.polls, index as u64, turn);
         if let Some(recovery) = &mut record.recovery
             && std::mem::replace(&mut recovery.set_apart, is_open_ended(decision.hold)) != is_open_ended(decision.hold)
         {
@@ -404,33 +408,31 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
 }
 
 /// Reads that need a call a slot: every poll where something is wrong or under way, else spread over several polls.
-fn stagger(bench: &mut Bench, index: u64, turn: &mut Turn) {
-    if !turn.polled || bench.record.verdict.condition == Condition::Finished {
+fn stagger(record: &SlotRecord, memory: &mut Memory, slot: &SlotSettings, polls: u64, index: u64, turn: &mut Turn) {
+    if !turn.polled || record.verdict.condition == Condition::Finished {
         return;
     }
-    let settled = bench.record.recovery.is_none() && bench.record.suspicion.is_none();
+    let settled = record.recovery.is_none() && record.suspicion.is_none();
     // The first look of a process comes at once: a scheduled run may have no second poll.
-    let waits = settled && !(bench.polls + index).is_multiple_of(STAGGER);
-    let record = &*bench.record;
-    let name = record.name.clone();
+    let waits = settled && !(polls + index).is_multiple_of(STAGGER);
     let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);
-    if !(waits && bench.memory.asked_attributes)
+    if !(waits && memory.asked_attributes)
         && record.ours
         && supervised
-        && bench.slot.supervisor.is_some()
+        && slot.supervisor.is_some()
         && let (Some(of), Some(_)) = (&record.incarnation, record.ready_since)
-        && bench.memory.pending.insert(Pending::Attributes)
+        && memory.pending.insert(Pending::Attributes)
     {
-        bench.memory.asked_attributes = true;
-        turn.look(Look::Attributes { slot: name.clone(), zone: record.zone.clone(), of: of.clone() });
+        memory.asked_attributes = true;
+        turn.look(Look::Attributes { slot: record.name.clone(), zone: record.zone.clone(), of: of.clone() });
     }
-    if let Some(checkpoint) = bench.slot.job.as_ref().and_then(|j| j.checkpoint.as_ref())
-        && !(waits && bench.memory.asked_checkpoints.is_some())
+    if let Some(checkpoint) = slot.job.as_ref().and_then(|j| j.checkpoint.as_ref())
+        && !(waits && memory.asked_checkpoints.is_some())
         && record.incarnation.is_some()
-        && bench.memory.pending.insert(Pending::Checkpoints)
+        && memory.pending.insert(Pending::Checkpoints)
     {
-        bench.memory.asked_checkpoints = Some(turn.now);
+        memory.asked_checkpoints = Some(turn.now);
         let set_aside = runs::set_aside(record);
-        turn.look(Look::Checkpoints { slot: name, location: checkpoint.clone(), set_aside });
+        turn.look(Look::Checkpoints { slot: record.name.clone(), location: checkpoint.clone(), set_aside });
     }
 }

@@ -6,6 +6,7 @@ mod regressions;
 mod runs;
 mod safety;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -104,18 +105,18 @@ impl World {
 
     /// A complete listing of these nodes.
     fn poll(&mut self, nodes: &[Value]) {
-        let nodes = nodes.iter().map(|n| NodeView::parse(n.clone()).unwrap()).collect();
+        let nodes = nodes.iter().map(|n| Arc::new(NodeView::parse(n.clone()).unwrap())).collect();
         self.poll_result(Ok((nodes, vec![])));
     }
 
-    fn poll_result(&mut self, result: Result<(Vec<NodeView>, Vec<String>), Failure>) {
+    fn poll_result(&mut self, result: Result<(Vec<Arc<NodeView>>, Vec<String>), Failure>) {
         let poll = Poll { began: self.now, listings: vec![Listing { zone: ZONE.into(), result }] };
         self.input(Input::Polled(Box::new(poll)));
     }
 
     fn get(&mut self, name: &str, node: Option<Value>) {
         let reading = match node {
-            Some(raw) => Reading::Node(Box::new(NodeView::parse(raw).unwrap())),
+            Some(raw) => Reading::Node(Arc::new(NodeView::parse(raw).unwrap())),
             None => Reading::Absent,
         };
         self.input(Input::Got { slot: name.into(), began: self.now, reading });

@@ -15,8 +15,6 @@ pub struct Turn {
     pub now: Timestamp,
     /// The input was a finished poll: what is staggered by polls is due.
     pub polled: bool,
-    /// Every slot is decided about; otherwise those that are well are left out.
-    pub whole: bool,
     events: Vec<Event>,
     looks: Vec<Look>,
     actions: Vec<Action>,
@@ -26,12 +24,9 @@ pub struct Turn {
 
 impl Turn {
     pub fn new(now: Timestamp, input: &Input) -> Self {
-        let polled = matches!(input, Input::Polled(_));
-        let whole = polled || matches!(input, Input::Configured(_) | Input::Pulled(_));
         Turn {
             now,
-            polled,
-            whole,
+            polled: matches!(input, Input::Polled(_)),
             events: Vec::new(),
             looks: Vec::new(),
             actions: Vec::new(),

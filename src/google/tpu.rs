@@ -1,6 +1,7 @@
 //! The Cloud TPU API, as far as the watchdog calls it. Source: Cloud TPU REST reference v2 and v2alpha1.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use reqwest::Method;
@@ -45,7 +46,7 @@ impl TpuClient {
     ///
     /// # Errors
     /// When any page can't be read, or holds something that is not a node.
-    pub async fn list_nodes(&self, zone: &str, deadline: Instant) -> Result<(Vec<NodeView>, Vec<String>), Failure> {
+    pub async fn list_nodes(&self, zone: &str, deadline: Instant) -> Result<(Vec<Arc<NodeView>>, Vec<String>), Failure> {
         let garbage = |text: String| self.http.reject("nodes.list", text);
         let (mut nodes, mut unreachable) = (Vec::new(), Vec::new());
         let (mut token, mut tokens) = (String::new(), HashSet::new());
@@ -60,7 +61,7 @@ impl TpuClient {
                 None | Some(Value::Null) => {}
                 Some(Value::Array(all)) => {
                     for raw in all {
-                        nodes.push(NodeView::parse(raw).map_err(garbage)?);
+                        nodes.push(Arc::new(NodeView::parse(raw).map_err(garbage)?));
                     }
                 }
                 Some(_) => return Err(garbage("\"nodes\" is not a list".into())),

@@ -1,5 +1,6 @@
 //! What goes into a decision and what comes out of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -92,14 +93,14 @@ pub struct Listing {
     /// The zone, or `-`.
     pub zone: String,
     /// All nodes of all pages, and the zones that did not answer.
-    pub result: Result<(Vec<NodeView>, Vec<String>), Failure>,
+    pub result: Result<(Vec<Arc<NodeView>>, Vec<String>), Failure>,
 }
 
 /// What a read says about one node.
 #[derive(Debug)]
 pub enum Reading {
     /// The node.
-    Node(Box<NodeView>),
+    Node(Arc<NodeView>),
     /// Absent: from a complete listing, or by a 404.
     Absent,
     /// Nothing could be read: no evidence of anything.

@@ -97,6 +97,8 @@ pub enum Pending {
 pub struct Memory {
     /// When the last successful read began.
     pub last_read: Option<Timestamp>,
+    /// Fingerprint of the node as it was last taken in.
+    pub shown: Option<u64>,
     /// Guest attributes could not be read the last time: told once.
     pub attributes_failing: bool,
     /// Guest attributes were asked for by this process.
@@ -149,7 +151,7 @@ pub struct Fleet {
     pub slots: BTreeMap<String, SlotRecord>,
     /// Budgets.
     pub ledger: Ledger,
-    /// Per slot, what a restart may forget.
+    /// Per slot, and for each one of them, what a restart may forget.
     pub memory: BTreeMap<String, Memory>,
     /// Slots changed since the last commit.
     pub dirty: BTreeSet<String>,
@@ -166,11 +168,12 @@ pub struct Fleet {
 impl Fleet {
     /// A fleet from what the store held.
     pub fn new(settings: Settings, slots: BTreeMap<String, SlotRecord>, ledger: Ledger) -> Self {
+        let memory = slots.keys().map(|name| (name.clone(), Memory::default())).collect();
         Fleet {
             settings,
             slots,
             ledger,
-            memory: BTreeMap::new(),
+            memory,
             dirty: BTreeSet::new(),
             dirty_specs: BTreeSet::new(),
             dirty_ledger: false,
@@ -189,9 +192,18 @@ impl Fleet {
                 memory.pending.insert(Pending::Call);
             }
         }
+        for name in self.slots.keys().filter(|name| !self.memory.contains_key(*name)).cloned().collect::<Vec<_>>() {
+            self.memory.insert(name, Memory::default());
+        }
         self.dirty.clear();
         self.dirty_specs.clear();
         self.dirty_ledger = false;
+    }
+
+    /// What is wanted has changed: no decision rests on an earlier one.
+    pub fn look_anew(&mut self) {
+        self.memory.values_mut().for_each(|memory| memory.shown = None);
+        self.slots.values_mut().for_each(|record| record.at_ease = false);
     }
 
     /// A call that was decided was not sent, or its answer comes while nothing can be written: it is read back.

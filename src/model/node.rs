@@ -3,6 +3,7 @@
 //! Field and enum meanings: Cloud TPU API v2 reference, `projects.locations.nodes`.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -185,6 +186,8 @@ pub struct NodeView {
     pub supervised: bool,
     /// The node exactly as it was read.
     pub raw: Arc<Value>,
+    /// Of `raw`: two reads that have the same one say the same.
+    pub fingerprint: u64,
 }
 
 impl NodeView {
@@ -235,9 +238,16 @@ impl NodeView {
             run: metadata(RUN_KEY).and_then(|text| serde_json::from_str(text).ok()),
             node,
             zone,
+            fingerprint: fingerprint(&raw),
             raw: Arc::new(raw),
         })
     }
+}
+
+fn fingerprint(raw: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    raw.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn accelerator(raw: &Value) -> String {

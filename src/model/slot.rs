@@ -211,6 +211,12 @@ pub struct SlotRecord {
 }
 
 impl SlotRecord {
+    /// Well and wanted: the decision about it depends on nothing that another slot's input could change.
+    pub fn is_well(&self) -> bool {
+        let healthy = self.verdict.condition == Condition::Healthy;
+        healthy && self.recovery.is_none() && self.suspicion.is_none() && !self.leaving
+    }
+
     /// A slot that was never read.
     pub fn new(name: &str, zone: &str, now: Timestamp) -> Self {
         SlotRecord {

@@ -80,6 +80,10 @@ pub fn beat(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) -> bool {
         // A later boot starts the beat anew.
         return false;
     }
+    if workload.is_none() && !node.run.supervised {
+        // Nobody would ever see it.
+        return false;
+    }
     node.run.beats += 1;
     let beats = i64::try_from(node.run.beats).unwrap_or(i64::MAX);
     if node.run.ended {

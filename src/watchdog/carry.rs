@@ -48,7 +48,7 @@ pub fn look(look: Look, world: &World, permits: &Permits, sender: &UnboundedSend
             Look::Node { slot, zone } => {
                 let began = Timestamp::now();
                 let reading = match world.tpu.get_node(&zone, &slot, deadline).await {
-                    Ok(view) => Reading::Node(Box::new(view)),
+                    Ok(view) => Reading::Node(Arc::new(view)),
                     Err(failure) if failure.class == FailureClass::NotFound => Reading::Absent,
                     Err(failure) => {
                         tracing::warn!(slot, "GET of the node failed: {failure}; nothing is concluded from it");

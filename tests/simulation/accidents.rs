@@ -137,6 +137,7 @@ impl World {
             Accident::Heal { zone, name } => self.trouble(Trouble::Heal, &zone, &name, None),
             Accident::Vanish { zone, name } => self.trouble(Trouble::Vanish, &zone, &name, None),
             Accident::OptIn { zone, name } => {
+                self.network.relabelled(&zone, &name);
                 let node = self.cloud.nodes.get_mut(&(zone, name));
                 if let Some(labels) = node.and_then(|n| n.body.get_mut("labels")).and_then(|l| l.as_object_mut()) {
                     labels.remove("tpu-watchdog");
@@ -249,6 +250,7 @@ impl World {
             }
             Fault::OptOut => {
                 self.trouble(Trouble::OptOut, &zone, &name, None);
+                self.network.relabelled(&zone, &name);
                 self.at(self.now + 3 * long, Task::Accident(Accident::OptIn { zone, name }));
             }
             Fault::Silence => self.trouble(Trouble::Silence, &zone, &name, None),

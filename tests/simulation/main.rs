@@ -64,7 +64,7 @@ fn every_invariant_is_looked_at_and_holds_and_every_fault_strikes() {
 
 #[test]
 fn an_ordinary_fleet_is_kept_alive() {
-    let outcome = play(Setup::ordinary(40, 100), false);
+    let outcome = play(Setup::ordinary(40, 100, true), false);
     assert_eq!(outcome.violation, None);
     assert!(outcome.strikes.contains_key(&Fault::Preemption), "something happened in it");
 }

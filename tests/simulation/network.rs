@@ -1,6 +1,8 @@
 //! What the watchdogs' calls meet on their way: answers that fail, lag behind, lack something, or are lost.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
@@ -23,7 +25,8 @@ use crate::world::{Arrival, Task, World};
 /// A read may show what was so long ago.
 const LAG: Ms = 100_000;
 
-/// What a node looks like from outside: when this changes, its view does.
+/// What a node looks like from outside: when this changes, its view does. Of its labels it knows nothing: see
+/// [`Network::relabelled`].
 #[derive(Clone, PartialEq)]
 struct Print {
     uid: u64,
@@ -32,15 +35,36 @@ struct Print {
     described: bool,
     upcoming: bool,
     symptoms: usize,
-    opted_out: bool,
+}
+
+impl Print {
+    fn of(node: &Node) -> Print {
+        Print {
+            uid: node.uid,
+            state: node.state,
+            health: node.health.clone(),
+            described: node.health_description.is_some(),
+            upcoming: node.upcoming.is_some(),
+            symptoms: node.symptoms.len(),
+        }
+    }
+
+    fn is_of(&self, node: &Node) -> bool {
+        self.uid == node.uid
+            && self.state == node.state
+            && self.health == node.health
+            && self.described == node.health_description.is_some()
+            && self.upcoming == node.upcoming.is_some()
+            && self.symptoms == node.symptoms.len()
+    }
 }
 
 /// What was shown, and when.
-type Past = VecDeque<(Ms, Option<NodeView>)>;
+type Past = VecDeque<(Ms, Option<Arc<NodeView>>)>;
 
 #[derive(Default)]
 pub struct Network {
-    views: BTreeMap<(String, String), (Print, NodeView)>,
+    views: BTreeMap<(String, String), (Print, Arc<NodeView>)>,
     // What reads have shown, for those that lag behind.
     past: BTreeMap<(String, String), Past>,
     stale: bool,
@@ -55,17 +79,10 @@ impl Network {
     pub fn new(setup: &Setup) -> Network {
         Network { stale: setup.has(Fault::StaleRead), ..Network::default() }
     }
-}
 
-fn print(node: &Node) -> Print {
-    Print {
-        uid: node.uid,
-        state: node.state,
-        health: node.health.clone(),
-        described: node.health_description.is_some(),
-        upcoming: node.upcoming.is_some(),
-        symptoms: node.symptoms.len(),
-        opted_out: node.body.get("labels").is_some_and(|labels| labels.get("tpu-watchdog").is_some()),
+    /// A person has changed a label.
+    pub fn relabelled(&mut self, zone: &str, name: &str) {
+        self.views.remove(&(zone.to_owned(), name.to_owned()));
     }
 }
 
@@ -75,27 +92,27 @@ fn transient(text: &str) -> Failure {
 
 impl World {
     /// The node as the API shows it now.
-    pub fn view(&mut self, zone: &str, name: &str) -> Option<NodeView> {
+    pub fn view(&mut self, zone: &str, name: &str) -> Option<Arc<NodeView>> {
         let key = (zone.to_owned(), name.to_owned());
         let Some(node) = self.cloud.nodes.get(&key) else {
             self.network.views.remove(&key);
             return None;
         };
-        let print = print(node);
         if let Some((known, view)) = self.network.views.get(&key)
-            && *known == print
+            && known.is_of(node)
         {
-            return Some(view.clone());
+            return Some(Arc::clone(view));
         }
         let path = format!("projects/p/locations/{zone}/nodes/{name}");
         let version = if self.setup.settings.alpha { "v2alpha1" } else { "v2" };
         let view = NodeView::parse(shape::node(node, &path, version)).expect("the simulated API shows nodes");
-        self.network.views.insert(key, (print, view.clone()));
+        let view = Arc::new(view);
+        self.network.views.insert(key, (Print::of(node), Arc::clone(&view)));
         Some(view)
     }
 
     /// The node as a read shows it, which may lag behind. Returns whether it does.
-    fn shown(&mut self, zone: &str, name: &str) -> (Option<NodeView>, bool) {
+    fn shown(&mut self, zone: &str, name: &str) -> (Option<Arc<NodeView>>, bool) {
         let present = self.view(zone, name);
         if !self.network.stale {
             return (present, false);
@@ -137,7 +154,13 @@ impl World {
         let began = wall(asked, process.offset);
         let Some(holding) = process.held() else { return };
         let configured = holding.fleet.settings.slots.values().flat_map(|s| s.zones.iter());
-        let zones: BTreeSet<String> = configured.chain(holding.fleet.slots.values().map(|r| &r.zone)).cloned().collect();
+        let mut zones: Vec<String> = Vec::new();
+        for zone in configured.chain(holding.fleet.slots.values().map(|r| &r.zone)) {
+            if !zones.contains(zone) {
+                zones.push(zone.clone());
+            }
+        }
+        zones.sort();
         let mut listings = Vec::new();
         for zone in zones {
             let result = match self.read_failure() {
@@ -150,11 +173,15 @@ impl World {
         self.at(self.now + latency, Task::Deliver(tag, Box::new(Input::Polled(Box::new(Poll { began, listings }))), asked));
     }
 
-    fn list(&mut self, zone: &str) -> (Vec<NodeView>, Vec<String>) {
+    fn list(&mut self, zone: &str) -> (Vec<Arc<NodeView>>, Vec<String>) {
         if self.network.unreachable.get(zone).is_some_and(|until| *until > self.now) {
             return (Vec::new(), vec![zone.to_owned()]);
         }
         let from = (zone.to_owned(), String::new());
+        let lacks = self.strikes(Fault::ListLacksNodes, 25);
+        if !self.network.stale && !lacks {
+            return (self.present(zone), Vec::new());
+        }
         let mut names: Vec<String> =
             self.cloud.nodes.range(from..).take_while(|((z, _), _)| z == zone).map(|((_, name), _)| name.clone()).collect();
         if self.network.stale {
@@ -163,12 +190,37 @@ impl World {
             names.sort();
             names.dedup();
         }
-        let lacks = self.strikes(Fault::ListLacksNodes, 25);
         let nodes = names
             .into_iter()
             .filter_map(|name| if lacks && self.rng.u32(0..4) == 0 { None } else { self.shown(zone, &name).0 })
             .collect();
         (nodes, Vec::new())
+    }
+
+    /// All nodes of a zone as they are. What has not changed since the last look costs next to nothing.
+    fn present(&mut self, zone: &str) -> Vec<Arc<NodeView>> {
+        let from = (zone.to_owned(), String::new());
+        let mut views = self.network.views.range(from.clone()..).take_while(|((z, _), _)| z == zone).peekable();
+        let mut shown: Vec<Option<Arc<NodeView>>> = Vec::new();
+        let mut changed = Vec::new();
+        for (key, node) in self.cloud.nodes.range(from..).take_while(|((z, _), _)| z == zone) {
+            let known = loop {
+                match views.peek().map(|(known, _)| known.1.cmp(&key.1)) {
+                    Some(Ordering::Less) => drop(views.next()),
+                    Some(Ordering::Equal) => break views.next(),
+                    Some(Ordering::Greater) | None => break None,
+                }
+            };
+            let known = known.filter(|(_, (print, _))| print.is_of(node));
+            if known.is_none() {
+                changed.push((shown.len(), key.1.clone()));
+            }
+            shown.push(known.map(|(_, (_, view))| Arc::clone(view)));
+        }
+        for (at, name) in changed {
+            shown[at] = self.view(zone, &name);
+        }
+        shown.into_iter().flatten().collect()
     }
 
     pub fn serve(&mut self, tag: Tag, look: Look, asked: Ms) {
@@ -184,7 +236,7 @@ impl World {
                 let reading = match (failed, shown) {
                     (Some(failure), _) if failure.class == FailureClass::NotFound => Reading::Absent,
                     (Some(failure), _) => Reading::Unread(failure.to_string()),
-                    (None, Some(view)) => Reading::Node(Box::new(view)),
+                    (None, Some(view)) => Reading::Node(view),
                     (None, None) => Reading::Absent,
                 };
                 self.oracle.shows(&slot, asked, stale);

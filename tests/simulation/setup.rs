@@ -173,8 +173,9 @@ impl Setup {
         }
     }
 
-    /// An ordinary fleet under one service, for measuring: nothing is wrong but what is ordinary.
-    pub fn ordinary(slots: usize, hours: i64) -> Setup {
+    /// An ordinary fleet under one service, for measuring: nothing is wrong but what is ordinary. Without jobs its health is
+    /// all that is watched.
+    pub fn ordinary(slots: usize, hours: i64, jobs: bool) -> Setup {
         let mut setup = (0..).map(Setup::of).find(|s| s.settings.slots.len() > 60).unwrap_or_else(|| Setup::of(0));
         let (name, template) = setup.settings.slots.pop_first().unwrap_or_else(|| unreachable!("there are slots"));
         let body = setup.bodies[&name].clone();
@@ -194,9 +195,9 @@ impl Setup {
             let slot = SlotSettings {
                 name: name.clone(),
                 zones: vec![ZONES[0].into()],
-                job: Some(job),
+                job: jobs.then_some(job),
                 policy: Policy::default(),
-                supervisor: Some(format!("#! /bin/bash\n{SUPERVISOR_MARK}\n")),
+                supervisor: jobs.then(|| format!("#! /bin/bash\n{SUPERVISOR_MARK}\n")),
                 ..template.clone()
             };
             setup.settings.slots.insert(name.clone(), slot);

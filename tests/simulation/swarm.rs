@@ -129,8 +129,8 @@ fn many(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
 
 /// An ordinary fleet: now and then something fails, and is recovered.
 fn speed() {
-    for slots in [50, 500] {
-        let setup = Setup::ordinary(slots, if slots > 100 { 100 } else { 1000 });
+    for (slots, jobs) in [(500, false), (50, true), (500, true)] {
+        let setup = Setup::ordinary(slots, if jobs { 20 } else { 100 }, jobs);
         let hours = setup.node_hours();
         let began = Instant::now();
         let outcome = world::play(setup, false);
@@ -141,7 +141,8 @@ fn speed() {
             continue;
         }
         println!(
-            "{slots} slots: {hours:.0} node-hours in {seconds:.1} s: {:.0} node-hours/s; {} turns",
+            "{slots} slots{}: {hours:.0} node-hours in {seconds:.1} s: {:.0} node-hours/s; {} turns",
+            if jobs { " with jobs and checkpoints" } else { "" },
             hours / seconds,
             outcome.turns
         );

@@ -103,7 +103,10 @@ fn a_get_that_saw_a_healthy_node_confirms_nothing_and_an_older_listing_overrules
     assert_eq!(world.fleet.memory["a"].confirmed, None);
     let stale = Poll {
         began: listed,
-        listings: vec![Listing { zone: ZONE.into(), result: Ok((vec![NodeView::parse(node("a", timeout())).unwrap()], vec![])) }],
+        listings: vec![Listing {
+            zone: ZONE.into(),
+            result: Ok((vec![Arc::new(NodeView::parse(node("a", timeout())).unwrap())], vec![])),
+        }],
     };
     world.input(Input::Polled(Box::new(stale)));
     assert!(world.actions.is_empty());
@@ -379,7 +382,8 @@ fn a_read_that_was_under_way_when_the_clock_was_set_back_hides_no_later_ones() {
     let mut world = World::new(settings(&["a"]));
     let began = world.now;
     world.now = "2026-05-31T12:00:00Z".parse().unwrap();
-    let listing = Listing { zone: ZONE.into(), result: Ok((vec![NodeView::parse(node("a", json!({}))).unwrap()], vec![])) };
+    let listing =
+        Listing { zone: ZONE.into(), result: Ok((vec![Arc::new(NodeView::parse(node("a", json!({}))).unwrap())], vec![])) };
     world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing] })));
     world.wait(30);
     world.poll(&[node("a", timeout())]);

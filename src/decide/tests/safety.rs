@@ -27,7 +27,7 @@ fn s1_a_confirmation_that_came_late_is_asked_for_again() {
     world.sick(&["a"], timeout(), 600);
     let began = world.now;
     world.wait(6);
-    let reading = Reading::Node(Box::new(NodeView::parse(node("a", timeout())).unwrap()));
+    let reading = Reading::Node(Arc::new(NodeView::parse(node("a", timeout())).unwrap()));
     world.input(Input::Got { slot: "a".into(), began, reading });
     assert!(world.actions.is_empty());
     world.wait(24);
@@ -40,7 +40,7 @@ fn s2_a_read_that_began_before_our_last_mutation_proves_nothing() {
     let mut world = World::new(settings(&["a"]));
     let before = world.now;
     world.recreate_preempted();
-    let stale = Reading::Node(Box::new(NodeView::parse(node("a", json!({"state": "PREEMPTED"}))).unwrap()));
+    let stale = Reading::Node(Arc::new(NodeView::parse(node("a", json!({"state": "PREEMPTED"}))).unwrap()));
     world.input(Input::Got { slot: "a".into(), began: before, reading: stale });
     assert_eq!(world.phase("a"), Some(Phase::Creating));
     assert!(world.actions.is_empty());
@@ -448,7 +448,7 @@ fn s2_a_get_that_began_before_the_delete_was_done_does_not_bring_the_node_back()
     world.done("a", OperationState::Succeeded);
     world.called("a", CallOutcome::Refused(Failure::new(FailureClass::StockOut, "none")));
     assert_eq!(world.phase("a"), Some(Phase::Gone));
-    let reading = Reading::Node(Box::new(NodeView::parse(node("a", preempted)).unwrap()));
+    let reading = Reading::Node(Arc::new(NodeView::parse(node("a", preempted)).unwrap()));
     world.input(Input::Got { slot: "a".into(), began, reading });
     assert_eq!(world.phase("a"), Some(Phase::Gone), "it shows the past");
 }

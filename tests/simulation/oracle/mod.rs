@@ -9,6 +9,7 @@ pub mod journal;
 pub mod liveness;
 pub mod sending;
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
@@ -240,10 +241,24 @@ impl Oracle {
             Input::Polled(poll) => {
                 for listing in &poll.listings {
                     let Ok((nodes, _)) = &listing.result else { continue };
-                    for view in nodes {
-                        if let Some(watch) = self.slots.get_mut(&view.node)
-                            && fleet.slots.get(&view.node).is_some_and(|r| r.zone == view.zone)
-                        {
+                    // Listings are in the order of names, as slots are: one walk along all three.
+                    let (mut nodes, mut records) = (nodes.iter().peekable(), fleet.slots.values().peekable());
+                    for (name, watch) in &mut self.slots {
+                        let view = loop {
+                            match nodes.peek().map(|view| view.node.cmp(name)) {
+                                Some(Ordering::Less) => drop(nodes.next()),
+                                Some(Ordering::Equal) => break nodes.next(),
+                                Some(Ordering::Greater) | None => break None,
+                            }
+                        };
+                        let record = loop {
+                            match records.peek().map(|record| record.name.cmp(name)) {
+                                Some(Ordering::Less) => drop(records.next()),
+                                Some(Ordering::Equal) => break records.next(),
+                                Some(Ordering::Greater) | None => break None,
+                            }
+                        };
+                        if let (Some(view), Some(_)) = (view, record.filter(|r| view.is_some_and(|v| v.zone == r.zone))) {
                             watch.reads(view, poll.began, asked, wall);
                         }
                     }
