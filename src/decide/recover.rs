@@ -372,16 +372,27 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let Some(recovery) = &record.recovery else { return };
     if recovery.phase == Phase::Condemned {
-        // Healed between the decision and the delete.
-        if record.verdict.condition == Condition::Healthy && recovery.call.is_none() {
+        // What held between the decision and the delete does not hold any more.
+        let condition = record.verdict.condition;
+        let why = match condition {
+            Condition::Healthy => "healthy again",
+            Condition::Finished => "its job was finished",
+            _ if condition.kind() == Some(Kind::Judged) && record.job.progress_at == Some(turn.now) => "its job made progress",
+            _ => return,
+        };
+        if recovery.call.is_none() {
             let cause = recovery.cause;
             record.recovery = None;
-            turn.tell(record, What::Withdrawn { cause }, "healthy again before it was deleted: it is left alone");
+            turn.tell(record, What::Withdrawn { cause }, format!("{why} before it was deleted: it is left alone"));
             fleet.dirty.insert(name.to_owned());
         }
         return;
     }
     if !matches!(recovery.phase, Phase::Ready | Phase::Booted | Phase::Launched) {
+        return;
+    }
+    if record.verdict.condition == Condition::Finished {
+        over(fleet, name, "the node is there, and its job is finished", turn);
         return;
     }
     let healthy = record.verdict.condition == Condition::Healthy;

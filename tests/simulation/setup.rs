@@ -158,6 +158,11 @@ impl Setup {
             slots: all,
         };
         let chaos = HOUR * rng(seed, "chaos").i64(4..13);
+        // In the worst case all slots have to be recovered, so many at a time, so many in an hour.
+        let desired = settings.slots.len();
+        let rounds = desired.div_ceil(settings.max_unavailable.of(desired)) as i64;
+        let hours = desired.div_ceil(settings.max_judged_recreates_per_hour) as i64;
+        let recovering = (rounds * 15 * MINUTE).max(hours * HOUR);
         Setup {
             seed,
             faults,
@@ -168,7 +173,7 @@ impl Setup {
             ttl: seconds(30),
             sqlite: coin("sqlite", 6),
             chaos,
-            end: chaos + 10 * HOUR,
+            end: chaos + 10 * HOUR + recovering,
             broken_zone: (zones > 1 && coin("broken zone", 3)).then(|| ZONES[0].to_owned()),
         }
     }

@@ -18,6 +18,10 @@ use crate::world::{Arrival, Task, World, brief};
 
 impl World {
     pub fn start(&mut self, pid: usize) {
+        let scheduled = self.processes[pid].kind == Kind::Schedule;
+        if scheduled {
+            self.at(self.now + 5 * MINUTE, Task::Start(pid));
+        }
         if self.processes[pid].is_up() {
             return;
         }
@@ -28,11 +32,10 @@ impl World {
         process.config = config;
         process.role = Role::StandingBy(Patience::new(ttl, std::time::Duration::ZERO));
         let tag = process.tag(pid);
-        if process.kind == Kind::Schedule {
+        if scheduled {
             let deadline = self.now + self.rng.i64(90..240) * 1000;
             self.processes[pid].deadline = Some(deadline);
             self.at(deadline, Task::Deadline(tag));
-            self.at(self.now + 5 * MINUTE, Task::Start(pid));
         }
         self.tell(|| format!("watchdog {pid} starts"));
         self.at(self.now, Task::Lock(tag));

@@ -96,6 +96,10 @@ impl Oracle {
             self.check("S1", slot, false, || "no GET verified it".to_owned());
             return false;
         };
+        if let Some(watch) = self.slots.get_mut(slot) {
+            watch.doomed = watch.evidence.is_dead_inside();
+        }
+        let Some(watch) = self.slots.get(slot) else { return false };
         let age = now - get.asked;
         let (incarnation, shown) = get.shown.clone().unwrap_or((None, Shown::Unknown));
         let last_sent = watch.last_sent;
@@ -199,9 +203,12 @@ impl Oracle {
         names.sort();
         names.dedup();
         let fresh = ripe.is_some_and(|at| elapsed(at, wall) < storm.window) && !again && !names.iter().any(|name| *name == slot);
-        let count = names.len() + usize::from(fresh);
+        let (count, names) = (names.len() + usize::from(fresh), format!("{names:?}"));
         self.check("S8", slot, !fresh || count < threshold, || {
-            format!("{count} slots of {desired} were judged within {:?}, and the breaker is closed", storm.window)
+            format!(
+                "{count} slots of {desired} were judged within {:?} (before it: {names}), and the breaker is closed",
+                storm.window
+            )
         });
         if repair {
             return;

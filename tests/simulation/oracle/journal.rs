@@ -14,7 +14,8 @@ impl Oracle {
     /// A commit is on the disk.
     pub fn written(&mut self, events: &[Event], pulled: &[String], now: Ms) {
         for id in pulled {
-            match self.levers.remove(id).map(|lever| lever.pull) {
+            let lever = self.levers.remove(id).filter(|_| !self.void.remove(id));
+            match lever.map(|lever| lever.pull) {
                 Some(Pull::Pause { slot, until }) => _ = self.paused.insert(slot, until),
                 Some(Pull::Resume { slot, .. }) => _ = self.paused.remove(&slot),
                 _ => {}
@@ -77,7 +78,7 @@ impl Oracle {
         let used = watch.attempts.iter().filter(|(_, of)| *of == kind).count();
         watch.attempts.push((at, kind));
         let created = watch.last_sent;
-        let unfit = watch.open && !watch.booted && kind == Kind::Judged;
+        let unfit = watch.open && !watch.booted && !watch.forgiven && kind == Kind::Judged;
         let ripe = watch.evidence.ripe_since;
         let first = !watch.open;
         (watch.open, watch.booted) = (true, false);

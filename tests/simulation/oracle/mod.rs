@@ -10,7 +10,7 @@ pub mod liveness;
 pub mod sending;
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -57,6 +57,10 @@ pub struct Watch {
     pub gets: BTreeMap<usize, Get>,
     /// When the workers' reports were last delivered, by process and its clock.
     pub heard: BTreeMap<usize, Timestamp>,
+    /// When its last delete was decided, its workers' reports said that it is dead.
+    pub doomed: bool,
+    /// A person closed the breaker when its replacement was known to be bad.
+    pub forgiven: bool,
     /// The last GET that was served lagged behind.
     pub served_stale: Option<(Ms, bool)>,
     /// True time of the last mutation that left.
@@ -69,6 +73,8 @@ pub struct Watch {
     pub gone_asked: Ms,
     /// What became of the last mutation was not read back yet.
     pub unknown: bool,
+    /// True time at which the last GET was asked for, whoever asked.
+    pub read_back: Ms,
     pub opted_out: bool,
     /// Durable condemnations, for the budget.
     pub attempts: Vec<(Timestamp, Kind)>,
@@ -114,6 +120,8 @@ pub struct Oracle {
     origins: BTreeMap<String, Origin>,
     bodies: BTreeMap<String, Map<String, Value>>,
     levers: BTreeMap<String, Lever>,
+    /// Those among them that will do nothing.
+    void: BTreeSet<String>,
     /// Pauses that are durable: of a slot, or of all.
     paused: BTreeMap<Option<String>, Option<Timestamp>>,
     breaker_open: bool,
@@ -149,6 +157,7 @@ impl Oracle {
             origins: setup.origins.clone(),
             bodies: setup.bodies.clone(),
             levers: BTreeMap::new(),
+            void: BTreeSet::new(),
             paused: BTreeMap::new(),
             breaker_open: false,
             gusts: Vec::new(),
@@ -258,7 +267,11 @@ impl Oracle {
                                 Some(Ordering::Greater) | None => break None,
                             }
                         };
-                        if let (Some(view), Some(_)) = (view, record.filter(|r| view.is_some_and(|v| v.zone == r.zone))) {
+                        let (Some(view), Some(record)) = (view, record) else { continue };
+                        // Where nothing is known of it, it may be in any of its zones.
+                        let anywhere = record.incarnation.is_none() && record.recovery.is_none();
+                        let zones = fleet.settings.slots.get(name).map(|slot| slot.zones.as_slice()).unwrap_or_default();
+                        if view.zone == record.zone || (anywhere && zones.contains(&view.zone)) {
                             watch.reads(view, poll.began, asked, wall);
                         }
                     }
@@ -280,6 +293,7 @@ impl Oracle {
                     }
                 };
                 watch.unknown &= watch.last_sent.is_some_and(|sent| asked < sent);
+                watch.read_back = watch.read_back.max(asked);
                 // An answer that was overtaken by a later one verifies nothing.
                 if watch.gets.get(&tag.pid).is_none_or(|get| get.tag != tag || get.asked <= asked) {
                     watch.gets.insert(tag.pid, Get { tag, asked, shown, stale });
@@ -315,8 +329,8 @@ impl Oracle {
             Input::Called { slot, outcome } => {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
                 match outcome {
-                    // Somebody else may have read it back by now.
-                    CallOutcome::Unknown(_) => watch.unknown = watch.gets.values().all(|get| get.asked < asked),
+                    // Somebody else may have read it back by now, and have sent another one.
+                    CallOutcome::Unknown(_) => watch.unknown |= watch.last_sent == Some(asked) && watch.read_back < asked,
                     CallOutcome::Refused(failure) => {
                         let deleting =
                             fleet.slots.get(slot).and_then(|r| r.recovery.as_ref()).map(|r| r.phase) == Some(Phase::Deleting);
@@ -349,7 +363,18 @@ impl Oracle {
             }
             Input::Pulled(levers) => {
                 for lever in levers {
-                    self.takes_effect(&lever.pull);
+                    let about = match &lever.pull {
+                        Pull::Pause { slot, .. } | Pull::Resume { slot, .. } => slot.as_ref(),
+                        Pull::Retry { slot, .. } => Some(slot),
+                        Pull::BreakerReset => None,
+                    };
+                    // What is about a slot that is not configured does nothing.
+                    if about.is_some_and(|slot| !fleet.slots.contains_key(slot)) {
+                        self.void.insert(lever.id.clone());
+                    } else {
+                        self.void.remove(&lever.id);
+                        self.takes_effect(&lever.pull);
+                    }
                 }
             }
             _ => {}
@@ -393,6 +418,9 @@ impl Oracle {
                 self.reset_at = self.last_wall;
                 self.gusts.clear();
                 self.refusals.values_mut().for_each(|r| r.unfit.clear());
+                for watch in self.slots.values_mut().filter(|watch| watch.open && !watch.booted) {
+                    watch.forgiven = watch.evidence.is_dead_inside() || watch.evidence.ripe_since.is_some();
+                }
             }
             Pull::Pause { .. } => {}
         }

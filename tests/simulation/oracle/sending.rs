@@ -89,6 +89,7 @@ impl Oracle {
         let order: RunOrder = serde_json::from_str(run).unwrap_or_default();
         let Some(watch) = self.slots.get_mut(slot) else { return };
         let before = watch.order.replace((order.generation, order.step));
+        (watch.run_began, watch.progressed, watch.forgiven) = (false, false, false);
         let set_aside = std::mem::take(&mut watch.set_aside);
         if let Some((generation, step)) = before {
             self.check("S15", slot, order.generation >= generation, || {
@@ -123,8 +124,8 @@ impl Oracle {
             node.state == "READY" && node.health.as_deref() == Some("HEALTHY") && node.run.boots > 0 && !node.run.stopped;
         // It may have healed since the GET that showed it sick, or the GET lagged behind.
         // Likewise when its workers' reports were what said it: they are read apart.
-        let healed = self.slots.get(&slot).is_some_and(|watch| watch.evidence.is_dead_inside());
-        let excused = get.stale || healed || !matches!(get.shown, Some((_, Shown::Healthy)));
+        let doomed = self.slots.get(&slot).is_some_and(|watch| watch.doomed);
+        let excused = get.stale || doomed || !matches!(get.shown, Some((_, Shown::Healthy)));
         self.check("S5", &slot, !same || !at_work || excused, || format!("a healthy node at work is deleted at {now} ms"));
     }
 }
