@@ -2,6 +2,7 @@
 //!
 //! This room never decides: it reads, sends, retries what is safe to retry, and sorts what came back.
 
+pub mod answers;
 pub mod auth;
 pub mod classify;
 pub mod http;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use reqwest::Method;
 use serde_json::Value;
 
-use super::classify::operation_failure;
+use super::answers;
 use super::http::{CallFailure, Http, Prepared, Sent};
 use crate::model::action::CallOutcome;
 use crate::model::beacon::{self, WorkerReport};
@@ -56,29 +56,12 @@ impl TpuClient {
                 url.push_str("&pageToken=");
                 url.push_str(&encode(&token));
             }
-            let mut page = self.http.read("nodes.list", Method::GET, &url, None, deadline).await?;
-            match page.get_mut("nodes").map(Value::take) {
-                None | Some(Value::Null) => {}
-                Some(Value::Array(all)) => {
-                    for raw in all {
-                        nodes.push(Arc::new(NodeView::parse(raw).map_err(garbage)?));
-                    }
-                }
-                Some(_) => return Err(garbage("\"nodes\" is not a list".into())),
-            }
-            match page.get("unreachable") {
-                None | Some(Value::Null) => {}
-                Some(Value::Array(all)) => {
-                    unreachable.extend(all.iter().filter_map(Value::as_str).map(|z| z.rsplit('/').next().unwrap_or(z).to_owned()))
-                }
-                Some(_) => return Err(garbage("\"unreachable\" is not a list".into())),
-            }
-            token = match page.get("nextPageToken") {
-                None | Some(Value::Null) => return Ok((nodes, unreachable)),
-                Some(Value::String(next)) if next.is_empty() => return Ok((nodes, unreachable)),
-                Some(Value::String(next)) => next.clone(),
-                Some(_) => return Err(garbage("\"nextPageToken\" is not text".into())),
-            };
+            let page = self.http.read("nodes.list", Method::GET, &url, None, deadline).await?;
+            let page = answers::node_page(page).map_err(garbage)?;
+            nodes.extend(page.nodes);
+            unreachable.extend(page.unreachable);
+            let Some(next) = page.next else { return Ok((nodes, unreachable)) };
+            token = next;
             if !tokens.insert(token.clone()) {
                 return Err(garbage("the list repeats a page".into()));
             }
@@ -140,11 +123,7 @@ impl TpuClient {
     pub async fn get_operation(&self, name: &str, deadline: Instant) -> Result<OperationState, Failure> {
         let url = format!("{}/{name}", self.base);
         let operation = self.http.read("operations.get", Method::GET, &url, None, deadline).await?;
-        Ok(match (operation.get("done").and_then(Value::as_bool), operation.get("error")) {
-            (Some(true), Some(error)) if error.is_object() => OperationState::Failed(operation_failure(error)),
-            (Some(true), _) => OperationState::Succeeded,
-            _ => OperationState::Running,
-        })
+        Ok(answers::operation(&operation))
     }
 
     /// The supervisor's guest attributes of all workers.
@@ -161,7 +140,7 @@ impl TpuClient {
 
 fn outcome(result: Result<Value, CallFailure>) -> CallOutcome {
     match result {
-        Ok(operation) => match operation.get("name").and_then(Value::as_str).filter(|name| name.contains("/operations/")) {
+        Ok(operation) => match answers::accepted(&operation) {
             Some(name) => CallOutcome::Accepted(name.to_owned()),
             None => CallOutcome::Unknown(Failure::new(FailureClass::Garbage, "the answer is not an operation")),
         },

@@ -196,7 +196,12 @@ impl Oracle {
                 .ripe_since
                 .is_some_and(|at| at <= wall && elapsed(at, wall) < storm.window && self.reset_at.is_none_or(|reset| at > reset));
             let window = record.seen.as_ref().is_some_and(|seen| seen.window_end.is_some());
-            let over = record.suspicion.as_ref().is_some_and(|s| s.sick_for >= watch.evidence.policy.grace.of(condition, false));
+            // Of all that was seen the longest grace applies.
+            let graces = &watch.evidence.policy.grace;
+            let over = record
+                .suspicion
+                .as_ref()
+                .is_some_and(|s| s.seen.iter().chain([&condition]).all(|seen| s.sick_for >= graces.of(*seen, false)));
             recently && over && !window && record.recovery.is_none() && condition.kind() == Some(Kind::Judged)
         });
         names.extend(others.map(|record| &record.name));
