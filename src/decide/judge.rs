@@ -101,14 +101,15 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
             && c.condition == condition
             && (condition == Condition::Missing) == c.incarnation.is_none()
             && (c.incarnation.is_none() || c.incarnation == record.incarnation || mutant::is(Mutant::AnyIncarnation))
-            && record.mutated_at.is_none_or(|at| c.began > at)
+            && (record.mutated_at.is_none_or(|at| c.began > at) || mutant::is(Mutant::StaleReads))
     });
     let unconfirmed = Confirmed {
         began: turn.now,
         incarnation: record.incarnation.clone().filter(|_| condition != Condition::Missing),
         condition,
     };
-    let confirmed = confirmed.or(Some(&unconfirmed).filter(|_| mutant::is(Mutant::NoConfirmingGet)));
+    let blind = mutant::is(Mutant::NoConfirmingGet) || (condition == Condition::Missing && mutant::is(Mutant::AbsenceIsEnough));
+    let confirmed = confirmed.or(Some(&unconfirmed).filter(|_| blind));
     let Some(confirmed) = confirmed.cloned() else {
         if reads + 1 < wanted {
             return Decision::wait(format!("{}: {reads} of {wanted} confirming reads", condition.name()), None);

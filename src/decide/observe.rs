@@ -61,7 +61,7 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
         return;
     }
     // A read that began before our last mutation was answered, or before a read already taken in, shows the past (S2).
-    let before = record.mutated_at.is_some_and(|at| began <= at) && !mutant::is(Mutant::ReadsBeforeMutation);
+    let before = record.mutated_at.is_some_and(|at| began <= at) && !mutant::is(Mutant::StaleReads);
     if before || memory.last_read.is_some_and(|at| began < at) {
         return;
     }
@@ -180,6 +180,9 @@ fn adopt(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &m
         record.ready_since = Some(turn.now);
     }
     if view.incarnation.is_none() || record.incarnation == view.incarnation {
+        return;
+    }
+    if record.incarnation.is_some() && mutant::is(Mutant::AnyIncarnation) {
         return;
     }
     if let (Some(old), Some(new)) = (&record.incarnation, &view.incarnation) {

@@ -54,10 +54,8 @@ pub enum Mutant {
     NoCreateLimit,
     /// Starts a job again for ever.
     RelaunchForEver,
-    /// Believes reads that lag behind.
+    /// Believes reads that lag behind, or began before a mutation.
     StaleReads,
-    /// Believes reads that began before a mutation.
-    ReadsBeforeMutation,
     /// Forgets that a create is owed.
     ForgetOwedCreate,
     /// Healing clears no suspicion.
@@ -78,7 +76,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every defect.
-    pub const ALL: [Mutant; 35] = [
+    pub const ALL: [Mutant; 34] = [
         Mutant::NoConfirmingGet,
         Mutant::AnyIncarnation,
         Mutant::FailedListingIsEmpty,
@@ -105,7 +103,6 @@ impl Mutant {
         Mutant::NoCreateLimit,
         Mutant::RelaunchForEver,
         Mutant::StaleReads,
-        Mutant::ReadsBeforeMutation,
         Mutant::ForgetOwedCreate,
         Mutant::NeverHeals,
         Mutant::ForgetLabels,

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use tpu_watchdog::model::mutant::{Mutant, become_mutant};
 
 use crate::fault::Fault;
-use crate::setup::Setup;
+use crate::setup::{Kind, Setup, ZONES};
 use crate::world::{Outcome, play};
 
 /// Seeds that found something once, with what they found.
@@ -91,10 +91,24 @@ fn s19_a_seed_played_twice_gives_the_same_story_to_the_byte() {
 ///
 /// Its worlds know the faults under which it can show, beside whatever their seeds draw: a swarm would find it, too, later.
 fn hunt(mutant: Mutant, faults: &[Fault], most: u64) -> Option<(&'static str, u64)> {
+    find(mutant, most, |setup| setup.faults.extend(faults))
+}
+
+/// Plays small worlds that know these faults alone, and meet them often: for what shows in few of the others.
+fn hunt_narrowly(mutant: Mutant, faults: &[Fault], shape: fn(&mut Setup), most: u64) -> Option<(&'static str, u64)> {
+    find(mutant, most, |setup| {
+        *setup = setup.clone().with_slots(5);
+        setup.faults = faults.iter().copied().collect();
+        setup.often = 4;
+        shape(setup);
+    })
+}
+
+fn find(mutant: Mutant, most: u64, shape: impl Fn(&mut Setup)) -> Option<(&'static str, u64)> {
     (0..most).find_map(|seed| {
         let mut setup = Setup::of(10_000 + seed);
-        setup.faults.extend(faults);
         setup.settings.dry_run = false;
+        shape(&mut setup);
         become_mutant(Some(mutant));
         let outcome = play(setup.clone(), false);
         become_mutant(None);
@@ -105,15 +119,29 @@ fn hunt(mutant: Mutant, faults: &[Fault], most: u64) -> Option<(&'static str, u6
     })
 }
 
+/// Any small world.
+fn any(_: &mut Setup) {}
+
+fn two_services(setup: &mut Setup) {
+    setup.watchdogs = vec![Kind::Service; 2];
+}
+
+/// The first slot's zone stays without capacity for good, the others live in another one.
+fn first_is_stuck(setup: &mut Setup) {
+    for (index, slot) in setup.settings.slots.values_mut().enumerate() {
+        slot.zones = vec![ZONES[usize::from(index > 0)].to_owned()];
+    }
+    setup.broken_zone = Some(ZONES[0].to_owned());
+}
+
 macro_rules! mutants {
-    ($($(#[$attribute:meta])* $test:ident: [$($mutant:ident ($($fault:ident)*)),+ $(,)?],)+) => {
+    ($($test:ident: [$($mutant:ident ($($fault:ident)*) $(in $shape:ident)?),+ $(,)?],)+) => {
         $(
-            $(#[$attribute])*
             #[test]
             fn $test() {
                 $(
-                    let (name, worlds) = hunt(Mutant::$mutant, &[$(Fault::$fault),*], 150)
-                        .expect(concat!(stringify!($mutant), " was not found within 150 worlds"));
+                    let found = mutants!(@hunt $mutant [$(Fault::$fault),*] $($shape)?);
+                    let (name, worlds) = found.expect(concat!(stringify!($mutant), " was not found"));
                     println!("{:?} is found by {name} in world {worlds}", Mutant::$mutant);
                 )+
             }
@@ -127,15 +155,28 @@ macro_rules! mutants {
             }
         }
     };
+    (@hunt $mutant:ident [$($fault:expr),*]) => { hunt(Mutant::$mutant, &[$($fault),*], 150) };
+    (@hunt $mutant:ident [$($fault:expr),*] $shape:ident) => { hunt_narrowly(Mutant::$mutant, &[$($fault),*], $shape, 500) };
 }
 
 mutants! {
-    mutants_of_the_evidence_are_found: [NoConfirmingGet (), FailedListingIsEmpty (), UnknownIsSick (StrangeValues), NoGrace ()],
+    mutants_of_the_evidence_are_found: [
+        NoConfirmingGet (),
+        FailedListingIsEmpty (),
+        UnknownIsSick (StrangeValues),
+        NoGrace (),
+        AnyIncarnation (PersonReplaces Preemption) in any,
+        AbsenceIsEnough (ListLacksNodes) in any,
+        GapsCount (ReadFails Unreachable Sickness) in any,
+        StaleReads (StaleRead SlowRead Preemption BornSick) in any,
+        NeverHeals (Flapping) in any,
+    ],
     mutants_of_the_journal_are_found: [
         ForgetIntent (),
         ForgetOwedCreate (Preemption),
         BlindRepeat (CallLostAfter Preemption),
         ForgetLabels (),
+        CheckpointGoesBack (SurveyStale Preemption) in any,
     ],
     mutants_of_the_budgets_are_found: [
         RecoveringIsHealthy (),
@@ -158,19 +199,11 @@ mutants! {
         ResetDoesNothing (Outage),
         NoShortage (StockOut Sickness),
         NoUnfit (BadScript Preemption Sickness),
+        OneHoldsAll (Preemption) in first_is_stuck,
     ],
-    #[ignore = "they show in few worlds: minutes each; run it when what they are about changes"]
-    mutants_that_show_in_few_worlds_are_found: [
-        AnyIncarnation (PersonReplaces Sickness StaleRead),
-        AbsenceIsEnough (ListLacksNodes Unreachable),
-        GapsCount (ReadFails Unreachable Sickness),
-        CheckpointGoesBack (SurveyStale Preemption),
-        StaleReads (StaleRead BornSick Preemption),
-        ReadsBeforeMutation (SlowRead BornSick),
-        NeverHeals (Flapping),
-        OneHoldsAll (StockOut Preemption),
-        TakeTheLock (Preemption Pause),
-        SendForEver (Pause Preemption),
-        NeverTakeTheLock (),
+    mutants_of_the_lock_are_found: [
+        TakeTheLock (Preemption Pause) in two_services,
+        SendForEver (Preemption Pause) in two_services,
+        NeverTakeTheLock () in two_services,
     ],
 }

@@ -62,6 +62,8 @@ pub struct Setup {
     pub end: Ms,
     /// This zone stays without capacity for good.
     pub broken_zone: Option<String>,
+    /// Faults that strike by chance do so this many times as often.
+    pub often: u32,
 }
 
 /// A generator of its own for each purpose: one more draw for one thing changes nothing else.
@@ -174,6 +176,7 @@ impl Setup {
             sqlite: coin("sqlite", 6),
             chaos,
             end: chaos + 10 * HOUR + recovering,
+            often: 1,
             broken_zone: (zones > 1 && coin("broken zone", 3)).then(|| ZONES[0].to_owned()),
         }
     }
@@ -215,6 +218,18 @@ impl Setup {
         setup.settings.poll.max_gap = Duration::from_secs(300);
         (setup.chaos, setup.end, setup.sqlite, setup.broken_zone) = (hours * HOUR, hours * HOUR, false, None);
         setup
+    }
+
+    /// The same world with fewer slots.
+    #[allow(dead_code, reason = "the swarm plays them whole")]
+    pub fn with_slots(mut self, most: usize) -> Setup {
+        while self.settings.slots.len() > most
+            && let Some((name, _)) = self.settings.slots.pop_last()
+        {
+            self.bodies.remove(&name);
+            self.origins.remove(&name);
+        }
+        self
     }
 
     /// Simulated hours times nodes.

@@ -222,7 +222,7 @@ impl World {
 
     /// Whether this fault strikes now: a coin that is only tossed where the world knows the fault.
     pub fn strikes(&mut self, fault: Fault, one_in: u32) -> bool {
-        if self.calm || !self.setup.has(fault) || self.rng.u32(0..one_in) != 0 {
+        if self.calm || !self.setup.has(fault) || self.rng.u32(0..one_in.div_ceil(self.setup.often)) != 0 {
             return false;
         }
         self.struck(fault);

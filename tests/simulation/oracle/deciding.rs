@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use serde_json::Value;
 use tpu_watchdog::model::action::Action;
 use tpu_watchdog::model::condition::{Condition, Kind};
 use tpu_watchdog::model::event::{Event, What};
@@ -11,7 +12,7 @@ use tpu_watchdog::model::fleet::{Fleet, elapsed};
 use tpu_watchdog::model::hold::HoldReason;
 use tpu_watchdog::model::node::Incarnation;
 use tpu_watchdog::model::recovery::Phase;
-use tpu_watchdog::model::slot::SlotRecord;
+use tpu_watchdog::model::slot::{RunOrder, SlotRecord};
 
 use super::Oracle;
 use super::evidence::{Grace, Shown};
@@ -56,8 +57,14 @@ impl Oracle {
             return;
         }
         for event in events {
-            if let (What::Recovered { .. }, Some(slot)) = (&event.what, &event.slot) {
-                self.recovered(slot, now);
+            match (&event.what, &event.slot) {
+                (What::Recovered { .. }, Some(slot)) => self.recovered(slot, now),
+                (What::SetAside { .. }, Some(slot)) => {
+                    if let Some(watch) = self.slots.get_mut(slot) {
+                        (watch.newest_checkpoint, watch.passed_over_at) = (None, now);
+                    }
+                }
+                _ => {}
             }
         }
         let mut judged = Vec::new();
@@ -65,6 +72,7 @@ impl Oracle {
             if let Action::Create { slot, .. } = action {
                 let gone = self.slots.get(slot).is_some_and(|watch| watch.gone);
                 self.check("S4", slot, gone, || "nothing says that the node is gone".to_owned());
+                self.checkpoint(slot, action);
             }
             if let Action::Delete { slot, incarnation, .. } = action
                 && self.delete(tag, fleet, events, slot, incarnation, now, wall, clock_set)
@@ -73,6 +81,15 @@ impl Oracle {
             }
         }
         self.budget(fleet, &judged);
+    }
+
+    /// A create starts from nothing older than the newest complete checkpoint that was listed.
+    fn checkpoint(&mut self, slot: &str, action: &Action) {
+        let Action::Create { body, .. } = action else { return };
+        let run = body.pointer("/metadata/tpu-watchdog-run").and_then(Value::as_str).unwrap_or_default();
+        let step = serde_json::from_str(run).unwrap_or(RunOrder::default()).step;
+        let newest = self.slots.get(slot).and_then(|watch| watch.newest_checkpoint);
+        self.check("S15", slot, step >= newest, || format!("it starts from step {step:?}, step {newest:?} was listed"));
     }
 
     /// One delete. Returns whether its slot was judged.

@@ -80,6 +80,8 @@ pub struct Watch {
     pub attempts: Vec<(Timestamp, Kind)>,
     pub healthy_since: Option<Timestamp>,
     pub newest_checkpoint: Option<u64>,
+    /// True time at which a checkpoint was last passed over.
+    pub passed_over_at: Ms,
     /// The incident is open, and its replacement did not boot yet.
     pub open: bool,
     pub booted: bool,
@@ -241,6 +243,7 @@ impl Oracle {
     /// Something is delivered to a holder; `fleet` is what it knew before.
     pub fn comes_in(&mut self, tag: Tag, fleet: &Fleet, input: &Input, _now: Ms, asked: Ms, wall: Timestamp) {
         self.keep_up(wall);
+        let holds = self.holder == Some(tag);
         self.counted.clear();
         self.counted.extend(fleet.slots.values().filter(|r| r.recovery.is_some()).filter_map(|record| {
             let hold = fleet.memory.get(&record.name).and_then(|m| m.decision.as_ref()).and_then(|d| d.hold);
@@ -319,7 +322,8 @@ impl Oracle {
             }
             Input::Surveyed { slot, result: Ok(survey), .. } => {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
-                let newest = survey.newest.as_ref().map(|c| c.step);
+                // What was asked before a checkpoint was passed over may still show it.
+                let newest = survey.newest.as_ref().map(|c| c.step).filter(|_| asked >= watch.passed_over_at && holds);
                 if newest > watch.newest_checkpoint {
                     watch.newest_checkpoint = newest;
                     (watch.fruitless, watch.progressed) = (0, true);
