@@ -77,6 +77,14 @@ pub fn reported(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: 
     finished.or_else(|| supervisor(record, slot, ledger, now))
 }
 
+/// Whether what was diagnosed from the workers' reports still follows from them: they are read apart from the node, and may
+/// have shown life since.
+pub fn is_still_reported(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Timestamp) -> bool {
+    let condition = record.verdict.condition;
+    !matches!(condition, Condition::Silent | Condition::NeverBooted)
+        || reported(record, slot, ledger, now).is_some_and(|verdict| verdict.condition == condition)
+}
+
 /// What the supervisor's reports say; nothing about a node whose startup script is not ours.
 fn supervisor(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Timestamp) -> Option<Verdict> {
     let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);

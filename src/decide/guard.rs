@@ -65,6 +65,8 @@ pub fn may_condemn(
         "the whole grace and all confirmations must have passed",
     )?;
     rule(condition.is_sick() && condition.kind() == Some(kind), "S5", "the condition must be a known sick one")?;
+    let reported = super::diagnose::is_still_reported(record, bench.slot, bench.ledger, now);
+    rule(reported, "S5", "its workers' reports say that it is alive")?;
     let seen = record.seen.as_ref();
     let counted = super::plan::is_unavailable(record);
     rule(

@@ -19,7 +19,7 @@ use crate::model::view::{ActionName, Decision, span};
 
 use super::plan::Budget;
 use super::turn::Turn;
-use super::{absorb, guard, lever, plan, recover, runs};
+use super::{absorb, diagnose, guard, lever, plan, recover, runs};
 
 /// A confirming GET is good for this long (S1).
 pub const CONFIRMED_FOR: Duration = Duration::from_secs(5);
@@ -85,6 +85,11 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
         && heard.is_none_or(|at| elapsed(at, turn.now) > bench.slot.policy.max_age)
     {
         return Decision::wait(format!("{}: its workers' last reports are too old to act on", condition.name()), None);
+    }
+    if !diagnose::is_still_reported(record, bench.slot, bench.ledger, turn.now) {
+        let text =
+            format!("{}: but its workers' reports say otherwise by now; the next read of the node tells", condition.name());
+        return Decision::wait(text, None);
     }
     let (reads, sick_for, wanted) = (suspicion.reads, suspicion.sick_for, bench.slot.policy.confirmations);
     if kind == Kind::Judged {

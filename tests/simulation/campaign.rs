@@ -95,7 +95,16 @@ fn shrink(mut setup: Setup, name: &str) -> Setup {
 
 /// The commit that is played, as far as git knows it.
 pub fn commit() -> String {
-    let output = std::process::Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
-    let text = output.ok().filter(|o| o.status.success()).map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
-    text.unwrap_or_else(|| "unknown".to_owned())
+    git("HEAD").unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// A number that follows from what is committed, not from when or on which branch: the same files always play the same seeds.
+#[allow(dead_code, reason = "the swarm's")]
+pub fn number_of_tree() -> u64 {
+    git("HEAD^{tree}").and_then(|tree| u64::from_str_radix(tree.get(..8)?, 16).ok()).unwrap_or(0)
+}
+
+fn git(revision: &str) -> Option<String> {
+    let output = std::process::Command::new("git").args(["rev-parse", "--short=12", revision]).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

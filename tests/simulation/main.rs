@@ -23,7 +23,7 @@ use crate::setup::{Kind, Setup, ZONES};
 use crate::world::{Outcome, play};
 
 /// Seeds that found something once, with what they found.
-const FOUND: [(u64, &str); 8] = [
+const FOUND: [(u64, &str); 11] = [
     (16, "a symptom that is no sickness kept old sickness alive (S3)"),
     (54, "a clock that was set back while a node flapped (S3)"),
     (64, "clocks of two watchdogs that disagree about a trial (S14)"),
@@ -32,6 +32,9 @@ const FOUND: [(u64, &str); 8] = [
     (92, "a finished job ended a recovery whose delete was on its way (S2)"),
     (102, "a GET that showed another condition confirmed a preemption (S10)"),
     (135, "a slot that left the config was created without its checkpoint (S15)"),
+    (40837, "a recovery did not end although its node was there and its job finished (L1)"),
+    (41008, "a delete that did not come about kept its place although its job was at work again (L1)"),
+    (41693, "the very report that showed life set off the delete (S5)"),
 ];
 
 /// The first of the seeds that are always played.

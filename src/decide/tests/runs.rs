@@ -221,3 +221,78 @@ fn s7_quiet_hours_hold_judged_slots_and_let_lost_ones_be() {
     world.poll(&[node("a", timeout())]);
     assert_ne!(world.hold("a"), Some(HoldReason::QuietHours), "they are over");
 }
+
+impl World {
+    /// A run that falls silent, up to its delete, whose answer is lost and which is not carried out. Returns its node.
+    fn delete_that_is_lost(&mut self) -> Value {
+        self.begin(&[100]);
+        self.called("a", CallOutcome::Accepted(OPERATION.into()));
+        let node = self.supervised("10", self.now);
+        self.wait(5);
+        self.get("a", Some(node.clone()));
+        for _ in 0..40 {
+            self.wait(30);
+            self.poll(std::slice::from_ref(&node));
+            if self.looks.iter().any(|l| matches!(l, Look::Node { .. })) {
+                self.get("a", Some(node.clone()));
+                assert!(is_delete(&self.actions));
+                break;
+            }
+            self.reports(7, None);
+        }
+        self.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer")));
+        // Long enough for the last reports to be too old to act on.
+        self.wait(300);
+        self.get("a", Some(node.clone()));
+        assert_eq!((self.phase("a"), self.actions.len()), (Some(Phase::Condemned), 0), "it was not carried out");
+        node
+    }
+}
+
+#[test]
+fn s5_workers_that_show_life_before_the_delete_are_left_alone() {
+    let mut world = with_checkpoints();
+    let node = world.delete_that_is_lost();
+    world.wait(1);
+    world.reports(8, None);
+    assert!(world.actions.is_empty(), "the very report that shows life must not set off the delete");
+    world.wait(1);
+    world.poll(&[node]);
+    assert_eq!((world.phase("a"), world.actions.len()), (None, 0));
+}
+
+#[test]
+fn s5_what_the_workers_still_say_is_acted_on() {
+    let mut world = with_checkpoints();
+    world.delete_that_is_lost();
+    world.wait(1);
+    world.reports(7, None);
+    assert!(is_delete(&world.actions));
+}
+
+#[test]
+fn l1_a_delete_that_did_not_come_about_is_withdrawn_when_its_job_makes_progress() {
+    let mut world = with_checkpoints();
+    let mut node = world.delete_that_is_lost();
+    // Sick as it is by now, its job is at work: the slot must not keep its place under max_unavailable.
+    node["health"] = json!("UNHEALTHY_TENSORFLOW");
+    world.wait(1);
+    world.poll(&[node]);
+    assert_eq!(world.phase("a"), Some(Phase::Condemned));
+    world.reports(8, Some(140));
+    assert_eq!((world.phase("a"), world.actions.len()), (None, 0));
+    assert!(world.events.iter().any(|e| matches!(e, What::Withdrawn { .. })), "{:?}", world.events);
+}
+
+#[test]
+fn l1_a_recovery_ends_when_its_node_is_there_and_its_job_is_finished() {
+    let mut world = with_checkpoints();
+    world.begin(&[100]);
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    let key = world.fleet.settings.slots["a"].job.as_ref().unwrap().key();
+    world.fleet.slots.get_mut("a").unwrap().job.finished = Some(key);
+    let node = world.supervised("10", world.now);
+    world.wait(5);
+    world.get("a", Some(node));
+    assert_eq!((world.phase("a"), world.fleet.slots["a"].verdict.condition), (None, Condition::Finished));
+}

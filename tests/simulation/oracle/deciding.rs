@@ -130,10 +130,11 @@ impl Oracle {
         let Some(watch) = self.slots.get(slot) else { return false };
         let evidence = &watch.evidence;
         let (sick_for, slack) = (evidence.sick_for, evidence.slack);
-        let (reads, absences) = (evidence.reads, evidence.absences);
+        let (reads, absences) = (evidence.reads + evidence.recalled, evidence.absences);
         let wanted = evidence.policy.confirmations;
         let (dead_inside, heard, max_age) =
             (evidence.is_dead_inside(), watch.heard.values().max().copied(), evidence.policy.max_age);
+        let inside = evidence.inside();
         let ripe = evidence.ripe_since;
         let opted_out = watch.opted_out;
         let mut repair = false;
@@ -156,7 +157,7 @@ impl Oracle {
                 true
             }
             Shown::Healthy => {
-                self.check("S5", slot, dead_inside, || "it is shown healthy, and its workers report".to_owned());
+                self.check("S5", slot, dead_inside, || format!("it is shown healthy, and its workers report: {inside}"));
                 let fresh = heard.is_some_and(|at| at > wall || elapsed(at, wall) <= max_age);
                 self.check("S2", slot, fresh, || format!("its workers' reports were last read at {heard:?}"));
                 true

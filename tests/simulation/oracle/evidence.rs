@@ -79,6 +79,10 @@ pub struct Evidence {
     lost: bool,
     pub sick_for: Duration,
     pub reads: u32,
+    /// Reads before a read of another kind (which a write that failed may have made forgotten) …
+    former: u32,
+    /// … and was it.
+    pub recalled: u32,
     /// Reads that found nothing: they say that it is lost, as PREEMPTED does.
     pub absences: u32,
     healthy_for: Duration,
@@ -108,6 +112,7 @@ impl Evidence {
 
     pub fn interrupted(&mut self) {
         self.newest_read = None;
+        self.recalled = self.recalled.max(std::mem::take(&mut self.former));
         self.slack = (self.slack + self.max_gap).min(Duration::from_secs(7 * 86_400));
     }
 
@@ -161,14 +166,16 @@ impl Evidence {
             self.incarnation.clone_from(&view.incarnation);
             self.clear();
             self.workers.clear();
-            self.absences = 0;
+            (self.absences, self.former, self.recalled) = (0, 0, 0);
             (self.unbooted_for, self.attributes_at) = (Duration::ZERO, None);
         }
         match shown {
             Shown::Lost | Shown::Sick { .. } => {
                 let lost = *shown == Shown::Lost;
                 if lost != self.lost {
+                    let (former, recalled) = (self.reads, self.recalled);
                     self.clear();
+                    (self.former, self.recalled) = (former, recalled);
                     self.lost = lost;
                 }
                 if self.reads > 0 {
@@ -195,6 +202,7 @@ impl Evidence {
     fn clear(&mut self) {
         (self.sick_for, self.reads, self.healthy_for) = (Duration::ZERO, 0, Duration::ZERO);
         (self.slack, self.ripe_since, self.lost) = (Duration::ZERO, None, false);
+        (self.former, self.recalled) = (0, 0);
     }
 
     pub fn reports(&mut self, of: &Incarnation, reports: &[WorkerReport], workers: usize, wall: Timestamp) {
@@ -222,6 +230,16 @@ impl Evidence {
         if !(0..workers).all(|index| self.workers.get(&index).is_some_and(|w| w.booted)) {
             self.unbooted_for += gap;
         }
+    }
+
+    /// What the workers' reports add up to, in words.
+    pub fn inside(&self) -> String {
+        let quiet: Vec<Duration> = self.workers.values().map(|w| w.quiet_for).collect();
+        let (boot, silent) = (self.policy.grace.boot, self.policy.grace.silent);
+        format!(
+            "without boot for {:?} of {boot:?}, quiet for {quiet:?} of {silent:?}, unsure {:?}",
+            self.unbooted_for, self.slack
+        )
     }
 
     /// Whether the workers' reports say that the node is dead although it looks healthy.
