@@ -225,6 +225,7 @@ impl Oracle {
         names.extend(others.map(|record| &record.name));
         names.sort();
         names.dedup();
+        let ripe = ripe.filter(|ripe| self.reset_at.is_none_or(|reset| *ripe > reset));
         let fresh = ripe.is_some_and(|at| elapsed(at, wall) < storm.window) && !again && !names.iter().any(|name| *name == slot);
         let (count, names) = (names.len() + usize::from(fresh), format!("{names:?}"));
         self.check("S8", slot, !fresh || count < threshold, || {

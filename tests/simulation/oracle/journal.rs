@@ -35,10 +35,10 @@ impl Oracle {
         match what {
             What::Intent { call, incarnation, evidence, decided_by } => {
                 watch.intent = Some((call.clone(), incarnation.clone(), evidence.clone(), decided_by.clone()));
-                watch.outcomes_owed = 1;
+                watch.result_owed = true;
                 self.intents += 1;
             }
-            What::Outcome { .. } => watch.outcomes_owed = 0,
+            What::Outcome { .. } => watch.result_owed = false,
             What::SetAside { .. } => {
                 // The condemnation that it belongs to follows in the same commit, and ends a run from nothing.
                 watch.fruitless = -1;
@@ -46,11 +46,14 @@ impl Oracle {
             }
             What::Condemned { cause, kind, .. } => self.condemned(*cause, *kind, slot, at),
             What::Phase { to: Phase::Booted | Phase::Launched, .. } => watch.booted = true,
+            // Read back: it was carried out, or was not.
+            What::Phase { to: Phase::Condemned | Phase::Gone | Phase::Ready, .. } => watch.result_owed = false,
             What::Recovered { .. } => {
                 (watch.open, watch.booted) = (false, false);
                 self.recovered(&slot, now);
             }
-            What::Withdrawn { .. } | What::JobFinished => (watch.open, watch.booted) = (false, false),
+            What::Withdrawn { .. } => (watch.open, watch.booted, watch.result_owed) = (false, false, false),
+            What::JobFinished => (watch.open, watch.booted) = (false, false),
             What::RecoveryFailure { reason, .. } if reason == "stock_out" => {
                 let keys: Vec<String> = self
                     .settings
@@ -106,6 +109,8 @@ impl Oracle {
                 refusals.unfit.push((at, slot.clone()));
             }
         }
+        // What a person saw when closing the breaker opens it no more.
+        let ripe = ripe.filter(|ripe| self.reset_at.is_none_or(|reset| *ripe > reset));
         if let (Kind::Judged, true, Some(ripe)) = (kind, first, ripe) {
             self.gusts.push((ripe, slot));
         }

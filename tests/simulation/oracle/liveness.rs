@@ -107,6 +107,8 @@ impl World {
         let gone = node.is_none() && !record.leaving;
         self.oracle
             .check("L3", name, !gone || hold.is_some() || excused, || format!("its node is gone, and nobody minds: {state}"));
+        let silent = self.oracle.slots.get(name).is_some_and(|watch| watch.result_owed);
+        self.oracle.check("S11", name, !silent || phase.is_some(), || format!("the log has no result of its last call: {state}"));
         if well && rests && record.verdict.condition != Condition::Degraded {
             self.oracle.check("L5", name, record.suspicion.is_none(), || format!("it is well, and suspected: {state}"));
         }

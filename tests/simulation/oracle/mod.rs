@@ -95,7 +95,8 @@ pub struct Watch {
     pub fruitless: i64,
     /// The last intent in the log.
     pub intent: Option<(String, Option<Incarnation>, Option<Recorded>, String)>,
-    pub outcomes_owed: u32,
+    /// The log does not say yet what came of it.
+    pub result_owed: bool,
 }
 
 /// Creates of a zone and type that were refused.
@@ -360,7 +361,7 @@ impl Oracle {
                     self.paused.remove(&Some(name.clone()));
                     watch.attempts.clear();
                     (watch.fruitless, watch.run_began, watch.set_aside) = (0, false, true);
-                    (watch.open, watch.booted) = (false, false);
+                    (watch.open, watch.booted, watch.result_owed) = (false, false, false);
                     (watch.best_step, watch.newest_checkpoint, watch.order) = (None, None, None);
                     watch.evidence.interrupted();
                 }
@@ -426,7 +427,12 @@ impl Oracle {
                     watch.forgiven = watch.evidence.is_dead_inside() || watch.evidence.ripe_since.is_some();
                 }
             }
-            Pull::Pause { .. } => {}
+            Pull::Pause { slot, until } => {
+                // One that ends sooner takes the place of the one that was.
+                if let (Some(before), Some(_)) = (self.paused.get_mut(slot), until) {
+                    *before = before.map_or(*until, |before| Some(before).min(*until));
+                }
+            }
         }
     }
 }
