@@ -330,7 +330,6 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
     if runs::is_outdated(record, began) {
         return;
     }
-    let passed_over = runs::set_aside(record);
     let memory = fleet.memory.entry(slot.to_owned()).or_default();
     memory.surveyed_at = Some(began.min(now));
     memory.survey_failure = None;
@@ -342,6 +341,7 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
         job.location = location.to_owned();
         job.checkpoint = None;
         job.incomplete = None;
+        (job.runs.best_listed, job.runs.listed_before) = (None, None);
         fleet.dirty.insert(slot.to_owned());
     }
     let newer = survey.newest > job.checkpoint;
@@ -359,12 +359,14 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
     if mutant::is(Mutant::CheckpointGoesBack) {
         (memory.survey_failure, memory.went_back) = (None, false);
     }
+    let mut news = false;
     if newer {
         job.checkpoint = survey.newest;
         job.checkpoint_at = Some(now);
-        // What is older than a step that was passed over is no news.
-        let known = first || record.job.checkpoint.as_ref().is_some_and(|c| Some(c.step) <= passed_over);
-        if !known {
+        // What was listed before, and passed over or lost since, is no news.
+        let step = record.job.checkpoint.as_ref().map(|c| c.step);
+        news = step.is_some_and(|step| runs::listed(record, step)) && !first;
+        if news {
             runs::progressed(record);
             // Preemptions are the provider's doing: they slide out of their window instead.
             record.attempts.retain(|a| a.kind == Kind::Lost);
@@ -372,7 +374,7 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
     }
     if newer || grown {
         record.job.incomplete = survey.incomplete;
-        if !first {
+        if news || (grown && !first) {
             recover::progress(record, now);
         }
         fleet.dirty.insert(slot.to_owned());

@@ -409,6 +409,7 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
                 refusal: None::<(FailureClass, String)>,
                 order: None,
                 resends: 0,
+                spent: 0,
                 step_before: record.job.step,
                 saved_at: None,
                 set_apart: false,
@@ -450,8 +451,8 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
         What::Intent { call, incarnation: Some(incarnation.clone()), evidence: Some(observed), decided_by },
         message,
     );
-    let failures = record.recovery.as_ref().map_or(0, |r| r.delete_failures);
-    let request_id = bench.settings.alpha.then(|| request_id(record, "delete", &format!("{incarnation} {failures}")));
+    let (failures, spent) = record.recovery.as_ref().map_or((0, 0), |r| (r.delete_failures, r.spent));
+    let request_id = bench.settings.alpha.then(|| request_id(record, "delete", &format!("{incarnation} {failures} {spent}")));
     if let Some(recovery) = &mut record.recovery {
         recovery.call = Some(Call::Intended);
         recovery.condemned = Some(incarnation.clone());
@@ -461,7 +462,8 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
     turn.act(Action::Delete { slot: record.name.clone(), zone: record.zone.clone(), incarnation, verified, request_id });
 }
 
-/// A request id that is the same for the same intent: derived, so that the core stays deterministic.
+/// A request id that is the same for the same intent: derived, so that the core stays deterministic. One that comes late after its
+/// answer was lost does nothing any more.
 pub fn request_id(record: &SlotRecord, verb: &str, of: &str) -> String {
     let name = format!("{verb} {} {} {of} {}", record.zone, record.name, record.job.generation);
     uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, name.as_bytes()).to_string()

@@ -40,12 +40,12 @@ pub fn goes_on(
     let began = began.min(now);
     let known = record.at_ease && record.is_well() && memory.shown == Some(view.fingerprint) && view.symptoms.is_empty();
     let late = record.mutated_at.is_some_and(|at| began <= at) || memory.last_read.is_some_and(|at| began < at);
-    if !known || late || diagnose::reported(record, slot, ledger, now).is_some() {
+    let changes = record.healthy_since.is_none() || is_settled(record, slot.policy.attempts.settled, now);
+    if !known || late || changes || diagnose::reported(record, slot, ledger, now).is_some() {
         return false;
     }
     memory.absence_confirmed = false;
     memory.last_read = Some(began);
-    settled(record, slot.policy.attempts.settled, Condition::Healthy, now);
     true
 }
 
@@ -128,7 +128,9 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
         fleet.dirty.insert(name.to_owned());
     }
     suspect(record, memory, slot.policy.heal, fleet.settings.poll.max_gap, condition, began);
-    settled(record, slot.policy.attempts.settled, condition, turn.now);
+    if settled(record, slot.policy.attempts.settled, condition, turn.now) {
+        fleet.dirty.insert(name.to_owned());
+    }
     recover::settle(fleet, name, turn);
 }
 
@@ -270,19 +272,27 @@ fn suspect(
     }
 }
 
-/// Attempts are forgotten after `settled` healthy time (S13).
-fn settled(record: &mut SlotRecord, settled: Duration, condition: Condition, now: Timestamp) {
+/// Attempts are forgotten after `settled` healthy time (S13). Returns whether any were.
+fn settled(record: &mut SlotRecord, settled: Duration, condition: Condition, now: Timestamp) -> bool {
     if condition != Condition::Healthy {
         if condition != Condition::Unclear {
             record.healthy_since = None;
         }
-        return;
+        return false;
     }
-    let since = *record.healthy_since.get_or_insert(now);
-    if record.recovery.is_none() && !record.attempts.is_empty() && elapsed(since, now) >= settled {
+    record.healthy_since.get_or_insert(now);
+    let settled = is_settled(record, settled, now);
+    if settled {
         // Preemptions are a property of the capacity, not of the slot's health: they slide out of their window instead.
         record.attempts.retain(|a| a.kind == Kind::Lost);
     }
+    settled
+}
+
+fn is_settled(record: &SlotRecord, settled: Duration, now: Timestamp) -> bool {
+    record.recovery.is_none()
+        && record.attempts.iter().any(|a| a.kind == Kind::Judged)
+        && record.healthy_since.is_some_and(|since| elapsed(since, now) >= settled)
 }
 
 fn set_verdict(record: &mut SlotRecord, verdict: Verdict, dirty: &mut BTreeSet<String>, turn: &mut Turn) -> bool {

@@ -140,7 +140,7 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
             let reason = if told.1.is_empty() { record.verdict.condition.name() } else { told.1 };
             turn.tell(record, What::Decision { action: told.0.into(), reason: reason.into() }, message);
         }
-        record.at_ease = decision.action == ActionName::None && decision.hold.is_none();
+        record.at_ease = record.is_well() && decision.action == ActionName::None && decision.hold.is_none();
         memory.decision = Some(decision);
         if short && mutant::is(Mutant::OneHoldsAll) {
             break;
@@ -390,7 +390,8 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
             format!("generation {generation} is ordered to start from {from}"),
         );
     }
-    let intent = record.recovery.as_ref().map(|r| format!("{} {}", r.condemned_at, r.create_failures)).unwrap_or_default();
+    let intent = record.recovery.as_ref().map(|r| format!("{} {} {}", r.condemned_at, r.create_failures, r.spent));
+    let intent = intent.unwrap_or_default();
     let request_id = bench.settings.alpha.then(|| request_id(record, "create", &intent));
     if let Some(recovery) = &mut record.recovery {
         recovery.saved_at = record.job.checkpoint_at.filter(|_| order.step.is_some());

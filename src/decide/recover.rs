@@ -63,6 +63,7 @@ pub fn observed(
                 if memory.vanished >= VANISHED_LIMIT {
                     memory.vanished = 0;
                     advance(record, Phase::Condemned, "the operation is lost and the node is not being deleted", turn);
+                    spend(record);
                 }
             }
         }
@@ -100,6 +101,9 @@ pub fn observed(
             if unsettled(call.as_ref()) || memory.vanished >= VANISHED_LIMIT {
                 memory.vanished = 0;
                 resend_later(record, policy, None, "read back: the create was not carried out", turn);
+                if matches!(call, Some(Call::Accepted { .. } | Call::Observed)) {
+                    spend(record);
+                }
             }
         }
         (Phase::Ready | Phase::Booted | Phase::Launched | Phase::Condemned, Reading::Node(view)) => {
@@ -270,6 +274,7 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
         }
         (Phase::Deleting, Ok(OperationState::Failed(failure))) => {
             delete_failed(record, &policy, &failure, turn);
+            spend(record);
         }
         (Phase::Creating, Ok(OperationState::Failed(failure))) => create_failed(fleet, name, &policy, failure, turn),
         (_, Err(failure)) => {
@@ -293,6 +298,13 @@ pub fn resend_later(record: &mut SlotRecord, policy: &Policy, failure: Option<Fa
         recovery.refusal = failure.or(recovery.refusal.take()).or(Some((FailureClass::Transient, why.to_owned())));
         recovery.resends += 1;
         recovery.not_before = Some(after(turn.now, backoff(policy, recovery.resends)));
+    }
+}
+
+/// What was accepted has come to nothing: sent again, it must not be taken for the same request.
+fn spend(record: &mut SlotRecord) {
+    if let Some(recovery) = &mut record.recovery {
+        recovery.spent += 1;
     }
 }
 
@@ -371,28 +383,31 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let Some(slot) = fleet.settings.slots.get(name) else { return };
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let Some(recovery) = &record.recovery else { return };
+    let there = match recovery.phase {
+        Phase::Condemned => recovery.call.is_none(),
+        Phase::Creating => record.incarnation.is_some(),
+        phase => matches!(phase, Phase::Ready | Phase::Booted | Phase::Launched),
+    };
+    if there && record.verdict.condition == Condition::Finished {
+        return withdraw(fleet, name, "its job is finished: nothing is wanted any more", turn);
+    }
     if recovery.phase == Phase::Condemned {
+        // A delete whose answer was lost may still come about, and a read may lag behind it: the slot is not let go too early.
+        let recent = record.mutated_at.is_some_and(|at| elapsed(at, turn.now) < slot.policy.max_age);
+        if !there || (recent && recovery.resends + recovery.spent > 0) {
+            return;
+        }
         // What held between the decision and the delete does not hold any more.
         let condition = record.verdict.condition;
-        let why = match condition {
-            Condition::Healthy => "healthy again",
-            Condition::Finished => "its job was finished",
-            _ if condition.kind() == Some(Kind::Judged) && record.job.progress_at == Some(turn.now) => "its job made progress",
-            _ => return,
-        };
-        if recovery.call.is_none() {
-            let cause = recovery.cause;
-            record.recovery = None;
-            turn.tell(record, What::Withdrawn { cause }, format!("{why} before it was deleted: it is left alone"));
-            fleet.dirty.insert(name.to_owned());
+        let progressed = record.job.progress_at.is_some_and(|at| at > recovery.phase_since);
+        if condition == Condition::Healthy {
+            withdraw(fleet, name, "healthy again before it was deleted: it is left alone", turn);
+        } else if progressed && condition.kind() == Some(Kind::Judged) {
+            withdraw(fleet, name, "its job made progress before it was deleted: it is left alone", turn);
         }
         return;
     }
     if !matches!(recovery.phase, Phase::Ready | Phase::Booted | Phase::Launched) {
-        return;
-    }
-    if record.verdict.condition == Condition::Finished {
-        over(fleet, name, "the node is there, and its job is finished", turn);
         return;
     }
     let healthy = record.verdict.condition == Condition::Healthy;
@@ -412,7 +427,9 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     // Where no beacon came, a checkpoint is this run's only when it was seen after the time to boot.
     let since_ready = record.ready_since.zip(record.job.checkpoint_at).map(|(ready, at)| elapsed(ready, at));
     let own = booted || since_ready.is_some_and(|time| time >= slot.policy.grace.boot);
-    let saved = own && record.job.checkpoint.as_ref().map(|c| c.step) > started_from;
+    // A checkpoint that was passed over before, and is taken back by a person, is no work of this run.
+    let before = started_from.max(record.job.runs.listed_before);
+    let saved = own && record.job.checkpoint.as_ref().map(|c| c.step) > before;
     let phase = recovery.phase;
     if phase == Phase::Ready && booted {
         advance(record, Phase::Booted, "every worker sent its boot beacon", turn);
@@ -434,6 +451,13 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     if healthy && elapsed(recovery.phase_since, turn.now) >= patience {
         over(fleet, name, "the node stays healthy; no step was reported", turn);
     }
+}
+
+fn withdraw(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) {
+    let Some(record) = fleet.slots.get_mut(name) else { return };
+    let Some(recovery) = record.recovery.take() else { return };
+    turn.tell(record, What::Withdrawn { cause: recovery.cause }, why);
+    fleet.dirty.insert(name.to_owned());
 }
 
 fn over(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) {

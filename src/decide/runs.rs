@@ -21,6 +21,15 @@ pub fn ordered(record: &mut SlotRecord, from: Option<u64>) {
         runs.stuck = 0;
     }
     (runs.started_from, runs.began, runs.progressed, runs.stepped) = (from, false, false, false);
+    runs.listed_before = runs.best_listed;
+}
+
+/// A listing's newest complete checkpoint. Returns whether none before got so far.
+pub fn listed(record: &mut SlotRecord, step: u64) -> bool {
+    let runs = &mut record.job.runs;
+    let new = Some(step) > runs.best_listed;
+    runs.best_listed = runs.best_listed.max(Some(step));
+    new
 }
 
 /// The present run reported this step. Returns whether no run before got so far.

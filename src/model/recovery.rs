@@ -137,6 +137,10 @@ pub struct Recovery {
     /// Creates that were lost on the way or not sent, in a row.
     #[serde(default)]
     pub resends: u32,
+    /// Calls that were accepted and came to an end without their effect. The next one is another request: the API answers a
+    /// repeated request id with the operation that it had.
+    #[serde(default)]
+    pub spent: u32,
     /// The step that the job had reported when the slot was condemned.
     pub step_before: Option<u64>,
     /// When the checkpoint of the run order was first seen.

@@ -153,6 +153,10 @@ pub struct Runs {
     pub stuck: u32,
     /// The checkpoint's step that is passed over, and since when.
     pub set_aside: Option<(u64, Timestamp)>,
+    /// The step of the newest complete checkpoint that was ever listed, what is passed over included …
+    pub best_listed: Option<u64>,
+    /// … and when the present run was ordered.
+    pub listed_before: Option<u64>,
 }
 
 /// Everything that is known about one slot and must survive a restart.

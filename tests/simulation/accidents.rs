@@ -255,9 +255,7 @@ impl World {
             }
             Fault::Silence => self.trouble(Trouble::Silence, &zone, &name, None),
             Fault::StuckJob => {
-                let uri = format!("bucket/{name}/");
-                let steps = self.cloud.objects.range(uri.clone()..).take_while(|(key, _)| key.starts_with(&uri));
-                let newest = steps.filter_map(|(key, _)| key[uri.len()..].split('/').next()?.parse::<u64>().ok()).max();
+                let newest = self.newest_step(&name);
                 self.stuck.insert(name.clone(), newest);
                 self.trouble(Trouble::Preempt, &zone, &name, None);
                 let wait = self.rng.i64(HOUR..6 * HOUR);
@@ -291,11 +289,27 @@ impl World {
         let pull = match self.rng.u32(0..6) {
             0 => Pull::Pause { slot: None, until: Some(until.unwrap_or(wall(self.now + HOUR, 0))) },
             1 | 2 => Pull::Pause { slot: Some(slot), until },
-            3 => Pull::Resume { slot: if self.rng.bool() { Some(slot) } else { None }, adopt: false },
-            4 => Pull::Retry { slot, from: None },
+            3 => {
+                let slot = if self.rng.bool() { Some(slot) } else { None };
+                let adopt = slot.as_ref().is_some_and(|slot| self.setup.origins.get(slot) == Some(&Origin::Owned));
+                Pull::Resume { slot, adopt }
+            }
+            4 => {
+                // Now and then from an older step than the newest.
+                let from =
+                    (self.now / MINUTE % 3 == 0).then(|| self.newest_step(&slot)).flatten().map(|step| step.saturating_sub(4));
+                Pull::Retry { slot, from }
+            }
             _ => Pull::BreakerReset,
         };
         self.pull(pull);
+    }
+
+    /// The step of the newest checkpoint of a slot's job.
+    fn newest_step(&self, name: &str) -> Option<u64> {
+        let uri = format!("bucket/{name}/");
+        let steps = self.cloud.objects.range(uri.clone()..).take_while(|(key, _)| key.starts_with(&uri));
+        steps.filter_map(|(key, _)| key[uri.len()..].split('/').next()?.parse::<u64>().ok()).max()
     }
 
     pub fn pull(&mut self, pull: Pull) {

@@ -23,7 +23,7 @@ use crate::setup::{Kind, Setup, ZONES};
 use crate::world::{Outcome, play};
 
 /// Seeds that found something once, with what they found.
-const FOUND: [(u64, &str); 11] = [
+const FOUND: [(u64, &str); 12] = [
     (16, "a symptom that is no sickness kept old sickness alive (S3)"),
     (54, "a clock that was set back while a node flapped (S3)"),
     (64, "clocks of two watchdogs that disagree about a trial (S14)"),
@@ -35,6 +35,7 @@ const FOUND: [(u64, &str); 11] = [
     (40837, "a recovery did not end although its node was there and its job finished (L1)"),
     (41008, "a delete that did not come about kept its place although its job was at work again (L1)"),
     (41693, "the very report that showed life set off the delete (S5)"),
+    (70070, "a checkpoint that a person took back counted as progress of a node that never booted (L8)"),
 ];
 
 /// The first of the seeds that are always played.

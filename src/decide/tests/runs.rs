@@ -296,3 +296,66 @@ fn l1_a_recovery_ends_when_its_node_is_there_and_its_job_is_finished() {
     world.get("a", Some(node));
     assert_eq!((world.phase("a"), world.fleet.slots["a"].verdict.condition), (None, Condition::Finished));
 }
+
+#[test]
+fn l3_a_create_that_was_accepted_and_came_to_nothing_is_another_request_the_next_time() {
+    let mut settings = settings(&["a"]);
+    settings.alpha = true;
+    let mut world = World::new(settings);
+    let request = |world: &World| match &world.actions[..] {
+        [Action::Create { request_id, .. }] => request_id.clone().unwrap(),
+        other => panic!("{other:?}"),
+    };
+    world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+    world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    let first = request(&world);
+    // The answer is lost, and the node is not there: the same request, so that one that comes late does nothing.
+    world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer")));
+    world.wait(6);
+    world.get("a", None);
+    world.wait(3_600);
+    world.input(Input::Tick);
+    assert_eq!(request(&world), first);
+    // Carried out, and gone before it was seen: the API would answer the same request with the operation that it had.
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    world.done("a", OperationState::Succeeded);
+    world.wait(6);
+    world.get("a", None);
+    world.wait(3_600);
+    world.input(Input::Tick);
+    assert_ne!(request(&world), first);
+}
+
+#[test]
+fn l8_a_checkpoint_that_is_taken_back_is_no_progress_of_a_node_that_never_booted() {
+    let mut world = with_checkpoints();
+    world.begin(&[90, 100]);
+    for id in ["10", "11"] {
+        assert!(world.run_that_falls_silent(id, None, &[90, 100]));
+    }
+    assert!(world.run_that_falls_silent("12", None, &[90]), "the checkpoint of step 100 is passed over");
+    assert_eq!(world.from(), Some(90));
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    let node = world.supervised("13", world.now);
+    world.wait(5);
+    world.get("a", Some(node));
+    let pull = Pull::Retry { slot: "a".into(), from: None };
+    world.input(Input::Pulled(vec![Lever { id: "l".into(), at: world.now, who: "me".into(), reason: None, pull }]));
+    world.wait(1_200);
+    world.surveyed(&[90, 100]);
+    assert_eq!((world.phase("a"), world.fleet.slots["a"].job.progress_at), (Some(Phase::Ready), None));
+    world.surveyed(&[90, 100, 110]);
+    assert_eq!(world.phase("a"), None, "a new one is");
+}
+
+#[test]
+fn a_slot_that_has_healed_says_so() {
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], timeout(), 30);
+    for _ in 0..60 {
+        world.wait(30);
+        world.poll(&[node("a", json!({}))]);
+    }
+    assert_eq!(world.fleet.memory["a"].decision.as_ref().unwrap().reason, "healthy");
+}

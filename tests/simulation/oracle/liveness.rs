@@ -104,7 +104,8 @@ impl World {
         *self.oracle.checked.entry("L1").or_default() += 1;
         let owed = matches!(phase, Some(Phase::Deleting | Phase::Gone | Phase::Creating));
         self.oracle.check("L3", name, !owed || told || excused, || format!("a create is still owed: {state}"));
-        let gone = node.is_none() && !record.leaving;
+        // Where the job is finished no node is wanted.
+        let gone = node.is_none() && !record.leaving && record.verdict.condition != Condition::Finished;
         self.oracle
             .check("L3", name, !gone || hold.is_some() || excused, || format!("its node is gone, and nobody minds: {state}"));
         let silent = self.oracle.slots.get(name).is_some_and(|watch| watch.result_owed);

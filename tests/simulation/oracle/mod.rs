@@ -76,6 +76,8 @@ pub struct Watch {
     /// True time at which the last GET was asked for, whoever asked.
     pub read_back: Ms,
     pub opted_out: bool,
+    /// A person made somebody else's node ours.
+    pub adopted: bool,
     /// Durable condemnations, for the budget.
     pub attempts: Vec<(Timestamp, Kind)>,
     pub healthy_since: Option<Timestamp>,
@@ -407,11 +409,17 @@ impl Oracle {
     /// What loosens takes effect at once; what holds only when it is durable.
     fn takes_effect(&mut self, pull: &Pull) {
         match pull {
-            Pull::Resume { slot, .. } => {
+            Pull::Resume { slot, adopt } => {
                 self.paused.remove(slot);
+                if let Some(watch) = slot.as_ref().filter(|_| *adopt).and_then(|slot| self.slots.get_mut(slot)) {
+                    watch.adopted = true;
+                }
             }
-            Pull::Retry { slot, .. } => {
+            Pull::Retry { slot, from } => {
                 if let Some(watch) = self.slots.get_mut(slot) {
+                    if from.is_some() {
+                        watch.newest_checkpoint = None;
+                    }
                     watch.attempts.clear();
                     watch.fruitless = 0;
                     watch.run_began = false;

@@ -105,8 +105,9 @@ impl Oracle {
         let Some(node) = node else { return };
         let Action::Delete { incarnation, .. } = action else { return };
         let metadata = |key: &str| node.body.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
-        let plain =
-            node.queued_resource.is_none() && node.made_by == "V2" && metadata("tpu-watchdog-owner").is_none_or(|o| o == OWNER);
+        let adopted = self.slots.get(&slot).is_some_and(|watch| watch.adopted);
+        let nobody_elses = metadata("tpu-watchdog-owner").is_none_or(|o| o == OWNER) || adopted;
+        let plain = node.queued_resource.is_none() && node.made_by == "V2" && nobody_elses;
         let origin = self.origins.get(&slot).copied().unwrap_or(Origin::Plain);
         self.check("S17", &slot, plain, || format!("the node is not the slot's own plain node ({origin:?})"));
         // What is late or comes twice on the wire hits whatever stands there by then: no watchdog can help that.
