@@ -19,6 +19,9 @@ use crate::model::spec::NodeSpec;
 use super::turn::Turn;
 use super::{diagnose, recover};
 
+/// What a delete's own operation has ended is not believed to live for this long.
+const ENDED_FOR: Duration = Duration::from_secs(24 * 3600);
+
 /// Where a reading comes from. Only a GET settles what became of a call, and only a GET confirms (S1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
@@ -331,6 +334,8 @@ fn shows_the_past(record: &SlotRecord, view: &NodeView, began: Timestamp, lag: D
     if record.incarnation.as_ref().is_some_and(|known| shown.created < known.created) {
         return true;
     }
+    // Clocks of two watchdogs may disagree by more than reads lag: what the API itself has ended stays so for a day.
+    let lag = if record.end_was_told { lag.max(ENDED_FOR) } else { lag };
     record.left_behind.is_some_and(|(created, at)| shown.created <= created && elapsed(at, began) < lag)
 }
 

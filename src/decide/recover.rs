@@ -173,6 +173,7 @@ pub fn advance(record: &mut SlotRecord, next: Phase, why: &str, turn: &mut Turn)
             if next == Phase::Gone {
                 if let Some(gone) = record.incarnation.take() {
                     record.left_behind = Some((gone.created, turn.now));
+                    record.end_was_told = false;
                 }
                 record.ours = false;
                 record.ready_since = None;
@@ -263,6 +264,7 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
         (Phase::Deleting, Ok(OperationState::Succeeded)) => {
             record.mutated_at = Some(turn.now);
             advance(record, Phase::Gone, "the delete is done", turn);
+            record.end_was_told = true;
             if mutant::is(Mutant::ForgetOwedCreate) {
                 record.recovery = None;
             }

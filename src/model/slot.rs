@@ -209,6 +209,9 @@ pub struct SlotRecord {
     /// shows the past.
     #[serde(default)]
     pub left_behind: Option<(Timestamp, Timestamp)>,
+    /// That end was told by the delete's own operation: no read, however late, shows that node alive.
+    #[serde(default)]
+    pub end_was_told: bool,
     /// The last decision of this process was that nothing is to be done.
     #[serde(skip)]
     pub at_ease: bool,
@@ -244,6 +247,7 @@ impl SlotRecord {
             paused: None,
             adopted: None,
             left_behind: None,
+            end_was_told: false,
             at_ease: false,
         }
     }

@@ -98,10 +98,10 @@ pub fn commit() -> String {
     git("HEAD").unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// A number that follows from what is committed, not from when or on which branch: the same files always play the same seeds.
+/// A number that follows from the product's committed source: the same source always plays the same seeds, a changed one others.
 #[allow(dead_code, reason = "the swarm's")]
-pub fn number_of_tree() -> u64 {
-    git("HEAD^{tree}").and_then(|tree| u64::from_str_radix(tree.get(..8)?, 16).ok()).unwrap_or(0)
+pub fn number_of_source() -> u64 {
+    git("HEAD:src").and_then(|tree| u64::from_str_radix(tree.get(..8)?, 16).ok()).unwrap_or(0)
 }
 
 fn git(revision: &str) -> Option<String> {

@@ -23,11 +23,12 @@ use crate::setup::{Kind, Setup, ZONES};
 use crate::world::{Outcome, play};
 
 /// Seeds that found something once, with what they found.
-const FOUND: [(u64, &str); 12] = [
+const FOUND: [(u64, &str); 13] = [
     (16, "a symptom that is no sickness kept old sickness alive (S3)"),
     (54, "a clock that was set back while a node flapped (S3)"),
     (64, "clocks of two watchdogs that disagree about a trial (S14)"),
     (65, "a listing that lags behind counted as progress of a node that never booted (L8)"),
+    (4_233_212_140_123, "a node whose delete was done was believed in by a watchdog with another clock (S1)"),
     (67, "a trial whose slot was held kept everybody waiting (L1)"),
     (92, "a finished job ended a recovery whose delete was on its way (S2)"),
     (102, "a GET that showed another condition confirmed a preemption (S10)"),

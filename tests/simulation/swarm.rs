@@ -24,7 +24,7 @@ use setup::Setup;
 const USAGE: &str =
     "usage: swarm [--seed N [--trace] [--with FAULT,…]] | [--from N] [--count N] [--minutes M] [--keep-going] | --speed
   --seed N     plays one seed; --trace tells its whole story, --with NAME,… adds faults to its world
-  --from N     the first seed; without it one that follows from the committed files, so that the same files play the same ones
+  --from N     the first seed; without it one that follows from the committed source, so that the same source plays the same ones
   --count N    so many seeds (20 without --minutes)
   --minutes M  for so long
   --keep-going a line for each seed that fails, without its story";
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         return one(seed, with, has("--trace"));
     }
     // What cargo test itself passes on is no matter of ours.
-    let from = number("--from").unwrap_or_else(|| 1_000_000 + campaign::number_of_tree() * 10_000);
+    let from = number("--from").unwrap_or_else(|| 1_000_000 + campaign::number_of_source() * 10_000);
     let minutes = number("--minutes");
     let count = number("--count").unwrap_or(if minutes.is_some() { u64::MAX } else { 20 });
     if has("--keep-going") {

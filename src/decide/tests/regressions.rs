@@ -467,6 +467,10 @@ fn a_read_that_lags_behind_brings_no_deleted_node_back() {
     world.wait(5);
     world.get("a", Some(first.clone()));
     assert_eq!(world.phase("a"), Some(Phase::Creating), "it shows the past");
+    // Nor does a watchdog believe in it that has taken over and whose clock is far ahead.
+    world.wait(3600);
+    world.get("a", Some(first.clone()));
+    assert_eq!(world.phase("a"), Some(Phase::Creating), "its delete is done");
     let second = world.replacement("a", json!({}));
     world.wait(5);
     world.get("a", Some(second.clone()));

@@ -79,6 +79,8 @@ pub struct Evidence {
     lost: bool,
     pub sick_for: Duration,
     pub reads: u32,
+    /// It was absent from a listing since the last read: that time proves no health.
+    pub unseen: bool,
     /// Reads before a read of another kind (which a write that failed may have made forgotten) …
     former: u32,
     /// … and was it.
@@ -161,6 +163,7 @@ impl Evidence {
         }
         self.newest_read = Some(began.min(wall));
         let gap = self.gap(began, wall);
+        let unseen = std::mem::take(&mut self.unseen);
         self.absent_for = Duration::ZERO;
         if self.incarnation != view.incarnation {
             self.incarnation.clone_from(&view.incarnation);
@@ -190,7 +193,7 @@ impl Evidence {
                 }
             }
             Shown::Healthy => {
-                self.healthy_for += gap;
+                self.healthy_for += if unseen { Duration::ZERO } else { gap };
                 if self.healthy_for >= self.policy.heal + self.slack {
                     self.clear();
                 }

@@ -273,6 +273,7 @@ impl Oracle {
                                 Some(Ordering::Greater) | None => break None,
                             }
                         };
+                        watch.evidence.unseen |= view.is_none() && record.is_some_and(|r| r.zone == listing.zone);
                         let (Some(view), Some(record)) = (view, record) else { continue };
                         // Where nothing is known of it, it may be in any of its zones.
                         let anywhere = record.incarnation.is_none() && record.recovery.is_none();
