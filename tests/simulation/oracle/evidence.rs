@@ -151,15 +151,16 @@ impl Evidence {
         self.absences += 1;
     }
 
-    pub fn reads(&mut self, view: &NodeView, shown: &Shown, began: Timestamp, wall: Timestamp) {
+    /// Takes in one read. Returns whether it is believed.
+    pub fn reads(&mut self, view: &NodeView, shown: &Shown, began: Timestamp, wall: Timestamp) -> bool {
         // Creation times are the API's own: what was created before the node that is known lags behind.
         let created = |incarnation: &Option<Incarnation>| incarnation.as_ref().map(|i| i.created);
         if created(&view.incarnation) < created(&self.incarnation) {
-            return;
+            return false;
         }
         // Nor is a read believed that began before one that was taken in.
         if self.newest_read.is_some_and(|newest| began < newest.min(wall)) {
-            return;
+            return false;
         }
         self.newest_read = Some(began.min(wall));
         let gap = self.gap(began, wall);
@@ -200,6 +201,7 @@ impl Evidence {
             }
             Shown::Wanted | Shown::Unknown => {}
         }
+        true
     }
 
     fn clear(&mut self) {

@@ -218,6 +218,10 @@ impl Oracle {
             watch.best_step = watch.best_step.min(record.job.runs.best_step);
             watch.newest_checkpoint = watch.newest_checkpoint.min(record.job.checkpoint.as_ref().map(|c| c.step));
             watch.run_began &= record.job.runs.began;
+            // A sick read that was not written did not interrupt its health.
+            if let Some(since) = record.healthy_since {
+                watch.healthy_since = Some(watch.healthy_since.map_or(since, |known| known.min(since)));
+            }
             // The journal says that a create is owed, whatever was seen since.
             if record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone) {
                 watch.is_gone(0);
@@ -464,6 +468,10 @@ impl Watch {
         if later && created > self.gone_created {
             self.gone = false;
         }
+        // What lags behind says nothing about the node's present health.
+        if !self.evidence.reads(view, &shown, began, wall) {
+            return;
+        }
         if shown == Shown::Healthy {
             let since = *self.healthy_since.get_or_insert(wall);
             if elapsed(since, wall) >= self.evidence.policy.attempts.settled {
@@ -472,6 +480,5 @@ impl Watch {
         } else if shown != Shown::Unknown {
             self.healthy_since = None;
         }
-        self.evidence.reads(view, &shown, began, wall);
     }
 }
