@@ -46,6 +46,9 @@ pub async fn history(args: &HistoryArgs) -> Outcome {
     };
     let now = Timestamp::now();
     let events: Vec<Event> = store.events(EVENTS).await.map_err(|e| Failed::Work(e.to_string()))?;
+    if let Some(line) = not_all(&events, args.since, now) {
+        tracing::warn!("{line}");
+    }
     let ours = |event: &Event| args.slot.is_none() || event.slot == args.slot;
     let events: Vec<Event> = events.into_iter().filter(|e| ours(e) && elapsed(e.at, now) <= args.since).collect();
     let incidents = incidents(&events);
@@ -55,6 +58,12 @@ pub async fn history(args: &HistoryArgs) -> Outcome {
         Output::Text => print(&incidents.iter().map(|incident| entry(incident, now)).collect::<String>()),
     }
     Ok(())
+}
+
+/// What to say when there may be more within `since` than was looked through.
+fn not_all(events: &[Event], since: Duration, now: Timestamp) -> Option<String> {
+    let oldest = events.first().filter(|oldest| events.len() >= EVENTS && elapsed(oldest.at, now) <= since)?;
+    Some(format!("only the newest {EVENTS} events were looked through: what was before {:.0} is not shown", oldest.at))
 }
 
 fn entry(incident: &Incident, now: Timestamp) -> String {
@@ -84,4 +93,22 @@ fn entry(incident: &Incident, now: Timestamp) -> String {
         (None, None) => {}
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::event::What;
+
+    #[test]
+    fn what_was_not_looked_through_is_said() {
+        let now: Timestamp = "2026-06-01T12:00:00Z".parse().unwrap();
+        let at = "2026-06-01T11:00:00Z".parse().unwrap();
+        let event = Event { at, slot: None, message: String::new(), what: What::Note };
+        let all = vec![event; EVENTS];
+        let hours = |hours: u64| Duration::from_secs(hours * 3600);
+        assert!(not_all(&all, hours(2), now).unwrap().contains("before 2026-06-01T11:00:00Z"));
+        assert_eq!(not_all(&all, hours(0), now), None, "nothing older was asked for");
+        assert_eq!(not_all(&all[1..], hours(2), now), None, "these are all");
+    }
 }

@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 
 use super::{ConfigArgs, Failed, Outcome, load, print, wire};
-use crate::config::{self, Config};
+use crate::config::{self, Config, StateLocation};
 use crate::model::fleet::after;
 use crate::model::lever::{Lever, Pull};
 use crate::model::view::span;
@@ -135,6 +135,11 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
 async fn open(config: &Config) -> Result<(Box<dyn Store>, Stored), Failed> {
     let failed = |error: StoreError| Failed::Work(error.to_string());
     let storage = wire::storage_for(config, &config.state)?;
+    if config.state == StateLocation::Memory {
+        return Err(Failed::Work(
+            "state = \"memory:\" is known to the running process alone: nothing was done; levers need a state in sqlite: or a bucket".into(),
+        ));
+    }
     if wire::open_store_read_only(&config.state, &storage).await?.is_none() {
         return Err(Failed::Work("there is no state yet: start `run` or `once` first".into()));
     }

@@ -7,13 +7,14 @@ use jiff::Timestamp;
 
 use crate::model::action::{CallOutcome, Input, Poll, Reading};
 use crate::model::beacon::WorkerReport;
-use crate::model::checkpoint::CheckpointSurvey;
+use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
 use crate::model::condition::Kind;
 use crate::model::event::What;
 use crate::model::failure::Failure;
 use crate::model::fleet::{Fleet, Pending, after, elapsed};
 use crate::model::mutant::{self, Mutant};
 use crate::model::node::{Incarnation, NodeView};
+use crate::model::recovery::Phase;
 use crate::model::settings::{Overlay, Policy, Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 
@@ -31,10 +32,13 @@ pub fn absorb(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
             done(fleet, &slot, Pending::Node);
             observe(fleet, &slot, reading, began, Source::Get, turn);
         }
-        Input::Attributes { slot, of, result } => {
+        Input::Attributes { slot, of, began, result } => {
             done(fleet, &slot, Pending::Attributes);
+            if let Some(memory) = fleet.memory.get_mut(&slot) {
+                memory.answered = true;
+            }
             match result {
-                Ok(reports) => attributes(fleet, &slot, &of, &reports, turn),
+                Ok(reports) => attributes(fleet, &slot, &of, began, &reports, turn),
                 Err(failure) => unread_attributes(fleet, &slot, &failure, turn),
             }
         }
@@ -124,6 +128,9 @@ fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
             Ok((found, unreachable)) => {
                 read_all |= listing.zone == "-";
                 for zone in unreachable {
+                    if mutant::is(Mutant::UnreachableIsEmpty) {
+                        continue;
+                    }
                     complete = false;
                     unread.insert(zone, "the API could not reach the zone".to_owned());
                 }
@@ -218,8 +225,12 @@ impl Nodes {
 fn called(fleet: &mut Fleet, slot: &str, outcome: CallOutcome, turn: &mut Turn) {
     let now = turn.now;
     if let Some(record) = fleet.slots.get_mut(slot) {
-        // Whatever came back: reads that began before this prove nothing about the slot (S2).
-        record.mutated_at = Some(now);
+        let creating = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating);
+        // Whatever came back: reads that began before this prove nothing about the slot (S2). Only a create that never left
+        // changed nothing; a delete that never left is verified anew.
+        if !(creating && matches!(outcome, CallOutcome::NotSent(_))) {
+            record.mutated_at = Some(now);
+        }
         fleet.dirty.insert(slot.to_owned());
     }
     recover::called(fleet, slot, outcome, turn);
@@ -236,16 +247,23 @@ fn unread_attributes(fleet: &mut Fleet, slot: &str, failure: &Failure, turn: &mu
     }
 }
 
-fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[WorkerReport], turn: &mut Turn) {
+fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp, reports: &[WorkerReport], turn: &mut Turn) {
     let now = turn.now;
     let max_gap = fleet.settings.poll.max_gap;
     let Some(record) = fleet.slots.get_mut(slot) else { return };
     if record.incarnation.as_ref() != Some(of) {
         return;
     }
+    let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
     let gap = record.job.attributes_at.map(|last| elapsed(last, now).min(max_gap)).unwrap_or_default();
     record.job.attributes_at = Some(now);
-    fleet.memory.entry(slot.to_owned()).or_default().attributes_failing = false;
+    let memory = fleet.memory.entry(slot.to_owned()).or_default();
+    memory.attributes_failing = false;
+    // The API answers with one entry a worker: an answer that lacks one says nothing about it.
+    let whole = reports.len() >= workers;
+    if whole {
+        memory.heard = memory.heard.max(Some(began.min(now)));
+    }
     let generation = record.job.generation;
     let mut step = None;
     let mut failed = None;
@@ -283,9 +301,8 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[Worker
             _ => {}
         }
     }
-    let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
     let booted = (0..workers).all(|w| record.job.workers.get(&w).is_some_and(|s| s.booted));
-    if !booted && record.ready_since.is_some() {
+    if whole && !booted && record.ready_since.is_some() {
         record.job.unbooted_for += gap;
     }
     fleet.dirty.insert(slot.to_owned());
@@ -319,7 +336,7 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, reports: &[Worker
     recover::settle(fleet, slot, turn);
 }
 
-fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, survey: CheckpointSurvey, turn: &mut Turn) {
+fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut survey: CheckpointSurvey, turn: &mut Turn) {
     let now = turn.now;
     let settings = fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).and_then(|j| j.checkpoint.as_ref());
     if settings.is_none_or(|checkpoint| checkpoint.uri != location) {
@@ -329,6 +346,9 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
     let Some(record) = fleet.slots.get_mut(slot) else { return };
     if runs::is_outdated(record, began) {
         return;
+    }
+    if let (Some((step, _)), true) = (survey.incomplete, mutant::is(Mutant::IncompleteIsComplete)) {
+        survey.newest = Some(Checkpoint { step, uri: format!("{location}/{step}") });
     }
     let memory = fleet.memory.entry(slot.to_owned()).or_default();
     memory.surveyed_at = Some(began.min(now));
@@ -345,7 +365,11 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
         fleet.dirty.insert(slot.to_owned());
     }
     let newer = survey.newest > job.checkpoint;
-    let grown = survey.incomplete > job.incomplete;
+    // A listing that lags behind or lacks something may show once more what was there before: that is no growth.
+    let beyond = survey.incomplete.map(|(step, _)| step) > job.checkpoint.as_ref().map(|c| c.step);
+    let grown = beyond && job.incomplete.is_some() && survey.incomplete > job.incomplete;
+    // The first one that is known may be old: growth is counted from there.
+    let begins = job.incomplete.is_none() && survey.incomplete.is_some();
     memory.survey_failure = match (&job.checkpoint, &survey.newest) {
         (Some(recorded), newest) if newest.as_ref() < Some(recorded) => Some(format!(
             "the newest complete checkpoint under {location} is {}, but step {} was recorded before",
@@ -372,8 +396,9 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
             record.attempts.retain(|a| a.kind == Kind::Lost);
         }
     }
-    if newer || grown {
-        record.job.incomplete = survey.incomplete;
+    if newer || grown || begins {
+        // With a new complete one, what else is there now is where growth begins: an earlier run may have left something.
+        record.job.incomplete = if newer { survey.incomplete } else { record.job.incomplete.max(survey.incomplete) };
         if news || (grown && !first) {
             recover::progress(record, now);
         }

@@ -20,6 +20,7 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         maybe_past(&mut record.job.progress_at);
         maybe_past(&mut record.job.checkpoint_at);
         maybe_past(&mut record.job.attributes_at);
+        maybe_past(&mut record.job.unheard_since);
         if let Some((_, learned)) = &mut record.left_behind {
             past(learned);
         }
@@ -52,7 +53,8 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         maybe_past(&mut memory.surveyed_at);
         maybe_past(&mut memory.asked_checkpoints);
         maybe_past(&mut memory.looked_at);
-        // A confirmation's age can't be told any more.
-        memory.confirmed = None;
+        maybe_past(&mut memory.asks_since);
+        // A confirmation's age can't be told any more, nor that of the workers' reports.
+        (memory.confirmed, memory.heard) = (None, None);
     }
 }

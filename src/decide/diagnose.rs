@@ -81,14 +81,13 @@ pub fn reported(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: 
 /// have shown life since.
 pub fn is_still_reported(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Timestamp) -> bool {
     let condition = record.verdict.condition;
-    !matches!(condition, Condition::Silent | Condition::NeverBooted)
-        || reported(record, slot, ledger, now).is_some_and(|verdict| verdict.condition == condition)
+    !condition.is_reported() || reported(record, slot, ledger, now).is_some_and(|verdict| verdict.condition == condition)
 }
 
 /// What the supervisor's reports say; nothing about a node whose startup script is not ours.
 fn supervisor(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Timestamp) -> Option<Verdict> {
     let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);
-    if !record.ours || !supervised || slot.supervisor.is_none() {
+    if !record.ours || !supervised || slot.supervisor.is_none() || mutant::is(Mutant::DeafToReports) {
         return None;
     }
     if let Some((worker, code, text)) = &record.job.failed {
@@ -100,7 +99,8 @@ fn supervisor(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Ti
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
     let missing: Vec<usize> = (0..workers).filter(|w| !record.job.workers.get(w).is_some_and(|s| s.booted)).collect();
     let waited = record.job.unbooted_for;
-    if let (true, false, Some(first)) = (waited >= slot.policy.grace.boot, progressed, missing.first()) {
+    let at_once = mutant::is(Mutant::SilentAtOnce);
+    if let (true, false, Some(first)) = (waited >= slot.policy.grace.boot || at_once, progressed, missing.first()) {
         let channel = if ledger.beacons_seen { "" } else { "; no beacon was ever received in this project" };
         let evidence = format!(
             "READY for {}, {} of {workers} workers (first: {first}) sent no boot beacon{channel}",
@@ -110,7 +110,7 @@ fn supervisor(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Ti
         return Some(Verdict::new(Condition::NeverBooted, evidence));
     }
     let grace = slot.policy.grace.silent;
-    let quiet = record.job.workers.iter().find(|(_, w)| w.quiet_for >= grace);
+    let quiet = record.job.workers.iter().find(|(_, w)| w.quiet_for >= grace || at_once);
     let progressing = record.job.progress_at.is_some_and(|at| elapsed(at, now) < grace);
     if let (Some((worker, state)), false) = (quiet, progressing) {
         let evidence = format!("the heartbeat of worker {worker} stands still for {}", crate::model::view::span(state.quiet_for));

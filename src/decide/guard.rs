@@ -3,6 +3,7 @@
 //! A violation is a defect of the plan, not a state of the world: it is counted, told, and nothing is done.
 
 use std::fmt;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -28,6 +29,17 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.0, self.1)
     }
+}
+
+/// The workers' reports on which a delete rests were asked for at most this long before it is decided: those of a pod take longer
+/// than the GET that follows them.
+pub const HEARD_FOR: Duration = Duration::from_secs(10);
+
+/// Whether the workers' reports are fresh, where they are what condemns.
+pub fn is_heard(bench: &Bench, condition: Condition, now: Timestamp) -> bool {
+    let after_mutation = |at: &Timestamp| bench.record.mutated_at.is_none_or(|mutated| *at > mutated);
+    !condition.is_reported()
+        || bench.memory.heard.filter(after_mutation).is_some_and(|at| elapsed(at, now) <= HEARD_FOR && at <= now)
 }
 
 /// Whether this slot may be condemned now, on this evidence.
@@ -67,6 +79,7 @@ pub fn may_condemn(
     rule(condition.is_sick() && condition.kind() == Some(kind), "S5", "the condition must be a known sick one")?;
     let reported = super::diagnose::is_still_reported(record, bench.slot, bench.ledger, now);
     rule(reported, "S5", "its workers' reports say that it is alive")?;
+    rule(is_heard(bench, condition, now), "S5", "its workers' reports must have been asked for at most 10 s ago")?;
     let seen = record.seen.as_ref();
     let counted = super::plan::is_unavailable(record);
     rule(

@@ -23,6 +23,8 @@ use super::{absorb, diagnose, guard, lever, plan, recover, runs};
 
 /// A confirming GET is good for this long (S1).
 pub const CONFIRMED_FOR: Duration = Duration::from_secs(5);
+/// A person has to look when guest attributes that would condemn could not be read for this long.
+pub const UNHEARD_FOR: Duration = Duration::from_secs(10 * 60);
 /// A maintenance window's end is trusted, plus this, …
 const WINDOW_SLACK: Duration = Duration::from_secs(15 * 60);
 /// … but not for longer than this after the first symptom.
@@ -49,55 +51,31 @@ pub struct Bench<'a> {
 
 /// Judges a slot whose node is (or should be) there.
 pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
-    let record = &*bench.record;
-    let condition = record.verdict.condition;
-    let evidence = record.verdict.evidence.clone();
+    let condition = bench.record.verdict.condition;
+    if !condition.is_reported() && condition != Condition::Unclear {
+        stop_asking(bench);
+    }
+    let evidence = bench.record.verdict.evidence.clone();
     let Some(kind) = condition.kind() else { return at_rest(bench, turn, condition, evidence) };
-    let Some(suspicion) = &record.suspicion else {
-        return Decision::wait(format!("{}: first read pending", condition.name()), None);
-    };
-    // The grace, and for a maintenance the end of its window.
-    let reserved = record.seen.as_ref().is_some_and(|s| s.reserved);
-    let graces = &bench.slot.policy.grace;
-    let grace = match kind {
-        Kind::Lost => graces.of(condition, reserved),
-        Kind::Judged => suspicion.seen.iter().map(|c| graces.of(*c, reserved)).max().unwrap_or_default(),
-    };
-    let window = (condition == Condition::Maintenance)
-        .then(|| record.seen.as_ref().and_then(|s| s.window_end))
-        .flatten()
-        .filter(|end| *end > suspicion.since)
-        .map(|end| after(end, WINDOW_SLACK).min(after(suspicion.since, WINDOW_MAX)));
-    let grace = match condition {
-        _ if mutant::is(Mutant::NoGrace) => Duration::ZERO,
-        Condition::Starting | Condition::Maintenance if mutant::is(Mutant::NoDeadlineOfTheApi) => Duration::ZERO,
-        _ => grace,
-    };
-    let left = grace.saturating_sub(suspicion.sick_for);
-    if !left.is_zero() || window.is_some_and(|end| turn.now < end) {
-        let until = window.map_or(after(turn.now, left), |end| end.max(after(turn.now, left)));
-        let why = if window.is_some() { "its announced window" } else { "grace" };
-        let reason = format!("{}: {evidence}; sick for {} of {} {why}", condition.name(), span(suspicion.sick_for), span(grace));
-        return Decision::wait(reason, Some(until));
+    if let Some(wait) = graced(bench, condition, kind, turn.now) {
+        return wait;
     }
-    let heard = record.job.attributes_at.filter(|at| record.mutated_at.is_none_or(|mutated| *at > mutated));
-    if matches!(condition, Condition::Silent | Condition::NeverBooted)
-        && heard.is_none_or(|at| elapsed(at, turn.now) > bench.slot.policy.max_age)
-    {
-        return Decision::wait(format!("{}: its workers' last reports are too old to act on", condition.name()), None);
+    if has_old_reports(bench, condition, turn.now) {
+        let wait = || Decision::wait(format!("{}: its workers' last reports are too old to act on", condition.name()), None);
+        // What holds it anyway is said first.
+        let hold = unheard(bench, condition, turn.now).map(|unheard| held(bench, condition, kind, turn.now).unwrap_or(unheard));
+        return hold.unwrap_or_else(wait);
     }
+    let record = &*bench.record;
     if !diagnose::is_still_reported(record, bench.slot, bench.ledger, turn.now) {
         let text =
             format!("{}: but its workers' reports say otherwise by now; the next read of the node tells", condition.name());
         return Decision::wait(text, None);
     }
-    let (reads, sick_for, wanted) = (suspicion.reads, suspicion.sick_for, bench.slot.policy.confirmations);
-    if kind == Kind::Judged {
-        lever::gust(bench, turn);
-        unfit(bench, turn.now);
-    }
-    let record = &*bench.record;
+    let (reads, sick_for) = record.suspicion.as_ref().map_or((0, Duration::ZERO), |s| (s.reads, s.sick_for));
+    let wanted = bench.slot.policy.confirmations;
     if let Some(hold) = held(bench, condition, kind, turn.now) {
+        stop_asking(bench);
         return hold;
     }
     let action = if condition == Condition::Missing { ActionName::Create } else { ActionName::Recreate };
@@ -119,12 +97,21 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
         if reads + 1 < wanted {
             return Decision::wait(format!("{}: {reads} of {wanted} confirming reads", condition.name()), None);
         }
+        // First their answer, which may be slow, then the GET: each has to be fresh.
+        if !is_heard(bench, condition, turn.now) {
+            return hear(bench, action, condition, turn.now);
+        }
         ask(bench, turn);
-        return Decision::act(action, format!("{}: {evidence}; a GET confirms it", condition.name()));
+        let asked = Decision::act(action, format!("{}: {evidence}; a GET confirms it", condition.name()));
+        return unheard(bench, condition, turn.now).unwrap_or(asked);
     };
     if reads < wanted {
         return Decision::wait(format!("{}: {reads} of {wanted} confirming reads", condition.name()), None);
     }
+    if !is_heard(bench, condition, turn.now) {
+        return hear(bench, action, condition, turn.now);
+    }
+    stop_asking(bench);
     let reason = format!("{}: {evidence}; {reads} reads over {}", condition.name(), span(sick_for));
     if bench.settings.dry_run {
         let mut decision = Decision::act(action, reason);
@@ -139,6 +126,104 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
     }
     condemn(bench, condition, kind, confirmed.began, turn);
     Decision::act(action, reason)
+}
+
+/// Counts a slot whose grace is over as judged, before anything is decided about any slot: the storm breaker may open, and
+/// judged deletes be suspended, with the last of those that are ripe in one turn (S8, S14).
+pub fn count(bench: &mut Bench, turn: &mut Turn) {
+    let condition = bench.record.verdict.condition;
+    if condition.kind() == Some(Kind::Judged)
+        && graced(bench, condition, Kind::Judged, turn.now).is_none()
+        && !has_old_reports(bench, condition, turn.now)
+        && diagnose::is_still_reported(bench.record, bench.slot, bench.ledger, turn.now)
+    {
+        lever::gust(bench, turn);
+        unfit(bench, turn.now);
+    }
+}
+
+/// What a slot still waits for before it can be judged: its grace, and for a maintenance the end of its window.
+fn graced(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Option<Decision> {
+    let record = &*bench.record;
+    let evidence = &record.verdict.evidence;
+    let Some(suspicion) = &record.suspicion else {
+        return Some(Decision::wait(format!("{}: first read pending", condition.name()), None));
+    };
+    let reserved = record.seen.as_ref().is_some_and(|s| s.reserved);
+    let graces = &bench.slot.policy.grace;
+    let grace = match kind {
+        Kind::Lost => graces.of(condition, reserved),
+        Kind::Judged => suspicion.seen.iter().map(|c| graces.of(*c, reserved)).max().unwrap_or_default(),
+    };
+    let window = (condition == Condition::Maintenance)
+        .then(|| record.seen.as_ref().and_then(|s| s.window_end))
+        .flatten()
+        .filter(|end| *end > suspicion.since)
+        .map(|end| after(end, WINDOW_SLACK).min(after(suspicion.since, WINDOW_MAX)));
+    let grace = match condition {
+        _ if mutant::is(Mutant::NoGrace) => Duration::ZERO,
+        _ if mutant::is(Mutant::WaitForEver) => Duration::from_secs(u64::from(u32::MAX)),
+        Condition::Starting | Condition::Maintenance if mutant::is(Mutant::NoDeadlineOfTheApi) => Duration::ZERO,
+        _ => grace,
+    };
+    let left = grace.saturating_sub(suspicion.sick_for);
+    if !left.is_zero() || window.is_some_and(|end| now < end) {
+        let until = window.map_or(after(now, left), |end| end.max(after(now, left)));
+        let why = if window.is_some() { "its announced window" } else { "grace" };
+        let reason = format!("{}: {evidence}; sick for {} of {} {why}", condition.name(), span(suspicion.sick_for), span(grace));
+        return Some(Decision::wait(reason, Some(until)));
+    }
+    None
+}
+
+/// The workers' reports would condemn it, and are too old to act on.
+fn has_old_reports(bench: &Bench, condition: Condition, now: Timestamp) -> bool {
+    let record = &*bench.record;
+    let heard = record.job.attributes_at.filter(|at| record.mutated_at.is_none_or(|mutated| *at > mutated));
+    condition.is_reported()
+        && heard.is_none_or(|at| elapsed(at, now) > bench.slot.policy.max_age)
+        && !mutant::is(Mutant::OldReports)
+}
+
+/// A TPU may have come to life since its workers last reported. They are asked with every poll while something is wrong.
+fn hear(bench: &mut Bench, action: ActionName, condition: Condition, now: Timestamp) -> Decision {
+    unheard(bench, condition, now).unwrap_or_else(|| {
+        let evidence = &bench.record.verdict.evidence;
+        Decision::act(action, format!("{}: {evidence}; its workers are asked once more", condition.name()))
+    })
+}
+
+/// Where the workers' silence condemns, and for so long no answers came that a delete could rest on, somebody has to see to it
+/// that they can be had.
+fn unheard(bench: &mut Bench, condition: Condition, now: Timestamp) -> Option<Decision> {
+    if !condition.is_reported() {
+        return None;
+    }
+    let since = *bench.record.job.unheard_since.get_or_insert(now);
+    // What an earlier process did not hear is no news: this one asks first.
+    let asks_since = *bench.memory.asks_since.get_or_insert(now);
+    let waits = [Pending::Attributes, Pending::Node].iter().any(|pending| bench.memory.pending.contains(pending));
+    bench.memory.unheard |= asks_since < now && bench.memory.answered && !waits;
+    if !bench.memory.unheard || elapsed(since, now) <= UNHEARD_FOR {
+        return None;
+    }
+    let text = format!(
+        "{}: {}; but since {since:.0} guest attributes could not be read, lacked workers, or took too long with the GET after them: \
+         nothing is deleted",
+        condition.name(),
+        bench.record.verdict.evidence,
+    );
+    Some(Decision::hold(HoldReason::NoBeaconChannel, text, None))
+}
+
+/// What was asked for is there, or not needed any more.
+fn stop_asking(bench: &mut Bench) {
+    bench.record.job.unheard_since = None;
+    (bench.memory.asks_since, bench.memory.unheard) = (None, false);
+}
+
+fn is_heard(bench: &Bench, condition: Condition, now: Timestamp) -> bool {
+    guard::is_heard(bench, condition, now) || mutant::is(Mutant::OldReports)
 }
 
 /// Conditions that never lead to a delete.

@@ -91,7 +91,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever) {
                 }
                 // Something older than what is recorded is taken only when a person says from where.
                 if from.is_some_and(|step| record.job.checkpoint.as_ref().is_some_and(|c| c.step > step)) {
-                    record.job.checkpoint = None;
+                    (record.job.checkpoint, record.job.incomplete) = (None, None);
                 }
             });
             if let Some(memory) = fleet.memory.get_mut(slot) {

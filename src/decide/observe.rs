@@ -63,9 +63,11 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
         set_verdict(record, Verdict::new(Condition::Unclear, why), &mut fleet.dirty, turn);
         return;
     }
-    // A read that began before our last mutation was answered, or before a read already taken in, shows the past (S2).
+    // A read that began before our last mutation was answered, or before a read already taken in, shows the past (S2). That
+    // was perhaps taken in by a former process, or before the journal was read again: its time must not count twice.
     let before = record.mutated_at.is_some_and(|at| began <= at) && !mutant::is(Mutant::StaleReads);
-    if before || memory.last_read.is_some_and(|at| began < at) {
+    let last_read = memory.last_read.max(record.suspicion.as_ref().map(|s| s.last_read));
+    if before || last_read.is_some_and(|at| began < at) {
         return;
     }
     let shown = match &reading {
@@ -99,7 +101,8 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
             diagnose::node(record, slot, &fleet.ledger, view, turn.now)
         }
         Reading::Absent => {
-            let enough = mutant::is(Mutant::AbsenceIsEnough) || mutant::is(Mutant::FailedListingIsEmpty);
+            let enough =
+                [Mutant::AbsenceIsEnough, Mutant::FailedListingIsEmpty, Mutant::UnreachableIsEmpty].into_iter().any(mutant::is);
             memory.absence_confirmed |= source == Source::Get || enough;
             if diagnose::finished(record, slot) {
                 Verdict::new(Condition::Finished, diagnose::FINISHED)
@@ -207,7 +210,7 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
     record.ready_since = (view.state == NodeState::Ready).then_some(now);
     record.suspicion = None;
     record.job.workers.clear();
-    record.job.attributes_at = None;
+    (record.job.attributes_at, record.job.unheard_since) = (None, None);
     record.job.unbooted_for = Duration::ZERO;
     record.job.failed = None;
 }
@@ -295,7 +298,7 @@ fn settled(record: &mut SlotRecord, settled: Duration, condition: Condition, now
 fn is_settled(record: &SlotRecord, settled: Duration, now: Timestamp) -> bool {
     record.recovery.is_none()
         && record.attempts.iter().any(|a| a.kind == Kind::Judged)
-        && record.healthy_since.is_some_and(|since| elapsed(since, now) >= settled)
+        && record.healthy_since.is_some_and(|since| elapsed(since, now) >= settled || mutant::is(Mutant::SettledAtOnce))
 }
 
 fn set_verdict(record: &mut SlotRecord, verdict: Verdict, dirty: &mut BTreeSet<String>, turn: &mut Turn) -> bool {

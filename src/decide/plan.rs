@@ -19,9 +19,9 @@ use crate::model::spec::NodeSpec;
 use crate::model::view::{ActionName, Decision};
 
 use super::beside::Beside;
-use super::judge::{Bench, judge, request_id};
+use super::judge::{Bench, UNHEARD_FOR, request_id};
 use super::turn::Turn;
-use super::{recover, runs};
+use super::{judge, recover, runs};
 
 /// Creates a minute and project (S18): the quota is about 90, others limit themselves to 60.
 pub const CREATES_PER_MINUTE: usize = 59;
@@ -71,6 +71,19 @@ fn on_its_way(record: &SlotRecord, memory: &BTreeMap<String, Memory>, name: &str
     })
 }
 
+/// Counts those that are ripe.
+fn count(fleet: &mut Fleet, budget: &mut Budget, turn: &mut Turn) {
+    let (mut slots, mut memories) = (Beside::new(&fleet.settings.slots), Beside::new(&mut fleet.memory));
+    for (name, record) in &mut fleet.slots {
+        if (record.at_ease && record.is_well()) || record.leaving || record.suspicion.is_none() {
+            continue;
+        }
+        let (Some(slot), Some(memory)) = (slots.at(name), memories.at(name)) else { continue };
+        let (settings, ledger, polls) = (&fleet.settings, &mut fleet.ledger, fleet.polls);
+        judge::count(&mut Bench { settings, slot, record, memory, ledger, budget: &mut *budget, polls }, turn);
+    }
+}
+
 /// Decides about every slot, in the order of their names.
 pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
     let now = turn.now;
@@ -90,6 +103,7 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
         budget.on_their_way += usize::from(on_its_way(record, &fleet.memory, name, now));
     }
     budget.max_unavailable = fleet.settings.max_unavailable.of(budget.desired);
+    count(fleet, &mut budget, turn);
     let mut removed = Vec::new();
     let looks = fleet.settings.slots.values().any(|slot| slot.job.is_some() || slot.supervisor.is_some());
     let (mut slots, mut memories) = (Beside::new(&fleet.settings.slots), Beside::new(&mut fleet.memory));
@@ -157,7 +171,7 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
 
 fn decide(bench: &mut Bench, turn: &mut Turn) -> Decision {
     let Some(recovery) = &bench.record.recovery else {
-        let decision = judge(bench, turn);
+        let decision = judge::judge(bench, turn);
         // What was just condemned as missing is created in the same turn.
         return match bench.record.recovery.as_ref().map(|r| r.phase) {
             Some(Phase::Gone) => gone(bench, turn),
@@ -176,25 +190,36 @@ fn decide(bench: &mut Bench, turn: &mut Turn) -> Decision {
                 None => decision,
             }
         }
-        Phase::Condemned => judge(bench, turn),
+        Phase::Condemned => judge::judge(bench, turn),
         Phase::Ready | Phase::Booted | Phase::Launched => {
-            let reason = format!("{} since {:.0}: waiting for {}", recovery.phase, recovery.phase_since, awaited(recovery));
-            let decision = Decision::wait(reason, None);
+            let decision = awaited(bench, recovery, turn.now);
             judge_replacement(bench, turn, decision)
         }
     }
 }
 
-fn awaited(recovery: &Recovery) -> &'static str {
-    match recovery.phase {
+/// What a replacement that is there is waited for; a person has to look where nothing can tell whether it booted.
+fn awaited(bench: &Bench, recovery: &Recovery, now: Timestamp) -> Decision {
+    let (phase, since) = (recovery.phase, recovery.phase_since);
+    let awaited = match phase {
         Phase::Ready => "the boot beacons",
         Phase::Booted => "the job to start",
         _ => "the job's first step or checkpoint",
+    };
+    let supervised = bench.record.seen.as_ref().is_some_and(|s| s.supervised) && bench.slot.supervisor.is_some();
+    let long = elapsed(since, now) > bench.slot.policy.grace.boot + UNHEARD_FOR;
+    let unheard = bench.memory.answered && bench.memory.heard.is_none_or(|at| elapsed(at, now) > UNHEARD_FOR);
+    if phase == Phase::Ready && supervised && long && unheard {
+        let text = format!(
+            "{phase} since {since:.0}, but nothing tells whether its workers booted: guest attributes can't be read, or lack workers"
+        );
+        return Decision::hold(HoldReason::NoBeaconChannel, text, None);
     }
+    Decision::wait(format!("{phase} since {since:.0}: waiting for {awaited}"), None)
 }
 
 fn judge_replacement(bench: &mut Bench, turn: &mut Turn, otherwise: Decision) -> Decision {
-    let judged = judge(bench, turn);
+    let judged = judge::judge(bench, turn);
     if bench.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone) {
         return gone(bench, turn);
     }
@@ -211,7 +236,7 @@ fn leave(bench: &mut Bench, turn: &mut Turn, otherwise: Decision) -> Decision {
             recover::resend_later(bench.record, &bench.slot.policy, None, "the replacement has vanished", turn);
             gone(bench, turn)
         }
-        Condition::Unclear => judge(bench, turn),
+        Condition::Unclear => judge::judge(bench, turn),
         condition => {
             bench.record.recovery = None;
             Decision::none(format!("{}: what was owed is there, and the slot is not watched any more", condition.name()))
@@ -290,6 +315,9 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
         decision.hold = Some(HoldReason::DryRun);
         return decision;
     }
+    if mutant::is(Mutant::BreakerHoldsCreates) && bench.ledger.breaker.is_some() {
+        return Decision::hold(HoldReason::Breaker, "the storm breaker is open", None);
+    }
     if let Some(at) = recovery.not_before.filter(|at| *at > now) {
         let (class, text) = recovery.refusal.clone().map_or(("", String::new()), |(c, t)| (c.name(), t));
         return Decision::hold(
@@ -360,9 +388,13 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
         step: checkpoint.as_ref().map(|c| c.step),
         checkpoint: checkpoint.map(|c| c.uri).unwrap_or_default(),
     };
-    let mut body = spec.render(&bench.settings.owner, &record.name, &order, bench.slot.supervisor.as_deref());
+    let supervisor = bench.slot.supervisor.as_deref().filter(|_| !mutant::is(Mutant::ForgetSupervisor));
+    let mut body = spec.render(&bench.settings.owner, &record.name, &order, supervisor);
     if mutant::is(Mutant::ForgetLabels) {
         body["labels"] = serde_json::Value::Null;
+    }
+    if let Some(metadata) = body["metadata"].as_object_mut().filter(|_| mutant::is(Mutant::ForgetMetadata)) {
+        metadata.retain(|key, _| key.starts_with("tpu-watchdog") || key == "startup-script");
     }
     record.job.generation = generation;
     record.job.ordered = bench.slot.job.as_ref().map(|job| job.key());
@@ -378,7 +410,7 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
         What::Intent {
             call: "create".into(),
             incarnation: None,
-            evidence: record.recovery.as_ref().and_then(|r| r.observed.clone()),
+            evidence: record.recovery.as_ref().and_then(|r| r.observed.clone()).filter(|_| !mutant::is(Mutant::ForgetEvidence)),
             decided_by: bench.settings.decided_by.clone(),
         },
         format!("create {} in {}, generation {generation}, from {from}", record.name, record.zone),

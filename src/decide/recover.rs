@@ -132,7 +132,8 @@ fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
     }
     if view.state == NodeState::Ready {
         record.ready_since = Some(turn.now);
-        advance(record, Phase::Ready, "the replacement is READY", turn);
+        let made = view.incarnation.as_ref().map_or("?".to_owned(), ToString::to_string);
+        advance(record, Phase::Ready, &format!("the replacement is READY: {made}"), turn);
         if let Some(recovery) = &mut record.recovery {
             recovery.create_failures = 0;
             recovery.resends = 0;
@@ -299,7 +300,8 @@ pub fn resend_later(record: &mut SlotRecord, policy: &Policy, failure: Option<Fa
         let failure = failure.map(|f| (f.class, f.message));
         recovery.refusal = failure.or(recovery.refusal.take()).or(Some((FailureClass::Transient, why.to_owned())));
         recovery.resends += 1;
-        recovery.not_before = Some(after(turn.now, backoff(policy, recovery.resends)));
+        let wait = if mutant::is(Mutant::NeverResend) { Duration::MAX } else { backoff(policy, recovery.resends) };
+        recovery.not_before = Some(after(turn.now, wait));
     }
 }
 

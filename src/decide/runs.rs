@@ -89,7 +89,7 @@ pub fn ended(record: &mut SlotRecord, condition: Condition, turn: &mut Turn) {
     (runs.fruitless, runs.began) = (count, false);
     let Some(step) = passed_over else { return };
     (runs.set_aside, runs.fruitless, runs.stuck) = (Some((step, turn.now)), 0, 0);
-    record.job.checkpoint = None;
+    (record.job.checkpoint, record.job.incomplete) = (None, None);
     let message = format!(
         "{STUCK_RUNS} runs from the checkpoint of step {step} never reached a step: it is passed over, once; `retry` takes it back"
     );

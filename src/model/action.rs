@@ -42,6 +42,8 @@ pub enum Input {
         slot: String,
         /// The incarnation that was asked about.
         of: Incarnation,
+        /// When they were asked for.
+        began: Timestamp,
         /// One report a worker.
         result: Result<Vec<WorkerReport>, Failure>,
     },

@@ -48,7 +48,7 @@ pub struct WorkerReport {
 
 /// Reads the answer of `getGuestAttributes`: one entry a worker, in worker order.
 ///
-/// An answer without the array is an error (it says nothing); a worker without values is an empty report.
+/// A worker without values is an empty report. An answer without the array holds no report of any worker.
 pub fn parse_guest_attributes(answer: &Value) -> Result<Vec<WorkerReport>, String> {
     let all = match answer.get("guestAttributes") {
         Some(Value::Array(all)) => all,

@@ -92,6 +92,11 @@ impl Condition {
         self.kind().is_some()
     }
 
+    /// Whether it is known from the workers' reports alone: the node itself looks healthy.
+    pub fn is_reported(self) -> bool {
+        matches!(self, Condition::Silent | Condition::NeverBooted)
+    }
+
     /// How a slot in this condition is condemned, if it ever is.
     pub fn kind(self) -> Option<Kind> {
         match self {

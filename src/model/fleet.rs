@@ -101,8 +101,16 @@ pub struct Memory {
     pub shown: Option<u64>,
     /// Guest attributes could not be read the last time: told once.
     pub attributes_failing: bool,
+    /// Since when this process has asked for answers that a delete could rest on …
+    pub asks_since: Option<Timestamp>,
+    /// … and whether those that came were none.
+    pub unheard: bool,
     /// Guest attributes were asked for by this process.
     pub asked_attributes: bool,
+    /// They were answered, or could not be read.
+    pub answered: bool,
+    /// When the newest reports of all workers that were taken in were asked for.
+    pub heard: Option<Timestamp>,
     /// When checkpoints were last asked for.
     pub asked_checkpoints: Option<Timestamp>,
     /// When the last complete survey was started.
@@ -185,6 +193,8 @@ impl Fleet {
     /// The journal could not be written and was read again: it counts, whatever memory said. Calls that are under way still are.
     pub fn read_again(&mut self, slots: BTreeMap<String, SlotRecord>, ledger: Ledger) {
         (self.slots, self.ledger) = (slots, ledger);
+        // What was read may lie in the future of this clock, as at the start.
+        self.stepped_at = None;
         for memory in self.memory.values_mut() {
             let calling = memory.pending.contains(&Pending::Call);
             *memory = Memory::default();

@@ -55,7 +55,7 @@ pub enum HoldReason {
     CheckpointUnreadable,
     /// The newest complete checkpoint is older than the recorded one.
     CheckpointWentBack,
-    /// No beacon was ever received in this project, so that a missing one proves nothing.
+    /// No beacon was ever received in this project, or guest attributes can't be read any more: silence proves nothing.
     NoBeaconChannel,
     /// The supervisor's budget of restarts is used up.
     JobFailed,

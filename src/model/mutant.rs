@@ -10,6 +10,8 @@ pub enum Mutant {
     AnyIncarnation,
     /// Takes a failed listing for an empty one.
     FailedListingIsEmpty,
+    /// Takes the nodes of a zone that could not be reached for absent.
+    UnreachableIsEmpty,
     /// Creates what a listing alone lacks.
     AbsenceIsEnough,
     /// Acts without having journaled the intent.
@@ -48,6 +50,12 @@ pub enum Mutant {
     NoUnfit,
     /// Starts from whatever checkpoint is listed, also an older one.
     CheckpointGoesBack,
+    /// Starts from a checkpoint that is not complete.
+    IncompleteIsComplete,
+    /// Forgets attempts as soon as a slot is healthy.
+    SettledAtOnce,
+    /// The breaker holds creates that are owed.
+    BreakerHoldsCreates,
     /// Sends a create again when its answer was lost.
     BlindRepeat,
     /// Has no limit of creates.
@@ -56,12 +64,28 @@ pub enum Mutant {
     RelaunchForEver,
     /// Believes reads that lag behind, or began before a mutation.
     StaleReads,
+    /// Takes what the workers reported once for what they would report now.
+    OldReports,
+    /// Waits for no grace where the workers' reports condemn.
+    SilentAtOnce,
     /// Forgets that a create is owed.
     ForgetOwedCreate,
     /// Healing clears no suspicion.
     NeverHeals,
     /// Forgets a part of the specification.
     ForgetLabels,
+    /// Forgets the user's metadata.
+    ForgetMetadata,
+    /// Creates without the supervisor.
+    ForgetSupervisor,
+    /// Journals an intent without its evidence.
+    ForgetEvidence,
+    /// A create that was lost on the way is never sent again.
+    NeverResend,
+    /// What is sick stays suspected for ever, and is never judged.
+    WaitForEver,
+    /// Hears nothing from the workers.
+    DeafToReports,
     /// Replaces nodes of others.
     AnyNode,
     /// A slot that waits for capacity holds the slots behind it.
@@ -76,10 +100,11 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every defect.
-    pub const ALL: [Mutant; 34] = [
+    pub const ALL: [Mutant; 46] = [
         Mutant::NoConfirmingGet,
         Mutant::AnyIncarnation,
         Mutant::FailedListingIsEmpty,
+        Mutant::UnreachableIsEmpty,
         Mutant::AbsenceIsEnough,
         Mutant::ForgetIntent,
         Mutant::RecoveringIsHealthy,
@@ -99,13 +124,24 @@ impl Mutant {
         Mutant::NoShortage,
         Mutant::NoUnfit,
         Mutant::CheckpointGoesBack,
+        Mutant::IncompleteIsComplete,
+        Mutant::SettledAtOnce,
+        Mutant::BreakerHoldsCreates,
         Mutant::BlindRepeat,
         Mutant::NoCreateLimit,
         Mutant::RelaunchForEver,
         Mutant::StaleReads,
+        Mutant::OldReports,
+        Mutant::SilentAtOnce,
         Mutant::ForgetOwedCreate,
         Mutant::NeverHeals,
         Mutant::ForgetLabels,
+        Mutant::ForgetMetadata,
+        Mutant::ForgetSupervisor,
+        Mutant::ForgetEvidence,
+        Mutant::NeverResend,
+        Mutant::WaitForEver,
+        Mutant::DeafToReports,
         Mutant::AnyNode,
         Mutant::OneHoldsAll,
         Mutant::TakeTheLock,

@@ -181,7 +181,10 @@ impl Recovery {
 
     /// Whether this is a judged recovery that is not merely short of capacity.
     pub fn is_judged_and_supplied(&self) -> bool {
-        let short = self.phase == Phase::Gone && self.refusal.as_ref().is_some_and(|(class, _)| class.is_shortage());
+        // One that goes on to its next zone at once waits for nothing yet.
+        let short = self.phase == Phase::Gone
+            && self.not_before.is_some()
+            && self.refusal.as_ref().is_some_and(|(class, _)| class.is_shortage());
         self.kind == Kind::Judged && !short
     }
 }

@@ -111,7 +111,7 @@ pub struct JobState {
     pub checkpoint: Option<Checkpoint>,
     /// The configured location that `checkpoint` belongs to.
     pub location: String,
-    /// The newest incomplete checkpoint: step and size.
+    /// The newest incomplete checkpoint that is known, step and size: growth is what goes beyond it.
     pub incomplete: Option<(u64, u64)>,
     /// When the newest complete checkpoint was first seen.
     pub checkpoint_at: Option<Timestamp>,
@@ -129,6 +129,8 @@ pub struct JobState {
     pub unbooted_for: Duration,
     /// When guest attributes were last read.
     pub attributes_at: Option<Timestamp>,
+    /// Since when a delete waits for answers that it could rest on: reports of all its workers, and a GET soon after.
+    pub unheard_since: Option<Timestamp>,
     /// The runs of the job, for S16.
     pub runs: Runs,
 }

@@ -27,7 +27,8 @@ pub enum LogFormat {
 /// Starts logging. `filter` as in `info` or `tpu_watchdog=debug`; a malformed one falls back to `info`.
 pub fn init(format: LogFormat, filter: Option<&str>) {
     let filter = filter.and_then(|f| EnvFilter::try_new(f).ok()).unwrap_or_else(|| EnvFilter::new("warn,tpu_watchdog=info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // The library would print that a line could not be written, and panic where that can't be printed either: a full disk.
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     // A second start (in tests) keeps the first subscriber.
     let _ = match format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).with_target(false).try_init(),

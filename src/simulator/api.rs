@@ -318,11 +318,16 @@ fn patch_node(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) -> 
 
 fn node_verb(cloud: &mut Cloud, place: &Place, id: &str, verb: &str, request: &Request) -> Answer {
     let name = place.node(place.zone, id);
-    let key = (place.zone.to_owned(), id.to_owned());
+    let (key, now) = ((place.zone.to_owned(), id.to_owned()), cloud.now());
     let Some(node) = cloud.nodes.get_mut(&key) else { return not_found(&name) };
     let uid = node.uid;
     match verb {
-        "getGuestAttributes" => (200, guest_attributes(node, request.body.as_ref())),
+        "getGuestAttributes" => {
+            if node.run.boots == 0 || node.run.stopped {
+                node.shown_sick = Some(now);
+            }
+            (200, guest_attributes(node, request.body.as_ref()))
+        }
         "stop" | "start" => {
             let (wanted, state) = if verb == "stop" { ("READY", "STOPPED") } else { ("STOPPED", "READY") };
             if node.state != wanted {

@@ -63,7 +63,7 @@ pub struct Node {
     pub multislice: bool,
     /// Guest attributes, one map a worker, by "namespace/key".
     pub attributes: Vec<BTreeMap<String, String>>,
-    /// When a GET last showed it otherwise than READY and HEALTHY.
+    /// When a GET last showed it otherwise than READY and HEALTHY, or its guest attributes that nothing runs on it.
     pub shown_sick: Option<Timestamp>,
     /// What runs on it.
     pub run: workload::Run,
@@ -135,7 +135,7 @@ pub struct Cloud {
     pub creations: BTreeMap<String, u32>,
     /// Deletes of nodes that were READY, HEALTHY and at work: what a watchdog must never do.
     pub harmed: u32,
-    /// Those among them that no GET within the 5 s before had shown sick. A node that heals in between is not protected:
+    /// Those among them that no read within the 5 s before had shown sick. A node that heals in between is not protected:
     /// the API deletes by name, whatever it has become.
     pub harmed_unseen: u32,
     /// The most nodes that one page holds.
@@ -379,6 +379,7 @@ impl Cloud {
             Trouble::Maintenance => node.health = Some("UNHEALTHY_MAINTENANCE".into()),
             Trouble::Unresponsive => node.health = Some("TIMEOUT".into()),
             Trouble::RuntimeUnhealthy => node.health = Some("UNHEALTHY_TENSORFLOW".into()),
+            Trouble::StrangeState => node.state = "STATE_OF_THE_FUTURE",
             Trouble::Strange => node.health = Some("HEALTH_OF_THE_FUTURE".into()),
             Trouble::Window => {
                 let end = until.map(shape::time);

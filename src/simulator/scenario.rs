@@ -29,6 +29,8 @@ pub enum Trouble {
     RuntimeUnhealthy,
     /// A health value of a later API.
     Strange,
+    /// A state of a later API.
+    StrangeState,
     /// A MESH_BUILD_FAIL symptom.
     MeshFailure,
     /// State PREEMPTED.

@@ -41,6 +41,9 @@ const MIGRATIONS: [&str; 3] = [
 const EVENTS_KEPT: i64 = 100_000;
 /// Another process's transaction is waited for this long, and everything else of this one waits with it.
 const BUSY: Duration = Duration::from_millis(500);
+/// The same where nothing else waits: while a process begins, and while a person pulls a lever. A slow disk makes a service that
+/// runs hold the file for seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The first schema with a lock and counters.
 const LOCK_SCHEMA: usize = 2;
 const NOT_EMPTY: &str = "there is state here already; nothing was changed. Give an empty place";
@@ -104,7 +107,7 @@ impl SqliteStore {
         let sql = |e: rusqlite::Error| error(&location, &e);
         let connection =
             Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(sql)?;
-        connection.busy_timeout(BUSY).map_err(sql)?;
+        connection.busy_timeout(PATIENCE).map_err(sql)?;
         let found = version(&connection).map_err(|message| StoreError {
             failure: StoreFailure::Refused,
             location: location.clone(),
@@ -123,7 +126,7 @@ impl SqliteStore {
     fn prepare(mut connection: Connection, location: String) -> Result<Self, StoreError> {
         let sql = |e: rusqlite::Error| error(&location, &e);
         let refused = |message: String| StoreError { failure: StoreFailure::Refused, location: location.clone(), message };
-        connection.busy_timeout(BUSY).map_err(sql)?;
+        connection.busy_timeout(PATIENCE).map_err(sql)?;
         version(&connection).map_err(refused)?;
         connection.pragma_update(None, "journal_mode", "WAL").map_err(sql)?;
         connection.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
@@ -146,6 +149,7 @@ impl SqliteStore {
         }
         transaction.commit().map_err(sql)?;
         let owner = meta(&connection, "owner").map_err(sql)?.unwrap_or_default();
+        connection.busy_timeout(BUSY).map_err(sql)?;
         Ok(SqliteStore { connection, location, owner, schema: MIGRATIONS.len(), held: None })
     }
 
@@ -296,6 +300,7 @@ impl Store for SqliteStore {
     async fn pull(&mut self, lever: &Lever) -> Result<(), StoreError> {
         let put = || {
             let record = json(lever)?;
+            self.connection.busy_timeout(PATIENCE)?;
             self.connection.execute("INSERT OR IGNORE INTO lever (id, record) VALUES (?1, ?2)", params![lever.id, record])
         };
         put().map(drop).map_err(|e| error(&self.location, &e))
@@ -303,12 +308,19 @@ impl Store for SqliteStore {
 
     async fn levers(&mut self) -> Result<Vec<Lever>, StoreError> {
         let query = || {
-            let mut statement = self.connection.prepare_cached("SELECT record FROM lever ORDER BY number")?;
-            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            let mut statement = self.connection.prepare_cached("SELECT number, record FROM lever ORDER BY number")?;
+            let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
             rows.collect::<Result<Vec<_>, _>>()
         };
         let rows = query().map_err(|e| error(&self.location, &e))?;
-        rows.iter().map(|text| parse(&self.location, "a lever", text)).collect()
+        let lever = |(number, text): &(i64, String)| match serde_json::from_str(text) {
+            Ok(lever) => Some(lever),
+            Err(error) => {
+                tracing::error!("state {}: row {number} of table lever is no lever ({error}); delete it", self.location);
+                None
+            }
+        };
+        Ok(rows.iter().filter_map(lever).collect())
     }
 
     async fn adopt(&mut self, owner: &str, batch: &Batch) -> Result<(), StoreError> {
@@ -475,6 +487,36 @@ mod tests {
         let mut store = held(SqliteStore::open(&path).unwrap()).await;
         assert_eq!(store.load().await.unwrap().slots.len(), 1);
         assert_eq!(store.owner(), "o");
+    }
+
+    #[tokio::test]
+    async fn a_process_that_begins_and_a_person_wait_for_a_writer_on_a_slow_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.db");
+        let mut persons = SqliteStore::open(&path).unwrap();
+        let lever = Lever {
+            id: "1".into(),
+            at: Timestamp::UNIX_EPOCH,
+            who: "ada".into(),
+            reason: None,
+            pull: crate::model::lever::Pull::Pause { slot: None, until: None },
+        };
+        for pulls in [false, true] {
+            let writer = Connection::open(&path).unwrap();
+            writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+            let slow = std::thread::spawn(move || {
+                std::thread::sleep(BUSY * 2);
+                writer.execute_batch("COMMIT").unwrap();
+            });
+            match pulls {
+                true => persons.pull(&lever).await.unwrap(),
+                false => drop(SqliteStore::open(&path).unwrap()),
+            }
+            slow.join().unwrap();
+        }
+        let newer = "INSERT INTO lever (id, record) VALUES ('2', '{\"pull\": \"of the future\"}')";
+        Connection::open(&path).unwrap().execute_batch(newer).unwrap();
+        assert_eq!(persons.levers().await.unwrap(), [lever], "what is no lever hides none");
     }
 
     #[test]

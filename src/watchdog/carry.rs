@@ -62,8 +62,9 @@ pub fn look(look: Look, world: &World, permits: &Permits, sender: &UnboundedSend
                 Input::Operated { slot, operation, result }
             }
             Look::Attributes { slot, zone, of } => {
+                let began = Timestamp::now();
                 let result = world.tpu.guest_attributes(&zone, &slot, deadline).await;
-                Input::Attributes { slot, of, result }
+                Input::Attributes { slot, of, began, result }
             }
             Look::Checkpoints { slot, location, set_aside } => {
                 let began = Timestamp::now();

@@ -11,6 +11,7 @@ use super::{Signal, Watchdog};
 use crate::decide::next_wake;
 use crate::model::action::Input;
 use crate::model::fleet::{after, elapsed};
+use crate::model::lever::Lever;
 use crate::model::view::ActionName;
 use crate::store::{StoreError, StoreFailure};
 
@@ -96,14 +97,13 @@ impl Watchdog {
                 self.written(&batch, then);
                 return Ok(None);
             }
-            Finished::Reloaded(stored) => {
+            Finished::Reloaded(stored, levers) => {
                 self.reloaded(*stored);
+                self.pulled(levers);
                 return Ok(None);
             }
             Finished::Pulled(levers) => {
-                if !levers.is_empty() {
-                    self.turn(Input::Pulled(levers));
-                }
+                self.pulled(levers);
                 return Ok(None);
             }
             Finished::Failed(error, then) => {
@@ -124,6 +124,12 @@ impl Watchdog {
             }
             StoreFailure::Refused => Err(error),
             StoreFailure::Unavailable => Ok(None),
+        }
+    }
+
+    fn pulled(&mut self, levers: Vec<Lever>) {
+        if !levers.is_empty() {
+            self.turn(Input::Pulled(levers));
         }
     }
 

@@ -23,7 +23,7 @@ pub enum Finished {
     /// Not durable, as far as is known: none of these actions is carried out.
     Failed(StoreError, Vec<Action>),
     /// The store works again, and this is what it says.
-    Reloaded(Box<Stored>),
+    Reloaded(Box<Stored>, Vec<Lever>),
     /// It still does not.
     StillFailing(StoreError),
     /// Levers that a person pulled, each handed out once.
@@ -32,9 +32,11 @@ pub enum Finished {
 
 enum Work {
     Write(Batch, Vec<Action>, Result<(), StoreError>),
-    Reload(Box<Result<Stored, StoreError>>),
-    Levers(Result<Vec<Lever>, StoreError>),
+    Reload(Box<Result<(Stored, Levers), StoreError>>),
+    Levers(Levers),
 }
+
+type Levers = Result<Vec<Lever>, StoreError>;
 
 /// A store, and what waits to be written to it.
 pub struct Journal {
@@ -127,8 +129,9 @@ impl Journal {
         }
         self.began = (Instant::now(), boottime());
         if self.queue.is_failing() {
+            let forgot = self.queue.has_forgotten_levers();
             self.work = Some(tokio::spawn(async move {
-                let reloaded = reload(&mut *store).await;
+                let reloaded = reload(&mut *store, forgot).await;
                 (store, Work::Reload(Box::new(reloaded)))
             }));
             return;
@@ -168,10 +171,11 @@ impl Journal {
                 Finished::Failed(error, unsent)
             }
             Work::Reload(reloaded) => match *reloaded {
-                Ok(stored) => {
+                Ok((stored, levers)) => {
                     self.queue.reloaded();
                     self.tenure.renewed(self.began.1, self.ttl);
-                    Finished::Reloaded(Box::new(stored))
+                    // A lever that had worked, and was not written, is forgotten with the rest: it works again before anything else.
+                    Finished::Reloaded(Box::new(stored), self.hand_out(levers))
                 }
                 Err(error) => Finished::StillFailing(error),
             },
@@ -189,7 +193,7 @@ impl Journal {
         self.queue.lost();
     }
 
-    fn hand_out(&mut self, levers: Result<Vec<Lever>, StoreError>) -> Vec<Lever> {
+    fn hand_out(&mut self, levers: Levers) -> Vec<Lever> {
         match levers {
             Ok(levers) => self.queue.fresh(levers),
             Err(error) => {
@@ -226,15 +230,21 @@ impl Journal {
 }
 
 /// Reads what the store says, and tells by an empty commit whether it can be written and the lock is still held.
-async fn reload(store: &mut dyn Store) -> Result<Stored, StoreError> {
+/// Levers that can't be read keep nobody from going on, unless some may have been `forgot`ten.
+async fn reload(store: &mut dyn Store, forgot: bool) -> Result<(Stored, Levers), StoreError> {
     let stored = store.load().await?;
+    let levers = match store.levers().await {
+        Err(error) if forgot => return Err(error),
+        levers => levers,
+    };
     store.commit(&Batch::default()).await?;
-    Ok(stored)
+    Ok((stored, levers))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::lever::Pull;
     use crate::model::slot::SlotRecord;
     use crate::store::sqlite::SqliteStore;
 
@@ -264,6 +274,46 @@ mod tests {
         assert_eq!(then, create());
         assert!(journal.tenure().may_send());
         assert_eq!(journal.store().unwrap().load().await.unwrap().slots.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_lever_whose_write_failed_works_again_with_the_reload() {
+        let mut journal = journal().await;
+        let pull = Pull::Pause { slot: Some("a".into()), until: None };
+        let lever = Lever { id: "1".into(), at: jiff::Timestamp::UNIX_EPOCH, who: "ada".into(), reason: None, pull };
+        journal.store().unwrap().pull(&lever).await.unwrap();
+        journal.ask_for_levers();
+        journal.begin(|_| Vec::new());
+        let Finished::Pulled(levers) = journal.finished().await else { panic!("levers were asked for") };
+        assert_eq!(levers, std::slice::from_ref(&lever));
+        journal.queue.failed(Vec::new());
+        journal.ended = journal.ended.checked_sub(RETRY).unwrap();
+        journal.begin(|_| Vec::new());
+        let Finished::Reloaded(_, levers) = journal.finished().await else { panic!("the journal is read again") };
+        assert_eq!(levers, [lever]);
+    }
+
+    #[tokio::test]
+    async fn levers_that_cannot_be_read_keep_nobody_from_going_on_unless_some_were_forgotten() {
+        for forgot in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("state.db");
+            let mut store = SqliteStore::open(&path).unwrap();
+            assert!(store.take(None, "me", TTL).await.unwrap());
+            let mut journal = Journal::new(Box::new(store), TTL);
+            if forgot {
+                let pull = Pull::Pause { slot: None, until: None };
+                let lever = Lever { id: "1".into(), at: jiff::Timestamp::UNIX_EPOCH, who: "ada".into(), reason: None, pull };
+                assert_eq!(journal.queue.fresh(vec![lever]).len(), 1);
+            }
+            journal.queue.failed(Vec::new());
+            rusqlite::Connection::open(&path).unwrap().execute_batch("DROP TABLE lever").unwrap();
+            journal.ended = journal.ended.checked_sub(RETRY).unwrap();
+            journal.begin(|_| Vec::new());
+            let finished = journal.finished().await;
+            assert_eq!(matches!(finished, Finished::StillFailing(_)), forgot);
+            assert_eq!(matches!(finished, Finished::Reloaded(..)), !forgot);
+        }
     }
 
     #[tokio::test]

@@ -370,7 +370,7 @@ impl Watchdog {
                     Finished::Written(batch, then) => self.written(&batch, then),
                     Finished::Failed(error, then) => self.not_written(&error, &then),
                     Finished::StillFailing(error) => tracing::error!("{error}"),
-                    Finished::Reloaded(_) | Finished::Pulled(_) => {}
+                    Finished::Reloaded(..) | Finished::Pulled(_) => {}
                 },
                 Some(input) = self.inputs.recv() => {
                     // Only outcomes: anything else could lead to a call that nobody would wait for.
@@ -388,7 +388,7 @@ impl Watchdog {
                 // Its actions are not begun any more: the next start finds their intents.
                 Finished::Written(batch, _) => self.tell(&batch),
                 Finished::Failed(error, _) | Finished::StillFailing(error) => tracing::error!("{error}"),
-                Finished::Reloaded(_) | Finished::Pulled(_) => {}
+                Finished::Reloaded(..) | Finished::Pulled(_) => {}
             }
         }
         let metrics = Arc::clone(&self.metrics);

@@ -18,6 +18,8 @@ pub struct Queue {
     failing: bool,
     // Handed out, and perhaps not out of the store yet.
     pulled: BTreeSet<String>,
+    // Some of them were forgotten with a write that failed.
+    forgot: bool,
 }
 
 impl Queue {
@@ -46,7 +48,7 @@ impl Queue {
     /// The write failed. Returns all actions that are not carried out: its own, and those that were decided since.
     pub fn failed(&mut self, mut then: Vec<Action>) -> Vec<Action> {
         self.failing = true;
-        self.pulled.clear();
+        self.forgot |= !std::mem::take(&mut self.pulled).is_empty();
         // What was decided meanwhile rests on what was not written.
         self.batch = Batch::default();
         then.append(&mut self.then);
@@ -55,7 +57,12 @@ impl Queue {
 
     /// The store was read again and can be written.
     pub fn reloaded(&mut self) {
-        self.failing = false;
+        (self.failing, self.forgot) = (false, false);
+    }
+
+    /// Levers that were handed out may be forgotten: nothing is decided before they can be read again.
+    pub fn has_forgotten_levers(&self) -> bool {
+        self.forgot
     }
 
     /// The lock is somebody else's: what was not written never will be.

@@ -362,6 +362,18 @@ fn a_person_pauses_resumes_and_resets_beside_the_service() {
 }
 
 #[test]
+fn a_lever_says_why_it_cannot_reach_state_in_memory() {
+    let mut rig = Rig::with_one_node("");
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    std::fs::write(rig.config(), config.replace("sqlite:state.db", "memory:")).unwrap();
+    rig.start();
+    rig.wait_polls(2);
+    let (code, out, log) = text(&rig.command(&["pause", "a"]).output().unwrap());
+    assert!(code == 1 && out.is_empty(), "{out}{log}");
+    assert!(log.contains("known to the running process alone: nothing was done"), "{log}");
+}
+
+#[test]
 fn history_tells_incidents_and_audits_every_mutation() {
     for state in ["sqlite:state.db", "gs://state/history"] {
         let rig = Rig::with_one_node(&job("a"));
@@ -382,6 +394,28 @@ fn history_tells_incidents_and_audits_every_mutation() {
             document["events"].as_array().unwrap().iter().filter(|e| e["event"] == "intent").collect();
         assert_eq!(audit.iter().map(|e| e["call"].as_str().unwrap()).collect::<Vec<_>>(), ["delete", "create"]);
         assert!(audit[0]["incarnation"]["id"].is_string() && audit[0]["message"].as_str().unwrap().contains("PREEMPTED"));
+        // Each mutation: the observations, who decided, and what came of it.
+        let host = text(&std::process::Command::new("hostname").output().unwrap()).1;
+        for intent in &audit {
+            let evidence = &intent["evidence"];
+            assert_eq!((&evidence["condition"], &evidence["kind"]), (&"preempted".into(), &"lost".into()), "{intent}");
+            assert!(evidence["reads"].as_u64() >= Some(2) && evidence["sick_seconds"].is_number(), "{intent}");
+            assert!(evidence["symptom_at"].is_string() && evidence["confirmed_at"].is_string(), "{intent}");
+            assert!(evidence["observed"].as_str().unwrap().contains("state PREEMPTED"), "{intent}");
+            assert!(intent["decided_by"].as_str().unwrap().contains(host.trim()), "{intent}");
+        }
+        let results: Vec<String> = document["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|e| e["event"] == "outcome")
+            .map(|e| format!("{} {}", e["call"].as_str().unwrap(), e["result"].as_str().unwrap()))
+            .collect();
+        // The create's end is told by its operation, or by the node that came of it, whichever is seen first.
+        assert_eq!(results[..2], ["delete accepted", "create accepted"], "{document}");
+        let ready = document["events"].as_array().unwrap().iter().find(|e| e["to"] == "ready").unwrap();
+        let made = rig.node("a").unwrap().uid.to_string();
+        assert!(ready["message"].as_str().unwrap().contains(&made), "which incarnation it made: {ready}");
         assert_eq!(run(&["history", "other"]).1, "no incidents within 7d 0h\n");
     }
 }

@@ -166,6 +166,11 @@ fn an_unknown_health_value_means_hold() {
 }
 
 #[test]
+fn an_unknown_state_means_hold() {
+    left_alone(Trouble::StrangeState, None, "STATE_OF_THE_FUTURE");
+}
+
+#[test]
 fn an_opted_out_node_is_held() {
     let mut rig = Rig::with_one_node("");
     rig.trouble("a", Trouble::OptOut, None);

@@ -106,6 +106,15 @@ impl Rig {
         (1..=self.starts).filter_map(|n| std::fs::read_to_string(self.folder.path().join(format!("log.{n}"))).ok()).collect()
     }
 
+    /// How it came to this: the last mutations and the last lines of the logs.
+    fn story(&self) -> String {
+        let tail = |text: String, most: usize| {
+            let lines: Vec<&str> = text.lines().collect();
+            lines[lines.len().saturating_sub(most)..].join("\n")
+        };
+        format!("{}\n\n{}", tail(self.mutations_text(), 20), tail(self.logs(), 80))
+    }
+
     pub fn kill(&self) {
         kill(&self.child);
     }
@@ -120,7 +129,7 @@ impl Rig {
     pub fn wait_for(&self, what: &str, patience: Duration, mut condition: impl FnMut(&mut Cloud) -> bool) {
         let began = Instant::now();
         while !self.simulator.with(&mut condition) {
-            assert!(began.elapsed() < patience, "waited in vain: {what}\n{}\n{}", self.mutations_text(), self.logs());
+            assert!(began.elapsed() < patience, "waited in vain: {what}\n{}", self.story());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -129,7 +138,7 @@ impl Rig {
     pub fn wait_for_log(&self, words: &str) {
         let began = Instant::now();
         while !self.logs().contains(words) {
-            assert!(began.elapsed() < PATIENCE, "no line with {words:?} in\n{}", self.logs());
+            assert!(began.elapsed() < PATIENCE, "no line with {words:?} in\n{}", self.story());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -183,7 +192,7 @@ impl Rig {
             if slot["phase"].is_null() && slot["condition"] == "healthy" {
                 return;
             }
-            assert!(began.elapsed() < PATIENCE, "{name} does not settle: {slot}\n{}", self.logs());
+            assert!(began.elapsed() < PATIENCE, "{name} does not settle: {slot}\n{}", self.story());
             std::thread::sleep(Duration::from_millis(50));
         }
     }

@@ -36,16 +36,21 @@ fn preempted_with_patience(rig: u32) -> Rig {
 /// Kills the process once: at a request, before or after it is carried out, or when `moment` is over.
 fn one_round(rig: &mut Rig, number: u32) {
     let old = rig.node("a").unwrap().uid;
-    let (child, done) = (Arc::clone(&rig.child), Arc::new(AtomicBool::new(false)));
+    let done = Arc::new(AtomicBool::new(false));
     let choice = number as usize % (POINTS.len() * 2 + 3);
     if choice < POINTS.len() * 2 {
-        let ((point, is_it), before, flag) = (POINTS[choice / 2], choice.is_multiple_of(2), Arc::clone(&done));
+        let ((point, is_it), before, mut struck) = (POINTS[choice / 2], choice.is_multiple_of(2), false);
+        let (child, flag) = (Arc::clone(&rig.child), Arc::clone(&done));
         rig.simulator.set_hook(Some(Box::new(move |logged| {
-            if !is_it(logged) || flag.swap(true, Ordering::SeqCst) {
+            if !is_it(logged) || std::mem::replace(&mut struck, true) {
                 return None;
             }
-            let child = Arc::clone(&child);
-            let then = Box::new(move || kill(&child));
+            let (child, flag) = (Arc::clone(&child), Arc::clone(&flag));
+            // Done when it is dead, no sooner: a kill that comes late would hit its successor.
+            let then = Box::new(move || {
+                kill(&child);
+                flag.store(true, Ordering::SeqCst);
+            });
             Some(if before { Fault::Before(then) } else { Fault::After(then) })
         })));
         rig.trouble("a", Trouble::Preempt, None);
@@ -56,8 +61,6 @@ fn one_round(rig: &mut Rig, number: u32) {
         std::thread::sleep(Duration::from_millis(u64::from(number * 37 % 700)));
         rig.kill();
     }
-    // The hook may still be at it.
-    rig.kill();
     rig.simulator.set_hook(None);
     rig.start();
     rig.wait_recovered("a", old);
@@ -100,7 +103,8 @@ fn while_the_disk_is_full_nothing_is_sent_and_afterwards_it_goes_on() {
     rig.wait("the store fails", |_| get(&metrics).1.contains("tpuwatchdog_store_failing 1"));
     let old = rig.node("a").unwrap().uid;
     rig.trouble("a", Trouble::Preempt, None);
-    for _ in 0..50 {
+    for _ in 0..5 {
+        rig.wait_polls(1);
         assert!(get(&metrics).1.contains("tpuwatchdog_store_failing 1"));
         assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
     }

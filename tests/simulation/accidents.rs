@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tpu_watchdog::model::hold::HoldReason;
 use tpu_watchdog::model::lever::{Lever, Pull};
 use tpu_watchdog::simulator::scenario::{Event, Trouble};
 
@@ -50,7 +51,7 @@ pub enum Accident {
 }
 
 /// Faults that strike by themselves, with the mean time between two strikes in minutes.
-const BY_THEMSELVES: [(Fault, i64); 23] = [
+const BY_THEMSELVES: [(Fault, u32); 23] = [
     (Fault::Crash, 60),
     (Fault::Pause, 90),
     (Fault::ClockJump, 120),
@@ -79,15 +80,17 @@ const BY_THEMSELVES: [(Fault, i64); 23] = [
 impl World {
     /// Puts the first strikes on the agenda.
     pub fn plan_accidents(&mut self) {
-        let all: Vec<(Fault, i64)> = BY_THEMSELVES.into_iter().filter(|(fault, _)| self.setup.has(*fault)).collect();
-        for (fault, minutes) in all {
+        let all: Vec<(Fault, u32)> = BY_THEMSELVES.into_iter().filter(|(fault, _)| self.setup.has(*fault)).collect();
+        for (fault, ordinary) in all {
+            let minutes = i64::from(self.setup.pace(fault, ordinary));
             // The first is early: a world that knows a fault meets it.
             let at = self.rng.i64(MINUTE..(minutes * MINUTE).min(self.setup.chaos / 2));
             self.at(at, Task::Accident(Accident::Strike(fault, minutes)));
         }
         if self.setup.has(Fault::StoreFails) {
             let at = self.rng.i64(MINUTE..HOUR);
-            self.at(at, Task::Accident(Accident::Strike(Fault::StoreFails, 80)));
+            let minutes = self.setup.pace(Fault::StoreFails, 80).into();
+            self.at(at, Task::Accident(Accident::Strike(Fault::StoreFails, minutes)));
         }
     }
 
@@ -228,7 +231,8 @@ impl World {
         match fault {
             Fault::StrangeValues => {
                 let lasts = Some(self.rng.i64(MINUTE..60 * MINUTE));
-                self.trouble(Trouble::Strange, &zone, &name, lasts);
+                let what = if self.rng.bool() { Trouble::Strange } else { Trouble::StrangeState };
+                self.trouble(what, &zone, &name, lasts);
             }
             Fault::Sickness => self.accident(Accident::Sicken { zone, name }),
             Fault::Flapping => self.accident(Accident::Flap { zone, name, left: 12 }),
@@ -242,7 +246,10 @@ impl World {
                 let lasts = Some(self.rng.i64(10 * MINUTE..4 * HOUR));
                 self.trouble(what, &zone, &name, lasts);
             }
-            Fault::PersonReplaces => self.trouble(Trouble::Replace, &zone, &name, None),
+            Fault::PersonReplaces => {
+                self.trouble(Trouble::Replace, &zone, &name, None);
+                self.oracle.replaced_by_a_person(&name);
+            }
             Fault::PersonDeletes => {
                 self.trouble(Trouble::Deleting, &zone, &name, None);
                 let wait = self.rng.i64(20_000..50 * MINUTE);
@@ -305,13 +312,6 @@ impl World {
         self.pull(pull);
     }
 
-    /// The step of the newest checkpoint of a slot's job.
-    fn newest_step(&self, name: &str) -> Option<u64> {
-        let uri = format!("bucket/{name}/");
-        let steps = self.cloud.objects.range(uri.clone()..).take_while(|(key, _)| key.starts_with(&uri));
-        steps.filter_map(|(key, _)| key[uri.len()..].split('/').next()?.parse::<u64>().ok()).max()
-    }
-
     pub fn pull(&mut self, pull: Pull) {
         self.tell(|| format!("somebody pulls {pull:?}"));
         let id = format!("lever-{}-{}", self.now, self.rng.u32(..));
@@ -367,8 +367,7 @@ impl World {
         self.pull(Pull::Resume { slot: None, adopt: false });
         let names: Vec<String> = self.setup.settings.slots.keys().cloned().collect();
         for name in names {
-            self.pull(Pull::Resume { slot: Some(name.clone()), adopt: false });
-            self.pull(Pull::Retry { slot: name, from: None });
+            self.pull(Pull::Resume { slot: Some(name), adopt: false });
         }
         self.pull(Pull::BreakerReset);
         // The holder dies once more: another one, or itself again, must follow.
@@ -379,12 +378,22 @@ impl World {
         }
     }
 
-    /// A person looks at what is still open and lets it go on.
+    /// A person looks at what says that it waits for one, and lets it go on. Nothing else is helped.
     pub fn reset(&mut self) {
-        self.pull(Pull::BreakerReset);
-        let names: Vec<String> = self.setup.settings.slots.keys().cloned().collect();
-        for name in names {
-            self.pull(Pull::Retry { slot: name, from: None });
+        let (fleet, _) = self.what_is_known();
+        if fleet.ledger.breaker.is_some() {
+            self.pull(Pull::BreakerReset);
+        }
+        let hold = |name: &String| fleet.memory.get(name).and_then(|m| m.decision.as_ref()).and_then(|d| d.hold);
+        let waiting: Vec<(String, HoldReason)> = fleet
+            .slots
+            .keys()
+            .filter_map(|name| Some((name.clone(), hold(name).filter(|hold| hold.needs_a_person())?)))
+            .collect();
+        for (slot, hold) in waiting {
+            // Something older than what is recorded is taken where a person says so.
+            let from = if hold == HoldReason::CheckpointWentBack { self.newest_step(&slot) } else { None };
+            self.pull(Pull::Retry { slot, from });
         }
     }
 }

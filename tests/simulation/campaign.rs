@@ -12,17 +12,18 @@ const SHRINKING: Duration = Duration::from_secs(60);
 /// Lines of a story.
 const LINES: usize = 120;
 
-/// Plays a seed's world. A violation comes as the whole report that a person needs.
-pub fn seed(seed: u64) -> Result<Outcome, String> {
-    let outcome = play(Setup::of(seed), false);
+/// Plays a world. A violation comes as the whole report that a person needs.
+pub fn hold(setup: Setup) -> Result<Outcome, String> {
+    let outcome = play(setup.clone(), false);
     match &outcome.violation {
         None => Ok(outcome),
-        Some(violation) => Err(report(seed, violation)),
+        Some(violation) => Err(report(setup, violation)),
     }
 }
 
 /// What was found, and the shortest story that shows it.
-pub fn report(seed: u64, violation: &Violation) -> String {
+pub fn report(setup: Setup, violation: &Violation) -> String {
+    let seed = setup.seed;
     let mut text = format!(
         "seed {seed} at commit {}: {} does not hold for {}: {}\n",
         commit(),
@@ -32,7 +33,7 @@ pub fn report(seed: u64, violation: &Violation) -> String {
     );
     // A panic while shrinking must not hide what was found.
     eprint!("{text}");
-    let setup = shrink(Setup::of(seed), violation.name);
+    let setup = shrink(setup, violation.name);
     let faults: Vec<&str> = setup.faults.iter().map(|f| f.name()).collect();
     let outcome = play(setup.clone(), true);
     let found = outcome.violation.unwrap_or_else(|| violation.clone());
@@ -52,7 +53,8 @@ pub fn report(seed: u64, violation: &Violation) -> String {
     for line in &story[story.len().saturating_sub(LINES)..] {
         let _ = writeln!(text, "  {}", line.chars().take(300).collect::<String>());
     }
-    let _ = writeln!(text, "again: cargo test --release --features mutants --test swarm -- --seed {seed} --trace");
+    let rates = if setup.quarters.is_empty() { " --ordinary-rates" } else { "" };
+    let _ = writeln!(text, "again: cargo test --release --features mutants --test swarm -- --seed {seed}{rates} --trace");
     text
 }
 
@@ -98,10 +100,12 @@ pub fn commit() -> String {
     git("HEAD").unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// A number that follows from the product's committed source: the same source always plays the same seeds, a changed one others.
+/// A number that follows from the committed source of the product and of this simulation: the same source always plays the
+/// same seeds, a changed one others.
 #[allow(dead_code, reason = "the swarm's")]
 pub fn number_of_source() -> u64 {
-    git("HEAD:src").and_then(|tree| u64::from_str_radix(tree.get(..8)?, 16).ok()).unwrap_or(0)
+    let number = |tree: &str| git(tree).and_then(|tree| u64::from_str_radix(tree.get(..8)?, 16).ok()).unwrap_or(0);
+    number("HEAD:src") ^ number("HEAD:tests/simulation")
 }
 
 fn git(revision: &str) -> Option<String> {

@@ -57,10 +57,16 @@ faults! {
     SurveyFails = "survey-fails",
     /// Checkpoint listings show what was a while ago.
     SurveyStale = "survey-stale",
+    /// Checkpoint listings look whole and lack objects.
+    SurveyPartial = "survey-partial",
+    /// Jobs write checkpoints that never become complete.
+    HalfWritten = "half-written",
     /// A call is not sent: no token, no connection.
     CallNotSent = "call-not-sent",
     /// A call is refused: 400, 401, 403, 404, 409, 429.
     CallRefused = "call-refused",
+    /// A call is answered 5xx, and is carried out or not.
+    ServerError = "server-error",
     /// A call is lost before it is accepted.
     CallLostBefore = "call-lost-before",
     /// A call is accepted, and its answer is lost.

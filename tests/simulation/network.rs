@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
 use tpu_watchdog::model::action::{Action, CallOutcome, Input, Listing, Look, Poll, Reading};
 use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
-use tpu_watchdog::model::checkpoint::{Checkpoint, CheckpointSurvey};
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::simulator::api::{self, Request};
-use tpu_watchdog::simulator::cloud::{Cloud, Node, Operation};
+use tpu_watchdog::simulator::cloud::{Node, Operation};
 use tpu_watchdog::simulator::shape;
 
 use crate::accidents::Accident;
+use crate::bucket::Surveys;
 use crate::fault::Fault;
 use crate::process::{Tag, wall};
 use crate::setup::*;
@@ -72,7 +72,8 @@ pub struct Network {
     /// Operations that never end, and those that are gone, as far as can be read.
     hanging: BTreeSet<String>,
     vanished: BTreeSet<String>,
-    surveys: BTreeMap<String, VecDeque<(Ms, CheckpointSurvey)>>,
+    /// By slot.
+    pub surveys: BTreeMap<String, Surveys>,
 }
 
 impl Network {
@@ -86,7 +87,7 @@ impl Network {
     }
 }
 
-fn transient(text: &str) -> Failure {
+pub fn transient(text: &str) -> Failure {
     Failure::new(FailureClass::Transient, text)
 }
 
@@ -199,11 +200,12 @@ impl World {
 
     /// All nodes of a zone as they are. What has not changed since the last look costs next to nothing.
     fn present(&mut self, zone: &str) -> Vec<Arc<NodeView>> {
-        let from = (zone.to_owned(), String::new());
-        let mut views = self.network.views.range(from.clone()..).take_while(|((z, _), _)| z == zone).peekable();
+        // No name sorts behind this one: nothing has to be compared with the zone.
+        let (first, behind) = ((zone.to_owned(), String::new()), (zone.to_owned(), "\u{10ffff}".to_owned()));
+        let mut views = self.network.views.range(first.clone()..behind.clone()).peekable();
         let mut shown: Vec<Option<Arc<NodeView>>> = Vec::new();
         let mut changed = Vec::new();
-        for (key, node) in self.cloud.nodes.range(from..).take_while(|((z, _), _)| z == zone) {
+        for (key, node) in self.cloud.nodes.range(first..behind) {
             let known = loop {
                 match views.peek().map(|(known, _)| known.1.cmp(&key.1)) {
                     Some(Ordering::Less) => drop(views.next()),
@@ -252,17 +254,18 @@ impl World {
                 Input::Operated { slot, operation, result }
             }
             Look::Attributes { slot, zone, of } => {
-                let failed = self.strikes(Fault::AttributesFail, 4);
+                let for_good = self.calm && self.setup.forbidden_reports;
+                let failed = for_good || self.strikes(Fault::AttributesFail, 4);
                 let node = self.cloud.nodes.get(&(zone, slot.clone()));
                 let result = match node {
                     _ if failed => Err(Failure::new(FailureClass::Permission, "guest attributes are forbidden")),
                     Some(node) => Ok(reports(node)),
                     None => Err(Failure::new(FailureClass::NotFound, "no such node")),
                 };
-                Input::Attributes { slot, of, result }
+                Input::Attributes { slot, of, began, result }
             }
             Look::Checkpoints { slot, location, set_aside } => {
-                let result = self.survey(&location.uri, set_aside);
+                let result = self.survey(&slot, &location, set_aside);
                 Input::Surveyed { slot, began, location: location.uri, result }
             }
         };
@@ -295,27 +298,6 @@ impl World {
         })
     }
 
-    fn survey(&mut self, uri: &str, set_aside: Option<u64>) -> Result<CheckpointSurvey, Failure> {
-        if self.strikes(Fault::SurveyFails, 6) {
-            return Err(transient("a listing of the bucket failed"));
-        }
-        let present = complete(&mut self.cloud, uri, set_aside);
-        if !self.setup.has(Fault::SurveyStale) {
-            return Ok(present);
-        }
-        let past = self.network.surveys.entry(uri.to_owned()).or_default();
-        past.push_back((self.now, present.clone()));
-        while past.len() > 5 {
-            past.pop_front();
-        }
-        if self.strikes(Fault::SurveyStale, 6) {
-            let past = &self.network.surveys[uri];
-            let back = self.rng.usize(0..past.len());
-            return Ok(past[back].1.clone());
-        }
-        Ok(present)
-    }
-
     /// A mutation reaches the API.
     pub fn arrive(&mut self, tag: Tag, action: Action, arrival: Arrival) {
         let slot = action.slot().to_owned();
@@ -323,6 +305,14 @@ impl World {
             Some((status, message)) => {
                 let body = shape::error(status, message).1.to_string();
                 CallOutcome::Refused(http_failure(status, body.as_bytes()))
+            }
+            None if self.strikes(Fault::ServerError, 8) => {
+                // Nobody can tell from the answer whether it was carried out.
+                if self.rng.bool() {
+                    self.carry_out(tag, &action, arrival);
+                }
+                let status = [500, 502, 503, 504][self.rng.usize(0..4)];
+                outcome(status, &shape::error(status, "later").1)
             }
             None => self.carry_out(tag, &action, arrival),
         };
@@ -372,6 +362,11 @@ impl World {
         }
         let (status, answer) = api::handle(&mut self.cloud, &Request { method, path: &path, query: &query, body });
         if create && status == 200 {
+            let of_its_name = |(at, name): &&(String, String)| name == slot && at != zone;
+            let others: Vec<u64> = self.cloud.nodes.keys().filter(of_its_name).map(|key| self.cloud.nodes[key].uid).collect();
+            if let Some(node) = self.cloud.nodes.get(&key) {
+                self.oracle.created(slot, node.uid, &others, arrival);
+            }
             self.born(zone, slot);
         }
         outcome(status, &answer)
@@ -431,7 +426,7 @@ impl World {
             self.at(self.now + 95_000, Task::Accident(Accident::Sicken { zone: zone.clone(), name: name.clone() }));
         }
         let bad_script = self.now < self.bad_script_until;
-        if bad_script || self.broken.contains(&name) || self.strikes(Fault::NeverBoots, 8) {
+        if bad_script || self.strikes(Fault::NeverBoots, 8) {
             if bad_script {
                 self.struck(Fault::BadScript);
             }
@@ -449,25 +444,6 @@ impl World {
     }
 }
 
-/// The newest complete checkpoint of a location.
-fn complete(cloud: &mut Cloud, uri: &str, set_aside: Option<u64>) -> CheckpointSurvey {
-    let base = format!("{}/", uri.trim_start_matches("gs://"));
-    let steps = cloud.objects.range(base.clone()..).take_while(|(key, _)| key.starts_with(&base)).filter_map(|(key, _)| {
-        let (step, file) = key[base.len()..].split_once('/')?;
-        (file == "commit_success.txt").then(|| step.parse::<u64>().ok())?
-    });
-    let mut steps: Vec<u64> = steps.collect();
-    steps.sort_unstable_by_key(|step| (set_aside == Some(*step), std::cmp::Reverse(*step)));
-    // Jobs keep their newest few.
-    for old in steps.iter().skip(6).filter(|step| Some(**step) != set_aside) {
-        for file in ["default/d/0", "_CHECKPOINT_METADATA", "commit_success.txt"] {
-            cloud.objects.remove(&format!("{base}{old}/{file}"));
-        }
-    }
-    let newest = steps.first().map(|step| Checkpoint { step: *step, uri: format!("{uri}/{step}") });
-    CheckpointSurvey { newest, incomplete: None }
-}
-
 fn reports(node: &Node) -> Vec<WorkerReport> {
     let beacon = |attributes: &BTreeMap<String, String>, key: &str| attributes.get(key).and_then(|text| Beacon::parse(text));
     let report = |attributes: &BTreeMap<String, String>| WorkerReport {
@@ -483,6 +459,6 @@ fn outcome(status: u16, answer: &Value) -> CallOutcome {
     match (status, answer.get("name").and_then(Value::as_str)) {
         (200, Some(name)) => CallOutcome::Accepted(name.to_owned()),
         (400..=499, _) => CallOutcome::Refused(http_failure(status, answer.to_string().as_bytes())),
-        _ => CallOutcome::Unknown(transient("the answer is not an operation")),
+        _ => CallOutcome::Unknown(http_failure(status, answer.to_string().as_bytes())),
     }
 }

@@ -62,8 +62,12 @@ pub struct Setup {
     pub end: Ms,
     /// This zone stays without capacity for good.
     pub broken_zone: Option<String>,
-    /// Faults that strike by chance do so this many times as often.
-    pub often: u32,
+    /// How long a step of a job takes, in seconds.
+    pub step: u64,
+    /// Guest attributes stay forbidden for good.
+    pub forbidden_reports: bool,
+    /// How long it is from one strike of a fault to its next, in quarters of what is ordinary.
+    pub quarters: BTreeMap<Fault, u32>,
 }
 
 /// A generator of its own for each purpose: one more draw for one thing changes nothing else.
@@ -79,7 +83,10 @@ impl Setup {
         let coin = |purpose: &str, one_in: u32| rng(seed, purpose).u32(0..one_in) == 0;
         // Some worlds are quiet, some know nearly everything: two faults hide each other less than thirty.
         let density = [4, 8, 15, 30][rng(seed, "density").usize(0..4)];
-        let faults = Fault::ALL.iter().copied().filter(|f| rng(seed, f.name()).u32(0..60) < density).collect();
+        let faults: BTreeSet<Fault> = Fault::ALL.iter().copied().filter(|f| rng(seed, f.name()).u32(0..60) < density).collect();
+        // What is rare in one world is the rule in another.
+        let rate = |fault: &Fault| (*fault, [1, 2, 4, 8, 16][rng(seed, &format!("rate of {fault}")).usize(0..5)]);
+        let quarters = Fault::ALL.iter().map(rate).collect();
         let mut draw = rng(seed, "fleet");
         let slots = match draw.u32(0..10) {
             0 => 1,
@@ -176,7 +183,9 @@ impl Setup {
             sqlite: coin("sqlite", 6),
             chaos,
             end: chaos + 10 * HOUR + recovering,
-            often: 1,
+            quarters,
+            step: [200, 400, 600, 1200][rng(seed, "workload").usize(0..4)],
+            forbidden_reports: coin("forbidden reports", 8),
             broken_zone: (zones > 1 && coin("broken zone", 3)).then(|| ZONES[0].to_owned()),
         }
     }
@@ -216,8 +225,19 @@ impl Setup {
         setup.faults = [Fault::Preemption, Fault::Sickness].into();
         setup.watchdogs = vec![Kind::Service];
         setup.settings.poll.max_gap = Duration::from_secs(300);
+        setup.quarters.clear();
         (setup.chaos, setup.end, setup.sqlite, setup.broken_zone) = (hours * HOUR, hours * HOUR, false, None);
         setup
+    }
+
+    /// The world of a seed at ordinary rates and without what worlds did not know before: near to what it was then.
+    pub fn at_ordinary_rates(mut self) -> Setup {
+        self.quarters.clear();
+        self.faults.remove(&Fault::SurveyPartial);
+        self.faults.remove(&Fault::HalfWritten);
+        self.faults.remove(&Fault::ServerError);
+        (self.forbidden_reports, self.step) = (false, 600);
+        self
     }
 
     /// The same world with fewer slots.
@@ -235,6 +255,12 @@ impl Setup {
     /// Simulated hours times nodes.
     pub fn node_hours(&self) -> f64 {
         self.settings.slots.len() as f64 * self.end as f64 / HOUR as f64
+    }
+
+    /// What is one in so many, or every so many minutes, where a fault strikes as often as is ordinary: how many here.
+    pub fn pace(&self, fault: Fault, ordinary: u32) -> u32 {
+        // Never always: a call that is never answered shows nothing.
+        (ordinary * self.quarters.get(&fault).unwrap_or(&4) / 4).max(2)
     }
 
     /// Whether the world knows this fault.

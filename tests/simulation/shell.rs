@@ -7,7 +7,7 @@ use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::fleet::Fleet;
 use tpu_watchdog::model::lease::{Claim as Turn, Lease, Patience, sending_ends_after};
 use tpu_watchdog::model::settings::Settings;
-use tpu_watchdog::store::StoreFailure;
+use tpu_watchdog::store::{StoreFailure, Stored};
 use tpu_watchdog::watchdog::queue::Queue;
 
 use crate::fault::Fault;
@@ -54,6 +54,12 @@ impl World {
 
     pub fn crash(&mut self, pid: usize) {
         self.tell(|| format!("watchdog {pid} crashes"));
+        // Somebody who stands by, and is awake, has to follow.
+        let stands_by =
+            |p: &Process| matches!(p.role, Role::StandingBy(_)) && p.kind == Kind::Service && p.paused_until < self.now;
+        if self.calm && self.processes[pid].held().is_some() && self.processes.iter().any(stands_by) {
+            self.oracle.left_alone(self.now);
+        }
         self.end(pid);
         if self.processes[pid].kind == Kind::Service {
             self.soon(500, 90_000, Task::Start(pid));
@@ -68,47 +74,61 @@ impl World {
         let pid = tag.pid;
         let stored = if self.store_fails() { Err(unavailable()) } else { self.shelf.load(pid) };
         let Ok(stored) = stored else { return self.at(self.now + 1000, Task::Lock(tag)) };
-        let (ttl, holder) = (self.setup.ttl, format!("watchdog-{pid}-{}", tag.life));
         let now = std::time::Duration::from_millis(u64::try_from(self.now).unwrap_or(0));
         let Role::StandingBy(patience) = &mut self.processes[pid].role else { return };
         match patience.look(stored.lease.as_ref(), now) {
             Turn::Wait(wait) => self.at(self.now + ms(wait).max(20), Task::Lock(tag)),
-            Turn::Take if self.now < self.store_full_until => self.at(self.now + 1000, Task::Lock(tag)),
+            // Between the look and the take others look and take, too.
             Turn::Take => {
-                // What was seen is outdated when somebody else comes in between.
-                let conflict = self.strikes(Fault::StoreConflict, 3);
-                let taken = !conflict && self.shelf.take(pid, stored.lease.as_ref(), &holder, ttl).unwrap_or(false);
-                if !taken {
-                    return self.at(self.now + 50, Task::Lock(tag));
-                }
-                let epoch = Lease::next(stored.lease.as_ref(), &holder, ttl).epoch;
-                self.tell(|| format!("watchdog {pid} holds the lock (epoch {epoch})"));
-                let settings = self.config(pid);
-                self.oracle.holds(epoch, &stored.slots);
-                let process = &mut self.processes[pid];
-                process.tenure += 1;
-                let fleet = Fleet::new(settings.clone(), stored.slots, stored.ledger);
-                process.role = Role::Holding(Box::new(Holding {
-                    fleet,
-                    queue: Queue::default(),
-                    claim: Claim { holder, epoch },
-                    write: None,
-                    sending_until: self.now + ms(sending_ends_after(ttl)),
-                    polling: false,
-                    mutations: 0,
-                    wake_at: None,
-                    leaving: false,
-                }));
-                let tag = process.tag(pid);
-                self.oracle.holder = Some(tag);
-                self.at(self.now + ms(ttl) / 3, Task::Renew(tag));
-                if let Some(deadline) = self.processes[pid].deadline {
-                    self.at(deadline, Task::Deadline(tag));
-                }
-                self.turn(tag, Input::Configured(Box::new(settings)), self.now);
-                self.at(self.now, Task::Poll(tag));
+                let wait = if self.strikes(Fault::SlowStore, 6) { self.rng.i64(500..25_000) } else { self.rng.i64(1..30) };
+                self.at(self.now + wait, Task::Take(tag, Box::new(stored), self.now));
             }
         }
+    }
+
+    /// The take that a look at `stored` led to arrives; `began`: when it was sent.
+    pub fn take_the_lock(&mut self, tag: Tag, stored: Stored, began: Ms) {
+        let pid = tag.pid;
+        if !matches!(self.processes[pid].role, Role::StandingBy(_)) {
+            return;
+        }
+        if self.store_fails() || self.now < self.store_full_until {
+            return self.at(self.now + 1000, Task::Lock(tag));
+        }
+        let (ttl, holder) = (self.setup.ttl, format!("watchdog-{pid}-{}", tag.life));
+        // What was seen is outdated when somebody else comes in between.
+        let conflict = self.strikes(Fault::StoreConflict, 3);
+        let taken = !conflict && self.shelf.take(pid, stored.lease.as_ref(), &holder, ttl).unwrap_or(false);
+        if !taken {
+            self.tell(|| format!("watchdog {pid} came too late to take the lock"));
+            return self.at(self.now + 50, Task::Lock(tag));
+        }
+        let epoch = Lease::next(stored.lease.as_ref(), &holder, ttl).epoch;
+        self.tell(|| format!("watchdog {pid} holds the lock (epoch {epoch})"));
+        let settings = self.config(pid);
+        self.oracle.holds(epoch, &stored.slots, self.now);
+        let process = &mut self.processes[pid];
+        process.tenure += 1;
+        let fleet = Fleet::new(settings.clone(), stored.slots, stored.ledger);
+        process.role = Role::Holding(Box::new(Holding {
+            fleet,
+            queue: Queue::default(),
+            claim: Claim { holder, epoch },
+            write: None,
+            sending_until: began + ms(sending_ends_after(ttl)),
+            polling: false,
+            mutations: 0,
+            wake_at: None,
+            leaving: false,
+        }));
+        let tag = process.tag(pid);
+        self.oracle.holder = Some(tag);
+        self.at(self.now + ms(ttl) / 3, Task::Renew(tag));
+        if let Some(deadline) = self.processes[pid].deadline {
+            self.at(deadline, Task::Deadline(tag));
+        }
+        self.turn(tag, Input::Configured(Box::new(settings)), self.now);
+        self.at(self.now, Task::Poll(tag));
     }
 
     /// What this process reads as its config.
@@ -136,17 +156,23 @@ impl World {
         if std::mem::replace(&mut holding.polling, true) || holding.leaving {
             return;
         }
+        self.read_levers(tag);
+        self.soon(20, 900, Task::ServePoll(tag, self.now));
+    }
+
+    /// With each poll, and after each reload.
+    fn read_levers(&mut self, tag: Tag) {
         if !self.store_fails()
             && let Ok(levers) = self.shelf.levers(tag.pid)
             && let Some(holding) = self.processes[tag.pid].holding()
             && !holding.queue.is_failing()
         {
             let fresh = holding.queue.fresh(levers);
+            self.oracle.levers_read(tag, wall(self.now, 0));
             if !fresh.is_empty() {
                 self.turn(tag, Input::Pulled(fresh), self.now);
             }
         }
-        self.soon(20, 900, Task::ServePoll(tag, self.now));
     }
 
     pub fn deliver(&mut self, tag: Tag, input: Input, asked: Ms) {
@@ -326,6 +352,8 @@ impl World {
                 let ttl = self.setup.ttl;
                 holding.sending_until = holding.sending_until.max(write.began + ms(sending_ends_after(ttl)));
                 if write.kind == WriteKind::Release {
+                    let memory = std::mem::take(&mut holding.fleet.memory);
+                    self.last_known = memory;
                     self.tell(|| format!("watchdog {} gives the lock back", tag.pid));
                     return self.end(tag.pid);
                 }
@@ -336,6 +364,7 @@ impl World {
                     let settings = self.config(tag.pid);
                     self.tell(|| format!("watchdog {} has read its journal again", tag.pid));
                     self.turn(tag, Input::Configured(Box::new(settings)), self.now);
+                    self.read_levers(tag);
                 }
                 for action in write.then {
                     if let Some(holding) = self.processes[tag.pid].holding() {
@@ -423,10 +452,16 @@ impl World {
         let lost_after = self.strikes(Fault::CallLostAfter, 8);
         let arrival = Arrival { sent: self.now, answered: !(lost_after || late), late, again: false };
         if !lost_before {
-            let delay = if late { self.rng.i64(2_000..19_000) } else { self.rng.i64(10..200) };
+            // Half of the late ones come long after they were given up and read back.
+            let delay = match (late, late && self.rng.bool()) {
+                (false, _) => self.rng.i64(10..200),
+                (true, false) => self.rng.i64(2_000..19_000),
+                (true, true) => self.rng.i64(20_000..3 * MINUTE),
+            };
             if self.strikes(Fault::CallDuplicated, 10) {
                 let again = Arrival { answered: false, again: true, ..arrival };
-                self.at(self.now + delay + 900, Task::Arrive(tag, Box::new(action.clone()), again));
+                let after = if self.rng.bool() { 900 } else { self.rng.i64(900..3 * MINUTE) };
+                self.at(self.now + delay + after, Task::Arrive(tag, Box::new(action.clone()), again));
             }
             self.at(self.now + delay, Task::Arrive(tag, Box::new(action), arrival));
         }

@@ -5,6 +5,7 @@
 //!     cargo test --release --features mutants --test swarm -- --speed
 
 mod accidents;
+mod bucket;
 mod campaign;
 mod fault;
 mod network;
@@ -22,8 +23,9 @@ use std::time::{Duration, Instant};
 use setup::Setup;
 
 const USAGE: &str =
-    "usage: swarm [--seed N [--trace] [--with FAULT,…]] | [--from N] [--count N] [--minutes M] [--keep-going] | --speed
-  --seed N     plays one seed; --trace tells its whole story, --with NAME,… adds faults to its world
+    "usage: swarm [--seed N [--trace] [--with FAULT,…] [--ordinary-rates]] | [--from N] [--count N] [--minutes M] [--keep-going] | --speed
+  --seed N     plays one seed; --trace tells its whole story, --with NAME,… adds faults to its world, --ordinary-rates
+               lets every fault strike as often as is ordinary
   --from N     the first seed; without it one that follows from the committed source, so that the same source plays the same ones
   --count N    so many seeds (20 without --minutes)
   --minutes M  for so long
@@ -44,7 +46,8 @@ fn main() -> ExitCode {
     }
     if let Some(seed) = number("--seed") {
         let with = value("--with").map_or("", String::as_str);
-        return one(seed, with, has("--trace"));
+        let setup = if has("--ordinary-rates") { Setup::of(seed).at_ordinary_rates() } else { Setup::of(seed) };
+        return one(setup, with, has("--trace"));
     }
     // What cargo test itself passes on is no matter of ours.
     let from = number("--from").unwrap_or_else(|| 1_000_000 + campaign::number_of_source() * 10_000);
@@ -69,10 +72,10 @@ fn survey(from: u64, count: u64) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn one(seed: u64, with: &str, trace: bool) -> ExitCode {
-    let mut setup = Setup::of(seed);
+fn one(mut setup: Setup, with: &str, trace: bool) -> ExitCode {
+    let seed = setup.seed;
     setup.faults.extend(fault::Fault::ALL.iter().filter(|fault| with.split(',').any(|name| name == fault.name())));
-    let outcome = world::play(setup, trace);
+    let outcome = world::play(setup.clone(), trace);
     outcome.trace.iter().for_each(|line| println!("{line}"));
     match outcome.violation {
         None => {
@@ -84,7 +87,7 @@ fn one(seed: u64, with: &str, trace: bool) -> ExitCode {
             ExitCode::FAILURE
         }
         Some(violation) => {
-            println!("{}", campaign::report(seed, &violation));
+            println!("{}", campaign::report(setup, &violation));
             ExitCode::FAILURE
         }
     }
@@ -98,7 +101,7 @@ fn many(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
         if limit.is_some_and(|limit| began.elapsed() > limit) {
             break;
         }
-        match campaign::seed(seed) {
+        match campaign::hold(Setup::of(seed)) {
             Ok(outcome) => {
                 turns += outcome.turns;
                 strikes += outcome.strikes.values().sum::<u32>();

@@ -1,13 +1,15 @@
 //! The world: a virtual clock, the simulated cloud, a network that loses things, and the watchdogs in it. No threads, no real
 //! time, no network: what happens next is the first entry of the agenda.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use tpu_watchdog::model::action::{Action, Input, Look};
+use tpu_watchdog::model::fleet::Memory;
 use tpu_watchdog::model::settings::{Settings, Share};
 use tpu_watchdog::simulator::cloud::{Cloud, Timing};
 use tpu_watchdog::simulator::workload::Workload;
+use tpu_watchdog::store::Stored;
 
 use crate::accidents::Accident;
 use crate::fault::Fault;
@@ -22,6 +24,8 @@ pub enum Task {
     Start(usize),
     /// A standby looks at the lock.
     Lock(Tag),
+    /// It takes what it saw then.
+    Take(Tag, Box<Stored>, Ms),
     Poll(Tag),
     Renew(Tag),
     /// The store failed: it is read again.
@@ -78,8 +82,8 @@ pub struct World {
     pub stuck: BTreeMap<String, Option<u64>>,
     /// Until then no replacement boots.
     pub bad_script_until: Ms,
-    /// What stays broken for good, by slot: nothing is promised about it.
-    pub broken: BTreeSet<String>,
+    /// What whoever gave the lock back last had in its memory.
+    pub last_known: BTreeMap<String, Memory>,
     pub trace: Option<Vec<String>>,
     agenda: BTreeMap<(Ms, u64), Task>,
     counter: u64,
@@ -124,7 +128,7 @@ impl World {
         for (name, slot) in &setup.settings.slots {
             if let Some(job) = &slot.job {
                 let checkpoint = job.checkpoint.as_ref().map(|c| c.uri.clone()).unwrap_or_default();
-                let workload = Workload { checkpoint, step: seconds(600), every: 2, at_step: 100 };
+                let workload = Workload { checkpoint, step: seconds(setup.step), every: 2, at_step: 100 };
                 cloud.workloads.insert(name.clone(), workload);
             }
             let body = setup.bodies[name].clone();
@@ -148,6 +152,7 @@ impl World {
             other.slots.remove(&gone);
         }
         other.max_unavailable = Share::Count(draw.usize(1..4));
+        other.dry_run |= draw.u32(0..4) == 0;
         let oracle = Oracle::new(&setup);
         let mut world = World {
             rng: rng(setup.seed, "events"),
@@ -164,7 +169,7 @@ impl World {
             store_full_until: 0,
             stuck: BTreeMap::new(),
             bad_script_until: 0,
-            broken: BTreeSet::new(),
+            last_known: BTreeMap::new(),
             trace: trace.then(Vec::new),
             agenda: BTreeMap::new(),
             counter: 0,
@@ -222,7 +227,7 @@ impl World {
 
     /// Whether this fault strikes now: a coin that is only tossed where the world knows the fault.
     pub fn strikes(&mut self, fault: Fault, one_in: u32) -> bool {
-        if self.calm || !self.setup.has(fault) || self.rng.u32(0..one_in.div_ceil(self.setup.often)) != 0 {
+        if self.calm || !self.setup.has(fault) || self.rng.u32(0..self.setup.pace(fault, one_in)) != 0 {
             return false;
         }
         self.struck(fault);
@@ -250,6 +255,7 @@ impl World {
     fn happen(&mut self, task: Task) {
         let task = match &task {
             Task::Lock(tag)
+            | Task::Take(tag, ..)
             | Task::Poll(tag)
             | Task::Renew(tag)
             | Task::Reread(tag)
@@ -269,6 +275,7 @@ impl World {
         match task {
             Task::Start(pid) => self.start(pid),
             Task::Lock(tag) => self.look_at_lock(tag),
+            Task::Take(tag, stored, began) => self.take_the_lock(tag, *stored, began),
             Task::Poll(tag) => self.poll(tag),
             Task::Renew(tag) => {
                 self.write(tag, true);

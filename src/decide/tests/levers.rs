@@ -148,6 +148,85 @@ fn s7_a_create_that_is_owed_goes_on_while_paused() {
 }
 
 #[test]
+fn s8_a_create_that_is_owed_goes_on_while_the_breaker_is_open() {
+    let mut world = World::new(settings(&EIGHT));
+    let nodes = |rest: &Value| -> Vec<Value> {
+        EIGHT.iter().map(|n| node(n, if ["a", "b", "c", "d"].contains(n) { rest.clone() } else { json!({}) })).collect()
+    };
+    world.sick(&["a", "b", "c", "d"], timeout(), 570);
+    // The first of them is condemned, and a moment later the others are ripe, too.
+    world.sick(&["a"], timeout(), 0);
+    world.get("a", Some(node("a", timeout())));
+    assert!(is_delete(&world.actions), "{:?}", world.actions);
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    for _ in 0..60 {
+        if breaker(&world) {
+            break;
+        }
+        world.wait(30);
+        world.poll(&nodes(&timeout())[1..]);
+    }
+    assert!(breaker(&world));
+    world.wait(5);
+    world.done("a", OperationState::Succeeded);
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.actions);
+}
+
+#[test]
+fn s8_all_that_are_ripe_in_one_turn_are_counted_before_the_first_of_them_is_judged() {
+    let mut world = World::new(settings(&EIGHT));
+    let nodes = EIGHT.map(|n| node(n, if ["a", "b", "c", "d"].contains(&n) { timeout() } else { json!({}) }));
+    world.poll(&nodes);
+    while !breaker(&world) {
+        world.wait(26);
+        // A GET that was asked for in another matter is fresh when the grace is over.
+        world.get("a", Some(node("a", timeout())));
+        assert!(world.actions.is_empty());
+        world.wait(4);
+        world.poll(&nodes);
+        assert!(world.actions.is_empty(), "{:?}", world.actions);
+    }
+}
+
+#[test]
+fn l5_healing_clears_suspicion_while_the_breaker_is_open() {
+    let mut world = storm(&["a", "b", "c", "d"], timeout());
+    assert!(breaker(&world) && world.fleet.slots["a"].suspicion.is_some());
+    for _ in 0..40 {
+        world.wait(30);
+        world.poll(&EIGHT.map(|name| node(name, json!({}))));
+    }
+    assert!(breaker(&world), "it waits for a person");
+    assert!(world.fleet.slots.values().all(|record| record.suspicion.is_none() && record.recovery.is_none()));
+    assert_eq!(world.hold("a"), None);
+}
+
+#[test]
+fn s13_attempts_are_forgotten_after_settled_healthy_time_and_not_before() {
+    let mut one = settings(&["a"]);
+    let settled = Duration::from_secs(1800);
+    if let Some(slot) = one.slots.get_mut("a") {
+        slot.policy.attempts.settled = settled;
+    }
+    let mut world = World::new(one);
+    world.sick(&["a"], timeout(), 60);
+    let of = |kind| crate::model::slot::Attempt { at: world.now, kind };
+    use crate::model::condition::Kind;
+    world.fleet.slots.get_mut("a").unwrap().attempts = vec![of(Kind::Judged), of(Kind::Lost)];
+    let kept = |world: &World| world.fleet.slots["a"].attempts.iter().map(|a| a.kind).collect::<Vec<_>>();
+    let mut healthy = Duration::ZERO;
+    world.wait(30);
+    world.poll(&[node("a", json!({}))]);
+    while healthy < settled {
+        assert_eq!(kept(&world), [Kind::Judged, Kind::Lost], "after {healthy:?}");
+        world.wait(30);
+        healthy += Duration::from_secs(30);
+        world.poll(&[node("a", json!({}))]);
+    }
+    assert_eq!(kept(&world), [Kind::Lost], "preemptions slide out of their window instead");
+}
+
+#[test]
 fn s13_retry_gives_a_slot_its_attempts_back() {
     let mut one = settings(&["a"]);
     if let Some(slot) = one.slots.get_mut("a") {

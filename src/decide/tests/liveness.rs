@@ -157,3 +157,20 @@ fn an_owed_create_in_a_zone_without_capacity_moves_on_and_comes_back() {
     world.input(Input::Tick);
     assert!(matches!(&world.actions[..], [Action::Create { zone, .. }] if zone == ZONE));
 }
+
+#[test]
+fn a_last_read_of_the_future_that_the_journal_brings_back_refuses_no_reads() {
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], json!({"health": "TIMEOUT"}), 60);
+    // Written by a watchdog whose clock was ahead; what this one wrote since has failed.
+    let (mut slots, ledger) = (world.fleet.slots.clone(), world.fleet.ledger.clone());
+    slots.get_mut("a").unwrap().suspicion.as_mut().unwrap().last_read = after(world.now, Duration::from_secs(3600));
+    world.fleet.read_again(slots, ledger);
+    let reads = |world: &World| world.fleet.slots["a"].suspicion.as_ref().unwrap().reads;
+    let before = reads(&world);
+    for _ in 0..2 {
+        world.wait(30);
+        world.poll(&[node("a", json!({"health": "TIMEOUT"}))]);
+    }
+    assert_eq!(reads(&world), before + 2);
+}

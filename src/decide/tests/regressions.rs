@@ -37,7 +37,7 @@ impl World {
             heartbeat: Some(beacon(value)),
             ..WorkerReport::default()
         });
-        self.input(Input::Attributes { slot: "a".into(), of, result: Ok(vec![report.unwrap_or_default()]) });
+        self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result: Ok(vec![report.unwrap_or_default()]) });
     }
 }
 
@@ -199,6 +199,65 @@ fn creates_that_are_lost_on_the_way_are_not_repeated_without_a_wait() {
 }
 
 #[test]
+fn s4_a_read_counts_although_the_call_after_it_never_left() {
+    let mut world = World::new(settings(&["a"]));
+    let preempted = json!({"state": "PREEMPTED", "createTime": world.now.to_string()});
+    world.sick(&["a"], preempted.clone(), 0);
+    world.get("a", Some(node("a", preempted)));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    world.wait(1);
+    world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer within 20 s")));
+    world.wait(5);
+    world.get("a", None);
+    assert_eq!(world.phase("a"), Some(Phase::Gone), "read back: it was not carried out");
+    world.wait(120);
+    world.input(Input::Tick);
+    let began = after(world.now, Duration::from_secs(1));
+    world.wait(2);
+    world.called("a", CallOutcome::NotSent(Failure::new(FailureClass::Transient, "the lock was not renewed in time")));
+    assert_eq!(world.phase("a"), Some(Phase::Gone));
+    // The answer to an earlier create was lost: what it made is there.
+    let node = world.replacement("a", json!({"state": "CREATING"}));
+    let reading = Reading::Node(Arc::new(NodeView::parse(node).unwrap()));
+    world.input(Input::Got { slot: "a".into(), began, reading });
+    assert_eq!(world.phase("a"), Some(Phase::Creating));
+    world.wait(120);
+    world.input(Input::Tick);
+    assert!(world.actions.is_empty(), "nothing is created once more");
+}
+
+#[test]
+fn s10_time_before_the_last_written_read_does_not_count_once_more() {
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], json!({"health": "TIMEOUT"}), 300);
+    let sick = |world: &World| world.fleet.slots["a"].suspicion.as_ref().unwrap().sick_for;
+    let before = sick(&world);
+    // A write failed: the journal is read again, while a GET that began before is still on its way.
+    world.fleet.memory.clear();
+    let reading = Reading::Node(Arc::new(NodeView::parse(node("a", json!({"health": "TIMEOUT"}))).unwrap()));
+    let began = world.now.checked_sub(jiff::SignedDuration::from_secs(12)).unwrap();
+    world.wait(3);
+    world.input(Input::Got { slot: "a".into(), began, reading });
+    world.wait(2);
+    world.poll(&[node("a", json!({"health": "TIMEOUT"}))]);
+    assert_eq!(sick(&world) - before, Duration::from_secs(5));
+}
+
+#[test]
+fn s1_a_delete_that_never_left_is_verified_anew() {
+    let mut world = World::new(settings(&["a"]));
+    let preempted = json!({"state": "PREEMPTED", "createTime": world.now.to_string()});
+    world.sick(&["a"], preempted.clone(), 0);
+    world.get("a", Some(node("a", preempted.clone())));
+    assert!(is_delete(&world.actions));
+    world.called("a", CallOutcome::NotSent(Failure::new(FailureClass::Transient, "no token")));
+    assert!(world.actions.is_empty(), "not again and again as fast as it fails");
+    world.wait(1);
+    world.get("a", Some(node("a", preempted)));
+    assert!(is_delete(&world.actions));
+}
+
+#[test]
 fn a_replacement_that_is_preempted_after_it_was_ready_is_replaced_at_once() {
     let mut world = with_job();
     world.recreate_preempted();
@@ -263,7 +322,7 @@ fn a_success_is_journaled_under_the_job_that_was_ordered() {
     let of = world.fleet.slots["a"].incarnation.clone().unwrap();
     let exit = Beacon { boot_id: "b".into(), generation: 1, value: 0, text: "done".into() };
     let report = WorkerReport { exit: Some(exit), ..WorkerReport::default() };
-    world.input(Input::Attributes { slot: "a".into(), of, result: Ok(vec![report]) });
+    world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result: Ok(vec![report]) });
     assert_eq!(world.fleet.slots["a"].job.finished, first);
     world.wait(30);
     world.poll(&[ready]);
@@ -420,10 +479,10 @@ fn a_dead_heartbeat_is_found_behind_short_timeouts() {
     for round in 0..60 {
         world.wait(30);
         world.poll(std::slice::from_ref(if round % 23 == 22 { &blip } else { &ready }));
+        world.beacons(Some(7));
         if world.looks.iter().any(|l| matches!(l, Look::Node { .. })) {
             return;
         }
-        world.beacons(Some(7));
     }
     panic!("it was never judged: {:?}", world.fleet.slots["a"].verdict);
 }

@@ -47,7 +47,7 @@ impl World {
         let (of, generation) = (record.incarnation.clone().unwrap(), record.job.generation);
         let beacon = |value: i64| Some(Beacon { boot_id: "b".into(), generation, value, text: String::new() });
         let report = WorkerReport { boot: beacon(1), heartbeat: beacon(beat), step: step.and_then(beacon), exit: None };
-        self.input(Input::Attributes { slot: "a".into(), of, result: Ok(vec![report]) });
+        self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result: Ok(vec![report]) });
     }
 
     /// From an accepted create to a run whose heartbeat stands still until it is judged. `step`: what it reports before.
@@ -61,6 +61,7 @@ impl World {
         for _ in 0..40 {
             self.wait(30);
             self.poll(std::slice::from_ref(&node));
+            self.reports(7, step);
             if self.looks.iter().any(|l| matches!(l, Look::Node { .. })) {
                 self.get("a", Some(node.clone()));
                 if is_delete(&self.actions) {
@@ -71,7 +72,6 @@ impl World {
                     return true;
                 }
             }
-            self.reports(7, step);
         }
         false
     }
@@ -223,22 +223,39 @@ fn s7_quiet_hours_hold_judged_slots_and_let_lost_ones_be() {
 }
 
 impl World {
-    /// A run that falls silent, up to its delete, whose answer is lost and which is not carried out. Returns its node.
-    fn delete_that_is_lost(&mut self) -> Value {
+    /// A run that has just begun. Returns its node.
+    fn supervised_run(&mut self) -> Value {
         self.begin(&[100]);
         self.called("a", CallOutcome::Accepted(OPERATION.into()));
         let node = self.supervised("10", self.now);
         self.wait(5);
         self.get("a", Some(node.clone()));
+        node
+    }
+
+    /// A run that has been silent for long enough, seen at the last poll. Returns its node.
+    fn silent(&mut self) -> Value {
+        let node = self.supervised_run();
+        while self.fleet.slots["a"].verdict.condition != Condition::Silent {
+            self.reports(7, None);
+            self.wait(30);
+            self.poll(std::slice::from_ref(&node));
+        }
+        node
+    }
+
+    /// A run that falls silent, up to its delete, whose answer is lost and which is not carried out. Returns its node.
+    fn delete_that_is_lost(&mut self) -> Value {
+        let node = self.supervised_run();
         for _ in 0..40 {
             self.wait(30);
             self.poll(std::slice::from_ref(&node));
+            self.reports(7, None);
             if self.looks.iter().any(|l| matches!(l, Look::Node { .. })) {
                 self.get("a", Some(node.clone()));
                 assert!(is_delete(&self.actions));
                 break;
             }
-            self.reports(7, None);
         }
         self.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer")));
         // Long enough for the last reports to be too old to act on.
@@ -247,6 +264,176 @@ impl World {
         assert_eq!((self.phase("a"), self.actions.len()), (Some(Phase::Condemned), 0), "it was not carried out");
         node
     }
+}
+
+#[test]
+fn s5_a_delete_that_rests_on_reports_asks_for_them_once_more() {
+    let mut world = with_checkpoints();
+    let node = world.silent();
+    let asked = |world: &World| world.looks.iter().any(|l| matches!(l, Look::Node { .. }));
+    assert!(!asked(&world) && world.looks.iter().any(|l| matches!(l, Look::Attributes { .. })), "{:?}", world.looks);
+    world.reports(7, None);
+    assert!(asked(&world), "now the GET");
+    world.wait(11);
+    world.get("a", Some(node.clone()));
+    assert!(world.actions.is_empty(), "it took too long: the workers may have come to life");
+    // Their answer is slow: it is as old as their question.
+    world.wait(30);
+    world.poll(std::slice::from_ref(&node));
+    let (of, began) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.now);
+    let slow = Input::Attributes { slot: "a".into(), of, began, result: Ok(vec![WorkerReport::default()]) };
+    world.wait(11);
+    world.input(slow);
+    assert!(!asked(&world) && world.actions.is_empty());
+    world.wait(19);
+    world.poll(std::slice::from_ref(&node));
+    // What lacks the worker says nothing about it.
+    let (of, began) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.now);
+    world.input(Input::Attributes { slot: "a".into(), of, began, result: Ok(vec![]) });
+    assert!(!asked(&world) && world.actions.is_empty());
+    world.wait(30);
+    world.poll(std::slice::from_ref(&node));
+    world.reports(7, None);
+    world.wait(4);
+    world.get("a", Some(node.clone()));
+    assert!(is_delete(&world.actions));
+}
+
+#[test]
+fn l1_a_person_is_asked_for_when_the_silence_of_a_tpu_cannot_be_confirmed_any_more() {
+    let mut world = with_checkpoints();
+    let node = world.silent();
+    let mut held_after = None;
+    for round in 0..30 {
+        let (of, began) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.now);
+        let forbidden = Err(Failure::new(FailureClass::Permission, "guest attributes are forbidden"));
+        world.input(Input::Attributes { slot: "a".into(), of, began, result: forbidden });
+        assert!(world.actions.is_empty());
+        if world.hold("a") == Some(HoldReason::NoBeaconChannel) {
+            held_after = held_after.or(Some(round * 30));
+        }
+        world.wait(30);
+        world.poll(std::slice::from_ref(&node));
+    }
+    assert!((540..=660).contains(&held_after.unwrap()), "{held_after:?} s");
+    world.reports(7, None);
+    world.get("a", Some(node.clone()));
+    assert!(is_delete(&world.actions), "they can be read again");
+}
+
+#[test]
+fn l1_workers_that_always_answer_too_slowly_are_told_to_a_person() {
+    let mut world = with_checkpoints();
+    let node = world.silent();
+    for _ in 0..22 {
+        let (of, began) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.now);
+        let silent = Input::Attributes { slot: "a".into(), of, began, result: Ok(vec![WorkerReport::default()]) };
+        world.wait(12);
+        world.input(silent);
+        assert!(!world.looks.iter().any(|l| matches!(l, Look::Node { .. })) && world.actions.is_empty());
+        world.wait(18);
+        world.poll(std::slice::from_ref(&node));
+    }
+    assert_eq!(world.hold("a"), Some(HoldReason::NoBeaconChannel));
+}
+
+#[test]
+fn l1_a_get_that_always_comes_too_late_after_the_reports_is_told_to_a_person() {
+    // Seconds that the reports take, that the GET has to wait, and that it takes.
+    for (reports, waits, takes) in [(8, 3, 0), (2, 9, 0), (1, 0, 6)] {
+        let mut world = with_checkpoints();
+        let node = world.silent();
+        let view = Arc::new(NodeView::parse(node.clone()).unwrap());
+        let mut held = None;
+        for round in 0..30 {
+            let (of, began) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.now);
+            let silent = Input::Attributes { slot: "a".into(), of, began, result: Ok(vec![WorkerReport::default()]) };
+            world.wait(reports);
+            world.input(silent);
+            assert!(world.looks.iter().any(|l| matches!(l, Look::Node { .. })), "it is tried all the same");
+            world.wait(waits);
+            let began = world.now;
+            world.wait(takes);
+            world.input(Input::Got { slot: "a".into(), began, reading: Reading::Node(Arc::clone(&view)) });
+            assert!(world.actions.is_empty());
+            let asks = world.hold("a") == Some(HoldReason::NoBeaconChannel);
+            assert!(asks || held.is_none(), "it says so as long as it lasts");
+            held = held.or(asks.then_some(round * 30));
+            world.wait(30 - reports - waits - takes);
+            world.poll(std::slice::from_ref(&node));
+        }
+        assert!((540..=690).contains(&held.unwrap()), "{held:?} s");
+        world.reports(7, None);
+        world.wait(1);
+        world.get("a", Some(node.clone()));
+        assert!(is_delete(&world.actions), "in time");
+    }
+}
+
+#[test]
+fn what_was_asked_for_before_it_came_back_to_life_escalates_nothing() {
+    let mut world = with_checkpoints();
+    let node = world.silent();
+    for beat in 8..48 {
+        world.reports(beat, None);
+        world.wait(30);
+        world.poll(std::slice::from_ref(&node));
+    }
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    while world.fleet.slots["a"].verdict.condition != Condition::Silent {
+        world.reports(47, None);
+        world.wait(30);
+        world.poll(std::slice::from_ref(&node));
+    }
+    world.wait(5);
+    let of = world.fleet.slots["a"].incarnation.clone().unwrap();
+    let failed = Err(Failure::new(FailureClass::Transient, "no answer"));
+    world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result: failed });
+    assert_eq!(world.hold("a"), None, "ten minutes begin anew");
+}
+
+#[test]
+fn s5_l1_on_answers_that_lack_workers_nothing_is_deleted_and_a_person_is_told() {
+    let mut world = with_checkpoints();
+    world.begin(&[100]);
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    let mut node = world.supervised("10", world.now);
+    node["networkEndpoints"] = json!([{}, {}]);
+    let told = |world: &mut World, reports: usize, rounds: usize| {
+        for _ in 0..rounds {
+            world.wait(30);
+            world.poll(std::slice::from_ref(&node));
+            let of = world.fleet.slots["a"].incarnation.clone().unwrap();
+            let result = Ok(vec![WorkerReport::default(); reports]);
+            world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result });
+            world.get("a", Some(node.clone()));
+            assert!(world.actions.is_empty() || reports == 2);
+        }
+        (world.fleet.slots["a"].verdict.condition, world.hold("a"))
+    };
+    assert_eq!(told(&mut world, 0, 40), (Condition::Healthy, None), "twenty minutes are no proof");
+    assert_eq!(told(&mut world, 1, 40), (Condition::Healthy, Some(HoldReason::NoBeaconChannel)));
+    assert_eq!(told(&mut world, 2, 18), (Condition::Healthy, None), "nine minutes of silence");
+    let rounds = (1..9).find(|_| told(&mut world, 2, 1).0 == Condition::NeverBooted && is_delete(&world.actions));
+    assert!(rounds.is_some_and(|rounds| (2..=4).contains(&rounds)), "after ten minutes of whole answers: {rounds:?}");
+}
+
+#[test]
+fn a_process_that_begins_asks_the_workers_before_it_asks_a_person() {
+    let mut world = with_checkpoints();
+    let node = world.silent();
+    assert!(world.fleet.slots["a"].job.unheard_since.is_some());
+    // The next scheduled run.
+    world.wait(1200);
+    let (settings, slots, ledger) = (world.fleet.settings.clone(), world.fleet.slots.clone(), world.fleet.ledger.clone());
+    world.fleet = Fleet::new(settings.clone(), slots, ledger);
+    world.input(Input::Configured(Box::new(settings)));
+    world.wait(1);
+    world.poll(std::slice::from_ref(&node));
+    assert_eq!(world.hold("a"), None);
+    world.reports(7, None);
+    world.get("a", Some(node.clone()));
+    assert!(is_delete(&world.actions));
 }
 
 #[test]
@@ -347,6 +534,48 @@ fn l8_a_checkpoint_that_is_taken_back_is_no_progress_of_a_node_that_never_booted
     assert_eq!((world.phase("a"), world.fleet.slots["a"].job.progress_at), (Some(Phase::Ready), None));
     world.surveyed(&[90, 100, 110]);
     assert_eq!(world.phase("a"), None, "a new one is");
+}
+
+#[test]
+fn l8_growth_is_counted_anew_from_where_a_person_went_back_to() {
+    let mut world = with_checkpoints();
+    let listed = |world: &mut World, steps: &[u64], incomplete: (u64, u64)| {
+        world.wait(60);
+        let result = Ok(CheckpointSurvey { incomplete: Some(incomplete), ..survey(steps) });
+        world.input(Input::Surveyed { slot: "a".into(), began: world.now, location: LOCATION.into(), result });
+        world.fleet.slots["a"].job.progress_at == Some(world.now)
+    };
+    listed(&mut world, &[100], (110, 5));
+    assert!(listed(&mut world, &[100], (110, 9)), "it grows");
+    let pull = Pull::Retry { slot: "a".into(), from: Some(50) };
+    let lever = Lever { id: "1".into(), at: world.now, who: "ada".into(), reason: None, pull };
+    world.input(Input::Pulled(vec![lever]));
+    assert!(!listed(&mut world, &[], (60, 1)), "what is there may be old");
+    assert!(listed(&mut world, &[], (60, 2)), "it grows");
+}
+
+#[test]
+fn l8_what_a_listing_shows_once_more_is_no_growth() {
+    let mut world = with_checkpoints();
+    let mut listed = |wait: u64, newest: u64, incomplete: Option<(u64, u64)>| {
+        world.wait(wait);
+        let result = Ok(CheckpointSurvey { incomplete, ..survey(&[newest]) });
+        world.input(Input::Surveyed { slot: "a".into(), began: world.now, location: LOCATION.into(), result });
+        world.fleet.slots["a"].job.progress_at == Some(world.now)
+    };
+    assert!(!listed(0, 100, Some((110, 5))), "the first look tells nothing");
+    assert!(listed(60, 100, Some((110, 6))), "it grows");
+    assert!(listed(60, 108, None), "a new checkpoint, in a listing that lacks the incomplete one");
+    assert!(!listed(60, 108, Some((110, 6))), "it is shown once more");
+    assert!(listed(60, 108, Some((110, 7))), "it grows");
+    assert!(listed(60, 110, None), "it is complete");
+    assert!(!listed(60, 110, Some((130, 9))), "what an earlier run has left");
+    assert!(listed(60, 112, None), "this run's next one; the job has cleaned up");
+    assert!(!listed(60, 112, Some((124, 1))), "from here on");
+    assert!(listed(60, 112, Some((124, 2))), "it grows, although the earlier run had come further");
+    assert!(listed(60, 120, None), "a new one");
+    assert!(!listed(60, 110, Some((115, 9))), "what lags behind the newest");
+    assert!(listed(60, 120, Some((125, 1))), "the next one");
 }
 
 #[test]

@@ -143,6 +143,32 @@ fn s6_judged_slots_in_recovery_never_exceed_the_budget_and_lost_ones_do_not_wait
 }
 
 #[test]
+fn s6_a_slot_that_goes_on_to_its_next_zone_keeps_its_place() {
+    let mut settings = settings(&["a", "b", "c", "d"]);
+    settings.slots.get_mut("b").unwrap().zones.push("us-east1-d".into());
+    let mut world = World::new(settings);
+    // Of another type: the stock-out itself must not be what holds it.
+    let other = node("a", json!({"health": "TIMEOUT", "acceleratorType": "v4-16"}));
+    for _ in 0..=600 / 30 {
+        world.wait(30);
+        world.poll(&[other.clone(), node("b", timeout()), node("c", json!({})), node("d", json!({}))]);
+    }
+    world.get("b", Some(node("b", timeout())));
+    world.called("b", CallOutcome::Accepted(OPERATION.into()));
+    world.wait(5);
+    world.done("b", OperationState::Succeeded);
+    world.wait(1);
+    world.get("a", Some(other));
+    assert_eq!(world.hold("a"), Some(HoldReason::MaxUnavailable));
+    world.called("b", CallOutcome::Refused(Failure::new(FailureClass::StockOut, "no more capacity")));
+    assert!(
+        matches!(&world.actions[..], [Action::Create { slot, zone, .. }] if slot == "b" && zone == "us-east1-d"),
+        "{:?}",
+        world.actions
+    );
+}
+
+#[test]
 fn s7_dry_run_and_opt_out_hold_both_kinds() {
     for (change, dry_run, reason) in [
         (json!({"state": "PREEMPTED", "labels": {"tpu-watchdog": "off"}}), false, HoldReason::OptedOut),

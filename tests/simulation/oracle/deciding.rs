@@ -59,6 +59,16 @@ impl Oracle {
         for event in events {
             match (&event.what, &event.slot) {
                 (What::Recovered { .. }, Some(slot)) => self.recovered(slot, now),
+                (What::Phase { to, .. }, Some(slot)) if *to == Phase::Gone => self.owes(slot, true),
+                (What::Withdrawn { .. }, Some(slot)) => self.owes(slot, false),
+                (What::Decision { reason, .. }, Some(slot)) if reason == "breaker" => {
+                    let phase = fleet.slots.get(slot).and_then(|r| r.recovery.as_ref()).map(|r| r.phase);
+                    let owed = phase == Some(Phase::Gone);
+                    self.check("S8", slot, !owed, || "the breaker holds a create that is owed".to_owned());
+                }
+                (What::JobFinished, Some(slot)) if fleet.slots.get(slot).is_some_and(|record| record.recovery.is_none()) => {
+                    self.owes(slot, false);
+                }
                 (What::SetAside { .. }, Some(slot)) => {
                     if let Some(watch) = self.slots.get_mut(slot) {
                         (watch.newest_checkpoint, watch.passed_over_at) = (None, now);
@@ -73,6 +83,7 @@ impl Oracle {
                 let gone = self.slots.get(slot).is_some_and(|watch| watch.gone);
                 self.check("S4", slot, gone, || "nothing says that the node is gone".to_owned());
                 self.checkpoint(slot, action);
+                self.of_nothing(tag, fleet, events, slot, now, wall, clock_set);
             }
             if let Action::Delete { slot, incarnation, .. } = action
                 && self.delete(tag, fleet, events, slot, incarnation, now, wall, clock_set)
@@ -83,6 +94,12 @@ impl Oracle {
         self.budget(fleet, &judged);
     }
 
+    pub fn owes(&mut self, slot: &str, owes: bool) {
+        if let Some(watch) = self.slots.get_mut(slot) {
+            watch.owes_create = owes;
+        }
+    }
+
     /// A create starts from nothing older than the newest complete checkpoint that was listed.
     fn checkpoint(&mut self, slot: &str, action: &Action) {
         let Action::Create { body, .. } = action else { return };
@@ -90,6 +107,26 @@ impl Oracle {
         let step = serde_json::from_str(run).unwrap_or(RunOrder::default()).step;
         let newest = self.slots.get(slot).and_then(|watch| watch.newest_checkpoint);
         self.check("S15", slot, step >= newest, || format!("it starts from step {step:?}, step {newest:?} was listed"));
+    }
+
+    /// A create that no delete of ours goes before: the node is missing, and a GET says so.
+    #[allow(clippy::too_many_arguments)]
+    fn of_nothing(&mut self, tag: Tag, fleet: &Fleet, events: &[Event], slot: &str, now: Ms, wall: Timestamp, clock_set: Ms) {
+        let missing =
+            |e: &Event| e.slot.as_deref() == Some(slot) && matches!(e.what, What::Condemned { cause: Condition::Missing, .. });
+        let (true, Some(watch)) = (events.iter().any(missing), self.slots.get(slot)) else { return };
+        let get = watch.gets.get(&tag.pid).cloned().filter(|get| get.tag == tag);
+        let (opted_out, first) = (watch.opted_out, !watch.open);
+        let absent = get.as_ref().is_some_and(|get| get.shown.is_none());
+        let fresh = get.as_ref().is_some_and(|get| now - get.asked <= 5_000 || clock_set >= get.asked);
+        let after = watch.last_sent.is_none_or(|sent| get.as_ref().is_some_and(|get| get.asked >= sent));
+        self.check("S4", slot, absent && fresh, || format!("no GET of the last 5 s says 404: {get:?}, it is {now} ms"));
+        self.check("S2", slot, after, || "the GET was asked for before our last mutation".to_owned());
+        self.check("S7", slot, !opted_out, || "the label of its last node opts it out".to_owned());
+        let paused = self.is_paused(tag, slot, wall);
+        self.check("S7", slot, !paused, || "it is paused".to_owned());
+        let wanted = fleet.settings.slots.get(slot).is_some_and(|s| s.policy.create_missing) || !first;
+        self.check("S4", slot, wanted, || "what is missing is left to a person here".to_owned());
     }
 
     /// One delete. Returns whether its slot was judged.
@@ -129,11 +166,11 @@ impl Oracle {
         });
         let Some(watch) = self.slots.get(slot) else { return false };
         let evidence = &watch.evidence;
-        let (sick_for, slack) = (evidence.sick_for, evidence.slack);
+        let sick_for = evidence.sick_for;
         let (reads, absences) = (evidence.reads + evidence.recalled, evidence.absences);
         let wanted = evidence.policy.confirmations;
-        let (dead_inside, heard, max_age) =
-            (evidence.is_dead_inside(), watch.heard.values().max().copied(), evidence.policy.max_age);
+        let (dead_inside, heard) = (evidence.is_dead_inside(), watch.heard.get(&tag.pid).filter(|(of, _)| *of == tag));
+        let heard = heard.map(|(_, asked)| *asked);
         let inside = evidence.inside();
         let ripe = evidence.ripe_since;
         let opted_out = watch.opted_out;
@@ -148,9 +185,9 @@ impl Oracle {
                 let needed = evidence.grace(*grace);
                 repair = *grace == Grace::FailedRepair;
                 let name = if *at_work { "S10" } else { "S3" };
-                let holds = sick_for + slack >= needed && reads >= wanted;
+                let holds = sick_for >= needed && reads >= wanted;
                 self.check(name, slot, holds, || {
-                    format!("{grace:?}: sick for {sick_for:?} (and {slack:?} unsure) of {needed:?}, {reads} of {wanted} reads")
+                    format!("{grace:?}: sick for {sick_for:?} of {needed:?}, {reads} of {wanted} reads")
                 });
                 // Both names stand for it: whichever state it was shown in.
                 *self.checked.entry(if *at_work { "S3" } else { "S10" }).or_default() += 1;
@@ -158,8 +195,13 @@ impl Oracle {
             }
             Shown::Healthy => {
                 self.check("S5", slot, dead_inside, || format!("it is shown healthy, and its workers report: {inside}"));
-                let fresh = heard.is_some_and(|at| at > wall || elapsed(at, wall) <= max_age);
-                self.check("S2", slot, fresh, || format!("its workers' reports were last read at {heard:?}"));
+                // A TPU that came to life since its last report is one at work.
+                let fresh = heard.is_some_and(|asked| now - asked <= 10_000 || clock_set >= asked);
+                self.check("S5", slot, fresh, || format!("its workers' reports were asked for at {heard:?}, it is {now} ms"));
+                let after = last_sent.is_none_or(|sent| heard.is_some_and(|asked| asked >= sent));
+                self.check("S2", slot, after, || {
+                    format!("its workers' reports are of {heard:?}, our last mutation of {last_sent:?}")
+                });
                 true
             }
             Shown::Wanted => {
@@ -174,9 +216,7 @@ impl Oracle {
         self.check("S4", slot, get.shown.is_some(), || "it is absent".to_owned());
         self.check("S5", slot, shown != Shown::Unknown, || "its state is not known".to_owned());
         self.check("S7", slot, !opted_out, || "its label opts it out".to_owned());
-        let paused = [None, Some(slot.to_owned())]
-            .iter()
-            .any(|whose| self.paused.get(whose).is_some_and(|until| until.is_none_or(|until| wall < until)));
+        let paused = self.is_paused(tag, slot, wall);
         self.check("S7", slot, !paused, || "it is paused".to_owned());
         if judged {
             // A delete that was condemned before and did not come about goes on.

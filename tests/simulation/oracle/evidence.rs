@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tpu_watchdog::model::beacon::WorkerReport;
+use tpu_watchdog::model::condition::Kind;
 use tpu_watchdog::model::fleet::elapsed;
 use tpu_watchdog::model::node::{Incarnation, NodeView};
 use tpu_watchdog::model::settings::Policy;
+use tpu_watchdog::model::slot::Suspicion;
 
 /// What one read of a node says, by the table of conditions.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
     /// The API says that nothing is left.
     Lost,
@@ -85,19 +87,19 @@ pub struct Evidence {
     former: u32,
     /// … and was it.
     pub recalled: u32,
+    /// When a read of another kind came that may have been no diagnosis.
+    first_aside: Option<Timestamp>,
+    /// Sick time and reads when they were cleared last.
+    former_sickness: (Duration, u32),
     /// Reads that found nothing: they say that it is lost, as PREEMPTED does.
     pub absences: u32,
     healthy_for: Duration,
-    /// Time that a watchdog may count although it was not seen here: it forgot reads when it was interrupted.
-    pub slack: Duration,
     /// Since when the grace has been over, as far as it can be said.
     pub ripe_since: Option<Timestamp>,
     /// Guest attributes.
     attributes_at: Option<Timestamp>,
-    pub unbooted_for: Duration,
+    unbooted_for: Duration,
     workers: BTreeMap<usize, Worker>,
-    /// Absence, and since when.
-    pub absent_for: Duration,
 }
 
 #[derive(Default)]
@@ -115,7 +117,24 @@ impl Evidence {
     pub fn interrupted(&mut self) {
         self.newest_read = None;
         self.recalled = self.recalled.max(std::mem::take(&mut self.former));
-        self.slack = (self.slack + self.max_gap).min(Duration::from_secs(7 * 86_400));
+    }
+
+    /// The journal was read: what was read since its last write is forgotten.
+    pub fn restored(&mut self, suspicion: Option<&Suspicion>) {
+        let Some(suspicion) = suspicion else { return };
+        // What was read is not read once more, although it is not remembered.
+        self.newest_read = Some(suspicion.last_read);
+        if suspicion.seen.iter().any(|condition| condition.is_reported()) {
+            return;
+        }
+        // Time goes on from the last read that was written.
+        self.last = self.last.map(|last| last.min(suspicion.last_read));
+        self.healthy_for = self.healthy_for.min(suspicion.healthy_for);
+        let (sick_for, reads) = self.former_sickness;
+        self.sick_for = self.sick_for.max(sick_for.min(suspicion.sick_for));
+        self.reads = self.reads.max(reads.min(suspicion.reads));
+        // What was read while a delete was under way was no diagnosis either.
+        self.lost = suspicion.seen.iter().any(|condition| condition.kind() == Some(Kind::Lost));
     }
 
     /// The clock was set back.
@@ -146,13 +165,14 @@ impl Evidence {
     }
 
     pub fn absent(&mut self, began: Timestamp, wall: Timestamp) {
-        let gap = self.gap(began, wall);
-        self.absent_for += gap;
+        self.gap(began, wall);
         self.absences += 1;
     }
 
     /// Takes in one read. Returns whether it is believed.
-    pub fn reads(&mut self, view: &NodeView, shown: &Shown, began: Timestamp, wall: Timestamp) -> bool {
+    ///
+    /// One that may be no diagnosis, `aside`, takes nothing away of what is held against the node.
+    pub fn reads(&mut self, view: &NodeView, shown: &Shown, began: Timestamp, wall: Timestamp, aside: bool) -> bool {
         // Creation times are the API's own: what was created before the node that is known lags behind.
         let created = |incarnation: &Option<Incarnation>| incarnation.as_ref().map(|i| i.created);
         if created(&view.incarnation) < created(&self.incarnation) {
@@ -165,22 +185,33 @@ impl Evidence {
         self.newest_read = Some(began.min(wall));
         let gap = self.gap(began, wall);
         let unseen = std::mem::take(&mut self.unseen);
-        self.absent_for = Duration::ZERO;
         if self.incarnation != view.incarnation {
             self.incarnation.clone_from(&view.incarnation);
             self.clear();
             self.workers.clear();
-            (self.absences, self.former, self.recalled) = (0, 0, 0);
+            (self.absences, self.former, self.recalled, self.former_sickness) = (0, 0, 0, <_>::default());
             (self.unbooted_for, self.attributes_at) = (Duration::ZERO, None);
+        }
+        let lost = *shown == Shown::Lost;
+        let another_kind = self.reads > 0 && matches!(shown, Shown::Lost | Shown::Sick { .. }) && lost != self.lost;
+        if aside && (*shown == Shown::Healthy || another_kind) {
+            // Should it be one all the same, it is the first of its kind.
+            self.first_aside = self.first_aside.or(another_kind.then_some(began));
+            return true;
         }
         match shown {
             Shown::Lost | Shown::Sick { .. } => {
-                let lost = *shown == Shown::Lost;
+                let first_aside = std::mem::take(&mut self.first_aside);
                 if lost != self.lost {
                     let (former, recalled) = (self.reads, self.recalled);
+                    self.set_aside();
                     self.clear();
                     (self.former, self.recalled) = (former, recalled);
                     self.lost = lost;
+                    if let Some(first) = first_aside {
+                        self.recalled += 1;
+                        self.sick_for = elapsed(first, began).min(self.max_gap);
+                    }
                 }
                 if self.reads > 0 {
                     self.sick_for += gap;
@@ -195,7 +226,8 @@ impl Evidence {
             }
             Shown::Healthy => {
                 self.healthy_for += if unseen { Duration::ZERO } else { gap };
-                if self.healthy_for >= self.policy.heal + self.slack {
+                if self.healthy_for >= self.policy.heal {
+                    self.set_aside();
                     self.clear();
                 }
             }
@@ -204,10 +236,17 @@ impl Evidence {
         true
     }
 
+    /// What is cleared now may stand in the journal still: a write failed, or no diagnosis was made while a delete was under way.
+    fn set_aside(&mut self) {
+        if self.reads > 0 {
+            self.former_sickness = (self.sick_for, self.reads);
+        }
+    }
+
     fn clear(&mut self) {
         (self.sick_for, self.reads, self.healthy_for) = (Duration::ZERO, 0, Duration::ZERO);
-        (self.slack, self.ripe_since, self.lost) = (Duration::ZERO, None, false);
-        (self.former, self.recalled) = (0, 0);
+        (self.ripe_since, self.lost) = (None, false);
+        (self.former, self.recalled, self.first_aside) = (0, 0, None);
     }
 
     pub fn reports(&mut self, of: &Incarnation, reports: &[WorkerReport], workers: usize, wall: Timestamp) {
@@ -241,15 +280,12 @@ impl Evidence {
     pub fn inside(&self) -> String {
         let quiet: Vec<Duration> = self.workers.values().map(|w| w.quiet_for).collect();
         let (boot, silent) = (self.policy.grace.boot, self.policy.grace.silent);
-        format!(
-            "without boot for {:?} of {boot:?}, quiet for {quiet:?} of {silent:?}, unsure {:?}",
-            self.unbooted_for, self.slack
-        )
+        format!("without boot for {:?} of {boot:?}, quiet for {quiet:?} of {silent:?}", self.unbooted_for)
     }
 
     /// Whether the workers' reports say that the node is dead although it looks healthy.
     pub fn is_dead_inside(&self) -> bool {
         let quiet = self.workers.values().map(|w| w.quiet_for).max().unwrap_or_default();
-        self.unbooted_for + self.slack >= self.policy.grace.boot || quiet + self.slack >= self.policy.grace.silent
+        self.unbooted_for >= self.policy.grace.boot || quiet >= self.policy.grace.silent
     }
 }

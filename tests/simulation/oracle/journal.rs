@@ -117,6 +117,7 @@ impl Oracle {
     }
 
     pub fn recovered(&mut self, slot: &str, now: Ms) {
+        self.owes(slot, false);
         let zones = self.settings.slots.get(slot).map(|s| s.zones.clone()).unwrap_or_default();
         for zone in zones {
             let key = self.key(&zone, slot);

@@ -1,9 +1,9 @@
 //! Looks at the end of a world: what must follow once faults have stopped. Something that stays broken excuses its own slot
 //! alone.
 
-use tpu_watchdog::decide::step;
-use tpu_watchdog::model::action::Input;
+use jiff::Timestamp;
 use tpu_watchdog::model::condition::Condition;
+use tpu_watchdog::model::fleet::Fleet;
 use tpu_watchdog::model::recovery::Phase;
 
 use crate::process::wall;
@@ -15,26 +15,37 @@ const PASSING: [&str; 7] =
     ["backoff", "create_limit", "unclear", "max_unavailable", "judged_per_hour", "zone_short", "checkpoint_unreadable"];
 
 impl World {
-    /// Long after the faults have stopped.
-    pub fn judge_the_end(&mut self) {
-        let late = std::mem::take(&mut self.oracle.late_mutations);
-        let broken_zone = self.setup.broken_zone.clone();
-        // A schedule may be between two runs: what its journal holds is what counts.
+    /// What is known and decided now, and the time by whose clock. A schedule may be between two runs: what its journal holds
+    /// is what counts then.
+    pub fn what_is_known(&mut self) -> (Fleet, Timestamp) {
         let stored = self.shelf.load(usize::MAX - 1).expect("the faults have stopped");
         let holder = self.processes.iter().position(|p| p.held().is_some());
-        let scheduled = self.processes.iter().all(|p| p.kind == crate::setup::Kind::Schedule);
-        self.oracle.check("L4", "-", holder.is_some() || scheduled, || "hours later nobody holds the lock".to_owned());
-        let mut fleet = tpu_watchdog::model::fleet::Fleet::new(self.setup.settings.clone(), stored.slots, stored.ledger);
-        let now = wall(self.now, holder.map_or(0, |pid| self.processes[pid].offset));
+        let mut fleet = Fleet::new(self.setup.settings.clone(), stored.slots, stored.ledger);
+        // Between two runs it is the clock of the last one.
+        let last = holder.or(self.oracle.holder.map(|tag| tag.pid));
+        let now = wall(self.now, last.map_or(0, |pid| self.processes[pid].offset));
         if let Some(holding) = holder.and_then(|pid| self.processes[pid].held()) {
             fleet.memory.clone_from(&holding.fleet.memory);
             fleet.slots.clone_from(&holding.fleet.slots);
             fleet.ledger.clone_from(&holding.fleet.ledger);
             fleet.polls = holding.fleet.polls;
         } else {
-            // What a run would decide that starts now.
-            let _ = step(&mut fleet, Input::Configured(Box::new(self.setup.settings.clone())), now);
+            // Between two runs of a schedule: what the last one decided stands.
+            fleet.memory.clone_from(&self.last_known);
         }
+        (fleet, now)
+    }
+
+    /// Long after the faults have stopped.
+    pub fn judge_the_end(&mut self) {
+        let late = std::mem::take(&mut self.oracle.late_mutations);
+        let broken_zone = self.setup.broken_zone.clone();
+        let held = self.processes.iter().any(|p| p.held().is_some());
+        let scheduled = self.processes.iter().all(|p| p.kind == crate::setup::Kind::Schedule);
+        self.oracle.check("L4", "-", held || scheduled, || "hours later nobody holds the lock".to_owned());
+        let (fleet, now) = self.what_is_known();
+        let waiting = self.shelf.levers(usize::MAX - 1).expect("the faults have stopped");
+        self.oracle.check("L7", "-", waiting.is_empty(), || format!("levers that nobody took: {waiting:?}"));
         if self.setup.settings.dry_run {
             return;
         }
@@ -67,14 +78,7 @@ impl World {
         broken_zone.is_some_and(|zone| zones.iter().any(|z| z == zone))
     }
 
-    fn end_of_slot(
-        &mut self,
-        name: &str,
-        fleet: &tpu_watchdog::model::fleet::Fleet,
-        open: bool,
-        broken_zone: Option<&str>,
-        now: jiff::Timestamp,
-    ) {
+    fn end_of_slot(&mut self, name: &str, fleet: &Fleet, open: bool, broken_zone: Option<&str>, now: Timestamp) {
         let Some(record) = fleet.slots.get(name) else {
             return self.oracle.check("L1", name, false, || "it is configured, and not watched".to_owned());
         };
@@ -108,6 +112,12 @@ impl World {
         let gone = node.is_none() && !record.leaving && record.verdict.condition != Condition::Finished;
         self.oracle
             .check("L3", name, !gone || hold.is_some() || excused, || format!("its node is gone, and nobody minds: {state}"));
+        // A slot that left the config and came back begins anew.
+        let forgotten = gone
+            && record.seen.is_some()
+            && phase.is_none()
+            && self.oracle.slots.get(name).is_some_and(|watch| watch.owes_create);
+        self.oracle.check("L3", name, !forgotten, || format!("a create was owed, and is forgotten: {state}"));
         let silent = self.oracle.slots.get(name).is_some_and(|watch| watch.result_owed);
         self.oracle.check("S11", name, !silent || phase.is_some(), || format!("the log has no result of its last call: {state}"));
         if well && rests && record.verdict.condition != Condition::Degraded {
@@ -116,7 +126,9 @@ impl World {
         // L8: a job of ours runs on a node of ours that is well.
         let supervised = record.seen.as_ref().is_some_and(|s| s.supervised) && record.ours;
         let origin = self.setup.origins.get(name).copied().unwrap_or(Origin::Plain);
-        if let Some(node) = node.filter(|_| well && rests && supervised && origin == Origin::Plain && hold.is_none()) {
+        // Where no report can be read nobody can know.
+        let known = !self.setup.forbidden_reports;
+        if let Some(node) = node.filter(|_| well && rests && supervised && known && origin == Origin::Plain && hold.is_none()) {
             let runs =
                 node.run.boots > 0 && (!node.run.stopped || node.run.ended) && node.run.order.generation == record.job.generation;
             self.oracle.check("L8", name, runs, || format!("its job does not run: {:?}; {state}", node.run));

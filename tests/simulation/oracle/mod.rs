@@ -1,7 +1,9 @@
 //! The oracle: looks at everything that a watchdog reads, decides, writes and sends, knows what is true, and says which
-//! invariant does not hold. It shares no rule with the core: what it needs it works out anew from what was delivered.
+//! invariant does not hold. What it needs it works out anew from what was delivered. Of the core it believes only what that is
+//! doing with a slot (its phase, a call under way, its hold) and, after a restart, what stands in the journal.
 //!
-//! Its bounds err on the watchdog's side where a crash may have taken something out of its memory, nowhere else.
+//! Its bounds err on the watchdog's side where a crash may have taken something out of its memory, or where a read may be no
+//! diagnosis.
 
 pub mod deciding;
 pub mod evidence;
@@ -11,6 +13,7 @@ pub mod sending;
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -18,17 +21,17 @@ use tpu_watchdog::model::action::{CallOutcome, Input, Reading};
 use tpu_watchdog::model::condition::Kind;
 use tpu_watchdog::model::event::Evidence as Recorded;
 use tpu_watchdog::model::failure::FailureClass;
-use tpu_watchdog::model::fleet::{Fleet, elapsed};
+use tpu_watchdog::model::fleet::{Fleet, Pending, elapsed};
 use tpu_watchdog::model::lever::{Lever, Pull};
-use tpu_watchdog::model::node::Incarnation;
+use tpu_watchdog::model::node::{Incarnation, NodeView};
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::recovery::Phase;
 use tpu_watchdog::model::settings::Settings;
 use tpu_watchdog::model::slot::SlotRecord;
 
 use self::evidence::{Evidence, Shown};
-use crate::process::Tag;
-use crate::setup::{Ms, Origin, Setup};
+use crate::process::{EPOCH_MS, Tag, ms};
+use crate::setup::{HOUR, Ms, Origin, Setup};
 
 /// An invariant that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,10 +56,12 @@ pub struct Get {
 #[derive(Default)]
 pub struct Watch {
     pub evidence: Evidence,
+    /// The last read, and what it showed.
+    last: Option<(Arc<NodeView>, Shown)>,
     /// The last GET that was delivered, by process.
     pub gets: BTreeMap<usize, Get>,
-    /// When the workers' reports were last delivered, by process and its clock.
-    pub heard: BTreeMap<usize, Timestamp>,
+    /// True time at which the newest reports of the workers were asked for that were delivered, by process.
+    pub heard: BTreeMap<usize, (Tag, Ms)>,
     /// When its last delete was decided, its workers' reports said that it is dead.
     pub doomed: bool,
     /// A person closed the breaker when its replacement was known to be bad.
@@ -78,10 +83,20 @@ pub struct Watch {
     pub opted_out: bool,
     /// A person made somebody else's node ours.
     pub adopted: bool,
+    /// A person made a node of their own under the name, without metadata.
+    pub replaced: bool,
+    /// The last create that left has the metadata all the same.
+    pub restores: bool,
+    /// Nodes of its name that a late or second call made, in whatever zone: no watchdog can help those.
+    pub strays: BTreeSet<u64>,
     /// Durable condemnations, for the budget.
     pub attempts: Vec<(Timestamp, Kind)>,
     pub healthy_since: Option<Timestamp>,
     pub newest_checkpoint: Option<u64>,
+    /// Its node is gone by our doing, or is taken for gone, and no recovery has ended since.
+    pub owes_create: bool,
+    /// Steps whose checkpoints were complete at some time.
+    pub complete: BTreeSet<u64>,
     /// True time at which a checkpoint was last passed over.
     pub passed_over_at: Ms,
     /// The incident is open, and its replacement did not boot yet.
@@ -125,6 +140,8 @@ pub struct Oracle {
     origins: BTreeMap<String, Origin>,
     bodies: BTreeMap<String, Map<String, Value>>,
     levers: BTreeMap<String, Lever>,
+    /// When the store's levers were last read, in true time, and by whom.
+    levers_read: Option<(Tag, Timestamp)>,
     /// Those among them that will do nothing.
     void: BTreeSet<String>,
     /// Pauses that are durable: of a slot, or of all.
@@ -137,6 +154,10 @@ pub struct Oracle {
     refusals: BTreeMap<String, Refusals>,
     creates: VecDeque<Ms>,
     highest_epoch: u64,
+    held_since: Ms,
+    ttl: Ms,
+    /// Since when nobody has held the lock although somebody stands by.
+    alone_since: Option<Ms>,
     /// Whose commits the store takes: what anybody else decides is never written.
     pub holder: Option<Tag>,
     last_wall: Option<Timestamp>,
@@ -162,6 +183,7 @@ impl Oracle {
             origins: setup.origins.clone(),
             bodies: setup.bodies.clone(),
             levers: BTreeMap::new(),
+            levers_read: None,
             void: BTreeSet::new(),
             paused: BTreeMap::new(),
             breaker_open: false,
@@ -170,6 +192,9 @@ impl Oracle {
             refusals: BTreeMap::new(),
             creates: VecDeque::new(),
             highest_epoch: 0,
+            held_since: 0,
+            ttl: ms(setup.ttl),
+            alone_since: None,
             holder: None,
             last_wall: None,
             counted: Vec::new(),
@@ -190,7 +215,20 @@ impl Oracle {
         format!("{zone} {kind}")
     }
 
-    pub fn holds(&mut self, epoch: u64, slots: &BTreeMap<String, SlotRecord>) {
+    /// The holder died, and another one stands by.
+    pub fn left_alone(&mut self, now: Ms) {
+        self.alone_since = Some(now);
+    }
+
+    pub fn holds(&mut self, epoch: u64, slots: &BTreeMap<String, SlotRecord>, now: Ms) {
+        if let Some(since) = self.alone_since.take() {
+            // Its last renewal is seen a look later: an eighth of the lease.
+            let (took, most) = (now - since, self.ttl + self.ttl / 8 + 1_000);
+            self.check("L4", "-", took <= most, || {
+                format!("a dead holder's lock was taken after {took} ms, at most {most} are allowed")
+            });
+        }
+        self.held_since = now;
         let highest = self.highest_epoch;
         self.check("S9", "-", epoch > highest, || format!("epoch {epoch} was given out after {highest}"));
         self.highest_epoch = self.highest_epoch.max(epoch);
@@ -215,6 +253,7 @@ impl Oracle {
     fn restored(&mut self, slots: &BTreeMap<String, SlotRecord>) {
         for (name, watch) in &mut self.slots {
             let Some(record) = slots.get(name) else { continue };
+            watch.evidence.restored(record.suspicion.as_ref());
             watch.best_step = watch.best_step.min(record.job.runs.best_step);
             watch.newest_checkpoint = watch.newest_checkpoint.min(record.job.checkpoint.as_ref().map(|c| c.step));
             watch.run_began &= record.job.runs.began;
@@ -229,11 +268,48 @@ impl Oracle {
         }
     }
 
-    /// What was decided since the last write may be forgotten by the watchdog: time that it counts twice at most.
+    /// What was read since the last write may be forgotten by the watchdog.
     fn forget_what_may_be_lost(&mut self) {
         for watch in self.slots.values_mut() {
             watch.evidence.interrupted();
         }
+    }
+
+    /// A person made such a node.
+    pub fn replaced_by_a_person(&mut self, slot: &str) {
+        if let Some(watch) = self.slots.get_mut(slot) {
+            watch.replaced = true;
+        }
+    }
+
+    /// These checkpoints of a slot's job are complete now.
+    pub fn are_complete(&mut self, slot: &str, steps: &[u64]) {
+        if let Some(watch) = self.slots.get_mut(slot) {
+            watch.complete.extend(steps);
+        }
+    }
+
+    /// A holder has read the levers that were in the store.
+    pub fn levers_read(&mut self, tag: Tag, now: Timestamp) {
+        self.levers_read = Some((tag, now));
+    }
+
+    /// Whether a person's pause holds a slot: one that is durable, or that its holder has read. What was pulled last counts.
+    pub fn is_paused(&self, tag: Tag, slot: &str, wall: Timestamp) -> bool {
+        let read = self.levers_read.filter(|(of, _)| *of == tag).map(|(_, at)| at);
+        [None, Some(slot.to_owned())].into_iter().any(|whose| {
+            let pulled = self.levers.values().filter(|lever| read.is_some_and(|read| lever.at <= read));
+            let last = pulled.filter(|lever| match &lever.pull {
+                Pull::Pause { slot, .. } | Pull::Resume { slot, .. } => *slot == whose,
+                Pull::Retry { .. } | Pull::BreakerReset => false,
+            });
+            let until = match last.max_by_key(|lever| lever.at).map(|lever| &lever.pull) {
+                Some(Pull::Pause { until, .. }) => Some(*until),
+                Some(_) => None,
+                None => self.paused.get(&whose).copied(),
+            };
+            until.is_some_and(|until| until.is_none_or(|until| wall < until))
+        })
     }
 
     pub fn pulled_by_a_person(&mut self, lever: &Lever) {
@@ -248,8 +324,9 @@ impl Oracle {
     }
 
     /// Something is delivered to a holder; `fleet` is what it knew before.
-    pub fn comes_in(&mut self, tag: Tag, fleet: &Fleet, input: &Input, _now: Ms, asked: Ms, wall: Timestamp) {
+    pub fn comes_in(&mut self, tag: Tag, fleet: &Fleet, input: &Input, now: Ms, asked: Ms, wall: Timestamp) {
         self.keep_up(wall);
+        // What somebody reads who has lost the lock, and does not know it yet, is nothing that the holder goes by.
         let holds = self.holder == Some(tag);
         self.counted.clear();
         self.counted.extend(fleet.slots.values().filter(|r| r.recovery.is_some()).filter_map(|record| {
@@ -257,7 +334,7 @@ impl Oracle {
             deciding::counts(record, hold).then(|| record.name.clone())
         }));
         match input {
-            Input::Polled(poll) => {
+            Input::Polled(poll) if holds => {
                 for listing in &poll.listings {
                     let Ok((nodes, _)) = &listing.result else { continue };
                     // Listings are in the order of names, as slots are: one walk along all three.
@@ -281,9 +358,9 @@ impl Oracle {
                         let (Some(view), Some(record)) = (view, record) else { continue };
                         // Where nothing is known of it, it may be in any of its zones.
                         let anywhere = record.incarnation.is_none() && record.recovery.is_none();
-                        let zones = fleet.settings.slots.get(name).map(|slot| slot.zones.as_slice()).unwrap_or_default();
-                        if view.zone == record.zone || (anywhere && zones.contains(&view.zone)) {
-                            watch.reads(view, poll.began, asked, wall);
+                        let is_its = |zone: &String| fleet.settings.slots.get(name).is_some_and(|slot| slot.zones.contains(zone));
+                        if view.zone == record.zone || (anywhere && is_its(&view.zone)) {
+                            watch.reads(view, poll.began, asked, wall, During::of(fleet, record));
                         }
                     }
                 }
@@ -294,12 +371,17 @@ impl Oracle {
                 let shown = match reading {
                     Reading::Unread(_) => return,
                     Reading::Absent => {
-                        watch.is_gone(asked);
-                        watch.evidence.absent(*began, wall);
+                        if holds {
+                            watch.is_gone(asked);
+                            watch.evidence.absent(*began, wall);
+                        }
                         None
                     }
                     Reading::Node(view) => {
-                        watch.reads(view, *began, asked, wall);
+                        let during = fleet.slots.get(slot).map(|record| During::of(fleet, record)).unwrap_or_default();
+                        if holds {
+                            watch.reads(view, *began, asked, wall, during);
+                        }
                         Some((view.incarnation.clone(), Shown::of(view)))
                     }
                 };
@@ -310,11 +392,13 @@ impl Oracle {
                     watch.gets.insert(tag.pid, Get { tag, asked, shown, stale });
                 }
             }
-            Input::Attributes { slot, of, result: Ok(reports) } => {
+            Input::Attributes { slot, of, result: Ok(reports), .. } if holds => {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
                 let Some(record) = fleet.slots.get(slot).filter(|r| r.incarnation.as_ref() == Some(of)) else { return };
                 let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
-                watch.heard.insert(tag.pid, wall);
+                if watch.heard.get(&tag.pid).is_none_or(|(of, before)| *of != tag || *before <= asked) {
+                    watch.heard.insert(tag.pid, (tag, asked));
+                }
                 watch.evidence.reports(of, reports, workers, wall);
                 let generation = record.job.generation;
                 for report in reports {
@@ -380,6 +464,12 @@ impl Oracle {
                         Pull::Retry { slot, .. } => Some(slot),
                         Pull::BreakerReset => None,
                     };
+                    // Long after the faults have stopped, and with the same holder, one poll is enough.
+                    let pulled = lever.at.as_millisecond() - EPOCH_MS;
+                    if self.calm_since.is_some_and(|calm| pulled >= calm + HOUR) && self.held_since <= pulled {
+                        let (took, every) = (now - pulled, ms(self.settings.poll.every));
+                        self.check("L7", "-", took <= every + 1_000, || format!("{:?} works after {took} ms", lever.pull));
+                    }
                     // What is about a slot that is not configured does nothing.
                     if about.is_some_and(|slot| !fleet.slots.contains_key(slot)) {
                         self.void.insert(lever.id.clone());
@@ -450,6 +540,29 @@ impl Oracle {
     }
 }
 
+/// What a watchdog is doing with a slot when a read of it comes in.
+#[derive(Default, Clone, Copy)]
+struct During {
+    /// A delete or create is being sent.
+    call: bool,
+    /// Its old node is on its way out, or the new one on its way in: then no read is a diagnosis.
+    replacement: bool,
+}
+
+impl During {
+    fn of(fleet: &Fleet, record: &SlotRecord) -> During {
+        let Some(recovery) = &record.recovery else { return During::default() };
+        During {
+            call: fleet.memory.get(&record.name).is_some_and(|memory| memory.pending.contains(&Pending::Call)),
+            replacement: match recovery.phase {
+                Phase::Deleting | Phase::Gone => true,
+                Phase::Creating => record.incarnation.is_none(),
+                _ => false,
+            },
+        }
+    }
+}
+
 impl Watch {
     /// It is known by something that was asked for then.
     fn is_gone(&mut self, asked: Ms) {
@@ -458,18 +571,23 @@ impl Watch {
         self.gone_created = self.newest_created;
     }
 
-    fn reads(&mut self, view: &tpu_watchdog::model::node::NodeView, began: Timestamp, asked: Ms, wall: Timestamp) {
-        let shown = Shown::of(view);
+    fn reads(&mut self, view: &Arc<NodeView>, began: Timestamp, asked: Ms, wall: Timestamp, during: During) {
+        // The same view says the same: most reads are of nodes to which nothing has happened.
+        let shown = match &self.last {
+            Some((last, shown)) if Arc::ptr_eq(last, view) => *shown,
+            _ => self.last.insert((Arc::clone(view), Shown::of(view))).1,
+        };
         self.opted_out = view.opted_out;
         let created = view.incarnation.as_ref().map(|i| i.created);
         self.newest_created = self.newest_created.max(created);
         // A read that lags behind does not bring back what is gone.
         let later = asked > self.gone_asked && self.last_sent.is_none_or(|sent| asked > sent);
-        if later && created > self.gone_created {
+        // Beside a call that has no answer yet a read settles nothing.
+        if later && created > self.gone_created && !during.call {
             self.gone = false;
         }
         // What lags behind says nothing about the node's present health.
-        if !self.evidence.reads(view, &shown, began, wall) {
+        if !self.evidence.reads(view, &shown, began, wall, during.replacement) {
             return;
         }
         if shown == Shown::Healthy {

@@ -1,10 +1,11 @@
 //! Looks at what leaves and at what arrives: the journal must know of it, the lock must be held, the target must be the one.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tpu_watchdog::model::action::Action;
 use tpu_watchdog::model::lease::Lease;
 use tpu_watchdog::model::recovery::{Call, Phase};
 use tpu_watchdog::model::slot::{RunOrder, SlotRecord};
+use tpu_watchdog::model::spec::{SUPERVISOR_MARK, USER_SCRIPT_KEY};
 use tpu_watchdog::simulator::cloud::Node;
 
 use super::Oracle;
@@ -66,12 +67,13 @@ impl Oracle {
                 self.check("S1", &slot, fresh, || format!("the GET that verified {incarnation} is {age:?} ms old"));
             }
             Action::Create { body, .. } => {
-                self.create(&slot, body, now);
+                // A slot that left the config is created as it was learned, perhaps without the supervisor.
+                self.create(&slot, body, record.is_some_and(|r| r.leaving), now);
             }
         }
     }
 
-    fn create(&mut self, slot: &str, body: &Value, now: Ms) {
+    fn create(&mut self, slot: &str, body: &Value, leaving: bool, now: Ms) {
         self.creates.retain(|at| now - *at < 60_000);
         self.creates.push_back(now);
         let count = self.creates.len();
@@ -85,18 +87,55 @@ impl Oracle {
             let (was, is) = (original.get("labels").and_then(|l| l.get(label)), body.get("labels").and_then(|l| l.get(label)));
             self.check("S12", slot, was == is, || format!("the label {label} was {was:?} and is created as {is:?}"));
         }
+        self.metadata(slot, &original, body, leaving);
         let run = body.pointer("/metadata/tpu-watchdog-run").and_then(Value::as_str).unwrap_or_default();
         let order: RunOrder = serde_json::from_str(run).unwrap_or_default();
         let Some(watch) = self.slots.get_mut(slot) else { return };
+        let complete = order.step.is_none_or(|step| watch.complete.contains(&step));
         let before = watch.order.replace((order.generation, order.step));
         (watch.run_began, watch.progressed, watch.forgiven) = (false, false, false);
         let set_aside = std::mem::take(&mut watch.set_aside);
+        self.check("S15", slot, complete, || format!("the checkpoint of step {:?} was never complete", order.step));
         if let Some((generation, step)) = before {
             self.check("S15", slot, order.generation >= generation, || {
                 format!("generation {} follows {generation}", order.generation)
             });
             self.check("S15", slot, set_aside || order.step >= step, || format!("step {:?} follows step {step:?}", order.step));
         }
+    }
+
+    /// The user's own metadata survives, and their startup script, beside the supervisor or as it was.
+    fn metadata(&mut self, slot: &str, original: &Map<String, Value>, body: &Value, leaving: bool) {
+        let replaced = self.slots.get(slot).is_some_and(|watch| watch.replaced);
+        let supervised = self.settings.slots.get(slot).is_some_and(|s| s.supervisor.is_some());
+        let startup = body.pointer("/metadata/startup-script").and_then(Value::as_str).unwrap_or_default();
+        let ours = startup.contains(SUPERVISOR_MARK);
+        self.check("S12", slot, ours == supervised || leaving, || format!("its startup script is {startup:?}"));
+        let script = if ours { USER_SCRIPT_KEY } else { "startup-script" };
+        for (key, place) in [("token", "token"), ("startup-script", script)] {
+            let was = original.get("metadata").and_then(|m| m.get(key));
+            let is = body.get("metadata").and_then(|m| m.get(place));
+            // A person's own node has none; what was learned before it may be created all the same.
+            let holds = was == is || (replaced && is.is_none());
+            if let Some(watch) = self.slots.get_mut(slot) {
+                watch.restores = is.is_some();
+            }
+            self.check("S12", slot, holds, || format!("the metadata {key} was {was:?} and is created as {is:?}"));
+        }
+    }
+
+    /// A create was carried out. `others`: what stands under the name in the slot's other zones.
+    pub fn created(&mut self, slot: &str, uid: u64, others: &[u64], arrival: Arrival) {
+        let Some(watch) = self.slots.get_mut(slot) else { return };
+        if arrival.late || arrival.again {
+            watch.strays.insert(uid);
+            return;
+        }
+        // The person's node is not there any more, and what was learned before it is.
+        watch.replaced &= !watch.restores;
+        let helped: Vec<&u64> = others.iter().filter(|uid| !watch.strays.contains(uid)).collect();
+        let (one, text) = (helped.is_empty(), format!("{helped:?}"));
+        self.check("S15", slot, one, || format!("it is created while {text} stands under its name in another zone"));
     }
 
     /// A mutation reaches the API, where this node (or none) stands under the name.
