@@ -26,7 +26,7 @@ use crate::setup::{HOUR, Kind, Setup, ZONES};
 use crate::world::{Outcome, play};
 
 /// Seeds that found something once, with what they found.
-const FOUND: [(u64, &str); 7] = [
+const FOUND: [(u64, &str); 10] = [
     (30_014, "a silent TPU whose reports could not be read any more waited for ever and asked nobody (L1)"),
     (5122, "a listing that came while a create was being sent (a bound of S4)"),
     (6076, "health that a failed write made forgotten (a bound of S3)"),
@@ -34,6 +34,9 @@ const FOUND: [(u64, &str); 7] = [
     (1_002_972_650_076, "a GET on its way while the journal was read again made time count twice (S10)"),
     (1_002_972_650_331, "a create that was refused because a person's own node stood there (a bound of S12)"),
     (20_043_998_270_057, "one that was judged in the very turn in which the rest of a storm became ripe (S8)"),
+    (13_615_750_830_333, "the clock of somebody who had lost the lock took time back that was healthy (a bound of S3)"),
+    (13_615_750_830_340, "the same, across many holders (a bound of S3)"),
+    (13_615_750_830_096, "a label that was read just before its node went, and never written (a bound of S7)"),
 ];
 
 /// Seeds that found something when every fault struck at its ordinary rate, with what they found: played at those rates.

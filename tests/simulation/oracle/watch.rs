@@ -1,0 +1,155 @@
+//! What the oracle knows about one slot: what was read and sent, what stands in the log, and what is owed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tpu_watchdog::model::condition::Kind;
+use tpu_watchdog::model::event::Evidence as Recorded;
+use tpu_watchdog::model::fleet::{Fleet, Pending, elapsed};
+use tpu_watchdog::model::node::{Incarnation, NodeView};
+use tpu_watchdog::model::recovery::Phase;
+use tpu_watchdog::model::slot::SlotRecord;
+
+use super::evidence::{Evidence, Shown};
+use crate::process::Tag;
+use crate::setup::Ms;
+
+/// A GET that was delivered to a holder.
+#[derive(Debug, Clone)]
+pub struct Get {
+    pub tag: Tag,
+    /// True time at which it was asked for.
+    pub asked: Ms,
+    pub shown: Option<(Option<Incarnation>, Shown)>,
+    pub stale: bool,
+}
+
+/// What is known about one slot.
+#[derive(Default)]
+pub struct Watch {
+    pub evidence: Evidence,
+    /// The last read, and what it showed.
+    last: Option<(Arc<NodeView>, Shown)>,
+    /// The last GET that was delivered, by process.
+    pub gets: BTreeMap<usize, Get>,
+    /// True time at which the newest reports of the workers were asked for that were delivered, by process.
+    pub heard: BTreeMap<usize, (Tag, Ms)>,
+    /// When its last delete was decided, its workers' reports said that it is dead.
+    pub doomed: bool,
+    /// A person closed the breaker when its replacement was known to be bad.
+    pub forgiven: bool,
+    /// The last GET that was served lagged behind.
+    pub served_stale: Option<(Ms, bool)>,
+    /// True time of the last mutation that left.
+    pub last_sent: Option<Ms>,
+    /// A create is in order: a 404, a delete that is done, a create that came to nothing.
+    pub gone: bool,
+    /// Creation times: of the newest node seen, and of the last one that is known to be gone.
+    pub newest_created: Option<Timestamp>,
+    pub gone_created: Option<Timestamp>,
+    pub gone_asked: Ms,
+    /// What became of the last mutation was not read back yet.
+    pub unknown: bool,
+    /// True time at which the last GET was asked for, whoever asked.
+    pub read_back: Ms,
+    pub opted_out: bool,
+    /// A person made somebody else's node ours.
+    pub adopted: bool,
+    /// A person made a node of their own under the name, without metadata.
+    pub replaced: bool,
+    /// The last create that left has the metadata all the same.
+    pub restores: bool,
+    /// Nodes of its name that a late or second call made, in whatever zone: no watchdog can help those.
+    pub strays: BTreeSet<u64>,
+    /// Durable condemnations, for the budget.
+    pub attempts: Vec<(Timestamp, Kind)>,
+    pub healthy_since: Option<Timestamp>,
+    pub newest_checkpoint: Option<u64>,
+    /// Its node is gone by our doing, or is taken for gone, and no recovery has ended since.
+    pub owes_create: bool,
+    /// Steps whose checkpoints were complete at some time.
+    pub complete: BTreeSet<u64>,
+    /// True time at which a checkpoint was last passed over.
+    pub passed_over_at: Ms,
+    /// The incident is open, and its replacement did not boot yet.
+    pub open: bool,
+    pub booted: bool,
+    /// Generation and step of the last order that left.
+    pub order: Option<(u64, Option<u64>)>,
+    pub set_aside: bool,
+    /// How the runs of the job went.
+    pub run_began: bool,
+    pub progressed: bool,
+    pub best_step: Option<u64>,
+    pub fruitless: i64,
+    /// The last intent in the log.
+    pub intent: Option<(String, Option<Incarnation>, Option<Recorded>, String)>,
+    /// The log does not say yet what came of it.
+    pub result_owed: bool,
+}
+
+/// What a watchdog is doing with a slot when a read of it comes in.
+#[derive(Default, Clone, Copy)]
+pub struct During {
+    /// A delete or create is being sent.
+    pub call: bool,
+    /// Its old node is on its way out, or the new one on its way in: then no read is a diagnosis.
+    pub replacement: bool,
+}
+
+impl During {
+    pub fn of(fleet: &Fleet, record: &SlotRecord) -> During {
+        let Some(recovery) = &record.recovery else { return During::default() };
+        During {
+            call: fleet.memory.get(&record.name).is_some_and(|memory| memory.pending.contains(&Pending::Call)),
+            replacement: match recovery.phase {
+                Phase::Deleting | Phase::Gone => true,
+                Phase::Creating => record.incarnation.is_none(),
+                _ => false,
+            },
+        }
+    }
+}
+
+impl Watch {
+    pub fn new(evidence: Evidence) -> Watch {
+        Watch { evidence, ..Watch::default() }
+    }
+
+    /// It is known by something that was asked for then.
+    pub fn is_gone(&mut self, asked: Ms) {
+        self.gone = true;
+        self.gone_asked = self.gone_asked.max(asked);
+        self.gone_created = self.newest_created;
+    }
+
+    pub fn reads(&mut self, view: &Arc<NodeView>, began: Timestamp, asked: Ms, wall: Timestamp, during: During) {
+        // The same view says the same: most reads are of nodes to which nothing has happened.
+        let shown = match &self.last {
+            Some((last, shown)) if Arc::ptr_eq(last, view) => *shown,
+            _ => self.last.insert((Arc::clone(view), Shown::of(view))).1,
+        };
+        self.opted_out = view.opted_out;
+        let created = view.incarnation.as_ref().map(|i| i.created);
+        self.newest_created = self.newest_created.max(created);
+        // A read that lags behind does not bring back what is gone.
+        let later = asked > self.gone_asked && self.last_sent.is_none_or(|sent| asked > sent);
+        // Beside a call that has no answer yet a read settles nothing.
+        if later && created > self.gone_created && !during.call {
+            self.gone = false;
+        }
+        // What lags behind says nothing about the node's present health.
+        if !self.evidence.reads(view, &shown, began, wall, during.replacement) {
+            return;
+        }
+        if shown == Shown::Healthy {
+            let since = *self.healthy_since.get_or_insert(wall);
+            if elapsed(since, wall) >= self.evidence.policy.attempts.settled {
+                self.attempts.retain(|(_, kind)| *kind == Kind::Lost);
+            }
+        } else if shown != Shown::Unknown {
+            self.healthy_since = None;
+        }
+    }
+}
