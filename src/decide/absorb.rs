@@ -264,7 +264,7 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
     if whole {
         memory.heard = memory.heard.max(Some(began.min(now)));
     }
-    let generation = record.job.generation;
+    let generation = record.generation();
     let mut step = None;
     let mut failed = None;
     let mut success = false;

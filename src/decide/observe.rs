@@ -164,6 +164,7 @@ fn learn(
         reserved: view.reserved,
         // Endpoints vanish from a node that is being deleted or repaired: the number of workers does not.
         workers: if view.workers > 0 { view.workers } else { record.seen.as_ref().map_or(0, |s| s.workers) },
+        generation: view.run.as_ref().map(|run| run.generation),
     };
     if record.seen.as_ref() != Some(&seen) {
         record.seen = Some(seen);

@@ -58,6 +58,8 @@ pub struct Seen {
     pub reserved: bool,
     /// Workers of the slice.
     pub workers: usize,
+    /// The generation that its run order names.
+    pub generation: Option<u64>,
 }
 
 /// Sickness, accumulated over successful reads only.
@@ -224,6 +226,12 @@ impl SlotRecord {
     pub fn is_well(&self) -> bool {
         let healthy = self.verdict.condition == Condition::Healthy;
         healthy && self.recovery.is_none() && self.suspicion.is_none() && !self.leaving
+    }
+
+    /// The generation that the slot's node runs: that of its own run order. It is not always the last one that was ordered: a
+    /// create that was given up may be carried out after all.
+    pub fn generation(&self) -> u64 {
+        self.seen.as_ref().and_then(|seen| seen.generation).unwrap_or(self.job.generation)
     }
 
     /// A slot that was never read.

@@ -395,7 +395,7 @@ fn history_tells_incidents_and_audits_every_mutation() {
         assert_eq!(audit.iter().map(|e| e["call"].as_str().unwrap()).collect::<Vec<_>>(), ["delete", "create"]);
         assert!(audit[0]["incarnation"]["id"].is_string() && audit[0]["message"].as_str().unwrap().contains("PREEMPTED"));
         // Each mutation: the observations, who decided, and what came of it.
-        let host = text(&std::process::Command::new("hostname").output().unwrap()).1;
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         for intent in &audit {
             let evidence = &intent["evidence"];
             assert_eq!((&evidence["condition"], &evidence["kind"]), (&"preempted".into(), &"lost".into()), "{intent}");

@@ -449,6 +449,39 @@ fn s5_workers_that_show_life_before_the_delete_are_left_alone() {
 }
 
 #[test]
+fn s5_a_node_of_an_earlier_order_that_comes_late_is_heard_by_its_own_generation() {
+    let mut world = with_checkpoints();
+    world.begin(&[100]);
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    // Preempted at birth, and deleted; the create that follows is refused, for the first one is carried out once more.
+    let mut dead = world.supervised("10", world.now);
+    dead["state"] = json!("PREEMPTED");
+    let mut node = world.supervised("11", world.now);
+    world.wait(5);
+    world.poll(std::slice::from_ref(&dead));
+    world.get("a", Some(dead));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    world.wait(1);
+    world.surveyed(&[100]);
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
+    node["createTime"] = json!(world.now.to_string());
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::Conflict, "it already exists")));
+    world.wait(5);
+    world.get("a", Some(node.clone()));
+    assert!(world.fleet.slots["a"].recovery.is_none(), "it fills the slot");
+    let (of, generation) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.fleet.slots["a"].generation());
+    assert_eq!(generation + 1, world.fleet.slots["a"].job.generation);
+    for beat in 1..40 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(&node));
+        let beacon = Some(Beacon { boot_id: "b".into(), generation, value: beat, text: String::new() });
+        let report = WorkerReport { boot: beacon.clone(), heartbeat: beacon, step: None, exit: None };
+        world.input(Input::Attributes { slot: "a".into(), of: of.clone(), began: world.now, result: Ok(vec![report]) });
+        assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    }
+}
+
+#[test]
 fn s5_what_the_workers_still_say_is_acted_on() {
     let mut world = with_checkpoints();
     world.delete_that_is_lost();

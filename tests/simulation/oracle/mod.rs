@@ -329,7 +329,7 @@ impl Oracle {
                     watch.heard.insert(tag.pid, (tag, asked));
                 }
                 watch.evidence.reports(of, reports, workers, wall);
-                let generation = record.job.generation;
+                let generation = record.generation();
                 for report in reports {
                     watch.run_began |= report.heartbeat.as_ref().is_some_and(|b| b.generation == generation);
                     let step =
