@@ -26,7 +26,7 @@ use crate::setup::{HOUR, Kind, Setup, ZONES};
 use crate::world::{Outcome, play};
 
 /// Seeds that found something once, with what they found.
-const FOUND: [(u64, &str); 11] = [
+const FOUND: [(u64, &str); 12] = [
     (30_014, "a silent TPU whose reports could not be read any more waited for ever and asked nobody (L1)"),
     (5122, "a listing that came while a create was being sent (a bound of S4)"),
     (6076, "health that a failed write made forgotten (a bound of S3)"),
@@ -38,6 +38,7 @@ const FOUND: [(u64, &str); 11] = [
     (13_615_750_830_340, "the same, across many holders (a bound of S3)"),
     (13_615_750_830_096, "a label that was read just before its node went, and never written (a bound of S7)"),
     (700_000_101, "beacons of a create that came late were taken for old ones, and its working TPU for never booted (S5)"),
+    (700_000_369, "listings without a node count when a GET has confirmed that it is absent (a bound of S3)"),
 ];
 
 /// Seeds that found something when every fault struck at its ordinary rate, with what they found: played at those rates.

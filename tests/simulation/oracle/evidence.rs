@@ -82,7 +82,7 @@ pub struct Evidence {
     pub sick_for: Duration,
     pub reads: u32,
     /// It was absent from a listing since the last read: that time proves no health.
-    pub unseen: bool,
+    unseen: bool,
     /// Reads before a read of another kind (which a write that failed may have made forgotten) …
     former: u32,
     /// … and was it.
@@ -93,6 +93,8 @@ pub struct Evidence {
     former_sickness: (Duration, u32),
     /// Reads that found nothing: they say that it is lost, as PREEMPTED does.
     pub absences: u32,
+    /// A GET has found nothing since it was last shown.
+    is_absent: bool,
     healthy_for: Duration,
     /// Since when the grace has been over, as far as it can be said.
     pub ripe_since: Option<Timestamp>,
@@ -167,6 +169,15 @@ impl Evidence {
     pub fn absent(&mut self, began: Timestamp, wall: Timestamp) {
         self.gap(began, wall);
         self.absences += 1;
+        self.is_absent = true;
+    }
+
+    /// A listing lacks it. A complete one says once more what a GET has said.
+    pub fn not_listed(&mut self, began: Timestamp, wall: Timestamp, complete: bool) {
+        self.unseen = true;
+        if complete && self.is_absent {
+            self.absent(began, wall);
+        }
     }
 
     /// Takes in one read. Returns whether it is believed.
@@ -183,6 +194,7 @@ impl Evidence {
             return false;
         }
         self.newest_read = Some(began.min(wall));
+        self.is_absent = false;
         let gap = self.gap(began, wall);
         let unseen = std::mem::take(&mut self.unseen);
         if self.incarnation != view.incarnation {

@@ -265,7 +265,7 @@ impl Oracle {
         match input {
             Input::Polled(poll) if holds => {
                 for listing in &poll.listings {
-                    let Ok((nodes, _)) = &listing.result else { continue };
+                    let Ok((nodes, unreachable)) = &listing.result else { continue };
                     // Listings are in the order of names, as slots are: one walk along all three.
                     let (mut nodes, mut records) = (nodes.iter().peekable(), fleet.slots.values().peekable());
                     for (name, watch) in &mut self.slots {
@@ -283,7 +283,9 @@ impl Oracle {
                                 Some(Ordering::Greater) | None => break None,
                             }
                         };
-                        watch.evidence.unseen |= view.is_none() && record.is_some_and(|r| r.zone == listing.zone);
+                        if view.is_none() && record.is_some_and(|r| r.zone == listing.zone) {
+                            watch.evidence.not_listed(poll.began, wall, unreachable.is_empty());
+                        }
                         let (Some(view), Some(record)) = (view, record) else { continue };
                         // Where nothing is known of it, it may be in any of its zones.
                         let anywhere = record.incarnation.is_none() && record.recovery.is_none();
