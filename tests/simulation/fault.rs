@@ -53,6 +53,8 @@ faults! {
     SlowRead = "slow-read",
     /// Guest attributes can't be read.
     AttributesFail = "attributes-fail",
+    /// Guest attributes lack workers.
+    AttributesShort = "attributes-short",
     /// Checkpoint listings fail.
     SurveyFails = "survey-fails",
     /// Checkpoint listings show what was a while ago.

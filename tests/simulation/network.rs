@@ -256,10 +256,15 @@ impl World {
             Look::Attributes { slot, zone, of } => {
                 let for_good = self.calm && self.setup.forbidden_reports;
                 let failed = for_good || self.strikes(Fault::AttributesFail, 4);
+                let lack = if self.strikes(Fault::AttributesShort, 4) { self.rng.usize(1..4) } else { 0 };
                 let node = self.cloud.nodes.get(&(zone, slot.clone()));
                 let result = match node {
                     _ if failed => Err(Failure::new(FailureClass::Permission, "guest attributes are forbidden")),
-                    Some(node) => Ok(reports(node)),
+                    Some(node) => {
+                        let mut reports = reports(node);
+                        reports.truncate(reports.len().saturating_sub(lack));
+                        Ok(reports)
+                    }
                     None => Err(Failure::new(FailureClass::NotFound, "no such node")),
                 };
                 Input::Attributes { slot, of, began, result }

@@ -283,7 +283,7 @@ impl Evidence {
                 None => worker.quiet_for += gap,
             }
         }
-        if !(0..workers).all(|index| self.workers.get(&index).is_some_and(|w| w.booted)) {
+        if reports.len() >= workers && !(0..workers).all(|index| self.workers.get(&index).is_some_and(|w| w.booted)) {
             self.unbooted_for += gap;
         }
     }

@@ -327,7 +327,9 @@ impl Oracle {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
                 let Some(record) = fleet.slots.get(slot).filter(|r| r.incarnation.as_ref() == Some(of)) else { return };
                 let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
-                if watch.heard.get(&tag.pid).is_none_or(|(of, before)| *of != tag || *before <= asked) {
+                // An answer that lacks workers says nothing about those.
+                let whole = reports.len() >= workers;
+                if whole && watch.heard.get(&tag.pid).is_none_or(|(of, before)| *of != tag || *before <= asked) {
                     watch.heard.insert(tag.pid, (tag, asked));
                 }
                 watch.evidence.reports(of, reports, workers, wall);
