@@ -56,6 +56,10 @@ pub enum Mutant {
     SettledAtOnce,
     /// The breaker holds creates that are owed.
     BreakerHoldsCreates,
+    /// Takes an answer that lacks workers for a whole one.
+    ShortReports,
+    /// Hears a node's workers by the generation that was ordered last.
+    AnotherGeneration,
     /// Sends a create again when its answer was lost.
     BlindRepeat,
     /// Has no limit of creates.
@@ -100,7 +104,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every defect.
-    pub const ALL: [Mutant; 46] = [
+    pub const ALL: [Mutant; 48] = [
         Mutant::NoConfirmingGet,
         Mutant::AnyIncarnation,
         Mutant::FailedListingIsEmpty,
@@ -127,6 +131,8 @@ impl Mutant {
         Mutant::IncompleteIsComplete,
         Mutant::SettledAtOnce,
         Mutant::BreakerHoldsCreates,
+        Mutant::ShortReports,
+        Mutant::AnotherGeneration,
         Mutant::BlindRepeat,
         Mutant::NoCreateLimit,
         Mutant::RelaunchForEver,

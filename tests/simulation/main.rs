@@ -259,6 +259,8 @@ mutants! {
     mutants_of_the_judgement_are_found: [
         WaitForEver (Sickness Preemption) in any,
         DeafToReports (Silence Preemption) in any,
+        ShortReports (AttributesShort Preemption) in any,
+        AnotherGeneration (CallDuplicated CallLate Preemption PreemptedAtBirth) in any,
     ],
     mutants_of_the_lock_are_found: [
         TakeTheLock (Preemption Pause) in two_services,

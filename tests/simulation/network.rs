@@ -72,6 +72,8 @@ pub struct Network {
     /// Operations that never end, and those that are gone, as far as can be read.
     hanging: BTreeSet<String>,
     vanished: BTreeSet<String>,
+    /// Until when the answers about a slot's workers lack so many.
+    short: BTreeMap<String, (Ms, usize)>,
     /// By slot.
     pub surveys: BTreeMap<String, Surveys>,
 }
@@ -256,7 +258,7 @@ impl World {
             Look::Attributes { slot, zone, of } => {
                 let for_good = self.calm && self.setup.forbidden_reports;
                 let failed = for_good || self.strikes(Fault::AttributesFail, 4);
-                let lack = if self.strikes(Fault::AttributesShort, 4) { self.rng.usize(1..4) } else { 0 };
+                let lack = self.lacks_workers(&slot);
                 let node = self.cloud.nodes.get(&(zone, slot.clone()));
                 let result = match node {
                     _ if failed => Err(Failure::new(FailureClass::Permission, "guest attributes are forbidden")),
@@ -276,6 +278,16 @@ impl World {
         };
         let latency = self.latency();
         self.at(self.now + latency, Task::Deliver(tag, Box::new(input), asked));
+    }
+
+    /// How many workers an answer lacks: for a while the same of the same slot.
+    fn lacks_workers(&mut self, slot: &str) -> usize {
+        if self.strikes(Fault::AttributesShort, 20) {
+            let (until, lack) = (self.now + self.rng.i64(60_000..HOUR), self.rng.usize(1..4));
+            self.network.short.insert(slot.to_owned(), (until, lack));
+        }
+        let short = self.network.short.get(slot).filter(|(until, _)| !self.calm && self.now < *until);
+        short.map_or(0, |(_, lack)| *lack)
     }
 
     fn operation(&mut self, name: &str) -> Result<OperationState, Failure> {
