@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::model::action::{CallOutcome, Input, Poll, Reading};
-use crate::model::beacon::WorkerReport;
+use crate::model::beacon::{Beacon, WorkerReport};
 use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
 use crate::model::condition::Kind;
 use crate::model::event::What;
@@ -264,12 +264,12 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
     if whole {
         memory.heard = memory.heard.max(Some(began.min(now)));
     }
-    let generation = if mutant::is(Mutant::AnotherGeneration) { record.job.generation } else { record.generation() };
+    let from = if mutant::is(Mutant::AnotherGeneration) { record.job.generation } else { record.heard_from() };
     let mut step = None;
     let mut failed = None;
     let mut success = false;
     for (index, report) in reports.iter().enumerate() {
-        let fresh = |beacon: &&crate::model::beacon::Beacon| beacon.generation == generation;
+        let fresh = |beacon: &&Beacon| beacon.generation >= from;
         let worker = record.job.workers.entry(index).or_default();
         if report.boot.as_ref().filter(fresh).is_some() {
             worker.booted = true;
@@ -294,7 +294,7 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
         }
         step = step.max(report.step.as_ref().filter(fresh).and_then(|b| u64::try_from(b.value).ok()));
         match report.exit.as_ref().filter(fresh) {
-            Some(exit) if exit.value == 0 && index == 0 => success = true,
+            Some(exit) if exit.value == 0 && index == 0 => success = Some(exit.generation) > record.job.wanted_again,
             Some(exit) if exit.value != 0 && exit.text.starts_with("final") && failed.is_none() => {
                 failed = Some((index, exit.value, exit.text.clone()));
             }
@@ -361,7 +361,7 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
         job.location = location.to_owned();
         job.checkpoint = None;
         job.incomplete = None;
-        (job.runs.best_listed, job.runs.listed_before) = (None, None);
+        runs::elsewhere(&mut job.runs, survey.newest.as_ref().map(|c| c.step));
         fleet.dirty.insert(slot.to_owned());
     }
     let newer = survey.newest > job.checkpoint;

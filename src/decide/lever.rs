@@ -84,7 +84,9 @@ fn pull(fleet: &mut Fleet, lever: &Lever) {
                 record.attempts.clear();
                 runs::retry(record);
                 record.job.failed = None;
-                record.job.finished = None;
+                if record.job.finished.take().is_some() {
+                    record.job.wanted_again = Some(record.job.generation);
+                }
                 if let Some(recovery) = &mut record.recovery {
                     recovery.delete_failures = 0;
                     recovery.not_before = None;

@@ -97,7 +97,11 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     }
     let verdict = match &reading {
         Reading::Node(view) => {
+            let heard_from = record.job.heard_from;
             adopt(record, view, &fleet.settings, turn);
+            if record.job.heard_from != heard_from {
+                fleet.dirty.insert(name.to_owned());
+            }
             diagnose::node(record, slot, &fleet.ledger, view, turn.now)
         }
         Reading::Absent => {
@@ -164,7 +168,6 @@ fn learn(
         reserved: view.reserved,
         // Endpoints vanish from a node that is being deleted or repaired: the number of workers does not.
         workers: if view.workers > 0 { view.workers } else { record.seen.as_ref().map_or(0, |s| s.workers) },
-        generation: view.run.as_ref().map(|run| run.generation),
     };
     if record.seen.as_ref() != Some(&seen) {
         record.seen = Some(seen);
@@ -188,7 +191,14 @@ fn adopt(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &m
     if view.state == NodeState::Ready && record.ready_since.is_none() {
         record.ready_since = Some(turn.now);
     }
-    if view.incarnation.is_none() || record.incarnation == view.incarnation {
+    if view.incarnation.is_none() {
+        return;
+    }
+    if record.incarnation == view.incarnation {
+        // Whoever changes its run order: the job that runs under the former one is still heard.
+        if let Some(run) = &view.run {
+            record.job.heard_from = Some(record.heard_from().min(run.generation));
+        }
         return;
     }
     if record.incarnation.is_some() && mutant::is(Mutant::AnyIncarnation) {
@@ -199,9 +209,6 @@ fn adopt(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &m
     }
     let ours = view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name);
     become_incarnation(record, view, ours, turn.now);
-    if ours && let Some(run) = &view.run {
-        record.job.generation = record.job.generation.max(run.generation);
-    }
 }
 
 /// Starts the record of a new incarnation: nothing known of the former one speaks against it.
@@ -210,6 +217,11 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
     record.ours = ours;
     record.ready_since = (view.state == NodeState::Ready).then_some(now);
     record.suspicion = None;
+    record.job.heard_from = view.run.as_ref().map(|run| run.generation);
+    if ours {
+        record.job.generation = record.job.generation.max(record.heard_from());
+    }
+    record.job.runs.began = false;
     record.job.workers.clear();
     (record.job.attributes_at, record.job.unheard_since) = (None, None);
     record.job.unbooted_for = Duration::ZERO;

@@ -397,7 +397,12 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
         metadata.retain(|key, _| key.starts_with("tpu-watchdog") || key == "startup-script");
     }
     record.job.generation = generation;
-    record.job.ordered = bench.slot.job.as_ref().map(|job| job.key());
+    let ordered = bench.slot.job.as_ref().map(|job| job.key());
+    if ordered != record.job.ordered {
+        // How far another job came says nothing about this one.
+        record.job.runs.best_step = None;
+    }
+    record.job.ordered = ordered;
     record.job.step = None;
     record.job.workers.clear();
     record.job.failed = None;

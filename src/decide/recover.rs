@@ -126,9 +126,6 @@ fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
     }
     if record.incarnation != view.incarnation {
         become_incarnation(record, view, true, turn.now);
-        if let Some(run) = &view.run {
-            record.job.generation = record.job.generation.max(run.generation);
-        }
     }
     if view.state == NodeState::Ready {
         record.ready_since = Some(turn.now);

@@ -7,7 +7,7 @@ use crate::model::condition::Condition;
 use crate::model::event::What;
 use crate::model::mutant::{self, Mutant};
 use crate::model::settings::JobSettings;
-use crate::model::slot::SlotRecord;
+use crate::model::slot::{Runs, SlotRecord};
 
 use super::turn::Turn;
 
@@ -22,6 +22,12 @@ pub fn ordered(record: &mut SlotRecord, from: Option<u64>) {
     }
     (runs.started_from, runs.began, runs.progressed, runs.stepped) = (from, false, false, false);
     runs.listed_before = runs.best_listed;
+}
+
+/// Checkpoints are looked for in another place, where `newest` was before: what was counted in the old one means nothing here.
+pub fn elsewhere(runs: &mut Runs, newest: Option<u64>) {
+    (runs.best_listed, runs.listed_before, runs.set_aside) = (None, newest, None);
+    (runs.fruitless, runs.stuck) = (0, 0);
 }
 
 /// A listing's newest complete checkpoint. Returns whether none before got so far.

@@ -3,6 +3,7 @@
 mod levers;
 mod liveness;
 mod regressions;
+mod reports;
 mod runs;
 mod safety;
 

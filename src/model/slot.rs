@@ -58,8 +58,6 @@ pub struct Seen {
     pub reserved: bool,
     /// Workers of the slice.
     pub workers: usize,
-    /// The generation that its run order names.
-    pub generation: Option<u64>,
 }
 
 /// Sickness, accumulated over successful reads only.
@@ -93,7 +91,7 @@ pub struct Attempt {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkerState {
-    /// A boot beacon of the present generation was read.
+    /// A boot beacon of the present node was read.
     pub booted: bool,
     /// The heartbeat last read, with its boot id.
     pub heartbeat: Option<(String, i64)>,
@@ -107,6 +105,8 @@ pub struct WorkerState {
 pub struct JobState {
     /// The last generation that was ordered.
     pub generation: u64,
+    /// The lowest generation that the run order of the present node ever named.
+    pub heard_from: Option<u64>,
     /// The newest step reported by the job.
     pub step: Option<u64>,
     /// The newest complete checkpoint, and the location it was found in.
@@ -119,12 +119,14 @@ pub struct JobState {
     pub checkpoint_at: Option<Timestamp>,
     /// The last mark of progress.
     pub progress_at: Option<Timestamp>,
-    /// Workers of the present generation, by index.
+    /// Workers of the present node, by index.
     pub workers: BTreeMap<usize, WorkerState>,
     /// The first failed worker, its code and text, when the supervisor gave up.
     pub failed: Option<(usize, i64, String)>,
     /// The key of a job whose success is journaled.
     pub finished: Option<String>,
+    /// The generation whose success a person took back: it is not journaled once more.
+    pub wanted_again: Option<u64>,
     /// The key of the job that the last run order started.
     pub ordered: Option<String>,
     /// How long a READY node lacked a boot beacon, over successful reads.
@@ -228,10 +230,10 @@ impl SlotRecord {
         healthy && self.recovery.is_none() && self.suspicion.is_none() && !self.leaving
     }
 
-    /// The generation that the slot's node runs: that of its own run order. It is not always the last one that was ordered: a
-    /// create that was given up may be carried out after all.
-    pub fn generation(&self) -> u64 {
-        self.seen.as_ref().and_then(|seen| seen.generation).unwrap_or(self.job.generation)
+    /// From which generation on beacons are those of the slot's node. Its own run order says so, which is not always the last one
+    /// that was sent: a create that was given up may be carried out after all.
+    pub fn heard_from(&self) -> u64 {
+        self.job.heard_from.unwrap_or(self.job.generation)
     }
 
     /// A slot that was never read.

@@ -103,18 +103,13 @@ fn three_hundred_runs_that_overlap_and_are_killed_bring_every_slot_back() {
     let log = rig.simulator.log();
     let written = |l: &&Logged| l.method == "PUT" && l.path.contains("state.json") && l.status == Some(200);
     let writes: Vec<Timestamp> = log.iter().filter(written).map(|l| l.at).collect();
-    let shortest = writes.windows(2).map(|w| elapsed(w[0], w[1])).min().unwrap();
-    let ten = Duration::from_secs(10);
-    let most =
-        (0..writes.len()).map(|i| writes[i..].iter().take_while(|at| elapsed(writes[i], **at) < ten).count()).max().unwrap();
+    let span = elapsed(writes[0], writes[writes.len() - 1]).as_secs();
     println!(
-        "{started} runs, {killed} killed, {} deletes and creates, {} writes of the state object: at most {most} in ten seconds, \
-         the closest {:.2} s apart",
+        "{started} runs, {killed} killed, {} deletes and creates, {} writes of the state object within {span} s",
         rig.mutations().len(),
         writes.len(),
-        shortest.as_secs_f64()
     );
-    assert!(most <= 11, "{most} writes of one object within ten seconds");
+    assert!(writes.len() as u64 <= span + 2, "{} writes of one object within {span} s", writes.len());
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::setup::{HOUR, Kind, Setup, ZONES};
 use crate::world::{Outcome, play};
 
 /// Seeds that found something once, with what they found.
-const FOUND: [(u64, &str); 12] = [
+const FOUND: [(u64, &str); 14] = [
     (30_014, "a silent TPU whose reports could not be read any more waited for ever and asked nobody (L1)"),
     (5122, "a listing that came while a create was being sent (a bound of S4)"),
     (6076, "health that a failed write made forgotten (a bound of S3)"),
@@ -39,6 +39,8 @@ const FOUND: [(u64, &str); 12] = [
     (13_615_750_830_096, "a label that was read just before its node went, and never written (a bound of S7)"),
     (700_000_101, "beacons of a create that came late were taken for old ones, and its working TPU for never booted (S5)"),
     (700_000_369, "listings without a node count when a GET has confirmed that it is absent (a bound of S3)"),
+    (910_000_163, "reports that lacked workers were forgotten with the write that failed (a bound of S5)"),
+    (910_000_183, "a GET that began before a delete which never left says nothing (a bound of S3)"),
 ];
 
 /// Seeds that found something when every fault struck at its ordinary rate, with what they found: played at those rates.

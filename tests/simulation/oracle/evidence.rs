@@ -10,7 +10,7 @@ use tpu_watchdog::model::condition::Kind;
 use tpu_watchdog::model::fleet::elapsed;
 use tpu_watchdog::model::node::{Incarnation, NodeView};
 use tpu_watchdog::model::settings::Policy;
-use tpu_watchdog::model::slot::Suspicion;
+use tpu_watchdog::model::slot::SlotRecord;
 
 /// What one read of a node says, by the table of conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,14 +116,27 @@ impl Evidence {
         Evidence { policy, max_gap, ..Evidence::default() }
     }
 
+    /// Whether this is the node that the evidence is about.
+    pub fn is_of(&self, view: &NodeView) -> bool {
+        self.incarnation == view.incarnation
+    }
+
     pub fn interrupted(&mut self) {
         self.newest_read = None;
         self.recalled = self.recalled.max(std::mem::take(&mut self.former));
     }
 
     /// The journal was read: what was read since its last write is forgotten.
-    pub fn restored(&mut self, suspicion: Option<&Suspicion>) {
-        let Some(suspicion) = suspicion else { return };
+    pub fn restored(&mut self, record: &SlotRecord) {
+        if record.incarnation == self.incarnation {
+            let job = &record.job;
+            self.attributes_at = self.attributes_at.min(job.attributes_at);
+            self.unbooted_for = self.unbooted_for.min(job.unbooted_for);
+            for (index, worker) in &mut self.workers {
+                worker.quiet_for = worker.quiet_for.min(job.workers.get(index).map_or(Duration::ZERO, |w| w.quiet_for));
+            }
+        }
+        let Some(suspicion) = &record.suspicion else { return };
         // What was read is not read once more, although it is not remembered.
         self.newest_read = Some(suspicion.last_read);
         if suspicion.seen.iter().any(|condition| condition.is_reported()) {

@@ -130,7 +130,7 @@ impl World {
         let known = !self.setup.forbidden_reports;
         if let Some(node) = node.filter(|_| well && rests && supervised && known && origin == Origin::Plain && hold.is_none()) {
             let runs =
-                node.run.boots > 0 && (!node.run.stopped || node.run.ended) && node.run.order.generation == record.job.generation;
+                node.run.boots > 0 && (!node.run.stopped || node.run.ended) && node.run.order.generation == record.heard_from();
             self.oracle.check("L8", name, runs, || format!("its job does not run: {:?}; {state}", node.run));
         }
     }

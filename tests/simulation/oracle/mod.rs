@@ -178,7 +178,7 @@ impl Oracle {
     fn restored(&mut self, slots: &BTreeMap<String, SlotRecord>) {
         for (name, watch) in &mut self.slots {
             let Some(record) = slots.get(name) else { continue };
-            watch.evidence.restored(record.suspicion.as_ref());
+            watch.evidence.restored(record);
             watch.best_step = watch.best_step.min(record.job.runs.best_step);
             watch.newest_checkpoint = watch.newest_checkpoint.min(record.job.checkpoint.as_ref().map(|c| c.step));
             watch.run_began &= record.job.runs.began;
@@ -333,11 +333,10 @@ impl Oracle {
                     watch.heard.insert(tag.pid, (tag, asked));
                 }
                 watch.evidence.reports(of, reports, workers, wall);
-                let generation = record.generation();
+                // What stands among a node's attributes was written by its own workers.
                 for report in reports {
-                    watch.run_began |= report.heartbeat.as_ref().is_some_and(|b| b.generation == generation);
-                    let step =
-                        report.step.as_ref().filter(|b| b.generation == generation).and_then(|b| u64::try_from(b.value).ok());
+                    watch.run_began |= report.heartbeat.is_some();
+                    let step = report.step.as_ref().and_then(|b| u64::try_from(b.value).ok());
                     let before = watch.best_step.max(watch.order.and_then(|(_, step)| step));
                     if step > before {
                         watch.best_step = step;
@@ -357,6 +356,7 @@ impl Oracle {
             }
             Input::Called { slot, outcome } => {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
+                watch.answered = watch.answered.max(now);
                 match outcome {
                     // Somebody else may have read it back by now, and have sent another one.
                     CallOutcome::Unknown(_) => watch.unknown |= watch.last_sent == Some(asked) && watch.read_back < asked,

@@ -43,6 +43,8 @@ pub struct Watch {
     pub served_stale: Option<(Ms, bool)>,
     /// True time of the last mutation that left.
     pub last_sent: Option<Ms>,
+    /// True time at which the answer to a call was last taken in: what was read before that may show what was before the call.
+    pub answered: Ms,
     /// A create is in order: a 404, a delete that is done, a create that came to nothing.
     pub gone: bool,
     /// Creation times: of the newest node seen, and of the last one that is known to be gone.
@@ -139,10 +141,12 @@ impl Watch {
         if later && created > self.gone_created && !during.call {
             self.gone = false;
         }
+        let another = !self.evidence.is_of(view);
         // What lags behind says nothing about the node's present health.
-        if !self.evidence.reads(view, &shown, began, wall, during.replacement) {
+        if !self.evidence.reads(view, &shown, began, wall, during.replacement || asked <= self.answered) {
             return;
         }
+        self.run_began &= !another;
         if shown == Shown::Healthy {
             let since = *self.healthy_since.get_or_insert(wall);
             if elapsed(since, wall) >= self.evidence.policy.attempts.settled {
