@@ -249,7 +249,7 @@ fn at_rest(bench: &mut Bench, turn: &mut Turn, condition: Condition, evidence: S
             decision
         }
         Condition::JobFailed => {
-            let reason = format!("{evidence}; fix the job, then recreate the node or change its command");
+            let reason = format!("{evidence}; fix the job, then delete the TPU: it is created again with the present config");
             Decision::hold(HoldReason::JobFailed, reason, None)
         }
         Condition::Degraded => {
