@@ -311,8 +311,11 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
         step.into_iter().for_each(|step| _ = runs::stepped(record, step));
         recover::progress(record, now);
     }
-    // Journaled under the job that the run order started, whatever the config says by now.
-    let present = || fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).map(|job| job.key());
+    // Journaled under the job that the run order started, whatever the config says by now. Where that order is not known (the
+    // slot left the config, the state was lost), the node's own script tells whether it runs the present one.
+    let as_configured = record.seen.as_ref().is_some_and(|seen| seen.as_configured);
+    let job = fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).filter(|_| as_configured);
+    let present = || job.map(|job| job.key());
     let key = record.job.ordered.clone().or_else(present).filter(|_| success);
     if key.is_some() && record.job.finished != key {
         record.job.finished = key;

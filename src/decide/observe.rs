@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::Value;
 
 use crate::model::action::Reading;
 use crate::model::condition::{Condition, Kind, Verdict};
@@ -152,6 +153,7 @@ fn learn(
     dirty: &mut BTreeSet<String>,
     specs: &mut BTreeSet<String>,
 ) {
+    let configured = settings.slots.get(&record.name).and_then(|slot| slot.supervisor.as_deref());
     let seen = Seen {
         state: view.state.as_str().to_owned(),
         health: view.health.as_ref().map(|h| h.as_str().to_owned()),
@@ -164,6 +166,7 @@ fn learn(
         multislice: view.multislice,
         is_v1: view.is_v1,
         supervised: view.supervised,
+        as_configured: configured.is_some() && view.raw.pointer("/metadata/startup-script").and_then(Value::as_str) == configured,
         accelerator: view.accelerator.clone(),
         reserved: view.reserved,
         // Endpoints vanish from a node that is being deleted or repaired: the number of workers does not.

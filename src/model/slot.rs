@@ -52,6 +52,8 @@ pub struct Seen {
     pub is_v1: bool,
     /// Its startup script is our supervisor.
     pub supervised: bool,
+    /// That script is the one that the config asks for now.
+    pub as_configured: bool,
     /// Accelerator type.
     pub accelerator: String,
     /// Reserved capacity.

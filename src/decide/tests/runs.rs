@@ -396,3 +396,24 @@ fn checkpoints_that_lie_in_another_place_already_end_no_recovery() {
     world.input(Input::Surveyed { slot: "a".into(), began: world.now, location: "gs://b/other".into(), result });
     assert!(world.phase("a").is_some(), "its job has done nothing yet");
 }
+
+#[test]
+fn a_success_whose_order_is_not_known_counts_for_the_job_that_the_nodes_script_runs() {
+    for (command, finishes) in [("the same", true), ("another", false)] {
+        let mut world = with_checkpoints();
+        let script = world.fleet.settings.slots["a"].supervisor.clone().unwrap();
+        let metadata = json!({"tpu-watchdog-owner": "me", "tpu-watchdog-slot": "a", "startup-script": script});
+        let node = node("a", json!({"metadata": metadata}));
+        if command == "another" {
+            let slot = world.fleet.settings.slots.get_mut("a").unwrap();
+            slot.supervisor = Some(format!("{script}\n# {command}"));
+        }
+        world.poll(std::slice::from_ref(&node));
+        let of = world.fleet.slots["a"].incarnation.clone().unwrap();
+        let generation = world.fleet.slots["a"].heard_from();
+        let exit = Beacon { boot_id: "b".into(), generation, value: 0, text: "done".into() };
+        let report = WorkerReport { exit: Some(exit), ..WorkerReport::default() };
+        world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result: Ok(vec![report]) });
+        assert_eq!(world.fleet.slots["a"].job.finished.is_some(), finishes, "{command}");
+    }
+}
