@@ -329,7 +329,7 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
         return judged(bench, condition, kind, now);
     }
     let policy = &bench.slot.policy.attempts;
-    let used = record.attempts.iter().filter(|a| a.kind == kind && elapsed(a.at, now) < policy.window).count();
+    let used = record.attempts_used(kind, policy.window, now);
     match kind {
         Kind::Lost if used >= policy.preemptions => {
             let until = absorb::slides_at(record, &bench.slot.policy);
@@ -337,7 +337,7 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
         }
         Kind::Judged if used >= policy.max && !mutant::is(Mutant::NoAttempts) => {
             let text = format!(
-                "{what}: {used} recoveries within {} did not help; find the cause, or raise attempts.max",
+                "{what}: {used} recoveries within {} did not help; find the cause, then `retry` (or raise attempts.max)",
                 span(policy.window)
             );
             return hold(HoldReason::Attempts, text, None);
@@ -463,7 +463,7 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
     };
     if !again {
         runs::ended(record, condition, turn);
-        record.attempts.retain(|a| elapsed(a.at, now) < bench.slot.policy.attempts.window);
+        record.attempts.retain(|a| a.kind != kind || elapsed(a.at, now) < bench.slot.policy.attempts.window);
         record.attempts.push(Attempt { at: now, kind });
         if kind == Kind::Judged {
             bench.ledger.judged.push(now);

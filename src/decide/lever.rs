@@ -31,7 +31,7 @@ pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
         if !unknown {
             pull(fleet, &lever);
         }
-        let what = What::Lever { lever: name.to_owned(), who: lever.who.clone() };
+        let what = What::Lever { lever: name.to_owned(), who: lever.who.clone(), reason: lever.reason.clone() };
         turn.happened(Event { at: turn.now, slot: about, message, what });
         turn.pulled(lever.id);
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::model::action::Reading;
 use crate::model::condition::{Condition, Kind, Verdict};
 use crate::model::event::What;
-use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, elapsed};
+use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, after, elapsed};
 use crate::model::mutant::{self, Mutant};
 use crate::model::node::{NodeState, NodeView};
 use crate::model::recovery::{Call, Phase};
@@ -42,10 +42,11 @@ pub fn goes_on(
     now: Timestamp,
 ) -> bool {
     let began = began.min(now);
-    let known = record.at_ease && record.is_well() && memory.shown == Some(view.fingerprint) && view.symptoms.is_empty();
+    // While attempts wait to be forgotten, each read counts.
+    let at_ease = record.at_ease && record.is_well() && record.attempts.is_empty() && record.healthy_since.is_some();
+    let known = at_ease && memory.shown == Some(view.fingerprint) && view.symptoms.is_empty();
     let late = record.mutated_at.is_some_and(|at| began <= at) || memory.last_read.is_some_and(|at| began < at);
-    let changes = record.healthy_since.is_none() || is_settled(record, slot.policy.attempts.settled, now);
-    if !known || late || changes || diagnose::reported(record, slot, ledger, now).is_some() {
+    if !known || late || diagnose::reported(record, slot, ledger, now).is_some() {
         return false;
     }
     memory.absence_confirmed = false;
@@ -138,8 +139,12 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     if set_verdict(record, verdict, &mut fleet.dirty, turn) || condition.is_sick() || record.suspicion.is_some() {
         fleet.dirty.insert(name.to_owned());
     }
-    suspect(record, memory, slot.policy.heal, fleet.settings.poll.max_gap, condition, began);
-    if settled(record, slot.policy.attempts.settled, condition, turn.now) {
+    let max_gap = fleet.settings.poll.max_gap;
+    // What an earlier process read last is not known by the slot, but by the poll.
+    let last = memory.last_read.or(fleet.ledger.observed_at);
+    let missed = last.map(|last| elapsed(last, began).saturating_sub(max_gap)).unwrap_or_default();
+    suspect(record, memory, slot.policy.heal, max_gap, condition, began);
+    if settled(record, slot.policy.attempts.settled, condition, missed, turn.now) {
         fleet.dirty.insert(name.to_owned());
     }
     recover::settle(fleet, name, turn);
@@ -294,21 +299,23 @@ fn suspect(
     }
 }
 
-/// Attempts are forgotten after `settled` healthy time (S13). Returns whether any were.
-fn settled(record: &mut SlotRecord, settled: Duration, condition: Condition, now: Timestamp) -> bool {
+/// Attempts are forgotten after `settled` healthy time (S13), in which what was `missed` between two reads does not count.
+/// Returns whether anything changed that has to be kept.
+fn settled(record: &mut SlotRecord, settled: Duration, condition: Condition, missed: Duration, now: Timestamp) -> bool {
     if condition != Condition::Healthy {
         if condition != Condition::Unclear {
             record.healthy_since = None;
         }
         return false;
     }
-    record.healthy_since.get_or_insert(now);
+    let since = *record.healthy_since.get_or_insert(now);
+    record.healthy_since = Some(after(since, missed).min(now));
     let settled = is_settled(record, settled, now);
     if settled {
         // Preemptions are a property of the capacity, not of the slot's health: they slide out of their window instead.
         record.attempts.retain(|a| a.kind == Kind::Lost);
     }
-    settled
+    settled || (!missed.is_zero() && !record.attempts.is_empty())
 }
 
 fn is_settled(record: &SlotRecord, settled: Duration, now: Timestamp) -> bool {

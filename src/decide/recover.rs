@@ -261,6 +261,7 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
         (_, Ok(OperationState::Running)) if memory.vanished == 0 => memory.operation_lost = None,
         (Phase::Deleting, Ok(OperationState::Succeeded)) => {
             record.mutated_at = Some(turn.now);
+            turn.tell(record, What::Outcome { call: "delete".into(), result: "done".into() }, "the delete is done");
             advance(record, Phase::Gone, "the delete is done", turn);
             record.end_was_told = true;
             if mutant::is(Mutant::ForgetOwedCreate) {
@@ -273,10 +274,16 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
             memory.looked_at = None;
         }
         (Phase::Deleting, Ok(OperationState::Failed(failure))) => {
+            let outcome = What::Outcome { call: "delete".into(), result: "failed".into() };
+            turn.tell(record, outcome, format!("the delete failed: {failure}"));
             delete_failed(record, &policy, &failure, turn);
             spend(record);
         }
-        (Phase::Creating, Ok(OperationState::Failed(failure))) => create_failed(fleet, name, &policy, failure, turn),
+        (Phase::Creating, Ok(OperationState::Failed(failure))) => {
+            let outcome = What::Outcome { call: "create".into(), result: "failed".into() };
+            turn.tell(record, outcome, format!("the create failed: {failure}"));
+            create_failed(fleet, name, &policy, failure, turn);
+        }
         (_, Err(failure)) => {
             let first = memory.operation_lost.is_none();
             memory.operation_lost = Some(failure.to_string());

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::model::action::Input;
 use crate::model::condition::{Condition, Kind};
-use crate::model::fleet::{Fleet, Ledger, elapsed};
+use crate::model::fleet::{Fleet, Ledger};
 use crate::model::hold::HoldReason;
 use crate::model::recovery::Phase;
 use crate::model::settings::Settings;
@@ -54,7 +54,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         reason: decision.reason.clone(),
         until: decision.until,
         attempts: AttemptsView {
-            used: record.attempts.iter().filter(|a| a.kind == Kind::Judged && elapsed(a.at, now) < window).count(),
+            used: record.attempts_used(Kind::Judged, window, now),
             max: settings.map_or(0, |s| s.policy.attempts.max),
         },
         job: settings.and_then(|s| s.job.as_ref()).map(|_| job(record)),

@@ -148,6 +148,9 @@ pub enum What {
         lever: String,
         /// Who.
         who: String,
+        /// Why, in their words.
+        #[serde(default)]
+        reason: Option<String>,
     },
     /// The storm breaker opened (a reset is a lever).
     BreakerOpened {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpoint::Checkpoint;
 use super::condition::{Condition, Kind, Verdict};
+use super::fleet::elapsed;
 use super::lever::Pause;
 use super::node::Incarnation;
 use super::recovery::Recovery;
@@ -230,6 +231,17 @@ impl SlotRecord {
     pub fn is_well(&self) -> bool {
         let healthy = self.verdict.condition == Condition::Healthy;
         healthy && self.recovery.is_none() && self.suspicion.is_none() && !self.leaving
+    }
+
+    /// How many recoveries of this kind count against their budget (S13). Preemptions slide out of the window; judged ones count
+    /// as they stood at the last of them, so that time alone gives a slot that was given up no further one.
+    pub fn attempts_used(&self, kind: Kind, window: Duration, now: Timestamp) -> usize {
+        let of_kind = || self.attempts.iter().filter(|attempt| attempt.kind == kind);
+        let until = match kind {
+            Kind::Lost => now,
+            Kind::Judged => of_kind().map(|attempt| attempt.at).max().unwrap_or(now),
+        };
+        of_kind().filter(|attempt| elapsed(attempt.at, until) < window).count()
     }
 
     /// From which generation on beacons are those of the slot's node. Its own run order says so, which is not always the last one

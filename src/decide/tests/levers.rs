@@ -227,6 +227,45 @@ fn s13_attempts_are_forgotten_after_settled_healthy_time_and_not_before() {
 }
 
 #[test]
+fn s13_time_of_which_nothing_is_known_is_no_healthy_time() {
+    let mut world = World::new(settings(&["a"]));
+    world.poll(&[node("a", json!({}))]);
+    let used = crate::model::slot::Attempt { at: world.now, kind: crate::model::condition::Kind::Judged };
+    world.fleet.slots.get_mut("a").unwrap().attempts = vec![used];
+    let settled = world.fleet.settings.slots["a"].policy.attempts.settled;
+    // Unreachable for as long as it would take, then a restart after as long again: one read after each.
+    for restarts in [false, true] {
+        for _ in 0..settled.as_secs() / 60 + 1 {
+            world.wait(60);
+            world.poll_result(Err(Failure::new(FailureClass::Transient, "503")));
+        }
+        if restarts {
+            let (settings, slots) = (world.fleet.settings.clone(), world.fleet.slots.clone());
+            world.fleet = Fleet::new(settings, slots, world.fleet.ledger.clone());
+        }
+        world.poll(&[node("a", json!({}))]);
+        assert_eq!(world.fleet.slots["a"].attempts.len(), 1, "{restarts}");
+    }
+}
+
+#[test]
+fn s13_judged_attempts_do_not_slide_out_of_their_window_once_they_are_used_up() {
+    let mut world = World::new(settings(&["a"]));
+    let policy = world.fleet.settings.slots["a"].policy.attempts.clone();
+    world.sick(&["a"], timeout(), 1200);
+    let at = |hours: u64| after(world.now, Duration::from_secs(hours * 3600));
+    let kind = crate::model::condition::Kind::Judged;
+    let used = (0..policy.max).map(|n| crate::model::slot::Attempt { at: at(n as u64), kind });
+    world.fleet.slots.get_mut("a").unwrap().attempts = used.collect();
+    world.now = after(world.now, policy.window * 2);
+    world.sick(&["a"], timeout(), 1200);
+    world.get("a", Some(node("a", timeout())));
+    assert_eq!(world.hold("a"), Some(HoldReason::Attempts));
+    world.input(lever(Pull::Retry { slot: "a".into(), from: None }));
+    assert!(is_delete(&world.actions), "{:?} {:?}", world.actions, world.hold("a"));
+}
+
+#[test]
 fn s13_retry_gives_a_slot_its_attempts_back() {
     let mut one = settings(&["a"]);
     if let Some(slot) = one.slots.get_mut("a") {

@@ -116,6 +116,12 @@ impl Evidence {
         Evidence { policy, max_gap, ..Evidence::default() }
     }
 
+    /// The time up to a read that began then of which nothing is known, if the last listing of any kind came at `observed`.
+    pub fn missed(&self, observed: Option<Timestamp>, began: Timestamp) -> Duration {
+        let last = self.last.max(observed);
+        last.map(|last| elapsed(last, began).saturating_sub(self.max_gap)).unwrap_or_default()
+    }
+
     /// Whether this is the node that the evidence is about.
     pub fn is_of(&self, view: &NodeView) -> bool {
         self.incarnation == view.incarnation

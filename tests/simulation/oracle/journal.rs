@@ -77,8 +77,11 @@ impl Oracle {
         let Some(watch) = self.slots.get_mut(&slot) else { return };
         let policy = &watch.evidence.policy.attempts;
         let (allowed, window) = (if kind == Kind::Judged { policy.max } else { policy.preemptions }, policy.window);
-        watch.attempts.retain(|(attempt, _)| elapsed(*attempt, at) < window);
-        let used = watch.attempts.iter().filter(|(_, of)| *of == kind).count();
+        // Lost ones slide out of the window; judged ones stay as they were at the last of them, until somebody or health clears them.
+        let last = watch.attempts.iter().filter(|(_, of)| *of == kind && kind == Kind::Judged).map(|(attempt, _)| *attempt).max();
+        let until = last.unwrap_or(at);
+        let used = watch.attempts.iter().filter(|(attempt, of)| *of == kind && elapsed(*attempt, until) < window).count();
+        watch.attempts.retain(|(attempt, of)| *of != kind || elapsed(*attempt, at) < window);
         watch.attempts.push((at, kind));
         let created = watch.last_sent;
         let unfit = watch.open && !watch.booted && !watch.forgiven && kind == Kind::Judged;

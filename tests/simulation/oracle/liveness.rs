@@ -68,7 +68,9 @@ impl World {
             let intents =
                 events.iter().filter(|e| matches!(e.what, tpu_watchdog::model::event::What::Intent { .. })).count() as u64;
             let known = self.oracle.intents;
-            self.oracle.check("S18", "-", intents == known, || format!("the log holds {intents} intents of {known}"));
+            // The log keeps a hundred thousand events.
+            let whole = events.len() < 100_000;
+            self.oracle.check("S18", "-", !whole || intents == known, || format!("the log holds {intents} intents of {known}"));
         }
     }
 

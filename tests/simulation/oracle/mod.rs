@@ -86,6 +86,8 @@ pub struct Oracle {
     /// Whose commits the store takes: what anybody else decides is never written.
     pub holder: Option<Tag>,
     last_wall: Option<Timestamp>,
+    /// When the last listing began that a holder got.
+    observed: Option<Timestamp>,
     /// Which slots counted under `max_unavailable` before the present turn.
     counted: Vec<String>,
     pub intents: u64,
@@ -122,6 +124,7 @@ impl Oracle {
             alone_since: None,
             holder: None,
             last_wall: None,
+            observed: None,
             counted: Vec::new(),
             intents: 0,
         }
@@ -291,9 +294,12 @@ impl Oracle {
                         let anywhere = record.incarnation.is_none() && record.recovery.is_none();
                         let is_its = |zone: &String| fleet.settings.slots.get(name).is_some_and(|slot| slot.zones.contains(zone));
                         if view.zone == record.zone || (anywhere && is_its(&view.zone)) {
-                            watch.reads(view, poll.began, asked, wall, During::of(fleet, record));
+                            watch.reads(view, (poll.began, self.observed), asked, wall, During::of(fleet, record));
                         }
                     }
+                }
+                if poll.listings.iter().any(|listing| listing.result.is_ok()) {
+                    self.observed = self.observed.max(Some(poll.began.min(wall)));
                 }
             }
             Input::Got { slot, began, reading } => {
@@ -311,7 +317,7 @@ impl Oracle {
                     Reading::Node(view) => {
                         let during = fleet.slots.get(slot).map(|record| During::of(fleet, record)).unwrap_or_default();
                         if holds {
-                            watch.reads(view, *began, asked, wall, during);
+                            watch.reads(view, (*began, self.observed), asked, wall, during);
                         }
                         Some((view.incarnation.clone(), Shown::of(view)))
                     }
@@ -426,6 +432,7 @@ impl Oracle {
             watch.healthy_since = watch.healthy_since.map(|at| at.min(wall));
             watch.attempts.iter_mut().for_each(|(at, _)| *at = (*at).min(wall));
         }
+        self.observed = self.observed.map(|at| at.min(wall));
         self.gusts.iter_mut().for_each(|(at, _)| *at = (*at).min(wall));
         for refusals in self.refusals.values_mut() {
             refusals.refused_at = refusals.refused_at.map(|at| at.min(wall));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tpu_watchdog::model::condition::Kind;
 use tpu_watchdog::model::event::Evidence as Recorded;
-use tpu_watchdog::model::fleet::{Fleet, Pending, elapsed};
+use tpu_watchdog::model::fleet::{Fleet, Pending, after, elapsed};
 use tpu_watchdog::model::node::{Incarnation, NodeView};
 use tpu_watchdog::model::recovery::Phase;
 use tpu_watchdog::model::slot::SlotRecord;
@@ -126,7 +126,15 @@ impl Watch {
         self.gone_created = self.newest_created;
     }
 
-    pub fn reads(&mut self, view: &Arc<NodeView>, began: Timestamp, asked: Ms, wall: Timestamp, during: During) {
+    /// Takes in one read; `observed`: when the last listing before it began.
+    pub fn reads(
+        &mut self,
+        view: &Arc<NodeView>,
+        (began, observed): (Timestamp, Option<Timestamp>),
+        asked: Ms,
+        wall: Timestamp,
+        during: During,
+    ) {
         // The same view says the same: most reads are of nodes to which nothing has happened.
         let shown = match &self.last {
             Some((last, shown)) if Arc::ptr_eq(last, view) => *shown,
@@ -142,13 +150,16 @@ impl Watch {
             self.gone = false;
         }
         let another = !self.evidence.is_of(view);
+        let missed = self.evidence.missed(observed, began.min(wall));
         // What lags behind says nothing about the node's present health.
         if !self.evidence.reads(view, &shown, began, wall, during.replacement || asked <= self.answered) {
             return;
         }
         self.run_began &= !another;
         if shown == Shown::Healthy {
-            let since = *self.healthy_since.get_or_insert(wall);
+            // Time of which nothing is known is no healthy time.
+            let since = self.healthy_since.map_or(wall, |since| after(since, missed).min(wall));
+            self.healthy_since = Some(since);
             if elapsed(since, wall) >= self.evidence.policy.attempts.settled {
                 self.attempts.retain(|(_, kind)| *kind == Kind::Lost);
             }
