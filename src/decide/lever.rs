@@ -73,7 +73,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever) {
             }
         }
         Pull::Resume { slot: Some(slot), adopt } => change(fleet, slot, |record| {
-            record.paused = None;
+            record.paused.take_if(|_| !mutant::is(Mutant::ResumeDoesNothing));
             if *adopt {
                 record.adopted = record.seen.as_ref().and_then(|seen| seen.other_owner.clone());
             }

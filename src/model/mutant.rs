@@ -42,6 +42,8 @@ pub enum Mutant {
     NoBreaker,
     /// The storm breaker closes by itself.
     BreakerCloses,
+    /// A resume does not end a pause.
+    ResumeDoesNothing,
     /// A reset does not close the storm breaker.
     ResetDoesNothing,
     /// Deletes while creates are refused.
@@ -104,7 +106,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every defect.
-    pub const ALL: [Mutant; 48] = [
+    pub const ALL: [Mutant; 49] = [
         Mutant::NoConfirmingGet,
         Mutant::AnyIncarnation,
         Mutant::FailedListingIsEmpty,
@@ -124,6 +126,7 @@ impl Mutant {
         Mutant::NoQuietHours,
         Mutant::NoBreaker,
         Mutant::BreakerCloses,
+        Mutant::ResumeDoesNothing,
         Mutant::ResetDoesNothing,
         Mutant::NoShortage,
         Mutant::NoUnfit,

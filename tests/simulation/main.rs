@@ -245,6 +245,7 @@ mutants! {
         NoDeadlineOfTheApi (),
         StoppedIsLost (),
         NoPause (Levers),
+        ResumeDoesNothing (Levers Sickness) in any,
         NoOptOut (OptOut Sickness) in any,
         NoQuietHours (Sickness) in often_quiet,
         AnyNode (),

@@ -146,6 +146,7 @@ impl Oracle {
             self.check("S17", slot, false, || "a node that is not configured is to be deleted".to_owned());
             return false;
         };
+        let leaving = fleet.slots.get(slot).is_none_or(|record| record.leaving);
         let Some(get) = watch.gets.get(&tag.pid).cloned().filter(|get| get.tag == tag) else {
             self.check("S1", slot, false, || "no GET verified it".to_owned());
             return false;
@@ -157,6 +158,7 @@ impl Oracle {
         let age = now - get.asked;
         let (incarnation, shown) = get.shown.clone().unwrap_or((None, Shown::Unknown));
         let last_sent = watch.last_sent;
+        self.check("S17", slot, !leaving, || "it has left the config".to_owned());
         self.check("S1", slot, incarnation.as_ref() == Some(target), || {
             format!("the GET showed {incarnation:?}, the target is {target}")
         });

@@ -103,6 +103,8 @@ impl World {
         let progress = record.job.progress_at.is_some_and(|at| now.as_second() - at.as_second() < 3600);
         let rests = rests || (phase.is_none() && progress);
         let told = hold.is_some_and(|hold| !PASSING.contains(&hold.name()));
+        let paused = hold.is_some_and(|hold| hold.name() == "paused");
+        self.oracle.check("L7", name, !paused, || format!("it was resumed hours ago: {state}"));
         let name_of = if open { "L7" } else { name_of };
         self.oracle.check("L7", name, !open, || format!("the breaker is open again or still, hours after its reset: {state}"));
         self.oracle

@@ -1,6 +1,6 @@
 //! The oracle: looks at everything that a watchdog reads, decides, writes and sends, knows what is true, and says which
-//! invariant does not hold. What it needs it works out anew from what was delivered. Of the core it believes only what that is
-//! doing with a slot (its phase, a call under way, its hold) and, after a restart, what stands in the journal.
+//! invariant does not hold. What it needs it works out anew from what was delivered. Of the core it believes what that is doing
+//! with a slot (its phase, a call under way, its hold and verdict) and, after a restart, what stands in the journal.
 //!
 //! Its bounds err on the watchdog's side where a crash may have taken something out of its memory, or where a read may be no
 //! diagnosis.
