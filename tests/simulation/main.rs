@@ -114,16 +114,19 @@ fn s19_a_seed_played_twice_gives_the_same_story_to_the_byte() {
     assert_eq!(first, second, "seed {on_disk}");
 }
 
-/// Plays worlds until this defect is found. Returns the invariant that it broke, and after how many.
+/// A deliberate defect, and the invariant that it has to break.
+type Defect = (Mutant, &'static str);
+
+/// Plays worlds until this defect is found by its invariant. Returns after how many.
 ///
 /// Its worlds know the faults under which it can show, beside whatever their seeds draw: a swarm would find it, too, later.
-fn hunt(mutant: Mutant, faults: &[Fault], most: u64) -> Option<(&'static str, u64)> {
-    find(mutant, most, |setup| setup.faults.extend(faults))
+fn hunt(defect: Defect, faults: &[Fault], most: u64) -> Option<u64> {
+    find(defect, most, |setup| setup.faults.extend(faults))
 }
 
 /// Plays small worlds that know these faults alone, and meet them often: for what shows in few of the others.
-fn hunt_narrowly(mutant: Mutant, faults: &[Fault], shape: fn(&mut Setup), most: u64) -> Option<(&'static str, u64)> {
-    find(mutant, most, |setup| {
+fn hunt_narrowly(defect: Defect, faults: &[Fault], shape: fn(&mut Setup), most: u64) -> Option<u64> {
+    find(defect, most, |setup| {
         *setup = setup.clone().with_slots(5);
         setup.faults = faults.iter().copied().collect();
         setup.quarters = faults.iter().map(|fault| (*fault, 1)).collect();
@@ -131,18 +134,16 @@ fn hunt_narrowly(mutant: Mutant, faults: &[Fault], shape: fn(&mut Setup), most: 
     })
 }
 
-fn find(mutant: Mutant, most: u64, shape: impl Fn(&mut Setup)) -> Option<(&'static str, u64)> {
-    (0..most).find_map(|seed| {
+fn find((mutant, name): Defect, most: u64, shape: impl Fn(&mut Setup)) -> Option<u64> {
+    (0..most).find(|seed| {
         let mut setup = Setup::of(10_000 + seed);
         setup.settings.dry_run = false;
         shape(&mut setup);
         become_mutant(Some(mutant));
         let outcome = play(setup.clone(), false);
         become_mutant(None);
-        let violation = outcome.violation?;
         // It is the defect that was found when the same world holds without it.
-        let holds = play(setup, false).violation.is_none();
-        holds.then_some((violation.name, seed + 1))
+        outcome.violation.is_some_and(|violation| violation.name == name) && play(setup, false).violation.is_none()
     })
 }
 
@@ -182,14 +183,15 @@ fn first_is_stuck(setup: &mut Setup) {
 }
 
 macro_rules! mutants {
-    ($($test:ident: [$($mutant:ident ($($fault:ident)*) $(in $shape:ident)?),+ $(,)?],)+) => {
+    ($($test:ident: [$($mutant:ident breaks $name:ident ($($fault:ident)*) $(in $shape:ident)?),+ $(,)?],)+) => {
         $(
             #[test]
             fn $test() {
                 $(
-                    let found = mutants!(@hunt $mutant [$(Fault::$fault),*] $($shape)?);
-                    let (name, worlds) = found.expect(concat!(stringify!($mutant), " was not found"));
-                    println!("{:?} is found by {name} in world {worlds}", Mutant::$mutant);
+                    let defect = (Mutant::$mutant, stringify!($name));
+                    let found = mutants!(@hunt defect, [$(Fault::$fault),*] $($shape)?);
+                    let worlds = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
+                    println!("{defect:?} is found in world {worlds}");
                 )+
             }
         )+
@@ -202,72 +204,72 @@ macro_rules! mutants {
             }
         }
     };
-    (@hunt $mutant:ident [$($fault:expr),*]) => { hunt(Mutant::$mutant, &[$($fault),*], 150) };
-    (@hunt $mutant:ident [$($fault:expr),*] $shape:ident) => { hunt_narrowly(Mutant::$mutant, &[$($fault),*], $shape, 500) };
+    (@hunt $defect:ident, [$($fault:expr),*]) => { hunt($defect, &[$($fault),*], 150) };
+    (@hunt $defect:ident, [$($fault:expr),*] $shape:ident) => { hunt_narrowly($defect, &[$($fault),*], $shape, 500) };
 }
 
 mutants! {
     mutants_of_the_evidence_are_found: [
-        NoConfirmingGet (),
-        FailedListingIsEmpty (ReadFails Preemption) in any,
-        UnknownIsSick (StrangeValues),
-        NoGrace (),
-        AnyIncarnation (PersonReplaces Preemption) in any,
-        UnreachableIsEmpty (Unreachable Preemption) in any,
-        AbsenceIsEnough (ListLacksNodes) in any,
-        GapsCount (ReadFails Unreachable Sickness) in any,
-        StaleReads (StaleRead SlowRead Preemption BornSick) in any,
-        NeverHeals (Flapping) in any,
-        OldReports (Silence Flapping Crash) in any,
-        SilentAtOnce (Preemption) in any,
+        NoConfirmingGet breaks S1 (),
+        FailedListingIsEmpty breaks S3 (ReadFails Preemption) in any,
+        UnknownIsSick breaks S5 (StrangeValues),
+        NoGrace breaks S3 (),
+        AnyIncarnation breaks S1 (PersonReplaces Preemption) in any,
+        UnreachableIsEmpty breaks S3 (Unreachable Preemption) in any,
+        AbsenceIsEnough breaks S4 (ListLacksNodes) in any,
+        GapsCount breaks S3 (ReadFails Unreachable Sickness) in any,
+        StaleReads breaks S1 (StaleRead SlowRead Preemption BornSick) in any,
+        NeverHeals breaks S3 (Flapping) in any,
+        OldReports breaks S5 (Silence Flapping Crash) in any,
+        SilentAtOnce breaks S5 (Preemption) in any,
     ],
     mutants_of_the_journal_are_found: [
-        ForgetIntent (),
-        ForgetOwedCreate (Preemption) in missing_stays_missing,
-        BlindRepeat (CallLostAfter Preemption),
-        ForgetLabels (),
-        ForgetMetadata (),
-        ForgetSupervisor (Preemption) in any,
-        ForgetEvidence (),
-        NeverResend (CallLostBefore Preemption) in any,
-        CheckpointGoesBack (SurveyStale Preemption) in any,
-        IncompleteIsComplete (HalfWritten Preemption) in any,
+        ForgetIntent breaks S11 (),
+        ForgetOwedCreate breaks L3 (Preemption) in missing_stays_missing,
+        BlindRepeat breaks S11 (CallLostAfter Preemption),
+        ForgetLabels breaks S12 (),
+        ForgetMetadata breaks S12 (),
+        ForgetSupervisor breaks S12 (Preemption) in any,
+        ForgetEvidence breaks S18 (),
+        NeverResend breaks L1 (CallLostBefore Preemption) in any,
+        CheckpointGoesBack breaks S15 (SurveyStale Preemption) in any,
+        IncompleteIsComplete breaks S15 (HalfWritten Preemption) in any,
     ],
     mutants_of_the_budgets_are_found: [
-        RecoveringIsHealthy (),
-        ReplacementResetsAttempts (BornSick Sickness BadScript) in any,
-        NoAttempts (BornSick Sickness BadScript) in any,
-        SettledAtOnce (BornSick Sickness Flapping) in any,
-        NoCreateLimit (Outage) in many,
-        RelaunchForEver (StuckJob) in any,
+        RecoveringIsHealthy breaks S6 (),
+        ReplacementResetsAttempts breaks S13 (BornSick Sickness BadScript) in any,
+        NoAttempts breaks S13 (BornSick Sickness BadScript) in any,
+        SettledAtOnce breaks S13 (BornSick Sickness Flapping) in any,
+        NoCreateLimit breaks S18 (Outage) in many,
+        RelaunchForEver breaks S16 (StuckJob) in any,
     ],
     mutants_of_the_guards_are_found: [
-        NoDeadlineOfTheApi (),
-        StoppedIsLost (),
-        NoPause (Levers),
-        ResumeDoesNothing (Levers Sickness) in any,
-        NoOptOut (OptOut Sickness) in any,
-        NoQuietHours (Sickness) in often_quiet,
-        AnyNode (),
+        NoDeadlineOfTheApi breaks S10 (),
+        StoppedIsLost breaks S10 (),
+        NoPause breaks S7 (Levers),
+        ResumeDoesNothing breaks L7 (Levers Sickness) in any,
+        NoOptOut breaks S7 (OptOut Sickness) in any,
+        NoQuietHours breaks S7 (Sickness) in often_quiet,
+        AnyNode breaks S17 (),
     ],
     mutants_of_the_breakers_are_found: [
-        NoBreaker (Outage Sickness),
-        BreakerCloses (Outage),
-        ResetDoesNothing (Outage),
-        BreakerHoldsCreates (Outage Preemption Sickness StockOut) in any,
-        NoShortage (StockOut Sickness),
-        NoUnfit (BadScript Preemption Sickness),
-        OneHoldsAll (Preemption) in first_is_stuck,
+        NoBreaker breaks S8 (Outage Sickness),
+        BreakerCloses breaks S8 (Outage),
+        ResetDoesNothing breaks L7 (Outage),
+        BreakerHoldsCreates breaks S8 (Outage Preemption Sickness StockOut) in any,
+        NoShortage breaks S14 (StockOut Sickness),
+        NoUnfit breaks S14 (BadScript Preemption Sickness),
+        OneHoldsAll breaks L6 (Preemption) in first_is_stuck,
     ],
     mutants_of_the_judgement_are_found: [
-        WaitForEver (Sickness Preemption) in any,
-        DeafToReports (Silence Preemption) in any,
-        ShortReports (AttributesShort Preemption) in any,
-        AnotherGeneration (CallDuplicated CallLate Preemption PreemptedAtBirth) in any,
+        WaitForEver breaks L1 (Sickness Preemption) in any,
+        DeafToReports breaks L8 (Silence Preemption) in any,
+        ShortReports breaks S5 (AttributesShort Preemption) in any,
+        AnotherGeneration breaks S5 (CallDuplicated CallLate Preemption PreemptedAtBirth) in any,
     ],
     mutants_of_the_lock_are_found: [
-        TakeTheLock (Preemption Pause) in two_services,
-        SendForEver (Preemption Pause) in two_services,
-        NeverTakeTheLock () in two_services,
+        TakeTheLock breaks S9 (Preemption Pause) in two_services,
+        SendForEver breaks S9 (Preemption Pause) in two_services,
+        NeverTakeTheLock breaks L4 () in two_services,
     ],
 }
