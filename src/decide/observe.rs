@@ -43,7 +43,7 @@ pub fn goes_on(
 ) -> bool {
     let began = began.min(now);
     // While attempts wait to be forgotten, each read counts.
-    let at_ease = record.at_ease && record.is_well() && record.attempts.is_empty() && record.healthy_since.is_some();
+    let at_ease = record.at_ease && record.is_well() && !was_judged(record) && record.healthy_since.is_some();
     let known = at_ease && memory.shown == Some(view.fingerprint) && view.symptoms.is_empty();
     let late = record.mutated_at.is_some_and(|at| began <= at) || memory.last_read.is_some_and(|at| began < at);
     if !known || late || diagnose::reported(record, slot, ledger, now).is_some() {
@@ -315,12 +315,16 @@ fn settled(record: &mut SlotRecord, settled: Duration, condition: Condition, mis
         // Preemptions are a property of the capacity, not of the slot's health: they slide out of their window instead.
         record.attempts.retain(|a| a.kind == Kind::Lost);
     }
-    settled || (!missed.is_zero() && !record.attempts.is_empty())
+    settled || (!missed.is_zero() && was_judged(record))
+}
+
+fn was_judged(record: &SlotRecord) -> bool {
+    record.attempts.iter().any(|a| a.kind == Kind::Judged)
 }
 
 fn is_settled(record: &SlotRecord, settled: Duration, now: Timestamp) -> bool {
     record.recovery.is_none()
-        && record.attempts.iter().any(|a| a.kind == Kind::Judged)
+        && was_judged(record)
         && record.healthy_since.is_some_and(|since| elapsed(since, now) >= settled || mutant::is(Mutant::SettledAtOnce))
 }
 

@@ -26,7 +26,7 @@ use crate::setup::{HOUR, Kind, Setup, ZONES};
 use crate::world::{Outcome, play};
 
 /// Seeds that found something once, with what they found.
-const FOUND: [(u64, &str); 14] = [
+const FOUND: [(u64, &str); 15] = [
     (30_014, "a silent TPU whose reports could not be read any more waited for ever and asked nobody (L1)"),
     (5122, "a listing that came while a create was being sent (a bound of S4)"),
     (6076, "health that a failed write made forgotten (a bound of S3)"),
@@ -41,6 +41,7 @@ const FOUND: [(u64, &str); 14] = [
     (700_000_369, "listings without a node count when a GET has confirmed that it is absent (a bound of S3)"),
     (910_000_163, "reports that lacked workers were forgotten with the write that failed (a bound of S5)"),
     (910_000_183, "a GET that began before a delete which never left says nothing (a bound of S3)"),
+    (5_875_579_310_031, "the clock of a holder that wrote nothing took time back that was healthy (a bound of S3)"),
 ];
 
 /// Seeds that found something when every fault struck at its ordinary rate, with what they found: played at those rates.

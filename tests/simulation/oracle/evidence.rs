@@ -148,8 +148,8 @@ impl Evidence {
         if suspicion.seen.iter().any(|condition| condition.is_reported()) {
             return;
         }
-        // Time goes on from the last read that was written.
-        self.last = self.last.map(|last| last.min(suspicion.last_read));
+        // Time goes on from the last read that was written, whatever clock somebody had who wrote nothing.
+        self.last = Some(suspicion.last_read);
         self.healthy_for = self.healthy_for.min(suspicion.healthy_for);
         let (sick_for, reads) = self.former_sickness;
         self.sick_for = self.sick_for.max(sick_for.min(suspicion.sick_for));
