@@ -94,9 +94,9 @@ fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
     let gone: Vec<String> = fleet.slots.keys().filter(|name| !fleet.settings.slots.contains_key(*name)).cloned().collect();
     for name in gone {
         let Some(record) = fleet.slots.get_mut(&name) else { continue };
-        if record.recovery.as_ref().is_some_and(|r| r.owes_create()) {
+        if record.recovery.as_ref().is_some_and(|r| r.owes_create()) || mutant::is(Mutant::LeavingIsWatched) {
             turn.note(format!("{name} was taken out of the config while a create is owed: it is finished first"));
-            record.leaving = true;
+            record.leaving = !mutant::is(Mutant::LeavingIsWatched);
             // It is created as it was configured last; after a restart, as it was learned.
             let slot = before.slots.remove(&name).unwrap_or_else(|| SlotSettings {
                 name: name.clone(),
@@ -364,6 +364,7 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
         job.location = location.to_owned();
         job.checkpoint = None;
         job.incomplete = None;
+        job.went_back_since = None;
         runs::elsewhere(&mut job.runs, survey.newest.as_ref().map(|c| c.step));
         fleet.dirty.insert(slot.to_owned());
     }
@@ -381,10 +382,14 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
         )),
         _ => None,
     };
-    memory.went_back = memory.survey_failure.is_some();
-    let newer = newer || (mutant::is(Mutant::CheckpointGoesBack) && memory.went_back);
+    let went_back = memory.survey_failure.is_some();
+    let newer = newer || (mutant::is(Mutant::CheckpointGoesBack) && went_back);
     if mutant::is(Mutant::CheckpointGoesBack) {
-        (memory.survey_failure, memory.went_back) = (None, false);
+        memory.survey_failure = None;
+    }
+    if went_back != job.went_back_since.is_some() {
+        job.went_back_since = went_back.then_some(began.min(now));
+        fleet.dirty.insert(slot.to_owned());
     }
     let mut news = false;
     if newer {

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind};
 use crate::model::fleet::{Confirmed, elapsed};
-use crate::model::mutant;
+use crate::model::mutant::{self, Mutant};
 use crate::model::spec::NodeSpec;
 
 use super::judge::{Bench, CONFIRMED_FOR};
@@ -37,7 +37,8 @@ pub const HEARD_FOR: Duration = Duration::from_secs(10);
 
 /// Whether the workers' reports are fresh, where they are what condemns.
 pub fn is_heard(bench: &Bench, condition: Condition, now: Timestamp) -> bool {
-    let after_mutation = |at: &Timestamp| bench.record.mutated_at.is_none_or(|mutated| *at > mutated);
+    let after_mutation =
+        |at: &Timestamp| bench.record.mutated_at.is_none_or(|mutated| *at > mutated) || mutant::is(Mutant::ReuseTheReports);
     !condition.is_reported()
         || bench.memory.heard.filter(after_mutation).is_some_and(|at| elapsed(at, now) <= HEARD_FOR && at <= now)
 }

@@ -132,7 +132,8 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
 /// judged deletes be suspended, with the last of those that are ripe in one turn (S8, S14).
 pub fn count(bench: &mut Bench, turn: &mut Turn) {
     let condition = bench.record.verdict.condition;
-    if condition.kind() == Some(Kind::Judged)
+    let lost = condition.kind() == Some(Kind::Lost) && mutant::is(Mutant::LostIsAStorm);
+    if (condition.kind() == Some(Kind::Judged) || lost)
         && graced(bench, condition, Kind::Judged, turn.now).is_none()
         && !has_old_reports(bench, condition, turn.now)
         && diagnose::is_still_reported(bench.record, bench.slot, bench.ledger, turn.now)
@@ -149,19 +150,21 @@ fn graced(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Op
     let Some(suspicion) = &record.suspicion else {
         return Some(Decision::wait(format!("{}: first read pending", condition.name()), None));
     };
-    let reserved = record.seen.as_ref().is_some_and(|s| s.reserved);
+    let reserved = record.seen.as_ref().is_some_and(|s| s.reserved) && !mutant::is(Mutant::ReservedIsOrdinary);
     let graces = &bench.slot.policy.grace;
     let grace = match kind {
         Kind::Lost => graces.of(condition, reserved),
         Kind::Judged => suspicion.seen.iter().map(|c| graces.of(*c, reserved)).max().unwrap_or_default(),
     };
-    let window = (condition == Condition::Maintenance)
+    let window = (condition == Condition::Maintenance && !mutant::is(Mutant::NoWindow))
         .then(|| record.seen.as_ref().and_then(|s| s.window_end))
         .flatten()
         .filter(|end| *end > suspicion.since)
         .map(|end| after(end, WINDOW_SLACK).min(after(suspicion.since, WINDOW_MAX)));
     let grace = match condition {
         _ if mutant::is(Mutant::NoGrace) => Duration::ZERO,
+        _ if mutant::is(Mutant::OneGrace) => graces.of(condition, reserved),
+        Condition::Missing if mutant::is(Mutant::MissingAtOnce) => Duration::ZERO,
         _ if mutant::is(Mutant::WaitForEver) => Duration::from_secs(u64::from(u32::MAX)),
         Condition::Starting | Condition::Maintenance if mutant::is(Mutant::NoDeadlineOfTheApi) => Duration::ZERO,
         _ => grace,
@@ -179,7 +182,10 @@ fn graced(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Op
 /// The workers' reports would condemn it, and are too old to act on.
 fn has_old_reports(bench: &Bench, condition: Condition, now: Timestamp) -> bool {
     let record = &*bench.record;
-    let heard = record.job.attributes_at.filter(|at| record.mutated_at.is_none_or(|mutated| *at > mutated));
+    let heard = record
+        .job
+        .attributes_at
+        .filter(|at| record.mutated_at.is_none_or(|mutated| *at > mutated) || mutant::is(Mutant::ReuseTheReports));
     condition.is_reported()
         && heard.is_none_or(|at| elapsed(at, now) > bench.slot.policy.max_age)
         && !mutant::is(Mutant::OldReports)
@@ -320,13 +326,16 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
     // A delete that failed holds a delete: a node that is gone by now needs none.
     let refused = record.recovery.as_ref().filter(|r| r.phase == Phase::Condemned && condition != Condition::Missing);
     if let Some(recovery) = refused {
-        if recovery.delete_failures >= DELETE_FAILURES {
+        if recovery.delete_failures >= DELETE_FAILURES && !mutant::is(Mutant::DeletesForEver) {
             return hold(HoldReason::DeleteFailed, format!("{what}: the delete failed {} times", recovery.delete_failures), None);
         }
         if let Some(at) = recovery.not_before.filter(|at| *at > now) {
             return hold(HoldReason::Backoff, format!("{what}: waiting after a failed delete"), Some(at));
         }
-        return judged(bench, condition, kind, now);
+        // What was lost when its delete failed, and is judged by now, is another decision, with all guards of its own.
+        if recovery.kind == kind {
+            return judged(bench, condition, kind, now);
+        }
     }
     let policy = &bench.slot.policy.attempts;
     let used = record.attempts_used(kind, policy.window, now);
@@ -351,7 +360,7 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
 ///
 /// What may last longer is asked first: a slot that waits for a person takes no room in the budget.
 fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Option<Decision> {
-    if kind == Kind::Lost {
+    if kind == Kind::Lost && !mutant::is(Mutant::GuardsHoldLost) {
         return None;
     }
     let what = condition.name();
@@ -451,7 +460,7 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
     let record = &mut *bench.record;
     let symptom_at = record.suspicion.as_ref().map_or(now, |s| s.since);
     let incarnation = record.incarnation.clone().filter(|_| condition != Condition::Missing);
-    let again = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Condemned);
+    let again = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Condemned && r.kind == kind);
     let observed = Evidence {
         condition,
         kind,
@@ -470,11 +479,13 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
         }
         bench.budget.ledger_changed = true;
         if let Some(recovery) = &mut record.recovery {
-            // A bad replacement: the walk goes on, with a new order.
+            // A bad replacement: the walk goes on, with a new order. Failed deletes are those of one node.
+            if recovery.phase != Phase::Condemned {
+                recovery.delete_failures = 0;
+            }
             recovery.kind = kind;
             recovery.condemned.clone_from(&incarnation);
             recovery.order = None;
-            recovery.delete_failures = 0;
             recovery.not_before = None;
         } else {
             record.recovery = Some(Recovery {

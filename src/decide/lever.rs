@@ -81,7 +81,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever) {
         Pull::Resume { slot: None, .. } => fleet.ledger.paused = None,
         Pull::Retry { slot, from } => {
             change(fleet, slot, |record| {
-                record.attempts.clear();
+                record.attempts.retain(|_| mutant::is(Mutant::RetryDoesNothing));
                 runs::retry(record);
                 record.job.failed = None;
                 if record.job.finished.take().is_some() {
@@ -95,10 +95,10 @@ fn pull(fleet: &mut Fleet, lever: &Lever) {
                 if from.is_some_and(|step| record.job.checkpoint.as_ref().is_some_and(|c| c.step > step)) {
                     (record.job.checkpoint, record.job.incomplete) = (None, None);
                 }
+                record.job.went_back_since = None;
             });
             if let Some(memory) = fleet.memory.get_mut(slot) {
                 memory.survey_failure = None;
-                memory.went_back = false;
                 memory.surveyed_at = None;
                 if !memory.pending.contains(&Pending::Checkpoints) {
                     memory.asked_checkpoints = None;
@@ -139,7 +139,7 @@ pub fn gust(bench: &mut Bench, turn: &mut Turn) {
     }
     bench.budget.ledger_changed |= before != ledger.storm.len() || !known;
     let count = ledger.storm.iter().filter(|gust| !gust.forgiven && elapsed(gust.at, now) < storm.window).count();
-    let share = count as f64 * 100.0 >= storm.percent * bench.budget.desired as f64;
+    let share = count as f64 * 100.0 >= storm.percent * bench.budget.desired as f64 || mutant::is(Mutant::BreakerIgnoresShare);
     if mutant::is(Mutant::BreakerCloses) && ledger.breaker.as_ref().is_some_and(|b| elapsed(b.opened_at, now) > storm.window) {
         ledger.breaker = None;
         ledger.storm.iter_mut().for_each(|gust| gust.forgiven = true);

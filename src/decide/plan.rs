@@ -21,12 +21,14 @@ use crate::model::view::{ActionName, Decision};
 use super::beside::Beside;
 use super::judge::{Bench, UNHEARD_FOR, request_id};
 use super::turn::Turn;
-use super::{judge, recover, runs};
+use super::{judge, lever, recover, runs};
 
 /// Creates a minute and project (S18): the quota is about 90, others limit themselves to 60.
 pub const CREATES_PER_MINUTE: usize = 59;
 /// The window of [`CREATES_PER_MINUTE`].
 pub const CREATE_WINDOW: Duration = Duration::from_secs(60);
+/// A recorded checkpoint that complete listings lack for so long is gone: a person has to look (S15).
+const WENT_BACK_AFTER: Duration = Duration::from_secs(10 * 60);
 /// Slots that are well are asked for guest attributes and checkpoints once in this many polls.
 const STAGGER: u64 = 4;
 
@@ -48,7 +50,10 @@ pub struct Budget {
 /// person, or for nothing at all.
 pub fn is_unavailable(record: &SlotRecord) -> bool {
     let at_rest = matches!(record.verdict.condition, Condition::Stopped | Condition::JobFailed | Condition::Finished);
-    let counts = record.recovery.as_ref().is_some_and(|r| r.is_judged_and_supplied() && !r.set_apart);
+    let counts = record
+        .recovery
+        .as_ref()
+        .is_some_and(|r| r.is_judged_and_supplied() && (!r.set_apart || mutant::is(Mutant::WaitingCounts)));
     counts && !at_rest && !mutant::is(Mutant::RecoveringIsHealthy)
 }
 
@@ -315,6 +320,9 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
         decision.hold = Some(HoldReason::DryRun);
         return decision;
     }
+    if let Some(pause) = lever::paused(bench, now).filter(|_| mutant::is(Mutant::PauseHoldsCreates)) {
+        return Decision::hold(HoldReason::Paused, "paused", pause.until);
+    }
     if mutant::is(Mutant::BreakerHoldsCreates) && bench.ledger.breaker.is_some() {
         return Decision::hold(HoldReason::Breaker, "the storm breaker is open", None);
     }
@@ -367,12 +375,18 @@ fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, 
         let (slot, set_aside) = (bench.record.name.clone(), runs::set_aside(bench.record));
         turn.look(Look::Checkpoints { slot, location: settings.clone(), set_aside });
     }
+    let gone_since = bench.record.job.went_back_since.filter(|_| here);
     Err(match &memory.survey_failure {
-        Some(why) if memory.went_back => {
-            let text = format!("the create is owed, but {why}: restore it, or set another tpu.job.checkpoint");
+        Some(why)
+            if gone_since.is_some_and(|since| elapsed(since, turn.now) >= WENT_BACK_AFTER || mutant::is(Mutant::GoneAtOnce)) =>
+        {
+            let text = format!("the create is owed, but {why}: restore it, or say from which step with `retry --from`");
             Decision::hold(HoldReason::CheckpointWentBack, text, None)
         }
-        Some(why) => Decision::hold(HoldReason::CheckpointUnreadable, format!("the create is owed, but {why}"), None),
+        Some(why) => {
+            let until = gone_since.map(|since| after(since, WENT_BACK_AFTER));
+            Decision::hold(HoldReason::CheckpointUnreadable, format!("the create is owed, but {why}; it is listed again"), until)
+        }
         None => Decision::act(ActionName::Create, format!("looking for the newest complete checkpoint under {}", settings.uri)),
     })
 }

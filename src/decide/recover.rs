@@ -334,7 +334,7 @@ fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Failur
     let cause = recovery.cause;
     recovery.create_failures += 1;
     recovery.refusal = Some((failure.class, failure.message.clone()));
-    if failure.class == FailureClass::StockOut {
+    if failure.class == FailureClass::StockOut || (failure.class == FailureClass::Quota && mutant::is(Mutant::QuotaIsShortage)) {
         let accelerator = record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
         let key = shortage_key(&record.zone, accelerator);
         let shortage = fleet.ledger.short.entry(key).or_insert(Shortage { refused_at: turn.now, trial_at: None });
@@ -370,6 +370,7 @@ pub fn shortage_key(zone: &str, accelerator: &str) -> String {
 
 /// Exponential, from `backoff.first` to `backoff.max`.
 fn backoff(policy: &Policy, failures: u32) -> Duration {
+    let failures = failures + u32::from(mutant::is(Mutant::TossesACoin) && mutant::coin());
     let factor = 1u32.checked_shl(failures.saturating_sub(1).min(20)).unwrap_or(u32::MAX);
     policy.backoff_first.saturating_mul(factor).min(policy.backoff_max)
 }

@@ -18,6 +18,8 @@ pub enum Mutant {
     ForgetIntent,
     /// Does not count recovering slots under `max_unavailable`.
     RecoveringIsHealthy,
+    /// Counts those that wait for a person under `max_unavailable`.
+    WaitingCounts,
     /// A replacement begins with fresh attempts.
     ReplacementResetsAttempts,
     /// Has no limit of attempts.
@@ -28,30 +30,52 @@ pub enum Mutant {
     UnknownIsSick,
     /// Waits for no grace.
     NoGrace,
+    /// Goes by the grace of the present condition alone, whatever was seen before.
+    OneGrace,
+    /// Does not wait for the end of an announced maintenance.
+    NoWindow,
+    /// Gives reserved TPUs no longer grace.
+    ReservedIsOrdinary,
+    /// Waits for no grace where a node is missing.
+    MissingAtOnce,
     /// Deletes while the API works on the node.
     NoDeadlineOfTheApi,
     /// Replaces what somebody stopped.
     StoppedIsLost,
     /// Does not see a pause.
     NoPause,
+    /// A pause holds creates that are owed.
+    PauseHoldsCreates,
     /// Does not see the label that opts out.
     NoOptOut,
     /// Does not see quiet hours.
     NoQuietHours,
     /// The storm breaker never opens.
     NoBreaker,
+    /// Opens the storm breaker by the number of slots alone.
+    BreakerIgnoresShare,
+    /// Counts lost slots for the storm breaker.
+    LostIsAStorm,
+    /// Lost slots wait for what guards judged ones.
+    GuardsHoldLost,
     /// The storm breaker closes by itself.
     BreakerCloses,
     /// A resume does not end a pause.
     ResumeDoesNothing,
     /// A reset does not close the storm breaker.
     ResetDoesNothing,
+    /// A retry gives no attempts back.
+    RetryDoesNothing,
     /// Deletes while creates are refused.
     NoShortage,
+    /// Takes an exhausted quota for a stock-out.
+    QuotaIsShortage,
     /// Deletes while replacements fail to boot.
     NoUnfit,
     /// Starts from whatever checkpoint is listed, also an older one.
     CheckpointGoesBack,
+    /// Calls for a person with the first listing that lacks the recorded checkpoint.
+    GoneAtOnce,
     /// Starts from a checkpoint that is not complete.
     IncompleteIsComplete,
     /// Forgets attempts as soon as a slot is healthy.
@@ -64,12 +88,16 @@ pub enum Mutant {
     AnotherGeneration,
     /// Sends a create again when its answer was lost.
     BlindRepeat,
+    /// Sends a delete again however often it was refused.
+    DeletesForEver,
     /// Has no limit of creates.
     NoCreateLimit,
     /// Starts a job again for ever.
     RelaunchForEver,
     /// Believes reads that lag behind, or began before a mutation.
     StaleReads,
+    /// Rests a second delete on the reports of the first.
+    ReuseTheReports,
     /// Takes what the workers reported once for what they would report now.
     OldReports,
     /// Waits for no grace where the workers' reports condemn.
@@ -94,19 +122,23 @@ pub enum Mutant {
     DeafToReports,
     /// Replaces nodes of others.
     AnyNode,
+    /// Goes on with what has left the config.
+    LeavingIsWatched,
     /// A slot that waits for capacity holds the slots behind it.
     OneHoldsAll,
     /// Takes the lock without waiting for its end.
     TakeTheLock,
     /// Sends after the lease could have ended.
     SendForEver,
+    /// Backs off for as long as a coin says.
+    TossesACoin,
     /// Never takes a dead holder's lock.
     NeverTakeTheLock,
 }
 
 impl Mutant {
     /// Every defect.
-    pub const ALL: [Mutant; 49] = [
+    pub const ALL: [Mutant; 65] = [
         Mutant::NoConfirmingGet,
         Mutant::AnyIncarnation,
         Mutant::FailedListingIsEmpty,
@@ -114,32 +146,46 @@ impl Mutant {
         Mutant::AbsenceIsEnough,
         Mutant::ForgetIntent,
         Mutant::RecoveringIsHealthy,
+        Mutant::WaitingCounts,
         Mutant::ReplacementResetsAttempts,
         Mutant::NoAttempts,
         Mutant::GapsCount,
         Mutant::UnknownIsSick,
         Mutant::NoGrace,
+        Mutant::OneGrace,
+        Mutant::NoWindow,
+        Mutant::ReservedIsOrdinary,
+        Mutant::MissingAtOnce,
         Mutant::NoDeadlineOfTheApi,
         Mutant::StoppedIsLost,
         Mutant::NoPause,
+        Mutant::PauseHoldsCreates,
         Mutant::NoOptOut,
         Mutant::NoQuietHours,
         Mutant::NoBreaker,
+        Mutant::BreakerIgnoresShare,
+        Mutant::LostIsAStorm,
+        Mutant::GuardsHoldLost,
         Mutant::BreakerCloses,
         Mutant::ResumeDoesNothing,
         Mutant::ResetDoesNothing,
+        Mutant::RetryDoesNothing,
         Mutant::NoShortage,
+        Mutant::QuotaIsShortage,
         Mutant::NoUnfit,
         Mutant::CheckpointGoesBack,
+        Mutant::GoneAtOnce,
         Mutant::IncompleteIsComplete,
         Mutant::SettledAtOnce,
         Mutant::BreakerHoldsCreates,
         Mutant::ShortReports,
         Mutant::AnotherGeneration,
         Mutant::BlindRepeat,
+        Mutant::DeletesForEver,
         Mutant::NoCreateLimit,
         Mutant::RelaunchForEver,
         Mutant::StaleReads,
+        Mutant::ReuseTheReports,
         Mutant::OldReports,
         Mutant::SilentAtOnce,
         Mutant::ForgetOwedCreate,
@@ -152,9 +198,11 @@ impl Mutant {
         Mutant::WaitForEver,
         Mutant::DeafToReports,
         Mutant::AnyNode,
+        Mutant::LeavingIsWatched,
         Mutant::OneHoldsAll,
         Mutant::TakeTheLock,
         Mutant::SendForEver,
+        Mutant::TossesACoin,
         Mutant::NeverTakeTheLock,
     ];
 }
@@ -180,6 +228,19 @@ pub fn is(mutant: Mutant) -> bool {
 #[cfg(feature = "mutants")]
 pub fn is_any() -> bool {
     PRESENT.get().is_some()
+}
+
+/// What no input says.
+#[cfg(feature = "mutants")]
+pub fn coin() -> bool {
+    use std::hash::BuildHasher;
+    std::hash::RandomState::new().hash_one(()) & 1 == 1
+}
+
+/// Nobody asks, without the feature.
+#[cfg(not(feature = "mutants"))]
+pub const fn coin() -> bool {
+    false
 }
 
 /// Never, without the feature.

@@ -48,6 +48,8 @@ pub enum Accident {
         name: String,
     },
     Unstick(String),
+    /// A person pulls this.
+    Pull(Pull),
 }
 
 /// Faults that strike by themselves, with the mean time between two strikes in minutes.
@@ -149,6 +151,7 @@ impl World {
             Accident::Unstick(name) => {
                 self.stuck.remove(&name);
             }
+            Accident::Pull(pull) => self.pull(pull),
             _ if self.calm => {}
             Accident::Lose { zone, name } => self.trouble(Trouble::Preempt, &zone, &name, None),
             Accident::Sicken { zone, name } => {
@@ -395,5 +398,9 @@ impl World {
             let from = if hold == HoldReason::CheckpointWentBack { self.newest_step(&slot) } else { None };
             self.pull(Pull::Retry { slot, from });
         }
+        // Somebody pauses one for a while.
+        let slot = self.setup.settings.slots.keys().next().cloned();
+        self.pull(Pull::Pause { slot: slot.clone(), until: None });
+        self.at(self.now + 10 * MINUTE, Task::Accident(Accident::Pull(Pull::Resume { slot, adopt: false })));
     }
 }

@@ -341,6 +341,10 @@ impl World {
     }
 
     fn refusal(&mut self, action: &Action) -> Option<(u16, &'static str)> {
+        let last = self.setup.settings.slots.keys().next_back().map(String::as_str);
+        if matches!(action, Action::Delete { .. }) && last == Some(action.slot()) && self.calm && self.setup.forbidden_deletes {
+            return Some((403, "Permission 'tpu.nodes.delete' denied."));
+        }
         if !self.strikes(Fault::CallRefused, 6) {
             return None;
         }

@@ -66,6 +66,8 @@ pub struct Setup {
     pub step: u64,
     /// Guest attributes stay forbidden for good.
     pub forbidden_reports: bool,
+    /// Deletes of the last slot stay forbidden for good.
+    pub forbidden_deletes: bool,
     /// How long it is from one strike of a fault to its next, in quarters of what is ordinary.
     pub quarters: BTreeMap<Fault, u32>,
 }
@@ -103,6 +105,7 @@ impl Setup {
             _ => vec![Kind::Schedule],
         };
         let policy = policy(seed, &watchdogs);
+        let reserved = coin("reserved", 3);
         let (mut all, mut origins, mut bodies) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for index in 0..slots {
             let name = format!("tpu-{index:02}");
@@ -126,9 +129,10 @@ impl Setup {
                 _ => Origin::Plain,
             };
             let accelerator = ["v4-8", "v4-16"][draw.usize(0..2)];
+            let capacity = if reserved && index % 3 == 0 { "reserved" } else { "preemptible" };
             let body = json!({
                 "acceleratorType": accelerator, "runtimeVersion": "tpu-ubuntu2204-base", "labels": {"team": "llm", "n": index.to_string()},
-                "tags": ["tpu"], "description": format!("node {index}"), "schedulingConfig": {"preemptible": index % 2 == 0},
+                "tags": ["tpu"], "description": format!("node {index}"), "schedulingConfig": {capacity: capacity == "reserved" || index % 2 == 0},
                 "metadata": {"startup-script": "#! /bin/bash\necho mine", "token": format!("t{index}")},
             });
             let Value::Object(mut body) = body else { continue };
@@ -186,6 +190,7 @@ impl Setup {
             quarters,
             step: [200, 400, 600, 1200][rng(seed, "workload").usize(0..4)],
             forbidden_reports: coin("forbidden reports", 8),
+            forbidden_deletes: coin("forbidden deletes", 12),
             broken_zone: (zones > 1 && coin("broken zone", 3)).then(|| ZONES[0].to_owned()),
         }
     }
@@ -236,7 +241,7 @@ impl Setup {
         self.faults.remove(&Fault::SurveyPartial);
         self.faults.remove(&Fault::HalfWritten);
         self.faults.remove(&Fault::ServerError);
-        (self.forbidden_reports, self.step) = (false, 600);
+        (self.forbidden_reports, self.forbidden_deletes, self.step) = (false, false, 600);
         self
     }
 

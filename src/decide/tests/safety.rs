@@ -1,6 +1,7 @@
 //! S1 to S19: what must hold, always.
 
 use super::*;
+use crate::model::condition::Kind;
 
 #[test]
 fn s1_a_delete_targets_exactly_the_incarnation_that_a_fresh_get_showed() {
@@ -140,6 +141,27 @@ fn s6_judged_slots_in_recovery_never_exceed_the_budget_and_lost_ones_do_not_wait
     world.poll(&nodes);
     world.get("d", Some(nodes[3].clone()));
     assert!(is_delete(&world.actions), "a preempted one is replaced at once");
+}
+
+#[test]
+fn s6_a_lost_slot_that_is_there_again_and_sick_is_judged_like_any_other() {
+    let mut world = World::new(settings(&["a", "b", "c", "d"]));
+    let preempted = || json!({"state": "PREEMPTED"});
+    world.sick(&["a", "b"], preempted(), 0);
+    for name in ["a", "b"] {
+        world.get(name, Some(node(name, preempted())));
+        world.called(name, CallOutcome::Refused(Failure::new(FailureClass::Permission, "403")));
+        assert_eq!(world.phase(name), Some(Phase::Condemned));
+    }
+    world.sick(&["a", "b"], json!({"state": "UNKNOWN"}), 120);
+    world.get("a", Some(node("a", json!({"state": "UNKNOWN"}))));
+    assert!(is_delete(&world.actions));
+    let record = &world.fleet.slots["a"];
+    let kinds: Vec<Kind> = record.attempts.iter().map(|attempt| attempt.kind).collect();
+    let recovery = record.recovery.as_ref().unwrap();
+    assert_eq!((recovery.kind, recovery.delete_failures, kinds), (Kind::Judged, 1, vec![Kind::Lost, Kind::Judged]));
+    world.get("b", Some(node("b", json!({"state": "UNKNOWN"}))));
+    assert_eq!(world.hold("b"), Some(HoldReason::MaxUnavailable));
 }
 
 #[test]
@@ -322,7 +344,15 @@ fn s15_a_create_waits_for_a_complete_listing_of_checkpoints_and_never_goes_back(
     world.wait(6);
     world.input(Input::Tick);
     survey(&mut world, Ok(Some(90)));
-    assert_eq!(world.hold("a"), Some(HoldReason::CheckpointWentBack));
+    assert_eq!(world.hold("a"), Some(HoldReason::CheckpointUnreadable), "a listing may lag behind");
+    world.wait(9 * 60);
+    world.input(Input::Tick);
+    survey(&mut world, Err(Failure::new(FailureClass::Transient, "503")));
+    assert_eq!(world.hold("a"), Some(HoldReason::CheckpointUnreadable));
+    world.wait(60);
+    world.input(Input::Tick);
+    survey(&mut world, Ok(Some(90)));
+    assert_eq!(world.hold("a"), Some(HoldReason::CheckpointWentBack), "it has been gone for ten minutes");
     assert!(world.actions.is_empty());
     world.wait(6);
     world.input(Input::Tick);

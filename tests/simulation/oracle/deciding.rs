@@ -22,6 +22,14 @@ use crate::setup::Ms;
 /// A trial in spite of refusals comes so long after the last one.
 const TRIAL: Duration = Duration::from_secs(30 * 60);
 
+/// A recorded checkpoint is gone when complete listings have lacked it for so long.
+const WENT_BACK: Duration = Duration::from_secs(10 * 60);
+
+/// What holds a slot, by the last decision about it.
+pub fn hold(fleet: &Fleet, slot: &str) -> Option<HoldReason> {
+    fleet.memory.get(slot).and_then(|memory| memory.decision.as_ref()).and_then(|decision| decision.hold)
+}
+
 /// Whether a slot counts under `max_unavailable`, by the words of S6.
 pub fn counts(record: &SlotRecord, hold: Option<HoldReason>) -> bool {
     let Some(recovery) = &record.recovery else { return false };
@@ -57,14 +65,36 @@ impl Oracle {
             return;
         }
         for event in events {
+            let Some(slot) = &event.slot else { continue };
+            let (Some(watch), Some(record)) = (self.slots.get_mut(slot), fleet.slots.get(slot)) else { continue };
+            match event.what {
+                What::Condemned { .. } => {
+                    watch.zone.clone_from(&record.zone);
+                    watch.retried = false;
+                }
+                What::Recovered { .. } => {
+                    watch.zone.clone_from(&record.zone);
+                    watch.evidence.forget_what_was_seen();
+                }
+                // The node is gone, or another one: what was seen says nothing about the next.
+                What::Phase { to: Phase::Gone, .. } | What::Withdrawn { .. } => watch.evidence.forget_what_was_seen(),
+                _ => {}
+            }
+        }
+        for event in events {
             match (&event.what, &event.slot) {
                 (What::Recovered { .. }, Some(slot)) => self.recovered(slot, now),
+                (What::RecoveryFailure { reason, .. }, Some(slot)) if reason == "stock_out" => {
+                    let zone = self.slots.get(slot).map(|watch| watch.created_in.clone()).unwrap_or_default();
+                    self.refusals.entry(self.key(&zone, slot)).or_default().ever = true;
+                }
                 (What::Phase { to, .. }, Some(slot)) if *to == Phase::Gone => self.owes(slot, true),
                 (What::Withdrawn { .. }, Some(slot)) => self.owes(slot, false),
-                (What::Decision { reason, .. }, Some(slot)) if reason == "breaker" => {
-                    let phase = fleet.slots.get(slot).and_then(|r| r.recovery.as_ref()).map(|r| r.phase);
-                    let owed = phase == Some(Phase::Gone);
-                    self.check("S8", slot, !owed, || "the breaker holds a create that is owed".to_owned());
+                (What::Decision { reason, .. }, Some(slot)) => self.held(fleet, slot, reason, wall),
+                (What::BreakerOpened { slots }, _) => self.opened(fleet, *slots, wall),
+                (What::Condemned { .. }, Some(slot)) => {
+                    let configured = self.configured.get(&tag.pid).is_some_and(|names| names.contains(slot));
+                    self.check("S17", slot, configured, || "it is condemned, and is not configured".to_owned());
                 }
                 (What::JobFinished, Some(slot)) if fleet.slots.get(slot).is_some_and(|record| record.recovery.is_none()) => {
                     self.owes(slot, false);
@@ -92,6 +122,65 @@ impl Oracle {
             }
         }
         self.budget(fleet, &judged);
+    }
+
+    /// A slot is held, or something else was decided, for this reason.
+    fn held(&mut self, fleet: &Fleet, slot: &str, reason: &str, wall: Timestamp) {
+        // Whose guard it is, and whether it guards judged slots alone.
+        let (name, judged_alone) = match reason {
+            "breaker" => ("S8", true),
+            "quiet_hours" => ("S7", true),
+            "max_unavailable" | "judged_per_hour" => ("S6", true),
+            "zone_short" | "replacements_fail" => ("S14", true),
+            "paused" | "opted_out" => ("S7", false),
+            "attempts" | "preemptions" => ("S13", false),
+            "checkpoint_went_back" => return self.went_back(slot, wall),
+            _ => return,
+        };
+        let Some(record) = fleet.slots.get(slot) else { return };
+        let owed = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone);
+        self.check(name, slot, !owed, || format!("a create that is owed is held: {reason}"));
+        let lost = record.verdict.condition.kind() == Some(Kind::Lost);
+        self.check(name, slot, !(lost && judged_alone), || format!("it is lost, and waits for {reason}"));
+        if reason == "zone_short" {
+            let key = self.key(&record.zone, slot);
+            let refused = self.refusals.get(&key).is_some_and(|refusals| refusals.ever);
+            self.check("S14", slot, refused, || format!("no create in {key} ever met a stock-out"));
+        }
+        if reason == "max_unavailable" {
+            let now = fleet.slots.values().filter(|record| counts(record, hold(fleet, &record.name))).count();
+            let (count, limit) = (now.max(self.counted.len()), self.limit(fleet));
+            self.check("S6", slot, count >= limit, || format!("it waits for {count} slots in recovery, {limit} are allowed"));
+        }
+        if matches!(reason, "attempts" | "no_progress") {
+            let retried = self.slots.get(slot).is_some_and(|watch| watch.retried);
+            self.check("L7", slot, !retried, || format!("a person has just given it its attempts back: {reason}"));
+        }
+    }
+
+    fn went_back(&mut self, slot: &str, wall: Timestamp) {
+        let since = self.slots.get(slot).and_then(|watch| watch.lacks_since);
+        self.check("S15", slot, since.is_some_and(|since| elapsed(since, wall) >= WENT_BACK), || {
+            format!("its recorded checkpoint has been gone from complete listings since {since:?}, it is {wall}")
+        });
+    }
+
+    /// The storm breaker opens: so many slots can have been judged within its window.
+    fn opened(&mut self, fleet: &Fleet, told: usize, wall: Timestamp) {
+        let storm = self.settings.storm;
+        // What was ripe at a read may be judged as late as the next one.
+        let recent = storm.window + self.settings.poll.max_gap;
+        let judged = |at: Timestamp| elapsed(at, wall) < recent && self.reset_at.is_none_or(|reset| at > reset);
+        let count = self.slots.values().filter(|watch| watch.evidence.judged_at.is_some_and(judged)).count();
+        let desired = fleet.slots.values().filter(|record| !record.leaving).count();
+        let enough = |count: usize| count >= storm.min && count as f64 * 100.0 >= storm.percent * desired as f64;
+        self.check("S8", "-", enough(count) && enough(told), || {
+            format!("the storm breaker opens for {told} of {desired} slots, {count} can have been judged; {storm:?}")
+        });
+    }
+
+    fn limit(&self, fleet: &Fleet) -> usize {
+        fleet.settings.max_unavailable.of(fleet.slots.values().filter(|record| !record.leaving).count())
     }
 
     pub fn owes(&mut self, slot: &str, owes: bool) {
@@ -125,6 +214,13 @@ impl Oracle {
         self.check("S7", slot, !opted_out, || "the label of its last node opts it out".to_owned());
         let paused = self.is_paused(tag, slot, wall);
         self.check("S7", slot, !paused, || "it is paused".to_owned());
+        let Some(watch) = self.slots.get(slot) else { return };
+        let evidence = &watch.evidence;
+        let (absent_for, reads) = (evidence.lost_for, evidence.absences + evidence.reads + evidence.recalled);
+        let (grace, confirmations) = (evidence.policy.grace.missing, evidence.policy.confirmations);
+        self.check("S3", slot, absent_for >= grace && reads >= confirmations, || {
+            format!("missing for {absent_for:?} of {grace:?}, {reads} of {confirmations} reads")
+        });
         let wanted = fleet.settings.slots.get(slot).is_some_and(|s| s.policy.create_missing) || !first;
         self.check("S4", slot, wanted, || "what is missing is left to a person here".to_owned());
     }
@@ -146,7 +242,7 @@ impl Oracle {
             self.check("S17", slot, false, || "a node that is not configured is to be deleted".to_owned());
             return false;
         };
-        let leaving = fleet.slots.get(slot).is_none_or(|record| record.leaving);
+        let leaving = !self.configured.get(&tag.pid).is_some_and(|names| names.contains(slot));
         let Some(get) = watch.gets.get(&tag.pid).cloned().filter(|get| get.tag == tag) else {
             self.check("S1", slot, false, || "no GET verified it".to_owned());
             return false;
@@ -183,16 +279,21 @@ impl Oracle {
                 self.check("S3", slot, reads >= wanted, || format!("lost over {reads} of {wanted} reads"));
                 false
             }
-            Shown::Sick { grace, at_work } => {
-                let needed = evidence.grace(*grace);
+            Shown::Sick { grace, at_work, until } => {
+                let own = evidence.grace(*grace);
+                let progress = fleet.slots.get(slot).and_then(|record| record.job.progress_at);
+                let needed = evidence.longest_grace(*grace, progress);
+                let (announced, since) = (evidence.is_announced(*until, wall), evidence.since());
                 repair = *grace == Grace::FailedRepair;
-                let name = if *at_work { "S10" } else { "S3" };
-                let holds = sick_for >= needed && reads >= wanted;
-                self.check(name, slot, holds, || {
+                self.check("S10", slot, !at_work || sick_for >= own, || {
+                    format!("the API works on it, for {sick_for:?} of {own:?} ({grace:?})")
+                });
+                self.check("S3", slot, sick_for >= needed && reads >= wanted, || {
                     format!("{grace:?}: sick for {sick_for:?} of {needed:?}, {reads} of {wanted} reads")
                 });
-                // Both names stand for it: whichever state it was shown in.
-                *self.checked.entry(if *at_work { "S3" } else { "S10" }).or_default() += 1;
+                self.check("S3", slot, !announced, || {
+                    format!("its maintenance is announced to end at {until:?}; sick since {since:?}")
+                });
                 true
             }
             Shown::Healthy => {
@@ -206,15 +307,9 @@ impl Oracle {
                 });
                 true
             }
-            Shown::Wanted => {
-                self.check("S10", slot, false, || "somebody stopped, hid or deletes it".to_owned());
-                false
-            }
-            Shown::Unknown => {
-                self.check("S5", slot, false, || "it is shown in a state that nobody knows".to_owned());
-                false
-            }
+            Shown::Wanted | Shown::Unknown => false,
         };
+        self.check("S10", slot, shown != Shown::Wanted, || "somebody stopped, hid or deletes it".to_owned());
         self.check("S4", slot, get.shown.is_some(), || "it is absent".to_owned());
         self.check("S5", slot, shown != Shown::Unknown, || "its state is not known".to_owned());
         self.check("S7", slot, !opted_out, || "its label opts it out".to_owned());
@@ -306,11 +401,9 @@ impl Oracle {
         if new.is_empty() {
             return;
         }
-        let desired = fleet.slots.values().filter(|r| !r.leaving).count();
-        let limit = fleet.settings.max_unavailable.of(desired);
+        let limit = self.limit(fleet);
         let others = fleet.slots.values().filter(|record| {
-            let hold = fleet.memory.get(&record.name).and_then(|m| m.decision.as_ref()).and_then(|d| d.hold);
-            counts(record, hold) && !new.contains(&&record.name) && self.counted.contains(&record.name)
+            counts(record, hold(fleet, &record.name)) && !new.contains(&&record.name) && self.counted.contains(&record.name)
         });
         let (others, new, slot) = (others.count(), new.len(), new[0].clone());
         self.check("S6", &slot, others + new <= limit, || {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tpu_watchdog::model::beacon::WorkerReport;
-use tpu_watchdog::model::condition::Kind;
+use tpu_watchdog::model::condition::{Condition, Kind};
 use tpu_watchdog::model::fleet::elapsed;
 use tpu_watchdog::model::node::{Incarnation, NodeView};
 use tpu_watchdog::model::settings::Policy;
@@ -17,10 +17,12 @@ use tpu_watchdog::model::slot::SlotRecord;
 pub enum Shown {
     /// The API says that nothing is left.
     Lost,
-    /// Sick, with the grace that this needs; and whether the API itself is at work.
+    /// Sick, with the grace that this needs; whether the API itself is at work; and until when a maintenance is announced that
+    /// goes on.
     Sick {
         grace: Grace,
         at_work: bool,
+        until: Option<Timestamp>,
     },
     Healthy,
     /// Stopped, hidden, or being deleted: somebody wanted that.
@@ -29,20 +31,42 @@ pub enum Shown {
     Unknown,
 }
 
+/// For so long the announced end of a maintenance is waited for.
+const WINDOW_MOST: Duration = Duration::from_secs(6 * 3600);
+
 /// Which grace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grace {
     Startup,
     Maintenance,
+    MaintenanceReserved,
     FailedRepair,
     Unresponsive,
     RuntimeUnhealthy,
 }
 
+impl Grace {
+    fn condition(self) -> Condition {
+        match self {
+            Grace::Startup => Condition::Starting,
+            Grace::Maintenance | Grace::MaintenanceReserved => Condition::Maintenance,
+            Grace::FailedRepair => Condition::FailedRepair,
+            Grace::Unresponsive => Condition::Unresponsive,
+            Grace::RuntimeUnhealthy => Condition::RuntimeUnhealthy,
+        }
+    }
+}
+
 impl Shown {
     pub fn of(view: &NodeView) -> Shown {
-        let sick = |grace, at_work| Shown::Sick { grace, at_work };
-        let ongoing = view.upcoming.as_ref().is_some_and(|u| u.ongoing);
+        let sick = |grace, at_work| Shown::Sick { grace, at_work, until: None };
+        let upcoming = view.upcoming.as_ref().filter(|u| u.ongoing);
+        let ongoing = upcoming.is_some();
+        let maintenance = |at_work| Shown::Sick {
+            grace: if view.reserved { Grace::MaintenanceReserved } else { Grace::Maintenance },
+            at_work,
+            until: upcoming.and_then(|u| u.window_end),
+        };
         match view.state.as_str() {
             "PREEMPTED" | "TERMINATED" => return Shown::Lost,
             "STOPPED" | "STOPPING" | "HIDDEN" | "HIDING" | "DELETING" => return Shown::Wanted,
@@ -52,15 +76,13 @@ impl Shown {
             _ => return Shown::Unknown,
         }
         match view.health.as_ref().map(|h| h.as_str()) {
-            Some("UNHEALTHY_MAINTENANCE") => sick(Grace::Maintenance, false),
+            Some("UNHEALTHY_MAINTENANCE") => maintenance(false),
             None | Some("HEALTHY" | "TIMEOUT" | "UNHEALTHY_TENSORFLOW" | "HEALTH_UNSPECIFIED")
                 if view.state.as_str() == "REPAIRING" =>
             {
-                sick(Grace::Maintenance, true)
+                maintenance(true)
             }
-            None | Some("HEALTHY" | "TIMEOUT" | "UNHEALTHY_TENSORFLOW" | "HEALTH_UNSPECIFIED") if ongoing => {
-                sick(Grace::Maintenance, false)
-            }
+            None | Some("HEALTHY" | "TIMEOUT" | "UNHEALTHY_TENSORFLOW" | "HEALTH_UNSPECIFIED") if ongoing => maintenance(false),
             Some("TIMEOUT") => sick(Grace::Unresponsive, false),
             Some("UNHEALTHY_TENSORFLOW") => sick(Grace::RuntimeUnhealthy, false),
             None | Some("HEALTHY") => Shown::Healthy,
@@ -81,6 +103,14 @@ pub struct Evidence {
     lost: bool,
     pub sick_for: Duration,
     pub reads: u32,
+    /// Workers report, and a job makes progress: what is held against the node may be forgotten for that, too.
+    has_job: bool,
+    /// When its sickness began, …
+    since: Option<Timestamp>,
+    /// … and what was certainly seen since: when last.
+    seen: Vec<(Grace, Timestamp)>,
+    /// When it was last seen to be ripe for a judgement.
+    pub judged_at: Option<Timestamp>,
     /// It was absent from a listing since the last read: that time proves no health.
     unseen: bool,
     /// Reads before a read of another kind (which a write that failed may have made forgotten) …
@@ -93,6 +123,10 @@ pub struct Evidence {
     former_sickness: (Duration, u32),
     /// Reads that found nothing: they say that it is lost, as PREEMPTED does.
     pub absences: u32,
+    /// For how long it has been lost or absent.
+    pub lost_for: Duration,
+    /// Both when they were cleared last.
+    former_loss: (Duration, u32),
     /// A GET has found nothing since it was last shown.
     is_absent: bool,
     healthy_for: Duration,
@@ -112,8 +146,8 @@ struct Worker {
 }
 
 impl Evidence {
-    pub fn new(policy: Policy, max_gap: Duration) -> Evidence {
-        Evidence { policy, max_gap, ..Evidence::default() }
+    pub fn new(policy: Policy, max_gap: Duration, has_job: bool) -> Evidence {
+        Evidence { policy, max_gap, has_job, ..Evidence::default() }
     }
 
     /// The time up to a read that began then of which nothing is known, if the last listing of any kind came at `observed`.
@@ -142,7 +176,10 @@ impl Evidence {
                 worker.quiet_for = worker.quiet_for.min(job.workers.get(index).map_or(Duration::ZERO, |w| w.quiet_for));
             }
         }
+        let remembered = record.suspicion.iter().flat_map(|suspicion| &suspicion.seen).collect::<Vec<_>>();
+        self.seen.retain(|(grace, _)| remembered.contains(&&grace.condition()));
         let Some(suspicion) = &record.suspicion else { return };
+        self.since = self.since.map(|since| since.min(suspicion.since));
         // What was read is not read once more, although it is not remembered.
         self.newest_read = Some(suspicion.last_read);
         if suspicion.seen.iter().any(|condition| condition.is_reported()) {
@@ -154,15 +191,21 @@ impl Evidence {
         let (sick_for, reads) = self.former_sickness;
         self.sick_for = self.sick_for.max(sick_for.min(suspicion.sick_for));
         self.reads = self.reads.max(reads.min(suspicion.reads));
+        if suspicion.seen.iter().any(|condition| condition.kind() == Some(Kind::Lost)) {
+            let (lost_for, absences) = self.former_loss;
+            self.lost_for = self.lost_for.max(lost_for.min(suspicion.sick_for));
+            self.absences = self.absences.max(absences.min(suspicion.reads));
+        }
         // What was read while a delete was under way was no diagnosis either.
         self.lost = suspicion.seen.iter().any(|condition| condition.kind() == Some(Kind::Lost));
     }
 
     /// The clock was set back.
     pub fn set_back(&mut self, wall: Timestamp) {
-        for at in [&mut self.last, &mut self.newest_read, &mut self.ripe_since, &mut self.attributes_at] {
+        for at in [&mut self.last, &mut self.newest_read, &mut self.ripe_since, &mut self.attributes_at, &mut self.since] {
             *at = at.map(|at| at.min(wall));
         }
+        self.seen.iter_mut().for_each(|(_, at)| *at = (*at).min(wall));
     }
 
     pub fn grace(&self, grace: Grace) -> Duration {
@@ -170,10 +213,32 @@ impl Evidence {
         match grace {
             Grace::Startup => all.startup,
             Grace::Maintenance => all.maintenance,
+            Grace::MaintenanceReserved => all.maintenance_reserved,
             Grace::FailedRepair => all.failed_repair,
             Grace::Unresponsive => all.unresponsive,
             Grace::RuntimeUnhealthy => all.runtime_unhealthy,
         }
+    }
+
+    /// The longest grace among what was seen since the job last made progress.
+    pub fn longest_grace(&self, shown: Grace, progress: Option<Timestamp>) -> Duration {
+        let seen = self.seen.iter().filter(|(_, at)| Some(*at) > progress).map(|(grace, _)| self.grace(*grace));
+        seen.fold(self.grace(shown), Duration::max)
+    }
+
+    /// Whether an announced maintenance still has to be waited for: its end is trusted, for six hours from the first symptom.
+    pub fn is_announced(&self, until: Option<Timestamp>, wall: Timestamp) -> bool {
+        until.is_some_and(|end| end > wall) && self.since.is_some_and(|since| elapsed(since, wall) < WINDOW_MOST)
+    }
+
+    /// When its sickness began.
+    pub fn since(&self) -> Option<Timestamp> {
+        self.since
+    }
+
+    /// What was seen may be forgotten.
+    pub fn forget_what_was_seen(&mut self) {
+        self.seen.clear();
     }
 
     fn gap(&mut self, began: Timestamp, wall: Timestamp) -> Duration {
@@ -186,9 +251,18 @@ impl Evidence {
     }
 
     pub fn absent(&mut self, began: Timestamp, wall: Timestamp) {
-        self.gap(began, wall);
+        let gap = self.gap(began, wall);
+        self.loses(gap);
         self.absences += 1;
         self.is_absent = true;
+        self.seen.clear();
+    }
+
+    /// One more read says that it is lost: time counts from the first of them.
+    fn loses(&mut self, gap: Duration) {
+        if self.absences > 0 || (self.lost && self.reads > 0) {
+            self.lost_for += gap;
+        }
     }
 
     /// A listing lacks it. A complete one says once more what a GET has said.
@@ -222,6 +296,7 @@ impl Evidence {
             self.workers.clear();
             (self.absences, self.former, self.recalled, self.former_sickness) = (0, 0, 0, <_>::default());
             (self.unbooted_for, self.attributes_at) = (Duration::ZERO, None);
+            (self.lost_for, self.former_loss) = <_>::default();
         }
         let lost = *shown == Shown::Lost;
         let another_kind = self.reads > 0 && matches!(shown, Shown::Lost | Shown::Sick { .. }) && lost != self.lost;
@@ -244,22 +319,44 @@ impl Evidence {
                         self.sick_for = elapsed(first, began).min(self.max_gap);
                     }
                 }
+                if lost {
+                    self.loses(gap);
+                }
                 if self.reads > 0 {
                     self.sick_for += gap;
                 }
                 self.reads += 1;
                 self.healthy_for = Duration::ZERO;
-                if let Shown::Sick { grace, .. } = shown
-                    && self.sick_for >= self.grace(*grace)
-                {
+                let Shown::Sick { grace, .. } = shown else {
+                    self.seen.clear();
+                    return true;
+                };
+                self.since.get_or_insert(began);
+                if !aside {
+                    self.seen.retain(|(seen, _)| seen != grace);
+                    self.seen.push((*grace, began));
+                }
+                if self.sick_for >= self.grace(*grace) {
                     self.ripe_since.get_or_insert(wall);
+                    self.judged_at = Some(wall);
                 }
             }
             Shown::Healthy => {
+                if self.has_job {
+                    // Its workers may have fallen silent: evidence of another kind.
+                    self.seen.clear();
+                }
+                if self.is_dead_inside() {
+                    self.judged_at = Some(wall);
+                }
                 self.healthy_for += if unseen { Duration::ZERO } else { gap };
                 if self.healthy_for >= self.policy.heal {
                     self.set_aside();
                     self.clear();
+                    if self.absences > 0 {
+                        self.former_loss = (self.lost_for, self.absences);
+                    }
+                    (self.lost_for, self.absences) = (Duration::ZERO, 0);
                 }
             }
             Shown::Wanted | Shown::Unknown => {}
@@ -276,7 +373,8 @@ impl Evidence {
 
     fn clear(&mut self) {
         (self.sick_for, self.reads, self.healthy_for) = (Duration::ZERO, 0, Duration::ZERO);
-        (self.ripe_since, self.lost) = (None, false);
+        (self.ripe_since, self.lost, self.since) = (None, false, None);
+        self.seen.clear();
         (self.former, self.recalled, self.first_aside) = (0, 0, None);
     }
 
@@ -304,6 +402,9 @@ impl Evidence {
         }
         if reports.len() >= workers && !(0..workers).all(|index| self.workers.get(&index).is_some_and(|w| w.booted)) {
             self.unbooted_for += gap;
+        }
+        if self.is_dead_inside() {
+            self.judged_at = Some(wall);
         }
     }
 

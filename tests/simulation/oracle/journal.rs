@@ -55,19 +55,8 @@ impl Oracle {
             What::Withdrawn { .. } => (watch.open, watch.booted, watch.result_owed) = (false, false, false),
             What::JobFinished => (watch.open, watch.booted) = (false, false),
             What::RecoveryFailure { reason, .. } if reason == "stock_out" => {
-                let keys: Vec<String> = self
-                    .settings
-                    .slots
-                    .get(&slot)
-                    .map(|s| s.zones.clone())
-                    .unwrap_or_default()
-                    .iter()
-                    .map(|z| self.key(z, &slot))
-                    .collect();
-                // With several zones it is not in the event which of them refused.
-                if let [key] = &keys[..] {
-                    self.refusals.entry(key.clone()).or_default().refused_at = Some(at);
-                }
+                let zone = watch.created_in.clone();
+                self.refusals.entry(self.key(&zone, &slot)).or_default().refused_at = Some(at);
             }
             _ => {}
         }
@@ -94,7 +83,7 @@ impl Oracle {
             watch.fruitless += 1;
         }
         (watch.run_began, watch.progressed) = (false, false);
-        let fruitless = watch.fruitless;
+        let (fruitless, zone) = (watch.fruitless, watch.zone.clone());
         let limit = self.settings.slots.get(&slot).and_then(|s| s.job.as_ref()).map(|job| i64::from(job.no_progress));
         self.check("S13", &slot, used < allowed, || {
             format!("{used} recoveries were begun within {window:?}, {allowed} are allowed")
@@ -102,9 +91,8 @@ impl Oracle {
         if let Some(limit) = limit.filter(|_| about_the_job) {
             self.check("S16", &slot, fruitless < limit, || format!("run {fruitless} without a new step is followed by another"));
         }
-        let zones = self.settings.slots.get(&slot).map(|s| s.zones.clone()).unwrap_or_default();
-        if let (Kind::Judged, true, [zone]) = (kind, cause != Condition::FailedRepair, &zones[..]) {
-            let key = self.key(zone, &slot);
+        if kind == Kind::Judged && cause != Condition::FailedRepair {
+            let key = self.key(&zone, &slot);
             let refusals = self.refusals.entry(key).or_default();
             refusals.trial_at = Some(at);
             // Whether one that was recovered since then came before or after its grace was over is not known here.
@@ -121,10 +109,8 @@ impl Oracle {
 
     pub fn recovered(&mut self, slot: &str, now: Ms) {
         self.owes(slot, false);
-        let zones = self.settings.slots.get(slot).map(|s| s.zones.clone()).unwrap_or_default();
-        for zone in zones {
-            let key = self.key(&zone, slot);
-            self.refusals.insert(key, Refusals { recovered_at: Some(now), ..Refusals::default() });
-        }
+        let Some(zone) = self.slots.get(slot).map(|watch| watch.zone.clone()) else { return };
+        let refusals = self.refusals.entry(self.key(&zone, slot)).or_default();
+        *refusals = Refusals { recovered_at: Some(now), ever: refusals.ever, ..Refusals::default() };
     }
 }

@@ -10,9 +10,21 @@ use crate::process::wall;
 use crate::setup::Origin;
 use crate::world::World;
 
-/// Holds that pass by themselves: long after the faults have stopped they should have.
-const PASSING: [&str; 7] =
-    ["backoff", "create_limit", "unclear", "max_unavailable", "judged_per_hour", "zone_short", "checkpoint_unreadable"];
+/// Holds that last because somebody wants them, or because there is nothing that a watchdog could go by. All others that do
+/// not call for a person pass by themselves: long after the faults have stopped they should have.
+const WANTED: [&str; 11] = [
+    "degraded",
+    "stopped",
+    "missing",
+    "opted_out",
+    "other_owner",
+    "queued_resource",
+    "multislice",
+    "api_v1",
+    "never_seen",
+    "no_specification",
+    "quiet_hours",
+];
 
 impl World {
     /// What is known and decided now, and the time by whose clock. A schedule may be between two runs: what its journal holds
@@ -55,14 +67,12 @@ impl World {
         let open = fleet.ledger.breaker.is_some();
         let names: Vec<String> = self.setup.settings.slots.keys().cloned().collect();
         for name in &names {
+            let restless = late.iter().find(|(slot, _)| slot == name).filter(|_| !self.is_broken(name, broken_zone.as_deref()));
+            self.oracle.check("L2", name, restless.is_none(), || format!("hours after the last fault: {restless:?}"));
+        }
+        for name in &names {
             self.end_of_slot(name, &fleet, open, broken_zone.as_deref(), now);
         }
-        for line in late {
-            let name = line.split(':').next().unwrap_or_default().to_owned();
-            let excused = self.is_broken(&name, broken_zone.as_deref());
-            self.oracle.check("L2", &name, excused, || format!("hours after the last fault: {line}"));
-        }
-        *self.oracle.checked.entry("L2").or_default() += names.len() as u64;
         let events = self.shelf.events();
         if self.setup.sqlite {
             let intents =
@@ -102,14 +112,12 @@ impl World {
         // A job that makes progress outranks the health of its node.
         let progress = record.job.progress_at.is_some_and(|at| now.as_second() - at.as_second() < 3600);
         let rests = rests || (phase.is_none() && progress);
-        let told = hold.is_some_and(|hold| !PASSING.contains(&hold.name()));
+        let told = hold.is_some_and(|hold| hold.needs_a_person() || WANTED.contains(&hold.name()));
         let paused = hold.is_some_and(|hold| hold.name() == "paused");
         self.oracle.check("L7", name, !paused, || format!("it was resumed hours ago: {state}"));
-        let name_of = if open { "L7" } else { name_of };
         self.oracle.check("L7", name, !open, || format!("the breaker is open again or still, hours after its reset: {state}"));
         self.oracle
             .check(name_of, name, rests || told || excused, || format!("it neither rests nor waits for a person: {state}"));
-        *self.oracle.checked.entry("L1").or_default() += 1;
         let owed = matches!(phase, Some(Phase::Deleting | Phase::Gone | Phase::Creating));
         self.oracle.check("L3", name, !owed || told || excused, || format!("a create is still owed: {state}"));
         // Where the job is finished no node is wanted.

@@ -50,6 +50,8 @@ pub struct Refusals {
     pub recovered_at: Option<Ms>,
     /// Replacements that did not boot.
     pub unfit: Vec<(Timestamp, String)>,
+    /// Some were refused at some time.
+    pub ever: bool,
 }
 
 pub struct Oracle {
@@ -59,7 +61,7 @@ pub struct Oracle {
     pub calm_since: Option<Ms>,
     /// The world has not changed for long: nothing may be mutated any more.
     pub settled: bool,
-    pub late_mutations: Vec<String>,
+    pub late_mutations: Vec<(String, String)>,
     pub slots: BTreeMap<String, Watch>,
     settings: Settings,
     origins: BTreeMap<String, Origin>,
@@ -83,6 +85,8 @@ pub struct Oracle {
     ttl: Ms,
     /// Since when nobody has held the lock although somebody stands by.
     alone_since: Option<Ms>,
+    /// The slots in the config that a process read last.
+    configured: BTreeMap<usize, BTreeSet<String>>,
     /// Whose commits the store takes: what anybody else decides is never written.
     pub holder: Option<Tag>,
     last_wall: Option<Timestamp>,
@@ -96,7 +100,7 @@ pub struct Oracle {
 impl Oracle {
     pub fn new(setup: &Setup) -> Oracle {
         let watch = |(name, slot): (&String, &tpu_watchdog::model::settings::SlotSettings)| {
-            let evidence = Evidence::new(slot.policy.clone(), setup.settings.poll.max_gap);
+            let evidence = Evidence::new(slot.policy.clone(), setup.settings.poll.max_gap, slot.job.is_some());
             (name.clone(), Watch::new(evidence))
         };
         Oracle {
@@ -122,6 +126,7 @@ impl Oracle {
             held_since: 0,
             ttl: ms(setup.ttl),
             alone_since: None,
+            configured: BTreeMap::new(),
             holder: None,
             last_wall: None,
             observed: None,
@@ -182,6 +187,8 @@ impl Oracle {
         for (name, watch) in &mut self.slots {
             let Some(record) = slots.get(name) else { continue };
             watch.evidence.restored(record);
+            watch.retried = false;
+            watch.lacks_since = [watch.lacks_since, record.job.went_back_since].into_iter().flatten().min();
             watch.best_step = watch.best_step.min(record.job.runs.best_step);
             watch.newest_checkpoint = watch.newest_checkpoint.min(record.job.checkpoint.as_ref().map(|c| c.step));
             watch.run_began &= record.job.runs.began;
@@ -261,10 +268,13 @@ impl Oracle {
             self.keep_up(wall);
         }
         self.counted.clear();
-        self.counted.extend(fleet.slots.values().filter(|r| r.recovery.is_some()).filter_map(|record| {
-            let hold = fleet.memory.get(&record.name).and_then(|m| m.decision.as_ref()).and_then(|d| d.hold);
-            deciding::counts(record, hold).then(|| record.name.clone())
-        }));
+        self.counted.extend(
+            fleet
+                .slots
+                .values()
+                .filter(|r| r.recovery.is_some())
+                .filter_map(|record| deciding::counts(record, deciding::hold(fleet, &record.name)).then(|| record.name.clone())),
+        );
         match input {
             Input::Polled(poll) if holds => {
                 for listing in &poll.listings {
@@ -354,6 +364,10 @@ impl Oracle {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
                 // What was asked before a checkpoint was passed over may still show it.
                 let newest = survey.newest.as_ref().map(|c| c.step).filter(|_| asked >= watch.passed_over_at && holds);
+                if holds && asked >= watch.passed_over_at {
+                    let lacks = newest < watch.newest_checkpoint;
+                    watch.lacks_since = lacks.then(|| watch.lacks_since.map_or(wall, |since| since.min(wall)));
+                }
                 if newest > watch.newest_checkpoint {
                     watch.newest_checkpoint = newest;
                     (watch.fruitless, watch.progressed) = (0, true);
@@ -386,6 +400,7 @@ impl Oracle {
                 }
             }
             Input::Configured(settings) => {
+                self.configured.insert(tag.pid, settings.slots.keys().cloned().collect());
                 // What left the config is forgotten, and begins anew when it comes back.
                 for (name, watch) in self.slots.iter_mut().filter(|(name, _)| !settings.slots.contains_key(*name)) {
                     self.paused.remove(&Some(name.clone()));
@@ -394,6 +409,8 @@ impl Oracle {
                     (watch.open, watch.booted, watch.result_owed) = (false, false, false);
                     (watch.best_step, watch.newest_checkpoint, watch.order) = (None, None, None);
                     watch.evidence.interrupted();
+                    watch.evidence.forget_what_was_seen();
+                    (watch.retried, watch.lacks_since) = (false, None);
                 }
             }
             Input::Pulled(levers) => {
@@ -458,7 +475,7 @@ impl Oracle {
                     watch.attempts.clear();
                     watch.fruitless = 0;
                     watch.run_began = false;
-                    watch.set_aside = true;
+                    (watch.set_aside, watch.retried, watch.lacks_since) = (true, true, None);
                 }
             }
             Pull::BreakerReset => {

@@ -29,7 +29,7 @@ impl Oracle {
     ) {
         let slot = action.slot().to_owned();
         if self.settled {
-            self.late_mutations.push(format!("{slot}: {}", brief(action)));
+            self.late_mutations.push((slot.clone(), brief(action)));
         }
         let held = lease.is_some_and(|lease| lease.epoch == epoch && !lease.released);
         self.check("S9", &slot, held, || format!("watchdog {} sends in epoch {epoch}, the lease is {lease:?}", tag.pid));
@@ -66,7 +66,10 @@ impl Oracle {
                 let fresh = age.is_some_and(|age| age <= 5_000) || get.is_some_and(|get| clock_set >= get.asked);
                 self.check("S1", &slot, fresh, || format!("the GET that verified {incarnation} is {age:?} ms old"));
             }
-            Action::Create { body, .. } => {
+            Action::Create { body, zone, .. } => {
+                if let Some(watch) = self.slots.get_mut(&slot) {
+                    watch.created_in.clone_from(zone);
+                }
                 // A slot that left the config is created as it was learned, perhaps without the supervisor.
                 self.create(&slot, body, record.is_some_and(|r| r.leaving), now);
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use tpu_watchdog::model::condition::Kind;
+use tpu_watchdog::model::condition::{Condition, Kind};
 use tpu_watchdog::model::event::Evidence as Recorded;
 use tpu_watchdog::model::fleet::{Fleet, Pending, after, elapsed};
 use tpu_watchdog::model::node::{Incarnation, NodeView};
@@ -37,6 +37,13 @@ pub struct Watch {
     pub heard: BTreeMap<usize, (Tag, Ms)>,
     /// When its last delete was decided, its workers' reports said that it is dead.
     pub doomed: bool,
+    /// The zone in which it was condemned, or has recovered, last; and that of its last create.
+    pub zone: String,
+    pub created_in: String,
+    /// A person gave it its attempts back, and it was not condemned since.
+    pub retried: bool,
+    /// Since when complete listings have lacked its newest checkpoint.
+    pub lacks_since: Option<Timestamp>,
     /// A person closed the breaker when its replacement was known to be bad.
     pub forgiven: bool,
     /// The last GET that was served lagged behind.
@@ -98,12 +105,16 @@ pub struct During {
     pub call: bool,
     /// Its old node is on its way out, or the new one on its way in: then no read is a diagnosis.
     pub replacement: bool,
+    /// Its job is finished: no read is a diagnosis.
+    pub finished: bool,
 }
 
 impl During {
     pub fn of(fleet: &Fleet, record: &SlotRecord) -> During {
-        let Some(recovery) = &record.recovery else { return During::default() };
+        let finished = record.verdict.condition == Condition::Finished;
+        let Some(recovery) = &record.recovery else { return During { finished, ..During::default() } };
         During {
+            finished,
             call: fleet.memory.get(&record.name).is_some_and(|memory| memory.pending.contains(&Pending::Call)),
             replacement: match recovery.phase {
                 Phase::Deleting | Phase::Gone => true,
@@ -154,6 +165,9 @@ impl Watch {
         // What lags behind says nothing about the node's present health.
         if !self.evidence.reads(view, &shown, began, wall, during.replacement || asked <= self.answered) {
             return;
+        }
+        if during.finished {
+            self.evidence.forget_what_was_seen();
         }
         self.run_began &= !another;
         if shown == Shown::Healthy {
