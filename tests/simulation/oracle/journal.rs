@@ -73,7 +73,9 @@ impl Oracle {
         watch.attempts.retain(|(attempt, of)| *of != kind || elapsed(*attempt, at) < window);
         watch.attempts.push((at, kind));
         let created = watch.last_sent;
-        let unfit = watch.open && !watch.booted && !watch.forgiven && kind == Kind::Judged;
+        // Sent away may be a replacement, or once more the node whose delete failed.
+        let recreated = std::mem::take(&mut watch.recreated);
+        let unfit = watch.open && recreated && !watch.booted && !watch.forgiven && kind == Kind::Judged;
         let ripe = watch.evidence.ripe_since;
         let first = !watch.open;
         (watch.open, watch.booted) = (true, false);

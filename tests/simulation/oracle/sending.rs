@@ -96,7 +96,7 @@ impl Oracle {
         let Some(watch) = self.slots.get_mut(slot) else { return };
         let complete = order.step.is_none_or(|step| watch.complete.contains(&step));
         let before = watch.order.replace((order.generation, order.step));
-        (watch.run_began, watch.progressed, watch.forgiven) = (false, false, false);
+        (watch.run_began, watch.progressed, watch.forgiven, watch.recreated) = (false, false, false, true);
         let set_aside = std::mem::take(&mut watch.set_aside);
         self.check("S15", slot, complete, || format!("the checkpoint of step {:?} was never complete", order.step));
         if let Some((generation, step)) = before {

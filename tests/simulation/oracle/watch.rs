@@ -84,6 +84,8 @@ pub struct Watch {
     /// The incident is open, and its replacement did not boot yet.
     pub open: bool,
     pub booted: bool,
+    /// A create has left since it was condemned last.
+    pub recreated: bool,
     /// Generation and step of the last order that left.
     pub order: Option<(u64, Option<u64>)>,
     pub set_aside: bool,
