@@ -541,12 +541,15 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
     };
     recover::advance(record, Phase::Deleting, &format!("deleting {incarnation}"), turn);
     let message = format!("delete {} in {}, incarnation {incarnation}: {}", record.name, record.zone, record.verdict.evidence);
-    let (call, decided_by) = ("delete".to_owned(), bench.settings.decided_by.clone());
-    turn.tell(
-        record,
-        What::Intent { call, incarnation: Some(incarnation.clone()), evidence: Some(observed), decided_by },
-        message,
-    );
+    let intent = What::Intent {
+        call: "delete".into(),
+        zone: record.zone.clone(),
+        incarnation: Some(incarnation.clone()),
+        generation: None,
+        evidence: Some(observed),
+        decided_by: bench.settings.decided_by.clone(),
+    };
+    turn.tell(record, intent, message);
     let (failures, spent) = record.recovery.as_ref().map_or((0, 0), |r| (r.delete_failures, r.spent));
     let request_id = bench.settings.alpha.then(|| request_id(record, "delete", &format!("{incarnation} {failures} {spent}")));
     if let Some(recovery) = &mut record.recovery {

@@ -428,7 +428,9 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
         record,
         What::Intent {
             call: "create".into(),
+            zone: record.zone.clone(),
             incarnation: None,
+            generation: Some(generation),
             evidence: record.recovery.as_ref().and_then(|r| r.observed.clone()).filter(|_| !mutant::is(Mutant::ForgetEvidence)),
             decided_by: bench.settings.decided_by.clone(),
         },

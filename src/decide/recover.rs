@@ -39,6 +39,7 @@ pub fn observed(
     match (recovery.phase, reading) {
         // Only a GET settles a delete: the listing may be older than the call.
         (Phase::Deleting, Reading::Absent) if get && !calling => {
+            came_of(record, "delete", "done", "read back: GET says 404, the node is gone", turn);
             advance(record, Phase::Gone, "GET says 404: the node is gone", turn)
         }
         (Phase::Deleting, Reading::Node(view)) if get && !calling => {
@@ -49,7 +50,8 @@ pub fn observed(
                     set_call(record, Call::Observed);
                 }
             } else if unsettled(call.as_ref()) {
-                // The delete was not carried out; it is judged anew, with this read as its confirmation.
+                // It is judged anew, with this read as its confirmation.
+                came_of(record, "delete", "failed", "read back: the node is there, the delete was not carried out", turn);
                 advance(record, Phase::Condemned, "read back: the delete was not carried out", turn);
                 if let Some(recovery) = &mut record.recovery {
                     // Once may be bad luck; a server that never carries it out is not asked at the speed of the network.
@@ -62,6 +64,7 @@ pub fn observed(
                 memory.vanished += 1;
                 if memory.vanished >= VANISHED_LIMIT {
                     memory.vanished = 0;
+                    came_of(record, "delete", "failed", "its operation is lost, and the node is not being deleted", turn);
                     advance(record, Phase::Condemned, "the operation is lost and the node is not being deleted", turn);
                     spend(record);
                 }
@@ -70,6 +73,7 @@ pub fn observed(
         (Phase::Gone, Reading::Node(view)) => {
             if is_our_create(record, settings, view) {
                 // An earlier create whose answer was lost has been carried out after all.
+                came_of(record, "create", "done", "read back: an earlier create of ours was carried out after all", turn);
                 advance(record, Phase::Creating, "an earlier create of ours was carried out after all", turn);
                 set_call(record, Call::Observed);
                 replaced(record, view, turn);
@@ -85,6 +89,7 @@ pub fn observed(
             } else if get && view.incarnation != recovery.condemned {
                 superseded(record, view, settings, turn);
             } else if get && unsettled(call.as_ref()) {
+                came_of(record, "create", "failed", "read back: the condemned node is still there", turn);
                 advance(record, Phase::Condemned, "the condemned node is still there", turn);
             }
         }
@@ -100,6 +105,7 @@ pub fn observed(
             // With an operation under way a 404 may only mean "not yet"; without one the create was not carried out.
             if unsettled(call.as_ref()) || memory.vanished >= VANISHED_LIMIT {
                 memory.vanished = 0;
+                came_of(record, "create", "failed", "read back: GET says 404, the create was not carried out", turn);
                 resend_later(record, policy, None, "read back: the create was not carried out", turn);
                 if matches!(call, Some(Call::Accepted { .. } | Call::Observed)) {
                     spend(record);
@@ -119,12 +125,27 @@ pub fn observed(
     true
 }
 
+/// The result of a mutation, for the audit.
+fn came_of(record: &SlotRecord, call: &str, result: &str, message: &str, turn: &mut Turn) {
+    turn.tell(record, What::Outcome { call: call.into(), result: result.into() }, message.to_owned());
+}
+
 /// Our create produced this node.
 fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
     if mutant::is(Mutant::ReplacementResetsAttempts) {
         record.attempts.clear();
     }
     if record.incarnation != view.incarnation {
+        let call = record.recovery.as_ref().and_then(|r| r.call.as_ref());
+        let told = match call {
+            Some(Call::Observed) => true,
+            // Its operation tells, unless it is not looked at any more.
+            Some(Call::Accepted { .. }) => view.state != NodeState::Ready,
+            Some(Call::Intended | Call::Unknown) | None => false,
+        };
+        if let (false, Some(made)) = (told, &view.incarnation) {
+            came_of(record, "create", "done", &format!("read back: the create has made {made}"), turn);
+        }
         become_incarnation(record, view, true, turn.now);
     }
     if view.state == NodeState::Ready {
@@ -142,6 +163,13 @@ fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
 /// Somebody else replaced the node: it is left alone, and judged like any other from now on.
 fn superseded(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &mut Turn) {
     let Some(recovery) = record.recovery.take() else { return };
+    match recovery.phase {
+        Phase::Deleting => came_of(record, "delete", "done", "read back: the condemned node is gone, another one is there", turn),
+        Phase::Creating if record.incarnation.is_none() => {
+            came_of(record, "create", "failed", "read back: somebody else's node is there", turn);
+        }
+        _ => {}
+    }
     let ours = view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name);
     become_incarnation(record, view, ours, turn.now);
     let new = view.incarnation.as_ref().map_or("?".to_owned(), ToString::to_string);
@@ -261,7 +289,7 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
         (_, Ok(OperationState::Running)) if memory.vanished == 0 => memory.operation_lost = None,
         (Phase::Deleting, Ok(OperationState::Succeeded)) => {
             record.mutated_at = Some(turn.now);
-            turn.tell(record, What::Outcome { call: "delete".into(), result: "done".into() }, "the delete is done");
+            came_of(record, "delete", "done", "the delete is done", turn);
             advance(record, Phase::Gone, "the delete is done", turn);
             record.end_was_told = true;
             if mutant::is(Mutant::ForgetOwedCreate) {
@@ -269,19 +297,17 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
             }
         }
         (Phase::Creating, Ok(OperationState::Succeeded)) => {
-            turn.tell(record, What::Outcome { call: "create".into(), result: "done".into() }, "the create is done");
+            came_of(record, "create", "done", "the create is done", turn);
             set_call(record, Call::Observed);
             memory.looked_at = None;
         }
         (Phase::Deleting, Ok(OperationState::Failed(failure))) => {
-            let outcome = What::Outcome { call: "delete".into(), result: "failed".into() };
-            turn.tell(record, outcome, format!("the delete failed: {failure}"));
+            came_of(record, "delete", "failed", &format!("the delete failed: {failure}"), turn);
             delete_failed(record, &policy, &failure, turn);
             spend(record);
         }
         (Phase::Creating, Ok(OperationState::Failed(failure))) => {
-            let outcome = What::Outcome { call: "create".into(), result: "failed".into() };
-            turn.tell(record, outcome, format!("the create failed: {failure}"));
+            came_of(record, "create", "failed", &format!("the create failed: {failure}"), turn);
             create_failed(fleet, name, &policy, failure, turn);
         }
         (_, Err(failure)) => {

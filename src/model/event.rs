@@ -73,8 +73,14 @@ pub enum What {
     Intent {
         /// `delete` or `create`.
         call: String,
+        /// In which zone; empty in the log of a former version.
+        #[serde(default)]
+        zone: String,
         /// The incarnation to delete.
         incarnation: Option<Incarnation>,
+        /// The generation of the job that a create orders.
+        #[serde(default)]
+        generation: Option<u64>,
         /// The observations that it rests on; none in the log of a former version.
         #[serde(default)]
         evidence: Option<Evidence>,
@@ -82,7 +88,7 @@ pub enum What {
         #[serde(default)]
         decided_by: String,
     },
-    /// What came of a mutation.
+    /// What came of a mutation: what was answered, and how its operation ended, or what was read back from the world.
     Outcome {
         /// `delete` or `create`.
         call: String,

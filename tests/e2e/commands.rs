@@ -412,8 +412,9 @@ fn history_tells_incidents_and_audits_every_mutation() {
             .map(|e| format!("{} {}", e["call"].as_str().unwrap(), e["result"].as_str().unwrap()))
             .collect();
         // The end of each is told by its operation, or by the node itself, whichever is seen first.
-        let accepted: Vec<&String> = results.iter().filter(|result| result.ends_with("accepted")).collect();
-        assert_eq!(accepted, ["delete accepted", "create accepted"], "{document}");
+        assert_eq!(results, ["delete accepted", "delete done", "create accepted", "create done"], "{document}");
+        assert_eq!((&audit[1]["zone"], &audit[1]["generation"]), (&audit[0]["zone"], &1.into()), "{document}");
+        assert!(audit[0]["zone"].as_str().unwrap().contains('-'), "{document}");
         let ready = document["events"].as_array().unwrap().iter().find(|e| e["to"] == "ready").unwrap();
         let made = rig.node("a").unwrap().uid.to_string();
         assert!(ready["message"].as_str().unwrap().contains(&made), "which incarnation it made: {ready}");

@@ -272,6 +272,40 @@ fn s11_the_intent_is_in_the_same_commit_as_the_call_and_a_lost_answer_is_read_ba
 }
 
 #[test]
+fn s11_what_is_read_back_is_told_as_the_result() {
+    let mut world = World::new(settings(&["a"]));
+    let preempted = json!({"state": "PREEMPTED"});
+    let lost = || CallOutcome::Unknown(Failure::new(FailureClass::Transient, "reset"));
+    let told = |world: &World, call: &str, result: &str| {
+        let is_it = |what: &What| matches!(what, What::Outcome { call: c, result: r } if c == call && r == result);
+        world.events.iter().any(is_it)
+    };
+    world.sick(&["a"], preempted.clone(), 60);
+    world.get("a", Some(node("a", preempted.clone())));
+    world.called("a", lost());
+    world.wait(1);
+    world.get("a", Some(node("a", preempted)));
+    assert!(told(&world, "delete", "failed") && is_delete(&world.actions), "{:?}", world.events);
+    world.called("a", lost());
+    world.wait(1);
+    world.get("a", None);
+    assert!(told(&world, "delete", "done"), "{:?}", world.events);
+    assert!(matches!(world.actions[..], [Action::Create { .. }]));
+    world.called("a", lost());
+    world.wait(1);
+    world.get("a", None);
+    assert!(told(&world, "create", "failed"), "{:?}", world.events);
+    world.wait(60);
+    world.input(Input::Tick);
+    assert!(matches!(world.actions[..], [Action::Create { .. }]));
+    world.called("a", lost());
+    world.wait(1);
+    let made = world.replacement("a", json!({"state": "CREATING"}));
+    world.get("a", Some(made));
+    assert!(told(&world, "create", "done"), "{:?}", world.events);
+}
+
+#[test]
 fn s12_without_a_valid_specification_nothing_is_deleted() {
     let mut world = World::new(settings(&["a"]));
     let bare = json!({"state": "PREEMPTED", "runtimeVersion": null});

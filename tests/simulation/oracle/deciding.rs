@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use serde_json::Value;
 use tpu_watchdog::model::action::Action;
 use tpu_watchdog::model::condition::{Condition, Kind};
 use tpu_watchdog::model::event::{Event, What};
@@ -12,10 +11,11 @@ use tpu_watchdog::model::fleet::{Fleet, elapsed};
 use tpu_watchdog::model::hold::HoldReason;
 use tpu_watchdog::model::node::Incarnation;
 use tpu_watchdog::model::recovery::Phase;
-use tpu_watchdog::model::slot::{RunOrder, SlotRecord};
+use tpu_watchdog::model::slot::SlotRecord;
 
 use super::Oracle;
 use super::evidence::{Grace, Shown};
+use super::sending::ordered;
 use crate::process::Tag;
 use crate::setup::Ms;
 
@@ -192,8 +192,7 @@ impl Oracle {
     /// A create starts from nothing older than the newest complete checkpoint that was listed.
     fn checkpoint(&mut self, slot: &str, action: &Action) {
         let Action::Create { body, .. } = action else { return };
-        let run = body.pointer("/metadata/tpu-watchdog-run").and_then(Value::as_str).unwrap_or_default();
-        let step = serde_json::from_str(run).unwrap_or(RunOrder::default()).step;
+        let step = ordered(body).step;
         let newest = self.slots.get(slot).and_then(|watch| watch.newest_checkpoint);
         self.check("S15", slot, step >= newest, || format!("it starts from step {step:?}, step {newest:?} was listed"));
     }

@@ -33,12 +33,13 @@ impl Oracle {
     fn happened(&mut self, what: &What, slot: String, at: Timestamp, now: Ms) {
         let Some(watch) = self.slots.get_mut(&slot) else { return };
         match what {
-            What::Intent { call, incarnation, evidence, decided_by } => {
-                watch.intent = Some((call.clone(), incarnation.clone(), evidence.clone(), decided_by.clone()));
+            What::Intent { .. } => {
+                watch.intent = Some(what.clone());
                 watch.result_owed = true;
                 self.intents += 1;
             }
-            What::Outcome { .. } => watch.result_owed = false,
+            // What was answered is no result where nobody knows what it means.
+            What::Outcome { result, .. } => watch.result_owed &= result == "unknown",
             What::SetAside { .. } => {
                 // The condemnation that it belongs to follows in the same commit, and ends a run from nothing.
                 watch.fruitless = -1;
@@ -46,13 +47,11 @@ impl Oracle {
             }
             What::Condemned { cause, kind, .. } => self.condemned(*cause, *kind, slot, at),
             What::Phase { to: Phase::Booted | Phase::Launched, .. } => watch.booted = true,
-            // Read back: it was carried out, or was not.
-            What::Phase { to: Phase::Condemned | Phase::Gone | Phase::Ready, .. } => watch.result_owed = false,
             What::Recovered { .. } => {
                 (watch.open, watch.booted) = (false, false);
                 self.recovered(&slot, now);
             }
-            What::Withdrawn { .. } => (watch.open, watch.booted, watch.result_owed) = (false, false, false),
+            What::Withdrawn { .. } => (watch.open, watch.booted) = (false, false),
             What::JobFinished => (watch.open, watch.booted) = (false, false),
             What::RecoveryFailure { reason, .. } if reason == "stock_out" => {
                 let zone = watch.created_in.clone();

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 use tpu_watchdog::model::action::Action;
+use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::lease::Lease;
 use tpu_watchdog::model::recovery::{Call, Phase};
 use tpu_watchdog::model::slot::{RunOrder, SlotRecord};
@@ -13,6 +14,12 @@ use super::evidence::Shown;
 use crate::process::Tag;
 use crate::setup::{Ms, OWNER, Origin};
 use crate::world::{Arrival, brief};
+
+/// What a create orders its job to run from.
+pub fn ordered(body: &Value) -> RunOrder {
+    let run = body.pointer("/metadata/tpu-watchdog-run").and_then(Value::as_str).unwrap_or_default();
+    serde_json::from_str(run).unwrap_or_default()
+}
 
 impl Oracle {
     /// A mutation leaves. `record` and `lease` are what is durable in this moment.
@@ -46,15 +53,22 @@ impl Oracle {
         let unknown = watch.unknown;
         watch.last_sent = Some(now);
         let intent = watch.intent.clone();
-        let call = if wanted == Phase::Deleting { "delete" } else { "create" };
-        let told = intent.as_ref().is_some_and(|(of, incarnation, evidence, by)| {
-            let target = match action {
-                Action::Delete { incarnation: target, .. } => incarnation.as_ref() == Some(target),
-                Action::Create { .. } => true,
-            };
-            of == call && target && evidence.is_some() && !by.is_empty()
-        });
-        self.check("S18", &slot, told, || format!("the audit says {intent:?} about a {call}"));
+        let told = match &intent {
+            Some(What::Intent { call, zone, incarnation, evidence, decided_by, generation })
+                if evidence.is_some() && !decided_by.is_empty() =>
+            {
+                match action {
+                    Action::Delete { incarnation: target, zone: of, .. } => {
+                        call == "delete" && zone == of && incarnation.as_ref() == Some(target)
+                    }
+                    Action::Create { body, zone: of, .. } => {
+                        call == "create" && zone == of && *generation == Some(ordered(body).generation)
+                    }
+                }
+            }
+            _ => false,
+        };
+        self.check("S18", &slot, told, || format!("the audit says {intent:?} about {}", brief(action)));
         self.check("S11", &slot, !unknown, || "what became of the last call was not read back".to_owned());
         match action {
             Action::Delete { incarnation, .. } => {
@@ -91,8 +105,7 @@ impl Oracle {
             self.check("S12", slot, was == is, || format!("the label {label} was {was:?} and is created as {is:?}"));
         }
         self.metadata(slot, &original, body, leaving);
-        let run = body.pointer("/metadata/tpu-watchdog-run").and_then(Value::as_str).unwrap_or_default();
-        let order: RunOrder = serde_json::from_str(run).unwrap_or_default();
+        let order = ordered(body);
         let Some(watch) = self.slots.get_mut(slot) else { return };
         let complete = order.step.is_none_or(|step| watch.complete.contains(&step));
         let before = watch.order.replace((order.generation, order.step));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use tpu_watchdog::model::condition::{Condition, Kind};
-use tpu_watchdog::model::event::Evidence as Recorded;
+use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::fleet::{Fleet, Pending, after, elapsed};
 use tpu_watchdog::model::node::{Incarnation, NodeView};
 use tpu_watchdog::model::recovery::Phase;
@@ -95,7 +95,7 @@ pub struct Watch {
     pub best_step: Option<u64>,
     pub fruitless: i64,
     /// The last intent in the log.
-    pub intent: Option<(String, Option<Incarnation>, Option<Recorded>, String)>,
+    pub intent: Option<What>,
     /// The log does not say yet what came of it.
     pub result_owed: bool,
 }
