@@ -268,13 +268,8 @@ impl Oracle {
             self.keep_up(wall);
         }
         self.counted.clear();
-        self.counted.extend(
-            fleet
-                .slots
-                .values()
-                .filter(|r| r.recovery.is_some())
-                .filter_map(|record| deciding::counts(record, deciding::hold(fleet, &record.name)).then(|| record.name.clone())),
-        );
+        let counts = |record: &&SlotRecord| deciding::counts(record, deciding::hold(fleet, &record.name));
+        self.counted.extend(fleet.slots.values().filter(|r| r.recovery.is_some()).filter(counts).map(|r| r.name.clone()));
         match input {
             Input::Polled(poll) if holds => {
                 for listing in &poll.listings {
