@@ -406,8 +406,8 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Op
 
 /// While creates of a zone and type are refused or their replacements fail, a doubtful TPU in hand is worth more than none (S14).
 fn suspended(bench: &Bench, condition: Condition, now: Timestamp) -> Option<Decision> {
-    // A delete that was allowed, and did not come about, is not asked about again.
-    let allowed = bench.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Condemned);
+    // A delete that was allowed, and did not come about, is not asked about again: one of a judged slot.
+    let allowed = bench.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Condemned && r.kind == Kind::Judged);
     if condition == Condition::FailedRepair || allowed {
         return None;
     }

@@ -373,11 +373,11 @@ impl World {
             self.pull(Pull::Resume { slot: Some(name), adopt: false });
         }
         self.pull(Pull::BreakerReset);
-        // The holder dies once more: another one, or itself again, must follow.
+        // The holder dies once more: another one, or itself again, must follow. By then nothing is slow any more.
         if self.setup.seed.is_multiple_of(2)
             && let Some(pid) = self.processes.iter().position(|p| p.held().is_some())
         {
-            self.crash(pid);
+            self.at(self.now + MINUTE, Task::Crash(pid));
         }
     }
 

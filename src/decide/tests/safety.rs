@@ -162,6 +162,11 @@ fn s6_a_lost_slot_that_is_there_again_and_sick_is_judged_like_any_other() {
     assert_eq!((recovery.kind, recovery.delete_failures, kinds), (Kind::Judged, 1, vec![Kind::Lost, Kind::Judged]));
     world.get("b", Some(node("b", json!({"state": "UNKNOWN"}))));
     assert_eq!(world.hold("b"), Some(HoldReason::MaxUnavailable));
+    // Nor does a delete that was allowed because there was nothing left excuse one of a node that is there again (S14).
+    let short = crate::model::fleet::Shortage { refused_at: world.now, trial_at: None };
+    world.fleet.ledger.short.insert("us-central2-b v4-8".into(), short);
+    world.sick(&["b"], timeout(), 900);
+    assert_eq!(world.hold("b"), Some(HoldReason::ZoneShort));
 }
 
 #[test]

@@ -396,8 +396,9 @@ impl Oracle {
             }
             Input::Configured(settings) => {
                 self.configured.insert(tag.pid, settings.slots.keys().cloned().collect());
-                // What left the config is forgotten, and begins anew when it comes back.
-                for (name, watch) in self.slots.iter_mut().filter(|(name, _)| !settings.slots.contains_key(*name)) {
+                // What left the config is forgotten, sooner or later, and begins anew when it comes back.
+                let anew = |name: &String| !settings.slots.contains_key(name) || !fleet.slots.contains_key(name);
+                for (name, watch) in self.slots.iter_mut().filter(|(name, _)| anew(name)) {
                     self.paused.remove(&Some(name.clone()));
                     watch.attempts.clear();
                     (watch.fruitless, watch.run_began, watch.set_aside) = (0, false, true);
