@@ -79,6 +79,14 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
         return hold;
     }
     let action = if condition == Condition::Missing { ActionName::Create } else { ActionName::Recreate };
+    if bench.settings.dry_run && reads + 1 >= wanted {
+        // Nothing follows: no GET has to confirm it, again with each poll.
+        stop_asking(bench);
+        let mut decision =
+            Decision::act(action, format!("{}: {evidence}; {reads} reads over {}", condition.name(), span(sick_for)));
+        decision.hold = Some(HoldReason::DryRun);
+        return decision;
+    }
     let confirmed = bench.memory.confirmed.as_ref().filter(|c| {
         elapsed(c.began, turn.now) <= CONFIRMED_FOR
             && c.condition == condition
@@ -113,11 +121,6 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
     }
     stop_asking(bench);
     let reason = format!("{}: {evidence}; {reads} reads over {}", condition.name(), span(sick_for));
-    if bench.settings.dry_run {
-        let mut decision = Decision::act(action, reason);
-        decision.hold = Some(HoldReason::DryRun);
-        return decision;
-    }
     if let Err(violation) = guard::may_condemn(bench, condition, kind, &confirmed, turn.now) {
         let message =
             format!("the safety check refused the plan ({violation}): nothing is done; this is a defect, please report it");

@@ -205,6 +205,10 @@ fn s7_dry_run_and_opt_out_hold_both_kinds() {
         settings.dry_run = dry_run;
         let mut world = World::new(settings);
         world.sick(&["a"], change.clone(), 60);
+        assert!(world.looks.is_empty(), "no GET has to confirm what nothing follows from");
+        world.wait(30);
+        world.poll(&[node("a", change.clone())]);
+        assert!(world.events.is_empty(), "it is told once: {:?}", world.events);
         world.get("a", Some(node("a", change)));
         assert!(world.actions.is_empty());
         assert_eq!(world.hold("a"), Some(reason));

@@ -33,7 +33,9 @@ pub fn hold(fleet: &Fleet, slot: &str) -> Option<HoldReason> {
 /// Whether a slot counts under `max_unavailable`, by the words of S6.
 pub fn counts(record: &SlotRecord, hold: Option<HoldReason>) -> bool {
     let Some(recovery) = &record.recovery else { return false };
+    // One that goes on to its next zone at once does not wait for capacity.
     let short = recovery.phase == Phase::Gone
+        && recovery.not_before.is_some()
         && recovery.refusal.as_ref().is_some_and(|(class, _)| matches!(class.name(), "stock_out" | "quota" | "rate"));
     let at_rest = matches!(record.verdict.condition, Condition::Stopped | Condition::JobFailed | Condition::Finished);
     let waits = hold.is_some_and(|hold| !matches!(hold.name(), "backoff" | "create_limit" | "unclear"));
@@ -148,8 +150,9 @@ impl Oracle {
             self.check("S14", slot, refused, || format!("no create in {key} ever met a stock-out"));
         }
         if reason == "max_unavailable" {
-            let now = fleet.slots.values().filter(|record| counts(record, hold(fleet, &record.name))).count();
-            let (count, limit) = (now.max(self.counted.len()), self.limit(fleet));
+            // Before this turn or after it: within it some begin to count, and some do no more.
+            let counted = |record: &&SlotRecord| self.counted.contains(&record.name) || counts(record, hold(fleet, &record.name));
+            let (count, limit) = (fleet.slots.values().filter(counted).count(), self.limit(fleet));
             self.check("S6", slot, count >= limit, || format!("it waits for {count} slots in recovery, {limit} are allowed"));
         }
         if matches!(reason, "attempts" | "no_progress") {
