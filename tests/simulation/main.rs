@@ -26,7 +26,7 @@ use crate::setup::{HOUR, Kind, Setup, ZONES};
 use crate::world::{Outcome, play};
 
 /// Seeds that found something once, with what they found.
-const FOUND: [(u64, &str); 18] = [
+const FOUND: [(u64, &str); 19] = [
     (30_014, "a silent TPU whose reports could not be read any more waited for ever and asked nobody (L1)"),
     (5122, "a listing that came while a create was being sent (a bound of S4)"),
     (6076, "health that a failed write made forgotten (a bound of S3)"),
@@ -44,6 +44,7 @@ const FOUND: [(u64, &str); 18] = [
     (2_041, "a lost slot whose delete failed, and that was judged when it was there again, took no room in the budget (S6)"),
     (4_014_711_700_059, "the same, allowed when there was nothing left, was deleted although creates were refused (S14)"),
     (4_014_711_700_280, "a slot that left the config with a create owed begins anew when it comes back (a bound of S15)"),
+    (41_572_083_880_021, "a replacement failed when its grace was over, not when it was deleted at last (a bound of S14)"),
     (5_875_579_310_031, "the clock of a holder that wrote nothing took time back that was healthy (a bound of S3)"),
 ];
 

@@ -111,6 +111,8 @@ pub struct Evidence {
     seen: Vec<(Grace, Timestamp)>,
     /// When it was last seen to be ripe for a judgement.
     pub judged_at: Option<Timestamp>,
+    /// When it was so for the first time since this node is there.
+    pub first_judged: Option<Timestamp>,
     /// It was absent from a listing since the last read: that time proves no health.
     unseen: bool,
     /// Reads before a read of another kind (which a write that failed may have made forgotten) …
@@ -258,6 +260,11 @@ impl Evidence {
         self.seen.clear();
     }
 
+    fn is_ripe(&mut self, wall: Timestamp) {
+        self.judged_at = Some(wall);
+        self.first_judged.get_or_insert(wall);
+    }
+
     /// One more read says that it is lost: time counts from the first of them.
     fn loses(&mut self, gap: Duration) {
         if self.absences > 0 || (self.lost && self.reads > 0) {
@@ -297,6 +304,7 @@ impl Evidence {
             (self.absences, self.former, self.recalled, self.former_sickness) = (0, 0, 0, <_>::default());
             (self.unbooted_for, self.attributes_at) = (Duration::ZERO, None);
             (self.lost_for, self.former_loss) = <_>::default();
+            self.first_judged = None;
         }
         let lost = *shown == Shown::Lost;
         let another_kind = self.reads > 0 && matches!(shown, Shown::Lost | Shown::Sick { .. }) && lost != self.lost;
@@ -338,7 +346,7 @@ impl Evidence {
                 }
                 if self.sick_for >= self.grace(*grace) {
                     self.ripe_since.get_or_insert(wall);
-                    self.judged_at = Some(wall);
+                    self.is_ripe(wall);
                 }
             }
             Shown::Healthy => {
@@ -347,7 +355,7 @@ impl Evidence {
                     self.seen.clear();
                 }
                 if self.is_dead_inside() {
-                    self.judged_at = Some(wall);
+                    self.is_ripe(wall);
                 }
                 self.healthy_for += if unseen { Duration::ZERO } else { gap };
                 if self.healthy_for >= self.policy.heal {
@@ -404,7 +412,7 @@ impl Evidence {
             self.unbooted_for += gap;
         }
         if self.is_dead_inside() {
-            self.judged_at = Some(wall);
+            self.is_ripe(wall);
         }
     }
 

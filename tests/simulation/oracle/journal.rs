@@ -76,6 +76,8 @@ impl Oracle {
         let recreated = std::mem::take(&mut watch.recreated);
         let unfit = watch.open && recreated && !watch.booted && !watch.forgiven && kind == Kind::Judged;
         let ripe = watch.evidence.ripe_since;
+        // It failed when it was ripe, although other guards may have held it since.
+        let failed_at = watch.evidence.first_judged.map_or(at, |first| first.min(at));
         let first = !watch.open;
         (watch.open, watch.booted) = (true, false);
         // A run that was seen at work and made no new step ends: S16 counts it where the job is what failed.
@@ -98,7 +100,7 @@ impl Oracle {
             refusals.trial_at = Some(at);
             // Whether one that was recovered since then came before or after its grace was over is not known here.
             if unfit && refusals.recovered_at < created {
-                refusals.unfit.push((at, slot.clone()));
+                refusals.unfit.push((failed_at, slot.clone()));
             }
         }
         // What a person saw when closing the breaker opens it no more.
