@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
@@ -128,7 +128,7 @@ impl SqliteStore {
         let refused = |message: String| StoreError { failure: StoreFailure::Refused, location: location.clone(), message };
         connection.busy_timeout(PATIENCE).map_err(sql)?;
         version(&connection).map_err(refused)?;
-        connection.pragma_update(None, "journal_mode", "WAL").map_err(sql)?;
+        write_ahead(&connection).map_err(sql)?;
         connection.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sql)?;
         // Another process may have brought it up to date just now.
@@ -403,8 +403,24 @@ fn meta(connection: &Connection, key: &str) -> Result<Option<String>, rusqlite::
     connection.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0)).optional()
 }
 
+/// Turns the write-ahead log on. SQLite itself waits for nobody here: another process that begins on a new file may be doing the
+/// same.
+fn write_ahead(connection: &Connection) -> Result<(), rusqlite::Error> {
+    let began = Instant::now();
+    loop {
+        match connection.pragma_update(None, "journal_mode", "WAL") {
+            Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) && began.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            done => return done,
+        }
+    }
+}
+
 /// The schema version: 0 for a new file. Refuses what is newer or not ours.
 fn version(connection: &Connection) -> Result<usize, String> {
+    // One view of the file: somebody else who begins on a new one may be writing its first tables.
+    let _view = connection.is_autocommit().then(|| connection.unchecked_transaction()).transpose().map_err(|e| explain(&e))?;
     let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(|e| explain(&e));
     let (application, version) = (pragma("application_id")?, pragma("user_version")?);
     let tables: i64 =
@@ -517,6 +533,23 @@ mod tests {
         let newer = "INSERT INTO lever (id, record) VALUES ('2', '{\"pull\": \"of the future\"}')";
         Connection::open(&path).unwrap().execute_batch(newer).unwrap();
         assert_eq!(persons.levers().await.unwrap(), [lever], "what is no lever hides none");
+    }
+
+    #[test]
+    fn processes_that_begin_at_once_on_a_new_file_all_find_it_theirs() {
+        let folder = tempfile::tempdir().unwrap();
+        for round in 0..100 {
+            let (path, start) = (folder.path().join(format!("{round}.db")), std::sync::Barrier::new(4));
+            let begin = |_| {
+                start.wait();
+                SqliteStore::open(&path).map(|store| store.owner).map_err(|e| e.to_string())
+            };
+            let owners: Vec<Result<String, String>> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|index| scope.spawn(move || begin(index))).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(owners.iter().all(|owner| owner.is_ok() && *owner == owners[0]), "{owners:?}");
+        }
     }
 
     #[test]
