@@ -46,7 +46,10 @@ pub fn absorb(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
             done(fleet, &slot, Pending::Checkpoints);
             match result {
                 Ok(survey) => surveyed(fleet, &slot, began, &location, survey, turn),
-                Err(failure) => fleet.memory.entry(slot).or_default().survey_failure = Some(failure.to_string()),
+                Err(failure) => {
+                    let memory = fleet.memory.entry(slot).or_default();
+                    (memory.survey_failure, memory.went_back) = (Some(failure.to_string()), false);
+                }
             }
         }
         Input::Called { slot, outcome } => {
@@ -383,6 +386,7 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
         _ => None,
     };
     let went_back = memory.survey_failure.is_some();
+    memory.went_back = went_back;
     let newer = newer || (mutant::is(Mutant::CheckpointGoesBack) && went_back);
     if mutant::is(Mutant::CheckpointGoesBack) {
         memory.survey_failure = None;

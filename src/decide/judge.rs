@@ -336,7 +336,7 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
             return hold(HoldReason::Backoff, format!("{what}: waiting after a failed delete"), Some(at));
         }
         // What was lost when its delete failed, and is judged by now, is another decision, with all guards of its own.
-        if recovery.kind == kind {
+        if !(recovery.kind == Kind::Lost && kind == Kind::Judged) {
             return judged(bench, condition, kind, now);
         }
     }
@@ -409,18 +409,19 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Op
 
 /// While creates of a zone and type are refused or their replacements fail, a doubtful TPU in hand is worth more than none (S14).
 fn suspended(bench: &Bench, condition: Condition, now: Timestamp) -> Option<Decision> {
-    // A delete that was allowed, and did not come about, is not asked about again: one of a judged slot.
-    let allowed = bench.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Condemned && r.kind == Kind::Judged);
-    if condition == Condition::FailedRepair || allowed {
+    if condition == Condition::FailedRepair {
         return None;
     }
+    // The trial itself, whose delete did not come about, goes on until a create is refused once more.
+    let tried_at = bench.record.recovery.as_ref().filter(|r| r.phase == Phase::Condemned).and_then(|r| r.tried_at);
+    let is_trial = |shortage: &Shortage| tried_at.is_some_and(|at| shortage.trial_at == Some(at) && at > shortage.refused_at);
     let what = condition.name();
     let accelerator = bench.record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
     let (zone, key) = (&bench.record.zone, recover::shortage_key(&bench.record.zone, accelerator));
     // One trial at a time; when nothing was refused for as long after it, the next one may follow.
     let until =
         |shortage: &Shortage| after(shortage.trial_at.map_or(shortage.refused_at, |at| at.max(shortage.refused_at)), TRIAL_AFTER);
-    let waits = |shortage: &Shortage| now < until(shortage);
+    let waits = |shortage: &Shortage| now < until(shortage) && !is_trial(shortage);
     let (reason, text, shortage) = match (bench.ledger.suspended.get(&key), bench.ledger.short.get(&key)) {
         (Some(shortage), _) if waits(shortage) && !mutant::is(Mutant::NoUnfit) => (
             HoldReason::ReplacementsFail,
@@ -463,7 +464,8 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
     let record = &mut *bench.record;
     let symptom_at = record.suspicion.as_ref().map_or(now, |s| s.since);
     let incarnation = record.incarnation.clone().filter(|_| condition != Condition::Missing);
-    let again = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Condemned && r.kind == kind);
+    let again =
+        record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Condemned && !(r.kind == Kind::Lost && kind == Kind::Judged));
     let observed = Evidence {
         condition,
         kind,
@@ -513,6 +515,7 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
                 saved_at: None,
                 set_apart: false,
                 unfit: None,
+                tried_at: None,
                 observed: None,
             });
         }
@@ -525,10 +528,12 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
             message,
         );
     }
+    recover::came_to_nothing(record, condition.name(), turn);
     if record.recovery.as_ref().is_some_and(|r| r.phase != Phase::Condemned) && condition != Condition::Missing {
         recover::advance(record, Phase::Condemned, &format!("the replacement is {}", condition.name()), turn);
     }
-    if kind == Kind::Judged && condition != Condition::FailedRepair {
+    let tries = kind == Kind::Judged && condition != Condition::FailedRepair;
+    if tries {
         let accelerator = record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
         let key = recover::shortage_key(&record.zone, accelerator);
         for shortage in [bench.ledger.short.get_mut(&key), bench.ledger.suspended.get_mut(&key)].into_iter().flatten() {
@@ -538,6 +543,7 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
     }
     if let Some(recovery) = &mut record.recovery {
         recovery.observed = Some(observed.clone());
+        recovery.tried_at = tries.then_some(now);
     }
     let Some(incarnation) = incarnation else {
         return recover::advance(record, Phase::Gone, "there is nothing to delete", turn);

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::model::condition::Kind;
 use crate::model::event::{Event, What};
 use crate::model::fleet::{Breaker, Fleet, Gust, Pending, elapsed};
 use crate::model::lever::{Lever, Pause, Pull};
 use crate::model::mutant::{self, Mutant};
+use crate::model::recovery::Phase;
 use crate::model::view::span;
 
 use super::judge::Bench;
@@ -133,11 +135,14 @@ pub fn gust(bench: &mut Bench, turn: &mut Turn) {
     // One a slot, kept beyond the window: the same trouble is not counted again when it has passed.
     ledger.storm.retain(|gust| elapsed(gust.at, now) < KEPT.max(storm.window));
     let known = ledger.storm.iter().any(|gust| gust.slot == bench.record.name && gust.at >= since);
-    if !known && bench.record.recovery.is_none() {
+    // A replacement that fails is counted elsewhere (S14); one that was lost, and is there again, is judged for the first time.
+    let first = bench.record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Condemned && r.kind == Kind::Lost);
+    let counts = first && !known;
+    if counts {
         ledger.storm.retain(|gust| gust.slot != bench.record.name);
         ledger.storm.push(Gust { at: now, slot: bench.record.name.clone(), forgiven: false });
     }
-    bench.budget.ledger_changed |= before != ledger.storm.len() || !known;
+    bench.budget.ledger_changed |= before != ledger.storm.len() || counts;
     let count = ledger.storm.iter().filter(|gust| !gust.forgiven && elapsed(gust.at, now) < storm.window).count();
     let share = count as f64 * 100.0 >= storm.percent * bench.budget.desired as f64 || mutant::is(Mutant::BreakerIgnoresShare);
     if mutant::is(Mutant::BreakerCloses) && ledger.breaker.as_ref().is_some_and(|b| elapsed(b.opened_at, now) > storm.window) {

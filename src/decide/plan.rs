@@ -375,7 +375,7 @@ fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, 
         let (slot, set_aside) = (bench.record.name.clone(), runs::set_aside(bench.record));
         turn.look(Look::Checkpoints { slot, location: settings.clone(), set_aside });
     }
-    let gone_since = bench.record.job.went_back_since.filter(|_| here);
+    let gone_since = bench.record.job.went_back_since.filter(|_| here && memory.went_back);
     Err(match &memory.survey_failure {
         Some(why)
             if gone_since.is_some_and(|since| elapsed(since, turn.now) >= WENT_BACK_AFTER || mutant::is(Mutant::GoneAtOnce)) =>

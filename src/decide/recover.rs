@@ -34,6 +34,10 @@ pub fn observed(
 ) -> bool {
     let Some(recovery) = &record.recovery else { return false };
     let call = recovery.call.clone();
+    if matches!(reading, Reading::Node(view) if view.incarnation.is_none()) {
+        // Without a creation time it can't be told from another node: it settles nothing.
+        return false;
+    }
     let calling = memory.pending.contains(&crate::model::fleet::Pending::Call);
     let get = source == Source::Get;
     match (recovery.phase, reading) {
@@ -125,6 +129,14 @@ pub fn observed(
     true
 }
 
+/// A replacement is sent away before its create was told to be done.
+pub fn came_to_nothing(record: &SlotRecord, why: &str, turn: &mut Turn) {
+    let untold = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating && r.call != Some(Call::Observed));
+    if untold {
+        came_of(record, "create", "failed", &format!("the replacement is {why} before it was READY"), turn);
+    }
+}
+
 /// The result of a mutation, for the audit.
 fn came_of(record: &SlotRecord, call: &str, result: &str, message: &str, turn: &mut Turn) {
     turn.tell(record, What::Outcome { call: call.into(), result: result.into() }, message.to_owned());
@@ -135,20 +147,21 @@ fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
     if mutant::is(Mutant::ReplacementResetsAttempts) {
         record.attempts.clear();
     }
-    if record.incarnation != view.incarnation {
-        let call = record.recovery.as_ref().and_then(|r| r.call.as_ref());
-        let told = match call {
-            Some(Call::Observed) => true,
-            // Its operation tells, unless it is not looked at any more.
-            Some(Call::Accepted { .. }) => view.state != NodeState::Ready,
-            Some(Call::Intended | Call::Unknown) | None => false,
-        };
-        if let (false, Some(made)) = (told, &view.incarnation) {
-            came_of(record, "create", "done", &format!("read back: the create has made {made}"), turn);
-        }
+    let (ready, first) = (view.state == NodeState::Ready, record.incarnation != view.incarnation);
+    let result = match record.recovery.as_ref().and_then(|r| r.call.as_ref()) {
+        // Its operation has told it, or tells it while it is looked at: up to READY.
+        Some(Call::Observed) => None,
+        Some(Call::Accepted { .. }) => ready.then_some("done"),
+        Some(Call::Intended | Call::Unknown) | None if ready => Some("done"),
+        Some(Call::Intended | Call::Unknown) | None => first.then_some("accepted"),
+    };
+    if let (Some(result), Some(made)) = (result, &view.incarnation) {
+        came_of(record, "create", result, &format!("read back: the create makes {made}"), turn);
+    }
+    if first {
         become_incarnation(record, view, true, turn.now);
     }
-    if view.state == NodeState::Ready {
+    if ready {
         record.ready_since = Some(turn.now);
         let made = view.incarnation.as_ref().map_or("?".to_owned(), ToString::to_string);
         advance(record, Phase::Ready, &format!("the replacement is READY: {made}"), turn);
@@ -165,7 +178,7 @@ fn superseded(record: &mut SlotRecord, view: &NodeView, settings: &Settings, tur
     let Some(recovery) = record.recovery.take() else { return };
     match recovery.phase {
         Phase::Deleting => came_of(record, "delete", "done", "read back: the condemned node is gone, another one is there", turn),
-        Phase::Creating if record.incarnation.is_none() => {
+        Phase::Creating if recovery.call != Some(Call::Observed) => {
             came_of(record, "create", "failed", "read back: somebody else's node is there", turn);
         }
         _ => {}

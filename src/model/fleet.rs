@@ -117,6 +117,8 @@ pub struct Memory {
     pub surveyed_at: Option<Timestamp>,
     /// Why a create may not rest on the last survey.
     pub survey_failure: Option<String>,
+    /// The last survey was complete, and lacked the recorded checkpoint and anything newer.
+    pub went_back: bool,
     /// A GET that confirmed the present condition of exactly this incarnation (or its absence).
     pub confirmed: Option<Confirmed>,
     /// What is under way.

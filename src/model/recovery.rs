@@ -152,6 +152,9 @@ pub struct Recovery {
     /// The replacement that was counted as one that failed to boot (S14).
     #[serde(default)]
     pub unfit: Option<Incarnation>,
+    /// When its last delete was decided: the trial in spite of refusals is known by it (S14).
+    #[serde(default)]
+    pub tried_at: Option<Timestamp>,
     /// The observations on which it was condemned last.
     #[serde(default)]
     pub observed: Option<Evidence>,

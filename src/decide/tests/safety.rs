@@ -310,8 +310,51 @@ fn s11_what_is_read_back_is_told_as_the_result() {
     world.called("a", lost());
     world.wait(1);
     let made = world.replacement("a", json!({"state": "CREATING"}));
-    world.get("a", Some(made));
+    world.get("a", Some(made.clone()));
+    assert!(told(&world, "create", "accepted"), "{:?}", world.events);
+    world.wait(30);
+    let ready = node("a", json!({"id": "2", "createTime": made["createTime"], "metadata": made["metadata"]}));
+    world.poll(&[ready]);
     assert!(told(&world, "create", "done"), "{:?}", world.events);
+}
+
+#[test]
+fn s11_a_node_that_is_ready_before_its_operation_was_looked_at_ends_its_create() {
+    let mut world = World::new(settings(&["a"]));
+    world.recreate_preempted();
+    let made = world.replacement("a", json!({"state": "CREATING"}));
+    let created = world.now;
+    world.poll(std::slice::from_ref(&made));
+    let told =
+        |world: &World| world.events.iter().filter(|what| matches!(what, What::Outcome { call, .. } if call == "create")).count();
+    assert_eq!(told(&world), 0, "its operation tells");
+    world.wait(30);
+    world.poll(&[node("a", json!({"id": "2", "createTime": created.to_string(), "metadata": made["metadata"]}))]);
+    assert_eq!(told(&world), 1, "{:?}", world.events);
+}
+
+#[test]
+fn s6_a_judged_slot_whose_delete_is_carried_out_late_keeps_its_place() {
+    let mut world = World::new(settings(&["a", "b", "c", "d"]));
+    world.sick(&["a", "b"], timeout(), 600);
+    world.get("a", Some(node("a", timeout())));
+    let others = ["b", "c", "d"].map(|name| node(name, if name == "b" { timeout() } else { json!({}) }));
+    for _ in 0..2 {
+        world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "reset")));
+        world.wait(1);
+        world.get("a", Some(node("a", timeout())));
+    }
+    assert_eq!((world.phase("a"), world.hold("a")), (Some(Phase::Condemned), Some(HoldReason::Backoff)));
+    for _ in 0..6 {
+        world.wait(30);
+        world.poll(&others);
+        world.get("a", None);
+        world.get("b", Some(others[0].clone()));
+        assert_eq!(world.hold("b"), Some(HoldReason::MaxUnavailable));
+    }
+    assert_eq!(world.phase("a"), Some(Phase::Creating));
+    let kinds: Vec<Kind> = world.fleet.slots["a"].attempts.iter().map(|attempt| attempt.kind).collect();
+    assert_eq!(kinds, [Kind::Judged], "it is one recovery");
 }
 
 #[test]
@@ -394,6 +437,7 @@ fn s15_a_create_waits_for_a_complete_listing_of_checkpoints_and_never_goes_back(
     assert_eq!(world.hold("a"), Some(HoldReason::CheckpointUnreadable));
     world.wait(60);
     world.input(Input::Tick);
+    assert_eq!(world.hold("a"), Some(HoldReason::CheckpointUnreadable), "only complete listings say so");
     survey(&mut world, Ok(Some(90)));
     assert_eq!(world.hold("a"), Some(HoldReason::CheckpointWentBack), "it has been gone for ten minutes");
     assert!(world.actions.is_empty());
