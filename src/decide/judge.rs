@@ -79,7 +79,7 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
         return hold;
     }
     let action = if condition == Condition::Missing { ActionName::Create } else { ActionName::Recreate };
-    if bench.settings.dry_run && reads + 1 >= wanted {
+    if bench.settings.dry_run && reads + 1 >= wanted && !mutant::is(Mutant::IgnoresDryRun) {
         // Nothing follows: no GET has to confirm it, again with each poll.
         stop_asking(bench);
         let mut decision =

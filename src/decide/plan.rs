@@ -272,6 +272,10 @@ fn creating(bench: &mut Bench, turn: &mut Turn) -> Decision {
         // An operation without an end proves nothing: from now on the node itself is asked, too.
         bench.memory.operation_lost = Some("the create is not done in its time".to_owned());
     }
+    if mutant::is(Mutant::RepeatsAtStart) && call == Some(Call::Intended) && !bench.memory.pending.contains(&Pending::Call) {
+        recover::resend_later(bench.record, &bench.slot.policy, None, "it is sent again", turn);
+        return gone(bench, turn);
+    }
     follow(bench, call.as_ref(), turn);
     Decision::act(ActionName::Create, describe("create", call.as_ref()))
 }
@@ -315,7 +319,7 @@ fn follow(bench: &mut Bench, call: Option<&Call>, turn: &mut Turn) {
 fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
     let now = turn.now;
     let Some(recovery) = &bench.record.recovery else { return Decision::none("no recovery") };
-    if bench.settings.dry_run {
+    if bench.settings.dry_run && !mutant::is(Mutant::IgnoresDryRun) {
         let mut decision = Decision::act(ActionName::Create, "a create is owed, but dry_run calls nothing");
         decision.hold = Some(HoldReason::DryRun);
         return decision;

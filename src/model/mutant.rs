@@ -16,6 +16,8 @@ pub enum Mutant {
     AbsenceIsEnough,
     /// Acts without having journaled the intent.
     ForgetIntent,
+    /// Sends again what an earlier process may have sent.
+    RepeatsAtStart,
     /// Does not count recovering slots under `max_unavailable`.
     RecoveringIsHealthy,
     /// Counts those that wait for a person under `max_unavailable`.
@@ -42,6 +44,8 @@ pub enum Mutant {
     NoDeadlineOfTheApi,
     /// Replaces what somebody stopped.
     StoppedIsLost,
+    /// Acts in a dry run.
+    IgnoresDryRun,
     /// Does not see a pause.
     NoPause,
     /// A pause holds creates that are owed.
@@ -106,6 +110,8 @@ pub enum Mutant {
     ForgetOwedCreate,
     /// Healing clears no suspicion.
     NeverHeals,
+    /// Takes a TPU that does not answer for a healthy one.
+    SicknessIsHealth,
     /// Forgets a part of the specification.
     ForgetLabels,
     /// Forgets the user's metadata.
@@ -138,13 +144,14 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every defect.
-    pub const ALL: [Mutant; 65] = [
+    pub const ALL: [Mutant; 68] = [
         Mutant::NoConfirmingGet,
         Mutant::AnyIncarnation,
         Mutant::FailedListingIsEmpty,
         Mutant::UnreachableIsEmpty,
         Mutant::AbsenceIsEnough,
         Mutant::ForgetIntent,
+        Mutant::RepeatsAtStart,
         Mutant::RecoveringIsHealthy,
         Mutant::WaitingCounts,
         Mutant::ReplacementResetsAttempts,
@@ -158,6 +165,7 @@ impl Mutant {
         Mutant::MissingAtOnce,
         Mutant::NoDeadlineOfTheApi,
         Mutant::StoppedIsLost,
+        Mutant::IgnoresDryRun,
         Mutant::NoPause,
         Mutant::PauseHoldsCreates,
         Mutant::NoOptOut,
@@ -190,6 +198,7 @@ impl Mutant {
         Mutant::SilentAtOnce,
         Mutant::ForgetOwedCreate,
         Mutant::NeverHeals,
+        Mutant::SicknessIsHealth,
         Mutant::ForgetLabels,
         Mutant::ForgetMetadata,
         Mutant::ForgetSupervisor,

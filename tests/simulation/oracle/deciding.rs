@@ -118,7 +118,7 @@ impl Oracle {
                 self.of_nothing(tag, fleet, events, slot, now, wall, clock_set);
             }
             if let Action::Delete { slot, incarnation, .. } = action
-                && self.delete(tag, fleet, events, slot, incarnation, now, wall, clock_set)
+                && self.delete(tag, fleet, slot, incarnation, now, wall, clock_set)
             {
                 judged.push(slot.clone());
             }
@@ -128,6 +128,10 @@ impl Oracle {
 
     /// A slot is held, or something else was decided, for this reason.
     fn held(&mut self, fleet: &Fleet, slot: &str, reason: &str, wall: Timestamp) {
+        if matches!(reason, "attempts" | "preemptions" | "no_progress") {
+            let retried = self.slots.get(slot).is_some_and(|watch| watch.retried);
+            self.check("L7", slot, !retried, || format!("a person has just given it its attempts back: {reason}"));
+        }
         // Whose guard it is, and whether it guards judged slots alone.
         let (name, judged_alone) = match reason {
             "breaker" => ("S8", true),
@@ -154,10 +158,6 @@ impl Oracle {
             let counted = |record: &&SlotRecord| self.counted.contains(&record.name) || counts(record, hold(fleet, &record.name));
             let (count, limit) = (fleet.slots.values().filter(counted).count(), self.limit(fleet));
             self.check("S6", slot, count >= limit, || format!("it waits for {count} slots in recovery, {limit} are allowed"));
-        }
-        if matches!(reason, "attempts" | "no_progress") {
-            let retried = self.slots.get(slot).is_some_and(|watch| watch.retried);
-            self.check("L7", slot, !retried, || format!("a person has just given it its attempts back: {reason}"));
         }
     }
 
@@ -233,7 +233,6 @@ impl Oracle {
         &mut self,
         tag: Tag,
         fleet: &Fleet,
-        events: &[Event],
         slot: &str,
         target: &Incarnation,
         now: Ms,
@@ -318,20 +317,20 @@ impl Oracle {
         let paused = self.is_paused(tag, slot, wall);
         self.check("S7", slot, !paused, || "it is paused".to_owned());
         if judged {
-            // A delete that was condemned before and did not come about goes on.
-            let first = events.iter().any(|e| e.slot.as_deref() == Some(slot) && matches!(e.what, What::Condemned { .. }));
-            self.guards_of_judged(fleet, slot, repair || !first, ripe, wall);
+            self.guards_of_judged(fleet, slot, repair, ripe, wall);
         }
         judged
     }
 
     fn guards_of_judged(&mut self, fleet: &Fleet, slot: &str, repair: bool, ripe: Option<Timestamp>, wall: Timestamp) {
         let quiet = self.settings.slots.get(slot).and_then(|s| s.policy.quiet_hours.first()).map(|hours| {
-            // Daily, from the full hour in its expression.
-            let start: i64 = hours.cron.split(' ').nth(2).and_then(|hour| hour.parse().ok()).unwrap_or(0);
+            // From the full hour in its expression, daily or every so many hours.
+            let hour = hours.cron.split(' ').nth(2).unwrap_or("0");
+            let every: i64 = hour.strip_prefix("*/").map_or(24, |hours| hours.parse().unwrap_or(24)) * 3600;
+            let start: i64 = hour.parse().unwrap_or(0);
             let time = wall.to_zoned(TimeZone::UTC).time();
             let seconds = i64::from(time.hour()) * 3600 + i64::from(time.minute()) * 60 + i64::from(time.second());
-            (seconds - start * 3600).rem_euclid(86_400) < i64::try_from(hours.lasts.as_secs()).unwrap_or(0)
+            (seconds - start * 3600).rem_euclid(every) < i64::try_from(hours.lasts.as_secs()).unwrap_or(0)
         });
         if let Some(quiet) = quiet {
             self.check("S7", slot, !quiet, || format!("these are quiet hours: {wall}"));
@@ -379,18 +378,21 @@ impl Oracle {
         let zone = fleet.slots.get(slot).map(|r| r.zone.clone()).unwrap_or_default();
         let key = self.key(&zone, slot);
         let Some(refusals) = self.refusals.get(&key) else { return };
-        let (refused_at, trial_at) = (refusals.refused_at, refusals.trial_at);
+        let (refused_at, trial_at, trial) = (refusals.refused_at, refusals.trial_at, refusals.trial.clone());
         let unfit: Vec<&(Timestamp, String)> = refusals.unfit.iter().filter(|(at, _)| elapsed(*at, wall) < TRIAL * 2).collect();
         let last_unfit = unfit.iter().map(|(at, _)| *at).max();
         let several = unfit.iter().any(|(_, name)| unfit.iter().any(|(_, other)| other != name));
         if let Some(refused) = refused_at {
             let early = refused <= wall && elapsed(refused, wall) < TRIAL;
-            let second = trial_at.is_some_and(|trial| trial > refused && trial <= wall && elapsed(trial, wall) < TRIAL);
+            // The trial itself, whose delete did not come about, goes on.
+            let own = trial.as_deref() == Some(slot);
+            let second = !own && trial_at.is_some_and(|trial| trial > refused && trial <= wall && elapsed(trial, wall) < TRIAL);
             self.check("S14", slot, !early && !second, || {
                 format!("creates in {key} were refused at {refused}, a trial was at {trial_at:?}")
             });
         }
-        if let Some(last) = last_unfit.filter(|_| several) {
+        let tried = trial.as_deref() == Some(slot) && trial_at > last_unfit;
+        if let Some(last) = last_unfit.filter(|_| several && !tried) {
             self.check("S14", slot, last > wall || elapsed(last, wall) >= TRIAL, || {
                 format!("replacements of two slots in {key} failed to boot, the last at {last}")
             });

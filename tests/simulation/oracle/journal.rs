@@ -35,11 +35,15 @@ impl Oracle {
         match what {
             What::Intent { .. } => {
                 watch.intent = Some(what.clone());
+                let owed = watch.result_owed;
                 watch.result_owed = true;
                 self.intents += 1;
+                self.check("S11", &slot, !owed, || {
+                    "the log has no result of its last call, and the next one is intended".to_owned()
+                });
             }
-            // What was answered is no result where nobody knows what it means.
-            What::Outcome { result, .. } => watch.result_owed &= result == "unknown",
+            // An answer alone is no result: that is how it ended, or what was read back.
+            What::Outcome { result, .. } => watch.result_owed &= matches!(result.as_str(), "unknown" | "accepted"),
             What::SetAside { .. } => {
                 // The condemnation that it belongs to follows in the same commit, and ends a run from nothing.
                 watch.fruitless = -1;
@@ -51,7 +55,7 @@ impl Oracle {
                 (watch.open, watch.booted) = (false, false);
                 self.recovered(&slot, now);
             }
-            What::Withdrawn { .. } => (watch.open, watch.booted) = (false, false),
+            What::Withdrawn { .. } => (watch.open, watch.booted, watch.result_owed) = (false, false, false),
             What::JobFinished => (watch.open, watch.booted) = (false, false),
             What::RecoveryFailure { reason, .. } if reason == "stock_out" => {
                 let zone = watch.created_in.clone();
@@ -97,7 +101,7 @@ impl Oracle {
         if kind == Kind::Judged && cause != Condition::FailedRepair {
             let key = self.key(&zone, &slot);
             let refusals = self.refusals.entry(key).or_default();
-            refusals.trial_at = Some(at);
+            (refusals.trial_at, refusals.trial) = (Some(at), Some(slot.clone()));
             // Whether one that was recovered since then came before or after its grace was over is not known here.
             if unfit && refusals.recovered_at < created {
                 refusals.unfit.push((failed_at, slot.clone()));

@@ -112,6 +112,10 @@ impl World {
         // A job that makes progress outranks the health of its node.
         let progress = record.job.progress_at.is_some_and(|at| now.as_second() - at.as_second() < 3600);
         let rests = rests || (phase.is_none() && progress);
+        // What is believed to be well has to be so.
+        let works = node.is_some_and(|n| n.state == "READY" && n.health.as_deref().is_none_or(|h| h == "HEALTHY"));
+        let believed = record.verdict.condition == Condition::Healthy && phase.is_none() && !progress;
+        self.oracle.check("L1", name, works || !believed, || format!("it is taken for healthy: {state}"));
         let told = hold.is_some_and(|hold| hold.needs_a_person() || WANTED.contains(&hold.name()));
         let paused = hold.is_some_and(|hold| hold.name() == "paused");
         self.oracle.check("L7", name, !paused, || format!("it was resumed hours ago: {state}"));

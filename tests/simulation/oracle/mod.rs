@@ -46,6 +46,8 @@ pub struct Violation {
 pub struct Refusals {
     pub refused_at: Option<Timestamp>,
     pub trial_at: Option<Timestamp>,
+    /// Which slot that was.
+    pub trial: Option<String>,
     /// The last recovery there.
     pub recovered_at: Option<Ms>,
     /// Replacements that did not boot.
@@ -90,6 +92,8 @@ pub struct Oracle {
     /// Whose commits the store takes: what anybody else decides is never written.
     pub holder: Option<Tag>,
     last_wall: Option<Timestamp>,
+    /// The journal was read: it may hold times of somebody whose clock is ahead.
+    is_restored: bool,
     /// When the last listing began that a holder got.
     observed: Option<Timestamp>,
     /// Which slots counted under `max_unavailable` before the present turn.
@@ -129,6 +133,7 @@ impl Oracle {
             configured: BTreeMap::new(),
             holder: None,
             last_wall: None,
+            is_restored: false,
             observed: None,
             counted: Vec::new(),
             intents: 0,
@@ -184,6 +189,7 @@ impl Oracle {
 
     /// What was not written is not known any more: it may be new once again.
     fn restored(&mut self, slots: &BTreeMap<String, SlotRecord>) {
+        self.is_restored = true;
         for (name, watch) in &mut self.slots {
             let Some(record) = slots.get(name) else { continue };
             watch.evidence.restored(record);
@@ -328,7 +334,6 @@ impl Oracle {
                     }
                 };
                 watch.unknown &= watch.last_sent.is_some_and(|sent| asked < sent);
-                watch.read_back = watch.read_back.max(asked);
                 // An answer that was overtaken by a later one verifies nothing.
                 if watch.gets.get(&tag.pid).is_none_or(|get| get.tag != tag || get.asked <= asked) {
                     watch.gets.insert(tag.pid, Get { tag, asked, shown, stale });
@@ -355,13 +360,13 @@ impl Oracle {
                     }
                 }
             }
-            Input::Surveyed { slot, result: Ok(survey), .. } => {
+            Input::Surveyed { slot, began, result: Ok(survey), .. } => {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
                 // What was asked before a checkpoint was passed over may still show it.
                 let newest = survey.newest.as_ref().map(|c| c.step).filter(|_| asked >= watch.passed_over_at && holds);
                 if holds && asked >= watch.passed_over_at {
                     let lacks = newest < watch.newest_checkpoint;
-                    watch.lacks_since = lacks.then(|| watch.lacks_since.map_or(wall, |since| since.min(wall)));
+                    watch.lacks_since = lacks.then(|| watch.lacks_since.unwrap_or(*began).min(wall));
                 }
                 if newest > watch.newest_checkpoint {
                     watch.newest_checkpoint = newest;
@@ -373,16 +378,17 @@ impl Oracle {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
                 watch.answered = watch.answered.max(now);
                 match outcome {
-                    // Somebody else may have read it back by now, and have sent another one.
-                    CallOutcome::Unknown(_) => watch.unknown |= watch.last_sent == Some(asked) && watch.read_back < asked,
+                    CallOutcome::Unknown(_) => {}
                     CallOutcome::Refused(failure) => {
+                        watch.unknown &= watch.last_sent != Some(asked);
                         let deleting =
                             fleet.slots.get(slot).and_then(|r| r.recovery.as_ref()).map(|r| r.phase) == Some(Phase::Deleting);
                         if deleting && failure.class == FailureClass::NotFound {
                             watch.is_gone(asked);
                         }
                     }
-                    CallOutcome::Accepted(_) | CallOutcome::NotSent(_) => {}
+                    CallOutcome::Accepted(_) => watch.unknown &= watch.last_sent != Some(asked),
+                    CallOutcome::NotSent(_) => {}
                 }
             }
             Input::Operated { slot, result: Ok(state), .. } => {
@@ -409,7 +415,7 @@ impl Oracle {
                     (watch.retried, watch.lacks_since) = (false, None);
                 }
             }
-            Input::Pulled(levers) => {
+            Input::Pulled(levers) if holds => {
                 for lever in levers {
                     let about = match &lever.pull {
                         Pull::Pause { slot, .. } | Pull::Resume { slot, .. } => slot.as_ref(),
@@ -437,12 +443,14 @@ impl Oracle {
 
     /// A clock that was set back, or a holder whose clock is behind the last one's: what lies in the future is now.
     fn keep_up(&mut self, wall: Timestamp) {
-        if self.last_wall.replace(wall).is_none_or(|last| last <= wall) {
+        let restored = std::mem::take(&mut self.is_restored);
+        if self.last_wall.replace(wall).is_none_or(|last| last <= wall) && !restored {
             return;
         }
         for watch in self.slots.values_mut() {
             watch.evidence.set_back(wall);
             watch.healthy_since = watch.healthy_since.map(|at| at.min(wall));
+            watch.lacks_since = watch.lacks_since.map(|at| at.min(wall));
             watch.attempts.iter_mut().for_each(|(at, _)| *at = (*at).min(wall));
         }
         self.observed = self.observed.map(|at| at.min(wall));

@@ -50,7 +50,8 @@ impl Oracle {
         let Some(watch) = self.slots.get_mut(&slot) else {
             return self.check("S17", &slot, false, || "it is not configured".to_owned());
         };
-        let unknown = watch.unknown;
+        // Until somebody answers for it, or has read it back.
+        let unknown = std::mem::replace(&mut watch.unknown, true);
         watch.last_sent = Some(now);
         let intent = watch.intent.clone();
         let told = match &intent {

@@ -60,8 +60,6 @@ pub struct Watch {
     pub gone_asked: Ms,
     /// What became of the last mutation was not read back yet.
     pub unknown: bool,
-    /// True time at which the last GET was asked for, whoever asked.
-    pub read_back: Ms,
     pub opted_out: bool,
     /// A person made somebody else's node ours.
     pub adopted: bool,
