@@ -238,11 +238,13 @@ fn leave(bench: &mut Bench, turn: &mut Turn, otherwise: Decision) -> Decision {
     match bench.record.verdict.condition {
         Condition::Starting => otherwise,
         Condition::Missing => {
+            recover::came_to_nothing(bench.record, Condition::Missing.name(), turn);
             recover::resend_later(bench.record, &bench.slot.policy, None, "the replacement has vanished", turn);
             gone(bench, turn)
         }
         Condition::Unclear => judge::judge(bench, turn),
         condition => {
+            recover::came_to_nothing(bench.record, condition.name(), turn);
             bench.record.recovery = None;
             Decision::none(format!("{}: what was owed is there, and the slot is not watched any more", condition.name()))
         }

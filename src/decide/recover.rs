@@ -129,7 +129,7 @@ pub fn observed(
     true
 }
 
-/// A replacement is sent away before its create was told to be done.
+/// A replacement does not last until its create was told to be done.
 pub fn came_to_nothing(record: &SlotRecord, why: &str, turn: &mut Turn) {
     let untold = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating && r.call != Some(Call::Observed));
     if untold {
