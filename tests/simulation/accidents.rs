@@ -250,8 +250,11 @@ impl World {
                 self.trouble(what, &zone, &name, lasts);
             }
             Fault::PersonReplaces => {
-                self.trouble(Trouble::Replace, &zone, &name, None);
-                self.oracle.replaced_by_a_person(&name);
+                let key = (zone, name);
+                let before = self.cloud.nodes.get(&key).map(|node| node.uid);
+                self.trouble(Trouble::Replace, &key.0, &key.1, None);
+                let made = self.cloud.nodes.get(&key).map(|node| node.uid);
+                self.oracle.replaced_by_a_person(&key.1, before, made);
             }
             Fault::PersonDeletes => {
                 self.trouble(Trouble::Deleting, &zone, &name, None);

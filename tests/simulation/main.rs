@@ -46,6 +46,8 @@ const FOUND: &[(u64, &str)] = &[
     (4_014_711_700_280, "a slot that left the config with a create owed begins anew when it comes back (a bound of S15)"),
     (41_572_083_880_021, "a replacement failed when its grace was over, not when it was deleted at last (a bound of S14)"),
     (19_939_723_450_224, "the create of a slot that left the config had no result in the log when its node vanished (S11)"),
+    (813_230_060_079, "a read beside a call that showed what the workers had reported (a bound of S8)"),
+    (300_333, "a person's own node in the place of one that a create made twice, in another zone (a bound of S15)"),
     (20_044, "times in the journal of somebody whose clock was ahead (a bound of S3)"),
     (5_875_579_310_031, "the clock of a holder that wrote nothing took time back that was healthy (a bound of S3)"),
 ];

@@ -306,6 +306,9 @@ impl Evidence {
             (self.lost_for, self.former_loss) = <_>::default();
             self.first_judged = None;
         }
+        if self.is_dead_inside() {
+            self.is_ripe(wall);
+        }
         let lost = *shown == Shown::Lost;
         let another_kind = self.reads > 0 && matches!(shown, Shown::Lost | Shown::Sick { .. }) && lost != self.lost;
         if aside && (*shown == Shown::Healthy || another_kind) {
@@ -353,9 +356,6 @@ impl Evidence {
                 if self.has_job {
                     // Its workers may have fallen silent: evidence of another kind.
                     self.seen.clear();
-                }
-                if self.is_dead_inside() {
-                    self.is_ripe(wall);
                 }
                 self.healthy_for += if unseen { Duration::ZERO } else { gap };
                 if self.healthy_for >= self.policy.heal {

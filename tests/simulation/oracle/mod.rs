@@ -218,10 +218,13 @@ impl Oracle {
         }
     }
 
-    /// A person made such a node.
-    pub fn replaced_by_a_person(&mut self, slot: &str) {
+    /// A person made such a node in the place of another one.
+    pub fn replaced_by_a_person(&mut self, slot: &str, before: Option<u64>, made: Option<u64>) {
         if let Some(watch) = self.slots.get_mut(slot) {
             watch.replaced = true;
+            if before.is_some_and(|uid| watch.strays.contains(&uid)) {
+                watch.strays.extend(made);
+            }
         }
     }
 
