@@ -1,7 +1,7 @@
 //! `demo`: the simulator, a fleet, faults and the watchdog in one process, talking HTTP as in production.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::model::condition::Condition;
 use crate::model::event::{Event, What};
 use crate::model::fleet::elapsed;
 use crate::model::recovery::Phase;
-use crate::model::view::{ActionName, StatusDocument, span};
+use crate::model::view::{ActionName, SlotView, StatusDocument, span};
 use crate::report::systemd::Notify;
 use crate::simulator::http::Simulator;
 use crate::simulator::scenario::Scenario;
@@ -51,6 +51,8 @@ pub fn speed(text: &str) -> Result<f64, String> {
 #[derive(Default)]
 struct Story {
     lines: Vec<String>,
+    /// Condemned, and the end of it not told yet.
+    open: BTreeSet<String>,
     recovered: Vec<(String, Condition, Duration, String)>,
     refusals: BTreeMap<String, u32>,
     healed: Vec<String>,
@@ -116,7 +118,7 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
             if live {
                 drawn = draw(&snapshot.status, &story.borrow(), drawn, began, args.speed);
             }
-            let done = Instant::now() >= settle_after && settled(&snapshot.status);
+            let done = Instant::now() >= settle_after && settled(&snapshot.status, &story.borrow());
             if done || Instant::now() >= end {
                 let at = elapsed(began, Timestamp::now()).mul_f64(args.speed);
                 let harmed = simulator.with(|cloud| cloud.harmed);
@@ -171,14 +173,21 @@ fn config_text(scenario: &Scenario, base: &str, listen: &str, speed: f64) -> Str
     text
 }
 
-fn settled(status: &StatusDocument) -> bool {
-    status.tpus.iter().all(|s| s.phase.is_none() && matches!(s.condition, Condition::Healthy | Condition::Stopped))
+/// The status is ahead of the events, which are told when they are durable.
+fn settled(status: &StatusDocument, story: &Story) -> bool {
+    let well = |s: &SlotView| s.phase.is_none() && matches!(s.condition, Condition::Healthy | Condition::Stopped);
+    status.tpus.iter().all(well) && story.open.is_empty()
 }
 
 /// The line of an event, with simulated times; none for what would only be noise here.
 fn tell(story: &mut Story, event: &Event, began: Timestamp, speed: f64) -> Option<String> {
     let slot = event.slot.clone().unwrap_or_default();
     let simulated = |seconds: f64| Duration::from_secs_f64(seconds.max(0.0) * speed);
+    match &event.what {
+        What::Condemned { .. } => _ = story.open.insert(slot.clone()),
+        What::Recovered { .. } | What::Withdrawn { .. } => _ = story.open.remove(&slot),
+        _ => {}
+    }
     let message = match &event.what {
         What::Condition { from: Condition::Unclear, to: Condition::Healthy } | What::Condition { to: Condition::Unclear, .. } => {
             return None;
@@ -249,4 +258,24 @@ fn summary(story: &Story, status: &StatusDocument, at: Duration, harmed: u32) ->
     let healthy = status.tpus.iter().filter(|s| s.condition == Condition::Healthy).count();
     text.push_str(&format!("{healthy} of {} TPUs are healthy; {harmed} healthy ones were deleted.\n", status.tpus.len()));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::condition::Kind;
+
+    #[test]
+    fn a_story_whose_end_is_not_told_yet_is_not_over() {
+        let event = |what| Event { at: Timestamp::UNIX_EPOCH, slot: Some("a".into()), message: String::new(), what };
+        let (cause, status, mut story) = (Condition::Preempted, StatusDocument::default(), Story::default());
+        assert!(settled(&status, &story));
+        let condemned = What::Condemned { cause, kind: Kind::Lost, incarnation: None, detection_seconds: 1.0 };
+        tell(&mut story, &event(condemned), Timestamp::UNIX_EPOCH, 1.0);
+        assert!(!settled(&status, &story), "the status shows it well; that it recovered is still being written");
+        let recovered = What::Recovered { cause, seconds: 1.0, down_seconds: 1.0, steps_lost: None, repeated_seconds: None };
+        tell(&mut story, &event(recovered), Timestamp::UNIX_EPOCH, 1.0);
+        assert!(settled(&status, &story));
+        assert!(summary(&story, &status, Duration::ZERO, 0).contains("a         recovered   preempted"));
+    }
 }
