@@ -36,7 +36,8 @@ pub struct ResumeArgs {
 pub struct RetryArgs {
     /// The slot that gets its attempts back.
     slot: String,
-    /// Accepts a newest complete checkpoint of this step or later, though a later one is recorded.
+    /// Accepts a newest complete checkpoint of this step or later, though a later one is recorded; 0: whatever is there, and
+    /// the beginning where nothing is.
     #[arg(long, value_name = "STEP")]
     from: Option<u64>,
     #[command(flatten)]

@@ -361,30 +361,41 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
     memory.survey_failure = None;
     let job = &mut record.job;
     // What the first look at a location finds was there before: it is no progress.
-    let first = job.location != location;
+    let mut first = job.location != location;
     if first {
         // Another location is another history: steps of the old one mean nothing here.
         job.location = location.to_owned();
         job.checkpoint = None;
         job.incomplete = None;
+        job.accepts = None;
         job.went_back_since = None;
         runs::elsewhere(&mut job.runs, survey.newest.as_ref().map(|c| c.step));
         fleet.dirty.insert(slot.to_owned());
     }
-    let newer = survey.newest > job.checkpoint;
+    // So is what a person goes back to, once it is listed; from 0 whatever is there, also nothing.
+    let newest = survey.newest.as_ref().map(|c| c.step);
+    if job.accepts.take_if(|least| *least == 0 || newest >= Some(*least)).is_some() {
+        runs::went_back(&mut job.runs, newest);
+        first = true;
+        fleet.dirty.insert(slot.to_owned());
+    }
+    let newer = survey.newest > job.checkpoint && job.accepts.is_none();
     // A listing that lags behind or lacks something may show once more what was there before: that is no growth.
     let beyond = survey.incomplete.map(|(step, _)| step) > job.checkpoint.as_ref().map(|c| c.step);
     let grown = beyond && job.incomplete.is_some() && survey.incomplete > job.incomplete;
     // The first one that is known may be old: growth is counted from there.
     let begins = job.incomplete.is_none() && survey.incomplete.is_some();
-    memory.survey_failure = match (&job.checkpoint, &survey.newest) {
-        (Some(recorded), newest) if newest.as_ref() < Some(recorded) => Some(format!(
-            "the newest complete checkpoint under {location} is {}, but step {} was recorded before",
-            newest.as_ref().map_or("none".to_owned(), |c| format!("step {}", c.step)),
-            recorded.step
-        )),
-        _ => None,
+    let lacks = match (&job.checkpoint, job.accepts) {
+        (Some(recorded), _) => {
+            (survey.newest.as_ref() < Some(recorded)).then(|| format!("step {} was recorded before", recorded.step))
+        }
+        (None, Some(least)) => Some(format!("step {least} or a later one was asked for")),
+        (None, None) => None,
     };
+    memory.survey_failure = lacks.map(|lacks| {
+        let newest = newest.map_or("none".to_owned(), |step| format!("step {step}"));
+        format!("the newest complete checkpoint under {location} is {newest}, but {lacks}")
+    });
     let went_back = memory.survey_failure.is_some();
     memory.went_back = went_back;
     let newer = newer || (mutant::is(Mutant::CheckpointGoesBack) && went_back);

@@ -163,7 +163,10 @@ fn graced(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Op
         .then(|| record.seen.as_ref().and_then(|s| s.window_end))
         .flatten()
         .filter(|end| *end > suspicion.since)
-        .map(|end| after(end, WINDOW_SLACK).min(after(suspicion.since, WINDOW_MAX)));
+        .map(|end| {
+            after(end, if mutant::is(Mutant::NoWindowSlack) { Duration::ZERO } else { WINDOW_SLACK })
+                .min(after(suspicion.since, WINDOW_MAX))
+        });
     let grace = match condition {
         _ if mutant::is(Mutant::NoGrace) => Duration::ZERO,
         _ if mutant::is(Mutant::OneGrace) => graces.of(condition, reserved),
@@ -390,7 +393,7 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Op
     // A slot that counts already raises no number by being recreated once more: it never waits for the others.
     let counted = plan::is_unavailable(bench.record);
     let limit = bench.settings.max_judged_recreates_per_hour;
-    if !counted && bench.ledger.judged.len() >= limit {
+    if !counted && bench.ledger.judged.len() >= limit && !mutant::is(Mutant::NoHourlyLimit) {
         let until = bench.ledger.judged.first().map(|at| after(*at, Duration::from_secs(3600)));
         return Some(Decision::hold(
             HoldReason::JudgedPerHour,
@@ -409,7 +412,7 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Op
 
 /// While creates of a zone and type are refused or their replacements fail, a doubtful TPU in hand is worth more than none (S14).
 fn suspended(bench: &Bench, condition: Condition, now: Timestamp) -> Option<Decision> {
-    if condition == Condition::FailedRepair {
+    if condition == Condition::FailedRepair && !mutant::is(Mutant::DeadOnesWait) {
         return None;
     }
     // The trial itself, whose delete did not come about, goes on until a create is refused once more.
@@ -472,7 +475,7 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
         symptom_at,
         sick_seconds: record.suspicion.as_ref().map_or(0.0, |s| s.sick_for.as_secs_f64()),
         reads: record.suspicion.as_ref().map_or(0, |s| s.reads),
-        confirmed_at: verified,
+        confirmed_at: if mutant::is(Mutant::OldEvidence) { symptom_at } else { verified },
         observed: record.verdict.evidence.clone(),
     };
     if !again {

@@ -94,8 +94,10 @@ fn pull(fleet: &mut Fleet, lever: &Lever) {
                     recovery.not_before = None;
                 }
                 // Something older than what is recorded is taken only when a person says from where.
-                if from.is_some_and(|step| record.job.checkpoint.as_ref().is_some_and(|c| c.step > step)) {
+                let recorded = record.job.checkpoint.as_ref().map(|c| c.step).max(record.job.accepts);
+                if from.is_some_and(|step| recorded > Some(step)) {
                     (record.job.checkpoint, record.job.incomplete) = (None, None);
+                    record.job.accepts = from.filter(|_| !mutant::is(Mutant::RetryFromAnywhere));
                 }
                 record.job.went_back_since = None;
             });

@@ -353,7 +353,8 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
         let until = bench.ledger.creates.first().map(|at| after(*at, CREATE_WINDOW));
         return Decision::hold(HoldReason::CreateLimit, format!("{CREATES_PER_MINUTE} creates in the last minute"), until);
     }
-    let spec = bench.record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&bench.slot.create);
+    let learned = bench.record.spec.clone().unwrap_or_else(NodeSpec::empty);
+    let spec = if mutant::is(Mutant::ForgetOverlay) { learned } else { learned.overlaid(&bench.slot.create) };
     if let Err(why) = spec.acceptable(&bench.settings.owner, &bench.record.name, bench.slot.supervisor.as_deref()) {
         return Decision::hold(HoldReason::NoSpecification, format!("the create is owed, but {why}"), None);
     }
@@ -412,6 +413,9 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
     let mut body = spec.render(&bench.settings.owner, &record.name, &order, supervisor);
     if mutant::is(Mutant::ForgetLabels) {
         body["labels"] = serde_json::Value::Null;
+    }
+    if let Some(fields) = body.as_object_mut().filter(|_| mutant::is(Mutant::ForgetUnknownFields)) {
+        fields.retain(|key, _| !matches!(key.as_str(), "dataDisks" | "shieldedInstanceConfig"));
     }
     if let Some(metadata) = body["metadata"].as_object_mut().filter(|_| mutant::is(Mutant::ForgetMetadata)) {
         metadata.retain(|key, _| key.starts_with("tpu-watchdog") || key == "startup-script");

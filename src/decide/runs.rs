@@ -38,6 +38,12 @@ pub fn listed(record: &mut SlotRecord, step: u64) -> bool {
     new
 }
 
+/// A person went back to `newest`, the newest complete checkpoint now: what lies beyond it is to be done once more.
+pub fn went_back(runs: &mut Runs, newest: Option<u64>) {
+    runs.best_listed = newest;
+    (runs.best_step, runs.listed_before) = (runs.best_step.min(newest), runs.listed_before.min(newest));
+}
+
 /// The present run reported this step. Returns whether no run before got so far.
 pub fn stepped(record: &mut SlotRecord, step: u64) -> bool {
     let runs = &mut record.job.runs;
@@ -72,7 +78,7 @@ pub fn fruitless(record: &SlotRecord, condition: Condition) -> u32 {
 fn passes_over(record: &SlotRecord, condition: Condition) -> Option<u64> {
     let runs = &record.job.runs;
     let stuck = runs.stuck + u32::from(is_about_the_job(condition) && runs.began && !runs.stepped);
-    runs.started_from.filter(|_| stuck >= STUCK_RUNS && runs.set_aside.is_none())
+    runs.started_from.filter(|_| stuck >= STUCK_RUNS && (runs.set_aside.is_none() || mutant::is(Mutant::PassesOverAgain)))
 }
 
 /// Whether a person has to look before the job is started again.
@@ -95,7 +101,7 @@ pub fn ended(record: &mut SlotRecord, condition: Condition, turn: &mut Turn) {
     (runs.fruitless, runs.began) = (count, false);
     let Some(step) = passed_over else { return };
     (runs.set_aside, runs.fruitless, runs.stuck) = (Some((step, turn.now)), 0, 0);
-    (record.job.checkpoint, record.job.incomplete) = (None, None);
+    (record.job.checkpoint, record.job.incomplete, record.job.accepts) = (None, None, None);
     let message = format!(
         "{STUCK_RUNS} runs from the checkpoint of step {step} never reached a step: it is passed over, once; `retry` takes it back"
     );

@@ -49,6 +49,9 @@ pub fn sending_ends_after(ttl: Duration) -> Duration {
     if mutant::is(Mutant::SendForEver) {
         return ttl * 1000;
     }
+    if mutant::is(Mutant::SendToTheEnd) {
+        return ttl;
+    }
     ttl * 2 / 3
 }
 

@@ -20,6 +20,8 @@ pub enum Mutant {
     RepeatsAtStart,
     /// Does not count recovering slots under `max_unavailable`.
     RecoveringIsHealthy,
+    /// Judges as many in an hour as there are.
+    NoHourlyLimit,
     /// Counts those that wait for a person under `max_unavailable`.
     WaitingCounts,
     /// A replacement begins with fresh attempts.
@@ -36,6 +38,8 @@ pub enum Mutant {
     OneGrace,
     /// Does not wait for the end of an announced maintenance.
     NoWindow,
+    /// Takes a maintenance for failed as soon as its announced end has come.
+    NoWindowSlack,
     /// Gives reserved TPUs no longer grace.
     ReservedIsOrdinary,
     /// Waits for no grace where a node is missing.
@@ -76,6 +80,8 @@ pub enum Mutant {
     QuotaIsShortage,
     /// Deletes while replacements fail to boot.
     NoUnfit,
+    /// What is dead waits while creates are refused.
+    DeadOnesWait,
     /// Starts from whatever checkpoint is listed, also an older one.
     CheckpointGoesBack,
     /// Calls for a person with the first listing that lacks the recorded checkpoint.
@@ -98,6 +104,10 @@ pub enum Mutant {
     NoCreateLimit,
     /// Starts a job again for ever.
     RelaunchForEver,
+    /// Passes over one checkpoint after the other.
+    PassesOverAgain,
+    /// Takes any checkpoint when a person has said from which one to go on.
+    RetryFromAnywhere,
     /// Believes reads that lag behind, or began before a mutation.
     StaleReads,
     /// Rests a second delete on the reports of the first.
@@ -114,12 +124,18 @@ pub enum Mutant {
     SicknessIsHealth,
     /// Forgets a part of the specification.
     ForgetLabels,
+    /// Forgets the fields that it does not know.
+    ForgetUnknownFields,
+    /// Does not lay the config over what was learned.
+    ForgetOverlay,
     /// Forgets the user's metadata.
     ForgetMetadata,
     /// Creates without the supervisor.
     ForgetSupervisor,
     /// Journals an intent without its evidence.
     ForgetEvidence,
+    /// Journals the first symptom in the place of the GET that confirmed it.
+    OldEvidence,
     /// A create that was lost on the way is never sent again.
     NeverResend,
     /// What is sick stays suspected for ever, and is never judged.
@@ -136,6 +152,8 @@ pub enum Mutant {
     TakeTheLock,
     /// Sends after the lease could have ended.
     SendForEver,
+    /// Sends until the very end of the lease.
+    SendToTheEnd,
     /// Backs off for as long as a coin says.
     TossesACoin,
     /// Never takes a dead holder's lock.
@@ -144,7 +162,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every defect.
-    pub const ALL: [Mutant; 68] = [
+    pub const ALL: [Mutant; 77] = [
         Mutant::NoConfirmingGet,
         Mutant::AnyIncarnation,
         Mutant::FailedListingIsEmpty,
@@ -153,6 +171,7 @@ impl Mutant {
         Mutant::ForgetIntent,
         Mutant::RepeatsAtStart,
         Mutant::RecoveringIsHealthy,
+        Mutant::NoHourlyLimit,
         Mutant::WaitingCounts,
         Mutant::ReplacementResetsAttempts,
         Mutant::NoAttempts,
@@ -161,6 +180,7 @@ impl Mutant {
         Mutant::NoGrace,
         Mutant::OneGrace,
         Mutant::NoWindow,
+        Mutant::NoWindowSlack,
         Mutant::ReservedIsOrdinary,
         Mutant::MissingAtOnce,
         Mutant::NoDeadlineOfTheApi,
@@ -181,6 +201,7 @@ impl Mutant {
         Mutant::NoShortage,
         Mutant::QuotaIsShortage,
         Mutant::NoUnfit,
+        Mutant::DeadOnesWait,
         Mutant::CheckpointGoesBack,
         Mutant::GoneAtOnce,
         Mutant::IncompleteIsComplete,
@@ -192,6 +213,8 @@ impl Mutant {
         Mutant::DeletesForEver,
         Mutant::NoCreateLimit,
         Mutant::RelaunchForEver,
+        Mutant::PassesOverAgain,
+        Mutant::RetryFromAnywhere,
         Mutant::StaleReads,
         Mutant::ReuseTheReports,
         Mutant::OldReports,
@@ -200,9 +223,12 @@ impl Mutant {
         Mutant::NeverHeals,
         Mutant::SicknessIsHealth,
         Mutant::ForgetLabels,
+        Mutant::ForgetUnknownFields,
+        Mutant::ForgetOverlay,
         Mutant::ForgetMetadata,
         Mutant::ForgetSupervisor,
         Mutant::ForgetEvidence,
+        Mutant::OldEvidence,
         Mutant::NeverResend,
         Mutant::WaitForEver,
         Mutant::DeafToReports,
@@ -211,6 +237,7 @@ impl Mutant {
         Mutant::OneHoldsAll,
         Mutant::TakeTheLock,
         Mutant::SendForEver,
+        Mutant::SendToTheEnd,
         Mutant::TossesACoin,
         Mutant::NeverTakeTheLock,
     ];

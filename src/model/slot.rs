@@ -118,7 +118,9 @@ pub struct JobState {
     pub location: String,
     /// The newest incomplete checkpoint that is known, step and size: growth is what goes beyond it.
     pub incomplete: Option<(u64, u64)>,
-    /// Since when complete listings have lacked `checkpoint` and anything newer.
+    /// The lowest step that a person accepts in the place of what was recorded; none is lower than 0.
+    pub accepts: Option<u64>,
+    /// Since when complete listings have lacked `checkpoint` (or what is accepted) and anything newer.
     pub went_back_since: Option<Timestamp>,
     /// When the newest complete checkpoint was first seen.
     pub checkpoint_at: Option<Timestamp>,

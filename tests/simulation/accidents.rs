@@ -53,7 +53,7 @@ pub enum Accident {
 }
 
 /// Faults that strike by themselves, with the mean time between two strikes in minutes.
-const BY_THEMSELVES: [(Fault, u32); 23] = [
+const BY_THEMSELVES: [(Fault, u32); 24] = [
     (Fault::Crash, 60),
     (Fault::Pause, 90),
     (Fault::ClockJump, 120),
@@ -75,6 +75,7 @@ const BY_THEMSELVES: [(Fault, u32); 23] = [
     (Fault::Quota, 120),
     (Fault::BadScript, 150),
     (Fault::StuckJob, 100),
+    (Fault::CheckpointsTaken, 100),
     (Fault::JobEnds, 200),
     (Fault::DiskFull, 100),
 ];
@@ -274,6 +275,13 @@ impl World {
                 let wait = self.rng.i64(HOUR..6 * HOUR);
                 self.at(self.now + wait, Task::Accident(Accident::Unstick(name)));
             }
+            Fault::CheckpointsTaken => {
+                self.take_checkpoints(&name);
+                // What is lost beside them is recreated from what is left.
+                if self.rng.bool() {
+                    self.trouble(Trouble::Preempt, &zone, &name, None);
+                }
+            }
             Fault::JobEnds => {
                 let what = if self.rng.bool() { Trouble::JobEnds } else { Trouble::JobFails };
                 self.trouble(what, &zone, &name, None);
@@ -398,7 +406,7 @@ impl World {
             .collect();
         for (slot, hold) in waiting {
             // Something older than what is recorded is taken where a person says so.
-            let from = if hold == HoldReason::CheckpointWentBack { self.newest_step(&slot) } else { None };
+            let from = (hold == HoldReason::CheckpointWentBack).then(|| self.newest_step(&slot).unwrap_or(0));
             self.pull(Pull::Retry { slot, from });
         }
         // Somebody pauses one for a while.

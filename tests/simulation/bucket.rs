@@ -125,6 +125,19 @@ impl World {
         self.cloud.objects.insert(name, Object::sized(64, written));
     }
 
+    /// Somebody deletes the newest few checkpoints, complete or not; now and then all.
+    pub fn take_checkpoints(&mut self, slot: &str) {
+        let complete = self.complete(slot);
+        let all = complete.is_empty() || self.rng.u32(0..4) == 0;
+        let left = if all { None } else { complete.get(self.rng.usize(0..complete.len())).copied() };
+        self.tell(|| format!("{slot}: of its checkpoints {complete:?} those after {left:?} are deleted"));
+        let taken = |key: &String| key.split('/').nth(2).and_then(|step| step.parse().ok()) > left;
+        let taken: Vec<String> = self.objects(&base(slot)).filter(|key| taken(key)).cloned().collect();
+        for key in taken {
+            self.cloud.objects.remove(&key);
+        }
+    }
+
     /// Jobs keep their newest few checkpoints, and what they could not finish after them.
     fn tidy(&mut self, slot: &str, set_aside: Option<u64>) {
         let complete = self.complete(slot);

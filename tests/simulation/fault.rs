@@ -61,6 +61,8 @@ faults! {
     SurveyStale = "survey-stale",
     /// Checkpoint listings look whole and lack objects.
     SurveyPartial = "survey-partial",
+    /// Somebody deletes the newest checkpoints of a job, or all of them.
+    CheckpointsTaken = "checkpoints-taken",
     /// Jobs write checkpoints that never become complete.
     HalfWritten = "half-written",
     /// A call is not sent: no token, no connection.

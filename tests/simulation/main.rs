@@ -47,6 +47,7 @@ const FOUND: &[(u64, &str)] = &[
     (41_572_083_880_021, "a replacement failed when its grace was over, not when it was deleted at last (a bound of S14)"),
     (19_939_723_450_224, "the create of a slot that left the config had no result in the log when its node vanished (S11)"),
     (813_230_060_079, "a read beside a call that showed what the workers had reported (a bound of S8)"),
+    (400_804, "a standby that stood still when the holder died (a bound of L4)"),
     (300_333, "a person's own node in the place of one that a create made twice, in another zone (a bound of S15)"),
     (20_044, "times in the journal of somebody whose clock was ahead (a bound of S3)"),
     (5_875_579_310_031, "the clock of a holder that wrote nothing took time back that was healthy (a bound of S3)"),
@@ -174,6 +175,10 @@ fn many(setup: &mut Setup) {
     setup.settings.dry_run = false;
 }
 
+fn few_an_hour(setup: &mut Setup) {
+    setup.settings.max_judged_recreates_per_hour = 2;
+}
+
 fn two_services(setup: &mut Setup) {
     setup.watchdogs = vec![Kind::Service; 2];
 }
@@ -244,6 +249,7 @@ mutants! {
         ReuseTheReports breaks S2 (ServerError Silence Preemption) in any,
         OneGrace breaks S3 (Sickness) in any,
         NoWindow breaks S3 (Sickness) in any,
+        NoWindowSlack breaks S3 (Sickness) in any,
         ReservedIsOrdinary breaks S3 (Sickness) in any,
         MissingAtOnce breaks S3 (Vanishing) in any,
         NeverHeals breaks S3 (Flapping) in any,
@@ -257,23 +263,29 @@ mutants! {
         RepeatsAtStart breaks S11 (SendCrash Preemption) in any,
         BlindRepeat breaks S11 (CallLostAfter Preemption),
         ForgetLabels breaks S12 (),
+        ForgetUnknownFields breaks S12 (),
+        ForgetOverlay breaks S12 (),
         ForgetMetadata breaks S12 (),
         ForgetSupervisor breaks S12 (Preemption) in any,
         ForgetEvidence breaks S18 (),
+        OldEvidence breaks S18 (),
         NeverResend breaks L1 (CallLostBefore Preemption) in any,
         DeletesForEver breaks L2 (Sickness) in deletes_forbidden,
         GoneAtOnce breaks S15 (SurveyStale Preemption) in any,
         CheckpointGoesBack breaks S15 (SurveyStale Preemption) in any,
         IncompleteIsComplete breaks S15 (HalfWritten Preemption) in any,
+        RetryFromAnywhere breaks S15 (CheckpointsTaken Levers Preemption) in any,
     ],
     mutants_of_the_budgets_are_found: [
         RecoveringIsHealthy breaks S6 (),
+        NoHourlyLimit breaks S6 (Sickness) in few_an_hour,
         WaitingCounts breaks S6 (BornSick BadScript Sickness) in any,
         ReplacementResetsAttempts breaks S13 (BornSick Sickness BadScript) in any,
         NoAttempts breaks S13 (BornSick Sickness BadScript) in any,
         SettledAtOnce breaks S13 (BornSick Sickness Flapping) in any,
         NoCreateLimit breaks S18 (Outage) in many,
         RelaunchForEver breaks S16 (StuckJob) in any,
+        PassesOverAgain breaks S16 (StuckJob) in any,
     ],
     mutants_of_the_guards_are_found: [
         NoDeadlineOfTheApi breaks S10 (),
@@ -299,6 +311,7 @@ mutants! {
         NoShortage breaks S14 (StockOut Sickness),
         QuotaIsShortage breaks S14 (Quota Sickness Preemption) in any,
         NoUnfit breaks S14 (BadScript Preemption Sickness),
+        DeadOnesWait breaks S14 (StockOut Preemption Sickness) in any,
         OneHoldsAll breaks L6 (Preemption) in first_is_stuck,
     ],
     mutants_of_the_judgement_are_found: [
@@ -311,6 +324,7 @@ mutants! {
     mutants_of_the_lock_are_found: [
         TakeTheLock breaks S9 (Preemption Pause) in two_services,
         SendForEver breaks S9 (Preemption Pause) in two_services,
+        SendToTheEnd breaks S9 (Preemption Pause SlowStore) in two_services,
         NeverTakeTheLock breaks L4 () in two_services,
     ],
 }

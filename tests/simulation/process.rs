@@ -38,6 +38,8 @@ pub struct Process {
     /// When its clock was last set.
     pub clock_set: Ms,
     pub paused_until: Ms,
+    /// What came while it stood still comes then, whatever happens to the world.
+    pub awake_at: Ms,
     pub role: Role,
     /// The config it was started with, or read last.
     pub config: usize,
@@ -89,6 +91,7 @@ impl Process {
             offset: 0,
             clock_set: Ms::MIN / 2,
             paused_until: 0,
+            awake_at: 0,
             role: Role::Down,
             config: 0,
             deadline: None,

@@ -105,7 +105,7 @@ impl Setup {
             _ => vec![Kind::Schedule],
         };
         let policy = policy(seed, &watchdogs);
-        let reserved = coin("reserved", 3);
+        let (reserved, overlaid) = (coin("reserved", 3), coin("overlaid", 4));
         let (mut all, mut origins, mut bodies) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for index in 0..slots {
             let name = format!("tpu-{index:02}");
@@ -134,6 +134,9 @@ impl Setup {
                 "acceleratorType": accelerator, "runtimeVersion": "tpu-ubuntu2204-base", "labels": {"team": "llm", "n": index.to_string()},
                 "tags": ["tpu"], "description": format!("node {index}"), "schedulingConfig": {capacity: capacity == "reserved" || index % 2 == 0},
                 "metadata": {"startup-script": "#! /bin/bash\necho mine", "token": format!("t{index}")},
+                // What the watchdog has never heard of.
+                "dataDisks": [{"sourceDisk": format!("disks/{index}"), "mode": "READ_ONLY_MULTIPLE"}],
+                "shieldedInstanceConfig": {"enableSecureBoot": index % 2 == 0},
             });
             let Value::Object(mut body) = body else { continue };
             if origin == Origin::Owned {
@@ -142,8 +145,8 @@ impl Setup {
             bodies.insert(name.clone(), body);
             origins.insert(name.clone(), origin);
             let supervisor = job.as_ref().map(|_| format!("#! /bin/bash\n{SUPERVISOR_MARK}\n"));
-            let slot =
-                SlotSettings { name: name.clone(), zones, create: Overlay::default(), job, policy: policy.clone(), supervisor };
+            let create = if overlaid && index % 2 == 0 { overlay() } else { Overlay::default() };
+            let slot = SlotSettings { name: name.clone(), zones, create, job, policy: policy.clone(), supervisor };
             all.insert(name, slot);
         }
         let mut fleet = rng(seed, "fleet policy");
@@ -239,6 +242,7 @@ impl Setup {
     pub fn at_ordinary_rates(mut self) -> Setup {
         self.quarters.clear();
         self.faults.remove(&Fault::SurveyPartial);
+        self.faults.remove(&Fault::CheckpointsTaken);
         self.faults.remove(&Fault::HalfWritten);
         self.faults.remove(&Fault::ServerError);
         (self.forbidden_reports, self.forbidden_deletes, self.step) = (false, false, 600);
@@ -271,6 +275,19 @@ impl Setup {
     /// Whether the world knows this fault.
     pub fn has(&self, fault: Fault) -> bool {
         self.faults.contains(&fault)
+    }
+}
+
+/// What some slots' `[tpu.create]` says: one field more, one changed; a label more, one taken away.
+fn overlay() -> Overlay {
+    Overlay {
+        fields: [
+            ("runtimeVersion".to_owned(), json!("v2-alpha-tpuv4")),
+            ("networkConfig".to_owned(), json!({"network": "training", "enableExternalIps": false})),
+        ]
+        .into(),
+        labels: [("cost".to_owned(), Some("42".to_owned())), ("n".to_owned(), None)].into(),
+        ..Overlay::default()
     }
 }
 

@@ -47,7 +47,7 @@ impl World {
         process.role = Role::Down;
         process.life += 1;
         process.tenure += 1;
-        process.paused_until = 0;
+        (process.paused_until, process.awake_at) = (0, 0);
         self.shelf.close(pid);
         self.oracle.gone(pid);
     }
@@ -55,8 +55,7 @@ impl World {
     pub fn crash(&mut self, pid: usize) {
         self.tell(|| format!("watchdog {pid} crashes"));
         // Somebody who stands by, and is awake, has to follow.
-        let stands_by =
-            |p: &Process| matches!(p.role, Role::StandingBy(_)) && p.kind == Kind::Service && p.paused_until < self.now;
+        let stands_by = |p: &Process| matches!(p.role, Role::StandingBy(_)) && p.kind == Kind::Service && p.awake_at < self.now;
         if self.calm && self.processes[pid].held().is_some() && self.processes.iter().any(stands_by) {
             self.oracle.left_alone(self.now);
         }
@@ -106,7 +105,7 @@ impl World {
         let epoch = Lease::next(stored.lease.as_ref(), &holder, ttl).epoch;
         self.tell(|| format!("watchdog {pid} holds the lock (epoch {epoch})"));
         let settings = self.config(pid);
-        self.oracle.holds(epoch, &stored.slots, self.now);
+        self.oracle.holds(epoch, &stored.slots, began, self.now);
         let process = &mut self.processes[pid];
         process.tenure += 1;
         let fleet = Fleet::new(settings.clone(), stored.slots, stored.ledger);
@@ -290,7 +289,7 @@ impl World {
         let Some(holding) = process.holding() else { return };
         let claim = holding.claim.clone();
         let Some(write) = &mut holding.write else { return };
-        let (kind, Some(batch)) = (write.kind, write.batch.take()) else { return };
+        let (kind, began, Some(batch)) = (write.kind, write.began, write.batch.take()) else { return };
         let allows = !write.then.is_empty();
         if self.strikes(Fault::TornWrite, if allows { 15 } else { 500 }) {
             return self.power_cut(tag, &claim, batch);
@@ -304,6 +303,9 @@ impl World {
             let loaded = self.shelf.load(tag.pid);
             // An empty commit tells whether it can be written, and whether the lock is still held.
             let written = if full { Err(unavailable()) } else { self.shelf.commit(tag.pid, &claim, batch, false) };
+            if written.is_ok() {
+                self.oracle.renewed(began);
+            }
             written.and(loaded).map(Some)
         } else if full {
             Err(unavailable())
@@ -312,6 +314,7 @@ impl World {
             let pulled = pulled(&batch);
             let written = self.shelf.commit(tag.pid, &claim, batch, kind == WriteKind::Release);
             if written.is_ok() {
+                self.oracle.renewed(began);
                 self.oracle.written(&events, &pulled, self.now);
             }
             if written.is_ok() && kind == WriteKind::Commit && self.strikes(Fault::StoreUnknown, 60) {
@@ -403,6 +406,7 @@ impl World {
     pub fn pause(&mut self, pid: usize) -> Ms {
         let long = self.rng.i64(5_000..180_000);
         self.processes[pid].paused_until = self.now + long;
+        self.processes[pid].awake_at = self.now + long;
         self.tell(|| format!("watchdog {pid} stands still for {} s", long / 1000));
         300
     }

@@ -319,6 +319,70 @@ fn l8_growth_is_counted_anew_from_where_a_person_went_back_to() {
     assert!(listed(&mut world, &[], (60, 2)), "it grows");
 }
 
+/// Its checkpoint of step 100 is recorded, its TPU is lost, and for ten minutes complete listings show no more than these.
+fn went_back_to(steps: &[u64]) -> World {
+    let mut world = with_checkpoints();
+    world.poll(&[node("a", json!({}))]);
+    world.surveyed(&[100]);
+    world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+    world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    for _ in 0..13 {
+        world.wait(60);
+        world.surveyed(steps);
+        assert!(world.actions.is_empty(), "{:?}", world.from());
+    }
+    assert_eq!(world.hold("a"), Some(HoldReason::CheckpointWentBack));
+    world
+}
+
+fn retry_from(world: &mut World, step: u64) {
+    let pull = Pull::Retry { slot: "a".into(), from: Some(step) };
+    let lever = Lever { id: step.to_string(), at: world.now, who: "ada".into(), reason: None, pull };
+    world.input(Input::Pulled(vec![lever]));
+    world.wait(1);
+}
+
+#[test]
+fn s15_a_person_says_from_which_step_a_job_goes_on_and_nothing_older_is_taken() {
+    let mut world = went_back_to(&[40]);
+    retry_from(&mut world, 60);
+    world.surveyed(&[40]);
+    assert!(world.actions.is_empty(), "older than what was asked for: {:?}", world.from());
+    let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
+    assert!(reason.contains("is step 40, but step 60 or a later one was asked for"), "{reason}");
+    retry_from(&mut world, 50);
+    world.surveyed(&[40, 55]);
+    assert_eq!(world.from(), Some(55), "{:?}", world.hold("a"));
+    // From 0: whatever is there, also nothing.
+    let mut world = went_back_to(&[]);
+    retry_from(&mut world, 1);
+    world.surveyed(&[]);
+    assert!(world.actions.is_empty());
+    retry_from(&mut world, 0);
+    world.surveyed(&[]);
+    assert!(matches!(world.actions[..], [Action::Create { .. }]) && world.from().is_none(), "{:?}", world.hold("a"));
+}
+
+#[test]
+fn a_job_that_a_person_sent_back_makes_progress_where_it_has_been_before() {
+    let mut world = went_back_to(&[40]);
+    retry_from(&mut world, 40);
+    world.surveyed(&[40]);
+    assert_eq!(world.from(), Some(40));
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    let node = world.supervised("10", world.now);
+    world.wait(5);
+    world.get("a", Some(node));
+    world.wait(60);
+    world.reports(1, None);
+    world.surveyed(&[40]);
+    assert!(world.phase("a").is_some(), "that was there before");
+    world.wait(60);
+    world.surveyed(&[40, 60]);
+    assert_eq!(world.phase("a"), None, "a step before 100 is new now");
+}
+
 #[test]
 fn l8_what_a_listing_shows_once_more_is_no_growth() {
     let mut world = with_checkpoints();

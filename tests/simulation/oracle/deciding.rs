@@ -22,6 +22,9 @@ use crate::setup::Ms;
 /// A trial in spite of refusals comes so long after the last one.
 const TRIAL: Duration = Duration::from_secs(30 * 60);
 
+/// What `max_judged_recreates_per_hour` counts.
+const HOURLY: Duration = Duration::from_secs(3600);
+
 /// A recorded checkpoint is gone when complete listings have lacked it for so long.
 const WENT_BACK: Duration = Duration::from_secs(10 * 60);
 
@@ -117,13 +120,38 @@ impl Oracle {
                 self.checkpoint(slot, action);
                 self.of_nothing(tag, fleet, events, slot, now, wall, clock_set);
             }
-            if let Action::Delete { slot, incarnation, .. } = action
-                && self.delete(tag, fleet, slot, incarnation, now, wall, clock_set)
-            {
-                judged.push(slot.clone());
+            if let Action::Delete { slot, incarnation, .. } = action {
+                let is_judged = self.delete(tag, fleet, slot, incarnation, now, wall, clock_set);
+                self.audit(tag, events, slot, is_judged, clock_set);
+                if is_judged {
+                    judged.push(slot.clone());
+                }
             }
         }
-        self.budget(fleet, &judged);
+        self.budget(fleet, events, &judged, wall);
+    }
+
+    /// What the log gives as the evidence of a delete is what was read.
+    fn audit(&mut self, tag: Tag, events: &[Event], slot: &str, judged: bool, clock_set: Ms) {
+        let told = events.iter().filter(|event| event.slot.as_deref() == Some(slot)).find_map(|event| match &event.what {
+            What::Intent { call, evidence, .. } if call == "delete" => evidence.clone(),
+            _ => None,
+        });
+        let Some(watch) = self.slots.get(slot) else { return };
+        let Some(get) = watch.gets.get(&tag.pid).cloned() else { return };
+        let evidence = &watch.evidence;
+        let reads = evidence.reads + evidence.recalled + evidence.absences;
+        // Reads beside a delete are no diagnosis: time goes on across them.
+        let sick_for = evidence.sick_for.max(evidence.lost_for) + self.settings.poll.max_gap;
+        let inside = matches!(get.shown, Some((_, Shown::Healthy)));
+        let holds = told.as_ref().is_some_and(|told| {
+            let kind = if judged { Kind::Judged } else { Kind::Lost };
+            let confirmed = told.confirmed_at == get.began || clock_set >= get.asked;
+            let counted =
+                told.reads <= reads && told.sick_seconds <= sick_for.as_secs_f64() && told.observed.contains(&get.state);
+            told.kind == kind && confirmed && (counted || inside)
+        });
+        self.check("S18", slot, holds, || format!("the log says {told:?}; {get:?}, {reads} reads, sick for {sick_for:?}"));
     }
 
     /// A slot is held, or something else was decided, for this reason.
@@ -144,6 +172,8 @@ impl Oracle {
             _ => return,
         };
         let Some(record) = fleet.slots.get(slot) else { return };
+        let dead = name == "S14" && record.verdict.condition == Condition::FailedRepair;
+        self.check("S14", slot, !dead, || format!("it is dead, eats quota, and waits for {reason}"));
         let owed = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone);
         self.check(name, slot, !owed, || format!("a create that is owed is held: {reason}"));
         let lost = record.verdict.condition.kind() == Some(Kind::Lost);
@@ -162,7 +192,9 @@ impl Oracle {
     }
 
     fn went_back(&mut self, slot: &str, wall: Timestamp) {
-        let since = self.slots.get(slot).and_then(|watch| watch.lacks_since);
+        // Of one that left the config for a while it is not known here what its journal holds.
+        let Some(watch) = self.slots.get(slot).filter(|watch| watch.newest_checkpoint.is_some()) else { return };
+        let since = watch.lacks_since;
         self.check("S15", slot, since.is_some_and(|since| elapsed(since, wall) >= WENT_BACK), || {
             format!("its recorded checkpoint has been gone from complete listings since {since:?}, it is {wall}")
         });
@@ -399,12 +431,20 @@ impl Oracle {
         }
     }
 
-    /// S6: judged slots in recovery, those of this turn included.
-    fn budget(&mut self, fleet: &Fleet, judged: &[String]) {
+    /// S6: judged slots in recovery, those of this turn included; and how many are condemned in an hour.
+    fn budget(&mut self, fleet: &Fleet, events: &[Event], judged: &[String], wall: Timestamp) {
         let new: Vec<&String> = judged.iter().filter(|slot| !self.counted.contains(slot)).collect();
         if new.is_empty() {
             return;
         }
+        let is_condemned =
+            |slot: &String| events.iter().any(|e| e.slot.as_ref() == Some(slot) && matches!(e.what, What::Condemned { .. }));
+        let condemned = new.iter().filter(|slot| is_condemned(slot)).count();
+        let before = self.judged.iter().filter(|at| **at <= wall && elapsed(**at, wall) < HOURLY).count();
+        let limit = self.settings.max_judged_recreates_per_hour;
+        self.check("S6", new[0], condemned == 0 || before + condemned <= limit, || {
+            format!("{before} judged slots were condemned within an hour, and now {condemned}: {limit} are allowed")
+        });
         let limit = self.limit(fleet);
         let others = fleet.slots.values().filter(|record| {
             counts(record, hold(fleet, &record.name)) && !new.contains(&&record.name) && self.counted.contains(&record.name)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tpu_watchdog::model::beacon::WorkerReport;
 use tpu_watchdog::model::condition::{Condition, Kind};
-use tpu_watchdog::model::fleet::elapsed;
+use tpu_watchdog::model::fleet::{after, elapsed};
 use tpu_watchdog::model::node::{Incarnation, NodeView};
 use tpu_watchdog::model::settings::Policy;
 use tpu_watchdog::model::slot::SlotRecord;
@@ -30,6 +30,9 @@ pub enum Shown {
     /// A value that nobody knows.
     Unknown,
 }
+
+/// For so long after its announced end a maintenance may go on.
+const WINDOW_SLACK: Duration = Duration::from_secs(15 * 60);
 
 /// For so long the announced end of a maintenance is waited for.
 const WINDOW_MOST: Duration = Duration::from_secs(6 * 3600);
@@ -230,7 +233,8 @@ impl Evidence {
 
     /// Whether an announced maintenance still has to be waited for: its end is trusted, for six hours from the first symptom.
     pub fn is_announced(&self, until: Option<Timestamp>, wall: Timestamp) -> bool {
-        until.is_some_and(|end| end > wall) && self.since.is_some_and(|since| elapsed(since, wall) < WINDOW_MOST)
+        until.is_some_and(|end| after(end, WINDOW_SLACK) > wall && self.since.is_some_and(|since| end > since))
+            && self.since.is_some_and(|since| elapsed(since, wall) < WINDOW_MOST)
     }
 
     /// When its sickness began.

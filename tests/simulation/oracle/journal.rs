@@ -48,6 +48,8 @@ impl Oracle {
                 // The condemnation that it belongs to follows in the same commit, and ends a run from nothing.
                 watch.fruitless = -1;
                 watch.set_aside = true;
+                let again = std::mem::replace(&mut watch.passed, true);
+                self.check("S16", &slot, !again, || "a checkpoint is passed over once more".to_owned());
             }
             What::Condemned { cause, kind, .. } => self.condemned(*cause, *kind, slot, at),
             What::Phase { to: Phase::Booted | Phase::Launched, .. } => watch.booted = true,
@@ -97,6 +99,9 @@ impl Oracle {
         });
         if let Some(limit) = limit.filter(|_| about_the_job) {
             self.check("S16", &slot, fruitless < limit, || format!("run {fruitless} without a new step is followed by another"));
+        }
+        if kind == Kind::Judged {
+            self.judged.push(at);
         }
         if kind == Kind::Judged && cause != Condition::FailedRepair {
             let key = self.key(&zone, &slot);

@@ -78,12 +78,16 @@ pub struct Oracle {
     breaker_open: bool,
     /// Judged slots that were condemned: when they became ripe.
     gusts: Vec<(Timestamp, String)>,
+    /// When judged slots were condemned.
+    judged: Vec<Timestamp>,
     /// When a person closed the breaker last.
     reset_at: Option<Timestamp>,
     refusals: BTreeMap<String, Refusals>,
     creates: VecDeque<Ms>,
     highest_epoch: u64,
     held_since: Ms,
+    /// When the last write began that renewed the lock.
+    renewed_at: Ms,
     ttl: Ms,
     /// Since when nobody has held the lock although somebody stands by.
     alone_since: Option<Ms>,
@@ -123,11 +127,13 @@ impl Oracle {
             paused: BTreeMap::new(),
             breaker_open: false,
             gusts: Vec::new(),
+            judged: Vec::new(),
             reset_at: None,
             refusals: BTreeMap::new(),
             creates: VecDeque::new(),
             highest_epoch: 0,
             held_since: 0,
+            renewed_at: 0,
             ttl: ms(setup.ttl),
             alone_since: None,
             configured: BTreeMap::new(),
@@ -158,7 +164,8 @@ impl Oracle {
         self.alone_since = Some(now);
     }
 
-    pub fn holds(&mut self, epoch: u64, slots: &BTreeMap<String, SlotRecord>, now: Ms) {
+    /// Somebody has the lock, by a take that began at `began`.
+    pub fn holds(&mut self, epoch: u64, slots: &BTreeMap<String, SlotRecord>, began: Ms, now: Ms) {
         if let Some(since) = self.alone_since.take() {
             // Its last renewal is seen a look later: an eighth of the lease.
             let (took, most) = (now - since, self.ttl + self.ttl / 8 + 1_000);
@@ -166,12 +173,17 @@ impl Oracle {
                 format!("a dead holder's lock was taken after {took} ms, at most {most} are allowed")
             });
         }
-        self.held_since = now;
+        (self.held_since, self.renewed_at) = (now, began);
         let highest = self.highest_epoch;
         self.check("S9", "-", epoch > highest, || format!("epoch {epoch} was given out after {highest}"));
         self.highest_epoch = self.highest_epoch.max(epoch);
         self.forget_what_may_be_lost();
         self.restored(slots);
+    }
+
+    /// A write is durable that began then: it renews the lock.
+    pub fn renewed(&mut self, began: Ms) {
+        self.renewed_at = self.renewed_at.max(began);
     }
 
     /// A process is gone, or not the holder any more.
@@ -319,6 +331,10 @@ impl Oracle {
             Input::Got { slot, began, reading } => {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
                 let stale = watch.served_stale.is_some_and(|(at, stale)| at == asked && stale);
+                let state = match reading {
+                    Reading::Node(view) => view.state.as_str().to_owned(),
+                    _ => String::new(),
+                };
                 let shown = match reading {
                     Reading::Unread(_) => return,
                     Reading::Absent => {
@@ -339,7 +355,7 @@ impl Oracle {
                 watch.unknown &= watch.last_sent.is_some_and(|sent| asked < sent);
                 // An answer that was overtaken by a later one verifies nothing.
                 if watch.gets.get(&tag.pid).is_none_or(|get| get.tag != tag || get.asked <= asked) {
-                    watch.gets.insert(tag.pid, Get { tag, asked, shown, stale });
+                    watch.gets.insert(tag.pid, Get { tag, asked, began: *began, state, shown, stale });
                 }
             }
             Input::Attributes { slot, of, result: Ok(reports), .. } if holds => {
@@ -410,7 +426,7 @@ impl Oracle {
                 for (name, watch) in self.slots.iter_mut().filter(|(name, _)| anew(name)) {
                     self.paused.remove(&Some(name.clone()));
                     watch.attempts.clear();
-                    (watch.fruitless, watch.run_began, watch.set_aside) = (0, false, true);
+                    (watch.fruitless, watch.run_began, watch.set_aside, watch.passed) = (0, false, true, false);
                     (watch.open, watch.booted, watch.result_owed) = (false, false, false);
                     (watch.best_step, watch.newest_checkpoint, watch.order) = (None, None, None);
                     watch.evidence.interrupted();
@@ -458,6 +474,7 @@ impl Oracle {
         }
         self.observed = self.observed.map(|at| at.min(wall));
         self.gusts.iter_mut().for_each(|(at, _)| *at = (*at).min(wall));
+        self.judged.iter_mut().for_each(|at| *at = (*at).min(wall));
         for refusals in self.refusals.values_mut() {
             refusals.refused_at = refusals.refused_at.map(|at| at.min(wall));
             refusals.trial_at = refusals.trial_at.map(|at| at.min(wall));
@@ -476,9 +493,11 @@ impl Oracle {
             }
             Pull::Retry { slot, from } => {
                 if let Some(watch) = self.slots.get_mut(slot) {
-                    if from.is_some() {
-                        watch.newest_checkpoint = None;
+                    // From there on, and nothing before it.
+                    if from.is_some_and(|from| watch.newest_checkpoint >= Some(from)) {
+                        (watch.newest_checkpoint, watch.best_step) = (from.filter(|from| *from > 0), watch.best_step.min(*from));
                     }
+                    watch.passed = false;
                     watch.attempts.clear();
                     watch.fruitless = 0;
                     watch.run_began = false;

@@ -1,5 +1,7 @@
 //! Looks at what leaves and at what arrives: the journal must know of it, the lock must be held, the target must be the one.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 use tpu_watchdog::model::action::Action;
 use tpu_watchdog::model::event::What;
@@ -40,6 +42,9 @@ impl Oracle {
         }
         let held = lease.is_some_and(|lease| lease.epoch == epoch && !lease.released);
         self.check("S9", &slot, held, || format!("watchdog {} sends in epoch {epoch}, the lease is {lease:?}", tag.pid));
+        // By whatever clock: no lease of that length can end before.
+        let (since, most) = (now - self.renewed_at, self.ttl * 2 / 3);
+        self.check("S9", &slot, since <= most, || format!("it sends {since} ms after the lock was renewed, {most} are allowed"));
         let recovery = record.and_then(|r| r.recovery.as_ref());
         let wanted = match action {
             Action::Delete { .. } => Phase::Deleting,
@@ -97,13 +102,22 @@ impl Oracle {
         let count = self.creates.len();
         self.check("S18", slot, count <= 60, || format!("{count} creates left within a minute"));
         let original = self.bodies.get(slot).cloned().unwrap_or_default();
-        for key in ["acceleratorType", "runtimeVersion", "tags", "description", "schedulingConfig"] {
-            let (was, is) = (original.get(key), body.get(key));
-            self.check("S12", slot, was == is, || format!("{key} was {was:?} and is created as {is:?}"));
+        let overlay = self.settings.slots.get(slot).map(|s| s.create.clone()).unwrap_or_default();
+        let fields: BTreeSet<&String> = original.keys().chain(overlay.fields.keys()).collect();
+        for key in fields.into_iter().filter(|key| !matches!(key.as_str(), "labels" | "metadata")) {
+            let (learned, is) = (original.get(key), body.get(key));
+            let was = overlay.fields.get(key).or(learned);
+            self.check("S12", slot, was == is || (leaving && learned == is), || {
+                format!("{key} was {was:?} and is created as {is:?}")
+            });
         }
-        for label in ["team", "n"] {
-            let (was, is) = (original.get("labels").and_then(|l| l.get(label)), body.get("labels").and_then(|l| l.get(label)));
-            self.check("S12", slot, was == is, || format!("the label {label} was {was:?} and is created as {is:?}"));
+        for label in ["team", "n", "cost"] {
+            let label_of = |body: Option<&Value>| body.and_then(|l| l.get(label)).and_then(Value::as_str).map(str::to_owned);
+            let (learned, is) = (label_of(original.get("labels")), label_of(body.get("labels")));
+            let was = overlay.labels.get(label).cloned().unwrap_or(learned.clone());
+            self.check("S12", slot, was == is || (leaving && learned == is), || {
+                format!("the label {label} was {was:?} and is created as {is:?}")
+            });
         }
         self.metadata(slot, &original, body, leaving);
         let order = ordered(body);

@@ -21,6 +21,10 @@ pub struct Get {
     pub tag: Tag,
     /// True time at which it was asked for.
     pub asked: Ms,
+    /// The same by its process's clock.
+    pub began: Timestamp,
+    /// The state that it showed; empty where there was nothing.
+    pub state: String,
     pub shown: Option<(Option<Incarnation>, Shown)>,
     pub stale: bool,
 }
@@ -87,6 +91,8 @@ pub struct Watch {
     /// Generation and step of the last order that left.
     pub order: Option<(u64, Option<u64>)>,
     pub set_aside: bool,
+    /// A checkpoint was passed over, and no person took it back.
+    pub passed: bool,
     /// How the runs of the job went.
     pub run_began: bool,
     pub progressed: bool,
