@@ -384,9 +384,16 @@ async fn a_crash_at_a_write_leaves_all_of_it_or_nothing(place: Place) {
             }
         })));
         let all = batch(vec![slot("a"), slot("b")]);
+        let writes = || of(&place).log().iter().filter(|logged| logged.method == "PUT").count();
+        let before = writes();
+        let written = async {
+            while writes() == before {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
         tokio::select! {
             _ = store.commit(&all) => {}
-            () = tokio::time::sleep(Duration::from_millis(1500)) => {}
+            () = written => {}
         }
         drop(store);
         of(&place).set_hook(None);

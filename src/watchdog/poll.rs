@@ -13,18 +13,21 @@ use crate::model::fleet::Fleet;
 /// With more zones than this in use, one listing of all of them costs less.
 const ZONES_MAX: usize = 8;
 
+/// A listing has this long at least, however often one is asked for.
+const LEAST: Duration = Duration::from_secs(2);
+
 /// What a poll will ask.
 pub struct Plan {
     zones: Vec<String>,
     limit: Duration,
 }
 
-/// The zones in use, and how long the poll may take: the next one must be on time.
+/// The zones in use, and how long the poll may take: the next one should be on time.
 pub fn plan(fleet: &Fleet) -> Plan {
     let configured = fleet.settings.slots.values().flat_map(|s| s.zones.iter());
     let zones: BTreeSet<&String> = configured.chain(fleet.slots.values().map(|r| &r.zone)).collect();
     let zones = if zones.len() > ZONES_MAX { vec!["-".to_owned()] } else { zones.into_iter().cloned().collect() };
-    Plan { zones, limit: fleet.settings.poll.every.max(Duration::from_millis(500)) }
+    Plan { zones, limit: fleet.settings.poll.every.max(LEAST) }
 }
 
 /// Lists; a zone that fails or is not done in time is a failure of that zone alone.

@@ -362,7 +362,7 @@ fn a_run_pushes_its_metrics_and_a_failed_one_leaves_the_last_success_standing() 
     // A run that is cut off in the middle of a recovery says so; the next one, which ends it, takes that back.
     rig.trouble("", Trouble::StockOut, None);
     rig.trouble("a", Trouble::Preempt, None);
-    let (_, out) = text(&rig.command(&["once", "--deadline", "5s"]).output().unwrap());
+    let (_, out) = text(&rig.command(&["once", "--deadline", "15s"]).output().unwrap());
     assert!(value("slot_unhealthy_since_timestamp_seconds").is_some(), "{out}");
     assert_eq!(value("creates_refused"), Some(1.0), "{out}");
     rig.simulator.with(|cloud| cloud.refusals.clear());

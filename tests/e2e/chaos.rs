@@ -83,7 +83,7 @@ fn after_a_storm_every_slot_is_back_and_no_tpu_at_work_was_deleted() {
                 n.state == "READY" && n.health.as_deref() == Some("HEALTHY") && !(n.run.stopped && n.run.supervised)
             })
     });
-    rig.wait_for("every recovery is over", Duration::from_secs(300), |_| settled(&rig));
+    rig.wait_long_until("every recovery is over", Duration::from_secs(300), || settled(&rig));
     // Maintenance ends by itself here, also between the GET that verifies it and the delete.
     assert_eq!(rig.simulator.with(|cloud| cloud.harmed_unseen), 0, "{}", rig.mutations_text());
     let logs = rig.logs();

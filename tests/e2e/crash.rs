@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tpu_watchdog::simulator::http::{Fault, Logged};
+use tpu_watchdog::simulator::cloud::Operation;
+use tpu_watchdog::simulator::http::{Fault, Logged, Simulator};
 use tpu_watchdog::simulator::scenario::Trouble;
 
 use crate::harness::{Rig, job, kill, slot};
@@ -20,12 +21,15 @@ enum What {
     LoseTheAnswer,
 }
 
+/// Whether this is the request, or one of those, that is meant.
+type IsIt = fn(&Simulator, &Logged) -> bool;
+
 /// The request that `is_it` picks (the `k`-th of its kind) is hit once.
-fn hit(rig: &Rig, k: usize, is_it: fn(&Logged) -> bool, when: When, what: What) -> Arc<AtomicBool> {
+fn hit(rig: &Rig, k: usize, is_it: IsIt, when: When, what: What) -> Arc<AtomicBool> {
     let (child, done, mut seen) = (Arc::clone(&rig.child), Arc::new(AtomicBool::new(false)), 0);
-    let flag = Arc::clone(&done);
+    let (flag, simulator) = (Arc::clone(&done), rig.simulator.clone());
     rig.simulator.set_hook(Some(Box::new(move |logged| {
-        if !is_it(logged) {
+        if !is_it(&simulator, logged) {
             return None;
         }
         seen += 1;
@@ -45,7 +49,7 @@ fn hit(rig: &Rig, k: usize, is_it: fn(&Logged) -> bool, when: When, what: What) 
 }
 
 #[track_caller]
-fn one_recreate(trouble: Trouble, k: usize, is_it: fn(&Logged) -> bool, when: When, what: What) {
+fn one_recreate(trouble: Trouble, k: usize, is_it: IsIt, when: When, what: What) {
     let mut rig = Rig::with_one_node(&job("a"));
     let healthy = rig.simulator.with(|cloud| {
         let body = cloud.nodes.values().next().unwrap().body.clone();
@@ -76,7 +80,7 @@ fn one_recreate(trouble: Trouble, k: usize, is_it: fn(&Logged) -> bool, when: Wh
 
 macro_rules! at_mutations {
     ($($name:ident: $trouble:ident, $k:literal, $when:ident, $what:ident;)+) => {
-        $(#[test] fn $name() { one_recreate(Trouble::$trouble, $k, Logged::is_mutation, When::$when, What::$what); })+
+        $(#[test] fn $name() { one_recreate(Trouble::$trouble, $k, |_, logged| logged.is_mutation(), When::$when, What::$what); })+
     };
 }
 
@@ -103,54 +107,62 @@ fn is_operation(logged: &Logged) -> bool {
     logged.path.contains("/operations/")
 }
 
+/// A look at an operation of this kind; `ended`: one that will be told that it has ended.
+fn looks_at(simulator: &Simulator, logged: &Logged, verb: &str, ended: bool) -> bool {
+    let name = logged.path.trim_start_matches("/v2/");
+    let is_it = |o: &Operation| o.verb == verb && o.ended.is_some() == ended;
+    is_operation(logged) && simulator.with(|cloud| cloud.operations.get(name).is_some_and(is_it))
+}
+
 fn is_confirmation(logged: &Logged) -> bool {
     logged.method == "GET" && logged.path.ends_with("/nodes/a")
 }
 
 #[test]
 fn killed_while_the_delete_runs() {
-    one_recreate(Trouble::Preempt, 1, is_operation, When::Before, What::Kill);
+    one_recreate(Trouble::Preempt, 1, |s, l| looks_at(s, l, "delete", false), When::Before, What::Kill);
 }
 
 #[test]
 fn killed_when_the_delete_is_done() {
-    one_recreate(Trouble::Preempt, 6, is_operation, When::After, What::Kill);
+    one_recreate(Trouble::Preempt, 1, |s, l| looks_at(s, l, "delete", true), When::After, What::Kill);
 }
 
 #[test]
 fn killed_while_the_create_runs() {
-    one_recreate(Trouble::Preempt, 12, is_operation, When::After, What::Kill);
+    one_recreate(Trouble::Preempt, 1, |s, l| looks_at(s, l, "create", false), When::After, What::Kill);
 }
 
 #[test]
 fn killed_at_the_confirming_read() {
-    one_recreate(Trouble::Preempt, 1, is_confirmation, When::After, What::Kill);
+    one_recreate(Trouble::Preempt, 1, |_, logged| is_confirmation(logged), When::After, What::Kill);
 }
 
 #[test]
 fn the_answer_of_the_confirming_read_is_lost() {
-    one_recreate(Trouble::Maintenance, 1, is_confirmation, When::After, What::LoseTheAnswer);
+    one_recreate(Trouble::Maintenance, 1, |_, logged| is_confirmation(logged), When::After, What::LoseTheAnswer);
 }
 
 #[test]
 fn the_answer_of_a_look_at_the_delete_is_lost() {
-    one_recreate(Trouble::Preempt, 2, is_operation, When::After, What::LoseTheAnswer);
+    one_recreate(Trouble::Preempt, 1, |s, l| looks_at(s, l, "delete", false), When::After, What::LoseTheAnswer);
 }
 
 #[test]
 fn the_answer_of_a_look_at_the_create_is_lost() {
-    one_recreate(Trouble::Preempt, 10, is_operation, When::Before, What::LoseTheAnswer);
+    one_recreate(Trouble::Preempt, 1, |s, l| looks_at(s, l, "create", false), When::Before, What::LoseTheAnswer);
 }
 
 #[test]
 fn the_answer_of_the_guest_attributes_is_lost() {
-    let is_it = |logged: &Logged| logged.path.contains(":getGuestAttributes");
+    let is_it: IsIt = |_, logged| logged.path.contains(":getGuestAttributes");
     one_recreate(Trouble::Preempt, 1, is_it, When::After, What::LoseTheAnswer);
 }
 
 #[test]
 fn the_answer_of_the_bucket_is_lost() {
-    one_recreate(Trouble::Preempt, 1, |logged| logged.path.contains("list-type"), When::After, What::LoseTheAnswer);
+    let is_it: IsIt = |_, logged| logged.path.contains("list-type");
+    one_recreate(Trouble::Preempt, 1, is_it, When::After, What::LoseTheAnswer);
 }
 
 #[test]
@@ -188,7 +200,7 @@ fn healed_by_the_confirming_read(change: Trouble) {
     let done = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&done);
     rig.simulator.set_hook(Some(Box::new(move |logged| {
-        if is_confirmation(logged) && !flag.swap(true, Ordering::SeqCst) {
+        if is_confirmation(logged) && !flag.load(Ordering::SeqCst) {
             simulator.with(|cloud| {
                 let event = |what| tpu_watchdog::simulator::scenario::Event {
                     at: std::time::Duration::ZERO,
@@ -199,7 +211,7 @@ fn healed_by_the_confirming_read(change: Trouble) {
                 };
                 cloud.trouble(event(change));
             });
-            simulator.with(|_| ());
+            flag.store(true, Ordering::SeqCst);
         }
         None
     })));

@@ -31,7 +31,7 @@ confirmations = 2
 heal = "800ms"
 backoff = { first = "200ms", max = "400ms" }
 attempts = { settled = "60s" }
-grace = { startup = "1s", maintenance = "1s", failed_repair = "1s", unresponsive = "1s", runtime_unhealthy = "1s", boot = "1s", silent = "1500ms", missing = "1s", deleting = "20s" }
+grace = { startup = "1s", maintenance = "1s", failed_repair = "1s", unresponsive = "1s", runtime_unhealthy = "1s", boot = "1s", silent = "20s", missing = "1s", deleting = "20s" }
 "#;
 
 impl Rig {
@@ -125,6 +125,21 @@ impl Rig {
         self.wait_for(what, PATIENCE, condition);
     }
 
+    /// Waits for something else: the world goes on while it is looked at.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, condition: impl FnMut() -> bool) {
+        self.wait_long_until(what, PATIENCE, condition);
+    }
+
+    #[track_caller]
+    pub fn wait_long_until(&self, what: &str, patience: Duration, mut condition: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !condition() {
+            assert!(began.elapsed() < patience, "waited in vain: {what}\n{}", self.story());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     #[track_caller]
     pub fn wait_for(&self, what: &str, patience: Duration, mut condition: impl FnMut(&mut Cloud) -> bool) {
         let began = Instant::now();
@@ -147,7 +162,7 @@ impl Rig {
     #[track_caller]
     pub fn wait_polls(&self, count: usize) {
         let before = self.polls().len();
-        self.wait("polls go on", |_| self.polls().len() >= before + count);
+        self.wait_until("polls go on", || self.polls().len() >= before + count);
     }
 
     /// Something happens to a node (or zone) now.
@@ -199,8 +214,16 @@ impl Rig {
 
     /// `status --output json`, as a user would ask.
     pub fn status(&self) -> serde_json::Value {
-        let output = self.command(&["status", "--output", "json"]).output().unwrap();
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
+        let began = Instant::now();
+        loop {
+            let output = self.command(&["status", "--output", "json"]).output().unwrap();
+            // State in a bucket answers within a second, or it is asked again.
+            let log = String::from_utf8_lossy(&output.stderr);
+            let slow = output.stdout.is_empty() && log.contains("gs://") && began.elapsed() < PATIENCE;
+            if !slow {
+                return serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {log}"));
+            }
+        }
     }
 
     /// The address of the endpoints, from the log.

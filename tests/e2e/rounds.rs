@@ -100,7 +100,7 @@ fn while_the_disk_is_full_nothing_is_sent_and_afterwards_it_goes_on() {
     // Its log can't be written either: the metrics tell.
     let metrics = format!("{}/metrics", rig.endpoint());
     limit_files(pid, "1");
-    rig.wait("the store fails", |_| get(&metrics).1.contains("tpuwatchdog_store_failing 1"));
+    rig.wait_until("the store fails", || get(&metrics).1.contains("tpuwatchdog_store_failing 1"));
     let old = rig.node("a").unwrap().uid;
     rig.trouble("a", Trouble::Preempt, None);
     for _ in 0..5 {

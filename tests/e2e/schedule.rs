@@ -190,7 +190,7 @@ fn a_run_that_is_told_to_stop_in_the_middle_of_a_recovery_leaves_in_order_and_th
     let mut child = rig.command(&["once", "--deadline", "10m"]).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
     rig.wait("the node is deleted, and its create refused", |c| c.nodes.is_empty());
     let refused = || std::fs::read_to_string(rig.folder.path().join("once.log")).unwrap().contains("stock_out");
-    rig.wait("the refusal is in the journal", |_| refused());
+    rig.wait_until("the refusal is in the journal", refused);
     let stopped = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(stopped.success());
     let mut out = String::new();

@@ -134,6 +134,7 @@ impl Setup {
                 "acceleratorType": accelerator, "runtimeVersion": "tpu-ubuntu2204-base", "labels": {"team": "llm", "n": index.to_string()},
                 "tags": ["tpu"], "description": format!("node {index}"), "schedulingConfig": {capacity: capacity == "reserved" || index % 2 == 0},
                 "metadata": {"startup-script": "#! /bin/bash\necho mine", "token": format!("t{index}")},
+                "networkConfig": {"network": "training", "enableExternalIps": true},
                 // What the watchdog has never heard of.
                 "dataDisks": [{"sourceDisk": format!("disks/{index}"), "mode": "READ_ONLY_MULTIPLE"}],
                 "shieldedInstanceConfig": {"enableSecureBoot": index % 2 == 0},
@@ -283,7 +284,7 @@ fn overlay() -> Overlay {
     Overlay {
         fields: [
             ("runtimeVersion".to_owned(), json!("v2-alpha-tpuv4")),
-            ("networkConfig".to_owned(), json!({"network": "training", "enableExternalIps": false})),
+            ("networkConfig".to_owned(), json!({"enableExternalIps": false})),
         ]
         .into(),
         labels: [("cost".to_owned(), Some("42".to_owned())), ("n".to_owned(), None)].into(),

@@ -106,8 +106,15 @@ impl Oracle {
         let fields: BTreeSet<&String> = original.keys().chain(overlay.fields.keys()).collect();
         for key in fields.into_iter().filter(|key| !matches!(key.as_str(), "labels" | "metadata")) {
             let (learned, is) = (original.get(key), body.get(key));
-            let was = overlay.fields.get(key).or(learned);
-            self.check("S12", slot, was == is || (leaving && learned == is), || {
+            // Of an object's own fields those are replaced that are given.
+            let was = match (learned.cloned(), overlay.fields.get(key)) {
+                (Some(Value::Object(mut fields)), Some(Value::Object(given))) => {
+                    fields.extend(given.clone());
+                    Some(Value::Object(fields))
+                }
+                (learned, given) => given.cloned().or(learned),
+            };
+            self.check("S12", slot, was.as_ref() == is || (leaving && learned == is), || {
                 format!("{key} was {was:?} and is created as {is:?}")
             });
         }
