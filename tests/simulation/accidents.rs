@@ -5,6 +5,7 @@ use std::time::Duration;
 use tpu_watchdog::model::hold::HoldReason;
 use tpu_watchdog::model::lever::{Lever, Pull};
 use tpu_watchdog::simulator::scenario::{Event, Trouble};
+use tpu_watchdog::simulator::shape::time;
 
 use crate::fault::Fault;
 use crate::process::wall;
@@ -105,8 +106,15 @@ impl World {
 
     fn trouble(&mut self, what: Trouble, zone: &str, name: &str, lasts: Option<Ms>) {
         self.tell(|| format!("{name}: {what:?} for {lasts:?} ms"));
+        // Of those without an end every other one is announced to have one, which passes.
+        let announced = what == Trouble::Window && lasts.is_none() && self.now / 1000 % 2 == 0;
         let lasts = lasts.map(|ms| Duration::from_millis(ms.unsigned_abs()));
         self.cloud.trouble(Event { at: Duration::ZERO, node: name.into(), zone: zone.into(), what, lasts });
+        let node = self.cloud.nodes.get_mut(&(zone.to_owned(), name.to_owned())).filter(|_| announced);
+        if let Some(upcoming) = node.and_then(|node| node.upcoming.as_mut()) {
+            let end = wall(self.now + (5 + self.now / 1000 % 90) * MINUTE, 0);
+            upcoming["windowEndTime"] = time(end).into();
+        }
     }
 
     fn sickness(&mut self) -> Trouble {
