@@ -393,7 +393,7 @@ async fn a_crash_at_a_write_leaves_all_of_it_or_nothing(place: Place) {
         };
         tokio::select! {
             _ = store.commit(&all) => {}
-            () = written => {}
+            written = tokio::time::timeout(Duration::from_secs(30), written) => written.expect("it is written"),
         }
         drop(store);
         of(&place).set_hook(None);

@@ -374,7 +374,8 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
     }
     // So is what a person goes back to, once it is listed; from 0 whatever is there, also nothing.
     let newest = survey.newest.as_ref().map(|c| c.step);
-    if job.accepts.take_if(|least| *least == 0 || newest >= Some(*least)).is_some() {
+    let went_back_to = job.accepts.take_if(|(least, _)| *least == 0 || newest >= Some(*least)).is_some();
+    if went_back_to {
         runs::went_back(&mut job.runs, newest);
         first = true;
         fleet.dirty.insert(slot.to_owned());
@@ -389,7 +390,7 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
         (Some(recorded), _) => {
             (survey.newest.as_ref() < Some(recorded)).then(|| format!("step {} was recorded before", recorded.step))
         }
-        (None, Some(least)) => Some(format!("step {least} or a later one was asked for")),
+        (None, Some((least, _))) => Some(format!("step {least} or a later one was asked for")),
         (None, None) => None,
     };
     memory.survey_failure = lacks.map(|lacks| {
@@ -409,7 +410,8 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
     let mut news = false;
     if newer {
         job.checkpoint = survey.newest;
-        job.checkpoint_at = Some(now);
+        // How old that is which a person goes back to is not known.
+        job.checkpoint_at = (!went_back_to).then_some(now);
         // What was listed before, and passed over or lost since, is no news.
         let step = record.job.checkpoint.as_ref().map(|c| c.step);
         news = step.is_some_and(|step| runs::listed(record, step)) && !first;

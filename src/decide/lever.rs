@@ -31,7 +31,7 @@ pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
             format!("{name}{} by {}{why}", effect(&lever.pull), lever.who)
         };
         if !unknown {
-            pull(fleet, &lever);
+            pull(fleet, &lever, turn.now);
         }
         let what = What::Lever { lever: name.to_owned(), who: lever.who.clone(), reason: lever.reason.clone() };
         turn.happened(Event { at: turn.now, slot: about, message, what });
@@ -65,7 +65,7 @@ fn effect(pull: &Pull) -> String {
     }
 }
 
-fn pull(fleet: &mut Fleet, lever: &Lever) {
+fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
     match &lever.pull {
         Pull::Pause { slot, until } => {
             let pause = Pause { who: lever.who.clone(), reason: lever.reason.clone(), until: *until };
@@ -94,10 +94,9 @@ fn pull(fleet: &mut Fleet, lever: &Lever) {
                     recovery.not_before = None;
                 }
                 // Something older than what is recorded is taken only when a person says from where.
-                let recorded = record.job.checkpoint.as_ref().map(|c| c.step).max(record.job.accepts);
-                if from.is_some_and(|step| recorded > Some(step)) {
+                if let Some(step) = from {
                     (record.job.checkpoint, record.job.incomplete) = (None, None);
-                    record.job.accepts = from.filter(|_| !mutant::is(Mutant::RetryFromAnywhere));
+                    record.job.accepts = (!mutant::is(Mutant::RetryFromAnywhere)).then_some((*step, now));
                 }
                 record.job.went_back_since = None;
             });

@@ -101,7 +101,7 @@ pub fn ended(record: &mut SlotRecord, condition: Condition, turn: &mut Turn) {
     (runs.fruitless, runs.began) = (count, false);
     let Some(step) = passed_over else { return };
     (runs.set_aside, runs.fruitless, runs.stuck) = (Some((step, turn.now)), 0, 0);
-    (record.job.checkpoint, record.job.incomplete, record.job.accepts) = (None, None, None);
+    (record.job.checkpoint, record.job.incomplete) = (None, None);
     let message = format!(
         "{STUCK_RUNS} runs from the checkpoint of step {step} never reached a step: it is passed over, once; `retry` takes it back"
     );
@@ -113,9 +113,9 @@ pub fn set_aside(record: &SlotRecord) -> Option<u64> {
     record.job.runs.set_aside.map(|(step, _)| step)
 }
 
-/// Whether a listing that began then still took what is passed over for the newest.
+/// Whether a listing that began then still took what is passed over for the newest, or does not know yet what a person wants.
 pub fn is_outdated(record: &SlotRecord, began: Timestamp) -> bool {
-    record.job.runs.set_aside.is_some_and(|(_, at)| began <= at)
+    record.job.runs.set_aside.is_some_and(|(_, at)| began <= at) || record.job.accepts.is_some_and(|(_, at)| began < at)
 }
 
 /// A person wants another try.

@@ -118,8 +118,9 @@ pub struct JobState {
     pub location: String,
     /// The newest incomplete checkpoint that is known, step and size: growth is what goes beyond it.
     pub incomplete: Option<(u64, u64)>,
-    /// The lowest step that a person accepts in the place of what was recorded; none is lower than 0.
-    pub accepts: Option<u64>,
+    /// The lowest step that a person accepts in the place of what was recorded, and since when; 0: whatever is there, also
+    /// nothing.
+    pub accepts: Option<(u64, Timestamp)>,
     /// Since when complete listings have lacked `checkpoint` (or what is accepted) and anything newer.
     pub went_back_since: Option<Timestamp>,
     /// When the newest complete checkpoint was first seen.

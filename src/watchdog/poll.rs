@@ -1,4 +1,4 @@
-//! One poll: the zones in use are listed at once, each on its own, all within one poll interval.
+//! One poll: the zones in use are listed at once, each on its own, all within one poll interval or two seconds.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

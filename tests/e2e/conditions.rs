@@ -9,6 +9,9 @@ use crate::harness::{POLICY, Rig, ZONE, job, slot};
 #[track_caller]
 fn recreated(trouble: Trouble, grace: i64) {
     let mut rig = Rig::with_one_node("");
+    // Every call leaves in time, also where a write takes long.
+    let text = std::fs::read_to_string(rig.config()).unwrap();
+    std::fs::write(rig.config(), text.replace("lease = \"1s\"", "lease = \"30s\"")).unwrap();
     rig.start();
     rig.wait_polls(2);
     let old = rig.node("a").unwrap().uid;
@@ -24,8 +27,7 @@ fn recreated(trouble: Trouble, grace: i64) {
     let polls: Vec<_> = rig.polls().into_iter().filter(|p| p.at >= at).collect();
     let one_poll = SignedDuration::from_millis(300);
     let passed_over = polls.iter().filter(|p| p.at.duration_since(polls[0].at) >= grace + one_poll && p.at < delete.at).count();
-    // On a machine with much to do a call may not leave in time: the next poll decides anew.
-    assert!(passed_over <= 3, "{trouble:?}: {passed_over} polls after the grace did not act");
+    assert!(passed_over <= 1, "{trouble:?}: {passed_over} polls after the grace did not act");
     assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
     assert_eq!(rig.mutations().len(), 2, "{}", rig.mutations_text());
 }

@@ -116,3 +116,35 @@ fn a_job_that_ended_well_wants_no_tpu_any_more() {
     rig.wait_polls(6);
     assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
 }
+
+#[test]
+fn s15_a_person_says_from_which_checkpoint_a_job_goes_on_and_a_restart_forgets_nothing_of_it() {
+    let mut rig = Rig::with_one_node(&job("a"));
+    rig.start();
+    rig.wait_polls(2);
+    let recorded = || rig.status()["tpus"][0]["job"]["checkpoint_step"].as_u64();
+    rig.wait_until("a later checkpoint is recorded", || recorded() >= Some(30));
+    rig.kill();
+    // While nobody looks, the TPU is lost, and somebody deletes what comes after step 20.
+    rig.trouble("a", Trouble::Preempt, None);
+    let later = |key: &str| {
+        let step =
+            key.strip_prefix("bucket/a/").and_then(|rest| rest.split('/').next()).and_then(|step| step.parse::<u64>().ok());
+        step > Some(20)
+    };
+    let taken: Vec<_> = rig.simulator.with(|cloud| cloud.objects.extract_if(.., |key, _| later(key)).collect());
+    assert!(rig.command(&["retry", "a", "--from", "25"]).output().unwrap().status.success());
+    for starts in 1..=2 {
+        rig.start();
+        let words = "is step 20, but step 25 or a later one was asked for";
+        rig.wait_until("it waits for what was asked for", || rig.logs().matches(words).count() >= starts);
+        rig.kill();
+    }
+    assert_eq!(rig.creations("a"), 1, "{}", rig.mutations_text());
+    let old = rig.node("a").map_or(0, |node| node.uid);
+    // Step 25 is restored.
+    rig.simulator.with(|cloud| cloud.objects.extend(taken.into_iter().filter(|(key, _)| key.starts_with("bucket/a/25/"))));
+    rig.start();
+    rig.wait_recovered("a", old);
+    assert_eq!(rig.node("a").unwrap().run.order.step, Some(25));
+}

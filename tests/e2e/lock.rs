@@ -200,7 +200,9 @@ fn one_holder_at_a_time(state: &str) {
             // One that sleeps in the middle of a write to the file has the file itself locked: nobody could follow it. And no
             // lock can hold a call that has passed its last check and not reached the wire; between its intent and that check
             // one sleeps in the next test.
+            let began = Instant::now();
             while !state_at.is_writable() || state_at.intends() {
+                assert!(began.elapsed() < Duration::from_secs(60), "it never rests\n{}", both[holder].log());
                 both[holder].signal("-CONT");
                 std::thread::sleep(Duration::from_millis(5));
                 both[holder].stop();

@@ -325,8 +325,9 @@ impl World {
             }
             4 => {
                 // Now and then from an older step than the newest.
-                let from =
-                    (self.now / MINUTE % 3 == 0).then(|| self.newest_step(&slot)).flatten().map(|step| step.saturating_sub(4));
+                // Of those a few from one that is not there yet.
+                let back = |step: u64| if self.now / MINUTE % 5 == 0 { step + 2 } else { step.saturating_sub(4) };
+                let from = (self.now / MINUTE % 3 == 0).then(|| self.newest_step(&slot)).flatten().map(back);
                 Pull::Retry { slot, from }
             }
             _ => Pull::BreakerReset,

@@ -47,6 +47,8 @@ const FOUND: &[(u64, &str)] = &[
     (41_572_083_880_021, "a replacement failed when its grace was over, not when it was deleted at last (a bound of S14)"),
     (19_939_723_450_224, "the create of a slot that left the config had no result in the log when its node vanished (S11)"),
     (813_230_060_079, "a read beside a call that showed what the workers had reported (a bound of S8)"),
+    (481_102, "judged slots that a clock which was ahead made forgotten (a bound of S6)"),
+    (481_276, "a listing that began before a create was refused, and carried out by its second copy (a bound of S4)"),
     (400_804, "a standby that stood still when the holder died (a bound of L4)"),
     (300_333, "a person's own node in the place of one that a create made twice, in another zone (a bound of S15)"),
     (20_044, "times in the journal of somebody whose clock was ahead (a bound of S3)"),
@@ -108,6 +110,9 @@ fn an_ordinary_fleet_is_kept_alive() {
 #[test]
 fn what_was_found_once_stays_fixed() {
     hold(FOUND.iter().map(|(seed, _)| Setup::of(*seed)));
+    // What is new among the faults takes its turns from others: those that were found before are played as they were, too.
+    let grown = FOUND.iter().map(|(seed, _)| Setup::of(*seed)).filter(|setup| setup.has(Fault::CheckpointsTaken));
+    hold(grown.map(|setup| setup.without(Fault::CheckpointsTaken)));
     hold(FOUND_AT_ORDINARY_RATES.iter().map(|(seed, _)| Setup::of(*seed).at_ordinary_rates()));
 }
 

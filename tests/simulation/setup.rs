@@ -250,6 +250,13 @@ impl Setup {
         self
     }
 
+    /// The world of a seed as it was before it knew this fault.
+    #[allow(dead_code, reason = "the swarm plays them whole")]
+    pub fn without(mut self, fault: Fault) -> Setup {
+        self.faults.remove(&fault);
+        self
+    }
+
     /// The same world with fewer slots.
     #[allow(dead_code, reason = "the swarm plays them whole")]
     pub fn with_slots(mut self, most: usize) -> Setup {

@@ -321,9 +321,13 @@ fn l8_growth_is_counted_anew_from_where_a_person_went_back_to() {
 
 /// Its checkpoint of step 100 is recorded, its TPU is lost, and for ten minutes complete listings show no more than these.
 fn went_back_to(steps: &[u64]) -> World {
+    went_back(100, steps)
+}
+
+fn went_back(recorded: u64, steps: &[u64]) -> World {
     let mut world = with_checkpoints();
     world.poll(&[node("a", json!({}))]);
-    world.surveyed(&[100]);
+    world.surveyed(&[recorded]);
     world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
     world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
     world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
@@ -362,6 +366,28 @@ fn s15_a_person_says_from_which_step_a_job_goes_on_and_nothing_older_is_taken() 
     retry_from(&mut world, 0);
     world.surveyed(&[]);
     assert!(matches!(world.actions[..], [Action::Create { .. }]) && world.from().is_none(), "{:?}", world.hold("a"));
+    // What was recorded may be step 0 itself.
+    let mut world = went_back(0, &[]);
+    retry_from(&mut world, 0);
+    world.surveyed(&[]);
+    assert!(matches!(world.actions[..], [Action::Create { .. }]) && world.from().is_none(), "{:?}", world.hold("a"));
+}
+
+#[test]
+fn s15_of_what_a_person_says_the_last_counts_and_a_listing_that_began_before_it_says_nothing() {
+    let mut world = went_back_to(&[]);
+    retry_from(&mut world, 40);
+    retry_from(&mut world, 90);
+    world.surveyed(&[60]);
+    assert!(world.actions.is_empty(), "{:?}", world.from());
+    // Somebody restores 95 and says 0; what was listed before shows nothing.
+    let before = world.now;
+    world.wait(1);
+    retry_from(&mut world, 0);
+    world.input(Input::Surveyed { slot: "a".into(), began: before, location: LOCATION.into(), result: Ok(survey(&[])) });
+    assert!(world.actions.is_empty(), "{:?}", world.from());
+    world.surveyed(&[95]);
+    assert_eq!(world.from(), Some(95), "{:?}", world.hold("a"));
 }
 
 #[test]

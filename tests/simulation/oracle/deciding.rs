@@ -23,7 +23,7 @@ use crate::setup::Ms;
 const TRIAL: Duration = Duration::from_secs(30 * 60);
 
 /// What `max_judged_recreates_per_hour` counts.
-const HOURLY: Duration = Duration::from_secs(3600);
+pub const HOURLY: Duration = Duration::from_secs(3600);
 
 /// A recorded checkpoint is gone when complete listings have lacked it for so long.
 const WENT_BACK: Duration = Duration::from_secs(10 * 60);
@@ -107,6 +107,8 @@ impl Oracle {
                 (What::SetAside { .. }, Some(slot)) => {
                     if let Some(watch) = self.slots.get_mut(slot) {
                         (watch.newest_checkpoint, watch.passed_over_at) = (None, now);
+                        let again = std::mem::replace(&mut watch.passed, true);
+                        self.check("S16", slot, !again, || "a checkpoint is passed over once more".to_owned());
                     }
                 }
                 _ => {}
@@ -192,8 +194,7 @@ impl Oracle {
     }
 
     fn went_back(&mut self, slot: &str, wall: Timestamp) {
-        // Of one that left the config for a while it is not known here what its journal holds.
-        let Some(watch) = self.slots.get(slot).filter(|watch| watch.newest_checkpoint.is_some()) else { return };
+        let Some(watch) = self.slots.get(slot).filter(|watch| !watch.anew) else { return };
         let since = watch.lacks_since;
         self.check("S15", slot, since.is_some_and(|since| elapsed(since, wall) >= WENT_BACK), || {
             format!("its recorded checkpoint has been gone from complete listings since {since:?}, it is {wall}")
@@ -316,7 +317,7 @@ impl Oracle {
                 let own = evidence.grace(*grace);
                 let progress = fleet.slots.get(slot).and_then(|record| record.job.progress_at);
                 let needed = evidence.longest_grace(*grace, progress);
-                let (announced, since) = (evidence.is_announced(*until, wall), evidence.since());
+                let (announced, since) = (evidence.is_announced(*until, progress, wall), evidence.since());
                 repair = *grace == Grace::FailedRepair;
                 self.check("S10", slot, !at_work || sick_for >= own, || {
                     format!("the API works on it, for {sick_for:?} of {own:?} ({grace:?})")

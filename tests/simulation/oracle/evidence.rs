@@ -232,8 +232,8 @@ impl Evidence {
     }
 
     /// Whether an announced maintenance still has to be waited for: its end is trusted, for six hours from the first symptom.
-    pub fn is_announced(&self, until: Option<Timestamp>, wall: Timestamp) -> bool {
-        until.is_some_and(|end| after(end, WINDOW_SLACK) > wall && self.since.is_some_and(|since| end > since))
+    pub fn is_announced(&self, until: Option<Timestamp>, progress: Option<Timestamp>, wall: Timestamp) -> bool {
+        until.is_some_and(|end| after(end, WINDOW_SLACK) > wall && Some(end) > self.since.max(progress))
             && self.since.is_some_and(|since| elapsed(since, wall) < WINDOW_MOST)
     }
 

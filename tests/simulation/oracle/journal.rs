@@ -48,8 +48,6 @@ impl Oracle {
                 // The condemnation that it belongs to follows in the same commit, and ends a run from nothing.
                 watch.fruitless = -1;
                 watch.set_aside = true;
-                let again = std::mem::replace(&mut watch.passed, true);
-                self.check("S16", &slot, !again, || "a checkpoint is passed over once more".to_owned());
             }
             What::Condemned { cause, kind, .. } => self.condemned(*cause, *kind, slot, at),
             What::Phase { to: Phase::Booted | Phase::Launched, .. } => watch.booted = true,

@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 use tpu_watchdog::model::action::{CallOutcome, Input, Reading};
 use tpu_watchdog::model::condition::Kind;
 use tpu_watchdog::model::failure::FailureClass;
-use tpu_watchdog::model::fleet::Fleet;
+use tpu_watchdog::model::fleet::{Fleet, elapsed};
 use tpu_watchdog::model::lever::{Lever, Pull};
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::recovery::Phase;
@@ -208,7 +208,10 @@ impl Oracle {
             watch.retried = false;
             watch.lacks_since = [watch.lacks_since, record.job.went_back_since].into_iter().flatten().min();
             watch.best_step = watch.best_step.min(record.job.runs.best_step);
-            watch.newest_checkpoint = watch.newest_checkpoint.min(record.job.checkpoint.as_ref().map(|c| c.step));
+            let least = record.job.accepts.map(|(least, _)| least).filter(|least| *least > 0);
+            let recorded = record.job.checkpoint.as_ref().map(|c| c.step).max(least);
+            watch.newest_checkpoint = watch.newest_checkpoint.min(recorded);
+            watch.passed = record.job.runs.set_aside.is_some();
             watch.run_began &= record.job.runs.began;
             // A label that was read just before the node went, and whose write failed, nobody can read again.
             watch.opted_out &= record.seen.as_ref().is_some_and(|seen| seen.opted_out);
@@ -388,6 +391,7 @@ impl Oracle {
                     watch.lacks_since = lacks.then(|| watch.lacks_since.unwrap_or(*began).min(wall));
                 }
                 if newest > watch.newest_checkpoint {
+                    watch.anew = false;
                     watch.newest_checkpoint = newest;
                     (watch.fruitless, watch.progressed) = (0, true);
                     watch.attempts.retain(|(_, kind)| *kind == Kind::Lost);
@@ -426,7 +430,8 @@ impl Oracle {
                 for (name, watch) in self.slots.iter_mut().filter(|(name, _)| anew(name)) {
                     self.paused.remove(&Some(name.clone()));
                     watch.attempts.clear();
-                    (watch.fruitless, watch.run_began, watch.set_aside, watch.passed) = (0, false, true, false);
+                    (watch.fruitless, watch.run_began, watch.set_aside) = (0, false, true);
+                    (watch.passed, watch.anew) = (false, true);
                     (watch.open, watch.booted, watch.result_owed) = (false, false, false);
                     (watch.best_step, watch.newest_checkpoint, watch.order) = (None, None, None);
                     watch.evidence.interrupted();
@@ -452,7 +457,7 @@ impl Oracle {
                         self.void.insert(lever.id.clone());
                     } else {
                         self.void.remove(&lever.id);
-                        self.takes_effect(&lever.pull);
+                        self.takes_effect(&lever.pull, now);
                     }
                 }
             }
@@ -462,6 +467,8 @@ impl Oracle {
 
     /// A clock that was set back, or a holder whose clock is behind the last one's: what lies in the future is now.
     fn keep_up(&mut self, wall: Timestamp) {
+        // Forgotten by a clock that is ahead, they stay forgotten.
+        self.judged.retain(|at| elapsed(*at, wall) < deciding::HOURLY);
         let restored = std::mem::take(&mut self.is_restored);
         if self.last_wall.replace(wall).is_none_or(|last| last <= wall) && !restored {
             return;
@@ -483,7 +490,7 @@ impl Oracle {
     }
 
     /// What loosens takes effect at once; what holds only when it is durable.
-    fn takes_effect(&mut self, pull: &Pull) {
+    fn takes_effect(&mut self, pull: &Pull, now: Ms) {
         match pull {
             Pull::Resume { slot, adopt } => {
                 self.paused.remove(slot);
@@ -494,8 +501,10 @@ impl Oracle {
             Pull::Retry { slot, from } => {
                 if let Some(watch) = self.slots.get_mut(slot) {
                     // From there on, and nothing before it.
-                    if from.is_some_and(|from| watch.newest_checkpoint >= Some(from)) {
-                        (watch.newest_checkpoint, watch.best_step) = (from.filter(|from| *from > 0), watch.best_step.min(*from));
+                    if let Some(from) = from {
+                        watch.newest_checkpoint = Some(*from).filter(|from| *from > 0);
+                        watch.best_step = watch.best_step.min(Some(*from));
+                        watch.passed_over_at = watch.passed_over_at.max(now);
                     }
                     watch.passed = false;
                     watch.attempts.clear();

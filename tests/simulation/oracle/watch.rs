@@ -91,6 +91,8 @@ pub struct Watch {
     /// Generation and step of the last order that left.
     pub order: Option<(u64, Option<u64>)>,
     pub set_aside: bool,
+    /// It has left the config: what its journal knows of its checkpoints is not known here.
+    pub anew: bool,
     /// A checkpoint was passed over, and no person took it back.
     pub passed: bool,
     /// How the runs of the job went.
@@ -162,8 +164,8 @@ impl Watch {
         self.newest_created = self.newest_created.max(created);
         // A read that lags behind does not bring back what is gone.
         let later = asked > self.gone_asked && self.last_sent.is_none_or(|sent| asked > sent);
-        // Beside a call that has no answer yet a read settles nothing.
-        if later && created > self.gone_created && !during.call {
+        // Beside a call that has no answer yet a read settles nothing, nor one that was asked for before that came.
+        if later && asked > self.answered && created > self.gone_created && !during.call {
             self.gone = false;
         }
         let another = !self.evidence.is_of(view);
