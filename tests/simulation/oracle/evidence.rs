@@ -100,6 +100,8 @@ pub struct Evidence {
     pub policy: Policy,
     max_gap: Duration,
     incarnation: Option<Incarnation>,
+    /// In which zone that is.
+    zone: String,
     last: Option<Timestamp>,
     /// When the newest read began that this process took in.
     newest_read: Option<Timestamp>,
@@ -288,9 +290,9 @@ impl Evidence {
     ///
     /// One that may be no diagnosis, `aside`, takes nothing away of what is held against the node.
     pub fn reads(&mut self, view: &NodeView, shown: &Shown, began: Timestamp, wall: Timestamp, aside: bool) -> bool {
-        // Creation times are the API's own: what was created before the node that is known lags behind.
+        // Creation times are the API's own: what was created before the node that is known lags behind, in the same zone.
         let created = |incarnation: &Option<Incarnation>| incarnation.as_ref().map(|i| i.created);
-        if created(&view.incarnation) < created(&self.incarnation) {
+        if created(&view.incarnation) < created(&self.incarnation) && view.zone == self.zone {
             return false;
         }
         // Nor is a read believed that began before one that was taken in.
@@ -303,6 +305,7 @@ impl Evidence {
         let unseen = std::mem::take(&mut self.unseen);
         if self.incarnation != view.incarnation {
             self.incarnation.clone_from(&view.incarnation);
+            self.zone.clone_from(&view.zone);
             self.clear();
             self.workers.clear();
             (self.absences, self.former, self.recalled, self.former_sickness) = (0, 0, 0, <_>::default());
