@@ -55,10 +55,11 @@ fn one_recreate(trouble: Trouble, k: usize, is_it: IsIt, when: When, what: What)
         let body = cloud.nodes.values().next().unwrap().body.clone();
         cloud.add_node(crate::harness::ZONE, "b", body, true)
     });
-    // Long enough to be looked at while it runs.
+    // Long enough to be looked at while it runs, and well within the grace of what is being created.
     let long = std::time::Duration::from_secs(2);
     rig.simulator.with(|cloud| (cloud.timing.delete, cloud.timing.create) = (long, long));
     let text = std::fs::read_to_string(rig.config()).unwrap();
+    let text = text.replace("startup = \"1s\"", "startup = \"20s\"");
     std::fs::write(rig.config(), format!("{text}\n{}", slot("b", ""))).unwrap();
     rig.start();
     rig.wait_polls(2);
