@@ -15,7 +15,7 @@ use crate::model::fleet::{Fleet, Pending, after, elapsed};
 use crate::model::mutant::{self, Mutant};
 use crate::model::node::{Incarnation, NodeView};
 use crate::model::recovery::Phase;
-use crate::model::settings::{Overlay, Policy, Settings, SlotSettings};
+use crate::model::settings::{CheckpointSettings, JobSettings, Overlay, Policy, Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 
 use super::beside::Beside;
@@ -101,14 +101,7 @@ fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
             turn.note(format!("{name} was taken out of the config while a create is owed: it is finished first"));
             record.leaving = !mutant::is(Mutant::LeavingIsWatched);
             // It is created as it was configured last; after a restart, as it was learned.
-            let slot = before.slots.remove(&name).unwrap_or_else(|| SlotSettings {
-                name: name.clone(),
-                zones: vec![record.zone.clone()],
-                create: Overlay::default(),
-                job: None,
-                policy: Policy::default(),
-                supervisor: None,
-            });
+            let slot = before.slots.remove(&name).unwrap_or_else(|| learned(record));
             fleet.settings.slots.insert(name.clone(), slot);
             fleet.dirty.insert(name);
         } else {
@@ -117,6 +110,20 @@ fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
             fleet.memory.remove(&name);
             turn.remove(name);
         }
+    }
+}
+
+/// A slot of which nothing is known but what is journaled: where its job's checkpoints are is (S15).
+fn learned(record: &SlotRecord) -> SlotSettings {
+    let uri = record.job.location.clone();
+    let checkpoint = (!uri.is_empty()).then_some(CheckpointSettings { uri, format: None });
+    SlotSettings {
+        name: record.name.clone(),
+        zones: vec![record.zone.clone()],
+        create: Overlay::default(),
+        job: checkpoint.map(|checkpoint| JobSettings { checkpoint: Some(checkpoint), ..JobSettings::default() }),
+        policy: Policy::default(),
+        supervisor: None,
     }
 }
 
@@ -364,10 +371,10 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
     let mut first = job.location != location;
     if first {
         // Another location is another history: steps of the old one mean nothing here.
+        job.accepts.take_if(|_| !job.location.is_empty());
         job.location = location.to_owned();
         job.checkpoint = None;
         job.incomplete = None;
-        job.accepts = None;
         job.went_back_since = None;
         runs::elsewhere(&mut job.runs, survey.newest.as_ref().map(|c| c.step));
         fleet.dirty.insert(slot.to_owned());

@@ -363,10 +363,7 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
 
 /// The checkpoint to start from (S15), listed since the node is gone so that nothing newer can appear.
 fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, Decision> {
-    let Some(settings) = bench.slot.job.as_ref().and_then(|j| j.checkpoint.as_ref()) else {
-        // A slot that left the config may have lost its job's settings with a restart, but not what was recorded.
-        return Ok(bench.record.job.checkpoint.clone().filter(|_| bench.record.leaving));
-    };
+    let Some(settings) = bench.slot.job.as_ref().and_then(|j| j.checkpoint.as_ref()) else { return Ok(None) };
     let Some(recovery) = &bench.record.recovery else { return Ok(None) };
     let memory = &mut *bench.memory;
     let here = bench.record.job.location == settings.uri;

@@ -53,6 +53,8 @@ const FOUND: &[(u64, &str)] = &[
     (300_333, "a person's own node in the place of one that a create made twice, in another zone (a bound of S15)"),
     (20_044, "times in the journal of somebody whose clock was ahead (a bound of S3)"),
     (5_875_579_310_031, "the clock of a holder that wrote nothing took time back that was healthy (a bound of S3)"),
+    (600_519, "the checkpoint of a slot that left the config with a create owed is known by its record (a bound of S15)"),
+    (600_545, "a person's own node was shown once more when it was gone (a bound of S12)"),
 ];
 
 /// Seeds that found something when every fault struck at its ordinary rate, with what they found: played at those rates.

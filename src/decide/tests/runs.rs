@@ -391,6 +391,35 @@ fn s15_of_what_a_person_says_the_last_counts_and_a_listing_that_began_before_it_
 }
 
 #[test]
+fn s15_a_slot_that_left_the_config_goes_on_from_where_a_person_says_also_after_a_restart() {
+    let mut world = went_back_to(&[40]);
+    let others = settings(&["b"]);
+    world.fleet = Fleet::new(others.clone(), world.fleet.slots.clone(), world.fleet.ledger.clone());
+    world.input(Input::Configured(Box::new(others)));
+    assert!(world.actions.is_empty(), "from {:?}, its checkpoint is gone", world.from());
+    retry_from(&mut world, 60);
+    assert!(world.actions.is_empty(), "from {:?}, which was not listed", world.from());
+    world.surveyed(&[40]);
+    assert!(world.actions.is_empty(), "from {:?}, older than what was asked for", world.from());
+    world.surveyed(&[40, 60]);
+    assert_eq!(world.from(), Some(60), "{:?}", world.hold("a"));
+}
+
+#[test]
+fn s15_what_a_person_says_before_anything_was_listed_counts() {
+    let mut world = with_checkpoints();
+    retry_from(&mut world, 60);
+    world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+    world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    world.wait(1);
+    world.surveyed(&[40]);
+    assert!(world.actions.is_empty(), "{:?}", world.from());
+    world.surveyed(&[60]);
+    assert_eq!(world.from(), Some(60), "{:?}", world.hold("a"));
+}
+
+#[test]
 fn a_job_that_a_person_sent_back_makes_progress_where_it_has_been_before() {
     let mut world = went_back_to(&[40]);
     retry_from(&mut world, 40);

@@ -194,7 +194,7 @@ impl Oracle {
     }
 
     fn went_back(&mut self, slot: &str, wall: Timestamp) {
-        let Some(watch) = self.slots.get(slot).filter(|watch| !watch.anew) else { return };
+        let Some(watch) = self.slots.get(slot) else { return };
         let since = watch.lacks_since;
         self.check("S15", slot, since.is_some_and(|since| elapsed(since, wall) >= WENT_BACK), || {
             format!("its recorded checkpoint has been gone from complete listings since {since:?}, it is {wall}")

@@ -206,11 +206,8 @@ impl Oracle {
             let Some(record) = slots.get(name) else { continue };
             watch.evidence.restored(record);
             watch.retried = false;
-            watch.lacks_since = [watch.lacks_since, record.job.went_back_since].into_iter().flatten().min();
             watch.best_step = watch.best_step.min(record.job.runs.best_step);
-            let least = record.job.accepts.map(|(least, _)| least).filter(|least| *least > 0);
-            let recorded = record.job.checkpoint.as_ref().map(|c| c.step).max(least);
-            watch.newest_checkpoint = watch.newest_checkpoint.min(recorded);
+            watch.is_recorded(record);
             watch.passed = record.job.runs.set_aside.is_some();
             watch.run_began &= record.job.runs.began;
             // A label that was read just before the node went, and whose write failed, nobody can read again.
@@ -236,7 +233,7 @@ impl Oracle {
     /// A person made such a node in the place of another one.
     pub fn replaced_by_a_person(&mut self, slot: &str, before: Option<u64>, made: Option<u64>) {
         if let Some(watch) = self.slots.get_mut(slot) {
-            watch.replaced = true;
+            watch.theirs.extend(made);
             if before.is_some_and(|uid| watch.strays.contains(&uid)) {
                 watch.strays.extend(made);
             }
@@ -391,7 +388,6 @@ impl Oracle {
                     watch.lacks_since = lacks.then(|| watch.lacks_since.unwrap_or(*began).min(wall));
                 }
                 if newest > watch.newest_checkpoint {
-                    watch.anew = false;
                     watch.newest_checkpoint = newest;
                     (watch.fruitless, watch.progressed) = (0, true);
                     watch.attempts.retain(|(_, kind)| *kind == Kind::Lost);
@@ -431,12 +427,15 @@ impl Oracle {
                     self.paused.remove(&Some(name.clone()));
                     watch.attempts.clear();
                     (watch.fruitless, watch.run_began, watch.set_aside) = (0, false, true);
-                    (watch.passed, watch.anew) = (false, true);
-                    (watch.open, watch.booted, watch.result_owed) = (false, false, false);
+                    (watch.passed, watch.open, watch.booted, watch.result_owed) = (false, false, false, false);
                     (watch.best_step, watch.newest_checkpoint, watch.order) = (None, None, None);
                     watch.evidence.interrupted();
                     watch.evidence.forget_what_was_seen();
                     (watch.retried, watch.lacks_since) = (false, None);
+                    // What owes a create is kept until then, with its checkpoint.
+                    if let Some(record) = fleet.slots.get(name).filter(|r| r.recovery.as_ref().is_some_and(|r| r.owes_create())) {
+                        watch.is_recorded(record);
+                    }
                 }
             }
             Input::Pulled(levers) if holds => {

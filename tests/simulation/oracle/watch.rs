@@ -67,8 +67,10 @@ pub struct Watch {
     pub opted_out: bool,
     /// A person made somebody else's node ours.
     pub adopted: bool,
-    /// A person made a node of their own under the name, without metadata.
+    /// The node that was seen last is a person's own, without metadata.
     pub replaced: bool,
+    /// Such nodes; one may be shown once more when it is gone.
+    pub theirs: BTreeSet<u64>,
     /// The last create that left has the metadata all the same.
     pub restores: bool,
     /// Nodes of its name that a late or second call made, in whatever zone: no watchdog can help those.
@@ -91,8 +93,6 @@ pub struct Watch {
     /// Generation and step of the last order that left.
     pub order: Option<(u64, Option<u64>)>,
     pub set_aside: bool,
-    /// It has left the config: what its journal knows of its checkpoints is not known here.
-    pub anew: bool,
     /// A checkpoint was passed over, and no person took it back.
     pub passed: bool,
     /// How the runs of the job went.
@@ -145,6 +145,13 @@ impl Watch {
         self.gone_created = self.newest_created;
     }
 
+    /// From its record it is known which checkpoint is the newest, or which one a person waits for.
+    pub fn is_recorded(&mut self, record: &SlotRecord) {
+        let least = record.job.accepts.map(|(least, _)| least).filter(|least| *least > 0);
+        self.newest_checkpoint = record.job.checkpoint.as_ref().map(|c| c.step).max(least);
+        self.lacks_since = [self.lacks_since, record.job.went_back_since].into_iter().flatten().min();
+    }
+
     /// Takes in one read; `observed`: when the last listing before it began.
     pub fn reads(
         &mut self,
@@ -160,6 +167,8 @@ impl Watch {
             _ => self.last.insert((Arc::clone(view), Shown::of(view))).1,
         };
         self.opted_out = view.opted_out;
+        let uid = view.incarnation.as_ref().and_then(|i| i.id.parse().ok());
+        self.replaced |= !self.theirs.is_empty() && uid.is_some_and(|uid| self.theirs.contains(&uid));
         let created = view.incarnation.as_ref().map(|i| i.created);
         self.newest_created = self.newest_created.max(created);
         // A read that lags behind does not bring back what is gone.
