@@ -55,6 +55,11 @@ const FOUND: &[(u64, &str)] = &[
     (5_875_579_310_031, "the clock of a holder that wrote nothing took time back that was healthy (a bound of S3)"),
     (600_519, "the checkpoint of a slot that left the config with a create owed is known by its record (a bound of S15)"),
     (600_545, "a person's own node was shown once more when it was gone (a bound of S12)"),
+    (8_159_002_480_137, "a GET that was answered late, after a later one, confirmed a delete (a bound of S18)"),
+    (8_159_002_480_191, "reads beside a create that was never sent (a bound of S18)"),
+    (8_159_002_480_276, "a listing from the middle of a create, read when that was known to have failed (a bound of S4)"),
+    (8_159_002_480_332, "the longer grace of a reserved TPU that waited beside a storm (a bound of S8)"),
+    (700_175, "a person's own node was seen by somebody who wrote nothing about it (a bound of S3)"),
 ];
 
 /// Seeds that found something when every fault struck at its ordinary rate, with what they found: played at those rates.

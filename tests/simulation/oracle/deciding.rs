@@ -16,6 +16,7 @@ use tpu_watchdog::model::slot::SlotRecord;
 use super::Oracle;
 use super::evidence::{Grace, Shown};
 use super::sending::ordered;
+use super::watch::Get;
 use crate::process::Tag;
 use crate::setup::Ms;
 
@@ -140,7 +141,9 @@ impl Oracle {
             _ => None,
         });
         let Some(watch) = self.slots.get(slot) else { return };
-        let Some(get) = watch.gets.get(&tag.pid).cloned() else { return };
+        // An answer that came late may confirm it, too, though it was overtaken.
+        let confirms = |get: &&Get| get.tag == tag && told.as_ref().is_some_and(|told| told.confirmed_at == get.began);
+        let Some(get) = watch.got.iter().find(confirms).or(watch.gets.get(&tag.pid)).cloned() else { return };
         let evidence = &watch.evidence;
         let reads = evidence.reads + evidence.recalled + evidence.absences;
         // Reads beside a delete are no diagnosis: time goes on across them.
@@ -385,12 +388,13 @@ impl Oracle {
                 .ripe_since
                 .is_some_and(|at| at <= wall && elapsed(at, wall) < storm.window && self.reset_at.is_none_or(|reset| at > reset));
             let window = record.seen.as_ref().is_some_and(|seen| seen.window_end.is_some());
+            let reserved = record.seen.as_ref().is_some_and(|seen| seen.reserved);
             // Of all that was seen the longest grace applies.
             let graces = &watch.evidence.policy.grace;
             let over = record
                 .suspicion
                 .as_ref()
-                .is_some_and(|s| s.seen.iter().chain([&condition]).all(|seen| s.sick_for >= graces.of(*seen, false)));
+                .is_some_and(|s| s.seen.iter().chain([&condition]).all(|seen| s.sick_for >= graces.of(*seen, reserved)));
             recently && over && !window && record.recovery.is_none() && condition.kind() == Some(Kind::Judged)
         });
         names.extend(others.map(|record| &record.name));

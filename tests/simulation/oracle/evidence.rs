@@ -95,7 +95,7 @@ impl Shown {
 }
 
 /// An upper bound of what a watchdog may hold against a node.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct Evidence {
     pub policy: Policy,
     max_gap: Duration,
@@ -124,8 +124,8 @@ pub struct Evidence {
     former: u32,
     /// … and was it.
     pub recalled: u32,
-    /// When a read of another kind came that may have been no diagnosis.
-    first_aside: Option<Timestamp>,
+    /// When the first read of another kind came that may have been no diagnosis, and how many.
+    asides: Option<(Timestamp, u32)>,
     /// Sick time and reads when they were cleared last.
     former_sickness: (Duration, u32),
     /// Reads that found nothing: they say that it is lost, as PREEMPTED does.
@@ -143,9 +143,11 @@ pub struct Evidence {
     attributes_at: Option<Timestamp>,
     unbooted_for: Duration,
     workers: BTreeMap<usize, Worker>,
+    /// What was held against the node before this one: it counts again where nobody has written that there is another.
+    before: Option<Box<Evidence>>,
 }
 
-#[derive(Default)]
+#[derive(Default, Clone)]
 struct Worker {
     booted: bool,
     heartbeat: Option<(String, i64)>,
@@ -175,6 +177,9 @@ impl Evidence {
 
     /// The journal was read: what was read since its last write is forgotten.
     pub fn restored(&mut self, record: &SlotRecord) {
+        if let Some(before) = self.before.take_if(|before| before.incarnation == record.incarnation) {
+            *self = *before;
+        }
         if record.incarnation == self.incarnation {
             let job = &record.job;
             self.attributes_at = self.attributes_at.min(job.attributes_at);
@@ -304,6 +309,8 @@ impl Evidence {
         let gap = self.gap(began, wall);
         let unseen = std::mem::take(&mut self.unseen);
         if self.incarnation != view.incarnation {
+            self.before = None;
+            self.before = Some(Box::new(self.clone()));
             self.incarnation.clone_from(&view.incarnation);
             self.zone.clone_from(&view.zone);
             self.clear();
@@ -320,20 +327,22 @@ impl Evidence {
         let another_kind = self.reads > 0 && matches!(shown, Shown::Lost | Shown::Sick { .. }) && lost != self.lost;
         if aside && (*shown == Shown::Healthy || another_kind) {
             // Should it be one all the same, it is the first of its kind.
-            self.first_aside = self.first_aside.or(another_kind.then_some(began));
+            if another_kind {
+                self.asides.get_or_insert((began, 0)).1 += 1;
+            }
             return true;
         }
         match shown {
             Shown::Lost | Shown::Sick { .. } => {
-                let first_aside = std::mem::take(&mut self.first_aside);
+                let asides = std::mem::take(&mut self.asides);
                 if lost != self.lost {
                     let (former, recalled) = (self.reads, self.recalled);
                     self.set_aside();
                     self.clear();
                     (self.former, self.recalled) = (former, recalled);
                     self.lost = lost;
-                    if let Some(first) = first_aside {
-                        self.recalled += 1;
+                    if let Some((first, reads)) = asides {
+                        self.recalled += reads;
                         self.sick_for = elapsed(first, began).min(self.max_gap);
                     }
                 }
@@ -390,7 +399,7 @@ impl Evidence {
         (self.sick_for, self.reads, self.healthy_for) = (Duration::ZERO, 0, Duration::ZERO);
         (self.ripe_since, self.lost, self.since) = (None, false, None);
         self.seen.clear();
-        (self.former, self.recalled, self.first_aside) = (0, 0, None);
+        (self.former, self.recalled, self.asides) = (0, 0, None);
     }
 
     pub fn reports(&mut self, of: &Incarnation, reports: &[WorkerReport], workers: usize, wall: Timestamp) {

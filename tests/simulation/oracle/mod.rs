@@ -32,6 +32,9 @@ use self::watch::{During, Get, Watch};
 use crate::process::{EPOCH_MS, Tag, ms};
 use crate::setup::{HOUR, Ms, Origin, Setup};
 
+/// Of each slot so many GETs are remembered.
+const GETS_KEPT: usize = 8;
+
 /// An invariant that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
@@ -353,9 +356,12 @@ impl Oracle {
                     }
                 };
                 watch.unknown &= watch.last_sent.is_some_and(|sent| asked < sent);
+                let get = Get { tag, asked, began: *began, state, shown, stale };
+                watch.got.truncate(GETS_KEPT - 1);
+                watch.got.push_front(get.clone());
                 // An answer that was overtaken by a later one verifies nothing.
                 if watch.gets.get(&tag.pid).is_none_or(|get| get.tag != tag || get.asked <= asked) {
-                    watch.gets.insert(tag.pid, Get { tag, asked, began: *began, state, shown, stale });
+                    watch.gets.insert(tag.pid, get);
                 }
             }
             Input::Attributes { slot, of, result: Ok(reports), .. } if holds => {
@@ -413,10 +419,13 @@ impl Oracle {
             Input::Operated { slot, result: Ok(state), .. } => {
                 let Some(watch) = self.slots.get_mut(slot) else { return };
                 let phase = fleet.slots.get(slot).and_then(|r| r.recovery.as_ref()).map(|r| r.phase);
-                match (phase, state) {
-                    (Some(Phase::Deleting), OperationState::Succeeded) => watch.is_gone(asked),
-                    (Some(Phase::Creating), OperationState::Failed(_)) => watch.is_gone(asked),
-                    _ => {}
+                if matches!(
+                    (phase, state),
+                    (Some(Phase::Deleting), OperationState::Succeeded) | (Some(Phase::Creating), OperationState::Failed(_))
+                ) {
+                    // What was read before this was known may show what was before the call, or in the middle of it.
+                    watch.answered = watch.answered.max(now);
+                    watch.is_gone(asked);
                 }
             }
             Input::Configured(settings) => {

@@ -1,6 +1,6 @@
 //! What the oracle knows about one slot: what was read and sent, what stands in the log, and what is owed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -37,6 +37,8 @@ pub struct Watch {
     last: Option<(Arc<NodeView>, Shown)>,
     /// The last GET that was delivered, by process.
     pub gets: BTreeMap<usize, Get>,
+    /// The last GETs that were delivered to holders, whatever overtook them.
+    pub got: VecDeque<Get>,
     /// True time at which the newest reports of the workers were asked for that were delivered, by process.
     pub heard: BTreeMap<usize, (Tag, Ms)>,
     /// When its last delete was decided, its workers' reports said that it is dead.
