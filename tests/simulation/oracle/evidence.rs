@@ -177,8 +177,11 @@ impl Evidence {
 
     /// The journal was read: what was read since its last write is forgotten.
     pub fn restored(&mut self, record: &SlotRecord) {
-        if let Some(before) = self.before.take_if(|before| before.incarnation == record.incarnation) {
-            *self = *before;
+        if record.incarnation.is_some()
+            && let Some(before) = self.before.take_if(|before| before.incarnation == record.incarnation)
+        {
+            let judged_at = self.judged_at.max(before.judged_at);
+            *self = Evidence { judged_at, ..*before };
         }
         if record.incarnation == self.incarnation {
             let job = &record.job;

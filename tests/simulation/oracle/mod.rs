@@ -219,10 +219,11 @@ impl Oracle {
             if let Some(since) = record.healthy_since {
                 watch.healthy_since = Some(watch.healthy_since.map_or(since, |known| known.min(since)));
             }
-            // The journal says that a create is owed, whatever was seen since.
+            // The journal says that a create is owed, whatever was seen or read from a config since.
             if record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone) {
                 watch.is_gone(0);
             }
+            watch.owes_create |= record.recovery.as_ref().is_some_and(|r| matches!(r.phase, Phase::Gone | Phase::Creating));
         }
     }
 
@@ -442,7 +443,9 @@ impl Oracle {
                     watch.evidence.forget_what_was_seen();
                     (watch.retried, watch.lacks_since) = (false, None);
                     // What owes a create is kept until then, with its checkpoint.
-                    if let Some(record) = fleet.slots.get(name).filter(|r| r.recovery.as_ref().is_some_and(|r| r.owes_create())) {
+                    let kept = fleet.slots.get(name).filter(|r| r.recovery.as_ref().is_some_and(|r| r.owes_create()));
+                    watch.owes_create &= kept.is_some();
+                    if let Some(record) = kept {
                         watch.is_recorded(record);
                     }
                 }
