@@ -155,6 +155,7 @@ pub fn gust(bench: &mut Bench, turn: &mut Turn) {
         let message = format!("the storm breaker opened: {why}; no judged slot is deleted until `breaker reset`");
         turn.happened(Event { at: now, slot: None, message, what: What::BreakerOpened { slots: count } });
         ledger.breaker = Some(Breaker { opened_at: now, why });
+        bench.budget.ledger_changed = true;
     }
 }
 

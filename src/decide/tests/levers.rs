@@ -189,6 +189,19 @@ fn s8_all_that_are_ripe_in_one_turn_are_counted_before_the_first_of_them_is_judg
 }
 
 #[test]
+fn s8_a_breaker_that_opens_without_anybody_new_is_durable_too() {
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+    let mut world = World::new(settings(&names));
+    world.sick(&names[..4], timeout(), 630);
+    assert!(!breaker(&world), "four of nine are less than half");
+    // One that is well leaves the config.
+    world.input(Input::Configured(Box::new(settings(&names[..8]))));
+    assert!(breaker(&world));
+    assert!(world.events.iter().any(|e| matches!(e, What::BreakerOpened { .. })));
+    assert!(world.records.iter().any(|r| matches!(r, Record::Ledger(ledger) if ledger.breaker.is_some())), "{:?}", world.records);
+}
+
+#[test]
 fn l5_healing_clears_suspicion_while_the_breaker_is_open() {
     let mut world = storm(&["a", "b", "c", "d"], timeout());
     assert!(breaker(&world) && world.fleet.slots["a"].suspicion.is_some());
