@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use object_store::aws::AmazonS3Builder;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::path::Path;
@@ -20,6 +20,9 @@ use crate::model::settings::{CheckpointFormat, CheckpointSettings};
 
 /// Incomplete candidates that are looked into before giving up on a location.
 const CANDIDATES_MAX: usize = 50;
+
+/// Files by which the size of an incomplete step is told.
+const SIZED_MAX: usize = 10_000;
 
 /// Where Google's storage is, and with which credentials.
 #[derive(Clone)]
@@ -141,10 +144,15 @@ pub async fn survey_in(
     }
     let newest = outcome.newest.as_ref().map(|c| c.step);
     if let Some((step, folder)) = highest_incomplete.filter(|(step, _)| Some(*step) > newest) {
-        let objects: Vec<_> = store.list(places.get(folder)).try_collect().await.map_err(failed)?;
-        outcome.incomplete = Some((step, objects.iter().map(|o| o.size).sum()));
+        outcome.incomplete = size(store, places.get(folder)).await.map(|size| (step, size));
     }
     Ok(outcome)
+}
+
+/// How large a folder is, by the first of its files. It tells growth alone: what can't be listed must not hold up the rest.
+async fn size(store: &dyn ObjectStore, folder: Option<&Path>) -> Option<u64> {
+    let sizes = store.list(folder).take(SIZED_MAX).map_ok(|object| object.size);
+    sizes.try_fold(0, |sum, size| std::future::ready(Ok(sum + size))).await.ok()
 }
 
 fn open(uri: &str, access: &StorageAccess) -> Result<(Arc<dyn ObjectStore>, Path), Failure> {
