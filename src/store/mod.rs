@@ -141,6 +141,11 @@ pub trait Store: Send {
     /// When they can't be read.
     async fn levers(&mut self) -> Result<Vec<Lever>, StoreError>;
 
+    /// Whether its calls block the thread that they are made on.
+    fn blocks(&self) -> bool {
+        false
+    }
+
     /// Becomes the home of what another store held under this owner's id. The lock must be held.
     ///
     /// # Errors

@@ -323,6 +323,10 @@ impl Store for SqliteStore {
         Ok(rows.iter().filter_map(lever).collect())
     }
 
+    fn blocks(&self) -> bool {
+        true
+    }
+
     async fn adopt(&mut self, owner: &str, batch: &Batch) -> Result<(), StoreError> {
         self.held(false, |transaction| {
             let rows: i64 = transaction.query_row("SELECT count(*) FROM slot", [], |row| row.get(0))?;

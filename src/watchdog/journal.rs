@@ -38,6 +38,16 @@ enum Work {
 
 type Levers = Result<Vec<Lever>, StoreError>;
 
+/// What blocks its thread gets one of its own: a disk that is slow to sync must not hold up what was checked and is about to
+/// be sent, nor the clock of it.
+fn at_work<T: Send + 'static>(blocks: bool, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    if !blocks {
+        return tokio::spawn(work);
+    }
+    let runtime = tokio::runtime::Handle::current();
+    tokio::task::spawn_blocking(move || runtime.block_on(work))
+}
+
 /// A store, and what waits to be written to it.
 pub struct Journal {
     // Here, or at work.
@@ -49,6 +59,8 @@ pub struct Journal {
     began: (Instant, Duration),
     ended: Instant,
     asked: bool,
+    // Levers were looked for since the last write.
+    looked: bool,
 }
 
 impl Journal {
@@ -64,6 +76,7 @@ impl Journal {
             began: (now, boottime()),
             ended: now,
             asked: false,
+            looked: false,
         }
     }
 
@@ -104,9 +117,13 @@ impl Journal {
         if self.asked {
             return Some(Instant::now());
         }
+        Some(self.write_due(&**store))
+    }
+
+    fn write_due(&self, store: &dyn Store) -> Instant {
         let soonest = self.ended + store.pace();
         let renewal = self.began.0 + self.ttl / 3;
-        Some(if self.queue.waits() { soonest } else { soonest.max(renewal) })
+        if self.queue.waits() { soonest } else { soonest.max(renewal) }
     }
 
     /// Nothing is written and nothing waits to be.
@@ -120,17 +137,21 @@ impl Journal {
             return;
         }
         let Some(mut store) = self.store.take() else { return };
-        if !self.queue.is_failing() && std::mem::take(&mut self.asked) {
-            self.work = Some(tokio::spawn(async move {
+        // However slow the store is: what is due to be written, the lock's renewal too, waits for one look at levers at most.
+        let overdue = self.looked && self.write_due(&*store) <= Instant::now();
+        if self.asked && !overdue && !self.queue.is_failing() {
+            (self.asked, self.looked) = (false, true);
+            self.work = Some(at_work(store.blocks(), async move {
                 let levers = store.levers().await;
                 (store, Work::Levers(levers))
             }));
             return;
         }
+        self.looked = false;
         self.began = (Instant::now(), boottime());
         if self.queue.is_failing() {
             let forgot = self.queue.has_forgotten_levers();
-            self.work = Some(tokio::spawn(async move {
+            self.work = Some(at_work(store.blocks(), async move {
                 let reloaded = reload(&mut *store, forgot).await;
                 (store, Work::Reload(Box::new(reloaded)))
             }));
@@ -138,7 +159,7 @@ impl Journal {
         }
         let (mut batch, then) = self.queue.take();
         batch.tally = tally(&batch.events);
-        self.work = Some(tokio::spawn(async move {
+        self.work = Some(at_work(store.blocks(), async move {
             let result = store.commit(&batch).await;
             (store, Work::Write(batch, then, result))
         }));
@@ -291,6 +312,27 @@ mod tests {
         journal.begin(|_| Vec::new());
         let Finished::Reloaded(_, levers) = journal.finished().await else { panic!("the journal is read again") };
         assert_eq!(levers, [lever]);
+    }
+
+    #[tokio::test]
+    async fn what_is_due_to_be_written_waits_for_one_look_at_levers_at_most() {
+        let mut journal = journal().await;
+        for looks_first in [true, false, true, false] {
+            journal.ask_for_levers();
+            journal.push(slot(), Vec::new(), Vec::new());
+            journal.begin(|_| Vec::new());
+            assert_eq!(matches!(journal.finished().await, Finished::Pulled(_)), looks_first);
+        }
+        // With nothing to write they are looked for each time.
+        while journal.queue.waits() {
+            journal.begin(|_| Vec::new());
+            journal.finished().await;
+        }
+        for _ in 0..3 {
+            journal.ask_for_levers();
+            journal.begin(|_| Vec::new());
+            assert!(matches!(journal.finished().await, Finished::Pulled(_)));
+        }
     }
 
     #[tokio::test]

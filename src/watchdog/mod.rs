@@ -39,6 +39,8 @@ use crate::store::{Batch, Store, StoreError, StoreFailure, Stored};
 
 /// Calls under way at once.
 const CONCURRENCY: usize = 32;
+/// What has happened is shown after this long at the latest, however many answers wait.
+const SHOWN_AFTER: Duration = Duration::from_millis(200);
 /// Answers to mutations that are under way are waited for this long at the end, so that the next start need not ask.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// The last write at the end.
@@ -119,6 +121,7 @@ pub struct Watchdog {
     mutations: usize,
     // The last finished poll, or look at somebody else's lock.
     progressed: Instant,
+    shown: Instant,
     listener: Option<EventListener>,
 }
 
@@ -153,6 +156,7 @@ impl Watchdog {
             under_way: 0,
             mutations: 0,
             progressed: Instant::now(),
+            shown: Instant::now(),
             listener: None,
         }
     }
@@ -299,7 +303,10 @@ impl Watchdog {
                 Effect::Commit { records, events, then } => self.journal.push(records, events, then),
             }
         }
-        self.publish();
+        // Answers that wait already are shown with this one: showing looks at every slot.
+        if self.inputs.is_empty() || self.shown.elapsed() >= SHOWN_AFTER {
+            self.publish();
+        }
     }
 
     /// A write is durable: its events are told, its actions carried out.
@@ -400,7 +407,8 @@ impl Watchdog {
         }
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
+        self.shown = Instant::now();
         let recoveries = || self.fleet.slots.values().filter_map(|r| r.recovery.as_ref());
         let unavailable = unavailable(&self.fleet);
         let allowed = self.fleet.settings.max_unavailable.of(self.fleet.slots.len());
