@@ -68,6 +68,11 @@ pub async fn state(args: &StateArgs) -> Outcome {
     let slots = stored.slots.len();
     let owner = old.owner().to_owned();
     new.adopt(&owner, &stored.into_batch(events)).await.map_err(failed)?;
+    // What a person said while nobody ran still counts.
+    let levers = old.levers().await.map_err(failed)?;
+    for lever in &levers {
+        new.pull(lever).await.map_err(failed)?;
+    }
     // From here on the new place is whole; the old one is closed before anybody may act on the new one.
     if let Err(error) = old.leave_for(&to.to_string()).await {
         let undone = new.leave_for(&from.to_string()).await;
@@ -78,7 +83,12 @@ pub async fn state(args: &StateArgs) -> Outcome {
         return Err(Failed::Work(format!("{error}; {remedy}")));
     }
     new.release(&Batch::default()).await.map_err(failed)?;
-    print(&format!("moved {slots} slots and {moved_events} events from {from} to {to}. Set state = \"{to}\" in the config.\n"));
+    let waiting = match levers.len() {
+        0 => String::new(),
+        count => format!(" Waiting for the next run: {count} of pause, resume, retry, breaker reset."),
+    };
+    let next = format!("Set state = \"{to}\" in the config.{waiting}");
+    print(&format!("moved {slots} slots and {moved_events} events from {from} to {to}. {next}\n"));
     Ok(())
 }
 

@@ -143,12 +143,17 @@ fn the_state_moves_from_a_file_to_a_bucket_and_the_file_is_closed() {
     };
     assert_eq!(run(&["once", "--deadline", "20s"]).0, 0);
     let file = format!("sqlite:{}", rig.folder.path().join("state.db").display());
+    // A person's word that no run has read yet moves with it.
+    assert_eq!(run(&["pause", "a", "--reason", "moving"]).0, 0);
     let (code, out, log) = run(&["state", "migrate", &file, "gs://state/watchdog"]);
-    assert!(code == 0 && out.contains("moved 1 slots"), "{out}{log}");
+    assert!(code == 0 && out.contains("moved 1 slots") && out.contains("1 of pause"), "{out}{log}");
     let (code, _, log) = run(&["once"]);
     assert!(code == 1 && log.contains("state = \"gs://state/watchdog\""), "the old one is refused: {log}");
     in_a_bucket(&rig);
     rig.trouble("a", Trouble::Preempt, None);
+    let (_, _, log) = run(&["once", "--deadline", "60s"]);
+    assert_eq!(rig.creations("a"), 1, "it is paused: {log}");
+    assert_eq!(run(&["resume", "a"]).0, 0);
     assert_eq!(run(&["once", "--deadline", "60s"]).0, 0);
     assert_eq!(rig.creations("a"), 2);
     // And back, into a new file; a config that still names the bucket is told so by every command.
