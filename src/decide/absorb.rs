@@ -15,7 +15,7 @@ use crate::model::fleet::{Fleet, Pending, after, elapsed};
 use crate::model::mutant::{self, Mutant};
 use crate::model::node::{Incarnation, NodeView};
 use crate::model::recovery::Phase;
-use crate::model::settings::{CheckpointSettings, JobSettings, Overlay, Policy, Settings, SlotSettings};
+use crate::model::settings::{Policy, Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 
 use super::beside::Beside;
@@ -100,8 +100,8 @@ fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
         if record.recovery.as_ref().is_some_and(|r| r.owes_create()) || mutant::is(Mutant::LeavingIsWatched) {
             turn.note(format!("{name} was taken out of the config while a create is owed: it is finished first"));
             record.leaving = !mutant::is(Mutant::LeavingIsWatched);
-            // It is created as it was configured last; after a restart, as it was learned.
-            let slot = before.slots.remove(&name).unwrap_or_else(|| learned(record));
+            // It is created as it was configured last.
+            let slot = before.slots.remove(&name).unwrap_or_else(|| journaled(record));
             fleet.settings.slots.insert(name.clone(), slot);
             fleet.dirty.insert(name);
         } else {
@@ -113,17 +113,16 @@ fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
     }
 }
 
-/// A slot of which nothing is known but what is journaled: where its job's checkpoints are is (S15).
-fn learned(record: &SlotRecord) -> SlotSettings {
-    let uri = record.job.location.clone();
-    let checkpoint = (!uri.is_empty()).then_some(CheckpointSettings { uri, format: None });
+/// A slot of which nothing is known but what is journaled.
+fn journaled(record: &SlotRecord) -> SlotSettings {
+    let owed = record.owed.as_deref().cloned().unwrap_or_default();
     SlotSettings {
         name: record.name.clone(),
-        zones: vec![record.zone.clone()],
-        create: Overlay::default(),
-        job: checkpoint.map(|checkpoint| JobSettings { checkpoint: Some(checkpoint), ..JobSettings::default() }),
+        zones: if owed.zones.is_empty() { vec![record.zone.clone()] } else { owed.zones },
+        create: owed.create,
+        job: owed.job,
         policy: Policy::default(),
-        supervisor: None,
+        supervisor: owed.supervisor,
     }
 }
 

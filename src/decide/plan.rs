@@ -13,7 +13,7 @@ use crate::model::fleet::{Fleet, Memory, Pending, after, elapsed};
 use crate::model::hold::HoldReason;
 use crate::model::mutant::{self, Mutant};
 use crate::model::recovery::{Call, Phase, Recovery};
-use crate::model::settings::SlotSettings;
+use crate::model::settings::{Owed, SlotSettings};
 use crate::model::slot::{RunOrder, SlotRecord};
 use crate::model::spec::NodeSpec;
 use crate::model::view::{ActionName, Decision};
@@ -148,6 +148,9 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
             fleet.dirty.insert(name.clone());
         }
         budget.unavailable += usize::from(!counted && is_unavailable(record));
+        if keep(record, slot) {
+            fleet.dirty.insert(name.clone());
+        }
         if recovering != record.recovery.is_some() || phase != record.recovery.as_ref().map(|r| (r.phase, r.call.clone())) {
             fleet.dirty.insert(name.clone());
         }
@@ -172,6 +175,18 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
         turn.remove(name);
     }
     fleet.dirty_ledger |= budget.ledger_changed;
+}
+
+/// Keeps with a create that is owed what it needs of the config. Returns whether that has changed.
+fn keep(record: &mut SlotRecord, slot: &SlotSettings) -> bool {
+    if !record.recovery.as_ref().is_some_and(Recovery::owes_create) || mutant::is(Mutant::ForgetOwed) {
+        return record.owed.take().is_some();
+    }
+    let changed = !record.owed.as_ref().is_some_and(|owed| owed.is_of(slot));
+    if changed {
+        record.owed = Some(Box::new(Owed::of(slot)));
+    }
+    changed
 }
 
 fn decide(bench: &mut Bench, turn: &mut Turn) -> Decision {
@@ -353,7 +368,7 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
         let until = bench.ledger.creates.first().map(|at| after(*at, CREATE_WINDOW));
         return Decision::hold(HoldReason::CreateLimit, format!("{CREATES_PER_MINUTE} creates in the last minute"), until);
     }
-    let learned = bench.record.spec.clone().unwrap_or_else(NodeSpec::empty);
+    let learned = bench.record.spec.clone().unwrap_or_else(NodeSpec::empty).in_zone(&bench.record.zone);
     let spec = if mutant::is(Mutant::ForgetOverlay) { learned } else { learned.overlaid(&bench.slot.create) };
     if let Err(why) = spec.acceptable(&bench.settings.owner, &bench.record.name, bench.slot.supervisor.as_deref()) {
         return Decision::hold(HoldReason::NoSpecification, format!("the create is owed, but {why}"), None);

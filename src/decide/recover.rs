@@ -261,8 +261,8 @@ pub fn called(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Tu
     };
     turn.tell(record, What::Outcome { call: verb.into(), result: result.into() }, message);
     if let Some(memory) = fleet.memory.get_mut(name) {
-        memory.looked_at = None;
-        memory.vanished = 0;
+        // What is known about the last call's operation says nothing about this one's.
+        (memory.looked_at, memory.operation_lost, memory.vanished) = (None, None, 0);
     }
     match (phase, outcome) {
         (_, CallOutcome::Accepted(operation)) => set_call(record, Call::Accepted { operation }),
@@ -281,7 +281,11 @@ pub fn called(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Tu
                 recovery.refusal = Some((failure.class, failure.message));
             }
         }
-        (_, CallOutcome::Refused(failure)) => create_failed(fleet, name, &policy, failure, turn),
+        (_, CallOutcome::Refused(failure)) => {
+            // What one zone refuses another one may have: capacity, quota, the type itself.
+            let elsewhere = [FailureClass::StockOut, FailureClass::Quota, FailureClass::BadRequest, FailureClass::NotFound];
+            create_failed(fleet, name, &policy, failure, &elsewhere, turn);
+        }
         (_, CallOutcome::NotSent(failure)) => {
             resend_later(record, &policy, Some(failure), "the create was not sent", turn);
         }
@@ -321,7 +325,8 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
         }
         (Phase::Creating, Ok(OperationState::Failed(failure))) => {
             came_of(record, "create", "failed", &format!("the create failed: {failure}"), turn);
-            create_failed(fleet, name, &policy, failure, turn);
+            // Of other failures a node may be left behind in the zone.
+            create_failed(fleet, name, &policy, failure, &[FailureClass::StockOut, FailureClass::Quota], turn);
         }
         (_, Err(failure)) => {
             let first = memory.operation_lost.is_none();
@@ -365,7 +370,8 @@ fn delete_failed(record: &mut SlotRecord, policy: &Policy, failure: &Failure, tu
     }
 }
 
-fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Failure, turn: &mut Turn) {
+/// A create came to nothing. After one of the failures `elsewhere` it is asked for in the slot's next zone.
+fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Failure, elsewhere: &[FailureClass], turn: &mut Turn) {
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let zones = fleet.settings.slots.get(name).map(|s| s.zones.clone()).unwrap_or_default();
     advance(record, Phase::Gone, &format!("the create failed ({})", failure.class.name()), turn);
@@ -385,7 +391,7 @@ fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Failur
     let next = (position + 1) % zones.len().max(1);
     let wait = backoff(policy, recovery.create_failures.div_ceil(u32::try_from(zones.len()).unwrap_or(1).max(1)));
     let mut until = Some(after(turn.now, wait));
-    if failure.class == FailureClass::StockOut && zones.len() > 1 {
+    if elsewhere.contains(&failure.class) && zones.len() > 1 {
         if next != 0 {
             until = None;
         }

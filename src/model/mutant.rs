@@ -128,6 +128,8 @@ pub enum Mutant {
     ForgetUnknownFields,
     /// Does not lay the config over what was learned.
     ForgetOverlay,
+    /// Keeps nothing of the config with a create that is owed.
+    ForgetOwed,
     /// Forgets the user's metadata.
     ForgetMetadata,
     /// Creates without the supervisor.
@@ -162,7 +164,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every defect.
-    pub const ALL: [Mutant; 77] = [
+    pub const ALL: [Mutant; 78] = [
         Mutant::NoConfirmingGet,
         Mutant::AnyIncarnation,
         Mutant::FailedListingIsEmpty,
@@ -225,6 +227,7 @@ impl Mutant {
         Mutant::ForgetLabels,
         Mutant::ForgetUnknownFields,
         Mutant::ForgetOverlay,
+        Mutant::ForgetOwed,
         Mutant::ForgetMetadata,
         Mutant::ForgetSupervisor,
         Mutant::ForgetEvidence,

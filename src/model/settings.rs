@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::condition::Condition;
@@ -83,8 +84,47 @@ pub struct SlotSettings {
     pub supervisor: Option<String>,
 }
 
+/// What a create that is owed needs of the config. It is journaled with it: the slot may leave the config, and the process end.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Owed {
+    /// As in [`SlotSettings`].
+    pub zones: Vec<String>,
+    /// As in [`SlotSettings`].
+    pub create: Overlay,
+    /// As in [`SlotSettings`].
+    pub job: Option<JobSettings>,
+    /// As in [`SlotSettings`].
+    pub supervisor: Option<String>,
+}
+
+// Metadata and environment may be secrets: they are never printed.
+impl std::fmt::Debug for Owed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Owed").field("zones", &self.zones).finish_non_exhaustive()
+    }
+}
+
+impl Owed {
+    /// What is to be kept of these settings.
+    pub fn of(slot: &SlotSettings) -> Owed {
+        Owed {
+            zones: slot.zones.clone(),
+            create: slot.create.clone(),
+            job: slot.job.clone(),
+            supervisor: slot.supervisor.clone(),
+        }
+    }
+
+    /// Whether these settings still say the same.
+    pub fn is_of(&self, slot: &SlotSettings) -> bool {
+        self.zones == slot.zones && self.create == slot.create && self.job == slot.job && self.supervisor == slot.supervisor
+    }
+}
+
 /// `[tpu.job]`.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct JobSettings {
     /// The command, if any; without one the startup script is the job.
     pub command: Option<String>,
@@ -111,7 +151,7 @@ impl JobSettings {
 }
 
 /// `checkpoint`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointSettings {
     /// gs://, s3:// or file://, without a slash at the end.
     pub uri: String,
@@ -120,7 +160,8 @@ pub struct CheckpointSettings {
 }
 
 /// Checkpoint layouts that are understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CheckpointFormat {
     /// Orbax and everything on it (MaxText among them).
     Orbax,
@@ -129,7 +170,8 @@ pub enum CheckpointFormat {
 }
 
 /// What the config sets on a node; everything else is learned.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Overlay {
     /// Top-level node fields that replace the learned ones, by their API name. `Null` removes.
     pub fields: BTreeMap<String, Value>,

@@ -12,6 +12,7 @@ use super::fleet::elapsed;
 use super::lever::Pause;
 use super::node::Incarnation;
 use super::recovery::Recovery;
+use super::settings::Owed;
 use super::spec::NodeSpec;
 
 /// Which generation of a job runs from which checkpoint: metadata `tpu-watchdog-run`.
@@ -213,6 +214,9 @@ pub struct SlotRecord {
     /// Taken out of the config while a create is owed.
     #[serde(default)]
     pub leaving: bool,
+    /// What the create needs of the config while it is owed.
+    #[serde(default)]
+    pub owed: Option<Box<Owed>>,
     /// Paused by a person.
     #[serde(default)]
     pub paused: Option<Pause>,
@@ -275,6 +279,7 @@ impl SlotRecord {
             job: JobState::default(),
             mutated_at: None,
             leaving: false,
+            owed: None,
             paused: None,
             adopted: None,
             left_behind: None,

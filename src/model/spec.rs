@@ -99,6 +99,28 @@ impl NodeSpec {
         &self.0
     }
 
+    /// The specification for a zone, which may lie in another region than the node that it was learned from: reads name a
+    /// subnetwork also where the create named none, and a subnetwork lies in one region. There it is the one of the same name.
+    pub fn in_zone(mut self, zone: &str) -> NodeSpec {
+        let region = zone.rsplit_once('-').map_or(zone, |(region, _)| region);
+        let several = self.0.get("networkConfigs").and_then(Value::as_array).map_or(0, Vec::len);
+        let places = (0..several).map(|i| format!("/networkConfigs/{i}/subnetwork")).chain(["/networkConfig/subnetwork".into()]);
+        let mut body = Value::Object(std::mem::take(&mut self.0));
+        for place in places {
+            if let Some(Value::String(path)) = body.pointer_mut(&place) {
+                let mut parts: Vec<&str> = path.split('/').collect();
+                if let Some(at) = parts.iter().position(|part| *part == "regions").filter(|at| at + 1 < parts.len()) {
+                    parts[at + 1] = region;
+                }
+                *path = parts.join("/");
+            }
+        }
+        if let Value::Object(body) = body {
+            self.0 = body;
+        }
+        self
+    }
+
     /// The specification with the config laid over it; labels and metadata merge per key.
     pub fn overlaid(&self, overlay: &Overlay) -> NodeSpec {
         let mut body = self.0.clone();

@@ -131,6 +131,17 @@ pub fn check_node(body: &Value, at: &str, alpha: bool, zone: &str) -> Result<Map
     if body.contains_key("networkConfig") && body.contains_key("networkConfigs") {
         return Err(bad("Only one of network_config and network_configs may be set.".into()));
     }
+    let region = zone.rsplit_once('-').map_or(zone, |(region, _)| region);
+    let several = body.get("networkConfigs").and_then(Value::as_array).into_iter().flatten();
+    for network in body.get("networkConfig").into_iter().chain(several) {
+        let subnetwork = network.get("subnetwork").and_then(Value::as_str).unwrap_or_default();
+        let there = subnetwork.split_once("regions/").and_then(|(_, rest)| rest.split('/').next());
+        if there.is_some_and(|there| there != region) {
+            return Err(bad(format!(
+                "Cloud TPU received a bad request. Subnetwork \"{subnetwork}\" is not in {region} [EID: 0x4]"
+            )));
+        }
+    }
     if !text("cidrBlock").is_empty() && !text("cidrBlock").ends_with("/29") {
         return Err(bad(format!("Invalid CIDR block {:?}: it must be a /29.", text("cidrBlock"))));
     }
@@ -202,8 +213,12 @@ pub fn node(node: &Node, name: &str, version: &str) -> Value {
     }
     let octet = node.uid % 200;
     body.entry("cidrBlock").or_insert_with(|| json!(format!("10.{octet}.0.0/20")));
-    body.entry("networkConfig")
-        .or_insert_with(|| json!({"network": "projects/p/global/networks/default", "enableExternalIps": false}));
+    let region = name.split('/').nth(3).and_then(|zone| zone.rsplit_once('-')).map_or("", |(region, _)| region);
+    // Also where the create named none.
+    let subnetwork = format!("projects/p/regions/{region}/subnetworks/default");
+    body.entry("networkConfig").or_insert_with(
+        || json!({"network": "projects/p/global/networks/default", "subnetwork": subnetwork, "enableExternalIps": false}),
+    );
     body.entry("serviceAccount")
         .or_insert_with(|| json!({"email": "1-compute@developer.gserviceaccount.com", "scope": ["https://www.googleapis.com/auth/cloud-platform"]}));
     body.entry("schedulingConfig").or_insert_with(|| json!({}));

@@ -279,6 +279,7 @@ mutants! {
         ForgetLabels breaks S12 (),
         ForgetUnknownFields breaks S12 (),
         ForgetOverlay breaks S12 (),
+        ForgetOwed breaks S12 (Reload Crash Preemption) in any,
         ForgetMetadata breaks S12 (),
         ForgetSupervisor breaks S12 (Preemption) in any,
         ForgetEvidence breaks S18 (),

@@ -7,6 +7,7 @@ use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
 use crate::model::lever::{Lever, Pull};
 use crate::model::quiet::QuietHours;
 use crate::model::settings::CheckpointSettings;
+use crate::model::slot::SlotRecord;
 use crate::model::spec::SUPERVISOR_MARK;
 
 const LOCATION: &str = "gs://b/c";
@@ -403,6 +404,44 @@ fn s15_a_slot_that_left_the_config_goes_on_from_where_a_person_says_also_after_a
     assert!(world.actions.is_empty(), "from {:?}, older than what was asked for", world.from());
     world.surveyed(&[40, 60]);
     assert_eq!(world.from(), Some(60), "{:?}", world.hold("a"));
+}
+
+#[test]
+fn s12_a_slot_that_left_the_config_is_created_as_it_was_configured_also_after_a_restart() {
+    let mut world = with_checkpoints();
+    let slot = world.fleet.settings.slots.get_mut("a").unwrap();
+    slot.zones.push("us-east5-a".into());
+    slot.create.labels.insert("team".into(), Some("llm".into()));
+    slot.job.as_mut().unwrap().env.insert("TOKEN".into(), "hush".into());
+    let configured = world.fleet.settings.slots["a"].clone();
+    world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+    world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
+    assert!(is_delete(&world.actions));
+    let written = world.records.iter().find_map(|record| match record {
+        Record::Slot(record) => Some(serde_json::to_string(record).unwrap()),
+        _ => None,
+    });
+    let record: SlotRecord = serde_json::from_str(&written.unwrap()).unwrap();
+    assert!(!format!("{record:?}").contains("hush"), "its environment may hold secrets");
+    let record = SlotRecord { spec: world.fleet.slots["a"].spec.clone(), ..record };
+    let others = settings(&["b"]);
+    world.fleet = Fleet::new(others.clone(), [("a".to_owned(), record)].into(), world.fleet.ledger.clone());
+    world.input(Input::Configured(Box::new(others)));
+    world.wait(5);
+    world.get("a", None);
+    world.wait(1);
+    world.surveyed(&[100]);
+    let [Action::Create { body, .. }] = &world.actions[..] else { panic!("{:?}", world.hold("a")) };
+    assert_eq!(body["labels"], json!({"team": "llm"}));
+    assert!(body["metadata"]["startup-script"].as_str().unwrap().contains(SUPERVISOR_MARK));
+    let slot = &world.fleet.settings.slots["a"];
+    assert_eq!((&slot.zones, &slot.job), (&configured.zones, &configured.job));
+    // When it is there, nothing of it is kept.
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    let there = world.supervised("10", world.now);
+    world.wait(5);
+    world.get("a", Some(there));
+    assert!(!world.fleet.slots.contains_key("a"));
 }
 
 #[test]

@@ -90,13 +90,12 @@ impl Oracle {
                 if let Some(watch) = self.slots.get_mut(&slot) {
                     watch.created_in.clone_from(zone);
                 }
-                // A slot that left the config is created as it was learned, perhaps without the supervisor.
-                self.create(&slot, body, record.is_some_and(|r| r.leaving), now);
+                self.create(&slot, body, now);
             }
         }
     }
 
-    fn create(&mut self, slot: &str, body: &Value, leaving: bool, now: Ms) {
+    fn create(&mut self, slot: &str, body: &Value, now: Ms) {
         self.creates.retain(|at| now - *at < 60_000);
         self.creates.push_back(now);
         let count = self.creates.len();
@@ -114,19 +113,15 @@ impl Oracle {
                 }
                 (learned, given) => given.cloned().or(learned),
             };
-            self.check("S12", slot, was.as_ref() == is || (leaving && learned == is), || {
-                format!("{key} was {was:?} and is created as {is:?}")
-            });
+            self.check("S12", slot, was.as_ref() == is, || format!("{key} was {was:?} and is created as {is:?}"));
         }
         for label in ["team", "n", "cost"] {
             let label_of = |body: Option<&Value>| body.and_then(|l| l.get(label)).and_then(Value::as_str).map(str::to_owned);
             let (learned, is) = (label_of(original.get("labels")), label_of(body.get("labels")));
             let was = overlay.labels.get(label).cloned().unwrap_or(learned.clone());
-            self.check("S12", slot, was == is || (leaving && learned == is), || {
-                format!("the label {label} was {was:?} and is created as {is:?}")
-            });
+            self.check("S12", slot, was == is, || format!("the label {label} was {was:?} and is created as {is:?}"));
         }
-        self.metadata(slot, &original, body, leaving);
+        self.metadata(slot, &original, body);
         let order = ordered(body);
         let Some(watch) = self.slots.get_mut(slot) else { return };
         let complete = order.step.is_none_or(|step| watch.complete.contains(&step));
@@ -143,12 +138,12 @@ impl Oracle {
     }
 
     /// The user's own metadata survives, and their startup script, beside the supervisor or as it was.
-    fn metadata(&mut self, slot: &str, original: &Map<String, Value>, body: &Value, leaving: bool) {
+    fn metadata(&mut self, slot: &str, original: &Map<String, Value>, body: &Value) {
         let replaced = self.slots.get(slot).is_some_and(|watch| watch.replaced);
         let supervised = self.settings.slots.get(slot).is_some_and(|s| s.supervisor.is_some());
         let startup = body.pointer("/metadata/startup-script").and_then(Value::as_str).unwrap_or_default();
         let ours = startup.contains(SUPERVISOR_MARK);
-        self.check("S12", slot, ours == supervised || leaving, || format!("its startup script is {startup:?}"));
+        self.check("S12", slot, ours == supervised, || format!("its startup script is {startup:?}"));
         let script = if ours { USER_SCRIPT_KEY } else { "startup-script" };
         for (key, place) in [("token", "token"), ("startup-script", script)] {
             let was = original.get("metadata").and_then(|m| m.get(key));
