@@ -145,6 +145,8 @@ pub struct Evidence {
     workers: BTreeMap<usize, Worker>,
     /// What was held against the node before this one: it counts again where nobody has written that there is another.
     before: Option<Box<Evidence>>,
+    /// This one was first shown in a read that is perhaps no diagnosis.
+    passed_by: bool,
 }
 
 #[derive(Default, Clone)]
@@ -180,8 +182,7 @@ impl Evidence {
         if record.incarnation.is_some()
             && let Some(before) = self.before.take_if(|before| before.incarnation == record.incarnation)
         {
-            let judged_at = self.judged_at.max(before.judged_at);
-            *self = Evidence { judged_at, ..*before };
+            self.goes_back_to(*before);
         }
         if record.incarnation == self.incarnation {
             let job = &record.job;
@@ -213,6 +214,10 @@ impl Evidence {
         }
         // What was read while a delete was under way was no diagnosis either.
         self.lost = suspicion.seen.iter().any(|condition| condition.kind() == Some(Kind::Lost));
+    }
+
+    fn goes_back_to(&mut self, before: Evidence) {
+        *self = Evidence { judged_at: self.judged_at.max(before.judged_at), ..before };
     }
 
     /// The clock was set back.
@@ -301,7 +306,12 @@ impl Evidence {
         // Creation times are the API's own: what was created before the node that is known lags behind, in the same zone.
         let created = |incarnation: &Option<Incarnation>| incarnation.as_ref().map(|i| i.created);
         if created(&view.incarnation) < created(&self.incarnation) && view.zone == self.zone {
-            return false;
+            // But the one that is known may have been passed by: what a delete came to is read back by a GET alone.
+            let passed_by = self.passed_by;
+            let Some(before) = self.before.take_if(|before| passed_by && before.incarnation == view.incarnation) else {
+                return false;
+            };
+            self.goes_back_to(*before);
         }
         // Nor is a read believed that began before one that was taken in.
         if self.newest_read.is_some_and(|newest| began < newest.min(wall)) {
@@ -314,6 +324,7 @@ impl Evidence {
         if self.incarnation != view.incarnation {
             self.before = None;
             self.before = Some(Box::new(self.clone()));
+            self.passed_by = aside;
             self.incarnation.clone_from(&view.incarnation);
             self.zone.clone_from(&view.zone);
             self.clear();
