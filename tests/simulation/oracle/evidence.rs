@@ -216,6 +216,16 @@ impl Evidence {
         self.lost = suspicion.seen.iter().any(|condition| condition.kind() == Some(Kind::Lost));
     }
 
+    /// When the last and the newest read began.
+    pub fn times(&self) -> (Option<Timestamp>, Option<Timestamp>) {
+        (self.last, self.newest_read)
+    }
+
+    /// As if nothing had been read since.
+    pub fn goes_on_from(&mut self, (last, newest_read): (Option<Timestamp>, Option<Timestamp>)) {
+        (self.last, self.newest_read) = (last, newest_read);
+    }
+
     fn goes_back_to(&mut self, before: Evidence) {
         *self = Evidence { judged_at: self.judged_at.max(before.judged_at), ..before };
     }

@@ -182,7 +182,13 @@ impl Watch {
         let another = !self.evidence.is_of(view);
         let missed = self.evidence.missed(observed, began.min(wall));
         // What lags behind says nothing about the node's present health.
-        if !self.evidence.reads(view, &shown, began, wall, during.replacement || asked <= self.answered) {
+        let times = self.evidence.times();
+        let believed = self.evidence.reads(view, &shown, began, wall, during.replacement || asked <= self.answered);
+        if self.gone && created <= self.gone_created {
+            // A read of what is known to be gone may be no read at all.
+            self.evidence.goes_on_from(times);
+        }
+        if !believed {
             return;
         }
         if during.finished {
