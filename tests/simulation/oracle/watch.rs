@@ -184,7 +184,7 @@ impl Watch {
         // What lags behind says nothing about the node's present health.
         let times = self.evidence.times();
         let believed = self.evidence.reads(view, &shown, began, wall, during.replacement || asked <= self.answered);
-        if self.gone && created <= self.gone_created {
+        if self.gone && during.replacement && !another {
             // A read of what is known to be gone may be no read at all.
             self.evidence.goes_on_from(times);
         }
