@@ -61,6 +61,7 @@ const FOUND: &[(u64, &str)] = &[
     (8_159_002_480_332, "the longer grace of a reserved TPU that waited beside a storm (a bound of S8)"),
     (720_412, "a slot left the config when its replacement was there, and came back (a bound of L3)"),
     (760_334, "a listing showed a person's own node, and the GET that read a delete back the one before (a bound of S3)"),
+    (780_185, "a read of the old node in between made the reads of the new one forgotten (a bound of S18)"),
     (740_701, "a storm breaker that opened without anybody new, by a clock that was set back, was not written (S8)"),
     (700_175, "a person's own node was seen by somebody who wrote nothing about it (a bound of S3)"),
 ];

@@ -94,6 +94,9 @@ impl Shown {
     }
 }
 
+/// Of each slot so many nodes are remembered.
+const OTHERS_KEPT: usize = 3;
+
 /// An upper bound of what a watchdog may hold against a node.
 #[derive(Default, Clone)]
 pub struct Evidence {
@@ -143,8 +146,8 @@ pub struct Evidence {
     attributes_at: Option<Timestamp>,
     unbooted_for: Duration,
     workers: BTreeMap<usize, Worker>,
-    /// What was held against the node before this one: it counts again where nobody has written that there is another.
-    before: Option<Box<Evidence>>,
+    /// What was held against nodes before this one: it counts again where nobody has written that there is another.
+    others: Vec<Evidence>,
     /// This one was first shown in a read that is perhaps no diagnosis.
     passed_by: bool,
 }
@@ -179,11 +182,7 @@ impl Evidence {
 
     /// The journal was read: what was read since its last write is forgotten.
     pub fn restored(&mut self, record: &SlotRecord) {
-        if record.incarnation.is_some()
-            && let Some(before) = self.before.take_if(|before| before.incarnation == record.incarnation)
-        {
-            self.goes_back_to(*before);
-        }
+        self.turn_to(&record.incarnation);
         if record.incarnation == self.incarnation {
             let job = &record.job;
             self.attributes_at = self.attributes_at.min(job.attributes_at);
@@ -226,8 +225,17 @@ impl Evidence {
         (self.last, self.newest_read) = (last, newest_read);
     }
 
-    fn goes_back_to(&mut self, before: Evidence) {
-        *self = Evidence { judged_at: self.judged_at.max(before.judged_at), ..before };
+    /// Takes up what was held against this node, if it was known before. Returns whether it was.
+    fn turn_to(&mut self, incarnation: &Option<Incarnation>) -> bool {
+        let known = self.others.iter().position(|other| incarnation.is_some() && other.incarnation == *incarnation);
+        let Some(index) = known else { return false };
+        let known = self.others.remove(index);
+        let mut others = std::mem::take(&mut self.others);
+        let left = std::mem::replace(self, known);
+        self.judged_at = self.judged_at.max(left.judged_at);
+        others.push(left);
+        self.others = others;
+        true
     }
 
     /// The clock was set back.
@@ -317,11 +325,9 @@ impl Evidence {
         let created = |incarnation: &Option<Incarnation>| incarnation.as_ref().map(|i| i.created);
         if created(&view.incarnation) < created(&self.incarnation) && view.zone == self.zone {
             // But the one that is known may have been passed by: what a delete came to is read back by a GET alone.
-            let passed_by = self.passed_by;
-            let Some(before) = self.before.take_if(|before| passed_by && before.incarnation == view.incarnation) else {
+            if !(self.passed_by && self.turn_to(&view.incarnation)) {
                 return false;
-            };
-            self.goes_back_to(*before);
+            }
         }
         // Nor is a read believed that began before one that was taken in.
         if self.newest_read.is_some_and(|newest| began < newest.min(wall)) {
@@ -331,9 +337,10 @@ impl Evidence {
         self.is_absent = false;
         let gap = self.gap(began, wall);
         let unseen = std::mem::take(&mut self.unseen);
-        if self.incarnation != view.incarnation {
-            self.before = None;
-            self.before = Some(Box::new(self.clone()));
+        if self.incarnation != view.incarnation && !self.turn_to(&view.incarnation) {
+            let left = Evidence { others: Vec::new(), ..self.clone() };
+            self.others.truncate(OTHERS_KEPT - 1);
+            self.others.insert(0, left);
             self.passed_by = aside;
             self.incarnation.clone_from(&view.incarnation);
             self.zone.clone_from(&view.zone);
