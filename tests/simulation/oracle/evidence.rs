@@ -328,6 +328,8 @@ impl Evidence {
             if !(self.passed_by && self.turn_to(&view.incarnation)) {
                 return false;
             }
+        } else if self.incarnation != view.incarnation {
+            self.turn_to(&view.incarnation);
         }
         // Nor is a read believed that began before one that was taken in.
         if self.newest_read.is_some_and(|newest| began < newest.min(wall)) {
@@ -337,7 +339,7 @@ impl Evidence {
         self.is_absent = false;
         let gap = self.gap(began, wall);
         let unseen = std::mem::take(&mut self.unseen);
-        if self.incarnation != view.incarnation && !self.turn_to(&view.incarnation) {
+        if self.incarnation != view.incarnation {
             let left = Evidence { others: Vec::new(), ..self.clone() };
             self.others.truncate(OTHERS_KEPT - 1);
             self.others.insert(0, left);
