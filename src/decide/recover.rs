@@ -281,11 +281,7 @@ pub fn called(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Tu
                 recovery.refusal = Some((failure.class, failure.message));
             }
         }
-        (_, CallOutcome::Refused(failure)) => {
-            // What one zone refuses another one may have: capacity, quota, the type itself.
-            let elsewhere = [FailureClass::StockOut, FailureClass::Quota, FailureClass::BadRequest, FailureClass::NotFound];
-            create_failed(fleet, name, &policy, failure, &elsewhere, turn);
-        }
+        (_, CallOutcome::Refused(failure)) => create_failed(fleet, name, &policy, failure, turn),
         (_, CallOutcome::NotSent(failure)) => {
             resend_later(record, &policy, Some(failure), "the create was not sent", turn);
         }
@@ -325,8 +321,7 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
         }
         (Phase::Creating, Ok(OperationState::Failed(failure))) => {
             came_of(record, "create", "failed", &format!("the create failed: {failure}"), turn);
-            // Of other failures a node may be left behind in the zone.
-            create_failed(fleet, name, &policy, failure, &[FailureClass::StockOut, FailureClass::Quota], turn);
+            create_failed(fleet, name, &policy, failure, turn);
         }
         (_, Err(failure)) => {
             let first = memory.operation_lost.is_none();
@@ -370,8 +365,7 @@ fn delete_failed(record: &mut SlotRecord, policy: &Policy, failure: &Failure, tu
     }
 }
 
-/// A create came to nothing. After one of the failures `elsewhere` it is asked for in the slot's next zone.
-fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Failure, elsewhere: &[FailureClass], turn: &mut Turn) {
+fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Failure, turn: &mut Turn) {
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let zones = fleet.settings.slots.get(name).map(|s| s.zones.clone()).unwrap_or_default();
     advance(record, Phase::Gone, &format!("the create failed ({})", failure.class.name()), turn);
@@ -391,7 +385,8 @@ fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Failur
     let next = (position + 1) % zones.len().max(1);
     let wait = backoff(policy, recovery.create_failures.div_ceil(u32::try_from(zones.len()).unwrap_or(1).max(1)));
     let mut until = Some(after(turn.now, wait));
-    if elsewhere.contains(&failure.class) && zones.len() > 1 {
+    // Of other failures a node may be left behind here.
+    if failure.class == FailureClass::StockOut && zones.len() > 1 {
         if next != 0 {
             until = None;
         }
