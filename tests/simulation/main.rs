@@ -62,6 +62,7 @@ const FOUND: &[(u64, &str)] = &[
     (720_412, "a slot left the config when its replacement was there, and came back (a bound of L3)"),
     (760_334, "a listing showed a person's own node, and the GET that read a delete back the one before (a bound of S3)"),
     (780_185, "a read of the old node in between made the reads of the new one forgotten (a bound of S18)"),
+    (18_544_225_530_189, "a clock that was set back between a create and the read that showed its second copy (a bound of S4)"),
     (740_701, "a storm breaker that opened without anybody new, by a clock that was set back, was not written (S8)"),
     (700_175, "a person's own node was seen by somebody who wrote nothing about it (a bound of S3)"),
 ];

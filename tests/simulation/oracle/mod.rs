@@ -290,7 +290,7 @@ impl Oracle {
         // What somebody reads who has lost the lock, and does not know it yet, is nothing that the holder goes by; nor is its clock.
         let holds = self.holder == Some(tag);
         if holds {
-            self.keep_up(wall);
+            self.keep_up(wall, now);
         }
         self.counted.clear();
         let counts = |record: &&SlotRecord| deciding::counts(record, deciding::hold(fleet, &record.name));
@@ -477,14 +477,19 @@ impl Oracle {
     }
 
     /// A clock that was set back, or a holder whose clock is behind the last one's: what lies in the future is now.
-    fn keep_up(&mut self, wall: Timestamp) {
+    fn keep_up(&mut self, wall: Timestamp, now: Ms) {
         // Forgotten by a clock that is ahead, they stay forgotten.
         self.judged.retain(|at| elapsed(*at, wall) < deciding::HOURLY);
         let restored = std::mem::take(&mut self.is_restored);
-        if self.last_wall.replace(wall).is_none_or(|last| last <= wall) && !restored {
+        let was_set_back = self.last_wall.replace(wall).is_some_and(|last| last > wall);
+        if !was_set_back && !restored {
             return;
         }
         for watch in self.slots.values_mut() {
+            if was_set_back {
+                // The last call seems to have been answered just now: what was read before that may be from before the call.
+                watch.answered = watch.answered.max(now);
+            }
             watch.evidence.set_back(wall);
             watch.healthy_since = watch.healthy_since.map(|at| at.min(wall));
             watch.lacks_since = watch.lacks_since.map(|at| at.min(wall));
