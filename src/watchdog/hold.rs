@@ -127,7 +127,7 @@ impl Watchdog {
         }
     }
 
-    fn pulled(&mut self, levers: Vec<Lever>) {
+    pub(super) fn pulled(&mut self, levers: Vec<Lever>) {
         if !levers.is_empty() {
             self.turn(Input::Pulled(levers));
         }

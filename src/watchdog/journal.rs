@@ -214,7 +214,8 @@ impl Journal {
         self.queue.lost();
     }
 
-    fn hand_out(&mut self, levers: Levers) -> Vec<Lever> {
+    /// Those that were not handed out before; none, with a warning, where they could not be read.
+    pub fn hand_out(&mut self, levers: Levers) -> Vec<Lever> {
         match levers {
             Ok(levers) => self.queue.fresh(levers),
             Err(error) => {

@@ -109,6 +109,8 @@ impl Watchdog {
         match (claim, lease) {
             (Claim::Take, lease) => {
                 let epoch = Lease::next(lease.as_ref(), &holder, ttl).epoch;
+                // What a person said before this tenure counts before its first decision.
+                let levers = store.levers().await;
                 let began = (Instant::now(), boottime());
                 if !store.take(lease.as_ref(), &holder, ttl).await? {
                     return Ok(Looked::Wait(Duration::from_millis(50)));
@@ -126,7 +128,9 @@ impl Watchdog {
                 }
                 let owner = store.owner().to_owned();
                 self.journal.taken(began);
+                let levers = self.journal.hand_out(levers);
                 self.begin(stored, &owner);
+                self.pulled(levers);
                 Ok(Looked::Held)
             }
             (Claim::Wait(wait), Some(lease)) => {

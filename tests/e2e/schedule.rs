@@ -151,8 +151,13 @@ fn the_state_moves_from_a_file_to_a_bucket_and_the_file_is_closed() {
     assert!(code == 1 && log.contains("state = \"gs://state/watchdog\""), "the old one is refused: {log}");
     in_a_bucket(&rig);
     rig.trouble("a", Trouble::Preempt, None);
+    let before = rig.simulator.log().len();
     let (_, _, log) = run(&["once", "--deadline", "60s"]);
     assert_eq!(rig.creations("a"), 1, "it is paused: {log}");
+    // However slow the bucket is: what a person said before a run is known to it before it looks at any TPU.
+    let asked = rig.simulator.log().split_off(before);
+    let first = |part: &str| asked.iter().position(|l| l.path.contains(part)).unwrap();
+    assert!(first("levers") < first("/nodes"), "{:?}", asked.iter().map(|l| &l.path).collect::<Vec<_>>());
     assert_eq!(run(&["resume", "a"]).0, 0);
     assert_eq!(run(&["once", "--deadline", "60s"]).0, 0);
     assert_eq!(rig.creations("a"), 2);
