@@ -70,7 +70,10 @@ fn entry(incident: &Incident, now: Timestamp) -> String {
     let seconds = |s: f64| span(Duration::from_secs_f64(s.max(0.0)));
     let ended = match incident.ending {
         Some(Ending::Recovered) => format!("recovered, down {}", seconds(incident.down_seconds.unwrap_or_default())),
-        Some(Ending::Withdrawn) => "withdrawn: it healed, its job went on or was finished, or somebody replaced it".to_owned(),
+        Some(Ending::Withdrawn) => {
+            "withdrawn: it healed, its job went on or was finished, somebody replaced it, or it is not watched any more"
+                .to_owned()
+        }
         None => format!("under way for {}", span(elapsed(incident.condemned_at, now))),
     };
     let mut text = format!("{:.0}  {:<20} {:<16} {ended}\n", incident.condemned_at, incident.slot, incident.cause.name());

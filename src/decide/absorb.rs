@@ -81,7 +81,10 @@ fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
         match fleet.slots.get_mut(name) {
             None => {
                 let zone = slot.zones.first().map_or("", String::as_str);
-                fleet.slots.insert(name.clone(), SlotRecord::new(name, zone, turn.now));
+                let mut record = SlotRecord::new(name, zone, turn.now);
+                record.paused = fleet.ledger.left_paused.remove(name);
+                fleet.dirty_ledger |= record.paused.is_some();
+                fleet.slots.insert(name.clone(), record);
                 fleet.memory.entry(name.clone()).or_default();
             }
             Some(record) => {
@@ -106,11 +109,21 @@ fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
             fleet.dirty.insert(name);
         } else {
             turn.note(format!("{name} is not in the config any more: it is not watched from now on"));
-            fleet.slots.remove(&name);
-            fleet.memory.remove(&name);
-            turn.remove(name);
+            drop_slot(fleet, name, turn);
         }
     }
+}
+
+/// Forgets a slot, but for a person's pause: the config without it may be a mistake. An incident that is still open ends.
+pub fn drop_slot(fleet: &mut Fleet, name: String, turn: &mut Turn) {
+    recover::withdraw(fleet, &name, "it is not watched any more", turn);
+    if let Some(pause) = fleet.slots.remove(&name).and_then(|record| record.paused) {
+        fleet.ledger.left_paused.insert(name.clone(), pause);
+        fleet.dirty_ledger = true;
+    }
+    fleet.settings.slots.remove(&name);
+    fleet.memory.remove(&name);
+    turn.remove(name);
 }
 
 /// A slot of which nothing is known but what is journaled.
@@ -328,16 +341,14 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
     let key = record.job.ordered.clone().or_else(present).filter(|_| success);
     if key.is_some() && record.job.finished != key {
         record.job.finished = key;
-        // What was sent, and what is owed, goes on: a finished job ends no delete that is on its way.
-        if record.recovery.as_ref().is_some_and(|r| !r.owes_create()) {
-            record.recovery = None;
-        }
         record.suspicion = None;
         if let Some(memory) = fleet.memory.get_mut(slot) {
             memory.confirmed = None;
         }
         turn.tell(record, What::JobFinished, "worker 0 ended with code 0: the job is finished, the TPU is kept");
+        recover::finished(fleet, slot, turn);
     }
+    let Some(record) = fleet.slots.get_mut(slot) else { return };
     if failed.is_some() && record.job.failed != failed {
         if let Some((worker, code, text)) = &failed {
             let message = format!("worker {worker} ended with code {code} and its restarts are used up ({text})");

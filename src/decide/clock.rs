@@ -43,7 +43,9 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
             past(&mut recovery.symptom_at);
             past(&mut recovery.condemned_at);
             past(&mut recovery.phase_since);
+            maybe_past(&mut recovery.creating_since);
             maybe_past(&mut recovery.saved_at);
+            maybe_past(&mut recovery.tried_at);
             let longest = fleet.settings.slots.get(name).map(|s| after(now, s.policy.backoff_max));
             recovery.not_before = recovery.not_before.map(|at| longest.map_or(at, |longest| at.min(longest)));
         }

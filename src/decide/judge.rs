@@ -519,6 +519,7 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
                 set_apart: false,
                 unfit: None,
                 tried_at: None,
+                creating_since: None,
                 observed: None,
             });
         }

@@ -23,7 +23,9 @@ const KEPT: Duration = Duration::from_secs(7 * 86_400);
 pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
     for lever in levers {
         let (name, about) = (name(&lever.pull), slot(&lever.pull).map(str::to_owned));
-        let unknown = about.as_ref().is_some_and(|slot| !fleet.slots.contains_key(slot));
+        let resumes = matches!(lever.pull, Pull::Resume { .. });
+        let is_known = |slot: &String| fleet.slots.contains_key(slot) || (resumes && fleet.ledger.left_paused.contains_key(slot));
+        let unknown = about.as_ref().is_some_and(|slot| !is_known(slot));
         let why = lever.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
         let message = if unknown {
             format!("{name} by {}: there is no slot {:?}; nothing was done", lever.who, about.clone().unwrap_or_default())
@@ -74,18 +76,20 @@ fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
                 None => fleet.ledger.paused = Some(pause),
             }
         }
-        Pull::Resume { slot: Some(slot), adopt } => change(fleet, slot, |record| {
-            record.paused.take_if(|_| !mutant::is(Mutant::ResumeDoesNothing));
-            if *adopt {
-                record.adopted = record.seen.as_ref().and_then(|seen| seen.other_owner.clone());
-            }
-        }),
+        Pull::Resume { slot: Some(slot), adopt } => {
+            fleet.ledger.left_paused.remove(slot);
+            change(fleet, slot, |record| {
+                record.paused.take_if(|_| !mutant::is(Mutant::ResumeDoesNothing));
+                if *adopt {
+                    record.adopted = record.seen.as_ref().and_then(|seen| seen.other_owner.clone());
+                }
+            });
+        }
         Pull::Resume { slot: None, .. } => fleet.ledger.paused = None,
         Pull::Retry { slot, from } => {
             change(fleet, slot, |record| {
                 record.attempts.retain(|_| mutant::is(Mutant::RetryDoesNothing));
                 runs::retry(record);
-                record.job.failed = None;
                 if record.job.finished.take().is_some() {
                     record.job.wanted_again = Some(record.job.generation);
                 }

@@ -61,6 +61,11 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     let Some(slot) = fleet.settings.slots.get(name) else { return };
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let memory = fleet.memory.entry(name.to_owned()).or_default();
+    let unseen = source == Source::List && !matches!(reading, Reading::Node(_));
+    if let Some(suspicion) = record.suspicion.as_mut().filter(|suspicion| unseen && !suspicion.unseen) {
+        suspicion.unseen = true;
+        fleet.dirty.insert(name.to_owned());
+    }
     if let Reading::Unread(why) = reading {
         set_verdict(record, Verdict::new(Condition::Unclear, why), &mut fleet.dirty, turn);
         return;
@@ -274,6 +279,7 @@ fn suspect(
             seen: BTreeSet::new(),
             healthy_for: Duration::ZERO,
             last_read: began,
+            unseen: false,
         });
         if suspicion.seen.iter().any(|seen| class(*seen) != class(condition)) {
             suspicion.since = began;
@@ -288,10 +294,13 @@ fn suspect(
         suspicion.seen.insert(condition);
         suspicion.healthy_for = Duration::ZERO;
         suspicion.last_read = began;
+        suspicion.unseen &= condition == Condition::Missing;
     } else if matches!(condition, Condition::Healthy | Condition::Degraded | Condition::Finished | Condition::JobFailed)
         && let Some(suspicion) = &mut record.suspicion
     {
-        suspicion.healthy_for += gap;
+        // It is not known to have been healthy while it was not seen.
+        let unseen = std::mem::take(&mut suspicion.unseen) && !mutant::is(Mutant::UnseenHeals);
+        suspicion.healthy_for += if unseen { Duration::ZERO } else { gap };
         suspicion.last_read = began;
         if suspicion.healthy_for >= heal && !mutant::is(Mutant::NeverHeals) {
             record.suspicion = None;

@@ -21,7 +21,7 @@ use crate::model::view::{ActionName, Decision};
 use super::beside::Beside;
 use super::judge::{Bench, UNHEARD_FOR, request_id};
 use super::turn::Turn;
-use super::{judge, lever, recover, runs};
+use super::{absorb, judge, lever, recover, runs};
 
 /// Creates a minute and project (S18): the quota is about 90, others limit themselves to 60.
 pub const CREATES_PER_MINUTE: usize = 59;
@@ -169,10 +169,7 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
         }
     }
     for name in removed {
-        fleet.slots.remove(&name);
-        fleet.settings.slots.remove(&name);
-        fleet.memory.remove(&name);
-        turn.remove(name);
+        absorb::drop_slot(fleet, name, turn);
     }
     fleet.dirty_ledger |= budget.ledger_changed;
 }
@@ -260,7 +257,9 @@ fn leave(bench: &mut Bench, turn: &mut Turn, otherwise: Decision) -> Decision {
         Condition::Unclear => judge::judge(bench, turn),
         condition => {
             recover::came_to_nothing(bench.record, condition.name(), turn);
-            bench.record.recovery = None;
+            if let Some(recovery) = bench.record.recovery.take() {
+                turn.tell(bench.record, What::Withdrawn { cause: recovery.cause }, "what was owed is there");
+            }
             Decision::none(format!("{}: what was owed is there, and the slot is not watched any more", condition.name()))
         }
     }

@@ -8,7 +8,7 @@ use crate::model::action::{CallOutcome, Reading};
 use crate::model::condition::{Condition, Kind};
 use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::{Fleet, Memory, Shortage, after, elapsed};
+use crate::model::fleet::{Fleet, Ledger, Memory, Shortage, after, elapsed};
 use crate::model::mutant::{self, Mutant};
 use crate::model::node::{NodeState, NodeView};
 use crate::model::operation::OperationState;
@@ -502,7 +502,28 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     }
 }
 
-fn withdraw(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) {
+/// What was created `since` then came up: what was refused there, or failed, before that counts no more (S14).
+fn relieve(ledger: &mut Ledger, key: &str, since: Option<Timestamp>) {
+    let outlives = |at: Timestamp| !mutant::is(Mutant::AnyRecoveryRelieves) && since.is_none_or(|since| at >= since);
+    ledger.short.retain(|at, shortage| at != key || outlives(shortage.refused_at));
+    ledger.suspended.retain(|at, shortage| at != key || outlives(shortage.refused_at));
+    if let Some(unfit) = ledger.unfit.get_mut(key) {
+        unfit.retain(|unfit| outlives(unfit.at));
+    }
+    ledger.unfit.retain(|_, unfit| !unfit.is_empty());
+}
+
+/// The job of a slot has ended well. What was sent, and what is owed, goes on: that ends no delete that is on its way.
+pub fn finished(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
+    match fleet.slots.get(name).and_then(|record| record.recovery.as_ref()).map(|recovery| recovery.phase) {
+        Some(Phase::Condemned) => withdraw(fleet, name, "its job is finished: nothing is wanted any more", turn),
+        Some(Phase::Ready | Phase::Booted | Phase::Launched) => over(fleet, name, "its job is finished", turn),
+        _ => {}
+    }
+}
+
+/// The recovery of a slot ends without a replacement that was seen at work.
+pub fn withdraw(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) {
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let Some(recovery) = record.recovery.take() else { return };
     turn.tell(record, What::Withdrawn { cause: recovery.cause }, why);
@@ -525,9 +546,7 @@ fn over(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) {
     );
     record.suspicion = None;
     let key = shortage_key(&record.zone, record.seen.as_ref().map_or("", |s| s.accelerator.as_str()));
-    fleet.ledger.short.remove(&key);
-    fleet.ledger.unfit.remove(&key);
-    fleet.ledger.suspended.remove(&key);
+    relieve(&mut fleet.ledger, &key, recovery.creating_since);
     let what = What::Recovered { cause: recovery.cause, seconds, down_seconds: down.as_secs_f64(), steps_lost, repeated_seconds };
     turn.tell(record, what, message);
     fleet.dirty.insert(name.to_owned());

@@ -1,5 +1,6 @@
 //! The safety and liveness rules by their names, on the core alone: inputs in, effects out, time as an argument.
 
+mod endings;
 mod levers;
 mod liveness;
 mod regressions;

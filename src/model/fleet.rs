@@ -36,6 +36,8 @@ pub struct Ledger {
     pub breaker: Option<Breaker>,
     /// Every slot is paused.
     pub paused: Option<Pause>,
+    /// Slots that were paused when they left the config: what a person said counts again when they are back.
+    pub left_paused: BTreeMap<String, Pause>,
 }
 
 /// One slot that was judged.

@@ -16,7 +16,7 @@ use super::recovery::Phase;
 pub enum Ending {
     /// The slot makes progress again.
     Recovered,
-    /// It healed, or somebody else replaced the node.
+    /// It healed, somebody else replaced the node, or the slot is not watched any more.
     Withdrawn,
 }
 

@@ -120,6 +120,10 @@ pub enum Mutant {
     ForgetOwedCreate,
     /// Healing clears no suspicion.
     NeverHeals,
+    /// Takes the time in which a node could not be read for healthy time.
+    UnseenHeals,
+    /// Takes any recovery for a proof that nothing is refused any more.
+    AnyRecoveryRelieves,
     /// Takes a TPU that does not answer for a healthy one.
     SicknessIsHealth,
     /// Forgets a part of the specification.
@@ -164,7 +168,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every defect.
-    pub const ALL: [Mutant; 78] = [
+    pub const ALL: [Mutant; 80] = [
         Mutant::NoConfirmingGet,
         Mutant::AnyIncarnation,
         Mutant::FailedListingIsEmpty,
@@ -223,6 +227,8 @@ impl Mutant {
         Mutant::SilentAtOnce,
         Mutant::ForgetOwedCreate,
         Mutant::NeverHeals,
+        Mutant::UnseenHeals,
+        Mutant::AnyRecoveryRelieves,
         Mutant::SicknessIsHealth,
         Mutant::ForgetLabels,
         Mutant::ForgetUnknownFields,

@@ -155,6 +155,9 @@ pub struct Recovery {
     /// When its last delete was decided: the trial in spite of refusals is known by it (S14).
     #[serde(default)]
     pub tried_at: Option<Timestamp>,
+    /// When its last create was decided: a refusal, or a failed replacement, that is newer than this outlives it (S14).
+    #[serde(default)]
+    pub creating_since: Option<Timestamp>,
     /// The observations on which it was condemned last.
     #[serde(default)]
     pub observed: Option<Evidence>,
@@ -174,6 +177,9 @@ impl Recovery {
         self.phase = next;
         self.phase_since = now;
         self.call = None;
+        if next == Phase::Creating {
+            self.creating_since = Some(now);
+        }
         Ok(())
     }
 

@@ -80,6 +80,9 @@ pub struct Suspicion {
     /// When the last successful read began: time goes on from there after a restart.
     #[serde(default)]
     pub last_read: Timestamp,
+    /// A listing since then could not be read, or lacked the node: what follows tells nothing about the time before it.
+    #[serde(default)]
+    pub unseen: bool,
 }
 
 /// One recovery or replacement, for the budget of S13.

@@ -65,6 +65,9 @@ const FOUND: &[(u64, &str)] = &[
     (18_544_225_530_189, "a clock that was set back between a create and the read that showed its second copy (a bound of S4)"),
     (740_701, "a storm breaker that opened without anybody new, by a clock that was set back, was not written (S8)"),
     (700_175, "a person's own node was seen by somebody who wrote nothing about it (a bound of S3)"),
+    (5_000_040, "the time in which a zone could not be read was taken for healthy time (S3)"),
+    (5_000_375, "a node was absent while its predecessor was shown once more (a bound of S18)"),
+    (5_000_466, "a clock was set back before the breaker was closed by another's (a bound of S8)"),
 ];
 
 /// Seeds that found something when every fault struck at its ordinary rate, with what they found: played at those rates.
@@ -209,6 +212,11 @@ fn deletes_forbidden(setup: &mut Setup) {
     setup.forbidden_deletes = true;
 }
 
+/// Little healthy time clears what is held against a node.
+fn healing_fast(setup: &mut Setup) {
+    setup.settings.slots.values_mut().for_each(|slot| slot.policy.heal = setup.settings.poll.max_gap);
+}
+
 /// Every other hour is quiet.
 fn often_quiet(setup: &mut Setup) {
     let hours: Vec<QuietHours> = QuietHours::new("0 0 */2 * * *", Duration::from_secs(3600)).into_iter().collect();
@@ -270,6 +278,7 @@ mutants! {
         ReservedIsOrdinary breaks S3 (Sickness) in any,
         MissingAtOnce breaks S3 (Vanishing) in any,
         NeverHeals breaks S3 (Flapping) in any,
+        UnseenHeals breaks S3 (Unreachable ReadFails Flapping Sickness) in healing_fast,
         NeverHeals breaks L5 (Sickness) in any,
         OldReports breaks S5 (Silence Flapping Crash) in any,
         SilentAtOnce breaks S5 (Preemption) in any,
@@ -329,6 +338,7 @@ mutants! {
         NoShortage breaks S14 (StockOut Sickness),
         QuotaIsShortage breaks S14 (Quota Sickness Preemption) in any,
         NoUnfit breaks S14 (BadScript Preemption Sickness),
+        AnyRecoveryRelieves breaks S14 (StockOut Sickness Preemption) in any,
         DeadOnesWait breaks S14 (StockOut Preemption Sickness) in any,
         OneHoldsAll breaks L6 (Preemption) in first_is_stuck,
     ],

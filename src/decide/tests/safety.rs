@@ -51,12 +51,13 @@ fn s2_a_read_that_began_before_our_last_mutation_proves_nothing() {
 fn s3_failed_reads_and_gaps_add_nothing_and_clear_nothing() {
     let mut world = World::new(settings(&["a"]));
     world.sick(&["a"], timeout(), 300);
-    let before = world.fleet.slots["a"].suspicion.clone().unwrap();
+    let mut before = world.fleet.slots["a"].suspicion.clone().unwrap();
     assert_eq!(before.sick_for, Duration::from_secs(300));
     for _ in 0..100 {
         world.wait(30);
         world.poll_result(Err(Failure::new(FailureClass::Transient, "down")));
     }
+    before.unseen = true;
     assert_eq!(world.fleet.slots["a"].suspicion.as_ref(), Some(&before));
     world.poll(&[node("a", timeout())]);
     // The gap of 50 minutes adds max_gap at most.

@@ -209,7 +209,7 @@ impl Oracle {
         let storm = self.settings.storm;
         // What was ripe at a read may be judged as late as the next one.
         let recent = storm.window + self.settings.poll.max_gap;
-        let judged = |at: Timestamp| elapsed(at, wall) < recent && self.reset_at.is_none_or(|reset| at > reset);
+        let judged = |at: Timestamp| elapsed(at, wall) < recent && self.reset_no_later.is_none_or(|reset| at > reset);
         let count = self.slots.values().filter(|watch| watch.evidence.judged_at.is_some_and(judged)).count();
         let desired = fleet.slots.values().filter(|record| !record.leaving).count();
         let enough = |count: usize| count >= storm.min && count as f64 * 100.0 >= storm.percent * desired as f64;

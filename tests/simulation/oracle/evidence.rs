@@ -135,6 +135,8 @@ pub struct Evidence {
     pub absences: u32,
     /// For how long it has been lost or absent.
     pub lost_for: Duration,
+    /// What of both was counted since this node is the one that is known: it may be about the one before.
+    since_turned: (Duration, u32),
     /// Both when they were cleared last.
     former_loss: (Duration, u32),
     /// A GET has found nothing since it was last shown.
@@ -194,6 +196,7 @@ impl Evidence {
         let remembered = record.suspicion.iter().flat_map(|suspicion| &suspicion.seen).collect::<Vec<_>>();
         self.seen.retain(|(grace, _)| remembered.contains(&&grace.condition()));
         let Some(suspicion) = &record.suspicion else { return };
+        self.unseen = suspicion.unseen;
         self.since = self.since.map(|since| since.min(suspicion.since));
         // What was read is not read once more, although it is not remembered.
         self.newest_read = Some(suspicion.last_read);
@@ -231,7 +234,9 @@ impl Evidence {
         let Some(index) = known else { return false };
         let known = self.others.remove(index);
         let mut others = std::mem::take(&mut self.others);
-        let left = std::mem::replace(self, known);
+        let mut left = std::mem::replace(self, known);
+        let (lost_for, absences) = std::mem::take(&mut left.since_turned);
+        (self.lost_for, self.absences) = (self.lost_for + lost_for, self.absences + absences);
         self.judged_at = self.judged_at.max(left.judged_at);
         others.push(left);
         self.others = others;
@@ -293,6 +298,7 @@ impl Evidence {
         let gap = self.gap(began, wall);
         self.loses(gap);
         self.absences += 1;
+        self.since_turned = (self.since_turned.0 + gap, self.since_turned.1 + 1);
         self.is_absent = true;
         self.seen.clear();
     }
@@ -309,9 +315,13 @@ impl Evidence {
         }
     }
 
+    /// A listing could not be read, or lacks it.
+    pub fn unseen(&mut self) {
+        self.unseen = true;
+    }
+
     /// A listing lacks it. A complete one says once more what a GET has said.
     pub fn not_listed(&mut self, began: Timestamp, wall: Timestamp, complete: bool) {
-        self.unseen = true;
         if complete && self.is_absent {
             self.absent(began, wall);
         }
@@ -349,6 +359,7 @@ impl Evidence {
             self.clear();
             self.workers.clear();
             (self.absences, self.former, self.recalled, self.former_sickness) = (0, 0, 0, <_>::default());
+            self.since_turned = <_>::default();
             (self.unbooted_for, self.attributes_at) = (Duration::ZERO, None);
             (self.lost_for, self.former_loss) = <_>::default();
             self.first_judged = None;
@@ -416,7 +427,7 @@ impl Evidence {
                     (self.lost_for, self.absences) = (Duration::ZERO, 0);
                 }
             }
-            Shown::Wanted | Shown::Unknown => {}
+            Shown::Wanted | Shown::Unknown => self.unseen = unseen,
         }
         true
     }

@@ -7,7 +7,7 @@ use tpu_watchdog::model::fleet::elapsed;
 use tpu_watchdog::model::lever::Pull;
 use tpu_watchdog::model::recovery::Phase;
 
-use super::{Oracle, Refusals};
+use super::Oracle;
 use crate::setup::Ms;
 
 impl Oracle {
@@ -51,6 +51,7 @@ impl Oracle {
             }
             What::Condemned { cause, kind, .. } => self.condemned(*cause, *kind, slot, at),
             What::Phase { to: Phase::Booted | Phase::Launched, .. } => watch.booted = true,
+            What::Phase { to: Phase::Creating, .. } => watch.creating_since = Some(at),
             What::Recovered { .. } => {
                 (watch.open, watch.booted) = (false, false);
                 self.recovered(&slot, now);
@@ -83,6 +84,9 @@ impl Oracle {
         // It failed when it was ripe, although other guards may have held it since.
         let failed_at = watch.evidence.first_judged.map_or(at, |first| first.min(at));
         let first = !watch.open;
+        if first {
+            watch.creating_since = None;
+        }
         (watch.open, watch.booted) = (true, false);
         // A run that was seen at work and made no new step ends: S16 counts it where the job is what failed.
         let about_the_job = matches!(cause, Condition::Silent | Condition::RuntimeUnhealthy);
@@ -117,10 +121,15 @@ impl Oracle {
         }
     }
 
+    /// What was refused, or failed, before its create counts no more; a refusal that is newer does.
     pub fn recovered(&mut self, slot: &str, now: Ms) {
         self.owes(slot, false);
-        let Some(zone) = self.slots.get(slot).map(|watch| watch.zone.clone()) else { return };
+        let Some((zone, since)) = self.slots.get(slot).map(|watch| (watch.zone.clone(), watch.creating_since)) else { return };
         let refusals = self.refusals.entry(self.key(&zone, slot)).or_default();
-        *refusals = Refusals { recovered_at: Some(now), ever: refusals.ever, ..Refusals::default() };
+        let before = std::mem::take(refusals);
+        (refusals.recovered_at, refusals.ever) = (Some(now), before.ever);
+        if before.refused_at.is_some_and(|refused| since.is_none_or(|since| refused >= since)) {
+            (refusals.refused_at, refusals.trial_at, refusals.trial) = (before.refused_at, before.trial_at, before.trial);
+        }
     }
 }

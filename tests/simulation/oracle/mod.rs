@@ -85,6 +85,8 @@ pub struct Oracle {
     judged: Vec<Timestamp>,
     /// When a person closed the breaker last.
     reset_at: Option<Timestamp>,
+    /// The same, or before that where the clock was set back since: what was judged then may be younger than it looks.
+    reset_no_later: Option<Timestamp>,
     refusals: BTreeMap<String, Refusals>,
     creates: VecDeque<Ms>,
     highest_epoch: u64,
@@ -132,6 +134,7 @@ impl Oracle {
             gusts: Vec::new(),
             judged: Vec::new(),
             reset_at: None,
+            reset_no_later: None,
             refusals: BTreeMap::new(),
             creates: VecDeque::new(),
             highest_epoch: 0,
@@ -298,7 +301,12 @@ impl Oracle {
         match input {
             Input::Polled(poll) if holds => {
                 for listing in &poll.listings {
-                    let Ok((nodes, unreachable)) = &listing.result else { continue };
+                    let Ok((nodes, unreachable)) = &listing.result else {
+                        for record in fleet.slots.values().filter(|record| record.zone == listing.zone) {
+                            self.slots.entry(record.name.clone()).and_modify(|watch| watch.evidence.unseen());
+                        }
+                        continue;
+                    };
                     // Listings are in the order of names, as slots are: one walk along all three.
                     let (mut nodes, mut records) = (nodes.iter().peekable(), fleet.slots.values().peekable());
                     for (name, watch) in &mut self.slots {
@@ -316,7 +324,11 @@ impl Oracle {
                                 Some(Ordering::Greater) | None => break None,
                             }
                         };
-                        if view.is_none() && record.is_some_and(|r| r.zone == listing.zone) {
+                        let its_zone = record.is_some_and(|r| r.zone == listing.zone);
+                        if its_zone && (view.is_none() || unreachable.contains(&listing.zone)) {
+                            watch.evidence.unseen();
+                        }
+                        if view.is_none() && its_zone {
                             watch.evidence.not_listed(poll.began, wall, unreachable.is_empty());
                         }
                         let (Some(view), Some(record)) = (view, record) else { continue };
@@ -434,7 +446,6 @@ impl Oracle {
                 // What left the config is forgotten, sooner or later, and begins anew when it comes back.
                 let anew = |name: &String| !settings.slots.contains_key(name) || !fleet.slots.contains_key(name);
                 for (name, watch) in self.slots.iter_mut().filter(|(name, _)| anew(name)) {
-                    self.paused.remove(&Some(name.clone()));
                     watch.attempts.clear();
                     (watch.fruitless, watch.run_began, watch.set_aside) = (0, false, true);
                     (watch.passed, watch.open, watch.booted, watch.result_owed) = (false, false, false, false);
@@ -464,7 +475,9 @@ impl Oracle {
                         self.check("L7", "-", took <= every + 1_000, || format!("{:?} works after {took} ms", lever.pull));
                     }
                     // What is about a slot that is not configured does nothing.
-                    if about.is_some_and(|slot| !fleet.slots.contains_key(slot)) {
+                    let resumes = matches!(lever.pull, Pull::Resume { .. });
+                    let left = |slot: &String| resumes && fleet.ledger.left_paused.contains_key(slot);
+                    if about.is_some_and(|slot| !fleet.slots.contains_key(slot) && !left(slot)) {
                         self.void.insert(lever.id.clone());
                     } else {
                         self.void.remove(&lever.id);
@@ -493,9 +506,11 @@ impl Oracle {
             watch.evidence.set_back(wall);
             watch.healthy_since = watch.healthy_since.map(|at| at.min(wall));
             watch.lacks_since = watch.lacks_since.map(|at| at.min(wall));
+            watch.creating_since = watch.creating_since.map(|at| at.min(wall));
             watch.attempts.iter_mut().for_each(|(at, _)| *at = (*at).min(wall));
         }
         self.observed = self.observed.map(|at| at.min(wall));
+        self.reset_no_later = self.reset_no_later.map(|at| at.min(wall));
         self.gusts.iter_mut().for_each(|(at, _)| *at = (*at).min(wall));
         self.judged.iter_mut().for_each(|at| *at = (*at).min(wall));
         for refusals in self.refusals.values_mut() {
@@ -531,7 +546,7 @@ impl Oracle {
             }
             Pull::BreakerReset => {
                 self.breaker_open = false;
-                self.reset_at = self.last_wall;
+                (self.reset_at, self.reset_no_later) = (self.last_wall, self.last_wall);
                 self.gusts.clear();
                 self.refusals.values_mut().for_each(|r| r.unfit.clear());
                 for watch in self.slots.values_mut().filter(|watch| watch.open && !watch.booted) {

@@ -90,6 +90,8 @@ pub struct Watch {
     /// The incident is open, and its replacement did not boot yet.
     pub open: bool,
     pub booted: bool,
+    /// By its watchdog's clock: when the last create of this incident was decided.
+    pub creating_since: Option<Timestamp>,
     /// A create has left since it was condemned last.
     pub recreated: bool,
     /// Generation and step of the last order that left.

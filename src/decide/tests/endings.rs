@@ -1,0 +1,156 @@
+//! What comes to an end, and what outlives it: incidents, refusals, failures, healthy time, a person's pause.
+
+use super::runs::with_checkpoints;
+use super::*;
+use crate::model::beacon::{Beacon, WorkerReport};
+use crate::model::lever::{Lever, Pull};
+use crate::model::recovery::Recovery;
+
+impl World {
+    fn pull(&mut self, pull: Pull) {
+        let lever = Lever { id: "1".into(), at: self.now, who: "ada".into(), reason: None, pull };
+        self.input(Input::Pulled(vec![lever]));
+    }
+
+    /// Worker 0 of `a` has ended with `code`.
+    fn exited(&mut self, code: i64, text: &str) {
+        let record = &self.fleet.slots["a"];
+        let (of, generation) = (record.incarnation.clone().unwrap(), record.heard_from());
+        let beacon = |value: i64, text: &str| Some(Beacon { boot_id: "b".into(), generation, value, text: text.into() });
+        let report = WorkerReport { boot: beacon(1, ""), heartbeat: beacon(7, ""), step: None, exit: beacon(code, text) };
+        self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result: Ok(vec![report]) });
+    }
+
+    fn configured(&mut self, names: &[&str]) {
+        self.input(Input::Configured(Box::new(settings(names))));
+    }
+
+    fn recovered(&self) -> bool {
+        self.events.iter().any(|what| matches!(what, What::Recovered { .. }))
+    }
+
+    fn withdrawn(&self) -> bool {
+        self.events.iter().any(|what| matches!(what, What::Withdrawn { .. }))
+    }
+}
+
+#[test]
+fn an_incident_ends_when_its_job_is_finished() {
+    let mut world = with_checkpoints();
+    world.supervised_run();
+    assert!(world.phase("a").is_some());
+    world.exited(0, "done");
+    assert!(world.phase("a").is_none() && world.recovered(), "{:?}", world.events);
+}
+
+#[test]
+fn an_incident_ends_when_its_slot_leaves_the_config() {
+    let mut world = with_checkpoints();
+    world.supervised_run();
+    world.configured(&["b"]);
+    assert!(!world.fleet.slots.contains_key("a") && world.withdrawn(), "{:?}", world.events);
+}
+
+#[test]
+fn an_incident_ends_when_what_was_owed_to_a_slot_that_left_the_config_is_there() {
+    let mut world = World::new(settings(&["a", "b"]));
+    world.recreate_preempted();
+    world.configured(&["b"]);
+    let sick = world.replacement("a", timeout());
+    world.get("a", Some(sick));
+    assert!(!world.fleet.slots.contains_key("a") && world.withdrawn(), "{:?}", world.events);
+}
+
+#[test]
+fn s14_what_is_refused_after_a_create_outlives_its_recovery() {
+    for refused_before in [true, false] {
+        let mut world = World::new(settings(&["a", "b", "c"]));
+        let refuse = |world: &mut World| {
+            let recovery = Recovery { phase: Phase::Creating, ..world.fleet.slots["a"].recovery.clone().unwrap() };
+            world.fleet.slots.get_mut("b").unwrap().recovery = Some(recovery);
+            world.done("b", OperationState::Failed(Failure::new(FailureClass::StockOut, "no more capacity")));
+            world.fleet.slots.get_mut("b").unwrap().recovery = None;
+            assert!(!world.fleet.ledger.short.is_empty());
+        };
+        let preempted = json!({"state": "PREEMPTED"});
+        world.sick(&["a"], preempted.clone(), 0);
+        world.get("a", Some(node("a", preempted)));
+        world.called("a", CallOutcome::Accepted(OPERATION.into()));
+        world.wait(5);
+        if refused_before {
+            refuse(&mut world);
+            world.wait(5);
+        }
+        world.done("a", OperationState::Succeeded);
+        world.called("a", CallOutcome::Accepted(OPERATION.into()));
+        world.wait(5);
+        if !refused_before {
+            refuse(&mut world);
+        }
+        let ready = world.replacement("a", json!({}));
+        world.get("a", Some(ready));
+        assert!(world.recovered(), "{:?}", world.events);
+        assert_eq!(world.fleet.ledger.short.is_empty(), refused_before);
+    }
+}
+
+#[test]
+fn l5_time_in_which_a_node_could_not_be_read_heals_nothing() {
+    let mut world = World::new(settings(&["a"]));
+    world.fleet.settings.slots.get_mut("a").unwrap().policy.heal = Duration::from_secs(60);
+    world.sick(&["a"], timeout(), 300);
+    let before = world.fleet.slots["a"].suspicion.clone().unwrap();
+    world.wait(30);
+    world.poll_result(Ok((vec![], vec![ZONE.into()])));
+    // Another process goes on.
+    world.fleet.memory.values_mut().for_each(|memory| *memory = Default::default());
+    world.wait(3600);
+    world.poll(&[node("a", json!({}))]);
+    let suspicion = world.fleet.slots["a"].suspicion.clone().expect("one healthy read proves no healthy time");
+    assert_eq!((suspicion.sick_for, suspicion.healthy_for), (before.sick_for, Duration::ZERO));
+    for _ in 0..2 {
+        world.wait(30);
+        world.poll(&[node("a", json!({}))]);
+    }
+    assert!(world.fleet.slots["a"].suspicion.is_none());
+}
+
+#[test]
+fn a_job_that_failed_for_good_is_told_once_whatever_a_person_pulls() {
+    let mut world = with_checkpoints();
+    world.supervised_run();
+    let failed = |world: &World| world.events.iter().any(|what| matches!(what, What::JobFailed { .. }));
+    world.exited(3, "final");
+    assert!(failed(&world));
+    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.wait(30);
+    world.exited(3, "final");
+    assert!(!failed(&world), "{:?}", world.events);
+}
+
+#[test]
+fn s7_a_pause_outlives_a_config_that_lacks_its_slot() {
+    let mut world = World::new(settings(&["a", "b"]));
+    let is_paused = |world: &World| world.fleet.slots["a"].paused.is_some();
+    world.pull(Pull::Pause { slot: Some("a".into()), until: None });
+    world.configured(&["b"]);
+    assert!(world.records.iter().any(|record| matches!(record, Record::Ledger(_))), "{:?}", world.records);
+    world.configured(&["a", "b"]);
+    assert!(is_paused(&world));
+    // A person may also take it back meanwhile.
+    world.configured(&["b"]);
+    world.pull(Pull::Resume { slot: Some("a".into()), adopt: false });
+    world.configured(&["a", "b"]);
+    assert!(!is_paused(&world));
+}
+
+#[test]
+fn s14_a_trial_goes_on_when_the_clock_is_set_back() {
+    let mut world = World::new(settings(&["a"]));
+    world.recreate_preempted();
+    let record = world.fleet.slots.get_mut("a").unwrap();
+    record.recovery.as_mut().unwrap().tried_at = Some(world.now);
+    world.now -= jiff::SignedDuration::from_secs(3600);
+    world.input(Input::Tick);
+    assert_eq!(world.fleet.slots["a"].recovery.as_ref().unwrap().tried_at, Some(world.now));
+}
