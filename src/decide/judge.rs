@@ -296,7 +296,8 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
         return hold(HoldReason::Paused, format!("{what}, but {} paused it{why}", pause.who), pause.until);
     }
     if let Some(seen) = &record.seen {
-        if seen.opted_out && !mutant::is(Mutant::NoOptOut) {
+        let forgotten = condition == Condition::Missing && mutant::is(Mutant::ForgetsOptOut);
+        if seen.opted_out && !forgotten && !mutant::is(Mutant::NoOptOut) {
             return hold(HoldReason::OptedOut, format!("{what}, but the label tpu-watchdog=off opts it out"), None);
         }
         let strange = !mutant::is(Mutant::AnyNode);
@@ -322,7 +323,8 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
         return hold(HoldReason::Missing, format!("{what}, and when_missing = \"hold\""), None);
     }
     let spec = record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&bench.slot.create);
-    if let Err(why) = spec.acceptable(&bench.settings.owner, &record.name, bench.slot.supervisor.as_deref()) {
+    let acceptable = spec.acceptable(&bench.settings.owner, &record.name, bench.slot.supervisor.as_deref());
+    if let Err(why) = acceptable.or_else(|why| if mutant::is(Mutant::AnySpecification) { Ok(()) } else { Err(why) }) {
         let (reason, why) = match record.spec {
             None if record.seen.is_none() => (HoldReason::NeverSeen, format!("never seen, so nothing was learned: {why}")),
             _ => (HoldReason::NoSpecification, format!("{what}, but its specification can't be created again: {why}")),
@@ -346,7 +348,7 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
     let policy = &bench.slot.policy.attempts;
     let used = record.attempts_used(kind, policy.window, now);
     match kind {
-        Kind::Lost if used >= policy.preemptions => {
+        Kind::Lost if used >= policy.preemptions && !mutant::is(Mutant::NoPreemptionLimit) => {
             let until = absorb::slides_at(record, &bench.slot.policy);
             return hold(HoldReason::Preemptions, format!("{what}: {used} preemptions within {}", span(policy.window)), until);
         }
@@ -422,8 +424,9 @@ fn suspended(bench: &Bench, condition: Condition, now: Timestamp) -> Option<Deci
     let accelerator = bench.record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
     let (zone, key) = (&bench.record.zone, recover::shortage_key(&bench.record.zone, accelerator));
     // One trial at a time; when nothing was refused for as long after it, the next one may follow.
+    let tried = |shortage: &Shortage| shortage.trial_at.filter(|_| !mutant::is(Mutant::ManyTrials));
     let until =
-        |shortage: &Shortage| after(shortage.trial_at.map_or(shortage.refused_at, |at| at.max(shortage.refused_at)), TRIAL_AFTER);
+        |shortage: &Shortage| after(tried(shortage).map_or(shortage.refused_at, |at| at.max(shortage.refused_at)), TRIAL_AFTER);
     let waits = |shortage: &Shortage| now < until(shortage) && !is_trial(shortage);
     let (reason, text, shortage) = match (bench.ledger.suspended.get(&key), bench.ledger.short.get(&key)) {
         (Some(shortage), _) if waits(shortage) && !mutant::is(Mutant::NoUnfit) => (

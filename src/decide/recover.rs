@@ -139,7 +139,12 @@ pub fn came_to_nothing(record: &SlotRecord, why: &str, turn: &mut Turn) {
 
 /// The result of a mutation, for the audit.
 fn came_of(record: &SlotRecord, call: &str, result: &str, message: &str, turn: &mut Turn) {
-    turn.tell(record, What::Outcome { call: call.into(), result: result.into() }, message.to_owned());
+    let incarnation = if call == "delete" {
+        record.recovery.as_ref().and_then(|recovery| recovery.condemned.clone())
+    } else {
+        record.incarnation.clone()
+    };
+    turn.tell(record, What::Outcome { call: call.into(), result: result.into(), incarnation }, message.to_owned());
 }
 
 /// Our create produced this node.
@@ -155,11 +160,11 @@ fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
         Some(Call::Intended | Call::Unknown) | None if ready => Some("done"),
         Some(Call::Intended | Call::Unknown) | None => first.then_some("accepted"),
     };
-    if let (Some(result), Some(made)) = (result, &view.incarnation) {
-        came_of(record, "create", result, &format!("read back: the create makes {made}"), turn);
-    }
     if first {
         become_incarnation(record, view, true, turn.now);
+    }
+    if let (Some(result), Some(made)) = (result, &view.incarnation) {
+        came_of(record, "create", result, &format!("read back: the create makes {made}"), turn);
     }
     if ready {
         record.ready_since = Some(turn.now);
@@ -175,7 +180,7 @@ fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
 
 /// Somebody else replaced the node: it is left alone, and judged like any other from now on.
 fn superseded(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &mut Turn) {
-    let Some(recovery) = record.recovery.take() else { return };
+    let Some(recovery) = record.recovery.clone() else { return };
     match recovery.phase {
         Phase::Deleting => came_of(record, "delete", "done", "read back: the condemned node is gone, another one is there", turn),
         Phase::Creating if recovery.call != Some(Call::Observed) => {
@@ -183,6 +188,7 @@ fn superseded(record: &mut SlotRecord, view: &NodeView, settings: &Settings, tur
         }
         _ => {}
     }
+    record.recovery = None;
     let ours = view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name);
     become_incarnation(record, view, ours, turn.now);
     let new = view.incarnation.as_ref().map_or("?".to_owned(), ToString::to_string);
@@ -259,7 +265,7 @@ pub fn called(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Tu
         CallOutcome::Unknown(failure) => format!("{verb}: {failure}; it may have been carried out, so it is read back"),
         CallOutcome::NotSent(failure) => format!("{verb} was not sent: {failure}"),
     };
-    turn.tell(record, What::Outcome { call: verb.into(), result: result.into() }, message);
+    came_of(record, verb, result, &message, turn);
     if let Some(memory) = fleet.memory.get_mut(name) {
         // What is known about the last call's operation says nothing about this one's.
         (memory.looked_at, memory.operation_lost, memory.vanished) = (None, None, 0);

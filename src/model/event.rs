@@ -94,6 +94,9 @@ pub enum What {
         call: String,
         /// `accepted`, `refused`, `unknown`, `not_sent`, `done`, `failed`.
         result: String,
+        /// Of a delete the one that was to be deleted; of a create the one that it made, as soon as that was seen.
+        #[serde(default)]
+        incarnation: Option<Incarnation>,
     },
     /// A recovery moved on.
     Phase {

@@ -56,8 +56,16 @@ pub enum Mutant {
     PauseHoldsCreates,
     /// Does not see the label that opts out.
     NoOptOut,
+    /// Forgets the label that opts out when its node is missing.
+    ForgetsOptOut,
     /// Does not see quiet hours.
     NoQuietHours,
+    /// Takes any specification.
+    AnySpecification,
+    /// Replaces what is preempted without end.
+    NoPreemptionLimit,
+    /// Tries in spite of refusals as often as it likes, once the first half hour is over.
+    ManyTrials,
     /// The storm breaker never opens.
     NoBreaker,
     /// Opens the storm breaker by the number of slots alone.
@@ -168,7 +176,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every defect.
-    pub const ALL: [Mutant; 80] = [
+    pub const ALL: [Mutant; 84] = [
         Mutant::NoConfirmingGet,
         Mutant::AnyIncarnation,
         Mutant::FailedListingIsEmpty,
@@ -195,7 +203,11 @@ impl Mutant {
         Mutant::NoPause,
         Mutant::PauseHoldsCreates,
         Mutant::NoOptOut,
+        Mutant::ForgetsOptOut,
         Mutant::NoQuietHours,
+        Mutant::AnySpecification,
+        Mutant::NoPreemptionLimit,
+        Mutant::ManyTrials,
         Mutant::NoBreaker,
         Mutant::BreakerIgnoresShare,
         Mutant::LostIsAStorm,

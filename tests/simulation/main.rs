@@ -67,6 +67,7 @@ const FOUND: &[(u64, &str)] = &[
     (700_175, "a person's own node was seen by somebody who wrote nothing about it (a bound of S3)"),
     (5_000_040, "the time in which a zone could not be read was taken for healthy time (S3)"),
     (5_000_375, "a node was absent while its predecessor was shown once more (a bound of S18)"),
+    (5_020_218, "a trial went on, by the clock of another, when its delete had not come about (a bound of S14)"),
     (5_000_466, "a clock was set back before the breaker was closed by another's (a bound of S8)"),
 ];
 
@@ -117,8 +118,12 @@ fn every_invariant_is_looked_at_and_holds_and_every_fault_strikes() {
 
 #[test]
 fn an_ordinary_fleet_is_kept_alive() {
-    let outcome = play(Setup::ordinary(40, 100, true), false);
+    let mut setup = Setup::ordinary(40, 100, true);
+    // Long enough after the last fault for everything to follow that has to.
+    setup.end = setup.chaos + 12 * HOUR;
+    let outcome = play(setup, false);
     assert_eq!(outcome.violation, None);
+    assert!(outcome.checked.get("L8").is_some_and(|times| *times >= 40), "{:?}", outcome.checked);
     assert!(outcome.strikes.contains_key(&Fault::Preemption), "something happened in it");
 }
 
@@ -197,6 +202,17 @@ fn many(setup: &mut Setup) {
 
 fn few_an_hour(setup: &mut Setup) {
     setup.settings.max_judged_recreates_per_hour = 2;
+}
+
+fn few_preemptions(setup: &mut Setup) {
+    setup.settings.slots.values_mut().for_each(|slot| slot.policy.attempts.preemptions = 2);
+}
+
+/// One node was made with a label that no create may carry any more.
+fn one_without_specification(setup: &mut Setup) {
+    if let Some(body) = setup.bodies.values_mut().next() {
+        body.insert("labels".to_owned(), serde_json::json!({ "Team": "Vision" }));
+    }
 }
 
 fn two_services(setup: &mut Setup) {
@@ -288,6 +304,7 @@ mutants! {
         ForgetOwedCreate breaks L3 (Preemption) in missing_stays_missing,
         RepeatsAtStart breaks S11 (SendCrash Preemption) in any,
         BlindRepeat breaks S11 (CallLostAfter Preemption),
+        AnySpecification breaks S12 (Preemption) in one_without_specification,
         ForgetLabels breaks S12 (),
         ForgetUnknownFields breaks S12 (),
         ForgetOverlay breaks S12 (),
@@ -309,6 +326,7 @@ mutants! {
         WaitingCounts breaks S6 (BornSick BadScript Sickness) in any,
         ReplacementResetsAttempts breaks S13 (BornSick Sickness BadScript) in any,
         NoAttempts breaks S13 (BornSick Sickness BadScript) in any,
+        NoPreemptionLimit breaks S13 (Preemption) in few_preemptions,
         SettledAtOnce breaks S13 (BornSick Sickness Flapping) in any,
         NoCreateLimit breaks S18 (Outage) in many,
         RelaunchForEver breaks S16 (StuckJob) in any,
@@ -324,6 +342,7 @@ mutants! {
         LeavingIsWatched breaks S17 (Reload Sickness) in any,
         ResumeDoesNothing breaks L7 (Levers Sickness) in any,
         NoOptOut breaks S7 (OptOut Sickness) in any,
+        ForgetsOptOut breaks S7 (OptOut Vanishing) in any,
         NoQuietHours breaks S7 (Sickness) in often_quiet,
         AnyNode breaks S17 (),
     ],
@@ -337,6 +356,7 @@ mutants! {
         BreakerHoldsCreates breaks S8 (Outage Preemption Sickness StockOut) in any,
         NoShortage breaks S14 (StockOut Sickness),
         QuotaIsShortage breaks S14 (Quota Sickness Preemption) in any,
+        ManyTrials breaks S14 (StockOut Sickness Preemption) in any,
         NoUnfit breaks S14 (BadScript Preemption Sickness),
         AnyRecoveryRelieves breaks S14 (StockOut Sickness Preemption) in any,
         DeadOnesWait breaks S14 (StockOut Preemption Sickness) in any,

@@ -2,6 +2,7 @@
 //! time, no network: what happens next is the first entry of the agenda.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 
 use fastrand::Rng;
 use tpu_watchdog::model::action::{Action, Input, Look};
@@ -91,6 +92,7 @@ pub struct World {
 }
 
 /// How a world ended.
+#[derive(Default)]
 pub struct Outcome {
     pub violation: Option<Violation>,
     pub trace: Vec<String>,
@@ -99,8 +101,17 @@ pub struct Outcome {
     pub turns: u64,
 }
 
-/// Plays a world to its end, or to the first violation.
+/// Plays a world to its end, or to the first violation. A panic is one, too: its seed is told like that of any other.
 pub fn play(setup: Setup, trace: bool) -> Outcome {
+    let played = std::panic::catch_unwind(AssertUnwindSafe(|| play_out(setup, trace)));
+    played.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let message = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
+        Outcome { violation: Some(Violation { name: "no panic", slot: "-".to_owned(), message }), ..Outcome::default() }
+    })
+}
+
+fn play_out(setup: Setup, trace: bool) -> Outcome {
     let mut world = World::new(setup, trace);
     world.run();
     Outcome {

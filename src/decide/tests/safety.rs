@@ -287,7 +287,7 @@ fn s11_what_is_read_back_is_told_as_the_result() {
     let preempted = json!({"state": "PREEMPTED"});
     let lost = || CallOutcome::Unknown(Failure::new(FailureClass::Transient, "reset"));
     let told = |world: &World, call: &str, result: &str| {
-        let is_it = |what: &What| matches!(what, What::Outcome { call: c, result: r } if c == call && r == result);
+        let is_it = |what: &What| matches!(what, What::Outcome { call: c, result: r, .. } if c == call && r == result);
         world.events.iter().any(is_it)
     };
     world.sick(&["a"], preempted.clone(), 60);

@@ -420,9 +420,9 @@ impl Oracle {
         let last_unfit = unfit.iter().map(|(at, _)| *at).max();
         let several = unfit.iter().any(|(_, name)| unfit.iter().any(|(_, other)| other != name));
         if let Some(refused) = refused_at {
-            let early = refused <= wall && elapsed(refused, wall) < TRIAL;
             // The trial itself, whose delete did not come about, goes on.
             let own = trial.as_deref() == Some(slot);
+            let early = refused <= wall && elapsed(refused, wall) < TRIAL && !(own && trial_at > Some(refused));
             let second = !own && trial_at.is_some_and(|trial| trial > refused && trial <= wall && elapsed(trial, wall) < TRIAL);
             self.check("S14", slot, !early && !second, || {
                 format!("creates in {key} were refused at {refused}, a trial was at {trial_at:?}")

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use tpu_watchdog::model::condition::{Condition, Kind};
-use tpu_watchdog::model::event::{Event, What};
+use tpu_watchdog::model::event::{Event, Evidence, What};
 use tpu_watchdog::model::fleet::elapsed;
 use tpu_watchdog::model::lever::Pull;
 use tpu_watchdog::model::recovery::Phase;
@@ -33,7 +33,7 @@ impl Oracle {
     fn happened(&mut self, what: &What, slot: String, at: Timestamp, now: Ms) {
         let Some(watch) = self.slots.get_mut(&slot) else { return };
         match what {
-            What::Intent { .. } => {
+            What::Intent { call, zone, evidence, .. } => {
                 watch.intent = Some(what.clone());
                 let owed = watch.result_owed;
                 watch.result_owed = true;
@@ -41,9 +41,25 @@ impl Oracle {
                 self.check("S11", &slot, !owed, || {
                     "the log has no result of its last call, and the next one is intended".to_owned()
                 });
+                // Also one whose first delete did not come about: it is the trial once more.
+                let is_trial = |e: &Evidence| e.kind == Kind::Judged && e.condition != Condition::FailedRepair;
+                if call == "delete" && evidence.as_ref().is_some_and(is_trial) {
+                    let refusals = self.refusals.entry(self.key(zone, &slot)).or_default();
+                    (refusals.trial_at, refusals.trial) = (Some(at), Some(slot));
+                }
             }
             // An answer alone is no result: that is how it ended, or what was read back.
-            What::Outcome { result, .. } => watch.result_owed &= matches!(result.as_str(), "unknown" | "accepted"),
+            What::Outcome { call, result, incarnation } => {
+                watch.result_owed &= matches!(result.as_str(), "unknown" | "accepted");
+                let holds = match &watch.intent {
+                    Some(What::Intent { call: intended, incarnation: target, .. }) if call == "delete" => {
+                        intended == call && target == incarnation
+                    }
+                    _ => true,
+                };
+                let intent = watch.intent.clone();
+                self.check("S18", &slot, holds, || format!("the log says {result} of {incarnation:?} after {intent:?}"));
+            }
             What::SetAside { .. } => {
                 // The condemnation that it belongs to follows in the same commit, and ends a run from nothing.
                 watch.fruitless = -1;
