@@ -117,7 +117,8 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
         Pull::Retry { slot, .. } => Some(slot.clone()),
         Pull::BreakerReset => None,
     };
-    if let Some(slot) = slot.filter(|slot| !stored.slots.contains_key(slot)) {
+    let left = |slot: &String| matches!(pull, Pull::Resume { .. }) && stored.ledger.left_paused.contains_key(slot);
+    if let Some(slot) = slot.filter(|slot| !stored.slots.contains_key(slot) && !left(slot)) {
         let known: Vec<&str> = stored.slots.keys().map(String::as_str).collect();
         return Err(Failed::Config(format!("there is no slot {slot:?}; there are {}; nothing was done", known.join(", "))));
     }

@@ -77,6 +77,9 @@ fn done(fleet: &mut Fleet, slot: &str, pending: Pending) {
 fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
     let mut before = std::mem::replace(&mut fleet.settings, settings);
     fleet.look_anew();
+    let kept = fleet.ledger.left_paused.len();
+    fleet.ledger.left_paused.retain(|_, pause| pause.until.is_none_or(|until| until > turn.now));
+    fleet.dirty_ledger |= fleet.ledger.left_paused.len() != kept;
     for (name, slot) in &fleet.settings.slots {
         match fleet.slots.get_mut(name) {
             None => {
@@ -171,13 +174,26 @@ fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     let mut changed: Vec<(String, Reading)> = Vec::new();
     let (mut slots, mut memories) = (Beside::new(&fleet.settings.slots), Beside::new(&mut fleet.memory));
     for (name, record) in &mut fleet.slots {
-        let slot = slots.at(name);
+        let (slot, memory) = (slots.at(name), memories.at(name));
         // A slot with several zones and no node yet may have been created in any of them.
         if record.incarnation.is_none()
             && record.recovery.is_none()
             && let Some(zone) = slot.and_then(|slot| slot.zones.iter().find(|zone| nodes.get(zone, name).is_some()))
         {
             record.zone.clone_from(zone);
+        }
+        let was_read = !unread.contains_key(&record.zone) && (read_all || !unread.contains_key("-"));
+        if was_read
+            && record.recovery.is_none()
+            && memory.as_ref().is_some_and(|memory| memory.absence_confirmed)
+            && nodes.get(&record.zone, name).is_none()
+            && let Some(zone) = slot.and_then(|slot| slot.zones.iter().find(|zone| nodes.get(zone, name).is_some()))
+        {
+            // A GET says that it is gone where it was: somebody has made it where it may be, too.
+            turn.tell(record, What::Note, format!("the node is in {zone} now, and not in {} any more", record.zone));
+            record.zone.clone_from(zone);
+            record.incarnation = None;
+            fleet.dirty.insert(name.clone());
         }
         let found = nodes.get(&record.zone, name);
         let mut unseen = unread.get(&record.zone).or_else(|| if read_all { None } else { unread.get("-") });
@@ -188,7 +204,7 @@ fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
         let reading = match (unseen, found) {
             (Some(why), _) => Reading::Unread(why.clone()),
             (None, Some(view)) => {
-                if let (Some(slot), Some(memory)) = (slot, memories.at(name))
+                if let (Some(slot), Some(memory)) = (slot, memory)
                     && observe::goes_on(record, memory, slot, &fleet.ledger, view, poll.began, turn.now)
                 {
                     continue;

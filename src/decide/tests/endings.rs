@@ -154,3 +154,32 @@ fn s14_a_trial_goes_on_when_the_clock_is_set_back() {
     world.input(Input::Tick);
     assert_eq!(world.fleet.slots["a"].recovery.as_ref().unwrap().tried_at, Some(world.now));
 }
+
+#[test]
+fn s4_what_somebody_made_anew_in_another_of_its_zones_is_not_created_once_more() {
+    const OTHER: &str = "us-east5-a";
+    let mut settings = settings(&["a"]);
+    settings.slots.get_mut("a").unwrap().zones.push(OTHER.to_owned());
+    let mut world = World::new(settings);
+    world.poll(&[node("a", json!({}))]);
+    let there = node(
+        "a",
+        json!({"name": format!("projects/p/locations/{OTHER}/nodes/a"), "id": "9", "createTime": world.now.to_string()}),
+    );
+    for round in 0..20 {
+        world.wait(30);
+        // It is gone before it is there again.
+        let made: Vec<_> = (round > 1).then(|| Arc::new(NodeView::parse(there.clone()).unwrap())).into_iter().collect();
+        let listings =
+            [(ZONE, vec![]), (OTHER, made)].map(|(zone, nodes)| Listing { zone: zone.into(), result: Ok((nodes, vec![])) });
+        let listings = listings.into();
+        world.input(Input::Polled(Box::new(Poll { began: world.now, listings })));
+        if let [Look::Node { zone, .. }] = &world.looks[..] {
+            assert_eq!(zone, ZONE);
+            world.get("a", None);
+        }
+        assert!(world.actions.is_empty(), "{:?}", world.actions);
+    }
+    let record = &world.fleet.slots["a"];
+    assert_eq!((record.zone.as_str(), record.verdict.condition), (OTHER, Condition::Healthy));
+}

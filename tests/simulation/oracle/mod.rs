@@ -300,6 +300,10 @@ impl Oracle {
         self.counted.extend(fleet.slots.values().filter(|r| r.recovery.is_some()).filter(counts).map(|r| r.name.clone()));
         match input {
             Input::Polled(poll) if holds => {
+                let lacks = |zone: &String, name: &String| {
+                    let read = poll.listings.iter().filter(|listing| listing.zone == *zone).find_map(|l| l.result.as_ref().ok());
+                    read.is_some_and(|(nodes, unreachable)| unreachable.is_empty() && nodes.iter().all(|view| view.node != *name))
+                };
                 for listing in &poll.listings {
                     let Ok((nodes, unreachable)) = &listing.result else {
                         for record in fleet.slots.values().filter(|record| record.zone == listing.zone) {
@@ -332,8 +336,10 @@ impl Oracle {
                             watch.evidence.not_listed(poll.began, wall, unreachable.is_empty());
                         }
                         let (Some(view), Some(record)) = (view, record) else { continue };
-                        // Where nothing is known of it, it may be in any of its zones.
-                        let anywhere = record.incarnation.is_none() && record.recovery.is_none();
+                        // Where nothing is known of it, or it is gone where it was, it may be in any of its zones.
+                        let is_gone =
+                            fleet.memory.get(name).is_some_and(|memory| memory.absence_confirmed) && lacks(&record.zone, name);
+                        let anywhere = (record.incarnation.is_none() || is_gone) && record.recovery.is_none();
                         let is_its = |zone: &String| fleet.settings.slots.get(name).is_some_and(|slot| slot.zones.contains(zone));
                         if view.zone == record.zone || (anywhere && is_its(&view.zone)) {
                             watch.reads(view, (poll.began, self.observed), asked, wall, During::of(fleet, record));
