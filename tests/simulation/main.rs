@@ -67,6 +67,7 @@ const FOUND: &[(u64, &str)] = &[
     (700_175, "a person's own node was seen by somebody who wrote nothing about it (a bound of S3)"),
     (5_000_040, "the time in which a zone could not be read was taken for healthy time (S3)"),
     (5_000_375, "a node was absent while its predecessor was shown once more (a bound of S18)"),
+    (5_040_111, "a replacement that was lost while it was created was condemned at the read that told of it (a bound of S18)"),
     (5_020_218, "a trial went on, by the clock of another, when its delete had not come about (a bound of S14)"),
     (5_000_466, "a clock was set back before the breaker was closed by another's (a bound of S8)"),
 ];

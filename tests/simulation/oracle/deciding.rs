@@ -145,7 +145,7 @@ impl Oracle {
         let confirms = |get: &&Get| get.tag == tag && told.as_ref().is_some_and(|told| told.confirmed_at == get.began);
         let Some(get) = watch.got.iter().find(confirms).or(watch.gets.get(&tag.pid)).cloned() else { return };
         let evidence = &watch.evidence;
-        let reads = evidence.reads + evidence.recalled + evidence.absences;
+        let reads = evidence.reads + evidence.recalled + evidence.absences + evidence.reads_aside();
         // Reads beside a delete are no diagnosis: time goes on across them.
         let sick_for = evidence.sick_for.max(evidence.lost_for) + self.settings.poll.max_gap;
         let inside = matches!(get.shown, Some((_, Shown::Healthy)));

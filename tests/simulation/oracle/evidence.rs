@@ -218,6 +218,11 @@ impl Evidence {
         self.lost = suspicion.seen.iter().any(|condition| condition.kind() == Some(Kind::Lost));
     }
 
+    /// Reads of another kind that may have been no diagnosis, and may have been one.
+    pub fn reads_aside(&self) -> u32 {
+        self.asides.map_or(0, |(_, reads)| reads)
+    }
+
     /// When the last and the newest read began.
     pub fn times(&self) -> (Option<Timestamp>, Option<Timestamp>) {
         (self.last, self.newest_read)
