@@ -17,12 +17,13 @@ const ROUNDS: u32 = 25;
 type Point = (&'static str, fn(&Logged) -> bool);
 
 /// The requests that stand right before or right after a write of the journal.
-const POINTS: [Point; 5] = [
+const POINTS: [Point; 6] = [
     ("the delete", |logged| logged.method == "DELETE"),
     ("the create", |logged| logged.method == "POST" && logged.path.contains("/nodes?")),
     ("a look at an operation", |logged| logged.path.contains("/operations/")),
     ("a GET of the node", |logged| logged.method == "GET" && logged.path.ends_with("/nodes/a")),
     ("a listing of checkpoints", |logged| logged.path.contains("list-type")),
+    ("what the workers report", |logged| logged.path.contains("getGuestAttributes")),
 ];
 
 fn preempted_with_patience(rig: u32) -> Rig {
@@ -111,4 +112,28 @@ fn while_the_disk_is_full_nothing_is_sent_and_afterwards_it_goes_on() {
     limit_files(pid, "unlimited");
     rig.wait_recovered("a", old);
     assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
+}
+
+#[test]
+fn while_the_disk_is_full_after_a_delete_the_create_waits_and_is_not_forgotten() {
+    let mut rig = preempted_with_patience(0);
+    rig.start_ignoring_sigxfsz();
+    rig.wait_polls(2);
+    let pid = rig.child.lock().unwrap().as_ref().unwrap().id();
+    let metrics = format!("{}/metrics", rig.endpoint());
+    // Carried out, and not answered: what follows can't be written down.
+    rig.simulator.set_hook(Some(Box::new(move |logged| {
+        (logged.method == "DELETE").then(|| Fault::After(Box::new(move || limit_files(pid, "1"))))
+    })));
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_until("the store fails", || get(&metrics).1.contains("tpuwatchdog_store_failing 1"));
+    rig.wait("the node is gone", |cloud| cloud.nodes.is_empty());
+    for _ in 0..5 {
+        rig.wait_polls(1);
+        assert_eq!(rig.mutations().len(), 1, "{}", rig.mutations_text());
+    }
+    limit_files(pid, "unlimited");
+    rig.wait_recovered("a", old);
+    assert_eq!((rig.creations("a"), rig.mutations().len()), (2, 2), "{}", rig.mutations_text());
 }
