@@ -115,6 +115,11 @@ fn state_objects() {
     survive("state_object", 3_000);
 }
 
+#[test]
+fn levers() {
+    survive("lever", 3_000);
+}
+
 /// What was written by this version is what the seed holds: a format that changes shows here.
 #[tokio::test]
 async fn the_seed_of_the_state_object_is_what_is_written() {

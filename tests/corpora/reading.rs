@@ -13,12 +13,13 @@ use object_store::memory::InMemory;
 use serde_json::Value;
 use tpu_watchdog::checkpoint::lister::survey_in;
 use tpu_watchdog::config;
-use tpu_watchdog::decide::step;
+use tpu_watchdog::decide::{step, view};
 use tpu_watchdog::google::answers;
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
 use tpu_watchdog::model::action::{Effect, Input, Listing, Poll, Reading};
 use tpu_watchdog::model::beacon::parse_guest_attributes;
 use tpu_watchdog::model::fleet::{Fleet, Ledger};
+use tpu_watchdog::model::lever::Lever;
 use tpu_watchdog::model::node::{self, NodeView};
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::settings::{CheckpointSettings, Settings};
@@ -30,7 +31,7 @@ use tpu_watchdog::store::{Batch, Store as _};
 pub type Read = fn(&[u8]) -> bool;
 
 /// All kinds, by the name of their seeds' folder and of their fuzz target.
-pub const KINDS: [(&str, Read); 10] = [
+pub const KINDS: [(&str, Read); 11] = [
     ("config", config),
     ("node", node),
     ("list", list),
@@ -41,6 +42,7 @@ pub const KINDS: [(&str, Read); 10] = [
     ("checkpoints", checkpoints),
     ("state_sqlite", state_sqlite),
     ("state_object", state_object),
+    ("lever", lever),
 ];
 
 /// A config. Each mistake in it has a place and a remedy.
@@ -135,7 +137,8 @@ pub fn state_sqlite(bytes: &[u8]) -> bool {
         let _ = store.events(10).now_or_never().expect("SQLite never waits");
         store.load().now_or_never().expect("SQLite never waits")
     });
-    read.map_err(|error| assert!(!error.message.is_empty())).is_ok()
+    let stored = read.map_err(|error| assert!(!error.message.is_empty()));
+    stored.map(|stored| goes_on(Fleet::new(settings(), stored.slots, stored.ledger), Vec::new())).is_ok()
 }
 
 /// A state object in a bucket.
@@ -146,12 +149,29 @@ pub fn state_object(bytes: &[u8]) -> bool {
     client.put(&path, bytes.to_vec().into()).now_or_never().expect("memory never waits").expect("memory takes everything");
     let opened = ObjectState::open_existing(client, prefix, "gs://bucket/watchdog").now_or_never().expect("memory never waits");
     match opened {
-        Ok(state) => state.is_some_and(|mut state| state.load().now_or_never().expect("memory never waits").is_ok()),
+        Ok(state) => state.is_some_and(|mut state| {
+            let stored = state.load().now_or_never().expect("memory never waits");
+            stored.map(|stored| goes_on(Fleet::new(settings(), stored.slots, stored.ledger), Vec::new())).is_ok()
+        }),
         Err(error) => {
             assert!(!error.message.is_empty());
             false
         }
     }
+}
+
+/// What a person left in a bucket.
+pub fn lever(bytes: &[u8]) -> bool {
+    let client = Arc::new(InMemory::new());
+    let prefix = object_store::path::Path::from("watchdog");
+    let path = prefix.clone().join("levers").join("7b0c3a3e-0c1f-4a3e-9a55-0f6f1d0c8b11.json");
+    client.put(&path, bytes.to_vec().into()).now_or_never().expect("memory never waits").expect("memory takes everything");
+    let opened = ObjectState::open(client, prefix, "gs://bucket/watchdog").now_or_never().expect("memory never waits");
+    let levers = opened.and_then(|mut state| state.levers().now_or_never().expect("memory never waits"));
+    let levers = levers.expect("what is no lever hides none");
+    let understood = !levers.is_empty();
+    goes_on(Fleet::new(settings(), BTreeMap::new(), Ledger::default()), levers);
+    understood
 }
 
 fn json(bytes: &[u8]) -> Option<Value> {
@@ -182,6 +202,22 @@ fn goes_through(nodes: Vec<Arc<NodeView>>, got: Option<Arc<NodeView>>) {
         effects.extend(step(&mut fleet, got, noon()));
     }
     assert!(effects.iter().all(|effect| !matches!(effect, Effect::Commit { then, .. } if !then.is_empty())), "{effects:?}");
+}
+
+/// Two polls, with whatever a person wants between them, by a clock that is set back: whatever is remembered is survived.
+fn goes_on(mut fleet: Fleet, levers: Vec<Lever>) {
+    let raw = serde_json::from_slice(include_bytes!("../../fuzz/seeds/node/whole.json")).expect("the seed is JSON");
+    let view = Arc::new(NodeView::parse(raw).expect("the seed is a node"));
+    let poll = |at| {
+        let listing = Listing { zone: "us-central2-b".into(), result: Ok((vec![Arc::clone(&view)], Vec::new())) };
+        Input::Polled(Box::new(Poll { began: at, listings: vec![listing] }))
+    };
+    let later = noon() + Duration::from_secs(30);
+    step(&mut fleet, Input::Configured(Box::new(settings())), later);
+    step(&mut fleet, poll(later), later);
+    step(&mut fleet, Input::Pulled(levers), later);
+    step(&mut fleet, poll(noon()), noon());
+    assert!(!view::document(&fleet, noon()).tpus.is_empty());
 }
 
 /// A state file with everything in it.

@@ -302,7 +302,7 @@ impl Oracle {
         let Some(watch) = self.slots.get(slot) else { return false };
         let evidence = &watch.evidence;
         let sick_for = evidence.sick_for;
-        let (reads, absences) = (evidence.reads + evidence.recalled, evidence.absences);
+        let (reads, absences) = (evidence.reads + evidence.recalled + evidence.reads_aside(), evidence.absences);
         let wanted = evidence.policy.confirmations;
         let (dead_inside, heard) = (evidence.is_dead_inside(), watch.heard.get(&tag.pid).filter(|(of, _)| *of == tag));
         let heard = heard.map(|(_, asked)| *asked);
