@@ -338,10 +338,10 @@ impl Oracle {
                         let (Some(view), Some(record)) = (view, record) else { continue };
                         // Where nothing is known of it, or it is gone where it was, it may be in any of its zones.
                         let is_gone =
-                            fleet.memory.get(name).is_some_and(|memory| memory.absence_confirmed) && lacks(&record.zone, name);
-                        let anywhere = (record.incarnation.is_none() || is_gone) && record.recovery.is_none();
+                            || fleet.memory.get(name).is_some_and(|memory| memory.absence_confirmed) && lacks(&record.zone, name);
+                        let anywhere = || record.recovery.is_none() && (record.incarnation.is_none() || is_gone());
                         let is_its = |zone: &String| fleet.settings.slots.get(name).is_some_and(|slot| slot.zones.contains(zone));
-                        if view.zone == record.zone || (anywhere && is_its(&view.zone)) {
+                        if view.zone == record.zone || (anywhere() && is_its(&view.zone)) {
                             watch.reads(view, (poll.began, self.observed), asked, wall, During::of(fleet, record));
                         }
                     }
