@@ -224,17 +224,17 @@ fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     }
 }
 
-/// The nodes of a poll, found by zone and name.
+/// The nodes of a poll, found by zone and name. In the order of names first, as slots are looked up: the next one is mostly the
+/// next here, whatever zones there are.
 struct Nodes {
     sorted: Vec<Arc<NodeView>>,
-    // Slots are looked up in the order of their names: the next one is mostly the next here.
     next: usize,
 }
 
 impl Nodes {
     fn new(mut nodes: Vec<Arc<NodeView>>) -> Nodes {
-        let order = |a: &Arc<NodeView>, b: &Arc<NodeView>| a.zone.cmp(&b.zone).then_with(|| a.node.cmp(&b.node));
-        // The API lists in this order, mostly.
+        let order = |a: &Arc<NodeView>, b: &Arc<NodeView>| a.node.cmp(&b.node).then_with(|| a.zone.cmp(&b.zone));
+        // The API lists a zone in this order, mostly.
         if !nodes.is_sorted_by(|a, b| order(a, b).is_lt()) {
             nodes.sort_by(order);
             // Of one that is listed twice the last counts.
@@ -252,11 +252,13 @@ impl Nodes {
     fn get(&mut self, zone: &str, name: &str) -> Option<&Arc<NodeView>> {
         let is = |view: &Arc<NodeView>| view.node == name && view.zone == zone;
         if !self.sorted.get(self.next).is_some_and(is) {
-            self.next = self.sorted.partition_point(|view| (view.zone.as_str(), view.node.as_str()) < (zone, name));
+            self.next = self.sorted.partition_point(|view| (view.node.as_str(), view.zone.as_str()) < (name, zone));
+            if !self.sorted.get(self.next).is_some_and(is) {
+                return None;
+            }
         }
-        let found = self.sorted.get(self.next).filter(|view| is(view));
-        self.next += usize::from(found.is_some());
-        found
+        self.next += 1;
+        self.sorted.get(self.next - 1)
     }
 }
 

@@ -18,7 +18,6 @@ use crate::model::slot::{RunOrder, SlotRecord};
 use crate::model::spec::NodeSpec;
 use crate::model::view::{ActionName, Decision};
 
-use super::beside::Beside;
 use super::judge::{Bench, UNHEARD_FOR, request_id};
 use super::turn::Turn;
 use super::{absorb, judge, lever, recover, runs};
@@ -67,6 +66,11 @@ fn is_open_ended(hold: Option<HoldReason>) -> bool {
     !matches!(hold, None | Some(HoldReason::Backoff | HoldReason::CreateLimit | HoldReason::Unclear))
 }
 
+/// What is well stays decided about: what happens to one slot costs next to nothing for all others.
+fn is_at_ease(record: &SlotRecord) -> bool {
+    record.at_ease && record.is_well()
+}
+
 /// Creates that may still leave although the minute of their intent is over (S18): a write was slow, or their process ended.
 fn on_its_way(record: &SlotRecord, memory: &BTreeMap<String, Memory>, name: &str, now: Timestamp) -> bool {
     record.recovery.as_ref().is_some_and(|r| {
@@ -77,13 +81,11 @@ fn on_its_way(record: &SlotRecord, memory: &BTreeMap<String, Memory>, name: &str
 }
 
 /// Counts those that are ripe.
-fn count(fleet: &mut Fleet, budget: &mut Budget, turn: &mut Turn) {
-    let (mut slots, mut memories) = (Beside::new(&fleet.settings.slots), Beside::new(&mut fleet.memory));
-    for (name, record) in &mut fleet.slots {
-        if (record.at_ease && record.is_well()) || record.leaving || record.suspicion.is_none() {
-            continue;
-        }
-        let (Some(slot), Some(memory)) = (slots.at(name), memories.at(name)) else { continue };
+fn count(fleet: &mut Fleet, awake: &[(u64, String)], budget: &mut Budget, turn: &mut Turn) {
+    for (_, name) in awake {
+        let suspected = |record: &&mut SlotRecord| !record.leaving && record.suspicion.is_some();
+        let Some(record) = fleet.slots.get_mut(name).filter(suspected).filter(|record| !is_at_ease(record)) else { continue };
+        let (Some(slot), Some(memory)) = (fleet.settings.slots.get(name), fleet.memory.get_mut(name)) else { continue };
         let (settings, ledger, polls) = (&fleet.settings, &mut fleet.ledger, fleet.polls);
         judge::count(&mut Bench { settings, slot, record, memory, ledger, budget: &mut *budget, polls }, turn);
     }
@@ -102,25 +104,26 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
         on_their_way: 0,
         ledger_changed: before != fleet.ledger.judged.len() + fleet.ledger.creates.len(),
     };
-    for (name, record) in &fleet.slots {
+    let looks = turn.polled && fleet.settings.slots.values().any(|slot| slot.job.is_some() || slot.supervisor.is_some());
+    let mut awake: Vec<(u64, String)> = Vec::new();
+    for (index, (name, record)) in (0..).zip(&fleet.slots) {
         budget.desired += usize::from(!record.leaving);
-        budget.unavailable += usize::from(is_unavailable(record));
-        budget.on_their_way += usize::from(on_its_way(record, &fleet.memory, name, now));
+        if record.recovery.is_some() {
+            budget.unavailable += usize::from(is_unavailable(record));
+            budget.on_their_way += usize::from(on_its_way(record, &fleet.memory, name, now));
+        }
+        if looks || !is_at_ease(record) {
+            awake.push((index, name.clone()));
+        }
     }
     budget.max_unavailable = fleet.settings.max_unavailable.of(budget.desired);
-    count(fleet, &mut budget, turn);
+    count(fleet, &awake, &mut budget, turn);
     let mut removed = Vec::new();
-    let looks = fleet.settings.slots.values().any(|slot| slot.job.is_some() || slot.supervisor.is_some());
-    let (mut slots, mut memories) = (Beside::new(&fleet.settings.slots), Beside::new(&mut fleet.memory));
-    for (index, (name, record)) in fleet.slots.iter_mut().enumerate() {
-        // What is well stays decided about: what happens to one slot costs no work for all others.
-        let at_ease = record.at_ease && record.is_well();
-        if at_ease && !(turn.polled && looks) {
-            continue;
-        }
-        let (Some(slot), Some(memory)) = (slots.at(name), memories.at(name)) else { continue };
-        if at_ease {
-            stagger(record, memory, slot, fleet.polls, index as u64, turn);
+    for (index, name) in awake {
+        let (Some(record), Some(slot)) = (fleet.slots.get_mut(&name), fleet.settings.slots.get(&name)) else { continue };
+        let Some(memory) = fleet.memory.get_mut(&name) else { continue };
+        if is_at_ease(record) {
+            stagger(record, memory, slot, fleet.polls, index, turn);
             continue;
         }
         if record.leaving && record.recovery.as_ref().is_none_or(|r| !r.owes_create()) {
@@ -141,7 +144,7 @@ pub fn plan(fleet: &mut Fleet, turn: &mut Turn) {
         let phase = bench.record.recovery.as_ref().map(|r| (r.phase, r.call.clone()));
         let short = bench.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone && r.refusal.is_some());
         let decision = decide(&mut bench, turn);
-        stagger(bench.record, bench.memory, slot, fleet.polls, index as u64, turn);
+        stagger(bench.record, bench.memory, slot, fleet.polls, index, turn);
         if let Some(recovery) = &mut record.recovery
             && std::mem::replace(&mut recovery.set_apart, is_open_ended(decision.hold)) != is_open_ended(decision.hold)
         {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::nodes::Nodes;
 use super::queued::Queued;
 use super::scenario::{Event, Trouble};
 use super::workload::{self, Workload};
@@ -112,7 +113,7 @@ pub struct Cloud {
     /// How long things take.
     pub timing: Timing,
     /// Nodes by zone and id.
-    pub nodes: BTreeMap<(String, String), Node>,
+    pub nodes: Nodes,
     /// Operations by name.
     pub operations: BTreeMap<String, Operation>,
     /// Queued resources by zone and id.

@@ -5,6 +5,7 @@ pub mod api;
 pub mod cloud;
 pub mod http;
 mod metadata;
+pub mod nodes;
 mod queued;
 pub mod scenario;
 pub mod shape;

@@ -41,7 +41,7 @@ impl World {
         if self.strikes(Fault::SurveyFails, 6) {
             return Err(transient("a listing of the bucket failed"));
         }
-        if self.is_training(slot) && self.strikes(Fault::HalfWritten, 6) {
+        if self.setup.has(Fault::HalfWritten) && self.is_training(slot) && self.strikes(Fault::HalfWritten, 6) {
             self.write_half(slot);
         }
         let partial = self.strikes(Fault::SurveyPartial, 6);

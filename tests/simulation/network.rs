@@ -65,6 +65,8 @@ type Past = VecDeque<(Ms, Option<Arc<NodeView>>)>;
 #[derive(Default)]
 pub struct Network {
     views: BTreeMap<(String, String), (Print, Arc<NodeView>)>,
+    // All of a zone that lives, and the number of changes to nodes by which it was so.
+    present: BTreeMap<String, (u64, Vec<Arc<NodeView>>)>,
     // What reads have shown, for those that lag behind.
     past: BTreeMap<(String, String), Past>,
     stale: bool,
@@ -85,6 +87,7 @@ impl Network {
 
     /// A person has changed a label.
     pub fn relabelled(&mut self, zone: &str, name: &str) {
+        self.present.remove(zone);
         self.views.remove(&(zone.to_owned(), name.to_owned()));
     }
 }
@@ -202,6 +205,16 @@ impl World {
 
     /// All nodes of a zone as they are. What has not changed since the last look costs next to nothing.
     fn present(&mut self, zone: &str) -> Vec<Arc<NodeView>> {
+        let changes = self.cloud.nodes.changes();
+        if let Some((_, nodes)) = self.network.present.get(zone).filter(|(before, _)| *before == changes) {
+            return nodes.clone();
+        }
+        let nodes = self.look_at_all(zone);
+        self.network.present.insert(zone.to_owned(), (changes, nodes.clone()));
+        nodes
+    }
+
+    fn look_at_all(&mut self, zone: &str) -> Vec<Arc<NodeView>> {
         // No name sorts behind this one: nothing has to be compared with the zone.
         let (first, behind) = ((zone.to_owned(), String::new()), (zone.to_owned(), "\u{10ffff}".to_owned()));
         let mut views = self.network.views.range(first.clone()..behind.clone()).peekable();

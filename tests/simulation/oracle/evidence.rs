@@ -2,6 +2,7 @@
 //! workers reported.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -103,6 +104,8 @@ pub struct Evidence {
     pub policy: Policy,
     max_gap: Duration,
     incarnation: Option<Incarnation>,
+    /// Its last view that was believed.
+    shown: Option<Arc<NodeView>>,
     /// In which zone that is.
     zone: String,
     last: Option<Timestamp>,
@@ -173,8 +176,8 @@ impl Evidence {
     }
 
     /// Whether this is the node that the evidence is about.
-    pub fn is_of(&self, view: &NodeView) -> bool {
-        self.incarnation == view.incarnation
+    pub fn is_of(&self, view: &Arc<NodeView>) -> bool {
+        self.shown.as_ref().is_some_and(|shown| Arc::ptr_eq(shown, view)) || self.incarnation == view.incarnation
     }
 
     pub fn interrupted(&mut self) {
@@ -335,16 +338,18 @@ impl Evidence {
     /// Takes in one read. Returns whether it is believed.
     ///
     /// One that may be no diagnosis, `aside`, takes nothing away of what is held against the node.
-    pub fn reads(&mut self, view: &NodeView, shown: &Shown, began: Timestamp, wall: Timestamp, aside: bool) -> bool {
+    pub fn reads(&mut self, view: &Arc<NodeView>, shown: &Shown, began: Timestamp, wall: Timestamp, aside: bool) -> bool {
         // Creation times are the API's own: what was created before the node that is known lags behind, in the same zone.
         let created = |incarnation: &Option<Incarnation>| incarnation.as_ref().map(|i| i.created);
+        let mut another = !self.is_of(view);
         if created(&view.incarnation) < created(&self.incarnation) && view.zone == self.zone {
             // But the one that is known may have been passed by: what a delete came to is read back by a GET alone.
             if !(self.passed_by && self.turn_to(&view.incarnation)) {
                 return false;
             }
-        } else if self.incarnation != view.incarnation {
-            self.turn_to(&view.incarnation);
+            another = false;
+        } else if another {
+            another = !self.turn_to(&view.incarnation);
         }
         // Nor is a read believed that began before one that was taken in.
         if self.newest_read.is_some_and(|newest| began < newest.min(wall)) {
@@ -354,7 +359,7 @@ impl Evidence {
         self.is_absent = false;
         let gap = self.gap(began, wall);
         let unseen = std::mem::take(&mut self.unseen);
-        if self.incarnation != view.incarnation {
+        if another {
             let left = Evidence { others: Vec::new(), ..self.clone() };
             self.others.truncate(OTHERS_KEPT - 1);
             self.others.insert(0, left);
@@ -368,6 +373,9 @@ impl Evidence {
             (self.unbooted_for, self.attributes_at) = (Duration::ZERO, None);
             (self.lost_for, self.former_loss) = <_>::default();
             self.first_judged = None;
+        }
+        if another || self.shown.as_ref().is_none_or(|before| !Arc::ptr_eq(before, view)) {
+            self.shown = Some(Arc::clone(view));
         }
         if self.is_dead_inside() {
             self.is_ripe(wall);

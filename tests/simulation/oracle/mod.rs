@@ -14,6 +14,7 @@ pub mod watch;
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -22,6 +23,7 @@ use tpu_watchdog::model::condition::Kind;
 use tpu_watchdog::model::failure::FailureClass;
 use tpu_watchdog::model::fleet::{Fleet, elapsed};
 use tpu_watchdog::model::lever::{Lever, Pull};
+use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::recovery::Phase;
 use tpu_watchdog::model::settings::Settings;
@@ -314,8 +316,10 @@ impl Oracle {
                     // Listings are in the order of names, as slots are: one walk along all three.
                     let (mut nodes, mut records) = (nodes.iter().peekable(), fleet.slots.values().peekable());
                     for (name, watch) in &mut self.slots {
+                        let order =
+                            |view: &&Arc<NodeView>| if watch.has_shown(view) { Ordering::Equal } else { view.node.cmp(name) };
                         let view = loop {
-                            match nodes.peek().map(|view| view.node.cmp(name)) {
+                            match nodes.peek().map(order) {
                                 Some(Ordering::Less) => drop(nodes.next()),
                                 Some(Ordering::Equal) => break nodes.next(),
                                 Some(Ordering::Greater) | None => break None,
@@ -341,7 +345,7 @@ impl Oracle {
                             || fleet.memory.get(name).is_some_and(|memory| memory.absence_confirmed) && lacks(&record.zone, name);
                         let anywhere = || record.recovery.is_none() && (record.incarnation.is_none() || is_gone());
                         let is_its = |zone: &String| fleet.settings.slots.get(name).is_some_and(|slot| slot.zones.contains(zone));
-                        if view.zone == record.zone || (anywhere() && is_its(&view.zone)) {
+                        if its_zone || (anywhere() && is_its(&listing.zone)) {
                             watch.reads(view, (poll.began, self.observed), asked, wall, During::of(fleet, record));
                         }
                     }

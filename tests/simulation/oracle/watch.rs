@@ -142,6 +142,11 @@ impl Watch {
         Watch { evidence, ..Watch::default() }
     }
 
+    /// Whether the last read of this slot has shown just this.
+    pub fn has_shown(&self, view: &Arc<NodeView>) -> bool {
+        self.last.as_ref().is_some_and(|(last, _)| Arc::ptr_eq(last, view))
+    }
+
     /// It is known by something that was asked for then.
     pub fn is_gone(&mut self, asked: Ms) {
         self.gone = true;
@@ -171,8 +176,9 @@ impl Watch {
             _ => self.last.insert((Arc::clone(view), Shown::of(view))).1,
         };
         self.opted_out = view.opted_out;
-        let uid = view.incarnation.as_ref().and_then(|i| i.id.parse().ok());
-        self.replaced |= !self.theirs.is_empty() && uid.is_some_and(|uid| self.theirs.contains(&uid));
+        let is_theirs = |uid: u64| self.theirs.contains(&uid);
+        let uid = || view.incarnation.as_ref().and_then(|i| i.id.parse().ok());
+        self.replaced |= !self.theirs.is_empty() && uid().is_some_and(is_theirs);
         let created = view.incarnation.as_ref().map(|i| i.created);
         self.newest_created = self.newest_created.max(created);
         // A read that lags behind does not bring back what is gone.
