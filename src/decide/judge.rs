@@ -66,18 +66,18 @@ pub fn judge(bench: &mut Bench, turn: &mut Turn) -> Decision {
         let hold = unheard(bench, condition, turn.now).map(|unheard| held(bench, condition, kind, turn.now).unwrap_or(unheard));
         return hold.unwrap_or_else(wait);
     }
-    let record = &*bench.record;
-    if !diagnose::is_still_reported(record, bench.slot, bench.ledger, turn.now) {
+    if !diagnose::is_still_reported(bench.record, bench.slot, bench.ledger, turn.now) {
         let text =
             format!("{}: but its workers' reports say otherwise by now; the next read of the node tells", condition.name());
         return Decision::wait(text, None);
     }
-    let (reads, sick_for) = record.suspicion.as_ref().map_or((0, Duration::ZERO), |s| (s.reads, s.sick_for));
-    let wanted = bench.slot.policy.confirmations;
     if let Some(hold) = held(bench, condition, kind, turn.now) {
         stop_asking(bench);
         return hold;
     }
+    let record = &*bench.record;
+    let (reads, sick_for) = record.suspicion.as_ref().map_or((0, Duration::ZERO), |s| (s.reads, s.sick_for));
+    let wanted = bench.slot.policy.confirmations;
     let action = if condition == Condition::Missing { ActionName::Create } else { ActionName::Recreate };
     if bench.settings.dry_run && reads + 1 >= wanted && !mutant::is(Mutant::IgnoresDryRun) {
         // Nothing follows: no GET has to confirm it, again with each poll.
@@ -287,7 +287,7 @@ fn ask(bench: &mut Bench, turn: &mut Turn) {
 }
 
 /// The reasons that hold a condemned slot: first those that hold both kinds, then those that guard judged ones.
-fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Option<Decision> {
+fn held(bench: &mut Bench, condition: Condition, kind: Kind, now: Timestamp) -> Option<Decision> {
     let record = &*bench.record;
     let hold = |reason, text: String, until| Some(Decision::hold(reason, text, until));
     let what = condition.name();
@@ -322,9 +322,11 @@ fn held(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Opti
     if condition == Condition::Missing && record.recovery.is_none() && !bench.slot.policy.create_missing {
         return hold(HoldReason::Missing, format!("{what}, and when_missing = \"hold\""), None);
     }
-    let spec = record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&bench.slot.create);
-    let acceptable = spec.acceptable(&bench.settings.owner, &record.name, bench.slot.supervisor.as_deref());
-    if let Err(why) = acceptable.or_else(|why| if mutant::is(Mutant::AnySpecification) { Ok(()) } else { Err(why) }) {
+    let acceptable = bench.memory.acceptable.get_or_insert_with(|| {
+        let spec = record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&bench.slot.create);
+        spec.acceptable(&bench.settings.owner, &record.name, bench.slot.supervisor.as_deref())
+    });
+    if let Err(why) = acceptable.clone().or_else(|why| if mutant::is(Mutant::AnySpecification) { Ok(()) } else { Err(why) }) {
         let (reason, why) = match record.spec {
             None if record.seen.is_none() => (HoldReason::NeverSeen, format!("never seen, so nothing was learned: {why}")),
             _ => (HoldReason::NoSpecification, format!("{what}, but its specification can't be created again: {why}")),

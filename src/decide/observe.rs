@@ -88,6 +88,7 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
         learn(record, view, &fleet.settings, &mut fleet.dirty, &mut fleet.dirty_specs);
+        memory.acceptable = None;
     }
     if recover::observed(record, memory, &fleet.settings, &slot.policy, &reading, source, turn) {
         fleet.dirty.insert(name.to_owned());

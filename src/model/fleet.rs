@@ -121,6 +121,8 @@ pub struct Memory {
     pub survey_failure: Option<String>,
     /// The last survey was complete, and lacked the recorded checkpoint and anything newer.
     pub went_back: bool,
+    /// Whether its specification can be created again as the config wants it, or why not, once that was looked at.
+    pub acceptable: Option<Result<(), String>>,
     /// A GET that confirmed the present condition of exactly this incarnation (or its absence).
     pub confirmed: Option<Confirmed>,
     /// What is under way.
@@ -214,7 +216,7 @@ impl Fleet {
 
     /// What is wanted has changed: no decision rests on an earlier one.
     pub fn look_anew(&mut self) {
-        self.memory.values_mut().for_each(|memory| memory.shown = None);
+        self.memory.values_mut().for_each(|memory| (memory.shown, memory.acceptable) = (None, None));
         self.slots.values_mut().for_each(|record| record.at_ease = false);
     }
 

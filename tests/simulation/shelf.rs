@@ -82,6 +82,14 @@ impl Shelf {
         }
     }
 
+    /// The lock as it stands. In memory the rest is not read with it: most looks only see that somebody else has it.
+    pub fn lease(&mut self, pid: usize) -> Result<Option<Lease>, StoreError> {
+        match self {
+            Shelf::Memory(memory) => Ok(memory.lease.clone()),
+            Shelf::Sqlite(_) => Ok(self.load(pid)?.lease),
+        }
+    }
+
     /// As [`tpu_watchdog::store::Store::take`].
     pub fn take(&mut self, pid: usize, seen: Option<&Lease>, holder: &str, ttl: Duration) -> Result<bool, StoreError> {
         match self {

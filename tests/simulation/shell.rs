@@ -71,14 +71,15 @@ impl World {
 
     pub fn look_at_lock(&mut self, tag: Tag) {
         let pid = tag.pid;
-        let stored = if self.store_fails() { Err(unavailable()) } else { self.shelf.load(pid) };
-        let Ok(stored) = stored else { return self.at(self.now + 1000, Task::Lock(tag)) };
+        let lease = if self.store_fails() { Err(unavailable()) } else { self.shelf.lease(pid) };
+        let Ok(lease) = lease else { return self.at(self.now + 1000, Task::Lock(tag)) };
         let now = std::time::Duration::from_millis(u64::try_from(self.now).unwrap_or(0));
         let Role::StandingBy(patience) = &mut self.processes[pid].role else { return };
-        match patience.look(stored.lease.as_ref(), now) {
+        match patience.look(lease.as_ref(), now) {
             Turn::Wait(wait) => self.at(self.now + ms(wait).max(20), Task::Lock(tag)),
             // Between the look and the take others look and take, too.
             Turn::Take => {
+                let Ok(stored) = self.shelf.load(pid) else { return self.at(self.now + 1000, Task::Lock(tag)) };
                 let wait = if self.strikes(Fault::SlowStore, 6) { self.rng.i64(500..25_000) } else { self.rng.i64(1..30) };
                 self.at(self.now + wait, Task::Take(tag, Box::new(stored), self.now));
             }

@@ -203,3 +203,27 @@ fn a_last_read_of_the_future_that_the_journal_brings_back_refuses_no_reads() {
     }
     assert_eq!(reads(&world), before + 2);
 }
+
+#[test]
+fn whether_it_can_be_created_again_is_looked_at_anew_when_node_or_config_say_something_new() {
+    let bare = node("a", json!({"state": "PREEMPTED", "runtimeVersion": null}));
+    let held = || {
+        let mut world = World::new(settings(&["a"]));
+        for _ in 0..3 {
+            world.poll(std::slice::from_ref(&bare));
+            world.wait(30);
+        }
+        assert_eq!(world.hold("a"), Some(HoldReason::NoSpecification));
+        world
+    };
+    let mut world = held();
+    let mut changed = settings(&["a"]);
+    let whole = [("acceleratorType".to_owned(), json!("v4-8")), ("runtimeVersion".to_owned(), json!("r"))];
+    changed.slots.get_mut("a").unwrap().create.fields.extend(whole);
+    world.input(Input::Configured(Box::new(changed)));
+    assert_eq!(world.hold("a"), None, "the config says what was missing");
+
+    let mut world = held();
+    world.poll(&[node("a", json!({"state": "PREEMPTED"}))]);
+    assert_eq!(world.hold("a"), None, "the node says it");
+}
