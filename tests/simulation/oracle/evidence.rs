@@ -218,7 +218,12 @@ impl Evidence {
             self.absences = self.absences.max(absences.min(suspicion.reads));
         }
         // What was read while a delete was under way was no diagnosis either.
-        self.lost = suspicion.seen.iter().any(|condition| condition.kind() == Some(Kind::Lost));
+        let lost = suspicion.seen.iter().any(|condition| condition.kind() == Some(Kind::Lost));
+        if lost != self.lost {
+            // Reads of that kind, then, were one all the same: the journal says so.
+            self.recalled += self.asides.take().map_or(0, |(_, reads)| reads);
+        }
+        self.lost = lost;
     }
 
     /// Reads of another kind that may have been no diagnosis, and may have been one.
