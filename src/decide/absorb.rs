@@ -174,7 +174,7 @@ fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     let mut changed: Vec<(String, Reading)> = Vec::new();
     let (mut slots, mut memories) = (Beside::new(&fleet.settings.slots), Beside::new(&mut fleet.memory));
     for (name, record) in &mut fleet.slots {
-        let (slot, memory) = (slots.at(name), memories.at(name));
+        let (slot, mut memory) = (slots.at(name), memories.at(name));
         // A slot with several zones and no node yet may have been created in any of them.
         if record.incarnation.is_none()
             && record.recovery.is_none()
@@ -192,7 +192,11 @@ fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
             // A GET says that it is gone where it was: somebody has made it where it may be, too.
             turn.tell(record, What::Note, format!("the node is in {zone} now, and not in {} any more", record.zone));
             record.zone.clone_from(zone);
-            record.incarnation = None;
+            (record.incarnation, record.suspicion) = (None, None);
+            if let Some(memory) = &mut memory {
+                // That it is absent was said of where it was.
+                (memory.absence_confirmed, memory.confirmed, memory.last_read) = (false, None, None);
+            }
             fleet.dirty.insert(name.clone());
         }
         let found = nodes.get(&record.zone, name);

@@ -23,14 +23,20 @@ const KEPT: Duration = Duration::from_secs(7 * 86_400);
 pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
     for lever in levers {
         let (name, about) = (name(&lever.pull), slot(&lever.pull).map(str::to_owned));
-        let resumes = matches!(lever.pull, Pull::Resume { .. });
-        let is_known = |slot: &String| fleet.slots.contains_key(slot) || (resumes && fleet.ledger.left_paused.contains_key(slot));
-        let unknown = about.as_ref().is_some_and(|slot| !is_known(slot));
+        let left = about.as_ref().filter(|slot| !fleet.slots.contains_key(*slot));
+        // It was known when the lever was pulled: a pause waits for the day when it is so again.
+        let pauses = matches!(lever.pull, Pull::Pause { .. });
+        let resumes = |slot: &String| matches!(lever.pull, Pull::Resume { .. }) && fleet.ledger.left_paused.contains_key(slot);
+        let unknown = left.is_some_and(|slot| !pauses && !resumes(slot));
         let why = lever.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
-        let message = if unknown {
-            format!("{name} by {}: there is no slot {:?}; nothing was done", lever.who, about.clone().unwrap_or_default())
-        } else {
-            format!("{name}{} by {}{why}", effect(&lever.pull), lever.who)
+        let message = match left {
+            Some(slot) if unknown => format!("{name} by {}: there is no slot {slot:?}; nothing was done", lever.who),
+            Some(_) if pauses => format!(
+                "{name}{} by {}{why}; it is not in the config, and is paused when it is there again",
+                effect(&lever.pull),
+                lever.who
+            ),
+            _ => format!("{name}{} by {}{why}", effect(&lever.pull), lever.who),
         };
         if !unknown {
             pull(fleet, &lever, turn.now);
@@ -72,6 +78,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
         Pull::Pause { slot, until } => {
             let pause = Pause { who: lever.who.clone(), reason: lever.reason.clone(), until: *until };
             match slot {
+                Some(slot) if !fleet.slots.contains_key(slot) => drop(fleet.ledger.left_paused.insert(slot.clone(), pause)),
                 Some(slot) => change(fleet, slot, |record| record.paused = Some(pause)),
                 None => fleet.ledger.paused = Some(pause),
             }

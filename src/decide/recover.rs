@@ -100,7 +100,7 @@ pub fn observed(
         (Phase::Creating, Reading::Node(view)) if record.incarnation.is_some() => {
             if record.incarnation == view.incarnation && view.state == NodeState::Ready {
                 replaced(record, view, turn);
-            } else if get && record.incarnation != view.incarnation {
+            } else if view.incarnation.is_some() && record.incarnation != view.incarnation {
                 superseded(record, view, settings, turn);
             }
         }

@@ -484,9 +484,12 @@ impl Oracle {
                         let (took, every) = (now - pulled, ms(self.settings.poll.every));
                         self.check("L7", "-", took <= every + 1_000, || format!("{:?} works after {took} ms", lever.pull));
                     }
-                    // What is about a slot that is not configured does nothing.
-                    let resumes = matches!(lever.pull, Pull::Resume { .. });
-                    let left = |slot: &String| resumes && fleet.ledger.left_paused.contains_key(slot);
+                    // What is about a slot that is not configured does nothing, but for a pause: that counts when it is back.
+                    let left = |slot: &String| match lever.pull {
+                        Pull::Pause { .. } => true,
+                        Pull::Resume { .. } => fleet.ledger.left_paused.contains_key(slot),
+                        _ => false,
+                    };
                     if about.is_some_and(|slot| !fleet.slots.contains_key(slot) && !left(slot)) {
                         self.void.insert(lever.id.clone());
                     } else {
