@@ -16,7 +16,7 @@ use tpu_watchdog::model::slot::SlotRecord;
 use super::Oracle;
 use super::evidence::{Grace, Shown};
 use super::sending::ordered;
-use super::watch::Get;
+use super::watch::{Get, Watch};
 use crate::process::Tag;
 use crate::setup::Ms;
 
@@ -209,8 +209,13 @@ impl Oracle {
         let storm = self.settings.storm;
         // What was ripe at a read may be judged as late as the next one.
         let recent = storm.window + self.settings.poll.max_gap;
-        let judged = |at: Timestamp| elapsed(at, wall) < recent && self.reset_no_later.is_none_or(|reset| at > reset);
-        let count = self.slots.values().filter(|watch| watch.evidence.judged_at.is_some_and(judged)).count();
+        let judged = |watch: &&Watch| {
+            let (last, _) = watch.evidence.times();
+            // And is judged by that read until there is another, also by somebody whose clock says that it is long ago.
+            let counts = |at: Timestamp| elapsed(at, wall) < recent || last.is_some_and(|last| at >= last);
+            watch.evidence.judged_at.is_some_and(|at| counts(at) && self.reset_no_later.is_none_or(|reset| at > reset))
+        };
+        let count = self.slots.values().filter(judged).count();
         let desired = fleet.slots.values().filter(|record| !record.leaving).count();
         let enough = |count: usize| count >= storm.min && count as f64 * 100.0 >= storm.percent * desired as f64;
         self.check("S8", "-", enough(count) && enough(told), || {
