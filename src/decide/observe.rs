@@ -72,7 +72,11 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     }
     // A read that began before our last mutation was answered, or before a read already taken in, shows the past (S2). That
     // was perhaps taken in by a former process, or before the journal was read again: its time must not count twice.
-    let before = record.mutated_at.is_some_and(|at| began <= at) && !mutant::is(Mutant::StaleReads);
+    // Nor does one that began before the intent of a call, whose answer may have come while nothing could be written.
+    let intended =
+        record.recovery.as_ref().filter(|r| matches!(r.phase, Phase::Deleting | Phase::Creating)).map(|r| r.phase_since);
+    let before = record.mutated_at.is_some_and(|at| began <= at) || intended.is_some_and(|at| began < at);
+    let before = before && !mutant::is(Mutant::StaleReads);
     let last_read = memory.last_read.max(record.suspicion.as_ref().map(|s| s.last_read));
     if before || last_read.is_some_and(|at| began < at) {
         return;

@@ -220,3 +220,27 @@ fn s4_what_somebody_made_anew_in_another_of_its_zones_is_not_created_once_more()
         }
     }
 }
+
+#[test]
+fn s11_a_get_from_before_a_create_does_not_read_back_what_became_of_it() {
+    let mut world = World::new(settings(&["a"]));
+    let preempted = json!({"state": "PREEMPTED"});
+    world.sick(&["a"], preempted.clone(), 0);
+    world.get("a", Some(node("a", preempted)));
+    world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer within 20 s")));
+    world.wait(5);
+    let slow = world.now;
+    world.wait(5);
+    world.get("a", None);
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.actions);
+    // Its answer comes while nothing can be written, and the journal is read again.
+    let (slots, ledger) = (world.fleet.slots.clone(), world.fleet.ledger.clone());
+    world.fleet.forget_call("a");
+    world.fleet.read_again(slots, ledger);
+    world.wait(5);
+    let absent = |began| Input::Got { slot: "a".into(), began, reading: Reading::Absent };
+    world.input(absent(slow));
+    assert_eq!(world.phase("a"), Some(Phase::Creating));
+    world.input(absent(world.now));
+    assert_eq!(world.phase("a"), Some(Phase::Gone), "this one was asked for after it");
+}
