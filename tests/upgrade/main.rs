@@ -1,0 +1,125 @@
+//! An upgrade in place: the state and the nodes that version 0.1.0 left behind, taken over by the present version in the middle
+//! of recoveries. `tests/upgrade/0.1.0` was recorded once with that version; see `recording.md` there.
+
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt as _};
+use serde::{Deserialize, Serialize};
+use tpu_watchdog::store::object::ObjectState;
+use tpu_watchdog::store::sqlite::SqliteStore;
+use tpu_watchdog::store::{Batch, Store};
+
+use crate::world::{Sent, TAKEN_OVER, World, minutes, wait};
+
+/// What version 0.1.0 did: until it was replaced, and in the hour after that if it had gone on.
+#[derive(Serialize, Deserialize)]
+struct Story {
+    before: Vec<Sent>,
+    after: Vec<Sent>,
+    recovered: Vec<String>,
+}
+
+fn fixture(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "tests/upgrade/0.1.0", name].iter().collect()
+}
+
+fn story() -> Story {
+    serde_json::from_str(&std::fs::read_to_string(fixture("story.json")).unwrap()).unwrap()
+}
+
+/// The present version takes over at the recorded moment, and goes on for an hour.
+fn take_over(store: Box<dyn Store>) {
+    let story = story();
+    let mut world = World::new(store);
+    world.replay(&story.before, TAKEN_OVER);
+    world.start("new");
+    world.run(TAKEN_OVER + minutes(60));
+    let known: BTreeSet<String> = story.after.iter().map(Sent::brief).collect();
+    for sent in &world.sent {
+        assert!(known.contains(&sent.brief()), "0.1.0 would not have sent {}\nbut {known:#?}", sent.brief());
+    }
+    for slot in &story.recovered {
+        assert!(world.recovered.contains(slot), "{slot} was not recovered: {:?}\n{}", world.recovered, world.log.join("\n"));
+    }
+    assert_eq!(world.cloud.harmed_unseen, 0);
+    assert!(!world.log.iter().any(|line| line.contains("safety check refused")), "{:?}", world.log);
+}
+
+#[test]
+fn a_state_file_of_0_1_0_is_taken_over_in_the_middle_of_recoveries() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state.db");
+    let dump = std::fs::read_to_string(fixture("state.sql")).unwrap();
+    rusqlite::Connection::open(&file).unwrap().execute_batch(&dump).unwrap();
+    take_over(Box::new(SqliteStore::open(&file).unwrap()));
+}
+
+#[test]
+fn state_in_a_bucket_of_0_1_0_is_taken_over_in_the_middle_of_recoveries() {
+    let objects: BTreeMap<String, String> =
+        serde_json::from_str(&std::fs::read_to_string(fixture("bucket.json")).unwrap()).unwrap();
+    let client = Arc::new(InMemory::new());
+    let mut store = wait(async {
+        for (name, content) in objects {
+            client.put(&Path::from(name), content.into()).await.unwrap();
+        }
+        ObjectState::open(client, Path::from("state"), "gs://bucket/state").await.unwrap()
+    });
+    // The hour itself is played in memory: a bucket is written once a second at most, by the real clock.
+    let mut copy = SqliteStore::in_memory().unwrap();
+    wait(async {
+        let stored = store.load().await.unwrap();
+        assert!(store.take(stored.lease.as_ref(), "new", Duration::from_secs(30)).await.unwrap());
+        let batch = stored.into_batch(Vec::new());
+        store.commit(&batch).await.unwrap();
+        assert!(copy.take(None, "copy", Duration::from_secs(30)).await.unwrap());
+        copy.release(&batch).await.unwrap();
+    });
+    take_over(Box::new(copy));
+}
+
+/// Writes the fixture again. Only for the version that it is about: see `recording.md`.
+#[test]
+#[ignore = "records the fixture with the version that it is about"]
+fn record() {
+    let folder = PathBuf::from(std::env::var("RECORD_INTO").unwrap());
+    let mut world = World::new(Box::new(SqliteStore::open(&folder.join("state.db")).unwrap()));
+    world.start("0.1.0");
+    world.run(TAKEN_OVER);
+    let before = std::mem::take(&mut world.sent);
+    world.recovered.clear();
+    for ending in ["", "-wal"] {
+        let _ = std::fs::copy(folder.join(format!("state.db{ending}")), folder.join(format!("then.db{ending}")));
+    }
+    // As `state migrate` moves it.
+    let client = Arc::new(InMemory::new());
+    let objects: BTreeMap<String, String> = wait(async {
+        let mut file = SqliteStore::open(&folder.join("then.db")).unwrap();
+        let mut bucket = ObjectState::open(client.clone(), Path::from("state"), "gs://bucket/state").await.unwrap();
+        assert!(bucket.take(None, "migrate", Duration::from_secs(30)).await.unwrap());
+        let batch = file.load().await.unwrap().into_batch(Vec::new());
+        bucket.adopt(file.owner(), &batch).await.unwrap();
+        bucket.release(&Batch::default()).await.unwrap();
+        let mut objects = BTreeMap::new();
+        let all: Vec<_> = client.list(None).collect().await;
+        for object in all {
+            let name = object.unwrap().location;
+            let content = client.get(&name).await.unwrap().bytes().await.unwrap();
+            objects.insert(name.to_string(), String::from_utf8(content.to_vec()).unwrap());
+        }
+        objects
+    });
+    std::fs::write(folder.join("bucket.json"), serde_json::to_string_pretty(&objects).unwrap()).unwrap();
+    world.run(TAKEN_OVER + minutes(60));
+    println!("{}", world.log.join("\n"));
+    let story = Story { before, after: world.sent, recovered: world.recovered.into_iter().collect() };
+    std::fs::write(folder.join("story.json"), serde_json::to_string(&story).unwrap()).unwrap();
+}

@@ -1,0 +1,434 @@
+//! A small fleet in virtual time: the real core, a real store, the simulated cloud, and a shell that is never interrupted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use object_store::ObjectStoreExt as _;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tpu_watchdog::checkpoint::lister::survey_in;
+use tpu_watchdog::config;
+use tpu_watchdog::decide::step;
+use tpu_watchdog::google::classify::{http_failure, operation_failure};
+use tpu_watchdog::launch;
+use tpu_watchdog::model::action::{Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading};
+use tpu_watchdog::model::beacon::parse_guest_attributes;
+use tpu_watchdog::model::event::What;
+use tpu_watchdog::model::failure::{Failure, FailureClass};
+use tpu_watchdog::model::fleet::Fleet;
+use tpu_watchdog::model::node::NodeView;
+use tpu_watchdog::model::operation::OperationState;
+use tpu_watchdog::model::settings::Settings;
+use tpu_watchdog::simulator::api::{self, Request};
+use tpu_watchdog::simulator::cloud::Cloud;
+use tpu_watchdog::simulator::scenario::Scenario;
+use tpu_watchdog::store::{Batch, Store};
+
+/// Milliseconds since the story began.
+pub type Ms = i64;
+
+/// When the new version takes over: between two polls.
+pub const TAKEN_OVER: Ms = minutes(100) + 10_000;
+
+pub const fn minutes(count: i64) -> Ms {
+    count * 60_000
+}
+
+const CONFIG: &str = r#"
+project = "p"
+state = "memory:"
+owner = "team"
+[poll]
+every = "30s"
+[policy]
+max_unavailable = "50%"
+[[tpu]]
+name = "adopted"
+zone = "us-central2-b"
+[[tpu]]
+name = "crashes"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/crashes"
+[[tpu]]
+name = "creating"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/creating"
+[[tpu]]
+name = "deleting"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/deleting"
+[[tpu]]
+name = "finishes"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/finishes"
+[[tpu]]
+name = "maintenance"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/maintenance"
+[[tpu]]
+name = "silent"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/silent"
+[[tpu]]
+name = "waits"
+zone = "us-east5-a"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/waits"
+[[tpu]]
+name = "well"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/well"
+"#;
+
+/// Everything but `adopted` is preempted at the start, so that it runs under the supervisor from then on.
+const SCENARIO: &str = r#"
+times = { create = "60s", delete = "30s", boot = "20s", beat = "60s", refusal = "3s" }
+[[nodes]]
+names = ["adopted", "crashes", "creating", "deleting", "finishes", "maintenance", "silent", "well"]
+zone = "us-central2-b"
+job = { checkpoint = "gs://bucket/{node}", step = "1s", every = 300, at_step = 900 }
+[[nodes]]
+names = ["waits"]
+zone = "us-east5-a"
+job = { checkpoint = "gs://bucket/{node}", step = "1s", every = 300, at_step = 900 }
+[[event]]
+at = "1m"
+node = "crashes"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "creating"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "deleting"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "finishes"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "maintenance"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "silent"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "waits"
+zone = "us-east5-a"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "well"
+what = "preempt"
+[[event]]
+at = "45m"
+node = "maintenance"
+what = "maintenance"
+[[event]]
+at = "90m"
+node = "silent"
+what = "silence"
+[[event]]
+at = "94m"
+zone = "us-east5-a"
+what = "stock_out"
+lasts = "26m"
+[[event]]
+at = "95m"
+node = "waits"
+zone = "us-east5-a"
+what = "preempt"
+[[event]]
+at = "98m 35s"
+node = "creating"
+what = "preempt"
+[[event]]
+at = "99m 35s"
+node = "deleting"
+what = "preempt"
+[[event]]
+at = "110m"
+node = "finishes"
+what = "job_ends"
+"#;
+
+/// Exits that the supervisor of `crashes` reports: when, and what it says.
+const CRASHES: [(Ms, &str); 6] = [
+    (minutes(92), "restarting 1 of 5"),
+    (minutes(97), "restarting 2 of 5"),
+    (minutes(104), "restarting 3 of 5"),
+    (minutes(108), "restarting 4 of 5"),
+    (minutes(112), "restarting 5 of 5"),
+    (minutes(116), "final after 5 restarts"),
+];
+
+/// One mutation, as it arrived.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Sent {
+    pub at: Ms,
+    pub method: String,
+    pub path: String,
+    pub query: BTreeMap<String, String>,
+    pub body: Option<Value>,
+}
+
+impl Sent {
+    /// What it does; the supervisor's own text aside, which each version brings along.
+    pub fn brief(&self) -> String {
+        let body = self.body.clone().map(|mut body| {
+            body["metadata"].as_object_mut().map(|metadata| metadata.remove("startup-script"));
+            body.to_string()
+        });
+        format!("{} {} {:?} {}", self.method, self.path, self.query, body.unwrap_or_default())
+    }
+}
+
+enum Task {
+    Poll,
+    Look(Look),
+    Answer(Input),
+    Arrive(Action),
+    Crash(&'static str),
+}
+
+/// Waits for something that never really waits.
+pub fn wait<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+fn at(ms: Ms) -> Timestamp {
+    // Noon of a Monday.
+    Timestamp::from_millisecond(1_780_315_200_000 + ms).unwrap()
+}
+
+fn settings() -> Settings {
+    let mut settings = config::parse(std::path::Path::new("watchdog.toml"), CONFIG, &|_| None).unwrap().settings;
+    for slot in settings.slots.values_mut() {
+        slot.supervisor = slot.job.as_ref().map(|job| launch::supervisor(&slot.name, job));
+    }
+    settings
+}
+
+pub struct World {
+    pub cloud: Cloud,
+    pub sent: Vec<Sent>,
+    pub recovered: BTreeSet<String>,
+    pub log: Vec<String>,
+    fleet: Fleet,
+    store: Box<dyn Store>,
+    now: Ms,
+    agenda: BTreeMap<(Ms, u64), Task>,
+    counter: u64,
+}
+
+impl World {
+    pub fn new(store: Box<dyn Store>) -> World {
+        let cloud = Scenario::parse(SCENARIO).unwrap().build(at(0), 1.0);
+        let fleet = Fleet::new(settings(), BTreeMap::new(), Default::default());
+        let (sent, recovered, log, agenda) = Default::default();
+        let mut world = World { cloud, sent, recovered, log, fleet, store, now: 0, agenda, counter: 0 };
+        for (at, text) in CRASHES {
+            world.at(at, Task::Crash(text));
+        }
+        world
+    }
+
+    /// The cloud as it was left by what arrived until then.
+    pub fn replay(&mut self, before: &[Sent], until: Ms) {
+        for sent in before {
+            self.crash_until(sent.at);
+            self.cloud.advance(at(sent.at));
+            let (status, answer) = self.call(&sent.method, &sent.path, &sent.query, sent.body.clone());
+            assert_eq!(status, 200, "{} {answer}", sent.brief());
+        }
+        self.crash_until(until);
+        self.now = until;
+    }
+
+    fn crash_until(&mut self, until: Ms) {
+        while let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= until) {
+            let ((at, _), task) = entry.remove_entry();
+            self.now = at;
+            self.happen(task);
+        }
+    }
+
+    /// A watchdog begins with what the store holds.
+    pub fn start(&mut self, name: &str) {
+        let stored = wait(self.store.load()).unwrap();
+        let taken = wait(self.store.take(stored.lease.as_ref(), name, std::time::Duration::from_secs(30))).unwrap();
+        assert!(taken);
+        self.fleet = Fleet::new(settings(), stored.slots, stored.ledger);
+        self.turn(Input::Configured(Box::new(settings())));
+        let second = minutes(1) / 2;
+        self.at((self.now + second - 1) / second * second, Task::Poll);
+    }
+
+    pub fn run(&mut self, until: Ms) {
+        while let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 < until) {
+            let ((at, _), task) = entry.remove_entry();
+            self.now = at;
+            self.happen(task);
+        }
+        self.now = until;
+    }
+
+    fn at(&mut self, at: Ms, task: Task) {
+        self.counter += 1;
+        self.agenda.insert((at, self.counter), task);
+    }
+
+    fn happen(&mut self, task: Task) {
+        self.cloud.advance(at(self.now));
+        match task {
+            Task::Poll => {
+                self.at(self.now + 30_000, Task::Poll);
+                let listings =
+                    ["us-central2-b", "us-east5-a"].map(|zone| Listing { zone: zone.into(), result: Ok(self.list(zone)) });
+                self.turn(Input::Polled(Box::new(Poll { began: at(self.now), listings: listings.into() })));
+                // What waits for a time is looked at between polls, too.
+                for wait in [5, 10, 15, 20, 25] {
+                    self.at(self.now + wait * 1000, Task::Answer(Input::Tick));
+                }
+            }
+            Task::Look(look) => {
+                let answer = self.look(look);
+                self.at(self.now + 200, Task::Answer(answer));
+            }
+            Task::Answer(input) => self.turn(input),
+            Task::Arrive(action) => {
+                let slot = action.slot().to_owned();
+                let outcome = self.carry_out(&action);
+                self.at(self.now + 200, Task::Answer(Input::Called { slot, outcome }));
+            }
+            Task::Crash(text) => {
+                let node = self.cloud.nodes.get_mut(&("us-central2-b".into(), "crashes".into())).unwrap();
+                let (uid, boots, generation) = (node.uid, node.run.boots, node.run.order.generation);
+                let exit = format!("boot-{uid}-0-{boots} {generation} 1 {text}");
+                node.attributes[0].insert("tpu-watchdog/exit".into(), exit);
+            }
+        }
+    }
+
+    fn turn(&mut self, input: Input) {
+        for effect in step(&mut self.fleet, input, at(self.now)) {
+            match effect {
+                Effect::Look(look) => {
+                    let due = match &look {
+                        Look::Operation { at: due, .. } => due.as_millisecond() - at(0).as_millisecond(),
+                        _ => self.now,
+                    };
+                    self.at(due.max(self.now) + 100, Task::Look(look));
+                }
+                Effect::Commit { records, events, then } => {
+                    for event in &events {
+                        let slot = event.slot.clone().unwrap_or_default();
+                        self.log.push(format!("{:>7} {slot}: {}", self.now / 1000, event.message));
+                        if matches!(event.what, What::Recovered { .. }) {
+                            self.recovered.insert(slot);
+                        }
+                    }
+                    wait(self.store.commit(&Batch { records, events, tally: Vec::new() })).unwrap();
+                    for action in then {
+                        self.at(self.now + 100, Task::Arrive(action));
+                    }
+                }
+            }
+        }
+    }
+
+    fn call(&mut self, method: &str, path: &str, query: &BTreeMap<String, String>, body: Option<Value>) -> (u16, Value) {
+        api::handle(&mut self.cloud, &Request { method, path, query, body })
+    }
+
+    fn list(&mut self, zone: &str) -> (Vec<Arc<NodeView>>, Vec<String>) {
+        let (_, mut page) = self.call("GET", &format!("v2/projects/p/locations/{zone}/nodes"), &BTreeMap::new(), None);
+        let nodes = page.get_mut("nodes").map(Value::take).unwrap_or_default();
+        let nodes = nodes.as_array().cloned().unwrap_or_default();
+        (nodes.into_iter().map(|node| Arc::new(NodeView::parse(node).unwrap())).collect(), Vec::new())
+    }
+
+    fn look(&mut self, look: Look) -> Input {
+        let began = at(self.now);
+        let none = BTreeMap::new();
+        match look {
+            Look::Node { slot, zone } => {
+                let (status, node) = self.call("GET", &format!("v2/projects/p/locations/{zone}/nodes/{slot}"), &none, None);
+                let reading =
+                    if status == 200 { Reading::Node(Arc::new(NodeView::parse(node).unwrap())) } else { Reading::Absent };
+                Input::Got { slot, began, reading }
+            }
+            Look::Operation { slot, operation, .. } => {
+                let (status, answer) = self.call("GET", &format!("v2/{operation}"), &none, None);
+                let result = match (status, answer["done"].as_bool(), answer.get("error")) {
+                    (200, Some(true), Some(error)) => Ok(OperationState::Failed(operation_failure(error))),
+                    (200, Some(true), None) => Ok(OperationState::Succeeded),
+                    (200, ..) => Ok(OperationState::Running),
+                    _ => Err(Failure::new(FailureClass::NotFound, "no such operation")),
+                };
+                Input::Operated { slot, operation, result }
+            }
+            Look::Attributes { slot, zone, of } => {
+                let path = format!("v2/projects/p/locations/{zone}/nodes/{slot}:getGuestAttributes");
+                let body = serde_json::json!({"queryPath": "tpu-watchdog/"});
+                let (status, answer) = self.call("POST", &path, &none, Some(body));
+                let result = if status == 200 {
+                    Ok(parse_guest_attributes(&answer).unwrap())
+                } else {
+                    Err(http_failure(status, answer.to_string().as_bytes()))
+                };
+                Input::Attributes { slot, of, began, result }
+            }
+            Look::Checkpoints { slot, location, set_aside } => {
+                let bucket = InMemory::new();
+                let result = wait(async {
+                    for name in self.cloud.objects.keys().filter_map(|name| name.strip_prefix("bucket/")) {
+                        bucket.put(&Path::from(name), "x".into()).await.unwrap();
+                    }
+                    survey_in(&bucket, &Path::from(slot.as_str()), &location, set_aside).await
+                });
+                Input::Surveyed { slot, began, location: location.uri, result }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, action: &Action) -> CallOutcome {
+        let mut query = BTreeMap::new();
+        let (method, path, body) = match action {
+            Action::Delete { slot, zone, .. } => ("DELETE", format!("v2/projects/p/locations/{zone}/nodes/{slot}"), None),
+            Action::Create { slot, zone, body, .. } => {
+                query.insert("nodeId".to_owned(), slot.clone());
+                ("POST", format!("v2/projects/p/locations/{zone}/nodes"), Some(body.clone()))
+            }
+        };
+        let (status, answer) = self.call(method, &path, &query, body.clone());
+        self.sent.push(Sent { at: self.now, method: method.into(), path, query, body });
+        match answer["name"].as_str() {
+            Some(name) if status == 200 => CallOutcome::Accepted(name.to_owned()),
+            _ => CallOutcome::Refused(http_failure(status, answer.to_string().as_bytes())),
+        }
+    }
+}
