@@ -3,9 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use axum::extract::Request;
+use axum::http::HeaderMap;
+use google_cloud_auth::credentials::user_account;
+use serde_json::{Value, json};
 use tpu_watchdog::google::auth::Credentials;
 use tpu_watchdog::google::http::{Http, Observer};
+use tpu_watchdog::google::sources::{Places, Source};
 use tpu_watchdog::google::tpu::TpuClient;
 use tpu_watchdog::model::action::CallOutcome;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
@@ -114,4 +118,279 @@ async fn a_list_that_never_ends_is_not_believed() {
     let (simulator, client, _) = peer(Duration::from_secs(5)).await;
     simulator.set_hook(Some(Box::new(|_| Some(Fault::AnswerBefore(Reply::new(200, r#"{"nextPageToken":"again"}"#))))));
     assert!(client.list_nodes(ZONE, in_a_minute()).await.unwrap_err().message.contains("repeats a page"));
+}
+
+/// What a server saw of one call: path with query, and headers.
+type Calls = Arc<Mutex<Vec<(String, HeaderMap)>>>;
+
+/// A server on loopback that answers each call by its path and its headers, and gives out access tokens at `/token`.
+async fn server(answer: fn(&str, &HeaderMap) -> (u16, Value)) -> (String, Calls) {
+    let calls = Calls::default();
+    let seen = Arc::clone(&calls);
+    let app = axum::Router::new().fallback(async move |request: Request| {
+        let (path, headers) = (request.uri().to_string(), request.headers().clone());
+        if path == "/token" {
+            let token = json!({"access_token": "loopback-token", "expires_in": 3599, "token_type": "Bearer"});
+            return (axum::http::StatusCode::OK, token.to_string());
+        }
+        let (status, body) = answer(&path, &headers);
+        seen.lock().unwrap().push((format!("{} {path}", request.method()), headers));
+        (axum::http::StatusCode::from_u16(status).unwrap(), body.to_string())
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (base, calls)
+}
+
+/// A client with the credentials of a user, as `gcloud auth application-default login` leaves them, at a token endpoint of ours.
+fn client_of_a_user(base: &str, quota_project: Option<&str>) -> TpuClient {
+    let mut file = json!({"type": "authorized_user", "client_id": "i", "client_secret": "s", "refresh_token": "r",
+        "token_uri": format!("{base}/token")});
+    if let Some(project) = quota_project {
+        file["quota_project_id"] = json!(project);
+    }
+    let tokens = user_account::Builder::new(file).build_access_token_credentials().unwrap();
+    let credentials = Credentials::ApplicationDefault(tokens, Source::of(Places::default()));
+    let http = Http::new(credentials, Duration::from_secs(10), Arc::new(Attempts::default())).unwrap();
+    TpuClient::new(http, base, "v2", "p")
+}
+
+/// Authorization and quota project of each call so far.
+fn sent(calls: &Calls) -> Vec<(String, Option<String>)> {
+    let text = |headers: &HeaderMap, name: &str| headers.get(name).map(|v| v.to_str().unwrap().to_owned());
+    let calls = calls.lock().unwrap();
+    calls.iter().map(|(_, headers)| (text(headers, "authorization").unwrap(), text(headers, "x-goog-user-project"))).collect()
+}
+
+#[tokio::test]
+async fn the_calls_of_a_user_name_their_quota_project() {
+    let (base, calls) = server(|_, _| (200, json!({"name": "projects/p/locations/z/operations/o"}))).await;
+    let client = client_of_a_user(&base, Some("payer"));
+    client.list_nodes(ZONE, in_a_minute()).await.unwrap();
+    let outcome = client.delete_node(ZONE, "a", None, client.prepare().await.unwrap()).await;
+    assert!(matches!(outcome, CallOutcome::Accepted(_)), "{outcome:?}");
+    assert_eq!(sent(&calls), vec![("Bearer loopback-token".into(), Some("payer".into())); 2]);
+    // Without one in the file there is none.
+    let client = client_of_a_user(&base, None);
+    client.list_nodes(ZONE, in_a_minute()).await.unwrap();
+    assert_eq!(sent(&calls)[2], ("Bearer loopback-token".into(), None));
+}
+
+/// Refuses what names a quota project, as Google does when the caller may not use it.
+fn denied(headers: &HeaderMap) -> Option<(u16, Value)> {
+    headers.get("x-goog-user-project")?;
+    let message = "Caller does not have required permission to use project payer. Grant the caller the \
+                   roles/serviceusage.serviceUsageConsumer role, or a custom role with the serviceusage.services.use permission";
+    let info = json!({"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "USER_PROJECT_DENIED",
+        "domain": "googleapis.com", "metadata": {"consumer": "projects/payer", "service": "tpu.googleapis.com"}});
+    Some((403, json!({"error": {"code": 403, "status": "PERMISSION_DENIED", "message": message, "details": [info]}})))
+}
+
+#[tokio::test]
+async fn a_quota_project_that_may_not_be_used_is_left_out_and_the_read_is_repeated_once() {
+    let (base, calls) = server(|_, headers| denied(headers).unwrap_or((200, json!({"nodes": []})))).await;
+    let client = client_of_a_user(&base, Some("payer"));
+    client.list_nodes(ZONE, in_a_minute()).await.unwrap();
+    client.clone().list_nodes(ZONE, in_a_minute()).await.unwrap();
+    let projects: Vec<_> = sent(&calls).into_iter().map(|(_, project)| project).collect();
+    assert_eq!(projects, [Some("payer".into()), None, None], "repeated once, and never sent again");
+    // A refusal for anything else is no reason to leave it out.
+    let (base, calls) =
+        server(|_, _| (403, json!({"error": {"code": 403, "status": "PERMISSION_DENIED", "message": "m"}}))).await;
+    let client = client_of_a_user(&base, Some("payer"));
+    for _ in 0..2 {
+        assert_eq!(client.list_nodes(ZONE, in_a_minute()).await.unwrap_err().class, FailureClass::Permission);
+    }
+    assert_eq!(sent(&calls), vec![("Bearer loopback-token".into(), Some("payer".into())); 2], "and it is not repeated");
+}
+
+#[tokio::test]
+async fn a_mutation_refused_for_its_quota_project_is_not_repeated_but_the_next_leaves_without() {
+    let (base, calls) =
+        server(|_, headers| denied(headers).unwrap_or((200, json!({"name": "projects/p/locations/z/operations/o"})))).await;
+    let client = client_of_a_user(&base, Some("payer"));
+    let (first, second) = (client.prepare().await.unwrap(), client.prepare().await.unwrap());
+    let outcome = client.delete_node(ZONE, "a", None, first).await;
+    assert!(matches!(&outcome, CallOutcome::Refused(f) if f.class == FailureClass::Permission), "{outcome:?}");
+    // Also what was prepared before.
+    let outcome = client.delete_node(ZONE, "a", None, second).await;
+    assert!(matches!(outcome, CallOutcome::Accepted(_)), "{outcome:?}");
+    let projects: Vec<_> = sent(&calls).into_iter().map(|(_, project)| project).collect();
+    assert_eq!(projects, [Some("payer".into()), None]);
+}
+
+#[tokio::test]
+async fn a_refusal_that_quotes_metadata_tells_nothing_of_it() {
+    let (simulator, client, _) = peer(Duration::from_secs(5)).await;
+    let script = "#!/bin/bash\nexport WANDB_API_KEY=0123456789abcdef0123456789abcdef\ntrain \"$@\"\n".repeat(20);
+    let metadata = json!({"token": "hunter2", "startup-script": script, "tpu-watchdog-owner": "owner-1"});
+    let body = json!({"acceleratorType": "v4-8", "runtimeVersion": "tpu-vm-base", "metadata": metadata});
+    let quoted = Value::from(script.as_str()).to_string();
+    for (status, name, class) in
+        [(400, "INVALID_ARGUMENT", FailureClass::BadRequest), (503, "UNAVAILABLE", FailureClass::Transient)]
+    {
+        // Of the script, what a server with a limit of its own leaves.
+        let message = format!("owner-1: metadata \"hunter2\" of tpu-vm-base is not allowed, nor {}", &quoted[..900]);
+        let answer = json!({"error": {"code": status, "status": name, "message": message}});
+        first(&simulator, 1, Reply::new(status, answer.to_string()));
+        let outcome = client.create_node(ZONE, "b", &body, None, client.prepare().await.unwrap()).await;
+        let (CallOutcome::Refused(failure) | CallOutcome::Unknown(failure)) = outcome else { panic!("{outcome:?}") };
+        let told = "owner-1: metadata \"[metadata value]\" of tpu-vm-base is not allowed, nor \"[metadata value]";
+        assert_eq!((failure.class, failure.message), (class, format!("HTTP {status} {name}: {told}")));
+    }
+    // A proxy's page that echoes the request.
+    first(&simulator, 1, Reply::new(403, format!("<html>{body}</html>")));
+    let outcome = client.create_node(ZONE, "b", &body, None, client.prepare().await.unwrap()).await;
+    assert!(!format!("{outcome:?}").contains("hunter2") && !format!("{outcome:?}").contains("WANDB"), "{outcome:?}");
+}
+
+/// The real binary with a config that uses Application Default Credentials against `api`, in a home of its own.
+struct Binary {
+    folder: tempfile::TempDir,
+    metadata: String,
+}
+
+impl Binary {
+    fn new(api: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = format!(
+            "project = \"p\"\nstate = \"sqlite:state.db\"\nlisten = \"off\"\n[poll]\nevery = \"500ms\"\ntimeout = \"5s\"\n\
+             [api]\ntpu = \"{api}\"\n[[tpu]]\nname = \"a\"\nzone = \"{ZONE}\"\n"
+        );
+        std::fs::write(folder.path().join("w.toml"), config).unwrap();
+        Binary { folder, metadata: nobody_there() }
+    }
+
+    fn command(&self, command: &str) -> std::process::Command {
+        let mut process = std::process::Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"));
+        process.env_clear().env("HOME", self.folder.path()).env("GCE_METADATA_HOST", &self.metadata);
+        process.arg(command).arg("--config").arg(self.folder.path().join("w.toml"));
+        process
+    }
+
+    /// Exit code, and everything that it wrote.
+    fn run(&self, command: &str) -> (i32, String) {
+        let output = self.command(command).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap(), String::from_utf8(text).unwrap())
+    }
+
+    /// What `run` writes until a line holds `words`, and for a second more.
+    fn run_until(&self, words: &str) -> String {
+        let log = self.folder.path().join("log");
+        let mut process = self.command("run").stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap();
+        let began = Instant::now();
+        let read = || std::fs::read_to_string(&log).unwrap();
+        while !read().contains(words) && began.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        process.kill().unwrap();
+        process.wait().unwrap();
+        read()
+    }
+}
+
+/// An address where nothing listens: bound and dropped.
+fn nobody_there() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+const LIBRARY: [&str; 3] = ["Subsequent calls with this credential", "future attempts", "cannot create auth headers"];
+
+#[test]
+fn without_any_credentials_each_command_says_once_where_it_looked_and_what_to_do() {
+    let binary = Binary::new("https://tpu.googleapis.com");
+    for command in ["plan", "once"] {
+        let (code, text) = binary.run(command);
+        assert_eq!(code, 1, "{text}");
+        let table = text.lines().skip_while(|l| !l.starts_with("tpu-watchdog: ")).collect::<Vec<_>>();
+        let words: Vec<String> = table.iter().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(
+            words,
+            [
+                "tpu-watchdog: no Google credentials found".to_owned(),
+                "looked at GOOGLE_APPLICATION_CREDENTIALS not set".into(),
+                "~/.config/gcloud/application_default_credentials.json not there".into(),
+                format!("metadata server not reachable at {} (GCE_METADATA_HOST)", binary.metadata),
+                "do gcloud auth application-default login (your own machine)".into(),
+                "or see deploy/iam/README.md (service account, workload identity)".into(),
+            ],
+            "{text}"
+        );
+        // Of `once` there is also the line that sums up, for a scheduler's log.
+        assert_eq!(text.matches("no Google credentials found").count(), if command == "plan" { 1 } else { 2 }, "{text}");
+        assert!(LIBRARY.iter().all(|words| !text.contains(words)), "{text}");
+        assert!(!binary.folder.path().join("state.db").exists(), "nothing else was done");
+    }
+    let log = binary.run_until("no access token from");
+    let told: Vec<&str> = log.lines().filter(|l| l.contains("no Google credentials found; looked at")).collect();
+    assert!(told.len() == 1 && told[0].contains("ERROR") && told[0].contains("; do gcloud auth application-default"), "{log}");
+    assert!(LIBRARY.iter().all(|words| !log.contains(words)), "{log}");
+    let polls: Vec<&str> = log.lines().filter(|l| l.contains("no access token from the metadata server at")).collect();
+    assert!(!polls.is_empty() && polls.iter().all(|l| l.len() < 300), "{log}");
+}
+
+#[test]
+fn credentials_that_give_no_token_are_named_with_what_came_back() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (base, _) = runtime.block_on(server(|_, _| {
+        (400, json!({"error": "invalid_grant", "error_description": "Token has been\nexpired or revoked."}))
+    }));
+    let binary = Binary::new(&base);
+    let file = binary.folder.path().join(".config/gcloud/application_default_credentials.json");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let write = |token_uri: String| {
+        let user = json!({"type": "authorized_user", "client_id": "i", "client_secret": "hunter1", "refresh_token": "hunter2",
+            "token_uri": token_uri});
+        std::fs::write(&file, user.to_string()).unwrap();
+    };
+    let told = |words: &[&str]| {
+        let (code, text) = binary.run("plan");
+        assert_eq!(code, 1, "{text}");
+        assert_eq!(text.matches("no access token from").count(), 1, "{text}");
+        assert!(words.iter().all(|words| text.contains(words)), "{text}");
+        assert!(text.contains(&format!("used       {}", file.display())), "{text}");
+        assert!(LIBRARY.iter().chain(&["hunter"]).all(|words| !text.contains(words)), "{text}");
+    };
+    write(format!("{base}/revoked"));
+    told(&["HTTP 400 invalid_grant: Token has been expired or revoked.", "gcloud auth application-default login"]);
+    let log = binary.run_until("no access token from");
+    assert!(log.contains("; then restart tpu-watchdog") && LIBRARY.iter().all(|words| !log.contains(words)), "{log}");
+    write(format!("http://{}/token", nobody_there()));
+    told(&["Connection refused", "try again"]);
+    for (content, words) in [
+        ("{hunter", "it is not the JSON of credentials"),
+        ("{\"type\":\"hunter\"}", "its \"type\" is not one"),
+        (
+            "{\"type\":\"authorized_user\",\"client_id\":\"hunter\",\"client_secret\":\"hunter\"}",
+            "missing field `refresh_token` in it",
+        ),
+    ] {
+        std::fs::write(&file, content).unwrap();
+        let (code, text) = binary.run("plan");
+        assert!(code == 1 && text.contains(words) && text.contains("used       /") && !text.contains("hunter"), "{text}");
+    }
+    // Named by the environment, and not there: the library looks no further.
+    let output = binary.command("plan").env("GOOGLE_APPLICATION_CREDENTIALS", "/no/such.json").output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("no Google credentials found") && text.contains("/no/such.json is not there"), "{text}");
+}
+
+#[test]
+fn the_plan_of_a_user_reads_with_the_quota_project_of_the_file() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (base, calls) = runtime.block_on(server(|_, headers| denied(headers).unwrap_or((200, json!({"nodes": []})))));
+    let binary = Binary::new(&base);
+    let file = binary.folder.path().join(".config/gcloud/application_default_credentials.json");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let user = json!({"type": "authorized_user", "client_id": "i", "client_secret": "s", "refresh_token": "r",
+        "quota_project_id": "payer", "token_uri": format!("{base}/token")});
+    std::fs::write(&file, user.to_string()).unwrap();
+    let (_, text) = binary.run("plan");
+    let projects: Vec<_> = sent(&calls).into_iter().map(|(_, project)| project).collect();
+    assert_eq!(projects[0], Some("payer".into()), "{text}");
+    assert!(projects.len() > 1 && projects[1..].iter().all(Option::is_none), "{projects:?} {text}");
+    assert_eq!(text.matches("roles/serviceusage.serviceUsageConsumer").count(), 1, "{text}");
 }

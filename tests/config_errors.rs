@@ -15,7 +15,7 @@ fn error(text: &str) -> String {
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-const AFTER_A_SLOT: [(&str, &str, &str); 29] = [
+const AFTER_A_SLOT: [(&str, &str, &str); 33] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`, expected one of `name`"),
     ("queued_resource = \"q\"", "w.toml:5: tpu[0].queued_resource:", "not supported yet"),
     ("zones = [\"us-east5-a\"]", "w.toml:5: tpu[0].zones:", "keep one of them"),
@@ -43,11 +43,19 @@ const AFTER_A_SLOT: [(&str, &str, &str); 29] = [
         "w.toml:6: tpu[0].create.metadata.startup-script:",
         "startup_script = \"file\"",
     ),
+    ("[tpu.job]\ncheckpoint = \"gs://b/run//x\"", "w.toml:6: tpu[0].job.checkpoint:", "an empty part (//)"),
+    ("[tpu.job]\ncheckpoint = \"gs://b/./x\"", "w.toml:6: tpu[0].job.checkpoint:", "the part \".\""),
+    ("[tpu.job]\ncheckpoint = \"file:///a/../x\"", "w.toml:6: tpu[0].job.checkpoint:", "the part \"..\""),
+    (
+        "[tpu.job]\ncheckpoint = { uri = \"gs://b\", orbax_mode = \"copy\" }",
+        "w.toml:6: tpu[0].job.checkpoint.orbax_mode:",
+        "use \"auto\", \"rename\" or \"commit_file\"",
+    ),
     ("[tpu.job]\ncheckpoint = \"bucket/path\"", "w.toml:6: tpu[0].job.checkpoint:", "gs://bucket/path"),
     (
         "[tpu.job]\ncheckpoint = { uri = \"gs://b\", format = \"t5x\" }",
         "w.toml:6: tpu[0].job.checkpoint.format:",
-        "\"orbax\" and \"huggingface\"",
+        "\"orbax\", \"huggingface\" and \"none\" are",
     ),
     ("[tpu.job]\nlaunch = \"ssh\"", "w.toml:6: tpu[0].job.launch:", "use \"startup-script\""),
     ("[tpu.job]\ncommand = \" \"", "w.toml:6: tpu[0].job.command:", "leave it out"),
@@ -145,6 +153,28 @@ fn substitution_stays_out_of_what_belongs_to_the_shell() {
     assert_eq!(slot.create.fields["description"], "${A} and x\"y");
     assert_eq!(slot.create.metadata["m"].as_deref(), Some("${B}"));
     assert_eq!(slot.job.as_ref().unwrap().command.as_deref(), Some("echo ${C}"));
+}
+
+#[test]
+fn the_project_that_pays_for_calls_is_not_the_one_of_the_tpus() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("credentials.json");
+    let loaded = |credentials: &str, named: Option<&str>| {
+        std::fs::write(&file, credentials).unwrap();
+        let environment = |name: &str| match name {
+            "GOOGLE_APPLICATION_CREDENTIALS" => Some(file.display().to_string()),
+            "GOOGLE_CLOUD_PROJECT" => named.map(str::to_owned),
+            "GOOGLE_CLOUD_QUOTA_PROJECT" => Some("payer".to_owned()),
+            _ => None,
+        };
+        let text = GOOD.replace("project = \"p\"\n", "");
+        config::parse(Path::new("w.toml"), &text, &environment).map(|c| c.settings.project).map_err(|e| e.to_string())
+    };
+    let user = r#"{"type": "authorized_user", "quota_project_id": "payer"}"#;
+    assert!(loaded(user, None).unwrap_err().contains("is missing, and the credentials name none"));
+    assert_eq!(loaded(user, Some("named")), Ok("named".into()));
+    let account = r#"{"type": "service_account", "project_id": "of-the-account", "quota_project_id": "payer"}"#;
+    assert_eq!(loaded(account, None), Ok("of-the-account".into()));
 }
 
 #[test]

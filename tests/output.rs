@@ -23,7 +23,7 @@ fn plan_reads_well() {
 
 #[test]
 fn status_reads_well() {
-    let text = table::status(&document(), now());
+    let text = table::status(&document(), "watched by vm-1:7:aa", now());
     let trimmed: Vec<&str> = text.lines().map(str::trim_end).collect();
     insta::assert_snapshot!("status", trimmed.join("\n"));
 }

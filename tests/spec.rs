@@ -89,6 +89,23 @@ proptest! {
 }
 
 #[test]
+fn a_users_script_that_mentions_the_supervisor_is_the_users() {
+    let script = format!("#! /bin/bash\nset -e\n# not the {SUPERVISOR_MARK}\npip install jax\n");
+    let headed = format!("{SUPERVISOR_MARK}: copied from a describe\npip install jax\n");
+    let ours = json!({"tpu-watchdog-owner": "me", "tpu-watchdog-slot": "a"});
+    for (script, mut metadata) in [(&script, json!({})), (&script, ours), (&headed, json!({}))] {
+        metadata["startup-script"] = json!(script);
+        let raw = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "metadata": metadata});
+        let learned = NodeSpec::learn(&raw).unwrap();
+        assert_eq!(learned.body()["metadata"]["startup-script"], json!(script));
+        // It is still there when the supervisor runs it, and when that is learned again.
+        let rendered = learned.render("me", "a", &RunOrder::default(), Some(&format!("#! /bin/bash\n{SUPERVISOR_MARK} 1\n")));
+        assert_eq!(rendered["metadata"]["tpu-watchdog-user-script"], json!(script));
+        assert_eq!(NodeSpec::learn(&rendered).unwrap(), learned);
+    }
+}
+
+#[test]
 fn what_the_api_derives_is_not_sent_back() {
     let spec = NodeSpec::learn(&json!({
         "name": "projects/p/locations/z/nodes/a", "id": "1", "state": "READY", "health": "HEALTHY", "createTime": "2026-01-01T00:00:00Z",

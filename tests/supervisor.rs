@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tpu_watchdog::launch;
-use tpu_watchdog::model::settings::JobSettings;
+use tpu_watchdog::model::settings::{CheckpointSettings, JobSettings};
 use tpu_watchdog::model::slot::RunOrder;
 use tpu_watchdog::model::spec::NodeSpec;
 use tpu_watchdog::simulator::cloud::Cloud;
-use tpu_watchdog::simulator::http::Simulator;
+use tpu_watchdog::simulator::http::{Fault, Reply, Simulator};
 
 const ZONE: &str = "us-central2-b";
 
@@ -25,6 +25,10 @@ struct Host {
 impl Host {
     /// A node whose startup script is the supervisor for `job`, beside the user's own script.
     fn new(job: &JobSettings, user_script: &str, order: &RunOrder) -> Option<Host> {
+        Host::of_type("v4-8", job, user_script, order)
+    }
+
+    fn of_type(accelerator: &str, job: &JobSettings, user_script: &str, order: &RunOrder) -> Option<Host> {
         let works =
             |program: &str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
         if !(works("curl") && works("bash")) {
@@ -37,7 +41,7 @@ impl Host {
         let listener = runtime.block_on(Simulator::bind(([127, 0, 0, 1], 0).into())).unwrap();
         let base = format!("http://{}/metadata/{ZONE}/a/0/computeMetadata/v1", listener.local_addr().unwrap());
         runtime.spawn(simulator.clone().serve(listener));
-        let spec = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "metadata": {"startup-script": user_script}});
+        let spec = json!({"acceleratorType": accelerator, "runtimeVersion": "r", "metadata": {"startup-script": user_script}});
         let body = NodeSpec::learn(&spec).unwrap().render("me", "a", order, Some(&launch::supervisor("a", job)));
         simulator.with(|cloud| cloud.add_node(ZONE, "a", body.as_object().unwrap().clone(), true));
         Some(Host { simulator, folder: tempfile::tempdir().unwrap(), base, _runtime: runtime })
@@ -45,6 +49,11 @@ impl Host {
 
     /// One boot, as the guest agent does it: the metadata's startup script in a temporary file.
     fn boot(&self) {
+        self.boot_with(&[]);
+    }
+
+    /// A boot whose supervisor also has these variables.
+    fn boot_with(&self, variables: &[(&str, &str)]) {
         let script = self.simulator.with(|cloud| {
             let node = cloud.nodes.values().next().unwrap();
             node.body["metadata"]["startup-script"].as_str().unwrap().to_owned()
@@ -57,6 +66,8 @@ impl Host {
             .env("TPU_WATCHDOG_STATE", self.folder.path())
             .env("TPU_WATCHDOG_BEAT", "0.2")
             .env("TPU_WATCHDOG_PAUSE", "0.1")
+            .env("TPU_WATCHDOG_PAUSES", "0.1 0.2")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .status()
             .unwrap();
@@ -75,6 +86,13 @@ impl Host {
                 let _ = Command::new("kill").arg("-KILL").arg(pid.to_string()).status();
             }
         }
+    }
+
+    /// The machine is down and comes up again: nothing runs, nothing is reported; what is on the disk stays.
+    fn power_cycle(&self, variables: &[(&str, &str)]) {
+        self.power_off();
+        self.simulator.with(|cloud| cloud.nodes.values_mut().next().unwrap().attributes[0].clear());
+        self.boot_with(variables);
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
@@ -107,6 +125,7 @@ fn job(command: &str, folder: &Path) -> JobSettings {
     JobSettings {
         command: Some(command.to_owned()),
         dir: folder.display().to_string(),
+        checkpoint: Some(CheckpointSettings { uri: "gs://b/ckpt".into(), format: None, orbax_mode: Default::default() }),
         env: [("QUOTED".to_owned(), "it's $HOME".to_owned())].into(),
         restarts_per_run: 2,
         no_progress: 3,
@@ -123,7 +142,7 @@ fn it_beats_runs_both_scripts_with_the_variables_of_the_contract_and_reports_the
     let work = tempfile::tempdir().unwrap();
     let out = work.path().join("out");
     let command = format!(
-        "env | grep -E '^(CHECKPOINT|TPU_WATCHDOG_(SLOT|GEN|WORKER)|QUOTED)' | sort > {0}; pwd >> {0}; echo 1234 > \"$TPU_WATCHDOG_PROGRESS\"; \
+        "env | grep -E '^(CHECKPOINT_(BASE|PATH|STEP)|TPU_WATCHDOG_(SLOT|GEN|WORKER)|QUOTED)' | sort > {0}; pwd >> {0}; echo 1234 > \"$TPU_WATCHDOG_PROGRESS\"; \
          while ! test -e {1}; do sleep 0.05; done",
         out.display(),
         work.path().join("go").display()
@@ -136,13 +155,13 @@ fn it_beats_runs_both_scripts_with_the_variables_of_the_contract_and_reports_the
     host.wait("the heartbeat", || host.attribute("heartbeat").is_some_and(|h| h.ends_with("running")));
     assert_eq!(std::fs::read_to_string(work.path().join("user")).unwrap(), "user\n");
     let expected = format!(
-        "CHECKPOINT_PATH=gs://b/ckpt/1200\nCHECKPOINT_STEP=1200\nQUOTED=it's $HOME\nTPU_WATCHDOG_GENERATION=7\nTPU_WATCHDOG_SLOT=a\n\
+        "CHECKPOINT_BASE=gs://b/ckpt\nCHECKPOINT_PATH=gs://b/ckpt/1200\nCHECKPOINT_STEP=1200\nQUOTED=it's $HOME\nTPU_WATCHDOG_GENERATION=7\nTPU_WATCHDOG_SLOT=a\n\
          TPU_WATCHDOG_WORKER=0\nTPU_WATCHDOG_WORKERS=1\n{}\n",
         work.path().display()
     );
     assert_eq!(std::fs::read_to_string(&out).unwrap(), expected);
     std::fs::write(work.path().join("go"), "").unwrap();
-    host.wait("the end", || host.attribute("exit").is_some_and(|e| e.ends_with(" 7 0 done")));
+    host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains(" 7 0 done ran=") && e.ends_with("step=1234")));
 }
 
 #[test]
@@ -189,15 +208,156 @@ fn a_second_start_beside_a_running_supervisor_does_not_run_the_job_twice() {
 fn a_boot_after_the_end_does_not_run_the_job_again() {
     let work = tempfile::tempdir().unwrap();
     let tries = work.path().join("tries");
-    let Some(host) = Host::new(&job(&format!("echo x >> {}", tries.display()), work.path()), "", &order(None)) else { return };
+    let command = format!("echo x >> {}; echo 5 > \"$TPU_WATCHDOG_PROGRESS\"", tries.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
     host.boot();
     host.wait("the end", || host.attribute("exit").is_some());
     // The host goes down with everything on it, and comes up with the same disk.
-    host.power_off();
-    host.simulator.with(|cloud| cloud.nodes.values_mut().next().unwrap().attributes[0].clear());
-    host.boot();
-    host.wait("the end is reported again", || host.attribute("exit").is_some_and(|e| e.ends_with(" 7 0 done")));
+    host.power_cycle(&[]);
+    host.wait("the end is reported again", || host.attribute("exit").is_some_and(|e| e.ends_with("step=5")));
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\n");
+}
+
+#[test]
+fn an_end_without_evidence_is_reported_and_the_next_boot_starts_the_job_again() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let Some(host) = Host::new(&job(&format!("echo x >> {}", tries.display()), work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains(" 7 0 done ran=") && e.ends_with("step=none")));
+    host.wait("the heartbeat says so", || host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("ended_early")));
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\n", "not again in the same boot");
+    host.power_cycle(&[]);
+    host.wait("the second run", || std::fs::read_to_string(&tries).unwrap() == "x\nx\n");
+}
+
+#[test]
+fn a_command_whose_pipe_fails_has_failed() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(host) = Host::new(&job("exit 3 | cat", work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("its code", || host.attribute("exit").is_some_and(|e| e.contains(" 7 3 restarting 1 of 2")));
+}
+
+#[test]
+fn what_ends_while_the_machine_goes_down_is_neither_an_end_nor_a_failure() {
+    let work = tempfile::tempdir().unwrap();
+    std::fs::write(work.path().join("systemctl"), "#! /bin/bash\necho stopping\n").unwrap();
+    Command::new("chmod").arg("755").arg(work.path().join("systemctl")).status().unwrap();
+    let path = format!("{}:{}", work.path().display(), std::env::var("PATH").unwrap());
+    let tries = work.path().join("tries");
+    let command = format!("echo x >> {}; echo 5 > \"$TPU_WATCHDOG_PROGRESS\"; exit $(($(wc -l < {0}) - 1))", tries.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    for runs in 1..=2 {
+        // The first ends with 0, the second with 1: as trainers do that save on SIGTERM.
+        if runs == 1 {
+            host.boot_with(&[("PATH", &path)])
+        } else {
+            host.power_cycle(&[("PATH", &path)])
+        }
+        host.wait("it stops", || host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("stopping")));
+        assert_eq!(std::fs::read_to_string(&tries).unwrap().lines().count(), runs);
+        assert_eq!(host.attribute("exit"), None);
+    }
+}
+
+#[test]
+fn after_a_long_run_a_job_that_reads_its_order_is_not_sent_back_to_the_checkpoint_of_the_create() {
+    for (command, script) in
+        [("cat $CHECKPOINT_PATH >> {}; sleep 1.3; exit 1", ""), ("bash {}.sh", "#! /bin/bash\n# uses CHECKPOINT_PATH\n")]
+    {
+        let work = tempfile::tempdir().unwrap();
+        let tries = work.path().join("tries");
+        let command = command.replace("{}", &tries.display().to_string());
+        std::fs::write(work.path().join("tries.sh"), "sleep 1.3; exit 1").unwrap();
+        let Some(host) = Host::new(&job(&command, work.path()), script, &order(Some(1200))) else { return };
+        let long = [("TPU_WATCHDOG_LONG", "1")];
+        host.boot_with(&long);
+        let stale = || host.attribute("exit").is_some_and(|e| e.contains(" 7 1 stale_order ran=") && e.contains("step 1200"));
+        host.wait("it is held", stale);
+        assert!(host.path("long.7").exists());
+        let restarted = host.path("restarts.7");
+        assert!(!restarted.exists(), "{:?}", std::fs::read_to_string(restarted));
+        // The length of the run is on the disk: a reboot changes nothing.
+        host.power_cycle(&long);
+        host.wait("it is held again", || host.attribute("exit").is_some_and(|e| e.contains(" 7 75 stale_order ran=")));
+    }
+}
+
+#[test]
+fn after_a_long_run_a_job_that_finds_its_own_checkpoint_goes_on_and_hidden_readers_fail_loudly() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    std::fs::write(
+        work.path().join("train.sh"),
+        format!("echo \"[$CHECKPOINT_BASE][$CHECKPOINT_PATH][$CHECKPOINT_STEP]\" >> {}; sleep 1.3; exit 1", out.display()),
+    )
+    .unwrap();
+    let Some(host) = Host::new(&job("bash ./train.sh", work.path()), "", &order(Some(1200))) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_LONG", "1")]);
+    let base = "[gs://b/ckpt]";
+    let expected = format!("{base}[gs://b/ckpt/1200][1200]\n{base}[stale:gs://b/ckpt/1200][stale:1200]\n");
+    host.wait("two runs", || std::fs::read_to_string(&out).is_ok_and(|text| text.starts_with(&expected)));
+}
+
+#[test]
+fn a_long_run_refills_the_restarts() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let Some(host) = Host::new(&job(&format!("echo x >> {}; exit 1", tries.display()), work.path()), "", &order(None)) else {
+        return;
+    };
+    host.boot_with(&[("TPU_WATCHDOG_REFILL", "0")]);
+    host.wait("more tries than its budget", || std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() > 4));
+    assert!(host.attribute("exit").unwrap().contains("restarting 1 of 2"));
+}
+
+#[test]
+fn on_several_hosts_no_try_is_the_last_and_one_that_runs_on_is_reported() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command = format!("echo x >> {0}; [[ $(wc -l < {0}) -lt 5 ]] && exit 1; sleep 20", tries.display());
+    let job = job(&command, work.path());
+    let Some(host) = Host::of_type("v4-16", &job, "", &order(None)) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_LONG", "1")]);
+    host.wait("it is told", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 1 failing after 2 restarts: tried again every 0.2 s"))
+    });
+    host.wait("it is tried on", || std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() == 5));
+    host.wait("it runs again", || host.attribute("exit").is_some_and(|e| e.contains(" 7 1 recovered ran=")));
+}
+
+#[test]
+fn a_host_without_an_index_asks_until_it_has_one() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let Some(host) = Host::new(&job(&format!("echo $TPU_WATCHDOG_WORKER > {}", out.display()), work.path()), "", &order(None))
+    else {
+        return;
+    };
+    let known = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let knows = std::sync::Arc::clone(&known);
+    host.simulator.set_hook(Some(Box::new(move |logged| {
+        let asks = logged.path.ends_with("agent-worker-number") && !knows.load(std::sync::atomic::Ordering::SeqCst);
+        asks.then(|| Fault::AnswerBefore(Reply::new(404, "not there yet")))
+    })));
+    host.boot();
+    host.wait("it says so", || host.attribute("heartbeat").is_some_and(|beat| beat.contains("no agent-worker-number")));
+    assert!(!out.exists());
+    known.store(true, std::sync::atomic::Ordering::SeqCst);
+    host.wait("it starts", || std::fs::read_to_string(&out).is_ok_and(|text| text == "0\n"));
+}
+
+#[test]
+fn a_startup_script_that_fails_is_tried_again_and_the_command_waits_for_it() {
+    let work = tempfile::tempdir().unwrap();
+    let (tries, out) = (work.path().join("tries"), work.path().join("out"));
+    let script = format!("#! /bin/bash\necho x >> {0}\n[[ $(wc -l < {0}) -ge 3 ]] || exit 100\n", tries.display());
+    let command = format!("wc -l < {} > {}", tries.display(), out.display());
+    let Some(host) = Host::new(&job(&command, work.path()), &script, &order(None)) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_PAUSES", "0.5 1")]);
+    host.wait("it is told", || host.attribute("heartbeat").is_some_and(|beat| beat.contains("setup_failed code=100 tries=1")));
+    host.wait("the command", || std::fs::read_to_string(&out).is_ok_and(|text| text.trim() == "3"));
 }
 
 #[test]
@@ -234,8 +394,9 @@ fn without_a_command_the_user_script_is_the_job() {
     let settings = JobSettings { command: None, ..job("", work.path()) };
     let Some(host) = Host::new(&settings, &script, &order(None)) else { return };
     host.boot();
-    host.wait("the end", || host.attribute("exit").is_some_and(|e| e.ends_with(" 0 done")));
+    host.wait("it rests", || host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("idle")));
     assert_eq!(std::fs::read_to_string(work.path().join("out")).unwrap(), "7\n");
+    assert_eq!(host.attribute("exit"), None, "a script that ends well has set things up: nothing has finished");
 }
 
 #[test]

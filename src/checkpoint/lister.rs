@@ -8,21 +8,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
 use object_store::aws::AmazonS3Builder;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::path::Path;
 use object_store::{ClientOptions, CredentialProvider, ObjectStore, RetryConfig};
 
 use super::rules::{Completeness, StepFolder, completeness, detect, step_of};
-use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
+use crate::model::checkpoint::{Checkpoint, CheckpointSurvey, NotComplete};
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::settings::{CheckpointFormat, CheckpointSettings};
+use crate::model::settings::{CheckpointFormat, CheckpointSettings, OrbaxMode};
 
 /// Incomplete candidates that are looked into before giving up on a location.
 const CANDIDATES_MAX: usize = 50;
 
-/// Files by which the size of an incomplete step is told.
+/// Files by which the size of an incomplete step is told, and the age of what is not understood.
 const SIZED_MAX: usize = 10_000;
+
+/// Names that are told of a location that is not understood.
+const NAMES_MAX: usize = 5;
 
 /// Where Google's storage is, and with which credentials.
 #[derive(Clone)]
@@ -102,25 +106,34 @@ pub async fn survey_in(
     settings: &CheckpointSettings,
     set_aside: Option<u64>,
 ) -> Result<CheckpointSurvey, Failure> {
-    let failed =
-        |error: object_store::Error| Failure::new(FailureClass::Transient, format!("listing {} failed: {error}", settings.uri));
+    if !settings.is_listed() {
+        return Ok(CheckpointSurvey::default());
+    }
+    let failed = |error: object_store::Error| listing_failure(&settings.uri, &error);
     let top = match store.list_with_delimiter(Some(base)).await {
         Ok(top) => top,
         // A folder that does not exist yet holds no checkpoint; object stores answer with an empty list instead.
-        Err(object_store::Error::NotFound { .. }) => return Ok(CheckpointSurvey::default()),
+        Err(object_store::Error::NotFound { .. }) if settings.uri.starts_with("file://") => {
+            return Ok(CheckpointSurvey::default());
+        }
         Err(error) => return Err(failed(error)),
     };
     // As the store names it: a name that needs encoding is not encoded once more.
     let places: BTreeMap<String, Path> =
         top.common_prefixes.into_iter().filter_map(|p| Some((p.filename()?.to_owned(), p))).collect();
     let folders: Vec<String> = places.keys().cloned().collect();
-    let Some(format) = settings.format.or_else(|| detect(&folders)) else { return Ok(CheckpointSurvey::default()) };
+    let files = top.objects.iter().filter_map(|object| object.location.filename()).map(str::to_owned);
+    let names: Vec<String> = folders.iter().map(|folder| format!("{folder}/")).chain(files).take(NAMES_MAX).collect();
+    let Some(format) = settings.format.or_else(|| detect(&folders)) else {
+        return Ok(CheckpointSurvey { other: not_complete(store, base, names).await.map_err(failed)?, ..Default::default() });
+    };
     let mut candidates: Vec<(u64, &String)> = folders.iter().filter_map(|f| Some((step_of(format, f)?, f))).collect();
     candidates.sort_unstable_by_key(|(step, folder)| (set_aside == Some(*step), std::cmp::Reverse((*step, *folder))));
     let found = |step: u64, folder: &str| Checkpoint { step, uri: format!("{}/{folder}", settings.uri) };
     let mut outcome = CheckpointSurvey::default();
     let mut without_commit_file: Option<Checkpoint> = None;
     let mut highest_incomplete: Option<(u64, &String)> = None;
+    let count = candidates.len();
     for (step, folder) in candidates.into_iter().take(CANDIDATES_MAX) {
         let listing = store.list_with_delimiter(places.get(folder)).await.map_err(failed)?;
         let names = |paths: Vec<&Path>| paths.into_iter().filter_map(|p| p.filename().map(str::to_owned)).collect();
@@ -133,20 +146,73 @@ pub async fn survey_in(
                 outcome.newest = Some(found(step, folder));
                 break;
             }
+            Completeness::WithoutCommitFile if settings.orbax_mode == OrbaxMode::Rename => {
+                outcome.newest = Some(found(step, folder));
+                break;
+            }
             Completeness::WithoutCommitFile if without_commit_file.is_none() => without_commit_file = Some(found(step, folder)),
             _ => {}
         }
         highest_incomplete = highest_incomplete.or(Some((step, folder)).filter(|_| set_aside != Some(step)));
     }
     // Rename mode: without a commit file anywhere, and only where Orbax renames (not on gs://), a step is whole by its name.
-    if outcome.newest.is_none() && format == CheckpointFormat::Orbax && !settings.uri.starts_with("gs://") {
+    let renames = settings.orbax_mode == OrbaxMode::Auto && !settings.uri.starts_with("gs://");
+    if outcome.newest.is_none() && format == CheckpointFormat::Orbax && renames {
         outcome.newest = without_commit_file;
+    }
+    if outcome.newest.is_none() && count > CANDIDATES_MAX {
+        // A complete one may lie below them: that is not "none".
+        let message = format!(
+            "the {CANDIDATES_MAX} highest of {count} steps under {} are incomplete, and the rest was not looked at; remove incomplete steps",
+            settings.uri
+        );
+        return Err(Failure::new(FailureClass::BadRequest, message));
+    }
+    if outcome.newest.is_none() {
+        outcome.other = not_complete(store, base, names).await.map_err(failed)?;
     }
     let newest = outcome.newest.as_ref().map(|c| c.step);
     if let Some((step, folder)) = highest_incomplete.filter(|(step, _)| Some(*step) > newest) {
         outcome.incomplete = size(store, places.get(folder)).await.map(|size| (step, size));
     }
     Ok(outcome)
+}
+
+/// What a location holds in which no complete checkpoint was found.
+async fn not_complete(store: &dyn ObjectStore, base: &Path, names: Vec<String>) -> object_store::Result<Option<NotComplete>> {
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let times: Vec<_> = store.list(Some(base)).take(SIZED_MAX + 1).map_ok(|object| object.last_modified).try_collect().await?;
+    let whole = times.len() <= SIZED_MAX;
+    let oldest = times.into_iter().min().and_then(|at| Timestamp::from_millisecond(at.timestamp_millis()).ok());
+    Ok(Some(NotComplete { names, oldest: oldest.filter(|_| whole) }))
+}
+
+/// A listing that failed, in words that say what to do.
+fn listing_failure(uri: &str, error: &object_store::Error) -> Failure {
+    let text = error.to_string();
+    let status = text.split("status code: ").nth(1).and_then(|rest| rest.get(..3));
+    let bucket = uri.split('/').take(3).collect::<Vec<_>>().join("/");
+    match (error, status) {
+        (object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. }, _)
+        | (_, Some("401" | "403")) => {
+            let grant = if uri.starts_with("gs://") {
+                format!(
+                    "grant it: gcloud storage buckets add-iam-policy-binding {bucket} --role roles/storage.objectViewer --member \
+                     serviceAccount:ACCOUNT-OF-THE-WATCHDOG"
+                )
+            } else {
+                format!("grant it the right to list {bucket}")
+            };
+            let code = status.unwrap_or("403");
+            Failure::new(FailureClass::Permission, format!("the watchdog may not list {uri} (HTTP {code}); {grant}"))
+        }
+        (object_store::Error::NotFound { .. }, _) | (_, Some("404")) => {
+            Failure::new(FailureClass::NotFound, format!("{bucket} does not exist (HTTP 404), so {uri} can't be listed"))
+        }
+        _ => Failure::new(FailureClass::Transient, format!("listing {uri} failed: {text}")),
+    }
 }
 
 /// How large a folder is, by the first of its files. It tells growth alone: what can't be listed must not hold up the rest.
@@ -181,6 +247,14 @@ mod tests {
     use super::*;
 
     async fn survey_of(files: &[&str], format: Option<CheckpointFormat>) -> CheckpointSurvey {
+        attempt(files, format, OrbaxMode::Auto).await.unwrap()
+    }
+
+    async fn attempt(
+        files: &[&str],
+        format: Option<CheckpointFormat>,
+        orbax_mode: OrbaxMode,
+    ) -> Result<CheckpointSurvey, Failure> {
         let folder = tempfile::tempdir().unwrap();
         for file in files {
             let path = folder.path().join(file);
@@ -189,11 +263,52 @@ mod tests {
         }
         let uri = format!("file://{}", folder.path().display());
         let access = StorageAccess::new(None, None, Duration::from_secs(5));
-        let mut survey = survey(&CheckpointSettings { uri: uri.clone(), format }, &access, None).await.unwrap();
+        let mut survey = survey(&CheckpointSettings { uri: uri.clone(), format, orbax_mode }, &access, None).await?;
         if let Some(newest) = &mut survey.newest {
             newest.uri = newest.uri.replace(&uri, "base");
         }
-        survey
+        Ok(survey)
+    }
+
+    #[tokio::test]
+    async fn what_is_there_and_not_understood_is_not_none() {
+        // Levanter.
+        let survey = survey_of(&["step-1000/metadata.json", "notes.txt"], None).await;
+        assert_eq!(survey.newest, None);
+        let other = survey.other.unwrap();
+        assert_eq!(other.names, ["step-1000/", "notes.txt"]);
+        assert!(other.oldest.is_some());
+        // Orbax through gcsfuse before 0.12.3, where commit files are asked for.
+        let mode = |mode| attempt(&["9/d/a", "10/d/a"], None, mode);
+        let survey = mode(OrbaxMode::CommitFile).await.unwrap();
+        assert_eq!((survey.newest, survey.other.unwrap().names.len()), (None, 2));
+        assert_eq!(mode(OrbaxMode::Rename).await.unwrap().newest.unwrap().step, 10);
+        // Whoever says that there are none is believed.
+        let none = attempt(&["step-1000/metadata.json"], Some(CheckpointFormat::Unlisted), OrbaxMode::Auto).await.unwrap();
+        assert_eq!(none, CheckpointSurvey::default());
+    }
+
+    #[tokio::test]
+    async fn giving_up_among_incomplete_steps_is_a_failure_and_never_none() {
+        let mut files: Vec<String> = (100..=150).map(|step| format!("{step}/d/a")).collect();
+        files.push("9/commit_success.txt".into());
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        let failure = attempt(&files, None, OrbaxMode::CommitFile).await.unwrap_err();
+        assert!(failure.message.contains("the 50 highest of 52 steps"), "{failure}");
+    }
+
+    #[test]
+    fn a_refused_listing_is_a_matter_of_rights_and_never_passes() {
+        let refused = |status: &str| {
+            let source = format!("Error performing list request: Server returned non-2xx status code: {status}: {{}}").into();
+            listing_failure("gs://demo/llama/run", &object_store::Error::Generic { store: "GCS", source })
+        };
+        let failure = refused("403 Forbidden");
+        assert_eq!(failure.class, FailureClass::Permission);
+        assert!(failure.message.contains("add-iam-policy-binding gs://demo --role roles/storage.objectViewer"), "{failure}");
+        assert!(!failure.to_string().contains("transient"));
+        assert_eq!(refused("404 Not Found").class, FailureClass::NotFound);
+        assert_eq!(refused("503 Service Unavailable").class, FailureClass::Transient);
     }
 
     #[tokio::test]
@@ -223,7 +338,11 @@ mod tests {
     async fn an_empty_and_an_absent_location_hold_no_checkpoint() {
         assert_eq!(survey_of(&[], None).await, CheckpointSurvey::default());
         let access = StorageAccess::new(None, None, Duration::from_secs(5));
-        let absent = CheckpointSettings { uri: "file:///nonexistent/for/sure".into(), format: Some(CheckpointFormat::Orbax) };
+        let absent = CheckpointSettings {
+            uri: "file:///nonexistent/for/sure".into(),
+            format: Some(CheckpointFormat::Orbax),
+            orbax_mode: OrbaxMode::Auto,
+        };
         assert_eq!(survey(&absent, &access, None).await, Ok(CheckpointSurvey::default()));
     }
 }

@@ -28,6 +28,7 @@ pub fn step_of(format: CheckpointFormat, folder: &str) -> Option<u64> {
         CheckpointFormat::HuggingFace => folder.strip_prefix("checkpoint-")?,
         // `[<prefix>_]<step>`, optionally zero-padded.
         CheckpointFormat::Orbax => folder.rsplit_once('_').map_or(folder, |(_, digits)| digits),
+        CheckpointFormat::Unlisted => return None,
     };
     // u64::from_str takes a sign; a step has none.
     (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
@@ -54,6 +55,7 @@ pub fn completeness(format: CheckpointFormat, folder: &str, siblings: &[String],
         CheckpointFormat::Orbax if has("commit_success.txt") => Completeness::Complete,
         CheckpointFormat::Orbax if inside.files.is_empty() && inside.folders.is_empty() => Completeness::Incomplete,
         CheckpointFormat::Orbax => Completeness::WithoutCommitFile,
+        CheckpointFormat::Unlisted => Completeness::Incomplete,
         CheckpointFormat::HuggingFace => {
             let weights = |name: &String| {
                 let ending = [".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".index.json"];

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use super::{ConfigArgs, Failed, Outcome, load, print, wire};
 use crate::config::{self, Config, StateLocation};
+use crate::decide::starts_again;
 use crate::model::fleet::after;
 use crate::model::lever::{Lever, Pull};
 use crate::model::view::span;
@@ -118,6 +119,7 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
         Pull::BreakerReset => None,
     };
     let left = |slot: &String| matches!(pull, Pull::Resume { .. }) && stored.ledger.left_paused.contains_key(slot);
+    let about = slot.clone();
     if let Some(slot) = slot.filter(|slot| !stored.slots.contains_key(slot) && !left(slot)) {
         let known: Vec<&str> = stored.slots.keys().map(String::as_str).collect();
         return Err(Failed::Config(format!("there is no slot {slot:?}; there are {}; nothing was done", known.join(", "))));
@@ -130,7 +132,9 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
         Some(lease) => format!("{} takes it with its next poll, within {}", lease.holder, span(config.settings.poll.every)),
         None => "nobody holds the lock now: the next `run` or `once` takes it".to_owned(),
     };
-    print(&format!("done; {when}\n"));
+    let ended = stored.slots.get(about.as_deref().unwrap_or_default()).filter(|_| matches!(lever.pull, Pull::Retry { .. }));
+    let job = ended.and_then(|record| starts_again(&record.job)).unwrap_or_default();
+    print(&format!("done; {when}{job}\n"));
     Ok(())
 }
 

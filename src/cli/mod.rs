@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{self, Config};
+use crate::model::beacon::joined;
 use crate::report::log::{self, LogFormat};
 
 /// Keeps Cloud TPU training alive: recreates a TPU that did not come back and restarts its job from the newest complete
@@ -156,7 +157,7 @@ fn exit(outcome: Outcome, format: LogFormat) -> ExitCode {
             match format {
                 // When standard error is gone there is nobody to tell.
                 LogFormat::Text => drop(writeln!(std::io::stderr(), "tpu-watchdog: {failed}")),
-                LogFormat::Json | LogFormat::Journal => tracing::error!("{failed}"),
+                LogFormat::Json | LogFormat::Journal => tracing::error!("{}", joined(&failed.to_string())),
             }
             ExitCode::from(if matches!(failed, Failed::Config(_)) { 2 } else { 1 })
         }

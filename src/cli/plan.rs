@@ -11,6 +11,7 @@ pub async fn plan(args: &ReadArgs) -> Outcome {
     let began = jiff::Timestamp::now();
     let config = load(&args.config)?;
     let clients = wire::clients(&config)?;
+    clients.preflight(config.settings.poll.timeout).await.map_err(|none| Failed::Work(none.to_string()))?;
     let failed = |e: StoreError| Failed::Work(e.to_string());
     let mut settings = wire::settings(&config);
     let mut copy = SqliteStore::in_memory().map_err(failed)?;

@@ -1,11 +1,21 @@
 //! `run`: the service.
 
+use std::time::Duration;
+
 use super::{ConfigArgs, Failed, Outcome, load, wire};
 use crate::report::systemd::Notify;
+
+/// A token that takes longer at the start is not waited for: the polls ask for it as well.
+const PREFLIGHT: Duration = Duration::from_secs(10);
 
 pub async fn run(args: &ConfigArgs) -> Outcome {
     let config = load(args)?;
     let clients = wire::clients(&config)?;
+    // The service goes on: the network or the metadata server may come up later.
+    if let Err(none) = clients.preflight(config.settings.poll.timeout.min(PREFLIGHT)).await {
+        let restart = if none.for_good { "; then restart tpu-watchdog" } else { "" };
+        tracing::error!("{}{restart}", none.line());
+    }
     let store = wire::open_store(&config.state, &clients.state).await?;
     let settings = wire::settings(&config);
     tracing::info!(

@@ -10,10 +10,65 @@ use crate::model::condition::Condition;
 use crate::model::fleet::elapsed;
 use crate::model::view::{ActionName, SlotView, StatusDocument, span};
 
-/// A table of all slots.
-pub fn status(document: &StatusDocument, now: Timestamp) -> String {
+/// A table of all slots; `acting` says who watches them.
+pub fn status(document: &StatusDocument, acting: &str, now: Timestamp) -> String {
     let observed = document.observed_at.map_or("not read yet".to_owned(), |at| format!("read {} ago", span(elapsed(at, now))));
-    format!("{}, breaker {}\n\n{}\n", observed, document.breaker, slots(document, now))
+    let mut text = format!("{acting}\n{}, breaker {}\n\n{}\n", observed, document.breaker, slots(document, now));
+    let reasons: Vec<(&str, String)> = document
+        .tpus
+        .iter()
+        .filter(|slot| !matches!(slot.action, ActionName::None) || slot.hold.is_some())
+        .map(|slot| (slot.name.as_str(), format!("{}{}", slot.reason, until(slot, now))))
+        .collect();
+    lines(&mut text, "Why:", &reasons);
+    lines(&mut text, IF_LOST, &resumed(document, now));
+    lines(&mut text, "Warnings:", &warnings(document));
+    text
+}
+
+/// Until when a decision stands.
+fn until(slot: &SlotView, now: Timestamp) -> String {
+    slot.until.filter(|at| *at > now).map_or(String::new(), |at| format!(" (in {})", span(elapsed(now, at))))
+}
+
+/// What a recovery would lack, told before it happens.
+fn warnings(document: &StatusDocument) -> Vec<(&str, String)> {
+    let of = |slot| -> (&str, &Vec<String>) {
+        let slot: &SlotView = slot;
+        (slot.name.as_str(), &slot.warnings)
+    };
+    document.tpus.iter().map(of).flat_map(|(name, all)| all.iter().map(move |text| (name, text.clone()))).collect()
+}
+
+fn lines(text: &mut String, head: &str, all: &[(&str, String)]) {
+    if all.is_empty() {
+        return;
+    }
+    // Writing to a String never fails.
+    let _ = write!(text, "\n{head}\n");
+    let width = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, line) in all {
+        let _ = writeln!(text, "  {name:<width$}  {line}");
+    }
+}
+
+const IF_LOST: &str = "If it were lost now, its job would start:";
+
+fn resumed(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> {
+    document.tpus.iter().filter_map(|slot| Some((slot.name.as_str(), resumes(slot, now)?))).collect()
+}
+
+/// What a job would start from if its TPU were lost now.
+fn resumes(slot: &SlotView, now: Timestamp) -> Option<String> {
+    let job = slot.job.as_ref()?;
+    Some(match (&job.checkpoint, job.checkpoint_step) {
+        (Some(uri), Some(step)) => {
+            let age = job.checkpoint_at.map_or(String::new(), |at| format!(", seen {} ago", span(elapsed(at, now))));
+            format!("from step {step}{age}: {uri}")
+        }
+        _ if job.location.is_none() => "no checkpoint is configured".to_owned(),
+        _ => format!("no complete checkpoint known under {}: from the beginning", job.location.as_deref().unwrap_or_default()),
+    })
 }
 
 /// The rows alone.
@@ -100,6 +155,8 @@ pub fn plan(project: &str, document: &StatusDocument, now: Timestamp) -> String 
         // Writing to a String never fails.
         let _ = write!(text, "\n  =   {} left alone: {}\n", names.len(), names.join(", "));
     }
+    lines(&mut text, IF_LOST, &resumed(document, now));
+    lines(&mut text, "Warnings:", &warnings(document));
     let unchanged = document.tpus.len() - recreate - create - held - waiting;
     let _ = write!(
         text,

@@ -12,8 +12,10 @@ use crate::checkpoint::lister::StorageAccess;
 use crate::config::{self, Config, StateLocation};
 use crate::google::auth::{Credentials, StorageCredentials};
 use crate::google::http::Http;
+use crate::google::sources::{NoCredentials, Places};
 use crate::google::tpu::TpuClient;
 use crate::launch;
+use crate::model::beacon::joined;
 use crate::model::settings::Settings;
 use crate::report::metrics::Metrics;
 use crate::report::published::Published;
@@ -85,6 +87,14 @@ pub struct Clients {
     storage: StorageAccess,
     tpu: TpuClient,
     metrics: Arc<Metrics>,
+    credentials: Credentials,
+}
+
+impl Clients {
+    /// Asks for an access token before anything else is done: without one nothing can be read, and why is told once.
+    pub async fn preflight(&self, limit: Duration) -> Result<(), NoCredentials> {
+        self.credentials.check(limit).await
+    }
 }
 
 /// Makes the clients of a config.
@@ -92,8 +102,12 @@ pub fn clients(config: &Config) -> Result<Clients, Failed> {
     let failed = |error: &dyn std::fmt::Display| Failed::Work(error.to_string());
     let settings = &config.settings;
     let metrics = Arc::new(Metrics::new().map_err(|e| failed(&e))?);
-    let credentials =
-        if config.api.anonymous { Credentials::Anonymous } else { Credentials::application_default().map_err(|e| failed(&e))? };
+    let credentials = if config.api.anonymous {
+        Credentials::Anonymous
+    } else {
+        let config::CredentialsEnvironment { file, home, metadata_host } = config::credentials_environment();
+        Credentials::application_default(Places { named: file, home, metadata_host }).map_err(|e| failed(&e))?
+    };
     let observer = Arc::new(ApiMetrics(Arc::clone(&metrics)));
     let http = Http::new(credentials.clone(), settings.poll.timeout, observer).map_err(|e| failed(&e))?;
     let access = |timeout: Duration| {
@@ -104,7 +118,7 @@ pub fn clients(config: &Config) -> Result<Clients, Failed> {
     let state = access(settings.poll.timeout.min(config.lease / 3).max(Duration::from_secs(1)));
     let storage = access(settings.poll.timeout);
     let tpu = TpuClient::new(http, &config.api.tpu, config.api.version, &settings.project);
-    Ok(Clients { state, storage, tpu, metrics })
+    Ok(Clients { state, storage, tpu, metrics, credentials })
 }
 
 /// The settings with the rendered supervisors. An `owner` that is not configured stays empty: the store has one.
@@ -126,7 +140,7 @@ pub fn claimant(config: &Config) -> Claimant {
 
 /// Builds the watchdog over an open journal.
 pub fn wire(config: &Config, settings: Settings, clients: Clients, store: Box<dyn Store>) -> Wired {
-    let Clients { state: _, storage, tpu, metrics } = clients;
+    let Clients { state: _, storage, tpu, metrics, credentials: _ } = clients;
     let published = Published::default();
     let stuck_after = (settings.poll.every.max(config.lease) * 3).max(Duration::from_secs(180));
     let world = World { tpu, storage };
@@ -195,7 +209,7 @@ pub fn signals(service: Option<(std::path::PathBuf, Config)>, notify: Notify) ->
                             Signal::Reload(Box::new(settings(&config)))
                         }
                         Err(error) => {
-                            tracing::error!("the new config is not usable, the old one stays:\n{error}");
+                            tracing::error!("the new config is not usable, the old one stays: {}", joined(&error.to_string()));
                             Signal::NotReloaded
                         }
                     };

@@ -2,6 +2,7 @@
 //! what was wrong and what is allowed.
 
 mod document;
+mod job;
 mod raw;
 mod validate;
 
@@ -152,6 +153,27 @@ pub fn state_location(text: &str, folder: &Path) -> Result<StateLocation, String
 /// The name of the Cloud Run execution that this process belongs to, if it is one.
 pub fn execution() -> Option<String> {
     std::env::var("CLOUD_RUN_EXECUTION").ok().filter(|name| !name.is_empty())
+}
+
+/// What of the environment says where Google's library looks for credentials.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CredentialsEnvironment {
+    /// `GOOGLE_APPLICATION_CREDENTIALS`: a file that is taken without looking further.
+    pub file: Option<PathBuf>,
+    /// `HOME`: gcloud's own file lies below it.
+    pub home: Option<PathBuf>,
+    /// `GCE_METADATA_HOST`: where the metadata server is.
+    pub metadata_host: Option<String>,
+}
+
+/// Where Google's library looks for credentials. It reads the same variables by itself; this is for telling what it found.
+pub fn credentials_environment() -> CredentialsEnvironment {
+    let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    CredentialsEnvironment {
+        file: path("GOOGLE_APPLICATION_CREDENTIALS"),
+        home: path("HOME"),
+        metadata_host: std::env::var("GCE_METADATA_HOST").ok(),
+    }
 }
 
 /// Standard error goes to systemd's journal, which adds the time by itself (`systemd.exec(5)`, `JOURNAL_STREAM`).

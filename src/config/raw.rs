@@ -225,6 +225,7 @@ pub enum RawCheckpoint {
 pub struct RawCheckpointTable {
     pub uri: String,
     pub format: Option<String>,
+    pub orbax_mode: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

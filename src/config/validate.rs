@@ -20,23 +20,23 @@ const DEFAULT_TPU: &str = "https://tpu.googleapis.com";
 const DEFAULT_STORAGE: &str = "https://storage.googleapis.com";
 
 /// Collects mistakes while values are taken out.
-struct Check<'a> {
+pub(super) struct Check<'a> {
     document: &'a Document,
     mistakes: Vec<Mistake>,
 }
 
 impl Check<'_> {
-    fn wrong(&mut self, key: &str, message: impl Into<String>) {
+    pub(super) fn wrong(&mut self, key: &str, message: impl Into<String>) {
         self.mistakes.push(self.document.mistake(key, message));
     }
 
-    fn later<T>(&mut self, key: &str, value: &Option<T>, what: &str) {
+    pub(super) fn later<T>(&mut self, key: &str, value: &Option<T>, what: &str) {
         if value.is_some() {
             self.wrong(key, format!("not supported yet: {what}; remove the key"));
         }
     }
 
-    fn at_least(&mut self, key: &str, value: Option<i64>, least: i64, default: usize) -> usize {
+    pub(super) fn at_least(&mut self, key: &str, value: Option<i64>, least: i64, default: usize) -> usize {
         match value {
             None => default,
             Some(given) if given >= least && given <= 1_000_000 => usize::try_from(given).unwrap_or(default),
@@ -128,7 +128,8 @@ fn project_of_the_credentials(environment: Environment) -> Option<String> {
     let from_file = || {
         let text = std::fs::read_to_string(environment("GOOGLE_APPLICATION_CREDENTIALS")?).ok()?;
         let json: Value = serde_json::from_str(&text).ok()?;
-        json.get("project_id").or_else(|| json.get("quota_project_id"))?.as_str().map(str::to_owned)
+        // A user's file has a quota project alone: that pays for calls, and the TPUs may be anywhere.
+        json.get("project_id")?.as_str().map(str::to_owned)
     };
     environment("GOOGLE_CLOUD_PROJECT").or_else(from_file)
 }
@@ -437,7 +438,7 @@ fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path) ->
             ),
         }
     }
-    let job = raw.job.map(|raw| job(c, &k("job"), raw));
+    let job = raw.job.map(|raw| super::job::job(c, &k("job"), raw));
     SlotSettings { name: raw.name, zones, create, job, policy, supervisor: None }
 }
 
@@ -521,70 +522,4 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
         }
     }
     Overlay { fields, labels, metadata, startup_script: None }
-}
-
-fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
-    let k = |name: &str| format!("{key}.{name}");
-    c.later(&k("env_file"), &raw.env_file, "env_file");
-    c.later(&k("logs"), &raw.logs, "shipping logs");
-    c.later(&k("progress"), &raw.progress, "progress from the job's own metrics");
-    c.later(&k("restart.job"), &raw.restart.job, "relaunches of the job");
-    c.later(&k("restart.transient_exit_codes"), &raw.restart.transient_exit_codes, "exit codes by class");
-    match raw.launch.as_deref() {
-        None | Some("startup-script") => {}
-        Some(other @ ("ssh" | "command")) => {
-            c.wrong(&k("launch"), format!("not supported yet: {other:?}; use \"startup-script\""))
-        }
-        Some(other) => c.wrong(&k("launch"), format!("{other:?} is unknown; use \"startup-script\"")),
-    }
-    if raw.command.as_ref().is_some_and(|command| command.trim().is_empty()) {
-        c.wrong(&k("command"), "is empty; leave it out when the startup script is the job");
-    }
-    for name in raw.env.keys() {
-        if name.is_empty()
-            || name.starts_with(|ch: char| ch.is_ascii_digit())
-            || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
-        {
-            c.wrong(&k(&format!("env.{name}")), "is not a name for an environment variable: letters, digits and '_'");
-        }
-    }
-    let user = raw.user.unwrap_or_default();
-    if !user.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.')) {
-        c.wrong(&k("user"), format!("{user:?} is not a user name"));
-    }
-    JobSettings {
-        command: raw.command,
-        checkpoint: raw.checkpoint.and_then(|raw| checkpoint(c, &k("checkpoint"), raw)),
-        user,
-        dir: raw.dir.unwrap_or_default(),
-        env: raw.env,
-        restarts_per_run: u32::try_from(c.at_least(&k("restart.per_run"), raw.restart.per_run, 0, 5)).unwrap_or(5),
-        no_progress: u32::try_from(c.at_least(&k("restart.no_progress"), raw.restart.no_progress, 1, 3)).unwrap_or(3),
-    }
-}
-
-fn checkpoint(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<CheckpointSettings> {
-    let (uri, format) = match raw {
-        RawCheckpoint::Uri(uri) => (uri, None),
-        RawCheckpoint::Table(table) => (table.uri, table.format),
-    };
-    let uri = uri.trim_end_matches('/').to_owned();
-    let place = uri.split_once("://").filter(|(_, rest)| !rest.is_empty());
-    match place.map(|(scheme, _)| scheme) {
-        Some("gs" | "s3" | "file") => {}
-        _ => c.wrong(key, format!("{uri:?} is not a location; write \"gs://bucket/path\", \"s3://…\" or \"file:///…\"")),
-    }
-    if uri.contains(['"', '\\']) || uri.chars().any(char::is_control) {
-        c.wrong(key, "must not contain quotes, backslashes or control characters");
-    }
-    let format = match format.as_deref() {
-        None => None,
-        Some("orbax") => Some(CheckpointFormat::Orbax),
-        Some("huggingface") => Some(CheckpointFormat::HuggingFace),
-        Some(other) => {
-            c.wrong(&format!("{key}.format"), format!("not supported yet: {other:?}; \"orbax\" and \"huggingface\" are"));
-            None
-        }
-    };
-    Some(CheckpointSettings { uri, format })
 }

@@ -10,7 +10,7 @@ use crate::model::beacon::{Beacon, WorkerReport};
 use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
 use crate::model::condition::Kind;
 use crate::model::event::What;
-use crate::model::failure::Failure;
+use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Pending, after, elapsed};
 use crate::model::mutant::{self, Mutant};
 use crate::model::node::{Incarnation, NodeView};
@@ -21,7 +21,7 @@ use crate::model::slot::SlotRecord;
 use super::beside::Beside;
 use super::observe::{self, Source, observe};
 use super::turn::Turn;
-use super::{lever, recover, runs};
+use super::{ending, lever, location, recover, runs};
 
 /// Dispatches one input.
 pub fn absorb(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
@@ -47,6 +47,13 @@ pub fn absorb(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
             match result {
                 Ok(survey) => surveyed(fleet, &slot, began, &location, survey, turn),
                 Err(failure) => {
+                    let listed = fleet.settings.slots.get(&slot).and_then(location::listed);
+                    if let Some(record) = fleet.slots.get_mut(&slot)
+                        && listed.is_some_and(|listed| listed.uri == location)
+                        && location::failed(record, &failure, turn)
+                    {
+                        fleet.dirty.insert(slot.clone());
+                    }
                     let memory = fleet.memory.entry(slot).or_default();
                     (memory.survey_failure, memory.went_back) = (Some(failure.to_string()), false);
                 }
@@ -286,7 +293,15 @@ fn unread_attributes(fleet: &mut Fleet, slot: &str, failure: &Failure, turn: &mu
     if !std::mem::replace(&mut memory.attributes_failing, true)
         && let Some(record) = fleet.slots.get(slot)
     {
-        let message = format!("guest attributes can't be read: {failure}; nothing is concluded from missing beacons");
+        let message = if failure.class == FailureClass::NotFound {
+            format!(
+                "guest attributes: 404, {}: no worker of this node ever wrote one, or the node is gone; this is taken for no answer, and \
+                 nothing is concluded from missing beacons",
+                failure.message
+            )
+        } else {
+            format!("guest attributes can't be read: {failure}; nothing is concluded from missing beacons")
+        };
         turn.tell(record, What::Note, message);
     }
 }
@@ -310,8 +325,6 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
     }
     let from = if mutant::is(Mutant::AnotherGeneration) { record.job.generation } else { record.heard_from() };
     let mut step = None;
-    let mut failed = None;
-    let mut success = false;
     for (index, report) in reports.iter().enumerate() {
         let fresh = |beacon: &&Beacon| beacon.generation >= from;
         let worker = record.job.workers.entry(index).or_default();
@@ -337,13 +350,14 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
             None => {}
         }
         step = step.max(report.step.as_ref().filter(fresh).and_then(|b| u64::try_from(b.value).ok()));
-        match report.exit.as_ref().filter(fresh) {
-            Some(exit) if exit.value == 0 && index == 0 => success = Some(exit.generation) > record.job.wanted_again,
-            Some(exit) if exit.value != 0 && exit.text.starts_with("final") && failed.is_none() => {
-                failed = Some((index, exit.value, exit.text.clone()));
-            }
-            _ => {}
-        }
+    }
+    let setup = |report: &WorkerReport| report.heartbeat.as_ref().filter(|beat| beat.text.starts_with("setup_failed")).cloned();
+    let failing = reports.iter().enumerate().find_map(|(index, report)| Some((index, setup(report)?)));
+    if std::mem::replace(&mut memory.setup_failing, failing.is_some()) != failing.is_some()
+        && let Some((index, beat)) = failing
+    {
+        let message = format!("worker {index}: the startup script fails, and the job waits for it: {}", beat.text);
+        turn.tell(record, What::SetupFailed { worker: index }, message);
     }
     let booted = (0..workers).all(|w| record.job.workers.get(&w).is_some_and(|s| s.booted));
     if whole && !booted && record.ready_since.is_some() {
@@ -360,8 +374,10 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
     let as_configured = record.seen.as_ref().is_some_and(|seen| seen.as_configured);
     let job = fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).filter(|_| as_configured);
     let present = || job.map(|job| job.key());
-    let key = record.job.ordered.clone().or_else(present).filter(|_| success);
-    if key.is_some() && record.job.finished != key {
+    let key = record.job.ordered.clone().or_else(present);
+    let failed = record.job.failed.clone();
+    let finished = ending::exits(record, reports, from, key.as_deref(), whole, now);
+    if finished && key.is_some() && record.job.finished != key {
         record.job.finished = key;
         record.suspicion = None;
         if let Some(memory) = fleet.memory.get_mut(slot) {
@@ -371,12 +387,10 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
         recover::finished(fleet, slot, turn);
     }
     let Some(record) = fleet.slots.get_mut(slot) else { return };
-    if failed.is_some() && record.job.failed != failed {
-        if let Some((worker, code, text)) = &failed {
-            let message = format!("worker {worker} ended with code {code} and its restarts are used up ({text})");
-            turn.tell(record, What::JobFailed { code: *code }, message);
-        }
-        record.job.failed = failed;
+    if record.job.failed != failed
+        && let Some((code, message)) = ending::told(record)
+    {
+        turn.tell(record, What::JobFailed { code }, message);
     }
     recover::settle(fleet, slot, turn);
 }
@@ -384,10 +398,10 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
 fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut survey: CheckpointSurvey, turn: &mut Turn) {
     let now = turn.now;
     let settings = fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).and_then(|j| j.checkpoint.as_ref());
-    if settings.is_none_or(|checkpoint| checkpoint.uri != location) {
+    let Some(settings) = settings.filter(|checkpoint| checkpoint.uri == location && checkpoint.is_listed()) else {
         // The config names another location by now.
         return;
-    }
+    };
     let Some(record) = fleet.slots.get_mut(slot) else { return };
     if runs::is_outdated(record, began) {
         return;
@@ -398,6 +412,7 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
     let memory = fleet.memory.entry(slot.to_owned()).or_default();
     memory.surveyed_at = Some(began.min(now));
     memory.survey_failure = None;
+    let seen = survey.clone();
     let job = &mut record.job;
     // What the first look at a location finds was there before: it is no progress.
     let mut first = job.location != location;
@@ -408,6 +423,7 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
         job.checkpoint = None;
         job.incomplete = None;
         job.went_back_since = None;
+        job.location_since = record.incarnation.as_ref().map(|incarnation| incarnation.created);
         runs::elsewhere(&mut job.runs, survey.newest.as_ref().map(|c| c.step));
         fleet.dirty.insert(slot.to_owned());
     }
@@ -466,6 +482,9 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
         if news || (grown && !first) {
             recover::progress(record, now);
         }
+        fleet.dirty.insert(slot.to_owned());
+    }
+    if location::surveyed(record, settings, &seen, now, turn) {
         fleet.dirty.insert(slot.to_owned());
     }
     recover::settle(fleet, slot, turn);

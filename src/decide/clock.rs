@@ -17,6 +17,7 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         maybe_past(&mut record.mutated_at);
         maybe_past(&mut record.ready_since);
         maybe_past(&mut record.healthy_since);
+        maybe_past(&mut record.first_seen);
         maybe_past(&mut record.job.progress_at);
         maybe_past(&mut record.job.checkpoint_at);
         maybe_past(&mut record.job.attributes_at);

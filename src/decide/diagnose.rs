@@ -46,9 +46,13 @@ pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &No
         _ if view.state == NodeState::Repairing => return Verdict::new(Maintenance, text),
         _ => {}
     }
-    if let Some(upcoming) = view.upcoming.as_ref().filter(|u| u.ongoing) {
+    let ongoing = view.upcoming.as_ref().filter(|u| u.ongoing).map(|upcoming| {
         let end = upcoming.window_end.map_or(String::new(), |end| format!(" until {end:.0}"));
-        return Verdict::new(Maintenance, format!("{text}, upcomingMaintenance ONGOING{end}"));
+        format!("{text}, upcomingMaintenance ONGOING{end}")
+    });
+    // On a HEALTHY node it is shown and judges nothing: the notice may stay past the end of the maintenance.
+    if let Some(ongoing) = ongoing.as_ref().filter(|_| health != Some(&Health::Healthy)) {
+        return Verdict::new(Maintenance, ongoing.clone());
     }
     match health {
         Some(Health::Timeout) if mutant::is(Mutant::SicknessIsHealth) => return Verdict::new(Healthy, text),
@@ -61,15 +65,17 @@ pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &No
     if let Some(verdict) = supervisor(record, slot, ledger, now) {
         return verdict;
     }
-    let progress = record.job.progress_at;
+    // What is older than our first sight of the node is of a run that we know nothing of.
+    let known = record.job.progress_at.max(record.first_seen);
     let newest =
         view.symptoms.iter().filter(|s| matches!(s.kind.as_str(), "MESH_BUILD_FAIL" | "EXECUTE_TIMED_OUT")).max_by_key(|s| s.at);
     if let Some(symptom) = newest
-        && symptom.at > progress
+        && known.is_some()
+        && symptom.at > known
     {
         return Verdict::new(Degraded, format!("{text}, symptom {} newer than the last progress", symptom.kind));
     }
-    Verdict::new(Healthy, text)
+    Verdict::new(Healthy, ongoing.unwrap_or(text))
 }
 
 /// What is known about the job outranks a node that looks healthy.

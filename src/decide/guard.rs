@@ -113,6 +113,15 @@ pub fn may_condemn(
         "S12",
         "there is no stored, valid specification",
     )?;
+    let location = bench.slot.job.as_ref().and_then(|job| job.checkpoint.as_ref()).filter(|checkpoint| checkpoint.is_listed());
+    let hour = Duration::from_secs(3600);
+    rule(
+        kind == Kind::Lost
+            || location.is_none()
+            || (record.job.trouble.is_none() && bench.memory.surveyed_at.is_some_and(|at| elapsed(at, now) <= hour)),
+        "S20",
+        "the checkpoints that its create starts from must have been listed within the last hour, and be understood",
+    )?;
     rule(
         seen.is_none_or(|s| {
             s.queued_resource.is_none()

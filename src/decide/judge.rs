@@ -12,14 +12,14 @@ use crate::model::fleet::{Confirmed, Ledger, Memory, Pending, Shortage, Unfit, a
 use crate::model::hold::HoldReason;
 use crate::model::mutant::{self, Mutant};
 use crate::model::recovery::{Call, Phase, Recovery};
-use crate::model::settings::{Settings, SlotSettings};
+use crate::model::settings::{JobSettings, Settings, SlotSettings};
 use crate::model::slot::{Attempt, SlotRecord};
 use crate::model::spec::NodeSpec;
 use crate::model::view::{ActionName, Decision, span};
 
 use super::plan::Budget;
 use super::turn::Turn;
-use super::{absorb, diagnose, guard, lever, plan, recover, runs};
+use super::{absorb, diagnose, ending, guard, lever, location, plan, recover, runs};
 
 /// A confirming GET is good for this long (S1).
 pub const CONFIRMED_FOR: Duration = Duration::from_secs(5);
@@ -260,10 +260,7 @@ fn at_rest(bench: &mut Bench, turn: &mut Turn, condition: Condition, evidence: S
             decision.action = ActionName::Escalate;
             decision
         }
-        Condition::JobFailed => {
-            let reason = format!("{evidence}; fix the job, then delete the TPU: it is created again with the present config");
-            Decision::hold(HoldReason::JobFailed, reason, None)
-        }
+        Condition::JobFailed => ending::hold(bench.record, &evidence),
         Condition::Degraded => {
             Decision::hold(HoldReason::Degraded, format!("{evidence}; it informs, and no rule acts on it yet"), None)
         }
@@ -321,6 +318,12 @@ fn held(bench: &mut Bench, condition: Condition, kind: Kind, now: Timestamp) -> 
     }
     if condition == Condition::Missing && record.recovery.is_none() && !bench.slot.policy.create_missing {
         return hold(HoldReason::Missing, format!("{what}, and when_missing = \"hold\""), None);
+    }
+    if let Some(hold) = ending::holds_recreate(record, bench.slot.job.as_ref().map(JobSettings::key)) {
+        return Some(hold);
+    }
+    if bench.slot.supervisor.is_some() && NodeSpec::runs_a_url(record.spec.as_ref(), &bench.slot.create) {
+        return Some(location::unordered_script(record, what));
     }
     let acceptable = bench.memory.acceptable.get_or_insert_with(|| {
         let spec = record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&bench.slot.create);
@@ -386,6 +389,9 @@ fn judged(bench: &Bench, condition: Condition, kind: Kind, now: Timestamp) -> Op
         let count = runs::fruitless(bench.record, condition);
         let text = format!("{what}: {count} runs in a row made no new step; find the cause in the job's log, then `retry` it");
         return Some(Decision::hold(HoldReason::NoProgress, text, None));
+    }
+    if let Some(hold) = location::holds_judged(bench.record, bench.memory, bench.slot, kind, now) {
+        return Some(hold);
     }
     let quiet = bench.slot.policy.quiet_hours.iter().filter_map(|hours| hours.until(now)).max();
     if let Some(until) = quiet.filter(|_| !mutant::is(Mutant::NoQuietHours)) {
@@ -525,6 +531,7 @@ fn condemn(bench: &mut Bench, condition: Condition, kind: Kind, verified: Timest
                 unfit: None,
                 tried_at: None,
                 creating_since: None,
+                failed: None,
                 observed: None,
             });
         }

@@ -13,8 +13,8 @@ use crate::model::recovery::Phase;
 use crate::model::view::span;
 
 use super::judge::Bench;
-use super::runs;
 use super::turn::Turn;
+use super::{ending, runs};
 
 /// Who was judged is forgotten after this long.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
@@ -22,6 +22,7 @@ const KEPT: Duration = Duration::from_secs(7 * 86_400);
 /// Carries levers out, each once: the commit that holds what they change takes them out of the store.
 pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
     for lever in levers {
+        let ended = wants_job_again(fleet, &lever.pull);
         let (name, about) = (name(&lever.pull), slot(&lever.pull).map(str::to_owned));
         let left = about.as_ref().filter(|slot| !fleet.slots.contains_key(*slot));
         // It was known when the lever was pulled: a pause waits for the day when it is so again.
@@ -36,7 +37,7 @@ pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
                 effect(&lever.pull),
                 lever.who
             ),
-            _ => format!("{name}{} by {}{why}", effect(&lever.pull), lever.who),
+            _ => format!("{name}{} by {}{why}{ended}", effect(&lever.pull), lever.who),
         };
         if !unknown {
             pull(fleet, &lever, turn.now);
@@ -45,6 +46,13 @@ pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
         turn.happened(Event { at: turn.now, slot: about, message, what });
         turn.pulled(lever.id);
     }
+}
+
+/// When the job of a slot starts that an operator wants again: a supervisor can't be told before its next boot.
+fn wants_job_again(fleet: &Fleet, pull: &Pull) -> &'static str {
+    let Pull::Retry { slot, .. } = pull else { return "" };
+    let job = fleet.slots.get(slot).filter(|record| record.incarnation.is_some()).map(|record| &record.job);
+    job.and_then(ending::starts_again).unwrap_or_default()
 }
 
 fn name(pull: &Pull) -> &'static str {
@@ -97,6 +105,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
             change(fleet, slot, |record| {
                 record.attempts.retain(|_| mutant::is(Mutant::RetryDoesNothing));
                 runs::retry(record);
+                ending::retry(record);
                 if record.job.finished.take().is_some() {
                     record.job.wanted_again = Some(record.job.generation);
                 }

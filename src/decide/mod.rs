@@ -6,9 +6,11 @@ mod absorb;
 mod beside;
 mod clock;
 mod diagnose;
+mod ending;
 mod guard;
 mod judge;
 mod lever;
+mod location;
 mod observe;
 mod plan;
 mod recover;
@@ -38,6 +40,7 @@ pub fn step(fleet: &mut Fleet, input: Input, now: Timestamp) -> Vec<Effect> {
     turn.into_effects(fleet)
 }
 
+pub use ending::starts_again;
 pub use plan::unavailable;
 
 /// When a [`Input::Tick`] is needed at the latest, without any other input.

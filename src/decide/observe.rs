@@ -18,7 +18,7 @@ use crate::model::slot::{Seen, SlotRecord, Suspicion};
 use crate::model::spec::NodeSpec;
 
 use super::turn::Turn;
-use super::{diagnose, recover};
+use super::{diagnose, ending, recover};
 
 /// What a delete's own operation has ended is not believed to live for this long.
 const ENDED_FOR: Duration = Duration::from_secs(24 * 3600);
@@ -44,7 +44,7 @@ pub fn goes_on(
     let began = began.min(now);
     // While attempts wait to be forgotten, each read counts.
     let at_ease = record.at_ease && record.is_well() && !was_judged(record) && record.healthy_since.is_some();
-    let known = at_ease && memory.shown == Some(view.fingerprint) && view.symptoms.is_empty();
+    let known = at_ease && memory.shown == Some(view.fingerprint) && view.symptoms.is_empty() && !is_in_window(view, now);
     let late = record.mutated_at.is_some_and(|at| began <= at) || memory.last_read.is_some_and(|at| began < at);
     if !known || late || diagnose::reported(record, slot, ledger, now).is_some() {
         return false;
@@ -94,6 +94,12 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
         learn(record, view, &fleet.settings, &mut fleet.dirty, &mut fleet.dirty_specs);
         memory.acceptable = None;
     }
+    let get = source == Source::Get && shown.is_none();
+    if let Some(failure) = if get { recover::failed_and_gone(record, memory) } else { None } {
+        memory.last_read = Some(began);
+        let policy = slot.policy.clone();
+        return recover::create_failed(fleet, name, &policy, failure, turn);
+    }
     if recover::observed(record, memory, &fleet.settings, &slot.policy, &reading, source, turn) {
         fleet.dirty.insert(name.to_owned());
     }
@@ -106,6 +112,9 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     if between {
         memory.last_read = Some(began);
         return;
+    }
+    if shown.is_some_and(|view| is_in_window(view, turn.now)) {
+        at_rest(record);
     }
     let verdict = match &reading {
         Reading::Node(view) => {
@@ -140,11 +149,7 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     }
     let condition = verdict.condition;
     if matches!(condition, Condition::Maintenance | Condition::Starting | Condition::FailedRepair | Condition::Deleting) {
-        // A host that is being repaired can neither boot nor beat: its time begins when the node is back.
-        record.job.unbooted_for = Duration::ZERO;
-        for worker in record.job.workers.values_mut() {
-            worker.quiet_for = Duration::ZERO;
-        }
+        at_rest(record);
     }
     if set_verdict(record, verdict, &mut fleet.dirty, turn) || condition.is_sick() || record.suspicion.is_some() {
         fleet.dirty.insert(name.to_owned());
@@ -158,6 +163,19 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
         fleet.dirty.insert(name.to_owned());
     }
     recover::settle(fleet, name, turn);
+}
+
+/// A host that is being repaired can neither boot nor beat: its time begins when the node is back.
+fn at_rest(record: &mut SlotRecord) {
+    record.job.unbooted_for = Duration::ZERO;
+    for worker in record.job.workers.values_mut() {
+        worker.quiet_for = Duration::ZERO;
+    }
+}
+
+/// Whether a maintenance is announced as going on, whatever the node's health says. One without an end would excuse silence for ever.
+fn is_in_window(view: &NodeView, now: Timestamp) -> bool {
+    view.upcoming.as_ref().is_some_and(|upcoming| upcoming.ongoing && upcoming.window_end.is_some_and(|end| now < end))
 }
 
 /// Keeps what the node is for the day on which it must be created again.
@@ -213,6 +231,8 @@ fn adopt(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &m
         return;
     }
     if record.incarnation == view.incarnation {
+        // A record of the first version does not say when its node was first seen.
+        record.first_seen.get_or_insert(turn.now);
         // Whoever changes its run order: the job that runs under the former one is still heard.
         if let Some(run) = &view.run {
             record.job.heard_from = Some(record.heard_from().min(run.generation));
@@ -243,7 +263,8 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
     record.job.workers.clear();
     (record.job.attributes_at, record.job.unheard_since) = (None, None);
     record.job.unbooted_for = Duration::ZERO;
-    record.job.failed = None;
+    record.first_seen = Some(now);
+    ending::forget(record);
 }
 
 /// Evidence of different kinds is not added up: what is lost, what the API says of the node, what the supervisor reports.

@@ -20,7 +20,7 @@ use crate::model::view::{ActionName, Decision};
 
 use super::judge::{Bench, UNHEARD_FOR, request_id};
 use super::turn::Turn;
-use super::{absorb, judge, lever, recover, runs};
+use super::{absorb, ending, judge, lever, location, recover, runs};
 
 /// Creates a minute and project (S18): the quota is about 90, others limit themselves to 60.
 pub const CREATES_PER_MINUTE: usize = 59;
@@ -295,7 +295,18 @@ fn creating(bench: &mut Bench, turn: &mut Turn) -> Decision {
         recover::resend_later(bench.record, &bench.slot.policy, None, "it is sent again", turn);
         return gone(bench, turn);
     }
+    let (since, failed) = (recovery.phase_since, recovery.failed.clone());
     follow(bench, call.as_ref(), turn);
+    let late = elapsed(since, turn.now) > bench.slot.policy.grace.startup + UNHEARD_FOR;
+    if late && bench.record.incarnation.is_none() {
+        let last = failed.map_or(String::new(), |failure| format!(" (its operation ended with: {failure})"));
+        let text = format!(
+            "the create sent at {since:.0} has come to nothing that can be read{last}: no node of its name is shown as this create's, and \
+             none is shown as gone. Look at it: gcloud compute tpus tpu-vm describe {} --zone {}; it is still followed",
+            bench.record.name, bench.record.zone
+        );
+        return Decision::hold(HoldReason::CreateUnresolved, text, None);
+    }
     Decision::act(ActionName::Create, describe("create", call.as_ref()))
 }
 
@@ -338,11 +349,6 @@ fn follow(bench: &mut Bench, call: Option<&Call>, turn: &mut Turn) {
 fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
     let now = turn.now;
     let Some(recovery) = &bench.record.recovery else { return Decision::none("no recovery") };
-    if bench.settings.dry_run && !mutant::is(Mutant::IgnoresDryRun) {
-        let mut decision = Decision::act(ActionName::Create, "a create is owed, but dry_run calls nothing");
-        decision.hold = Some(HoldReason::DryRun);
-        return decision;
-    }
     if let Some(pause) = lever::paused(bench, now).filter(|_| mutant::is(Mutant::PauseHoldsCreates)) {
         return Decision::hold(HoldReason::Paused, "paused", pause.until);
     }
@@ -361,6 +367,13 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
         // The config moved the slot while its node lived elsewhere: the new one is created where it is wanted now.
         bench.record.zone.clone_from(first);
     }
+    if bench.settings.dry_run && !mutant::is(Mutant::IgnoresDryRun) {
+        // What would hold the create anyway is said first: a refusal above, or what is known of the checkpoints.
+        let trouble = location::listed(bench.slot).and_then(|_| location::holds_create(bench.record));
+        let mut decision = trouble.unwrap_or_else(|| Decision::act(ActionName::Create, "a create is owed"));
+        decision.hold = decision.hold.or(Some(HoldReason::DryRun));
+        return decision;
+    }
     let checkpoint = match checkpoint(bench, turn) {
         Ok(checkpoint) => checkpoint,
         Err(decision) => return decision,
@@ -369,6 +382,9 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
     if full && !mutant::is(Mutant::NoCreateLimit) {
         let until = bench.ledger.creates.first().map(|at| after(*at, CREATE_WINDOW));
         return Decision::hold(HoldReason::CreateLimit, format!("{CREATES_PER_MINUTE} creates in the last minute"), until);
+    }
+    if bench.slot.supervisor.is_some() && NodeSpec::runs_a_url(bench.record.spec.as_ref(), &bench.slot.create) {
+        return location::unordered_script(bench.record, "the create is owed");
     }
     let learned = bench.record.spec.clone().unwrap_or_else(NodeSpec::empty).in_zone(&bench.record.zone);
     let spec = if mutant::is(Mutant::ForgetOverlay) { learned } else { learned.overlaid(&bench.slot.create) };
@@ -380,13 +396,13 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
 
 /// The checkpoint to start from (S15), listed since the node is gone so that nothing newer can appear.
 fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, Decision> {
-    let Some(settings) = bench.slot.job.as_ref().and_then(|j| j.checkpoint.as_ref()) else { return Ok(None) };
+    let Some(settings) = location::listed(bench.slot) else { return Ok(None) };
     let Some(recovery) = &bench.record.recovery else { return Ok(None) };
     let memory = &mut *bench.memory;
     let here = bench.record.job.location == settings.uri;
     let fresh = here
         && memory.surveyed_at.is_some_and(|at| at >= recovery.phase_since && elapsed(at, turn.now) <= bench.slot.policy.max_age);
-    if fresh && memory.survey_failure.is_none() {
+    if fresh && memory.survey_failure.is_none() && bench.record.job.trouble.is_none() {
         return Ok(bench.record.job.checkpoint.clone());
     }
     let interval = bench.settings.poll.operations;
@@ -397,6 +413,9 @@ fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, 
         turn.look(Look::Checkpoints { slot, location: settings.clone(), set_aside });
     }
     let gone_since = bench.record.job.went_back_since.filter(|_| here && memory.went_back);
+    if let Some(hold) = location::holds_create(bench.record) {
+        return Err(hold);
+    }
     Err(match &memory.survey_failure {
         Some(why)
             if gone_since.is_some_and(|since| elapsed(since, turn.now) >= WENT_BACK_AFTER || mutant::is(Mutant::GoneAtOnce)) =>
@@ -441,9 +460,10 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
         record.job.runs.best_step = None;
     }
     record.job.ordered = ordered;
+    record.job.location_since.get_or_insert(now);
     record.job.step = None;
     record.job.workers.clear();
-    record.job.failed = None;
+    ending::forget(record);
     runs::ordered(record, order.step);
     record.incarnation = None;
     recover::advance(record, Phase::Creating, "the create is sent", turn);
@@ -504,7 +524,7 @@ fn stagger(record: &SlotRecord, memory: &mut Memory, slot: &SlotSettings, polls:
         memory.asked_attributes = true;
         turn.look(Look::Attributes { slot: record.name.clone(), zone: record.zone.clone(), of: of.clone() });
     }
-    if let Some(checkpoint) = slot.job.as_ref().and_then(|j| j.checkpoint.as_ref())
+    if let Some(checkpoint) = location::listed(slot)
         && !(waits && memory.asked_checkpoints.is_some())
         && record.incarnation.is_some()
         && memory.pending.insert(Pending::Checkpoints)

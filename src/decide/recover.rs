@@ -104,6 +104,7 @@ pub fn observed(
                 superseded(record, view, settings, turn);
             }
         }
+        // One whose operation ended with an error is told by its caller, which knows of capacity and zones.
         (Phase::Creating, Reading::Absent) if get && !calling && record.incarnation.is_none() => {
             memory.vanished += 1;
             // With an operation under way a 404 may only mean "not yet"; without one the create was not carried out.
@@ -254,8 +255,11 @@ pub fn called(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Tu
         if let Some(position) = fleet.ledger.creates.iter().position(|at| Some(*at) == intended) {
             fleet.ledger.creates.remove(position);
         }
-        if !matches!(outcome, CallOutcome::NotSent(_)) {
-            fleet.ledger.creates.push(turn.now);
+        match outcome {
+            CallOutcome::NotSent(_) => {}
+            // One whose answer was not waited for may still be on its way to the API.
+            CallOutcome::Unknown(_) => fleet.ledger.creates.push(after(turn.now, fleet.settings.poll.timeout)),
+            CallOutcome::Accepted(_) | CallOutcome::Refused(_) => fleet.ledger.creates.push(turn.now),
         }
         fleet.dirty_ledger = true;
     }
@@ -326,8 +330,13 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
             spend(record);
         }
         (Phase::Creating, Ok(OperationState::Failed(failure))) => {
-            came_of(record, "create", "failed", &format!("the create failed: {failure}"), turn);
-            create_failed(fleet, name, &policy, failure, turn);
+            came_of(record, "create", "failed", &format!("the create failed: {failure}; its name is read back"), turn);
+            // A failed create says nothing about what is there: it may have left a node behind, which a poll may have shown.
+            set_call(record, Call::Unknown);
+            if let Some(recovery) = &mut record.recovery {
+                recovery.failed = Some(failure);
+            }
+            (memory.looked_at, memory.vanished) = (None, 0);
         }
         (_, Err(failure)) => {
             let first = memory.operation_lost.is_none();
@@ -371,7 +380,15 @@ fn delete_failed(record: &mut SlotRecord, policy: &Policy, failure: &Failure, tu
     }
 }
 
-fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Failure, turn: &mut Turn) {
+/// A GET answers 404 after the create's operation ended with an error: the failure, which counts now.
+pub fn failed_and_gone(record: &mut SlotRecord, memory: &Memory) -> Option<Failure> {
+    let calling = memory.pending.contains(&crate::model::fleet::Pending::Call);
+    let recovery = record.recovery.as_mut().filter(|recovery| recovery.phase == Phase::Creating && !calling)?;
+    recovery.failed.take()
+}
+
+/// The create is over without a node: the next zone, or the next try.
+pub fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Failure, turn: &mut Turn) {
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let zones = fleet.settings.slots.get(name).map(|s| s.zones.clone()).unwrap_or_default();
     advance(record, Phase::Gone, &format!("the create failed ({})", failure.class.name()), turn);

@@ -1,6 +1,7 @@
 //! The safety and liveness rules by their names, on the core alone: inputs in, effects out, time as an argument.
 
 mod endings;
+mod harm;
 mod levers;
 mod liveness;
 mod regressions;
@@ -37,6 +38,7 @@ struct World {
     looks: Vec<Look>,
     records: Vec<Record>,
     events: Vec<What>,
+    messages: Vec<String>,
 }
 
 fn settings(names: &[&str]) -> Settings {
@@ -82,19 +84,21 @@ impl World {
     fn new(settings: Settings) -> World {
         let now = "2026-06-01T12:00:00Z".parse().unwrap();
         let fleet = Fleet::new(settings.clone(), Default::default(), Ledger::default());
-        let mut world = World { fleet, now, actions: vec![], looks: vec![], records: vec![], events: vec![] };
+        let mut world = World { fleet, now, actions: vec![], looks: vec![], records: vec![], events: vec![], messages: vec![] };
         world.input(Input::Configured(Box::new(settings)));
         world
     }
 
     fn input(&mut self, input: Input) {
         (self.actions, self.looks, self.records, self.events) = (vec![], vec![], vec![], vec![]);
+        self.messages.clear();
         for effect in step(&mut self.fleet, input, self.now) {
             match effect {
                 Effect::Look(look) => self.looks.push(look),
                 Effect::Commit { records, events, then } => {
                     self.actions.extend(then);
                     self.records.extend(records);
+                    self.messages.extend(events.iter().map(|e| e.message.clone()));
                     self.events.extend(events.into_iter().map(|e| e.what));
                 }
             }
@@ -130,6 +134,14 @@ impl World {
 
     fn done(&mut self, name: &str, state: OperationState) {
         self.input(Input::Operated { slot: name.into(), operation: OPERATION.into(), result: Ok(state) });
+    }
+
+    /// The operation of a create ends with this error, and nothing is there.
+    fn create_fails(&mut self, name: &str, class: FailureClass) {
+        self.done(name, OperationState::Failed(Failure::new(class, "no more capacity")));
+        assert!(self.looks.iter().any(|look| matches!(look, Look::Node { .. })), "its name is read back: {:?}", self.looks);
+        self.wait(1);
+        self.get(name, None);
     }
 
     fn phase(&self, name: &str) -> Option<Phase> {

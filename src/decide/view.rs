@@ -4,19 +4,22 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::location;
 use crate::model::action::Input;
 use crate::model::condition::{Condition, Kind};
 use crate::model::fleet::{Fleet, Ledger};
 use crate::model::hold::HoldReason;
 use crate::model::recovery::Phase;
-use crate::model::settings::Settings;
+use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
+use crate::model::spec::NodeSpec;
 use crate::model::view::{ActionName, AttemptsView, Decision, JobView, SlotView, StatusDocument};
 
 /// The document of `status` and `plan`.
 pub fn document(fleet: &Fleet, now: Timestamp) -> StatusDocument {
     StatusDocument {
         observed_at: fleet.ledger.observed_at,
+        acting: None,
         breaker: if fleet.ledger.breaker.is_some() { "open" } else { "closed" }.to_owned(),
         tpus: fleet.slots.values().map(|record| slot(fleet, record, now)).collect(),
     }
@@ -57,7 +60,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
             used: record.attempts_used(Kind::Judged, window, now),
             max: settings.map_or(0, |s| s.policy.attempts.max),
         },
-        job: settings.and_then(|s| s.job.as_ref()).map(|_| job(record)),
+        job: settings.filter(|s| s.job.is_some()).map(|slot| job(record, slot)),
         accelerator: seen.map(|s| s.accelerator.clone()),
         drift: match (settings, &record.spec) {
             (Some(settings), Some(spec)) => spec.drift(&settings.create),
@@ -69,6 +72,8 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         },
         maintenance_start: seen.and_then(|s| s.maintenance_start),
         paused: [&record.paused, &fleet.ledger.paused].into_iter().flatten().any(|pause| pause.holds(now)),
+        warnings: settings.map(|settings| warnings(record, settings)).unwrap_or_default(),
+        opted_out: seen.is_some_and(|seen| seen.opted_out),
         refused: record
             .recovery
             .as_ref()
@@ -78,7 +83,30 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
     }
 }
 
-fn job(record: &SlotRecord) -> JobView {
+/// What is missing for the day on which the slot has to be created again.
+fn warnings(record: &SlotRecord, slot: &SlotSettings) -> Vec<String> {
+    let Some(job) = slot.job.as_ref() else { return Vec::new() };
+    let (learned, mut all) = (record.spec.as_ref(), Vec::new());
+    if NodeSpec::runs_a_url(learned, &slot.create) {
+        all.push(
+            "its metadata has startup-script-url, which can't be run in order with the job: it would not be recreated; download that \
+             script and set startup_script = \"FILE\""
+                .to_owned(),
+        );
+    } else if !NodeSpec::has_a_script(learned, &slot.create) && (learned.is_some() || record.seen.is_none()) {
+        let lacks = if job.command.is_some() { "the command finds the bare image" } else { "nothing runs on it" };
+        all.push(format!(
+            "no startup script is known: a recreated TPU has an empty boot disk, so {lacks}; set startup_script = \"FILE\" that installs \
+             what the job needs"
+        ));
+    }
+    if location::listed(slot).is_some() {
+        all.extend(record.job.trouble.as_ref().map(|trouble| trouble.text().to_owned()));
+    }
+    all
+}
+
+fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
     let phase = record.recovery.as_ref().map(|r| r.phase);
     let state = match (record.verdict.condition, phase) {
         (Condition::Finished, _) => "finished",
@@ -88,12 +116,16 @@ fn job(record: &SlotRecord) -> JobView {
         (Condition::Healthy, None) if record.ours || record.job.progress_at.is_some() => "running",
         _ => "unknown",
     };
+    let location = location::listed(slot).map(|listed| listed.uri.clone());
+    // What was found in another place, or is not asked for, starts nothing.
+    let checkpoint = record.job.checkpoint.as_ref().filter(|_| location.as_ref() == Some(&record.job.location));
     JobView {
         state: state.to_owned(),
         step: record.job.step,
-        checkpoint: record.job.checkpoint.as_ref().map(|c| c.uri.clone()),
-        checkpoint_step: record.job.checkpoint.as_ref().map(|c| c.step),
-        checkpoint_at: record.job.checkpoint_at,
+        checkpoint: checkpoint.map(|c| c.uri.clone()),
+        checkpoint_step: checkpoint.map(|c| c.step),
+        checkpoint_at: record.job.checkpoint_at.filter(|_| checkpoint.is_some()),
+        location,
     }
 }
 

@@ -5,13 +5,24 @@
 
 use serde_json::Value;
 
+use super::mask::Mask;
+use crate::model::beacon::plain;
 use crate::model::failure::{Failure, FailureClass};
 
 /// Longest message that is kept of an answer.
 const MESSAGE_MAX: usize = 600;
+/// Longest beginning that is shown of an answer that is no API error.
+const EXCERPT_MAX: usize = 120;
+/// Of which this much is looked through for what must not be shown.
+const EXCERPT_READ: usize = 4 << 10;
 
 /// An HTTP answer that is not a success.
 pub fn http_failure(status: u16, body: &[u8]) -> Failure {
+    http_failure_masked(status, body, &Mask::default())
+}
+
+/// An HTTP answer that is not a success, told without what the request keeps secret. Its class is that of the whole text.
+pub fn http_failure_masked(status: u16, body: &[u8], mask: &Mask) -> Failure {
     let json: Option<Value> = serde_json::from_slice(body).ok();
     let Some(error) = json.as_ref().and_then(|j| j.get("error")).filter(|e| e.is_object()) else {
         let class = match status {
@@ -19,7 +30,7 @@ pub fn http_failure(status: u16, body: &[u8]) -> Failure {
             500..=599 | 408 => FailureClass::Transient,
             _ => FailureClass::Garbage,
         };
-        return Failure::new(class, format!("HTTP {status} without an API error: {}", excerpt(body)));
+        return Failure::new(class, format!("HTTP {status} without an API error: {}", excerpt(body, mask)));
     };
     let message = error.get("message").and_then(Value::as_str).unwrap_or_default();
     let name = error.get("status").and_then(Value::as_str).unwrap_or_default();
@@ -36,7 +47,7 @@ pub fn http_failure(status: u16, body: &[u8]) -> Failure {
         408 | 500..=599 => FailureClass::Transient,
         _ => FailureClass::Garbage,
     };
-    Failure::new(class, format!("HTTP {status} {}: {}", shorten(name), shorten(message)))
+    Failure::new(class, format!("HTTP {status} {}: {}", shorten(name), shorten(&mask.apply(message))))
 }
 
 /// The `error` of a finished operation, or of a queued resource (`google.rpc.Status`).
@@ -82,17 +93,23 @@ fn preempted(message: &str) -> bool {
     message.contains("not supported while in state PREEMPTED")
 }
 
+/// Whether a call was refused because the caller may not use the quota project that it named (`google.rpc.ErrorInfo`).
+pub fn quota_project_denied(status: u16, body: &[u8]) -> bool {
+    let json: Option<Value> = if status == 403 { serde_json::from_slice(body).ok() } else { None };
+    let details = json.as_ref().and_then(|j| j.pointer("/error/details")).and_then(Value::as_array);
+    details.into_iter().flatten().any(|detail| detail.get("reason").is_some_and(|reason| reason == "USER_PROJECT_DENIED"))
+}
+
 /// The beginning of an answer that is not what was expected, on one line.
-pub fn excerpt(body: &[u8]) -> String {
-    let head = &body[..body.len().min(120)];
-    let text = String::from_utf8_lossy(head);
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+pub fn excerpt(body: &[u8], mask: &Mask) -> String {
+    let text = mask.apply(&String::from_utf8_lossy(&body[..body.len().min(EXCERPT_READ)]));
+    let line = plain(&text.chars().take(EXCERPT_MAX).collect::<String>());
     if line.trim().is_empty() { format!("{} bytes", body.len()) } else { format!("{:?}", line.trim()) }
 }
 
 /// On one line, and not longer than a log line should be: what a server says must not write lines of its own.
 fn shorten(message: &str) -> String {
-    let line: String = message.chars().take(MESSAGE_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line = plain(&message.chars().take(MESSAGE_MAX).collect::<String>());
     if message.chars().nth(MESSAGE_MAX).is_some() { format!("{line}…") } else { line }
 }
 
@@ -173,6 +190,32 @@ mod tests {
     fn an_answer_writes_no_lines_of_its_own() {
         let failure = operation_failure(&json!({"code": 14, "message": "a\n2026 ERROR forged \u{1b}[31m"}));
         assert!(!failure.message.chars().any(char::is_control), "{:?}", failure.message);
+    }
+
+    #[test]
+    fn what_is_secret_is_masked_before_the_message_is_shortened_and_after_it_is_classified() {
+        let value = "there is no more capacity for hunter2".repeat(40);
+        let request = json!({"metadata": {"k": value}});
+        let mask = Mask::of(Some(&request));
+        let message = format!("{}: {value}", "x".repeat(590));
+        let answer = json!({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": message}}).to_string();
+        let failure = http_failure_masked(429, answer.as_bytes(), &mask);
+        assert_eq!(failure.class, FailureClass::StockOut, "classified by the words that came");
+        assert!(failure.message.ends_with("x: [metadat…"), "{failure}");
+        let page = format!("<html>{value}</html>");
+        let failure = http_failure_masked(400, page.as_bytes(), &mask);
+        assert!(failure.message.ends_with("\"<html>[metadata value]</html>\""), "{failure}");
+    }
+
+    #[test]
+    fn a_quota_project_that_may_not_be_used_is_known_by_its_reason() {
+        let denied = json!({"error": {"code": 403, "status": "PERMISSION_DENIED", "message": "Caller does not have required permission to use project q.",
+            "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "USER_PROJECT_DENIED", "domain": "googleapis.com"}]}});
+        assert!(quota_project_denied(403, denied.to_string().as_bytes()));
+        assert!(!quota_project_denied(400, denied.to_string().as_bytes()));
+        let other = denied.to_string().replace("USER_PROJECT_DENIED", "SERVICE_DISABLED");
+        assert!(!quota_project_denied(403, other.as_bytes()));
+        assert!(!quota_project_denied(403, b"USER_PROJECT_DENIED"));
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! One HTTP call: credentials, a timeout an attempt, a bound on the answer, retries for reads alone.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
+use reqwest::header::HeaderMap;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
 use super::auth::Credentials;
-use super::classify::{excerpt, http_failure};
+use super::classify::{excerpt, http_failure_masked, quota_project_denied};
+use super::mask::Mask;
 use crate::model::failure::{Failure, FailureClass};
 
 /// The largest answer that is read: a page of 100 nodes with 512 KiB of metadata each fits.
@@ -18,11 +21,14 @@ const ATTEMPTS: usize = 4;
 /// A longer `Retry-After` than this is not waited out within one read: the next poll comes anyway.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
+/// Names the project on whose quota a call counts; calls of a user without it count on gcloud's own project and are refused.
+const QUOTA_PROJECT: &str = "x-goog-user-project";
+
 /// A mutation's connection is there by then, or the mutation is not sent.
 pub const CONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// What a mutation needs to leave at once.
-pub struct Prepared(Option<String>);
+/// What a mutation needs to leave at once: the headers of its credentials.
+pub struct Prepared(HeaderMap);
 
 /// Told about each attempt: method's name, how long it took, and the failure if it was one.
 pub trait Observer: Send + Sync {
@@ -51,11 +57,23 @@ pub struct CallFailure {
     /// What the server may have done.
     pub sent: Sent,
     retry_after: Option<Duration>,
+    repeat: Repeat,
+}
+
+/// When a read that failed may be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    /// As its class says.
+    ByClass,
+    /// At once: it was refused for its quota project, which is left out from now on.
+    WithoutQuotaProject,
+    /// Not by this read: the library asks for a token again in its own time, and gives the same failure until then.
+    NoToken,
 }
 
 impl CallFailure {
     fn new(class: FailureClass, message: String, sent: Sent) -> Self {
-        CallFailure { failure: Failure::new(class, message), sent, retry_after: None }
+        CallFailure { failure: Failure::new(class, message), sent, retry_after: None, repeat: Repeat::ByClass }
     }
 }
 
@@ -66,6 +84,8 @@ pub struct Http {
     // Connects quickly or not at all: what was checked right before a mutation must still hold when it leaves.
     mutations: reqwest::Client,
     credentials: Credentials,
+    // Set when the API refused the quota project, for as long as the process lives.
+    no_quota_project: Arc<AtomicBool>,
     timeout: Duration,
     observer: Arc<dyn Observer>,
 }
@@ -86,7 +106,8 @@ impl Http {
                     Failure::new(FailureClass::Transient, format!("the HTTP client can't be made: {}", chain(&error)))
                 })
         };
-        Ok(Http { client: client(timeout)?, mutations: client(timeout.min(CONNECT_MAX))?, credentials, timeout, observer })
+        let mutations = client(timeout.min(CONNECT_MAX))?;
+        Ok(Http { client: client(timeout)?, mutations, credentials, no_quota_project: Arc::default(), timeout, observer })
     }
 
     /// Whatever a mutation needs before it can leave at once: an access token.
@@ -94,13 +115,7 @@ impl Http {
     /// # Errors
     /// When there is none: nothing can be sent.
     pub async fn prepare(&self) -> Result<Prepared, Failure> {
-        match tokio::time::timeout(self.timeout, self.credentials.token()).await {
-            Ok(token) => token.map(Prepared),
-            Err(_) => {
-                let message = format!("no access token within {:.1} s", self.timeout.as_secs_f64());
-                Err(Failure::new(FailureClass::Transient, message))
-            }
-        }
+        self.credentials.headers(self.timeout).await.map(Prepared)
     }
 
     /// A read: repeated with exponential backoff and jitter on 429, 5xx and broken connections, until `deadline`.
@@ -121,12 +136,17 @@ impl Http {
             .with_max_times(ATTEMPTS - 1)
             .with_jitter()
             .build();
+        let mut without_quota_project = false;
         loop {
             let error = match self.once(name, method.clone(), url, body, None, deadline).await {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
-            let passing = matches!(error.failure.class, FailureClass::Transient | FailureClass::Rate);
+            let passing = match error.repeat {
+                Repeat::WithoutQuotaProject if !std::mem::replace(&mut without_quota_project, true) => continue,
+                Repeat::NoToken => false,
+                _ => matches!(error.failure.class, FailureClass::Transient | FailureClass::Rate),
+            };
             let Some(wait) = waits.next().filter(|_| passing) else { return Err(error.failure) };
             let wait = error.retry_after.map_or(wait, |asked| asked.max(wait));
             if wait > RETRY_AFTER_MAX || Instant::now() + wait >= deadline {
@@ -169,12 +189,19 @@ impl Http {
     ) -> Result<Value, CallFailure> {
         let began = Instant::now();
         let limit = self.timeout.min(deadline.saturating_duration_since(began));
-        let result = match tokio::time::timeout(limit, self.attempt(method, url, body, prepared)).await {
-            Ok(result) => result,
-            Err(_) => {
-                let message = format!("no answer within {:.1} s", limit.as_secs_f64());
-                Err(CallFailure::new(FailureClass::Transient, message, Sent::Perhaps))
+        let credentials = match prepared {
+            Some(Prepared(headers)) => Ok((&self.mutations, headers)),
+            None => self.credentials.headers(limit).await.map(|headers| (&self.client, headers)),
+        };
+        let result = match credentials {
+            Ok((client, headers)) => {
+                let attempt = self.attempt(client, method, url, headers, body);
+                tokio::time::timeout(limit.saturating_sub(began.elapsed()), attempt).await.unwrap_or_else(|_| {
+                    let message = format!("no answer within {:.1} s", limit.as_secs_f64());
+                    Err(CallFailure::new(FailureClass::Transient, message, Sent::Perhaps))
+                })
             }
+            Err(failure) => Err(CallFailure { failure, sent: Sent::No, retry_after: None, repeat: Repeat::NoToken }),
         };
         self.observer.attempt(name, began.elapsed(), result.as_ref().err().map(|e| &e.failure));
         result
@@ -182,20 +209,17 @@ impl Http {
 
     async fn attempt(
         &self,
+        client: &reqwest::Client,
         method: Method,
         url: &str,
+        mut headers: HeaderMap,
         body: Option<&Value>,
-        prepared: Option<Prepared>,
     ) -> Result<Value, CallFailure> {
-        let no_token = |failure| CallFailure { failure, sent: Sent::No, retry_after: None };
-        let (client, token) = match prepared {
-            Some(Prepared(token)) => (&self.mutations, token),
-            None => (&self.client, self.credentials.token().await.map_err(no_token)?),
-        };
-        let mut request = client.request(method, url);
-        if let Some(token) = token {
-            request = request.bearer_auth(token);
+        if self.no_quota_project.load(Ordering::Relaxed) {
+            headers.remove(QUOTA_PROJECT);
         }
+        let quota_project = headers.get(QUOTA_PROJECT).cloned();
+        let mut request = client.request(method, url).headers(headers);
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body.to_string());
         }
@@ -226,17 +250,34 @@ impl Http {
             }
         }
         if !status.is_success() {
-            let failure = http_failure(status.as_u16(), &bytes);
+            let failure = http_failure_masked(status.as_u16(), &bytes, &Mask::of(body));
             let refused =
                 status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT && failure.class != FailureClass::Garbage;
-            return Err(CallFailure { failure, sent: if refused { Sent::Refused } else { Sent::Perhaps }, retry_after });
+            let mut repeat = Repeat::ByClass;
+            if let Some(project) = quota_project.filter(|_| quota_project_denied(status.as_u16(), &bytes)) {
+                self.leave_out(project.to_str().unwrap_or_default());
+                repeat = Repeat::WithoutQuotaProject;
+            }
+            return Err(CallFailure { failure, sent: if refused { Sent::Refused } else { Sent::Perhaps }, retry_after, repeat });
         }
         match serde_json::from_slice::<Value>(&bytes) {
             Ok(value) if value.is_object() => Ok(value),
             _ => {
-                let message = format!("HTTP {status}, but the answer is not a JSON object: {}", excerpt(&bytes));
+                let message = format!("HTTP {status}, but the answer is not a JSON object: {}", excerpt(&bytes, &Mask::of(body)));
                 Err(CallFailure::new(FailureClass::Garbage, message, Sent::Perhaps))
             }
+        }
+    }
+
+    /// The caller may not use its quota project: without one the call counts on the project that it is about.
+    fn leave_out(&self, project: &str) {
+        if !self.no_quota_project.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the credentials may not use their quota project {project}, so calls leave without it from now on; if they are \
+                 refused, grant serviceusage.services.use on {project} (roles/serviceusage.serviceUsageConsumer), or name \
+                 another project with `gcloud auth application-default set-quota-project` or GOOGLE_CLOUD_QUOTA_PROJECT, and \
+                 restart"
+            );
         }
     }
 }

@@ -6,4 +6,6 @@ pub mod answers;
 pub mod auth;
 pub mod classify;
 pub mod http;
+pub mod mask;
+pub mod sources;
 pub mod tpu;

@@ -19,6 +19,7 @@ pub fn supervisor(slot: &str, job: &JobSettings) -> String {
     set("RUN_AS", &job.user);
     set("RUN_IN", &job.dir);
     set("RESTARTS", &job.restarts_per_run.to_string());
+    set("CHECKPOINT_BASE", job.checkpoint.as_ref().map_or("", |checkpoint| checkpoint.uri.as_str()));
     let exports: Vec<String> = job.env.iter().map(|(name, value)| format!("export {name}={}", quote(value))).collect();
     set("JOB_ENV", &exports.join("\n"));
     TEMPLATE.replacen(PLACE, &settings, 1)

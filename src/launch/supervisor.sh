@@ -8,6 +8,10 @@ MD=${TPU_WATCHDOG_METADATA:-http://metadata.google.internal/computeMetadata/v1}
 STATE=${TPU_WATCHDOG_STATE:-/var/lib/tpu-watchdog}
 BEAT=${TPU_WATCHDOG_BEAT:-60}
 PAUSE=${TPU_WATCHDOG_PAUSE:-10}
+# Seconds before each restart; the last one repeats.
+read -ra PAUSES <<<"${TPU_WATCHDOG_PAUSES:-10 20 40 80 160 320 600}"
+LONG=${TPU_WATCHDOG_LONG:-600}
+REFILL=${TPU_WATCHDOG_REFILL:-3600}
 BOOT=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null || date +%s)
 mkdir -p "$STATE"
 # The guest agent runs startup scripts without HOME.
@@ -26,7 +30,7 @@ order() {
   GENERATION=$generation
   CHECKPOINT_PATH=$(sed -n 's/.*"checkpoint":"\([^"]*\)".*/\1/p' <<<"$run")
   CHECKPOINT_STEP=$(sed -n 's/.*"step":\([0-9]*\).*/\1/p' <<<"$run")
-  export CHECKPOINT_PATH CHECKPOINT_STEP TPU_WATCHDOG_GENERATION=$GENERATION
+  export CHECKPOINT_PATH CHECKPOINT_STEP CHECKPOINT_BASE TPU_WATCHDOG_GENERATION=$GENERATION
 }
 
 if [[ ${1:-} != supervise ]]; then
@@ -39,25 +43,32 @@ fi
 
 exec 9>"$STATE/lock"; flock -n 9 || exit 0
 until order; do sleep "$PAUSE"; done
-WORKER=$(attribute agent-worker-number || echo 0)
-WORKERS=$(attribute worker-network-endpoints | tr ',' '\n' | grep -c . || true)
 PROGRESS=$STATE/progress.$GENERATION
 : >>"$PROGRESS"; chmod 666 "$PROGRESS"
 PHASE=$STATE/phase; echo setup >"$PHASE"
+ORDERED_PATH=$CHECKPOINT_PATH ORDERED_STEP=$CHECKPOINT_STEP
 
+last_step() { tail -n 1 "$PROGRESS" | tr -dc '0-9'; }
 beat() {
   local count=0 step='' last=''
   while :; do
     count=$((count + 1))
     report boot 1; report heartbeat "$count" "$(cat "$PHASE")"
-    step=$(tail -n 1 "$PROGRESS" | tr -dc '0-9')
+    step=$(last_step)
     [[ -n $step && $step != "$last" ]] && report step "$step" && last=$step
     sleep "$BEAT"
   done
 }
 beat 9>&- & BEATING=$!
 trap 'kill $BEATING 2>/dev/null' EXIT
+# rest PHASE: nothing more is started in this boot; the heartbeat goes on.
+rest() { echo "$1" >"$PHASE"; wait "$BEATING"; exit 0; }
 
+# A host without an index must not pass for worker 0: two of them would keep the slice from starting.
+until WORKER=$(attribute agent-worker-number) && [[ $WORKER =~ ^[0-9]+$ ]]; do
+  echo "setup: this host has no agent-worker-number yet" >"$PHASE"; sleep "$PAUSE"
+done
+WORKERS=$(attribute worker-network-endpoints | tr ',' '\n' | grep -c . || true)
 export TPU_WATCHDOG_SLOT=$SLOT TPU_WATCHDOG_WORKER=$WORKER TPU_WATCHDOG_WORKERS=$WORKERS TPU_WATCHDOG_PROGRESS=$PROGRESS
 
 # fetch_user_script: 0 when it is there, 1 when the user has none; any other answer is asked for again.
@@ -66,7 +77,7 @@ fetch_user_script() {
   while :; do
     case $(curl -s --max-time 10 -H 'Metadata-Flavor: Google' -o "$file" -w '%{http_code}' "$MD/instance/attributes/tpu-watchdog-user-script") in
       200) chmod 755 "$file"; return 0 ;;
-      404) return 1 ;;
+      404) rm -f "$file"; return 1 ;;
     esac
     sleep "$PAUSE"
   done
@@ -75,40 +86,94 @@ user_script() { "$STATE/user-script" 9>&-; }
 job() {
   local body="cd ${RUN_IN:+$(printf %q "$RUN_IN")} || exit 1"$'\n'"$JOB_ENV"$'\n'"$COMMAND"
   if [[ -n $RUN_AS && $RUN_AS != "$(id -un)" ]]; then
-    runuser -u "$RUN_AS" -- env HOME="$(getent passwd "$RUN_AS" | cut -d: -f6)" bash -c "$body" 9>&-
+    runuser -u "$RUN_AS" -- env HOME="$(getent passwd "$RUN_AS" | cut -d: -f6)" bash -o pipefail -c "$body" 9>&-
   else
-    bash -c "$body" 9>&-
+    bash -o pipefail -c "$body" 9>&-
   fi
 }
 last_word() { local try; for try in 1 2 3 4 5; do report exit "$@" && return; sleep "$PAUSE"; done; }
+uptime() { cut -d. -f1 /proc/uptime; }
+# pause_of N: the pause before restart N, counted from 0.
+pause_of() { local last=$((${#PAUSES[@]} - 1)); echo "${PAUSES[$(($1 < last ? $1 : last))]}"; }
+# What ends because its machine goes down says nothing about the job: the next boot starts it again.
+going_down() { [[ $(systemctl is-system-running 2>/dev/null) == stopping ]]; }
+# Jobs that are told where to resume must not be told the checkpoint of the create for ever.
+reads_order() { grep -qE 'CHECKPOINT_(PATH|STEP)' <<<"$COMMAND$JOB_ENV" || grep -qsE 'CHECKPOINT_(PATH|STEP)' "$STATE/user-script"; }
 
 DONE=$STATE/done.$GENERATION
 if [[ -e $DONE ]]; then
   # This boot follows a success: the job is not run again, only reported.
-  echo done >"$PHASE"; last_word 0 done; wait "$BEATING"; exit 0
+  last_word 0 "$(cat "$DONE")"; rest done
 fi
 if [[ -n $COMMAND ]]; then
-  fetch_user_script && { user_script || echo "the user's startup script ended with code $?"; }
+  if fetch_user_script; then
+    tries=0
+    until user_script; do
+      code=$?
+      going_down && rest stopping
+      pause=$(pause_of "$tries"); tries=$((tries + 1))
+      echo "setup_failed code=$code tries=$tries: the startup script is tried again in $pause s" | tee "$PHASE"
+      sleep "$pause"
+    done
+  fi
   RUN=job
 elif fetch_user_script; then
   RUN=user_script
 else
-  # No command and no script: what runs here is started by somebody else, so that there is no end to report.
-  echo running >"$PHASE"; wait "$BEATING"; exit 0
+  # No command and no script: what runs here is started by other means, so that there is no end to report.
+  rest running
 fi
-# Restarts are counted a generation over reboots of the same boot disk.
-USED=$STATE/restarts.$GENERATION
+
+# Restarts are counted a generation over reboots of the same boot disk. So is a long run: from then on the order is stale.
+USED=$STATE/restarts.$GENERATION LONG_RUN=$STATE/long.$GENERATION FAILING=$STATE/failing
+rm -f "$FAILING"
+became_long() { echo "$1" >"$LONG_RUN"; sync "$LONG_RUN" 2>/dev/null; }
+# mark_long: beside each run, so that a host that goes down without a word leaves the mark as well.
+mark_long() {
+  local sleeping; sleep "$LONG" & sleeping=$!
+  trap 'kill $sleeping 2>/dev/null; exit' TERM
+  wait "$sleeping"; became_long "$LONG"
+  [[ -e $FAILING ]] && report exit "$(cat "$FAILING")" "recovered ran=$LONG" && rm -f "$FAILING"
+}
+code=75
 while :; do
-  echo running >"$PHASE"
+  if [[ -e $LONG_RUN ]]; then
+    if reads_order; then
+      last_word "$code" "stale_order ran=$(cat "$LONG_RUN"): a run of this order lasted that long, and the order still names step ${ORDERED_STEP:-none}"
+      rest stale_order
+    fi
+    export CHECKPOINT_PATH=stale:$ORDERED_PATH CHECKPOINT_STEP=stale:$ORDERED_STEP
+  fi
+  echo running >"$PHASE"; began=$(uptime)
+  mark_long 9>&- & marking=$!
   $RUN; code=$?
-  used=$(cat "$USED" 2>/dev/null || echo 0)
+  ran=$(($(uptime) - began))
+  kill "$marking" 2>/dev/null; wait "$marking" 2>/dev/null
+  going_down && rest stopping
   if [[ $code == 0 ]]; then
-    : >"$DONE"; echo done >"$PHASE"; last_word 0 done; wait "$BEATING"; exit 0
+    # A startup script that ends well has set things up; only a command can finish.
+    [[ -n $COMMAND ]] || rest idle
+    step=$(last_step)
+    if ((ran >= LONG)) || [[ -n $step ]]; then
+      echo "done ran=$ran step=${step:-none}" >"$DONE"; last_word 0 "$(cat "$DONE")"; rest done
+    fi
+    # Not kept on disk: the next boot starts it again.
+    last_word 0 "done ran=$ran step=none"; rest ended_early
   fi
-  if ((used >= RESTARTS)); then
-    echo failed >"$PHASE"; last_word "$code" "final after $used restarts"; wait "$BEATING"; exit 1
+  ((ran >= LONG)) && became_long "$ran"
+  [[ -e $LONG_RUN ]] && reads_order && continue
+  ((ran >= REFILL)) && rm -f "$USED"
+  used=$(cat "$USED" 2>/dev/null || echo 0)
+  if ((used < RESTARTS)); then
+    pause=$(pause_of "$used")
+    echo $((used + 1)) >"$USED"
+    report exit "$code" "restarting $((used + 1)) of $RESTARTS in $pause s"
+  else
+    echo "$code" >"$FAILING"
+    # One host of several that gives up keeps the others from ever starting.
+    ((WORKERS > 1)) || { last_word "$code" "final after $used restarts"; rest failed; }
+    pause=${PAUSES[-1]}
+    last_word "$code" "failing after $used restarts: tried again every $pause s"
   fi
-  echo $((used + 1)) >"$USED"
-  echo restarting >"$PHASE"; report exit "$code" "restarting $((used + 1)) of $RESTARTS"
-  sleep "$PAUSE"
+  echo restarting >"$PHASE"; sleep "$pause"
 done

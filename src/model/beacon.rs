@@ -7,6 +7,45 @@ use serde_json::Value;
 /// The namespace of all guest attributes that the supervisor writes.
 pub const NAMESPACE: &str = "tpu-watchdog";
 
+/// The longest free text of a value that is kept: guest attributes hold up to 256 KiB.
+const TEXT_MAX: usize = 300;
+/// The longest boot id that is kept; Linux gives 36 characters.
+const BOOT_ID_MAX: usize = 100;
+
+/// Text from outside on one line: what could end a line, move a terminal's cursor or turn the direction of writing becomes a
+/// space, a run of it one space.
+pub fn plain(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    let mut after_a_break = false;
+    for c in text.chars() {
+        if breaks_a_line(c) {
+            if !line.ends_with(' ') {
+                line.push(' ');
+            }
+            after_a_break = true;
+        } else if !(c == ' ' && after_a_break) {
+            line.push(c);
+            after_a_break = false;
+        }
+    }
+    if after_a_break {
+        line.truncate(line.trim_end().len());
+    }
+    line
+}
+
+/// Several lines of our own as one, for a log: indents and columns are given up, the lines are parted by semicolons.
+pub fn joined(text: &str) -> String {
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.lines().map(words).collect::<Vec<_>>().join("; ").replace(":; ", ": ")
+}
+
+/// C0, DEL and C1 controls (ESC and CSI among them), line and paragraph separators, and the marks that turn the direction.
+fn breaks_a_line(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// One reported value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beacon {
@@ -16,7 +55,7 @@ pub struct Beacon {
     pub generation: u64,
     /// A counter, a step, or an exit code.
     pub value: i64,
-    /// Free text.
+    /// Free text: one line, shortened.
     pub text: String,
 }
 
@@ -24,11 +63,13 @@ impl Beacon {
     /// Parses one value; anything malformed is no beacon at all.
     pub fn parse(text: &str) -> Option<Beacon> {
         let mut parts = text.trim().splitn(4, ' ');
+        // Any process of the guest may write these attributes, and they are shown in logs.
+        let boot_id: String = parts.next()?.chars().filter(|c| !breaks_a_line(*c)).take(BOOT_ID_MAX).collect();
         Some(Beacon {
-            boot_id: parts.next().filter(|id| !id.is_empty())?.to_owned(),
+            boot_id: Some(boot_id).filter(|id| !id.is_empty())?,
             generation: parts.next()?.parse().ok()?,
             value: parts.next()?.parse().ok()?,
-            text: parts.next().unwrap_or_default().to_owned(),
+            text: plain(&parts.next().unwrap_or_default().chars().take(TEXT_MAX).collect::<String>()),
         })
     }
 }
@@ -93,6 +134,25 @@ mod tests {
         for bad in ["", " 1 2", "b", "b x 1", "b 1", "b 1 x"] {
             assert_eq!(Beacon::parse(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_guest_writes_no_lines_of_its_own_and_no_novels() {
+        let text = "final\n2026 ERROR forged\u{1b}[31m\u{7f}\u{85}\u{9b}2J\u{2028}\u{2029}\u{202e}live\u{2066}";
+        let beacon = Beacon::parse(&format!("b\u{1b}0\u{85}-1 7 139 {text}")).unwrap();
+        assert_eq!((beacon.boot_id.as_str(), beacon.text.as_str()), ("b0-1", "final 2026 ERROR forged [31m 2J live"));
+        let beacon = Beacon::parse(&format!("{} 7 139 {}", "b".repeat(9_000), "é".repeat(9_000))).unwrap();
+        assert_eq!((beacon.boot_id.chars().count(), beacon.text.chars().count()), (100, 300));
+        assert_eq!(Beacon::parse("\u{1b} 7 139"), None, "nothing is left of its boot id");
+    }
+
+    #[test]
+    fn what_is_one_line_already_is_kept_as_it_is() {
+        for text in ["", " two  spaces ", "ran=12 ünïcödé 日本 “…”"] {
+            assert_eq!(plain(text), text);
+        }
+        assert_eq!(plain("a:\n  b\n  c\n"), "a: b c");
+        assert_eq!(joined("a:\n  b   c\n  d\n"), "a: b c; d");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a listing of a checkpoint location showed.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// One complete checkpoint.
@@ -18,4 +19,15 @@ pub struct CheckpointSurvey {
     pub newest: Option<Checkpoint>,
     /// Step and total size of the newest incomplete one above it: its growth is progress.
     pub incomplete: Option<(u64, u64)>,
+    /// What lies there although no complete checkpoint was found.
+    pub other: Option<NotComplete>,
+}
+
+/// What a location holds when no rule finds a complete checkpoint in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotComplete {
+    /// The first few names directly under it, folders with a slash at their end.
+    pub names: Vec<String>,
+    /// When its oldest object was written; none where there are too many to look at.
+    pub oldest: Option<Timestamp>,
 }

@@ -166,6 +166,13 @@ pub enum What {
         /// Slots judged within the window.
         slots: usize,
     },
+    /// The user's startup script fails on a worker: the job waits for it.
+    SetupFailed {
+        /// Its index.
+        worker: usize,
+    },
+    /// What can be said of a slot's checkpoint location changed for the worse: it can't be listed, or is not understood.
+    CheckpointTrouble,
     /// A checkpoint that no run got away from is passed over, once.
     SetAside {
         /// Its step.

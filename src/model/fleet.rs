@@ -103,6 +103,8 @@ pub struct Memory {
     pub shown: Option<u64>,
     /// Guest attributes could not be read the last time: told once.
     pub attributes_failing: bool,
+    /// A worker's startup script fails: told once.
+    pub setup_failing: bool,
     /// Since when this process has asked for answers that a delete could rest on …
     pub asks_since: Option<Timestamp>,
     /// … and whether those that came were none.

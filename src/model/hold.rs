@@ -65,13 +65,21 @@ pub enum HoldReason {
     Paused,
     /// The storm breaker is open.
     Breaker,
+    /// The job ended with 0 sooner than a finished job can: it may never have run.
+    EndedEarly,
+    /// A run of the job ended, and its order names an older checkpoint than it had reached.
+    StaleOrder,
+    /// The node has a `startup-script-url`, beside which the supervisor can't be run in order.
+    StartupScriptUrl,
+    /// What became of a create can't be told although it is long over.
+    CreateUnresolved,
     /// The safety check refused a plan.
     Refused,
 }
 
 impl HoldReason {
     /// Every reason.
-    pub const ALL: [HoldReason; 31] = [
+    pub const ALL: [HoldReason; 35] = [
         HoldReason::DryRun,
         HoldReason::OptedOut,
         HoldReason::OtherOwner,
@@ -102,6 +110,10 @@ impl HoldReason {
         HoldReason::DeleteFailed,
         HoldReason::Paused,
         HoldReason::Breaker,
+        HoldReason::EndedEarly,
+        HoldReason::StaleOrder,
+        HoldReason::StartupScriptUrl,
+        HoldReason::CreateUnresolved,
         HoldReason::Refused,
     ];
 
@@ -138,6 +150,10 @@ impl HoldReason {
             HoldReason::DeleteFailed => "delete_failed",
             HoldReason::Paused => "paused",
             HoldReason::Breaker => "breaker",
+            HoldReason::EndedEarly => "ended_early",
+            HoldReason::StaleOrder => "stale_order",
+            HoldReason::StartupScriptUrl => "startup_script_url",
+            HoldReason::CreateUnresolved => "create_unresolved",
             HoldReason::Refused => "refused",
         }
     }
@@ -155,6 +171,9 @@ impl HoldReason {
                 | HoldReason::DeleteFailed
                 | HoldReason::CheckpointWentBack
                 | HoldReason::Breaker
+                | HoldReason::EndedEarly
+                | HoldReason::StaleOrder
+                | HoldReason::CreateUnresolved
                 | HoldReason::Refused
         )
     }

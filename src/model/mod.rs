@@ -7,6 +7,7 @@ pub mod beacon;
 pub mod checkpoint;
 pub mod condition;
 pub mod event;
+pub mod exit;
 pub mod failure;
 pub mod fleet;
 pub mod hold;

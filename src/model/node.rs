@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::slot::RunOrder;
-use super::spec::SUPERVISOR_MARK;
+use super::spec::is_supervised;
 
 /// Metadata key: who watches the node.
 pub const OWNER_KEY: &str = "tpu-watchdog-owner";
@@ -234,7 +234,7 @@ impl NodeView {
             opted_out: raw.pointer("/labels").and_then(|l| l.get(OPT_OUT_LABEL)).and_then(Value::as_str) == Some("off"),
             owner: metadata(OWNER_KEY).map(str::to_owned),
             slot: metadata(SLOT_KEY).map(str::to_owned),
-            supervised: metadata("startup-script").is_some_and(|script| script.contains(SUPERVISOR_MARK)),
+            supervised: raw.get("metadata").and_then(Value::as_object).is_some_and(is_supervised),
             run: metadata(RUN_KEY).and_then(|text| serde_json::from_str(text).ok()),
             node,
             zone,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::{Condition, Kind};
 use super::event::Evidence;
-use super::failure::FailureClass;
+use super::failure::{Failure, FailureClass};
 use super::node::Incarnation;
 use super::slot::RunOrder;
 
@@ -158,6 +158,9 @@ pub struct Recovery {
     /// When its last create was decided: a refusal, or a failed replacement, that is newer than this outlives it (S14).
     #[serde(default)]
     pub creating_since: Option<Timestamp>,
+    /// The create's operation ended with this error. What it left behind is read before anything is forgotten or sent.
+    #[serde(default)]
+    pub failed: Option<Failure>,
     /// The observations on which it was condemned last.
     #[serde(default)]
     pub observed: Option<Evidence>,
@@ -177,6 +180,7 @@ impl Recovery {
         self.phase = next;
         self.phase_since = now;
         self.call = None;
+        self.failed = None;
         if next == Phase::Creating {
             self.creating_since = Some(now);
         }

@@ -157,6 +157,29 @@ pub struct CheckpointSettings {
     pub uri: String,
     /// The layout, when the user names it; otherwise it is learned from the files.
     pub format: Option<CheckpointFormat>,
+    /// How Orbax finalises a step there.
+    #[serde(default)]
+    pub orbax_mode: OrbaxMode,
+}
+
+impl CheckpointSettings {
+    /// Whether checkpoints are looked for at all.
+    pub fn is_listed(&self) -> bool {
+        self.format != Some(CheckpointFormat::Unlisted)
+    }
+}
+
+/// `orbax_mode`: see Orbax's `atomicity.py`, and its `allow_legacy_atomic_rename`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OrbaxMode {
+    /// Commit files on gs://; elsewhere a step is whole by its name where no step has one.
+    #[default]
+    Auto,
+    /// A step is whole by its name, also on gs://, as written through gcsfuse before Orbax 0.12.3.
+    Rename,
+    /// Only a step with its commit file is whole.
+    CommitFile,
 }
 
 /// Checkpoint layouts that are understood.
@@ -167,6 +190,9 @@ pub enum CheckpointFormat {
     Orbax,
     /// The Hugging Face Trainer.
     HuggingFace,
+    /// `format = "none"`: nothing is looked for, every run begins without a checkpoint.
+    #[serde(rename = "none")]
+    Unlisted,
 }
 
 /// What the config sets on a node; everything else is learned.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpoint::Checkpoint;
 use super::condition::{Condition, Kind, Verdict};
+use super::exit::Stuck;
 use super::fleet::elapsed;
 use super::lever::Pause;
 use super::node::Incarnation;
@@ -120,6 +121,10 @@ pub struct JobState {
     pub checkpoint: Option<Checkpoint>,
     /// The configured location that `checkpoint` belongs to.
     pub location: String,
+    /// When the first run of a job in this location began: what was there before is not its own.
+    pub location_since: Option<Timestamp>,
+    /// Why no create may rest on what that location holds.
+    pub trouble: Option<LocationTrouble>,
     /// The newest incomplete checkpoint that is known, step and size: growth is what goes beyond it.
     pub incomplete: Option<(u64, u64)>,
     /// The lowest step that a person accepts in the place of what was recorded, and since when; 0: whatever is there, also
@@ -133,8 +138,14 @@ pub struct JobState {
     pub progress_at: Option<Timestamp>,
     /// Workers of the present node, by index.
     pub workers: BTreeMap<usize, WorkerState>,
-    /// The first failed worker, its code and text, when the supervisor gave up.
+    /// The worker whose job ended and waits for a person, with its code and text …
     pub failed: Option<(usize, i64, String)>,
+    /// … and why; in a record of the first version, because the restarts were used up.
+    pub stuck: Option<Stuck>,
+    /// The last `exit` report of each worker of the present node.
+    pub exits: BTreeMap<usize, String>,
+    /// Those that an operator has answered by `retry`: the same report counts no more.
+    pub pardoned: BTreeMap<usize, String>,
     /// The key of a job whose success is journaled.
     pub finished: Option<String>,
     /// The generation whose success a person took back: it is not journaled once more.
@@ -149,6 +160,25 @@ pub struct JobState {
     pub unheard_since: Option<Timestamp>,
     /// The runs of the job, for S16.
     pub runs: Runs,
+}
+
+/// Why no create may rest on a checkpoint location, in words for an operator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LocationTrouble {
+    /// It can't be listed, and no waiting helps.
+    Unlisted(String),
+    /// No complete checkpoint was found in it, although it is not empty.
+    NotUnderstood(String),
+}
+
+impl LocationTrouble {
+    /// What is wrong, and what to do.
+    pub fn text(&self) -> &str {
+        match self {
+            LocationTrouble::Unlisted(text) | LocationTrouble::NotUnderstood(text) => text,
+        }
+    }
 }
 
 /// How the runs of a job went.
@@ -220,6 +250,9 @@ pub struct SlotRecord {
     /// What the create needs of the config while it is owed.
     #[serde(default)]
     pub owed: Option<Box<Owed>>,
+    /// When the present node was first seen: what it says of the time before is another run's.
+    #[serde(default)]
+    pub first_seen: Option<Timestamp>,
     /// Paused by a person.
     #[serde(default)]
     pub paused: Option<Pause>,
@@ -283,6 +316,7 @@ impl SlotRecord {
             mutated_at: None,
             leaving: false,
             owed: None,
+            first_seen: None,
             paused: None,
             adopted: None,
             left_behind: None,

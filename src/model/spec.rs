@@ -19,6 +19,7 @@ pub const SUPERVISOR_MARK: &str = "# tpu-watchdog-supervisor";
 /// Needed on plain Compute Engine VMs for guest attributes; harmless elsewhere.
 const GUEST_ATTRIBUTES_KEY: &str = "enable-guest-attributes";
 const STARTUP_SCRIPT: &str = "startup-script";
+const STARTUP_SCRIPT_URL: &str = "startup-script-url";
 const OUR_PREFIX: &str = "tpu-watchdog-";
 
 /// Fields that the API sets and never takes: Cloud TPU API v1, v2 and v2alpha1 reference.
@@ -161,8 +162,32 @@ impl NodeSpec {
         }
         if let Some(script) = &overlay.startup_script {
             merge(&mut body, "metadata", [(&STARTUP_SCRIPT.to_owned(), &Some(script.clone()))].into_iter());
+            // The file takes the place of whatever set the node up before.
+            if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut)
+                && !overlay.metadata.contains_key(STARTUP_SCRIPT_URL)
+            {
+                metadata.remove(STARTUP_SCRIPT_URL);
+            }
         }
         NodeSpec(body)
+    }
+
+    /// Whether a node of this specification with this overlay would run a startup script from a URL.
+    pub fn runs_a_url(learned: Option<&NodeSpec>, overlay: &Overlay) -> bool {
+        match overlay.metadata.get(STARTUP_SCRIPT_URL) {
+            Some(configured) => configured.is_some(),
+            None => overlay.startup_script.is_none() && learned.is_some_and(|spec| spec.metadata(STARTUP_SCRIPT_URL).is_some()),
+        }
+    }
+
+    /// Whether a node of this specification with this overlay would run a startup script of the user's, whatever it comes from.
+    pub fn has_a_script(learned: Option<&NodeSpec>, overlay: &Overlay) -> bool {
+        let learned = learned.and_then(|spec| spec.metadata(STARTUP_SCRIPT)).is_some_and(|script| !script.trim().is_empty());
+        overlay.startup_script.is_some() || learned
+    }
+
+    fn metadata(&self, key: &str) -> Option<&str> {
+        self.0.get("metadata")?.get(key)?.as_str()
     }
 
     /// The body of a create: the specification and our own metadata. With a supervisor, it becomes the startup script and the
@@ -283,9 +308,16 @@ pub fn label(key: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether this metadata's startup script is our supervisor: its head says so, and our own keys stand beside it. A user's script
+/// that merely mentions the mark is the user's.
+pub fn is_supervised(metadata: &Map<String, Value>) -> bool {
+    let text = |key: &str| metadata.get(key).and_then(Value::as_str);
+    let marked = |script: &str| script.lines().take(2).any(|line| line.starts_with(SUPERVISOR_MARK));
+    text(STARTUP_SCRIPT).is_some_and(marked) && text(OWNER_KEY).is_some() && text(SLOT_KEY).is_some()
+}
+
 fn strip_ours(metadata: &mut Map<String, Value>) {
-    let supervised = metadata.get(STARTUP_SCRIPT).and_then(Value::as_str).is_some_and(|s| s.contains(SUPERVISOR_MARK));
-    if supervised {
+    if is_supervised(metadata) {
         match metadata.remove(USER_SCRIPT_KEY) {
             Some(script) => metadata.insert(STARTUP_SCRIPT.into(), script),
             None => metadata.remove(STARTUP_SCRIPT),

@@ -82,10 +82,31 @@ impl Decision {
 pub struct StatusDocument {
     /// When every zone was last read.
     pub observed_at: Option<Timestamp>,
+    /// The watchdog that acts: it holds the lock, and reads the TPUs. None when none does.
+    #[serde(default)]
+    pub acting: Option<Acting>,
     /// `closed` or `open`.
     pub breaker: String,
     /// The slots.
     pub tpus: Vec<SlotView>,
+}
+
+/// The process that holds the lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acting {
+    /// Its host, or its Cloud Run execution.
+    pub host: String,
+    /// Its process id.
+    pub pid: Option<u32>,
+}
+
+impl Acting {
+    /// From the lock's holder, `host:pid:random`.
+    pub fn of(holder: &str) -> Acting {
+        let mut parts = holder.rsplitn(3, ':');
+        let (_, pid, host) = (parts.next(), parts.next(), parts.next());
+        Acting { host: host.unwrap_or(holder).to_owned(), pid: pid.and_then(|pid| pid.parse().ok()) }
+    }
 }
 
 /// One slot in that document.
@@ -134,6 +155,12 @@ pub struct SlotView {
     /// Paused by a person.
     #[serde(default)]
     pub paused: bool,
+    /// What a recovery of this slot would lack, told before it happens.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// The label `tpu-watchdog=off` opts the node out.
+    #[serde(default)]
+    pub opted_out: bool,
     /// The class of the last refusal of a create that is still owed.
     #[serde(default)]
     pub refused: Option<String>,
@@ -161,6 +188,9 @@ pub struct JobView {
     pub checkpoint_step: Option<u64>,
     /// When it was first seen.
     pub checkpoint_at: Option<Timestamp>,
+    /// Where checkpoints are looked for; none where the config names no place, or `format = "none"`.
+    #[serde(default)]
+    pub location: Option<String>,
 }
 
 /// A duration for people: two units at most, as in `1h 5m`, `45s`, `1.5s`.

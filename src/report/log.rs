@@ -5,12 +5,14 @@ use std::io::IsTerminal;
 
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
-use tracing::{Level, Subscriber};
+use tracing::{Dispatch, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::field::{RecordFields, VisitOutput};
+use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::model::beacon::plain;
 use crate::model::event::{Event, What};
 
 /// How logs look.
@@ -27,14 +29,23 @@ pub enum LogFormat {
 /// Starts logging. `filter` as in `info` or `tpu_watchdog=debug`; a malformed one falls back to `info`.
 pub fn init(format: LogFormat, filter: Option<&str>) {
     let filter = filter.and_then(|f| EnvFilter::try_new(f).ok()).unwrap_or_else(|| EnvFilter::new("warn,tpu_watchdog=info"));
-    // The library would print that a line could not be written, and panic where that can't be printed either: a full disk.
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     // A second start (in tests) keeps the first subscriber.
-    let _ = match format {
-        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).with_target(false).try_init(),
-        LogFormat::Journal => builder.event_format(Journal).try_init(),
-        LogFormat::Json => builder.event_format(CloudLogging).try_init(),
-    };
+    let _ = tracing::dispatcher::set_global_default(dispatch(format, filter, std::io::stderr().is_terminal(), std::io::stderr));
+}
+
+/// Each event is one line, whatever it tells of: names, states and messages come from guests and APIs, and a newline or an
+/// escape sequence in one of them must not write lines of its own or draw on a terminal.
+fn dispatch<W>(format: LogFormat, filter: EnvFilter, colours: bool, writer: W) -> Dispatch
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    // The library would print that a line could not be written, and panic where that can't be printed either: a full disk.
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).log_internal_errors(false);
+    match format {
+        LogFormat::Text => builder.with_ansi(colours).with_target(false).fmt_fields(OneLine).finish().into(),
+        LogFormat::Journal => builder.event_format(Journal).finish().into(),
+        LogFormat::Json => builder.event_format(CloudLogging).finish().into(),
+    }
 }
 
 /// One line for one event, at the level that its kind deserves.
@@ -44,7 +55,11 @@ pub fn event(event: &Event) {
     match &event.what {
         What::InvariantViolation { .. } => tracing::error!(slot, event = kind, "{}", event.message),
         What::BreakerOpened { .. } => tracing::error!(slot, event = kind, "{}", event.message),
-        What::Condemned { .. } | What::RecoveryFailure { .. } | What::JobFailed { .. } => {
+        What::Condemned { .. }
+        | What::RecoveryFailure { .. }
+        | What::JobFailed { .. }
+        | What::SetupFailed { .. }
+        | What::CheckpointTrouble => {
             tracing::warn!(slot, event = kind, "{}", event.message);
         }
         What::Decision { action, .. } if action == "escalate" => tracing::error!(slot, event = kind, "{}", event.message),
@@ -98,19 +113,43 @@ where
             "" | "-" => String::new(),
             slot => format!("{slot}: "),
         };
-        // A line a priority: what has several lines is several entries.
-        for line in text("message").lines() {
-            writeln!(writer, "<{priority}>{slot}{line}")?;
-        }
-        Ok(())
+        writeln!(writer, "<{priority}>{slot}{}", text("message"))
     }
 }
 
+/// The fields of a line of text, as the library writes them, without what would break the line.
+struct OneLine;
+
+impl<'w> FormatFields<'w> for OneLine {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
+        let mut visitor = Plain(DefaultVisitor::new(writer, true));
+        fields.record(&mut visitor);
+        visitor.0.finish()
+    }
+}
+
+struct Plain<'w>(DefaultVisitor<'w>);
+
+impl Visit for Plain<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            self.record_debug(field, &format_args!("{value}"));
+        } else {
+            self.record_debug(field, &value);
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.record_debug(field, &format_args!("{}", plain(&format!("{value:?}"))));
+    }
+}
+
+/// The fields of a line by name; text without what would break the line.
 struct Fields(Map<String, Value>);
 
 impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name().into(), json!(value));
+        self.0.insert(field.name().into(), json!(plain(value)));
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
@@ -126,6 +165,60 @@ impl Visit for Fields {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.insert(field.name().into(), json!(format!("{value:?}")));
+        self.0.insert(field.name().into(), json!(plain(&format!("{value:?}"))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    const HOSTILE: &str = "a\n<3>forged\r\u{1b}[31m\u{7f}\u{85}\u{9b}2J\u{2028}\u{2029}\u{202e}z";
+
+    fn logged(format: LogFormat) -> String {
+        let written = Written::default();
+        let target = written.clone();
+        let dispatch = dispatch(format, EnvFilter::new("info"), false, move || target.clone());
+        tracing::dispatcher::with_default(&dispatch, || {
+            let error = std::io::Error::other(HOSTILE);
+            let span = tracing::error_span!("span", of = HOSTILE, shown = %HOSTILE);
+            let _within = span.enter();
+            tracing::error!(slot = HOSTILE, shown = %HOSTILE, debug = ?HOSTILE, error = &error as &dyn std::error::Error, "{HOSTILE}");
+        });
+        let bytes = written.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn nothing_from_outside_breaks_a_line_in_any_format() {
+        for format in [LogFormat::Text, LogFormat::Journal, LogFormat::Json] {
+            let text = logged(format);
+            let line = text.strip_suffix('\n').unwrap();
+            let harmful = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202e}');
+            assert!(!line.contains(harmful), "{format:?}: {text:?}");
+            assert!(line.contains("a <3>forged [31m 2J z"), "{format:?}: {text:?}");
+        }
+        let json: Value = serde_json::from_str(&logged(LogFormat::Json)).unwrap();
+        let harmful = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202e}');
+        for (name, value) in json.as_object().unwrap() {
+            assert!(!value.as_str().unwrap().contains(harmful), "{name}: a reader of the JSON gets {value}");
+        }
+        assert!(logged(LogFormat::Journal).starts_with("<3>a <3>forged [31m 2J z: a <3>forged"), "one entry, one priority");
     }
 }

@@ -26,6 +26,8 @@ pub struct Metrics {
     slot_unhealthy_since: GaugeVec,
     slot_maintenance_start: GaugeVec,
     slot_attempts: IntGaugeVec,
+    slot_paused: IntGaugeVec,
+    slot_opted_out: IntGaugeVec,
     recoveries_held: IntGaugeVec,
     recoveries_in_progress: IntGauge,
     breaker_open: IntGauge,
@@ -81,6 +83,11 @@ impl Metrics {
                 )?,
             )?,
             slot_attempts: add(r, gauges("slot_attempts", "Recoveries of a slot within its window.", &["slot"])?)?,
+            slot_paused: add(r, gauges("slot_paused", "1 while a person has paused the slot, by name or with all.", &["slot"])?)?,
+            slot_opted_out: add(
+                r,
+                gauges("slot_opted_out", "1 while the label tpu-watchdog=off opts the slot out.", &["slot"])?,
+            )?,
             recoveries_held: add(r, gauges("recoveries_held", "Slots that are held, by reason.", &["reason"])?)?,
             recoveries_in_progress: add(r, IntGauge::new("recoveries_in_progress", "Recoveries under way.")?)?,
             breaker_open: add(r, IntGauge::new("breaker_open", "1 while the storm breaker is open.")?)?,
@@ -162,8 +169,16 @@ impl Metrics {
             let count = status.tpus.iter().filter(|s| s.hold.as_deref() == Some(reason.name())).count();
             self.recoveries_held.with_label_values(&[reason.name()]).set(count as i64);
         }
-        // Slots come and go with the config: what is not there any more must not stay on the page.
-        for family in [&self.slot_condition, &self.slot_healthy, &self.slot_attempts, &self.job_step, &self.job_checkpoint_step] {
+        // Slots come and go with the config: a slot that left it must not stay on the page.
+        for family in [
+            &self.slot_condition,
+            &self.slot_healthy,
+            &self.slot_attempts,
+            &self.slot_paused,
+            &self.slot_opted_out,
+            &self.job_step,
+            &self.job_checkpoint_step,
+        ] {
             family.reset();
         }
         for family in [&self.slot_unhealthy_since, &self.slot_maintenance_start, &self.job_checkpoint_time] {
@@ -174,6 +189,8 @@ impl Metrics {
             self.slot_condition.with_label_values(&[name, zone, slot.condition.name()]).set(1);
             self.slot_healthy.with_label_values(&[name, zone]).set(i64::from(slot.condition == Condition::Healthy));
             self.slot_attempts.with_label_values(&[name]).set(slot.attempts.used as i64);
+            self.slot_paused.with_label_values(&[name]).set(i64::from(slot.paused));
+            self.slot_opted_out.with_label_values(&[name]).set(i64::from(slot.opted_out));
             if let Some(at) = slot.unhealthy_since {
                 self.slot_unhealthy_since.with_label_values(&[name]).set(seconds(at));
             }

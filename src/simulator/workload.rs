@@ -8,7 +8,7 @@ use super::cloud::Cloud;
 use super::storage::Object;
 use crate::model::node::RUN_KEY;
 use crate::model::slot::RunOrder;
-use crate::model::spec::SUPERVISOR_MARK;
+use crate::model::spec::is_supervised;
 
 /// A job as a scenario describes it.
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ pub fn boot(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
         return;
     }
     let metadata = |key: &str| node.body.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str).unwrap_or_default();
-    let supervised = metadata("startup-script").contains(SUPERVISOR_MARK);
+    let supervised = node.body.get("metadata").and_then(Value::as_object).is_some_and(is_supervised);
     let order: RunOrder = serde_json::from_str(metadata(RUN_KEY)).unwrap_or_default();
     let first = node.run.boots == 0;
     node.run.boots += 1;

@@ -14,7 +14,6 @@ use crate::google::http::CONNECT_MAX;
 use crate::model::action::{Action, CallOutcome, Input, Look, Reading};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::elapsed;
-use crate::model::settings::CheckpointSettings;
 
 /// Bounds on what is under way at once. What a slow bucket or many guests hold up must never hold up a delete.
 #[derive(Clone)]
@@ -68,9 +67,8 @@ pub fn look(look: Look, world: &World, permits: &Permits, sender: &UnboundedSend
             }
             Look::Checkpoints { slot, location, set_aside } => {
                 let began = Timestamp::now();
-                let settings = CheckpointSettings { uri: location.uri.clone(), format: location.format };
                 let timeout = deadline.saturating_duration_since(Instant::now());
-                let result = match tokio::time::timeout(timeout, survey(&settings, &world.storage, set_aside)).await {
+                let result = match tokio::time::timeout(timeout, survey(&location, &world.storage, set_aside)).await {
                     Ok(result) => result,
                     Err(_) => Err(Failure::new(FailureClass::Transient, format!("listing {} took too long", location.uri))),
                 };

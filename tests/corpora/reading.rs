@@ -108,7 +108,7 @@ pub fn checkpoints(bytes: &[u8]) -> bool {
         let Ok(path) = object_store::path::Path::parse(name) else { continue };
         store.put(&path, "x".into()).now_or_never().expect("memory never waits").expect("memory takes everything");
     }
-    let settings = CheckpointSettings { uri: "gs://bucket/run".into(), format: None };
+    let settings = CheckpointSettings { uri: "gs://bucket/run".into(), format: None, orbax_mode: Default::default() };
     let base = object_store::path::Path::from("run");
     let survey = survey_in(&store, &base, &settings, Some(10)).now_or_never().expect("memory never waits");
     survey.expect("memory can be listed").newest.is_some()

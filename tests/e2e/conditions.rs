@@ -164,8 +164,18 @@ fn an_unhealthy_runtime_that_heals_inside_its_grace_costs_nothing() {
 }
 
 #[test]
-fn an_announced_window_is_waited_out_whatever_the_grace() {
-    left_alone(Trouble::Window, Some(120_000), "its announced window");
+fn an_ongoing_window_of_a_healthy_node_is_shown_and_judges_nothing() {
+    let mut rig = Rig::with_one_node("");
+    rig.start();
+    rig.wait_polls(2);
+    rig.trouble("a", Trouble::Window, None);
+    rig.wait_until("it is shown", || {
+        let slot = rig.status()["tpus"][0].clone();
+        slot["condition"] == "healthy" && slot["evidence"].as_str().unwrap().contains("upcomingMaintenance ONGOING")
+    });
+    // Far beyond the grace of a maintenance.
+    rig.wait_polls(12);
+    assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
 }
 
 #[test]

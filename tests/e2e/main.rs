@@ -12,3 +12,4 @@ mod jobs;
 mod lock;
 mod rounds;
 mod schedule;
+mod truth;

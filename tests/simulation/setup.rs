@@ -118,6 +118,7 @@ impl Setup {
                 checkpoint: Some(CheckpointSettings {
                     uri: format!("gs://bucket/{name}"),
                     format: Some(CheckpointFormat::Orbax),
+                    orbax_mode: Default::default(),
                 }),
                 no_progress: 3,
                 ..JobSettings::default()
@@ -211,9 +212,11 @@ impl Setup {
         for index in 0..slots {
             let name = format!("tpu-{index:04}");
             let job = JobSettings {
+                command: Some("train".into()),
                 checkpoint: Some(CheckpointSettings {
                     uri: format!("gs://bucket/{name}"),
                     format: Some(CheckpointFormat::Orbax),
+                    orbax_mode: Default::default(),
                 }),
                 no_progress: 3,
                 ..JobSettings::default()

@@ -2,10 +2,11 @@
 //! are aimed at what matters here: writes that allow something, requests right before and after they leave, answers.
 
 use tpu_watchdog::decide::{next_wake, step};
-use tpu_watchdog::model::action::{Action, CallOutcome, Effect, Input, Look, Record};
+use tpu_watchdog::model::action::{Action, CallOutcome, Effect, Input, Look, Reading, Record};
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::fleet::Fleet;
 use tpu_watchdog::model::lease::{Claim as Turn, Lease, Patience, sending_ends_after};
+use tpu_watchdog::model::recovery::{Call, Phase};
 use tpu_watchdog::model::settings::Settings;
 use tpu_watchdog::store::{StoreFailure, Stored};
 use tpu_watchdog::watchdog::queue::Queue;
@@ -192,8 +193,30 @@ impl World {
         if self.processes[pid].held().is_some_and(|h| h.leaving) && !matches!(input, Input::Called { .. }) {
             return;
         }
+        let read = match &input {
+            Input::Got { slot, reading, .. } if !matches!(reading, Reading::Unread(_)) => Some(slot.clone()),
+            _ => None,
+        };
         self.turn(tag, input, asked);
+        if let Some(slot) = read {
+            self.settles(pid, slot);
+        }
         self.leave_when_done(tag);
+    }
+
+    /// L1 at the wait that nothing else bounds: a create whose outcome is not known ends with one of the next few GETs that are
+    /// answered. Only reads that lag behind may take longer.
+    fn settles(&mut self, pid: usize, slot: String) {
+        let recovery = self.processes[pid].held().and_then(|h| h.fleet.slots.get(&slot));
+        let waits = recovery
+            .filter(|record| record.incarnation.is_none())
+            .and_then(|record| record.recovery.as_ref())
+            .is_some_and(|r| r.phase == Phase::Creating && matches!(r.call, None | Some(Call::Unknown | Call::Observed)));
+        let count = if waits { self.unsettled.get(&slot).copied().unwrap_or(0) + 1 } else { 0 };
+        let most = if self.setup.has(Fault::StaleRead) { 60 } else { 12 };
+        self.oracle
+            .check("L1", &slot, count <= most, || format!("{count} GETs were answered, and settled nothing of its create"));
+        self.unsettled.insert(slot, count);
     }
 
     /// One turn of the core, and everything that follows from it. `asked`: when what comes in was asked for.

@@ -109,7 +109,6 @@ fn many(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
             }
             Err(report) => {
                 println!("{report}");
-                println!("0 passed, 1 failed");
                 return ExitCode::FAILURE;
             }
         }
@@ -123,7 +122,8 @@ fn many(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
     );
     let looks: Vec<String> = checked.iter().map(|(name, times)| format!("{name} {times}")).collect();
     println!("looked at: {}", looks.join(", "));
-    println!("test result: ok. {seeds} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; worlds of the swarm");
+    // Worlds are not tests: they are counted by nobody but this line.
+    println!("{seeds} new worlds were played, and every invariant held");
     ExitCode::SUCCESS
 }
 

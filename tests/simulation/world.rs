@@ -84,6 +84,8 @@ pub struct World {
     /// Until then no replacement boots.
     pub bad_script_until: Ms,
     /// What whoever gave the lock back last had in its memory.
+    /// Answered GETs in a row, by slot, that settled nothing of a create whose outcome is not known.
+    pub unsettled: BTreeMap<String, u32>,
     pub last_known: BTreeMap<String, Memory>,
     pub trace: Option<Vec<String>>,
     agenda: BTreeMap<(Ms, u64), Task>,
@@ -181,6 +183,7 @@ impl World {
             stuck: BTreeMap::new(),
             bad_script_until: 0,
             last_known: BTreeMap::new(),
+            unsettled: BTreeMap::new(),
             trace: trace.then(Vec::new),
             agenda: BTreeMap::new(),
             counter: 0,

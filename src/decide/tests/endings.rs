@@ -39,7 +39,7 @@ fn an_incident_ends_when_its_job_is_finished() {
     let mut world = with_checkpoints();
     world.supervised_run();
     assert!(world.phase("a").is_some());
-    world.exited(0, "done");
+    world.exited(0, "done ran=700");
     assert!(world.phase("a").is_none() && world.recovered(), "{:?}", world.events);
 }
 
@@ -68,7 +68,7 @@ fn s14_what_is_refused_after_a_create_outlives_its_recovery() {
         let refuse = |world: &mut World| {
             let recovery = Recovery { phase: Phase::Creating, ..world.fleet.slots["a"].recovery.clone().unwrap() };
             world.fleet.slots.get_mut("b").unwrap().recovery = Some(recovery);
-            world.done("b", OperationState::Failed(Failure::new(FailureClass::StockOut, "no more capacity")));
+            world.create_fails("b", FailureClass::StockOut);
             world.fleet.slots.get_mut("b").unwrap().recovery = None;
             assert!(!world.fleet.ledger.short.is_empty());
         };

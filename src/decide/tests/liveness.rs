@@ -97,7 +97,7 @@ fn l6_a_slot_that_is_short_of_capacity_delays_no_other() {
 
 #[test]
 fn a_maintenance_window_that_is_announced_is_waited_out_and_not_for_ever() {
-    let window = |end: &str| json!({"upcomingMaintenance": {"maintenanceStatus": "ONGOING", "windowEndTime": end}});
+    let window = |end: &str| json!({"health": "UNHEALTHY_MAINTENANCE", "upcomingMaintenance": {"maintenanceStatus": "ONGOING", "windowEndTime": end}});
     let mut world = World::new(settings(&["a"]));
     world.sick(&["a"], window("2026-06-01T15:00:00Z"), 3 * 3600);
     assert!(world.looks.is_empty(), "15 minutes beyond its end");
@@ -144,14 +144,13 @@ fn an_owed_create_in_a_zone_without_capacity_moves_on_and_comes_back() {
     settings.slots.get_mut("a").unwrap().zones = vec![ZONE.to_owned(), "us-east5-a".to_owned()];
     let mut world = World::new(settings);
     world.recreate_preempted();
-    let stock_out = || OperationState::Failed(Failure::new(FailureClass::StockOut, "no more capacity"));
-    world.done("a", stock_out());
+    world.create_fails("a", FailureClass::StockOut);
     match &world.actions[..] {
         [Action::Create { zone, .. }] => assert_eq!(zone, "us-east5-a", "the next zone, at once"),
         other => panic!("{other:?}"),
     }
     world.called("a", CallOutcome::Accepted(OPERATION.into()));
-    world.done("a", stock_out());
+    world.create_fails("a", FailureClass::StockOut);
     assert_eq!(world.hold("a"), Some(HoldReason::Backoff), "all zones were asked");
     world.wait(31);
     world.input(Input::Tick);

@@ -59,7 +59,7 @@ fn no_beacon_is_expected_from_a_node_of_ours_whose_startup_script_is_not_the_sup
 
 #[test]
 fn a_symptom_that_is_held_for_days_does_not_shorten_the_grace_of_a_timeout() {
-    let symptom = json!([{"symptomType": "MESH_BUILD_FAIL", "createTime": "2026-05-01T00:00:00Z"}]);
+    let symptom = json!([{"symptomType": "MESH_BUILD_FAIL", "createTime": "2026-06-01T12:01:00Z"}]);
     let mut world = World::new(settings(&["a"]));
     world.sick(&["a"], json!({"symptoms": symptom}), 48 * 3600);
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Degraded);
@@ -320,7 +320,7 @@ fn a_success_is_journaled_under_the_job_that_was_ordered() {
     changed.slots.get_mut("a").unwrap().job.as_mut().unwrap().command = Some("another".into());
     world.input(Input::Configured(Box::new(changed)));
     let of = world.fleet.slots["a"].incarnation.clone().unwrap();
-    let exit = Beacon { boot_id: "b".into(), generation: 1, value: 0, text: "done".into() };
+    let exit = Beacon { boot_id: "b".into(), generation: 1, value: 0, text: "done ran=700".into() };
     let report = WorkerReport { exit: Some(exit), ..WorkerReport::default() };
     world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result: Ok(vec![report]) });
     assert_eq!(world.fleet.slots["a"].job.finished, first);
@@ -333,7 +333,7 @@ fn a_success_is_journaled_under_the_job_that_was_ordered() {
 fn a_recovery_that_cannot_go_on_does_not_wake_the_loop_again_and_again() {
     let mut world = World::new(settings(&["a"]));
     world.recreate_preempted();
-    world.done("a", OperationState::Failed(Failure::new(FailureClass::Quota, "quota")));
+    world.create_fails("a", FailureClass::Quota);
     let mut dry = world.fleet.settings.clone();
     dry.dry_run = true;
     world.wait(3600);
@@ -345,7 +345,7 @@ fn a_recovery_that_cannot_go_on_does_not_wake_the_loop_again_and_again() {
 fn a_clock_that_is_set_back_holds_nothing() {
     let mut world = World::new(settings(&["a"]));
     world.recreate_preempted();
-    world.done("a", OperationState::Failed(Failure::new(FailureClass::StockOut, "none")));
+    world.create_fails("a", FailureClass::StockOut);
     assert_eq!(world.hold("a"), Some(HoldReason::Backoff));
     world.now = "2026-05-31T12:00:00Z".parse().unwrap();
     world.input(Input::Tick);

@@ -213,6 +213,7 @@ fn a_process_that_begins_asks_the_workers_before_it_asks_a_person() {
     world.input(Input::Configured(Box::new(settings)));
     world.wait(1);
     world.poll(std::slice::from_ref(&node));
+    world.surveyed(&[100]);
     assert_eq!(world.hold("a"), None);
     world.reports(7, None);
     world.get("a", Some(node.clone()));

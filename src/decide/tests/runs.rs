@@ -16,8 +16,9 @@ const LOCATION: &str = "gs://b/c";
 pub fn with_checkpoints() -> World {
     let mut settings = settings(&["a"]);
     let slot = settings.slots.get_mut("a").unwrap();
-    let checkpoint = CheckpointSettings { uri: LOCATION.into(), format: None };
-    slot.job = Some(JobSettings { checkpoint: Some(checkpoint), no_progress: 3, ..JobSettings::default() });
+    let checkpoint = CheckpointSettings { uri: LOCATION.into(), format: None, orbax_mode: Default::default() };
+    let command = Some("train".to_owned());
+    slot.job = Some(JobSettings { command, checkpoint: Some(checkpoint), no_progress: 3, ..JobSettings::default() });
     slot.supervisor = Some(format!("#! /bin/bash\n{SUPERVISOR_MARK}"));
     slot.policy.attempts.max = 100;
     let mut world = World::new(settings);
@@ -27,7 +28,7 @@ pub fn with_checkpoints() -> World {
 
 fn survey(steps: &[u64]) -> CheckpointSurvey {
     let newest = steps.iter().max().map(|step| Checkpoint { step: *step, uri: format!("{LOCATION}/{step}") });
-    CheckpointSurvey { newest, incomplete: None }
+    CheckpointSurvey { newest, incomplete: None, other: None }
 }
 
 impl World {
@@ -518,7 +519,8 @@ fn a_finished_job_that_a_person_wants_again_stays_wanted() {
     let node = world.supervised_run();
     let (of, generation) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.fleet.slots["a"].job.generation);
     let beacon = |value: i64| Some(Beacon { boot_id: "b".into(), generation, value, text: String::new() });
-    let report = WorkerReport { boot: beacon(1), heartbeat: beacon(7), step: None, exit: beacon(0) };
+    let exit = Some(Beacon { boot_id: "b".into(), generation, value: 0, text: "done ran=700 step=none".into() });
+    let report = WorkerReport { boot: beacon(1), heartbeat: beacon(7), step: None, exit };
     let ended = |world: &mut World| {
         world.wait(30);
         let result = Ok(vec![report.clone()]);
@@ -545,12 +547,12 @@ fn checkpoints_that_lie_in_another_place_already_end_no_recovery() {
     world.reports(1, None);
     let mut settings = world.fleet.settings.clone();
     let job = settings.slots.get_mut("a").unwrap().job.as_mut().unwrap();
-    job.checkpoint = Some(CheckpointSettings { uri: "gs://b/other".into(), format: None });
+    job.checkpoint = Some(CheckpointSettings { uri: "gs://b/other".into(), format: None, orbax_mode: Default::default() });
     world.input(Input::Configured(Box::new(settings)));
     world.wait(60);
     world.poll(std::slice::from_ref(&node));
     let newest = Some(Checkpoint { step: 9000, uri: "gs://b/other/9000".into() });
-    let result = Ok(CheckpointSurvey { newest, incomplete: None });
+    let result = Ok(CheckpointSurvey { newest, incomplete: None, other: None });
     world.input(Input::Surveyed { slot: "a".into(), began: world.now, location: "gs://b/other".into(), result });
     assert!(world.phase("a").is_some(), "its job has done nothing yet");
 }
@@ -569,7 +571,7 @@ fn a_success_whose_order_is_not_known_counts_for_the_job_that_the_nodes_script_r
         world.poll(std::slice::from_ref(&node));
         let of = world.fleet.slots["a"].incarnation.clone().unwrap();
         let generation = world.fleet.slots["a"].heard_from();
-        let exit = Beacon { boot_id: "b".into(), generation, value: 0, text: "done".into() };
+        let exit = Beacon { boot_id: "b".into(), generation, value: 0, text: "done ran=700".into() };
         let report = WorkerReport { exit: Some(exit), ..WorkerReport::default() };
         world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result: Ok(vec![report]) });
         assert_eq!(world.fleet.slots["a"].job.finished.is_some(), finishes, "{command}");

@@ -1,7 +1,9 @@
 //! S1 to S19: what must hold, always.
 
 use super::*;
+use crate::model::checkpoint::CheckpointSurvey;
 use crate::model::condition::Kind;
+use crate::model::settings::CheckpointSettings;
 
 #[test]
 fn s1_a_delete_targets_exactly_the_incarnation_that_a_fresh_get_showed() {
@@ -387,7 +389,7 @@ fn s13_preemptions_have_a_budget_of_their_own() {
 fn s14_a_stock_out_keeps_doubtful_tpus_but_not_dead_ones() {
     let mut world = World::new(settings(&["a", "b"]));
     world.recreate_preempted();
-    world.done("a", OperationState::Failed(Failure::new(FailureClass::StockOut, "no more capacity")));
+    world.create_fails("a", FailureClass::StockOut);
     assert_eq!(world.phase("a"), Some(Phase::Gone));
     let sick = |world: &mut World, change: Value, polls: u32| {
         for _ in 0..polls {
@@ -409,14 +411,13 @@ fn s14_a_stock_out_keeps_doubtful_tpus_but_not_dead_ones() {
 fn s15_a_create_waits_for_a_complete_listing_of_checkpoints_and_never_goes_back() {
     let mut with_job = settings(&["a"]);
     let slot = with_job.slots.get_mut("a").unwrap();
-    let location = crate::model::settings::CheckpointSettings { uri: "gs://b/c".into(), format: None };
+    let location = CheckpointSettings { uri: "gs://b/c".into(), format: None, orbax_mode: Default::default() };
     slot.job = Some(JobSettings { checkpoint: Some(location), ..JobSettings::default() });
     slot.supervisor = Some("# tpu-watchdog-supervisor".into());
     let mut world = World::new(with_job);
     let survey = |world: &mut World, result: Result<Option<u64>, Failure>| {
         let checkpoint = |step| crate::model::checkpoint::Checkpoint { step, uri: format!("gs://b/c/{step}") };
-        let result =
-            result.map(|newest| crate::model::checkpoint::CheckpointSurvey { newest: newest.map(checkpoint), incomplete: None });
+        let result = result.map(|newest| CheckpointSurvey { newest: newest.map(checkpoint), incomplete: None, other: None });
         world.input(Input::Surveyed { slot: "a".into(), began: world.now, location: "gs://b/c".into(), result });
     };
     world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);

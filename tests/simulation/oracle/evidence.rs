@@ -86,7 +86,7 @@ impl Shown {
             {
                 maintenance(true)
             }
-            None | Some("HEALTHY" | "TIMEOUT" | "UNHEALTHY_TENSORFLOW" | "HEALTH_UNSPECIFIED") if ongoing => maintenance(false),
+            None | Some("TIMEOUT" | "UNHEALTHY_TENSORFLOW" | "HEALTH_UNSPECIFIED") if ongoing => maintenance(false),
             Some("TIMEOUT") => sick(Grace::Unresponsive, false),
             Some("UNHEALTHY_TENSORFLOW") => sick(Grace::RuntimeUnhealthy, false),
             None | Some("HEALTHY") => Shown::Healthy,

@@ -1,7 +1,5 @@
 //! An upgrade in place: the state and the nodes that version 0.1.0 left behind, taken over by the present version in the middle
-//! of recoveries. `tests/upgrade/0.1.0` was recorded once with that version; see `recording.md` there.
-
-mod world;
+//! of recoveries. `tests/fleet/0.1.0` was recorded once with that version; see `recording.md` there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,7 +15,157 @@ use tpu_watchdog::store::object::ObjectState;
 use tpu_watchdog::store::sqlite::SqliteStore;
 use tpu_watchdog::store::{Batch, Store};
 
-use crate::world::{Sent, TAKEN_OVER, World, minutes, wait};
+use crate::world::{Ms, Sent, World, minutes, wait};
+
+/// When the new version takes over: between two polls.
+const TAKEN_OVER: Ms = minutes(100) + 10_000;
+
+const CONFIG: &str = r#"
+project = "p"
+state = "memory:"
+owner = "team"
+[poll]
+every = "30s"
+[policy]
+max_unavailable = "50%"
+[[tpu]]
+name = "adopted"
+zone = "us-central2-b"
+[[tpu]]
+name = "crashes"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/crashes"
+[[tpu]]
+name = "creating"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/creating"
+[[tpu]]
+name = "deleting"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/deleting"
+[[tpu]]
+name = "finishes"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/finishes"
+[[tpu]]
+name = "maintenance"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/maintenance"
+[[tpu]]
+name = "silent"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/silent"
+[[tpu]]
+name = "waits"
+zone = "us-east5-a"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/waits"
+[[tpu]]
+name = "well"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/well"
+"#;
+
+/// Everything but `adopted` is preempted at the start, so that it runs under the supervisor from then on.
+const SCENARIO: &str = r#"
+times = { create = "60s", delete = "30s", boot = "20s", beat = "60s", refusal = "3s" }
+[[nodes]]
+names = ["adopted", "crashes", "creating", "deleting", "finishes", "maintenance", "silent", "well"]
+zone = "us-central2-b"
+job = { checkpoint = "gs://bucket/{node}", step = "1s", every = 300, at_step = 900 }
+[[nodes]]
+names = ["waits"]
+zone = "us-east5-a"
+job = { checkpoint = "gs://bucket/{node}", step = "1s", every = 300, at_step = 900 }
+[[event]]
+at = "1m"
+node = "crashes"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "creating"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "deleting"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "finishes"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "maintenance"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "silent"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "waits"
+zone = "us-east5-a"
+what = "preempt"
+[[event]]
+at = "1m"
+node = "well"
+what = "preempt"
+[[event]]
+at = "45m"
+node = "maintenance"
+what = "maintenance"
+[[event]]
+at = "90m"
+node = "silent"
+what = "silence"
+[[event]]
+at = "94m"
+zone = "us-east5-a"
+what = "stock_out"
+lasts = "26m"
+[[event]]
+at = "95m"
+node = "waits"
+zone = "us-east5-a"
+what = "preempt"
+[[event]]
+at = "98m 35s"
+node = "creating"
+what = "preempt"
+[[event]]
+at = "99m 35s"
+node = "deleting"
+what = "preempt"
+[[event]]
+at = "110m"
+node = "finishes"
+what = "job_ends"
+"#;
+
+/// Exits that the supervisor of `crashes` reports: when, and what it says.
+const CRASHES: [(Ms, &str); 6] = [
+    (minutes(92), "restarting 1 of 5"),
+    (minutes(97), "restarting 2 of 5"),
+    (minutes(104), "restarting 3 of 5"),
+    (minutes(108), "restarting 4 of 5"),
+    (minutes(112), "restarting 5 of 5"),
+    (minutes(116), "final after 5 restarts"),
+];
 
 /// What version 0.1.0 did: until it was replaced, and in the hour after that if it had gone on.
 #[derive(Serialize, Deserialize)]
@@ -28,17 +176,25 @@ struct Story {
 }
 
 fn fixture(name: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests/upgrade/0.1.0", name].iter().collect()
+    [env!("CARGO_MANIFEST_DIR"), "tests/fleet/0.1.0", name].iter().collect()
 }
 
 fn story() -> Story {
     serde_json::from_str(&std::fs::read_to_string(fixture("story.json")).unwrap()).unwrap()
 }
 
+fn world(store: Box<dyn Store>) -> World {
+    let mut world = World::new(CONFIG, SCENARIO, store);
+    for (at, text) in CRASHES {
+        world.exit_at(at, "crashes", "us-central2-b", text);
+    }
+    world
+}
+
 /// The present version takes over at the recorded moment, and goes on for an hour.
 fn take_over(store: Box<dyn Store>) {
     let story = story();
-    let mut world = World::new(store);
+    let mut world = world(store);
     world.replay(&story.before, TAKEN_OVER);
     world.start("new");
     world.run(TAKEN_OVER + minutes(60));
@@ -91,7 +247,7 @@ fn state_in_a_bucket_of_0_1_0_is_taken_over_in_the_middle_of_recoveries() {
 #[ignore = "records the fixture with the version that it is about"]
 fn record() {
     let folder = PathBuf::from(std::env::var("RECORD_INTO").unwrap());
-    let mut world = World::new(Box::new(SqliteStore::open(&folder.join("state.db")).unwrap()));
+    let mut world = world(Box::new(SqliteStore::open(&folder.join("state.db")).unwrap()));
     world.start("0.1.0");
     world.run(TAKEN_OVER);
     let before = std::mem::take(&mut world.sent);

@@ -25,165 +25,15 @@ use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::settings::Settings;
 use tpu_watchdog::simulator::api::{self, Request};
 use tpu_watchdog::simulator::cloud::Cloud;
-use tpu_watchdog::simulator::scenario::Scenario;
+use tpu_watchdog::simulator::scenario::{Event, Scenario, Trouble};
 use tpu_watchdog::store::{Batch, Store};
 
 /// Milliseconds since the story began.
 pub type Ms = i64;
 
-/// When the new version takes over: between two polls.
-pub const TAKEN_OVER: Ms = minutes(100) + 10_000;
-
 pub const fn minutes(count: i64) -> Ms {
     count * 60_000
 }
-
-const CONFIG: &str = r#"
-project = "p"
-state = "memory:"
-owner = "team"
-[poll]
-every = "30s"
-[policy]
-max_unavailable = "50%"
-[[tpu]]
-name = "adopted"
-zone = "us-central2-b"
-[[tpu]]
-name = "crashes"
-zone = "us-central2-b"
-[tpu.job]
-command = "python3 train.py"
-checkpoint = "gs://bucket/crashes"
-[[tpu]]
-name = "creating"
-zone = "us-central2-b"
-[tpu.job]
-command = "python3 train.py"
-checkpoint = "gs://bucket/creating"
-[[tpu]]
-name = "deleting"
-zone = "us-central2-b"
-[tpu.job]
-command = "python3 train.py"
-checkpoint = "gs://bucket/deleting"
-[[tpu]]
-name = "finishes"
-zone = "us-central2-b"
-[tpu.job]
-command = "python3 train.py"
-checkpoint = "gs://bucket/finishes"
-[[tpu]]
-name = "maintenance"
-zone = "us-central2-b"
-[tpu.job]
-command = "python3 train.py"
-checkpoint = "gs://bucket/maintenance"
-[[tpu]]
-name = "silent"
-zone = "us-central2-b"
-[tpu.job]
-command = "python3 train.py"
-checkpoint = "gs://bucket/silent"
-[[tpu]]
-name = "waits"
-zone = "us-east5-a"
-[tpu.job]
-command = "python3 train.py"
-checkpoint = "gs://bucket/waits"
-[[tpu]]
-name = "well"
-zone = "us-central2-b"
-[tpu.job]
-command = "python3 train.py"
-checkpoint = "gs://bucket/well"
-"#;
-
-/// Everything but `adopted` is preempted at the start, so that it runs under the supervisor from then on.
-const SCENARIO: &str = r#"
-times = { create = "60s", delete = "30s", boot = "20s", beat = "60s", refusal = "3s" }
-[[nodes]]
-names = ["adopted", "crashes", "creating", "deleting", "finishes", "maintenance", "silent", "well"]
-zone = "us-central2-b"
-job = { checkpoint = "gs://bucket/{node}", step = "1s", every = 300, at_step = 900 }
-[[nodes]]
-names = ["waits"]
-zone = "us-east5-a"
-job = { checkpoint = "gs://bucket/{node}", step = "1s", every = 300, at_step = 900 }
-[[event]]
-at = "1m"
-node = "crashes"
-what = "preempt"
-[[event]]
-at = "1m"
-node = "creating"
-what = "preempt"
-[[event]]
-at = "1m"
-node = "deleting"
-what = "preempt"
-[[event]]
-at = "1m"
-node = "finishes"
-what = "preempt"
-[[event]]
-at = "1m"
-node = "maintenance"
-what = "preempt"
-[[event]]
-at = "1m"
-node = "silent"
-what = "preempt"
-[[event]]
-at = "1m"
-node = "waits"
-zone = "us-east5-a"
-what = "preempt"
-[[event]]
-at = "1m"
-node = "well"
-what = "preempt"
-[[event]]
-at = "45m"
-node = "maintenance"
-what = "maintenance"
-[[event]]
-at = "90m"
-node = "silent"
-what = "silence"
-[[event]]
-at = "94m"
-zone = "us-east5-a"
-what = "stock_out"
-lasts = "26m"
-[[event]]
-at = "95m"
-node = "waits"
-zone = "us-east5-a"
-what = "preempt"
-[[event]]
-at = "98m 35s"
-node = "creating"
-what = "preempt"
-[[event]]
-at = "99m 35s"
-node = "deleting"
-what = "preempt"
-[[event]]
-at = "110m"
-node = "finishes"
-what = "job_ends"
-"#;
-
-/// Exits that the supervisor of `crashes` reports: when, and what it says.
-const CRASHES: [(Ms, &str); 6] = [
-    (minutes(92), "restarting 1 of 5"),
-    (minutes(97), "restarting 2 of 5"),
-    (minutes(104), "restarting 3 of 5"),
-    (minutes(108), "restarting 4 of 5"),
-    (minutes(112), "restarting 5 of 5"),
-    (minutes(116), "final after 5 restarts"),
-];
 
 /// One mutation, as it arrived.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -211,7 +61,7 @@ enum Task {
     Look(Look),
     Answer(Input),
     Arrive(Action),
-    Crash(&'static str),
+    Exit(&'static str, &'static str, &'static str),
 }
 
 /// Waits for something that never really waits.
@@ -224,8 +74,8 @@ fn at(ms: Ms) -> Timestamp {
     Timestamp::from_millisecond(1_780_315_200_000 + ms).unwrap()
 }
 
-fn settings() -> Settings {
-    let mut settings = config::parse(std::path::Path::new("watchdog.toml"), CONFIG, &|_| None).unwrap().settings;
+fn settings(config: &str) -> Settings {
+    let mut settings = config::parse(std::path::Path::new("watchdog.toml"), config, &|_| None).unwrap().settings;
     for slot in settings.slots.values_mut() {
         slot.supervisor = slot.job.as_ref().map(|job| launch::supervisor(&slot.name, job));
     }
@@ -238,6 +88,7 @@ pub struct World {
     pub recovered: BTreeSet<String>,
     pub log: Vec<String>,
     fleet: Fleet,
+    settings: Settings,
     store: Box<dyn Store>,
     now: Ms,
     agenda: BTreeMap<(Ms, u64), Task>,
@@ -245,30 +96,40 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(store: Box<dyn Store>) -> World {
-        let cloud = Scenario::parse(SCENARIO).unwrap().build(at(0), 1.0);
-        let fleet = Fleet::new(settings(), BTreeMap::new(), Default::default());
+    pub fn new(config: &str, scenario: &str, store: Box<dyn Store>) -> World {
+        let cloud = Scenario::parse(scenario).unwrap().build(at(0), 1.0);
+        let settings = settings(config);
+        let fleet = Fleet::new(settings.clone(), BTreeMap::new(), Default::default());
         let (sent, recovered, log, agenda) = Default::default();
-        let mut world = World { cloud, sent, recovered, log, fleet, store, now: 0, agenda, counter: 0 };
-        for (at, text) in CRASHES {
-            world.at(at, Task::Crash(text));
-        }
-        world
+        World { cloud, sent, recovered, log, fleet, settings, store, now: 0, agenda, counter: 0 }
+    }
+
+    /// The supervisor of a slot's worker 0 reports an exit.
+    pub fn exit_at(&mut self, at: Ms, slot: &'static str, zone: &'static str, text: &'static str) {
+        self.at(at, Task::Exit(slot, zone, text));
+    }
+
+    /// The phase of a slot's recovery and what is decided about it, for a message.
+    pub fn state(&self, slot: &str) -> String {
+        let record = &self.fleet.slots[slot];
+        let decision = self.fleet.memory[slot].decision.as_ref();
+        format!("{:?} {:?} {decision:?}", record.recovery.as_ref().map(|r| r.phase), record.verdict)
     }
 
     /// The cloud as it was left by what arrived until then.
     pub fn replay(&mut self, before: &[Sent], until: Ms) {
         for sent in before {
-            self.crash_until(sent.at);
+            self.run_scripted(sent.at);
             self.cloud.advance(at(sent.at));
             let (status, answer) = self.call(&sent.method, &sent.path, &sent.query, sent.body.clone());
             assert_eq!(status, 200, "{} {answer}", sent.brief());
         }
-        self.crash_until(until);
+        self.run_scripted(until);
         self.now = until;
     }
 
-    fn crash_until(&mut self, until: Ms) {
+    /// What is on the agenda before a watchdog begins.
+    fn run_scripted(&mut self, until: Ms) {
         while let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= until) {
             let ((at, _), task) = entry.remove_entry();
             self.now = at;
@@ -281,10 +142,10 @@ impl World {
         let stored = wait(self.store.load()).unwrap();
         let taken = wait(self.store.take(stored.lease.as_ref(), name, std::time::Duration::from_secs(30))).unwrap();
         assert!(taken);
-        self.fleet = Fleet::new(settings(), stored.slots, stored.ledger);
-        self.turn(Input::Configured(Box::new(settings())));
-        let second = minutes(1) / 2;
-        self.at((self.now + second - 1) / second * second, Task::Poll);
+        self.fleet = Fleet::new(self.settings.clone(), stored.slots, stored.ledger);
+        self.turn(Input::Configured(Box::new(self.settings.clone())));
+        let every = self.every();
+        self.at((self.now + every - 1) / every * every, Task::Poll);
     }
 
     pub fn run(&mut self, until: Ms) {
@@ -305,13 +166,13 @@ impl World {
         self.cloud.advance(at(self.now));
         match task {
             Task::Poll => {
-                self.at(self.now + 30_000, Task::Poll);
+                self.at(self.now + self.every(), Task::Poll);
                 let listings =
                     ["us-central2-b", "us-east5-a"].map(|zone| Listing { zone: zone.into(), result: Ok(self.list(zone)) });
                 self.turn(Input::Polled(Box::new(Poll { began: at(self.now), listings: listings.into() })));
                 // What waits for a time is looked at between polls, too.
-                for wait in [5, 10, 15, 20, 25] {
-                    self.at(self.now + wait * 1000, Task::Answer(Input::Tick));
+                for part in 1..6 {
+                    self.at(self.now + self.every() * part / 6, Task::Answer(Input::Tick));
                 }
             }
             Task::Look(look) => {
@@ -324,8 +185,8 @@ impl World {
                 let outcome = self.carry_out(&action);
                 self.at(self.now + 200, Task::Answer(Input::Called { slot, outcome }));
             }
-            Task::Crash(text) => {
-                let node = self.cloud.nodes.get_mut(&("us-central2-b".into(), "crashes".into())).unwrap();
+            Task::Exit(slot, zone, text) => {
+                let node = self.cloud.nodes.get_mut(&(zone.into(), slot.into())).unwrap();
                 let (uid, boots, generation) = (node.uid, node.run.boots, node.run.order.generation);
                 let exit = format!("boot-{uid}-0-{boots} {generation} 1 {text}");
                 node.attributes[0].insert("tpu-watchdog/exit".into(), exit);
@@ -358,6 +219,10 @@ impl World {
                 }
             }
         }
+    }
+
+    fn every(&self) -> Ms {
+        Ms::try_from(self.settings.poll.every.as_millis()).unwrap()
     }
 
     fn call(&mut self, method: &str, path: &str, query: &BTreeMap<String, String>, body: Option<Value>) -> (u16, Value) {
@@ -430,5 +295,30 @@ impl World {
             Some(name) if status == 200 => CallOutcome::Accepted(name.to_owned()),
             _ => CallOutcome::Refused(http_failure(status, answer.to_string().as_bytes())),
         }
+    }
+}
+
+impl World {
+    /// Time goes on.
+    pub fn run_for(&mut self, ms: Ms) {
+        self.run(self.now + ms);
+    }
+
+    /// Capacity is taken back.
+    pub fn preempt(&mut self, zone: &str, node: &str) {
+        self.cloud.advance(at(self.now));
+        let event = Event {
+            at: std::time::Duration::ZERO,
+            node: node.to_owned(),
+            zone: zone.to_owned(),
+            what: Trouble::Preempt,
+            lasts: None,
+        };
+        self.cloud.trouble(event);
+    }
+
+    /// Whether the node is there and at work.
+    pub fn is_ready(&self, zone: &str, node: &str) -> bool {
+        self.cloud.nodes.get(&(zone.to_owned(), node.to_owned())).is_some_and(|node| node.state == "READY")
     }
 }

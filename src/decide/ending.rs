@@ -1,0 +1,174 @@
+//! How a job's runs end: what a worker's `exit` means, and when nothing more is done about the job until a person answers.
+//!
+//! Exit code 0 alone finishes nothing: a command that puts the training into the background ends with it after a second. A slot
+//! that was taken for finished by mistake would be left alone at its next preemption.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::beacon::WorkerReport;
+use crate::model::exit::{Exit, Stuck};
+use crate::model::fleet::elapsed;
+use crate::model::hold::HoldReason;
+use crate::model::slot::{JobState, SlotRecord};
+use crate::model::view::Decision;
+
+/// A run of this length counts as work done, also without a step or checkpoint. The supervisor's LONG is the same.
+pub const LONG: Duration = Duration::from_secs(600);
+
+/// Takes the workers' exits in. `whole`: every worker answered. Returns whether the job has finished.
+///
+/// Reports of another boot or of an earlier generation than `from` are stale, and so are those that a `retry` has answered.
+pub fn exits(
+    record: &mut SlotRecord,
+    reports: &[WorkerReport],
+    from: u64,
+    key: Option<&str>,
+    whole: bool,
+    now: Timestamp,
+) -> bool {
+    let mut finished = false;
+    let mut failed = None;
+    for (index, report) in reports.iter().enumerate() {
+        let boot = report.boot.as_ref().or(report.heartbeat.as_ref()).map(|beacon| beacon.boot_id.as_str());
+        let of_this_boot = |boot_id: &str| boot.is_none_or(|boot| boot == boot_id);
+        let Some(exit) = report.exit.as_ref().filter(|exit| exit.generation >= from && of_this_boot(&exit.boot_id)) else {
+            record.job.exits.remove(&index);
+            continue;
+        };
+        let text = format!("{} {} {} {}", exit.boot_id, exit.generation, exit.value, exit.text);
+        if record.job.exits.get(&index) != Some(&text) {
+            record.job.exits.insert(index, text.clone());
+        }
+        if record.job.pardoned.get(&index) == Some(&text) {
+            continue;
+        }
+        record.job.pardoned.remove(&index);
+        let stuck = match Exit::of(exit) {
+            Exit::Well { ran } if index == 0 && Some(exit.generation) > record.job.wanted_again && has_command(key) => {
+                finished = did_its_work(record, ran, now);
+                (!finished).then_some(Stuck::EndedEarly)
+            }
+            Exit::GaveUp => Some(Stuck::GaveUp),
+            Exit::StaleOrder => Some(Stuck::StaleOrder),
+            Exit::Well { .. } | Exit::Passing => None,
+        };
+        failed = failed.or_else(|| Some((stuck?, (index, exit.value, exit.text.clone()))));
+    }
+    // An answer that lacks the worker says nothing about it.
+    let answered = |worker: usize| whole || worker < reports.len();
+    match failed {
+        Some((stuck, worker)) => (record.job.stuck, record.job.failed) = (Some(stuck), Some(worker)),
+        None if record.job.failed.as_ref().is_none_or(|(worker, ..)| answered(*worker)) => clear(record),
+        None => {}
+    }
+    finished
+}
+
+/// A startup script that ends well has set a host up: only a command can finish.
+fn has_command(key: Option<&str>) -> bool {
+    key.and_then(|key| key.rsplit_once('\n')).is_some_and(|(command, _)| !command.trim().is_empty())
+}
+
+/// Whether the run that ended with 0 is known to have worked: for long enough, or to a new step or checkpoint.
+fn did_its_work(record: &SlotRecord, ran: Option<u64>, now: Timestamp) -> bool {
+    // The first supervisor did not say for how long: at the most since its node is READY.
+    let ran = ran.map(Duration::from_secs).or(record.ready_since.map(|ready| elapsed(ready, now)));
+    let runs = &record.job.runs;
+    let before = runs.started_from.max(runs.listed_before);
+    let saved = record.job.checkpoint.as_ref().map(|checkpoint| checkpoint.step) > before
+        && record.job.checkpoint_at >= record.ready_since;
+    ran.is_some_and(|ran| ran >= LONG) || runs.stepped || saved
+}
+
+/// Nothing is known to have ended.
+pub fn clear(record: &mut SlotRecord) {
+    (record.job.failed, record.job.stuck) = (None, None);
+}
+
+/// Another node, another run: what was reported before is stale.
+pub fn forget(record: &mut SlotRecord) {
+    clear(record);
+    record.job.exits.clear();
+    record.job.pardoned.clear();
+}
+
+/// An operator says that the job is wanted: what was reported so far counts no more. Returns whether it had ended.
+pub fn retry(record: &mut SlotRecord) -> bool {
+    let ended = record.job.failed.is_some();
+    record.job.pardoned.clone_from(&record.job.exits);
+    clear(record);
+    ended
+}
+
+/// When a job that an operator wants again starts: a supervisor that rests can't be told before its next boot, and one whose order
+/// is stale or done not even then.
+pub fn starts_again(job: &JobState) -> Option<&'static str> {
+    match job.stuck {
+        _ if job.finished.is_some() => Some("; the job was finished, and starts at the next recreate"),
+        Some(Stuck::StaleOrder) => Some("; the job's order is stale, so it starts at the next recreate"),
+        _ if job.failed.is_some() => Some("; the job starts at the next boot of its hosts, or recreate"),
+        _ => None,
+    }
+}
+
+/// The event when a job has ended and waits.
+pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
+    let (worker, code, text) = record.job.failed.as_ref()?;
+    let message = match record.job.stuck {
+        Some(Stuck::EndedEarly) => format!(
+            "worker {worker} ended with code 0 ({text}), but nothing shows that the job did its work: less than 10 min of running, no \
+             new step, no new checkpoint. The TPU is kept; see `ended_early` in the runbook"
+        ),
+        Some(Stuck::StaleOrder) => format!(
+            "worker {worker} does not start the job again ({text}): the command reads CHECKPOINT_PATH, which would send it back to the \
+             checkpoint of the TPU's creation; see `stale_order` in the runbook"
+        ),
+        Some(Stuck::GaveUp) | None => format!("worker {worker} ended with code {code} and its restarts are used up ({text})"),
+    };
+    Some((*code, message))
+}
+
+/// The hold of a slot whose job has ended and waits, under the condition `job_failed`.
+pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
+    let name = &record.name;
+    let (reason, text) = match record.job.stuck {
+        Some(Stuck::EndedEarly) => (
+            HoldReason::EndedEarly,
+            format!(
+                "{evidence}: exit 0 after less than 10 min, without a new step or checkpoint. Run the training in the foreground of \
+                 the command, then `retry {name}`; the job starts at the next boot or recreate"
+            ),
+        ),
+        Some(Stuck::StaleOrder) => (
+            HoldReason::StaleOrder,
+            format!(
+                "{evidence}. Delete the TPU: it is created again, and starts from the newest checkpoint; or let the command find its own \
+                 under $CHECKPOINT_BASE, without CHECKPOINT_PATH"
+            ),
+        ),
+        Some(Stuck::GaveUp) | None => (
+            HoldReason::JobFailed,
+            format!(
+                "{evidence}; fix the job, then `retry {name}` and restart its hosts, or delete the TPU: it is created again with the present \
+                 config"
+            ),
+        ),
+    };
+    Decision::hold(reason, text, None)
+}
+
+/// A job that ended early may be at work in the background, or done: neither a replacement nor a delete is known to be right.
+pub fn holds_recreate(record: &SlotRecord, key: Option<String>) -> Option<Decision> {
+    let same = record.job.ordered.is_none() || record.job.ordered == key;
+    (record.job.stuck == Some(Stuck::EndedEarly) && same).then(|| {
+        let (_, _, text) = record.job.failed.clone().unwrap_or_default();
+        let text = format!(
+            "{}, but its job ended with exit 0 ({text}) and may be done: `retry {}` when it is not, else take the slot out of the config",
+            record.verdict.condition.name(),
+            record.name
+        );
+        Decision::hold(HoldReason::EndedEarly, text, None)
+    })
+}

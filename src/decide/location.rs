@@ -1,0 +1,119 @@
+//! Whether a create may rest on what a checkpoint location holds: it was listed completely, and what lies there is understood.
+//!
+//! A location counts as understood when a complete checkpoint was found in it, or when nothing in it is older than the job's first
+//! run: then there is none yet. Anything else would be "no checkpoint" by mistake, and the job would begin from scratch over its own
+//! work. A judged TPU is not deleted unless the location was listed completely within the last hour: its create would be held.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::checkpoint::{CheckpointSurvey, NotComplete};
+use crate::model::condition::Kind;
+use crate::model::event::What;
+use crate::model::failure::{Failure, FailureClass};
+use crate::model::fleet::{Memory, elapsed};
+use crate::model::hold::HoldReason;
+use crate::model::settings::{CheckpointSettings, SlotSettings};
+use crate::model::slot::{LocationTrouble, SlotRecord};
+use crate::model::view::{Decision, span};
+
+use super::turn::Turn;
+
+/// A judged delete rests on a complete listing of at most this age.
+const LISTED_WITHIN: Duration = Duration::from_secs(3600);
+
+/// The location of a slot's checkpoints, where they are looked for.
+pub fn listed(slot: &SlotSettings) -> Option<&CheckpointSettings> {
+    slot.job.as_ref()?.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_listed())
+}
+
+/// A complete listing came in. Returns whether the record changed.
+pub fn surveyed(
+    record: &mut SlotRecord,
+    location: &CheckpointSettings,
+    survey: &CheckpointSurvey,
+    now: Timestamp,
+    turn: &mut Turn,
+) -> bool {
+    let other = survey.other.as_ref().filter(|_| survey.newest.is_none());
+    let strange = other.filter(|other| other.oldest.is_none_or(|oldest| oldest < began(record, now)));
+    let trouble = strange.map(|other| LocationTrouble::NotUnderstood(not_understood(location, other)));
+    change(record, trouble, turn)
+}
+
+/// A listing failed. What passes by itself says nothing about the location. Returns whether the record changed.
+pub fn failed(record: &mut SlotRecord, failure: &Failure, turn: &mut Turn) -> bool {
+    let passing = matches!(failure.class, FailureClass::Transient | FailureClass::Rate | FailureClass::Garbage);
+    !passing && change(record, Some(LocationTrouble::Unlisted(failure.message.clone())), turn)
+}
+
+fn change(record: &mut SlotRecord, trouble: Option<LocationTrouble>, turn: &mut Turn) -> bool {
+    if record.job.trouble == trouble {
+        return false;
+    }
+    let kind = |trouble: &Option<LocationTrouble>| trouble.as_ref().map(std::mem::discriminant);
+    let news = kind(&record.job.trouble) != kind(&trouble);
+    record.job.trouble = trouble;
+    if let Some(trouble) = record.job.trouble.as_ref().filter(|_| news) {
+        let message =
+            format!("{}. No TPU of this slot is deleted on a judgement, and none is created, until then", trouble.text());
+        turn.tell(record, What::CheckpointTrouble, message);
+    }
+    true
+}
+
+/// When the job's first run began, as far as is known: what was written before is not its own.
+fn began(record: &SlotRecord, now: Timestamp) -> Timestamp {
+    let node = || record.incarnation.as_ref().map(|incarnation| incarnation.created);
+    // A record of the first version names no first run: the oldest that it knows of.
+    let known = || node().or(record.left_behind.map(|(created, _)| created));
+    let earliest = |at: Timestamp| record.attempts.iter().map(|attempt| attempt.at).fold(at, Timestamp::min);
+    record.job.location_since.or_else(|| known().map(earliest)).unwrap_or(now)
+}
+
+fn not_understood(location: &CheckpointSettings, other: &NotComplete) -> String {
+    let age = other.oldest.map_or("more than can be looked at".to_owned(), |oldest| format!("some of it from {oldest:.0}"));
+    format!(
+        "no complete checkpoint is understood under {0}, but there is {1} ({age}, before this job's first run). Is it the right place? Name \
+         the layout: checkpoint = {{ uri = \"{0}\", orbax_mode = \"rename\" }} for Orbax without commit files, format = \"orbax\" or \
+         \"huggingface\"; or format = \"none\" to begin without a checkpoint each time",
+        location.uri,
+        other.names.join(", "),
+    )
+}
+
+/// The hold of a create, where what was listed last does not bear it.
+pub fn holds_create(record: &SlotRecord) -> Option<Decision> {
+    let trouble = record.job.trouble.as_ref()?;
+    let text = format!("the create is owed, but {}; it is listed again", trouble.text());
+    Some(Decision::hold(HoldReason::CheckpointUnreadable, text, None))
+}
+
+/// Why a judged TPU is kept: its create would be held for the checkpoints.
+pub fn holds_judged(record: &SlotRecord, memory: &Memory, slot: &SlotSettings, kind: Kind, now: Timestamp) -> Option<Decision> {
+    let location = listed(slot).filter(|_| kind == Kind::Judged)?;
+    let listed = memory.surveyed_at.filter(|_| record.job.location == location.uri);
+    let why = match (&record.job.trouble, listed) {
+        (Some(trouble), _) => trouble.text().to_owned(),
+        (None, Some(at)) if elapsed(at, now) <= LISTED_WITHIN => return None,
+        (None, at) => {
+            let failure = memory.survey_failure.as_ref().map_or("it is listed now".to_owned(), Clone::clone);
+            let last = at.map_or("not yet".to_owned(), |at| format!("{} ago", span(elapsed(at, now))));
+            format!("{} was last listed completely {last} ({failure})", location.uri)
+        }
+    };
+    let text = format!("{}, but {why}; the TPU in hand is kept", record.verdict.condition.name());
+    Some(Decision::hold(HoldReason::CheckpointUnreadable, text, None))
+}
+
+/// Google's agent runs a script from a URL beside the supervisor, before or after it: the job might start on a bare host, or the
+/// boot beacon come so late that a healthy TPU is taken for dead.
+pub fn unordered_script(record: &SlotRecord, what: &str) -> Decision {
+    let text = format!(
+        "{what}, but {}'s metadata has startup-script-url, which can't be run in order with the job. Download that script and set \
+         startup_script = \"FILE\" beside the config; it then takes the URL's place",
+        record.name
+    );
+    Decision::hold(HoldReason::StartupScriptUrl, text, None)
+}

@@ -1,0 +1,315 @@
+//! What loses a user's work although nothing is broken: a job taken for finished, a checkpoint location taken for empty, a TPU
+//! deleted before its create was possible, evidence that is not this node's.
+
+use super::runs::with_checkpoints;
+use super::*;
+use crate::model::beacon::{Beacon, WorkerReport};
+use crate::model::checkpoint::{CheckpointSurvey, NotComplete};
+use crate::model::exit::Stuck;
+use crate::model::lever::{Lever, Pull};
+
+const LOCATION: &str = "gs://b/c";
+
+impl World {
+    /// Each worker's exit in its boot: boot id, code, text.
+    fn exits(&mut self, exits: &[(&str, &str, i64, &str)]) {
+        let record = &self.fleet.slots["a"];
+        let (of, generation) = (record.incarnation.clone().unwrap(), record.heard_from());
+        let beacon =
+            |boot: &str, value: i64, text: &str| Some(Beacon { boot_id: boot.into(), generation, value, text: text.into() });
+        let report = |(boot, of_boot, code, text): &(&str, &str, i64, &str)| WorkerReport {
+            boot: beacon(boot, 1, ""),
+            heartbeat: beacon(boot, 7, ""),
+            step: None,
+            exit: beacon(of_boot, *code, text),
+        };
+        let result = Ok(exits.iter().map(report).collect());
+        self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result });
+    }
+
+    fn listed(&mut self, result: Result<CheckpointSurvey, Failure>) {
+        self.input(Input::Surveyed { slot: "a".into(), began: self.now, location: LOCATION.into(), result });
+    }
+
+    fn retry(&mut self) {
+        let pull = Pull::Retry { slot: "a".into(), from: None };
+        self.input(Input::Pulled(vec![Lever { id: "1".into(), at: self.now, who: "ada".into(), reason: None, pull }]));
+    }
+
+    /// A job whose slot is decided about with `node` shown.
+    fn next_poll(&mut self, node: &Value) {
+        self.wait(30);
+        self.poll(std::slice::from_ref(node));
+    }
+}
+
+fn strange(oldest: Option<Timestamp>) -> Result<CheckpointSurvey, Failure> {
+    let other = Some(NotComplete { names: vec!["step-1000/".into()], oldest });
+    Ok(CheckpointSurvey { other, ..CheckpointSurvey::default() })
+}
+
+#[test]
+fn s23_an_exit_with_0_finishes_nothing_without_ten_minutes_a_step_or_a_checkpoint() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.exits(&[("b", "b", 0, "done ran=1 step=none")]);
+    world.next_poll(&node);
+    assert_eq!((world.fleet.slots["a"].job.finished.as_ref(), world.hold("a")), (None, Some(HoldReason::EndedEarly)));
+    // It may be at work in the background, or done: nothing is created in its place either.
+    let mut preempted = node.clone();
+    preempted["state"] = json!("PREEMPTED");
+    world.next_poll(&preempted);
+    world.get("a", Some(preempted));
+    assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::EndedEarly), 0));
+    // Each of the three is evidence.
+    let finishes = |shape: fn(&mut World), text: &str| {
+        let mut world = with_checkpoints();
+        world.supervised_run();
+        world.wait(60);
+        shape(&mut world);
+        world.exits(&[("b", "b", 0, text)]);
+        world.fleet.slots["a"].job.finished.is_some()
+    };
+    assert!(!finishes(|_| (), "done ran=599 step=none"));
+    assert!(finishes(|_| (), "done ran=600 step=none"));
+    assert!(finishes(|world| world.reports(8, Some(101)), "done ran=59 step=101"));
+    assert!(finishes(|world| world.surveyed(&[100, 200]), "done ran=59 step=none"));
+    // The first supervisor does not say how long: at the most since the node is READY.
+    assert!(!finishes(|_| (), "done"));
+    assert!(finishes(|world| world.wait(600), "done"));
+}
+
+#[test]
+fn s23_a_startup_script_that_ends_well_finishes_nothing() {
+    let mut world = with_checkpoints();
+    let mut bare = world.fleet.settings.clone();
+    bare.slots.get_mut("a").unwrap().job.as_mut().unwrap().command = None;
+    world.input(Input::Configured(Box::new(bare)));
+    let node = world.supervised_run();
+    world.wait(3600);
+    world.exits(&[("b", "b", 0, "done")]);
+    world.next_poll(&node);
+    assert_eq!((world.fleet.slots["a"].job.finished.as_ref(), world.hold("a")), (None, None));
+}
+
+#[test]
+fn an_exit_of_another_boot_is_stale_and_one_that_runs_again_clears_the_failure() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.exits(&[("b", "b", 1, "final after 5 restarts")]);
+    world.next_poll(&node);
+    assert_eq!(world.hold("a"), Some(HoldReason::JobFailed));
+    // The host was restarted; what its last boot wrote still stands there.
+    world.exits(&[("b2", "b", 1, "final after 5 restarts")]);
+    world.next_poll(&node);
+    assert_eq!((world.hold("a"), world.fleet.slots["a"].job.failed.as_ref()), (None, None));
+    world.exits(&[("b2", "b2", 1, "failing after 5 restarts: tried again every 600 s")]);
+    world.next_poll(&node);
+    assert_eq!(world.hold("a"), Some(HoldReason::JobFailed));
+    world.exits(&[("b2", "b2", 1, "recovered ran=600")]);
+    world.next_poll(&node);
+    assert_eq!(world.hold("a"), None);
+}
+
+#[test]
+fn retry_clears_what_ended_until_something_else_is_reported() {
+    for text in ["final after 5 restarts", "stale_order ran=600: a run of this order lasted that long"] {
+        let mut world = with_checkpoints();
+        let node = world.supervised_run();
+        let failed = [("b", "b", 75, text)];
+        world.exits(&failed);
+        world.next_poll(&node);
+        let reason = if text.starts_with("stale") { HoldReason::StaleOrder } else { HoldReason::JobFailed };
+        assert_eq!(world.hold("a"), Some(reason));
+        world.retry();
+        world.exits(&failed);
+        world.next_poll(&node);
+        assert_eq!(world.hold("a"), None, "the same report was answered");
+        world.exits(&[("b2", "b2", 75, text)]);
+        world.next_poll(&node);
+        assert_eq!(world.hold("a"), Some(reason), "the next one was not");
+    }
+    let mut world = with_checkpoints();
+    world.supervised_run();
+    world.exits(&[("b", "b", 0, "done ran=1")]);
+    assert_eq!(world.fleet.slots["a"].job.stuck, Some(Stuck::EndedEarly));
+    world.retry();
+    world.exits(&[("b", "b", 0, "done ran=1")]);
+    assert_eq!(world.fleet.slots["a"].job.stuck, None);
+}
+
+#[test]
+fn a_failing_startup_script_is_told_once() {
+    let mut world = with_checkpoints();
+    world.supervised_run();
+    let record = &world.fleet.slots["a"];
+    let (of, generation) = (record.incarnation.clone().unwrap(), record.heard_from());
+    let text = "setup_failed code=100 tries=1: the startup script is tried again in 10 s".to_owned();
+    let beat = |value| Some(Beacon { boot_id: "b".into(), generation, value, text: text.clone() });
+    for count in 1..4 {
+        let result = Ok(vec![WorkerReport { boot: beat(1), heartbeat: beat(count), ..WorkerReport::default() }]);
+        world.input(Input::Attributes { slot: "a".into(), of: of.clone(), began: world.now, result });
+        let told = world.events.iter().filter(|what| matches!(what, What::SetupFailed { worker: 0 })).count();
+        assert_eq!(told, usize::from(count == 1));
+    }
+}
+
+#[test]
+fn s20_a_location_that_is_not_understood_holds_judged_deletes_and_creates() {
+    // The node was created long before.
+    let old = "2025-01-01T00:00:00Z".parse().unwrap();
+    for (oldest, understood) in [(Some(old), false), (None, false), (Some("2026-06-01T11:00:00Z".parse().unwrap()), true)] {
+        let mut world = with_checkpoints();
+        world.sick(&["a"], timeout(), 0);
+        world.listed(strange(oldest));
+        assert_eq!(world.events.iter().any(|what| matches!(what, What::CheckpointTrouble)), !understood, "{oldest:?}");
+        let warnings = view::document(&world.fleet, world.now).tpus[0].warnings.clone();
+        let told = warnings.iter().any(|text| text.contains("no complete checkpoint is understood under gs://b/c"));
+        assert_eq!(told, !understood, "told while it is well: {warnings:?}");
+        for _ in 0..25 {
+            world.next_poll(&node("a", timeout()));
+            world.listed(strange(oldest));
+            world.get("a", Some(node("a", timeout())));
+            if world.phase("a").is_some() {
+                break;
+            }
+        }
+        assert_eq!(world.phase("a").is_some(), understood, "{oldest:?} {:?}", world.hold("a"));
+        assert_eq!(world.hold("a") == Some(HoldReason::CheckpointUnreadable), !understood);
+    }
+    let mut world = with_checkpoints();
+    world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+    world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
+    assert!(is_delete(&world.actions), "what is lost is removed");
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    world.wait(1);
+    world.listed(strange(Some(old)));
+    assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::CheckpointUnreadable), 0));
+    // The user says that there is nothing to resume from.
+    let mut none = world.fleet.settings.clone();
+    let job = none.slots.get_mut("a").unwrap().job.as_mut().unwrap();
+    job.checkpoint.as_mut().unwrap().format = Some(crate::model::settings::CheckpointFormat::Unlisted);
+    world.input(Input::Configured(Box::new(none)));
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
+}
+
+#[test]
+fn s20_a_judged_delete_needs_a_complete_listing_of_the_last_hour() {
+    let refused = || Err(Failure::new(FailureClass::Permission, "the watchdog may not list gs://b/c (HTTP 403)"));
+    let mut world = with_checkpoints();
+    let judged = |world: &mut World| {
+        for _ in 0..25 {
+            world.next_poll(&node("a", timeout()));
+            world.get("a", Some(node("a", timeout())));
+        }
+        (world.phase("a"), world.hold("a"))
+    };
+    world.poll(&[node("a", json!({}))]);
+    world.listed(refused());
+    assert!(world.events.iter().any(|what| matches!(what, What::CheckpointTrouble)), "told from the first poll on");
+    assert_eq!(judged(&mut world), (None, Some(HoldReason::CheckpointUnreadable)));
+    // It can be read, but that was too long ago when the TPU is judged.
+    let mut world = with_checkpoints();
+    world.poll(&[node("a", json!({}))]);
+    world.surveyed(&[100]);
+    world.wait(3601);
+    assert_eq!(judged(&mut world), (None, Some(HoldReason::CheckpointUnreadable)));
+    world.surveyed(&[100]);
+    assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
+}
+
+#[test]
+fn a_startup_script_from_a_url_holds_a_slot_with_a_job_and_a_file_takes_its_place() {
+    let url = json!({"metadata": {"startup-script-url": "gs://b/setup.sh"}});
+    let lost = |world: &mut World| {
+        let mut preempted = node("a", url.clone());
+        preempted["state"] = json!("PREEMPTED");
+        world.poll(&[node("a", url.clone())]);
+        world.next_poll(&preempted);
+        world.get("a", Some(preempted));
+    };
+    let mut world = with_checkpoints();
+    lost(&mut world);
+    assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::StartupScriptUrl), 0));
+    assert!(view::document(&world.fleet, world.now).tpus[0].warnings.iter().any(|text| text.contains("startup_script")));
+    let mut world = with_checkpoints();
+    let mut file = world.fleet.settings.clone();
+    file.slots.get_mut("a").unwrap().create.startup_script = Some("#! /bin/bash\n".into());
+    world.input(Input::Configured(Box::new(file)));
+    lost(&mut world);
+    assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    world.wait(1);
+    world.surveyed(&[100]);
+    let Some(Action::Create { body, .. }) = world.actions.first() else { panic!("{:?}", world.hold("a")) };
+    assert_eq!(body.pointer("/metadata/startup-script-url"), None);
+}
+
+#[test]
+fn a_maintenance_that_is_ongoing_on_a_healthy_node_is_shown_and_judges_nothing() {
+    let ongoing = json!({"upcomingMaintenance": {"maintenanceStatus": "ONGOING", "windowEndTime": "2026-06-01T12:01:00Z"}});
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], ongoing, 24 * 3600);
+    let verdict = &world.fleet.slots["a"].verdict;
+    assert_eq!(verdict.condition, Condition::Healthy);
+    assert!(verdict.evidence.contains("upcomingMaintenance ONGOING"), "{}", verdict.evidence);
+}
+
+#[test]
+fn a_symptom_from_before_the_node_was_first_seen_judges_nothing() {
+    for (at, condition) in [("2026-06-01T11:59:59Z", Condition::Healthy), ("2026-06-01T12:00:01Z", Condition::Degraded)] {
+        let mut world = World::new(settings(&["a"]));
+        world.sick(&["a"], json!({"symptoms": [{"symptomType": "EXECUTE_TIMED_OUT", "createTime": at}]}), 60);
+        assert_eq!(world.fleet.slots["a"].verdict.condition, condition, "{at}");
+    }
+}
+
+#[test]
+fn l1_a_create_of_which_nothing_can_be_read_is_told() {
+    let mut world = World::new(settings(&["a"]));
+    world.recreate_preempted();
+    world.done("a", OperationState::Failed(Failure::new(FailureClass::Transient, "internal")));
+    assert_eq!(world.phase("a"), Some(Phase::Creating), "its name is read back first");
+    for _ in 0..112 {
+        world.wait(30);
+        let unread = Reading::Unread("GET failed".into());
+        world.input(Input::Got { slot: "a".into(), began: world.now, reading: unread });
+    }
+    assert_eq!(world.hold("a"), Some(HoldReason::CreateUnresolved));
+    // It is followed on, and goes on when it can be read.
+    world.wait(30);
+    world.get("a", None);
+    assert_eq!(world.hold("a"), Some(HoldReason::Backoff));
+}
+
+#[test]
+fn a_404_of_guest_attributes_is_told_for_what_it_is_and_concludes_nothing() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    let of = world.fleet.slots["a"].incarnation.clone().unwrap();
+    let mut told = Vec::new();
+    for _ in 0..60 {
+        let result = Err(Failure::new(FailureClass::NotFound, "HTTP 404 NOT_FOUND: no such guest attributes"));
+        world.input(Input::Attributes { slot: "a".into(), of: of.clone(), began: world.now, result });
+        told.append(&mut world.messages);
+        world.next_poll(&node);
+        assert!(world.actions.is_empty());
+    }
+    let about: Vec<&String> = told.iter().filter(|message| message.contains("guest attributes: 404")).collect();
+    assert_eq!(about.len(), 1, "{told:?}");
+    assert!(about[0].contains("no worker of this node ever wrote one"), "{about:?}");
+    assert_ne!(world.fleet.slots["a"].verdict.condition, Condition::NeverBooted);
+}
+
+#[test]
+fn s18_a_create_whose_answer_was_not_waited_for_counts_for_as_long_as_it_may_be_on_its_way() {
+    let mut world = World::new(settings(&["a"]));
+    let preempted = json!({"state": "PREEMPTED"});
+    world.sick(&["a"], preempted.clone(), 0);
+    world.get("a", Some(node("a", preempted)));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    assert_eq!(world.fleet.ledger.creates, [world.now]);
+    world.wait(20);
+    world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer within 20 s")));
+    assert_eq!(world.fleet.ledger.creates, [after(world.now, world.fleet.settings.poll.timeout)]);
+}

@@ -1,0 +1,62 @@
+//! The supervisor's report `exit`, as far as decisions depend on it. The words are those of `launch/supervisor.sh`.
+
+use serde::{Deserialize, Serialize};
+
+use super::beacon::Beacon;
+
+/// How the job's last run on one worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// With code 0, after this many seconds; the first supervisor did not say how many.
+    Well {
+        /// The length of the run, where it is known.
+        ran: Option<u64>,
+    },
+    /// It is started again, or has run for long since.
+    Passing,
+    /// The restarts are used up; on several hosts it is still tried every ten minutes.
+    GaveUp,
+    /// It is not started again from the checkpoint that its order names: a run of that order was long.
+    StaleOrder,
+}
+
+impl Exit {
+    /// Reads one report.
+    pub fn of(report: &Beacon) -> Exit {
+        match (report.value, report.text.split(' ').next().unwrap_or_default()) {
+            (0, _) => Exit::Well { ran: report.text.split(' ').find_map(|word| word.strip_prefix("ran=")?.parse().ok()) },
+            (_, "final" | "failing") => Exit::GaveUp,
+            (_, "stale_order") => Exit::StaleOrder,
+            _ => Exit::Passing,
+        }
+    }
+}
+
+/// Why a job that ended waits for a person.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stuck {
+    /// Its restarts are used up.
+    GaveUp,
+    /// Its order names an older checkpoint than it had reached.
+    StaleOrder,
+    /// It ended with 0, and nothing shows that it did its work.
+    EndedEarly,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_supervisors_are_understood() {
+        let exit = |value: i64, text: &str| Exit::of(&Beacon { boot_id: "b".into(), generation: 1, value, text: text.into() });
+        assert_eq!(exit(0, "done"), Exit::Well { ran: None });
+        assert_eq!(exit(0, "done ran=734 step=none"), Exit::Well { ran: Some(734) });
+        assert_eq!(exit(1, "final after 5 restarts"), Exit::GaveUp);
+        assert_eq!(exit(1, "failing after 5 restarts: tried again every 600 s"), Exit::GaveUp);
+        assert_eq!(exit(75, "stale_order ran=600: a run of this order lasted that long"), Exit::StaleOrder);
+        assert_eq!(exit(1, "restarting 1 of 5 in 10 s"), Exit::Passing);
+        assert_eq!(exit(1, "recovered ran=600"), Exit::Passing);
+    }
+}
