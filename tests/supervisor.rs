@@ -232,6 +232,17 @@ fn an_end_without_evidence_is_reported_and_the_next_boot_starts_the_job_again() 
 }
 
 #[test]
+fn the_step_of_the_checkpoint_that_it_began_with_is_no_work_done() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command = format!("echo x >> {}; echo 1200 > \"$TPU_WATCHDOG_PROGRESS\"", tries.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(Some(1200))) else { return };
+    host.boot();
+    host.wait("it is held", || host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("ended_early")));
+    assert!(!host.path("done.7").exists());
+}
+
+#[test]
 fn a_command_whose_pipe_fails_has_failed() {
     let work = tempfile::tempdir().unwrap();
     let Some(host) = Host::new(&job("exit 3 | cat", work.path()), "", &order(None)) else { return };

@@ -331,7 +331,9 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
         }
         (Phase::Creating, Ok(OperationState::Failed(failure))) => {
             came_of(record, "create", "failed", &format!("the create failed: {failure}; its name is read back"), turn);
-            // A failed create says nothing about what is there: it may have left a node behind, which a poll may have shown.
+            // A failed create says nothing about what is there: it may have left a node behind, which a poll may have shown. Only a
+            // read from after its end tells.
+            record.mutated_at = Some(turn.now);
             set_call(record, Call::Unknown);
             if let Some(recovery) = &mut record.recovery {
                 recovery.failed = Some(failure);

@@ -49,6 +49,8 @@ PHASE=$STATE/phase; echo setup >"$PHASE"
 ORDERED_PATH=$CHECKPOINT_PATH ORDERED_STEP=$CHECKPOINT_STEP
 
 last_step() { tail -n 1 "$PROGRESS" | tr -dc '0-9'; }
+# is_new STEP: beyond the checkpoint that this generation began with.
+is_new() { [[ -n $1 ]] && { [[ -z $ORDERED_STEP ]] || ((10#$1 > 10#$ORDERED_STEP)); }; }
 beat() {
   local count=0 step='' last=''
   while :; do
@@ -91,7 +93,7 @@ job() {
     bash -o pipefail -c "$body" 9>&-
   fi
 }
-last_word() { local try; for try in 1 2 3 4 5; do report exit "$@" && return; sleep "$PAUSE"; done; }
+last_word() { for _ in 1 2 3 4 5; do report exit "$@" && return; sleep "$PAUSE"; done; }
 uptime() { cut -d. -f1 /proc/uptime; }
 # pause_of N: the pause before restart N, counted from 0.
 pause_of() { local last=$((${#PAUSES[@]} - 1)); echo "${PAUSES[$(($1 < last ? $1 : last))]}"; }
@@ -103,7 +105,7 @@ reads_order() { grep -qE 'CHECKPOINT_(PATH|STEP)' <<<"$COMMAND$JOB_ENV" || grep 
 DONE=$STATE/done.$GENERATION
 if [[ -e $DONE ]]; then
   # This boot follows a success: the job is not run again, only reported.
-  last_word 0 "$(cat "$DONE")"; rest done
+  last_word 0 "$(cat "$DONE")"; rest 'done'
 fi
 if [[ -n $COMMAND ]]; then
   if fetch_user_script; then
@@ -154,8 +156,8 @@ while :; do
     # A startup script that ends well has set things up; only a command can finish.
     [[ -n $COMMAND ]] || rest idle
     step=$(last_step)
-    if ((ran >= LONG)) || [[ -n $step ]]; then
-      echo "done ran=$ran step=${step:-none}" >"$DONE"; last_word 0 "$(cat "$DONE")"; rest done
+    if ((ran >= LONG)) || is_new "$step"; then
+      echo "done ran=$ran step=${step:-none}" >"$DONE"; last_word 0 "$(cat "$DONE")"; rest 'done'
     fi
     # Not kept on disk: the next boot starts it again.
     last_word 0 "done ran=$ran step=none"; rest ended_early
@@ -170,8 +172,8 @@ while :; do
     report exit "$code" "restarting $((used + 1)) of $RESTARTS in $pause s"
   else
     echo "$code" >"$FAILING"
-    # One host of several that gives up keeps the others from ever starting.
-    ((WORKERS > 1)) || { last_word "$code" "final after $used restarts"; rest failed; }
+    # One host of several that gives up keeps the others from ever starting; how many there are may not have been answered.
+    ((WORKERS != 1)) || { last_word "$code" "final after $used restarts"; rest failed; }
     pause=${PAUSES[-1]}
     last_word "$code" "failing after $used restarts: tried again every $pause s"
   fi

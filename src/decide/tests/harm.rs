@@ -313,3 +313,27 @@ fn s18_a_create_whose_answer_was_not_waited_for_counts_for_as_long_as_it_may_be_
     world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer within 20 s")));
     assert_eq!(world.fleet.ledger.creates, [after(world.now, world.fleet.settings.poll.timeout)]);
 }
+
+#[test]
+fn s2_a_read_from_before_a_create_failed_does_not_tell_what_it_left_behind() {
+    let mut world = World::new(settings(&["a"]));
+    world.recreate_preempted();
+    let before = world.now;
+    world.wait(1);
+    world.done("a", OperationState::Failed(Failure::new(FailureClass::PreemptedInCreation, "PREEMPTED")));
+    world.input(Input::Got { slot: "a".into(), began: before, reading: Reading::Absent });
+    assert_eq!(world.phase("a"), Some(Phase::Creating));
+    // The node is there, and dead: it is removed before anything is created in its place.
+    world.wait(1);
+    let dead = world.replacement("a", json!({"state": "PREEMPTED"}));
+    for _ in 0..3 {
+        world.get("a", Some(dead.clone()));
+        world.wait(5);
+        world.input(Input::Tick);
+        if is_delete(&world.actions) {
+            break;
+        }
+        world.poll(std::slice::from_ref(&dead));
+    }
+    assert_eq!(world.phase("a"), Some(Phase::Deleting), "{:?}", world.hold("a"));
+}
