@@ -187,7 +187,10 @@ fn a_failing_command_is_restarted_within_its_budget_and_then_reported() {
     host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains(" 7 139 final after 2 restarts")));
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\n");
     // The budget is counted over reboots of the same disk.
-    assert_eq!(std::fs::read_to_string(host.path("restarts.7")).unwrap().trim(), "2");
+    assert_eq!(std::fs::read_to_string(host.path("restarts.7")).unwrap().trim(), "3");
+    host.power_cycle(&[]);
+    host.wait("one try in this boot", || host.attribute("exit").is_some_and(|e| e.contains(" 7 139 final after 2 restarts")));
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\nx\n");
 }
 
 #[test]
@@ -247,7 +250,10 @@ fn a_command_whose_pipe_fails_has_failed() {
     let work = tempfile::tempdir().unwrap();
     let Some(host) = Host::new(&job("exit 3 | cat", work.path()), "", &order(None)) else { return };
     host.boot();
-    host.wait("its code", || host.attribute("exit").is_some_and(|e| e.contains(" 7 3 restarting 1 of 2")));
+    host.wait("its code", || host.attribute("exit").is_some_and(|e| e.contains(" 7 3 restarting 1 of 2 in 0.1 s")));
+    host.wait("a longer pause", || host.attribute("exit").is_some_and(|e| e.contains(" 7 3 restarting 2 of 2 in 0.2 s")));
+    // The pauses of a real host double, from 10 s to 10 min.
+    assert!(launch::supervisor("a", &job("x", Path::new("/"))).contains("TPU_WATCHDOG_PAUSES:-10 20 40 80 160 320 600}"));
 }
 
 #[test]
@@ -293,6 +299,32 @@ fn after_a_long_run_a_job_that_reads_its_order_is_not_sent_back_to_the_checkpoin
         host.power_cycle(&long);
         host.wait("it is held again", || host.attribute("exit").is_some_and(|e| e.contains(" 7 75 stale_order ran=")));
     }
+}
+
+#[test]
+fn a_host_that_goes_down_in_the_middle_of_a_long_run_knows_of_it_at_its_next_boot() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command = format!("echo \"$CHECKPOINT_PATH\" >> {}; sleep 30", tries.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(Some(1200))) else { return };
+    let long = [("TPU_WATCHDOG_LONG", "1")];
+    host.boot_with(&long);
+    host.wait("the mark", || host.path("long.7").exists());
+    host.power_cycle(&long);
+    host.wait("it is held", || host.attribute("exit").is_some_and(|e| e.contains(" 7 75 stale_order ran=1")));
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "gs://b/ckpt/1200\n");
+}
+
+#[test]
+fn the_heartbeat_outlives_commands_that_fail_at_once() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let many = JobSettings { restarts_per_run: 1000, ..job(&format!("echo x >> {}; exit 1", tries.display()), work.path()) };
+    let Some(host) = Host::new(&many, "", &order(None)) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_PAUSES", "0")]);
+    host.wait("many tries", || std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() > 250));
+    let beat = host.attribute("heartbeat");
+    host.wait("it beats on", || host.attribute("heartbeat") != beat);
 }
 
 #[test]

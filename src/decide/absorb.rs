@@ -16,7 +16,7 @@ use crate::model::mutant::{self, Mutant};
 use crate::model::node::{Incarnation, NodeView};
 use crate::model::recovery::Phase;
 use crate::model::settings::{Policy, Settings, SlotSettings};
-use crate::model::slot::SlotRecord;
+use crate::model::slot::{JobState, SlotRecord};
 
 use super::beside::Beside;
 use super::observe::{self, Source, observe};
@@ -337,7 +337,8 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
         }
         match report.heartbeat.as_ref().filter(fresh) {
             Some(beat) => {
-                record.job.runs.began = true;
+                worker.in_setup = beat.text.starts_with("setup");
+                record.job.runs.began |= !worker.in_setup;
                 let value = (beat.boot_id.clone(), beat.value);
                 if worker.heartbeat.as_ref() == Some(&value) {
                     worker.quiet_for += gap;
@@ -375,7 +376,8 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
     let job = fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).filter(|_| as_configured);
     let present = || job.map(|job| job.key());
     let key = record.job.ordered.clone().or_else(present);
-    let failed = record.job.failed.clone();
+    let kind = |job: &JobState| (job.stuck, job.failed.as_ref().map(|(worker, code, _)| (*worker, *code)));
+    let failed = kind(&record.job);
     let finished = ending::exits(record, reports, from, key.as_deref(), whole, now);
     if finished && key.is_some() && record.job.finished != key {
         record.job.finished = key;
@@ -387,7 +389,7 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
         recover::finished(fleet, slot, turn);
     }
     let Some(record) = fleet.slots.get_mut(slot) else { return };
-    if record.job.failed != failed
+    if kind(&record.job) != failed
         && let Some((code, message)) = ending::told(record)
     {
         turn.tell(record, What::JobFailed { code }, message);
@@ -483,6 +485,10 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
             recover::progress(record, now);
         }
         fleet.dirty.insert(slot.to_owned());
+    }
+    if went_back_to && seen.newest.is_none() {
+        // An operator has said that the job begins again here: what lies there now is accepted.
+        record.job.location_since = seen.other.as_ref().and_then(|other| other.oldest);
     }
     if location::surveyed(record, settings, &seen, now, turn) {
         fleet.dirty.insert(slot.to_owned());

@@ -17,6 +17,9 @@ use crate::model::view::Decision;
 /// A run of this length counts as work done, also without a step or checkpoint. The supervisor's LONG is the same.
 pub const LONG: Duration = Duration::from_secs(600);
 
+/// A startup script that fails for this long is told as a failure of the job that waits for it.
+const SETUP: Duration = Duration::from_secs(1800);
+
 /// Takes the workers' exits in. `whole`: every worker answered. Returns whether the job has finished.
 ///
 /// Reports of another boot or of an earlier generation than `from` are stale, and so are those that a `retry` has answered.
@@ -38,16 +41,17 @@ pub fn exits(
             continue;
         };
         let text = format!("{} {} {} {}", exit.boot_id, exit.generation, exit.value, exit.text);
-        if record.job.exits.get(&index) != Some(&text) {
-            record.job.exits.insert(index, text.clone());
-        }
+        // Judged when it is first seen: a training in the background makes steps and checkpoints after the command's end, too.
+        let judged = record.job.early.as_ref() == Some(&text);
+        record.job.exits.insert(index, text.clone());
         if record.job.pardoned.get(&index) == Some(&text) {
             continue;
         }
         record.job.pardoned.remove(&index);
         let stuck = match Exit::of(exit) {
-            Exit::Well { ran } if index == 0 && Some(exit.generation) > record.job.wanted_again && has_command(key) => {
-                finished = did_its_work(record, ran, now);
+            Exit::Well { ran, step } if index == 0 && Some(exit.generation) > record.job.wanted_again && has_command(key) => {
+                finished = !judged && did_its_work(record, ran, step, now);
+                record.job.early = (!finished).then_some(text);
                 (!finished).then_some(Stuck::EndedEarly)
             }
             Exit::GaveUp => Some(Stuck::GaveUp),
@@ -56,6 +60,7 @@ pub fn exits(
         };
         failed = failed.or_else(|| Some((stuck?, (index, exit.value, exit.text.clone()))));
     }
+    let failed = failed.or_else(|| setup(record, reports, now));
     // An answer that lacks the worker says nothing about it.
     let answered = |worker: usize| whole || worker < reports.len();
     match failed {
@@ -66,20 +71,34 @@ pub fn exits(
     finished
 }
 
+/// A host that could not be set up for long: its job waits, and nothing else would tell.
+fn setup(record: &mut SlotRecord, reports: &[WorkerReport], now: Timestamp) -> Option<(Stuck, (usize, i64, String))> {
+    let failing = |(index, report): (usize, &WorkerReport)| {
+        let beat = report.heartbeat.as_ref().filter(|beat| beat.text.starts_with("setup_failed"))?;
+        Some((index, 0, beat.text.clone()))
+    };
+    let Some(worker) = reports.iter().enumerate().find_map(failing) else {
+        record.job.setup_since = None;
+        return None;
+    };
+    let since = *record.job.setup_since.get_or_insert(now);
+    (elapsed(since, now) >= SETUP).then_some((Stuck::Setup, worker))
+}
+
 /// A startup script that ends well has set a host up: only a command can finish.
 fn has_command(key: Option<&str>) -> bool {
     key.and_then(|key| key.rsplit_once('\n')).is_some_and(|(command, _)| !command.trim().is_empty())
 }
 
 /// Whether the run that ended with 0 is known to have worked: for long enough, or to a new step or checkpoint.
-fn did_its_work(record: &SlotRecord, ran: Option<u64>, now: Timestamp) -> bool {
+fn did_its_work(record: &SlotRecord, ran: Option<u64>, step: Option<u64>, now: Timestamp) -> bool {
     // The first supervisor did not say for how long: at the most since its node is READY.
     let ran = ran.map(Duration::from_secs).or(record.ready_since.map(|ready| elapsed(ready, now)));
     let runs = &record.job.runs;
     let before = runs.started_from.max(runs.listed_before);
     let saved = record.job.checkpoint.as_ref().map(|checkpoint| checkpoint.step) > before
         && record.job.checkpoint_at >= record.ready_since;
-    ran.is_some_and(|ran| ran >= LONG) || runs.stepped || saved
+    ran.is_some_and(|ran| ran >= LONG) || runs.stepped || step > runs.started_from || saved
 }
 
 /// Nothing is known to have ended.
@@ -90,6 +109,7 @@ pub fn clear(record: &mut SlotRecord) {
 /// Another node, another run: what was reported before is stale.
 pub fn forget(record: &mut SlotRecord) {
     clear(record);
+    record.job.early = None;
     record.job.exits.clear();
     record.job.pardoned.clear();
 }
@@ -125,6 +145,10 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
             "worker {worker} does not start the job again ({text}): the command reads CHECKPOINT_PATH, which would send it back to the \
              checkpoint of the TPU's creation; see `stale_order` in the runbook"
         ),
+        Some(Stuck::Setup) => format!(
+            "worker {worker} could not be set up for 30 min, and the job waits for it: {text}. See /var/lib/tpu-watchdog/supervisor.log on \
+             that host; the startup script's exit code counts"
+        ),
         Some(Stuck::GaveUp) | None => format!("worker {worker} ended with code {code} and its restarts are used up ({text})"),
     };
     Some((*code, message))
@@ -144,15 +168,24 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
         Some(Stuck::StaleOrder) => (
             HoldReason::StaleOrder,
             format!(
-                "{evidence}. Delete the TPU: it is created again, and starts from the newest checkpoint; or let the command find its own \
-                 under $CHECKPOINT_BASE, without CHECKPOINT_PATH"
+                "{evidence}. Delete the TPU (gcloud compute tpus tpu-vm delete {name} --zone {}): it is created again, and starts from the \
+                 newest checkpoint. Better: let the command find its own under $CHECKPOINT_BASE, without CHECKPOINT_PATH",
+                record.zone
+            ),
+        ),
+        Some(Stuck::Setup) => (
+            HoldReason::JobFailed,
+            format!(
+                "{evidence}: the startup script must end with code 0, and each host needs its agent-worker-number. It is tried on; read \
+                 /var/lib/tpu-watchdog/supervisor.log on that host"
             ),
         ),
         Some(Stuck::GaveUp) | None => (
             HoldReason::JobFailed,
             format!(
-                "{evidence}; fix the job, then `retry {name}` and restart its hosts, or delete the TPU: it is created again with the present \
-                 config"
+                "{evidence}; fix the job, then `retry {name}` and restart its hosts, or delete the TPU (gcloud compute tpus tpu-vm delete \
+                 {name} --zone {}): it is created again with the present config",
+                record.zone
             ),
         ),
     };

@@ -28,7 +28,7 @@ pub const UNHEARD_FOR: Duration = Duration::from_secs(10 * 60);
 /// A maintenance window's end is trusted, plus this, …
 const WINDOW_SLACK: Duration = Duration::from_secs(15 * 60);
 /// … but not for longer than this after the first symptom.
-const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
+pub const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
 /// After a stock-out one doubtful TPU may be tried again after this long (S14).
 const TRIAL_AFTER: Duration = Duration::from_secs(30 * 60);
 /// Replacements of this many slots …

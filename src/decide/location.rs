@@ -56,15 +56,17 @@ fn change(record: &mut SlotRecord, trouble: Option<LocationTrouble>, turn: &mut 
     let news = kind(&record.job.trouble) != kind(&trouble);
     record.job.trouble = trouble;
     if let Some(trouble) = record.job.trouble.as_ref().filter(|_| news) {
-        let message =
-            format!("{}. No TPU of this slot is deleted on a judgement, and none is created, until then", trouble.text());
+        let message = format!(
+            "{}. Until that is mended, no TPU of this slot is deleted on a judgement, and none is created",
+            trouble.text()
+        );
         turn.tell(record, What::CheckpointTrouble, message);
     }
     true
 }
 
 /// When the job's first run began, as far as is known: what was written before is not its own.
-fn began(record: &SlotRecord, now: Timestamp) -> Timestamp {
+pub fn began(record: &SlotRecord, now: Timestamp) -> Timestamp {
     let node = || record.incarnation.as_ref().map(|incarnation| incarnation.created);
     // A record of the first version names no first run: the oldest that it knows of.
     let known = || node().or(record.left_behind.map(|(created, _)| created));
@@ -77,7 +79,7 @@ fn not_understood(location: &CheckpointSettings, other: &NotComplete) -> String 
     format!(
         "no complete checkpoint is understood under {0}, but there is {1} ({age}, before this job's first run). Is it the right place? Name \
          the layout: checkpoint = {{ uri = \"{0}\", orbax_mode = \"rename\" }} for Orbax without commit files, format = \"orbax\" or \
-         \"huggingface\"; or format = \"none\" to begin without a checkpoint each time",
+         \"huggingface\". To begin from scratch once: `retry SLOT --from 0`; each time: format = \"none\"",
         location.uri,
         other.names.join(", "),
     )
@@ -99,8 +101,10 @@ pub fn holds_judged(record: &SlotRecord, memory: &Memory, slot: &SlotSettings, k
         (None, Some(at)) if elapsed(at, now) <= LISTED_WITHIN => return None,
         (None, at) => {
             let failure = memory.survey_failure.as_ref().map_or("it is listed now".to_owned(), Clone::clone);
-            let last = at.map_or("not yet".to_owned(), |at| format!("{} ago", span(elapsed(at, now))));
-            format!("{} was last listed completely {last} ({failure})", location.uri)
+            match at {
+                Some(at) => format!("{} was last listed completely {} ago ({failure})", location.uri, span(elapsed(at, now))),
+                None => format!("{} was not listed completely since this watchdog started ({failure})", location.uri),
+            }
         }
     };
     let text = format!("{}, but {why}; the TPU in hand is kept", record.verdict.condition.name());

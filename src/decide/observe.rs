@@ -17,6 +17,7 @@ use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::{Seen, SlotRecord, Suspicion};
 use crate::model::spec::NodeSpec;
 
+use super::judge::WINDOW_MAX;
 use super::turn::Turn;
 use super::{diagnose, ending, recover};
 
@@ -119,7 +120,7 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     let verdict = match &reading {
         Reading::Node(view) => {
             let heard_from = record.job.heard_from;
-            adopt(record, view, &fleet.settings, turn);
+            adopt(record, view, &fleet.settings, &mut fleet.dirty, turn);
             if record.job.heard_from != heard_from {
                 fleet.dirty.insert(name.to_owned());
             }
@@ -173,9 +174,11 @@ fn at_rest(record: &mut SlotRecord) {
     }
 }
 
-/// Whether a maintenance is announced as going on, whatever the node's health says. One without an end would excuse silence for ever.
+/// Whether a maintenance is announced as going on, whatever the node's health says. One without an end, or with one far ahead,
+/// would excuse silence for too long.
 fn is_in_window(view: &NodeView, now: Timestamp) -> bool {
-    view.upcoming.as_ref().is_some_and(|upcoming| upcoming.ongoing && upcoming.window_end.is_some_and(|end| now < end))
+    let soon = |end: Timestamp| now < end && elapsed(now, end) <= WINDOW_MAX;
+    view.upcoming.as_ref().is_some_and(|upcoming| upcoming.ongoing && upcoming.window_end.is_some_and(soon))
 }
 
 /// Keeps what the node is for the day on which it must be created again.
@@ -223,7 +226,7 @@ fn learn(
 }
 
 /// A node that fills the slot without our doing: another incarnation than the one known.
-fn adopt(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &mut Turn) {
+fn adopt(record: &mut SlotRecord, view: &NodeView, settings: &Settings, dirty: &mut BTreeSet<String>, turn: &mut Turn) {
     if view.state == NodeState::Ready && record.ready_since.is_none() {
         record.ready_since = Some(turn.now);
     }
@@ -232,7 +235,10 @@ fn adopt(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &m
     }
     if record.incarnation == view.incarnation {
         // A record of the first version does not say when its node was first seen.
-        record.first_seen.get_or_insert(turn.now);
+        if record.first_seen.is_none() {
+            record.first_seen = Some(turn.now);
+            dirty.insert(record.name.clone());
+        }
         // Whoever changes its run order: the job that runs under the former one is still heard.
         if let Some(run) = &view.run {
             record.job.heard_from = Some(record.heard_from().min(run.generation));

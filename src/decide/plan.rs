@@ -413,9 +413,6 @@ fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, 
         turn.look(Look::Checkpoints { slot, location: settings.clone(), set_aside });
     }
     let gone_since = bench.record.job.went_back_since.filter(|_| here && memory.went_back);
-    if let Some(hold) = location::holds_create(bench.record) {
-        return Err(hold);
-    }
     Err(match &memory.survey_failure {
         Some(why)
             if gone_since.is_some_and(|since| elapsed(since, turn.now) >= WENT_BACK_AFTER || mutant::is(Mutant::GoneAtOnce)) =>
@@ -423,6 +420,8 @@ fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, 
             let text = format!("the create is owed, but {why}: restore it, or say from which step with `retry --from`");
             Decision::hold(HoldReason::CheckpointWentBack, text, None)
         }
+        // What was listed last outlives the process that listed it.
+        _ if let Some(hold) = location::holds_create(bench.record) => hold,
         Some(why) => {
             let until = gone_since.map(|since| after(since, WENT_BACK_AFTER));
             Decision::hold(HoldReason::CheckpointUnreadable, format!("the create is owed, but {why}; it is listed again"), until)
@@ -460,7 +459,7 @@ fn create(bench: &mut Bench, spec: &NodeSpec, checkpoint: Option<Checkpoint>, tu
         record.job.runs.best_step = None;
     }
     record.job.ordered = ordered;
-    record.job.location_since.get_or_insert(now);
+    record.job.location_since = Some(location::began(record, now));
     record.job.step = None;
     record.job.workers.clear();
     ending::forget(record);

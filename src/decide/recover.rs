@@ -3,18 +3,20 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::Value;
 
 use crate::model::action::{CallOutcome, Reading};
 use crate::model::condition::{Condition, Kind};
 use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Ledger, Memory, Shortage, after, elapsed};
+use crate::model::mask::Mask;
 use crate::model::mutant::{self, Mutant};
 use crate::model::node::{NodeState, NodeView};
 use crate::model::operation::OperationState;
 use crate::model::recovery::{Call, Phase};
 use crate::model::settings::{Policy, Settings};
-use crate::model::slot::SlotRecord;
+use crate::model::slot::{SlotRecord, WorkerState};
 
 use super::observe::{Source, become_incarnation, is_our_create, unsettled};
 use super::turn::Turn;
@@ -329,7 +331,12 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
             delete_failed(record, &policy, &failure, turn);
             spend(record);
         }
-        (Phase::Creating, Ok(OperationState::Failed(failure))) => {
+        (Phase::Creating, Ok(OperationState::Failed(mut failure))) => {
+            // An operation may quote what was sent as well as a refusal does.
+            if let (Some(spec), Some(slot)) = (&record.spec, fleet.settings.slots.get(name)) {
+                let sent = Value::Object(spec.overlaid(&slot.create).body().clone());
+                failure.message = Mask::of(Some(&sent)).apply(&failure.message);
+            }
             came_of(record, "create", "failed", &format!("the create failed: {failure}; its name is read back"), turn);
             // A failed create says nothing about what is there: it may have left a node behind, which a poll may have shown. Only a
             // read from after its end tells.
@@ -495,7 +502,8 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     };
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
     let booted = (0..workers).all(|w| record.job.workers.get(&w).is_some_and(|s| s.booted));
-    let launched = record.job.step.is_some() || (booted && record.job.workers.values().any(|w| w.heartbeat.is_some()));
+    let beats = |w: &WorkerState| w.heartbeat.is_some() && !w.in_setup;
+    let launched = record.job.step.is_some() || (booted && record.job.workers.values().any(beats));
     let started_from = recovery.order.as_ref().and_then(|o| o.step);
     let stepped = record.job.step.is_some() && record.job.step > started_from;
     // Where no beacon came, a checkpoint is this run's only when it was seen after the time to boot.

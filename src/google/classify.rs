@@ -5,9 +5,9 @@
 
 use serde_json::Value;
 
-use super::mask::Mask;
 use crate::model::beacon::plain;
 use crate::model::failure::{Failure, FailureClass};
+use crate::model::mask::Mask;
 
 /// Longest message that is kept of an answer.
 const MESSAGE_MAX: usize = 600;

@@ -6,6 +6,5 @@ pub mod answers;
 pub mod auth;
 pub mod classify;
 pub mod http;
-pub mod mask;
 pub mod sources;
 pub mod tpu;

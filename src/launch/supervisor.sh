@@ -1,5 +1,5 @@
 #! /bin/bash
-# tpu-watchdog-supervisor 1
+# tpu-watchdog-supervisor 1.1
 # Written by tpu-watchdog as this node's startup script; your own script stands verbatim in the metadata
 # tpu-watchdog-user-script and is run from here. It runs at every boot of every host.
 set -u
@@ -62,25 +62,28 @@ beat() {
   done
 }
 beat 9>&- & BEATING=$!
-trap 'kill $BEATING 2>/dev/null' EXIT
+# A subshell that is ended right after its fork still runs this trap: the heartbeat must outlive it.
+trap '[[ $BASHPID == $$ ]] && kill $BEATING 2>/dev/null' EXIT
 # rest PHASE: nothing more is started in this boot; the heartbeat goes on.
 rest() { echo "$1" >"$PHASE"; wait "$BEATING"; exit 0; }
 
 # A host without an index must not pass for worker 0: two of them would keep the slice from starting.
 until WORKER=$(attribute agent-worker-number) && [[ $WORKER =~ ^[0-9]+$ ]]; do
-  echo "setup: this host has no agent-worker-number yet" >"$PHASE"; sleep "$PAUSE"
+  echo "setup_failed: this host has no agent-worker-number yet" >"$PHASE"; sleep "$PAUSE"
 done
 WORKERS=$(attribute worker-network-endpoints | tr ',' '\n' | grep -c . || true)
 export TPU_WATCHDOG_SLOT=$SLOT TPU_WATCHDOG_WORKER=$WORKER TPU_WATCHDOG_WORKERS=$WORKERS TPU_WATCHDOG_PROGRESS=$PROGRESS
 
-# fetch_user_script: 0 when it is there, 1 when the user has none; any other answer is asked for again.
+# fetch_user_script: 0 when it is there whole, 1 when the user has none; any other answer is asked for again.
 fetch_user_script() {
-  local file=$STATE/user-script
+  local file=$STATE/user-script answer
   while :; do
-    case $(curl -s --max-time 10 -H 'Metadata-Flavor: Google' -o "$file" -w '%{http_code}' "$MD/instance/attributes/tpu-watchdog-user-script") in
-      200) chmod 755 "$file"; return 0 ;;
-      404) rm -f "$file"; return 1 ;;
-    esac
+    if answer=$(curl -s --max-time 10 -H 'Metadata-Flavor: Google' -o "$file" -w '%{http_code}' "$MD/instance/attributes/tpu-watchdog-user-script"); then
+      case $answer in
+        200) chmod 755 "$file"; return 0 ;;
+        404) rm -f "$file"; return 1 ;;
+      esac
+    fi
     sleep "$PAUSE"
   done
 }
@@ -93,22 +96,35 @@ job() {
     bash -o pipefail -c "$body" 9>&-
   fi
 }
-last_word() { for _ in 1 2 3 4 5; do report exit "$@" && return; sleep "$PAUSE"; done; }
+# last_word: nothing follows that would repeat it.
+last_word() { until report exit "$@"; do sleep "$PAUSE"; done; }
 uptime() { cut -d. -f1 /proc/uptime; }
 # pause_of N: the pause before restart N, counted from 0.
 pause_of() { local last=$((${#PAUSES[@]} - 1)); echo "${PAUSES[$(($1 < last ? $1 : last))]}"; }
-# What ends because its machine goes down says nothing about the job: the next boot starts it again.
+# An end that comes because the machine goes down says nothing about the job: the next boot starts it again.
 going_down() { [[ $(systemctl is-system-running 2>/dev/null) == stopping ]]; }
 # Jobs that are told where to resume must not be told the checkpoint of the create for ever.
 reads_order() { grep -qE 'CHECKPOINT_(PATH|STEP)' <<<"$COMMAND$JOB_ENV" || grep -qsE 'CHECKPOINT_(PATH|STEP)' "$STATE/user-script"; }
 
-DONE=$STATE/done.$GENERATION
+# Restarts are counted a generation over reboots of the same boot disk. So is a long run: from then on the order is stale.
+DONE=$STATE/done.$GENERATION USED=$STATE/restarts.$GENERATION LONG_RUN=$STATE/long.$GENERATION FAILING=$STATE/failing
+rm -f "$FAILING"
+# not_stale CODE: before anything runs that could read the order. CODE is that of the last run, 75 after a reboot without a word.
+not_stale() {
+  [[ -e $LONG_RUN ]] || return 0
+  if reads_order; then
+    last_word "$1" "stale_order ran=$(cat "$LONG_RUN"): a run of this order lasted that long, and the order still names step ${ORDERED_STEP:-none}"
+    rest stale_order
+  fi
+  export CHECKPOINT_PATH=stale:$ORDERED_PATH CHECKPOINT_STEP=stale:$ORDERED_STEP
+}
 if [[ -e $DONE ]]; then
   # This boot follows a success: the job is not run again, only reported.
   last_word 0 "$(cat "$DONE")"; rest 'done'
 fi
 if [[ -n $COMMAND ]]; then
   if fetch_user_script; then
+    not_stale 75
     tries=0
     until user_script; do
       code=$?
@@ -126,26 +142,17 @@ else
   rest running
 fi
 
-# Restarts are counted a generation over reboots of the same boot disk. So is a long run: from then on the order is stale.
-USED=$STATE/restarts.$GENERATION LONG_RUN=$STATE/long.$GENERATION FAILING=$STATE/failing
-rm -f "$FAILING"
 became_long() { echo "$1" >"$LONG_RUN"; sync "$LONG_RUN" 2>/dev/null; }
 # mark_long: beside each run, so that a host that goes down without a word leaves the mark as well.
 mark_long() {
   local sleeping; sleep "$LONG" & sleeping=$!
   trap 'kill $sleeping 2>/dev/null; exit' TERM
   wait "$sleeping"; became_long "$LONG"
-  [[ -e $FAILING ]] && report exit "$(cat "$FAILING")" "recovered ran=$LONG" && rm -f "$FAILING"
+  [[ -e $FAILING ]] && last_word "$(cat "$FAILING")" "recovered ran=$LONG" && rm -f "$FAILING"
 }
 code=75
 while :; do
-  if [[ -e $LONG_RUN ]]; then
-    if reads_order; then
-      last_word "$code" "stale_order ran=$(cat "$LONG_RUN"): a run of this order lasted that long, and the order still names step ${ORDERED_STEP:-none}"
-      rest stale_order
-    fi
-    export CHECKPOINT_PATH=stale:$ORDERED_PATH CHECKPOINT_STEP=stale:$ORDERED_STEP
-  fi
+  not_stale "$code"
   echo running >"$PHASE"; began=$(uptime)
   mark_long 9>&- & marking=$!
   $RUN; code=$?
@@ -165,17 +172,18 @@ while :; do
   ((ran >= LONG)) && became_long "$ran"
   [[ -e $LONG_RUN ]] && reads_order && continue
   ((ran >= REFILL)) && rm -f "$USED"
-  used=$(cat "$USED" 2>/dev/null || echo 0)
+  used=$(cat "$USED" 2>/dev/null); used=${used:-0}
+  # Each try has a number of its own: an answered report is known by it.
+  echo $((used + 1)) >"$USED"
   if ((used < RESTARTS)); then
     pause=$(pause_of "$used")
-    echo $((used + 1)) >"$USED"
     report exit "$code" "restarting $((used + 1)) of $RESTARTS in $pause s"
   else
     echo "$code" >"$FAILING"
     # One host of several that gives up keeps the others from ever starting; how many there are may not have been answered.
-    ((WORKERS != 1)) || { last_word "$code" "final after $used restarts"; rest failed; }
+    ((WORKERS != 1)) || { last_word "$code" "final after $RESTARTS restarts"; rest failed; }
     pause=${PAUSES[-1]}
-    last_word "$code" "failing after $used restarts: tried again every $pause s"
+    report exit "$code" "failing after $used restarts: tried again every $pause s"
   fi
   echo restarting >"$PHASE"; sleep "$pause"
 done

@@ -7,10 +7,12 @@ use super::beacon::Beacon;
 /// How the job's last run on one worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// With code 0, after this many seconds; the first supervisor did not say how many.
+    /// With code 0. The first supervisor says neither how long it ran nor how far it came.
     Well {
-        /// The length of the run, where it is known.
+        /// The length of the run in seconds, where it is known.
         ran: Option<u64>,
+        /// The last step that it wrote, where it is known.
+        step: Option<u64>,
     },
     /// It is started again, or has run for long since.
     Passing,
@@ -23,8 +25,9 @@ pub enum Exit {
 impl Exit {
     /// Reads one report.
     pub fn of(report: &Beacon) -> Exit {
+        let number = |key: &str| report.text.split(' ').find_map(|word| word.strip_prefix(key)?.parse().ok());
         match (report.value, report.text.split(' ').next().unwrap_or_default()) {
-            (0, _) => Exit::Well { ran: report.text.split(' ').find_map(|word| word.strip_prefix("ran=")?.parse().ok()) },
+            (0, _) => Exit::Well { ran: number("ran="), step: number("step=") },
             (_, "final" | "failing") => Exit::GaveUp,
             (_, "stale_order") => Exit::StaleOrder,
             _ => Exit::Passing,
@@ -40,6 +43,8 @@ pub enum Stuck {
     GaveUp,
     /// Its order names an older checkpoint than it had reached.
     StaleOrder,
+    /// A host can't be set up: its startup script fails, or it has no index.
+    Setup,
     /// It ended with 0, and nothing shows that it did its work.
     EndedEarly,
 }
@@ -51,8 +56,9 @@ mod tests {
     #[test]
     fn both_supervisors_are_understood() {
         let exit = |value: i64, text: &str| Exit::of(&Beacon { boot_id: "b".into(), generation: 1, value, text: text.into() });
-        assert_eq!(exit(0, "done"), Exit::Well { ran: None });
-        assert_eq!(exit(0, "done ran=734 step=none"), Exit::Well { ran: Some(734) });
+        assert_eq!(exit(0, "done"), Exit::Well { ran: None, step: None });
+        assert_eq!(exit(0, "done ran=734 step=none"), Exit::Well { ran: Some(734), step: None });
+        assert_eq!(exit(0, "done ran=4 step=1200"), Exit::Well { ran: Some(4), step: Some(1200) });
         assert_eq!(exit(1, "final after 5 restarts"), Exit::GaveUp);
         assert_eq!(exit(1, "failing after 5 restarts: tried again every 600 s"), Exit::GaveUp);
         assert_eq!(exit(75, "stale_order ran=600: a run of this order lasted that long"), Exit::StaleOrder);

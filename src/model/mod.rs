@@ -14,6 +14,7 @@ pub mod hold;
 pub mod incident;
 pub mod lease;
 pub mod lever;
+pub mod mask;
 pub mod mutant;
 pub mod node;
 pub mod operation;

@@ -105,6 +105,8 @@ pub struct WorkerState {
     pub heartbeat: Option<(String, i64)>,
     /// How long it stood still over successful reads.
     pub quiet_for: Duration,
+    /// It still waits for its startup script, or for its index.
+    pub in_setup: bool,
 }
 
 /// The job of a slot.
@@ -142,9 +144,13 @@ pub struct JobState {
     pub failed: Option<(usize, i64, String)>,
     /// … and why; in a record of the first version, because the restarts were used up.
     pub stuck: Option<Stuck>,
+    /// Since when a worker has reported that it can't be set up.
+    pub setup_since: Option<Timestamp>,
+    /// The report of an exit with 0 that was judged to be too early.
+    pub early: Option<String>,
     /// The last `exit` report of each worker of the present node.
     pub exits: BTreeMap<usize, String>,
-    /// Those that an operator has answered by `retry`: the same report counts no more.
+    /// The reports that an operator has answered by `retry`: they count no more.
     pub pardoned: BTreeMap<usize, String>,
     /// The key of a job whose success is journaled.
     pub finished: Option<String>,

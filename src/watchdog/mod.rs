@@ -30,7 +30,7 @@ use crate::model::fleet::{Fleet, Ledger};
 use crate::model::lease::Lease;
 use crate::model::recovery::Call;
 use crate::model::settings::Settings;
-use crate::model::view::StatusDocument;
+use crate::model::view::{Acting, StatusDocument};
 use crate::report::metrics::Metrics;
 use crate::report::published::{Lock, Published, Snapshot};
 use crate::report::systemd;
@@ -412,8 +412,9 @@ impl Watchdog {
         let recoveries = || self.fleet.slots.values().filter_map(|r| r.recovery.as_ref());
         let unavailable = unavailable(&self.fleet);
         let allowed = self.fleet.settings.max_unavailable.of(self.fleet.slots.len());
+        let acting = Some(Acting::of(&self.claimant.holder));
         self.show(Snapshot {
-            status: self.document(),
+            status: StatusDocument { acting, ..self.document() },
             turned_at: Some(Timestamp::now()),
             polls: self.fleet.polls,
             store_failing: self.store_failing,
@@ -447,8 +448,9 @@ impl Watchdog {
     /// What a standby shows: the slots as the holder's journal has them.
     fn show_standby(&self, stored: Stored, lease: &Lease) {
         let dry_run = self.settings.dry_run;
+        let acting = Some(Acting::of(&lease.holder));
         self.show(Snapshot {
-            status: view::at_rest(&self.settings, stored.slots, stored.ledger, Timestamp::now()),
+            status: StatusDocument { acting, ..view::at_rest(&self.settings, stored.slots, stored.ledger, Timestamp::now()) },
             turned_at: Some(Timestamp::now()),
             dry_run,
             lock: Lock::StandingBy(lease.holder.clone()),

@@ -24,6 +24,8 @@ fn the_endpoints_answer() {
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status["breaker"], "closed");
     assert_eq!(status["tpus"][0]["name"], "a");
+    let pid = rig.child.lock().unwrap().as_ref().map(std::process::Child::id);
+    assert_eq!(status["acting"]["pid"].as_u64(), pid.map(u64::from));
     let (_, metrics) = get(&format!("{base}/metrics"));
     for line in [
         "tpuwatchdog_slot_healthy{slot=\"a\",zone=\"us-central2-b\"} 1",

@@ -205,7 +205,8 @@ impl World {
     }
 
     /// L1 at the wait that nothing else bounds: a create whose outcome is not known ends with one of the next few GETs that are
-    /// answered. Only reads that lag behind may take longer.
+    /// answered. Only reads that lag behind may take longer. L1 at the end of a world does not see such a wait: it is asked hours
+    /// after the last fault, and each of them ended by itself when `max_age` was over.
     fn settles(&mut self, pid: usize, slot: String) {
         let recovery = self.processes[pid].held().and_then(|h| h.fleet.slots.get(&slot));
         let waits = recovery

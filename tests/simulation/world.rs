@@ -84,9 +84,9 @@ pub struct World {
     /// Until then no replacement boots.
     pub bad_script_until: Ms,
     /// What whoever gave the lock back last had in its memory.
+    pub last_known: BTreeMap<String, Memory>,
     /// Answered GETs in a row, by slot, that settled nothing of a create whose outcome is not known.
     pub unsettled: BTreeMap<String, u32>,
-    pub last_known: BTreeMap<String, Memory>,
     pub trace: Option<Vec<String>>,
     agenda: BTreeMap<(Ms, u64), Task>,
     counter: u64,

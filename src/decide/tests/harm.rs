@@ -1,4 +1,4 @@
-//! What loses a user's work although nothing is broken: a job taken for finished, a checkpoint location taken for empty, a TPU
+//! Ways to lose a user's work although nothing is broken: a job taken for finished, a checkpoint location taken for empty, a TPU
 //! deleted before its create was possible, evidence that is not this node's.
 
 use super::runs::with_checkpoints;
@@ -74,6 +74,8 @@ fn s23_an_exit_with_0_finishes_nothing_without_ten_minutes_a_step_or_a_checkpoin
     assert!(finishes(|_| (), "done ran=600 step=none"));
     assert!(finishes(|world| world.reports(8, Some(101)), "done ran=59 step=101"));
     assert!(finishes(|world| world.surveyed(&[100, 200]), "done ran=59 step=none"));
+    assert!(finishes(|_| (), "done ran=59 step=101"), "the supervisor knows of a step before the watchdog has read it");
+    assert!(!finishes(|_| (), "done ran=59 step=100"), "that is the checkpoint's own");
     // The first supervisor does not say how long: at the most since the node is READY.
     assert!(!finishes(|_| (), "done"));
     assert!(finishes(|world| world.wait(600), "done"));
@@ -336,4 +338,110 @@ fn s2_a_read_from_before_a_create_failed_does_not_tell_what_it_left_behind() {
         world.poll(std::slice::from_ref(&dead));
     }
     assert_eq!(world.phase("a"), Some(Phase::Deleting), "{:?}", world.hold("a"));
+}
+
+#[test]
+fn s23_steps_and_checkpoints_that_come_after_an_early_end_are_no_evidence() {
+    for text in ["done ran=1 step=none", "done"] {
+        let mut world = with_checkpoints();
+        let node = world.supervised_run();
+        world.exits(&[("b", "b", 0, text)]);
+        world.reports(8, Some(150));
+        world.wait(700);
+        world.surveyed(&[100, 200]);
+        world.exits(&[("b", "b", 0, text)]);
+        world.next_poll(&node);
+        assert_eq!(
+            (world.fleet.slots["a"].job.finished.as_ref(), world.hold("a")),
+            (None, Some(HoldReason::EndedEarly)),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_host_that_cannot_be_set_up_is_told_after_half_an_hour_and_is_no_launch() {
+    for text in [
+        "setup_failed code=1 tries=3: the startup script is tried again in 40 s",
+        "setup_failed: this host has no agent-worker-number yet",
+    ] {
+        let mut world = with_checkpoints();
+        let node = world.supervised_run();
+        let (of, generation) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.fleet.slots["a"].heard_from());
+        let beat = |value, text: &str| Some(Beacon { boot_id: "b".into(), generation, value, text: text.into() });
+        let report = |world: &mut World, count: i64, text: &str| {
+            let result = Ok(vec![WorkerReport { boot: beat(1, ""), heartbeat: beat(count, text), ..WorkerReport::default() }]);
+            world.input(Input::Attributes { slot: "a".into(), of: of.clone(), began: world.now, result });
+        };
+        for count in 1..=60 {
+            report(&mut world, count, text);
+            world.next_poll(&node);
+            assert_eq!((world.phase("a"), world.hold("a")), (Some(Phase::Booted), None), "{count}");
+        }
+        report(&mut world, 61, text);
+        world.next_poll(&node);
+        assert_eq!(world.hold("a"), Some(HoldReason::JobFailed));
+        report(&mut world, 62, "running");
+        world.next_poll(&node);
+        assert_eq!((world.phase("a"), world.hold("a")), (Some(Phase::Launched), None));
+    }
+}
+
+#[test]
+fn s20_an_operator_may_begin_from_scratch_once_and_a_record_of_the_first_version_keeps_its_beginning() {
+    let old = "2025-01-01T00:00:00Z".parse().unwrap();
+    let lost = || {
+        let mut world = with_checkpoints();
+        world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+        world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
+        world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+        world.wait(1);
+        world
+    };
+    let mut world = lost();
+    world.listed(strange(Some(old)));
+    let pull = Pull::Retry { slot: "a".into(), from: Some(0) };
+    world.input(Input::Pulled(vec![Lever { id: "1".into(), at: world.now, who: "ada".into(), reason: None, pull }]));
+    world.wait(1);
+    world.listed(strange(Some(old)));
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
+    assert_eq!(world.fleet.slots["a"].job.location_since, Some(old), "what lies there is accepted from now on");
+    // A record of the first version names no beginning: the node's own creation, not the present create.
+    let mut world = lost();
+    world.fleet.slots.get_mut("a").unwrap().job.location = LOCATION.into();
+    world.listed(Ok(CheckpointSurvey::default()));
+    let began = world.fleet.slots["a"].job.location_since.unwrap();
+    assert_eq!(began.to_string(), "2026-01-01T00:00:00Z");
+}
+
+#[test]
+fn retry_says_when_the_job_starts() {
+    for (exit, says) in [
+        ((0, "done ran=700 step=none"), "the job was finished, and starts at the next recreate"),
+        ((1, "final after 5 restarts"), "the job starts at the next boot of its hosts, or recreate"),
+        (
+            (75, "stale_order ran=600: a run of this order lasted that long"),
+            "the job's order is stale, so it starts at the next recreate",
+        ),
+    ] {
+        let mut world = with_checkpoints();
+        world.supervised_run();
+        world.exits(&[("b", "b", exit.0, exit.1)]);
+        world.retry();
+        assert!(world.messages.iter().any(|message| message.ends_with(says)), "{:?}", world.messages);
+    }
+}
+
+#[test]
+fn an_operation_that_quotes_what_was_sent_tells_no_secret() {
+    let mut world = World::new(settings(&["a"]));
+    let mut overlaid = world.fleet.settings.clone();
+    let secret = Some("hunter2-and-more".to_owned());
+    overlaid.slots.get_mut("a").unwrap().create.metadata.insert("token".into(), secret);
+    world.input(Input::Configured(Box::new(overlaid)));
+    world.recreate_preempted();
+    world.done("a", OperationState::Failed(Failure::new(FailureClass::BadRequest, "bad metadata \"hunter2-and-more\"")));
+    assert!(world.messages.iter().any(|message| message.contains("[metadata value]")), "{:?}", world.messages);
+    let kept = world.fleet.slots["a"].recovery.as_ref().unwrap().failed.clone().unwrap();
+    assert!(!kept.message.contains("hunter2") && !world.messages.join(" ").contains("hunter2"), "{kept}");
 }

@@ -5,13 +5,13 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use crate::model::node::{OWNER_KEY, RUN_KEY, SLOT_KEY};
+use super::node::{OWNER_KEY, RUN_KEY, SLOT_KEY};
 
-/// What stands where a value stood.
+/// Stands where a value stood.
 const MARK: &str = "[metadata value]";
 /// A shorter value would be found in words that have nothing to do with it.
 const VALUE_MIN: usize = 4;
-/// A shorter line of a longer value, likewise.
+/// A shorter line of a longer value would be, too.
 const LINE_MIN: usize = 8;
 /// So many bytes of a value betray that it is being quoted, though it was cut off or split.
 const RUN: usize = 16;
