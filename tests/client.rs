@@ -120,7 +120,7 @@ async fn a_list_that_never_ends_is_not_believed() {
     assert!(client.list_nodes(ZONE, in_a_minute()).await.unwrap_err().message.contains("repeats a page"));
 }
 
-/// What a server saw of one call: path with query, and headers.
+/// One call as the server saw it: path with query, and headers.
 type Calls = Arc<Mutex<Vec<(String, HeaderMap)>>>;
 
 /// A server on loopback that answers each call by its path and its headers, and gives out access tokens at `/token`.
@@ -276,7 +276,7 @@ impl Binary {
         (output.status.code().unwrap(), String::from_utf8(text).unwrap())
     }
 
-    /// What `run` writes until a line holds `words`, and for a second more.
+    /// The output of `run` until a line holds `words`, and of a second more.
     fn run_until(&self, words: &str) -> String {
         let log = self.folder.path().join("log");
         let mut process = self.command("run").stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap();

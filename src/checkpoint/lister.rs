@@ -178,7 +178,7 @@ pub async fn survey_in(
     Ok(outcome)
 }
 
-/// What a location holds in which no complete checkpoint was found.
+/// Looks at a location in which no complete checkpoint was found: the first names, and the age of the oldest object.
 async fn not_complete(store: &dyn ObjectStore, base: &Path, names: Vec<String>) -> object_store::Result<Option<NotComplete>> {
     if names.is_empty() {
         return Ok(None);
@@ -283,7 +283,7 @@ mod tests {
         let survey = mode(OrbaxMode::CommitFile).await.unwrap();
         assert_eq!((survey.newest, survey.other.unwrap().names.len()), (None, 2));
         assert_eq!(mode(OrbaxMode::Rename).await.unwrap().newest.unwrap().step, 10);
-        // Whoever says that there are none is believed.
+        // `format = "none"` is taken at its word.
         let none = attempt(&["step-1000/metadata.json"], Some(CheckpointFormat::Unlisted), OrbaxMode::Auto).await.unwrap();
         assert_eq!(none, CheckpointSurvey::default());
     }

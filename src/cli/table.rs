@@ -31,7 +31,7 @@ fn until(slot: &SlotView, now: Timestamp) -> String {
     slot.until.filter(|at| *at > now).map_or(String::new(), |at| format!(" (in {})", span(elapsed(now, at))))
 }
 
-/// What a recovery would lack, told before it happens.
+/// The gaps that a recovery would find, told before it happens.
 fn warnings(document: &StatusDocument) -> Vec<(&str, String)> {
     let of = |slot| -> (&str, &Vec<String>) {
         let slot: &SlotView = slot;
@@ -58,7 +58,7 @@ fn resumed(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> {
     document.tpus.iter().filter_map(|slot| Some((slot.name.as_str(), resumes(slot, now)?))).collect()
 }
 
-/// What a job would start from if its TPU were lost now.
+/// The checkpoint that a job would start from if its TPU were lost now.
 fn resumes(slot: &SlotView, now: Timestamp) -> Option<String> {
     let job = slot.job.as_ref()?;
     Some(match (&job.checkpoint, job.checkpoint_step) {

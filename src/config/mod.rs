@@ -155,7 +155,7 @@ pub fn execution() -> Option<String> {
     std::env::var("CLOUD_RUN_EXECUTION").ok().filter(|name| !name.is_empty())
 }
 
-/// What of the environment says where Google's library looks for credentials.
+/// The part of the environment that says where Google's library looks for credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CredentialsEnvironment {
     /// `GOOGLE_APPLICATION_CREDENTIALS`: a file that is taken without looking further.

@@ -65,7 +65,7 @@ pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &No
     if let Some(verdict) = supervisor(record, slot, ledger, now) {
         return verdict;
     }
-    // What is older than our first sight of the node is of a run that we know nothing of.
+    // A symptom older than our first sight of the node is of a run that we know nothing of.
     let known = record.job.progress_at.max(record.first_seen);
     let newest =
         view.symptoms.iter().filter(|s| matches!(s.kind.as_str(), "MESH_BUILD_FAIL" | "EXECUTE_TIMED_OUT")).max_by_key(|s| s.at);

@@ -368,7 +368,7 @@ fn gone(bench: &mut Bench, turn: &mut Turn) -> Decision {
         bench.record.zone.clone_from(first);
     }
     if bench.settings.dry_run && !mutant::is(Mutant::IgnoresDryRun) {
-        // What would hold the create anyway is said first: a refusal above, or what is known of the checkpoints.
+        // Holds that apply anyway are said first: a refusal above, or trouble with the checkpoints.
         let trouble = location::listed(bench.slot).and_then(|_| location::holds_create(bench.record));
         let mut decision = trouble.unwrap_or_else(|| Decision::act(ActionName::Create, "a create is owed"));
         decision.hold = decision.hold.or(Some(HoldReason::DryRun));
@@ -420,7 +420,7 @@ fn checkpoint(bench: &mut Bench, turn: &mut Turn) -> Result<Option<Checkpoint>, 
             let text = format!("the create is owed, but {why}: restore it, or say from which step with `retry --from`");
             Decision::hold(HoldReason::CheckpointWentBack, text, None)
         }
-        // What was listed last outlives the process that listed it.
+        // The last listing's verdict outlives the process that made it.
         _ if let Some(hold) = location::holds_create(bench.record) => hold,
         Some(why) => {
             let until = gone_since.map(|since| after(since, WENT_BACK_AFTER));

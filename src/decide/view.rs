@@ -83,7 +83,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
     }
 }
 
-/// What is missing for the day on which the slot has to be created again.
+/// Gaps that matter on the day on which the slot is created again.
 fn warnings(record: &SlotRecord, slot: &SlotSettings) -> Vec<String> {
     let Some(job) = slot.job.as_ref() else { return Vec::new() };
     let (learned, mut all) = (record.spec.as_ref(), Vec::new());
@@ -117,7 +117,7 @@ fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
         _ => "unknown",
     };
     let location = location::listed(slot).map(|listed| listed.uri.clone());
-    // What was found in another place, or is not asked for, starts nothing.
+    // A checkpoint of another place starts nothing.
     let checkpoint = record.job.checkpoint.as_ref().filter(|_| location.as_ref() == Some(&record.job.location));
     JobView {
         state: state.to_owned(),

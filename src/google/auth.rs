@@ -59,7 +59,7 @@ impl Credentials {
         }
     }
 
-    /// What a request to an API carries: the token, and the project on whose quota a user's calls count. Nothing when
+    /// The headers of a request to an API: the token, and the project on whose quota a user's calls count. Nothing when
     /// anonymous.
     ///
     /// # Errors

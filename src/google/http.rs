@@ -27,7 +27,7 @@ const QUOTA_PROJECT: &str = "x-goog-user-project";
 /// A mutation's connection is there by then, or the mutation is not sent.
 pub const CONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// What a mutation needs to leave at once: the headers of its credentials.
+/// The headers of a mutation's credentials, fetched before it leaves.
 pub struct Prepared(HeaderMap);
 
 /// Told about each attempt: method's name, how long it took, and the failure if it was one.

@@ -201,7 +201,7 @@ fn build_reason(error: &build_errors::Error) -> String {
     }
 }
 
-/// What stands in the way of a token, on one short line: the token endpoint's own words, or the deepest cause. The library's
+/// The obstacle between us and a token, on one short line: the token endpoint's own words, or the deepest cause. The library's
 /// sentences about later calls are left out: which call will succeed is not known here either.
 pub fn reason(error: &CredentialsError) -> String {
     let chain = chain(error);
@@ -254,7 +254,7 @@ fn without_forecast(text: &str) -> &str {
     text.split(", body=<").next().unwrap_or_default()
 }
 
-/// What a token endpoint says in its error: OAuth's two fields, or an API's message; else its beginning.
+/// A token endpoint's error: OAuth's two fields, or an API's message; else its beginning.
 fn answer(body: &str) -> String {
     let json: Value = serde_json::from_str(body).unwrap_or_default();
     let text = |pointer: &str| json.pointer(pointer).and_then(Value::as_str);

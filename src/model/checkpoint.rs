@@ -19,11 +19,11 @@ pub struct CheckpointSurvey {
     pub newest: Option<Checkpoint>,
     /// Step and total size of the newest incomplete one above it: its growth is progress.
     pub incomplete: Option<(u64, u64)>,
-    /// What lies there although no complete checkpoint was found.
+    /// The content of a location without a complete checkpoint.
     pub other: Option<NotComplete>,
 }
 
-/// What a location holds when no rule finds a complete checkpoint in it.
+/// The content of a location in which no rule finds a complete checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotComplete {
     /// The first few names directly under it, folders with a slash at their end.

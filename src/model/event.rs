@@ -171,7 +171,7 @@ pub enum What {
         /// Its index.
         worker: usize,
     },
-    /// What can be said of a slot's checkpoint location changed for the worse: it can't be listed, or is not understood.
+    /// A slot's checkpoint location can't be listed, or is not understood.
     CheckpointTrouble,
     /// A checkpoint that no run got away from is passed over, once.
     SetAside {

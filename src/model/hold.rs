@@ -71,7 +71,7 @@ pub enum HoldReason {
     StaleOrder,
     /// The node has a `startup-script-url`, beside which the supervisor can't be run in order.
     StartupScriptUrl,
-    /// What became of a create can't be told although it is long over.
+    /// Neither a create's operation nor its node tells how it ended, although it is long over.
     CreateUnresolved,
     /// The safety check refused a plan.
     Refused,

@@ -179,7 +179,7 @@ pub enum LocationTrouble {
 }
 
 impl LocationTrouble {
-    /// What is wrong, and what to do.
+    /// The trouble in words, with the remedy.
     pub fn text(&self) -> &str {
         match self {
             LocationTrouble::Unlisted(text) | LocationTrouble::NotUnderstood(text) => text,

@@ -155,7 +155,7 @@ pub struct SlotView {
     /// Paused by a person.
     #[serde(default)]
     pub paused: bool,
-    /// What a recovery of this slot would lack, told before it happens.
+    /// Gaps that a recovery of this slot would find, told before it happens.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// The label `tpu-watchdog=off` opts the node out.

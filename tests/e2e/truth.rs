@@ -1,4 +1,4 @@
-//! What operators are shown: why nothing happens, that nobody watches, what a recovery would lack.
+//! The views of an operator: why nothing happens, that no watchdog runs, which gaps a recovery would find.
 
 use tpu_watchdog::simulator::http::{Fault, Reply};
 use tpu_watchdog::simulator::scenario::Trouble;
@@ -51,7 +51,7 @@ fn a_bucket_that_may_not_be_listed_keeps_a_judged_tpu_and_is_told_with_the_grant
         assert!(shown(&rig, command).contains(grant), "{command}: {}", shown(&rig, command));
     }
     rig.trouble("a", Trouble::Unresponsive, None);
-    // What it says is still believed to be at work while its checkpoints can't be seen.
+    // It is kept while its checkpoints can't be listed.
     rig.wait_until("it is held", || rig.status()["tpus"][0]["hold"] == "checkpoint_unreadable");
     rig.wait_polls(8);
     assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());

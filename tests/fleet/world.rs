@@ -128,7 +128,7 @@ impl World {
         self.now = until;
     }
 
-    /// What is on the agenda before a watchdog begins.
+    /// Plays the agenda up to the moment at which a watchdog begins.
     fn run_scripted(&mut self, until: Ms) {
         while let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= until) {
             let ((at, _), task) = entry.remove_entry();
