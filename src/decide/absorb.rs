@@ -490,7 +490,10 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, mut
         // An operator has said that the job begins again here: what lies there now is accepted.
         record.job.location_since = seen.other.as_ref().and_then(|other| other.oldest);
     }
-    if location::surveyed(record, settings, &seen, now, turn) {
+    record.job.listed_at = Some(began.min(now));
+    // Written where a judgement may soon rest on it.
+    let changed = location::surveyed(record, settings, &seen, now, turn);
+    if changed || record.suspicion.is_some() {
         fleet.dirty.insert(slot.to_owned());
     }
     recover::settle(fleet, slot, turn);

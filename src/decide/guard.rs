@@ -118,7 +118,7 @@ pub fn may_condemn(
     rule(
         kind == Kind::Lost
             || location.is_none()
-            || (record.job.trouble.is_none() && bench.memory.surveyed_at.is_some_and(|at| elapsed(at, now) <= hour)),
+            || (record.job.trouble.is_none() && record.job.listed_at.is_some_and(|at| elapsed(at, now) <= hour)),
         "S20",
         "the checkpoints that its create starts from must have been listed within the last hour, and be understood",
     )?;

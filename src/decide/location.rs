@@ -95,7 +95,7 @@ pub fn holds_create(record: &SlotRecord) -> Option<Decision> {
 /// Why a judged TPU is kept: its create would be held for the checkpoints.
 pub fn holds_judged(record: &SlotRecord, memory: &Memory, slot: &SlotSettings, kind: Kind, now: Timestamp) -> Option<Decision> {
     let location = listed(slot).filter(|_| kind == Kind::Judged)?;
-    let listed = memory.surveyed_at.filter(|_| record.job.location == location.uri);
+    let listed = record.job.listed_at.filter(|_| record.job.location == location.uri);
     let why = match (&record.job.trouble, listed) {
         (Some(trouble), _) => trouble.text().to_owned(),
         (None, Some(at)) if elapsed(at, now) <= LISTED_WITHIN => return None,
@@ -103,7 +103,7 @@ pub fn holds_judged(record: &SlotRecord, memory: &Memory, slot: &SlotSettings, k
             let failure = memory.survey_failure.as_ref().map_or("it is listed now".to_owned(), Clone::clone);
             match at {
                 Some(at) => format!("{} was last listed completely {} ago ({failure})", location.uri, span(elapsed(at, now))),
-                None => format!("{} was not listed completely since this watchdog started ({failure})", location.uri),
+                None => format!("{} was never listed completely ({failure})", location.uri),
             }
         }
     };

@@ -125,6 +125,8 @@ pub struct JobState {
     pub location: String,
     /// When the first run of a job in this location began: what was there before is not its own.
     pub location_since: Option<Timestamp>,
+    /// When that location was last listed completely.
+    pub listed_at: Option<Timestamp>,
     /// Why no create may rest on what that location holds.
     pub trouble: Option<LocationTrouble>,
     /// The newest incomplete checkpoint that is known, step and size: growth is what goes beyond it.

@@ -216,8 +216,15 @@ fn s20_a_judged_delete_needs_a_complete_listing_of_the_last_hour() {
     world.surveyed(&[100]);
     world.wait(3601);
     assert_eq!(judged(&mut world), (None, Some(HoldReason::CheckpointUnreadable)));
+    // A display, and the next process, know of the listing by the journal.
+    let shown = |world: &World| {
+        let (settings, slots, ledger) = (&world.fleet.settings, world.fleet.slots.clone(), world.fleet.ledger.clone());
+        view::at_rest(settings, slots, ledger, world.now).tpus[0].hold.clone()
+    };
+    assert_eq!(shown(&world).as_deref(), Some("checkpoint_unreadable"));
     world.surveyed(&[100]);
     assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
+    assert_eq!(shown(&world), None);
 }
 
 #[test]
