@@ -62,6 +62,7 @@ fn resumed(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> {
 fn resumes(slot: &SlotView, now: Timestamp) -> Option<String> {
     let job = slot.job.as_ref()?;
     Some(match (&job.checkpoint, job.checkpoint_step) {
+        _ if job.held => "not at all: its create would be held, see the warnings".to_owned(),
         (Some(uri), Some(step)) => {
             let age = job.checkpoint_at.map_or(String::new(), |at| format!(", seen {} ago", span(elapsed(at, now))));
             format!("from step {step}{age}: {uri}")

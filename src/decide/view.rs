@@ -125,6 +125,7 @@ fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
         checkpoint: checkpoint.map(|c| c.uri.clone()),
         checkpoint_step: checkpoint.map(|c| c.step),
         checkpoint_at: record.job.checkpoint_at.filter(|_| checkpoint.is_some()),
+        held: location.is_some() && record.job.trouble.is_some(),
         location,
     }
 }

@@ -191,6 +191,9 @@ pub struct JobView {
     /// Where checkpoints are looked for; none where the config names no place, or `format = "none"`.
     #[serde(default)]
     pub location: Option<String>,
+    /// A create would be held for what was listed there last: see the warnings.
+    #[serde(default)]
+    pub held: bool,
 }
 
 /// A duration for people: two units at most, as in `1h 5m`, `45s`, `1.5s`.

@@ -48,7 +48,8 @@ fn a_bucket_that_may_not_be_listed_keeps_a_judged_tpu_and_is_told_with_the_grant
     assert!(told.contains("WARN") && !told.contains("transient"), "{told}");
     // Told while all is well.
     for command in ["status", "plan"] {
-        assert!(shown(&rig, command).contains(grant), "{command}: {}", shown(&rig, command));
+        let text = shown(&rig, command);
+        assert!(text.contains(grant) && text.contains("not at all: its create would be held"), "{command}: {text}");
     }
     rig.trouble("a", Trouble::Unresponsive, None);
     // It is kept while its checkpoints can't be listed.
