@@ -68,7 +68,6 @@ const FOUND: &[(u64, &str)] = &[
     (5_000_040, "the time in which a zone could not be read was taken for healthy time (S3)"),
     (5_000_375, "a node was absent while its predecessor was shown once more (a bound of S18)"),
     (5_040_111, "a replacement that was lost while it was created was condemned at the read that told of it (a bound of S18)"),
-    (5_020_218, "a trial went on, by the clock of another, when its delete had not come about (a bound of S14)"),
     (5_000_466, "a clock was set back before the breaker was closed by another's (a bound of S8)"),
     (30_504_218_210_206, "a GET from before a create, whose answer could not be written, read it back as not carried out (S11)"),
     (92_000_539, "a window was over by the clock of the next holder, who judged by reads of the one before (a bound of S8)"),
