@@ -1,5 +1,6 @@
 //! The house keeps its order: who may import whom, how long files are, where clocks and the environment may be read.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
@@ -71,6 +72,62 @@ fn rooms_import_only_what_the_map_allows() {
             }
         }
     }
+}
+
+/// Files of the same room that a file names by `super::file`.
+fn siblings(text: &str, files: &BTreeSet<String>) -> BTreeSet<String> {
+    let word = |text: &str| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default().to_owned();
+    let mut named = BTreeSet::new();
+    for (at, _) in text.match_indices("super::") {
+        let rest = &text[at + "super::".len()..];
+        match rest.strip_prefix('{').and_then(|list| list.split_once('}')) {
+            Some((list, _)) => named.extend(list.split(',').map(|item| word(item.trim()))),
+            None => _ = named.insert(word(rest)),
+        }
+    }
+    named.intersection(files).cloned().collect()
+}
+
+/// A way from `file` back to itself.
+fn circle(file: &str, imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
+    let (mut ways, mut seen) = (vec![vec![file.to_owned()]], BTreeSet::new());
+    while let Some(way) = ways.pop() {
+        for next in &imports[way.last()?] {
+            if next == file {
+                return Some(way);
+            }
+            if seen.insert(next.clone()) {
+                ways.push([way.as_slice(), std::slice::from_ref(next)].concat());
+            }
+        }
+    }
+    None
+}
+
+/// Rooms whose files import each other in no circle. Others follow; none leaves.
+const WITHOUT_CIRCLES: [&str; 1] = ["decide"];
+
+#[test]
+fn no_two_files_of_a_room_import_each_other() {
+    for room in WITHOUT_CIRCLES {
+        let folder = src().join(room);
+        let name = |path: &Path| path.file_stem().unwrap().to_string_lossy().into_owned();
+        let files: Vec<PathBuf> = sources(&folder).into_iter().filter(|file| file.parent() == Some(&folder)).collect();
+        let names: BTreeSet<String> = files.iter().map(|file| name(file)).collect();
+        let imports: BTreeMap<String, BTreeSet<String>> =
+            files.iter().map(|file| (name(file), siblings(&shipped(file), &names))).collect();
+        assert!(imports.values().flatten().count() > 20, "the imports of {room} are read");
+        for file in &names {
+            assert_eq!(circle(file, &imports), None, "{room}");
+        }
+    }
+}
+
+#[test]
+fn the_checker_shares_nothing_with_the_gates() {
+    let text = shipped(&src().join("decide/check.rs"));
+    assert!(!text.contains("super::") && !text.contains("crate::decide"), "it imports the nouns alone");
+    assert_eq!(named(&text), ["model"]);
 }
 
 #[test]

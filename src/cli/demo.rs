@@ -13,8 +13,9 @@ use jiff::Timestamp;
 use super::{Failed, Outcome, print, table, wire};
 use crate::config;
 use crate::model::condition::Condition;
-use crate::model::event::{Event, What};
+use crate::model::event::{Event, Reason, What};
 use crate::model::fleet::elapsed;
+use crate::model::hold::HoldReason;
 use crate::model::recovery::Phase;
 use crate::model::view::{ActionName, SlotView, StatusDocument, span};
 use crate::report::systemd::Notify;
@@ -221,8 +222,8 @@ fn tell(story: &mut Story, event: &Event, began: Timestamp, speed: f64) -> Optio
         }
         What::Withdrawn { .. } | What::InvariantViolation { .. } | What::JobFailed { .. } => event.message.clone(),
         // A backoff was told with its refusal; an absence becomes "missing" as soon as a GET has confirmed it.
-        What::Decision { reason, .. } if reason == "backoff" || reason == "unclear" => return None,
-        What::Decision { action, .. } if action == "hold" || action == "escalate" => event.message.clone(),
+        What::Decision { reason: Reason::Hold(HoldReason::Backoff | HoldReason::Unclear), .. } => return None,
+        What::Decision { action: ActionName::Hold | ActionName::Escalate, .. } => event.message.clone(),
         _ => return None,
     };
     let at = elapsed(began, event.at).mul_f64(speed).as_secs();

@@ -12,6 +12,7 @@ use crate::model::event::Event;
 use crate::model::fleet::elapsed;
 use crate::model::incident::{Ending, Incident, incidents};
 use crate::model::view::span;
+use crate::report::audit::audit;
 
 /// The newest events that are looked through.
 const EVENTS: usize = 20_000;
@@ -26,6 +27,9 @@ pub struct HistoryArgs {
     /// Text for people: incidents. One JSON document: incidents, and all events with their evidence.
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
+    /// Check the invariants that an event log can show; exit code 1 on a violation.
+    #[arg(long, conflicts_with_all = ["slot", "output"])]
+    audit: bool,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -49,6 +53,9 @@ pub async fn history(args: &HistoryArgs) -> Outcome {
     if let Some(line) = not_all(&events, args.since, now) {
         tracing::warn!("{line}");
     }
+    if args.audit {
+        return audited(&events);
+    }
     let ours = |event: &Event| args.slot.is_none() || event.slot == args.slot;
     let events: Vec<Event> = events.into_iter().filter(|e| ours(e) && elapsed(e.at, now) <= args.since).collect();
     let incidents = incidents(&events);
@@ -56,6 +63,20 @@ pub async fn history(args: &HistoryArgs) -> Outcome {
         Output::Json => print(&format!("{}\n", json!({ "incidents": incidents, "events": events }))),
         Output::Text if incidents.is_empty() => print(&format!("no incidents within {}\n", span(args.since))),
         Output::Text => print(&incidents.iter().map(|incident| entry(incident, now)).collect::<String>()),
+    }
+    Ok(())
+}
+
+/// The audit needs every event, in order: what it says does not depend on `--since`.
+fn audited(events: &[Event]) -> Outcome {
+    let violations = audit(events);
+    print(&violations.iter().map(|violation| format!("{violation}\n")).collect::<String>());
+    match violations.len() {
+        0 => print(&format!("no violation in {} events\n", events.len())),
+        count => {
+            let text = format!("{count} violations in {} events: a defect, please report it with these lines", events.len());
+            return Err(Failed::Work(text));
+        }
     }
     Ok(())
 }

@@ -2,14 +2,18 @@
 //!
 //! Unknown enum values and missing fields are never an error and never evidence: they give `unclear`.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Verdict};
 use crate::model::fleet::{Ledger, elapsed};
-use crate::model::mutant::{self, Mutant};
 use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
+
+/// The announced end of a maintenance is waited for at most this long after the first symptom.
+pub const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
 
 /// Evidence of a finished job.
 pub const FINISHED: &str = "the job's success is journaled";
@@ -23,7 +27,6 @@ pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &No
         return Verdict::new(Finished, FINISHED);
     }
     match &view.state {
-        NodeState::Stopped if mutant::is(Mutant::StoppedIsLost) => return Verdict::new(Terminated, text),
         NodeState::Stopped | NodeState::Stopping | NodeState::Hidden | NodeState::Hiding => return Verdict::new(Stopped, text),
         NodeState::Preempted => return Verdict::new(Preempted, text),
         NodeState::Terminated => return Verdict::new(Terminated, text),
@@ -40,7 +43,6 @@ pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &No
     }
     match health {
         // S5: a value that this version does not know means hold, whatever else is said.
-        Some(Health::Other(_)) if mutant::is(Mutant::UnknownIsSick) => return Verdict::new(Unresponsive, text),
         Some(Health::Other(_)) => return Verdict::new(Unclear, text),
         Some(Health::UnhealthyMaintenance) => return Verdict::new(Maintenance, text),
         _ if view.state == NodeState::Repairing => return Verdict::new(Maintenance, text),
@@ -55,7 +57,6 @@ pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &No
         return Verdict::new(Maintenance, ongoing.clone());
     }
     match health {
-        Some(Health::Timeout) if mutant::is(Mutant::SicknessIsHealth) => return Verdict::new(Healthy, text),
         Some(Health::Timeout) => return Verdict::new(Unresponsive, text),
         Some(Health::UnhealthyTensorflow) => return Verdict::new(RuntimeUnhealthy, text),
         Some(Health::Unspecified) => return Verdict::new(Unclear, text),
@@ -94,7 +95,7 @@ pub fn is_still_reported(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledg
 /// What the supervisor's reports say; nothing about a node whose startup script is not ours.
 fn supervisor(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Timestamp) -> Option<Verdict> {
     let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);
-    if !record.ours || !supervised || slot.supervisor.is_none() || mutant::is(Mutant::DeafToReports) {
+    if !record.ours || !supervised || slot.supervisor.is_none() {
         return None;
     }
     if let Some((worker, code, text)) = &record.job.failed {
@@ -106,8 +107,7 @@ fn supervisor(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Ti
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
     let missing: Vec<usize> = (0..workers).filter(|w| !record.job.workers.get(w).is_some_and(|s| s.booted)).collect();
     let waited = record.job.unbooted_for;
-    let at_once = mutant::is(Mutant::SilentAtOnce);
-    if let (true, false, Some(first)) = (waited >= slot.policy.grace.boot || at_once, progressed, missing.first()) {
+    if let (true, false, Some(first)) = (waited >= slot.policy.grace.boot, progressed, missing.first()) {
         let channel = if ledger.beacons_seen { "" } else { "; no beacon was ever received in this project" };
         let evidence = format!(
             "READY for {}, {} of {workers} workers (first: {first}) sent no boot beacon{channel}",
@@ -117,7 +117,7 @@ fn supervisor(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Ti
         return Some(Verdict::new(Condition::NeverBooted, evidence));
     }
     let grace = slot.policy.grace.silent;
-    let quiet = record.job.workers.iter().find(|(_, w)| w.quiet_for >= grace || at_once);
+    let quiet = record.job.workers.iter().find(|(_, w)| w.quiet_for >= grace);
     let progressing = record.job.progress_at.is_some_and(|at| elapsed(at, now) < grace);
     if let (Some((worker, state)), false) = (quiet, progressing) {
         let evidence = format!("the heartbeat of worker {worker} stands still for {}", crate::model::view::span(state.quiet_for));
@@ -129,4 +129,11 @@ fn supervisor(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Ti
 /// Whether the slot's present job is journaled as finished.
 pub fn finished(record: &SlotRecord, slot: &SlotSettings) -> bool {
     record.job.finished.is_some() && record.job.finished == slot.job.as_ref().map(|j| j.key())
+}
+
+/// Whether a maintenance is announced as going on, whatever the node's health says. One without an end, or with one far ahead,
+/// would excuse silence for too long.
+pub fn is_in_window(view: &NodeView, now: Timestamp) -> bool {
+    let soon = |end: Timestamp| now < end && elapsed(now, end) <= WINDOW_MAX;
+    view.upcoming.as_ref().is_some_and(|upcoming| upcoming.ongoing && upcoming.window_end.is_some_and(soon))
 }

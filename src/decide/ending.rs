@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::beacon::WorkerReport;
+use crate::model::beacon::{SetUp, WorkerReport};
 use crate::model::exit::{Exit, Stuck};
 use crate::model::fleet::elapsed;
 use crate::model::hold::HoldReason;
@@ -74,7 +74,7 @@ pub fn exits(
 /// A host that could not be set up for long: its job waits, and nothing else would tell.
 fn setup(record: &mut SlotRecord, reports: &[WorkerReport], now: Timestamp) -> Option<(Stuck, (usize, i64, String))> {
     let failing = |(index, report): (usize, &WorkerReport)| {
-        let beat = report.heartbeat.as_ref().filter(|beat| beat.text.starts_with("setup_failed"))?;
+        let beat = report.heartbeat.as_ref().filter(|beat| beat.set_up() == Some(SetUp::Failing))?;
         Some((index, 0, beat.text.clone()))
     };
     let Some(worker) = reports.iter().enumerate().find_map(failing) else {

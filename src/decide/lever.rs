@@ -1,23 +1,13 @@
-//! What a person told the watchdog, and the storm breaker that only a person closes.
-
-use std::time::Duration;
+//! Operator commands: what a person told the watchdog.
 
 use jiff::Timestamp;
 
-use crate::model::condition::Kind;
-use crate::model::event::{Event, What};
-use crate::model::fleet::{Breaker, Fleet, Gust, Pending, elapsed};
+use crate::model::event::{CommandName, Event, What};
+use crate::model::fleet::{Fleet, Pending};
 use crate::model::lever::{Lever, Pause, Pull};
-use crate::model::mutant::{self, Mutant};
-use crate::model::recovery::Phase;
-use crate::model::view::span;
 
-use super::judge::Bench;
 use super::turn::Turn;
 use super::{ending, runs};
-
-/// Who was judged is forgotten after this long.
-const KEPT: Duration = Duration::from_secs(7 * 86_400);
 
 /// Carries levers out, each once: the commit that holds what they change takes them out of the store.
 pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
@@ -42,7 +32,8 @@ pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
         if !unknown {
             pull(fleet, &lever, turn.now);
         }
-        let what = What::Lever { lever: name.to_owned(), who: lever.who.clone(), reason: lever.reason.clone() };
+        let until = if let Pull::Pause { until, .. } = &lever.pull { *until } else { None };
+        let what = What::Lever { lever: name, who: lever.who.clone(), reason: lever.reason.clone(), until };
         turn.happened(Event { at: turn.now, slot: about, message, what });
         turn.pulled(lever.id);
     }
@@ -55,12 +46,12 @@ fn wants_job_again(fleet: &Fleet, pull: &Pull) -> &'static str {
     job.and_then(ending::starts_again).unwrap_or_default()
 }
 
-fn name(pull: &Pull) -> &'static str {
+fn name(pull: &Pull) -> CommandName {
     match pull {
-        Pull::Pause { .. } => "pause",
-        Pull::Resume { .. } => "resume",
-        Pull::Retry { .. } => "retry",
-        Pull::BreakerReset => "breaker_reset",
+        Pull::Pause { .. } => CommandName::Pause,
+        Pull::Resume { .. } => CommandName::Resume,
+        Pull::Retry { .. } => CommandName::Retry,
+        Pull::BreakerReset => CommandName::BreakerReset,
     }
 }
 
@@ -94,7 +85,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
         Pull::Resume { slot: Some(slot), adopt } => {
             fleet.ledger.left_paused.remove(slot);
             change(fleet, slot, |record| {
-                record.paused.take_if(|_| !mutant::is(Mutant::ResumeDoesNothing));
+                record.paused = None;
                 if *adopt {
                     record.adopted = record.seen.as_ref().and_then(|seen| seen.other_owner.clone());
                 }
@@ -103,7 +94,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
         Pull::Resume { slot: None, .. } => fleet.ledger.paused = None,
         Pull::Retry { slot, from } => {
             change(fleet, slot, |record| {
-                record.attempts.retain(|_| mutant::is(Mutant::RetryDoesNothing));
+                record.attempts.clear();
                 runs::retry(record);
                 ending::retry(record);
                 if record.job.finished.take().is_some() {
@@ -116,7 +107,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
                 // Something older than what is recorded is taken only when a person says from where.
                 if let Some(step) = from {
                     (record.job.checkpoint, record.job.incomplete) = (None, None);
-                    record.job.accepts = (!mutant::is(Mutant::RetryFromAnywhere)).then_some((*step, now));
+                    record.job.accepts = Some((*step, now));
                 }
                 record.job.went_back_since = None;
             });
@@ -129,9 +120,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
             }
         }
         Pull::BreakerReset => {
-            if !mutant::is(Mutant::ResetDoesNothing) {
-                fleet.ledger.breaker = None;
-            }
+            fleet.ledger.breaker = None;
             fleet.ledger.unfit.clear();
             fleet.ledger.suspended.clear();
             fleet.ledger.storm.iter_mut().for_each(|gust| gust.forgiven = true);
@@ -145,41 +134,4 @@ fn change(fleet: &mut Fleet, slot: &str, change: impl FnOnce(&mut crate::model::
         change(record);
         fleet.dirty.insert(slot.to_owned());
     }
-}
-
-/// A judged slot's grace is over: too many of them within the window are first of all a reason to doubt our eyes (S8).
-pub fn gust(bench: &mut Bench, turn: &mut Turn) {
-    let (storm, now) = (bench.settings.storm, turn.now);
-    let since = bench.record.suspicion.as_ref().map_or(now, |s| s.since);
-    let ledger = &mut *bench.ledger;
-    let before = ledger.storm.len();
-    // One a slot, kept beyond the window: the same trouble is not counted again when it has passed.
-    ledger.storm.retain(|gust| elapsed(gust.at, now) < KEPT.max(storm.window));
-    let known = ledger.storm.iter().any(|gust| gust.slot == bench.record.name && gust.at >= since);
-    // A replacement that fails is counted elsewhere (S14); one that was lost, and is there again, is judged for the first time.
-    let first = bench.record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Condemned && r.kind == Kind::Lost);
-    let counts = first && !known;
-    if counts {
-        ledger.storm.retain(|gust| gust.slot != bench.record.name);
-        ledger.storm.push(Gust { at: now, slot: bench.record.name.clone(), forgiven: false });
-    }
-    bench.budget.ledger_changed |= before != ledger.storm.len() || counts;
-    let count = ledger.storm.iter().filter(|gust| !gust.forgiven && elapsed(gust.at, now) < storm.window).count();
-    let share = count as f64 * 100.0 >= storm.percent * bench.budget.desired as f64 || mutant::is(Mutant::BreakerIgnoresShare);
-    if mutant::is(Mutant::BreakerCloses) && ledger.breaker.as_ref().is_some_and(|b| elapsed(b.opened_at, now) > storm.window) {
-        ledger.breaker = None;
-        ledger.storm.iter_mut().for_each(|gust| gust.forgiven = true);
-    }
-    if ledger.breaker.is_none() && count >= storm.min && share && !mutant::is(Mutant::NoBreaker) {
-        let why = format!("{count} of {} slots looked sick for good within {}", bench.budget.desired, span(storm.window));
-        let message = format!("the storm breaker opened: {why}; no judged slot is deleted until `breaker reset`");
-        turn.happened(Event { at: now, slot: None, message, what: What::BreakerOpened { slots: count } });
-        ledger.breaker = Some(Breaker { opened_at: now, why });
-        bench.budget.ledger_changed = true;
-    }
-}
-
-/// The pause that holds a slot now, its own or everybody's.
-pub fn paused<'a>(bench: &'a Bench, now: Timestamp) -> Option<&'a Pause> {
-    [&bench.record.paused, &bench.ledger.paused].into_iter().flatten().find(|pause| pause.holds(now))
 }

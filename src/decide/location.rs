@@ -9,7 +9,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::checkpoint::{CheckpointSurvey, NotComplete};
-use crate::model::condition::Kind;
 use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Memory, elapsed};
@@ -93,8 +92,8 @@ pub fn holds_create(record: &SlotRecord) -> Option<Decision> {
 }
 
 /// Why a judged TPU is kept: its create would be held for the checkpoints.
-pub fn holds_judged(record: &SlotRecord, memory: &Memory, slot: &SlotSettings, kind: Kind, now: Timestamp) -> Option<Decision> {
-    let location = listed(slot).filter(|_| kind == Kind::Judged)?;
+pub fn holds_judged(record: &SlotRecord, memory: &Memory, slot: &SlotSettings, now: Timestamp) -> Option<Decision> {
+    let location = listed(slot)?;
     let listed = record.job.listed_at.filter(|_| record.job.location == location.uri);
     let why = match (&record.job.trouble, listed) {
         (Some(trouble), _) => trouble.text().to_owned(),

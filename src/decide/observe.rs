@@ -1,4 +1,7 @@
 //! Takes one reading of a slot's node into its record: incarnation, specification, condition, suspicion.
+//!
+//! A reading passes once from top to bottom: what shows the past is dropped; the specification is learned; a recovery under way is moved
+//! on; the condition is diagnosed; the suspicion is accumulated; a recovery that has reached its end is closed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,29 +10,19 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::model::action::Reading;
-use crate::model::condition::{Condition, Kind, Verdict};
+use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
-use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, after, elapsed};
-use crate::model::mutant::{self, Mutant};
+use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, elapsed};
 use crate::model::node::{NodeState, NodeView};
-use crate::model::recovery::{Call, Phase};
+use crate::model::recovery::Phase;
 use crate::model::settings::{Settings, SlotSettings};
-use crate::model::slot::{Seen, SlotRecord, Suspicion};
+use crate::model::slot::{Seen, SlotRecord};
 use crate::model::spec::NodeSpec;
 
-use super::judge::WINDOW_MAX;
+use super::identity::{Source, become_incarnation, shows_the_past};
+use super::suspicion::{set_verdict, settled, suspect, was_judged};
 use super::turn::Turn;
-use super::{diagnose, ending, recover};
-
-/// What a delete's own operation has ended is not believed to live for this long.
-const ENDED_FOR: Duration = Duration::from_secs(24 * 3600);
-
-/// Where a reading comes from. Only a GET settles what became of a call, and only a GET confirms (S1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    List,
-    Get,
-}
+use super::{answers, diagnose, readback, settle};
 
 /// Takes in a listed node that says what it said before about a slot that is well: only time goes on. Returns whether that is
 /// all; otherwise the reading has to be observed.
@@ -45,7 +38,8 @@ pub fn goes_on(
     let began = began.min(now);
     // While attempts wait to be forgotten, each read counts.
     let at_ease = record.at_ease && record.is_well() && !was_judged(record) && record.healthy_since.is_some();
-    let known = at_ease && memory.shown == Some(view.fingerprint) && view.symptoms.is_empty() && !is_in_window(view, now);
+    let known =
+        at_ease && memory.shown == Some(view.fingerprint) && view.symptoms.is_empty() && !diagnose::is_in_window(view, now);
     let late = record.mutated_at.is_some_and(|at| began <= at) || memory.last_read.is_some_and(|at| began < at);
     if !known || late || diagnose::reported(record, slot, ledger, now).is_some() {
         return false;
@@ -55,7 +49,7 @@ pub fn goes_on(
     true
 }
 
-/// Absorbs one reading that began at `began`.
+/// Applies one reading that began at `began`.
 pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp, source: Source, turn: &mut Turn) {
     // The clock may have been set back while the read was under way.
     let began = began.min(turn.now);
@@ -77,7 +71,6 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     let intended =
         record.recovery.as_ref().filter(|r| matches!(r.phase, Phase::Deleting | Phase::Creating)).map(|r| r.phase_since);
     let before = record.mutated_at.is_some_and(|at| began <= at) || intended.is_some_and(|at| began < at);
-    let before = before && !mutant::is(Mutant::StaleReads);
     let last_read = memory.last_read.max(record.suspicion.as_ref().map(|s| s.last_read));
     if before || last_read.is_some_and(|at| began < at) {
         return;
@@ -96,12 +89,12 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
         memory.acceptable = None;
     }
     let get = source == Source::Get && shown.is_none();
-    if let Some(failure) = if get { recover::failed_and_gone(record, memory) } else { None } {
+    if let Some(failure) = if get { answers::failed_and_gone(record, memory) } else { None } {
         memory.last_read = Some(began);
         let policy = slot.policy.clone();
-        return recover::create_failed(fleet, name, &policy, failure, turn);
+        return answers::create_failed(fleet, name, &policy, failure, turn);
     }
-    if recover::observed(record, memory, &fleet.settings, &slot.policy, &reading, source, turn) {
+    if readback::observed(record, memory, &fleet.settings, &slot.policy, &reading, source, turn) {
         fleet.dirty.insert(name.to_owned());
     }
     // While the old node is being deleted, or is gone and the new one not there yet, a read is not a diagnosis.
@@ -114,7 +107,7 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
         memory.last_read = Some(began);
         return;
     }
-    if shown.is_some_and(|view| is_in_window(view, turn.now)) {
+    if shown.is_some_and(|view| view.state != NodeState::Ready || diagnose::is_in_window(view, turn.now)) {
         at_rest(record);
     }
     let verdict = match &reading {
@@ -127,15 +120,13 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
             diagnose::node(record, slot, &fleet.ledger, view, turn.now)
         }
         Reading::Absent => {
-            let enough =
-                [Mutant::AbsenceIsEnough, Mutant::FailedListingIsEmpty, Mutant::UnreachableIsEmpty].into_iter().any(mutant::is);
-            memory.absence_confirmed |= source == Source::Get || enough;
+            memory.absence_confirmed |= source == Source::Get;
             if diagnose::finished(record, slot) {
                 Verdict::new(Condition::Finished, diagnose::FINISHED)
             } else if memory.absence_confirmed {
                 Verdict::new(Condition::Missing, "absent from a complete listing, and GET says 404")
             } else {
-                Verdict::new(Condition::Unclear, "absent from the listing, not yet confirmed by a GET")
+                Verdict::unconfirmed_absence()
             }
         }
         Reading::Unread(_) => return,
@@ -149,7 +140,7 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
         memory.confirmed = condition.is_sick().then_some(Confirmed { began, incarnation, condition });
     }
     let condition = verdict.condition;
-    if matches!(condition, Condition::Maintenance | Condition::Starting | Condition::FailedRepair | Condition::Deleting) {
+    if condition == Condition::Maintenance {
         at_rest(record);
     }
     if set_verdict(record, verdict, &mut fleet.dirty, turn) || condition.is_sick() || record.suspicion.is_some() {
@@ -163,22 +154,15 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     if settled(record, slot.policy.attempts.settled, condition, missed, turn.now) {
         fleet.dirty.insert(name.to_owned());
     }
-    recover::settle(fleet, name, turn);
+    settle::settle(fleet, name, turn);
 }
 
-/// A host that is being repaired can neither boot nor beat: its time begins when the node is back.
+/// A host whose node is not READY, or is being repaired, can neither boot nor beat: its time begins when the node is back.
 fn at_rest(record: &mut SlotRecord) {
     record.job.unbooted_for = Duration::ZERO;
     for worker in record.job.workers.values_mut() {
         worker.quiet_for = Duration::ZERO;
     }
-}
-
-/// Whether a maintenance is announced as going on, whatever the node's health says. One without an end, or with one far ahead,
-/// would excuse silence for too long.
-fn is_in_window(view: &NodeView, now: Timestamp) -> bool {
-    let soon = |end: Timestamp| now < end && elapsed(now, end) <= WINDOW_MAX;
-    view.upcoming.as_ref().is_some_and(|upcoming| upcoming.ongoing && upcoming.window_end.is_some_and(soon))
 }
 
 /// Keeps what the node is for the day on which it must be created again.
@@ -245,181 +229,9 @@ fn adopt(record: &mut SlotRecord, view: &NodeView, settings: &Settings, dirty: &
         }
         return;
     }
-    if record.incarnation.is_some() && mutant::is(Mutant::AnyIncarnation) {
-        return;
-    }
     if let (Some(old), Some(new)) = (&record.incarnation, &view.incarnation) {
         turn.tell(record, What::Note, format!("the node was replaced by somebody: {old} is now {new}"));
     }
     let ours = view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name);
     become_incarnation(record, view, ours, turn.now);
-}
-
-/// Starts the record of a new incarnation: nothing known of the former one speaks against it.
-pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, now: Timestamp) {
-    record.incarnation.clone_from(&view.incarnation);
-    record.ours = ours;
-    record.ready_since = (view.state == NodeState::Ready).then_some(now);
-    record.suspicion = None;
-    record.job.heard_from = view.run.as_ref().map(|run| run.generation);
-    if ours {
-        record.job.generation = record.job.generation.max(record.heard_from());
-    }
-    record.job.runs.began = false;
-    record.job.workers.clear();
-    (record.job.attributes_at, record.job.unheard_since) = (None, None);
-    record.job.unbooted_for = Duration::ZERO;
-    record.first_seen = Some(now);
-    ending::forget(record);
-}
-
-/// Evidence of different kinds is not added up: what is lost, what the API says of the node, what the supervisor reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
-    Lost,
-    State,
-    Report,
-}
-
-fn class(condition: Condition) -> Option<Class> {
-    match condition.kind()? {
-        Kind::Lost => Some(Class::Lost),
-        Kind::Judged if matches!(condition, Condition::NeverBooted | Condition::Silent) => Some(Class::Report),
-        Kind::Judged => Some(Class::State),
-    }
-}
-
-/// Accumulates sickness over successful reads: gaps and failures add nothing and clear nothing.
-fn suspect(
-    record: &mut SlotRecord,
-    memory: &mut Memory,
-    heal: Duration,
-    max_gap: Duration,
-    condition: Condition,
-    began: Timestamp,
-) {
-    let before = memory.last_read.or(record.suspicion.as_ref().map(|s| s.last_read));
-    let max_gap = if mutant::is(Mutant::GapsCount) { Duration::MAX } else { max_gap };
-    let gap = before.map(|last| elapsed(last, began).min(max_gap)).unwrap_or_default();
-    memory.last_read = Some(began);
-    if condition.is_sick() {
-        // Only time that follows a sick read is known to be sick: the first one adds nothing.
-        let suspicion = record.suspicion.get_or_insert_with(|| Suspicion {
-            since: began,
-            sick_for: Duration::ZERO,
-            reads: 0,
-            seen: BTreeSet::new(),
-            healthy_for: Duration::ZERO,
-            last_read: began,
-            unseen: false,
-        });
-        if suspicion.seen.iter().any(|seen| class(*seen) != class(condition)) {
-            suspicion.since = began;
-            suspicion.sick_for = Duration::ZERO;
-            suspicion.reads = 0;
-            suspicion.seen.clear();
-        }
-        if suspicion.reads > 0 {
-            suspicion.sick_for += gap;
-        }
-        suspicion.reads += 1;
-        suspicion.seen.insert(condition);
-        suspicion.healthy_for = Duration::ZERO;
-        suspicion.last_read = began;
-        suspicion.unseen &= condition == Condition::Missing;
-    } else if matches!(condition, Condition::Healthy | Condition::Degraded | Condition::Finished | Condition::JobFailed)
-        && let Some(suspicion) = &mut record.suspicion
-    {
-        // It is not known to have been healthy while it was not seen.
-        let unseen = std::mem::take(&mut suspicion.unseen) && !mutant::is(Mutant::UnseenHeals);
-        suspicion.healthy_for += if unseen { Duration::ZERO } else { gap };
-        suspicion.last_read = began;
-        if suspicion.healthy_for >= heal && !mutant::is(Mutant::NeverHeals) {
-            record.suspicion = None;
-        }
-    }
-}
-
-/// Attempts are forgotten after `settled` healthy time (S13), in which what was `missed` between two reads does not count.
-/// Returns whether anything changed that has to be kept.
-fn settled(record: &mut SlotRecord, settled: Duration, condition: Condition, missed: Duration, now: Timestamp) -> bool {
-    if condition != Condition::Healthy {
-        if condition != Condition::Unclear {
-            record.healthy_since = None;
-        }
-        return false;
-    }
-    let since = *record.healthy_since.get_or_insert(now);
-    record.healthy_since = Some(after(since, missed).min(now));
-    let settled = is_settled(record, settled, now);
-    if settled {
-        // Preemptions are a property of the capacity, not of the slot's health: they slide out of their window instead.
-        record.attempts.retain(|a| a.kind == Kind::Lost);
-    }
-    settled || (!missed.is_zero() && was_judged(record))
-}
-
-fn was_judged(record: &SlotRecord) -> bool {
-    record.attempts.iter().any(|a| a.kind == Kind::Judged)
-}
-
-fn is_settled(record: &SlotRecord, settled: Duration, now: Timestamp) -> bool {
-    record.recovery.is_none()
-        && was_judged(record)
-        && record.healthy_since.is_some_and(|since| elapsed(since, now) >= settled || mutant::is(Mutant::SettledAtOnce))
-}
-
-fn set_verdict(record: &mut SlotRecord, verdict: Verdict, dirty: &mut BTreeSet<String>, turn: &mut Turn) -> bool {
-    if record.verdict.condition == verdict.condition {
-        let changed = record.verdict.evidence != verdict.evidence;
-        record.at_ease &= !changed;
-        record.verdict = verdict;
-        return changed && record.verdict.condition != Condition::Unclear;
-    }
-    let from = record.verdict.condition;
-    record.at_ease = false;
-    record.since = turn.now;
-    if verdict.condition != Condition::Unclear {
-        // A read that failed in between does not make an old condition a new one.
-        match record.last_clear {
-            Some((condition, since)) if condition == verdict.condition => record.since = since,
-            _ => record.last_clear = Some((verdict.condition, turn.now)),
-        }
-    }
-    record.verdict = verdict;
-    dirty.insert(record.name.clone());
-    let message = format!("{} -> {}: {}", from.name(), record.verdict.condition.name(), record.verdict.evidence);
-    turn.tell(record, What::Condition { from, to: record.verdict.condition }, message);
-    true
-}
-
-/// Whether a read that began now still shows a node that has been replaced or deleted: reads may lag behind.
-///
-/// Creation times are the API's own, so that they order the nodes of one name; a node that is there again long after its
-/// end was seen never ended.
-fn shows_the_past(record: &SlotRecord, view: &NodeView, began: Timestamp, lag: Duration) -> bool {
-    if mutant::is(Mutant::StaleReads) {
-        return false;
-    }
-    let Some(shown) = &view.incarnation else { return false };
-    if record.incarnation.as_ref().is_some_and(|known| shown.created < known.created) {
-        return true;
-    }
-    // Clocks of two watchdogs may disagree by more than reads lag: what the API itself has ended stays so for a day.
-    let lag = if record.end_was_told { lag.max(ENDED_FOR) } else { lag };
-    record.left_behind.is_some_and(|(created, at)| shown.created <= created && elapsed(at, began) < lag)
-}
-
-/// Whether a node that was read is the result of one of our creates for this slot.
-pub fn is_our_create(record: &SlotRecord, settings: &Settings, view: &NodeView) -> bool {
-    let order = record.recovery.as_ref().and_then(|r| r.order.as_ref());
-    view.owner.as_ref() == Some(&settings.owner)
-        && view.slot.as_ref() == Some(&record.name)
-        && order.is_some()
-        && view.run.as_ref().map(|r| r.generation) == order.map(|o| o.generation)
-}
-
-/// Whether the recovery waits for a GET to learn what became of its call.
-pub fn unsettled(call: Option<&Call>) -> bool {
-    matches!(call, None | Some(Call::Intended | Call::Unknown | Call::Observed))
 }

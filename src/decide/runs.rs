@@ -5,7 +5,6 @@ use jiff::Timestamp;
 
 use crate::model::condition::Condition;
 use crate::model::event::What;
-use crate::model::mutant::{self, Mutant};
 use crate::model::settings::JobSettings;
 use crate::model::slot::{Runs, SlotRecord};
 
@@ -78,13 +77,12 @@ pub fn fruitless(record: &SlotRecord, condition: Condition) -> u32 {
 fn passes_over(record: &SlotRecord, condition: Condition) -> Option<u64> {
     let runs = &record.job.runs;
     let stuck = runs.stuck + u32::from(is_about_the_job(condition) && runs.began && !runs.stepped);
-    runs.started_from.filter(|_| stuck >= STUCK_RUNS && (runs.set_aside.is_none() || mutant::is(Mutant::PassesOverAgain)))
+    runs.started_from.filter(|_| stuck >= STUCK_RUNS && runs.set_aside.is_none())
 }
 
 /// Whether a person has to look before the job is started again.
 pub fn is_over(record: &SlotRecord, job: Option<&JobSettings>, condition: Condition) -> bool {
     is_about_the_job(condition)
-        && !mutant::is(Mutant::RelaunchForEver)
         && job.is_some_and(|job| fruitless(record, condition) >= job.no_progress)
         && passes_over(record, condition).is_none()
 }

@@ -1,6 +1,7 @@
 //! The safety and liveness rules by their names, on the core alone: inputs in, effects out, time as an argument.
 
 mod endings;
+mod gates;
 mod harm;
 mod levers;
 mod liveness;
@@ -15,10 +16,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{step, view};
+use super::gates::{GATES, Gate};
+use super::{step_with, view};
 use crate::model::action::{Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading, Record};
 use crate::model::condition::Condition;
-use crate::model::event::What;
+use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Ledger, after};
 use crate::model::hold::HoldReason;
@@ -33,6 +35,7 @@ const OPERATION: &str = "projects/p/locations/us-central2-b/operations/o";
 /// A fleet, a clock and what came out of the last step.
 struct World {
     fleet: Fleet,
+    gates: Vec<Gate>,
     now: Timestamp,
     actions: Vec<Action>,
     looks: Vec<Look>,
@@ -84,7 +87,9 @@ impl World {
     fn new(settings: Settings) -> World {
         let now = "2026-06-01T12:00:00Z".parse().unwrap();
         let fleet = Fleet::new(settings.clone(), Default::default(), Ledger::default());
-        let mut world = World { fleet, now, actions: vec![], looks: vec![], records: vec![], events: vec![], messages: vec![] };
+        let gates = GATES.to_vec();
+        let mut world =
+            World { fleet, gates, now, actions: vec![], looks: vec![], records: vec![], events: vec![], messages: vec![] };
         world.input(Input::Configured(Box::new(settings)));
         world
     }
@@ -92,7 +97,7 @@ impl World {
     fn input(&mut self, input: Input) {
         (self.actions, self.looks, self.records, self.events) = (vec![], vec![], vec![], vec![]);
         self.messages.clear();
-        for effect in step(&mut self.fleet, input, self.now) {
+        for effect in step_with(&self.gates, &mut self.fleet, input, self.now) {
             match effect {
                 Effect::Look(look) => self.looks.push(look),
                 Effect::Commit { records, events, then } => {

@@ -5,7 +5,6 @@ use jiff::Timestamp;
 use crate::model::action::{Action, Effect, Input, Look, Record};
 use crate::model::event::{Event, What};
 use crate::model::fleet::Fleet;
-use crate::model::mutant::{self, Mutant};
 use crate::model::slot::SlotRecord;
 
 /// The consequences of one input, as they are found.
@@ -81,9 +80,6 @@ impl Turn {
         }
         if std::mem::take(&mut fleet.dirty_ledger) {
             records.push(Record::Ledger(Box::new(fleet.ledger.clone())));
-        }
-        if mutant::is(Mutant::ForgetIntent) && !self.actions.is_empty() {
-            records.retain(|record| !matches!(record, Record::Slot(_)));
         }
         let mut effects = Vec::with_capacity(1 + self.looks.len());
         if !(records.is_empty() && self.events.is_empty() && self.actions.is_empty()) {

@@ -13,14 +13,14 @@ use crate::model::recovery::Phase;
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
-use crate::model::view::{ActionName, AttemptsView, Decision, JobView, SlotView, StatusDocument};
+use crate::model::view::{ActionName, AttemptsView, BreakerState, Decision, JobView, SlotView, StatusDocument};
 
 /// The document of `status` and `plan`.
 pub fn document(fleet: &Fleet, now: Timestamp) -> StatusDocument {
     StatusDocument {
         observed_at: fleet.ledger.observed_at,
         acting: None,
-        breaker: if fleet.ledger.breaker.is_some() { "open" } else { "closed" }.to_owned(),
+        breaker: if fleet.ledger.breaker.is_some() { BreakerState::Open } else { BreakerState::Closed },
         tpus: fleet.slots.values().map(|record| slot(fleet, record, now)).collect(),
     }
 }
@@ -142,5 +142,5 @@ pub fn without_dry_run(mut document: StatusDocument, users_dry_run: bool) -> Sta
 
 /// Whether anything waits for a person.
 pub fn needs_a_person(document: &StatusDocument) -> bool {
-    document.breaker == "open" || document.tpus.iter().any(|slot| slot.action == ActionName::Escalate)
+    document.breaker == BreakerState::Open || document.tpus.iter().any(|slot| slot.action == ActionName::Escalate)
 }

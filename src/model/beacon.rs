@@ -74,6 +74,25 @@ impl Beacon {
     }
 }
 
+/// What a heartbeat says while the host is not ready for the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetUp {
+    /// It waits for its startup script, or for its index.
+    Running,
+    /// Its startup script fails, or it has no index; it tries on.
+    Failing,
+}
+
+impl Beacon {
+    /// The host's set-up, as the text of a heartbeat tells it (supervisor 1.1); none when it is set up.
+    pub fn set_up(&self) -> Option<SetUp> {
+        match self.text.strip_prefix("setup")? {
+            rest if rest.starts_with("_failed") => Some(SetUp::Failing),
+            _ => Some(SetUp::Running),
+        }
+    }
+}
+
 /// What one worker reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkerReport {

@@ -2,91 +2,49 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::names::named;
+
+named! {
 /// What one successful read says about a slot. Names are part of the metrics contract.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Condition {
+Condition {
     /// The job's success is journaled: nothing is wanted any more.
-    Finished,
+    Finished = "finished",
     /// Somebody stopped or hid the node; that is respected.
-    Stopped,
+    Stopped = "stopped",
     /// State PREEMPTED: the API says that nothing is left to save.
-    Preempted,
+    Preempted = "preempted",
     /// State TERMINATED: ended by maintenance or at the end of a preemptible node's life.
-    Terminated,
+    Terminated = "terminated",
     /// Absent from a complete listing, and a GET answered 404.
-    Missing,
+    Missing = "missing",
     /// Somebody else deletes the node.
-    Deleting,
+    Deleting = "deleting",
     /// CREATING, STARTING, RESTARTING or REIMAGING.
-    Starting,
+    Starting = "starting",
     /// State UNKNOWN, "unknown state after a failed repair".
-    FailedRepair,
+    FailedRepair = "failed_repair",
     /// UNHEALTHY_MAINTENANCE, REPAIRING, or an upcoming maintenance that is ONGOING.
-    Maintenance,
+    Maintenance = "maintenance",
     /// Health TIMEOUT.
-    Unresponsive,
+    Unresponsive = "unresponsive",
     /// Health UNHEALTHY_TENSORFLOW: the ML stack in the guest is not healthy.
-    RuntimeUnhealthy,
+    RuntimeUnhealthy = "runtime_unhealthy",
     /// A symptom (mesh build failed, execution timed out) newer than the last progress.
-    Degraded,
+    Degraded = "degraded",
     /// An incarnation of ours is READY but a worker never sent its boot beacon.
-    NeverBooted,
+    NeverBooted = "never_booted",
     /// A worker's heartbeat stands still.
-    Silent,
+    Silent = "silent",
     /// The supervisor gave up on the job after its budget of restarts.
-    JobFailed,
+    JobFailed = "job_failed",
     /// READY, and health HEALTHY or absent.
-    Healthy,
+    Healthy = "healthy",
     /// Anything that is not understood or could not be read: never evidence of anything.
-    Unclear,
+    Unclear = "unclear",
+}
 }
 
 impl Condition {
-    /// All conditions, in the order of the table.
-    pub const ALL: [Condition; 17] = [
-        Condition::Finished,
-        Condition::Stopped,
-        Condition::Preempted,
-        Condition::Terminated,
-        Condition::Missing,
-        Condition::Deleting,
-        Condition::Starting,
-        Condition::FailedRepair,
-        Condition::Maintenance,
-        Condition::Unresponsive,
-        Condition::RuntimeUnhealthy,
-        Condition::Degraded,
-        Condition::NeverBooted,
-        Condition::Silent,
-        Condition::JobFailed,
-        Condition::Healthy,
-        Condition::Unclear,
-    ];
-
-    /// The name used in logs, metrics and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Condition::Finished => "finished",
-            Condition::Stopped => "stopped",
-            Condition::Preempted => "preempted",
-            Condition::Terminated => "terminated",
-            Condition::Missing => "missing",
-            Condition::Deleting => "deleting",
-            Condition::Starting => "starting",
-            Condition::FailedRepair => "failed_repair",
-            Condition::Maintenance => "maintenance",
-            Condition::Unresponsive => "unresponsive",
-            Condition::RuntimeUnhealthy => "runtime_unhealthy",
-            Condition::Degraded => "degraded",
-            Condition::NeverBooted => "never_booted",
-            Condition::Silent => "silent",
-            Condition::JobFailed => "job_failed",
-            Condition::Healthy => "healthy",
-            Condition::Unclear => "unclear",
-        }
-    }
-
     /// Whether time in this condition counts towards a recreate.
     pub fn is_sick(self) -> bool {
         self.kind().is_some()
@@ -119,14 +77,14 @@ impl Condition {
     }
 }
 
+named! {
 /// The two kinds of condemned slot; they have different guards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
+Kind {
     /// The API itself says that nothing is left; replacing it takes nothing away from anybody.
-    Lost,
+    Lost = "lost",
     /// The TPU still exists and the watchdog concludes that it won't recover.
-    Judged,
+    Judged = "judged",
+}
 }
 
 /// A condition with the words that prove it.
@@ -136,12 +94,21 @@ pub struct Verdict {
     pub condition: Condition,
     /// What was read, in words for a log line.
     pub evidence: String,
+    /// A listing lacks the node and no GET has confirmed that yet: one is asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unconfirmed: bool,
 }
 
 impl Verdict {
     /// A verdict with its evidence.
     pub fn new(condition: Condition, evidence: impl Into<String>) -> Self {
-        Verdict { condition, evidence: evidence.into() }
+        Verdict { condition, evidence: evidence.into(), unconfirmed: false }
+    }
+
+    /// Absent from a complete listing, which proves nothing by itself (S4).
+    pub fn unconfirmed_absence() -> Self {
+        let evidence = "absent from the listing, not yet confirmed by a GET".to_owned();
+        Verdict { condition: Condition::Unclear, evidence, unconfirmed: true }
     }
 }
 

@@ -4,8 +4,73 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::condition::{Condition, Kind};
+use super::failure::FailureClass;
+use super::hold::HoldReason;
+use super::names::named;
 use super::node::Incarnation;
 use super::recovery::Phase;
+use super::view::ActionName;
+
+named! {
+/// A mutation of a node.
+Verb {
+    /// `nodes.delete`.
+    Delete = "delete",
+    /// `nodes.create`.
+    Create = "create",
+}
+}
+
+named! {
+/// What came of a mutation, as far as is known.
+CallResult {
+    /// The API has taken it; its operation runs.
+    Accepted = "accepted",
+    /// The API has refused it: certainly not carried out.
+    Refused = "refused",
+    /// The answer was lost or ambiguous.
+    Unknown = "unknown",
+    /// It never left.
+    NotSent = "not_sent",
+    /// Carried out.
+    Done = "done",
+    /// Accepted, and not carried out.
+    Failed = "failed",
+}
+}
+
+impl CallResult {
+    /// Whether nothing more is owed about the call: an acceptance and a lost answer are followed by how it ended.
+    pub fn is_final(self) -> bool {
+        !matches!(self, CallResult::Accepted | CallResult::Unknown)
+    }
+}
+
+named! {
+/// An operator's command.
+CommandName {
+    /// `pause`.
+    Pause = "pause",
+    /// `resume`.
+    Resume = "resume",
+    /// `retry`.
+    Retry = "retry",
+    /// `breaker reset`.
+    BreakerReset = "breaker_reset",
+}
+}
+
+/// Why a decision is what it is: the hold, or else the condition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Reason {
+    /// A hold. Read back from a log, a name that is both is taken for a hold.
+    Hold(HoldReason),
+    /// The condition of the slot.
+    Condition(Condition),
+    /// A name that another version wrote.
+    Other(String),
+}
 
 /// Something that a person may want to know.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,9 +119,9 @@ pub enum What {
     /// The decision about a slot changed (acting, waiting, holding).
     Decision {
         /// `wait`, `hold`, …
-        action: String,
-        /// The reason's name.
-        reason: String,
+        action: ActionName,
+        /// Why.
+        reason: Reason,
     },
     /// A slot was condemned.
     Condemned {
@@ -71,8 +136,8 @@ pub enum What {
     },
     /// A mutation is about to be sent: the audit record of S18.
     Intent {
-        /// `delete` or `create`.
-        call: String,
+        /// Which.
+        call: Verb,
         /// In which zone; empty in the log of a former version.
         #[serde(default)]
         zone: String,
@@ -90,10 +155,10 @@ pub enum What {
     },
     /// What came of a mutation: what was answered, and how its operation ended, or what was read back from the world.
     Outcome {
-        /// `delete` or `create`.
-        call: String,
-        /// `accepted`, `refused`, `unknown`, `not_sent`, `done`, `failed`.
-        result: String,
+        /// Of which.
+        call: Verb,
+        /// What.
+        result: CallResult,
         /// Of a delete the one that was to be deleted; of a create the one that it made, as soon as that was seen.
         #[serde(default)]
         incarnation: Option<Incarnation>,
@@ -112,7 +177,7 @@ pub enum What {
         /// The cause of the recovery.
         cause: Condition,
         /// The class of the failure.
-        reason: String,
+        reason: FailureClass,
     },
     /// The slot makes progress again (or, without a job, is not unhealthy any more).
     Recovered {
@@ -153,13 +218,16 @@ pub enum What {
     },
     /// A person pulled a lever.
     Lever {
-        /// `pause`, `resume`, `retry`, `breaker_reset`.
-        lever: String,
+        /// Which one.
+        lever: CommandName,
         /// Who.
         who: String,
         /// Why, in their words.
         #[serde(default)]
         reason: Option<String>,
+        /// A pause ends by itself then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
     },
     /// The storm breaker opened (a reset is a lever).
     BreakerOpened {

@@ -4,49 +4,35 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::names::named;
+
+named! {
 /// What kind of refusal or accident a failed call was. Names are label values of the metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FailureClass {
+FailureClass {
     /// The zone has no capacity now; waiting helps.
-    StockOut,
+    StockOut = "stock_out",
     /// A quota is exhausted; waiting may help, a person may have to raise it.
-    Quota,
+    Quota = "quota",
     /// Too many calls a minute.
-    Rate,
+    Rate = "rate",
     /// Credentials missing, expired or not allowed to do this.
-    Permission,
+    Permission = "permission",
     /// The resource does not exist.
-    NotFound,
+    NotFound = "not_found",
     /// The resource exists already, or is in another state than the call needs.
-    Conflict,
+    Conflict = "conflict",
     /// The request itself is wrong; repeating it won't help.
-    BadRequest,
+    BadRequest = "bad_request",
     /// The node was preempted while it was being created.
-    PreemptedInCreation,
+    PreemptedInCreation = "preempted_in_creation",
     /// A server error, a timeout, a broken connection: may pass.
-    Transient,
+    Transient = "transient",
     /// An answer that is not the API's: HTML, a redirect, truncated or oversized JSON.
-    Garbage,
+    Garbage = "garbage",
+}
 }
 
 impl FailureClass {
-    /// The name used in logs, metrics and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            FailureClass::StockOut => "stock_out",
-            FailureClass::Quota => "quota",
-            FailureClass::Rate => "rate",
-            FailureClass::Permission => "permission",
-            FailureClass::NotFound => "not_found",
-            FailureClass::Conflict => "conflict",
-            FailureClass::BadRequest => "bad_request",
-            FailureClass::PreemptedInCreation => "preempted_in_creation",
-            FailureClass::Transient => "transient",
-            FailureClass::Garbage => "garbage",
-        }
-    }
-
     /// Whether the call was refused for want of capacity, quota or rate: waited out without a count.
     pub fn is_shortage(self) -> bool {
         matches!(self, FailureClass::StockOut | FailureClass::Quota | FailureClass::Rate)

@@ -1,163 +1,84 @@
 //! Holds: decisions not to act, with their reason. Names are label values of `recoveries_held`.
 
-use std::fmt;
+use super::names::named;
 
+named! {
 /// Why nothing is done about a slot although something might be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum HoldReason {
+HoldReason {
     /// `dry_run = true`.
-    DryRun,
+    DryRun = "dry_run",
     /// The label `tpu-watchdog=off`.
-    OptedOut,
+    OptedOut = "opted_out",
     /// The node's metadata names another owner.
-    OtherOwner,
+    OtherOwner = "other_owner",
     /// The node belongs to a queued resource.
-    QueuedResource,
+    QueuedResource = "queued_resource",
     /// The node is part of a multislice.
-    Multislice,
+    Multislice = "multislice",
     /// The node was made by API v1.
-    ApiV1,
+    ApiV1 = "api_v1",
     /// Never seen, and `[tpu.create]` does not say enough to create it.
-    NeverSeen,
+    NeverSeen = "never_seen",
     /// There is no specification that a create would accept.
-    NoSpecification,
+    NoSpecification = "no_specification",
     /// Somebody stopped or hid the node.
-    Stopped,
+    Stopped = "stopped",
     /// Somebody deletes the node.
-    Deleting,
+    Deleting = "deleting",
     /// The last read says nothing that is understood.
-    Unclear,
+    Unclear = "unclear",
     /// `when_missing = "hold"`.
-    Missing,
+    Missing = "missing",
     /// A symptom without a rule that would act on it.
-    Degraded,
+    Degraded = "degraded",
     /// As many judged slots are in recovery as `max_unavailable` allows.
-    MaxUnavailable,
+    MaxUnavailable = "max_unavailable",
     /// `max_judged_recreates_per_hour` is used up.
-    JudgedPerHour,
+    JudgedPerHour = "judged_per_hour",
     /// The zone and type met a stock-out: a doubtful TPU in hand is worth more than none.
-    ZoneShort,
+    ZoneShort = "zone_short",
     /// Replacements of this zone and type fail: first of all a reason to look at what is created.
-    ReplacementsFail,
+    ReplacementsFail = "replacements_fail",
     /// It is one of the hours in which judged slots are left alone.
-    QuietHours,
+    QuietHours = "quiet_hours",
     /// Run after run of the job made no new step.
-    NoProgress,
+    NoProgress = "no_progress",
     /// The slot's attempts are used up.
-    Attempts,
+    Attempts = "attempts",
     /// Preemptions and terminations in the window are used up.
-    Preemptions,
+    Preemptions = "preemptions",
     /// Waiting after a refused or failed create.
-    Backoff,
+    Backoff = "backoff",
     /// The create limit of the project.
-    CreateLimit,
+    CreateLimit = "create_limit",
     /// The checkpoint location could not be listed.
-    CheckpointUnreadable,
+    CheckpointUnreadable = "checkpoint_unreadable",
     /// The newest complete checkpoint is older than the recorded one.
-    CheckpointWentBack,
+    CheckpointWentBack = "checkpoint_went_back",
     /// No beacon was ever received in this project, or guest attributes can't be read any more: silence proves nothing.
-    NoBeaconChannel,
+    NoBeaconChannel = "no_beacon_channel",
     /// The supervisor's budget of restarts is used up.
-    JobFailed,
+    JobFailed = "job_failed",
     /// A delete of ours failed three times or is not done in its time.
-    DeleteFailed,
+    DeleteFailed = "delete_failed",
     /// Paused by a person.
-    Paused,
+    Paused = "paused",
     /// The storm breaker is open.
-    Breaker,
+    Breaker = "breaker",
     /// The job ended with 0 sooner than a finished job can: it may never have run.
-    EndedEarly,
+    EndedEarly = "ended_early",
     /// A run of the job ended, and its order names an older checkpoint than it had reached.
-    StaleOrder,
+    StaleOrder = "stale_order",
     /// The node has a `startup-script-url`, beside which the supervisor can't be run in order.
-    StartupScriptUrl,
+    StartupScriptUrl = "startup_script_url",
     /// Neither a create's operation nor its node tells how it ended, although it is long over.
-    CreateUnresolved,
+    CreateUnresolved = "create_unresolved",
     /// The safety check refused a plan.
-    Refused,
+    Refused = "refused",
+}
 }
 
 impl HoldReason {
-    /// Every reason.
-    pub const ALL: [HoldReason; 35] = [
-        HoldReason::DryRun,
-        HoldReason::OptedOut,
-        HoldReason::OtherOwner,
-        HoldReason::QueuedResource,
-        HoldReason::Multislice,
-        HoldReason::ApiV1,
-        HoldReason::NeverSeen,
-        HoldReason::NoSpecification,
-        HoldReason::Stopped,
-        HoldReason::Deleting,
-        HoldReason::Unclear,
-        HoldReason::Missing,
-        HoldReason::Degraded,
-        HoldReason::MaxUnavailable,
-        HoldReason::JudgedPerHour,
-        HoldReason::ZoneShort,
-        HoldReason::ReplacementsFail,
-        HoldReason::QuietHours,
-        HoldReason::NoProgress,
-        HoldReason::Attempts,
-        HoldReason::Preemptions,
-        HoldReason::Backoff,
-        HoldReason::CreateLimit,
-        HoldReason::CheckpointUnreadable,
-        HoldReason::CheckpointWentBack,
-        HoldReason::NoBeaconChannel,
-        HoldReason::JobFailed,
-        HoldReason::DeleteFailed,
-        HoldReason::Paused,
-        HoldReason::Breaker,
-        HoldReason::EndedEarly,
-        HoldReason::StaleOrder,
-        HoldReason::StartupScriptUrl,
-        HoldReason::CreateUnresolved,
-        HoldReason::Refused,
-    ];
-
-    /// The name used in logs, metrics and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            HoldReason::DryRun => "dry_run",
-            HoldReason::OptedOut => "opted_out",
-            HoldReason::OtherOwner => "other_owner",
-            HoldReason::QueuedResource => "queued_resource",
-            HoldReason::Multislice => "multislice",
-            HoldReason::ApiV1 => "api_v1",
-            HoldReason::NeverSeen => "never_seen",
-            HoldReason::NoSpecification => "no_specification",
-            HoldReason::Stopped => "stopped",
-            HoldReason::Deleting => "deleting",
-            HoldReason::Unclear => "unclear",
-            HoldReason::Missing => "missing",
-            HoldReason::Degraded => "degraded",
-            HoldReason::MaxUnavailable => "max_unavailable",
-            HoldReason::JudgedPerHour => "judged_per_hour",
-            HoldReason::ZoneShort => "zone_short",
-            HoldReason::ReplacementsFail => "replacements_fail",
-            HoldReason::QuietHours => "quiet_hours",
-            HoldReason::NoProgress => "no_progress",
-            HoldReason::Attempts => "attempts",
-            HoldReason::Preemptions => "preemptions",
-            HoldReason::Backoff => "backoff",
-            HoldReason::CreateLimit => "create_limit",
-            HoldReason::CheckpointUnreadable => "checkpoint_unreadable",
-            HoldReason::CheckpointWentBack => "checkpoint_went_back",
-            HoldReason::NoBeaconChannel => "no_beacon_channel",
-            HoldReason::JobFailed => "job_failed",
-            HoldReason::DeleteFailed => "delete_failed",
-            HoldReason::Paused => "paused",
-            HoldReason::Breaker => "breaker",
-            HoldReason::EndedEarly => "ended_early",
-            HoldReason::StaleOrder => "stale_order",
-            HoldReason::StartupScriptUrl => "startup_script_url",
-            HoldReason::CreateUnresolved => "create_unresolved",
-            HoldReason::Refused => "refused",
-        }
-    }
-
     /// Whether a person has to look: the difference between `hold` and `escalate`.
     pub fn needs_a_person(self) -> bool {
         matches!(
@@ -176,11 +97,5 @@ impl HoldReason {
                 | HoldReason::CreateUnresolved
                 | HoldReason::Refused
         )
-    }
-}
-
-impl fmt::Display for HoldReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::condition::{Condition, Kind};
 use super::event::{Event, What};
+use super::failure::FailureClass;
 use super::node::Incarnation;
 use super::recovery::Phase;
 
@@ -38,7 +39,7 @@ pub struct Incident {
     /// Each finished phase and how long it took.
     pub phases: Vec<(Phase, f64)>,
     /// Creates that were refused, by their reasons.
-    pub refusals: BTreeMap<String, u32>,
+    pub refusals: BTreeMap<FailureClass, u32>,
     /// When it ended, and how; none while it is under way.
     pub ended_at: Option<Timestamp>,
     /// How it ended.
@@ -85,7 +86,7 @@ pub fn incidents(events: &[Event]) -> Vec<Incident> {
         let Some(incident) = open.get(slot).and_then(|index| all.get_mut(*index)) else { continue };
         match &event.what {
             What::Phase { from, seconds, .. } => incident.phases.push((*from, *seconds)),
-            What::RecoveryFailure { reason, .. } => *incident.refusals.entry(reason.clone()).or_default() += 1,
+            What::RecoveryFailure { reason, .. } => *incident.refusals.entry(*reason).or_default() += 1,
             What::Recovered { down_seconds, steps_lost, repeated_seconds, .. } => {
                 (incident.ended_at, incident.ending) = (Some(event.at), Some(Ending::Recovered));
                 incident.down_seconds = Some(*down_seconds);
@@ -124,7 +125,7 @@ mod tests {
             steps_lost: Some(7),
             repeated_seconds: None,
         };
-        let refused = What::RecoveryFailure { cause: Condition::Preempted, reason: "stock_out".into() };
+        let refused = What::RecoveryFailure { cause: Condition::Preempted, reason: FailureClass::StockOut };
         let phase = What::Phase { from: Phase::Deleting, seconds: 3.0, to: Phase::Gone };
         let events = [
             event(0, "z", recovered.clone()),
@@ -140,7 +141,10 @@ mod tests {
         let all = incidents(&events);
         assert_eq!(all.iter().map(|i| i.slot.as_str()).collect::<Vec<_>>(), ["a", "b", "a"], "z began before");
         assert_eq!((all[0].ending, all[0].down_seconds, all[0].steps_lost), (Some(Ending::Recovered), Some(10.0), Some(7)));
-        assert_eq!((all[0].phases.as_slice(), all[0].refusals["stock_out"]), ([(Phase::Deleting, 3.0)].as_slice(), 2));
+        assert_eq!(
+            (all[0].phases.as_slice(), all[0].refusals[&FailureClass::StockOut]),
+            ([(Phase::Deleting, 3.0)].as_slice(), 2)
+        );
         assert_eq!((all[1].ending, all[2].ending), (None, None), "under way");
     }
 }

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::mutant::{self, Mutant};
-
 /// The lock as the store keeps it. Every commit is conditional on its holder and epoch, and renews it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
@@ -46,12 +44,6 @@ impl Lease {
 
 /// How long a holder may go on sending after the start of its last successful renewal: a third of the lease is left then.
 pub fn sending_ends_after(ttl: Duration) -> Duration {
-    if mutant::is(Mutant::SendForEver) {
-        return ttl * 1000;
-    }
-    if mutant::is(Mutant::SendToTheEnd) {
-        return ttl;
-    }
     ttl * 2 / 3
 }
 
@@ -90,12 +82,6 @@ impl Patience {
                 now
             }
         };
-        if mutant::is(Mutant::TakeTheLock) {
-            return Claim::Take;
-        }
-        if mutant::is(Mutant::NeverTakeTheLock) {
-            return Claim::Wait(self.own);
-        }
         let whole = lease.ttl().max(self.own) + self.slack;
         let left = (since + whole).saturating_sub(now);
         if left.is_zero() { Claim::Take } else { Claim::Wait(left.min(whole / 8)) }

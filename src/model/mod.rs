@@ -15,7 +15,7 @@ pub mod incident;
 pub mod lease;
 pub mod lever;
 pub mod mask;
-pub mod mutant;
+mod names;
 pub mod node;
 pub mod operation;
 pub mod quiet;

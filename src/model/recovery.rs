@@ -8,43 +8,31 @@ use serde::{Deserialize, Serialize};
 use super::condition::{Condition, Kind};
 use super::event::Evidence;
 use super::failure::{Failure, FailureClass};
+use super::names::named;
 use super::node::Incarnation;
 use super::slot::RunOrder;
 
+named! {
 /// Where a recovery stands. Names are label values of `recovery_phase_duration_seconds`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
+Phase {
     /// Condemned; the delete was not sent, or was refused.
-    Condemned,
+    Condemned = "condemned",
     /// A delete is intended, sent or running.
-    Deleting,
+    Deleting = "deleting",
     /// The node is gone; a create is owed.
-    Gone,
+    Gone = "gone",
     /// A create is intended, sent or running.
-    Creating,
+    Creating = "creating",
     /// The replacement is READY.
-    Ready,
+    Ready = "ready",
     /// Its workers sent their boot beacons.
-    Booted,
+    Booted = "booted",
     /// The job of the new generation runs.
-    Launched,
+    Launched = "launched",
+}
 }
 
 impl Phase {
-    /// The name used in logs, metrics and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Phase::Condemned => "condemned",
-            Phase::Deleting => "deleting",
-            Phase::Gone => "gone",
-            Phase::Creating => "creating",
-            Phase::Ready => "ready",
-            Phase::Booted => "booted",
-            Phase::Launched => "launched",
-        }
-    }
-
     /// All legal moves. Anything else is [`IllegalMove`].
     pub fn may_become(self, next: Phase) -> bool {
         use Phase::*;
@@ -58,12 +46,6 @@ impl Phase {
                 | (Booted, Launched | Condemned | Gone)
                 | (Launched, Condemned | Gone)
         )
-    }
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

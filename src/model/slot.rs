@@ -101,6 +101,8 @@ pub struct Attempt {
 pub struct WorkerState {
     /// A boot beacon of the present node was read.
     pub booted: bool,
+    /// The boot that it told of last.
+    pub boot_id: Option<String>,
     /// The heartbeat last read, with its boot id.
     pub heartbeat: Option<(String, i64)>,
     /// How long it stood still over successful reads.

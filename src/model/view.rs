@@ -5,40 +5,38 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
 use super::hold::HoldReason;
+use super::names::named;
 
+named! {
 /// What is, or would be, done about a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ActionName {
+ActionName {
     /// Nothing to do.
-    None,
+    None = "none",
     /// Waiting for a grace, a confirmation, an operation.
-    Wait,
+    Wait = "wait",
     /// Delete and create again.
-    Recreate,
+    Recreate = "recreate",
     /// Create: there is nothing to delete.
-    Create,
+    Create = "create",
     /// Start the job again on the same node.
-    Relaunch,
+    Relaunch = "relaunch",
     /// Held, with a reason.
-    Hold,
+    Hold = "hold",
     /// Held, and a person has to look.
-    Escalate,
+    Escalate = "escalate",
+}
 }
 
-impl ActionName {
-    /// The name used in logs and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            ActionName::None => "none",
-            ActionName::Wait => "wait",
-            ActionName::Recreate => "recreate",
-            ActionName::Create => "create",
-            ActionName::Relaunch => "relaunch",
-            ActionName::Hold => "hold",
-            ActionName::Escalate => "escalate",
-        }
-    }
+named! {
+/// The storm breaker, as it is shown.
+#[derive(Default)]
+BreakerState {
+    /// Judged slots are recreated.
+    #[default]
+    Closed = "closed",
+    /// No judged slot is deleted until `breaker reset`.
+    Open = "open",
+}
 }
 
 /// The decision about one slot.
@@ -86,7 +84,7 @@ pub struct StatusDocument {
     #[serde(default)]
     pub acting: Option<Acting>,
     /// `closed` or `open`.
-    pub breaker: String,
+    pub breaker: BreakerState,
     /// The slots.
     pub tpus: Vec<SlotView>,
 }

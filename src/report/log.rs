@@ -14,6 +14,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::model::beacon::plain;
 use crate::model::event::{Event, What};
+use crate::model::view::ActionName;
 
 /// How logs look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -62,7 +63,7 @@ pub fn event(event: &Event) {
         | What::CheckpointTrouble => {
             tracing::warn!(slot, event = kind, "{}", event.message);
         }
-        What::Decision { action, .. } if action == "escalate" => tracing::error!(slot, event = kind, "{}", event.message),
+        What::Decision { action: ActionName::Escalate, .. } => tracing::error!(slot, event = kind, "{}", event.message),
         _ => tracing::info!(slot, event = kind, "{}", event.message),
     }
 }

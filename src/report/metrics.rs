@@ -11,6 +11,7 @@ use super::sums::{Collected, Sums};
 use crate::model::condition::Condition;
 use crate::model::failure::Failure;
 use crate::model::hold::HoldReason;
+use crate::model::view::BreakerState;
 
 /// What a process says of itself, also while it stands by.
 const OF_THE_PROCESS: [&str; 4] = ["build_info", "lock_held", "dry_run", "store_failing"];
@@ -209,7 +210,7 @@ impl Metrics {
             }
         }
         self.recoveries_in_progress.set(status.tpus.iter().filter(|s| s.phase.is_some()).count() as i64);
-        self.breaker_open.set(i64::from(status.breaker == "open"));
+        self.breaker_open.set(i64::from(status.breaker == BreakerState::Open));
         self.budget_remaining.set(snapshot.budget_remaining as i64);
         self.paused.set(status.tpus.iter().filter(|s| s.paused).count() as i64);
         self.dry_run.set(i64::from(snapshot.dry_run));

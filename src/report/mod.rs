@@ -1,5 +1,6 @@
 //! What people and machines are told: logs, metrics, JSON, a page. Reads published snapshots only, never decides.
 
+pub mod audit;
 pub mod log;
 pub mod metrics;
 pub mod page;

@@ -117,7 +117,7 @@ fn count_event(tally: &mut Tally, event: &Event) {
     let slot = event.slot.as_deref().unwrap_or_default();
     let mut count = |family: &str, labels: &[&str], by: f64| tally::count(tally, key(family, labels), by);
     match &event.what {
-        What::RecoveryFailure { cause, reason } => count("recovery_failures_total", &[cause.name(), reason], 1.0),
+        What::RecoveryFailure { cause, reason } => count("recovery_failures_total", &[cause.name(), reason.name()], 1.0),
         What::Launch { .. } => count("job_launches_total", &[slot], 1.0),
         What::JobFailed { .. } => count("job_failures_total", &[slot, "exit"], 1.0),
         What::InvariantViolation { .. } => count("invariant_violations_total", &[], 1.0),

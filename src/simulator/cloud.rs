@@ -156,9 +156,12 @@ impl Cloud {
         while let Some(entry) = self.agenda.first_entry().filter(|e| e.key().0 <= to) {
             let at = entry.key().0;
             let happening = entry.remove();
+            // What was changed from outside is so since then.
+            self.nodes.chronicle(self.now());
             self.now = Some(self.now.map_or(at, |now| now.max(at)));
             self.happen(happening);
         }
+        self.nodes.chronicle(self.now());
         self.now = Some(self.now.map_or(to, |now| now.max(to)));
     }
 
@@ -300,7 +303,8 @@ impl Cloud {
             }
             Happening::Healed { zone, node, uid, event } => {
                 let now = self.now();
-                let Some(found) = self.same(&zone, &node, uid) else { return };
+                // What is being deleted does not come back.
+                let Some(found) = self.same(&zone, &node, uid).filter(|found| found.state != "DELETING") else { return };
                 found.state = "READY";
                 found.health = Some("HEALTHY".into());
                 found.upcoming = None;
@@ -323,6 +327,11 @@ impl Cloud {
 
     /// Something goes wrong, or right, as a scenario says.
     pub fn trouble(&mut self, event: Event) {
+        self.strike(event);
+        self.nodes.chronicle(self.now());
+    }
+
+    fn strike(&mut self, event: Event) {
         let now = self.now();
         let until = event.lasts.map(|lasts| after(now, lasts));
         let forever = Timestamp::MAX;

@@ -440,5 +440,7 @@ fn history_tells_incidents_and_audits_every_mutation() {
         let made = rig.node("a").unwrap().uid.to_string();
         assert!(ready["message"].as_str().unwrap().contains(&made), "which incarnation it made: {ready}");
         assert_eq!(run(&["history", "other"]).1, "no incidents within 7d 0h\n");
+        let (code, out, _) = run(&["history", "--audit"]);
+        assert!(code == 0 && out.starts_with("no violation in "), "{code} {out}");
     }
 }

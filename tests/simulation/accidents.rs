@@ -263,7 +263,7 @@ impl World {
                 let before = self.cloud.nodes.get(&key).map(|node| node.uid);
                 self.trouble(Trouble::Replace, &key.0, &key.1, None);
                 let made = self.cloud.nodes.get(&key).map(|node| node.uid);
-                self.oracle.replaced_by_a_person(&key.1, before, made);
+                self.replaced_by_a_person(&key.1, before, made);
             }
             Fault::PersonDeletes => {
                 self.trouble(Trouble::Deleting, &zone, &name, None);
@@ -339,14 +339,14 @@ impl World {
         self.tell(|| format!("somebody pulls {pull:?}"));
         let id = format!("lever-{}-{}", self.now, self.rng.u32(..));
         let lever = Lever { id, at: wall(self.now, 0), who: "ada".into(), reason: None, pull };
-        self.oracle.pulled_by_a_person(&lever);
+        self.commanded(&lever.pull);
         self.shelf.pull(lever);
     }
 
     /// The faults stop. A part stays broken for good.
     pub fn calm_down(&mut self) {
         self.calm = true;
-        self.oracle.calm_since = Some(self.now);
+        self.calm_since = Some(self.now);
         self.tell(|| "from now on nothing fails by itself".to_owned());
         (self.store_down_until, self.store_full_until, self.bad_script_until) = (0, 0, 0);
         self.network.unreachable.clear();

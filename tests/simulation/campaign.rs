@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use crate::oracle::Violation;
+use crate::proof::Violation;
 use crate::setup::Setup;
 use crate::world::{Outcome, play};
 
@@ -54,7 +54,7 @@ pub fn report(setup: Setup, violation: &Violation) -> String {
         let _ = writeln!(text, "  {}", line.chars().take(300).collect::<String>());
     }
     let rates = if setup.quarters.is_empty() { " --ordinary-rates" } else { "" };
-    let _ = writeln!(text, "again: cargo test --release --features mutants --test swarm -- --seed {seed}{rates} --trace");
+    let _ = writeln!(text, "again: cargo test --release --test swarm -- --seed {seed}{rates} --trace");
     text
 }
 

@@ -117,11 +117,11 @@ impl World {
         Some(view)
     }
 
-    /// The node as a read shows it, which may lag behind. Returns whether it does.
-    fn shown(&mut self, zone: &str, name: &str) -> (Option<Arc<NodeView>>, bool) {
+    /// The node as a read shows it, which may lag behind.
+    fn shown(&mut self, zone: &str, name: &str) -> Option<Arc<NodeView>> {
         let present = self.view(zone, name);
         if !self.network.stale {
-            return (present, false);
+            return present;
         }
         let now = self.now;
         let past = self.network.past.entry((zone.to_owned(), name.to_owned())).or_default();
@@ -132,9 +132,9 @@ impl World {
         if self.strikes(Fault::StaleRead, 6) {
             let past = &self.network.past[&(zone.to_owned(), name.to_owned())];
             let back = self.rng.usize(0..past.len());
-            return (past[back].1.clone(), true);
+            return past[back].1.clone();
         }
-        (present, false)
+        present
     }
 
     fn read_failure(&mut self) -> Option<Failure> {
@@ -198,7 +198,7 @@ impl World {
         }
         let nodes = names
             .into_iter()
-            .filter_map(|name| if lacks && self.rng.u32(0..4) == 0 { None } else { self.shown(zone, &name).0 })
+            .filter_map(|name| if lacks && self.rng.u32(0..4) == 0 { None } else { self.shown(zone, &name) })
             .collect();
         (nodes, Vec::new())
     }
@@ -249,14 +249,13 @@ impl World {
         let input = match look {
             Look::Node { slot, zone } => {
                 let failed = self.read_failure();
-                let (shown, stale) = self.shown(&zone, &slot);
+                let shown = self.shown(&zone, &slot);
                 let reading = match (failed, shown) {
                     (Some(failure), _) if failure.class == FailureClass::NotFound => Reading::Absent,
                     (Some(failure), _) => Reading::Unread(failure.to_string()),
                     (None, Some(view)) => Reading::Node(view),
                     (None, None) => Reading::Absent,
                 };
-                self.oracle.shows(&slot, asked, stale);
                 let sick =
                     matches!(&reading, Reading::Node(view) if view.health.as_ref().is_some_and(|h| h.as_str() != "HEALTHY"));
                 if sick && self.strikes(Fault::HealsBetween, 5) {
@@ -331,6 +330,8 @@ impl World {
     /// A mutation reaches the API.
     pub fn arrive(&mut self, tag: Tag, action: Action, arrival: Arrival) {
         let slot = action.slot().to_owned();
+        self.arrivals.arrives(self.now, &action);
+        self.arrives(tag, &action, arrival);
         let outcome = match self.refusal(&action) {
             Some((status, message)) => {
                 let body = shape::error(status, message).1.to_string();
@@ -339,12 +340,12 @@ impl World {
             None if self.strikes(Fault::ServerError, 8) => {
                 // Nobody can tell from the answer whether it was carried out.
                 if self.rng.bool() {
-                    self.carry_out(tag, &action, arrival);
+                    self.carry_out(&action, arrival);
                 }
                 let status = [500, 502, 503, 504][self.rng.usize(0..4)];
                 outcome(status, &shape::error(status, "later").1)
             }
-            None => self.carry_out(tag, &action, arrival),
+            None => self.carry_out(&action, arrival),
         };
         self.tell(|| format!("the API answers {slot}: {outcome:?}{}", if arrival.again { " (again)" } else { "" }));
         if arrival.answered {
@@ -373,7 +374,7 @@ impl World {
         Some(all[self.rng.usize(0..all.len())])
     }
 
-    fn carry_out(&mut self, tag: Tag, action: &Action, arrival: Arrival) -> CallOutcome {
+    fn carry_out(&mut self, action: &Action, arrival: Arrival) -> CallOutcome {
         let version = if self.setup.settings.alpha { "v2alpha1" } else { "v2" };
         let (method, zone, slot, body, request_id) = match action {
             Action::Delete { slot, zone, request_id, .. } => ("DELETE", zone, slot, None, request_id),
@@ -390,16 +391,13 @@ impl World {
             query.insert("nodeId".to_owned(), slot.clone());
         }
         let key = (zone.clone(), slot.clone());
-        self.oracle.arrives(tag, action, self.cloud.nodes.get(&key), arrival, self.now);
         if self.strikes(Fault::OperationFails, 6) {
             return self.failing_operation(&key, create, &path, &query, body);
         }
         let (status, answer) = api::handle(&mut self.cloud, &Request { method, path: &path, query: &query, body });
         if create && status == 200 {
-            let of_its_name = |(at, name): &&(String, String)| name == slot && at != zone;
-            let others: Vec<u64> = self.cloud.nodes.keys().filter(of_its_name).map(|key| self.cloud.nodes[key].uid).collect();
-            if let Some(node) = self.cloud.nodes.get(&key) {
-                self.oracle.created(slot, node.uid, &others, arrival);
+            if let Some(uid) = self.cloud.nodes.get(&key).map(|node| node.uid) {
+                self.created(slot, uid, arrival);
             }
             self.born(zone, slot);
         }

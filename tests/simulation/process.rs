@@ -1,6 +1,7 @@
 //! One watchdog process in virtual time: the shell of the product without its threads. Its core, its journal's order, its lease
 //! and its patience are the real ones.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -45,6 +46,10 @@ pub struct Process {
     pub config: usize,
     /// A scheduled one ends then.
     pub deadline: Option<Ms>,
+    /// Since when its config says `dry_run`.
+    pub dry_since: Option<Ms>,
+    /// Slots that its config lacks, since when.
+    pub left: BTreeMap<String, Ms>,
 }
 
 pub enum Role {
@@ -95,6 +100,8 @@ impl Process {
             role: Role::Down,
             config: 0,
             deadline: None,
+            dry_since: None,
+            left: BTreeMap::new(),
         }
     }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use tpu_watchdog::model::action::Record;
-use tpu_watchdog::model::event::Event;
 use tpu_watchdog::model::fleet::Ledger;
 use tpu_watchdog::model::lease::Lease;
 use tpu_watchdog::model::lever::Lever;
@@ -140,17 +139,6 @@ impl Shelf {
             Shelf::Sqlite(_) => {
                 let stored = self.load(usize::MAX).expect("what is durable can be read");
                 (stored.slots.get(slot).cloned(), stored.lease)
-            }
-        }
-    }
-
-    /// The newest events that are durable; none where the store keeps none.
-    pub fn events(&mut self) -> Vec<Event> {
-        match self {
-            Shelf::Memory(_) => Vec::new(),
-            Shelf::Sqlite(disk) => {
-                let store = disk.connection(usize::MAX).expect("the folder is there");
-                now(store.events(1_000_000)).expect("events can be read")
             }
         }
     }

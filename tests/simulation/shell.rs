@@ -2,11 +2,10 @@
 //! are aimed at what matters here: writes that allow something, requests right before and after they leave, answers.
 
 use tpu_watchdog::decide::{next_wake, step};
-use tpu_watchdog::model::action::{Action, CallOutcome, Effect, Input, Look, Reading, Record};
+use tpu_watchdog::model::action::{Action, CallOutcome, Effect, Input, Look, Reading};
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::fleet::Fleet;
 use tpu_watchdog::model::lease::{Claim as Turn, Lease, Patience, sending_ends_after};
-use tpu_watchdog::model::recovery::{Call, Phase};
 use tpu_watchdog::model::settings::Settings;
 use tpu_watchdog::store::{StoreFailure, Stored};
 use tpu_watchdog::watchdog::queue::Queue;
@@ -50,7 +49,6 @@ impl World {
         process.tenure += 1;
         (process.paused_until, process.awake_at) = (0, 0);
         self.shelf.close(pid);
-        self.oracle.gone(pid);
     }
 
     pub fn crash(&mut self, pid: usize) {
@@ -58,7 +56,7 @@ impl World {
         // Somebody who stands by, and is awake, has to follow.
         let stands_by = |p: &Process| matches!(p.role, Role::StandingBy(_)) && p.kind == Kind::Service && p.awake_at < self.now;
         if self.calm && self.processes[pid].held().is_some() && self.processes.iter().any(stands_by) {
-            self.oracle.left_alone(self.now);
+            self.alone_since = Some(self.now);
         }
         self.end(pid);
         if self.processes[pid].kind == Kind::Service {
@@ -107,7 +105,7 @@ impl World {
         let epoch = Lease::next(stored.lease.as_ref(), &holder, ttl).epoch;
         self.tell(|| format!("watchdog {pid} holds the lock (epoch {epoch})"));
         let settings = self.config(pid);
-        self.oracle.holds(epoch, &stored.slots, began, self.now);
+        self.holds(epoch, began);
         let process = &mut self.processes[pid];
         process.tenure += 1;
         let fleet = Fleet::new(settings.clone(), stored.slots, stored.ledger);
@@ -123,20 +121,30 @@ impl World {
             leaving: false,
         }));
         let tag = process.tag(pid);
-        self.oracle.holder = Some(tag);
+        self.holder = Some(tag);
         self.at(self.now + ms(ttl) / 3, Task::Renew(tag));
         if let Some(deadline) = self.processes[pid].deadline {
             self.at(deadline, Task::Deadline(tag));
         }
-        self.turn(tag, Input::Configured(Box::new(settings)), self.now);
+        self.turn(tag, Input::Configured(Box::new(settings)));
         self.at(self.now, Task::Poll(tag));
     }
 
-    /// What this process reads as its config.
-    pub fn config(&self, pid: usize) -> Settings {
+    /// What this process reads as its config, and goes by from now on.
+    pub fn config(&mut self, pid: usize) -> Settings {
         let mut settings = self.configs[self.processes[pid].config].clone();
         settings.decided_by = format!("watchdog-{pid}");
+        let (now, process) = (self.now, &mut self.processes[pid]);
+        process.dry_since = settings.dry_run.then(|| process.dry_since.unwrap_or(now));
+        process.left.retain(|name, _| !settings.slots.contains_key(name));
+        for name in self.setup.settings.slots.keys().filter(|name| !settings.slots.contains_key(*name)) {
+            process.left.entry(name.clone()).or_insert(now);
+        }
         settings
+    }
+
+    fn renewed(&mut self, began: Ms) {
+        self.truth.renewed_at = self.truth.renewed_at.max(began);
     }
 
     pub fn reload(&mut self, pid: usize) {
@@ -146,7 +154,7 @@ impl World {
         if process.held().is_some() && process.paused_until <= self.now {
             let settings = self.config(pid);
             self.tell(|| format!("watchdog {pid} reads its config again"));
-            self.turn(tag, Input::Configured(Box::new(settings)), self.now);
+            self.turn(tag, Input::Configured(Box::new(settings)));
         }
     }
 
@@ -169,9 +177,10 @@ impl World {
             && !holding.queue.is_failing()
         {
             let fresh = holding.queue.fresh(levers);
-            self.oracle.levers_read(tag, wall(self.now, 0));
             if !fresh.is_empty() {
-                self.turn(tag, Input::Pulled(fresh), self.now);
+                let pulled: Vec<_> = fresh.iter().map(|lever| lever.at).collect();
+                self.commands_are_read(tag, &pulled);
+                self.turn(tag, Input::Pulled(fresh));
             }
         }
     }
@@ -197,34 +206,18 @@ impl World {
             Input::Got { slot, reading, .. } if !matches!(reading, Reading::Unread(_)) => Some(slot.clone()),
             _ => None,
         };
-        self.turn(tag, input, asked);
+        self.turn(tag, input);
         if let Some(slot) = read {
+            self.got(tag, &slot, asked);
             self.settles(pid, slot);
         }
         self.leave_when_done(tag);
     }
 
-    /// L1 at the wait that nothing else bounds: a create whose outcome is not known ends with one of the next few GETs that are
-    /// answered. Only reads that lag behind may take longer. L1 at the end of a world does not see such a wait: it is asked hours
-    /// after the last fault, and each of them ended by itself when `max_age` was over.
-    fn settles(&mut self, pid: usize, slot: String) {
-        let recovery = self.processes[pid].held().and_then(|h| h.fleet.slots.get(&slot));
-        let waits = recovery
-            .filter(|record| record.incarnation.is_none())
-            .and_then(|record| record.recovery.as_ref())
-            .is_some_and(|r| r.phase == Phase::Creating && matches!(r.call, None | Some(Call::Unknown | Call::Observed)));
-        let count = if waits { self.unsettled.get(&slot).copied().unwrap_or(0) + 1 } else { 0 };
-        let most = if self.setup.has(Fault::StaleRead) { 60 } else { 12 };
-        self.oracle
-            .check("L1", &slot, count <= most, || format!("{count} GETs were answered, and settled nothing of its create"));
-        self.unsettled.insert(slot, count);
-    }
-
-    /// One turn of the core, and everything that follows from it. `asked`: when what comes in was asked for.
-    pub fn turn(&mut self, tag: Tag, input: Input, asked: Ms) {
+    /// One turn of the core, and everything that follows from it.
+    pub fn turn(&mut self, tag: Tag, input: Input) {
         let pid = tag.pid;
         let now = wall(self.now, self.processes[pid].offset);
-        let clock_set = self.processes[pid].clock_set;
         let Some(holding) = self.processes[pid].holding() else { return };
         if holding.queue.is_failing() {
             // What became of this call is read back from the world once the journal works again.
@@ -234,7 +227,6 @@ impl World {
             return;
         }
         self.turns += 1;
-        self.oracle.comes_in(tag, &holding.fleet, &input, self.now, asked, now);
         let effects = step(&mut holding.fleet, input, now);
         let mut looks = Vec::new();
         let mut told: Vec<String> = Vec::new();
@@ -242,7 +234,6 @@ impl World {
             match effect {
                 Effect::Look(look) => looks.push(look),
                 Effect::Commit { records, events, then } => {
-                    self.oracle.decided(tag, &holding.fleet, &events, &then, self.now, now, clock_set);
                     if self.trace.is_some() {
                         told.extend(
                             events.iter().map(|e| format!("watchdog {pid}: {} {}", e.slot.as_deref().unwrap_or("-"), e.message)),
@@ -329,18 +320,17 @@ impl World {
             // An empty commit tells whether it can be written, and whether the lock is still held.
             let written = if full { Err(unavailable()) } else { self.shelf.commit(tag.pid, &claim, batch, false) };
             if written.is_ok() {
-                self.oracle.renewed(began);
+                self.renewed(began);
             }
             written.and(loaded).map(Some)
         } else if full {
             Err(unavailable())
         } else {
             let events = batch.events.clone();
-            let pulled = pulled(&batch);
             let written = self.shelf.commit(tag.pid, &claim, batch, kind == WriteKind::Release);
             if written.is_ok() {
-                self.oracle.renewed(began);
-                self.oracle.written(&events, &pulled, self.now);
+                self.renewed(began);
+                self.written(&events);
             }
             if written.is_ok() && kind == WriteKind::Commit && self.strikes(Fault::StoreUnknown, 60) {
                 Err(unavailable())
@@ -355,14 +345,14 @@ impl World {
 
     /// The machine is off within a write: every process on it is gone.
     pub fn power_cut(&mut self, tag: Tag, claim: &Claim, batch: tpu_watchdog::store::Batch) {
-        let (events, pulled) = (batch.events.clone(), pulled(&batch));
+        let events = batch.events.clone();
         let at = self.rng.f64();
         self.tell(|| format!("the power fails within a write of watchdog {}", tag.pid));
         let renewals = |lease: Option<Lease>| lease.map(|l| (l.epoch, l.renewals));
         let before = renewals(self.shelf.durable("").1);
         self.shelf.tear(tag.pid, claim, batch, at);
         if renewals(self.shelf.durable("").1) != before {
-            self.oracle.written(&events, &pulled, self.now);
+            self.written(&events);
         }
         for pid in 0..self.processes.len() {
             if self.processes[pid].is_up() {
@@ -387,11 +377,10 @@ impl World {
                 }
                 if let Some(stored) = stored {
                     holding.queue.reloaded();
-                    self.oracle.reloaded(&stored.slots);
                     holding.fleet.read_again(stored.slots, stored.ledger);
                     let settings = self.config(tag.pid);
                     self.tell(|| format!("watchdog {} has read its journal again", tag.pid));
-                    self.turn(tag, Input::Configured(Box::new(settings)), self.now);
+                    self.turn(tag, Input::Configured(Box::new(settings)));
                     self.read_levers(tag);
                 }
                 for action in write.then {
@@ -410,7 +399,6 @@ impl World {
                 process.tenure += 1;
                 process.role = Role::StandingBy(Patience::new(self.setup.ttl, std::time::Duration::ZERO));
                 let tag = process.tag(tag.pid);
-                self.oracle.gone(tag.pid);
                 self.at(self.now, Task::Lock(tag));
             }
             Err(_) => {
@@ -453,7 +441,7 @@ impl World {
     pub fn send(&mut self, tag: Tag, action: Action) {
         let pid = tag.pid;
         let slot = action.slot().to_owned();
-        let (offset, clock_set) = (self.processes[pid].offset, self.processes[pid].clock_set);
+        let offset = self.processes[pid].offset;
         if self.strikes(Fault::SendCrash, 10) {
             return self.crash(pid);
         }
@@ -474,7 +462,7 @@ impl World {
         }
         let epoch = self.processes[pid].held().map_or(0, |h| h.claim.epoch);
         let (record, lease) = self.shelf.durable(&slot);
-        self.oracle.sends(tag, epoch, &action, record.as_ref(), lease.as_ref(), self.now, clock_set);
+        self.leaves(tag, epoch, &action, record.as_ref(), lease.as_ref());
         self.tell(|| format!("watchdog {pid} sends {}", brief(&action)));
         let lost_before = self.strikes(Fault::CallLostBefore, 8);
         let late = !lost_before && self.strikes(Fault::CallLate, 8);
@@ -502,8 +490,4 @@ impl World {
             self.crash(pid);
         }
     }
-}
-
-fn pulled(batch: &tpu_watchdog::store::Batch) -> Vec<String> {
-    batch.records.iter().filter_map(|r| if let Record::Pulled(id) = r { Some(id.clone()) } else { None }).collect()
 }

@@ -1,19 +1,20 @@
 //! Long runs of the simulation: as many seeds as the time allows, one seed with its whole story, or the speed.
 //!
-//!     cargo test --release --features mutants --test swarm -- --minutes 60
-//!     cargo test --release --features mutants --test swarm -- --seed 4711 --trace
-//!     cargo test --release --features mutants --test swarm -- --speed
+//!     cargo test --release --test swarm -- --minutes 60
+//!     cargo test --release --test swarm -- --seed 4711 --trace
+//!     cargo test --release --test swarm -- --speed
 
 mod accidents;
 mod bucket;
 mod campaign;
 mod fault;
 mod network;
-mod oracle;
 mod process;
+mod proof;
 mod setup;
 mod shelf;
 mod shell;
+mod truth;
 mod world;
 
 use std::collections::BTreeMap;
@@ -29,7 +30,8 @@ const USAGE: &str =
   --from N     the first seed; without it one that follows from the committed source, so that the same source plays the same ones
   --count N    so many seeds (20 without --minutes)
   --minutes M  for so long
-  --keep-going a line for each seed that fails, without its story";
+  --keep-going a line for each seed that fails, without its story
+  --arrivals   what arrived in each of --count N seeds, a line each, as in arrivals.txt";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -56,6 +58,11 @@ fn main() -> ExitCode {
     if has("--keep-going") {
         return survey(from, count);
     }
+    if has("--arrivals") {
+        (from..from.saturating_add(count))
+            .for_each(|seed| println!("{}", world::play(Setup::of(seed), false).arrivals.line(seed)));
+        return ExitCode::SUCCESS;
+    }
     many(from, count, minutes.map(|m| Duration::from_secs(m * 60)))
 }
 
@@ -79,7 +86,8 @@ fn one(mut setup: Setup, with: &str, trace: bool) -> ExitCode {
     outcome.trace.iter().for_each(|line| println!("{line}"));
     match outcome.violation {
         None => {
-            println!("seed {seed}: every invariant held over {} turns", outcome.turns);
+            let arrivals = outcome.arrivals;
+            println!("seed {seed}: every invariant held over {} turns; {} mutations arrived", outcome.turns, arrivals.count);
             ExitCode::SUCCESS
         }
         Some(violation) if trace => {

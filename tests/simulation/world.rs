@@ -8,6 +8,7 @@ use fastrand::Rng;
 use tpu_watchdog::model::action::{Action, Input, Look};
 use tpu_watchdog::model::fleet::Memory;
 use tpu_watchdog::model::settings::{Settings, Share};
+use tpu_watchdog::report::audit::Audit;
 use tpu_watchdog::simulator::cloud::{Cloud, Timing};
 use tpu_watchdog::simulator::workload::Workload;
 use tpu_watchdog::store::Stored;
@@ -15,10 +16,11 @@ use tpu_watchdog::store::Stored;
 use crate::accidents::Accident;
 use crate::fault::Fault;
 use crate::network::Network;
-use crate::oracle::{Oracle, Violation};
 use crate::process::*;
+use crate::proof::Violation;
 use crate::setup::*;
 use crate::shelf::Shelf;
+use crate::truth::Truth;
 
 /// What happens at a moment.
 pub enum Task {
@@ -72,7 +74,22 @@ pub struct World {
     pub network: Network,
     pub shelf: Shelf,
     pub processes: Vec<Process>,
-    pub oracle: Oracle,
+    pub violation: Option<Violation>,
+    /// How often each invariant was looked at.
+    pub checked: BTreeMap<&'static str, u64>,
+    pub truth: Truth,
+    pub audit: Audit,
+    pub highest_epoch: u64,
+    /// Whose commits the store takes, and since when.
+    pub holder: Option<Tag>,
+    pub held_since: Ms,
+    /// Since when no process has held the lock although one stands by.
+    pub alone_since: Option<Ms>,
+    pub calm_since: Option<Ms>,
+    /// The world has not changed for long: nothing may be mutated any more.
+    pub settled: bool,
+    /// A hash of everything that has arrived at the API.
+    pub arrivals: Arrivals,
     pub configs: Vec<Settings>,
     pub calm: bool,
     pub strikes: BTreeMap<Fault, u32>,
@@ -101,6 +118,29 @@ pub struct Outcome {
     pub strikes: BTreeMap<Fault, u32>,
     pub checked: BTreeMap<&'static str, u64>,
     pub turns: u64,
+    pub arrivals: Arrivals,
+}
+
+/// How many mutations have arrived, and a hash of all of them: when, of which slot, what, where.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    pub count: u64,
+    pub hash: u64,
+}
+
+impl Arrivals {
+    /// As in arrivals.txt.
+    pub fn line(&self, seed: u64) -> String {
+        format!("{seed} {} {:016x}", self.count, self.hash)
+    }
+
+    /// FNV-1a over what arrives: the same on every machine and in every version.
+    pub fn arrives(&mut self, now: Ms, action: &Action) {
+        let what = format!("{now} {action:?}\n");
+        let before = if self.count == 0 { 0xcbf2_9ce4_8422_2325 } else { self.hash };
+        self.hash = what.bytes().fold(before, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        self.count += 1;
+    }
 }
 
 /// Plays a world to its end, or to the first violation. A panic is one, too: its seed is told like that of any other.
@@ -117,11 +157,12 @@ fn play_out(setup: Setup, trace: bool) -> Outcome {
     let mut world = World::new(setup, trace);
     world.run();
     Outcome {
-        violation: world.oracle.violation.take(),
+        violation: world.violation.take(),
         trace: world.trace.take().unwrap_or_default(),
         strikes: std::mem::take(&mut world.strikes),
-        checked: std::mem::take(&mut world.oracle.checked),
+        checked: std::mem::take(&mut world.checked),
         turns: world.turns,
+        arrivals: world.arrivals,
     }
 }
 
@@ -166,7 +207,6 @@ impl World {
         }
         other.max_unavailable = Share::Count(draw.usize(1..4));
         other.dry_run |= draw.u32(0..4) == 0;
-        let oracle = Oracle::new(&setup);
         let mut world = World {
             rng: rng(setup.seed, "events"),
             now: 0,
@@ -174,7 +214,17 @@ impl World {
             network: Network::new(&setup),
             shelf: Shelf::new(setup.sqlite),
             processes: setup.watchdogs.iter().map(|kind| Process::new(*kind)).collect(),
-            oracle,
+            violation: None,
+            checked: BTreeMap::new(),
+            truth: Truth::default(),
+            audit: Audit::default(),
+            highest_epoch: 0,
+            holder: None,
+            held_since: 0,
+            alone_since: None,
+            calm_since: None,
+            settled: false,
+            arrivals: Arrivals::default(),
             configs: vec![setup.settings.clone(), other],
             calm: false,
             strikes: BTreeMap::new(),
@@ -204,7 +254,7 @@ impl World {
     }
 
     fn run(&mut self) {
-        while self.oracle.violation.is_none() {
+        while self.violation.is_none() {
             let Some(entry) = self.agenda.first_entry() else { break };
             let (at, _) = *entry.key();
             if at > self.setup.end {
@@ -214,8 +264,9 @@ impl World {
             self.now = self.now.max(at);
             self.cloud.advance(wall(self.now, 0));
             self.happen(task);
+            self.cloud.nodes.chronicle(wall(self.now, 0));
         }
-        if self.oracle.violation.is_none() && self.setup.end > self.setup.chaos {
+        if self.violation.is_none() && self.setup.end > self.setup.chaos {
             self.judge_the_end();
         }
     }
@@ -299,7 +350,7 @@ impl World {
             Task::Wake(tag, at) => {
                 let due = self.processes[tag.pid].holding().is_some_and(|h| h.wake_at == Some(at));
                 if due {
-                    self.turn(tag, Input::Tick, self.now);
+                    self.turn(tag, Input::Tick);
                 }
             }
             Task::Serve(tag, look, asked) => self.serve(tag, *look, asked),
@@ -325,7 +376,7 @@ impl World {
             Task::Accident(accident) => self.accident(accident),
             Task::Calm => self.calm_down(),
             Task::Reset => self.reset(),
-            Task::Settled => self.oracle.settled = true,
+            Task::Settled => self.settled = true,
         }
     }
 }

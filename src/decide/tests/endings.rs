@@ -169,10 +169,7 @@ fn what_somebody_makes_in_place_of_a_replacement_is_not_taken_for_what_the_creat
     let theirs = node("a", json!({"id": "3", "createTime": world.now.to_string()}));
     world.poll(std::slice::from_ref(&theirs));
     assert_eq!(world.phase("a"), None);
-    let told = |what: &What| match what {
-        What::Outcome { call, result, .. } => call == "create" && result == "failed",
-        _ => false,
-    };
+    let told = |what: &What| matches!(what, What::Outcome { call: Verb::Create, result: CallResult::Failed, .. });
     assert!(world.events.iter().any(told), "{:?}", world.events);
     assert!(world.events.iter().any(|e| matches!(e, What::Withdrawn { .. })), "{:?}", world.events);
 }

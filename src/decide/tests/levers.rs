@@ -31,7 +31,7 @@ fn s8_half_the_fleet_judged_within_the_window_opens_the_breaker_and_nothing_is_d
     assert!(breaker(&world));
     assert!(world.actions.is_empty(), "{:?}", world.actions);
     assert_eq!(world.hold("a"), Some(HoldReason::Breaker));
-    assert_eq!(view::document(&world.fleet, world.now).breaker, "open");
+    assert_eq!(view::document(&world.fleet, world.now).breaker, crate::model::view::BreakerState::Open);
     // Neither time nor a restart closes it.
     let (slots, ledger) = (world.fleet.slots.clone(), world.fleet.ledger.clone());
     let mut again = World::new(world.fleet.settings.clone());

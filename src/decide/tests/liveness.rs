@@ -100,11 +100,36 @@ fn a_maintenance_window_that_is_announced_is_waited_out_and_not_for_ever() {
     let window = |end: &str| json!({"health": "UNHEALTHY_MAINTENANCE", "upcomingMaintenance": {"maintenanceStatus": "ONGOING", "windowEndTime": end}});
     let mut world = World::new(settings(&["a"]));
     world.sick(&["a"], window("2026-06-01T15:00:00Z"), 3 * 3600);
+    assert!(world.looks.is_empty(), "its end has come");
+    world.wait(10 * 60);
+    world.poll(&[node("a", window("2026-06-01T15:00:00Z"))]);
     assert!(world.looks.is_empty(), "15 minutes beyond its end");
-    world.sick(&["a"], window("2026-06-01T15:00:00Z"), 0);
+    world.wait(6 * 60);
+    world.poll(&[node("a", window("2026-06-01T15:00:00Z"))]);
+    assert!(matches!(world.looks[..], [Look::Node { .. }]), "{:?}", world.looks);
     let mut world = World::new(settings(&["a"]));
     world.sick(&["a"], window("2026-06-09T15:00:00Z"), 6 * 3600);
     assert!(matches!(world.looks[..], [Look::Node { .. }]), "six hours at most");
+}
+
+#[test]
+fn s3_the_longest_grace_of_what_was_seen_applies_and_three_times_it_to_a_reserved_tpu() {
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], json!({"health": "UNHEALTHY_MAINTENANCE"}), 300);
+    for _ in 0..30 {
+        world.wait(30);
+        world.poll(&[node("a", timeout())]);
+        assert!(world.looks.is_empty(), "20 min of 60");
+    }
+    let mut world = World::new(settings(&["a"]));
+    let reserved = json!({"health": "UNHEALTHY_MAINTENANCE", "schedulingConfig": {"reserved": true}});
+    world.sick(&["a"], reserved.clone(), 175 * 60);
+    assert!(world.looks.is_empty(), "175 min of 180");
+    for _ in 0..20 {
+        world.wait(30);
+        world.poll(&[node("a", reserved.clone())]);
+    }
+    assert!(world.fleet.memory["a"].pending.contains(&crate::model::fleet::Pending::Node), "185 min of 180");
 }
 
 #[test]
@@ -112,7 +137,7 @@ fn progress_outranks_health() {
     let mut world = World::new(settings(&["a"]));
     world.sick(&["a"], json!({"health": "UNHEALTHY_MAINTENANCE"}), 3500);
     let now = world.now;
-    super::super::recover::progress(world.fleet.slots.get_mut("a").unwrap(), now);
+    super::super::settle::progress(world.fleet.slots.get_mut("a").unwrap(), now);
     world.wait(300);
     world.poll(&[node("a", json!({"health": "UNHEALTHY_MAINTENANCE"}))]);
     assert!(world.looks.is_empty() && world.actions.is_empty());

@@ -50,6 +50,71 @@ impl World {
 }
 
 #[test]
+fn s3_silence_of_a_tpu_that_somebody_stopped_or_hid_counts_only_from_when_it_is_back() {
+    for state in ["STOPPED", "HIDDEN", "UNHIDING", "STATE_OF_THE_FUTURE"] {
+        let mut world = with_checkpoints();
+        let node = world.supervised_run();
+        world.reports(7, None);
+        let mut away = node.clone();
+        away["state"] = json!(state);
+        for _ in 0..120 {
+            world.wait(30);
+            world.poll(std::slice::from_ref(&away));
+            world.reports(7, None);
+        }
+        for _ in 0..4 {
+            world.wait(30);
+            world.poll(std::slice::from_ref(&node));
+            world.reports(7, None);
+            assert_ne!(world.fleet.slots["a"].verdict.condition, Condition::Silent, "{state}: it is booting");
+            assert!(world.actions.is_empty() && world.looks.iter().all(|look| !matches!(look, Look::Node { .. })));
+        }
+    }
+}
+
+#[test]
+fn s5_a_host_that_has_just_booted_is_alive_although_its_heartbeat_is_still_the_old_one() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    let booted = |world: &mut World, boot_id: &str| {
+        let record = &world.fleet.slots["a"];
+        let (of, generation) = (record.incarnation.clone().unwrap(), record.job.generation);
+        let beacon = |boot_id: &str, value: i64| Some(Beacon { boot_id: boot_id.into(), generation, value, text: String::new() });
+        let report = WorkerReport { boot: beacon(boot_id, 1), heartbeat: beacon("b", 7), ..WorkerReport::default() };
+        world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result: Ok(vec![report]) });
+    };
+    // Its grace of 15 min is nearly over when it boots again.
+    for minute in 0..29 {
+        world.wait(60);
+        booted(&mut world, if minute < 14 { "b" } else { "c" });
+        world.poll(std::slice::from_ref(&node));
+        assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy, "minute {minute}");
+    }
+    for _ in 0..4 {
+        world.wait(60);
+        booted(&mut world, "c");
+        world.poll(std::slice::from_ref(&node));
+    }
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Silent, "and then it fell silent");
+}
+
+#[test]
+fn s2_reports_from_before_our_last_mutation_condemn_nothing() {
+    let mut world = with_checkpoints();
+    let node = world.silent();
+    world.reports(7, None);
+    world.get("a", Some(node.clone()));
+    assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::Transient, "503")));
+    world.wait(1);
+    world.fleet.slots.get_mut("a").unwrap().recovery.as_mut().unwrap().not_before = None;
+    world.get("a", Some(node));
+    assert!(world.actions.is_empty(), "the GET is new, the reports are not");
+    world.reports(7, None);
+    assert!(is_delete(&world.actions), "both are: {:?}", world.fleet.memory["a"].decision);
+}
+
+#[test]
 fn s5_a_delete_that_rests_on_reports_asks_for_them_once_more() {
     let mut world = with_checkpoints();
     let node = world.silent();

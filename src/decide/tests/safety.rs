@@ -274,7 +274,11 @@ fn s11_the_intent_is_in_the_same_commit_as_the_call_and_a_lost_answer_is_read_ba
             .iter()
             .any(|r| matches!(r, Record::Slot(r) if r.recovery.as_ref().is_some_and(|r| r.phase == Phase::Deleting)))
     );
-    assert!(world.events.iter().any(|e| matches!(e, What::Intent { call, .. } if call == "delete")));
+    let evidence = world.events.iter().find_map(|event| match event {
+        What::Intent { call: Verb::Delete, evidence, .. } => evidence.clone(),
+        _ => None,
+    });
+    assert_eq!(evidence.map(|evidence| evidence.confirmed_at), Some(world.now), "S18: the GET that confirmed it");
     world.wait(1);
     world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "reset")));
     assert!(world.actions.is_empty() && matches!(world.looks[..], [Look::Node { .. }]));
@@ -288,8 +292,8 @@ fn s11_what_is_read_back_is_told_as_the_result() {
     let mut world = World::new(settings(&["a"]));
     let preempted = json!({"state": "PREEMPTED"});
     let lost = || CallOutcome::Unknown(Failure::new(FailureClass::Transient, "reset"));
-    let told = |world: &World, call: &str, result: &str| {
-        let is_it = |what: &What| matches!(what, What::Outcome { call: c, result: r, .. } if c == call && r == result);
+    let told = |world: &World, call: Verb, result: CallResult| {
+        let is_it = |what: &What| matches!(what, What::Outcome { call: c, result: r, .. } if *c == call && *r == result);
         world.events.iter().any(is_it)
     };
     world.sick(&["a"], preempted.clone(), 60);
@@ -297,16 +301,16 @@ fn s11_what_is_read_back_is_told_as_the_result() {
     world.called("a", lost());
     world.wait(1);
     world.get("a", Some(node("a", preempted)));
-    assert!(told(&world, "delete", "failed") && is_delete(&world.actions), "{:?}", world.events);
+    assert!(told(&world, Verb::Delete, CallResult::Failed) && is_delete(&world.actions), "{:?}", world.events);
     world.called("a", lost());
     world.wait(1);
     world.get("a", None);
-    assert!(told(&world, "delete", "done"), "{:?}", world.events);
+    assert!(told(&world, Verb::Delete, CallResult::Done), "{:?}", world.events);
     assert!(matches!(world.actions[..], [Action::Create { .. }]));
     world.called("a", lost());
     world.wait(1);
     world.get("a", None);
-    assert!(told(&world, "create", "failed"), "{:?}", world.events);
+    assert!(told(&world, Verb::Create, CallResult::Failed), "{:?}", world.events);
     world.wait(60);
     world.input(Input::Tick);
     assert!(matches!(world.actions[..], [Action::Create { .. }]));
@@ -314,11 +318,11 @@ fn s11_what_is_read_back_is_told_as_the_result() {
     world.wait(1);
     let made = world.replacement("a", json!({"state": "CREATING"}));
     world.get("a", Some(made.clone()));
-    assert!(told(&world, "create", "accepted"), "{:?}", world.events);
+    assert!(told(&world, Verb::Create, CallResult::Accepted), "{:?}", world.events);
     world.wait(30);
     let ready = node("a", json!({"id": "2", "createTime": made["createTime"], "metadata": made["metadata"]}));
     world.poll(&[ready]);
-    assert!(told(&world, "create", "done"), "{:?}", world.events);
+    assert!(told(&world, Verb::Create, CallResult::Done), "{:?}", world.events);
 }
 
 #[test]
@@ -329,7 +333,7 @@ fn s11_a_node_that_is_ready_before_its_operation_was_looked_at_ends_its_create()
     let created = world.now;
     world.poll(std::slice::from_ref(&made));
     let told =
-        |world: &World| world.events.iter().filter(|what| matches!(what, What::Outcome { call, .. } if call == "create")).count();
+        |world: &World| world.events.iter().filter(|what| matches!(what, What::Outcome { call: Verb::Create, .. })).count();
     assert_eq!(told(&world), 0, "its operation tells");
     world.wait(30);
     world.poll(&[node("a", json!({"id": "2", "createTime": created.to_string(), "metadata": made["metadata"]}))]);
@@ -383,6 +387,21 @@ fn s13_preemptions_have_a_budget_of_their_own() {
         assert_eq!(world.phase("a"), None, "over: READY and not unhealthy");
         world.wait(30);
     }
+    world.fleet.settings.slots.get_mut("a").unwrap().policy.attempts.preemptions = 3;
+    let preempted = json!({"state": "PREEMPTED", "createTime": world.now.to_string()});
+    world.sick(&["a"], preempted.clone(), 0);
+    world.get("a", Some(node("a", preempted)));
+    assert_eq!((world.actions.len(), world.hold("a")), (0, Some(HoldReason::Preemptions)), "the fourth of three");
+}
+
+#[test]
+fn s14_a_quota_refusal_suspends_nothing() {
+    let mut world = World::new(settings(&["a", "b"]));
+    world.recreate_preempted();
+    world.create_fails("a", FailureClass::Quota);
+    world.sick(&["b"], timeout(), 600);
+    world.get("b", Some(node("b", timeout())));
+    assert_eq!(world.phase("b"), Some(Phase::Deleting), "{:?}", world.hold("b"));
 }
 
 #[test]
@@ -531,50 +550,6 @@ fn s19_the_same_inputs_give_the_same_effects() {
         trace + &format!("{:?}{:?}{:?}", world.actions, world.looks, world.events)
     };
     assert_eq!(story(), story());
-}
-
-#[test]
-fn the_guard_refuses_by_name_what_a_plan_must_never_ask_for() {
-    use super::super::guard::may_condemn;
-    use super::super::judge::Bench;
-    use super::super::plan::Budget;
-    use crate::model::condition::Kind;
-    use crate::model::fleet::Confirmed;
-
-    let verdict = |change: &dyn Fn(&mut Bench, &mut Confirmed)| {
-        let mut world = World::new(settings(&["a"]));
-        world.sick(&["a"], timeout(), 600);
-        let mut budget = Budget { unavailable: 0, max_unavailable: 1, desired: 1, on_their_way: 0, ledger_changed: false };
-        let incarnation = world.fleet.slots["a"].incarnation.clone();
-        let mut confirmed = Confirmed { began: world.now, incarnation, condition: Condition::Unresponsive };
-        let fleet = &mut world.fleet;
-        let mut bench = Bench {
-            settings: &fleet.settings,
-            slot: &fleet.settings.slots["a"],
-            record: fleet.slots.get_mut("a").unwrap(),
-            memory: fleet.memory.get_mut("a").unwrap(),
-            ledger: &mut fleet.ledger,
-            budget: &mut budget,
-            polls: 1,
-        };
-        change(&mut bench, &mut confirmed);
-        may_condemn(&bench, Condition::Unresponsive, Kind::Judged, &confirmed, world.now).map_err(|violation| violation.name())
-    };
-    assert_eq!(verdict(&|_, _| ()), Ok(()), "the plan as it should be");
-    let earlier = |at: Timestamp, seconds| at.checked_sub(jiff::SignedDuration::from_secs(seconds)).unwrap();
-    assert_eq!(verdict(&|_, confirmed| confirmed.incarnation.as_mut().unwrap().id = "2".into()), Err("S1"));
-    assert_eq!(verdict(&|_, confirmed| confirmed.incarnation = None), Err("S1"));
-    assert_eq!(verdict(&|_, confirmed| confirmed.began = earlier(confirmed.began, 6)), Err("S1"));
-    assert_eq!(verdict(&|bench, confirmed| bench.record.mutated_at = Some(confirmed.began)), Err("S2"));
-    assert_eq!(verdict(&|bench, confirmed| bench.memory.last_read = Some(earlier(confirmed.began, 121))), Err("S2"));
-    assert_eq!(verdict(&|bench, _| bench.record.suspicion.as_mut().unwrap().reads = 1), Err("S3"));
-    assert_eq!(verdict(&|bench, _| bench.record.suspicion.as_mut().unwrap().sick_for = Duration::from_secs(599)), Err("S3"));
-    assert_eq!(verdict(&|bench, _| bench.record.suspicion = None), Err("S3"));
-    assert_eq!(verdict(&|bench, _| bench.budget.unavailable = 1), Err("S6"));
-    assert_eq!(verdict(&|bench, _| bench.record.seen.as_mut().unwrap().opted_out = true), Err("S7"));
-    assert_eq!(verdict(&|bench, _| bench.record.spec = None), Err("S12"));
-    assert_eq!(verdict(&|bench, _| bench.record.seen.as_mut().unwrap().queued_resource = Some("q".into())), Err("S17"));
-    assert_eq!(verdict(&|bench, _| bench.record.seen.as_mut().unwrap().other_owner = Some("o".into())), Err("S17"));
 }
 
 #[test]

@@ -1,0 +1,209 @@
+//! What came of a call: the answer to a delete or create, and how its operation ended.
+
+use serde_json::Value;
+
+use crate::model::action::CallOutcome;
+use crate::model::event::{CallResult, Verb, What};
+use crate::model::failure::{Failure, FailureClass};
+use crate::model::fleet::{Fleet, Memory, Pending, Shortage, after};
+use crate::model::mask::Mask;
+use crate::model::operation::OperationState;
+use crate::model::recovery::{Call, Phase};
+use crate::model::settings::Policy;
+use crate::model::slot::SlotRecord;
+
+use super::budget;
+use super::moves::{advance, backoff, came_of, resend_later, set_call, spend};
+use super::turn::Turn;
+
+/// Applies the outcome of a delete or create.
+pub fn called(fleet: &mut Fleet, slot: &str, outcome: CallOutcome, turn: &mut Turn) {
+    if let Some(record) = fleet.slots.get_mut(slot) {
+        let creating = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating);
+        // Whatever came back: reads that began before this prove nothing about the slot (S2). Only a create that never left
+        // changed nothing; a delete that never left is verified anew.
+        if !(creating && matches!(outcome, CallOutcome::NotSent(_))) {
+            record.mutated_at = Some(turn.now);
+        }
+        fleet.dirty.insert(slot.to_owned());
+    }
+    settle_call(fleet, slot, outcome, turn);
+}
+
+fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Turn) {
+    let Some(policy) = fleet.settings.slots.get(name).map(|s| s.policy.clone()) else { return };
+    let Some(record) = fleet.slots.get_mut(name) else { return };
+    let Some(phase) = record.recovery.as_ref().map(|r| r.phase) else { return };
+    let (verb, result) = (
+        if phase == Phase::Deleting { Verb::Delete } else { Verb::Create },
+        match &outcome {
+            CallOutcome::Accepted(_) => CallResult::Accepted,
+            CallOutcome::Refused(_) => CallResult::Refused,
+            CallOutcome::Unknown(_) => CallResult::Unknown,
+            CallOutcome::NotSent(_) => CallResult::NotSent,
+        },
+    );
+    if phase == Phase::Creating {
+        // The minute of the limit begins when the call has certainly left (S18); one that never left counts no more.
+        let intended = record.recovery.as_ref().map(|r| r.phase_since);
+        if let Some(position) = fleet.ledger.creates.iter().position(|at| Some(*at) == intended) {
+            fleet.ledger.creates.remove(position);
+        }
+        match outcome {
+            CallOutcome::NotSent(_) => {}
+            // One whose answer was not waited for may still be on its way to the API.
+            CallOutcome::Unknown(_) => fleet.ledger.creates.push(after(turn.now, fleet.settings.poll.timeout)),
+            CallOutcome::Accepted(_) | CallOutcome::Refused(_) => fleet.ledger.creates.push(turn.now),
+        }
+        fleet.dirty_ledger = true;
+    }
+    let message = match &outcome {
+        CallOutcome::Accepted(operation) => format!("{verb} accepted: {operation}"),
+        CallOutcome::Refused(failure) => format!("{verb} refused: {failure}"),
+        CallOutcome::Unknown(failure) => format!("{verb}: {failure}; it may have been carried out, so it is read back"),
+        CallOutcome::NotSent(failure) => format!("{verb} was not sent: {failure}"),
+    };
+    came_of(record, verb, result, &message, turn);
+    if let Some(memory) = fleet.memory.get_mut(name) {
+        // What is known about the last call's operation says nothing about this one's.
+        (memory.looked_at, memory.operation_lost, memory.vanished) = (None, None, 0);
+    }
+    match (phase, outcome) {
+        (_, CallOutcome::Accepted(operation)) => set_call(record, Call::Accepted { operation }),
+        (_, CallOutcome::Unknown(_)) => set_call(record, Call::Unknown),
+        (Phase::Deleting, CallOutcome::Refused(failure)) if failure.class == FailureClass::NotFound => {
+            advance(record, Phase::Gone, "the API says that the node does not exist", turn);
+        }
+        (Phase::Deleting, CallOutcome::Refused(failure)) => delete_failed(record, &policy, &failure, turn),
+        (Phase::Deleting, CallOutcome::NotSent(_)) => advance(record, Phase::Condemned, "the delete was not sent", turn),
+        (_, CallOutcome::Refused(failure)) if failure.class == FailureClass::Conflict => {
+            set_call(record, Call::Unknown);
+            if let Some(recovery) = &mut record.recovery {
+                recovery.refusal = Some((failure.class, failure.message));
+            }
+        }
+        (_, CallOutcome::Refused(failure)) => create_failed(fleet, name, &policy, failure, turn),
+        (_, CallOutcome::NotSent(failure)) => {
+            resend_later(record, &policy, Some(failure), "the create was not sent", turn);
+        }
+    }
+}
+
+/// Takes a look at an operation. A failed look says nothing about the operation: the node itself is asked.
+pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<OperationState, Failure>, turn: &mut Turn) {
+    let Some(policy) = fleet.settings.slots.get(name).map(|s| s.policy.clone()) else { return };
+    let Some(record) = fleet.slots.get_mut(name) else { return };
+    let Some(recovery) = &record.recovery else { return };
+    if recovery.call != Some(Call::Accepted { operation: operation.to_owned() }) {
+        return;
+    }
+    let phase = recovery.phase;
+    let memory = fleet.memory.entry(name.to_owned()).or_default();
+    match (phase, result) {
+        (_, Ok(OperationState::Running)) if memory.vanished == 0 => memory.operation_lost = None,
+        (Phase::Deleting, Ok(OperationState::Succeeded)) => {
+            record.mutated_at = Some(turn.now);
+            came_of(record, Verb::Delete, CallResult::Done, "the delete is done", turn);
+            advance(record, Phase::Gone, "the delete is done", turn);
+            record.end_was_told = true;
+        }
+        (Phase::Creating, Ok(OperationState::Succeeded)) => {
+            came_of(record, Verb::Create, CallResult::Done, "the create is done", turn);
+            set_call(record, Call::Observed);
+            memory.looked_at = None;
+        }
+        (Phase::Deleting, Ok(OperationState::Failed(failure))) => {
+            came_of(record, Verb::Delete, CallResult::Failed, &format!("the delete failed: {failure}"), turn);
+            delete_failed(record, &policy, &failure, turn);
+            spend(record);
+        }
+        (Phase::Creating, Ok(OperationState::Failed(mut failure))) => {
+            // An operation may quote what was sent as well as a refusal does.
+            if let (Some(spec), Some(slot)) = (&record.spec, fleet.settings.slots.get(name)) {
+                let sent = Value::Object(spec.overlaid(&slot.create).body().clone());
+                failure.message = Mask::of(Some(&sent)).apply(&failure.message);
+            }
+            came_of(
+                record,
+                Verb::Create,
+                CallResult::Failed,
+                &format!("the create failed: {failure}; its name is read back"),
+                turn,
+            );
+            // A failed create says nothing about what is there: it may have left a node behind, which a poll may have shown. Only a
+            // read from after its end tells.
+            record.mutated_at = Some(turn.now);
+            set_call(record, Call::Unknown);
+            if let Some(recovery) = &mut record.recovery {
+                recovery.failed = Some(failure);
+            }
+            (memory.looked_at, memory.vanished) = (None, 0);
+        }
+        (_, Err(failure)) => {
+            let first = memory.operation_lost.is_none();
+            memory.operation_lost = Some(failure.to_string());
+            if first {
+                let message = format!("operation {operation} could not be read: {failure}; the node itself is looked at");
+                turn.tell(record, What::Note, message);
+            }
+        }
+        _ => {}
+    }
+    fleet.dirty.insert(name.to_owned());
+}
+
+fn delete_failed(record: &mut SlotRecord, policy: &Policy, failure: &Failure, turn: &mut Turn) {
+    advance(record, Phase::Condemned, &format!("the delete failed: {failure}"), turn);
+    if let Some(recovery) = &mut record.recovery {
+        // A rate limit or a server error says nothing about the delete itself: only real refusals are counted.
+        let passing = matches!(failure.class, FailureClass::Rate | FailureClass::Quota | FailureClass::Transient);
+        recovery.delete_failures += u32::from(!passing);
+        recovery.not_before = Some(after(turn.now, backoff(policy, recovery.delete_failures.max(1))));
+    }
+}
+
+/// A GET answers 404 after the create's operation ended with an error: the failure, which counts now.
+pub fn failed_and_gone(record: &mut SlotRecord, memory: &Memory) -> Option<Failure> {
+    let calling = memory.pending.contains(&Pending::Call);
+    let recovery = record.recovery.as_mut().filter(|recovery| recovery.phase == Phase::Creating && !calling)?;
+    recovery.failed.take()
+}
+
+/// The create is over without a node: the next zone, or the next try.
+pub fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Failure, turn: &mut Turn) {
+    let Some(record) = fleet.slots.get_mut(name) else { return };
+    let zones = fleet.settings.slots.get(name).map(|s| s.zones.clone()).unwrap_or_default();
+    advance(record, Phase::Gone, &format!("the create failed ({})", failure.class.name()), turn);
+    let Some(recovery) = &mut record.recovery else { return };
+    let cause = recovery.cause;
+    recovery.create_failures += 1;
+    recovery.refusal = Some((failure.class, failure.message.clone()));
+    if failure.class == FailureClass::StockOut {
+        let accelerator = record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
+        let key = budget::pool(&record.zone, accelerator);
+        let shortage = fleet.ledger.short.entry(key).or_insert(Shortage { refused_at: turn.now, trial_at: None });
+        shortage.refused_at = turn.now;
+        fleet.dirty_ledger = true;
+    }
+    // The next zone is tried at once; a wait comes when all of them were asked.
+    let position = zones.iter().position(|z| *z == record.zone).unwrap_or(0);
+    let next = (position + 1) % zones.len().max(1);
+    let wait = backoff(policy, recovery.create_failures.div_ceil(u32::try_from(zones.len()).unwrap_or(1).max(1)));
+    let mut until = Some(after(turn.now, wait));
+    // Of other failures a node may be left behind here.
+    if failure.class == FailureClass::StockOut && zones.len() > 1 {
+        if next != 0 {
+            until = None;
+        }
+        record.zone.clone_from(&zones[next]);
+    }
+    recovery.not_before = until;
+    let message = format!(
+        "create failed ({}): {}; the specification is kept, {}",
+        failure.class.name(),
+        failure.message,
+        until.map_or(format!("{} is tried next", record.zone), |at| format!("the next try is at {at:.0}")),
+    );
+    turn.tell(record, What::RecoveryFailure { cause, reason: failure.class }, message);
+    fleet.dirty.insert(name.to_owned());
+}

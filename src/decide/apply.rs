@@ -1,0 +1,48 @@
+//! Takes one input into the fleet: dispatches it to the file of its kind.
+
+use crate::model::action::Input;
+use crate::model::fleet::{Fleet, Pending};
+
+use super::identity::Source;
+use super::observe::observe;
+use super::turn::Turn;
+use super::{answers, lever, listing, reload, reports, surveys};
+
+/// Applies one input.
+pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
+    match input {
+        Input::Configured(settings) => reload::configured(fleet, *settings, turn),
+        Input::Polled(poll) => listing::polled(fleet, *poll, turn),
+        Input::Got { slot, began, reading } => {
+            done(fleet, &slot, Pending::Node);
+            observe(fleet, &slot, reading, began, Source::Get, turn);
+        }
+        Input::Attributes { slot, of, began, result } => {
+            done(fleet, &slot, Pending::Attributes);
+            reports::answered(fleet, &slot, &of, began, result, turn);
+        }
+        Input::Surveyed { slot, began, location, result } => {
+            done(fleet, &slot, Pending::Checkpoints);
+            surveys::answered(fleet, &slot, began, &location, result, turn);
+        }
+        Input::Called { slot, outcome } => {
+            done(fleet, &slot, Pending::Call);
+            answers::called(fleet, &slot, outcome, turn);
+        }
+        Input::Operated { slot, operation, result } => {
+            done(fleet, &slot, Pending::Operation);
+            answers::operated(fleet, &slot, &operation, result, turn);
+        }
+        Input::Pulled(levers) => {
+            fleet.look_anew();
+            lever::pulled(fleet, levers, turn);
+        }
+        Input::Tick => {}
+    }
+}
+
+fn done(fleet: &mut Fleet, slot: &str, pending: Pending) {
+    if let Some(memory) = fleet.memory.get_mut(slot) {
+        memory.pending.remove(&pending);
+    }
+}

@@ -1,0 +1,75 @@
+//! The budgets of the whole fleet: judged slots in recovery (S6), creates a minute (S18), preemptions that slide out of their window,
+//! and pools, the zone and accelerator type in which creates are refused or replacements fail (S14).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::condition::{Condition, Kind};
+use crate::model::fleet::{Fleet, Ledger, Memory, Pending, after, elapsed};
+use crate::model::recovery::{Call, Phase};
+use crate::model::settings::Policy;
+use crate::model::slot::SlotRecord;
+
+/// Creates a minute and project (S18): the quota is about 90, others limit themselves to 60.
+pub const CREATES_PER_MINUTE: usize = 59;
+/// The window of [`CREATES_PER_MINUTE`].
+pub const CREATE_WINDOW: Duration = Duration::from_secs(60);
+
+/// Kept true while slots are decided about one after the other.
+pub struct Budget {
+    /// Judged slots in recovery.
+    pub unavailable: usize,
+    /// How many there may be.
+    pub max_unavailable: usize,
+    /// The ledger was written to.
+    pub ledger_changed: bool,
+    /// Slots that are wanted.
+    pub desired: usize,
+    /// Creates that the ledger counts no more and that may still leave.
+    pub on_their_way: usize,
+}
+
+/// Whether a slot counts under `max_unavailable` (S6): judged and in recovery, and not merely waiting for capacity, for an
+/// operator, or for nothing at all.
+pub fn is_unavailable(record: &SlotRecord) -> bool {
+    let at_rest = matches!(record.verdict.condition, Condition::Stopped | Condition::JobFailed | Condition::Finished);
+    let counts = record.recovery.as_ref().is_some_and(|r| r.is_judged_and_supplied() && !r.set_apart);
+    counts && !at_rest
+}
+
+/// How many slots count under `max_unavailable` now.
+pub fn unavailable(fleet: &Fleet) -> usize {
+    fleet.slots.values().filter(|record| is_unavailable(record)).count()
+}
+
+/// Creates that may still leave although the minute of their intent is over (S18): a write was slow, or their process ended.
+pub fn on_its_way(record: &SlotRecord, memory: &BTreeMap<String, Memory>, name: &str, now: Timestamp) -> bool {
+    record.recovery.as_ref().is_some_and(|r| {
+        let (intended, age) = (r.phase == Phase::Creating && r.call == Some(Call::Intended), elapsed(r.phase_since, now));
+        let sending = || memory.get(name).is_some_and(|m| m.pending.contains(&Pending::Call));
+        intended && age >= CREATE_WINDOW && (age < CREATE_WINDOW * 2 || sending())
+    })
+}
+
+/// When a lost slot of this record may be tried again: preemptions slide out of their window.
+pub fn slides_at(record: &SlotRecord, policy: &Policy) -> Option<Timestamp> {
+    record.attempts.iter().find(|a| a.kind == Kind::Lost).map(|oldest| after(oldest.at, policy.attempts.window))
+}
+
+/// The name of a zone and accelerator type in the ledger.
+pub fn pool(zone: &str, accelerator: &str) -> String {
+    format!("{zone} {accelerator}")
+}
+
+/// What was created `since` then came up: what was refused there, or failed, before that counts no more (S14).
+pub fn relieve(ledger: &mut Ledger, pool: &str, since: Option<Timestamp>) {
+    let outlives = |at: Timestamp| since.is_none_or(|since| at >= since);
+    ledger.short.retain(|at, shortage| at != pool || outlives(shortage.refused_at));
+    ledger.suspended.retain(|at, shortage| at != pool || outlives(shortage.refused_at));
+    if let Some(unfit) = ledger.unfit.get_mut(pool) {
+        unfit.retain(|unfit| outlives(unfit.at));
+    }
+    ledger.unfit.retain(|_, unfit| !unfit.is_empty());
+}

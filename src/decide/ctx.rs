@@ -1,0 +1,61 @@
+//! What the decision about one slot reads and writes.
+
+use jiff::Timestamp;
+
+use crate::model::condition::Condition;
+use crate::model::fleet::{Ledger, Memory};
+use crate::model::lever::Pause;
+use crate::model::settings::{Settings, SlotSettings};
+use crate::model::slot::SlotRecord;
+use crate::model::spec::NodeSpec;
+
+use super::budget::{self, Budget};
+use super::check::{Case, Checker};
+
+/// One slot in one step.
+pub struct SlotCtx<'a> {
+    pub settings: &'a Settings,
+    pub slot: &'a SlotSettings,
+    pub record: &'a mut SlotRecord,
+    pub memory: &'a mut Memory,
+    pub ledger: &'a mut Ledger,
+    pub budget: &'a mut Budget,
+    pub checker: &'a mut Checker,
+    /// Polls absorbed by this process.
+    pub polls: u64,
+    pub now: Timestamp,
+}
+
+impl SlotCtx<'_> {
+    /// The present condition.
+    pub fn condition(&self) -> Condition {
+        self.record.verdict.condition
+    }
+
+    /// The pause that holds the slot now, its own or everybody's.
+    pub fn paused(&self) -> Option<&Pause> {
+        [&self.record.paused, &self.ledger.paused].into_iter().flatten().find(|pause| pause.holds(self.now))
+    }
+
+    /// The accelerator type that was last seen; empty where none was.
+    pub fn accelerator(&self) -> &str {
+        self.record.seen.as_ref().map_or("", |seen| seen.accelerator.as_str())
+    }
+
+    /// The name of its zone and accelerator type in the ledger.
+    pub fn pool(&self) -> String {
+        budget::pool(&self.record.zone, self.accelerator())
+    }
+
+    /// What a create in its present zone would ask for.
+    pub fn specification(&self) -> NodeSpec {
+        let learned = self.record.spec.clone().unwrap_or_else(NodeSpec::empty);
+        learned.in_zone(&self.record.zone).overlaid(&self.slot.create)
+    }
+
+    /// The same for the checker, and the checker itself.
+    pub fn case(&mut self) -> (&mut Checker, Case<'_>) {
+        let SlotCtx { settings, slot, record, memory, ledger, now, .. } = self;
+        (self.checker, Case { settings, slot, record, memory, ledger, now: *now })
+    }
+}

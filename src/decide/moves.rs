@@ -1,0 +1,91 @@
+//! The moves of a recovery from one phase to the next, and what the log says of its calls.
+
+use std::time::Duration;
+
+use crate::model::event::{CallResult, Verb, What};
+use crate::model::failure::{Failure, FailureClass};
+use crate::model::fleet::{after, elapsed};
+use crate::model::recovery::{Call, Phase};
+use crate::model::settings::Policy;
+use crate::model::slot::SlotRecord;
+
+use super::turn::Turn;
+
+/// A replacement does not last until its create was told to be done.
+pub fn came_to_nothing(record: &SlotRecord, why: &str, turn: &mut Turn) {
+    let untold = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating && r.call != Some(Call::Observed));
+    if untold {
+        came_of(record, Verb::Create, CallResult::Failed, &format!("the replacement is {why} before it was READY"), turn);
+    }
+}
+
+/// The result of a mutation, for the audit.
+pub fn came_of(record: &SlotRecord, call: Verb, result: CallResult, message: &str, turn: &mut Turn) {
+    let incarnation = if call == Verb::Delete {
+        record.recovery.as_ref().and_then(|recovery| recovery.condemned.clone())
+    } else {
+        record.incarnation.clone()
+    };
+    turn.tell(record, What::Outcome { call, result, incarnation }, message.to_owned());
+}
+
+pub fn set_call(record: &mut SlotRecord, call: Call) {
+    if let Some(recovery) = &mut record.recovery {
+        recovery.call = Some(call);
+    }
+}
+
+/// One legal move, told. An illegal one changes nothing and is told as a violation.
+pub fn advance(record: &mut SlotRecord, next: Phase, why: &str, turn: &mut Turn) {
+    let Some(recovery) = &mut record.recovery else { return };
+    let from = recovery.phase;
+    let spent = elapsed(recovery.phase_since, turn.now);
+    match recovery.advance(next, turn.now) {
+        Ok(()) => {
+            if (from, next) == (Phase::Deleting, Phase::Gone) {
+                // What the delete had to wait for is no reason for the create to wait.
+                recovery.resends = 0;
+                recovery.not_before = None;
+            }
+            if next == Phase::Gone {
+                if let Some(gone) = record.incarnation.take() {
+                    record.left_behind = Some((gone.created, turn.now));
+                    record.end_was_told = false;
+                }
+                record.ours = false;
+                record.ready_since = None;
+                record.suspicion = None;
+            }
+            let message = format!("{from} -> {next} after {}: {why}", crate::model::view::span(spent));
+            turn.tell(record, What::Phase { from, seconds: spent.as_secs_f64(), to: next }, message);
+        }
+        Err(illegal) => {
+            let message = format!("{illegal} ({why}); the recovery stays where it is");
+            turn.tell(record, What::InvariantViolation { invariant: "legal_move".into() }, message);
+        }
+    }
+}
+
+/// Back to owing a create that was lost on the way: sent again after a growing wait.
+pub fn resend_later(record: &mut SlotRecord, policy: &Policy, failure: Option<Failure>, why: &str, turn: &mut Turn) {
+    advance(record, Phase::Gone, why, turn);
+    if let Some(recovery) = &mut record.recovery {
+        let failure = failure.map(|f| (f.class, f.message));
+        recovery.refusal = failure.or(recovery.refusal.take()).or(Some((FailureClass::Transient, why.to_owned())));
+        recovery.resends += 1;
+        recovery.not_before = Some(after(turn.now, backoff(policy, recovery.resends)));
+    }
+}
+
+/// What was accepted has come to nothing: sent again, it must not be taken for the same request.
+pub fn spend(record: &mut SlotRecord) {
+    if let Some(recovery) = &mut record.recovery {
+        recovery.spent += 1;
+    }
+}
+
+/// Exponential, from `backoff.first` to `backoff.max`.
+pub fn backoff(policy: &Policy, failures: u32) -> Duration {
+    let factor = 1u32.checked_shl(failures.saturating_sub(1).min(20)).unwrap_or(u32::MAX);
+    policy.backoff_first.saturating_mul(factor).min(policy.backoff_max)
+}

@@ -1,0 +1,198 @@
+//! What a reading says about a recovery under way: whether a delete or create whose outcome is not known was carried out, whether the
+//! replacement is READY, and whether a person has put another node in its place.
+
+use crate::model::action::Reading;
+use crate::model::event::{CallResult, Verb, What};
+use crate::model::fleet::{Memory, Pending, after};
+use crate::model::node::{NodeState, NodeView};
+use crate::model::recovery::{Call, Phase};
+use crate::model::settings::{Policy, Settings};
+use crate::model::slot::SlotRecord;
+
+use super::identity::{Source, become_incarnation, is_our_create, unsettled};
+use super::moves::{advance, backoff, came_of, resend_later, set_call, spend};
+use super::turn::Turn;
+
+/// Looks that find neither operation nor node before a create counts as not carried out.
+const VANISHED_LIMIT: u32 = 3;
+
+/// Takes a reading into the recovery. Returns whether the record changed.
+pub fn observed(
+    record: &mut SlotRecord,
+    memory: &mut Memory,
+    settings: &Settings,
+    policy: &Policy,
+    reading: &Reading,
+    source: Source,
+    turn: &mut Turn,
+) -> bool {
+    let Some(recovery) = &record.recovery else { return false };
+    let call = recovery.call.clone();
+    if matches!(reading, Reading::Node(view) if view.incarnation.is_none()) {
+        // Without a creation time it can't be told from another node: it settles nothing.
+        return false;
+    }
+    let calling = memory.pending.contains(&Pending::Call);
+    let get = source == Source::Get;
+    match (recovery.phase, reading) {
+        // Only a GET settles a delete: the listing may be older than the call.
+        (Phase::Deleting, Reading::Absent) if get && !calling => {
+            came_of(record, Verb::Delete, CallResult::Done, "read back: GET says 404, the node is gone", turn);
+            advance(record, Phase::Gone, "GET says 404: the node is gone", turn)
+        }
+        (Phase::Deleting, Reading::Node(view)) if get && !calling => {
+            if view.incarnation != recovery.condemned {
+                superseded(record, view, settings, turn);
+            } else if view.state == NodeState::Deleting {
+                if unsettled(call.as_ref()) {
+                    set_call(record, Call::Observed);
+                }
+            } else if unsettled(call.as_ref()) {
+                // It is judged anew, with this read as its confirmation.
+                came_of(
+                    record,
+                    Verb::Delete,
+                    CallResult::Failed,
+                    "read back: the node is there, the delete was not carried out",
+                    turn,
+                );
+                advance(record, Phase::Condemned, "read back: the delete was not carried out", turn);
+                if let Some(recovery) = &mut record.recovery {
+                    // Once may be bad luck; a server that never carries it out is not asked at the speed of the network.
+                    recovery.resends += 1;
+                    if recovery.resends > 1 {
+                        recovery.not_before = Some(after(turn.now, backoff(policy, recovery.resends - 1)));
+                    }
+                }
+            } else if memory.operation_lost.is_some() {
+                memory.vanished += 1;
+                if memory.vanished >= VANISHED_LIMIT {
+                    memory.vanished = 0;
+                    came_of(
+                        record,
+                        Verb::Delete,
+                        CallResult::Failed,
+                        "its operation is lost, and the node is not being deleted",
+                        turn,
+                    );
+                    advance(record, Phase::Condemned, "the operation is lost and the node is not being deleted", turn);
+                    spend(record);
+                }
+            }
+        }
+        (Phase::Gone, Reading::Node(view)) => {
+            if is_our_create(record, settings, view) {
+                // An earlier create whose answer was lost has been carried out after all.
+                came_of(
+                    record,
+                    Verb::Create,
+                    CallResult::Done,
+                    "read back: an earlier create of ours was carried out after all",
+                    turn,
+                );
+                advance(record, Phase::Creating, "an earlier create of ours was carried out after all", turn);
+                set_call(record, Call::Observed);
+                replaced(record, view, turn);
+            } else if view.incarnation != recovery.condemned {
+                superseded(record, view, settings, turn);
+            } else if get {
+                advance(record, Phase::Condemned, "the condemned node is still there", turn);
+            }
+        }
+        (Phase::Creating, Reading::Node(view)) if record.incarnation.is_none() && !calling => {
+            if is_our_create(record, settings, view) {
+                replaced(record, view, turn);
+            } else if get && view.incarnation != recovery.condemned {
+                superseded(record, view, settings, turn);
+            } else if get && unsettled(call.as_ref()) {
+                came_of(record, Verb::Create, CallResult::Failed, "read back: the condemned node is still there", turn);
+                advance(record, Phase::Condemned, "the condemned node is still there", turn);
+            }
+        }
+        (Phase::Creating, Reading::Node(view)) if record.incarnation.is_some() => {
+            if record.incarnation == view.incarnation && view.state == NodeState::Ready {
+                replaced(record, view, turn);
+            } else if view.incarnation.is_some() && record.incarnation != view.incarnation {
+                superseded(record, view, settings, turn);
+            }
+        }
+        // One whose operation ended with an error is told by its caller, which knows of capacity and zones.
+        (Phase::Creating, Reading::Absent) if get && !calling && record.incarnation.is_none() => {
+            memory.vanished += 1;
+            // With an operation under way a 404 may only mean "not yet"; without one the create was not carried out.
+            if unsettled(call.as_ref()) || memory.vanished >= VANISHED_LIMIT {
+                memory.vanished = 0;
+                came_of(
+                    record,
+                    Verb::Create,
+                    CallResult::Failed,
+                    "read back: GET says 404, the create was not carried out",
+                    turn,
+                );
+                resend_later(record, policy, None, "read back: the create was not carried out", turn);
+                if matches!(call, Some(Call::Accepted { .. } | Call::Observed)) {
+                    spend(record);
+                }
+            }
+        }
+        (Phase::Ready | Phase::Booted | Phase::Launched | Phase::Condemned, Reading::Node(view)) => {
+            let known = if recovery.phase == Phase::Condemned { &recovery.condemned } else { &record.incarnation };
+            if view.incarnation.is_some() && *known != view.incarnation {
+                superseded(record, view, settings, turn);
+            } else {
+                return false;
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Our create produced this node.
+fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
+    let (ready, first) = (view.state == NodeState::Ready, record.incarnation != view.incarnation);
+    let result = match record.recovery.as_ref().and_then(|r| r.call.as_ref()) {
+        // Its operation has told it, or tells it while it is looked at: up to READY.
+        Some(Call::Observed) => None,
+        Some(Call::Accepted { .. }) => ready.then_some(CallResult::Done),
+        Some(Call::Intended | Call::Unknown) | None if ready => Some(CallResult::Done),
+        Some(Call::Intended | Call::Unknown) | None => first.then_some(CallResult::Accepted),
+    };
+    if first {
+        become_incarnation(record, view, true, turn.now);
+    }
+    if let (Some(result), Some(made)) = (result, &view.incarnation) {
+        came_of(record, Verb::Create, result, &format!("read back: the create makes {made}"), turn);
+    }
+    if ready {
+        record.ready_since = Some(turn.now);
+        let made = view.incarnation.as_ref().map_or("?".to_owned(), ToString::to_string);
+        advance(record, Phase::Ready, &format!("the replacement is READY: {made}"), turn);
+        if let Some(recovery) = &mut record.recovery {
+            recovery.create_failures = 0;
+            recovery.resends = 0;
+            recovery.refusal = None;
+        }
+    }
+}
+
+/// Somebody else replaced the node: it is left alone, and judged like any other from now on.
+fn superseded(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &mut Turn) {
+    let Some(recovery) = record.recovery.clone() else { return };
+    match recovery.phase {
+        Phase::Deleting => {
+            came_of(record, Verb::Delete, CallResult::Done, "read back: the condemned node is gone, another one is there", turn)
+        }
+        Phase::Creating if recovery.call != Some(Call::Observed) => {
+            came_of(record, Verb::Create, CallResult::Failed, "read back: somebody else's node is there", turn);
+        }
+        _ => {}
+    }
+    record.recovery = None;
+    let ours = view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name);
+    become_incarnation(record, view, ours, turn.now);
+    let new = view.incarnation.as_ref().map_or("?".to_owned(), ToString::to_string);
+    let message =
+        format!("another node ({new}) fills the slot: the recovery for {} ends, the node is left alone", recovery.cause.name());
+    turn.tell(record, What::Withdrawn { cause: recovery.cause }, message);
+}

@@ -1,0 +1,100 @@
+//! Which reads a decision asks for: the confirming GET, the operation and the node of a call under way, guest attributes and
+//! checkpoints. Each is asked for once and answered by exactly one input.
+
+use crate::model::action::Look;
+use crate::model::condition::Condition;
+use crate::model::fleet::{Memory, Pending, after};
+use crate::model::recovery::Call;
+use crate::model::settings::SlotSettings;
+use crate::model::slot::SlotRecord;
+use crate::model::spec::NodeSpec;
+
+use super::ctx::SlotCtx;
+use super::turn::Turn;
+use super::{location, runs};
+
+/// Slots that are well are asked for guest attributes and checkpoints once in this many polls.
+const STAGGER: u64 = 4;
+
+/// Asks for the confirming GET, at most once a poll.
+pub fn confirm(ctx: &mut SlotCtx, turn: &mut Turn) {
+    if ctx.memory.asked_in_poll != ctx.polls && ctx.memory.pending.insert(Pending::Node) {
+        ctx.memory.asked_in_poll = ctx.polls;
+        turn.look(Look::Node { slot: ctx.record.name.clone(), zone: ctx.record.zone.clone() });
+    }
+}
+
+/// Whether its specification can be created again is looked over once, until the node or the config changes.
+pub fn look_over_specification(ctx: &mut SlotCtx) {
+    let SlotCtx { settings, slot, record, memory, .. } = ctx;
+    memory.acceptable.get_or_insert_with(|| {
+        let spec = record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&slot.create);
+        spec.acceptable(&settings.owner, &record.name, slot.supervisor.as_deref())
+    });
+}
+
+/// Follows a call: by its operation while that can be read, by the node otherwise.
+pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
+    let interval = ctx.settings.poll.operations;
+    let slot = ctx.record.name.clone();
+    let memory = &mut *ctx.memory;
+    if memory.pending.contains(&Pending::Call) {
+        return;
+    }
+    let mut look_at_node = true;
+    if let Some(Call::Accepted { operation }) = call {
+        look_at_node = memory.operation_lost.is_some();
+        if memory.pending.insert(Pending::Operation) {
+            turn.look(Look::Operation { slot: slot.clone(), operation: operation.clone(), at: after(turn.now, interval) });
+        }
+    } else {
+        memory.operation_lost = None;
+    }
+    let due = memory.looked_at.is_none_or(|at| after(at, interval) <= turn.now);
+    if look_at_node && due && memory.pending.insert(Pending::Node) {
+        memory.looked_at = Some(turn.now);
+        turn.look(Look::Node { slot, zone: ctx.record.zone.clone() });
+    }
+}
+
+/// Asks for the listing that a pending create waits for.
+pub fn checkpoints(ctx: &mut SlotCtx, turn: &mut Turn) {
+    let (Some(location), Some(recovery)) = (location::listed(ctx.slot), &ctx.record.recovery) else { return };
+    let (memory, interval) = (&mut *ctx.memory, ctx.settings.poll.operations);
+    let asked = memory.asked_checkpoints.filter(|at| *at >= recovery.phase_since);
+    if asked.is_none_or(|at| after(at, interval) <= turn.now) && memory.pending.insert(Pending::Checkpoints) {
+        memory.asked_checkpoints = Some(turn.now);
+        let (slot, set_aside) = (ctx.record.name.clone(), runs::set_aside(ctx.record));
+        turn.look(Look::Checkpoints { slot, location: location.clone(), set_aside });
+    }
+}
+
+/// Reads that need a call a slot: every poll where something is wrong or under way, else spread over several polls.
+pub fn stagger(record: &SlotRecord, memory: &mut Memory, slot: &SlotSettings, polls: u64, index: u64, turn: &mut Turn) {
+    if !turn.polled || record.verdict.condition == Condition::Finished {
+        return;
+    }
+    let settled = record.recovery.is_none() && record.suspicion.is_none();
+    // The first look of a process comes at once: a scheduled run may have no second poll.
+    let waits = settled && !(polls + index).is_multiple_of(STAGGER);
+    let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);
+    if !(waits && memory.asked_attributes)
+        && record.ours
+        && supervised
+        && slot.supervisor.is_some()
+        && let (Some(of), Some(_)) = (&record.incarnation, record.ready_since)
+        && memory.pending.insert(Pending::Attributes)
+    {
+        memory.asked_attributes = true;
+        turn.look(Look::Attributes { slot: record.name.clone(), zone: record.zone.clone(), of: of.clone() });
+    }
+    if let Some(checkpoint) = location::listed(slot)
+        && !(waits && memory.asked_checkpoints.is_some())
+        && record.incarnation.is_some()
+        && memory.pending.insert(Pending::Checkpoints)
+    {
+        memory.asked_checkpoints = Some(turn.now);
+        let set_aside = runs::set_aside(record);
+        turn.look(Look::Checkpoints { slot: record.name.clone(), location: checkpoint.clone(), set_aside });
+    }
+}

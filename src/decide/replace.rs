@@ -1,0 +1,210 @@
+//! Replacing a node, once it is condemned: the delete is followed, the pending create waits for what holds it, is sent, is followed,
+//! and its node is waited for. Gates and checker stand before the create; the delete has passed them when it was condemned.
+
+use crate::model::action::Action;
+use crate::model::checkpoint::Checkpoint;
+use crate::model::condition::Condition;
+use crate::model::event::{Verb, What};
+use crate::model::fleet::{Pending, after, elapsed};
+use crate::model::hold::HoldReason;
+use crate::model::recovery::{Call, Phase, Recovery};
+use crate::model::slot::RunOrder;
+use crate::model::spec::NodeSpec;
+use crate::model::view::{ActionName, Decision};
+
+use super::condemn::request_id;
+use super::ctx::SlotCtx;
+use super::gates::{self, Before, Gate};
+use super::judge::{self, UNHEARD_FOR};
+use super::moves::{advance, came_to_nothing, resend_later};
+use super::turn::Turn;
+use super::{ending, location, reads, runs};
+
+/// A delete is under way: its operation is looked at, or the node itself where the operation is not known.
+pub fn deleting(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
+    let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
+    let deadline = after(recovery.phase_since, ctx.slot.policy.grace.deleting);
+    let call = recovery.call.clone();
+    if turn.now >= deadline && ctx.memory.operation_lost.is_none() {
+        ctx.memory.operation_lost = Some("the delete is not done in its time".to_owned());
+    }
+    reads::follow(ctx, call.as_ref(), turn);
+    if turn.now >= deadline {
+        let text = "the delete is not done in its time: a person has to look; it is still followed".to_owned();
+        return Decision::hold(HoldReason::DeleteFailed, text, None);
+    }
+    Decision::act(ActionName::Recreate, describe("delete", call.as_ref()))
+}
+
+/// A create is under way.
+pub fn creating(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
+    let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
+    let call = recovery.call.clone();
+    if turn.now >= after(recovery.phase_since, ctx.slot.policy.grace.startup) && ctx.memory.operation_lost.is_none() {
+        // An operation without an end proves nothing: from now on the node itself is asked, too.
+        ctx.memory.operation_lost = Some("the create is not done in its time".to_owned());
+    }
+    let (since, failed) = (recovery.phase_since, recovery.failed.clone());
+    reads::follow(ctx, call.as_ref(), turn);
+    let late = elapsed(since, turn.now) > ctx.slot.policy.grace.startup + UNHEARD_FOR;
+    if late && ctx.record.incarnation.is_none() {
+        let last = failed.map_or(String::new(), |failure| format!(" (its operation ended with: {failure})"));
+        let text = format!(
+            "the create sent at {since:.0} has come to nothing that can be read{last}: no node of its name is shown as this create's, and \
+             none is shown as gone. Look at it: gcloud compute tpus tpu-vm describe {} --zone {}; it is still followed",
+            ctx.record.name, ctx.record.zone
+        );
+        return Decision::hold(HoldReason::CreateUnresolved, text, None);
+    }
+    Decision::act(ActionName::Create, describe("create", call.as_ref()))
+}
+
+fn describe(verb: &str, call: Option<&Call>) -> String {
+    match call {
+        Some(Call::Accepted { operation }) => {
+            format!("{verb} is under way: {}", operation.rsplit('/').next().unwrap_or(operation))
+        }
+        Some(Call::Observed) => format!("{verb} is under way, as the node shows"),
+        Some(Call::Intended) => format!("{verb} is being sent"),
+        Some(Call::Unknown) | None => format!("what became of the {verb} is read back"),
+    }
+}
+
+/// The node is gone and a create is pending: from the newest complete checkpoint, as soon as the gates allow.
+pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
+    let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
+    let waits = recovery.not_before.is_some_and(|at| at > ctx.now);
+    if let Some(first) = ctx.slot.zones.first().filter(|_| !waits && !ctx.slot.zones.contains(&ctx.record.zone)) {
+        // The config moved the slot while its node lived elsewhere: the new one is created where it is wanted now.
+        ctx.record.zone.clone_from(first);
+    }
+    if let Some((gate, hold)) = gates::first_hold(gates, ctx, Before::Create) {
+        if gate == gates::CHECKPOINTS {
+            reads::checkpoints(ctx, turn);
+        }
+        return hold;
+    }
+    let location = location::listed(ctx.slot);
+    let checkpoint = location.and_then(|_| ctx.record.job.checkpoint.clone());
+    let spec = ctx.specification();
+    create(ctx, &spec, checkpoint, turn)
+}
+
+fn create(ctx: &mut SlotCtx, spec: &NodeSpec, checkpoint: Option<Checkpoint>, turn: &mut Turn) -> Decision {
+    let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
+    // The same intent keeps its generation: a create that was lost on the way and comes late is still known as ours.
+    let generation = recovery.order.as_ref().map_or(ctx.record.job.generation + 1, |o| o.generation);
+    let order = RunOrder {
+        generation,
+        step: checkpoint.as_ref().map(|c| c.step),
+        checkpoint: checkpoint.map(|c| c.uri).unwrap_or_default(),
+    };
+    let body = spec.render(&ctx.settings.owner, &ctx.record.name, &order, ctx.slot.supervisor.as_deref());
+    let (checker, case) = ctx.case();
+    if let Err(violation) = checker.create(&case, &order, &body) {
+        return judge::refused(ctx, violation.name(), &violation.to_string(), turn);
+    }
+    let from = order.step.map_or("no checkpoint".to_owned(), |step| format!("the checkpoint of step {step}"));
+    let request_id = intend(ctx, order, &from, turn);
+    let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
+    turn.act(Action::Create { slot, zone, body, request_id });
+    Decision::act(ActionName::Create, format!("creating generation {generation} from {from}"))
+}
+
+/// Journals the intent of a create. Returns its request id, where the API version takes one.
+fn intend(ctx: &mut SlotCtx, order: RunOrder, from: &str, turn: &mut Turn) -> Option<String> {
+    let (now, generation, step) = (ctx.now, order.generation, order.step);
+    let record = &mut *ctx.record;
+    record.job.generation = generation;
+    let ordered = ctx.slot.job.as_ref().map(|job| job.key());
+    if ordered != record.job.ordered {
+        // How far another job came says nothing about this one.
+        record.job.runs.best_step = None;
+    }
+    record.job.ordered = ordered;
+    record.job.location_since = Some(location::began(record, now));
+    record.job.step = None;
+    record.job.workers.clear();
+    ending::forget(record);
+    runs::ordered(record, step);
+    record.incarnation = None;
+    advance(record, Phase::Creating, "the create is sent", turn);
+    let intent = What::Intent {
+        call: Verb::Create,
+        zone: record.zone.clone(),
+        incarnation: None,
+        generation: Some(generation),
+        evidence: record.recovery.as_ref().and_then(|r| r.observed.clone()),
+        decided_by: ctx.settings.decided_by.clone(),
+    };
+    turn.tell(record, intent, format!("create {} in {}, generation {generation}, from {from}", record.name, record.zone));
+    if ctx.slot.supervisor.is_some() {
+        let message = format!("generation {generation} is ordered to start from {from}");
+        turn.tell(record, What::Launch { generation, step }, message);
+    }
+    let of = record.recovery.as_ref().map(|r| format!("{} {} {}", r.condemned_at, r.create_failures, r.spent));
+    let request_id = ctx.settings.alpha.then(|| request_id(record, "create", &of.unwrap_or_default()));
+    if let Some(recovery) = &mut record.recovery {
+        recovery.saved_at = record.job.checkpoint_at.filter(|_| step.is_some());
+        recovery.order = Some(order);
+        recovery.call = Some(Call::Intended);
+        recovery.not_before = None;
+    }
+    ctx.memory.pending.insert(Pending::Call);
+    ctx.memory.looked_at = None;
+    ctx.memory.confirmed = None;
+    ctx.ledger.creates.push(now);
+    ctx.budget.ledger_changed = true;
+    request_id
+}
+
+/// What a replacement that is there is waited for; an operator has to look where nothing can tell whether it booted.
+pub fn awaited(ctx: &SlotCtx, recovery: &Recovery) -> Decision {
+    let (phase, since) = (recovery.phase, recovery.phase_since);
+    let awaited = match phase {
+        Phase::Ready => "the boot beacons",
+        Phase::Booted => "the job to start",
+        _ => "the job's first step or checkpoint",
+    };
+    let supervised = ctx.record.seen.as_ref().is_some_and(|s| s.supervised) && ctx.slot.supervisor.is_some();
+    let long = elapsed(since, ctx.now) > ctx.slot.policy.grace.boot + UNHEARD_FOR;
+    let unheard = ctx.memory.answered && ctx.memory.heard.is_none_or(|at| elapsed(at, ctx.now) > UNHEARD_FOR);
+    if phase == Phase::Ready && supervised && long && unheard {
+        let text = format!(
+            "{phase} since {since:.0}, but nothing tells whether its workers booted: guest attributes can't be read, or lack workers"
+        );
+        return Decision::hold(HoldReason::NoBeaconChannel, text, None);
+    }
+    Decision::wait(format!("{phase} since {since:.0}: waiting for {awaited}"), None)
+}
+
+/// A replacement that is there is judged like any other node.
+pub fn judge_replacement(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn, otherwise: Decision) -> Decision {
+    let judged = judge::judge(ctx, gates, turn);
+    if ctx.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone) {
+        return gone(ctx, gates, turn);
+    }
+    let waiting = matches!(ctx.condition(), Condition::Healthy | Condition::Starting);
+    // A hold is always shown: a replacement that is stuck for good needs an operator.
+    if waiting && judged.hold.is_none() && judged.action != ActionName::Recreate { otherwise } else { judged }
+}
+
+/// The replacement of a slot that is not wanted any more: it is waited for and not judged, and created again if it vanishes.
+pub fn leave(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn, otherwise: Decision) -> Decision {
+    match ctx.condition() {
+        Condition::Starting => otherwise,
+        Condition::Missing => {
+            came_to_nothing(ctx.record, Condition::Missing.name(), turn);
+            resend_later(ctx.record, &ctx.slot.policy, None, "the replacement has vanished", turn);
+            gone(ctx, gates, turn)
+        }
+        Condition::Unclear => judge::judge(ctx, gates, turn),
+        condition => {
+            came_to_nothing(ctx.record, condition.name(), turn);
+            if let Some(recovery) = ctx.record.recovery.take() {
+                turn.tell(ctx.record, What::Withdrawn { cause: recovery.cause }, "what was owed is there");
+            }
+            Decision::none(format!("{condition}: what was owed is there, and the slot is not watched any more"))
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What the workers of a node report through guest attributes.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::beacon::{Beacon, SetUp, WorkerReport};
+use crate::model::event::What;
+use crate::model::failure::{Failure, FailureClass};
+use crate::model::fleet::{Fleet, elapsed};
+use crate::model::node::Incarnation;
+use crate::model::slot::JobState;
+
+use super::turn::Turn;
+use super::{ending, runs, settle};
+
+/// Applies an answer about the workers of the incarnation `of`, or the failure to get one.
+pub fn answered(
+    fleet: &mut Fleet,
+    slot: &str,
+    of: &Incarnation,
+    began: Timestamp,
+    result: Result<Vec<WorkerReport>, Failure>,
+    turn: &mut Turn,
+) {
+    if let Some(memory) = fleet.memory.get_mut(slot) {
+        memory.answered = true;
+    }
+    match result {
+        Ok(reports) => attributes(fleet, slot, of, began, &reports, turn),
+        Err(failure) => unread_attributes(fleet, slot, &failure, turn),
+    }
+}
+
+/// An organisation may forbid guest attributes: a failed read adds nothing and clears nothing, and is told once.
+fn unread_attributes(fleet: &mut Fleet, slot: &str, failure: &Failure, turn: &mut Turn) {
+    let memory = fleet.memory.entry(slot.to_owned()).or_default();
+    if !std::mem::replace(&mut memory.attributes_failing, true)
+        && let Some(record) = fleet.slots.get(slot)
+    {
+        let message = if failure.class == FailureClass::NotFound {
+            format!(
+                "guest attributes: 404, {}: no worker of this node ever wrote one, or the node is gone; this is taken for no answer, and \
+                 nothing is concluded from missing beacons",
+                failure.message
+            )
+        } else {
+            format!("guest attributes can't be read: {failure}; nothing is concluded from missing beacons")
+        };
+        turn.tell(record, What::Note, message);
+    }
+}
+
+fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp, reports: &[WorkerReport], turn: &mut Turn) {
+    let now = turn.now;
+    let max_gap = fleet.settings.poll.max_gap;
+    let Some(record) = fleet.slots.get_mut(slot) else { return };
+    if record.incarnation.as_ref() != Some(of) {
+        return;
+    }
+    let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
+    let gap = record.job.attributes_at.map(|last| elapsed(last, now).min(max_gap)).unwrap_or_default();
+    record.job.attributes_at = Some(now);
+    let memory = fleet.memory.entry(slot.to_owned()).or_default();
+    memory.attributes_failing = false;
+    // The API answers with one entry a worker: an answer that lacks one says nothing about it.
+    let whole = reports.len() >= workers;
+    if whole {
+        memory.heard = memory.heard.max(Some(began.min(now)));
+    }
+    let from = record.heard_from();
+    let mut step = None;
+    for (index, report) in reports.iter().enumerate() {
+        let fresh = |beacon: &&Beacon| beacon.generation >= from;
+        let worker = record.job.workers.entry(index).or_default();
+        let boot = report.boot.as_ref().filter(fresh);
+        // A host that has just booted is alive, although its first heartbeat is still to come.
+        let rebooted = boot.is_some_and(|boot| worker.boot_id.as_ref().is_some_and(|before| *before != boot.boot_id));
+        if let Some(boot) = boot {
+            worker.boot_id = Some(boot.boot_id.clone());
+            worker.booted = true;
+            if !fleet.ledger.beacons_seen {
+                fleet.ledger.beacons_seen = true;
+                fleet.dirty_ledger = true;
+            }
+        }
+        match report.heartbeat.as_ref().filter(fresh) {
+            Some(beat) => {
+                worker.in_setup = beat.set_up().is_some();
+                record.job.runs.began |= !worker.in_setup;
+                let value = (beat.boot_id.clone(), beat.value);
+                if worker.heartbeat.as_ref() == Some(&value) {
+                    worker.quiet_for += gap;
+                } else {
+                    worker.heartbeat = Some(value);
+                    worker.quiet_for = Duration::ZERO;
+                }
+            }
+            None if worker.booted => worker.quiet_for += gap,
+            None => {}
+        }
+        if rebooted {
+            worker.quiet_for = Duration::ZERO;
+        }
+        step = step.max(report.step.as_ref().filter(fresh).and_then(|b| u64::try_from(b.value).ok()));
+    }
+    let setup = |report: &WorkerReport| report.heartbeat.as_ref().filter(|beat| beat.set_up() == Some(SetUp::Failing)).cloned();
+    let failing = reports.iter().enumerate().find_map(|(index, report)| Some((index, setup(report)?)));
+    if std::mem::replace(&mut memory.setup_failing, failing.is_some()) != failing.is_some()
+        && let Some((index, beat)) = failing
+    {
+        let message = format!("worker {index}: the startup script fails, and the job waits for it: {}", beat.text);
+        turn.tell(record, What::SetupFailed { worker: index }, message);
+    }
+    let booted = (0..workers).all(|w| record.job.workers.get(&w).is_some_and(|s| s.booted));
+    if whole && !booted && record.ready_since.is_some() {
+        record.job.unbooted_for += gap;
+    }
+    fleet.dirty.insert(slot.to_owned());
+    if step > record.job.step {
+        record.job.step = step;
+        step.into_iter().for_each(|step| _ = runs::stepped(record, step));
+        settle::progress(record, now);
+    }
+    // Journaled under the job that the run order started, whatever the config says by now. Where that order is not known (the
+    // slot left the config, the state was lost), the node's own script tells whether it runs the present one.
+    let as_configured = record.seen.as_ref().is_some_and(|seen| seen.as_configured);
+    let job = fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).filter(|_| as_configured);
+    let present = || job.map(|job| job.key());
+    let key = record.job.ordered.clone().or_else(present);
+    let kind = |job: &JobState| (job.stuck, job.failed.as_ref().map(|(worker, code, _)| (*worker, *code)));
+    let failed = kind(&record.job);
+    let finished = ending::exits(record, reports, from, key.as_deref(), whole, now);
+    if finished && key.is_some() && record.job.finished != key {
+        record.job.finished = key;
+        record.suspicion = None;
+        if let Some(memory) = fleet.memory.get_mut(slot) {
+            memory.confirmed = None;
+        }
+        turn.tell(record, What::JobFinished, "worker 0 ended with code 0: the job is finished, the TPU is kept");
+        settle::finished(fleet, slot, turn);
+    }
+    let Some(record) = fleet.slots.get_mut(slot) else { return };
+    if kind(&record.job) != failed
+        && let Some((code, message)) = ending::told(record)
+    {
+        turn.tell(record, What::JobFailed { code }, message);
+    }
+    settle::settle(fleet, slot, turn);
+}

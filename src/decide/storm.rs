@@ -1,0 +1,69 @@
+//! Too many slots that look sick for good at once, or replacements that fail one after the other: first of all a reason to doubt our
+//! eyes. Counted before anything is decided about any slot (S8, S14).
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::condition::Kind;
+use crate::model::event::{Event, What};
+use crate::model::fleet::{Breaker, Gust, Shortage, Unfit, elapsed};
+use crate::model::recovery::Phase;
+use crate::model::view::span;
+
+use super::ctx::SlotCtx;
+use super::turn::Turn;
+
+/// Slots that were judged are forgotten after this long.
+const KEPT: Duration = Duration::from_secs(7 * 86_400);
+/// Replacements of this many slots …
+const UNFIT_SLOTS: usize = 2;
+/// … that fail to boot within this time suspend judged deletes (S14).
+const UNFIT_WINDOW: Duration = Duration::from_secs(3600);
+
+/// Counts a slot whose grace is over; too many within the window open the breaker (S8).
+pub fn gust(ctx: &mut SlotCtx, turn: &mut Turn) {
+    let (storm, now) = (ctx.settings.storm, turn.now);
+    let since = ctx.record.suspicion.as_ref().map_or(now, |s| s.since);
+    let ledger = &mut *ctx.ledger;
+    let before = ledger.storm.len();
+    // One a slot, kept beyond the window: the same trouble is not counted again when it has passed.
+    ledger.storm.retain(|gust| elapsed(gust.at, now) < KEPT.max(storm.window));
+    let known = ledger.storm.iter().any(|gust| gust.slot == ctx.record.name && gust.at >= since);
+    // A replacement that fails is counted elsewhere (S14); one that was lost, and is there again, is judged for the first time.
+    let first = ctx.record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Condemned && r.kind == Kind::Lost);
+    let counts = first && !known;
+    if counts {
+        ledger.storm.retain(|gust| gust.slot != ctx.record.name);
+        ledger.storm.push(Gust { at: now, slot: ctx.record.name.clone(), forgiven: false });
+    }
+    ctx.budget.ledger_changed |= before != ledger.storm.len() || counts;
+    let count = ledger.storm.iter().filter(|gust| !gust.forgiven && elapsed(gust.at, now) < storm.window).count();
+    let share = count as f64 * 100.0 >= storm.percent * ctx.budget.desired as f64;
+    if ledger.breaker.is_none() && count >= storm.min && share {
+        let why = format!("{count} of {} slots looked sick for good within {}", ctx.budget.desired, span(storm.window));
+        let message = format!("the storm breaker opened: {why}; no judged slot is deleted until `breaker reset`");
+        turn.happened(Event { at: now, slot: None, message, what: What::BreakerOpened { slots: count } });
+        ledger.breaker = Some(Breaker { opened_at: now, why });
+        ctx.budget.ledger_changed = true;
+    }
+}
+
+/// The grace of a replacement is over before it booted: those of two slots within an hour suspend judged deletes (S14).
+pub fn unfit(ctx: &mut SlotCtx, now: Timestamp) {
+    let pool = ctx.pool();
+    let (ledger, record) = (&mut *ctx.ledger, &mut *ctx.record);
+    let Some(recovery) = &mut record.recovery else { return };
+    if !matches!(recovery.phase, Phase::Creating | Phase::Ready) || recovery.unfit == record.incarnation {
+        return;
+    }
+    recovery.unfit.clone_from(&record.incarnation);
+    ctx.budget.ledger_changed = true;
+    let failed = ledger.unfit.entry(pool.clone()).or_default();
+    failed.retain(|unfit| elapsed(unfit.at, now) < UNFIT_WINDOW && unfit.slot != record.name);
+    failed.push(Unfit { at: now, slot: record.name.clone() });
+    if failed.len() >= UNFIT_SLOTS {
+        let before = ledger.suspended.get(&pool).and_then(|shortage| shortage.trial_at);
+        ledger.suspended.insert(pool, Shortage { refused_at: now, trial_at: before });
+    }
+}

@@ -1,0 +1,131 @@
+//! What a listing of a slot's checkpoint location shows: a newer complete checkpoint, growth, or that the recorded one is gone.
+
+use jiff::Timestamp;
+
+use crate::model::checkpoint::CheckpointSurvey;
+use crate::model::condition::Kind;
+use crate::model::failure::Failure;
+use crate::model::fleet::Fleet;
+
+use super::turn::Turn;
+use super::{location, runs, settle};
+
+/// Applies a listing, or the failure to get one.
+pub fn answered(
+    fleet: &mut Fleet,
+    slot: &str,
+    began: Timestamp,
+    location: &str,
+    result: Result<CheckpointSurvey, Failure>,
+    turn: &mut Turn,
+) {
+    match result {
+        Ok(survey) => surveyed(fleet, slot, began, location, survey, turn),
+        Err(failure) => {
+            let listed = fleet.settings.slots.get(slot).and_then(location::listed);
+            if let Some(record) = fleet.slots.get_mut(slot)
+                && listed.is_some_and(|listed| listed.uri == location)
+                && location::failed(record, &failure, turn)
+            {
+                fleet.dirty.insert(slot.to_owned());
+            }
+            let memory = fleet.memory.entry(slot.to_owned()).or_default();
+            (memory.survey_failure, memory.went_back) = (Some(failure.to_string()), false);
+        }
+    }
+}
+
+fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, survey: CheckpointSurvey, turn: &mut Turn) {
+    let now = turn.now;
+    let settings = fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).and_then(|j| j.checkpoint.as_ref());
+    let Some(settings) = settings.filter(|checkpoint| checkpoint.uri == location && checkpoint.is_listed()) else {
+        // The config names another location by now.
+        return;
+    };
+    let Some(record) = fleet.slots.get_mut(slot) else { return };
+    if runs::is_outdated(record, began) {
+        return;
+    }
+    let memory = fleet.memory.entry(slot.to_owned()).or_default();
+    memory.surveyed_at = Some(began.min(now));
+    memory.survey_failure = None;
+    let seen = survey.clone();
+    let job = &mut record.job;
+    // What the first look at a location finds was there before: it is no progress.
+    let mut first = job.location != location;
+    if first {
+        // Another location is another history: steps of the old one mean nothing here.
+        job.accepts.take_if(|_| !job.location.is_empty());
+        job.location = location.to_owned();
+        job.checkpoint = None;
+        job.incomplete = None;
+        job.went_back_since = None;
+        job.location_since = record.incarnation.as_ref().map(|incarnation| incarnation.created);
+        runs::elsewhere(&mut job.runs, survey.newest.as_ref().map(|c| c.step));
+        fleet.dirty.insert(slot.to_owned());
+    }
+    // So is what a person goes back to, once it is listed; from 0 whatever is there, also nothing.
+    let newest = survey.newest.as_ref().map(|c| c.step);
+    let went_back_to = job.accepts.take_if(|(least, _)| *least == 0 || newest >= Some(*least)).is_some();
+    if went_back_to {
+        runs::went_back(&mut job.runs, newest);
+        first = true;
+        fleet.dirty.insert(slot.to_owned());
+    }
+    let newer = survey.newest > job.checkpoint && job.accepts.is_none();
+    // A listing that lags behind or lacks something may show once more what was there before: that is no growth.
+    let beyond = survey.incomplete.map(|(step, _)| step) > job.checkpoint.as_ref().map(|c| c.step);
+    let grown = beyond && job.incomplete.is_some() && survey.incomplete > job.incomplete;
+    // The first one that is known may be old: growth is counted from there.
+    let begins = job.incomplete.is_none() && survey.incomplete.is_some();
+    let lacks = match (&job.checkpoint, job.accepts) {
+        (Some(recorded), _) => {
+            (survey.newest.as_ref() < Some(recorded)).then(|| format!("step {} was recorded before", recorded.step))
+        }
+        (None, Some((least, _))) => Some(format!("step {least} or a later one was asked for")),
+        (None, None) => None,
+    };
+    memory.survey_failure = lacks.map(|lacks| {
+        let newest = newest.map_or("none".to_owned(), |step| format!("step {step}"));
+        format!("the newest complete checkpoint under {location} is {newest}, but {lacks}")
+    });
+    let went_back = memory.survey_failure.is_some();
+    memory.went_back = went_back;
+    if went_back != job.went_back_since.is_some() {
+        job.went_back_since = went_back.then_some(began.min(now));
+        fleet.dirty.insert(slot.to_owned());
+    }
+    let mut news = false;
+    if newer {
+        job.checkpoint = survey.newest;
+        // How old that is which a person goes back to is not known.
+        job.checkpoint_at = (!went_back_to).then_some(now);
+        // What was listed before, and passed over or lost since, is no news.
+        let step = record.job.checkpoint.as_ref().map(|c| c.step);
+        news = step.is_some_and(|step| runs::listed(record, step)) && !first;
+        if news {
+            runs::progressed(record);
+            // Preemptions are the provider's doing: they slide out of their window instead.
+            record.attempts.retain(|a| a.kind == Kind::Lost);
+        }
+    }
+    if newer || grown || begins {
+        // With a new complete one, what else is there now is where growth begins: an earlier run may have left something.
+        record.job.incomplete = if newer { survey.incomplete } else { record.job.incomplete.max(survey.incomplete) };
+        if news || (grown && !first) {
+            settle::progress(record, now);
+        }
+        fleet.dirty.insert(slot.to_owned());
+    }
+    if went_back_to && seen.newest.is_none() {
+        // An operator has said that the job begins again here: what lies there now is accepted.
+        record.job.location_since = seen.other.as_ref().and_then(|other| other.oldest);
+    }
+    record.job.listed_at = Some(began.min(now));
+    // Written where a judgement may soon rest on it.
+    let changed = location::surveyed(record, settings, &seen, now, turn);
+    if changed || record.suspicion.is_some() {
+        fleet.dirty.insert(slot.to_owned());
+    }
+    settle::settle(fleet, slot, turn);
+}

@@ -1,0 +1,394 @@
+//! What must never leave or arrive, checked against what is true: the cloud's own story of each node, the bucket, the lease, the
+//! bodies with which people made their nodes. Of the watchdogs it knows what they sent and which GETs they were answered, and of the
+//! journal what is durable; it asks no watchdog what it believes, nor why.
+//!
+//! It errs on the watchdog's side: a node may have healed since the GET that showed it sick, a read may have lagged behind, what is
+//! late or comes twice on the wire hits whatever stands there by then.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+use tpu_watchdog::model::action::Action;
+use tpu_watchdog::model::condition::{Condition, Kind};
+use tpu_watchdog::model::event::Verb;
+use tpu_watchdog::model::fleet::elapsed;
+use tpu_watchdog::model::lease::Lease;
+use tpu_watchdog::model::lever::Pull;
+use tpu_watchdog::model::recovery::{Call, Phase};
+use tpu_watchdog::model::settings::Grace;
+use tpu_watchdog::model::slot::{RunOrder, SlotRecord};
+use tpu_watchdog::model::spec::{SUPERVISOR_MARK, USER_SCRIPT_KEY};
+use tpu_watchdog::simulator::cloud::Node;
+use tpu_watchdog::simulator::nodes::{Facts, Moment};
+
+use crate::fault::Fault;
+use crate::process::{Tag, ms, wall};
+use crate::setup::{HOUR, MINUTE, Ms, OWNER};
+use crate::world::{Arrival, World};
+
+/// From the GET, or the workers' reports, that showed a node sick, to the arrival of its delete.
+const SHOWN_WITHIN: Ms = 20_000;
+/// So much longer where reads lag behind, or the clock by which their age is told is set back.
+const LAG: Ms = 5 * MINUTE;
+/// A node that was well for so long begins a new illness: no watchdog goes without a read of it for longer.
+const WELL: Duration = Duration::from_secs(3 * 3600);
+/// Two heartbeats of a worker may be so far apart: silence is counted from the last one.
+const BEAT: Duration = Duration::from_secs(60);
+/// A delete or create of ours that arrived within this time, and is under way, is a recovery under way whatever else holds.
+const UNDER_WAY: Ms = 5 * MINUTE;
+
+/// What is known of one slot.
+#[derive(Default)]
+pub struct Known {
+    last_sent: Option<Ms>,
+    /// Generation and step of the last create that left.
+    order: Option<(u64, Option<u64>)>,
+    /// Steps whose checkpoints were complete at some time.
+    complete: BTreeSet<u64>,
+    /// Nodes that a late or second create made, and those that a person made.
+    strays: BTreeSet<u64>,
+    theirs: BTreeSet<u64>,
+    adopted: bool,
+    /// When a delete of ours, and a create, arrived last.
+    pub deleted: Option<Ms>,
+    pub created: Option<Ms>,
+    /// That delete was of a judged slot.
+    judged: bool,
+}
+
+/// What was sent and answered, as far as the checks need it.
+#[derive(Default)]
+pub struct Truth {
+    pub slots: BTreeMap<String, Known>,
+    /// When the last GET of a slot was asked for that its process was answered.
+    gets: BTreeMap<(String, usize), (Tag, Ms)>,
+    creates: VecDeque<Ms>,
+    /// When the last write began that renewed the lock.
+    pub renewed_at: Ms,
+    /// Mutations that left although the world had not changed for hours.
+    pub late_mutations: Vec<(String, String)>,
+}
+
+/// What a create orders its job to run from.
+pub fn ordered(body: &Value) -> RunOrder {
+    let run = body.pointer("/metadata/tpu-watchdog-run").and_then(Value::as_str).unwrap_or_default();
+    serde_json::from_str(run).unwrap_or_default()
+}
+
+/// The sickness that a node truly has, if any.
+fn illness(facts: &Facts) -> Option<Condition> {
+    let health = facts.health.as_deref();
+    Some(match (facts.state, health) {
+        ("PREEMPTED" | "TERMINATED", _) => Condition::Terminated,
+        ("CREATING" | "STARTING" | "RESTARTING" | "REIMAGING", _) => Condition::Starting,
+        ("UNKNOWN", _) => Condition::FailedRepair,
+        ("REPAIRING", _) | ("READY", Some("UNHEALTHY_MAINTENANCE")) => Condition::Maintenance,
+        ("READY", Some("HEALTH_OF_THE_FUTURE")) => return None,
+        ("READY", _) if facts.maintenance && health != Some("HEALTHY") => Condition::Maintenance,
+        ("READY", Some("TIMEOUT")) => Condition::Unresponsive,
+        ("READY", Some("UNHEALTHY_TENSORFLOW")) => Condition::RuntimeUnhealthy,
+        ("READY", _) if !facts.at_work => Condition::Silent,
+        _ => return None,
+    })
+}
+
+/// The smallest grace that any rule could give this sickness.
+fn least_grace(graces: &Grace, illness: Condition) -> Duration {
+    match illness {
+        Condition::Silent => graces.boot.min(graces.silent.saturating_sub(BEAT)),
+        illness => graces.of(illness, false),
+    }
+}
+
+/// Since when a node has been sick that was so in the moment at `index`, short spells of health included.
+fn sick_since(story: &[Moment], index: usize) -> Timestamp {
+    let mut since = story[index].since;
+    for moment in story[..index].iter().rev() {
+        if moment.facts.as_ref().is_some_and(|facts| illness(facts).is_some()) {
+            since = moment.since;
+        } else if elapsed(moment.since, since) > WELL {
+            break;
+        }
+    }
+    since
+}
+
+impl World {
+    /// A GET of a slot's node was answered.
+    pub fn got(&mut self, tag: Tag, slot: &str, asked: Ms) {
+        let last = self.truth.gets.entry((slot.to_owned(), tag.pid)).or_insert((tag, asked));
+        if last.0 != tag || last.1 <= asked {
+            *last = (tag, asked);
+        }
+    }
+
+    /// An operator's command went into the store.
+    pub fn commanded(&mut self, pull: &Pull) {
+        if let Pull::Resume { slot: Some(slot), adopt: true } = pull {
+            self.truth.slots.entry(slot.clone()).or_default().adopted = true;
+        }
+    }
+
+    /// A person made such a node in the place of another one.
+    pub fn replaced_by_a_person(&mut self, slot: &str, before: Option<u64>, made: Option<u64>) {
+        let known = self.truth.slots.entry(slot.to_owned()).or_default();
+        known.theirs.extend(made);
+        if before.is_some_and(|uid| known.strays.contains(&uid)) {
+            known.strays.extend(made);
+        }
+    }
+
+    /// These checkpoints of a slot's job are complete now.
+    pub fn are_complete(&mut self, slot: &str, steps: &[u64]) {
+        self.truth.slots.entry(slot.to_owned()).or_default().complete.extend(steps);
+    }
+
+    /// How long before a delete arrives its node may have been shown as it was.
+    fn shown_within(&self) -> Ms {
+        let lags = self.setup.has(Fault::StaleRead) || self.setup.has(Fault::ClockJump);
+        SHOWN_WITHIN + if lags { LAG } else { 0 }
+    }
+
+    /// A mutation leaves. `record` and `lease` are what is durable in this moment.
+    pub fn leaves(&mut self, tag: Tag, epoch: u64, action: &Action, record: Option<&SlotRecord>, lease: Option<&Lease>) {
+        let (slot, now) = (action.slot().to_owned(), self.now);
+        if self.settled {
+            self.truth.late_mutations.push((slot.clone(), crate::world::brief(action)));
+        }
+        let held = lease.is_some_and(|lease| lease.epoch == epoch && !lease.released);
+        self.check("S9", &slot, held, || format!("watchdog {} sends in epoch {epoch}, the lease is {lease:?}", tag.pid));
+        // By whatever clock: no lease of that length can end before.
+        let (since, most) = (now - self.truth.renewed_at, ms(self.setup.ttl) * 2 / 3);
+        self.check("S9", &slot, since <= most, || format!("it sends {since} ms after the lock was renewed, {most} are allowed"));
+        let (verb, wanted) = match action {
+            Action::Delete { .. } => (Verb::Delete, Phase::Deleting),
+            Action::Create { .. } => (Verb::Create, Phase::Creating),
+        };
+        let recovery = record.and_then(|r| r.recovery.as_ref());
+        let intended = recovery.is_some_and(|r| r.phase == wanted && r.call == Some(Call::Intended));
+        self.check("S11", &slot, intended, || format!("the journal does not intend it: {recovery:?}"));
+        let call = self.audit.last_call(&slot).cloned();
+        let told = call.as_ref().is_some_and(|call| {
+            call.open
+                && call.verb == verb
+                && match action {
+                    Action::Delete { incarnation, zone, .. } => {
+                        (call.incarnation.as_ref(), &call.zone) == (Some(incarnation), zone)
+                    }
+                    Action::Create { body, zone, .. } => (call.generation, &call.zone) == (Some(ordered(body).generation), zone),
+                }
+        });
+        self.check("S18", &slot, told, || format!("the log says {call:?} about {}", crate::world::brief(action)));
+        if verb == Verb::Delete {
+            let spec = record.and_then(|r| r.spec.as_ref()).is_some_and(|spec| spec.validate().is_ok());
+            self.check("S12", &slot, spec, || "no valid specification is stored".to_owned());
+            self.is_verified(tag, &slot);
+        } else {
+            self.truth.creates.retain(|at| now - *at < MINUTE);
+            self.truth.creates.push_back(now);
+            let count = self.truth.creates.len();
+            self.check("S18", &slot, count <= 60, || format!("{count} creates left within a minute"));
+        }
+        self.truth.slots.entry(slot).or_default().last_sent = Some(now);
+    }
+
+    /// A GET of at most 5 s ago, asked for after our last mutation, goes before a delete.
+    fn is_verified(&mut self, tag: Tag, slot: &str) {
+        let (now, clock_set) = (self.now, self.processes[tag.pid].clock_set);
+        let get = self.truth.gets.get(&(slot.to_owned(), tag.pid)).filter(|(of, _)| *of == tag).map(|(_, asked)| *asked);
+        // By a clock that was set since then its age can't be told.
+        let fresh = get.is_some_and(|asked| now - asked <= 5_000 || clock_set >= asked);
+        self.check("S1", slot, fresh, || format!("it is {now} ms, and the last GET of its node was asked for at {get:?}"));
+        let sent = self.truth.slots.get(slot).and_then(|known| known.last_sent);
+        self.check("S2", slot, sent.is_none() || get >= sent, || {
+            format!("the GET was asked for at {get:?}, our last mutation left at {sent:?}")
+        });
+    }
+
+    /// A mutation reaches the API.
+    pub fn arrives(&mut self, tag: Tag, action: &Action, arrival: Arrival) {
+        let slot = action.slot().to_owned();
+        let configured = self.setup.settings.slots.contains_key(&slot);
+        self.check("S17", &slot, configured, || "it is not configured".to_owned());
+        let dry_run = self.processes[tag.pid].dry_since.is_some_and(|since| arrival.sent - since > MINUTE);
+        self.check("S7", &slot, !dry_run, || format!("watchdog {} runs dry", tag.pid));
+        match action {
+            Action::Delete { zone, incarnation, .. } => {
+                let node = self.cloud.nodes.get(&(zone.clone(), slot.clone())).cloned();
+                if let Some(node) = node {
+                    self.delete_hits(tag, &slot, &incarnation.id, &node, arrival);
+                }
+            }
+            Action::Create { zone, body, .. } => {
+                self.is_the_specification(&slot, body);
+                if !(arrival.late || arrival.again) {
+                    self.create_hits(&slot, zone);
+                    self.starts_from(&slot, body);
+                }
+            }
+        }
+    }
+
+    fn delete_hits(&mut self, tag: Tag, slot: &str, target: &str, node: &Node, arrival: Arrival) {
+        let metadata = |key: &str| node.body.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
+        let adopted = self.truth.slots.get(slot).is_some_and(|known| known.adopted);
+        let ours = metadata("tpu-watchdog-owner").is_none_or(|owner| owner == OWNER) || adopted;
+        let plain = node.queued_resource.is_none() && node.made_by == "V2" && ours;
+        self.check("S17", slot, plain, || format!("the node is not the slot's own plain node: {:?}", node.body));
+        if arrival.late || arrival.again {
+            return;
+        }
+        let now = wall(self.now, 0);
+        let within = Duration::from_millis(self.shown_within().unsigned_abs());
+        let young = elapsed(node.created, now) < within;
+        self.check("S1", slot, node.uid.to_string() == target || young, || format!("meant for {target}, it hits {}", node.uid));
+        if node.uid.to_string() != target {
+            return;
+        }
+        let left = self.processes[tag.pid].left.get(slot).is_some_and(|since| arrival.sent - since > MINUTE);
+        self.check("S17", slot, !left, || "it has left the config".to_owned());
+        self.is_sick_enough(slot, node.uid, now, within);
+        self.leaves_enough(slot);
+    }
+
+    /// S3, S5, S7 and S10: the node that is deleted truly was sick, for long enough, and not opted out.
+    fn is_sick_enough(&mut self, slot: &str, uid: u64, now: Timestamp, within: Duration) {
+        let graces = self.setup.settings.slots[slot].policy.grace.clone();
+        let counts_time = !self.setup.has(Fault::ClockJump);
+        let story = self.cloud.nodes.story(uid).to_vec();
+        let end = |index: usize| story.get(index + 1).map_or(now, |next| next.since);
+        let recent: Vec<usize> = (0..story.len()).filter(|index| elapsed(end(*index), now) <= within).collect();
+        let facts = |index: &usize| story[*index].facts.as_ref();
+        let opted_out = !recent.is_empty() && recent.iter().filter_map(facts).all(|facts| facts.opted_out);
+        self.check("S7", slot, !opted_out, || "its label opts it out".to_owned());
+        let mut why = None;
+        for index in &recent {
+            let Some(illness) = facts(index).and_then(illness) else { continue };
+            let (grace, lasts) = (least_grace(&graces, illness), elapsed(sick_since(&story, *index), now));
+            if illness.kind() == Some(Kind::Lost) || lasts >= grace || !counts_time {
+                return ["S3", "S5", "S10"].into_iter().for_each(|name| self.check(name, slot, true, String::new));
+            }
+            why = Some((illness, format!("{illness} for {lasts:?}, the least grace is {grace:?}")));
+        }
+        let last = recent.iter().rev().find_map(facts).cloned();
+        match (why, last) {
+            (Some((Condition::Starting, text)), _) => self.check("S10", slot, false, || format!("the API works on it: {text}")),
+            (Some((_, text)), _) => self.check("S3", slot, false, || text),
+            (None, Some(facts)) if !matches!(facts.state, "READY" | "REPAIRING") => {
+                self.check("S10", slot, false, || format!("nobody may replace what is {}", facts.state));
+            }
+            (None, facts) => self.check("S5", slot, false, || format!("it is not sick: {facts:?}")),
+        }
+    }
+
+    /// S6: judged slots whose delete or create is truly under way, this one included.
+    fn leaves_enough(&mut self, slot: &str) {
+        let judged = self.audit.last_call(slot).is_some_and(|call| call.kind == Some(Kind::Judged));
+        let now = self.now;
+        let known = self.truth.slots.entry(slot.to_owned()).or_default();
+        (known.deleted, known.judged) = (Some(now), judged);
+        if !judged {
+            return;
+        }
+        let settings = &self.configs;
+        let most = settings.iter().map(|s| s.max_unavailable.of(self.setup.settings.slots.len())).max().unwrap_or(1);
+        let is_under_way = |name: &str, state: &str| {
+            let Some(known) = self.truth.slots.get(name).filter(|known| name != slot && known.judged) else { return false };
+            let recently = |at: Option<Ms>| at.is_some_and(|at| now - at < UNDER_WAY);
+            match state {
+                "DELETING" => recently(known.deleted) && known.created < known.deleted,
+                "CREATING" => recently(known.created) && known.created > known.deleted,
+                _ => false,
+            }
+        };
+        let others = self.cloud.nodes.iter().filter(|((_, name), node)| is_under_way(name, node.state)).count();
+        self.check("S6", slot, others < most, || format!("{others} judged slots are being replaced, {most} are allowed"));
+    }
+
+    /// S4: a create that arrives while the slot's own node is there was not decided on a 404.
+    fn create_hits(&mut self, slot: &str, zone: &str) {
+        let now = wall(self.now, 0);
+        let within = Duration::from_millis((self.shown_within() + MINUTE).unsigned_abs());
+        let known = self.truth.slots.entry(slot.to_owned()).or_default();
+        let is_its_own = |node: &&Node| {
+            !known.strays.contains(&node.uid) && !known.theirs.contains(&node.uid) && elapsed(node.created, now) > within
+        };
+        let there: Vec<String> = self
+            .cloud
+            .nodes
+            .iter()
+            .filter(|((_, name), node)| name == slot && is_its_own(node) && node.state != "DELETING")
+            .map(|((at, _), node)| format!("{} is {} in {at}", node.uid, node.state))
+            .collect();
+        known.created = Some(self.now);
+        self.check("S4", slot, there.is_empty(), || format!("it is created in {zone} although {there:?}"));
+    }
+
+    /// A create was carried out.
+    pub fn created(&mut self, slot: &str, uid: u64, arrival: Arrival) {
+        if arrival.late || arrival.again {
+            self.truth.slots.entry(slot.to_owned()).or_default().strays.insert(uid);
+        }
+    }
+
+    /// S12: what is created is what a person made, as the config overlays it.
+    fn is_the_specification(&mut self, slot: &str, body: &Value) {
+        let original = self.setup.bodies.get(slot).cloned().unwrap_or_default();
+        let Some(settings) = self.setup.settings.slots.get(slot).cloned() else { return };
+        let overlay = &settings.create;
+        let fields: BTreeSet<&String> = original.keys().chain(overlay.fields.keys()).collect();
+        for key in fields.into_iter().filter(|key| !matches!(key.as_str(), "labels" | "metadata")) {
+            let (learned, is) = (original.get(key), body.get(key));
+            // Of an object's own fields those are replaced that are given.
+            let was = match (learned.cloned(), overlay.fields.get(key)) {
+                (Some(Value::Object(mut fields)), Some(Value::Object(given))) => {
+                    fields.extend(given.clone());
+                    Some(Value::Object(fields))
+                }
+                (learned, given) => given.cloned().or(learned),
+            };
+            self.check("S12", slot, was.as_ref() == is, || format!("{key} was {was:?} and is created as {is:?}"));
+        }
+        for label in ["team", "n", "cost"] {
+            let label_of = |body: Option<&Value>| body.and_then(|l| l.get(label)).and_then(Value::as_str).map(str::to_owned);
+            let (learned, is) = (label_of(original.get("labels")), label_of(body.get("labels")));
+            let was = overlay.labels.get(label).cloned().unwrap_or(learned.clone());
+            self.check("S12", slot, was == is, || format!("the label {label} was {was:?} and is created as {is:?}"));
+        }
+        self.is_the_metadata(slot, &original, body, settings.supervisor.is_some());
+    }
+
+    /// The user's own metadata survives, and their startup script, beside the supervisor or as it was.
+    fn is_the_metadata(&mut self, slot: &str, original: &Map<String, Value>, body: &Value, supervised: bool) {
+        let startup = body.pointer("/metadata/startup-script").and_then(Value::as_str).unwrap_or_default();
+        let ours = startup.contains(SUPERVISOR_MARK);
+        self.check("S12", slot, ours == supervised, || format!("its startup script is {startup:?}"));
+        // A person's own node has none; what was learned before it may be created all the same.
+        let replaced = self.truth.slots.get(slot).is_some_and(|known| !known.theirs.is_empty());
+        let script = if ours { USER_SCRIPT_KEY } else { "startup-script" };
+        for (key, place) in [("token", "token"), ("startup-script", script)] {
+            let was = original.get("metadata").and_then(|m| m.get(key));
+            let is = body.get("metadata").and_then(|m| m.get(place));
+            let holds = was == is || (replaced && is.is_none());
+            self.check("S12", slot, holds, || format!("the metadata {key} was {was:?} and is created as {is:?}"));
+        }
+    }
+
+    /// S15: a job starts from a checkpoint that was complete, and from none that is older than the last one it started from, unless
+    /// somebody wanted that, or a checkpoint without progress was passed over.
+    fn starts_from(&mut self, slot: &str, body: &Value) {
+        let order = ordered(body);
+        let wanted = self.calm_since.is_some_and(|calm| self.now > calm + 4 * HOUR);
+        let excused = wanted || [Fault::Levers, Fault::Reload, Fault::StuckJob].iter().any(|fault| self.setup.has(*fault));
+        let known = self.truth.slots.entry(slot.to_owned()).or_default();
+        let complete = order.step.is_none_or(|step| known.complete.contains(&step));
+        let before = known.order.replace((order.generation, order.step));
+        self.check("S15", slot, complete, || format!("the checkpoint of step {:?} was never complete", order.step));
+        if let Some((generation, step)) = before.filter(|_| !excused) {
+            let later = order.generation >= generation && order.step >= step;
+            self.check("S15", slot, later, || format!("generation {generation} from {step:?} is followed by {order:?}"));
+        }
+    }
+}
