@@ -1,5 +1,7 @@
-//! What speed means here: the time from start to the first completed poll, that of a scheduled run with its state in a bucket
-//! to its first API call, from a done operation to its next call, and the resident memory with ten slots. Prints one line each, with the bound that the project sets itself.
+//! What speed means here: the time from start to the first completed poll, that of a scheduled run
+//! with its state in a bucket to its first API call, from a done operation to its next call, and
+//! the resident memory with ten slots. Prints one line each, with the bound that the project sets
+//! itself.
 
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
@@ -13,8 +15,11 @@ const ZONE: &str = "us-central2-b";
 const ROUNDS: usize = 20;
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let scenario = Scenario::parse(&format!("[[nodes]]\nprefix = \"n\"\ncount = 10\nzone = \"{ZONE}\"\n")).unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let scenario =
+        Scenario::parse(&format!("[[nodes]]\nprefix = \"n\"\ncount = 10\nzone = \"{ZONE}\"\n"))
+            .unwrap();
     let simulator = Simulator::new(scenario.build(Timestamp::now(), 1.0));
     let listener = runtime.block_on(Simulator::bind(([127, 0, 0, 1], 0).into())).unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
@@ -42,7 +47,8 @@ fn main() {
             .spawn()
             .unwrap()
     };
-    let logged = |words: &str| std::fs::read_to_string(&log).unwrap_or_default().matches(words).count();
+    let logged =
+        |words: &str| std::fs::read_to_string(&log).unwrap_or_default().matches(words).count();
 
     let mut starts = Vec::new();
     for _ in 0..ROUNDS {
@@ -61,7 +67,8 @@ fn main() {
     }
     report("start to first completed poll, 10 nodes", &mut starts, "ms", 150.0);
 
-    // A scheduled run: its state is read from a bucket and its lock taken before it asks for the first node.
+    // A scheduled run: its state is read from a bucket and its lock taken before it asks for the
+    // first node.
     let bucket = folder.path().join("once.toml");
     std::fs::write(&bucket, text.replace("sqlite:s.db", "gs://state/speed")).unwrap();
     let mut colds = Vec::new();
@@ -71,9 +78,17 @@ fn main() {
         let before = simulator.log().len();
         let began = Timestamp::now();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"));
-        command.args(["once", "--deadline", "10s", "--config"]).arg(&bucket).stderr(Stdio::null()).stdout(Stdio::null());
+        command
+            .args(["once", "--deadline", "10s", "--config"])
+            .arg(&bucket)
+            .stderr(Stdio::null())
+            .stdout(Stdio::null());
         assert!(command.status().unwrap().success());
-        let first = simulator.log()[before..].iter().find(|l| l.path.contains("/nodes?")).map(|l| l.at).unwrap();
+        let first = simulator.log()[before..]
+            .iter()
+            .find(|l| l.path.contains("/nodes?"))
+            .map(|l| l.at)
+            .unwrap();
         colds.push(first.duration_since(began).as_secs_f64() * 1000.0);
     }
     report("cold start of a scheduled run to its first API call", &mut colds, "ms", 300.0);
@@ -86,12 +101,21 @@ fn main() {
     for i in 0..10 {
         let node = format!("n{i}");
         simulator.with(|cloud| {
-            let event = Event { at: Duration::ZERO, node: node.clone(), zone: ZONE.into(), what: Trouble::Preempt, lasts: None };
+            let event = Event {
+                at: Duration::ZERO,
+                node: node.clone(),
+                zone: ZONE.into(),
+                what: Trouble::Preempt,
+                lasts: None,
+            };
             cloud.trouble(event);
         });
         loop {
             std::thread::sleep(Duration::from_millis(5));
-            let create = simulator.log().into_iter().find(|l| l.method == "POST" && l.path.ends_with(&format!("nodeId={node}")));
+            let create = simulator
+                .log()
+                .into_iter()
+                .find(|l| l.method == "POST" && l.path.ends_with(&format!("nodeId={node}")));
             let Some(create) = create else { continue };
             let ended = simulator.with(|cloud| {
                 cloud
@@ -107,7 +131,14 @@ fn main() {
     report("delete done to create sent, poll.operations = 50 ms", &mut delays, "ms", 150.0);
     std::thread::sleep(Duration::from_secs(3));
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-    let kib: f64 = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap().trim().trim_end_matches(" kB").parse().unwrap();
+    let kib: f64 = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmRSS:"))
+        .unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap();
     report("resident memory, 10 slots", &mut [kib / 1024.0], "MiB", 30.0);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -116,5 +147,7 @@ fn main() {
 fn report(what: &str, values: &mut [f64], unit: &str, bound: f64) {
     values.sort_by(f64::total_cmp);
     let (median, worst) = (values[values.len() / 2], values[values.len() - 1]);
-    println!("{what}: median {median:.1} {unit}, worst {worst:.1} {unit} (bound {bound:.0} {unit})");
+    println!(
+        "{what}: median {median:.1} {unit}, worst {worst:.1} {unit} (bound {bound:.0} {unit})"
+    );
 }

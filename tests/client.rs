@@ -1,4 +1,5 @@
-//! The client against a server that misbehaves: what is repeated, what is waited for, what is never repeated.
+//! The client against a server that misbehaves: what is repeated, what is waited for, what is never
+//! repeated.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -64,19 +65,29 @@ async fn a_read_is_repeated_on_503_and_on_a_broken_connection() {
     assert_eq!(client.list_nodes(ZONE, in_a_minute()).await.unwrap().0.len(), 1);
     assert_eq!(attempts.0.lock().unwrap().len(), 3);
     let mut broken = false;
-    simulator.set_hook(Some(Box::new(move |_| (!std::mem::replace(&mut broken, true)).then(|| Fault::Before(Box::new(|| ()))))));
+    simulator.set_hook(Some(Box::new(move |_| {
+        (!std::mem::replace(&mut broken, true)).then(|| Fault::Before(Box::new(|| ())))
+    })));
     assert!(client.get_node(ZONE, "a", in_a_minute()).await.is_ok());
 }
 
 #[tokio::test]
 async fn retry_after_is_honoured() {
     let (simulator, client, _) = peer(Duration::from_secs(5)).await;
-    first(&simulator, 1, Reply { status: 429, headers: vec![("retry-after", "2".into())], body: Vec::new() });
+    first(
+        &simulator,
+        1,
+        Reply { status: 429, headers: vec![("retry-after", "2".into())], body: Vec::new() },
+    );
     client.list_nodes(ZONE, in_a_minute()).await.unwrap();
     let log = simulator.log();
     assert!(log[1].at.duration_since(log[0].at).as_secs_f64() >= 2.0, "{log:?}");
     // Longer than there is time for: the failure comes at once, the next poll tries again.
-    first(&simulator, 1, Reply { status: 429, headers: vec![("retry-after", "3600".into())], body: Vec::new() });
+    first(
+        &simulator,
+        1,
+        Reply { status: 429, headers: vec![("retry-after", "3600".into())], body: Vec::new() },
+    );
     assert_eq!(client.list_nodes(ZONE, in_a_minute()).await.unwrap_err().class, FailureClass::Rate);
 }
 
@@ -89,41 +100,68 @@ async fn a_mutation_is_sent_once_and_its_outcome_is_what_is_known() {
         client.create_node(ZONE, "b", &body, None, client.prepare().await.unwrap()).await
     };
     let error = |code: u16, status: &str| {
-        Reply::new(code, json!({"error": {"code": code, "status": status, "message": "m"}}).to_string())
+        Reply::new(
+            code,
+            json!({"error": {"code": code, "status": status, "message": "m"}}).to_string(),
+        )
     };
     assert!(matches!(outcome(error(503, "UNAVAILABLE")).await, CallOutcome::Unknown(_)));
     assert!(matches!(outcome(Reply::new(200, "<html>")).await, CallOutcome::Unknown(_)));
     assert!(matches!(outcome(Reply::new(200, "{}")).await, CallOutcome::Unknown(_)));
-    assert!(matches!(outcome(Reply::new(404, "<html>")).await, CallOutcome::Unknown(_)), "no API error: it proves nothing");
+    assert!(
+        matches!(outcome(Reply::new(404, "<html>")).await, CallOutcome::Unknown(_)),
+        "no API error: it proves nothing"
+    );
     assert!(matches!(outcome(error(429, "RESOURCE_EXHAUSTED")).await, CallOutcome::Refused(_)));
     assert!(matches!(outcome(error(400, "INVALID_ARGUMENT")).await, CallOutcome::Refused(_)));
     assert_eq!(attempts.0.lock().unwrap().len(), 6, "each was sent once");
     simulator.set_hook(Some(Box::new(|_| Some(Fault::Hang))));
-    assert!(matches!(client.delete_node(ZONE, "a", None, client.prepare().await.unwrap()).await, CallOutcome::Unknown(_)));
+    assert!(matches!(
+        client.delete_node(ZONE, "a", None, client.prepare().await.unwrap()).await,
+        CallOutcome::Unknown(_)
+    ));
     simulator.set_hook(None);
-    assert!(matches!(client.delete_node(ZONE, "a", None, client.prepare().await.unwrap()).await, CallOutcome::Accepted(_)));
+    assert!(matches!(
+        client.delete_node(ZONE, "a", None, client.prepare().await.unwrap()).await,
+        CallOutcome::Accepted(_)
+    ));
 }
 
 #[tokio::test]
 async fn a_call_that_never_left_is_known_not_to_have_been_carried_out() {
-    let http = Http::new(Credentials::Anonymous, Duration::from_secs(2), Arc::new(Attempts::default())).unwrap();
+    let http =
+        Http::new(Credentials::Anonymous, Duration::from_secs(2), Arc::new(Attempts::default()))
+            .unwrap();
     // Bound and dropped: nobody listens there.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let client = TpuClient::new(http, &format!("http://127.0.0.1:{port}"), "v2", "p");
-    assert!(matches!(client.delete_node(ZONE, "a", None, client.prepare().await.unwrap()).await, CallOutcome::NotSent(_)));
+    assert!(matches!(
+        client.delete_node(ZONE, "a", None, client.prepare().await.unwrap()).await,
+        CallOutcome::NotSent(_)
+    ));
 }
 
 #[tokio::test]
 async fn a_list_that_never_ends_is_not_believed() {
     let (simulator, client, _) = peer(Duration::from_secs(5)).await;
-    simulator.set_hook(Some(Box::new(|_| Some(Fault::AnswerBefore(Reply::new(200, r#"{"nextPageToken":"again"}"#))))));
-    assert!(client.list_nodes(ZONE, in_a_minute()).await.unwrap_err().message.contains("repeats a page"));
+    simulator.set_hook(Some(Box::new(|_| {
+        Some(Fault::AnswerBefore(Reply::new(200, r#"{"nextPageToken":"again"}"#)))
+    })));
+    assert!(
+        client
+            .list_nodes(ZONE, in_a_minute())
+            .await
+            .unwrap_err()
+            .message
+            .contains("repeats a page")
+    );
 }
 
 /// One call as the server saw it: path with query, and headers.
 type Calls = Arc<Mutex<Vec<(String, HeaderMap)>>>;
 
-/// A server on loopback that answers each call by its path and its headers, and gives out access tokens at `/token`.
+/// A server on loopback that answers each call by its path and its headers, and gives out access
+/// tokens at `/token`.
 async fn server(answer: fn(&str, &HeaderMap) -> (u16, Value)) -> (String, Calls) {
     let calls = Calls::default();
     let seen = Arc::clone(&calls);
@@ -143,7 +181,8 @@ async fn server(answer: fn(&str, &HeaderMap) -> (u16, Value)) -> (String, Calls)
     (base, calls)
 }
 
-/// A client with the credentials of a user, as `gcloud auth application-default login` leaves them, at a token endpoint of ours.
+/// A client with the credentials of a user, as `gcloud auth application-default login` leaves them,
+/// at a token endpoint of ours.
 fn client_of_a_user(base: &str, quota_project: Option<&str>) -> TpuClient {
     let mut file = json!({"type": "authorized_user", "client_id": "i", "client_secret": "s", "refresh_token": "r",
         "token_uri": format!("{base}/token")});
@@ -152,20 +191,28 @@ fn client_of_a_user(base: &str, quota_project: Option<&str>) -> TpuClient {
     }
     let tokens = user_account::Builder::new(file).build_access_token_credentials().unwrap();
     let credentials = Credentials::ApplicationDefault(tokens, Source::of(Places::default()));
-    let http = Http::new(credentials, Duration::from_secs(10), Arc::new(Attempts::default())).unwrap();
+    let http =
+        Http::new(credentials, Duration::from_secs(10), Arc::new(Attempts::default())).unwrap();
     TpuClient::new(http, base, "v2", "p")
 }
 
 /// Authorization and quota project of each call so far.
 fn sent(calls: &Calls) -> Vec<(String, Option<String>)> {
-    let text = |headers: &HeaderMap, name: &str| headers.get(name).map(|v| v.to_str().unwrap().to_owned());
+    let text =
+        |headers: &HeaderMap, name: &str| headers.get(name).map(|v| v.to_str().unwrap().to_owned());
     let calls = calls.lock().unwrap();
-    calls.iter().map(|(_, headers)| (text(headers, "authorization").unwrap(), text(headers, "x-goog-user-project"))).collect()
+    calls
+        .iter()
+        .map(|(_, headers)| {
+            (text(headers, "authorization").unwrap(), text(headers, "x-goog-user-project"))
+        })
+        .collect()
 }
 
 #[tokio::test]
 async fn the_calls_of_a_user_name_their_quota_project() {
-    let (base, calls) = server(|_, _| (200, json!({"name": "projects/p/locations/z/operations/o"}))).await;
+    let (base, calls) =
+        server(|_, _| (200, json!({"name": "projects/p/locations/z/operations/o"}))).await;
     let client = client_of_a_user(&base, Some("payer"));
     client.list_nodes(ZONE, in_a_minute()).await.unwrap();
     let outcome = client.delete_node(ZONE, "a", None, client.prepare().await.unwrap()).await;
@@ -184,35 +231,53 @@ fn denied(headers: &HeaderMap) -> Option<(u16, Value)> {
                    roles/serviceusage.serviceUsageConsumer role, or a custom role with the serviceusage.services.use permission";
     let info = json!({"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "USER_PROJECT_DENIED",
         "domain": "googleapis.com", "metadata": {"consumer": "projects/payer", "service": "tpu.googleapis.com"}});
-    Some((403, json!({"error": {"code": 403, "status": "PERMISSION_DENIED", "message": message, "details": [info]}})))
+    Some((
+        403,
+        json!({"error": {"code": 403, "status": "PERMISSION_DENIED", "message": message, "details": [info]}}),
+    ))
 }
 
 #[tokio::test]
 async fn a_quota_project_that_may_not_be_used_is_left_out_and_the_read_is_repeated_once() {
-    let (base, calls) = server(|_, headers| denied(headers).unwrap_or((200, json!({"nodes": []})))).await;
+    let (base, calls) =
+        server(|_, headers| denied(headers).unwrap_or((200, json!({"nodes": []})))).await;
     let client = client_of_a_user(&base, Some("payer"));
     client.list_nodes(ZONE, in_a_minute()).await.unwrap();
     client.clone().list_nodes(ZONE, in_a_minute()).await.unwrap();
     let projects: Vec<_> = sent(&calls).into_iter().map(|(_, project)| project).collect();
     assert_eq!(projects, [Some("payer".into()), None, None], "repeated once, and never sent again");
     // A refusal for anything else is no reason to leave it out.
-    let (base, calls) =
-        server(|_, _| (403, json!({"error": {"code": 403, "status": "PERMISSION_DENIED", "message": "m"}}))).await;
+    let (base, calls) = server(|_, _| {
+        (403, json!({"error": {"code": 403, "status": "PERMISSION_DENIED", "message": "m"}}))
+    })
+    .await;
     let client = client_of_a_user(&base, Some("payer"));
     for _ in 0..2 {
-        assert_eq!(client.list_nodes(ZONE, in_a_minute()).await.unwrap_err().class, FailureClass::Permission);
+        assert_eq!(
+            client.list_nodes(ZONE, in_a_minute()).await.unwrap_err().class,
+            FailureClass::Permission
+        );
     }
-    assert_eq!(sent(&calls), vec![("Bearer loopback-token".into(), Some("payer".into())); 2], "and it is not repeated");
+    assert_eq!(
+        sent(&calls),
+        vec![("Bearer loopback-token".into(), Some("payer".into())); 2],
+        "and it is not repeated"
+    );
 }
 
 #[tokio::test]
 async fn a_mutation_refused_for_its_quota_project_is_not_repeated_but_the_next_leaves_without() {
-    let (base, calls) =
-        server(|_, headers| denied(headers).unwrap_or((200, json!({"name": "projects/p/locations/z/operations/o"})))).await;
+    let (base, calls) = server(|_, headers| {
+        denied(headers).unwrap_or((200, json!({"name": "projects/p/locations/z/operations/o"})))
+    })
+    .await;
     let client = client_of_a_user(&base, Some("payer"));
     let (first, second) = (client.prepare().await.unwrap(), client.prepare().await.unwrap());
     let outcome = client.delete_node(ZONE, "a", None, first).await;
-    assert!(matches!(&outcome, CallOutcome::Refused(f) if f.class == FailureClass::Permission), "{outcome:?}");
+    assert!(
+        matches!(&outcome, CallOutcome::Refused(f) if f.class == FailureClass::Permission),
+        "{outcome:?}"
+    );
     // Also what was prepared before.
     let outcome = client.delete_node(ZONE, "a", None, second).await;
     assert!(matches!(outcome, CallOutcome::Accepted(_)), "{outcome:?}");
@@ -223,29 +288,47 @@ async fn a_mutation_refused_for_its_quota_project_is_not_repeated_but_the_next_l
 #[tokio::test]
 async fn a_refusal_that_quotes_metadata_tells_nothing_of_it() {
     let (simulator, client, _) = peer(Duration::from_secs(5)).await;
-    let script = "#!/bin/bash\nexport WANDB_API_KEY=0123456789abcdef0123456789abcdef\ntrain \"$@\"\n".repeat(20);
-    let metadata = json!({"token": "hunter2", "startup-script": script, "tpu-watchdog-owner": "owner-1"});
-    let body = json!({"acceleratorType": "v4-8", "runtimeVersion": "tpu-vm-base", "metadata": metadata});
+    let script =
+        "#!/bin/bash\nexport WANDB_API_KEY=0123456789abcdef0123456789abcdef\ntrain \"$@\"\n"
+            .repeat(20);
+    let metadata =
+        json!({"token": "hunter2", "startup-script": script, "tpu-watchdog-owner": "owner-1"});
+    let body =
+        json!({"acceleratorType": "v4-8", "runtimeVersion": "tpu-vm-base", "metadata": metadata});
     let quoted = Value::from(script.as_str()).to_string();
-    for (status, name, class) in
-        [(400, "INVALID_ARGUMENT", FailureClass::BadRequest), (503, "UNAVAILABLE", FailureClass::Transient)]
-    {
+    for (status, name, class) in [
+        (400, "INVALID_ARGUMENT", FailureClass::BadRequest),
+        (503, "UNAVAILABLE", FailureClass::Transient),
+    ] {
         // Of the script, what a server with a limit of its own leaves.
-        let message = format!("owner-1: metadata \"hunter2\" of tpu-vm-base is not allowed, nor {}", &quoted[..900]);
+        let message = format!(
+            "owner-1: metadata \"hunter2\" of tpu-vm-base is not allowed, nor {}",
+            &quoted[..900]
+        );
         let answer = json!({"error": {"code": status, "status": name, "message": message}});
         first(&simulator, 1, Reply::new(status, answer.to_string()));
-        let outcome = client.create_node(ZONE, "b", &body, None, client.prepare().await.unwrap()).await;
-        let (CallOutcome::Refused(failure) | CallOutcome::Unknown(failure)) = outcome else { panic!("{outcome:?}") };
+        let outcome =
+            client.create_node(ZONE, "b", &body, None, client.prepare().await.unwrap()).await;
+        let (CallOutcome::Refused(failure) | CallOutcome::Unknown(failure)) = outcome else {
+            panic!("{outcome:?}")
+        };
         let told = "owner-1: metadata \"[metadata value]\" of tpu-vm-base is not allowed, nor \"[metadata value]";
-        assert_eq!((failure.class, failure.message), (class, format!("HTTP {status} {name}: {told}")));
+        assert_eq!(
+            (failure.class, failure.message),
+            (class, format!("HTTP {status} {name}: {told}"))
+        );
     }
     // A proxy's page that echoes the request.
     first(&simulator, 1, Reply::new(403, format!("<html>{body}</html>")));
     let outcome = client.create_node(ZONE, "b", &body, None, client.prepare().await.unwrap()).await;
-    assert!(!format!("{outcome:?}").contains("hunter2") && !format!("{outcome:?}").contains("WANDB"), "{outcome:?}");
+    assert!(
+        !format!("{outcome:?}").contains("hunter2") && !format!("{outcome:?}").contains("WANDB"),
+        "{outcome:?}"
+    );
 }
 
-/// The real binary with a config that uses Application Default Credentials against `api`, in a home of its own.
+/// The real binary with a config that uses Application Default Credentials against `api`, in a home
+/// of its own.
 struct Binary {
     folder: tempfile::TempDir,
     metadata: String,
@@ -264,7 +347,10 @@ impl Binary {
 
     fn command(&self, command: &str) -> std::process::Command {
         let mut process = std::process::Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"));
-        process.env_clear().env("HOME", self.folder.path()).env("GCE_METADATA_HOST", &self.metadata);
+        process
+            .env_clear()
+            .env("HOME", self.folder.path())
+            .env("GCE_METADATA_HOST", &self.metadata);
         process.arg(command).arg("--config").arg(self.folder.path().join("w.toml"));
         process
     }
@@ -279,7 +365,8 @@ impl Binary {
     /// The output of `run` until a line holds `words`, and of a second more.
     fn run_until(&self, words: &str) -> String {
         let log = self.folder.path().join("log");
-        let mut process = self.command("run").stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap();
+        let mut process =
+            self.command("run").stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap();
         let began = Instant::now();
         let read = || std::fs::read_to_string(&log).unwrap();
         while !read().contains(words) && began.elapsed() < Duration::from_secs(30) {
@@ -297,7 +384,8 @@ fn nobody_there() -> String {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-const LIBRARY: [&str; 3] = ["Subsequent calls with this credential", "future attempts", "cannot create auth headers"];
+const LIBRARY: [&str; 3] =
+    ["Subsequent calls with this credential", "future attempts", "cannot create auth headers"];
 
 #[test]
 fn without_any_credentials_each_command_says_once_where_it_looked_and_what_to_do() {
@@ -305,8 +393,10 @@ fn without_any_credentials_each_command_says_once_where_it_looked_and_what_to_do
     for command in ["plan", "once"] {
         let (code, text) = binary.run(command);
         assert_eq!(code, 1, "{text}");
-        let table = text.lines().skip_while(|l| !l.starts_with("tpu-watchdog: ")).collect::<Vec<_>>();
-        let words: Vec<String> = table.iter().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let table =
+            text.lines().skip_while(|l| !l.starts_with("tpu-watchdog: ")).collect::<Vec<_>>();
+        let words: Vec<String> =
+            table.iter().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(
             words,
             [
@@ -320,15 +410,26 @@ fn without_any_credentials_each_command_says_once_where_it_looked_and_what_to_do
             "{text}"
         );
         // Of `once` there is also the line that sums up, for a scheduler's log.
-        assert_eq!(text.matches("no Google credentials found").count(), if command == "plan" { 1 } else { 2 }, "{text}");
+        assert_eq!(
+            text.matches("no Google credentials found").count(),
+            if command == "plan" { 1 } else { 2 },
+            "{text}"
+        );
         assert!(LIBRARY.iter().all(|words| !text.contains(words)), "{text}");
         assert!(!binary.folder.path().join("state.db").exists(), "nothing else was done");
     }
     let log = binary.run_until("no access token from");
-    let told: Vec<&str> = log.lines().filter(|l| l.contains("no Google credentials found; looked at")).collect();
-    assert!(told.len() == 1 && told[0].contains("ERROR") && told[0].contains("; do gcloud auth application-default"), "{log}");
+    let told: Vec<&str> =
+        log.lines().filter(|l| l.contains("no Google credentials found; looked at")).collect();
+    assert!(
+        told.len() == 1
+            && told[0].contains("ERROR")
+            && told[0].contains("; do gcloud auth application-default"),
+        "{log}"
+    );
     assert!(LIBRARY.iter().all(|words| !log.contains(words)), "{log}");
-    let polls: Vec<&str> = log.lines().filter(|l| l.contains("no access token from the metadata server at")).collect();
+    let polls: Vec<&str> =
+        log.lines().filter(|l| l.contains("no access token from the metadata server at")).collect();
     assert!(!polls.is_empty() && polls.iter().all(|l| l.len() < 300), "{log}");
 }
 
@@ -355,9 +456,16 @@ fn credentials_that_give_no_token_are_named_with_what_came_back() {
         assert!(LIBRARY.iter().chain(&["hunter"]).all(|words| !text.contains(words)), "{text}");
     };
     write(format!("{base}/revoked"));
-    told(&["HTTP 400 invalid_grant: Token has been expired or revoked.", "gcloud auth application-default login"]);
+    told(&[
+        "HTTP 400 invalid_grant: Token has been expired or revoked.",
+        "gcloud auth application-default login",
+    ]);
     let log = binary.run_until("no access token from");
-    assert!(log.contains("; then restart tpu-watchdog") && LIBRARY.iter().all(|words| !log.contains(words)), "{log}");
+    assert!(
+        log.contains("; then restart tpu-watchdog")
+            && LIBRARY.iter().all(|words| !log.contains(words)),
+        "{log}"
+    );
     write(format!("http://{}/token", nobody_there()));
     told(&["Connection refused", "try again"]);
     for (content, words) in [
@@ -370,18 +478,32 @@ fn credentials_that_give_no_token_are_named_with_what_came_back() {
     ] {
         std::fs::write(&file, content).unwrap();
         let (code, text) = binary.run("plan");
-        assert!(code == 1 && text.contains(words) && text.contains("used       /") && !text.contains("hunter"), "{text}");
+        assert!(
+            code == 1
+                && text.contains(words)
+                && text.contains("used       /")
+                && !text.contains("hunter"),
+            "{text}"
+        );
     }
     // Named by the environment, and not there: the library looks no further.
-    let output = binary.command("plan").env("GOOGLE_APPLICATION_CREDENTIALS", "/no/such.json").output().unwrap();
+    let output = binary
+        .command("plan")
+        .env("GOOGLE_APPLICATION_CREDENTIALS", "/no/such.json")
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("no Google credentials found") && text.contains("/no/such.json is not there"), "{text}");
+    assert!(
+        text.contains("no Google credentials found") && text.contains("/no/such.json is not there"),
+        "{text}"
+    );
 }
 
 #[test]
 fn the_plan_of_a_user_reads_with_the_quota_project_of_the_file() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (base, calls) = runtime.block_on(server(|_, headers| denied(headers).unwrap_or((200, json!({"nodes": []})))));
+    let (base, calls) = runtime
+        .block_on(server(|_, headers| denied(headers).unwrap_or((200, json!({"nodes": []})))));
     let binary = Binary::new(&base);
     let file = binary.folder.path().join(".config/gcloud/application_default_credentials.json");
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();

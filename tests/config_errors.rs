@@ -21,18 +21,50 @@ const AFTER_A_SLOT: [(&str, &str, &str); 33] = [
     ("zones = [\"us-east5-a\"]", "w.toml:5: tpu[0].zones:", "keep one of them"),
     ("startup_script = \"none.sh\"", "w.toml:5: tpu[0].startup_script:", "relative to the config"),
     ("startup_script = \"${NOPE}\"", "w.toml:5: tpu[0].startup_script:", "NOPE is not set"),
-    ("[[tpu]]\nname = \"a\"\nzone = \"us-east5-a\"", "w.toml:6: tpu[1].name:", "names must be unique"),
-    ("[[tpu]]\nname = \"B_1\"\nzone = \"us-east5-a\"", "w.toml:6: tpu[1].name:", "lower-case letters"),
+    (
+        "[[tpu]]\nname = \"a\"\nzone = \"us-east5-a\"",
+        "w.toml:6: tpu[1].name:",
+        "names must be unique",
+    ),
+    (
+        "[[tpu]]\nname = \"B_1\"\nzone = \"us-east5-a\"",
+        "w.toml:6: tpu[1].name:",
+        "lower-case letters",
+    ),
     ("[[tpu]]\nname = \"b\"", "w.toml:5: tpu[1].zone:", "is missing; write zone"),
     ("[[tpu]]\nname = \"b\"\nzones = []", "w.toml:7: tpu[1].zones:", "name at least one zone"),
-    ("[[tpu]]\nname = \"b\"\nzone = \"us-central2\"", "w.toml:7: tpu[1].zone:", "look like \"us-central2-b\""),
+    (
+        "[[tpu]]\nname = \"b\"\nzone = \"us-central2\"",
+        "w.toml:7: tpu[1].zone:",
+        "look like \"us-central2-b\"",
+    ),
     ("[[tpu]]\nzone = \"us-east5-a\"", "w.toml:5: tpu[1]:", "missing key `name`"),
-    ("[tpu.policy]\nmax_unavailable = 2", "w.toml:6: tpu[0].policy.max_unavailable:", "set it under [policy]"),
-    ("[tpu.policy]\nconfirmations = 0", "w.toml:6: tpu[0].policy.confirmations:", "from 1 to 1000000, got 0"),
-    ("[tpu.create]\nspot = true\nreserved = true", "w.toml:7: tpu[0].create.reserved:", "choose one"),
+    (
+        "[tpu.policy]\nmax_unavailable = 2",
+        "w.toml:6: tpu[0].policy.max_unavailable:",
+        "set it under [policy]",
+    ),
+    (
+        "[tpu.policy]\nconfirmations = 0",
+        "w.toml:6: tpu[0].policy.confirmations:",
+        "from 1 to 1000000, got 0",
+    ),
+    (
+        "[tpu.create]\nspot = true\nreserved = true",
+        "w.toml:7: tpu[0].create.reserved:",
+        "choose one",
+    ),
     ("[tpu.create]\nnodes = 2", "w.toml:6: tpu[0].create.nodes:", "not supported yet"),
-    ("[tpu.create]\nlabels = { Team = \"x\" }", "w.toml:6: tpu[0].create.labels.Team:", "lower-case"),
-    ("[tpu.create]\nlabels = { team = true }", "w.toml:6: tpu[0].create.labels.team:", "false to remove"),
+    (
+        "[tpu.create]\nlabels = { Team = \"x\" }",
+        "w.toml:6: tpu[0].create.labels.Team:",
+        "lower-case",
+    ),
+    (
+        "[tpu.create]\nlabels = { team = true }",
+        "w.toml:6: tpu[0].create.labels.team:",
+        "false to remove",
+    ),
     (
         "[tpu.create.metadata]\ntpu-watchdog-run = \"x\"",
         "w.toml:6: tpu[0].create.metadata.tpu-watchdog-run:",
@@ -43,15 +75,31 @@ const AFTER_A_SLOT: [(&str, &str, &str); 33] = [
         "w.toml:6: tpu[0].create.metadata.startup-script:",
         "startup_script = \"file\"",
     ),
-    ("[tpu.job]\ncheckpoint = \"gs://b/run//x\"", "w.toml:6: tpu[0].job.checkpoint:", "an empty part (//)"),
-    ("[tpu.job]\ncheckpoint = \"gs://b/./x\"", "w.toml:6: tpu[0].job.checkpoint:", "the part \".\""),
-    ("[tpu.job]\ncheckpoint = \"file:///a/../x\"", "w.toml:6: tpu[0].job.checkpoint:", "the part \"..\""),
+    (
+        "[tpu.job]\ncheckpoint = \"gs://b/run//x\"",
+        "w.toml:6: tpu[0].job.checkpoint:",
+        "an empty part (//)",
+    ),
+    (
+        "[tpu.job]\ncheckpoint = \"gs://b/./x\"",
+        "w.toml:6: tpu[0].job.checkpoint:",
+        "the part \".\"",
+    ),
+    (
+        "[tpu.job]\ncheckpoint = \"file:///a/../x\"",
+        "w.toml:6: tpu[0].job.checkpoint:",
+        "the part \"..\"",
+    ),
     (
         "[tpu.job]\ncheckpoint = { uri = \"gs://b\", orbax_mode = \"copy\" }",
         "w.toml:6: tpu[0].job.checkpoint.orbax_mode:",
         "use \"auto\", \"rename\" or \"commit_file\"",
     ),
-    ("[tpu.job]\ncheckpoint = \"bucket/path\"", "w.toml:6: tpu[0].job.checkpoint:", "gs://bucket/path"),
+    (
+        "[tpu.job]\ncheckpoint = \"bucket/path\"",
+        "w.toml:6: tpu[0].job.checkpoint:",
+        "gs://bucket/path",
+    ),
     (
         "[tpu.job]\ncheckpoint = { uri = \"gs://b\", format = \"t5x\" }",
         "w.toml:6: tpu[0].job.checkpoint.format:",
@@ -61,14 +109,26 @@ const AFTER_A_SLOT: [(&str, &str, &str); 33] = [
     ("[tpu.job]\ncommand = \" \"", "w.toml:6: tpu[0].job.command:", "leave it out"),
     ("[tpu.job]\nuser = \"a b\"", "w.toml:6: tpu[0].job.user:", "not a user name"),
     ("[tpu.job.env]\n\"1A\" = \"x\"", "w.toml:6: tpu[0].job.env.1A:", "letters, digits"),
-    ("[tpu.job]\nrestart = { per_run = -1 }", "w.toml:6: tpu[0].job.restart.per_run:", "from 0 to 1000000"),
+    (
+        "[tpu.job]\nrestart = { per_run = -1 }",
+        "w.toml:6: tpu[0].job.restart.per_run:",
+        "from 0 to 1000000",
+    ),
     (
         "[tpu.policy]\nquiet_hours = [{ cron = \"at nine\", for = \"8h\" }]",
         "w.toml:6: tpu[0].policy.quiet_hours[0].cron:",
         "write seconds, minutes, hours",
     ),
-    ("[tpu.job]\nrestart = { no_progress = 0 }", "w.toml:6: tpu[0].job.restart.no_progress:", "from 1 to 1000000"),
-    ("[[vertex_job]]\nregion = \"r\"", "w.toml:5: vertex_job:", "not supported yet: Vertex AI jobs"),
+    (
+        "[tpu.job]\nrestart = { no_progress = 0 }",
+        "w.toml:6: tpu[0].job.restart.no_progress:",
+        "from 1 to 1000000",
+    ),
+    (
+        "[[vertex_job]]\nregion = \"r\"",
+        "w.toml:5: vertex_job:",
+        "not supported yet: Vertex AI jobs",
+    ),
 ];
 
 /// The text between `project` and the slot.
@@ -95,32 +155,62 @@ const BEFORE_A_SLOT: [(&str, &str, &str); 27] = [
     ("[api]\ntpu = \"http://tpu.example\"", "w.toml:3: api.tpu:", "use https"),
     ("[api]\ntpu = \"tpu\"", "w.toml:3: api.tpu:", "is not a URL"),
     ("[api]\nversion = \"v3\"", "w.toml:3: api.version:", "\"v2\" or \"v2alpha1\""),
-    ("[policy]\nmax_unavailable = \"half\"", "w.toml:3: policy.max_unavailable:", "write 2 or \"25%\""),
-    ("[policy]\nwhen_missing = \"panic\"", "w.toml:3: policy.when_missing:", "\"create\" or \"hold\""),
+    (
+        "[policy]\nmax_unavailable = \"half\"",
+        "w.toml:3: policy.max_unavailable:",
+        "write 2 or \"25%\"",
+    ),
+    (
+        "[policy]\nwhen_missing = \"panic\"",
+        "w.toml:3: policy.when_missing:",
+        "\"create\" or \"hold\"",
+    ),
     ("[policy]\non_success = \"stop\"", "w.toml:3: policy.on_success:", "use \"keep\""),
-    ("[policy]\ngrace = { maintenence = \"1h\" }", "w.toml:3: policy.grace.maintenence:", "unknown key `maintenence`"),
-    ("[policy]\nbackoff = { first = \"1h\", max = \"1m\" }", "w.toml:3: policy.backoff.max:", "must not be shorter"),
+    (
+        "[policy]\ngrace = { maintenence = \"1h\" }",
+        "w.toml:3: policy.grace.maintenence:",
+        "unknown key `maintenence`",
+    ),
+    (
+        "[policy]\nbackoff = { first = \"1h\", max = \"1m\" }",
+        "w.toml:3: policy.backoff.max:",
+        "must not be shorter",
+    ),
 ];
 
 #[test]
 fn every_mistake_has_file_line_key_and_remedy() {
     for (text, place, remedy) in AFTER_A_SLOT {
         let message = error(&format!("{GOOD}{text}\n"));
-        assert!(message.contains(place) && message.contains(remedy), "{text}\nwanted {place} … {remedy}\ngot    {message}");
+        assert!(
+            message.contains(place) && message.contains(remedy),
+            "{text}\nwanted {place} … {remedy}\ngot    {message}"
+        );
     }
     for (text, place, remedy) in BEFORE_A_SLOT {
         let good = GOOD.split_once('\n').unwrap();
         let message = error(&format!("{}\n{text}\n{}", good.0, good.1));
-        assert!(message.contains(place) && message.contains(remedy), "{text}\nwanted {place} … {remedy}\ngot    {message}");
+        assert!(
+            message.contains(place) && message.contains(remedy),
+            "{text}\nwanted {place} … {remedy}\ngot    {message}"
+        );
     }
 }
 
 #[test]
 fn mistakes_of_the_whole_file() {
     assert!(error("project = \"p\"\n").contains("there is no [[tpu]]"));
-    assert!(error("[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\n").contains("set project = \"my-project\""));
+    assert!(
+        error("[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\n")
+            .contains("set project = \"my-project\"")
+    );
     assert!(error("project = \"p\"\n[[tpu\n").contains("w.toml:2: this is not TOML"));
-    assert!(config::load(Path::new("/nonexistent.toml")).unwrap_err().to_string().contains("can't be read"));
+    assert!(
+        config::load(Path::new("/nonexistent.toml"))
+            .unwrap_err()
+            .to_string()
+            .contains("can't be read")
+    );
     let cloud_run = |name: &str| (name == "CLOUD_RUN_JOB").then(|| "j".to_owned());
     let message = config::parse(Path::new("w.toml"), GOOD, &cloud_run).unwrap_err().to_string();
     assert!(message.contains("a create that is owed would be forgotten"), "{message}");
@@ -131,13 +221,20 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
     let message = error(&format!("owner = \"\"\n{GOOD}[tpu.job]\nuser = \"a b\"\n"));
     let lines: Vec<&str> = message.lines().collect();
     assert_eq!(lines.len(), 2, "{message}");
-    assert!(lines[0].contains(":1: owner") && lines[1].contains(":7: tpu[0].job.user"), "{message}");
+    assert!(
+        lines[0].contains(":1: owner") && lines[1].contains(":7: tpu[0].job.user"),
+        "{message}"
+    );
 }
 
 #[test]
 fn a_substituted_secret_is_never_shown() {
-    for bad in ["listen = \"${SECRET}\"", "dry_run = \"${SECRET}\"", "[poll]\nevery = \"${SECRET}\""] {
-        let message = error(&format!("project = \"p\"\n{bad}\n[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\n"));
+    for bad in
+        ["listen = \"${SECRET}\"", "dry_run = \"${SECRET}\"", "[poll]\nevery = \"${SECRET}\""]
+    {
+        let message = error(&format!(
+            "project = \"p\"\n{bad}\n[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\n"
+        ));
         assert!(!message.contains("hunter2"), "{message}");
     }
 }
@@ -168,7 +265,9 @@ fn the_project_that_pays_for_calls_is_not_the_one_of_the_tpus() {
             _ => None,
         };
         let text = GOOD.replace("project = \"p\"\n", "");
-        config::parse(Path::new("w.toml"), &text, &environment).map(|c| c.settings.project).map_err(|e| e.to_string())
+        config::parse(Path::new("w.toml"), &text, &environment)
+            .map(|c| c.settings.project)
+            .map_err(|e| e.to_string())
     };
     let user = r#"{"type": "authorized_user", "quota_project_id": "payer"}"#;
     assert!(loaded(user, None).unwrap_err().contains("is missing, and the credentials name none"));
@@ -188,7 +287,11 @@ fn the_example_configs_load() {
     for entry in std::fs::read_dir(folder.join("scenarios")).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(tpu_watchdog::simulator::scenario::Scenario::parse(&text).is_ok(), "{}", path.display());
+        assert!(
+            tpu_watchdog::simulator::scenario::Scenario::parse(&text).is_ok(),
+            "{}",
+            path.display()
+        );
     }
 }
 

@@ -1,4 +1,5 @@
-//! Google's own command line on the main path: it must not be able to tell the simulator from the real API.
+//! Google's own command line on the main path: it must not be able to tell the simulator from the
+//! real API.
 
 use std::process::{Command, Output, Stdio};
 
@@ -28,7 +29,8 @@ fn a_node_is_created_described_listed_and_deleted() {
         eprintln!("LEFT OUT: gcloud is not installed");
         return;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let simulator = Simulator::new(Cloud::new(Default::default()));
     let listener = runtime.block_on(Simulator::bind(([127, 0, 0, 1], 0).into())).unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
@@ -36,8 +38,15 @@ fn a_node_is_created_described_listed_and_deleted() {
     let config = tempfile::tempdir().unwrap();
     let step = |arguments: &str, code: i32, words: &str| {
         let output = gcloud(&base, config.path(), arguments);
-        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.code() == Some(code) && text.contains(words), "gcloud {arguments}\n{text}");
+        let text = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert!(
+            output.status.code() == Some(code) && text.contains(words),
+            "gcloud {arguments}\n{text}"
+        );
     };
     let vm = "compute tpus tpu-vm";
     let create = format!(
@@ -46,7 +55,9 @@ fn a_node_is_created_described_listed_and_deleted() {
     step(&create, 0, "Created tpu [c1]");
     step(&create, 1, "already exists");
     step(
-        &format!("{vm} describe c1 --zone us-central2-b --format value(state,health,schedulingConfig.spot)"),
+        &format!(
+            "{vm} describe c1 --zone us-central2-b --format value(state,health,schedulingConfig.spot)"
+        ),
         0,
         "READY\tHEALTHY\tTrue",
     );

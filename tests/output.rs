@@ -31,7 +31,12 @@ fn status_reads_well() {
 #[test]
 fn the_metrics_page_is_the_contract() {
     let metrics = Metrics::new().unwrap();
-    let mut snapshot = Snapshot { status: document(), budget_remaining: 1, lock: Lock::Held, ..Snapshot::default() };
+    let mut snapshot = Snapshot {
+        status: document(),
+        budget_remaining: 1,
+        lock: Lock::Held,
+        ..Snapshot::default()
+    };
     let text = metrics.render(&snapshot);
     // Who stands by leaves the fleet to the holder: otherwise every slot would be counted twice.
     snapshot.lock = Lock::StandingBy("vm-1:7:aa".into());
@@ -50,6 +55,9 @@ fn the_page_escapes_what_comes_from_outside() {
 
 #[test]
 fn help_names_every_command() {
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tpu-watchdog")).arg("--help").output().unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"))
+        .arg("--help")
+        .output()
+        .unwrap();
     insta::assert_snapshot!("help", String::from_utf8(output.stdout).unwrap());
 }

@@ -27,7 +27,8 @@ impl Api {
     fn call(&mut self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        let query: BTreeMap<String, String> = pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+        let query: BTreeMap<String, String> =
+            pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         handle(&mut self.cloud, &Request { method, path, query: &query, body })
     }
 
@@ -52,11 +53,31 @@ impl Api {
 #[test]
 fn what_google_refuses_is_refused_with_its_words() {
     let cases = [
-        ("b1", json!({"colour": "red"}), 400, "Unknown name \"colour\" at 'node': Cannot find field."),
-        ("b1", json!({"schedulingConfig": {"cheap": true}}), 400, "Unknown name \"cheap\" at 'node.schedulingConfig'"),
+        (
+            "b1",
+            json!({"colour": "red"}),
+            400,
+            "Unknown name \"colour\" at 'node': Cannot find field.",
+        ),
+        (
+            "b1",
+            json!({"schedulingConfig": {"cheap": true}}),
+            400,
+            "Unknown name \"cheap\" at 'node.schedulingConfig'",
+        ),
         ("b1", json!({"bootDiskConfig": {}}), 400, "Unknown name \"bootDiskConfig\""),
-        ("b1", json!({"acceleratorType": "v99-8"}), 400, "invalid AcceleratorType, \"v99-8\" for zone \"us-central2-b\""),
-        ("b1", json!({"acceleratorConfig": {"type": "V4", "topology": "2x2x1"}}), 400, "Only one of"),
+        (
+            "b1",
+            json!({"acceleratorType": "v99-8"}),
+            400,
+            "invalid AcceleratorType, \"v99-8\" for zone \"us-central2-b\"",
+        ),
+        (
+            "b1",
+            json!({"acceleratorConfig": {"type": "V4", "topology": "2x2x1"}}),
+            400,
+            "Only one of",
+        ),
         ("b1", json!({"runtimeVersion": null}), 400, "runtime_version is required"),
         ("b1", json!({"labels": {"Team": "x"}}), 400, "Invalid label"),
         ("b1", json!({"metadata": {"k": 1}}), 400, "TYPE_STRING"),
@@ -74,9 +95,25 @@ fn what_google_refuses_is_refused_with_its_words() {
         assert_eq!(body["error"]["code"], status);
     }
     let (code, body) = api.call("GET", &format!("{NODES}?filter=x"), None);
-    assert!(code == 400 && body["error"]["message"].as_str().unwrap().contains("Cannot bind query parameter"), "{body}");
-    assert_eq!(api.call("GET", &format!("{NODES}?$alt=json;enum-encoding=int&pageSize=0&pageToken="), None).0, 200);
-    assert_eq!(api.call("POST", &format!("{NODES}?nodeId=c&requestId=1"), Some(json!({}))).0, 400, "v2 has no request ids");
+    assert!(
+        code == 400
+            && body["error"]["message"].as_str().unwrap().contains("Cannot bind query parameter"),
+        "{body}"
+    );
+    assert_eq!(
+        api.call(
+            "GET",
+            &format!("{NODES}?$alt=json;enum-encoding=int&pageSize=0&pageToken="),
+            None
+        )
+        .0,
+        200
+    );
+    assert_eq!(
+        api.call("POST", &format!("{NODES}?nodeId=c&requestId=1"), Some(json!({}))).0,
+        400,
+        "v2 has no request ids"
+    );
     assert_eq!(api.call("GET", "v2/projects/p/locations/mars/nodes", None).0, 403);
     assert_eq!(
         api.call("GET", &format!("{NODES}/none"), None).1["error"]["details"][0]["resourceName"],
@@ -88,18 +125,30 @@ fn what_google_refuses_is_refused_with_its_words() {
 fn a_read_returns_more_than_a_create_takes() {
     let mut api = Api::new();
     let (_, operation) = api.create("a", json!({"acceleratorType": "v4-16"}));
-    assert_eq!((&operation["done"], &operation["metadata"]["verb"]), (&false.into(), &"create".into()));
+    assert_eq!(
+        (&operation["done"], &operation["metadata"]["verb"]),
+        (&false.into(), &"create".into())
+    );
     assert_eq!(api.call("GET", &format!("{NODES}/a"), None).1["state"], "CREATING");
     api.wait();
     let (_, done) = api.call("GET", &format!("v2/{}", operation["name"].as_str().unwrap()), None);
-    assert_eq!((&done["done"], &done["response"]["state"]), (&true.into(), &"READY".into()), "{done}");
+    assert_eq!(
+        (&done["done"], &done["response"]["state"]),
+        (&true.into(), &"READY".into()),
+        "{done}"
+    );
     let (_, node) = api.call("GET", &format!("{NODES}/a"), None);
     assert_eq!(node["acceleratorConfig"], json!({"type": "V4", "topology": "2x2x2"}));
     assert_eq!(node["networkEndpoints"].as_array().unwrap().len(), 2);
     assert!(node["cidrBlock"].as_str().unwrap().ends_with("/20"));
     assert!(node["id"].is_string() && node["createTime"].is_string());
     let (_, old) = api.call("GET", "v1/projects/p/locations/us-central2-b/nodes/a", None);
-    assert!(old["acceleratorType"] == "v4-16" && old.get("metadata").is_none() && old.get("id").is_none(), "{old}");
+    assert!(
+        old["acceleratorType"] == "v4-16"
+            && old.get("metadata").is_none()
+            && old.get("id").is_none(),
+        "{old}"
+    );
 }
 
 #[test]
@@ -138,10 +187,18 @@ fn lists_come_in_pages() {
     }
     let (mut token, mut names) = (String::new(), Vec::new());
     loop {
-        let (_, page) = api.call("GET", &format!("v2/projects/p/locations/-/nodes?pageSize=3&pageToken={token}"), None);
+        let (_, page) = api.call(
+            "GET",
+            &format!("v2/projects/p/locations/-/nodes?pageSize=3&pageToken={token}"),
+            None,
+        );
         let nodes = page["nodes"].as_array().unwrap();
         assert!(nodes.len() <= 3);
-        names.extend(nodes.iter().map(|n| n["name"].as_str().unwrap().rsplit('/').next().unwrap().to_owned()));
+        names.extend(
+            nodes
+                .iter()
+                .map(|n| n["name"].as_str().unwrap().rsplit('/').next().unwrap().to_owned()),
+        );
         match page["nextPageToken"].as_str() {
             Some(next) => next.clone_into(&mut token),
             None => break,

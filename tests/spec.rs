@@ -8,18 +8,23 @@ use tpu_watchdog::model::spec::{NodeSpec, SUPERVISOR_MARK};
 use tpu_watchdog::simulator::{cloud::Cloud, shape};
 
 fn any_json() -> impl Strategy<Value = Value> {
-    let leaf =
-        prop_oneof![any::<bool>().prop_map(Value::from), any::<i32>().prop_map(Value::from), "[ -~]{0,12}".prop_map(Value::from)];
+    let leaf = prop_oneof![
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        "[ -~]{0,12}".prop_map(Value::from)
+    ];
     leaf.prop_recursive(2, 8, 3, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-            prop::collection::btree_map("[a-z]{1,6}", inner, 0..3).prop_map(|m| Value::Object(m.into_iter().collect())),
+            prop::collection::btree_map("[a-z]{1,6}", inner, 0..3)
+                .prop_map(|m| Value::Object(m.into_iter().collect())),
         ]
     })
 }
 
 fn texts(key: &'static str) -> impl Strategy<Value = Map<String, Value>> {
-    prop::collection::btree_map(key, "\\PC{0,40}".prop_map(Value::from), 0..4).prop_map(|m| m.into_iter().collect())
+    prop::collection::btree_map(key, "\\PC{0,40}".prop_map(Value::from), 0..4)
+        .prop_map(|m| m.into_iter().collect())
 }
 
 prop_compose! {
@@ -99,7 +104,12 @@ fn a_users_script_that_mentions_the_supervisor_is_the_users() {
         let learned = NodeSpec::learn(&raw).unwrap();
         assert_eq!(learned.body()["metadata"]["startup-script"], json!(script));
         // It is still there when the supervisor runs it, and when that is learned again.
-        let rendered = learned.render("me", "a", &RunOrder::default(), Some(&format!("#! /bin/bash\n{SUPERVISOR_MARK} 1\n")));
+        let rendered = learned.render(
+            "me",
+            "a",
+            &RunOrder::default(),
+            Some(&format!("#! /bin/bash\n{SUPERVISOR_MARK} 1\n")),
+        );
         assert_eq!(rendered["metadata"]["tpu-watchdog-user-script"], json!(script));
         assert_eq!(NodeSpec::learn(&rendered).unwrap(), learned);
     }
@@ -132,7 +142,8 @@ fn the_overlay_merges_per_key_and_removes() {
         "schedulingConfig": {"preemptible": true, "other": 7}, "metadata": {"startup-script": "old", "k": "v"}}))
     .unwrap();
     let overlay = Overlay {
-        fields: [("schedulingConfig".to_owned(), json!({"spot": true, "preemptible": null}))].into(),
+        fields: [("schedulingConfig".to_owned(), json!({"spot": true, "preemptible": null}))]
+            .into(),
         labels: [("a".to_owned(), None), ("c".to_owned(), Some("3".to_owned()))].into(),
         metadata: Default::default(),
         startup_script: Some("new".into()),
@@ -143,7 +154,13 @@ fn the_overlay_merges_per_key_and_removes() {
     let drift = spec.drift(&overlay);
     assert_eq!(
         drift,
-        ["labels.a", "labels.c", "metadata.startup-script", "schedulingConfig.preemptible", "schedulingConfig.spot"]
+        [
+            "labels.a",
+            "labels.c",
+            "metadata.startup-script",
+            "schedulingConfig.preemptible",
+            "schedulingConfig.spot"
+        ]
     );
 }
 
@@ -161,7 +178,10 @@ fn what_the_api_would_refuse_is_found_before_anything_is_deleted() {
     assert!(check(json!({"acceleratorType": "v4-8"})).unwrap_err().contains("runtimeVersion"));
     assert!(with("labels", json!({"Team": "x"})).contains("lower-case"));
     assert!(with("metadata", json!({"k": "x".repeat(262_145)})).contains("256 KiB"));
-    assert!(with("metadata", json!({"a": "x".repeat(262_144), "b": "x".repeat(262_144)})).contains("512 KiB"));
+    assert!(
+        with("metadata", json!({"a": "x".repeat(262_144), "b": "x".repeat(262_144)}))
+            .contains("512 KiB")
+    );
     assert!(with("description", json!("x".repeat(513))).contains("512"));
     // Secrets live in metadata: no message may repeat a value.
     assert!(!with("metadata", json!({"bad key": "hunter2"})).contains("hunter2"));

@@ -1,5 +1,5 @@
-//! The store's contract, the same for every engine: SQLite on a disk, object storage in memory, and Cloud Storage and S3 as
-//! the real client speaks to them.
+//! The store's contract, the same for every engine: SQLite on a disk, object storage in memory, and
+//! Cloud Storage and S3 as the real client speaks to them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -58,8 +58,16 @@ impl Place {
     fn s3() -> BoxFuture<'static, Place> {
         Box::pin(async {
             let (simulator, base) = simulator().await;
-            let builder = AmazonS3Builder::new().with_endpoint(base).with_allow_http(true).with_bucket_name("b");
-            let client = builder.with_region("r").with_access_key_id("k").with_secret_access_key("s").build().unwrap();
+            let builder = AmazonS3Builder::new()
+                .with_endpoint(base)
+                .with_allow_http(true)
+                .with_bucket_name("b");
+            let client = builder
+                .with_region("r")
+                .with_access_key_id("k")
+                .with_secret_access_key("s")
+                .build()
+                .unwrap();
             Place::Bucket { client: Arc::new(client), simulator: Some(simulator) }
         })
     }
@@ -74,9 +82,14 @@ impl Place {
     async fn open(&self) -> Opened {
         Ok(match self {
             Place::Sqlite(_) => Box::new(SqliteStore::open(&self.file())?),
-            Place::Bucket { client, .. } => {
-                Box::new(ObjectState::open(Arc::clone(client), Path::from("some/prefix"), "gs://b/some/prefix").await?)
-            }
+            Place::Bucket { client, .. } => Box::new(
+                ObjectState::open(
+                    Arc::clone(client),
+                    Path::from("some/prefix"),
+                    "gs://b/some/prefix",
+                )
+                .await?,
+            ),
         })
     }
 
@@ -85,7 +98,14 @@ impl Place {
             Place::Sqlite(_) => std::fs::read(self.file()).unwrap(),
             Place::Bucket { client, .. } => {
                 use object_store::ObjectStoreExt as _;
-                client.get(&Path::from("some/prefix/state.json")).await.unwrap().bytes().await.unwrap().to_vec()
+                client
+                    .get(&Path::from("some/prefix/state.json"))
+                    .await
+                    .unwrap()
+                    .bytes()
+                    .await
+                    .unwrap()
+                    .to_vec()
             }
         }
     }
@@ -114,7 +134,12 @@ fn slot(name: &str) -> Record {
 }
 
 fn event(message: &str) -> Event {
-    Event { at: Timestamp::now(), slot: Some("a".into()), message: message.into(), what: What::Note }
+    Event {
+        at: Timestamp::now(),
+        slot: Some("a".into()),
+        message: message.into(),
+        what: What::Note,
+    }
 }
 
 fn batch(records: Vec<Record>) -> Batch {
@@ -139,19 +164,31 @@ async fn what_was_committed_is_there_after_reopening(place: Place) {
     let body = json!({"acceleratorType": "v4-8", "unknown": [1]});
     let ledger = Ledger { beacons_seen: true, ..Ledger::default() };
     let all = Batch {
-        records: vec![slot("a"), Record::Spec("a".into(), body.clone()), Record::Ledger(Box::new(ledger)), slot("b")],
+        records: vec![
+            slot("a"),
+            Record::Spec("a".into(), body.clone()),
+            Record::Ledger(Box::new(ledger)),
+            slot("b"),
+        ],
         events: vec![event("one"), event("two")],
         tally: vec![("recoveries_total|missing".into(), Sum::Count(3.0))],
     };
     store.commit(&all).await.unwrap();
-    let removal = Batch { records: vec![Record::Removed("b".into())], events: vec![event("three")], tally: Vec::new() };
+    let removal = Batch {
+        records: vec![Record::Removed("b".into())],
+        events: vec![event("three")],
+        tally: Vec::new(),
+    };
     store.release(&removal).await.unwrap();
     drop(store);
     let mut store = place.open().await.unwrap();
     assert_eq!(store.owner(), owner, "the id is the store's own");
     let stored = store.load().await.unwrap();
     assert_eq!(stored.slots.keys().collect::<Vec<_>>(), ["a"]);
-    assert_eq!(serde_json::Value::Object(stored.slots["a"].spec.as_ref().unwrap().body().clone()), body);
+    assert_eq!(
+        serde_json::Value::Object(stored.slots["a"].spec.as_ref().unwrap().body().clone()),
+        body
+    );
     assert!(stored.ledger.beacons_seen);
     assert_eq!(stored.tally["recoveries_total|missing"], Sum::Count(3.0));
     assert!(stored.lease.unwrap().released);
@@ -168,7 +205,8 @@ async fn an_older_epoch_writes_nothing(place: Place) {
     let mut new = hold(&place, "new").await;
     for release in [false, true] {
         let late = batch(vec![slot("b"), Record::Removed("a".into())]);
-        let error = if release { old.release(&late).await } else { old.commit(&late).await }.unwrap_err();
+        let error =
+            if release { old.release(&late).await } else { old.commit(&late).await }.unwrap_err();
         assert_eq!(error.failure, StoreFailure::Fenced, "{error}");
         assert!(error.message.contains("held by new (epoch 2)"), "{error}");
     }
@@ -179,7 +217,11 @@ async fn an_older_epoch_writes_nothing(place: Place) {
     new.commit(&batch(vec![slot("c")])).await.unwrap();
     assert_eq!(names(&place).await, ["a", "c"]);
     let mut never = place.open().await.unwrap();
-    assert_eq!(never.commit(&Batch::default()).await.unwrap_err().failure, StoreFailure::Fenced, "nothing without the lock");
+    assert_eq!(
+        never.commit(&Batch::default()).await.unwrap_err().failure,
+        StoreFailure::Fenced,
+        "nothing without the lock"
+    );
 }
 
 async fn of_two_who_saw_the_same_one_takes_it(place: Place) {
@@ -208,7 +250,8 @@ async fn what_is_newer_torn_or_alien_is_refused_and_left_as_it_is(place: Place) 
     drop(hold(&place, "me").await);
     let good = place.bytes().await;
     let sqlite = matches!(place, Place::Sqlite(_));
-    let mut cases = vec![("torn", good[..good.len() / 2].to_vec()), ("alien", b"{\"hello\": 1}".repeat(400))];
+    let mut cases =
+        vec![("torn", good[..good.len() / 2].to_vec()), ("alien", b"{\"hello\": 1}".repeat(400))];
     if sqlite {
         // A newer and a foreign database are made in the engine's own tests.
         std::fs::remove_file(place.file().with_extension("db-wal")).ok();
@@ -241,13 +284,18 @@ async fn a_state_that_moved_is_not_written_any_more(place: Place) {
 async fn a_state_moves_whole_into_an_empty_place_alone(place: Place) {
     let mut from = SqliteStore::in_memory().unwrap();
     assert!(from.take(None, "me", TTL).await.unwrap());
-    from.commit(&Batch { records: vec![slot("a")], events: vec![event("old")], tally: Vec::new() }).await.unwrap();
+    from.commit(&Batch { records: vec![slot("a")], events: vec![event("old")], tally: Vec::new() })
+        .await
+        .unwrap();
     let events = from.events(100).await.unwrap();
     let moving = from.load().await.unwrap().into_batch(events);
     let mut to = hold(&place, "me").await;
     to.adopt(from.owner(), &moving).await.unwrap();
     assert_eq!(to.owner(), from.owner());
-    assert_eq!(to.adopt("other", &Batch::default()).await.unwrap_err().failure, StoreFailure::Refused);
+    assert_eq!(
+        to.adopt("other", &Batch::default()).await.unwrap_err().failure,
+        StoreFailure::Refused
+    );
     drop(to);
     let mut to = place.open().await.unwrap();
     assert_eq!(to.events(9).await.unwrap()[0].message, "old");
@@ -308,9 +356,13 @@ async fn a_lever_needs_no_lock_and_works_once(place: Place) {
     assert_eq!(next.levers().await.unwrap(), []);
     next.commit(&Batch::default()).await.unwrap();
     if let Place::Bucket { simulator: Some(_), .. } = &place {
-        let left = of(&place).with(|cloud| cloud.objects.keys().filter(|name| name.contains("/levers/")).count());
+        let left = of(&place)
+            .with(|cloud| cloud.objects.keys().filter(|name| name.contains("/levers/")).count());
         assert_eq!(left, 0, "their objects are removed");
-        assert!(!String::from_utf8(place.bytes().await).unwrap().contains("\"aa\""), "and forgotten");
+        assert!(
+            !String::from_utf8(place.bytes().await).unwrap().contains("\"aa\""),
+            "and forgotten"
+        );
     }
 }
 
@@ -417,8 +469,12 @@ async fn events_that_cannot_be_written_stay_in_the_state_until_they_can(place: P
     store.release(&Batch::default()).await.unwrap();
     let mut next = hold(&place, "next").await;
     next.commit(&Batch::default()).await.unwrap();
-    let objects = of(&place).with(|cloud| cloud.objects.keys().filter(|name| name.contains("/events/")).count());
+    let objects = of(&place)
+        .with(|cloud| cloud.objects.keys().filter(|name| name.contains("/events/")).count());
     assert_eq!(objects, 2, "one immutable object a commit");
     assert_eq!(all(&mut next).await, ["one", "two"]);
-    assert!(!String::from_utf8(place.bytes().await).unwrap().contains("\"one\""), "the outbox is empty again");
+    assert!(
+        !String::from_utf8(place.bytes().await).unwrap().contains("\"one\""),
+        "the outbox is empty again"
+    );
 }

@@ -1,4 +1,5 @@
-//! The supervisor for real: bash and curl against the simulated metadata server. Left out, and said, where curl is missing.
+//! The supervisor for real: bash and curl against the simulated metadata server. Left out, and
+//! said, where curl is missing.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -28,21 +29,43 @@ impl Host {
         Host::of_type("v4-8", job, user_script, order)
     }
 
-    fn of_type(accelerator: &str, job: &JobSettings, user_script: &str, order: &RunOrder) -> Option<Host> {
-        let works =
-            |program: &str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
+    fn of_type(
+        accelerator: &str,
+        job: &JobSettings,
+        user_script: &str,
+        order: &RunOrder,
+    ) -> Option<Host> {
+        let works = |program: &str| {
+            Command::new(program)
+                .arg("--version")
+                .stdout(Stdio::null())
+                .status()
+                .is_ok_and(|s| s.success())
+        };
         if !(works("curl") && works("bash")) {
             assert!(std::env::var_os("CI").is_none(), "curl and bash must be there in CI");
             eprintln!("left out: curl or bash is missing");
             return None;
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let simulator = Simulator::new(Cloud::new(Default::default()));
         let listener = runtime.block_on(Simulator::bind(([127, 0, 0, 1], 0).into())).unwrap();
-        let base = format!("http://{}/metadata/{ZONE}/a/0/computeMetadata/v1", listener.local_addr().unwrap());
+        let base = format!(
+            "http://{}/metadata/{ZONE}/a/0/computeMetadata/v1",
+            listener.local_addr().unwrap()
+        );
         runtime.spawn(simulator.clone().serve(listener));
         let spec = json!({"acceleratorType": accelerator, "runtimeVersion": "r", "metadata": {"startup-script": user_script}});
-        let body = NodeSpec::learn(&spec).unwrap().render("me", "a", order, Some(&launch::supervisor("a", job)));
+        let body = NodeSpec::learn(&spec).unwrap().render(
+            "me",
+            "a",
+            order,
+            Some(&launch::supervisor("a", job)),
+        );
         simulator.with(|cloud| cloud.add_node(ZONE, "a", body.as_object().unwrap().clone(), true));
         Some(Host { simulator, folder: tempfile::tempdir().unwrap(), base, _runtime: runtime })
     }
@@ -81,14 +104,16 @@ impl Host {
         let mark = self.folder.path().to_string_lossy().into_owned();
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
             let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
-            let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let command =
+                std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             if command.contains(&mark) {
                 let _ = Command::new("kill").arg("-KILL").arg(pid.to_string()).status();
             }
         }
     }
 
-    /// The machine is down and comes up again: nothing runs, nothing is reported; what is on the disk stays.
+    /// The machine is down and comes up again: nothing runs, nothing is reported; what is on the
+    /// disk stays.
     fn power_cycle(&self, variables: &[(&str, &str)]) {
         self.power_off();
         self.simulator.with(|cloud| cloud.nodes.values_mut().next().unwrap().attributes[0].clear());
@@ -100,8 +125,11 @@ impl Host {
     }
 
     fn attribute(&self, key: &str) -> Option<String> {
-        self.simulator
-            .with(|cloud| cloud.nodes.values().next().unwrap().attributes[0].get(&format!("tpu-watchdog/{key}")).cloned())
+        self.simulator.with(|cloud| {
+            cloud.nodes.values().next().unwrap().attributes[0]
+                .get(&format!("tpu-watchdog/{key}"))
+                .cloned()
+        })
     }
 
     #[track_caller]
@@ -125,7 +153,11 @@ fn job(command: &str, folder: &Path) -> JobSettings {
     JobSettings {
         command: Some(command.to_owned()),
         dir: folder.display().to_string(),
-        checkpoint: Some(CheckpointSettings { uri: "gs://b/ckpt".into(), format: None, orbax_mode: Default::default() }),
+        checkpoint: Some(CheckpointSettings {
+            uri: "gs://b/ckpt".into(),
+            format: None,
+            orbax_mode: Default::default(),
+        }),
         env: [("QUOTED".to_owned(), "it's $HOME".to_owned())].into(),
         restarts_per_run: 2,
         no_progress: 3,
@@ -134,7 +166,11 @@ fn job(command: &str, folder: &Path) -> JobSettings {
 }
 
 fn order(step: Option<u64>) -> RunOrder {
-    RunOrder { generation: 7, checkpoint: step.map_or(String::new(), |s| format!("gs://b/ckpt/{s}")), step }
+    RunOrder {
+        generation: 7,
+        checkpoint: step.map_or(String::new(), |s| format!("gs://b/ckpt/{s}")),
+        step,
+    }
 }
 
 #[test]
@@ -148,11 +184,16 @@ fn it_beats_runs_both_scripts_with_the_variables_of_the_contract_and_reports_the
         work.path().join("go").display()
     );
     let user_script = format!("#! /bin/bash\necho user > {}\n", work.path().join("user").display());
-    let Some(host) = Host::new(&job(&command, work.path()), &user_script, &order(Some(1200))) else { return };
+    let Some(host) = Host::new(&job(&command, work.path()), &user_script, &order(Some(1200)))
+    else {
+        return;
+    };
     host.boot();
     assert!(host.attribute("boot").is_some(), "the boot beacon is sent before boot goes on");
     host.wait("the step", || host.attribute("step").is_some_and(|s| s.ends_with(" 7 1234")));
-    host.wait("the heartbeat", || host.attribute("heartbeat").is_some_and(|h| h.ends_with("running")));
+    host.wait("the heartbeat", || {
+        host.attribute("heartbeat").is_some_and(|h| h.ends_with("running"))
+    });
     assert_eq!(std::fs::read_to_string(work.path().join("user")).unwrap(), "user\n");
     let expected = format!(
         "CHECKPOINT_BASE=gs://b/ckpt\nCHECKPOINT_PATH=gs://b/ckpt/1200\nCHECKPOINT_STEP=1200\nQUOTED=it's $HOME\nTPU_WATCHDOG_GENERATION=7\nTPU_WATCHDOG_SLOT=a\n\
@@ -161,15 +202,20 @@ fn it_beats_runs_both_scripts_with_the_variables_of_the_contract_and_reports_the
     );
     assert_eq!(std::fs::read_to_string(&out).unwrap(), expected);
     std::fs::write(work.path().join("go"), "").unwrap();
-    host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains(" 7 0 done ran=") && e.ends_with("step=1234")));
+    host.wait("the end", || {
+        host.attribute("exit")
+            .is_some_and(|e| e.contains(" 7 0 done ran=") && e.ends_with("step=1234"))
+    });
 }
 
 #[test]
 fn without_a_checkpoint_its_variables_are_empty() {
     let work = tempfile::tempdir().unwrap();
     let out = work.path().join("out");
-    let command =
-        format!("echo \"[${{CHECKPOINT_PATH}}][${{CHECKPOINT_STEP}}]${{CHECKPOINT_PATH:+ --resume}}\" > {}", out.display());
+    let command = format!(
+        "echo \"[${{CHECKPOINT_PATH}}][${{CHECKPOINT_STEP}}]${{CHECKPOINT_PATH:+ --resume}}\" > {}",
+        out.display()
+    );
     let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
     host.boot();
     host.wait("the end", || host.attribute("exit").is_some());
@@ -180,16 +226,24 @@ fn without_a_checkpoint_its_variables_are_empty() {
 fn a_failing_command_is_restarted_within_its_budget_and_then_reported() {
     let work = tempfile::tempdir().unwrap();
     let tries = work.path().join("tries");
-    let Some(host) = Host::new(&job(&format!("echo x >> {}; exit 139", tries.display()), work.path()), "", &order(None)) else {
+    let Some(host) = Host::new(
+        &job(&format!("echo x >> {}; exit 139", tries.display()), work.path()),
+        "",
+        &order(None),
+    ) else {
         return;
     };
     host.boot();
-    host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains(" 7 139 final after 2 restarts")));
+    host.wait("the end", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 139 final after 2 restarts"))
+    });
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\n");
     // The budget is counted over reboots of the same disk.
     assert_eq!(std::fs::read_to_string(host.path("restarts.7")).unwrap().trim(), "3");
     host.power_cycle(&[]);
-    host.wait("one try in this boot", || host.attribute("exit").is_some_and(|e| e.contains(" 7 139 final after 2 restarts")));
+    host.wait("one try in this boot", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 139 final after 2 restarts"))
+    });
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\nx\n");
 }
 
@@ -217,7 +271,9 @@ fn a_boot_after_the_end_does_not_run_the_job_again() {
     host.wait("the end", || host.attribute("exit").is_some());
     // The host goes down with everything on it, and comes up with the same disk.
     host.power_cycle(&[]);
-    host.wait("the end is reported again", || host.attribute("exit").is_some_and(|e| e.ends_with("step=5")));
+    host.wait("the end is reported again", || {
+        host.attribute("exit").is_some_and(|e| e.ends_with("step=5"))
+    });
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\n");
 }
 
@@ -225,10 +281,19 @@ fn a_boot_after_the_end_does_not_run_the_job_again() {
 fn an_end_without_evidence_is_reported_and_the_next_boot_starts_the_job_again() {
     let work = tempfile::tempdir().unwrap();
     let tries = work.path().join("tries");
-    let Some(host) = Host::new(&job(&format!("echo x >> {}", tries.display()), work.path()), "", &order(None)) else { return };
+    let Some(host) =
+        Host::new(&job(&format!("echo x >> {}", tries.display()), work.path()), "", &order(None))
+    else {
+        return;
+    };
     host.boot();
-    host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains(" 7 0 done ran=") && e.ends_with("step=none")));
-    host.wait("the heartbeat says so", || host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("ended_early")));
+    host.wait("the end", || {
+        host.attribute("exit")
+            .is_some_and(|e| e.contains(" 7 0 done ran=") && e.ends_with("step=none"))
+    });
+    host.wait("the heartbeat says so", || {
+        host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("ended_early"))
+    });
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\n", "not again in the same boot");
     host.power_cycle(&[]);
     host.wait("the second run", || std::fs::read_to_string(&tries).unwrap() == "x\nx\n");
@@ -241,7 +306,9 @@ fn the_step_of_the_checkpoint_that_it_began_with_is_no_work_done() {
     let command = format!("echo x >> {}; echo 1200 > \"$TPU_WATCHDOG_PROGRESS\"", tries.display());
     let Some(host) = Host::new(&job(&command, work.path()), "", &order(Some(1200))) else { return };
     host.boot();
-    host.wait("it is held", || host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("ended_early")));
+    host.wait("it is held", || {
+        host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("ended_early"))
+    });
     assert!(!host.path("done.7").exists());
 }
 
@@ -250,10 +317,17 @@ fn a_command_whose_pipe_fails_has_failed() {
     let work = tempfile::tempdir().unwrap();
     let Some(host) = Host::new(&job("exit 3 | cat", work.path()), "", &order(None)) else { return };
     host.boot();
-    host.wait("its code", || host.attribute("exit").is_some_and(|e| e.contains(" 7 3 restarting 1 of 2 in 0.1 s")));
-    host.wait("a longer pause", || host.attribute("exit").is_some_and(|e| e.contains(" 7 3 restarting 2 of 2 in 0.2 s")));
+    host.wait("its code", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 3 restarting 1 of 2 in 0.1 s"))
+    });
+    host.wait("a longer pause", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 3 restarting 2 of 2 in 0.2 s"))
+    });
     // The pauses of a real host double, from 10 s to 10 min.
-    assert!(launch::supervisor("a", &job("x", Path::new("/"))).contains("TPU_WATCHDOG_PAUSES:-10 20 40 80 160 320 600}"));
+    assert!(
+        launch::supervisor("a", &job("x", Path::new("/")))
+            .contains("TPU_WATCHDOG_PAUSES:-10 20 40 80 160 320 600}")
+    );
 }
 
 #[test]
@@ -263,7 +337,10 @@ fn what_ends_while_the_machine_goes_down_is_neither_an_end_nor_a_failure() {
     Command::new("chmod").arg("755").arg(work.path().join("systemctl")).status().unwrap();
     let path = format!("{}:{}", work.path().display(), std::env::var("PATH").unwrap());
     let tries = work.path().join("tries");
-    let command = format!("echo x >> {}; echo 5 > \"$TPU_WATCHDOG_PROGRESS\"; exit $(($(wc -l < {0}) - 1))", tries.display());
+    let command = format!(
+        "echo x >> {}; echo 5 > \"$TPU_WATCHDOG_PROGRESS\"; exit $(($(wc -l < {0}) - 1))",
+        tries.display()
+    );
     let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
     for runs in 1..=2 {
         // The first ends with 0, the second with 1: as trainers do that save on SIGTERM.
@@ -272,7 +349,9 @@ fn what_ends_while_the_machine_goes_down_is_neither_an_end_nor_a_failure() {
         } else {
             host.power_cycle(&[("PATH", &path)])
         }
-        host.wait("it stops", || host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("stopping")));
+        host.wait("it stops", || {
+            host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("stopping"))
+        });
         assert_eq!(std::fs::read_to_string(&tries).unwrap().lines().count(), runs);
         assert_eq!(host.attribute("exit"), None);
     }
@@ -280,24 +359,32 @@ fn what_ends_while_the_machine_goes_down_is_neither_an_end_nor_a_failure() {
 
 #[test]
 fn after_a_long_run_a_job_that_reads_its_order_is_not_sent_back_to_the_checkpoint_of_the_create() {
-    for (command, script) in
-        [("cat $CHECKPOINT_PATH >> {}; sleep 1.3; exit 1", ""), ("bash {}.sh", "#! /bin/bash\n# uses CHECKPOINT_PATH\n")]
-    {
+    for (command, script) in [
+        ("cat $CHECKPOINT_PATH >> {}; sleep 1.3; exit 1", ""),
+        ("bash {}.sh", "#! /bin/bash\n# uses CHECKPOINT_PATH\n"),
+    ] {
         let work = tempfile::tempdir().unwrap();
         let tries = work.path().join("tries");
         let command = command.replace("{}", &tries.display().to_string());
         std::fs::write(work.path().join("tries.sh"), "sleep 1.3; exit 1").unwrap();
-        let Some(host) = Host::new(&job(&command, work.path()), script, &order(Some(1200))) else { return };
+        let Some(host) = Host::new(&job(&command, work.path()), script, &order(Some(1200))) else {
+            return;
+        };
         let long = [("TPU_WATCHDOG_LONG", "1")];
         host.boot_with(&long);
-        let stale = || host.attribute("exit").is_some_and(|e| e.contains(" 7 1 stale_order ran=") && e.contains("step 1200"));
+        let stale = || {
+            host.attribute("exit")
+                .is_some_and(|e| e.contains(" 7 1 stale_order ran=") && e.contains("step 1200"))
+        };
         host.wait("it is held", stale);
         assert!(host.path("long.7").exists());
         let restarted = host.path("restarts.7");
         assert!(!restarted.exists(), "{:?}", std::fs::read_to_string(restarted));
         // The length of the run is on the disk: a reboot changes nothing.
         host.power_cycle(&long);
-        host.wait("it is held again", || host.attribute("exit").is_some_and(|e| e.contains(" 7 75 stale_order ran=")));
+        host.wait("it is held again", || {
+            host.attribute("exit").is_some_and(|e| e.contains(" 7 75 stale_order ran="))
+        });
     }
 }
 
@@ -311,7 +398,9 @@ fn a_host_that_goes_down_in_the_middle_of_a_long_run_knows_of_it_at_its_next_boo
     host.boot_with(&long);
     host.wait("the mark", || host.path("long.7").exists());
     host.power_cycle(&long);
-    host.wait("it is held", || host.attribute("exit").is_some_and(|e| e.contains(" 7 75 stale_order ran=1")));
+    host.wait("it is held", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 75 stale_order ran=1"))
+    });
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "gs://b/ckpt/1200\n");
 }
 
@@ -319,10 +408,15 @@ fn a_host_that_goes_down_in_the_middle_of_a_long_run_knows_of_it_at_its_next_boo
 fn the_heartbeat_outlives_commands_that_fail_at_once() {
     let work = tempfile::tempdir().unwrap();
     let tries = work.path().join("tries");
-    let many = JobSettings { restarts_per_run: 1000, ..job(&format!("echo x >> {}; exit 1", tries.display()), work.path()) };
+    let many = JobSettings {
+        restarts_per_run: 1000,
+        ..job(&format!("echo x >> {}; exit 1", tries.display()), work.path())
+    };
     let Some(host) = Host::new(&many, "", &order(None)) else { return };
     host.boot_with(&[("TPU_WATCHDOG_PAUSES", "0")]);
-    host.wait("many tries", || std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() > 100));
+    host.wait("many tries", || {
+        std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() > 100)
+    });
     let beat = host.attribute("heartbeat");
     host.wait("it beats on", || host.attribute("heartbeat") != beat);
 }
@@ -336,22 +430,33 @@ fn after_a_long_run_a_job_that_finds_its_own_checkpoint_goes_on_and_hidden_reade
         format!("echo \"[$CHECKPOINT_BASE][$CHECKPOINT_PATH][$CHECKPOINT_STEP]\" >> {}; sleep 1.3; exit 1", out.display()),
     )
     .unwrap();
-    let Some(host) = Host::new(&job("bash ./train.sh", work.path()), "", &order(Some(1200))) else { return };
+    let Some(host) = Host::new(&job("bash ./train.sh", work.path()), "", &order(Some(1200))) else {
+        return;
+    };
     host.boot_with(&[("TPU_WATCHDOG_LONG", "1")]);
     let base = "[gs://b/ckpt]";
-    let expected = format!("{base}[gs://b/ckpt/1200][1200]\n{base}[stale:gs://b/ckpt/1200][stale:1200]\n");
-    host.wait("two runs", || std::fs::read_to_string(&out).is_ok_and(|text| text.starts_with(&expected)));
+    let expected =
+        format!("{base}[gs://b/ckpt/1200][1200]\n{base}[stale:gs://b/ckpt/1200][stale:1200]\n");
+    host.wait("two runs", || {
+        std::fs::read_to_string(&out).is_ok_and(|text| text.starts_with(&expected))
+    });
 }
 
 #[test]
 fn a_long_run_refills_the_restarts() {
     let work = tempfile::tempdir().unwrap();
     let tries = work.path().join("tries");
-    let Some(host) = Host::new(&job(&format!("echo x >> {}; exit 1", tries.display()), work.path()), "", &order(None)) else {
+    let Some(host) = Host::new(
+        &job(&format!("echo x >> {}; exit 1", tries.display()), work.path()),
+        "",
+        &order(None),
+    ) else {
         return;
     };
     host.boot_with(&[("TPU_WATCHDOG_REFILL", "0")]);
-    host.wait("more tries than its budget", || std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() > 4));
+    host.wait("more tries than its budget", || {
+        std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() > 4)
+    });
     assert!(host.attribute("exit").unwrap().contains("restarting 1 of 2"));
 }
 
@@ -359,33 +464,45 @@ fn a_long_run_refills_the_restarts() {
 fn on_several_hosts_no_try_is_the_last_and_one_that_runs_on_is_reported() {
     let work = tempfile::tempdir().unwrap();
     let tries = work.path().join("tries");
-    let command = format!("echo x >> {0}; [[ $(wc -l < {0}) -lt 5 ]] && exit 1; sleep 20", tries.display());
+    let command =
+        format!("echo x >> {0}; [[ $(wc -l < {0}) -lt 5 ]] && exit 1; sleep 20", tries.display());
     let job = job(&command, work.path());
     let Some(host) = Host::of_type("v4-16", &job, "", &order(None)) else { return };
     host.boot_with(&[("TPU_WATCHDOG_LONG", "1")]);
     host.wait("it is told", || {
-        host.attribute("exit").is_some_and(|e| e.contains(" 7 1 failing after 2 restarts: tried again every 0.2 s"))
+        host.attribute("exit")
+            .is_some_and(|e| e.contains(" 7 1 failing after 2 restarts: tried again every 0.2 s"))
     });
-    host.wait("it is tried on", || std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() == 5));
-    host.wait("it runs again", || host.attribute("exit").is_some_and(|e| e.contains(" 7 1 recovered ran=")));
+    host.wait("it is tried on", || {
+        std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() == 5)
+    });
+    host.wait("it runs again", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 1 recovered ran="))
+    });
 }
 
 #[test]
 fn a_host_without_an_index_asks_until_it_has_one() {
     let work = tempfile::tempdir().unwrap();
     let out = work.path().join("out");
-    let Some(host) = Host::new(&job(&format!("echo $TPU_WATCHDOG_WORKER > {}", out.display()), work.path()), "", &order(None))
-    else {
+    let Some(host) = Host::new(
+        &job(&format!("echo $TPU_WATCHDOG_WORKER > {}", out.display()), work.path()),
+        "",
+        &order(None),
+    ) else {
         return;
     };
     let known = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let knows = std::sync::Arc::clone(&known);
     host.simulator.set_hook(Some(Box::new(move |logged| {
-        let asks = logged.path.ends_with("agent-worker-number") && !knows.load(std::sync::atomic::Ordering::SeqCst);
+        let asks = logged.path.ends_with("agent-worker-number")
+            && !knows.load(std::sync::atomic::Ordering::SeqCst);
         asks.then(|| Fault::AnswerBefore(Reply::new(404, "not there yet")))
     })));
     host.boot();
-    host.wait("it says so", || host.attribute("heartbeat").is_some_and(|beat| beat.contains("no agent-worker-number")));
+    host.wait("it says so", || {
+        host.attribute("heartbeat").is_some_and(|beat| beat.contains("no agent-worker-number"))
+    });
     assert!(!out.exists());
     known.store(true, std::sync::atomic::Ordering::SeqCst);
     host.wait("it starts", || std::fs::read_to_string(&out).is_ok_and(|text| text == "0\n"));
@@ -395,11 +512,17 @@ fn a_host_without_an_index_asks_until_it_has_one() {
 fn a_startup_script_that_fails_is_tried_again_and_the_command_waits_for_it() {
     let work = tempfile::tempdir().unwrap();
     let (tries, out) = (work.path().join("tries"), work.path().join("out"));
-    let script = format!("#! /bin/bash\necho x >> {0}\n[[ $(wc -l < {0}) -ge 3 ]] || exit 100\n", tries.display());
+    let script = format!(
+        "#! /bin/bash\necho x >> {0}\n[[ $(wc -l < {0}) -ge 3 ]] || exit 100\n",
+        tries.display()
+    );
     let command = format!("wc -l < {} > {}", tries.display(), out.display());
     let Some(host) = Host::new(&job(&command, work.path()), &script, &order(None)) else { return };
     host.boot_with(&[("TPU_WATCHDOG_PAUSES", "0.5 1")]);
-    host.wait("it is told", || host.attribute("heartbeat").is_some_and(|beat| beat.contains("setup_failed code=100 tries=1")));
+    host.wait("it is told", || {
+        host.attribute("heartbeat")
+            .is_some_and(|beat| beat.contains("setup_failed code=100 tries=1"))
+    });
     host.wait("the command", || std::fs::read_to_string(&out).is_ok_and(|text| text.trim() == "3"));
 }
 
@@ -411,9 +534,15 @@ fn nothing_starts_before_the_run_order_could_be_read() {
     let Some(host) = Host::new(&job(&command, work.path()), "", &order(Some(5))) else { return };
     let outage = |logged: &tpu_watchdog::simulator::http::Logged| {
         let reply = tpu_watchdog::simulator::http::Reply::new(503, "");
-        logged.path.contains("tpu-watchdog-run").then_some(tpu_watchdog::simulator::http::Fault::AnswerBefore(reply))
+        logged
+            .path
+            .contains("tpu-watchdog-run")
+            .then_some(tpu_watchdog::simulator::http::Fault::AnswerBefore(reply))
     };
-    let (asked, count) = (std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0)), std::sync::atomic::Ordering::SeqCst);
+    let (asked, count) = (
+        std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0)),
+        std::sync::atomic::Ordering::SeqCst,
+    );
     let seen = std::sync::Arc::clone(&asked);
     host.simulator.set_hook(Some(Box::new(move |logged| {
         // curl itself asks four times.
@@ -433,13 +562,22 @@ fn nothing_starts_before_the_run_order_could_be_read() {
 #[test]
 fn without_a_command_the_user_script_is_the_job() {
     let work = tempfile::tempdir().unwrap();
-    let script = format!("#! /bin/bash\necho \"$TPU_WATCHDOG_GENERATION\" > {}\n", work.path().join("out").display());
+    let script = format!(
+        "#! /bin/bash\necho \"$TPU_WATCHDOG_GENERATION\" > {}\n",
+        work.path().join("out").display()
+    );
     let settings = JobSettings { command: None, ..job("", work.path()) };
     let Some(host) = Host::new(&settings, &script, &order(None)) else { return };
     host.boot();
-    host.wait("it rests", || host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("idle")));
+    host.wait("it rests", || {
+        host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("idle"))
+    });
     assert_eq!(std::fs::read_to_string(work.path().join("out")).unwrap(), "7\n");
-    assert_eq!(host.attribute("exit"), None, "a script that ends well has set things up: nothing has finished");
+    assert_eq!(
+        host.attribute("exit"),
+        None,
+        "a script that ends well has set things up: nothing has finished"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Lists a checkpoint location through object_store and finds the newest complete step.
 //!
-//! One delimiter listing of the location, then one of each candidate from the highest down to the first complete one:
-//! the work does not grow with the number of old checkpoints' files.
+//! One delimiter listing of the location, then one of each candidate from the highest down to the
+//! first complete one: the work does not grow with the number of old checkpoints' files.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,28 +55,42 @@ impl StorageAccess {
     ///
     /// # Errors
     /// When it can't be made.
-    pub fn client(&self, scheme: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>, object_store::Error> {
+    pub fn client(
+        &self,
+        scheme: &str,
+        bucket: &str,
+    ) -> Result<Arc<dyn ObjectStore>, object_store::Error> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let key = format!("{scheme}://{bucket}");
         if let Some(client) = clients.get(&key) {
             return Ok(Arc::clone(client));
         }
         let options = ClientOptions::new().with_timeout(self.timeout).with_allow_http(true);
-        let retry = RetryConfig { max_retries: 3, retry_timeout: self.timeout, ..RetryConfig::default() };
+        let retry =
+            RetryConfig { max_retries: 3, retry_timeout: self.timeout, ..RetryConfig::default() };
         let client: Arc<dyn ObjectStore> = if scheme == "gs" {
-            let mut builder =
-                GoogleCloudStorageBuilder::new().with_bucket_name(bucket).with_client_options(options).with_retry(retry);
+            let mut builder = GoogleCloudStorageBuilder::new()
+                .with_bucket_name(bucket)
+                .with_client_options(options)
+                .with_retry(retry);
             if let Some(endpoint) = &self.endpoint {
                 builder = builder.with_base_url(endpoint);
             }
             builder = match &self.credentials {
                 Some(credentials) => builder.with_credentials(Arc::clone(credentials)),
-                // Not `with_skip_signature`: a write would still ask the metadata server for a token.
+                // Not `with_skip_signature`: a write would still ask the metadata server for a
+                // token.
                 None => builder.with_bearer_token("anonymous"),
             };
             Arc::new(builder.build()?)
         } else {
-            Arc::new(AmazonS3Builder::from_env().with_bucket_name(bucket).with_client_options(options).with_retry(retry).build()?)
+            Arc::new(
+                AmazonS3Builder::from_env()
+                    .with_bucket_name(bucket)
+                    .with_client_options(options)
+                    .with_retry(retry)
+                    .build()?,
+            )
         };
         clients.insert(key, Arc::clone(&client));
         Ok(client)
@@ -112,31 +126,46 @@ pub async fn survey_in(
     let failed = |error: object_store::Error| listing_failure(&settings.uri, &error);
     let top = match store.list_with_delimiter(Some(base)).await {
         Ok(top) => top,
-        // A folder that does not exist yet holds no checkpoint; object stores answer with an empty list instead.
+        // A folder that does not exist yet holds no checkpoint; object stores answer with an empty
+        // list instead.
         Err(object_store::Error::NotFound { .. }) if settings.uri.starts_with("file://") => {
             return Ok(CheckpointSurvey::default());
         }
         Err(error) => return Err(failed(error)),
     };
     // As the store names it: a name that needs encoding is not encoded once more.
-    let places: BTreeMap<String, Path> =
-        top.common_prefixes.into_iter().filter_map(|p| Some((p.filename()?.to_owned(), p))).collect();
+    let places: BTreeMap<String, Path> = top
+        .common_prefixes
+        .into_iter()
+        .filter_map(|p| Some((p.filename()?.to_owned(), p)))
+        .collect();
     let folders: Vec<String> = places.keys().cloned().collect();
-    let files = top.objects.iter().filter_map(|object| object.location.filename()).map(str::to_owned);
-    let names: Vec<String> = folders.iter().map(|folder| format!("{folder}/")).chain(files).take(NAMES_MAX).collect();
+    let files =
+        top.objects.iter().filter_map(|object| object.location.filename()).map(str::to_owned);
+    let names: Vec<String> =
+        folders.iter().map(|folder| format!("{folder}/")).chain(files).take(NAMES_MAX).collect();
     let Some(format) = settings.format.or_else(|| detect(&folders)) else {
-        return Ok(CheckpointSurvey { other: not_complete(store, base, names).await.map_err(failed)?, ..Default::default() });
+        return Ok(CheckpointSurvey {
+            other: not_complete(store, base, names).await.map_err(failed)?,
+            ..Default::default()
+        });
     };
-    let mut candidates: Vec<(u64, &String)> = folders.iter().filter_map(|f| Some((step_of(format, f)?, f))).collect();
-    candidates.sort_unstable_by_key(|(step, folder)| (set_aside == Some(*step), std::cmp::Reverse((*step, *folder))));
-    let found = |step: u64, folder: &str| Checkpoint { step, uri: format!("{}/{folder}", settings.uri) };
+    let mut candidates: Vec<(u64, &String)> =
+        folders.iter().filter_map(|f| Some((step_of(format, f)?, f))).collect();
+    candidates.sort_unstable_by_key(|(step, folder)| {
+        (set_aside == Some(*step), std::cmp::Reverse((*step, *folder)))
+    });
+    let found =
+        |step: u64, folder: &str| Checkpoint { step, uri: format!("{}/{folder}", settings.uri) };
     let mut outcome = CheckpointSurvey::default();
     let mut without_commit_file: Option<Checkpoint> = None;
     let mut highest_incomplete: Option<(u64, &String)> = None;
     let count = candidates.len();
     for (step, folder) in candidates.into_iter().take(CANDIDATES_MAX) {
         let listing = store.list_with_delimiter(places.get(folder)).await.map_err(failed)?;
-        let names = |paths: Vec<&Path>| paths.into_iter().filter_map(|p| p.filename().map(str::to_owned)).collect();
+        let names = |paths: Vec<&Path>| {
+            paths.into_iter().filter_map(|p| p.filename().map(str::to_owned)).collect()
+        };
         let inside = StepFolder {
             files: names(listing.objects.iter().map(|o| &o.location).collect()),
             folders: names(listing.common_prefixes.iter().collect()),
@@ -150,12 +179,16 @@ pub async fn survey_in(
                 outcome.newest = Some(found(step, folder));
                 break;
             }
-            Completeness::WithoutCommitFile if without_commit_file.is_none() => without_commit_file = Some(found(step, folder)),
+            Completeness::WithoutCommitFile if without_commit_file.is_none() => {
+                without_commit_file = Some(found(step, folder))
+            }
             _ => {}
         }
-        highest_incomplete = highest_incomplete.or(Some((step, folder)).filter(|_| set_aside != Some(step)));
+        highest_incomplete =
+            highest_incomplete.or(Some((step, folder)).filter(|_| set_aside != Some(step)));
     }
-    // Rename mode: without a commit file anywhere, and only where Orbax renames (not on gs://), a step is whole by its name.
+    // Rename mode: without a commit file anywhere, and only where Orbax renames (not on gs://), a
+    // step is whole by its name.
     let renames = settings.orbax_mode == OrbaxMode::Auto && !settings.uri.starts_with("gs://");
     if outcome.newest.is_none() && format == CheckpointFormat::Orbax && renames {
         outcome.newest = without_commit_file;
@@ -178,14 +211,27 @@ pub async fn survey_in(
     Ok(outcome)
 }
 
-/// Looks at a location in which no complete checkpoint was found: the first names, and the age of the oldest object.
-async fn not_complete(store: &dyn ObjectStore, base: &Path, names: Vec<String>) -> object_store::Result<Option<NotComplete>> {
+/// Looks at a location in which no complete checkpoint was found: the first names, and the age of
+/// the oldest object.
+async fn not_complete(
+    store: &dyn ObjectStore,
+    base: &Path,
+    names: Vec<String>,
+) -> object_store::Result<Option<NotComplete>> {
     if names.is_empty() {
         return Ok(None);
     }
-    let times: Vec<_> = store.list(Some(base)).take(SIZED_MAX + 1).map_ok(|object| object.last_modified).try_collect().await?;
+    let times: Vec<_> = store
+        .list(Some(base))
+        .take(SIZED_MAX + 1)
+        .map_ok(|object| object.last_modified)
+        .try_collect()
+        .await?;
     let whole = times.len() <= SIZED_MAX;
-    let oldest = times.into_iter().min().and_then(|at| Timestamp::from_millisecond(at.timestamp_millis()).ok());
+    let oldest = times
+        .into_iter()
+        .min()
+        .and_then(|at| Timestamp::from_millisecond(at.timestamp_millis()).ok());
     Ok(Some(NotComplete { names, oldest: oldest.filter(|_| whole) }))
 }
 
@@ -195,7 +241,11 @@ fn listing_failure(uri: &str, error: &object_store::Error) -> Failure {
     let status = text.split("status code: ").nth(1).and_then(|rest| rest.get(..3));
     let bucket = uri.split('/').take(3).collect::<Vec<_>>().join("/");
     match (error, status) {
-        (object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. }, _)
+        (
+            object_store::Error::PermissionDenied { .. }
+            | object_store::Error::Unauthenticated { .. },
+            _,
+        )
         | (_, Some("401" | "403")) => {
             let grant = if uri.starts_with("gs://") {
                 format!(
@@ -206,23 +256,30 @@ fn listing_failure(uri: &str, error: &object_store::Error) -> Failure {
                 format!("grant it the right to list {bucket}")
             };
             let code = status.unwrap_or("403");
-            Failure::new(FailureClass::Permission, format!("the watchdog may not list {uri} (HTTP {code}); {grant}"))
+            Failure::new(
+                FailureClass::Permission,
+                format!("the watchdog may not list {uri} (HTTP {code}); {grant}"),
+            )
         }
-        (object_store::Error::NotFound { .. }, _) | (_, Some("404")) => {
-            Failure::new(FailureClass::NotFound, format!("{bucket} does not exist (HTTP 404), so {uri} can't be listed"))
-        }
+        (object_store::Error::NotFound { .. }, _) | (_, Some("404")) => Failure::new(
+            FailureClass::NotFound,
+            format!("{bucket} does not exist (HTTP 404), so {uri} can't be listed"),
+        ),
         _ => Failure::new(FailureClass::Transient, format!("listing {uri} failed: {text}")),
     }
 }
 
-/// How large a folder is, by the first of its files. It tells growth alone: what can't be listed must not hold up the rest.
+/// How large a folder is, by the first of its files. It tells growth alone: what can't be listed
+/// must not hold up the rest.
 async fn size(store: &dyn ObjectStore, folder: Option<&Path>) -> Option<u64> {
     let sizes = store.list(folder).take(SIZED_MAX).map_ok(|object| object.size);
     sizes.try_fold(0, |sum, size| std::future::ready(Ok(sum + size))).await.ok()
 }
 
 fn open(uri: &str, access: &StorageAccess) -> Result<(Arc<dyn ObjectStore>, Path), Failure> {
-    let bad = |text: String| Failure::new(FailureClass::BadRequest, format!("checkpoint location {uri}: {text}"));
+    let bad = |text: String| {
+        Failure::new(FailureClass::BadRequest, format!("checkpoint location {uri}: {text}"))
+    };
     let (scheme, rest) = uri.split_once("://").ok_or_else(|| bad("it has no scheme".into()))?;
     let (bucket, path) = rest.split_once('/').unwrap_or((rest, ""));
     match scheme {
@@ -234,7 +291,8 @@ fn open(uri: &str, access: &StorageAccess) -> Result<(Arc<dyn ObjectStore>, Path
             let path = Path::from_filesystem_path(format!("/{}", rest.trim_start_matches('/')));
             match path {
                 Ok(path) => Ok((Arc::new(object_store::local::LocalFileSystem::new()), path)),
-                // A folder that is not there yet can't be made absolute: there is no checkpoint in it.
+                // A folder that is not there yet can't be made absolute: there is no checkpoint in
+                // it.
                 Err(_) => Ok((Arc::new(object_store::memory::InMemory::new()), Path::default())),
             }
         }
@@ -263,7 +321,9 @@ mod tests {
         }
         let uri = format!("file://{}", folder.path().display());
         let access = StorageAccess::new(None, None, Duration::from_secs(5));
-        let mut survey = survey(&CheckpointSettings { uri: uri.clone(), format, orbax_mode }, &access, None).await?;
+        let mut survey =
+            survey(&CheckpointSettings { uri: uri.clone(), format, orbax_mode }, &access, None)
+                .await?;
         if let Some(newest) = &mut survey.newest {
             newest.uri = newest.uri.replace(&uri, "base");
         }
@@ -284,7 +344,13 @@ mod tests {
         assert_eq!((survey.newest, survey.other.unwrap().names.len()), (None, 2));
         assert_eq!(mode(OrbaxMode::Rename).await.unwrap().newest.unwrap().step, 10);
         // `format = "none"` is taken at its word.
-        let none = attempt(&["step-1000/metadata.json"], Some(CheckpointFormat::Unlisted), OrbaxMode::Auto).await.unwrap();
+        let none = attempt(
+            &["step-1000/metadata.json"],
+            Some(CheckpointFormat::Unlisted),
+            OrbaxMode::Auto,
+        )
+        .await
+        .unwrap();
         assert_eq!(none, CheckpointSurvey::default());
     }
 
@@ -300,12 +366,23 @@ mod tests {
     #[test]
     fn a_refused_listing_is_a_matter_of_rights_and_never_passes() {
         let refused = |status: &str| {
-            let source = format!("Error performing list request: Server returned non-2xx status code: {status}: {{}}").into();
-            listing_failure("gs://demo/llama/run", &object_store::Error::Generic { store: "GCS", source })
+            let source = format!(
+                "Error performing list request: Server returned non-2xx status code: {status}: {{}}"
+            )
+            .into();
+            listing_failure(
+                "gs://demo/llama/run",
+                &object_store::Error::Generic { store: "GCS", source },
+            )
         };
         let failure = refused("403 Forbidden");
         assert_eq!(failure.class, FailureClass::Permission);
-        assert!(failure.message.contains("add-iam-policy-binding gs://demo --role roles/storage.objectViewer"), "{failure}");
+        assert!(
+            failure
+                .message
+                .contains("add-iam-policy-binding gs://demo --role roles/storage.objectViewer"),
+            "{failure}"
+        );
         assert!(!failure.to_string().contains("transient"));
         assert_eq!(refused("404 Not Found").class, FailureClass::NotFound);
         assert_eq!(refused("503 Service Unavailable").class, FailureClass::Transient);
@@ -313,20 +390,32 @@ mod tests {
 
     #[tokio::test]
     async fn the_newest_complete_step_is_found_below_a_broken_one() {
-        let survey = survey_of(&["9/commit_success.txt", "9/d/a", "10/commit_success.txt", "100/d/a", "100/d/b"], None).await;
+        let survey = survey_of(
+            &["9/commit_success.txt", "9/d/a", "10/commit_success.txt", "100/d/a", "100/d/b"],
+            None,
+        )
+        .await;
         assert_eq!(survey.newest, Some(Checkpoint { step: 10, uri: "base/10".into() }));
         assert_eq!(survey.incomplete, Some((100, 2)));
     }
 
     #[tokio::test]
-    async fn a_rename_mode_location_is_complete_without_commit_files_but_not_beside_its_temporary() {
-        let survey = survey_of(&["10/d/a", "11/d/a", "11.orbax-checkpoint-tmp-3/commit_success.txt"], None).await;
+    async fn a_rename_mode_location_is_complete_without_commit_files_but_not_beside_its_temporary()
+    {
+        let survey =
+            survey_of(&["10/d/a", "11/d/a", "11.orbax-checkpoint-tmp-3/commit_success.txt"], None)
+                .await;
         assert_eq!(survey.newest.unwrap().step, 10);
     }
 
     #[tokio::test]
     async fn hugging_face_is_recognised_and_ordered_by_number() {
-        let whole = |n: &str| [format!("checkpoint-{n}/trainer_state.json"), format!("checkpoint-{n}/model.safetensors")];
+        let whole = |n: &str| {
+            [
+                format!("checkpoint-{n}/trainer_state.json"),
+                format!("checkpoint-{n}/model.safetensors"),
+            ]
+        };
         let mut files = [whole("9"), whole("10")].concat();
         files.push("checkpoint-11/model.safetensors".into());
         let survey = survey_of(&files.iter().map(String::as_str).collect::<Vec<_>>(), None).await;

@@ -1,4 +1,5 @@
-//! Which checkpoint is the newest complete one: pure rules per framework, and a lister that feeds them.
+//! Which checkpoint is the newest complete one: pure rules per framework, and a lister that feeds
+//! them.
 
 pub mod lister;
 pub mod rules;

@@ -1,4 +1,5 @@
-//! The layouts, and when a step is complete. Sources: Orbax `path/{step,atomicity}.py`; transformers `trainer_utils.py`.
+//! The layouts, and when a step is complete. Sources: Orbax `path/{step,atomicity}.py`;
+//! transformers `trainer_utils.py`.
 
 use crate::model::settings::CheckpointFormat;
 
@@ -18,7 +19,8 @@ pub enum Completeness {
     Complete,
     /// Certainly not.
     Incomplete,
-    /// Complete only if this location never writes commit files (Orbax in its older rename mode, on POSIX file systems).
+    /// Complete only if this location never writes commit files (Orbax in its older rename mode, on
+    /// POSIX file systems).
     WithoutCommitFile,
 }
 
@@ -31,7 +33,8 @@ pub fn step_of(format: CheckpointFormat, folder: &str) -> Option<u64> {
         CheckpointFormat::Unlisted => return None,
     };
     // u64::from_str takes a sign; a step has none.
-    (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
+    (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
+        .then(|| digits.parse().ok())?
 }
 
 /// Guesses the layout from the folders of a location.
@@ -41,24 +44,36 @@ pub fn detect(folders: &[String]) -> Option<CheckpointFormat> {
         .find(|format| folders.iter().any(|f| step_of(*format, f).is_some()))
 }
 
-/// Whether a temporary folder of the same step exists: then the step is being written, or copied by a "rename".
+/// Whether a temporary folder of the same step exists: then the step is being written, or copied by
+/// a "rename".
 pub fn has_temporary(folder: &str, siblings: &[String]) -> bool {
-    siblings.iter().any(|s| s.strip_prefix(folder).is_some_and(|rest| rest.starts_with(".orbax-checkpoint-tmp")))
+    siblings.iter().any(|s| {
+        s.strip_prefix(folder).is_some_and(|rest| rest.starts_with(".orbax-checkpoint-tmp"))
+    })
 }
 
 /// Judges one step.
-pub fn completeness(format: CheckpointFormat, folder: &str, siblings: &[String], inside: &StepFolder) -> Completeness {
+pub fn completeness(
+    format: CheckpointFormat,
+    folder: &str,
+    siblings: &[String],
+    inside: &StepFolder,
+) -> Completeness {
     let has = |name: &str| inside.files.iter().any(|f| f == name);
     match format {
         CheckpointFormat::Orbax if has_temporary(folder, siblings) => Completeness::Incomplete,
-        // Item folders carry a commit file of their own: only the one directly under the step counts.
+        // Item folders carry a commit file of their own: only the one directly under the step
+        // counts.
         CheckpointFormat::Orbax if has("commit_success.txt") => Completeness::Complete,
-        CheckpointFormat::Orbax if inside.files.is_empty() && inside.folders.is_empty() => Completeness::Incomplete,
+        CheckpointFormat::Orbax if inside.files.is_empty() && inside.folders.is_empty() => {
+            Completeness::Incomplete
+        }
         CheckpointFormat::Orbax => Completeness::WithoutCommitFile,
         CheckpointFormat::Unlisted => Completeness::Incomplete,
         CheckpointFormat::HuggingFace => {
             let weights = |name: &String| {
-                let ending = [".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".index.json"];
+                let ending =
+                    [".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".index.json"];
                 name.contains("model") && ending.iter().any(|e| name.ends_with(e))
             };
             let sharded = |name: &String| name.starts_with("global_step") || name.contains("model");
@@ -85,7 +100,15 @@ mod tests {
         assert_eq!(step_of(Orbax, "1200"), Some(1200));
         assert_eq!(step_of(Orbax, "000012"), Some(12));
         assert_eq!(step_of(Orbax, "state_7"), Some(7));
-        for other in ["1200.orbax-checkpoint-tmp-17", "metadata", "+5", "-5", "", "99999999999999999999", "_ROOT_METADATA"] {
+        for other in [
+            "1200.orbax-checkpoint-tmp-17",
+            "metadata",
+            "+5",
+            "-5",
+            "",
+            "99999999999999999999",
+            "_ROOT_METADATA",
+        ] {
             assert_eq!(step_of(Orbax, other), None, "{other}");
         }
         assert_eq!(step_of(HuggingFace, "checkpoint-10"), Some(10));
@@ -103,23 +126,43 @@ mod tests {
         assert_eq!(judge(&["5", "5.orbax-checkpoint-tmp"], &whole), Completeness::Incomplete);
         assert_eq!(judge(&["5", "5.orbax-checkpoint-tmp-1700"], &whole), Completeness::Incomplete);
         assert_eq!(judge(&["5", "55.orbax-checkpoint-tmp"], &whole), Completeness::Complete);
-        assert_eq!(judge(&["5"], &folder(&["_CHECKPOINT_METADATA"], &["default"])), Completeness::WithoutCommitFile);
+        assert_eq!(
+            judge(&["5"], &folder(&["_CHECKPOINT_METADATA"], &["default"])),
+            Completeness::WithoutCommitFile
+        );
         assert_eq!(judge(&["5"], &folder(&[], &[])), Completeness::Incomplete);
     }
 
     #[test]
     fn hugging_face_needs_state_weights_and_no_mark_of_an_unfinished_save() {
         let judge = |files: &[&str], folders: &[&str]| {
-            completeness(CheckpointFormat::HuggingFace, "checkpoint-5", &[], &folder(files, folders))
+            completeness(
+                CheckpointFormat::HuggingFace,
+                "checkpoint-5",
+                &[],
+                &folder(files, folders),
+            )
         };
-        assert_eq!(judge(&["trainer_state.json", "model.safetensors"], &[]), Completeness::Complete);
-        assert_eq!(judge(&["trainer_state.json", "model.safetensors.index.json"], &[]), Completeness::Complete);
-        assert_eq!(judge(&["trainer_state.json", "adapter_model.bin"], &[]), Completeness::Complete);
+        assert_eq!(
+            judge(&["trainer_state.json", "model.safetensors"], &[]),
+            Completeness::Complete
+        );
+        assert_eq!(
+            judge(&["trainer_state.json", "model.safetensors.index.json"], &[]),
+            Completeness::Complete
+        );
+        assert_eq!(
+            judge(&["trainer_state.json", "adapter_model.bin"], &[]),
+            Completeness::Complete
+        );
         assert_eq!(judge(&["trainer_state.json"], &["global_step5"]), Completeness::Complete);
         assert_eq!(judge(&["trainer_state.json", "optimizer.pt"], &[]), Completeness::Incomplete);
         assert_eq!(judge(&["model.safetensors"], &[]), Completeness::Incomplete);
         assert_eq!(
-            judge(&["trainer_state.json", "model.safetensors", "checkpoint-is-incomplete.txt"], &[]),
+            judge(
+                &["trainer_state.json", "model.safetensors", "checkpoint-is-incomplete.txt"],
+                &[]
+            ),
             Completeness::Incomplete
         );
     }

@@ -11,7 +11,12 @@ pub fn check(args: &ConfigArgs) -> Outcome {
         config.settings.project,
         config.settings.slots.len()
     ));
-    for slot in config.settings.slots.values().filter(|slot| slot.job.as_ref().is_some_and(|job| job.command.is_some())) {
+    for slot in config
+        .settings
+        .slots
+        .values()
+        .filter(|slot| slot.job.as_ref().is_some_and(|job| job.command.is_some()))
+    {
         if slot.create.startup_script.is_none() {
             print(&format!(
                 "note: {} has a command and no startup_script. A recreated TPU has an empty boot disk: what the command needs must come \

@@ -1,4 +1,5 @@
-//! `demo`: the simulator, a fleet, faults and the watchdog in one process, talking HTTP as in production.
+//! `demo`: the simulator, a fleet, faults and the watchdog in one process, talking HTTP as in
+//! production.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,16 +71,19 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
     tokio::spawn(simulator.clone().serve(listener));
 
     let text = config_text(&scenario, &base, &args.listen, args.speed);
-    let config = config::parse(Path::new("demo.toml"), &text, &|_| None).map_err(|e| Failed::Config(e.to_string()))?;
+    let config = config::parse(Path::new("demo.toml"), &text, &|_| None)
+        .map_err(|e| Failed::Config(e.to_string()))?;
     let clients = wire::clients(&config)?;
     let store = wire::open_store(&config.state, &clients.state).await?;
     let mut wired = wire::wire(&config, wire::settings(&config), clients, store);
     let published = wired.endpoints.published.clone();
     let mut page = String::new();
     if let Some(address) = config.listen {
-        let listener = crate::report::server::bind(address)
-            .await
-            .map_err(|e| Failed::Config(format!("--listen {address} failed: {e}; choose another one, or \"off\"")))?;
+        let listener = crate::report::server::bind(address).await.map_err(|e| {
+            Failed::Config(format!(
+                "--listen {address} failed: {e}; choose another one, or \"off\""
+            ))
+        })?;
         page = listener.local_addr().map(|a| format!("http://{a}/")).unwrap_or_default();
         tokio::spawn(crate::report::server::serve(listener, wired.endpoints.clone()));
     }
@@ -89,7 +93,11 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
         "A simulated zone with {} TPUs and their jobs; one second here is {:.0} there.\n{}{}\n",
         config.settings.slots.len(),
         args.speed,
-        if page.is_empty() { String::new() } else { format!("Page {page}  metrics {page}metrics\n") },
+        if page.is_empty() {
+            String::new()
+        } else {
+            format!("Page {page}  metrics {page}metrics\n")
+        },
         if live { "" } else { "Times are those of the simulated zone.\n" },
     ));
     let story = Rc::new(RefCell::new(Story::default()));
@@ -106,7 +114,9 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
 
     let mut signals = wire::signals(None, Notify::default())?;
     let end = Instant::now() + LONGEST.div_f64(args.speed);
-    let settle_after = Instant::now() + last_event.div_f64(args.speed) + Duration::from_secs(120).div_f64(args.speed);
+    let settle_after = Instant::now()
+        + last_event.div_f64(args.speed)
+        + Duration::from_secs(120).div_f64(args.speed);
     let mut drawn = 0;
     let outcome = {
         let mut running = std::pin::pin!(wired.watchdog.run(&mut signals));
@@ -132,10 +142,15 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
             }
         }
     };
-    if outcome { Ok(()) } else { Err(Failed::Work("the fleet did not settle in time, or a healthy TPU was deleted".into())) }
+    if outcome {
+        Ok(())
+    } else {
+        Err(Failed::Work("the fleet did not settle in time, or a healthy TPU was deleted".into()))
+    }
 }
 
-/// Every duration of the product's defaults, divided by the speed; nothing else differs from production.
+/// Every duration of the product's defaults, divided by the speed; nothing else differs from
+/// production.
 fn config_text(scenario: &Scenario, base: &str, listen: &str, speed: f64) -> String {
     let scaled = |seconds: f64| format!("{}ms", (seconds / speed * 1000.0).round().max(100.0));
     let minutes = |m: f64| scaled(m * 60.0);
@@ -176,7 +191,9 @@ fn config_text(scenario: &Scenario, base: &str, listen: &str, speed: f64) -> Str
 
 /// The status is ahead of the events, which are told when they are durable.
 fn settled(status: &StatusDocument, story: &Story) -> bool {
-    let well = |s: &SlotView| s.phase.is_none() && matches!(s.condition, Condition::Healthy | Condition::Stopped);
+    let well = |s: &SlotView| {
+        s.phase.is_none() && matches!(s.condition, Condition::Healthy | Condition::Stopped)
+    };
     status.tpus.iter().all(well) && story.open.is_empty()
 }
 
@@ -190,7 +207,8 @@ fn tell(story: &mut Story, event: &Event, began: Timestamp, speed: f64) -> Optio
         _ => {}
     }
     let message = match &event.what {
-        What::Condition { from: Condition::Unclear, to: Condition::Healthy } | What::Condition { to: Condition::Unclear, .. } => {
+        What::Condition { from: Condition::Unclear, to: Condition::Healthy }
+        | What::Condition { to: Condition::Unclear, .. } => {
             return None;
         }
         What::Condition { from: Condition::Maintenance, to: Condition::Healthy } => {
@@ -199,44 +217,70 @@ fn tell(story: &mut Story, event: &Event, began: Timestamp, speed: f64) -> Optio
         }
         What::Condition { from, to } => format!("{} -> {}", from.name(), to.name()),
         What::Condemned { cause, detection_seconds, .. } => {
-            format!("condemned as {}, {} after the first symptom", cause.name(), span(simulated(*detection_seconds)))
+            format!(
+                "condemned as {}, {} after the first symptom",
+                cause.name(),
+                span(simulated(*detection_seconds))
+            )
         }
         What::Phase { from: Phase::Condemned, .. } => return None,
-        What::Phase { from, seconds, to } => format!("{from} -> {to} after {}", span(simulated(*seconds))),
+        What::Phase { from, seconds, to } => {
+            format!("{from} -> {to} after {}", span(simulated(*seconds)))
+        }
         What::RecoveryFailure { reason, .. } => {
             *story.refusals.entry(slot.clone()).or_default() += 1;
             format!("create refused ({reason}): the specification is kept, it is tried again")
         }
         What::Launch { generation, step } => {
-            format!("generation {generation} starts from {}", step.map_or("the beginning".to_owned(), |s| format!("step {s}")))
+            format!(
+                "generation {generation} starts from {}",
+                step.map_or("the beginning".to_owned(), |s| format!("step {s}"))
+            )
         }
         What::Recovered { cause, down_seconds, steps_lost, repeated_seconds, .. } => {
             let down = simulated(*down_seconds);
             let lost = match (steps_lost, repeated_seconds) {
                 (Some(steps), _) => format!("{steps} steps repeated"),
-                (None, Some(seconds)) => format!("about {} of work repeated", span(simulated(*seconds))),
+                (None, Some(seconds)) => {
+                    format!("about {} of work repeated", span(simulated(*seconds)))
+                }
                 (None, None) => "work lost unknown".to_owned(),
             };
             story.recovered.push((slot.clone(), *cause, down, lost.clone()));
             format!("RECOVERED from {} in {}, {lost}", cause.name(), span(down))
         }
-        What::Withdrawn { .. } | What::InvariantViolation { .. } | What::JobFailed { .. } => event.message.clone(),
-        // A backoff was told with its refusal; an absence becomes "missing" as soon as a GET has confirmed it.
-        What::Decision { reason: Reason::Hold(HoldReason::Backoff | HoldReason::Unclear), .. } => return None,
-        What::Decision { action: ActionName::Hold | ActionName::Escalate, .. } => event.message.clone(),
+        What::Withdrawn { .. } | What::InvariantViolation { .. } | What::JobFailed { .. } => {
+            event.message.clone()
+        }
+        // A backoff was told with its refusal; an absence becomes "missing" as soon as a GET has
+        // confirmed it.
+        What::Decision {
+            reason: Reason::Hold(HoldReason::Backoff | HoldReason::Unclear), ..
+        } => return None,
+        What::Decision { action: ActionName::Hold | ActionName::Escalate, .. } => {
+            event.message.clone()
+        }
         _ => return None,
     };
     let at = elapsed(began, event.at).mul_f64(speed).as_secs();
     Some(format!("+{:02}:{:02}:{:02}  {slot:<8}  {message}", at / 3600, at / 60 % 60, at % 60))
 }
 
-fn draw(status: &StatusDocument, story: &Story, drawn: usize, began: Timestamp, speed: f64) -> usize {
+fn draw(
+    status: &StatusDocument,
+    story: &Story,
+    drawn: usize,
+    began: Timestamp,
+    speed: f64,
+) -> usize {
     let now = Timestamp::now();
     let at = elapsed(began, now).mul_f64(speed);
     let table = table::live(status, now, speed);
     let recent = &story.lines[story.lines.len().saturating_sub(RECENT)..];
-    // Long lines are cut at the terminal's edge instead of wrapped, so that the cursor finds its way back.
-    let mut text = if drawn > 0 { format!("\x1b[{drawn}A\x1b[J\x1b[?7l") } else { "\x1b[?7l".to_owned() };
+    // Long lines are cut at the terminal's edge instead of wrapped, so that the cursor finds its
+    // way back.
+    let mut text =
+        if drawn > 0 { format!("\x1b[{drawn}A\x1b[J\x1b[?7l") } else { "\x1b[?7l".to_owned() };
     let frame = format!("{table}\n\nsimulated time {}\n{}\n", span(at), recent.join("\n"));
     text.push_str(&frame);
     text.push_str("\x1b[?7h");
@@ -247,17 +291,38 @@ fn draw(status: &StatusDocument, story: &Story, drawn: usize, began: Timestamp, 
 fn summary(story: &Story, status: &StatusDocument, at: Duration, harmed: u32) -> String {
     let mut text = format!("\nAfter {} of simulated time:\n", span(at));
     for (slot, cause, down, lost) in &story.recovered {
-        let waited = story.refusals.get(slot).map_or(String::new(), |n| format!(", {n} refused creates waited out"));
-        text.push_str(&format!("  {slot:<8}  recovered   {:<12} down {}, {lost}{waited}\n", cause.name(), span(*down)));
+        let waited = story
+            .refusals
+            .get(slot)
+            .map_or(String::new(), |n| format!(", {n} refused creates waited out"));
+        text.push_str(&format!(
+            "  {slot:<8}  recovered   {:<12} down {}, {lost}{waited}\n",
+            cause.name(),
+            span(*down)
+        ));
     }
     for slot in &story.healed {
-        text.push_str(&format!("  {slot:<8}  left alone  maintenance  healed by itself within its grace\n"));
+        text.push_str(&format!(
+            "  {slot:<8}  left alone  maintenance  healed by itself within its grace\n"
+        ));
     }
-    for slot in status.tpus.iter().filter(|s| s.action == ActionName::Hold || s.action == ActionName::Escalate) {
-        text.push_str(&format!("  {:<8}  held        {:<12} {}\n", slot.name, slot.condition.name(), slot.reason));
+    for slot in status
+        .tpus
+        .iter()
+        .filter(|s| s.action == ActionName::Hold || s.action == ActionName::Escalate)
+    {
+        text.push_str(&format!(
+            "  {:<8}  held        {:<12} {}\n",
+            slot.name,
+            slot.condition.name(),
+            slot.reason
+        ));
     }
     let healthy = status.tpus.iter().filter(|s| s.condition == Condition::Healthy).count();
-    text.push_str(&format!("{healthy} of {} TPUs are healthy; {harmed} healthy ones were deleted.\n", status.tpus.len()));
+    text.push_str(&format!(
+        "{healthy} of {} TPUs are healthy; {harmed} healthy ones were deleted.\n",
+        status.tpus.len()
+    ));
     text
 }
 
@@ -268,15 +333,33 @@ mod tests {
 
     #[test]
     fn a_story_whose_end_is_not_told_yet_is_not_over() {
-        let event = |what| Event { at: Timestamp::UNIX_EPOCH, slot: Some("a".into()), message: String::new(), what };
-        let (cause, status, mut story) = (Condition::Preempted, StatusDocument::default(), Story::default());
+        let event = |what| Event {
+            at: Timestamp::UNIX_EPOCH,
+            slot: Some("a".into()),
+            message: String::new(),
+            what,
+        };
+        let (cause, status, mut story) =
+            (Condition::Preempted, StatusDocument::default(), Story::default());
         assert!(settled(&status, &story));
-        let condemned = What::Condemned { cause, kind: Kind::Lost, incarnation: None, detection_seconds: 1.0 };
+        let condemned =
+            What::Condemned { cause, kind: Kind::Lost, incarnation: None, detection_seconds: 1.0 };
         tell(&mut story, &event(condemned), Timestamp::UNIX_EPOCH, 1.0);
-        assert!(!settled(&status, &story), "the status shows it well; that it recovered is still being written");
-        let recovered = What::Recovered { cause, seconds: 1.0, down_seconds: 1.0, steps_lost: None, repeated_seconds: None };
+        assert!(
+            !settled(&status, &story),
+            "the status shows it well; that it recovered is still being written"
+        );
+        let recovered = What::Recovered {
+            cause,
+            seconds: 1.0,
+            down_seconds: 1.0,
+            steps_lost: None,
+            repeated_seconds: None,
+        };
         tell(&mut story, &event(recovered), Timestamp::UNIX_EPOCH, 1.0);
         assert!(settled(&status, &story));
-        assert!(summary(&story, &status, Duration::ZERO, 0).contains("a         recovered   preempted"));
+        assert!(
+            summary(&story, &status, Duration::ZERO, 0).contains("a         recovered   preempted")
+        );
     }
 }

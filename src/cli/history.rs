@@ -24,7 +24,8 @@ pub struct HistoryArgs {
     /// How far back.
     #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = days)]
     since: Duration,
-    /// Text for people: incidents. One JSON document: incidents, and all events with their evidence.
+    /// Text for people: incidents. One JSON document: incidents, and all events with their
+    /// evidence.
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
     /// Check the invariants that an event log can show; exit code 1 on a violation.
@@ -57,12 +58,19 @@ pub async fn history(args: &HistoryArgs) -> Outcome {
         return audited(&events);
     }
     let ours = |event: &Event| args.slot.is_none() || event.slot == args.slot;
-    let events: Vec<Event> = events.into_iter().filter(|e| ours(e) && elapsed(e.at, now) <= args.since).collect();
+    let events: Vec<Event> =
+        events.into_iter().filter(|e| ours(e) && elapsed(e.at, now) <= args.since).collect();
     let incidents = incidents(&events);
     match args.output {
-        Output::Json => print(&format!("{}\n", json!({ "incidents": incidents, "events": events }))),
-        Output::Text if incidents.is_empty() => print(&format!("no incidents within {}\n", span(args.since))),
-        Output::Text => print(&incidents.iter().map(|incident| entry(incident, now)).collect::<String>()),
+        Output::Json => {
+            print(&format!("{}\n", json!({ "incidents": incidents, "events": events })))
+        }
+        Output::Text if incidents.is_empty() => {
+            print(&format!("no incidents within {}\n", span(args.since)))
+        }
+        Output::Text => {
+            print(&incidents.iter().map(|incident| entry(incident, now)).collect::<String>())
+        }
     }
     Ok(())
 }
@@ -74,7 +82,10 @@ fn audited(events: &[Event]) -> Outcome {
     match violations.len() {
         0 => print(&format!("no violation in {} events\n", events.len())),
         count => {
-            let text = format!("{count} violations in {} events: a defect, please report it with these lines", events.len());
+            let text = format!(
+                "{count} violations in {} events: a defect, please report it with these lines",
+                events.len()
+            );
             return Err(Failed::Work(text));
         }
     }
@@ -83,8 +94,13 @@ fn audited(events: &[Event]) -> Outcome {
 
 /// What to say when there may be more within `since` than was looked through.
 fn not_all(events: &[Event], since: Duration, now: Timestamp) -> Option<String> {
-    let oldest = events.first().filter(|oldest| events.len() >= EVENTS && elapsed(oldest.at, now) <= since)?;
-    Some(format!("only the newest {EVENTS} events were looked through: what was before {:.0} is not shown", oldest.at))
+    let oldest = events
+        .first()
+        .filter(|oldest| events.len() >= EVENTS && elapsed(oldest.at, now) <= since)?;
+    Some(format!(
+        "only the newest {EVENTS} events were looked through: what was before {:.0} is not shown",
+        oldest.at
+    ))
 }
 
 fn entry(incident: &Incident, now: Timestamp) -> String {
@@ -97,18 +113,28 @@ fn entry(incident: &Incident, now: Timestamp) -> String {
         }
         None => format!("under way for {}", span(elapsed(incident.condemned_at, now))),
     };
-    let mut text = format!("{:.0}  {:<20} {:<16} {ended}\n", incident.condemned_at, incident.slot, incident.cause.name());
+    let mut text = format!(
+        "{:.0}  {:<20} {:<16} {ended}\n",
+        incident.condemned_at,
+        incident.slot,
+        incident.cause.name()
+    );
     let mut line = |label: &str, value: String| {
         // Writing to a String never fails.
         let _ = writeln!(text, "    {label:<10} {value}");
     };
     line("evidence", incident.evidence.clone());
-    let phases: Vec<String> = incident.phases.iter().map(|(phase, s)| format!("{phase} {}", seconds(*s))).collect();
+    let phases: Vec<String> =
+        incident.phases.iter().map(|(phase, s)| format!("{phase} {}", seconds(*s))).collect();
     if !phases.is_empty() {
-        line("phases", format!("noticed {}, {}", seconds(incident.detection_seconds), phases.join(", ")));
+        line(
+            "phases",
+            format!("noticed {}, {}", seconds(incident.detection_seconds), phases.join(", ")),
+        );
     }
     if !incident.refusals.is_empty() {
-        let all: Vec<String> = incident.refusals.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        let all: Vec<String> =
+            incident.refusals.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
         line("refused", all.join(", "));
     }
     match (incident.steps_lost, incident.repeated_seconds) {

@@ -1,4 +1,5 @@
-//! `pause`, `resume`, `retry`, `breaker`: a person's levers, through the store to whoever holds the lock.
+//! `pause`, `resume`, `retry`, `breaker`: a person's levers, through the store to whoever holds the
+//! lock.
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
@@ -37,8 +38,8 @@ pub struct ResumeArgs {
 pub struct RetryArgs {
     /// The slot that gets its attempts back.
     slot: String,
-    /// Accepts a newest complete checkpoint of this step or later, though a later one is recorded; 0: whatever is there, and
-    /// the beginning where nothing is.
+    /// Accepts a newest complete checkpoint of this step or later, though a later one is recorded;
+    /// 0: whatever is there, and the beginning where nothing is.
     #[arg(long, value_name = "STEP")]
     from: Option<u64>,
     #[command(flatten)]
@@ -104,7 +105,10 @@ pub async fn breaker(args: &BreakerArgs) -> Outcome {
             Ok(())
         }
         Some(breaker) => {
-            print(&format!("open since {:.0}: {}; `breaker reset` closes it\n", breaker.opened_at, breaker.why));
+            print(&format!(
+                "open since {:.0}: {}; `breaker reset` closes it\n",
+                breaker.opened_at, breaker.why
+            ));
             Err(Failed::NeedsAPerson)
         }
     }
@@ -118,21 +122,34 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
         Pull::Retry { slot, .. } => Some(slot.clone()),
         Pull::BreakerReset => None,
     };
-    let left = |slot: &String| matches!(pull, Pull::Resume { .. }) && stored.ledger.left_paused.contains_key(slot);
+    let left = |slot: &String| {
+        matches!(pull, Pull::Resume { .. }) && stored.ledger.left_paused.contains_key(slot)
+    };
     let about = slot.clone();
     if let Some(slot) = slot.filter(|slot| !stored.slots.contains_key(slot) && !left(slot)) {
         let known: Vec<&str> = stored.slots.keys().map(String::as_str).collect();
-        return Err(Failed::Config(format!("there is no slot {slot:?}; there are {}; nothing was done", known.join(", "))));
+        return Err(Failed::Config(format!(
+            "there is no slot {slot:?}; there are {}; nothing was done",
+            known.join(", ")
+        )));
     }
     let id = uuid::Uuid::new_v4().to_string();
-    let lever = Lever { id, at: Timestamp::now(), who: config::person(), reason: why.reason.clone(), pull };
+    let lever =
+        Lever { id, at: Timestamp::now(), who: config::person(), reason: why.reason.clone(), pull };
     store.pull(&lever).await.map_err(|e| Failed::Work(e.to_string()))?;
     let holder = stored.lease.filter(|lease| !lease.released);
     let when = match holder {
-        Some(lease) => format!("{} takes it with its next poll, within {}", lease.holder, span(config.settings.poll.every)),
+        Some(lease) => format!(
+            "{} takes it with its next poll, within {}",
+            lease.holder,
+            span(config.settings.poll.every)
+        ),
         None => "nobody holds the lock now: the next `run` or `once` takes it".to_owned(),
     };
-    let ended = stored.slots.get(about.as_deref().unwrap_or_default()).filter(|_| matches!(lever.pull, Pull::Retry { .. }));
+    let ended = stored
+        .slots
+        .get(about.as_deref().unwrap_or_default())
+        .filter(|_| matches!(lever.pull, Pull::Retry { .. }));
     let job = ended.and_then(|record| starts_again(&record.job)).unwrap_or_default();
     print(&format!("done; {when}{job}\n"));
     Ok(())

@@ -1,4 +1,5 @@
-//! One file per command; prints, never decides. Exit codes: 0 done, 1 failed, 2 wrong use or config, 3 a person is needed.
+//! One file per command; prints, never decides. Exit codes: 0 done, 1 failed, 2 wrong use or
+//! config, 3 a person is needed.
 
 mod check;
 mod demo;
@@ -24,23 +25,26 @@ use crate::config::{self, Config};
 use crate::model::beacon::joined;
 use crate::report::log::{self, LogFormat};
 
-/// Keeps Cloud TPU training alive: recreates a TPU that did not come back and restarts its job from the newest complete
-/// checkpoint.
+/// Keeps Cloud TPU training alive: recreates a TPU that did not come back and restarts its job from
+/// the newest complete checkpoint.
 #[derive(Debug, Parser)]
 #[command(name = "tpu-watchdog", version, max_term_width = 110)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// How logs look on standard error; by itself text, and journal where systemd's journal listens.
+    /// How logs look on standard error; by itself text, and journal where systemd's journal
+    /// listens.
     #[arg(long, global = true, value_enum)]
     log: Option<LogFormat>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The service: polls, recovers, serves metrics. SIGTERM finishes the current commit and leaves; SIGHUP reloads the config.
+    /// The service: polls, recovers, serves metrics. SIGTERM finishes the current commit and
+    /// leaves; SIGHUP reloads the config.
     Run(ConfigArgs),
-    /// One cycle, for a schedule: keeps polling while a recovery is in flight, and ends before the deadline.
+    /// One cycle, for a schedule: keeps polling while a recovery is in flight, and ends before the
+    /// deadline.
     Once(once::OnceArgs),
     /// Looks, and shows what would be done now and what would not, and why. Changes nothing.
     Plan(ReadArgs),
@@ -60,7 +64,8 @@ enum Command {
     State(state::StateArgs),
     /// Checks the config alone, offline.
     Check(ConfigArgs),
-    /// A simulated zone with a dozen TPUs, faults and the watchdog over it, time sped up. Needs nothing.
+    /// A simulated zone with a dozen TPUs, faults and the watchdog over it, time sped up. Needs
+    /// nothing.
     Demo(demo::DemoArgs),
     /// The simulated APIs alone, for other programs' tests.
     Simulator(simulator::SimulatorArgs),
@@ -125,7 +130,12 @@ pub fn main() -> ExitCode {
     log::init(format, filter.as_deref());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return exit(Err(Failed::Work(format!("the async runtime can't be made: {error}"))), format),
+        Err(error) => {
+            return exit(
+                Err(Failed::Work(format!("the async runtime can't be made: {error}"))),
+                format,
+            );
+        }
     };
     let outcome = runtime.block_on(async {
         match cli.command {
@@ -157,7 +167,9 @@ fn exit(outcome: Outcome, format: LogFormat) -> ExitCode {
             match format {
                 // When standard error is gone there is nobody to tell.
                 LogFormat::Text => drop(writeln!(std::io::stderr(), "tpu-watchdog: {failed}")),
-                LogFormat::Json | LogFormat::Journal => tracing::error!("{}", joined(&failed.to_string())),
+                LogFormat::Json | LogFormat::Journal => {
+                    tracing::error!("{}", joined(&failed.to_string()))
+                }
             }
             ExitCode::from(if matches!(failed, Failed::Config(_)) { 2 } else { 1 })
         }
@@ -165,7 +177,9 @@ fn exit(outcome: Outcome, format: LogFormat) -> ExitCode {
 }
 
 fn load(args: &ConfigArgs) -> Result<Config, Failed> {
-    config::load(&args.config).map_err(|error| Failed::Config(format!("the config is not usable, nothing was done:\n{error}")))
+    config::load(&args.config).map_err(|error| {
+        Failed::Config(format!("the config is not usable, nothing was done:\n{error}"))
+    })
 }
 
 /// Prints on standard output; a closed pipe is not an error.

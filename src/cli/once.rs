@@ -24,10 +24,12 @@ const PUSH: Duration = Duration::from_secs(2);
 pub struct OnceArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Ends before this long has passed, in the middle of a recovery if need be: the next run carries on.
+    /// Ends before this long has passed, in the middle of a recovery if need be: the next run
+    /// carries on.
     #[arg(long, value_name = "DURATION", default_value = "9m", value_parser = duration)]
     deadline: Duration,
-    /// Exit code 3 when something waits for a person. Schedulers repeat what fails: leave it out there.
+    /// Exit code 3 when something waits for a person. Schedulers repeat what fails: leave it out
+    /// there.
     #[arg(long)]
     fail_on_hold: bool,
 }
@@ -54,16 +56,27 @@ async fn cycle(args: &OnceArgs) -> Outcome {
     let deadline = end - (args.deadline / 4).min(LAST_THINGS);
     let config = load(&args.config)?;
     let clients = wire::clients(&config)?;
-    let limit = config.settings.poll.timeout.min(deadline.saturating_duration_since(Instant::now()));
+    let limit =
+        config.settings.poll.timeout.min(deadline.saturating_duration_since(Instant::now()));
     clients.preflight(limit).await.map_err(|none| Failed::Work(none.to_string()))?;
-    let Ok(store) = tokio::time::timeout_at(deadline.into(), wire::open_store(&config.state, &clients.state)).await else {
-        return Err(Failed::Work(format!("state {}: it did not answer before the deadline; nothing was done", config.state)));
+    let Ok(store) =
+        tokio::time::timeout_at(deadline.into(), wire::open_store(&config.state, &clients.state))
+            .await
+    else {
+        return Err(Failed::Work(format!(
+            "state {}: it did not answer before the deadline; nothing was done",
+            config.state
+        )));
     };
     let store = store?;
     // From here on a signal is answered in order; until here there is nothing to put in order.
     let mut signals = wire::signals(None, Notify::default())?;
     let mut wired = wire::wire(&config, wire::settings(&config), clients, store);
-    let cycle = wired.watchdog.once(deadline, end, &mut signals).await.map_err(|e| Failed::Work(e.to_string()))?;
+    let cycle = wired
+        .watchdog
+        .once(deadline, end, &mut signals)
+        .await
+        .map_err(|e| Failed::Work(e.to_string()))?;
     match cycle {
         Cycle::Done => {}
         Cycle::Another(line) => {
@@ -71,7 +84,11 @@ async fn cycle(args: &OnceArgs) -> Outcome {
             return Ok(());
         }
         Cycle::Stopped => {
-            print(&summary("INFO", "stopped before it had the lock: nothing was done", json!({ "result": "stopped" })));
+            print(&summary(
+                "INFO",
+                "stopped before it had the lock: nothing was done",
+                json!({ "result": "stopped" }),
+            ));
             return Ok(());
         }
     }
@@ -84,7 +101,8 @@ async fn cycle(args: &OnceArgs) -> Outcome {
     let read = document.observed_at.is_some_and(|at| at >= began);
     if let Some(gateway) = &config.pushgateway {
         let text = wired.endpoints.metrics.render(&wired.endpoints.published.get());
-        let limit = PUSH.min(end.saturating_duration_since(Instant::now())).max(Duration::from_millis(100));
+        let limit =
+            PUSH.min(end.saturating_duration_since(Instant::now())).max(Duration::from_millis(100));
         if let Err(message) = push::push(gateway, text, read.then(Timestamp::now), limit).await {
             tracing::warn!(
                 "the metrics were not pushed to {gateway}: {message}; the journal keeps the counters for the next run"
@@ -108,7 +126,8 @@ async fn cycle(args: &OnceArgs) -> Outcome {
     if args.fail_on_hold && needs_a_person(&document) { Err(Failed::NeedsAPerson) } else { Ok(()) }
 }
 
-/// One line in the shape that Cloud Logging takes apart: <https://cloud.google.com/logging/docs/structured-logging>.
+/// One line in the shape that Cloud Logging takes apart:
+/// <https://cloud.google.com/logging/docs/structured-logging>.
 fn summary(severity: &str, message: &str, fields: serde_json::Value) -> String {
     let line = json!({ "severity": severity, "time": Timestamp::now().to_string(), "message": message, "once": fields });
     format!("{line}\n")

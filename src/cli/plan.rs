@@ -1,4 +1,5 @@
-//! `plan`: looks, and shows what would be done and what would not. Runs the same core over a copy of the journal.
+//! `plan`: looks, and shows what would be done and what would not. Runs the same core over a copy
+//! of the journal.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,10 @@ pub async fn plan(args: &ReadArgs) -> Outcome {
     let began = jiff::Timestamp::now();
     let config = load(&args.config)?;
     let clients = wire::clients(&config)?;
-    clients.preflight(config.settings.poll.timeout).await.map_err(|none| Failed::Work(none.to_string()))?;
+    clients
+        .preflight(config.settings.poll.timeout)
+        .await
+        .map_err(|none| Failed::Work(none.to_string()))?;
     let failed = |e: StoreError| Failed::Work(e.to_string());
     let mut settings = wire::settings(&config);
     let mut copy = SqliteStore::in_memory().map_err(failed)?;
@@ -30,7 +34,10 @@ pub async fn plan(args: &ReadArgs) -> Outcome {
     wired.watchdog.look(deadline).await.map_err(failed)?;
     let document = without_dry_run(wired.watchdog.document(), config.settings.dry_run);
     match args.output {
-        Output::Json => print(&format!("{}\n", serde_json::to_string(&document).map_err(|e| Failed::Work(e.to_string()))?)),
+        Output::Json => print(&format!(
+            "{}\n",
+            serde_json::to_string(&document).map_err(|e| Failed::Work(e.to_string()))?
+        )),
         Output::Text => print(&table::plan(&project, &document, jiff::Timestamp::now())),
     }
     if document.observed_at.is_none_or(|at| at < began) {

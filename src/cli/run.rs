@@ -28,7 +28,8 @@ pub async fn run(args: &ConfigArgs) -> Outcome {
     );
     let mut wired = wire::wire(&config, settings, clients, store);
     wire::serve(&config, wired.endpoints).await?;
-    let mut signals = wire::signals(Some((args.config.clone(), config.clone())), Notify::service())?;
+    let mut signals =
+        wire::signals(Some((args.config.clone(), config.clone())), Notify::service())?;
     let notify = Notify::service();
     notify.ready();
     wired.watchdog.notify(notify);

@@ -25,20 +25,28 @@ pub struct SimulatorArgs {
 
 pub async fn simulator(args: &SimulatorArgs) -> Outcome {
     if !args.listen.ip().is_loopback() {
-        return Err(Failed::Config(format!("--listen {} is not a loopback address; use 127.0.0.1:PORT", args.listen)));
+        return Err(Failed::Config(format!(
+            "--listen {} is not a loopback address; use 127.0.0.1:PORT",
+            args.listen
+        )));
     }
     let scenario = match &args.scenario {
         None => Scenario::default(),
         Some(path) => {
-            let text =
-                std::fs::read_to_string(path).map_err(|e| Failed::Config(format!("{} can't be read: {e}", path.display())))?;
-            Scenario::parse(&text).map_err(|e| Failed::Config(format!("{}: {e}", path.display())))?
+            let text = std::fs::read_to_string(path)
+                .map_err(|e| Failed::Config(format!("{} can't be read: {e}", path.display())))?;
+            Scenario::parse(&text)
+                .map_err(|e| Failed::Config(format!("{}: {e}", path.display())))?
         }
     };
-    let listener = Simulator::bind(args.listen).await.map_err(|e| Failed::Work(format!("--listen {}: {e}", args.listen)))?;
+    let listener = Simulator::bind(args.listen)
+        .await
+        .map_err(|e| Failed::Work(format!("--listen {}: {e}", args.listen)))?;
     let address = listener.local_addr().map_err(|e| Failed::Work(e.to_string()))?;
     let simulator = Simulator::new(scenario.build(Timestamp::now(), args.speed));
-    print(&format!("a simulated Cloud TPU API (v2, v2alpha1; v1 reads) and Cloud Storage listen on http://{address}\n"));
+    print(&format!(
+        "a simulated Cloud TPU API (v2, v2alpha1; v1 reads) and Cloud Storage listen on http://{address}\n"
+    ));
     tokio::select! {
         served = simulator.serve(listener) => served.map_err(|e| Failed::Work(e.to_string())),
         _ = tokio::signal::ctrl_c() => Ok(()),

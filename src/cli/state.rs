@@ -21,7 +21,8 @@ pub struct StateArgs {
 
 #[derive(Debug, Subcommand)]
 enum StateCommand {
-    /// Moves the whole state, its owner's id and counters included. The old place is marked, and refused from then on.
+    /// Moves the whole state, its owner's id and counters included. The old place is marked, and
+    /// refused from then on.
     Migrate {
         /// Where it is, as in `state`: sqlite:PATH, gs://bucket/prefix, s3://bucket/prefix.
         from: String,
@@ -38,11 +39,12 @@ pub async fn state(args: &StateArgs) -> Outcome {
     let config = load(config)?;
     let location = |argument: &str, text: &str| {
         let here = std::env::current_dir().unwrap_or_default();
-        let location = config::state_location(text, &here).map_err(|e| Failed::Config(format!("{argument}: {e}")))?;
+        let location = config::state_location(text, &here)
+            .map_err(|e| Failed::Config(format!("{argument}: {e}")))?;
         match location {
-            StateLocation::Memory => {
-                Err(Failed::Config(format!("{argument}: memory: ends with the process; nothing moves there")))
-            }
+            StateLocation::Memory => Err(Failed::Config(format!(
+                "{argument}: memory: ends with the process; nothing moves there"
+            ))),
             location => Ok(location),
         }
     };
@@ -61,7 +63,8 @@ pub async fn state(args: &StateArgs) -> Outcome {
     let mut new = wire::open_store(&to, &wire::storage_for(&config, &to)?).await?;
     let events = old.events(EVENTS).await.map_err(failed)?;
     let moved_events = events.len();
-    // Nobody may act on either while it moves. The new one's lock first: the old one's must not grow old meanwhile.
+    // Nobody may act on either while it moves. The new one's lock first: the old one's must not
+    // grow old meanwhile.
     take(&mut *new, &holder.holder, holder.ttl).await?;
     take(&mut *old, &holder.holder, holder.ttl).await?;
     let stored = old.load().await.map_err(failed)?;
@@ -73,19 +76,24 @@ pub async fn state(args: &StateArgs) -> Outcome {
     for lever in &levers {
         new.pull(lever).await.map_err(failed)?;
     }
-    // From here on the new place is whole; the old one is closed before anybody may act on the new one.
+    // From here on the new place is whole; the old one is closed before anybody may act on the new
+    // one.
     if let Err(error) = old.leave_for(&to.to_string()).await {
         let undone = new.leave_for(&from.to_string()).await;
         let remedy = match undone {
             Ok(()) => format!("the copy in {to} was closed again, {from} is still the state"),
-            Err(_) => format!("{to} holds a copy that must not be used; run the same command again before any watchdog starts"),
+            Err(_) => format!(
+                "{to} holds a copy that must not be used; run the same command again before any watchdog starts"
+            ),
         };
         return Err(Failed::Work(format!("{error}; {remedy}")));
     }
     new.release(&Batch::default()).await.map_err(failed)?;
     let waiting = match levers.len() {
         0 => String::new(),
-        count => format!(" Waiting for the next run: {count} of pause, resume, retry, breaker reset."),
+        count => {
+            format!(" Waiting for the next run: {count} of pause, resume, retry, breaker reset.")
+        }
     };
     let next = format!("Set state = \"{to}\" in the config.{waiting}");
     print(&format!("moved {slots} slots and {moved_events} events from {from} to {to}. {next}\n"));
@@ -100,13 +108,20 @@ async fn take(store: &mut dyn Store, holder: &str, ttl: Duration) -> Result<(), 
         let lease = store.load().await.map_err(|e| Failed::Work(e.to_string()))?.lease;
         let claim = patience.look(lease.as_ref(), began.elapsed());
         if let Some(lease) = lease.as_ref().filter(|_| patience.renewed()) {
-            let message =
-                format!("state {}: {} is at work with it; stop it first, nothing was done", store.location(), lease.holder);
+            let message = format!(
+                "state {}: {} is at work with it; stop it first, nothing was done",
+                store.location(),
+                lease.holder
+            );
             return Err(Failed::Work(message));
         }
         match claim {
             Claim::Take => {
-                if store.take(lease.as_ref(), holder, ttl).await.map_err(|e| Failed::Work(e.to_string()))? {
+                if store
+                    .take(lease.as_ref(), holder, ttl)
+                    .await
+                    .map_err(|e| Failed::Work(e.to_string()))?
+                {
                     return Ok(());
                 }
             }

@@ -31,7 +31,10 @@ pub async fn status(args: &StatusArgs) -> Outcome {
         let config = load(&args.config)?;
         let (document, acting) = read(&config).await?;
         let text = match args.output {
-            Output::Json => format!("{}\n", serde_json::to_string(&document).map_err(|e| Failed::Work(e.to_string()))?),
+            Output::Json => format!(
+                "{}\n",
+                serde_json::to_string(&document).map_err(|e| Failed::Work(e.to_string()))?
+            ),
             Output::Text => table::status(&document, &acting, Timestamp::now()),
         };
         if !args.watch {
@@ -47,7 +50,9 @@ pub async fn status(args: &StatusArgs) -> Outcome {
 async fn read(config: &Config) -> Result<(StatusDocument, String), Failed> {
     let storage = wire::storage_for(config, &config.state)?;
     let Some(mut store) = wire::open_store_read_only(&config.state, &storage).await? else {
-        return Err(Failed::Work("there is no state yet: start `run` or `once` first, or use `plan`".into()));
+        return Err(Failed::Work(
+            "there is no state yet: start `run` or `once` first, or use `plan`".into(),
+        ));
     };
     let stored = store.load().await.map_err(|e| Failed::Work(e.to_string()))?;
     let mut settings = wire::settings(config);
@@ -61,13 +66,21 @@ async fn read(config: &Config) -> Result<(StatusDocument, String), Failed> {
     Ok((document, acting))
 }
 
-/// A lock that is held says nothing about a process that died; the time of the last complete poll does.
-fn acting(document: &mut StatusDocument, holder: Option<String>, config: &Config, now: Timestamp) -> String {
+/// A lock that is held says nothing about a process that died; the time of the last complete poll
+/// does.
+fn acting(
+    document: &mut StatusDocument,
+    holder: Option<String>,
+    config: &Config,
+    now: Timestamp,
+) -> String {
     // Two polls may fail, and one may take its time.
     let poll = &config.settings.poll;
     let patience = (poll.every * 3).max(config.lease * 2) + poll.timeout;
     let age = document.observed_at.map(|at| elapsed(at, now));
-    let since = document.observed_at.map_or("ever".to_owned(), |at| format!("{at:.0} ({} ago)", span(elapsed(at, now))));
+    let since = document
+        .observed_at
+        .map_or("ever".to_owned(), |at| format!("{at:.0} ({} ago)", span(elapsed(at, now))));
     let pending = document.tpus.iter().filter(|slot| slot.phase.is_some()).count();
     let start = "start it: tpu-watchdog run --config FILE";
     let owed = match pending {
@@ -80,7 +93,9 @@ fn acting(document: &mut StatusDocument, holder: Option<String>, config: &Config
             document.acting = Some(Acting::of(&holder));
             format!("watched by {holder}")
         }
-        (None, Some(age)) if age <= SCHEDULED => format!("no watchdog runs now; the last run ended well{owed}"),
+        (None, Some(age)) if age <= SCHEDULED => {
+            format!("no watchdog runs now; the last run ended well{owed}")
+        }
         (Some(holder), _) => {
             format!(
                 "inactive since {since}: {holder} has the lock and has not read every zone since{owed}. If it is gone, {start}"

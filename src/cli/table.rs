@@ -12,8 +12,15 @@ use crate::model::view::{ActionName, SlotView, StatusDocument, span};
 
 /// A table of all slots; `acting` says who watches them.
 pub fn status(document: &StatusDocument, acting: &str, now: Timestamp) -> String {
-    let observed = document.observed_at.map_or("not read yet".to_owned(), |at| format!("read {} ago", span(elapsed(at, now))));
-    let mut text = format!("{acting}\n{}, breaker {}\n\n{}\n", observed, document.breaker, slots(document, now));
+    let observed = document
+        .observed_at
+        .map_or("not read yet".to_owned(), |at| format!("read {} ago", span(elapsed(at, now))));
+    let mut text = format!(
+        "{acting}\n{}, breaker {}\n\n{}\n",
+        observed,
+        document.breaker,
+        slots(document, now)
+    );
     let reasons: Vec<(&str, String)> = document
         .tpus
         .iter()
@@ -28,7 +35,9 @@ pub fn status(document: &StatusDocument, acting: &str, now: Timestamp) -> String
 
 /// Until when a decision stands.
 fn until(slot: &SlotView, now: Timestamp) -> String {
-    slot.until.filter(|at| *at > now).map_or(String::new(), |at| format!(" (in {})", span(elapsed(now, at))))
+    slot.until
+        .filter(|at| *at > now)
+        .map_or(String::new(), |at| format!(" (in {})", span(elapsed(now, at))))
 }
 
 /// The gaps that a recovery would find, told before it happens.
@@ -37,7 +46,12 @@ fn warnings(document: &StatusDocument) -> Vec<(&str, String)> {
         let slot: &SlotView = slot;
         (slot.name.as_str(), &slot.warnings)
     };
-    document.tpus.iter().map(of).flat_map(|(name, all)| all.iter().map(move |text| (name, text.clone()))).collect()
+    document
+        .tpus
+        .iter()
+        .map(of)
+        .flat_map(|(name, all)| all.iter().map(move |text| (name, text.clone())))
+        .collect()
 }
 
 fn lines(text: &mut String, head: &str, all: &[(&str, String)]) {
@@ -55,7 +69,11 @@ fn lines(text: &mut String, head: &str, all: &[(&str, String)]) {
 const IF_LOST: &str = "If it were lost now, its job would start:";
 
 fn resumed(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> {
-    document.tpus.iter().filter_map(|slot| Some((slot.name.as_str(), resumes(slot, now)?))).collect()
+    document
+        .tpus
+        .iter()
+        .filter_map(|slot| Some((slot.name.as_str(), resumes(slot, now)?)))
+        .collect()
 }
 
 /// The checkpoint that a job would start from if its TPU were lost now.
@@ -64,23 +82,52 @@ fn resumes(slot: &SlotView, now: Timestamp) -> Option<String> {
     Some(match (&job.checkpoint, job.checkpoint_step) {
         _ if job.held => "not at all: its create would be held, see the warnings".to_owned(),
         (Some(uri), Some(step)) => {
-            let age = job.checkpoint_at.map_or(String::new(), |at| format!(", seen {} ago", span(elapsed(at, now))));
+            let age = job
+                .checkpoint_at
+                .map_or(String::new(), |at| format!(", seen {} ago", span(elapsed(at, now))));
             format!("from step {step}{age}: {uri}")
         }
         _ if job.location.is_none() => "no checkpoint is configured".to_owned(),
-        _ => format!("no complete checkpoint known under {}: from the beginning", job.location.as_deref().unwrap_or_default()),
+        _ => format!(
+            "no complete checkpoint known under {}: from the beginning",
+            job.location.as_deref().unwrap_or_default()
+        ),
     })
 }
 
 /// The rows alone.
 fn slots(document: &StatusDocument, now: Timestamp) -> Table {
-    let header = ["SLOT", "ZONE", "STATE", "HEALTH", "CONDITION", "SINCE", "PHASE", "ACTION", "TRIES", "STEP", "CHECKPOINT"];
+    let header = [
+        "SLOT",
+        "ZONE",
+        "STATE",
+        "HEALTH",
+        "CONDITION",
+        "SINCE",
+        "PHASE",
+        "ACTION",
+        "TRIES",
+        "STEP",
+        "CHECKPOINT",
+    ];
     let rows = document.tpus.iter().map(|slot| {
         let [state, health, phase, action, step, checkpoint] = cells(slot);
         let since = span(elapsed(slot.since, now));
         let tries = format!("{}/{}", slot.attempts.used, slot.attempts.max);
         let condition = slot.condition.name().to_owned();
-        [slot.name.clone(), slot.zone.clone(), state, health, condition, since, phase, action, tries, step, checkpoint]
+        [
+            slot.name.clone(),
+            slot.zone.clone(),
+            state,
+            health,
+            condition,
+            since,
+            phase,
+            action,
+            tries,
+            step,
+            checkpoint,
+        ]
     });
     plain(header, rows)
 }
@@ -92,7 +139,16 @@ pub fn live(document: &StatusDocument, now: Timestamp, speed: f64) -> Table {
         let [state, health, phase, action, step, checkpoint] = cells(slot);
         let since = span(elapsed(slot.since, now).mul_f64(speed));
         let health = if state == "READY" { health } else { state };
-        [slot.name.clone(), health, slot.condition.name().to_owned(), since, phase, action, step, checkpoint]
+        [
+            slot.name.clone(),
+            health,
+            slot.condition.name().to_owned(),
+            since,
+            phase,
+            action,
+            step,
+            checkpoint,
+        ]
     });
     plain(header, rows)
 }
@@ -101,7 +157,10 @@ pub fn live(document: &StatusDocument, now: Timestamp, speed: f64) -> Table {
 fn cells(slot: &SlotView) -> [String; 6] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let job = slot.job.as_ref();
-    let action = slot.hold.as_ref().map_or(slot.action.name().to_owned(), |hold| format!("{} ({hold})", slot.action.name()));
+    let action = slot
+        .hold
+        .as_ref()
+        .map_or(slot.action.name().to_owned(), |hold| format!("{} ({hold})", slot.action.name()));
     [
         or_dash(slot.state.clone()),
         or_dash(slot.health.clone()),
@@ -125,8 +184,10 @@ fn plain<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; 
 /// What would be done, in the manner of a plan that is read before it is agreed to.
 pub fn plan(project: &str, document: &StatusDocument, now: Timestamp) -> String {
     let count = document.tpus.len();
-    let mut text =
-        format!("Plan for {count} TPU{} of {project}. Nothing is changed by this command.\n", if count == 1 { "" } else { "s" });
+    let mut text = format!(
+        "Plan for {count} TPU{} of {project}. Nothing is changed by this command.\n",
+        if count == 1 { "" } else { "s" }
+    );
     let (mut recreate, mut create, mut held, mut waiting, mut quiet) = (0, 0, 0, 0, Vec::new());
     for slot in &document.tpus {
         let (mark, verb) = match slot.action {
@@ -167,7 +228,8 @@ pub fn plan(project: &str, document: &StatusDocument, now: Timestamp) -> String 
 }
 
 fn entry(text: &mut String, mark: &str, verb: &str, slot: &SlotView, now: Timestamp) {
-    let place = slot.accelerator.as_ref().map_or(slot.zone.clone(), |a| format!("{a} in {}", slot.zone));
+    let place =
+        slot.accelerator.as_ref().map_or(slot.zone.clone(), |a| format!("{a} in {}", slot.zone));
     let _ = write!(text, "\n  {mark:<3} {} ({place}) {verb}\n", slot.name);
     let mut line = |label: &str, value: &str| {
         let _ = writeln!(text, "        {label:<11}{value}");
@@ -180,9 +242,16 @@ fn entry(text: &mut String, mark: &str, verb: &str, slot: &SlotView, now: Timest
         line("until", &format!("{at:.0} (in {})", span(elapsed(now, at))));
     }
     if let (ActionName::Recreate, Some(incarnation)) = (slot.action, &slot.incarnation) {
-        line("delete", &format!("exactly id {}, created {:.0}", incarnation.id, incarnation.created));
+        line(
+            "delete",
+            &format!("exactly id {}, created {:.0}", incarnation.id, incarnation.created),
+        );
     }
-    if let Some(job) = slot.job.as_ref().filter(|_| matches!(slot.action, ActionName::Recreate | ActionName::Create)) {
+    if let Some(job) = slot
+        .job
+        .as_ref()
+        .filter(|_| matches!(slot.action, ActionName::Recreate | ActionName::Create))
+    {
         let from = match (&job.checkpoint, job.checkpoint_step) {
             (Some(uri), Some(step)) => format!("from step {step}, {uri}"),
             _ => "from the newest complete checkpoint; none is known yet".to_owned(),

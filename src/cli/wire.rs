@@ -36,28 +36,40 @@ pub struct Wired {
 }
 
 /// Opens a place for state for writing.
-pub async fn open_store(location: &StateLocation, storage: &StorageAccess) -> Result<Box<dyn Store>, Failed> {
+pub async fn open_store(
+    location: &StateLocation,
+    storage: &StorageAccess,
+) -> Result<Box<dyn Store>, Failed> {
     let failed = |error: StoreError| Failed::Work(error.to_string());
     Ok(match location {
         StateLocation::Sqlite(path) => Box::new(SqliteStore::open(path).map_err(failed)?),
         StateLocation::Memory => Box::new(SqliteStore::in_memory().map_err(failed)?),
         StateLocation::Object { scheme, bucket, prefix } => {
             let (client, prefix) = bucket_at(storage, scheme, bucket, prefix)?;
-            Box::new(ObjectState::open(client, prefix, &location.to_string()).await.map_err(failed)?)
+            Box::new(
+                ObjectState::open(client, prefix, &location.to_string()).await.map_err(failed)?,
+            )
         }
     })
 }
 
 /// Opens a place for state for reading; `None` when there is none yet.
-pub async fn open_store_read_only(location: &StateLocation, storage: &StorageAccess) -> Result<Option<Box<dyn Store>>, Failed> {
+pub async fn open_store_read_only(
+    location: &StateLocation,
+    storage: &StorageAccess,
+) -> Result<Option<Box<dyn Store>>, Failed> {
     let failed = |error: StoreError| Failed::Work(error.to_string());
     let boxed = |store: SqliteStore| Box::new(store) as Box<dyn Store>;
     match location {
-        StateLocation::Sqlite(path) => Ok(SqliteStore::open_read_only(path).map_err(failed)?.map(boxed)),
+        StateLocation::Sqlite(path) => {
+            Ok(SqliteStore::open_read_only(path).map_err(failed)?.map(boxed))
+        }
         StateLocation::Memory => Ok(None),
         StateLocation::Object { scheme, bucket, prefix } => {
             let (client, prefix) = bucket_at(storage, scheme, bucket, prefix)?;
-            let store = ObjectState::open_existing(client, prefix, &location.to_string()).await.map_err(failed)?;
+            let store = ObjectState::open_existing(client, prefix, &location.to_string())
+                .await
+                .map_err(failed)?;
             Ok(store.map(|store| Box::new(store) as Box<dyn Store>))
         }
     }
@@ -69,7 +81,9 @@ fn bucket_at(
     bucket: &str,
     prefix: &str,
 ) -> Result<(Arc<dyn object_store::ObjectStore>, object_store::path::Path), Failed> {
-    let client = storage.client(scheme, bucket).map_err(|e| Failed::Work(format!("state {scheme}://{bucket}: {e}")))?;
+    let client = storage
+        .client(scheme, bucket)
+        .map_err(|e| Failed::Work(format!("state {scheme}://{bucket}: {e}")))?;
     Ok((client, object_store::path::Path::from(prefix)))
 }
 
@@ -77,7 +91,9 @@ fn bucket_at(
 pub fn storage_for(config: &Config, location: &StateLocation) -> Result<StorageAccess, Failed> {
     match location {
         StateLocation::Object { .. } => Ok(clients(config)?.state),
-        StateLocation::Sqlite(_) | StateLocation::Memory => Ok(StorageAccess::new(None, None, config.settings.poll.timeout)),
+        StateLocation::Sqlite(_) | StateLocation::Memory => {
+            Ok(StorageAccess::new(None, None, config.settings.poll.timeout))
+        }
     }
 }
 
@@ -91,7 +107,8 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Asks for an access token before anything else is done: without one nothing can be read, and why is told once.
+    /// Asks for an access token before anything else is done: without one nothing can be read, and
+    /// why is told once.
     pub async fn preflight(&self, limit: Duration) -> Result<(), NoCredentials> {
         self.credentials.check(limit).await
     }
@@ -105,13 +122,17 @@ pub fn clients(config: &Config) -> Result<Clients, Failed> {
     let credentials = if config.api.anonymous {
         Credentials::Anonymous
     } else {
-        let config::CredentialsEnvironment { file, home, metadata_host } = config::credentials_environment();
-        Credentials::application_default(Places { named: file, home, metadata_host }).map_err(|e| failed(&e))?
+        let config::CredentialsEnvironment { file, home, metadata_host } =
+            config::credentials_environment();
+        Credentials::application_default(Places { named: file, home, metadata_host })
+            .map_err(|e| failed(&e))?
     };
     let observer = Arc::new(ApiMetrics(Arc::clone(&metrics)));
-    let http = Http::new(credentials.clone(), settings.poll.timeout, observer).map_err(|e| failed(&e))?;
+    let http =
+        Http::new(credentials.clone(), settings.poll.timeout, observer).map_err(|e| failed(&e))?;
     let access = |timeout: Duration| {
-        let credentials = (!config.api.anonymous).then(|| Arc::new(StorageCredentials(credentials.clone(), timeout)) as _);
+        let credentials = (!config.api.anonymous)
+            .then(|| Arc::new(StorageCredentials(credentials.clone(), timeout)) as _);
         StorageAccess::new(config.api.storage.clone(), credentials, timeout)
     };
     // A renewal that hangs must have failed, and been tried again, before the lease is over.
@@ -121,7 +142,8 @@ pub fn clients(config: &Config) -> Result<Clients, Failed> {
     Ok(Clients { state, storage, tpu, metrics, credentials })
 }
 
-/// The settings with the rendered supervisors. An `owner` that is not configured stays empty: the store has one.
+/// The settings with the rendered supervisors. An `owner` that is not configured stays empty: the
+/// store has one.
 pub fn settings(config: &Config) -> Settings {
     let mut settings = config.settings.clone();
     for slot in settings.slots.values_mut() {
@@ -135,7 +157,10 @@ pub fn claimant(config: &Config) -> Claimant {
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let place = config::execution().unwrap_or_else(host);
     let random = uuid::Uuid::new_v4().simple().to_string();
-    Claimant { holder: format!("{place}:{}:{}", std::process::id(), &random[..8]), ttl: config.lease }
+    Claimant {
+        holder: format!("{place}:{}:{}", std::process::id(), &random[..8]),
+        ttl: config.lease,
+    }
 }
 
 /// Builds the watchdog over an open journal.
@@ -144,7 +169,14 @@ pub fn wire(config: &Config, settings: Settings, clients: Clients, store: Box<dy
     let published = Published::default();
     let stuck_after = (settings.poll.every.max(config.lease) * 3).max(Duration::from_secs(180));
     let world = World { tpu, storage };
-    let watchdog = Watchdog::new(settings, store, claimant(config), world, Arc::clone(&metrics), published.clone());
+    let watchdog = Watchdog::new(
+        settings,
+        store,
+        claimant(config),
+        world,
+        Arc::clone(&metrics),
+        published.clone(),
+    );
     Wired { watchdog, endpoints: Endpoints { published, metrics, stuck_after } }
 }
 
@@ -163,9 +195,12 @@ pub async fn serve(config: &Config, endpoints: Endpoints) -> Result<(), Failed> 
     tokio::spawn(async move {
         let listener = match listener {
             Some(listener) => listener,
-            // A port that somebody else has, perhaps the watchdog that this one stands by for, is no reason not to watch.
+            // A port that somebody else has, perhaps the watchdog that this one stands by for, is
+            // no reason not to watch.
             None => {
-                tracing::warn!("listen = \"{address}\" is in use by another program; it is tried again every 5 s");
+                tracing::warn!(
+                    "listen = \"{address}\" is in use by another program; it is tried again every 5 s"
+                );
                 loop {
                     tokio::time::sleep(BIND_RETRY).await;
                     if let Ok(listener) = server::bind(address).await {
@@ -175,20 +210,30 @@ pub async fn serve(config: &Config, endpoints: Endpoints) -> Result<(), Failed> 
             }
         };
         if let Ok(address) = listener.local_addr() {
-            tracing::info!("serving http://{address}/ (page), /metrics, /-/healthy, /-/ready, /api/v1/status");
+            tracing::info!(
+                "serving http://{address}/ (page), /metrics, /-/healthy, /-/ready, /api/v1/status"
+            );
         }
         server::serve(listener, endpoints).await;
     });
     Ok(())
 }
 
-/// SIGTERM and SIGINT stop; SIGHUP reloads the config, and keeps the old one when the new one is bad.
+/// SIGTERM and SIGINT stop; SIGHUP reloads the config, and keeps the old one when the new one is
+/// bad.
 /// `service` is the config's file and the config as it was at the start.
-pub fn signals(service: Option<(std::path::PathBuf, Config)>, notify: Notify) -> Result<mpsc::UnboundedReceiver<Signal>, Failed> {
+pub fn signals(
+    service: Option<(std::path::PathBuf, Config)>,
+    notify: Notify,
+) -> Result<mpsc::UnboundedReceiver<Signal>, Failed> {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let listen = |kind| signal(kind).map_err(|e| Failed::Work(format!("signals can't be listened to: {e}")));
-    let (mut term, mut int, mut hup) =
-        (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?, listen(SignalKind::hangup())?);
+    let listen =
+        |kind| signal(kind).map_err(|e| Failed::Work(format!("signals can't be listened to: {e}")));
+    let (mut term, mut int, mut hup) = (
+        listen(SignalKind::terminate())?,
+        listen(SignalKind::interrupt())?,
+        listen(SignalKind::hangup())?,
+    );
     tokio::spawn(async move {
         loop {
             tokio::select! {

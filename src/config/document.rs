@@ -1,4 +1,5 @@
-//! The text of a config: places of keys, `${NAME}` from the environment, and serde errors with line and key.
+//! The text of a config: places of keys, `${NAME}` from the environment, and serde errors with line
+//! and key.
 
 use std::ops::Range;
 
@@ -29,20 +30,31 @@ impl Document {
                 match substitute(quoted, environment) {
                     Ok((new, used)) => {
                         replacements.push((span.clone(), new, String::new()));
-                        replacements.extend(used.into_iter().map(|(name, value)| (0..0, name, value)));
+                        replacements
+                            .extend(used.into_iter().map(|(name, value)| (0..0, name, value)));
                     }
-                    Err(message) => mistakes.push(Mistake { line: line_of(text, span.start), key: key.clone(), message }),
+                    Err(message) => mistakes.push(Mistake {
+                        line: line_of(text, span.start),
+                        key: key.clone(),
+                        message,
+                    }),
                 }
             }
         }
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        let mut document = Document { text: text.to_owned(), places: Vec::new(), substituted: Vec::new() };
+        let mut document =
+            Document { text: text.to_owned(), places: Vec::new(), substituted: Vec::new() };
         replacements.sort_by_key(|(span, ..)| std::cmp::Reverse(span.start));
         for (span, new, value) in replacements {
-            // An empty span carries a name and its value: kept so that no message ever shows the value.
-            if span.is_empty() { document.substituted.push((new, value)) } else { document.text.replace_range(span, &new) }
+            // An empty span carries a name and its value: kept so that no message ever shows the
+            // value.
+            if span.is_empty() {
+                document.substituted.push((new, value))
+            } else {
+                document.text.replace_range(span, &new)
+            }
         }
         collect(&parse_toml(&document.text)?, "", &mut document.places);
         Ok(document)
@@ -52,17 +64,31 @@ impl Document {
     pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, Mistake> {
         toml::from_str(&self.text).map_err(|error| {
             let at = error.span().map_or(0, |s| s.start);
-            let inside = |place: &&(String, Range<usize>)| place.1.start <= at && at < place.1.end.max(place.1.start + 1);
-            let key = self.places.iter().filter(inside).min_by_key(|(_, span)| span.len()).map_or("", |(key, _)| key.as_str());
+            let inside = |place: &&(String, Range<usize>)| {
+                place.1.start <= at && at < place.1.end.max(place.1.start + 1)
+            };
+            let key = self
+                .places
+                .iter()
+                .filter(inside)
+                .min_by_key(|(_, span)| span.len())
+                .map_or("", |(key, _)| key.as_str());
             let mut message = error.message().to_owned();
             // An unknown key is named where it stands; serde's own message lists what is allowed.
-            let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()).map(str::to_owned);
+            let unknown = message
+                .strip_prefix("unknown field `")
+                .and_then(|rest| rest.split('`').next())
+                .map(str::to_owned);
             let key = match unknown {
                 Some(field) if !key.ends_with(&field) && key.is_empty() => field,
                 Some(field) if !key.ends_with(&field) => format!("{key}.{field}"),
                 _ => key.to_owned(),
             };
-            message = message.replacen("unknown field", "unknown key", 1).replacen("missing field", "missing key", 1);
+            message = message.replacen("unknown field", "unknown key", 1).replacen(
+                "missing field",
+                "missing key",
+                1,
+            );
             Mistake { line: line_of(&self.text, at), key, message: self.without_secrets(message) }
         })
     }
@@ -79,7 +105,11 @@ impl Document {
                 None => break 0,
             }
         };
-        Mistake { line: line_of(&self.text, at), key: key.to_owned(), message: self.without_secrets(message.into()) }
+        Mistake {
+            line: line_of(&self.text, at),
+            key: key.to_owned(),
+            message: self.without_secrets(message.into()),
+        }
     }
 
     fn without_secrets(&self, message: String) -> String {
@@ -103,13 +133,22 @@ fn parse_toml(text: &str) -> Result<Spanned<DeTable<'_>>, Vec<Mistake>> {
 
 fn collect(table: &Spanned<DeTable<'_>>, prefix: &str, places: &mut Vec<(String, Range<usize>)>) {
     for (key, value) in table.get_ref() {
-        let path = if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
+        let path = if prefix.is_empty() {
+            key.get_ref().to_string()
+        } else {
+            format!("{prefix}.{}", key.get_ref())
+        };
         places.push((path.clone(), key.span()));
         collect_value(value, path, key.span(), places);
     }
 }
 
-fn collect_value(value: &Spanned<DeValue<'_>>, path: String, key: Range<usize>, places: &mut Vec<(String, Range<usize>)>) {
+fn collect_value(
+    value: &Spanned<DeValue<'_>>,
+    path: String,
+    key: Range<usize>,
+    places: &mut Vec<(String, Range<usize>)>,
+) {
     match value.get_ref() {
         DeValue::Table(inner) => {
             for (name, value) in inner {
@@ -135,7 +174,10 @@ fn belongs_to_the_tpu(key: &str) -> bool {
 }
 
 /// Replaces `${NAME}` in one quoted TOML string, in place; `$${` stays as `${`.
-fn substitute(quoted: &str, environment: Environment) -> Result<(String, Vec<(String, String)>), String> {
+fn substitute(
+    quoted: &str,
+    environment: Environment,
+) -> Result<(String, Vec<(String, String)>), String> {
     let literal = quoted.starts_with('\'');
     let (mut out, mut used, mut rest) = (String::new(), Vec::new(), quoted);
     while let Some(at) = rest.find("${") {
@@ -146,14 +188,22 @@ fn substitute(quoted: &str, environment: Environment) -> Result<(String, Vec<(St
             continue;
         }
         out.push_str(&rest[..at]);
-        let (name, after) = rest[at + 2..].split_once('}').ok_or("\"${\" without a closing \"}\"; write $${ for a literal ${")?;
+        let (name, after) = rest[at + 2..]
+            .split_once('}')
+            .ok_or("\"${\" without a closing \"}\"; write $${ for a literal ${")?;
         let value = environment(name).ok_or_else(|| {
             format!("the environment variable {name} is not set; set it, or write $${{{name}}} for a literal ${{{name}}}")
         })?;
         if literal && value.contains(['\'', '\n']) {
-            return Err(format!("the value of {name} has a quote or a line break: use a \"…\" string here"));
+            return Err(format!(
+                "the value of {name} has a quote or a line break: use a \"…\" string here"
+            ));
         }
-        let escaped = if literal { value.clone() } else { value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n") };
+        let escaped = if literal {
+            value.clone()
+        } else {
+            value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+        };
         out.push_str(&escaped);
         used.push((name.to_owned(), value));
         rest = after;

@@ -11,13 +11,19 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
     c.later(&k("logs"), &raw.logs, "shipping logs");
     c.later(&k("progress"), &raw.progress, "progress from the job's own metrics");
     c.later(&k("restart.job"), &raw.restart.job, "relaunches of the job");
-    c.later(&k("restart.transient_exit_codes"), &raw.restart.transient_exit_codes, "exit codes by class");
+    c.later(
+        &k("restart.transient_exit_codes"),
+        &raw.restart.transient_exit_codes,
+        "exit codes by class",
+    );
     match raw.launch.as_deref() {
         None | Some("startup-script") => {}
         Some(other @ ("ssh" | "command")) => {
             c.wrong(&k("launch"), format!("not supported yet: {other:?}; use \"startup-script\""))
         }
-        Some(other) => c.wrong(&k("launch"), format!("{other:?} is unknown; use \"startup-script\"")),
+        Some(other) => {
+            c.wrong(&k("launch"), format!("{other:?} is unknown; use \"startup-script\""))
+        }
     }
     if raw.command.as_ref().is_some_and(|command| command.trim().is_empty()) {
         c.wrong(&k("command"), "is empty; leave it out when the startup script is the job");
@@ -27,7 +33,10 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
             || name.starts_with(|ch: char| ch.is_ascii_digit())
             || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         {
-            c.wrong(&k(&format!("env.{name}")), "is not a name for an environment variable: letters, digits and '_'");
+            c.wrong(
+                &k(&format!("env.{name}")),
+                "is not a name for an environment variable: letters, digits and '_'",
+            );
         }
     }
     let user = raw.user.unwrap_or_default();
@@ -40,8 +49,20 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         user,
         dir: raw.dir.unwrap_or_default(),
         env: raw.env,
-        restarts_per_run: u32::try_from(c.at_least(&k("restart.per_run"), raw.restart.per_run, 0, 5)).unwrap_or(5),
-        no_progress: u32::try_from(c.at_least(&k("restart.no_progress"), raw.restart.no_progress, 1, 3)).unwrap_or(3),
+        restarts_per_run: u32::try_from(c.at_least(
+            &k("restart.per_run"),
+            raw.restart.per_run,
+            0,
+            5,
+        ))
+        .unwrap_or(5),
+        no_progress: u32::try_from(c.at_least(
+            &k("restart.no_progress"),
+            raw.restart.no_progress,
+            1,
+            3,
+        ))
+        .unwrap_or(3),
     }
 }
 
@@ -54,23 +75,41 @@ fn checkpoint(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<Checkpoint
     let place = uri.split_once("://").filter(|(_, rest)| !rest.is_empty());
     match place.map(|(scheme, _)| scheme) {
         Some("gs" | "s3" | "file") => {}
-        _ => c.wrong(key, format!("{uri:?} is not a location; write \"gs://bucket/path\", \"s3://…\" or \"file:///…\"")),
+        _ => c.wrong(
+            key,
+            format!(
+                "{uri:?} is not a location; write \"gs://bucket/path\", \"s3://…\" or \"file:///…\""
+            ),
+        ),
     }
     if uri.contains(['"', '\\']) || uri.chars().any(char::is_control) {
         c.wrong(key, "must not contain quotes, backslashes or control characters");
     }
-    // Object stores take such names literally or refuse them: no listing would ever find what the job writes.
+    // Object stores take such names literally or refuse them: no listing would ever find what the
+    // job writes.
     let path = place.map_or("", |(_, rest)| rest.strip_prefix('/').unwrap_or(rest));
-    if let Some(part) = path.split('/').find(|part| matches!(*part, "" | "." | "..")).filter(|_| !path.is_empty()) {
-        let named = if part.is_empty() { "an empty part (//)".to_owned() } else { format!("the part {part:?}") };
-        c.wrong(key, format!("{uri:?} has {named}, and no object can be listed there; write it without"));
+    if let Some(part) =
+        path.split('/').find(|part| matches!(*part, "" | "." | "..")).filter(|_| !path.is_empty())
+    {
+        let named = if part.is_empty() {
+            "an empty part (//)".to_owned()
+        } else {
+            format!("the part {part:?}")
+        };
+        c.wrong(
+            key,
+            format!("{uri:?} has {named}, and no object can be listed there; write it without"),
+        );
     }
     let orbax_mode = match orbax_mode.as_deref() {
         None | Some("auto") => OrbaxMode::Auto,
         Some("rename") => OrbaxMode::Rename,
         Some("commit_file") => OrbaxMode::CommitFile,
         Some(other) => {
-            c.wrong(&format!("{key}.orbax_mode"), format!("{other:?} is unknown; use \"auto\", \"rename\" or \"commit_file\""));
+            c.wrong(
+                &format!("{key}.orbax_mode"),
+                format!("{other:?} is unknown; use \"auto\", \"rename\" or \"commit_file\""),
+            );
             OrbaxMode::Auto
         }
     };
@@ -82,7 +121,9 @@ fn checkpoint(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<Checkpoint
         Some(other) => {
             c.wrong(
                 &format!("{key}.format"),
-                format!("not supported yet: {other:?}; \"orbax\", \"huggingface\" and \"none\" are"),
+                format!(
+                    "not supported yet: {other:?}; \"orbax\", \"huggingface\" and \"none\" are"
+                ),
             );
             None
         }

@@ -1,5 +1,5 @@
-//! The only place that reads TOML and the environment: gives typed, validated values, or errors with file, line, key,
-//! what was wrong and what is allowed.
+//! The only place that reads TOML and the environment: gives typed, validated values, or errors
+//! with file, line, key, what was wrong and what is allowed.
 
 mod document;
 mod job;
@@ -36,7 +36,9 @@ impl fmt::Display for StateLocation {
         match self {
             StateLocation::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
             StateLocation::Memory => f.write_str("memory:"),
-            StateLocation::Object { scheme, bucket, prefix } => write!(f, "{scheme}://{bucket}/{prefix}"),
+            StateLocation::Object { scheme, bucket, prefix } => {
+                write!(f, "{scheme}://{bucket}/{prefix}")
+            }
         }
     }
 }
@@ -57,7 +59,8 @@ pub struct ApiSettings {
 /// A loaded config.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// What decisions read. `owner` is empty when the store's own id applies; no supervisor is rendered yet.
+    /// What decisions read. `owner` is empty when the store's own id applies; no supervisor is
+    /// rendered yet.
     pub settings: Settings,
     /// `lease`.
     pub lease: Duration,
@@ -97,7 +100,8 @@ impl fmt::Display for ConfigError {
             if index > 0 {
                 writeln!(f)?;
             }
-            let key = if mistake.key.is_empty() { String::new() } else { format!(" {}:", mistake.key) };
+            let key =
+                if mistake.key.is_empty() { String::new() } else { format!(" {}:", mistake.key) };
             write!(f, "{}:{}:{key} {}", self.file.display(), mistake.line, mistake.message)?;
         }
         Ok(())
@@ -166,7 +170,8 @@ pub struct CredentialsEnvironment {
     pub metadata_host: Option<String>,
 }
 
-/// Where Google's library looks for credentials. It reads the same variables by itself; this is for telling what it found.
+/// Where Google's library looks for credentials. It reads the same variables by itself; this is for
+/// telling what it found.
 pub fn credentials_environment() -> CredentialsEnvironment {
     let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
     CredentialsEnvironment {
@@ -176,15 +181,23 @@ pub fn credentials_environment() -> CredentialsEnvironment {
     }
 }
 
-/// Standard error goes to systemd's journal, which adds the time by itself (`systemd.exec(5)`, `JOURNAL_STREAM`).
+/// Standard error goes to systemd's journal, which adds the time by itself (`systemd.exec(5)`,
+/// `JOURNAL_STREAM`).
 pub fn logs_to_the_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     // The variable is inherited by children whose standard error goes elsewhere.
-    rustix::fs::fstat(std::io::stderr()).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
+    rustix::fs::fstat(std::io::stderr())
+        .is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
 /// Who uses this program, for the event log: as the shell says, the one behind `sudo` first.
 pub fn person() -> String {
-    let name = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok().filter(|n| !n.is_empty()));
-    format!("{}@{}", name.unwrap_or_else(|| "somebody".to_owned()), rustix::system::uname().nodename().to_string_lossy())
+    let name = ["SUDO_USER", "USER", "LOGNAME"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|n| !n.is_empty()));
+    format!(
+        "{}@{}",
+        name.unwrap_or_else(|| "somebody".to_owned()),
+        rustix::system::uname().nodename().to_string_lossy()
+    )
 }

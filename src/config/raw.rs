@@ -1,4 +1,5 @@
-//! The config exactly as it is written, before validation. Keys that do not work yet are read, to be refused with a reason.
+//! The config exactly as it is written, before validation. Keys that do not work yet are read, to
+//! be refused with a reason.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +14,11 @@ pub struct Span(pub Duration);
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let wrong = || serde::de::Error::custom(format!("{text:?} is not a duration; write \"90s\", \"15m\" or \"1h 30m\""));
+        let wrong = || {
+            serde::de::Error::custom(format!(
+                "{text:?} is not a duration; write \"90s\", \"15m\" or \"1h 30m\""
+            ))
+        };
         let span: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
         Duration::try_from(span).map(Span).map_err(|_| wrong())
     }

@@ -20,8 +20,8 @@ use super::turn::Turn;
 pub fn called(fleet: &mut Fleet, slot: &str, outcome: CallOutcome, turn: &mut Turn) {
     if let Some(record) = fleet.slots.get_mut(slot) {
         let creating = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating);
-        // Whatever came back: reads that began before this prove nothing about the slot (S2). Only a create that never left
-        // changed nothing; a delete that never left is verified anew.
+        // Whatever came back: reads that began before this prove nothing about the slot (S2). Only
+        // a create that never left changed nothing; a delete that never left is verified anew.
         if !(creating && matches!(outcome, CallOutcome::NotSent(_))) {
             record.mutated_at = Some(turn.now);
         }
@@ -44,7 +44,8 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
         },
     );
     if phase == Phase::Creating {
-        // The minute of the limit begins when the call has certainly left (S18); one that never left counts no more.
+        // The minute of the limit begins when the call has certainly left (S18); one that never
+        // left counts no more.
         let intended = record.recovery.as_ref().map(|r| r.phase_since);
         if let Some(position) = fleet.ledger.creates.iter().position(|at| Some(*at) == intended) {
             fleet.ledger.creates.remove(position);
@@ -52,15 +53,21 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
         match outcome {
             CallOutcome::NotSent(_) => {}
             // One whose answer was not waited for may still be on its way to the API.
-            CallOutcome::Unknown(_) => fleet.ledger.creates.push(after(turn.now, fleet.settings.poll.timeout)),
-            CallOutcome::Accepted(_) | CallOutcome::Refused(_) => fleet.ledger.creates.push(turn.now),
+            CallOutcome::Unknown(_) => {
+                fleet.ledger.creates.push(after(turn.now, fleet.settings.poll.timeout))
+            }
+            CallOutcome::Accepted(_) | CallOutcome::Refused(_) => {
+                fleet.ledger.creates.push(turn.now)
+            }
         }
         fleet.dirty_ledger = true;
     }
     let message = match &outcome {
         CallOutcome::Accepted(operation) => format!("{verb} accepted: {operation}"),
         CallOutcome::Refused(failure) => format!("{verb} refused: {failure}"),
-        CallOutcome::Unknown(failure) => format!("{verb}: {failure}; it may have been carried out, so it is read back"),
+        CallOutcome::Unknown(failure) => {
+            format!("{verb}: {failure}; it may have been carried out, so it is read back")
+        }
         CallOutcome::NotSent(failure) => format!("{verb} was not sent: {failure}"),
     };
     came_of(record, verb, result, &message, turn);
@@ -71,11 +78,17 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
     match (phase, outcome) {
         (_, CallOutcome::Accepted(operation)) => set_call(record, Call::Accepted { operation }),
         (_, CallOutcome::Unknown(_)) => set_call(record, Call::Unknown),
-        (Phase::Deleting, CallOutcome::Refused(failure)) if failure.class == FailureClass::NotFound => {
+        (Phase::Deleting, CallOutcome::Refused(failure))
+            if failure.class == FailureClass::NotFound =>
+        {
             advance(record, Phase::Gone, "the API says that the node does not exist", turn);
         }
-        (Phase::Deleting, CallOutcome::Refused(failure)) => delete_failed(record, &policy, &failure, turn),
-        (Phase::Deleting, CallOutcome::NotSent(_)) => advance(record, Phase::Condemned, "the delete was not sent", turn),
+        (Phase::Deleting, CallOutcome::Refused(failure)) => {
+            delete_failed(record, &policy, &failure, turn)
+        }
+        (Phase::Deleting, CallOutcome::NotSent(_)) => {
+            advance(record, Phase::Condemned, "the delete was not sent", turn)
+        }
         (_, CallOutcome::Refused(failure)) if failure.class == FailureClass::Conflict => {
             set_call(record, Call::Unknown);
             if let Some(recovery) = &mut record.recovery {
@@ -89,8 +102,15 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
     }
 }
 
-/// Takes a look at an operation. A failed look says nothing about the operation: the node itself is asked.
-pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<OperationState, Failure>, turn: &mut Turn) {
+/// Takes a look at an operation. A failed look says nothing about the operation: the node itself is
+/// asked.
+pub fn operated(
+    fleet: &mut Fleet,
+    name: &str,
+    operation: &str,
+    result: Result<OperationState, Failure>,
+    turn: &mut Turn,
+) {
     let Some(policy) = fleet.settings.slots.get(name).map(|s| s.policy.clone()) else { return };
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let Some(recovery) = &record.recovery else { return };
@@ -113,7 +133,13 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
             memory.looked_at = None;
         }
         (Phase::Deleting, Ok(OperationState::Failed(failure))) => {
-            came_of(record, Verb::Delete, CallResult::Failed, &format!("the delete failed: {failure}"), turn);
+            came_of(
+                record,
+                Verb::Delete,
+                CallResult::Failed,
+                &format!("the delete failed: {failure}"),
+                turn,
+            );
             delete_failed(record, &policy, &failure, turn);
             spend(record);
         }
@@ -130,8 +156,8 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
                 &format!("the create failed: {failure}; its name is read back"),
                 turn,
             );
-            // A failed create says nothing about what is there: it may have left a node behind, which a poll may have shown. Only a
-            // read from after its end tells.
+            // A failed create says nothing about what is there: it may have left a node behind,
+            // which a poll may have shown. Only a read from after its end tells.
             record.mutated_at = Some(turn.now);
             set_call(record, Call::Unknown);
             if let Some(recovery) = &mut record.recovery {
@@ -143,7 +169,9 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
             let first = memory.operation_lost.is_none();
             memory.operation_lost = Some(failure.to_string());
             if first {
-                let message = format!("operation {operation} could not be read: {failure}; the node itself is looked at");
+                let message = format!(
+                    "operation {operation} could not be read: {failure}; the node itself is looked at"
+                );
                 turn.tell(record, What::Note, message);
             }
         }
@@ -155,22 +183,37 @@ pub fn operated(fleet: &mut Fleet, name: &str, operation: &str, result: Result<O
 fn delete_failed(record: &mut SlotRecord, policy: &Policy, failure: &Failure, turn: &mut Turn) {
     advance(record, Phase::Condemned, &format!("the delete failed: {failure}"), turn);
     if let Some(recovery) = &mut record.recovery {
-        // A rate limit or a server error says nothing about the delete itself: only real refusals are counted.
-        let passing = matches!(failure.class, FailureClass::Rate | FailureClass::Quota | FailureClass::Transient);
+        // A rate limit or a server error says nothing about the delete itself: only real refusals
+        // are counted.
+        let passing = matches!(
+            failure.class,
+            FailureClass::Rate | FailureClass::Quota | FailureClass::Transient
+        );
         recovery.delete_failures += u32::from(!passing);
-        recovery.not_before = Some(after(turn.now, backoff(policy, recovery.delete_failures.max(1))));
+        recovery.not_before =
+            Some(after(turn.now, backoff(policy, recovery.delete_failures.max(1))));
     }
 }
 
-/// A GET answers 404 after the create's operation ended with an error: the failure, which counts now.
+/// A GET answers 404 after the create's operation ended with an error: the failure, which counts
+/// now.
 pub fn failed_and_gone(record: &mut SlotRecord, memory: &Memory) -> Option<Failure> {
     let calling = memory.pending.contains(&Pending::Call);
-    let recovery = record.recovery.as_mut().filter(|recovery| recovery.phase == Phase::Creating && !calling)?;
+    let recovery = record
+        .recovery
+        .as_mut()
+        .filter(|recovery| recovery.phase == Phase::Creating && !calling)?;
     recovery.failed.take()
 }
 
 /// The create is over without a node: the next zone, or the next try.
-pub fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Failure, turn: &mut Turn) {
+pub fn create_failed(
+    fleet: &mut Fleet,
+    name: &str,
+    policy: &Policy,
+    failure: Failure,
+    turn: &mut Turn,
+) {
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let zones = fleet.settings.slots.get(name).map(|s| s.zones.clone()).unwrap_or_default();
     advance(record, Phase::Gone, &format!("the create failed ({})", failure.class.name()), turn);
@@ -181,14 +224,21 @@ pub fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Fa
     if failure.class == FailureClass::StockOut {
         let accelerator = record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
         let key = budget::pool(&record.zone, accelerator);
-        let shortage = fleet.ledger.short.entry(key).or_insert(Shortage { refused_at: turn.now, trial_at: None });
+        let shortage = fleet
+            .ledger
+            .short
+            .entry(key)
+            .or_insert(Shortage { refused_at: turn.now, trial_at: None });
         shortage.refused_at = turn.now;
         fleet.dirty_ledger = true;
     }
     // The next zone is tried at once; a wait comes when all of them were asked.
     let position = zones.iter().position(|z| *z == record.zone).unwrap_or(0);
     let next = (position + 1) % zones.len().max(1);
-    let wait = backoff(policy, recovery.create_failures.div_ceil(u32::try_from(zones.len()).unwrap_or(1).max(1)));
+    let wait = backoff(
+        policy,
+        recovery.create_failures.div_ceil(u32::try_from(zones.len()).unwrap_or(1).max(1)),
+    );
     let mut until = Some(after(turn.now, wait));
     // Of other failures a node may be left behind here.
     if failure.class == FailureClass::StockOut && zones.len() > 1 {
@@ -202,7 +252,9 @@ pub fn create_failed(fleet: &mut Fleet, name: &str, policy: &Policy, failure: Fa
         "create failed ({}): {}; the specification is kept, {}",
         failure.class.name(),
         failure.message,
-        until.map_or(format!("{} is tried next", record.zone), |at| format!("the next try is at {at:.0}")),
+        until.map_or(format!("{} is tried next", record.zone), |at| format!(
+            "the next try is at {at:.0}"
+        )),
     );
     turn.tell(record, What::RecoveryFailure { cause, reason: failure.class }, message);
     fleet.dirty.insert(name.to_owned());

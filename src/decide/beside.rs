@@ -1,4 +1,5 @@
-//! Walks along a map while another one with the same keys is gone through in order: a step instead of a search for each.
+//! Walks along a map while another one with the same keys is gone through in order: a step instead
+//! of a search for each.
 
 use std::cmp::Ordering;
 use std::iter::Peekable;
@@ -31,9 +32,11 @@ mod tests {
 
     #[test]
     fn keys_that_only_one_of_the_maps_has_are_stepped_over() {
-        let map: BTreeMap<String, u32> = [("b", 2), ("c", 3), ("e", 5)].map(|(key, value)| (key.to_owned(), value)).into();
+        let map: BTreeMap<String, u32> =
+            [("b", 2), ("c", 3), ("e", 5)].map(|(key, value)| (key.to_owned(), value)).into();
         let mut beside = Beside::new(&map);
-        let found: Vec<Option<&u32>> = ["a", "b", "d", "e", "f"].iter().map(|key| beside.at(key)).collect();
+        let found: Vec<Option<&u32>> =
+            ["a", "b", "d", "e", "f"].iter().map(|key| beside.at(key)).collect();
         assert_eq!(found, [None, Some(&2), None, Some(&5), None]);
     }
 }

@@ -1,5 +1,6 @@
-//! The budgets of the whole fleet: judged slots in recovery (S6), creates a minute (S18), preemptions that slide out of their window,
-//! and pools, the zone and accelerator type in which creates are refused or replacements fail (S14).
+//! The budgets of the whole fleet: judged slots in recovery (S6), creates a minute (S18),
+//! preemptions that slide out of their window, and pools, the zone and accelerator type in which
+//! creates are refused or replacements fail (S14).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,11 +32,15 @@ pub struct Budget {
     pub on_their_way: usize,
 }
 
-/// Whether a slot counts under `max_unavailable` (S6): judged and in recovery, and not merely waiting for capacity, for an
-/// operator, or for nothing at all.
+/// Whether a slot counts under `max_unavailable` (S6): judged and in recovery, and not merely
+/// waiting for capacity, for an operator, or for nothing at all.
 pub fn is_unavailable(record: &SlotRecord) -> bool {
-    let at_rest = matches!(record.verdict.condition, Condition::Stopped | Condition::JobFailed | Condition::Finished);
-    let counts = record.recovery.as_ref().is_some_and(|r| r.is_judged_and_supplied() && !r.set_apart);
+    let at_rest = matches!(
+        record.verdict.condition,
+        Condition::Stopped | Condition::JobFailed | Condition::Finished
+    );
+    let counts =
+        record.recovery.as_ref().is_some_and(|r| r.is_judged_and_supplied() && !r.set_apart);
     counts && !at_rest
 }
 
@@ -44,10 +49,19 @@ pub fn unavailable(fleet: &Fleet) -> usize {
     fleet.slots.values().filter(|record| is_unavailable(record)).count()
 }
 
-/// Creates that may still leave although the minute of their intent is over (S18): a write was slow, or their process ended.
-pub fn on_its_way(record: &SlotRecord, memory: &BTreeMap<String, Memory>, name: &str, now: Timestamp) -> bool {
+/// Creates that may still leave although the minute of their intent is over (S18): a write was
+/// slow, or their process ended.
+pub fn on_its_way(
+    record: &SlotRecord,
+    memory: &BTreeMap<String, Memory>,
+    name: &str,
+    now: Timestamp,
+) -> bool {
     record.recovery.as_ref().is_some_and(|r| {
-        let (intended, age) = (r.phase == Phase::Creating && r.call == Some(Call::Intended), elapsed(r.phase_since, now));
+        let (intended, age) = (
+            r.phase == Phase::Creating && r.call == Some(Call::Intended),
+            elapsed(r.phase_since, now),
+        );
         let sending = || memory.get(name).is_some_and(|m| m.pending.contains(&Pending::Call));
         intended && age >= CREATE_WINDOW && (age < CREATE_WINDOW * 2 || sending())
     })
@@ -55,7 +69,11 @@ pub fn on_its_way(record: &SlotRecord, memory: &BTreeMap<String, Memory>, name: 
 
 /// When a lost slot of this record may be tried again: preemptions slide out of their window.
 pub fn slides_at(record: &SlotRecord, policy: &Policy) -> Option<Timestamp> {
-    record.attempts.iter().find(|a| a.kind == Kind::Lost).map(|oldest| after(oldest.at, policy.attempts.window))
+    record
+        .attempts
+        .iter()
+        .find(|a| a.kind == Kind::Lost)
+        .map(|oldest| after(oldest.at, policy.attempts.window))
 }
 
 /// The name of a zone and accelerator type in the ledger.
@@ -63,7 +81,8 @@ pub fn pool(zone: &str, accelerator: &str) -> String {
     format!("{zone} {accelerator}")
 }
 
-/// What was created `since` then came up: what was refused there, or failed, before that counts no more (S14).
+/// What was created `since` then came up: what was refused there, or failed, before that counts no
+/// more (S14).
 pub fn relieve(ledger: &mut Ledger, pool: &str, since: Option<Timestamp>) {
     let outlives = |at: Timestamp| since.is_none_or(|since| at >= since);
     ledger.short.retain(|at, shortage| at != pool || outlives(shortage.refused_at));

@@ -1,11 +1,13 @@
-//! The wall clock may be set back while the watchdog runs or between two runs. What lies in the future then would hold
-//! slots, creates and reads until the clock has caught up: it is brought back to the present.
+//! The wall clock may be set back while the watchdog runs or between two runs. What lies in the
+//! future then would hold slots, creates and reads until the clock has caught up: it is brought
+//! back to the present.
 
 use jiff::Timestamp;
 
 use crate::model::fleet::{Fleet, after};
 
-/// Clamps every remembered time to `now`, when `now` lies before the last turn (or this is the first one).
+/// Clamps every remembered time to `now`, when `now` lies before the last turn (or this is the
+/// first one).
 pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
     if fleet.stepped_at.is_some_and(|last| last <= now) {
         return;
@@ -50,7 +52,8 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
             maybe_past(&mut recovery.saved_at);
             maybe_past(&mut recovery.tried_at);
             let longest = fleet.settings.slots.get(name).map(|s| after(now, s.policy.backoff_max));
-            recovery.not_before = recovery.not_before.map(|at| longest.map_or(at, |longest| at.min(longest)));
+            recovery.not_before =
+                recovery.not_before.map(|at| longest.map_or(at, |longest| at.min(longest)));
         }
     }
     fleet.ledger.judged.iter_mut().for_each(past);

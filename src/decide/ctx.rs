@@ -34,7 +34,10 @@ impl SlotCtx<'_> {
 
     /// The pause that holds the slot now, its own or everybody's.
     pub fn paused(&self) -> Option<&Pause> {
-        [&self.record.paused, &self.ledger.paused].into_iter().flatten().find(|pause| pause.holds(self.now))
+        [&self.record.paused, &self.ledger.paused]
+            .into_iter()
+            .flatten()
+            .find(|pause| pause.holds(self.now))
     }
 
     /// The accelerator type that was last seen; empty where none was.

@@ -1,6 +1,8 @@
-//! The condition of a slot from one successful read: the table, from the top, the first row that matches.
+//! The condition of a slot from one successful read: the table, from the top, the first row that
+//! matches.
 //!
-//! Unknown enum values and missing fields are never an error and never evidence: they give `unclear`.
+//! Unknown enum values and missing fields are never an error and never evidence: they give
+//! `unclear`.
 
 use std::time::Duration;
 
@@ -19,27 +21,47 @@ pub const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
 pub const FINISHED: &str = "the job's success is journaled";
 
 /// Diagnoses a node that was read.
-pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &NodeView, now: Timestamp) -> Verdict {
+pub fn node(
+    record: &SlotRecord,
+    slot: &SlotSettings,
+    ledger: &Ledger,
+    view: &NodeView,
+    now: Timestamp,
+) -> Verdict {
     use Condition::*;
     let health = view.health.as_ref();
-    let text = format!("state {}, health {}", view.state.as_str(), health.map_or("absent", Health::as_str));
+    let text = format!(
+        "state {}, health {}",
+        view.state.as_str(),
+        health.map_or("absent", Health::as_str)
+    );
     if finished(record, slot) {
         return Verdict::new(Finished, FINISHED);
     }
     match &view.state {
-        NodeState::Stopped | NodeState::Stopping | NodeState::Hidden | NodeState::Hiding => return Verdict::new(Stopped, text),
+        NodeState::Stopped | NodeState::Stopping | NodeState::Hidden | NodeState::Hiding => {
+            return Verdict::new(Stopped, text);
+        }
         NodeState::Preempted => return Verdict::new(Preempted, text),
         NodeState::Terminated => return Verdict::new(Terminated, text),
         NodeState::Deleting => return Verdict::new(Deleting, text),
-        NodeState::Creating | NodeState::Starting | NodeState::Restarting | NodeState::Reimaging => {
+        NodeState::Creating
+        | NodeState::Starting
+        | NodeState::Restarting
+        | NodeState::Reimaging => {
             return Verdict::new(Starting, text);
         }
         NodeState::Unknown => return Verdict::new(FailedRepair, text),
         NodeState::Ready | NodeState::Repairing => {}
-        NodeState::Unspecified | NodeState::Unhiding | NodeState::Other(_) => return Verdict::new(Unclear, text),
+        NodeState::Unspecified | NodeState::Unhiding | NodeState::Other(_) => {
+            return Verdict::new(Unclear, text);
+        }
     }
     if view.incarnation.is_none() {
-        return Verdict::new(Unclear, format!("{text}, but no creation time: the node can't be told from a later one"));
+        return Verdict::new(
+            Unclear,
+            format!("{text}, but no creation time: the node can't be told from a later one"),
+        );
     }
     match health {
         // S5: a value that this version does not know means hold, whatever else is said.
@@ -52,7 +74,8 @@ pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &No
         let end = upcoming.window_end.map_or(String::new(), |end| format!(" until {end:.0}"));
         format!("{text}, upcomingMaintenance ONGOING{end}")
     });
-    // On a HEALTHY node it is shown and judges nothing: the notice may stay past the end of the maintenance.
+    // On a HEALTHY node it is shown and judges nothing: the notice may stay past the end of the
+    // maintenance.
     if let Some(ongoing) = ongoing.as_ref().filter(|_| health != Some(&Health::Healthy)) {
         return Verdict::new(Maintenance, ongoing.clone());
     }
@@ -68,47 +91,78 @@ pub fn node(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, view: &No
     }
     // A symptom older than our first sight of the node is of a run that we know nothing of.
     let known = record.job.progress_at.max(record.first_seen);
-    let newest =
-        view.symptoms.iter().filter(|s| matches!(s.kind.as_str(), "MESH_BUILD_FAIL" | "EXECUTE_TIMED_OUT")).max_by_key(|s| s.at);
+    let newest = view
+        .symptoms
+        .iter()
+        .filter(|s| matches!(s.kind.as_str(), "MESH_BUILD_FAIL" | "EXECUTE_TIMED_OUT"))
+        .max_by_key(|s| s.at);
     if let Some(symptom) = newest
         && known.is_some()
         && symptom.at > known
     {
-        return Verdict::new(Degraded, format!("{text}, symptom {} newer than the last progress", symptom.kind));
+        return Verdict::new(
+            Degraded,
+            format!("{text}, symptom {} newer than the last progress", symptom.kind),
+        );
     }
     Verdict::new(Healthy, ongoing.unwrap_or(text))
 }
 
 /// What is known about the job outranks a node that looks healthy.
-pub fn reported(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Timestamp) -> Option<Verdict> {
+pub fn reported(
+    record: &SlotRecord,
+    slot: &SlotSettings,
+    ledger: &Ledger,
+    now: Timestamp,
+) -> Option<Verdict> {
     let finished = finished(record, slot).then(|| Verdict::new(Condition::Finished, FINISHED));
     finished.or_else(|| supervisor(record, slot, ledger, now))
 }
 
-/// Whether what was diagnosed from the workers' reports still follows from them: they are read apart from the node, and may
-/// have shown life since.
-pub fn is_still_reported(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Timestamp) -> bool {
+/// Whether what was diagnosed from the workers' reports still follows from them: they are read
+/// apart from the node, and may have shown life since.
+pub fn is_still_reported(
+    record: &SlotRecord,
+    slot: &SlotSettings,
+    ledger: &Ledger,
+    now: Timestamp,
+) -> bool {
     let condition = record.verdict.condition;
-    !condition.is_reported() || reported(record, slot, ledger, now).is_some_and(|verdict| verdict.condition == condition)
+    !condition.is_reported()
+        || reported(record, slot, ledger, now).is_some_and(|verdict| verdict.condition == condition)
 }
 
 /// What the supervisor's reports say; nothing about a node whose startup script is not ours.
-fn supervisor(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Timestamp) -> Option<Verdict> {
+fn supervisor(
+    record: &SlotRecord,
+    slot: &SlotSettings,
+    ledger: &Ledger,
+    now: Timestamp,
+) -> Option<Verdict> {
     let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);
     if !record.ours || !supervised || slot.supervisor.is_none() {
         return None;
     }
     if let Some((worker, code, text)) = &record.job.failed {
-        return Some(Verdict::new(Condition::JobFailed, format!("worker {worker} ended with code {code}: {text}")));
+        return Some(Verdict::new(
+            Condition::JobFailed,
+            format!("worker {worker} ended with code {code}: {text}"),
+        ));
     }
     let ready = record.ready_since?;
-    // A listing may show late what the former node wrote: only what comes after the time to boot is this one's.
-    let progressed = record.job.progress_at.is_some_and(|at| elapsed(ready, at) >= slot.policy.grace.boot);
+    // A listing may show late what the former node wrote: only what comes after the time to boot is
+    // this one's.
+    let progressed =
+        record.job.progress_at.is_some_and(|at| elapsed(ready, at) >= slot.policy.grace.boot);
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
-    let missing: Vec<usize> = (0..workers).filter(|w| !record.job.workers.get(w).is_some_and(|s| s.booted)).collect();
+    let missing: Vec<usize> =
+        (0..workers).filter(|w| !record.job.workers.get(w).is_some_and(|s| s.booted)).collect();
     let waited = record.job.unbooted_for;
-    if let (true, false, Some(first)) = (waited >= slot.policy.grace.boot, progressed, missing.first()) {
-        let channel = if ledger.beacons_seen { "" } else { "; no beacon was ever received in this project" };
+    if let (true, false, Some(first)) =
+        (waited >= slot.policy.grace.boot, progressed, missing.first())
+    {
+        let channel =
+            if ledger.beacons_seen { "" } else { "; no beacon was ever received in this project" };
         let evidence = format!(
             "READY for {}, {} of {workers} workers (first: {first}) sent no boot beacon{channel}",
             crate::model::view::span(waited),
@@ -120,7 +174,10 @@ fn supervisor(record: &SlotRecord, slot: &SlotSettings, ledger: &Ledger, now: Ti
     let quiet = record.job.workers.iter().find(|(_, w)| w.quiet_for >= grace);
     let progressing = record.job.progress_at.is_some_and(|at| elapsed(at, now) < grace);
     if let (Some((worker, state)), false) = (quiet, progressing) {
-        let evidence = format!("the heartbeat of worker {worker} stands still for {}", crate::model::view::span(state.quiet_for));
+        let evidence = format!(
+            "the heartbeat of worker {worker} stands still for {}",
+            crate::model::view::span(state.quiet_for)
+        );
         return Some(Verdict::new(Condition::Silent, evidence));
     }
     None
@@ -131,9 +188,11 @@ pub fn finished(record: &SlotRecord, slot: &SlotSettings) -> bool {
     record.job.finished.is_some() && record.job.finished == slot.job.as_ref().map(|j| j.key())
 }
 
-/// Whether a maintenance is announced as going on, whatever the node's health says. One without an end, or with one far ahead,
-/// would excuse silence for too long.
+/// Whether a maintenance is announced as going on, whatever the node's health says. One without an
+/// end, or with one far ahead, would excuse silence for too long.
 pub fn is_in_window(view: &NodeView, now: Timestamp) -> bool {
     let soon = |end: Timestamp| now < end && elapsed(now, end) <= WINDOW_MAX;
-    view.upcoming.as_ref().is_some_and(|upcoming| upcoming.ongoing && upcoming.window_end.is_some_and(soon))
+    view.upcoming
+        .as_ref()
+        .is_some_and(|upcoming| upcoming.ongoing && upcoming.window_end.is_some_and(soon))
 }

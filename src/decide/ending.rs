@@ -1,7 +1,9 @@
-//! How a job's runs end: what a worker's `exit` means, and when nothing more is done about the job until a person answers.
+//! How a job's runs end: what a worker's `exit` means, and when nothing more is done about the job
+//! until a person answers.
 //!
-//! Exit code 0 alone finishes nothing: a command that puts the training into the background ends with it after a second. A slot
-//! that was taken for finished by mistake would be left alone at its next preemption.
+//! Exit code 0 alone finishes nothing: a command that puts the training into the background ends
+//! with it after a second. A slot that was taken for finished by mistake would be left alone at its
+//! next preemption.
 
 use std::time::Duration;
 
@@ -14,15 +16,18 @@ use crate::model::hold::HoldReason;
 use crate::model::slot::{JobState, SlotRecord};
 use crate::model::view::Decision;
 
-/// A run of this length counts as work done, also without a step or checkpoint. The supervisor's LONG is the same.
+/// A run of this length counts as work done, also without a step or checkpoint. The supervisor's
+/// LONG is the same.
 pub const LONG: Duration = Duration::from_secs(600);
 
 /// A startup script that fails for this long is told as a failure of the job that waits for it.
 const SETUP: Duration = Duration::from_secs(1800);
 
-/// Takes the workers' exits in. `whole`: every worker answered. Returns whether the job has finished.
+/// Takes the workers' exits in. `whole`: every worker answered. Returns whether the job has
+/// finished.
 ///
-/// Reports of another boot or of an earlier generation than `from` are stale, and so are those that a `retry` has answered.
+/// Reports of another boot or of an earlier generation than `from` are stale, and so are those that
+/// a `retry` has answered.
 pub fn exits(
     record: &mut SlotRecord,
     reports: &[WorkerReport],
@@ -34,14 +39,23 @@ pub fn exits(
     let mut finished = false;
     let mut failed = None;
     for (index, report) in reports.iter().enumerate() {
-        let boot = report.boot.as_ref().or(report.heartbeat.as_ref()).map(|beacon| beacon.boot_id.as_str());
+        let boot = report
+            .boot
+            .as_ref()
+            .or(report.heartbeat.as_ref())
+            .map(|beacon| beacon.boot_id.as_str());
         let of_this_boot = |boot_id: &str| boot.is_none_or(|boot| boot == boot_id);
-        let Some(exit) = report.exit.as_ref().filter(|exit| exit.generation >= from && of_this_boot(&exit.boot_id)) else {
+        let Some(exit) = report
+            .exit
+            .as_ref()
+            .filter(|exit| exit.generation >= from && of_this_boot(&exit.boot_id))
+        else {
             record.job.exits.remove(&index);
             continue;
         };
         let text = format!("{} {} {} {}", exit.boot_id, exit.generation, exit.value, exit.text);
-        // Judged when it is first seen: a training in the background makes steps and checkpoints after the command's end, too.
+        // Judged when it is first seen: a training in the background makes steps and checkpoints
+        // after the command's end, too.
         let judged = record.job.early.as_ref() == Some(&text);
         record.job.exits.insert(index, text.clone());
         if record.job.pardoned.get(&index) == Some(&text) {
@@ -49,7 +63,11 @@ pub fn exits(
         }
         record.job.pardoned.remove(&index);
         let stuck = match Exit::of(exit) {
-            Exit::Well { ran, step } if index == 0 && Some(exit.generation) > record.job.wanted_again && has_command(key) => {
+            Exit::Well { ran, step }
+                if index == 0
+                    && Some(exit.generation) > record.job.wanted_again
+                    && has_command(key) =>
+            {
                 finished = !judged && did_its_work(record, ran, step, now);
                 record.job.early = (!finished).then_some(text);
                 (!finished).then_some(Stuck::EndedEarly)
@@ -64,17 +82,26 @@ pub fn exits(
     // An answer that lacks the worker says nothing about it.
     let answered = |worker: usize| whole || worker < reports.len();
     match failed {
-        Some((stuck, worker)) => (record.job.stuck, record.job.failed) = (Some(stuck), Some(worker)),
-        None if record.job.failed.as_ref().is_none_or(|(worker, ..)| answered(*worker)) => clear(record),
+        Some((stuck, worker)) => {
+            (record.job.stuck, record.job.failed) = (Some(stuck), Some(worker))
+        }
+        None if record.job.failed.as_ref().is_none_or(|(worker, ..)| answered(*worker)) => {
+            clear(record)
+        }
         None => {}
     }
     finished
 }
 
 /// A host that could not be set up for long: its job waits, and nothing else would tell.
-fn setup(record: &mut SlotRecord, reports: &[WorkerReport], now: Timestamp) -> Option<(Stuck, (usize, i64, String))> {
+fn setup(
+    record: &mut SlotRecord,
+    reports: &[WorkerReport],
+    now: Timestamp,
+) -> Option<(Stuck, (usize, i64, String))> {
     let failing = |(index, report): (usize, &WorkerReport)| {
-        let beat = report.heartbeat.as_ref().filter(|beat| beat.set_up() == Some(SetUp::Failing))?;
+        let beat =
+            report.heartbeat.as_ref().filter(|beat| beat.set_up() == Some(SetUp::Failing))?;
         Some((index, 0, beat.text.clone()))
     };
     let Some(worker) = reports.iter().enumerate().find_map(failing) else {
@@ -90,7 +117,8 @@ fn has_command(key: Option<&str>) -> bool {
     key.and_then(|key| key.rsplit_once('\n')).is_some_and(|(command, _)| !command.trim().is_empty())
 }
 
-/// Whether the run that ended with 0 is known to have worked: for long enough, or to a new step or checkpoint.
+/// Whether the run that ended with 0 is known to have worked: for long enough, or to a new step or
+/// checkpoint.
 fn did_its_work(record: &SlotRecord, ran: Option<u64>, step: Option<u64>, now: Timestamp) -> bool {
     // The first supervisor did not say for how long: at the most since its node is READY.
     let ran = ran.map(Duration::from_secs).or(record.ready_since.map(|ready| elapsed(ready, now)));
@@ -114,7 +142,8 @@ pub fn forget(record: &mut SlotRecord) {
     record.job.pardoned.clear();
 }
 
-/// An operator says that the job is wanted: what was reported so far counts no more. Returns whether it had ended.
+/// An operator says that the job is wanted: what was reported so far counts no more. Returns
+/// whether it had ended.
 pub fn retry(record: &mut SlotRecord) -> bool {
     let ended = record.job.failed.is_some();
     record.job.pardoned.clone_from(&record.job.exits);
@@ -122,13 +151,19 @@ pub fn retry(record: &mut SlotRecord) -> bool {
     ended
 }
 
-/// When a job that an operator wants again starts: a supervisor that rests can't be told before its next boot, and one whose order
-/// is stale or done not even then.
+/// When a job that an operator wants again starts: a supervisor that rests can't be told before its
+/// next boot, and one whose order is stale or done not even then.
 pub fn starts_again(job: &JobState) -> Option<&'static str> {
     match job.stuck {
-        _ if job.finished.is_some() => Some("; the job was finished, and starts at the next recreate"),
-        Some(Stuck::StaleOrder) => Some("; the job's order is stale, so it starts at the next recreate"),
-        _ if job.failed.is_some() => Some("; the job starts at the next boot of its hosts, or recreate"),
+        _ if job.finished.is_some() => {
+            Some("; the job was finished, and starts at the next recreate")
+        }
+        Some(Stuck::StaleOrder) => {
+            Some("; the job's order is stale, so it starts at the next recreate")
+        }
+        _ if job.failed.is_some() => {
+            Some("; the job starts at the next boot of its hosts, or recreate")
+        }
         _ => None,
     }
 }
@@ -149,7 +184,9 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
             "worker {worker} could not be set up for 30 min, and the job waits for it: {text}. See /var/lib/tpu-watchdog/supervisor.log on \
              that host; the startup script's exit code counts"
         ),
-        Some(Stuck::GaveUp) | None => format!("worker {worker} ended with code {code} and its restarts are used up ({text})"),
+        Some(Stuck::GaveUp) | None => {
+            format!("worker {worker} ended with code {code} and its restarts are used up ({text})")
+        }
     };
     Some((*code, message))
 }
@@ -192,7 +229,8 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
     Decision::hold(reason, text, None)
 }
 
-/// A job that ended early may be at work in the background, or done: neither a replacement nor a delete is known to be right.
+/// A job that ended early may be at work in the background, or done: neither a replacement nor a
+/// delete is known to be right.
 pub fn holds_recreate(record: &SlotRecord, key: Option<String>) -> Option<Decision> {
     let same = record.job.ordered.is_none() || record.job.ordered == key;
     (record.job.stuck == Some(Stuck::EndedEarly) && same).then(|| {

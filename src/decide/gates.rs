@@ -1,18 +1,24 @@
-//! The gates: why a slot that is condemned is left alone all the same, or its pending create not sent yet.
+//! The gates: why a slot that is condemned is left alone all the same, or its pending create not
+//! sent yet.
 //!
-//! A gate reads what is known of one slot and of the fleet, and either lets pass or gives the hold, with the number, the reason and
-//! the next step for an operator. The table is asked from the top, the first hold counts, and nothing is remembered: a gate that opens
-//! is passed by the next step. What may last longer comes first, so that a slot that waits for an operator takes no room in a budget.
+//! A gate reads what is known of one slot and of the fleet, and either lets pass or gives the hold,
+//! with the number, the reason and the next step for an operator. The table is asked from the top,
+//! the first hold counts, and nothing is remembered: a gate that opens is passed by the next step.
+//! What may last longer comes first, so that a slot that waits for an operator takes no room in a
+//! budget.
 //!
-//! Gates of *lost* and *judged* slots stand before a delete, or before the create for a slot without a node; those of *creates* before
-//! a pending create. A lost slot passes the storm breaker, quiet hours, `max_unavailable` and the like: nothing is left to save, and a
-//! whole Spot fleet that is preempted at night must come back by itself. Half a fleet that looks sick at once is first of all a reason
-//! to doubt our eyes. A gate never deletes, never creates, and asks for no read.
+//! Gates of *lost* and *judged* slots stand before a delete, or before the create for a slot
+//! without a node; those of *creates* before a pending create. A lost slot passes the storm
+//! breaker, quiet hours, `max_unavailable` and the like: nothing is left to save, and a whole Spot
+//! fleet that is preempted at night must come back by itself. Half a fleet that looks sick at once
+//! is first of all a reason to doubt our eyes. A gate never deletes, never creates, and asks for no
+//! read.
 //!
-//! Example: `a` is READY with health TIMEOUT for 11 min (judged). It is not paused, its specification is known, its attempts are not
-//! used up; its checkpoints were listed 20 min ago; the breaker is closed; no other slot is in recovery. It passes every row, and the
-//! confirming GET is asked for. With `b` in recovery and `max_unavailable = 1` the last row holds it: "unresponsive: 1 judged slots are
-//! in recovery, max_unavailable allows 1".
+//! Example: `a` is READY with health TIMEOUT for 11 min (judged). It is not paused, its
+//! specification is known, its attempts are not used up; its checkpoints were listed 20 min ago;
+//! the breaker is closed; no other slot is in recovery. It passes every row, and the confirming GET
+//! is asked for. With `b` in recovery and `max_unavailable = 1` the last row holds it:
+//! "unresponsive: 1 judged slots are in recovery, max_unavailable allows 1".
 
 use std::time::Duration;
 
@@ -62,7 +68,11 @@ const JUDGED: &[Before] = &[Before::Judged];
 const CREATES: &[Before] = &[Before::Create];
 const ALL: &[Before] = &[Before::Lost, Before::Judged, Before::Create];
 
-const fn gate(name: &'static str, guards: &'static [Before], check: fn(&SlotCtx) -> Option<Decision>) -> Gate {
+const fn gate(
+    name: &'static str,
+    guards: &'static [Before],
+    check: fn(&SlotCtx) -> Option<Decision>,
+) -> Gate {
     Gate { name, guards, check }
 }
 
@@ -97,8 +107,15 @@ pub const GATES: &[Gate] = &[
 pub const CHECKPOINTS: &str = "checkpoints";
 
 /// The first gate that holds, and its decision.
-pub fn first_hold(gates: &[Gate], ctx: &SlotCtx, before: Before) -> Option<(&'static str, Decision)> {
-    gates.iter().filter(|gate| gate.guards.contains(&before)).find_map(|gate| Some((gate.name, (gate.check)(ctx)?)))
+pub fn first_hold(
+    gates: &[Gate],
+    ctx: &SlotCtx,
+    before: Before,
+) -> Option<(&'static str, Decision)> {
+    gates
+        .iter()
+        .filter(|gate| gate.guards.contains(&before))
+        .find_map(|gate| Some((gate.name, (gate.check)(ctx)?)))
 }
 
 fn hold(reason: HoldReason, text: String, until: Option<Timestamp>) -> Option<Decision> {
@@ -109,49 +126,88 @@ fn hold(reason: HoldReason, text: String, until: Option<Timestamp>) -> Option<De
 fn paused(ctx: &SlotCtx) -> Option<Decision> {
     let pause = ctx.paused()?;
     let why = pause.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
-    hold(HoldReason::Paused, format!("{}, but {} paused it{why}", ctx.condition(), pause.who), pause.until)
+    hold(
+        HoldReason::Paused,
+        format!("{}, but {} paused it{why}", ctx.condition(), pause.who),
+        pause.until,
+    )
 }
 
 /// S7: the label is remembered when its node is gone.
 fn opted_out(ctx: &SlotCtx) -> Option<Decision> {
     ctx.record.seen.as_ref().filter(|seen| seen.opted_out)?;
-    hold(HoldReason::OptedOut, format!("{}, but the label tpu-watchdog=off opts it out", ctx.condition()), None)
+    hold(
+        HoldReason::OptedOut,
+        format!("{}, but the label tpu-watchdog=off opts it out", ctx.condition()),
+        None,
+    )
 }
 
 /// S17: what is not the slot's own plain node is replaced by those whose it is, or not at all.
 fn plain_node(ctx: &SlotCtx) -> Option<Decision> {
     let (seen, what) = (ctx.record.seen.as_ref()?, ctx.condition());
-    if let Some(owner) = seen.other_owner.as_ref().filter(|owner| ctx.record.adopted.as_ref() != Some(owner)) {
-        let text = format!("{what}, but the watchdog {owner:?} owns it (metadata tpu-watchdog-owner)");
+    if let Some(owner) =
+        seen.other_owner.as_ref().filter(|owner| ctx.record.adopted.as_ref() != Some(owner))
+    {
+        let text =
+            format!("{what}, but the watchdog {owner:?} owns it (metadata tpu-watchdog-owner)");
         return hold(HoldReason::OtherOwner, text, None);
     }
     if let Some(queued) = &seen.queued_resource {
-        return hold(HoldReason::QueuedResource, format!("{what}, but it belongs to {queued}: recreate that by hand"), None);
+        return hold(
+            HoldReason::QueuedResource,
+            format!("{what}, but it belongs to {queued}: recreate that by hand"),
+            None,
+        );
     }
     if seen.multislice {
-        return hold(HoldReason::Multislice, format!("{what}, but it is part of a multislice: recreate that by hand"), None);
+        return hold(
+            HoldReason::Multislice,
+            format!("{what}, but it is part of a multislice: recreate that by hand"),
+            None,
+        );
     }
-    seen.is_v1
-        .then(|| Decision::hold(HoldReason::ApiV1, format!("{what}, but it was made by API v1: v2 can't recreate it"), None))
+    seen.is_v1.then(|| {
+        Decision::hold(
+            HoldReason::ApiV1,
+            format!("{what}, but it was made by API v1: v2 can't recreate it"),
+            None,
+        )
+    })
 }
 
 /// A node that is missing may have been deleted on purpose: the config says so.
 fn when_missing(ctx: &SlotCtx) -> Option<Decision> {
-    let held = ctx.condition() == Condition::Missing && ctx.record.recovery.is_none() && !ctx.slot.policy.create_missing;
-    held.then(|| Decision::hold(HoldReason::Missing, format!("{}, and when_missing = \"hold\"", ctx.condition()), None))
+    let held = ctx.condition() == Condition::Missing
+        && ctx.record.recovery.is_none()
+        && !ctx.slot.policy.create_missing;
+    held.then(|| {
+        Decision::hold(
+            HoldReason::Missing,
+            format!("{}, and when_missing = \"hold\"", ctx.condition()),
+            None,
+        )
+    })
 }
 
-/// S23: a job that ended early may be done: neither a replacement nor a delete is known to be right.
+/// S23: a job that ended early may be done: neither a replacement nor a delete is known to be
+/// right.
 fn ended_early(ctx: &SlotCtx) -> Option<Decision> {
     ending::holds_recreate(ctx.record, ctx.slot.job.as_ref().map(JobSettings::key))
 }
 
 /// Google's agent would run the script in no order with the supervisor.
 fn startup_script_url(ctx: &SlotCtx) -> Option<Decision> {
-    let runs_a_url = ctx.slot.supervisor.is_some() && NodeSpec::runs_a_url(ctx.record.spec.as_ref(), &ctx.slot.create);
-    let pending = ctx.record.recovery.as_ref().is_some_and(|recovery| recovery.phase == Phase::Gone);
-    runs_a_url
-        .then(|| location::unordered_script(ctx.record, if pending { "the create is owed" } else { ctx.condition().name() }))
+    let runs_a_url = ctx.slot.supervisor.is_some()
+        && NodeSpec::runs_a_url(ctx.record.spec.as_ref(), &ctx.slot.create);
+    let pending =
+        ctx.record.recovery.as_ref().is_some_and(|recovery| recovery.phase == Phase::Gone);
+    runs_a_url.then(|| {
+        location::unordered_script(
+            ctx.record,
+            if pending { "the create is owed" } else { ctx.condition().name() },
+        )
+    })
 }
 
 /// S12: nothing is deleted that could not be created again.
@@ -162,16 +218,19 @@ fn specification(ctx: &SlotCtx) -> Option<Decision> {
             hold(HoldReason::NeverSeen, format!("never seen, so nothing was learned: {why}"), None)
         }
         _ => {
-            let text = format!("{}, but its specification can't be created again: {why}", ctx.condition());
+            let text =
+                format!("{}, but its specification can't be created again: {why}", ctx.condition());
             hold(HoldReason::NoSpecification, text, None)
         }
     }
 }
 
-/// A recovery whose delete was refused or did not come about, for the same node. One that is gone by now needs no delete.
+/// A recovery whose delete was refused or did not come about, for the same node. One that is gone
+/// by now needs no delete.
 fn undeleted<'a>(ctx: &'a SlotCtx) -> Option<&'a Recovery> {
     let recovery = ctx.record.recovery.as_ref()?;
-    (recovery.phase == Phase::Condemned && ctx.condition() != Condition::Missing).then_some(recovery)
+    (recovery.phase == Phase::Condemned && ctx.condition() != Condition::Missing)
+        .then_some(recovery)
 }
 
 /// L2: a delete that is refused again and again is not sent for ever.
@@ -183,26 +242,42 @@ fn delete_failed(ctx: &SlotCtx) -> Option<Decision> {
 
 fn delete_backoff(ctx: &SlotCtx) -> Option<Decision> {
     let at = undeleted(ctx)?.not_before.filter(|at| *at > ctx.now)?;
-    hold(HoldReason::Backoff, format!("{}: waiting after a failed delete", ctx.condition()), Some(at))
+    hold(
+        HoldReason::Backoff,
+        format!("{}: waiting after a failed delete", ctx.condition()),
+        Some(at),
+    )
 }
 
-/// S13. A delete that is tried again is the same recovery; what was lost when its delete failed, and is judged by now, is another
-/// decision.
+/// S13. A delete that is tried again is the same recovery; what was lost when its delete failed,
+/// and is judged by now, is another decision.
 fn attempts(ctx: &SlotCtx) -> Option<Decision> {
     let kind = ctx.condition().kind()?;
     if undeleted(ctx).is_some_and(|recovery| (recovery.kind, kind) != (Kind::Lost, Kind::Judged)) {
         return None;
     }
     let policy = &ctx.slot.policy.attempts;
-    let (used, what, window) = (ctx.record.attempts_used(kind, policy.window, ctx.now), ctx.condition(), span(policy.window));
+    let (used, what, window) = (
+        ctx.record.attempts_used(kind, policy.window, ctx.now),
+        ctx.condition(),
+        span(policy.window),
+    );
     match kind {
         Kind::Lost if used >= policy.preemptions => {
             let until = budget::slides_at(ctx.record, &ctx.slot.policy);
-            hold(HoldReason::Preemptions, format!("{what}: {used} preemptions within {window}"), until)
+            hold(
+                HoldReason::Preemptions,
+                format!("{what}: {used} preemptions within {window}"),
+                until,
+            )
         }
         Kind::Judged if used >= policy.max => {
             let help = "did not help; find the cause, then `retry` (or raise attempts.max)";
-            hold(HoldReason::Attempts, format!("{what}: {used} recoveries within {window} {help}"), None)
+            hold(
+                HoldReason::Attempts,
+                format!("{what}: {used} recoveries within {window} {help}"),
+                None,
+            )
         }
         _ => None,
     }
@@ -212,14 +287,20 @@ fn attempts(ctx: &SlotCtx) -> Option<Decision> {
 fn beacon_channel(ctx: &SlotCtx) -> Option<Decision> {
     let unproven = ctx.condition() == Condition::NeverBooted && !ctx.ledger.beacons_seen;
     let evidence = &ctx.record.verdict.evidence;
-    let text = || format!("{evidence}; guest attributes may be forbidden here: check the node by hand");
+    let text =
+        || format!("{evidence}; guest attributes may be forbidden here: check the node by hand");
     unproven.then(|| Decision::hold(HoldReason::NoBeaconChannel, text(), None))
 }
 
 /// S8.
 fn breaker(ctx: &SlotCtx) -> Option<Decision> {
     let breaker = ctx.ledger.breaker.as_ref()?;
-    let text = format!("{}: the storm breaker has been open since {:.0}: {}", ctx.condition(), breaker.opened_at, breaker.why);
+    let text = format!(
+        "{}: the storm breaker has been open since {:.0}: {}",
+        ctx.condition(),
+        breaker.opened_at,
+        breaker.why
+    );
     hold(HoldReason::Breaker, text, None)
 }
 
@@ -227,9 +308,13 @@ fn breaker(ctx: &SlotCtx) -> Option<Decision> {
 fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
     let (condition, job) = (ctx.condition(), ctx.slot.job.as_ref());
     let count = runs::fruitless(ctx.record, condition);
-    let text =
-        || format!("{condition}: {count} runs in a row made no new step; find the cause in the job's log, then `retry` it");
-    runs::is_over(ctx.record, job, condition).then(|| Decision::hold(HoldReason::NoProgress, text(), None))
+    let text = || {
+        format!(
+            "{condition}: {count} runs in a row made no new step; find the cause in the job's log, then `retry` it"
+        )
+    };
+    runs::is_over(ctx.record, job, condition)
+        .then(|| Decision::hold(HoldReason::NoProgress, text(), None))
 }
 
 /// S20: its create would be held for the checkpoints.
@@ -239,34 +324,55 @@ fn location_listed(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S7.
 fn quiet_hours(ctx: &SlotCtx) -> Option<Decision> {
-    let until = ctx.slot.policy.quiet_hours.iter().filter_map(|hours| hours.until(ctx.now)).max()?;
-    hold(HoldReason::QuietHours, format!("{}, but these are quiet hours", ctx.condition()), Some(until))
+    let until =
+        ctx.slot.policy.quiet_hours.iter().filter_map(|hours| hours.until(ctx.now)).max()?;
+    hold(
+        HoldReason::QuietHours,
+        format!("{}, but these are quiet hours", ctx.condition()),
+        Some(until),
+    )
 }
 
-/// S14: while creates of a zone and type are refused or their replacements fail, a doubtful TPU in hand is worth more than none.
+/// S14: while creates of a zone and type are refused or their replacements fail, a doubtful TPU in
+/// hand is worth more than none.
 fn pool(ctx: &SlotCtx) -> Option<Decision> {
     if ctx.condition() == Condition::FailedRepair {
         return None;
     }
-    // The trial itself, whose delete did not come about, goes on until a create is refused once more.
-    let tried_at = ctx.record.recovery.as_ref().filter(|r| r.phase == Phase::Condemned).and_then(|r| r.tried_at);
-    let is_trial = |shortage: &Shortage| tried_at.is_some_and(|at| shortage.trial_at == Some(at) && at > shortage.refused_at);
+    // The trial itself, whose delete did not come about, goes on until a create is refused once
+    // more.
+    let tried_at = ctx
+        .record
+        .recovery
+        .as_ref()
+        .filter(|r| r.phase == Phase::Condemned)
+        .and_then(|r| r.tried_at);
+    let is_trial = |shortage: &Shortage| {
+        tried_at.is_some_and(|at| shortage.trial_at == Some(at) && at > shortage.refused_at)
+    };
     // One trial at a time; when nothing was refused for as long after it, the next one may follow.
-    let last = |shortage: &Shortage| shortage.trial_at.map_or(shortage.refused_at, |at| at.max(shortage.refused_at));
+    let last = |shortage: &Shortage| {
+        shortage.trial_at.map_or(shortage.refused_at, |at| at.max(shortage.refused_at))
+    };
     let until = |shortage: &Shortage| after(last(shortage), TRIAL_AFTER);
     let waits = |shortage: &&Shortage| ctx.now < until(shortage) && !is_trial(shortage);
-    let (what, accelerator, zone, key) = (ctx.condition(), ctx.accelerator(), &ctx.record.zone, ctx.pool());
+    let (what, accelerator, zone, key) =
+        (ctx.condition(), ctx.accelerator(), &ctx.record.zone, ctx.pool());
     if let Some(shortage) = ctx.ledger.suspended.get(&key).filter(waits) {
-        let text =
-            format!("{what}: replacements of {accelerator} in {zone} fail to boot, so the TPU in hand is kept; look at one");
+        let text = format!(
+            "{what}: replacements of {accelerator} in {zone} fail to boot, so the TPU in hand is kept; look at one"
+        );
         return hold(HoldReason::ReplacementsFail, text, Some(until(shortage)));
     }
     let shortage = ctx.ledger.short.get(&key).filter(waits)?;
-    let text = format!("{what}: creates of {accelerator} in {zone} are refused, so the TPU in hand is kept");
+    let text = format!(
+        "{what}: creates of {accelerator} in {zone} are refused, so the TPU in hand is kept"
+    );
     hold(HoldReason::ZoneShort, text, Some(until(shortage)))
 }
 
-/// S6. A slot that counts already raises no number by being recreated once more: it never waits for the others.
+/// S6. A slot that counts already raises no number by being recreated once more: it never waits for
+/// the others.
 fn judged_per_hour(ctx: &SlotCtx) -> Option<Decision> {
     let limit = ctx.settings.max_judged_recreates_per_hour;
     let full = !budget::is_unavailable(ctx.record) && ctx.ledger.judged.len() >= limit;
@@ -279,7 +385,12 @@ fn judged_per_hour(ctx: &SlotCtx) -> Option<Decision> {
 fn max_unavailable(ctx: &SlotCtx) -> Option<Decision> {
     let (others, most) = (ctx.budget.unavailable, ctx.budget.max_unavailable);
     let full = !budget::is_unavailable(ctx.record) && others >= most;
-    let text = || format!("{}: {others} judged slots are in recovery, max_unavailable allows {most}", ctx.condition());
+    let text = || {
+        format!(
+            "{}: {others} judged slots are in recovery, max_unavailable allows {most}",
+            ctx.condition()
+        )
+    };
     full.then(|| Decision::hold(HoldReason::MaxUnavailable, text(), None))
 }
 
@@ -287,8 +398,13 @@ fn max_unavailable(ctx: &SlotCtx) -> Option<Decision> {
 fn create_backoff(ctx: &SlotCtx) -> Option<Decision> {
     let recovery = ctx.record.recovery.as_ref()?;
     let at = recovery.not_before.filter(|at| *at > ctx.now)?;
-    let (class, text) = recovery.refusal.as_ref().map_or(("", ""), |(class, text)| (class.name(), text.as_str()));
-    hold(HoldReason::Backoff, format!("the create is owed and will be tried again; {class}: {text}"), Some(at))
+    let (class, text) =
+        recovery.refusal.as_ref().map_or(("", ""), |(class, text)| (class.name(), text.as_str()));
+    hold(
+        HoldReason::Backoff,
+        format!("the create is owed and will be tried again; {class}: {text}"),
+        Some(at),
+    )
 }
 
 /// S7. Trouble with the checkpoints, which holds it anyway, is said first.
@@ -297,33 +413,49 @@ fn dry_run(ctx: &SlotCtx) -> Option<Decision> {
         return None;
     }
     let trouble = location::listed(ctx.slot).and_then(|_| location::holds_create(ctx.record));
-    let mut decision = trouble.unwrap_or_else(|| Decision::act(ActionName::Create, "a create is owed"));
+    let mut decision =
+        trouble.unwrap_or_else(|| Decision::act(ActionName::Create, "a create is owed"));
     decision.hold = decision.hold.or(Some(HoldReason::DryRun));
     Some(decision)
 }
 
-/// S15, S20: the checkpoint to start from, listed since the node is gone so that nothing newer can appear.
+/// S15, S20: the checkpoint to start from, listed since the node is gone so that nothing newer can
+/// appear.
 fn checkpoints(ctx: &SlotCtx) -> Option<Decision> {
     let (settings, recovery) = (location::listed(ctx.slot)?, ctx.record.recovery.as_ref()?);
     let (memory, job) = (&*ctx.memory, &ctx.record.job);
     let here = job.location == settings.uri;
-    let is_fresh = |at: Timestamp| at >= recovery.phase_since && elapsed(at, ctx.now) <= ctx.slot.policy.max_age;
-    if here && memory.surveyed_at.is_some_and(is_fresh) && memory.survey_failure.is_none() && job.trouble.is_none() {
+    let is_fresh = |at: Timestamp| {
+        at >= recovery.phase_since && elapsed(at, ctx.now) <= ctx.slot.policy.max_age
+    };
+    if here
+        && memory.surveyed_at.is_some_and(is_fresh)
+        && memory.survey_failure.is_none()
+        && job.trouble.is_none()
+    {
         return None;
     }
     let gone_since = job.went_back_since.filter(|_| here && memory.went_back);
     let Some(why) = &memory.survey_failure else {
         // The last listing's verdict outlives the process that made it.
-        let looking = || format!("looking for the newest complete checkpoint under {}", settings.uri);
-        return location::holds_create(ctx.record).or_else(|| Some(Decision::act(ActionName::Create, looking())));
+        let looking =
+            || format!("looking for the newest complete checkpoint under {}", settings.uri);
+        return location::holds_create(ctx.record)
+            .or_else(|| Some(Decision::act(ActionName::Create, looking())));
     };
     if gone_since.is_some_and(|since| elapsed(since, ctx.now) >= WENT_BACK_AFTER) {
-        let text = format!("the create is owed, but {why}: restore it, or say from which step with `retry --from`");
+        let text = format!(
+            "the create is owed, but {why}: restore it, or say from which step with `retry --from`"
+        );
         return hold(HoldReason::CheckpointWentBack, text, None);
     }
     location::holds_create(ctx.record).or_else(|| {
         let until = gone_since.map(|since| after(since, WENT_BACK_AFTER));
-        hold(HoldReason::CheckpointUnreadable, format!("the create is owed, but {why}; it is listed again"), until)
+        hold(
+            HoldReason::CheckpointUnreadable,
+            format!("the create is owed, but {why}; it is listed again"),
+            until,
+        )
     })
 }
 
@@ -337,6 +469,14 @@ fn create_limit(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S12: the body that would be sent.
 fn body(ctx: &SlotCtx) -> Option<Decision> {
-    let acceptable = ctx.specification().acceptable(&ctx.settings.owner, &ctx.record.name, ctx.slot.supervisor.as_deref());
-    hold(HoldReason::NoSpecification, format!("the create is owed, but {}", acceptable.err()?), None)
+    let acceptable = ctx.specification().acceptable(
+        &ctx.settings.owner,
+        &ctx.record.name,
+        ctx.slot.supervisor.as_deref(),
+    );
+    hold(
+        HoldReason::NoSpecification,
+        format!("the create is owed, but {}", acceptable.err()?),
+        None,
+    )
 }

@@ -1,4 +1,5 @@
-//! Which node a reading shows: the slot's own, one that our create made, one that is gone by now, or somebody else's.
+//! Which node a reading shows: the slot's own, one that our create made, one that is gone by now,
+//! or somebody else's.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use super::ending;
 /// A node whose delete operation succeeded is not believed to live for this long.
 const ENDED_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// Where a reading comes from. Only a GET settles what became of a call, and only a GET confirms (S1).
+/// Where a reading comes from. Only a GET settles what became of a call, and only a GET confirms
+/// (S1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     List,
@@ -40,18 +42,27 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
     ending::forget(record);
 }
 
-/// Whether a read that began now still shows a node that has been replaced or deleted: reads may lag behind.
+/// Whether a read that began now still shows a node that has been replaced or deleted: reads may
+/// lag behind.
 ///
-/// Creation times are the API's own, so that they order the nodes of one name; a node that is there again long after its
-/// end was seen never ended.
-pub fn shows_the_past(record: &SlotRecord, view: &NodeView, began: Timestamp, lag: Duration) -> bool {
+/// Creation times are the API's own, so that they order the nodes of one name; a node that is there
+/// again long after its end was seen never ended.
+pub fn shows_the_past(
+    record: &SlotRecord,
+    view: &NodeView,
+    began: Timestamp,
+    lag: Duration,
+) -> bool {
     let Some(shown) = &view.incarnation else { return false };
     if record.incarnation.as_ref().is_some_and(|known| shown.created < known.created) {
         return true;
     }
-    // Clocks of two watchdogs may disagree by more than reads lag: what the API itself has ended stays so for a day.
+    // Clocks of two watchdogs may disagree by more than reads lag: what the API itself has ended
+    // stays so for a day.
     let lag = if record.end_was_told { lag.max(ENDED_FOR) } else { lag };
-    record.left_behind.is_some_and(|(created, at)| shown.created <= created && elapsed(at, began) < lag)
+    record
+        .left_behind
+        .is_some_and(|(created, at)| shown.created <= created && elapsed(at, began) < lag)
 }
 
 /// Whether a node that was read is the result of one of our creates for this slot.

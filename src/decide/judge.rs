@@ -1,17 +1,21 @@
-//! From a condition to a decision about one slot: wait out the grace, hold for a reason, confirm by a GET, condemn.
+//! From a condition to a decision about one slot: wait out the grace, hold for a reason, confirm by
+//! a GET, condemn.
 //!
-//! Reads the slot's condition and accumulated sickness (`suspicion`), the workers' reports, the gates' table, and the confirming GET.
-//! Concludes one of: nothing to do; wait, until when; hold, for which reason; condemn, in which case the intent of the delete is
-//! journaled by the same commit. Never sends anything, never judges on a read that failed, and never condemns without a GET of the last
-//! 5 s that showed the same incarnation in the same condition.
+//! Reads the slot's condition and accumulated sickness (`suspicion`), the workers' reports, the
+//! gates' table, and the confirming GET. Concludes one of: nothing to do; wait, until when; hold,
+//! for which reason; condemn, in which case the intent of the delete is journaled by the same
+//! commit. Never sends anything, never judges on a read that failed, and never condemns without a
+//! GET of the last 5 s that showed the same incarnation in the same condition.
 //!
-//! The order matters. The grace comes first, so that a hold is only told when there is something to hold. The gates come before the
-//! GET, so that a slot that is held costs no calls. What rests on the workers' reports asks for these first, which may be slow, and for
-//! the GET after them: each has to be fresh when the checker looks at it.
+//! The order matters. The grace comes first, so that a hold is only told when there is something to
+//! hold. The gates come before the GET, so that a slot that is held costs no calls. What rests on
+//! the workers' reports asks for these first, which may be slow, and for the GET after them: each
+//! has to be fresh when the checker looks at it.
 //!
-//! Example: health TIMEOUT, grace 10 min, `confirmations` 2. The poll at 0:00 starts the suspicion; each later one adds the time since
-//! the one before. At 10:00 the grace is over, the gates pass, and a GET is asked for; its answer at 10:01 shows the same. The checker
-//! agrees: the slot is condemned, and the delete leaves when the commit is durable.
+//! Example: health TIMEOUT, grace 10 min, `confirmations` 2. The poll at 0:00 starts the suspicion;
+//! each later one adds the time since the one before. At 10:00 the grace is over, the gates pass,
+//! and a GET is asked for; its answer at 10:01 shows the same. The checker agrees: the slot is
+//! condemned, and the delete leaves when the commit is durable.
 
 use std::time::Duration;
 
@@ -31,12 +35,14 @@ use super::{diagnose, ending, reads, storm};
 
 /// A confirming GET is good for this long (S1).
 const CONFIRMED_FOR: Duration = Duration::from_secs(5);
-/// The workers' reports on which a delete rests were asked for at most this long before it is decided: those of a pod take longer
-/// than the GET that follows them.
+/// The workers' reports on which a delete rests were asked for at most this long before it is
+/// decided: those of a pod take longer than the GET that follows them.
 const HEARD_FOR: Duration = Duration::from_secs(10);
-/// An operator has to look when guest attributes that would condemn could not be read for this long.
+/// An operator has to look when guest attributes that would condemn could not be read for this
+/// long.
 pub const UNHEARD_FOR: Duration = Duration::from_secs(10 * 60);
-/// A maintenance window's end is trusted, plus this, but not for longer than [`diagnose::WINDOW_MAX`].
+/// A maintenance window's end is trusted, plus this, but not for longer than
+/// [`diagnose::WINDOW_MAX`].
 const WINDOW_SLACK: Duration = Duration::from_secs(15 * 60);
 
 /// Judges a slot whose node is (or should be) there.
@@ -50,13 +56,20 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         return wait;
     }
     if has_old_reports(ctx) {
-        let wait = || Decision::wait(format!("{condition}: its workers' last reports are too old to act on"), None);
+        let wait = || {
+            Decision::wait(
+                format!("{condition}: its workers' last reports are too old to act on"),
+                None,
+            )
+        };
         // What holds it anyway is said first.
         let hold = unheard(ctx).map(|unheard| held(ctx, gates, kind).unwrap_or(unheard));
         return hold.unwrap_or_else(wait);
     }
     if !diagnose::is_still_reported(ctx.record, ctx.slot, ctx.ledger, ctx.now) {
-        let text = format!("{condition}: but its workers' reports say otherwise by now; the next read of the node tells");
+        let text = format!(
+            "{condition}: but its workers' reports say otherwise by now; the next read of the node tells"
+        );
         return Decision::wait(text, None);
     }
     if let Some(hold) = held(ctx, gates, kind) {
@@ -69,9 +82,11 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
 /// Every gate is open: a GET confirms what is condemned.
 fn confirm(ctx: &mut SlotCtx, kind: Kind, turn: &mut Turn) -> Decision {
     let (condition, evidence) = (ctx.condition(), ctx.record.verdict.evidence.clone());
-    let (reads, sick_for) = ctx.record.suspicion.as_ref().map_or((0, Duration::ZERO), |s| (s.reads, s.sick_for));
+    let (reads, sick_for) =
+        ctx.record.suspicion.as_ref().map_or((0, Duration::ZERO), |s| (s.reads, s.sick_for));
     let wanted = ctx.slot.policy.confirmations;
-    let action = if condition == Condition::Missing { ActionName::Create } else { ActionName::Recreate };
+    let action =
+        if condition == Condition::Missing { ActionName::Create } else { ActionName::Recreate };
     let reason = format!("{condition}: {evidence}; {reads} reads over {}", span(sick_for));
     if ctx.settings.dry_run && reads + 1 >= wanted {
         // Nothing follows: no GET has to confirm it, again with each poll.
@@ -110,12 +125,19 @@ fn confirm(ctx: &mut SlotCtx, kind: Kind, turn: &mut Turn) -> Decision {
 
 /// The checker forbids what was planned: a defect of the plan.
 pub fn refused(ctx: &SlotCtx, invariant: &str, violation: &str, turn: &mut Turn) -> Decision {
-    let message = format!("the safety check refused the plan ({violation}): nothing is done; this is a defect, please report it");
-    turn.tell(ctx.record, What::InvariantViolation { invariant: invariant.to_owned() }, message.clone());
+    let message = format!(
+        "the safety check refused the plan ({violation}): nothing is done; this is a defect, please report it"
+    );
+    turn.tell(
+        ctx.record,
+        What::InvariantViolation { invariant: invariant.to_owned() },
+        message.clone(),
+    );
     Decision::hold(HoldReason::Refused, message, None)
 }
 
-/// The GET that confirms the present condition of exactly this incarnation, if there is one that is fresh enough.
+/// The GET that confirms the present condition of exactly this incarnation, if there is one that is
+/// fresh enough.
 fn confirmed(ctx: &SlotCtx) -> Option<Confirmed> {
     let (condition, record) = (ctx.condition(), &*ctx.record);
     let confirmed = ctx.memory.confirmed.as_ref()?;
@@ -129,8 +151,9 @@ fn confirmed(ctx: &SlotCtx) -> Option<Confirmed> {
     holds.then(|| confirmed.clone())
 }
 
-/// Counts a slot whose grace is over as judged, before anything is decided about any slot: the storm breaker may open, and
-/// judged deletes be suspended, with the last of those that are ripe in one turn (S8, S14).
+/// Counts a slot whose grace is over as judged, before anything is decided about any slot: the
+/// storm breaker may open, and judged deletes be suspended, with the last of those that are ripe in
+/// one turn (S8, S14).
 pub fn count(ctx: &mut SlotCtx, turn: &mut Turn) {
     if ctx.condition().kind() == Some(Kind::Judged)
         && graced(ctx, Kind::Judged).is_none()
@@ -148,7 +171,8 @@ fn held(ctx: &mut SlotCtx, gates: &[Gate], kind: Kind) -> Option<Decision> {
     gates::first_hold(gates, ctx, before).map(|(_, hold)| hold)
 }
 
-/// What a slot still waits for before it can be judged: its grace, and for a maintenance the end of its window.
+/// What a slot still waits for before it can be judged: its grace, and for a maintenance the end of
+/// its window.
 fn graced(ctx: &SlotCtx, kind: Kind) -> Option<Decision> {
     let (record, condition, now) = (&*ctx.record, ctx.condition(), ctx.now);
     let Some(suspicion) = &record.suspicion else {
@@ -158,9 +182,15 @@ fn graced(ctx: &SlotCtx, kind: Kind) -> Option<Decision> {
     let graces = &ctx.slot.policy.grace;
     let grace = match kind {
         Kind::Lost => graces.of(condition, reserved),
-        Kind::Judged => suspicion.seen.iter().map(|c| graces.of(*c, reserved)).max().unwrap_or_default(),
+        Kind::Judged => {
+            suspicion.seen.iter().map(|c| graces.of(*c, reserved)).max().unwrap_or_default()
+        }
     };
-    let announced = record.seen.as_ref().filter(|_| condition == Condition::Maintenance).and_then(|s| s.window_end);
+    let announced = record
+        .seen
+        .as_ref()
+        .filter(|_| condition == Condition::Maintenance)
+        .and_then(|s| s.window_end);
     let window = announced
         .filter(|end| *end > suspicion.since)
         .map(|end| after(end, WINDOW_SLACK).min(after(suspicion.since, diagnose::WINDOW_MAX)));
@@ -171,14 +201,19 @@ fn graced(ctx: &SlotCtx, kind: Kind) -> Option<Decision> {
     let until = window.map_or(after(now, left), |end| end.max(after(now, left)));
     let why = if window.is_some() { "its announced window" } else { "grace" };
     let (evidence, sick, grace) = (&record.verdict.evidence, span(suspicion.sick_for), span(grace));
-    Some(Decision::wait(format!("{condition}: {evidence}; sick for {sick} of {grace} {why}"), Some(until)))
+    Some(Decision::wait(
+        format!("{condition}: {evidence}; sick for {sick} of {grace} {why}"),
+        Some(until),
+    ))
 }
 
 /// The workers' reports would condemn it, and are too old to act on.
 fn has_old_reports(ctx: &SlotCtx) -> bool {
     let record = &*ctx.record;
-    let heard = record.job.attributes_at.filter(|at| record.mutated_at.is_none_or(|mutated| *at > mutated));
-    ctx.condition().is_reported() && heard.is_none_or(|at| elapsed(at, ctx.now) > ctx.slot.policy.max_age)
+    let heard =
+        record.job.attributes_at.filter(|at| record.mutated_at.is_none_or(|mutated| *at > mutated));
+    ctx.condition().is_reported()
+        && heard.is_none_or(|at| elapsed(at, ctx.now) > ctx.slot.policy.max_age)
 }
 
 /// Whether the workers' reports are fresh, where they are what condemns.
@@ -188,7 +223,8 @@ fn is_heard(ctx: &SlotCtx) -> bool {
     !ctx.condition().is_reported() || ctx.memory.heard.filter(after_mutation).is_some_and(fresh)
 }
 
-/// A TPU may have come to life since its workers last reported. They are asked with every poll while something is wrong.
+/// A TPU may have come to life since its workers last reported. They are asked with every poll
+/// while something is wrong.
 fn hear(ctx: &mut SlotCtx, action: ActionName) -> Decision {
     unheard(ctx).unwrap_or_else(|| {
         let (condition, evidence) = (ctx.condition(), &ctx.record.verdict.evidence);
@@ -196,8 +232,8 @@ fn hear(ctx: &mut SlotCtx, action: ActionName) -> Decision {
     })
 }
 
-/// The verdict rests on the workers' reports, and none that a delete could rest on came for [`UNHEARD_FOR`]: escalated, since guest
-/// attributes need mending.
+/// The verdict rests on the workers' reports, and none that a delete could rest on came for
+/// [`UNHEARD_FOR`]: escalated, since guest attributes need mending.
 fn unheard(ctx: &mut SlotCtx) -> Option<Decision> {
     let (condition, now) = (ctx.condition(), ctx.now);
     if !condition.is_reported() {
@@ -206,7 +242,9 @@ fn unheard(ctx: &mut SlotCtx) -> Option<Decision> {
     let since = *ctx.record.job.unheard_since.get_or_insert(now);
     // What an earlier process did not hear is no news: this one asks first.
     let asks_since = *ctx.memory.asks_since.get_or_insert(now);
-    let waits = [Pending::Attributes, Pending::Node].iter().any(|pending| ctx.memory.pending.contains(pending));
+    let waits = [Pending::Attributes, Pending::Node]
+        .iter()
+        .any(|pending| ctx.memory.pending.contains(pending));
     ctx.memory.unheard |= asks_since < now && ctx.memory.answered && !waits;
     if !ctx.memory.unheard || elapsed(since, now) <= UNHEARD_FOR {
         return None;
@@ -237,21 +275,28 @@ fn at_rest(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
             )),
             None => Decision::none("healthy"),
         },
-        Condition::Stopped => Decision::hold(HoldReason::Stopped, format!("{evidence}: somebody wanted that"), None),
+        Condition::Stopped => {
+            Decision::hold(HoldReason::Stopped, format!("{evidence}: somebody wanted that"), None)
+        }
         Condition::Deleting => {
             let deadline = after(ctx.record.since, ctx.slot.policy.grace.deleting);
             if turn.now < deadline {
                 return Decision::wait(format!("{evidence}: somebody deletes it"), Some(deadline));
             }
-            let mut decision =
-                Decision::hold(HoldReason::Deleting, format!("{evidence}, for too long: a person has to look"), None);
+            let mut decision = Decision::hold(
+                HoldReason::Deleting,
+                format!("{evidence}, for too long: a person has to look"),
+                None,
+            );
             decision.action = ActionName::Escalate;
             decision
         }
         Condition::JobFailed => ending::hold(ctx.record, &evidence),
-        Condition::Degraded => {
-            Decision::hold(HoldReason::Degraded, format!("{evidence}; it informs, and no rule acts on it yet"), None)
-        }
+        Condition::Degraded => Decision::hold(
+            HoldReason::Degraded,
+            format!("{evidence}; it informs, and no rule acts on it yet"),
+            None,
+        ),
         Condition::Unclear => {
             if ctx.record.verdict.unconfirmed && !ctx.memory.absence_confirmed {
                 reads::confirm(ctx, turn);

@@ -9,7 +9,8 @@ use crate::model::lever::{Lever, Pause, Pull};
 use super::turn::Turn;
 use super::{ending, runs};
 
-/// Carries levers out, each once: the commit that holds what they change takes them out of the store.
+/// Carries levers out, each once: the commit that holds what they change takes them out of the
+/// store.
 pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
     for lever in levers {
         let ended = wants_job_again(fleet, &lever.pull);
@@ -17,11 +18,15 @@ pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
         let left = about.as_ref().filter(|slot| !fleet.slots.contains_key(*slot));
         // It was known when the lever was pulled: a pause waits for the day when it is so again.
         let pauses = matches!(lever.pull, Pull::Pause { .. });
-        let resumes = |slot: &String| matches!(lever.pull, Pull::Resume { .. }) && fleet.ledger.left_paused.contains_key(slot);
+        let resumes = |slot: &String| {
+            matches!(lever.pull, Pull::Resume { .. }) && fleet.ledger.left_paused.contains_key(slot)
+        };
         let unknown = left.is_some_and(|slot| !pauses && !resumes(slot));
         let why = lever.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
         let message = match left {
-            Some(slot) if unknown => format!("{name} by {}: there is no slot {slot:?}; nothing was done", lever.who),
+            Some(slot) if unknown => {
+                format!("{name} by {}: there is no slot {slot:?}; nothing was done", lever.who)
+            }
             Some(_) if pauses => format!(
                 "{name}{} by {}{why}; it is not in the config, and is paused when it is there again",
                 effect(&lever.pull),
@@ -33,16 +38,26 @@ pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
             pull(fleet, &lever, turn.now);
         }
         let until = if let Pull::Pause { until, .. } = &lever.pull { *until } else { None };
-        let what = What::Lever { lever: name, who: lever.who.clone(), reason: lever.reason.clone(), until };
+        let what = What::Lever {
+            lever: name,
+            who: lever.who.clone(),
+            reason: lever.reason.clone(),
+            until,
+        };
         turn.happened(Event { at: turn.now, slot: about, message, what });
         turn.pulled(lever.id);
     }
 }
 
-/// When the job of a slot starts that an operator wants again: a supervisor can't be told before its next boot.
+/// When the job of a slot starts that an operator wants again: a supervisor can't be told before
+/// its next boot.
 fn wants_job_again(fleet: &Fleet, pull: &Pull) -> &'static str {
     let Pull::Retry { slot, .. } = pull else { return "" };
-    let job = fleet.slots.get(slot).filter(|record| record.incarnation.is_some()).map(|record| &record.job);
+    let job = fleet
+        .slots
+        .get(slot)
+        .filter(|record| record.incarnation.is_some())
+        .map(|record| &record.job);
     job.and_then(ending::starts_again).unwrap_or_default()
 }
 
@@ -75,9 +90,12 @@ fn effect(pull: &Pull) -> String {
 fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
     match &lever.pull {
         Pull::Pause { slot, until } => {
-            let pause = Pause { who: lever.who.clone(), reason: lever.reason.clone(), until: *until };
+            let pause =
+                Pause { who: lever.who.clone(), reason: lever.reason.clone(), until: *until };
             match slot {
-                Some(slot) if !fleet.slots.contains_key(slot) => drop(fleet.ledger.left_paused.insert(slot.clone(), pause)),
+                Some(slot) if !fleet.slots.contains_key(slot) => {
+                    drop(fleet.ledger.left_paused.insert(slot.clone(), pause))
+                }
                 Some(slot) => change(fleet, slot, |record| record.paused = Some(pause)),
                 None => fleet.ledger.paused = Some(pause),
             }
@@ -104,7 +122,8 @@ fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
                     recovery.delete_failures = 0;
                     recovery.not_before = None;
                 }
-                // Something older than what is recorded is taken only when a person says from where.
+                // Something older than what is recorded is taken only when a person says from
+                // where.
                 if let Some(step) = from {
                     (record.job.checkpoint, record.job.incomplete) = (None, None);
                     record.job.accepts = Some((*step, now));

@@ -1,4 +1,5 @@
-//! A finished poll: each slot's reading among the listings of all zones. A zone that was not read in every part gives no reading.
+//! A finished poll: each slot's reading among the listings of all zones. A zone that was not read
+//! in every part gives no reading.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,44 +39,64 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     }
     let mut nodes = Nodes::new(nodes);
     let mut changed: Vec<(String, Reading)> = Vec::new();
-    let (mut slots, mut memories) = (Beside::new(&fleet.settings.slots), Beside::new(&mut fleet.memory));
+    let (mut slots, mut memories) =
+        (Beside::new(&fleet.settings.slots), Beside::new(&mut fleet.memory));
     for (name, record) in &mut fleet.slots {
         let (slot, mut memory) = (slots.at(name), memories.at(name));
         // A slot with several zones and no node yet may have been created in any of them.
         if record.incarnation.is_none()
             && record.recovery.is_none()
-            && let Some(zone) = slot.and_then(|slot| slot.zones.iter().find(|zone| nodes.get(zone, name).is_some()))
+            && let Some(zone) =
+                slot.and_then(|slot| slot.zones.iter().find(|zone| nodes.get(zone, name).is_some()))
         {
             record.zone.clone_from(zone);
         }
-        let was_read = !unread.contains_key(&record.zone) && (read_all || !unread.contains_key("-"));
+        let was_read =
+            !unread.contains_key(&record.zone) && (read_all || !unread.contains_key("-"));
         if was_read
             && record.recovery.is_none()
             && memory.as_ref().is_some_and(|memory| memory.absence_confirmed)
             && nodes.get(&record.zone, name).is_none()
-            && let Some(zone) = slot.and_then(|slot| slot.zones.iter().find(|zone| nodes.get(zone, name).is_some()))
+            && let Some(zone) =
+                slot.and_then(|slot| slot.zones.iter().find(|zone| nodes.get(zone, name).is_some()))
         {
             // A GET says that it is gone where it was: somebody has made it where it may be, too.
-            turn.tell(record, What::Note, format!("the node is in {zone} now, and not in {} any more", record.zone));
+            turn.tell(
+                record,
+                What::Note,
+                format!("the node is in {zone} now, and not in {} any more", record.zone),
+            );
             record.zone.clone_from(zone);
             (record.incarnation, record.suspicion) = (None, None);
             if let Some(memory) = &mut memory {
                 // That it is absent was said of where it was.
-                (memory.absence_confirmed, memory.confirmed, memory.last_read) = (false, None, None);
+                (memory.absence_confirmed, memory.confirmed, memory.last_read) =
+                    (false, None, None);
             }
             fleet.dirty.insert(name.clone());
         }
         let found = nodes.get(&record.zone, name);
-        let mut unseen = unread.get(&record.zone).or_else(|| if read_all { None } else { unread.get("-") });
+        let mut unseen =
+            unread.get(&record.zone).or_else(|| if read_all { None } else { unread.get("-") });
         if found.is_none() && record.incarnation.is_none() && record.recovery.is_none() {
             // It may live in another of its zones, one that could not be read.
-            unseen = unseen.or_else(|| slot.and_then(|slot| slot.zones.iter().find_map(|zone| unread.get(zone))));
+            unseen = unseen.or_else(|| {
+                slot.and_then(|slot| slot.zones.iter().find_map(|zone| unread.get(zone)))
+            });
         }
         let reading = match (unseen, found) {
             (Some(why), _) => Reading::Unread(why.clone()),
             (None, Some(view)) => {
                 if let (Some(slot), Some(memory)) = (slot, memory)
-                    && observe::goes_on(record, memory, slot, &fleet.ledger, view, poll.began, turn.now)
+                    && observe::goes_on(
+                        record,
+                        memory,
+                        slot,
+                        &fleet.ledger,
+                        view,
+                        poll.began,
+                        turn.now,
+                    )
                 {
                     continue;
                 }
@@ -94,8 +115,8 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     }
 }
 
-/// The nodes of a poll, found by zone and name. In the order of names first, as slots are looked up: the next one is mostly the
-/// next here, whatever zones there are.
+/// The nodes of a poll, found by zone and name. In the order of names first, as slots are looked
+/// up: the next one is mostly the next here, whatever zones there are.
 struct Nodes {
     sorted: Vec<Arc<NodeView>>,
     next: usize,
@@ -103,7 +124,9 @@ struct Nodes {
 
 impl Nodes {
     fn new(mut nodes: Vec<Arc<NodeView>>) -> Nodes {
-        let order = |a: &Arc<NodeView>, b: &Arc<NodeView>| a.node.cmp(&b.node).then_with(|| a.zone.cmp(&b.zone));
+        let order = |a: &Arc<NodeView>, b: &Arc<NodeView>| {
+            a.node.cmp(&b.node).then_with(|| a.zone.cmp(&b.zone))
+        };
         // The API lists a zone in this order, mostly.
         if !nodes.is_sorted_by(|a, b| order(a, b).is_lt()) {
             nodes.sort_by(order);
@@ -122,7 +145,9 @@ impl Nodes {
     fn get(&mut self, zone: &str, name: &str) -> Option<&Arc<NodeView>> {
         let is = |view: &Arc<NodeView>| view.node == name && view.zone == zone;
         if !self.sorted.get(self.next).is_some_and(is) {
-            self.next = self.sorted.partition_point(|view| (view.node.as_str(), view.zone.as_str()) < (name, zone));
+            self.next = self
+                .sorted
+                .partition_point(|view| (view.node.as_str(), view.zone.as_str()) < (name, zone));
             if !self.sorted.get(self.next).is_some_and(is) {
                 return None;
             }

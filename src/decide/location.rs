@@ -1,8 +1,11 @@
-//! Whether a create may rest on what a checkpoint location holds: it was listed completely, and what lies there is understood.
+//! Whether a create may rest on what a checkpoint location holds: it was listed completely, and
+//! what lies there is understood.
 //!
-//! A location counts as understood when a complete checkpoint was found in it, or when nothing in it is older than the job's first
-//! run: then there is none yet. Anything else would be "no checkpoint" by mistake, and the job would begin from scratch over its own
-//! work. A judged TPU is not deleted unless the location was listed completely within the last hour: its create would be held.
+//! A location counts as understood when a complete checkpoint was found in it, or when nothing in
+//! it is older than the job's first run: then there is none yet. Anything else would be "no
+//! checkpoint" by mistake, and the job would begin from scratch over its own work. A judged TPU is
+//! not deleted unless the location was listed completely within the last hour: its create would be
+//! held.
 
 use std::time::Duration;
 
@@ -36,14 +39,20 @@ pub fn surveyed(
     turn: &mut Turn,
 ) -> bool {
     let other = survey.other.as_ref().filter(|_| survey.newest.is_none());
-    let strange = other.filter(|other| other.oldest.is_none_or(|oldest| oldest < began(record, now)));
-    let trouble = strange.map(|other| LocationTrouble::NotUnderstood(not_understood(location, other)));
+    let strange =
+        other.filter(|other| other.oldest.is_none_or(|oldest| oldest < began(record, now)));
+    let trouble =
+        strange.map(|other| LocationTrouble::NotUnderstood(not_understood(location, other)));
     change(record, trouble, turn)
 }
 
-/// A listing failed. What passes by itself says nothing about the location. Returns whether the record changed.
+/// A listing failed. What passes by itself says nothing about the location. Returns whether the
+/// record changed.
 pub fn failed(record: &mut SlotRecord, failure: &Failure, turn: &mut Turn) -> bool {
-    let passing = matches!(failure.class, FailureClass::Transient | FailureClass::Rate | FailureClass::Garbage);
+    let passing = matches!(
+        failure.class,
+        FailureClass::Transient | FailureClass::Rate | FailureClass::Garbage
+    );
     !passing && change(record, Some(LocationTrouble::Unlisted(failure.message.clone())), turn)
 }
 
@@ -69,12 +78,15 @@ pub fn began(record: &SlotRecord, now: Timestamp) -> Timestamp {
     let node = || record.incarnation.as_ref().map(|incarnation| incarnation.created);
     // A record of the first version names no first run: the oldest that it knows of.
     let known = || node().or(record.left_behind.map(|(created, _)| created));
-    let earliest = |at: Timestamp| record.attempts.iter().map(|attempt| attempt.at).fold(at, Timestamp::min);
+    let earliest =
+        |at: Timestamp| record.attempts.iter().map(|attempt| attempt.at).fold(at, Timestamp::min);
     record.job.location_since.or_else(|| known().map(earliest)).unwrap_or(now)
 }
 
 fn not_understood(location: &CheckpointSettings, other: &NotComplete) -> String {
-    let age = other.oldest.map_or("more than can be looked at".to_owned(), |oldest| format!("some of it from {oldest:.0}"));
+    let age = other.oldest.map_or("more than can be looked at".to_owned(), |oldest| {
+        format!("some of it from {oldest:.0}")
+    });
     format!(
         "no complete checkpoint is understood under {0}, but there is {1} ({age}, before this job's first run). Is it the right place? Name \
          the layout: checkpoint = {{ uri = \"{0}\", orbax_mode = \"rename\" }} for Orbax without commit files, format = \"orbax\" or \
@@ -92,16 +104,26 @@ pub fn holds_create(record: &SlotRecord) -> Option<Decision> {
 }
 
 /// Why a judged TPU is kept: its create would be held for the checkpoints.
-pub fn holds_judged(record: &SlotRecord, memory: &Memory, slot: &SlotSettings, now: Timestamp) -> Option<Decision> {
+pub fn holds_judged(
+    record: &SlotRecord,
+    memory: &Memory,
+    slot: &SlotSettings,
+    now: Timestamp,
+) -> Option<Decision> {
     let location = listed(slot)?;
     let listed = record.job.listed_at.filter(|_| record.job.location == location.uri);
     let why = match (&record.job.trouble, listed) {
         (Some(trouble), _) => trouble.text().to_owned(),
         (None, Some(at)) if elapsed(at, now) <= LISTED_WITHIN => return None,
         (None, at) => {
-            let failure = memory.survey_failure.as_ref().map_or("it is listed now".to_owned(), Clone::clone);
+            let failure =
+                memory.survey_failure.as_ref().map_or("it is listed now".to_owned(), Clone::clone);
             match at {
-                Some(at) => format!("{} was last listed completely {} ago ({failure})", location.uri, span(elapsed(at, now))),
+                Some(at) => format!(
+                    "{} was last listed completely {} ago ({failure})",
+                    location.uri,
+                    span(elapsed(at, now))
+                ),
                 None => format!("{} was never listed completely ({failure})", location.uri),
             }
         }
@@ -110,8 +132,8 @@ pub fn holds_judged(record: &SlotRecord, memory: &Memory, slot: &SlotSettings, n
     Some(Decision::hold(HoldReason::CheckpointUnreadable, text, None))
 }
 
-/// Google's agent runs a script from a URL beside the supervisor, before or after it: the job might start on a bare host, or the
-/// boot beacon come so late that a healthy TPU is taken for dead.
+/// Google's agent runs a script from a URL beside the supervisor, before or after it: the job might
+/// start on a bare host, or the boot beacon come so late that a healthy TPU is taken for dead.
 pub fn unordered_script(record: &SlotRecord, what: &str) -> Decision {
     let text = format!(
         "{what}, but {}'s metadata has startup-script-url, which can't be run in order with the job. Download that script and set \

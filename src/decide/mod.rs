@@ -1,6 +1,7 @@
 //! The pure core: every input goes in here, every consequence comes out as a value.
 //!
-//! This room never does I/O, reads a clock, draws a random number or awaits anything: the same inputs give the same effects.
+//! This room never does I/O, reads a clock, draws a random number or awaits anything: the same
+//! inputs give the same effects.
 
 mod answers;
 mod apply;
@@ -44,18 +45,25 @@ use crate::model::action::{Effect, Input};
 use crate::model::fleet::{Fleet, after};
 use crate::model::recovery::{Call, Phase};
 
-/// One turn of the watchdog: absorb the input, diagnose what it showed, plan, check, return the consequences.
+/// One turn of the watchdog: absorb the input, diagnose what it showed, plan, check, return the
+/// consequences.
 ///
-/// Reads under way are remembered in the fleet, so that the shell must answer every [`Effect::Look`] and every action of a
-/// commit with exactly one input.
+/// Reads under way are remembered in the fleet, so that the shell must answer every
+/// [`Effect::Look`] and every action of a commit with exactly one input.
 pub fn step(fleet: &mut Fleet, input: Input, now: Timestamp) -> Vec<Effect> {
     step_with(gates::GATES, fleet, input, now)
 }
 
 /// The same with other gates: tests take rows away to show what they are for.
-pub fn step_with(gates: &[gates::Gate], fleet: &mut Fleet, input: Input, now: Timestamp) -> Vec<Effect> {
+pub fn step_with(
+    gates: &[gates::Gate],
+    fleet: &mut Fleet,
+    input: Input,
+    now: Timestamp,
+) -> Vec<Effect> {
     let configures = matches!(input, Input::Configured(_));
-    let was_sound = cfg!(debug_assertions) && if configures { sound::records(fleet) } else { sound::check(fleet) }.is_ok();
+    let was_sound = cfg!(debug_assertions)
+        && if configures { sound::records(fleet) } else { sound::check(fleet) }.is_ok();
     let mut turn = turn::Turn::new(now, &input);
     clock::keep_up(fleet, now);
     apply::apply(fleet, input, &mut turn);
@@ -63,7 +71,10 @@ pub fn step_with(gates: &[gates::Gate], fleet: &mut Fleet, input: Input, now: Ti
     fleet.stepped_at = Some(now);
     let effects = turn.into_effects(fleet);
     if was_sound {
-        debug_assert_eq!(sound::check(fleet).and_then(|()| sound::intends(fleet, &effects)), Ok(()));
+        debug_assert_eq!(
+            sound::check(fleet).and_then(|()| sound::intends(fleet, &effects)),
+            Ok(())
+        );
     }
     effects
 }
@@ -82,18 +93,30 @@ pub fn next_wake(fleet: &Fleet) -> Option<jiff::Timestamp> {
         }
         let later = |at: Option<Timestamp>| at.map(|at| after(at, fleet.settings.poll.operations));
         let due = match recovery.phase {
-            Phase::Deleting | Phase::Creating if !matches!(recovery.call, Some(Call::Accepted { .. })) => {
+            Phase::Deleting | Phase::Creating
+                if !matches!(recovery.call, Some(Call::Accepted { .. })) =>
+            {
                 [later(memory.and_then(|m| m.looked_at)), None, None]
             }
             Phase::Gone => {
                 let full = fleet.ledger.creates.len() >= budget::CREATES_PER_MINUTE;
-                let limit = fleet.ledger.creates.first().filter(|_| full).map(|first| after(*first, budget::CREATE_WINDOW));
+                let limit = fleet
+                    .ledger
+                    .creates
+                    .first()
+                    .filter(|_| full)
+                    .map(|first| after(*first, budget::CREATE_WINDOW));
                 [recovery.not_before, limit, later(memory.and_then(|m| m.asked_checkpoints))]
             }
             _ => [None; 3],
         };
-        // What was due in the last turn and is still here waits for something else: another input will tell.
-        let ahead = due.into_iter().flatten().filter(|at| fleet.stepped_at.is_none_or(|turn| *at > turn)).min();
+        // What was due in the last turn and is still here waits for something else: another input
+        // will tell.
+        let ahead = due
+            .into_iter()
+            .flatten()
+            .filter(|at| fleet.stepped_at.is_none_or(|turn| *at > turn))
+            .min();
         wake = match (wake, ahead) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

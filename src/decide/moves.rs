@@ -13,14 +13,29 @@ use super::turn::Turn;
 
 /// A replacement does not last until its create was told to be done.
 pub fn came_to_nothing(record: &SlotRecord, why: &str, turn: &mut Turn) {
-    let untold = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating && r.call != Some(Call::Observed));
+    let untold = record
+        .recovery
+        .as_ref()
+        .is_some_and(|r| r.phase == Phase::Creating && r.call != Some(Call::Observed));
     if untold {
-        came_of(record, Verb::Create, CallResult::Failed, &format!("the replacement is {why} before it was READY"), turn);
+        came_of(
+            record,
+            Verb::Create,
+            CallResult::Failed,
+            &format!("the replacement is {why} before it was READY"),
+            turn,
+        );
     }
 }
 
 /// The result of a mutation, for the audit.
-pub fn came_of(record: &SlotRecord, call: Verb, result: CallResult, message: &str, turn: &mut Turn) {
+pub fn came_of(
+    record: &SlotRecord,
+    call: Verb,
+    result: CallResult,
+    message: &str,
+    turn: &mut Turn,
+) {
     let incarnation = if call == Verb::Delete {
         record.recovery.as_ref().and_then(|recovery| recovery.condemned.clone())
     } else {
@@ -56,8 +71,13 @@ pub fn advance(record: &mut SlotRecord, next: Phase, why: &str, turn: &mut Turn)
                 record.ready_since = None;
                 record.suspicion = None;
             }
-            let message = format!("{from} -> {next} after {}: {why}", crate::model::view::span(spent));
-            turn.tell(record, What::Phase { from, seconds: spent.as_secs_f64(), to: next }, message);
+            let message =
+                format!("{from} -> {next} after {}: {why}", crate::model::view::span(spent));
+            turn.tell(
+                record,
+                What::Phase { from, seconds: spent.as_secs_f64(), to: next },
+                message,
+            );
         }
         Err(illegal) => {
             let message = format!("{illegal} ({why}); the recovery stays where it is");
@@ -67,11 +87,18 @@ pub fn advance(record: &mut SlotRecord, next: Phase, why: &str, turn: &mut Turn)
 }
 
 /// Back to owing a create that was lost on the way: sent again after a growing wait.
-pub fn resend_later(record: &mut SlotRecord, policy: &Policy, failure: Option<Failure>, why: &str, turn: &mut Turn) {
+pub fn resend_later(
+    record: &mut SlotRecord,
+    policy: &Policy,
+    failure: Option<Failure>,
+    why: &str,
+    turn: &mut Turn,
+) {
     advance(record, Phase::Gone, why, turn);
     if let Some(recovery) = &mut record.recovery {
         let failure = failure.map(|f| (f.class, f.message));
-        recovery.refusal = failure.or(recovery.refusal.take()).or(Some((FailureClass::Transient, why.to_owned())));
+        recovery.refusal =
+            failure.or(recovery.refusal.take()).or(Some((FailureClass::Transient, why.to_owned())));
         recovery.resends += 1;
         recovery.not_before = Some(after(turn.now, backoff(policy, recovery.resends)));
     }

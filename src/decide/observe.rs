@@ -1,7 +1,9 @@
-//! Takes one reading of a slot's node into its record: incarnation, specification, condition, suspicion.
+//! Takes one reading of a slot's node into its record: incarnation, specification, condition,
+//! suspicion.
 //!
-//! A reading passes once from top to bottom: what shows the past is dropped; the specification is learned; a recovery under way is moved
-//! on; the condition is diagnosed; the suspicion is accumulated; a recovery that has reached its end is closed.
+//! A reading passes once from top to bottom: what shows the past is dropped; the specification is
+//! learned; a recovery under way is moved on; the condition is diagnosed; the suspicion is
+//! accumulated; a recovery that has reached its end is closed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,8 +26,8 @@ use super::suspicion::{set_verdict, settled, suspect, was_judged};
 use super::turn::Turn;
 use super::{answers, diagnose, readback, settle};
 
-/// Takes in a listed node that says what it said before about a slot that is well: only time goes on. Returns whether that is
-/// all; otherwise the reading has to be observed.
+/// Takes in a listed node that says what it said before about a slot that is well: only time goes
+/// on. Returns whether that is all; otherwise the reading has to be observed.
 pub fn goes_on(
     record: &mut SlotRecord,
     memory: &mut Memory,
@@ -37,10 +39,14 @@ pub fn goes_on(
 ) -> bool {
     let began = began.min(now);
     // While attempts wait to be forgotten, each read counts.
-    let at_ease = record.at_ease && record.is_well() && !was_judged(record) && record.healthy_since.is_some();
-    let known =
-        at_ease && memory.shown == Some(view.fingerprint) && view.symptoms.is_empty() && !diagnose::is_in_window(view, now);
-    let late = record.mutated_at.is_some_and(|at| began <= at) || memory.last_read.is_some_and(|at| began < at);
+    let at_ease =
+        record.at_ease && record.is_well() && !was_judged(record) && record.healthy_since.is_some();
+    let known = at_ease
+        && memory.shown == Some(view.fingerprint)
+        && view.symptoms.is_empty()
+        && !diagnose::is_in_window(view, now);
+    let late = record.mutated_at.is_some_and(|at| began <= at)
+        || memory.last_read.is_some_and(|at| began < at);
     if !known || late || diagnose::reported(record, slot, ledger, now).is_some() {
         return false;
     }
@@ -50,14 +56,23 @@ pub fn goes_on(
 }
 
 /// Applies one reading that began at `began`.
-pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp, source: Source, turn: &mut Turn) {
+pub fn observe(
+    fleet: &mut Fleet,
+    name: &str,
+    reading: Reading,
+    began: Timestamp,
+    source: Source,
+    turn: &mut Turn,
+) {
     // The clock may have been set back while the read was under way.
     let began = began.min(turn.now);
     let Some(slot) = fleet.settings.slots.get(name) else { return };
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let memory = fleet.memory.entry(name.to_owned()).or_default();
     let unseen = source == Source::List && !matches!(reading, Reading::Node(_));
-    if let Some(suspicion) = record.suspicion.as_mut().filter(|suspicion| unseen && !suspicion.unseen) {
+    if let Some(suspicion) =
+        record.suspicion.as_mut().filter(|suspicion| unseen && !suspicion.unseen)
+    {
         suspicion.unseen = true;
         fleet.dirty.insert(name.to_owned());
     }
@@ -65,12 +80,17 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
         set_verdict(record, Verdict::new(Condition::Unclear, why), &mut fleet.dirty, turn);
         return;
     }
-    // A read that began before our last mutation was answered, or before a read already taken in, shows the past (S2). That
-    // was perhaps taken in by a former process, or before the journal was read again: its time must not count twice.
-    // Nor does one that began before the intent of a call, whose answer may have come while nothing could be written.
-    let intended =
-        record.recovery.as_ref().filter(|r| matches!(r.phase, Phase::Deleting | Phase::Creating)).map(|r| r.phase_since);
-    let before = record.mutated_at.is_some_and(|at| began <= at) || intended.is_some_and(|at| began < at);
+    // A read that began before our last mutation was answered, or before a read already taken in,
+    // shows the past (S2). That was perhaps taken in by a former process, or before the journal was
+    // read again: its time must not count twice. Nor does one that began before the intent of a
+    // call, whose answer may have come while nothing could be written.
+    let intended = record
+        .recovery
+        .as_ref()
+        .filter(|r| matches!(r.phase, Phase::Deleting | Phase::Creating))
+        .map(|r| r.phase_since);
+    let before =
+        record.mutated_at.is_some_and(|at| began <= at) || intended.is_some_and(|at| began < at);
     let last_read = memory.last_read.max(record.suspicion.as_ref().map(|s| s.last_read));
     if before || last_read.is_some_and(|at| began < at) {
         return;
@@ -97,7 +117,8 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     if readback::observed(record, memory, &fleet.settings, &slot.policy, &reading, source, turn) {
         fleet.dirty.insert(name.to_owned());
     }
-    // While the old node is being deleted, or is gone and the new one not there yet, a read is not a diagnosis.
+    // While the old node is being deleted, or is gone and the new one not there yet, a read is not
+    // a diagnosis.
     let between = record.recovery.as_ref().is_some_and(|r| match r.phase {
         Phase::Deleting | Phase::Gone => true,
         Phase::Creating => record.incarnation.is_none(),
@@ -107,7 +128,9 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
         memory.last_read = Some(began);
         return;
     }
-    if shown.is_some_and(|view| view.state != NodeState::Ready || diagnose::is_in_window(view, turn.now)) {
+    if shown.is_some_and(|view| {
+        view.state != NodeState::Ready || diagnose::is_in_window(view, turn.now)
+    }) {
         at_rest(record);
     }
     let verdict = match &reading {
@@ -137,13 +160,17 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
             _ => None,
         };
         let condition = verdict.condition;
-        memory.confirmed = condition.is_sick().then_some(Confirmed { began, incarnation, condition });
+        memory.confirmed =
+            condition.is_sick().then_some(Confirmed { began, incarnation, condition });
     }
     let condition = verdict.condition;
     if condition == Condition::Maintenance {
         at_rest(record);
     }
-    if set_verdict(record, verdict, &mut fleet.dirty, turn) || condition.is_sick() || record.suspicion.is_some() {
+    if set_verdict(record, verdict, &mut fleet.dirty, turn)
+        || condition.is_sick()
+        || record.suspicion.is_some()
+    {
         fleet.dirty.insert(name.to_owned());
     }
     let max_gap = fleet.settings.poll.max_gap;
@@ -157,7 +184,8 @@ pub fn observe(fleet: &mut Fleet, name: &str, reading: Reading, began: Timestamp
     settle::settle(fleet, name, turn);
 }
 
-/// A host whose node is not READY, or is being repaired, can neither boot nor beat: its time begins when the node is back.
+/// A host whose node is not READY, or is being repaired, can neither boot nor beat: its time begins
+/// when the node is back.
 fn at_rest(record: &mut SlotRecord) {
     record.job.unbooted_for = Duration::ZERO;
     for worker in record.job.workers.values_mut() {
@@ -186,17 +214,24 @@ fn learn(
         multislice: view.multislice,
         is_v1: view.is_v1,
         supervised: view.supervised,
-        as_configured: configured.is_some() && view.raw.pointer("/metadata/startup-script").and_then(Value::as_str) == configured,
+        as_configured: configured.is_some()
+            && view.raw.pointer("/metadata/startup-script").and_then(Value::as_str) == configured,
         accelerator: view.accelerator.clone(),
         reserved: view.reserved,
-        // Endpoints vanish from a node that is being deleted or repaired: the number of workers does not.
-        workers: if view.workers > 0 { view.workers } else { record.seen.as_ref().map_or(0, |s| s.workers) },
+        // Endpoints vanish from a node that is being deleted or repaired: the number of workers
+        // does not.
+        workers: if view.workers > 0 {
+            view.workers
+        } else {
+            record.seen.as_ref().map_or(0, |s| s.workers)
+        },
     };
     if record.seen.as_ref() != Some(&seen) {
         record.seen = Some(seen);
         dirty.insert(record.name.clone());
     }
-    let healthy = view.state == NodeState::Ready && view.health.as_ref().is_none_or(|h| h.as_str() == "HEALTHY");
+    let healthy = view.state == NodeState::Ready
+        && view.health.as_ref().is_none_or(|h| h.as_str() == "HEALTHY");
     if view.is_v1 || !(record.spec.is_none() || healthy) {
         return;
     }
@@ -210,7 +245,13 @@ fn learn(
 }
 
 /// A node that fills the slot without our doing: another incarnation than the one known.
-fn adopt(record: &mut SlotRecord, view: &NodeView, settings: &Settings, dirty: &mut BTreeSet<String>, turn: &mut Turn) {
+fn adopt(
+    record: &mut SlotRecord,
+    view: &NodeView,
+    settings: &Settings,
+    dirty: &mut BTreeSet<String>,
+    turn: &mut Turn,
+) {
     if view.state == NodeState::Ready && record.ready_since.is_none() {
         record.ready_since = Some(turn.now);
     }
@@ -230,8 +271,13 @@ fn adopt(record: &mut SlotRecord, view: &NodeView, settings: &Settings, dirty: &
         return;
     }
     if let (Some(old), Some(new)) = (&record.incarnation, &view.incarnation) {
-        turn.tell(record, What::Note, format!("the node was replaced by somebody: {old} is now {new}"));
+        turn.tell(
+            record,
+            What::Note,
+            format!("the node was replaced by somebody: {old} is now {new}"),
+        );
     }
-    let ours = view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name);
+    let ours =
+        view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name);
     become_incarnation(record, view, ours, turn.now);
 }

@@ -28,18 +28,26 @@ pub fn plan(fleet: &mut Fleet, gates: &[Gate], turn: &mut Turn) {
     let (mut budget, awake) = prepare(fleet, turn);
     let mut checker = Checker::new(fleet);
     for (_, name) in &awake {
-        let suspected = |ctx: &SlotCtx| !ctx.record.leaving && ctx.record.suspicion.is_some() && !is_at_ease(ctx.record);
-        if let Some(mut ctx) = context(fleet, name, &mut budget, &mut checker, turn).filter(suspected) {
+        let suspected = |ctx: &SlotCtx| {
+            !ctx.record.leaving && ctx.record.suspicion.is_some() && !is_at_ease(ctx.record)
+        };
+        if let Some(mut ctx) =
+            context(fleet, name, &mut budget, &mut checker, turn).filter(suspected)
+        {
             judge::count(&mut ctx, turn);
         }
     }
     let mut removed = Vec::new();
     for (index, name) in awake {
-        let Some(mut ctx) = context(fleet, &name, &mut budget, &mut checker, turn) else { continue };
+        let Some(mut ctx) = context(fleet, &name, &mut budget, &mut checker, turn) else {
+            continue;
+        };
         let (slot, polls) = (ctx.slot, ctx.polls);
         if is_at_ease(ctx.record) {
             reads::stagger(ctx.record, ctx.memory, slot, polls, index, turn);
-        } else if ctx.record.leaving && ctx.record.recovery.as_ref().is_none_or(|r| !r.owes_create()) {
+        } else if ctx.record.leaving
+            && ctx.record.recovery.as_ref().is_none_or(|r| !r.owes_create())
+        {
             removed.push(name);
         } else if one(&mut ctx, gates, index, turn) {
             fleet.dirty.insert(name);
@@ -58,14 +66,21 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
     ledger.judged.retain(|at| elapsed(*at, now) < HOUR);
     ledger.creates.retain(|at| elapsed(*at, now) < CREATE_WINDOW);
     let ledger_changed = before != ledger.judged.len() + ledger.creates.len();
-    let mut budget = Budget { unavailable: 0, max_unavailable: 0, desired: 0, on_their_way: 0, ledger_changed };
-    let looks = turn.polled && fleet.settings.slots.values().any(|slot| slot.job.is_some() || slot.supervisor.is_some());
+    let mut budget =
+        Budget { unavailable: 0, max_unavailable: 0, desired: 0, on_their_way: 0, ledger_changed };
+    let looks = turn.polled
+        && fleet
+            .settings
+            .slots
+            .values()
+            .any(|slot| slot.job.is_some() || slot.supervisor.is_some());
     let mut awake = Vec::new();
     for (index, (name, record)) in (0..).zip(&fleet.slots) {
         budget.desired += usize::from(!record.leaving);
         if record.recovery.is_some() {
             budget.unavailable += usize::from(budget::is_unavailable(record));
-            budget.on_their_way += usize::from(budget::on_its_way(record, &fleet.memory, name, now));
+            budget.on_their_way +=
+                usize::from(budget::on_its_way(record, &fleet.memory, name, now));
         }
         if looks || !is_at_ease(record) {
             awake.push((index, name.clone()));
@@ -84,7 +99,8 @@ fn context<'a>(
 ) -> Option<SlotCtx<'a>> {
     let (record, slot) = (fleet.slots.get_mut(name)?, fleet.settings.slots.get(name)?);
     let memory = fleet.memory.get_mut(name)?;
-    let (settings, ledger, polls, now) = (&fleet.settings, &mut fleet.ledger, fleet.polls, turn.now);
+    let (settings, ledger, polls, now) =
+        (&fleet.settings, &mut fleet.ledger, fleet.polls, turn.now);
     Some(SlotCtx { settings, slot, record, memory, ledger, budget, checker, polls, now })
 }
 
@@ -104,7 +120,8 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], index: u64, turn: &mut Turn) -> bool {
     changed |= keep(ctx.record, ctx.slot);
     changed |= before != phase(ctx.record);
     tell(ctx, &decision, turn);
-    ctx.record.at_ease = ctx.record.is_well() && decision.action == ActionName::None && decision.hold.is_none();
+    ctx.record.at_ease =
+        ctx.record.is_well() && decision.action == ActionName::None && decision.hold.is_none();
     ctx.memory.decision = Some(decision);
     changed
 }
@@ -112,7 +129,10 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], index: u64, turn: &mut Turn) -> bool {
 /// One line for each new decision, not for each poll that repeats it.
 fn tell(ctx: &mut SlotCtx, decision: &Decision, turn: &mut Turn) {
     let told = (decision.action.name(), decision.hold.map_or("", HoldReason::name));
-    if ctx.polls > 0 && ctx.memory.told.replace(told) != Some(told) && decision.action != ActionName::None {
+    if ctx.polls > 0
+        && ctx.memory.told.replace(told) != Some(told)
+        && decision.action != ActionName::None
+    {
         let until = decision.until.map_or(String::new(), |at| format!(" (until {at:.0})"));
         let message = format!("{}: {}{until}", told.0, decision.reason);
         let reason = decision.hold.map_or(Reason::Condition(ctx.condition()), Reason::Hold);
@@ -134,7 +154,8 @@ fn decide(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         Phase::Gone => replace::gone(ctx, gates, turn),
         Phase::Creating => {
             let decision = replace::creating(ctx, turn);
-            // A replacement that is there is judged like any other node: preempted at birth, stuck in CREATING.
+            // A replacement that is there is judged like any other node: preempted at birth, stuck
+            // in CREATING.
             match ctx.record.incarnation {
                 Some(_) if ctx.record.leaving => replace::leave(ctx, gates, turn, decision),
                 Some(_) => replace::judge_replacement(ctx, gates, turn, decision),
@@ -149,14 +170,18 @@ fn decide(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     }
 }
 
-/// Healthy slots are skipped: their decision cannot have changed, so the input of one slot costs next to nothing for the rest.
+/// Healthy slots are skipped: their decision cannot have changed, so the input of one slot costs
+/// next to nothing for the rest.
 fn is_at_ease(record: &SlotRecord) -> bool {
     record.at_ease && record.is_well()
 }
 
 /// Whether a hold may last for ever: it must not keep the rest of the fleet waiting.
 fn is_open_ended(hold: Option<HoldReason>) -> bool {
-    !matches!(hold, None | Some(HoldReason::Backoff | HoldReason::CreateLimit | HoldReason::Unclear))
+    !matches!(
+        hold,
+        None | Some(HoldReason::Backoff | HoldReason::CreateLimit | HoldReason::Unclear)
+    )
 }
 
 /// Keeps with a pending create what it needs of the config. Returns whether that has changed.

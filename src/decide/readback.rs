@@ -1,5 +1,6 @@
-//! What a reading says about a recovery under way: whether a delete or create whose outcome is not known was carried out, whether the
-//! replacement is READY, and whether a person has put another node in its place.
+//! What a reading says about a recovery under way: whether a delete or create whose outcome is not
+//! known was carried out, whether the replacement is READY, and whether a person has put another
+//! node in its place.
 
 use crate::model::action::Reading;
 use crate::model::event::{CallResult, Verb, What};
@@ -37,7 +38,13 @@ pub fn observed(
     match (recovery.phase, reading) {
         // Only a GET settles a delete: the listing may be older than the call.
         (Phase::Deleting, Reading::Absent) if get && !calling => {
-            came_of(record, Verb::Delete, CallResult::Done, "read back: GET says 404, the node is gone", turn);
+            came_of(
+                record,
+                Verb::Delete,
+                CallResult::Done,
+                "read back: GET says 404, the node is gone",
+                turn,
+            );
             advance(record, Phase::Gone, "GET says 404: the node is gone", turn)
         }
         (Phase::Deleting, Reading::Node(view)) if get && !calling => {
@@ -56,12 +63,19 @@ pub fn observed(
                     "read back: the node is there, the delete was not carried out",
                     turn,
                 );
-                advance(record, Phase::Condemned, "read back: the delete was not carried out", turn);
+                advance(
+                    record,
+                    Phase::Condemned,
+                    "read back: the delete was not carried out",
+                    turn,
+                );
                 if let Some(recovery) = &mut record.recovery {
-                    // Once may be bad luck; a server that never carries it out is not asked at the speed of the network.
+                    // Once may be bad luck; a server that never carries it out is not asked at the
+                    // speed of the network.
                     recovery.resends += 1;
                     if recovery.resends > 1 {
-                        recovery.not_before = Some(after(turn.now, backoff(policy, recovery.resends - 1)));
+                        recovery.not_before =
+                            Some(after(turn.now, backoff(policy, recovery.resends - 1)));
                     }
                 }
             } else if memory.operation_lost.is_some() {
@@ -75,7 +89,12 @@ pub fn observed(
                         "its operation is lost, and the node is not being deleted",
                         turn,
                     );
-                    advance(record, Phase::Condemned, "the operation is lost and the node is not being deleted", turn);
+                    advance(
+                        record,
+                        Phase::Condemned,
+                        "the operation is lost and the node is not being deleted",
+                        turn,
+                    );
                     spend(record);
                 }
             }
@@ -90,7 +109,12 @@ pub fn observed(
                     "read back: an earlier create of ours was carried out after all",
                     turn,
                 );
-                advance(record, Phase::Creating, "an earlier create of ours was carried out after all", turn);
+                advance(
+                    record,
+                    Phase::Creating,
+                    "an earlier create of ours was carried out after all",
+                    turn,
+                );
                 set_call(record, Call::Observed);
                 replaced(record, view, turn);
             } else if view.incarnation != recovery.condemned {
@@ -105,7 +129,13 @@ pub fn observed(
             } else if get && view.incarnation != recovery.condemned {
                 superseded(record, view, settings, turn);
             } else if get && unsettled(call.as_ref()) {
-                came_of(record, Verb::Create, CallResult::Failed, "read back: the condemned node is still there", turn);
+                came_of(
+                    record,
+                    Verb::Create,
+                    CallResult::Failed,
+                    "read back: the condemned node is still there",
+                    turn,
+                );
                 advance(record, Phase::Condemned, "the condemned node is still there", turn);
             }
         }
@@ -116,10 +146,12 @@ pub fn observed(
                 superseded(record, view, settings, turn);
             }
         }
-        // One whose operation ended with an error is told by its caller, which knows of capacity and zones.
+        // One whose operation ended with an error is told by its caller, which knows of capacity
+        // and zones.
         (Phase::Creating, Reading::Absent) if get && !calling && record.incarnation.is_none() => {
             memory.vanished += 1;
-            // With an operation under way a 404 may only mean "not yet"; without one the create was not carried out.
+            // With an operation under way a 404 may only mean "not yet"; without one the create was
+            // not carried out.
             if unsettled(call.as_ref()) || memory.vanished >= VANISHED_LIMIT {
                 memory.vanished = 0;
                 came_of(
@@ -129,14 +161,27 @@ pub fn observed(
                     "read back: GET says 404, the create was not carried out",
                     turn,
                 );
-                resend_later(record, policy, None, "read back: the create was not carried out", turn);
+                resend_later(
+                    record,
+                    policy,
+                    None,
+                    "read back: the create was not carried out",
+                    turn,
+                );
                 if matches!(call, Some(Call::Accepted { .. } | Call::Observed)) {
                     spend(record);
                 }
             }
         }
-        (Phase::Ready | Phase::Booted | Phase::Launched | Phase::Condemned, Reading::Node(view)) => {
-            let known = if recovery.phase == Phase::Condemned { &recovery.condemned } else { &record.incarnation };
+        (
+            Phase::Ready | Phase::Booted | Phase::Launched | Phase::Condemned,
+            Reading::Node(view),
+        ) => {
+            let known = if recovery.phase == Phase::Condemned {
+                &recovery.condemned
+            } else {
+                &record.incarnation
+            };
             if view.incarnation.is_some() && *known != view.incarnation {
                 superseded(record, view, settings, turn);
             } else {
@@ -180,19 +225,32 @@ fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
 fn superseded(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &mut Turn) {
     let Some(recovery) = record.recovery.clone() else { return };
     match recovery.phase {
-        Phase::Deleting => {
-            came_of(record, Verb::Delete, CallResult::Done, "read back: the condemned node is gone, another one is there", turn)
-        }
+        Phase::Deleting => came_of(
+            record,
+            Verb::Delete,
+            CallResult::Done,
+            "read back: the condemned node is gone, another one is there",
+            turn,
+        ),
         Phase::Creating if recovery.call != Some(Call::Observed) => {
-            came_of(record, Verb::Create, CallResult::Failed, "read back: somebody else's node is there", turn);
+            came_of(
+                record,
+                Verb::Create,
+                CallResult::Failed,
+                "read back: somebody else's node is there",
+                turn,
+            );
         }
         _ => {}
     }
     record.recovery = None;
-    let ours = view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name);
+    let ours =
+        view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name);
     become_incarnation(record, view, ours, turn.now);
     let new = view.incarnation.as_ref().map_or("?".to_owned(), ToString::to_string);
-    let message =
-        format!("another node ({new}) fills the slot: the recovery for {} ends, the node is left alone", recovery.cause.name());
+    let message = format!(
+        "another node ({new}) fills the slot: the recovery for {} ends, the node is left alone",
+        recovery.cause.name()
+    );
     turn.tell(record, What::Withdrawn { cause: recovery.cause }, message);
 }

@@ -1,5 +1,5 @@
-//! Which reads a decision asks for: the confirming GET, the operation and the node of a call under way, guest attributes and
-//! checkpoints. Each is asked for once and answered by exactly one input.
+//! Which reads a decision asks for: the confirming GET, the operation and the node of a call under
+//! way, guest attributes and checkpoints. Each is asked for once and answered by exactly one input.
 
 use crate::model::action::Look;
 use crate::model::condition::Condition;
@@ -24,7 +24,8 @@ pub fn confirm(ctx: &mut SlotCtx, turn: &mut Turn) {
     }
 }
 
-/// Whether its specification can be created again is looked over once, until the node or the config changes.
+/// Whether its specification can be created again is looked over once, until the node or the config
+/// changes.
 pub fn look_over_specification(ctx: &mut SlotCtx) {
     let SlotCtx { settings, slot, record, memory, .. } = ctx;
     memory.acceptable.get_or_insert_with(|| {
@@ -45,7 +46,11 @@ pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
     if let Some(Call::Accepted { operation }) = call {
         look_at_node = memory.operation_lost.is_some();
         if memory.pending.insert(Pending::Operation) {
-            turn.look(Look::Operation { slot: slot.clone(), operation: operation.clone(), at: after(turn.now, interval) });
+            turn.look(Look::Operation {
+                slot: slot.clone(),
+                operation: operation.clone(),
+                at: after(turn.now, interval),
+            });
         }
     } else {
         memory.operation_lost = None;
@@ -59,18 +64,31 @@ pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
 
 /// Asks for the listing that a pending create waits for.
 pub fn checkpoints(ctx: &mut SlotCtx, turn: &mut Turn) {
-    let (Some(location), Some(recovery)) = (location::listed(ctx.slot), &ctx.record.recovery) else { return };
+    let (Some(location), Some(recovery)) = (location::listed(ctx.slot), &ctx.record.recovery)
+    else {
+        return;
+    };
     let (memory, interval) = (&mut *ctx.memory, ctx.settings.poll.operations);
     let asked = memory.asked_checkpoints.filter(|at| *at >= recovery.phase_since);
-    if asked.is_none_or(|at| after(at, interval) <= turn.now) && memory.pending.insert(Pending::Checkpoints) {
+    if asked.is_none_or(|at| after(at, interval) <= turn.now)
+        && memory.pending.insert(Pending::Checkpoints)
+    {
         memory.asked_checkpoints = Some(turn.now);
         let (slot, set_aside) = (ctx.record.name.clone(), runs::set_aside(ctx.record));
         turn.look(Look::Checkpoints { slot, location: location.clone(), set_aside });
     }
 }
 
-/// Reads that need a call a slot: every poll where something is wrong or under way, else spread over several polls.
-pub fn stagger(record: &SlotRecord, memory: &mut Memory, slot: &SlotSettings, polls: u64, index: u64, turn: &mut Turn) {
+/// Reads that need a call a slot: every poll where something is wrong or under way, else spread
+/// over several polls.
+pub fn stagger(
+    record: &SlotRecord,
+    memory: &mut Memory,
+    slot: &SlotSettings,
+    polls: u64,
+    index: u64,
+    turn: &mut Turn,
+) {
     if !turn.polled || record.verdict.condition == Condition::Finished {
         return;
     }
@@ -86,7 +104,11 @@ pub fn stagger(record: &SlotRecord, memory: &mut Memory, slot: &SlotSettings, po
         && memory.pending.insert(Pending::Attributes)
     {
         memory.asked_attributes = true;
-        turn.look(Look::Attributes { slot: record.name.clone(), zone: record.zone.clone(), of: of.clone() });
+        turn.look(Look::Attributes {
+            slot: record.name.clone(),
+            zone: record.zone.clone(),
+            of: of.clone(),
+        });
     }
     if let Some(checkpoint) = location::listed(slot)
         && !(waits && memory.asked_checkpoints.is_some())
@@ -95,6 +117,10 @@ pub fn stagger(record: &SlotRecord, memory: &mut Memory, slot: &SlotSettings, po
     {
         memory.asked_checkpoints = Some(turn.now);
         let set_aside = runs::set_aside(record);
-        turn.look(Look::Checkpoints { slot: record.name.clone(), location: checkpoint.clone(), set_aside });
+        turn.look(Look::Checkpoints {
+            slot: record.name.clone(),
+            location: checkpoint.clone(),
+            set_aside,
+        });
     }
 }

@@ -34,18 +34,27 @@ pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
         }
         fleet.dirty.insert(name.clone());
     }
-    let gone: Vec<String> = fleet.slots.keys().filter(|name| !fleet.settings.slots.contains_key(*name)).cloned().collect();
+    let gone: Vec<String> = fleet
+        .slots
+        .keys()
+        .filter(|name| !fleet.settings.slots.contains_key(*name))
+        .cloned()
+        .collect();
     for name in gone {
         let Some(record) = fleet.slots.get_mut(&name) else { continue };
         if record.recovery.as_ref().is_some_and(|r| r.owes_create()) {
-            turn.note(format!("{name} was taken out of the config while a create is owed: it is finished first"));
+            turn.note(format!(
+                "{name} was taken out of the config while a create is owed: it is finished first"
+            ));
             record.leaving = true;
             // It is created as it was configured last.
             let slot = before.slots.remove(&name).unwrap_or_else(|| journaled(record));
             fleet.settings.slots.insert(name.clone(), slot);
             fleet.dirty.insert(name);
         } else {
-            turn.note(format!("{name} is not in the config any more: it is not watched from now on"));
+            turn.note(format!(
+                "{name} is not in the config any more: it is not watched from now on"
+            ));
             drop_slot(fleet, name, turn);
         }
     }

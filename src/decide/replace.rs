@@ -1,5 +1,6 @@
-//! Replacing a node, once it is condemned: the delete is followed, the pending create waits for what holds it, is sent, is followed,
-//! and its node is waited for. Gates and checker stand before the create; the delete has passed them when it was condemned.
+//! Replacing a node, once it is condemned: the delete is followed, the pending create waits for
+//! what holds it, is sent, is followed, and its node is waited for. Gates and checker stand before
+//! the create; the delete has passed them when it was condemned.
 
 use crate::model::action::Action;
 use crate::model::checkpoint::Checkpoint;
@@ -20,7 +21,8 @@ use super::moves::{advance, came_to_nothing, resend_later};
 use super::turn::Turn;
 use super::{ending, location, reads, runs};
 
-/// A delete is under way: its operation is looked at, or the node itself where the operation is not known.
+/// A delete is under way: its operation is looked at, or the node itself where the operation is not
+/// known.
 pub fn deleting(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
     let deadline = after(recovery.phase_since, ctx.slot.policy.grace.deleting);
@@ -30,7 +32,8 @@ pub fn deleting(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     }
     reads::follow(ctx, call.as_ref(), turn);
     if turn.now >= deadline {
-        let text = "the delete is not done in its time: a person has to look; it is still followed".to_owned();
+        let text = "the delete is not done in its time: a person has to look; it is still followed"
+            .to_owned();
         return Decision::hold(HoldReason::DeleteFailed, text, None);
     }
     Decision::act(ActionName::Recreate, describe("delete", call.as_ref()))
@@ -40,7 +43,9 @@ pub fn deleting(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
 pub fn creating(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
     let call = recovery.call.clone();
-    if turn.now >= after(recovery.phase_since, ctx.slot.policy.grace.startup) && ctx.memory.operation_lost.is_none() {
+    if turn.now >= after(recovery.phase_since, ctx.slot.policy.grace.startup)
+        && ctx.memory.operation_lost.is_none()
+    {
         // An operation without an end proves nothing: from now on the node itself is asked, too.
         ctx.memory.operation_lost = Some("the create is not done in its time".to_owned());
     }
@@ -48,7 +53,8 @@ pub fn creating(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     reads::follow(ctx, call.as_ref(), turn);
     let late = elapsed(since, turn.now) > ctx.slot.policy.grace.startup + UNHEARD_FOR;
     if late && ctx.record.incarnation.is_none() {
-        let last = failed.map_or(String::new(), |failure| format!(" (its operation ended with: {failure})"));
+        let last = failed
+            .map_or(String::new(), |failure| format!(" (its operation ended with: {failure})"));
         let text = format!(
             "the create sent at {since:.0} has come to nothing that can be read{last}: no node of its name is shown as this create's, and \
              none is shown as gone. Look at it: gcloud compute tpus tpu-vm describe {} --zone {}; it is still followed",
@@ -70,12 +76,16 @@ fn describe(verb: &str, call: Option<&Call>) -> String {
     }
 }
 
-/// The node is gone and a create is pending: from the newest complete checkpoint, as soon as the gates allow.
+/// The node is gone and a create is pending: from the newest complete checkpoint, as soon as the
+/// gates allow.
 pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
     let waits = recovery.not_before.is_some_and(|at| at > ctx.now);
-    if let Some(first) = ctx.slot.zones.first().filter(|_| !waits && !ctx.slot.zones.contains(&ctx.record.zone)) {
-        // The config moved the slot while its node lived elsewhere: the new one is created where it is wanted now.
+    if let Some(first) =
+        ctx.slot.zones.first().filter(|_| !waits && !ctx.slot.zones.contains(&ctx.record.zone))
+    {
+        // The config moved the slot while its node lived elsewhere: the new one is created where it
+        // is wanted now.
         ctx.record.zone.clone_from(first);
     }
     if let Some((gate, hold)) = gates::first_hold(gates, ctx, Before::Create) {
@@ -90,21 +100,31 @@ pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     create(ctx, &spec, checkpoint, turn)
 }
 
-fn create(ctx: &mut SlotCtx, spec: &NodeSpec, checkpoint: Option<Checkpoint>, turn: &mut Turn) -> Decision {
+fn create(
+    ctx: &mut SlotCtx,
+    spec: &NodeSpec,
+    checkpoint: Option<Checkpoint>,
+    turn: &mut Turn,
+) -> Decision {
     let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
-    // The same intent keeps its generation: a create that was lost on the way and comes late is still known as ours.
-    let generation = recovery.order.as_ref().map_or(ctx.record.job.generation + 1, |o| o.generation);
+    // The same intent keeps its generation: a create that was lost on the way and comes late is
+    // still known as ours.
+    let generation =
+        recovery.order.as_ref().map_or(ctx.record.job.generation + 1, |o| o.generation);
     let order = RunOrder {
         generation,
         step: checkpoint.as_ref().map(|c| c.step),
         checkpoint: checkpoint.map(|c| c.uri).unwrap_or_default(),
     };
-    let body = spec.render(&ctx.settings.owner, &ctx.record.name, &order, ctx.slot.supervisor.as_deref());
+    let body =
+        spec.render(&ctx.settings.owner, &ctx.record.name, &order, ctx.slot.supervisor.as_deref());
     let (checker, case) = ctx.case();
     if let Err(violation) = checker.create(&case, &order, &body) {
         return judge::refused(ctx, violation.name(), &violation.to_string(), turn);
     }
-    let from = order.step.map_or("no checkpoint".to_owned(), |step| format!("the checkpoint of step {step}"));
+    let from = order
+        .step
+        .map_or("no checkpoint".to_owned(), |step| format!("the checkpoint of step {step}"));
     let request_id = intend(ctx, order, &from, turn);
     let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
     turn.act(Action::Create { slot, zone, body, request_id });
@@ -137,13 +157,21 @@ fn intend(ctx: &mut SlotCtx, order: RunOrder, from: &str, turn: &mut Turn) -> Op
         evidence: record.recovery.as_ref().and_then(|r| r.observed.clone()),
         decided_by: ctx.settings.decided_by.clone(),
     };
-    turn.tell(record, intent, format!("create {} in {}, generation {generation}, from {from}", record.name, record.zone));
+    turn.tell(
+        record,
+        intent,
+        format!("create {} in {}, generation {generation}, from {from}", record.name, record.zone),
+    );
     if ctx.slot.supervisor.is_some() {
         let message = format!("generation {generation} is ordered to start from {from}");
         turn.tell(record, What::Launch { generation, step }, message);
     }
-    let of = record.recovery.as_ref().map(|r| format!("{} {} {}", r.condemned_at, r.create_failures, r.spent));
-    let request_id = ctx.settings.alpha.then(|| request_id(record, "create", &of.unwrap_or_default()));
+    let of = record
+        .recovery
+        .as_ref()
+        .map(|r| format!("{} {} {}", r.condemned_at, r.create_failures, r.spent));
+    let request_id =
+        ctx.settings.alpha.then(|| request_id(record, "create", &of.unwrap_or_default()));
     if let Some(recovery) = &mut record.recovery {
         recovery.saved_at = record.job.checkpoint_at.filter(|_| step.is_some());
         recovery.order = Some(order);
@@ -158,7 +186,8 @@ fn intend(ctx: &mut SlotCtx, order: RunOrder, from: &str, turn: &mut Turn) -> Op
     request_id
 }
 
-/// What a replacement that is there is waited for; an operator has to look where nothing can tell whether it booted.
+/// What a replacement that is there is waited for; an operator has to look where nothing can tell
+/// whether it booted.
 pub fn awaited(ctx: &SlotCtx, recovery: &Recovery) -> Decision {
     let (phase, since) = (recovery.phase, recovery.phase_since);
     let awaited = match phase {
@@ -166,9 +195,11 @@ pub fn awaited(ctx: &SlotCtx, recovery: &Recovery) -> Decision {
         Phase::Booted => "the job to start",
         _ => "the job's first step or checkpoint",
     };
-    let supervised = ctx.record.seen.as_ref().is_some_and(|s| s.supervised) && ctx.slot.supervisor.is_some();
+    let supervised =
+        ctx.record.seen.as_ref().is_some_and(|s| s.supervised) && ctx.slot.supervisor.is_some();
     let long = elapsed(since, ctx.now) > ctx.slot.policy.grace.boot + UNHEARD_FOR;
-    let unheard = ctx.memory.answered && ctx.memory.heard.is_none_or(|at| elapsed(at, ctx.now) > UNHEARD_FOR);
+    let unheard =
+        ctx.memory.answered && ctx.memory.heard.is_none_or(|at| elapsed(at, ctx.now) > UNHEARD_FOR);
     if phase == Phase::Ready && supervised && long && unheard {
         let text = format!(
             "{phase} since {since:.0}, but nothing tells whether its workers booted: guest attributes can't be read, or lack workers"
@@ -179,17 +210,27 @@ pub fn awaited(ctx: &SlotCtx, recovery: &Recovery) -> Decision {
 }
 
 /// A replacement that is there is judged like any other node.
-pub fn judge_replacement(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn, otherwise: Decision) -> Decision {
+pub fn judge_replacement(
+    ctx: &mut SlotCtx,
+    gates: &[Gate],
+    turn: &mut Turn,
+    otherwise: Decision,
+) -> Decision {
     let judged = judge::judge(ctx, gates, turn);
     if ctx.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone) {
         return gone(ctx, gates, turn);
     }
     let waiting = matches!(ctx.condition(), Condition::Healthy | Condition::Starting);
     // A hold is always shown: a replacement that is stuck for good needs an operator.
-    if waiting && judged.hold.is_none() && judged.action != ActionName::Recreate { otherwise } else { judged }
+    if waiting && judged.hold.is_none() && judged.action != ActionName::Recreate {
+        otherwise
+    } else {
+        judged
+    }
 }
 
-/// The replacement of a slot that is not wanted any more: it is waited for and not judged, and created again if it vanishes.
+/// The replacement of a slot that is not wanted any more: it is waited for and not judged, and
+/// created again if it vanishes.
 pub fn leave(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn, otherwise: Decision) -> Decision {
     match ctx.condition() {
         Condition::Starting => otherwise,
@@ -202,9 +243,15 @@ pub fn leave(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn, otherwise: Deci
         condition => {
             came_to_nothing(ctx.record, condition.name(), turn);
             if let Some(recovery) = ctx.record.recovery.take() {
-                turn.tell(ctx.record, What::Withdrawn { cause: recovery.cause }, "what was owed is there");
+                turn.tell(
+                    ctx.record,
+                    What::Withdrawn { cause: recovery.cause },
+                    "what was owed is there",
+                );
             }
-            Decision::none(format!("{condition}: what was owed is there, and the slot is not watched any more"))
+            Decision::none(format!(
+                "{condition}: what was owed is there, and the slot is not watched any more"
+            ))
         }
     }
 }

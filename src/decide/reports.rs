@@ -32,7 +32,8 @@ pub fn answered(
     }
 }
 
-/// An organisation may forbid guest attributes: a failed read adds nothing and clears nothing, and is told once.
+/// An organisation may forbid guest attributes: a failed read adds nothing and clears nothing, and
+/// is told once.
 fn unread_attributes(fleet: &mut Fleet, slot: &str, failure: &Failure, turn: &mut Turn) {
     let memory = fleet.memory.entry(slot.to_owned()).or_default();
     if !std::mem::replace(&mut memory.attributes_failing, true)
@@ -45,13 +46,22 @@ fn unread_attributes(fleet: &mut Fleet, slot: &str, failure: &Failure, turn: &mu
                 failure.message
             )
         } else {
-            format!("guest attributes can't be read: {failure}; nothing is concluded from missing beacons")
+            format!(
+                "guest attributes can't be read: {failure}; nothing is concluded from missing beacons"
+            )
         };
         turn.tell(record, What::Note, message);
     }
 }
 
-fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp, reports: &[WorkerReport], turn: &mut Turn) {
+fn attributes(
+    fleet: &mut Fleet,
+    slot: &str,
+    of: &Incarnation,
+    began: Timestamp,
+    reports: &[WorkerReport],
+    turn: &mut Turn,
+) {
     let now = turn.now;
     let max_gap = fleet.settings.poll.max_gap;
     let Some(record) = fleet.slots.get_mut(slot) else { return };
@@ -59,7 +69,8 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
         return;
     }
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
-    let gap = record.job.attributes_at.map(|last| elapsed(last, now).min(max_gap)).unwrap_or_default();
+    let gap =
+        record.job.attributes_at.map(|last| elapsed(last, now).min(max_gap)).unwrap_or_default();
     record.job.attributes_at = Some(now);
     let memory = fleet.memory.entry(slot.to_owned()).or_default();
     memory.attributes_failing = false;
@@ -75,7 +86,9 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
         let worker = record.job.workers.entry(index).or_default();
         let boot = report.boot.as_ref().filter(fresh);
         // A host that has just booted is alive, although its first heartbeat is still to come.
-        let rebooted = boot.is_some_and(|boot| worker.boot_id.as_ref().is_some_and(|before| *before != boot.boot_id));
+        let rebooted = boot.is_some_and(|boot| {
+            worker.boot_id.as_ref().is_some_and(|before| *before != boot.boot_id)
+        });
         if let Some(boot) = boot {
             worker.boot_id = Some(boot.boot_id.clone());
             worker.booted = true;
@@ -102,14 +115,21 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
         if rebooted {
             worker.quiet_for = Duration::ZERO;
         }
-        step = step.max(report.step.as_ref().filter(fresh).and_then(|b| u64::try_from(b.value).ok()));
+        step =
+            step.max(report.step.as_ref().filter(fresh).and_then(|b| u64::try_from(b.value).ok()));
     }
-    let setup = |report: &WorkerReport| report.heartbeat.as_ref().filter(|beat| beat.set_up() == Some(SetUp::Failing)).cloned();
-    let failing = reports.iter().enumerate().find_map(|(index, report)| Some((index, setup(report)?)));
+    let setup = |report: &WorkerReport| {
+        report.heartbeat.as_ref().filter(|beat| beat.set_up() == Some(SetUp::Failing)).cloned()
+    };
+    let failing =
+        reports.iter().enumerate().find_map(|(index, report)| Some((index, setup(report)?)));
     if std::mem::replace(&mut memory.setup_failing, failing.is_some()) != failing.is_some()
         && let Some((index, beat)) = failing
     {
-        let message = format!("worker {index}: the startup script fails, and the job waits for it: {}", beat.text);
+        let message = format!(
+            "worker {index}: the startup script fails, and the job waits for it: {}",
+            beat.text
+        );
         turn.tell(record, What::SetupFailed { worker: index }, message);
     }
     let booted = (0..workers).all(|w| record.job.workers.get(&w).is_some_and(|s| s.booted));
@@ -122,13 +142,15 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
         step.into_iter().for_each(|step| _ = runs::stepped(record, step));
         settle::progress(record, now);
     }
-    // Journaled under the job that the run order started, whatever the config says by now. Where that order is not known (the
-    // slot left the config, the state was lost), the node's own script tells whether it runs the present one.
+    // Journaled under the job that the run order started, whatever the config says by now. Where
+    // that order is not known (the slot left the config, the state was lost), the node's own script
+    // tells whether it runs the present one.
     let as_configured = record.seen.as_ref().is_some_and(|seen| seen.as_configured);
     let job = fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).filter(|_| as_configured);
     let present = || job.map(|job| job.key());
     let key = record.job.ordered.clone().or_else(present);
-    let kind = |job: &JobState| (job.stuck, job.failed.as_ref().map(|(worker, code, _)| (*worker, *code)));
+    let kind =
+        |job: &JobState| (job.stuck, job.failed.as_ref().map(|(worker, code, _)| (*worker, *code)));
     let failed = kind(&record.job);
     let finished = ending::exits(record, reports, from, key.as_deref(), whole, now);
     if finished && key.is_some() && record.job.finished != key {
@@ -137,7 +159,11 @@ fn attributes(fleet: &mut Fleet, slot: &str, of: &Incarnation, began: Timestamp,
         if let Some(memory) = fleet.memory.get_mut(slot) {
             memory.confirmed = None;
         }
-        turn.tell(record, What::JobFinished, "worker 0 ended with code 0: the job is finished, the TPU is kept");
+        turn.tell(
+            record,
+            What::JobFinished,
+            "worker 0 ended with code 0: the job is finished, the TPU is kept",
+        );
         settle::finished(fleet, slot, turn);
     }
     let Some(record) = fleet.slots.get_mut(slot) else { return };

@@ -1,5 +1,5 @@
-//! How the runs of a job go (S16): runs that make no new step are counted, a checkpoint that none of them gets away from is
-//! passed over once, and then a person has to look.
+//! How the runs of a job go (S16): runs that make no new step are counted, a checkpoint that none
+//! of them gets away from is passed over once, and then a person has to look.
 
 use jiff::Timestamp;
 
@@ -23,7 +23,8 @@ pub fn ordered(record: &mut SlotRecord, from: Option<u64>) {
     runs.listed_before = runs.best_listed;
 }
 
-/// Checkpoints are looked for in another place, where `newest` was before: what was counted in the old one means nothing here.
+/// Checkpoints are looked for in another place, where `newest` was before: what was counted in the
+/// old one means nothing here.
 pub fn elsewhere(runs: &mut Runs, newest: Option<u64>) {
     (runs.best_listed, runs.listed_before, runs.set_aside) = (None, newest, None);
     (runs.fruitless, runs.stuck) = (0, 0);
@@ -37,10 +38,12 @@ pub fn listed(record: &mut SlotRecord, step: u64) -> bool {
     new
 }
 
-/// A person went back to `newest`, the newest complete checkpoint now: what lies beyond it is to be done once more.
+/// A person went back to `newest`, the newest complete checkpoint now: what lies beyond it is to be
+/// done once more.
 pub fn went_back(runs: &mut Runs, newest: Option<u64>) {
     runs.best_listed = newest;
-    (runs.best_step, runs.listed_before) = (runs.best_step.min(newest), runs.listed_before.min(newest));
+    (runs.best_step, runs.listed_before) =
+        (runs.best_step.min(newest), runs.listed_before.min(newest));
 }
 
 /// The present run reported this step. Returns whether no run before got so far.
@@ -62,7 +65,8 @@ pub fn progressed(record: &mut SlotRecord) {
     (runs.fruitless, runs.stuck) = (0, 0);
 }
 
-/// Whether the job is what fails under this condition: a node that breaks under it says nothing about its runs.
+/// Whether the job is what fails under this condition: a node that breaks under it says nothing
+/// about its runs.
 fn is_about_the_job(condition: Condition) -> bool {
     matches!(condition, Condition::Silent | Condition::RuntimeUnhealthy)
 }
@@ -111,9 +115,11 @@ pub fn set_aside(record: &SlotRecord) -> Option<u64> {
     record.job.runs.set_aside.map(|(step, _)| step)
 }
 
-/// Whether a listing that began then still took what is passed over for the newest, or does not know yet what a person wants.
+/// Whether a listing that began then still took what is passed over for the newest, or does not
+/// know yet what a person wants.
 pub fn is_outdated(record: &SlotRecord, began: Timestamp) -> bool {
-    record.job.runs.set_aside.is_some_and(|(_, at)| began <= at) || record.job.accepts.is_some_and(|(_, at)| began < at)
+    record.job.runs.set_aside.is_some_and(|(_, at)| began <= at)
+        || record.job.accepts.is_some_and(|(_, at)| began < at)
 }
 
 /// A person wants another try.

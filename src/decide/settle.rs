@@ -1,5 +1,5 @@
-//! How a recovery ends: with progress, with a node that stays healthy, because it healed before anything was deleted, because the job
-//! is finished, or because the slot is not watched any more.
+//! How a recovery ends: with progress, with a node that stays healthy, because it healed before
+//! anything was deleted, because the job is finished, or because the slot is not watched any more.
 
 use std::time::Duration;
 
@@ -42,8 +42,10 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         return withdraw(fleet, name, "its job is finished: nothing is wanted any more", turn);
     }
     if recovery.phase == Phase::Condemned {
-        // A delete whose answer was lost may still come about, and a read may lag behind it: the slot is not let go too early.
-        let recent = record.mutated_at.is_some_and(|at| elapsed(at, turn.now) < slot.policy.max_age);
+        // A delete whose answer was lost may still come about, and a read may lag behind it: the
+        // slot is not let go too early.
+        let recent =
+            record.mutated_at.is_some_and(|at| elapsed(at, turn.now) < slot.policy.max_age);
         if !there || (recent && recovery.resends + recovery.spent > 0) {
             return;
         }
@@ -53,7 +55,12 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         if condition == Condition::Healthy {
             withdraw(fleet, name, "healthy again before it was deleted: it is left alone", turn);
         } else if progressed && condition.kind() == Some(Kind::Judged) {
-            withdraw(fleet, name, "its job made progress before it was deleted: it is left alone", turn);
+            withdraw(
+                fleet,
+                name,
+                "its job made progress before it was deleted: it is left alone",
+                turn,
+            );
         }
         return;
     }
@@ -75,10 +82,13 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let launched = record.job.step.is_some() || (booted && record.job.workers.values().any(beats));
     let started_from = recovery.order.as_ref().and_then(|o| o.step);
     let stepped = record.job.step.is_some() && record.job.step > started_from;
-    // Where no beacon came, a checkpoint is this run's only when it was seen after the time to boot.
-    let since_ready = record.ready_since.zip(record.job.checkpoint_at).map(|(ready, at)| elapsed(ready, at));
+    // Where no beacon came, a checkpoint is this run's only when it was seen after the time to
+    // boot.
+    let since_ready =
+        record.ready_since.zip(record.job.checkpoint_at).map(|(ready, at)| elapsed(ready, at));
     let own = booted || since_ready.is_some_and(|time| time >= slot.policy.grace.boot);
-    // A checkpoint that was passed over before, and is taken back by a person, is no work of this run.
+    // A checkpoint that was passed over before, and is taken back by a person, is no work of this
+    // run.
     let before = started_from.max(record.job.runs.listed_before);
     let saved = own && record.job.checkpoint.as_ref().map(|c| c.step) > before;
     let phase = recovery.phase;
@@ -87,7 +97,9 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         fleet.dirty.insert(name.to_owned());
     }
     let Some(record) = fleet.slots.get_mut(name) else { return };
-    if record.recovery.as_ref().is_some_and(|r| r.phase != Phase::Launched) && (launched || stepped || saved) {
+    if record.recovery.as_ref().is_some_and(|r| r.phase != Phase::Launched)
+        && (launched || stepped || saved)
+    {
         advance(record, Phase::Launched, "the job runs", turn);
         fleet.dirty.insert(name.to_owned());
     }
@@ -96,7 +108,8 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         return;
     }
     let Some(recovery) = fleet.slots.get(name).and_then(|r| r.recovery.as_ref()) else { return };
-    // Where no step can be seen (yet), or beacons can't be read, a node that stays healthy has to do.
+    // Where no step can be seen (yet), or beacons can't be read, a node that stays healthy has to
+    // do.
     let seen = recovery.phase == Phase::Launched && job.checkpoint.is_none();
     let patience = if seen { slot.policy.heal } else { slot.policy.attempts.settled };
     if healthy && elapsed(recovery.phase_since, turn.now) >= patience {
@@ -104,11 +117,21 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     }
 }
 
-/// The job of a slot has ended well. What was sent, and what is owed, goes on: that ends no delete that is on its way.
+/// The job of a slot has ended well. What was sent, and what is owed, goes on: that ends no delete
+/// that is on its way.
 pub fn finished(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
-    match fleet.slots.get(name).and_then(|record| record.recovery.as_ref()).map(|recovery| recovery.phase) {
-        Some(Phase::Condemned) => withdraw(fleet, name, "its job is finished: nothing is wanted any more", turn),
-        Some(Phase::Ready | Phase::Booted | Phase::Launched) => over(fleet, name, "its job is finished", turn),
+    match fleet
+        .slots
+        .get(name)
+        .and_then(|record| record.recovery.as_ref())
+        .map(|recovery| recovery.phase)
+    {
+        Some(Phase::Condemned) => {
+            withdraw(fleet, name, "its job is finished: nothing is wanted any more", turn)
+        }
+        Some(Phase::Ready | Phase::Booted | Phase::Launched) => {
+            over(fleet, name, "its job is finished", turn)
+        }
         _ => {}
     }
 }
@@ -128,19 +151,32 @@ fn over(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) {
     let down = elapsed(recovery.symptom_at, turn.now);
     let resumed = recovery.order.as_ref().and_then(|o| o.step);
     let steps_lost = recovery.step_before.map(|before| before.saturating_sub(resumed.unwrap_or(0)));
-    let repeated_seconds = recovery.saved_at.map(|at| elapsed(at, recovery.symptom_at).as_secs_f64());
+    let repeated_seconds =
+        recovery.saved_at.map(|at| elapsed(at, recovery.symptom_at).as_secs_f64());
     let from = resumed.map_or(String::new(), |step| format!(", resumed from step {step}"));
-    let message = format!("recovered from {} {} after the first symptom: {why}{from}", recovery.cause.name(), span(down));
+    let message = format!(
+        "recovered from {} {} after the first symptom: {why}{from}",
+        recovery.cause.name(),
+        span(down)
+    );
     record.suspicion = None;
-    let pool = budget::pool(&record.zone, record.seen.as_ref().map_or("", |s| s.accelerator.as_str()));
+    let pool =
+        budget::pool(&record.zone, record.seen.as_ref().map_or("", |s| s.accelerator.as_str()));
     budget::relieve(&mut fleet.ledger, &pool, recovery.creating_since);
-    let what = What::Recovered { cause: recovery.cause, seconds, down_seconds: down.as_secs_f64(), steps_lost, repeated_seconds };
+    let what = What::Recovered {
+        cause: recovery.cause,
+        seconds,
+        down_seconds: down.as_secs_f64(),
+        steps_lost,
+        repeated_seconds,
+    };
     turn.tell(record, what, message);
     fleet.dirty.insert(name.to_owned());
     fleet.dirty_ledger = true;
 }
 
-/// Forgets a slot, but for a person's pause: the config without it may be a mistake. An incident that is still open ends.
+/// Forgets a slot, but for a person's pause: the config without it may be a mistake. An incident
+/// that is still open ends.
 pub fn drop_slot(fleet: &mut Fleet, name: String, turn: &mut Turn) {
     withdraw(fleet, &name, "it is not watched any more", turn);
     if let Some(pause) = fleet.slots.remove(&name).and_then(|record| record.paused) {

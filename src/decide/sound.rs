@@ -1,5 +1,6 @@
-//! What must be true of the fleet between two steps, whatever came in: asserted after each step in debug builds, which the tests and
-//! the simulation are. A fleet that was read from a damaged journal may be unsound; a step never makes it so.
+//! What must be true of the fleet between two steps, whatever came in: asserted after each step in
+//! debug builds, which the tests and the simulation are. A fleet that was read from a damaged
+//! journal may be unsound; a step never makes it so.
 
 use crate::model::action::Effect;
 use crate::model::fleet::{Fleet, Memory, Pending};
@@ -15,7 +16,9 @@ pub fn check(fleet: &Fleet) -> Result<(), String> {
     let (wanted, watched) = (&fleet.settings.slots, &fleet.slots);
     let missing = wanted.keys().find(|name| !watched.contains_key(*name));
     match missing.or_else(|| watched.keys().find(|name| !wanted.contains_key(*name))) {
-        Some(name) => Err(format!("{name}: it is configured without a record, or has one and is not configured")),
+        Some(name) => Err(format!(
+            "{name}: it is configured without a record, or has one and is not configured"
+        )),
         None => Ok(()),
     }
 }
@@ -39,22 +42,36 @@ fn slot(record: &SlotRecord, memory: &Memory) -> Result<(), &'static str> {
     let rule = |holds: bool, what| if holds { Ok(()) } else { Err(what) };
     if let Some(suspicion) = &record.suspicion {
         rule(suspicion.reads > 0 && !suspicion.seen.is_empty(), "it is suspected of nothing")?;
-        rule(suspicion.seen.iter().all(|condition| condition.is_sick()), "it is suspected of what is no sickness")?;
+        rule(
+            suspicion.seen.iter().all(|condition| condition.is_sick()),
+            "it is suspected of what is no sickness",
+        )?;
     }
     let calling = memory.pending.contains(&Pending::Call);
     let Some(recovery) = &record.recovery else { return Ok(()) };
     let has_call = recovery.call.is_some();
     match recovery.phase {
         Phase::Condemned => rule(!has_call, "it has a call before its delete"),
-        Phase::Deleting => rule(recovery.condemned.is_some(), "it is deleted, and no incarnation is named"),
-        Phase::Gone => rule(record.incarnation.is_none() && !has_call, "it is gone, and is there or has a call"),
+        Phase::Deleting => {
+            rule(recovery.condemned.is_some(), "it is deleted, and no incarnation is named")
+        }
+        Phase::Gone => rule(
+            record.incarnation.is_none() && !has_call,
+            "it is gone, and is there or has a call",
+        ),
         Phase::Creating => rule(recovery.order.is_some(), "it is created without a run order"),
-        Phase::Ready | Phase::Booted | Phase::Launched => rule(record.incarnation.is_some(), "its replacement is nowhere"),
+        Phase::Ready | Phase::Booted | Phase::Launched => {
+            rule(record.incarnation.is_some(), "its replacement is nowhere")
+        }
     }?;
-    rule(!calling || matches!(recovery.phase, Phase::Deleting | Phase::Creating), "a call is under way in no phase of one")
+    rule(
+        !calling || matches!(recovery.phase, Phase::Deleting | Phase::Creating),
+        "a call is under way in no phase of one",
+    )
 }
 
-/// Looks at what a step wants to do: each mutation rests on a record of the same commit that intends it (S11).
+/// Looks at what a step wants to do: each mutation rests on a record of the same commit that
+/// intends it (S11).
 ///
 /// # Errors
 /// The mutation that none intends.
@@ -62,7 +79,8 @@ pub fn intends(fleet: &Fleet, effects: &[Effect]) -> Result<(), String> {
     for effect in effects {
         let Effect::Commit { then, .. } = effect else { continue };
         for action in then {
-            let recovery = fleet.slots.get(action.slot()).and_then(|record| record.recovery.as_ref());
+            let recovery =
+                fleet.slots.get(action.slot()).and_then(|record| record.recovery.as_ref());
             if !recovery.is_some_and(|recovery| recovery.call == Some(Call::Intended)) {
                 return Err(format!("nothing intends {action:?}: {recovery:?}"));
             }

@@ -1,5 +1,6 @@
-//! Too many slots that look sick for good at once, or replacements that fail one after the other: first of all a reason to doubt our
-//! eyes. Counted before anything is decided about any slot (S8, S14).
+//! Too many slots that look sick for good at once, or replacements that fail one after the other:
+//! first of all a reason to doubt our eyes. Counted before anything is decided about any slot (S8,
+//! S14).
 
 use std::time::Duration;
 
@@ -30,31 +31,54 @@ pub fn gust(ctx: &mut SlotCtx, turn: &mut Turn) {
     // One a slot, kept beyond the window: the same trouble is not counted again when it has passed.
     ledger.storm.retain(|gust| elapsed(gust.at, now) < KEPT.max(storm.window));
     let known = ledger.storm.iter().any(|gust| gust.slot == ctx.record.name && gust.at >= since);
-    // A replacement that fails is counted elsewhere (S14); one that was lost, and is there again, is judged for the first time.
-    let first = ctx.record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Condemned && r.kind == Kind::Lost);
+    // A replacement that fails is counted elsewhere (S14); one that was lost, and is there again,
+    // is judged for the first time.
+    let first = ctx
+        .record
+        .recovery
+        .as_ref()
+        .is_none_or(|r| r.phase == Phase::Condemned && r.kind == Kind::Lost);
     let counts = first && !known;
     if counts {
         ledger.storm.retain(|gust| gust.slot != ctx.record.name);
         ledger.storm.push(Gust { at: now, slot: ctx.record.name.clone(), forgiven: false });
     }
     ctx.budget.ledger_changed |= before != ledger.storm.len() || counts;
-    let count = ledger.storm.iter().filter(|gust| !gust.forgiven && elapsed(gust.at, now) < storm.window).count();
+    let count = ledger
+        .storm
+        .iter()
+        .filter(|gust| !gust.forgiven && elapsed(gust.at, now) < storm.window)
+        .count();
     let share = count as f64 * 100.0 >= storm.percent * ctx.budget.desired as f64;
     if ledger.breaker.is_none() && count >= storm.min && share {
-        let why = format!("{count} of {} slots looked sick for good within {}", ctx.budget.desired, span(storm.window));
-        let message = format!("the storm breaker opened: {why}; no judged slot is deleted until `breaker reset`");
-        turn.happened(Event { at: now, slot: None, message, what: What::BreakerOpened { slots: count } });
+        let why = format!(
+            "{count} of {} slots looked sick for good within {}",
+            ctx.budget.desired,
+            span(storm.window)
+        );
+        let message = format!(
+            "the storm breaker opened: {why}; no judged slot is deleted until `breaker reset`"
+        );
+        turn.happened(Event {
+            at: now,
+            slot: None,
+            message,
+            what: What::BreakerOpened { slots: count },
+        });
         ledger.breaker = Some(Breaker { opened_at: now, why });
         ctx.budget.ledger_changed = true;
     }
 }
 
-/// The grace of a replacement is over before it booted: those of two slots within an hour suspend judged deletes (S14).
+/// The grace of a replacement is over before it booted: those of two slots within an hour suspend
+/// judged deletes (S14).
 pub fn unfit(ctx: &mut SlotCtx, now: Timestamp) {
     let pool = ctx.pool();
     let (ledger, record) = (&mut *ctx.ledger, &mut *ctx.record);
     let Some(recovery) = &mut record.recovery else { return };
-    if !matches!(recovery.phase, Phase::Creating | Phase::Ready) || recovery.unfit == record.incarnation {
+    if !matches!(recovery.phase, Phase::Creating | Phase::Ready)
+        || recovery.unfit == record.incarnation
+    {
         return;
     }
     recovery.unfit.clone_from(&record.incarnation);

@@ -1,4 +1,5 @@
-//! What a listing of a slot's checkpoint location shows: a newer complete checkpoint, growth, or that the recorded one is gone.
+//! What a listing of a slot's checkpoint location shows: a newer complete checkpoint, growth, or
+//! that the recorded one is gone.
 
 use jiff::Timestamp;
 
@@ -35,10 +36,24 @@ pub fn answered(
     }
 }
 
-fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, survey: CheckpointSurvey, turn: &mut Turn) {
+fn surveyed(
+    fleet: &mut Fleet,
+    slot: &str,
+    began: Timestamp,
+    location: &str,
+    survey: CheckpointSurvey,
+    turn: &mut Turn,
+) {
     let now = turn.now;
-    let settings = fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).and_then(|j| j.checkpoint.as_ref());
-    let Some(settings) = settings.filter(|checkpoint| checkpoint.uri == location && checkpoint.is_listed()) else {
+    let settings = fleet
+        .settings
+        .slots
+        .get(slot)
+        .and_then(|s| s.job.as_ref())
+        .and_then(|j| j.checkpoint.as_ref());
+    let Some(settings) =
+        settings.filter(|checkpoint| checkpoint.uri == location && checkpoint.is_listed())
+    else {
         // The config names another location by now.
         return;
     };
@@ -66,22 +81,23 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
     }
     // So is what a person goes back to, once it is listed; from 0 whatever is there, also nothing.
     let newest = survey.newest.as_ref().map(|c| c.step);
-    let went_back_to = job.accepts.take_if(|(least, _)| *least == 0 || newest >= Some(*least)).is_some();
+    let went_back_to =
+        job.accepts.take_if(|(least, _)| *least == 0 || newest >= Some(*least)).is_some();
     if went_back_to {
         runs::went_back(&mut job.runs, newest);
         first = true;
         fleet.dirty.insert(slot.to_owned());
     }
     let newer = survey.newest > job.checkpoint && job.accepts.is_none();
-    // A listing that lags behind or lacks something may show once more what was there before: that is no growth.
+    // A listing that lags behind or lacks something may show once more what was there before: that
+    // is no growth.
     let beyond = survey.incomplete.map(|(step, _)| step) > job.checkpoint.as_ref().map(|c| c.step);
     let grown = beyond && job.incomplete.is_some() && survey.incomplete > job.incomplete;
     // The first one that is known may be old: growth is counted from there.
     let begins = job.incomplete.is_none() && survey.incomplete.is_some();
     let lacks = match (&job.checkpoint, job.accepts) {
-        (Some(recorded), _) => {
-            (survey.newest.as_ref() < Some(recorded)).then(|| format!("step {} was recorded before", recorded.step))
-        }
+        (Some(recorded), _) => (survey.newest.as_ref() < Some(recorded))
+            .then(|| format!("step {} was recorded before", recorded.step)),
         (None, Some((least, _))) => Some(format!("step {least} or a later one was asked for")),
         (None, None) => None,
     };
@@ -110,8 +126,10 @@ fn surveyed(fleet: &mut Fleet, slot: &str, began: Timestamp, location: &str, sur
         }
     }
     if newer || grown || begins {
-        // With a new complete one, what else is there now is where growth begins: an earlier run may have left something.
-        record.job.incomplete = if newer { survey.incomplete } else { record.job.incomplete.max(survey.incomplete) };
+        // With a new complete one, what else is there now is where growth begins: an earlier run
+        // may have left something.
+        record.job.incomplete =
+            if newer { survey.incomplete } else { record.job.incomplete.max(survey.incomplete) };
         if news || (grown && !first) {
             settle::progress(record, now);
         }

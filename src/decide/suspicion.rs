@@ -1,12 +1,15 @@
-//! Sickness as accumulated time over successful reads, the health that clears it, and the healthy time after which attempts are
-//! forgotten.
+//! Sickness as accumulated time over successful reads, the health that clears it, and the healthy
+//! time after which attempts are forgotten.
 //!
-//! Each successful sick read adds the time since the successful read before it, at most `poll.max_gap`; the first one adds nothing, for
-//! only time that follows a sick read is known to be sick. Failed reads and gaps add nothing and clear nothing. `heal` of healthy reads
-//! clears it; time in which the node was not seen is no healthy time. Evidence of different kinds (lost, state and health, the workers'
-//! reports) is never added up: another kind starts its own time. Nothing here decides: the grace is compared in `judge`.
+//! Each successful sick read adds the time since the successful read before it, at most
+//! `poll.max_gap`; the first one adds nothing, for only time that follows a sick read is known to
+//! be sick. Failed reads and gaps add nothing and clear nothing. `heal` of healthy reads clears it;
+//! time in which the node was not seen is no healthy time. Evidence of different kinds (lost, state
+//! and health, the workers' reports) is never added up: another kind starts its own time. Nothing
+//! here decides: the grace is compared in `judge`.
 //!
-//! Example: reads at 0:00 sick, 0:30 sick, 1:00 failed, 1:30 sick, 2:00 healthy, 2:30 sick: 30 s + 60 s + 30 s = 2 min of sickness.
+//! Example: reads at 0:00 sick, 0:30 sick, 1:00 failed, 1:30 sick, 2:00 healthy, 2:30 sick: 30 s +
+//! 60 s + 30 s = 2 min of sickness.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +23,8 @@ use crate::model::slot::{SlotRecord, Suspicion};
 
 use super::turn::Turn;
 
-/// Evidence of different kinds is not added up: what is lost, what the API says of the node, what the supervisor reports.
+/// Evidence of different kinds is not added up: what is lost, what the API says of the node, what
+/// the supervisor reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Lost,
@@ -31,7 +35,9 @@ enum Class {
 fn class(condition: Condition) -> Option<Class> {
     match condition.kind()? {
         Kind::Lost => Some(Class::Lost),
-        Kind::Judged if matches!(condition, Condition::NeverBooted | Condition::Silent) => Some(Class::Report),
+        Kind::Judged if matches!(condition, Condition::NeverBooted | Condition::Silent) => {
+            Some(Class::Report)
+        }
         Kind::Judged => Some(Class::State),
     }
 }
@@ -73,8 +79,10 @@ pub fn suspect(
         suspicion.healthy_for = Duration::ZERO;
         suspicion.last_read = began;
         suspicion.unseen &= condition == Condition::Missing;
-    } else if matches!(condition, Condition::Healthy | Condition::Degraded | Condition::Finished | Condition::JobFailed)
-        && let Some(suspicion) = &mut record.suspicion
+    } else if matches!(
+        condition,
+        Condition::Healthy | Condition::Degraded | Condition::Finished | Condition::JobFailed
+    ) && let Some(suspicion) = &mut record.suspicion
     {
         // It is not known to have been healthy while it was not seen.
         let unseen = std::mem::take(&mut suspicion.unseen);
@@ -86,9 +94,15 @@ pub fn suspect(
     }
 }
 
-/// Attempts are forgotten after `settled` healthy time (S13), in which what was `missed` between two reads does not count.
-/// Returns whether anything changed that has to be kept.
-pub fn settled(record: &mut SlotRecord, settled: Duration, condition: Condition, missed: Duration, now: Timestamp) -> bool {
+/// Attempts are forgotten after `settled` healthy time (S13), in which what was `missed` between
+/// two reads does not count. Returns whether anything changed that has to be kept.
+pub fn settled(
+    record: &mut SlotRecord,
+    settled: Duration,
+    condition: Condition,
+    missed: Duration,
+    now: Timestamp,
+) -> bool {
     if condition != Condition::Healthy {
         if condition != Condition::Unclear {
             record.healthy_since = None;
@@ -99,7 +113,8 @@ pub fn settled(record: &mut SlotRecord, settled: Duration, condition: Condition,
     record.healthy_since = Some(after(since, missed).min(now));
     let settled = is_settled(record, settled, now);
     if settled {
-        // Preemptions are a property of the capacity, not of the slot's health: they slide out of their window instead.
+        // Preemptions are a property of the capacity, not of the slot's health: they slide out of
+        // their window instead.
         record.attempts.retain(|a| a.kind == Kind::Lost);
     }
     settled || (!missed.is_zero() && was_judged(record))
@@ -110,10 +125,17 @@ pub fn was_judged(record: &SlotRecord) -> bool {
 }
 
 fn is_settled(record: &SlotRecord, settled: Duration, now: Timestamp) -> bool {
-    record.recovery.is_none() && was_judged(record) && record.healthy_since.is_some_and(|since| elapsed(since, now) >= settled)
+    record.recovery.is_none()
+        && was_judged(record)
+        && record.healthy_since.is_some_and(|since| elapsed(since, now) >= settled)
 }
 
-pub fn set_verdict(record: &mut SlotRecord, verdict: Verdict, dirty: &mut BTreeSet<String>, turn: &mut Turn) -> bool {
+pub fn set_verdict(
+    record: &mut SlotRecord,
+    verdict: Verdict,
+    dirty: &mut BTreeSet<String>,
+    turn: &mut Turn,
+) -> bool {
     if record.verdict.condition == verdict.condition {
         let changed = record.verdict.evidence != verdict.evidence;
         record.at_ease &= !changed;
@@ -132,7 +154,12 @@ pub fn set_verdict(record: &mut SlotRecord, verdict: Verdict, dirty: &mut BTreeS
     }
     record.verdict = verdict;
     dirty.insert(record.name.clone());
-    let message = format!("{} -> {}: {}", from.name(), record.verdict.condition.name(), record.verdict.evidence);
+    let message = format!(
+        "{} -> {}: {}",
+        from.name(),
+        record.verdict.condition.name(),
+        record.verdict.evidence
+    );
     turn.tell(record, What::Condition { from, to: record.verdict.condition }, message);
     true
 }

@@ -1,4 +1,5 @@
-//! The safety and liveness rules by their names, on the core alone: inputs in, effects out, time as an argument.
+//! The safety and liveness rules by their names, on the core alone: inputs in, effects out, time as
+//! an argument.
 
 mod endings;
 mod gates;
@@ -18,7 +19,9 @@ use serde_json::{Value, json};
 
 use super::gates::{GATES, Gate};
 use super::{step_with, view};
-use crate::model::action::{Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading, Record};
+use crate::model::action::{
+    Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading, Record,
+};
 use crate::model::condition::Condition;
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
@@ -27,7 +30,9 @@ use crate::model::hold::HoldReason;
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 use crate::model::recovery::Phase;
-use crate::model::settings::{JobSettings, Overlay, Policy, PollSettings, Settings, Share, SlotSettings, Storm};
+use crate::model::settings::{
+    JobSettings, Overlay, Policy, PollSettings, Settings, Share, SlotSettings, Storm,
+};
 
 const ZONE: &str = "us-central2-b";
 const OPERATION: &str = "projects/p/locations/us-central2-b/operations/o";
@@ -63,7 +68,12 @@ fn settings(names: &[&str]) -> Settings {
         decided_by: "test".into(),
         dry_run: false,
         alpha: false,
-        poll: PollSettings { every: seconds(30), operations: seconds(5), timeout: seconds(20), max_gap: seconds(300) },
+        poll: PollSettings {
+            every: seconds(30),
+            operations: seconds(5),
+            timeout: seconds(20),
+            max_gap: seconds(300),
+        },
         max_unavailable: Share::Percent(25.0),
         max_judged_recreates_per_hour: 20,
         storm: Storm::default(),
@@ -88,8 +98,16 @@ impl World {
         let now = "2026-06-01T12:00:00Z".parse().unwrap();
         let fleet = Fleet::new(settings.clone(), Default::default(), Ledger::default());
         let gates = GATES.to_vec();
-        let mut world =
-            World { fleet, gates, now, actions: vec![], looks: vec![], records: vec![], events: vec![], messages: vec![] };
+        let mut world = World {
+            fleet,
+            gates,
+            now,
+            actions: vec![],
+            looks: vec![],
+            records: vec![],
+            events: vec![],
+            messages: vec![],
+        };
         world.input(Input::Configured(Box::new(settings)));
         world
     }
@@ -138,13 +156,21 @@ impl World {
     }
 
     fn done(&mut self, name: &str, state: OperationState) {
-        self.input(Input::Operated { slot: name.into(), operation: OPERATION.into(), result: Ok(state) });
+        self.input(Input::Operated {
+            slot: name.into(),
+            operation: OPERATION.into(),
+            result: Ok(state),
+        });
     }
 
     /// The operation of a create ends with this error, and nothing is there.
     fn create_fails(&mut self, name: &str, class: FailureClass) {
         self.done(name, OperationState::Failed(Failure::new(class, "no more capacity")));
-        assert!(self.looks.iter().any(|look| matches!(look, Look::Node { .. })), "its name is read back: {:?}", self.looks);
+        assert!(
+            self.looks.iter().any(|look| matches!(look, Look::Node { .. })),
+            "its name is read back: {:?}",
+            self.looks
+        );
         self.wait(1);
         self.get(name, None);
     }
@@ -157,11 +183,16 @@ impl World {
         self.fleet.memory[name].decision.as_ref().and_then(|d| d.hold)
     }
 
-    /// Healthy, then sick with `change` for `seconds`, polled every 30 s; the last poll has just been absorbed.
+    /// Healthy, then sick with `change` for `seconds`, polled every 30 s; the last poll has just
+    /// been absorbed.
     fn sick(&mut self, names: &[&str], change: Value, seconds: u64) {
         let all: Vec<String> = self.fleet.slots.keys().cloned().collect();
         let show = |sick: &Value| -> Vec<Value> {
-            all.iter().map(|n| node(n, if names.contains(&n.as_str()) { sick.clone() } else { json!({}) })).collect()
+            all.iter()
+                .map(|n| {
+                    node(n, if names.contains(&n.as_str()) { sick.clone() } else { json!({}) })
+                })
+                .collect()
         };
         self.poll(&show(&json!({})));
         for _ in 0..=seconds / 30 {

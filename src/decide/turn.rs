@@ -35,11 +35,21 @@ impl Turn {
     }
 
     pub fn tell(&mut self, record: &SlotRecord, what: What, message: impl Into<String>) {
-        self.events.push(Event { at: self.now, slot: Some(record.name.clone()), message: message.into(), what });
+        self.events.push(Event {
+            at: self.now,
+            slot: Some(record.name.clone()),
+            message: message.into(),
+            what,
+        });
     }
 
     pub fn note(&mut self, message: impl Into<String>) {
-        self.events.push(Event { at: self.now, slot: None, message: message.into(), what: What::Note });
+        self.events.push(Event {
+            at: self.now,
+            slot: None,
+            message: message.into(),
+            what: What::Note,
+        });
     }
 
     pub fn happened(&mut self, event: Event) {

@@ -13,20 +13,31 @@ use crate::model::recovery::Phase;
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
-use crate::model::view::{ActionName, AttemptsView, BreakerState, Decision, JobView, SlotView, StatusDocument};
+use crate::model::view::{
+    ActionName, AttemptsView, BreakerState, Decision, JobView, SlotView, StatusDocument,
+};
 
 /// The document of `status` and `plan`.
 pub fn document(fleet: &Fleet, now: Timestamp) -> StatusDocument {
     StatusDocument {
         observed_at: fleet.ledger.observed_at,
         acting: None,
-        breaker: if fleet.ledger.breaker.is_some() { BreakerState::Open } else { BreakerState::Closed },
+        breaker: if fleet.ledger.breaker.is_some() {
+            BreakerState::Open
+        } else {
+            BreakerState::Closed
+        },
         tpus: fleet.slots.values().map(|record| slot(fleet, record, now)).collect(),
     }
 }
 
 /// The document of what a journal holds, decided over without carrying anything out.
-pub fn at_rest(settings: &Settings, slots: BTreeMap<String, SlotRecord>, ledger: Ledger, now: Timestamp) -> StatusDocument {
+pub fn at_rest(
+    settings: &Settings,
+    slots: BTreeMap<String, SlotRecord>,
+    ledger: Ledger,
+    now: Timestamp,
+) -> StatusDocument {
     let mut looking = settings.clone();
     looking.dry_run = true;
     let mut fleet = Fleet::new(looking.clone(), slots, ledger);
@@ -38,7 +49,8 @@ pub fn at_rest(settings: &Settings, slots: BTreeMap<String, SlotRecord>, ledger:
 fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
     let settings = fleet.settings.slots.get(&record.name);
     let undecided = Decision::wait("not decided about yet", None);
-    let decision = fleet.memory.get(&record.name).and_then(|m| m.decision.as_ref()).unwrap_or(&undecided);
+    let decision =
+        fleet.memory.get(&record.name).and_then(|m| m.decision.as_ref()).unwrap_or(&undecided);
     let seen = record.seen.as_ref();
     let window = settings.map(|s| s.policy.attempts.window).unwrap_or_default();
     SlotView {
@@ -68,10 +80,17 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         },
         unhealthy_since: match &record.recovery {
             Some(recovery) => Some(recovery.symptom_at),
-            None => record.suspicion.as_ref().filter(|_| record.verdict.condition != Condition::Healthy).map(|s| s.since),
+            None => record
+                .suspicion
+                .as_ref()
+                .filter(|_| record.verdict.condition != Condition::Healthy)
+                .map(|s| s.since),
         },
         maintenance_start: seen.and_then(|s| s.maintenance_start),
-        paused: [&record.paused, &fleet.ledger.paused].into_iter().flatten().any(|pause| pause.holds(now)),
+        paused: [&record.paused, &fleet.ledger.paused]
+            .into_iter()
+            .flatten()
+            .any(|pause| pause.holds(now)),
         warnings: settings.map(|settings| warnings(record, settings)).unwrap_or_default(),
         opted_out: seen.is_some_and(|seen| seen.opted_out),
         refused: record
@@ -93,8 +112,14 @@ fn warnings(record: &SlotRecord, slot: &SlotSettings) -> Vec<String> {
              script and set startup_script = \"FILE\""
                 .to_owned(),
         );
-    } else if !NodeSpec::has_a_script(learned, &slot.create) && (learned.is_some() || record.seen.is_none()) {
-        let lacks = if job.command.is_some() { "the command finds the bare image" } else { "nothing runs on it" };
+    } else if !NodeSpec::has_a_script(learned, &slot.create)
+        && (learned.is_some() || record.seen.is_none())
+    {
+        let lacks = if job.command.is_some() {
+            "the command finds the bare image"
+        } else {
+            "nothing runs on it"
+        };
         all.push(format!(
             "no startup script is known: a recreated TPU has an empty boot disk, so {lacks}; set startup_script = \"FILE\" that installs \
              what the job needs"
@@ -118,7 +143,8 @@ fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
     };
     let location = location::listed(slot).map(|listed| listed.uri.clone());
     // A checkpoint of another place starts nothing.
-    let checkpoint = record.job.checkpoint.as_ref().filter(|_| location.as_ref() == Some(&record.job.location));
+    let checkpoint =
+        record.job.checkpoint.as_ref().filter(|_| location.as_ref() == Some(&record.job.location));
     JobView {
         state: state.to_owned(),
         step: record.job.step,
@@ -130,10 +156,15 @@ fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
     }
 }
 
-/// For a look over a fleet that was held by the looker's own dry run: only the user's `dry_run` is shown as a hold.
+/// For a look over a fleet that was held by the looker's own dry run: only the user's `dry_run` is
+/// shown as a hold.
 pub fn without_dry_run(mut document: StatusDocument, users_dry_run: bool) -> StatusDocument {
     if !users_dry_run {
-        for slot in document.tpus.iter_mut().filter(|s| s.hold.as_deref() == Some(HoldReason::DryRun.name())) {
+        for slot in document
+            .tpus
+            .iter_mut()
+            .filter(|s| s.hold.as_deref() == Some(HoldReason::DryRun.name()))
+        {
             slot.hold = None;
         }
     }
@@ -142,5 +173,6 @@ pub fn without_dry_run(mut document: StatusDocument, users_dry_run: bool) -> Sta
 
 /// Whether anything waits for a person.
 pub fn needs_a_person(document: &StatusDocument) -> bool {
-    document.breaker == BreakerState::Open || document.tpus.iter().any(|slot| slot.action == ActionName::Escalate)
+    document.breaker == BreakerState::Open
+        || document.tpus.iter().any(|slot| slot.action == ActionName::Escalate)
 }

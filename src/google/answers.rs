@@ -22,18 +22,24 @@ pub struct NodePage {
 /// Reads one page of `nodes.list`.
 ///
 /// # Errors
-/// When it holds anything but nodes: a list that is understood in part would show the rest as absent.
+/// When it holds anything but nodes: a list that is understood in part would show the rest as
+/// absent.
 pub fn node_page(mut page: Value) -> Result<NodePage, String> {
     let nodes = match page.get_mut("nodes").map(Value::take) {
         None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(all)) => all.into_iter().map(|raw| NodeView::parse(raw).map(Arc::new)).collect::<Result<_, _>>()?,
+        Some(Value::Array(all)) => all
+            .into_iter()
+            .map(|raw| NodeView::parse(raw).map(Arc::new))
+            .collect::<Result<_, _>>()?,
         Some(_) => return Err("\"nodes\" is not a list".into()),
     };
     let unreachable = match page.get("unreachable") {
         None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(all)) => {
-            all.iter().filter_map(Value::as_str).map(|z| z.rsplit('/').next().unwrap_or(z).to_owned()).collect()
-        }
+        Some(Value::Array(all)) => all
+            .iter()
+            .filter_map(Value::as_str)
+            .map(|z| z.rsplit('/').next().unwrap_or(z).to_owned())
+            .collect(),
         Some(_) => return Err("\"unreachable\" is not a list".into()),
     };
     let next = match page.get("nextPageToken") {
@@ -47,7 +53,9 @@ pub fn node_page(mut page: Value) -> Result<NodePage, String> {
 /// Reads what `operations.get` answers.
 pub fn operation(answer: &Value) -> OperationState {
     match (answer.get("done").and_then(Value::as_bool), answer.get("error")) {
-        (Some(true), Some(error)) if error.is_object() => OperationState::Failed(operation_failure(error)),
+        (Some(true), Some(error)) if error.is_object() => {
+            OperationState::Failed(operation_failure(error))
+        }
         (Some(true), _) => OperationState::Succeeded,
         _ => OperationState::Running,
     }

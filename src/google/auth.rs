@@ -1,10 +1,12 @@
-//! Credentials: Application Default Credentials in all their forms (file, metadata server, workload identity), or none
-//! towards a loopback address.
+//! Credentials: Application Default Credentials in all their forms (file, metadata server, workload
+//! identity), or none towards a loopback address.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use google_cloud_auth::credentials::{AccessTokenCredentials, Builder, CacheableResource, CredentialsProvider};
+use google_cloud_auth::credentials::{
+    AccessTokenCredentials, Builder, CacheableResource, CredentialsProvider,
+};
 use google_cloud_auth::errors::CredentialsError;
 use object_store::gcp::GcpCredential;
 use reqwest::header::HeaderMap;
@@ -34,7 +36,8 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Application Default Credentials. The library reads the environment by itself; `places` is what it finds there.
+    /// Application Default Credentials. The library reads the environment by itself; `places` is
+    /// what it finds there.
     ///
     /// # Errors
     /// When there are none, with what to do about it.
@@ -46,10 +49,12 @@ impl Credentials {
         }
     }
 
-    /// Asks for a token, to see whether there is one. One that is there is not fetched again by what follows.
+    /// Asks for a token, to see whether there is one. One that is there is not fetched again by
+    /// what follows.
     ///
     /// # Errors
-    /// When there is none within `limit`: where was looked, what came back, and what to do about it.
+    /// When there is none within `limit`: where was looked, what came back, and what to do about
+    /// it.
     pub async fn check(&self, limit: Duration) -> Result<(), NoCredentials> {
         let Credentials::ApplicationDefault(tokens, source) = self else { return Ok(()) };
         match tokio::time::timeout(limit, tokens.access_token()).await {
@@ -59,18 +64,23 @@ impl Credentials {
         }
     }
 
-    /// The headers of a request to an API: the token, and the project on whose quota a user's calls count. Nothing when
-    /// anonymous.
+    /// The headers of a request to an API: the token, and the project on whose quota a user's calls
+    /// count. Nothing when anonymous.
     ///
     /// # Errors
     /// When there is no token within `limit`.
     pub async fn headers(&self, limit: Duration) -> Result<HeaderMap, Failure> {
-        let Credentials::ApplicationDefault(tokens, source) = self else { return Ok(HeaderMap::new()) };
+        let Credentials::ApplicationDefault(tokens, source) = self else {
+            return Ok(HeaderMap::new());
+        };
         match tokio::time::timeout(limit, tokens.headers(Default::default())).await {
             Ok(Ok(CacheableResource::New { data, .. })) => Ok(data),
             Ok(Ok(CacheableResource::NotModified)) => {
                 // Given only to callers that hold the headers already, and none is named above.
-                Err(Failure::new(FailureClass::Transient, format!("no access token from {source}: it gives none again")))
+                Err(Failure::new(
+                    FailureClass::Transient,
+                    format!("no access token from {source}: it gives none again"),
+                ))
             }
             Ok(Err(error)) => Err(refused(source, &error)),
             Err(_) => Err(late(source, limit)),
@@ -92,12 +102,16 @@ impl Credentials {
 }
 
 fn refused(source: &Source, error: &CredentialsError) -> Failure {
-    let class = if error.is_transient() { FailureClass::Transient } else { FailureClass::Permission };
+    let class =
+        if error.is_transient() { FailureClass::Transient } else { FailureClass::Permission };
     Failure::new(class, format!("no access token from {source}: {}", reason(error)))
 }
 
 fn late(source: &Source, limit: Duration) -> Failure {
-    Failure::new(FailureClass::Transient, format!("no access token from {source} within {:.1} s", limit.as_secs_f64()))
+    Failure::new(
+        FailureClass::Transient,
+        format!("no access token from {source} within {:.1} s", limit.as_secs_f64()),
+    )
 }
 
 /// The same credentials for object storage; a token is waited for that long.
@@ -110,7 +124,10 @@ impl object_store::CredentialProvider for StorageCredentials {
 
     async fn get_credential(&self) -> object_store::Result<Arc<GcpCredential>> {
         let token = self.0.token(self.1).await;
-        let token = token.map_err(|failure| object_store::Error::Generic { store: "gcs", source: Box::new(failure) })?;
+        let token = token.map_err(|failure| object_store::Error::Generic {
+            store: "gcs",
+            source: Box::new(failure),
+        })?;
         Ok(Arc::new(GcpCredential { bearer: token.unwrap_or_default() }))
     }
 }

@@ -1,7 +1,7 @@
 //! Sorts failed calls by the texts that the Cloud TPU API really sends.
 //!
-//! Stock-out and quota share code 8 (RESOURCE_EXHAUSTED): they are told apart by where the error came from (a synchronous
-//! 429, or an operation), by a `QuotaFailure` detail, and by their words.
+//! Stock-out and quota share code 8 (RESOURCE_EXHAUSTED): they are told apart by where the error
+//! came from (a synchronous 429, or an operation), by a `QuotaFailure` detail, and by their words.
 
 use serde_json::Value;
 
@@ -21,7 +21,8 @@ pub fn http_failure(status: u16, body: &[u8]) -> Failure {
     http_failure_masked(status, body, &Mask::default())
 }
 
-/// An HTTP answer that is not a success, told without what the request keeps secret. Its class is that of the whole text.
+/// An HTTP answer that is not a success, told without what the request keeps secret. Its class is
+/// that of the whole text.
 pub fn http_failure_masked(status: u16, body: &[u8], mask: &Mask) -> Failure {
     let json: Option<Value> = serde_json::from_slice(body).ok();
     let Some(error) = json.as_ref().and_then(|j| j.get("error")).filter(|e| e.is_object()) else {
@@ -30,7 +31,10 @@ pub fn http_failure_masked(status: u16, body: &[u8], mask: &Mask) -> Failure {
             500..=599 | 408 => FailureClass::Transient,
             _ => FailureClass::Garbage,
         };
-        return Failure::new(class, format!("HTTP {status} without an API error: {}", excerpt(body, mask)));
+        return Failure::new(
+            class,
+            format!("HTTP {status} without an API error: {}", excerpt(body, mask)),
+        );
     };
     let message = error.get("message").and_then(Value::as_str).unwrap_or_default();
     let name = error.get("status").and_then(Value::as_str).unwrap_or_default();
@@ -47,7 +51,10 @@ pub fn http_failure_masked(status: u16, body: &[u8], mask: &Mask) -> Failure {
         408 | 500..=599 => FailureClass::Transient,
         _ => FailureClass::Garbage,
     };
-    Failure::new(class, format!("HTTP {status} {}: {}", shorten(name), shorten(&mask.apply(message))))
+    Failure::new(
+        class,
+        format!("HTTP {status} {}: {}", shorten(name), shorten(&mask.apply(message))),
+    )
 }
 
 /// The `error` of a finished operation, or of a queued resource (`google.rpc.Status`).
@@ -74,7 +81,10 @@ pub fn operation_failure(error: &Value) -> Failure {
 
 fn exhausted(text: &str, otherwise: FailureClass) -> FailureClass {
     let lower = text.to_lowercase();
-    if lower.contains("requests per minute") || lower.contains("/qps/") || lower.contains("rate limit") {
+    if lower.contains("requests per minute")
+        || lower.contains("/qps/")
+        || lower.contains("rate limit")
+    {
         FailureClass::Rate
     } else if no_capacity(&lower) {
         FailureClass::StockOut
@@ -86,28 +96,39 @@ fn exhausted(text: &str, otherwise: FailureClass) -> FailureClass {
 }
 
 fn no_capacity(lower: &str) -> bool {
-    ["no more capacity", "insufficient capacity", "insufficient reserved capacity"].iter().any(|words| lower.contains(words))
+    ["no more capacity", "insufficient capacity", "insufficient reserved capacity"]
+        .iter()
+        .any(|words| lower.contains(words))
 }
 
 fn preempted(message: &str) -> bool {
     message.contains("not supported while in state PREEMPTED")
 }
 
-/// Whether a call was refused because the caller may not use the quota project that it named (`google.rpc.ErrorInfo`).
+/// Whether a call was refused because the caller may not use the quota project that it named
+/// (`google.rpc.ErrorInfo`).
 pub fn quota_project_denied(status: u16, body: &[u8]) -> bool {
     let json: Option<Value> = if status == 403 { serde_json::from_slice(body).ok() } else { None };
     let details = json.as_ref().and_then(|j| j.pointer("/error/details")).and_then(Value::as_array);
-    details.into_iter().flatten().any(|detail| detail.get("reason").is_some_and(|reason| reason == "USER_PROJECT_DENIED"))
+    details
+        .into_iter()
+        .flatten()
+        .any(|detail| detail.get("reason").is_some_and(|reason| reason == "USER_PROJECT_DENIED"))
 }
 
 /// The beginning of an answer that is not what was expected, on one line.
 pub fn excerpt(body: &[u8], mask: &Mask) -> String {
     let text = mask.apply(&String::from_utf8_lossy(&body[..body.len().min(EXCERPT_READ)]));
     let line = plain(&text.chars().take(EXCERPT_MAX).collect::<String>());
-    if line.trim().is_empty() { format!("{} bytes", body.len()) } else { format!("{:?}", line.trim()) }
+    if line.trim().is_empty() {
+        format!("{} bytes", body.len())
+    } else {
+        format!("{:?}", line.trim())
+    }
 }
 
-/// On one line, and not longer than a log line should be: what a server says must not write lines of its own.
+/// On one line, and not longer than a log line should be: what a server says must not write lines
+/// of its own.
 fn shorten(message: &str) -> String {
     let line = plain(&message.chars().take(MESSAGE_MAX).collect::<String>());
     if message.chars().nth(MESSAGE_MAX).is_some() { format!("{line}…") } else { line }
@@ -120,7 +141,11 @@ mod tests {
 
     #[track_caller]
     fn operation(code: i64, message: &str, wanted: FailureClass) {
-        assert_eq!(operation_failure(&json!({"code": code, "message": message})).class, wanted, "{message}");
+        assert_eq!(
+            operation_failure(&json!({"code": code, "message": message})).class,
+            wanted,
+            "{message}"
+        );
     }
 
     #[test]
@@ -131,8 +156,16 @@ mod tests {
             "There is no more capacity in the zone \"us-central1-c\"; you can try in another zone where Cloud TPU Nodes are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x9f48947a7d57c8d]",
             StockOut,
         );
-        operation(8, "Insufficient reserved capacity. Contact customer support to increase your reservation. [EID: 1]", StockOut);
-        operation(9, "Insufficient reserved capacity. Contact customer support to increase your reservation. [EID: 1]", StockOut);
+        operation(
+            8,
+            "Insufficient reserved capacity. Contact customer support to increase your reservation. [EID: 1]",
+            StockOut,
+        );
+        operation(
+            9,
+            "Insufficient reserved capacity. Contact customer support to increase your reservation. [EID: 1]",
+            StockOut,
+        );
         operation(13, "an internal error has occurred", StockOut);
         operation(5, "Reservation not found", StockOut);
         operation(14, "insufficient capacity", StockOut);
@@ -162,12 +195,13 @@ mod tests {
     #[test]
     fn answers_end_in_the_classes_of_the_texts_that_were_seen() {
         use FailureClass::*;
-        let error =
-            |code: u16, status: &str, message: &str| json!({"error": {"code": code, "status": status, "message": message}});
+        let error = |code: u16, status: &str, message: &str| json!({"error": {"code": code, "status": status, "message": message}});
         let e429 = |message: &str| error(429, "RESOURCE_EXHAUSTED", message);
         http(
             429,
-            e429("Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east5."),
+            e429(
+                "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east5.",
+            ),
             Quota,
         );
         http(
@@ -177,18 +211,36 @@ mod tests {
             ),
             Rate,
         );
-        let details = json!([{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": []}]);
-        http(429, json!({"error": {"code": 429, "message": "exhausted", "details": details}}), Quota);
-        http(404, error(404, "NOT_FOUND", "Resource 'projects/p/locations/z/nodes/n' was not found"), NotFound);
+        let details =
+            json!([{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": []}]);
+        http(
+            429,
+            json!({"error": {"code": 429, "message": "exhausted", "details": details}}),
+            Quota,
+        );
+        http(
+            404,
+            error(404, "NOT_FOUND", "Resource 'projects/p/locations/z/nodes/n' was not found"),
+            NotFound,
+        );
         http(409, error(409, "ALREADY_EXISTS", "Resource already exists"), Conflict);
-        http(403, error(403, "PERMISSION_DENIED", "Location us-east1-d is not found or access is unauthorized."), Permission);
+        http(
+            403,
+            error(
+                403,
+                "PERMISSION_DENIED",
+                "Location us-east1-d is not found or access is unauthorized.",
+            ),
+            Permission,
+        );
         http(400, error(400, "INVALID_ARGUMENT", "Invalid JSON payload received."), BadRequest);
         http(503, error(503, "UNAVAILABLE", "try later"), Transient);
     }
 
     #[test]
     fn an_answer_writes_no_lines_of_its_own() {
-        let failure = operation_failure(&json!({"code": 14, "message": "a\n2026 ERROR forged \u{1b}[31m"}));
+        let failure =
+            operation_failure(&json!({"code": 14, "message": "a\n2026 ERROR forged \u{1b}[31m"}));
         assert!(!failure.message.chars().any(char::is_control), "{:?}", failure.message);
     }
 
@@ -198,7 +250,9 @@ mod tests {
         let request = json!({"metadata": {"k": value}});
         let mask = Mask::of(Some(&request));
         let message = format!("{}: {value}", "x".repeat(590));
-        let answer = json!({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": message}}).to_string();
+        let answer =
+            json!({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": message}})
+                .to_string();
         let failure = http_failure_masked(429, answer.as_bytes(), &mask);
         assert_eq!(failure.class, FailureClass::StockOut, "classified by the words that came");
         assert!(failure.message.ends_with("x: [metadat…"), "{failure}");

@@ -1,4 +1,5 @@
-//! One HTTP call: credentials, a timeout an attempt, a bound on the answer, retries for reads alone.
+//! One HTTP call: credentials, a timeout an attempt, a bound on the answer, retries for reads
+//! alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,8 @@ const ATTEMPTS: usize = 4;
 /// A longer `Retry-After` than this is not waited out within one read: the next poll comes anyway.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// Names the project on whose quota a call counts; calls of a user without it count on gcloud's own project and are refused.
+/// Names the project on whose quota a call counts; calls of a user without it count on gcloud's own
+/// project and are refused.
 const QUOTA_PROJECT: &str = "x-goog-user-project";
 
 /// A mutation's connection is there by then, or the mutation is not sent.
@@ -67,13 +69,19 @@ enum Repeat {
     ByClass,
     /// At once: it was refused for its quota project, which is left out from now on.
     WithoutQuotaProject,
-    /// Not by this read: the library asks for a token again in its own time, and gives the same failure until then.
+    /// Not by this read: the library asks for a token again in its own time, and gives the same
+    /// failure until then.
     NoToken,
 }
 
 impl CallFailure {
     fn new(class: FailureClass, message: String, sent: Sent) -> Self {
-        CallFailure { failure: Failure::new(class, message), sent, retry_after: None, repeat: Repeat::ByClass }
+        CallFailure {
+            failure: Failure::new(class, message),
+            sent,
+            retry_after: None,
+            repeat: Repeat::ByClass,
+        }
     }
 }
 
@@ -81,7 +89,8 @@ impl CallFailure {
 #[derive(Clone)]
 pub struct Http {
     client: reqwest::Client,
-    // Connects quickly or not at all: what was checked right before a mutation must still hold when it leaves.
+    // Connects quickly or not at all: what was checked right before a mutation must still hold when
+    // it leaves.
     mutations: reqwest::Client,
     credentials: Credentials,
     // Set when the API refused the quota project, for as long as the process lives.
@@ -95,7 +104,11 @@ impl Http {
     ///
     /// # Errors
     /// When the TLS roots of the machine can't be loaded.
-    pub fn new(credentials: Credentials, timeout: Duration, observer: Arc<dyn Observer>) -> Result<Self, Failure> {
+    pub fn new(
+        credentials: Credentials,
+        timeout: Duration,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Self, Failure> {
         let client = |connect: Duration| {
             reqwest::Client::builder()
                 .redirect(reqwest::redirect::Policy::none())
@@ -103,11 +116,21 @@ impl Http {
                 .connect_timeout(connect)
                 .build()
                 .map_err(|error| {
-                    Failure::new(FailureClass::Transient, format!("the HTTP client can't be made: {}", chain(&error)))
+                    Failure::new(
+                        FailureClass::Transient,
+                        format!("the HTTP client can't be made: {}", chain(&error)),
+                    )
                 })
         };
         let mutations = client(timeout.min(CONNECT_MAX))?;
-        Ok(Http { client: client(timeout)?, mutations, credentials, no_quota_project: Arc::default(), timeout, observer })
+        Ok(Http {
+            client: client(timeout)?,
+            mutations,
+            credentials,
+            no_quota_project: Arc::default(),
+            timeout,
+            observer,
+        })
     }
 
     /// Whatever a mutation needs before it can leave at once: an access token.
@@ -118,7 +141,8 @@ impl Http {
         self.credentials.headers(self.timeout).await.map(Prepared)
     }
 
-    /// A read: repeated with exponential backoff and jitter on 429, 5xx and broken connections, until `deadline`.
+    /// A read: repeated with exponential backoff and jitter on 429, 5xx and broken connections,
+    /// until `deadline`.
     ///
     /// # Errors
     /// The last failure.
@@ -143,7 +167,11 @@ impl Http {
                 Err(error) => error,
             };
             let passing = match error.repeat {
-                Repeat::WithoutQuotaProject if !std::mem::replace(&mut without_quota_project, true) => continue,
+                Repeat::WithoutQuotaProject
+                    if !std::mem::replace(&mut without_quota_project, true) =>
+                {
+                    continue;
+                }
                 Repeat::NoToken => false,
                 _ => matches!(error.failure.class, FailureClass::Transient | FailureClass::Rate),
             };
@@ -196,12 +224,19 @@ impl Http {
         let result = match credentials {
             Ok((client, headers)) => {
                 let attempt = self.attempt(client, method, url, headers, body);
-                tokio::time::timeout(limit.saturating_sub(began.elapsed()), attempt).await.unwrap_or_else(|_| {
-                    let message = format!("no answer within {:.1} s", limit.as_secs_f64());
-                    Err(CallFailure::new(FailureClass::Transient, message, Sent::Perhaps))
-                })
+                tokio::time::timeout(limit.saturating_sub(began.elapsed()), attempt)
+                    .await
+                    .unwrap_or_else(|_| {
+                        let message = format!("no answer within {:.1} s", limit.as_secs_f64());
+                        Err(CallFailure::new(FailureClass::Transient, message, Sent::Perhaps))
+                    })
             }
-            Err(failure) => Err(CallFailure { failure, sent: Sent::No, retry_after: None, repeat: Repeat::NoToken }),
+            Err(failure) => Err(CallFailure {
+                failure,
+                sent: Sent::No,
+                retry_after: None,
+                repeat: Repeat::NoToken,
+            }),
         };
         self.observer.attempt(name, began.elapsed(), result.as_ref().err().map(|e| &e.failure));
         result
@@ -224,7 +259,8 @@ impl Http {
             request = request.header("content-type", "application/json").body(body.to_string());
         }
         let mut response = request.send().await.map_err(|error| {
-            let sent = if error.is_connect() || error.is_builder() { Sent::No } else { Sent::Perhaps };
+            let sent =
+                if error.is_connect() || error.is_builder() { Sent::No } else { Sent::Perhaps };
             CallFailure::new(FailureClass::Transient, chain(&error.without_url()), sent)
         })?;
         let status = response.status();
@@ -238,38 +274,54 @@ impl Http {
         loop {
             match response.chunk().await {
                 Ok(Some(chunk)) if bytes.len() + chunk.len() > BODY_MAX => {
-                    let message = format!("HTTP {status}: the answer is larger than {} MiB", BODY_MAX >> 20);
+                    let message =
+                        format!("HTTP {status}: the answer is larger than {} MiB", BODY_MAX >> 20);
                     return Err(CallFailure::new(FailureClass::Garbage, message, Sent::Perhaps));
                 }
                 Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
                 Ok(None) => break,
                 Err(error) => {
-                    let message = format!("HTTP {status}, but the answer broke off: {}", chain(&error.without_url()));
+                    let message = format!(
+                        "HTTP {status}, but the answer broke off: {}",
+                        chain(&error.without_url())
+                    );
                     return Err(CallFailure::new(FailureClass::Transient, message, Sent::Perhaps));
                 }
             }
         }
         if !status.is_success() {
             let failure = http_failure_masked(status.as_u16(), &bytes, &Mask::of(body));
-            let refused =
-                status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT && failure.class != FailureClass::Garbage;
+            let refused = status.is_client_error()
+                && status != StatusCode::REQUEST_TIMEOUT
+                && failure.class != FailureClass::Garbage;
             let mut repeat = Repeat::ByClass;
-            if let Some(project) = quota_project.filter(|_| quota_project_denied(status.as_u16(), &bytes)) {
+            if let Some(project) =
+                quota_project.filter(|_| quota_project_denied(status.as_u16(), &bytes))
+            {
                 self.leave_out(project.to_str().unwrap_or_default());
                 repeat = Repeat::WithoutQuotaProject;
             }
-            return Err(CallFailure { failure, sent: if refused { Sent::Refused } else { Sent::Perhaps }, retry_after, repeat });
+            return Err(CallFailure {
+                failure,
+                sent: if refused { Sent::Refused } else { Sent::Perhaps },
+                retry_after,
+                repeat,
+            });
         }
         match serde_json::from_slice::<Value>(&bytes) {
             Ok(value) if value.is_object() => Ok(value),
             _ => {
-                let message = format!("HTTP {status}, but the answer is not a JSON object: {}", excerpt(&bytes, &Mask::of(body)));
+                let message = format!(
+                    "HTTP {status}, but the answer is not a JSON object: {}",
+                    excerpt(&bytes, &Mask::of(body))
+                );
                 Err(CallFailure::new(FailureClass::Garbage, message, Sent::Perhaps))
             }
         }
     }
 
-    /// The caller may not use its quota project: without one the call counts on the project that it is about.
+    /// The caller may not use its quota project: without one the call counts on the project that it
+    /// is about.
     fn leave_out(&self, project: &str) {
         if !self.no_quota_project.swap(true, Ordering::Relaxed) {
             tracing::warn!(

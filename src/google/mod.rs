@@ -1,6 +1,8 @@
-//! HTTP clients for Google's APIs: a thin typed client over reqwest, with credentials from google-cloud-auth.
+//! HTTP clients for Google's APIs: a thin typed client over reqwest, with credentials from
+//! google-cloud-auth.
 //!
-//! This room never decides: it reads, sends, retries what is safe to retry, and sorts what came back.
+//! This room never decides: it reads, sends, retries what is safe to retry, and sorts what came
+//! back.
 
 pub mod answers;
 pub mod auth;

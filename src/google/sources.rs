@@ -1,5 +1,5 @@
-//! Where credentials are looked for, and what a person is told when there are none or they give no token. The library's own
-//! errors say neither which file was read nor what to do about it.
+//! Where credentials are looked for, and what a person is told when there are none or they give no
+//! token. The library's own errors say neither which file was read nor what to do about it.
 
 use std::error::Error;
 use std::fmt;
@@ -47,7 +47,8 @@ enum Kind {
     Other,
 }
 
-/// Why there is no access token: printed on several lines for a person, [`line`](NoCredentials::line) for a log.
+/// Why there is no access token: printed on several lines for a person,
+/// [`line`](NoCredentials::line) for a log.
 #[derive(Debug, Clone)]
 pub struct NoCredentials {
     title: String,
@@ -60,7 +61,13 @@ pub struct NoCredentials {
 impl fmt::Display for NoCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.title)?;
-        let width = self.rows.iter().filter(|row| !row.2.is_empty()).map(|row| row.1.chars().count()).max().unwrap_or(0);
+        let width = self
+            .rows
+            .iter()
+            .filter(|row| !row.2.is_empty())
+            .map(|row| row.1.chars().count())
+            .max()
+            .unwrap_or(0);
         for (label, text, remark) in &self.rows {
             let line = format!("  {label:<9}  {text:<width$}   {remark}");
             write!(f, "\n{}", line.trim_end())?;
@@ -91,7 +98,8 @@ impl fmt::Display for Source {
 impl Source {
     /// The source that the library takes: a file that is named is taken without looking further.
     pub fn of(places: Places) -> Self {
-        let well_known = || places.home.as_ref().map(|home| home.join(WELL_KNOWN)).filter(|path| is_there(path));
+        let well_known =
+            || places.home.as_ref().map(|home| home.join(WELL_KNOWN)).filter(|path| is_there(path));
         let file = places.named.clone().or_else(well_known);
         let text = file.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
         let json = text.and_then(|text| serde_json::from_str::<Value>(&text).ok());
@@ -119,7 +127,11 @@ impl Source {
                 ];
                 NoCredentials { title: "no Google credentials found".into(), rows, for_good: true }
             }
-            _ => self.trouble("the Google credentials that were found can't be used", build_reason(error), true),
+            _ => self.trouble(
+                "the Google credentials that were found can't be used",
+                build_reason(error),
+                true,
+            ),
         }
     }
 
@@ -172,13 +184,21 @@ impl Source {
             (true, Kind::User) if named => format!("{LOGIN}, and unset {NAMED}"),
             (true, Kind::User) => LOGIN.into(),
             (true, Kind::ServiceAccount) => {
-                "gcloud iam service-accounts keys list --iam-account ACCOUNT: the key may be gone".into()
+                "gcloud iam service-accounts keys list --iam-account ACCOUNT: the key may be gone"
+                    .into()
             }
-            (true, Kind::Other) => format!("check what the file names, or use your own login: {LOGIN}"),
+            (true, Kind::Other) => {
+                format!("check what the file names, or use your own login: {LOGIN}")
+            }
             (false, _) => "give this VM a service account with the scope cloud-platform".into(),
         };
         let row = |label, text| (label, text, String::new());
-        let rows = vec![row("used", used), row("came back", reason), row("do", advice), row("or see", README.into())];
+        let rows = vec![
+            row("used", used),
+            row("came back", reason),
+            row("do", advice),
+            row("or see", README.into()),
+        ];
         NoCredentials { title: title.into(), rows, for_good }
     }
 }
@@ -188,21 +208,29 @@ fn is_there(path: &Path) -> bool {
     !matches!(std::fs::metadata(path), Err(error) if error.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// Why the library could not begin. Parsers quote what they read, and a file of credentials is quoted nowhere.
+/// Why the library could not begin. Parsers quote what they read, and a file of credentials is
+/// quoted nowhere.
 fn build_reason(error: &build_errors::Error) -> String {
     let chain = chain(error);
-    let missing = |text: &String| text.find("missing field `").map(|at| text[at..].chars().take(60).collect::<String>());
+    let missing = |text: &String| {
+        text.find("missing field `").map(|at| text[at..].chars().take(60).collect::<String>())
+    };
     if error.is_loading() {
         format!("it can't be read: {}", chain.last().map_or("", String::as_str))
     } else if error.is_unknown_type() || error.is_not_supported() {
         "its \"type\" is not one that Google's library can use".into()
     } else {
-        chain.iter().rev().find_map(missing).map_or("it is not the JSON of credentials".into(), |field| format!("{field} in it"))
+        chain
+            .iter()
+            .rev()
+            .find_map(missing)
+            .map_or("it is not the JSON of credentials".into(), |field| format!("{field} in it"))
     }
 }
 
-/// The obstacle between us and a token, on one short line: the token endpoint's own words, or the deepest cause. The library's
-/// sentences about later calls are left out: which call will succeed is not known here either.
+/// The obstacle between us and a token, on one short line: the token endpoint's own words, or the
+/// deepest cause. The library's sentences about later calls are left out: which call will succeed
+/// is not known here either.
 pub fn reason(error: &CredentialsError) -> String {
     let chain = chain(error);
     let mut said = None;
@@ -211,8 +239,12 @@ pub fn reason(error: &CredentialsError) -> String {
     for cause in causes(error) {
         if let Some(error) = cause.downcast_ref::<CredentialsError>() {
             let text = without_forecast(&error.to_string()).to_owned();
-            let boilerplate =
-                ["Subsequent calls with", "cannot create auth headers", "Could not fetch an auth token", "failed to fetch"];
+            let boilerplate = [
+                "Subsequent calls with",
+                "cannot create auth headers",
+                "Could not fetch an auth token",
+                "failed to fetch",
+            ];
             if !boilerplate.iter().any(|words| text.contains(words)) {
                 said = Some(text);
             }
@@ -222,13 +254,18 @@ pub fn reason(error: &CredentialsError) -> String {
         }
     }
     // google-cloud-gax, whose errors these are, is no dependency of ours: its text is all there is.
-    let reported =
-        chain.iter().rev().find_map(|text| text.split_once("the HTTP transport reports a [")?.1.split_once("] error: "));
-    let (body, status) = match (chain.iter().rev().find_map(|text| text.split_once(", body=<")), reported) {
-        (Some((_, body)), _) => (body.rsplit_once('>').map(|(body, _)| body), status),
-        (None, Some((code, rest))) => (rest.split_once(" :b\"").map(|(_, body)| body.trim_end_matches('"')), code.parse().ok()),
-        (None, None) => (None, status),
-    };
+    let reported = chain.iter().rev().find_map(|text| {
+        text.split_once("the HTTP transport reports a [")?.1.split_once("] error: ")
+    });
+    let (body, status) =
+        match (chain.iter().rev().find_map(|text| text.split_once(", body=<")), reported) {
+            (Some((_, body)), _) => (body.rsplit_once('>').map(|(body, _)| body), status),
+            (None, Some((code, rest))) => (
+                rest.split_once(" :b\"").map(|(_, body)| body.trim_end_matches('"')),
+                code.parse().ok(),
+            ),
+            (None, None) => (None, status),
+        };
     let words = body.map(answer).filter(|words| !words.is_empty());
     let deepest = match (status, words) {
         (Some(status), Some(words)) => format!("HTTP {status} {words}"),
@@ -236,7 +273,9 @@ pub fn reason(error: &CredentialsError) -> String {
         (None, Some(words)) => words,
         // A parser quotes what it read, and this may have been a token.
         (None, None) if decoding => "the answer is not a token".into(),
-        (None, None) => chain.last().map_or(String::new(), |text| without_forecast(text).to_owned()),
+        (None, None) => {
+            chain.last().map_or(String::new(), |text| without_forecast(text).to_owned())
+        }
     };
     let text = match said {
         Some(said) if !deepest.contains(&said) => format!("{said}: {deepest}"),
@@ -249,8 +288,9 @@ pub fn reason(error: &CredentialsError) -> String {
 
 /// An error of the library without its forecast, and without the answer that it quotes in full.
 fn without_forecast(text: &str) -> &str {
-    let text =
-        text.trim_end_matches(" but future attempts may succeed").trim_end_matches(" and future attempts will not succeed");
+    let text = text
+        .trim_end_matches(" but future attempts may succeed")
+        .trim_end_matches(" and future attempts will not succeed");
     text.split(", body=<").next().unwrap_or_default()
 }
 
@@ -268,9 +308,9 @@ fn answer(body: &str) -> String {
 
 /// Whether the call came to no answer at all.
 fn unreachable(error: &CredentialsError) -> bool {
-    causes(error)
-        .filter_map(|cause| cause.downcast_ref::<reqwest::Error>())
-        .any(|error| error.status().is_none() && (error.is_connect() || error.is_timeout() || error.is_request()))
+    causes(error).filter_map(|cause| cause.downcast_ref::<reqwest::Error>()).any(|error| {
+        error.status().is_none() && (error.is_connect() || error.is_timeout() || error.is_request())
+    })
 }
 
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
@@ -296,7 +336,10 @@ mod tests {
         let body = r#"{"error": "invalid_grant", "error_description": "Token has been\n expired or revoked."}"#;
         let error = refused(false, &format!("failed to refresh user access token, body=<{body}>"));
         assert_eq!(answer(body), "invalid_grant: Token has been\n expired or revoked.");
-        assert_eq!(reason(&error), "failed to refresh user access token: invalid_grant: Token has been expired or revoked.");
+        assert_eq!(
+            reason(&error),
+            "failed to refresh user access token: invalid_grant: Token has been expired or revoked."
+        );
         let plain = reason(&refused(true, "reading the subject token failed"));
         assert_eq!(plain, "reading the subject token failed", "no forecast, nothing twice");
         assert!(reason(&refused(true, &"é".repeat(9_000))).chars().count() <= REASON_MAX + 1);
@@ -305,17 +348,25 @@ mod tests {
     #[test]
     fn the_source_is_the_one_that_the_library_takes() {
         let home = tempfile::tempdir().unwrap();
-        let places =
-            |named: Option<&str>| Places { named: named.map(PathBuf::from), home: Some(home.path().into()), metadata_host: None };
+        let places = |named: Option<&str>| Places {
+            named: named.map(PathBuf::from),
+            home: Some(home.path().into()),
+            metadata_host: None,
+        };
         assert_eq!(Source::of(places(None)).to_string(), "the metadata server");
         assert_eq!(Source::of(places(Some("/no/such.json"))).to_string(), "/no/such.json");
         let file = home.path().join(WELL_KNOWN);
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-        std::fs::write(&file, r#"{"type": "authorized_user", "refresh_token": "hunter2"}"#).unwrap();
+        std::fs::write(&file, r#"{"type": "authorized_user", "refresh_token": "hunter2"}"#)
+            .unwrap();
         let source = Source::of(places(None));
         assert_eq!((source.to_string(), source.kind), (file.display().to_string(), Kind::User));
-        let text = source.refused(&refused(false, "failed to refresh user access token")).to_string();
-        assert!(text.contains(&source.to_string()) && text.contains(LOGIN) && !text.contains("hunter2"), "{text}");
+        let text =
+            source.refused(&refused(false, "failed to refresh user access token")).to_string();
+        assert!(
+            text.contains(&source.to_string()) && text.contains(LOGIN) && !text.contains("hunter2"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -331,16 +382,27 @@ mod tests {
   do         gcloud auth application-default login                   (your own machine)
   or see     deploy/iam/README.md                                    (service account, workload identity)"
         );
-        assert!(trouble.line().starts_with("no Google credentials found; looked at GOOGLE_APPLICATION_CREDENTIALS not set; ~/"));
+        assert!(trouble.line().starts_with(
+            "no Google credentials found; looked at GOOGLE_APPLICATION_CREDENTIALS not set; ~/"
+        ));
         assert!(!trouble.line().contains('\n'));
     }
 
     #[test]
     fn an_empty_variable_and_a_file_that_is_not_there_are_told_apart() {
-        let error = google_cloud_auth::credentials::user_account::Builder::new(Value::Null).build().unwrap_err();
-        let told =
-            |named: &str| Source::of(Places { named: Some(named.into()), ..Places::default() }).unusable(&error).to_string();
+        let error = google_cloud_auth::credentials::user_account::Builder::new(Value::Null)
+            .build()
+            .unwrap_err();
+        let told = |named: &str| {
+            Source::of(Places { named: Some(named.into()), ..Places::default() })
+                .unusable(&error)
+                .to_string()
+        };
         assert!(told("").contains("is set, but empty"), "{}", told(""));
-        assert!(told("/no/such.json").contains("/no/such.json is not there"), "{}", told("/no/such.json"));
+        assert!(
+            told("/no/such.json").contains("/no/such.json is not there"),
+            "{}",
+            told("/no/such.json")
+        );
     }
 }

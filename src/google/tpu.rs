@@ -1,4 +1,5 @@
-//! The Cloud TPU API, as far as the watchdog calls it. Source: Cloud TPU REST reference v2 and v2alpha1.
+//! The Cloud TPU API, as far as the watchdog calls it. Source: Cloud TPU REST reference v2 and
+//! v2alpha1.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -31,7 +32,11 @@ pub struct TpuClient {
 impl TpuClient {
     /// `endpoint` without a slash at its end; `version` is `v2` or `v2alpha1`.
     pub fn new(http: Http, endpoint: &str, version: &str, project: &str) -> Self {
-        TpuClient { http, base: format!("{}/{version}", endpoint.trim_end_matches('/')), project: project.to_owned() }
+        TpuClient {
+            http,
+            base: format!("{}/{version}", endpoint.trim_end_matches('/')),
+            project: project.to_owned(),
+        }
     }
 
     fn parent(&self, zone: &str) -> String {
@@ -42,11 +47,16 @@ impl TpuClient {
         format!("{}/nodes/{node}", self.parent(zone))
     }
 
-    /// All nodes of a zone (`-` for all zones), with the zones that did not answer. All pages, or a failure.
+    /// All nodes of a zone (`-` for all zones), with the zones that did not answer. All pages, or a
+    /// failure.
     ///
     /// # Errors
     /// When any page can't be read, or holds something that is not a node.
-    pub async fn list_nodes(&self, zone: &str, deadline: Instant) -> Result<(Vec<Arc<NodeView>>, Vec<String>), Failure> {
+    pub async fn list_nodes(
+        &self,
+        zone: &str,
+        deadline: Instant,
+    ) -> Result<(Vec<Arc<NodeView>>, Vec<String>), Failure> {
         let garbage = |text: String| self.http.reject("nodes.list", text);
         let (mut nodes, mut unreachable) = (Vec::new(), Vec::new());
         let (mut token, mut tokens) = (String::new(), HashSet::new());
@@ -73,8 +83,16 @@ impl TpuClient {
     ///
     /// # Errors
     /// [`FailureClass::NotFound`] only on a 404 that is an API error.
-    pub async fn get_node(&self, zone: &str, node: &str, deadline: Instant) -> Result<NodeView, Failure> {
-        let raw = self.http.read("nodes.get", Method::GET, &self.node_url(zone, node), None, deadline).await?;
+    pub async fn get_node(
+        &self,
+        zone: &str,
+        node: &str,
+        deadline: Instant,
+    ) -> Result<NodeView, Failure> {
+        let raw = self
+            .http
+            .read("nodes.get", Method::GET, &self.node_url(zone, node), None, deadline)
+            .await?;
         let view = NodeView::parse(raw).map_err(|text| self.http.reject("nodes.get", text))?;
         if view.node != node || view.zone != zone {
             let text = format!("asked for {node} in {zone}, got {} in {}", view.node, view.zone);
@@ -83,7 +101,8 @@ impl TpuClient {
         Ok(view)
     }
 
-    /// Gets ready for a mutation, which then leaves within [`super::http::CONNECT_MAX`] or not at all.
+    /// Gets ready for a mutation, which then leaves within [`super::http::CONNECT_MAX`] or not at
+    /// all.
     ///
     /// # Errors
     /// When there is no access token.
@@ -108,7 +127,13 @@ impl TpuClient {
     }
 
     /// Deletes a node by its name: the caller has verified the incarnation.
-    pub async fn delete_node(&self, zone: &str, node: &str, request_id: Option<&str>, prepared: Prepared) -> CallOutcome {
+    pub async fn delete_node(
+        &self,
+        zone: &str,
+        node: &str,
+        request_id: Option<&str>,
+        prepared: Prepared,
+    ) -> CallOutcome {
         let mut url = self.node_url(zone, node);
         if let Some(id) = request_id {
             url.push_str(&format!("?requestId={}", encode(id)));
@@ -120,7 +145,11 @@ impl TpuClient {
     ///
     /// # Errors
     /// When it could not be read.
-    pub async fn get_operation(&self, name: &str, deadline: Instant) -> Result<OperationState, Failure> {
+    pub async fn get_operation(
+        &self,
+        name: &str,
+        deadline: Instant,
+    ) -> Result<OperationState, Failure> {
         let url = format!("{}/{name}", self.base);
         let operation = self.http.read("operations.get", Method::GET, &url, None, deadline).await?;
         Ok(answers::operation(&operation))
@@ -130,11 +159,20 @@ impl TpuClient {
     ///
     /// # Errors
     /// When they could not be read.
-    pub async fn guest_attributes(&self, zone: &str, node: &str, deadline: Instant) -> Result<Vec<WorkerReport>, Failure> {
+    pub async fn guest_attributes(
+        &self,
+        zone: &str,
+        node: &str,
+        deadline: Instant,
+    ) -> Result<Vec<WorkerReport>, Failure> {
         let url = format!("{}:getGuestAttributes", self.node_url(zone, node));
         let body = serde_json::json!({"queryPath": format!("{}/", beacon::NAMESPACE)});
-        let answer = self.http.read("nodes.getGuestAttributes", Method::POST, &url, Some(&body), deadline).await?;
-        beacon::parse_guest_attributes(&answer).map_err(|text| self.http.reject("nodes.getGuestAttributes", text))
+        let answer = self
+            .http
+            .read("nodes.getGuestAttributes", Method::POST, &url, Some(&body), deadline)
+            .await?;
+        beacon::parse_guest_attributes(&answer)
+            .map_err(|text| self.http.reject("nodes.getGuestAttributes", text))
     }
 }
 
@@ -142,7 +180,10 @@ fn outcome(result: Result<Value, CallFailure>) -> CallOutcome {
     match result {
         Ok(operation) => match answers::accepted(&operation) {
             Some(name) => CallOutcome::Accepted(name.to_owned()),
-            None => CallOutcome::Unknown(Failure::new(FailureClass::Garbage, "the answer is not an operation")),
+            None => CallOutcome::Unknown(Failure::new(
+                FailureClass::Garbage,
+                "the answer is not an operation",
+            )),
         },
         Err(CallFailure { failure, sent: Sent::No, .. }) => CallOutcome::NotSent(failure),
         Err(CallFailure { failure, sent: Sent::Refused, .. }) => CallOutcome::Refused(failure),
@@ -154,7 +195,9 @@ fn outcome(result: Result<Value, CallFailure>) -> CallOutcome {
 fn encode(text: &str) -> String {
     text.bytes()
         .map(|b| match b {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(b).to_string(),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                char::from(b).to_string()
+            }
             _ => format!("%{b:02X}"),
         })
         .collect()

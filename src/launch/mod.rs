@@ -1,4 +1,5 @@
-//! The supervisor: a script that becomes the startup script of every node we create for a slot with a job.
+//! The supervisor: a script that becomes the startup script of every node we create for a slot with
+//! a job.
 
 use std::fmt::Write as _;
 
@@ -19,8 +20,12 @@ pub fn supervisor(slot: &str, job: &JobSettings) -> String {
     set("RUN_AS", &job.user);
     set("RUN_IN", &job.dir);
     set("RESTARTS", &job.restarts_per_run.to_string());
-    set("CHECKPOINT_BASE", job.checkpoint.as_ref().map_or("", |checkpoint| checkpoint.uri.as_str()));
-    let exports: Vec<String> = job.env.iter().map(|(name, value)| format!("export {name}={}", quote(value))).collect();
+    set(
+        "CHECKPOINT_BASE",
+        job.checkpoint.as_ref().map_or("", |checkpoint| checkpoint.uri.as_str()),
+    );
+    let exports: Vec<String> =
+        job.env.iter().map(|(name, value)| format!("export {name}={}", quote(value))).collect();
     set("JOB_ENV", &exports.join("\n"));
     TEMPLATE.replacen(PLACE, &settings, 1)
 }

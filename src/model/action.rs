@@ -164,7 +164,8 @@ pub enum Action {
         zone: String,
         /// The incarnation that was condemned.
         incarnation: Incarnation,
-        /// When the GET that verified it was sent: older than 5 s means that the delete is not sent (S1).
+        /// When the GET that verified it was sent: older than 5 s means that the delete is not sent
+        /// (S1).
         verified: Timestamp,
         /// For v2alpha1.
         request_id: Option<String>,
@@ -190,11 +191,14 @@ impl Action {
         }
     }
 
-    /// Whether it may still leave at `now` when connecting takes so long: a delete only soon after the GET that verified it.
+    /// Whether it may still leave at `now` when connecting takes so long: a delete only soon after
+    /// the GET that verified it.
     pub fn may_leave(&self, now: Timestamp, connecting: Duration) -> bool {
         match self {
             // A GET from the future means that the clock was set back: its age can't be told.
-            Action::Delete { verified, .. } => *verified <= now && elapsed(*verified, now) + connecting <= VERIFIED_FOR,
+            Action::Delete { verified, .. } => {
+                *verified <= now && elapsed(*verified, now) + connecting <= VERIFIED_FOR
+            }
             Action::Create { .. } => true,
         }
     }

@@ -1,6 +1,7 @@
 //! What the supervisor reports through guest attributes (namespace `tpu-watchdog`).
 //!
-//! Every value is `<boot_id> <generation> <counter or code> <text>`, so that a stale one is never taken for a fresh one.
+//! Every value is `<boot_id> <generation> <counter or code> <text>`, so that a stale one is never
+//! taken for a fresh one.
 
 use serde_json::Value;
 
@@ -12,8 +13,8 @@ const TEXT_MAX: usize = 300;
 /// The longest boot id that is kept; Linux gives 36 characters.
 const BOOT_ID_MAX: usize = 100;
 
-/// Text from outside on one line: what could end a line, move a terminal's cursor or turn the direction of writing becomes a
-/// space, a run of it one space.
+/// Text from outside on one line: what could end a line, move a terminal's cursor or turn the
+/// direction of writing becomes a space, a run of it one space.
 pub fn plain(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     let mut after_a_break = false;
@@ -34,13 +35,15 @@ pub fn plain(text: &str) -> String {
     line
 }
 
-/// Several lines of our own as one, for a log: indents and columns are given up, the lines are parted by semicolons.
+/// Several lines of our own as one, for a log: indents and columns are given up, the lines are
+/// parted by semicolons.
 pub fn joined(text: &str) -> String {
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     text.lines().map(words).collect::<Vec<_>>().join("; ").replace(":; ", ": ")
 }
 
-/// C0, DEL and C1 controls (ESC and CSI among them), line and paragraph separators, and the marks that turn the direction.
+/// C0, DEL and C1 controls (ESC and CSI among them), line and paragraph separators, and the marks
+/// that turn the direction.
 fn breaks_a_line(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -64,12 +67,15 @@ impl Beacon {
     pub fn parse(text: &str) -> Option<Beacon> {
         let mut parts = text.trim().splitn(4, ' ');
         // Any process of the guest may write these attributes, and they are shown in logs.
-        let boot_id: String = parts.next()?.chars().filter(|c| !breaks_a_line(*c)).take(BOOT_ID_MAX).collect();
+        let boot_id: String =
+            parts.next()?.chars().filter(|c| !breaks_a_line(*c)).take(BOOT_ID_MAX).collect();
         Some(Beacon {
             boot_id: Some(boot_id).filter(|id| !id.is_empty())?,
             generation: parts.next()?.parse().ok()?,
             value: parts.next()?.parse().ok()?,
-            text: plain(&parts.next().unwrap_or_default().chars().take(TEXT_MAX).collect::<String>()),
+            text: plain(
+                &parts.next().unwrap_or_default().chars().take(TEXT_MAX).collect::<String>(),
+            ),
         })
     }
 }
@@ -84,7 +90,8 @@ pub enum SetUp {
 }
 
 impl Beacon {
-    /// The host's set-up, as the text of a heartbeat tells it (supervisor 1.1); none when it is set up.
+    /// The host's set-up, as the text of a heartbeat tells it (supervisor 1.1); none when it is set
+    /// up.
     pub fn set_up(&self) -> Option<SetUp> {
         match self.text.strip_prefix("setup")? {
             rest if rest.starts_with("_failed") => Some(SetUp::Failing),
@@ -108,7 +115,8 @@ pub struct WorkerReport {
 
 /// Reads the answer of `getGuestAttributes`: one entry a worker, in worker order.
 ///
-/// A worker without values is an empty report. An answer without the array holds no report of any worker.
+/// A worker without values is an empty report. An answer without the array holds no report of any
+/// worker.
 pub fn parse_guest_attributes(answer: &Value) -> Result<Vec<WorkerReport>, String> {
     let all = match answer.get("guestAttributes") {
         Some(Value::Array(all)) => all,
@@ -148,7 +156,10 @@ mod tests {
     #[test]
     fn values_with_and_without_text_are_read_and_malformed_ones_are_nothing() {
         let beacon = Beacon::parse("b0-1 7 139 final signal 11\n").unwrap();
-        assert_eq!((beacon.generation, beacon.value, beacon.text.as_str()), (7, 139, "final signal 11"));
+        assert_eq!(
+            (beacon.generation, beacon.value, beacon.text.as_str()),
+            (7, 139, "final signal 11")
+        );
         assert_eq!(Beacon::parse("b 1 5").unwrap().text, "");
         for bad in ["", " 1 2", "b", "b x 1", "b 1", "b 1 x"] {
             assert_eq!(Beacon::parse(bad), None, "{bad:?}");
@@ -159,8 +170,12 @@ mod tests {
     fn a_guest_writes_no_lines_of_its_own_and_no_novels() {
         let text = "final\n2026 ERROR forged\u{1b}[31m\u{7f}\u{85}\u{9b}2J\u{2028}\u{2029}\u{202e}live\u{2066}";
         let beacon = Beacon::parse(&format!("b\u{1b}0\u{85}-1 7 139 {text}")).unwrap();
-        assert_eq!((beacon.boot_id.as_str(), beacon.text.as_str()), ("b0-1", "final 2026 ERROR forged [31m 2J live"));
-        let beacon = Beacon::parse(&format!("{} 7 139 {}", "b".repeat(9_000), "é".repeat(9_000))).unwrap();
+        assert_eq!(
+            (beacon.boot_id.as_str(), beacon.text.as_str()),
+            ("b0-1", "final 2026 ERROR forged [31m 2J live")
+        );
+        let beacon =
+            Beacon::parse(&format!("{} 7 139 {}", "b".repeat(9_000), "é".repeat(9_000))).unwrap();
         assert_eq!((beacon.boot_id.chars().count(), beacon.text.chars().count()), (100, 300));
         assert_eq!(Beacon::parse("\u{1b} 7 139"), None, "nothing is left of its boot id");
     }
@@ -176,7 +191,8 @@ mod tests {
 
     #[test]
     fn workers_keep_their_order_and_foreign_namespaces_are_ignored() {
-        let item = |ns: &str, key: &str, value: &str| json!({"namespace": ns, "key": key, "value": value});
+        let item =
+            |ns: &str, key: &str, value: &str| json!({"namespace": ns, "key": key, "value": value});
         let answer = json!({"guestAttributes": [
             {"queryPath": "tpu-watchdog/"},
             {"queryValue": {"items": [item("tpu-watchdog", "boot", "b 2 1"), item("hostkeys", "boot", "x 9 9")]}},

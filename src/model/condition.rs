@@ -1,4 +1,5 @@
-//! Conditions: the diagnosis of one observation of a slot. The order of the variants is the order of the table.
+//! Conditions: the diagnosis of one observation of a slot. The order of the variants is the order
+//! of the table.
 
 use serde::{Deserialize, Serialize};
 

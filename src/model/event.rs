@@ -1,4 +1,5 @@
-//! Events: one value makes the log line, the metric and the row of the event log, so that they never disagree.
+//! Events: one value makes the log line, the metric and the row of the event log, so that they
+//! never disagree.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -40,7 +41,8 @@ CallResult {
 }
 
 impl CallResult {
-    /// Whether nothing more is owed about the call: an acceptance and a lost answer are followed by how it ended.
+    /// Whether nothing more is owed about the call: an acceptance and a lost answer are followed by
+    /// how it ended.
     pub fn is_final(self) -> bool {
         !matches!(self, CallResult::Accepted | CallResult::Unknown)
     }
@@ -153,13 +155,15 @@ pub enum What {
         #[serde(default)]
         decided_by: String,
     },
-    /// What came of a mutation: what was answered, and how its operation ended, or what was read back from the world.
+    /// What came of a mutation: what was answered, and how its operation ended, or what was read
+    /// back from the world.
     Outcome {
         /// Of which.
         call: Verb,
         /// What.
         result: CallResult,
-        /// Of a delete the one that was to be deleted; of a create the one that it made, as soon as that was seen.
+        /// Of a delete the one that was to be deleted; of a create the one that it made, as soon as
+        /// that was seen.
         #[serde(default)]
         incarnation: Option<Incarnation>,
     },
@@ -187,7 +191,8 @@ pub enum What {
         seconds: f64,
         /// From the first symptom to over.
         down_seconds: f64,
-        /// Steps between the last reported one and the checkpoint; none where the job reported none.
+        /// Steps between the last reported one and the checkpoint; none where the job reported
+        /// none.
         steps_lost: Option<u64>,
         /// From the checkpoint to the first symptom: the work that is repeated.
         repeated_seconds: Option<f64>,

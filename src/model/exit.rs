@@ -1,4 +1,5 @@
-//! The supervisor's report `exit`, as far as decisions depend on it. The words are those of `launch/supervisor.sh`.
+//! The supervisor's report `exit`, as far as decisions depend on it. The words are those of
+//! `launch/supervisor.sh`.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,14 +19,17 @@ pub enum Exit {
     Passing,
     /// The restarts are used up; on several hosts it is still tried every ten minutes.
     GaveUp,
-    /// It is not started again from the checkpoint that its order names: a run of that order was long.
+    /// It is not started again from the checkpoint that its order names: a run of that order was
+    /// long.
     StaleOrder,
 }
 
 impl Exit {
     /// Reads one report.
     pub fn of(report: &Beacon) -> Exit {
-        let number = |key: &str| report.text.split(' ').find_map(|word| word.strip_prefix(key)?.parse().ok());
+        let number = |key: &str| {
+            report.text.split(' ').find_map(|word| word.strip_prefix(key)?.parse().ok())
+        };
         match (report.value, report.text.split(' ').next().unwrap_or_default()) {
             (0, _) => Exit::Well { ran: number("ran="), step: number("step=") },
             (_, "final" | "failing") => Exit::GaveUp,
@@ -55,13 +59,18 @@ mod tests {
 
     #[test]
     fn both_supervisors_are_understood() {
-        let exit = |value: i64, text: &str| Exit::of(&Beacon { boot_id: "b".into(), generation: 1, value, text: text.into() });
+        let exit = |value: i64, text: &str| {
+            Exit::of(&Beacon { boot_id: "b".into(), generation: 1, value, text: text.into() })
+        };
         assert_eq!(exit(0, "done"), Exit::Well { ran: None, step: None });
         assert_eq!(exit(0, "done ran=734 step=none"), Exit::Well { ran: Some(734), step: None });
         assert_eq!(exit(0, "done ran=4 step=1200"), Exit::Well { ran: Some(4), step: Some(1200) });
         assert_eq!(exit(1, "final after 5 restarts"), Exit::GaveUp);
         assert_eq!(exit(1, "failing after 5 restarts: tried again every 600 s"), Exit::GaveUp);
-        assert_eq!(exit(75, "stale_order ran=600: a run of this order lasted that long"), Exit::StaleOrder);
+        assert_eq!(
+            exit(75, "stale_order ran=600: a run of this order lasted that long"),
+            Exit::StaleOrder
+        );
         assert_eq!(exit(1, "restarting 1 of 5 in 10 s"), Exit::Passing);
         assert_eq!(exit(1, "recovered ran=600"), Exit::Passing);
     }

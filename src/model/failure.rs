@@ -33,7 +33,8 @@ FailureClass {
 }
 
 impl FailureClass {
-    /// Whether the call was refused for want of capacity, quota or rate: waited out without a count.
+    /// Whether the call was refused for want of capacity, quota or rate: waited out without a
+    /// count.
     pub fn is_shortage(self) -> bool {
         matches!(self, FailureClass::StockOut | FailureClass::Quota | FailureClass::Rate)
     }

@@ -36,7 +36,8 @@ pub struct Ledger {
     pub breaker: Option<Breaker>,
     /// Every slot is paused.
     pub paused: Option<Pause>,
-    /// Slots that were paused when they left the config: what a person said counts again when they are back.
+    /// Slots that were paused when they left the config: what a person said counts again when they
+    /// are back.
     pub left_paused: BTreeMap<String, Pause>,
 }
 
@@ -123,13 +124,15 @@ pub struct Memory {
     pub survey_failure: Option<String>,
     /// The last survey was complete, and lacked the recorded checkpoint and anything newer.
     pub went_back: bool,
-    /// Whether its specification can be created again as the config wants it, or why not, once that was looked at.
+    /// Whether its specification can be created again as the config wants it, or why not, once that
+    /// was looked at.
     pub acceptable: Option<Result<(), String>>,
     /// A GET that confirmed the present condition of exactly this incarnation (or its absence).
     pub confirmed: Option<Confirmed>,
     /// What is under way.
     pub pending: BTreeSet<Pending>,
-    /// The number of polls absorbed since the last GET was asked for, so that one poll asks at most once.
+    /// The number of polls absorbed since the last GET was asked for, so that one poll asks at most
+    /// once.
     pub asked_in_poll: u64,
     /// When a GET was last asked for by a recovery.
     pub looked_at: Option<Timestamp>,
@@ -196,7 +199,8 @@ impl Fleet {
         }
     }
 
-    /// The journal could not be written and was read again: it counts, whatever memory said. Calls that are under way still are.
+    /// The journal could not be written and was read again: it counts, whatever memory said. Calls
+    /// that are under way still are.
     pub fn read_again(&mut self, slots: BTreeMap<String, SlotRecord>, ledger: Ledger) {
         (self.slots, self.ledger) = (slots, ledger);
         // What was read may lie in the future of this clock, as at the start.
@@ -208,7 +212,13 @@ impl Fleet {
                 memory.pending.insert(Pending::Call);
             }
         }
-        for name in self.slots.keys().filter(|name| !self.memory.contains_key(*name)).cloned().collect::<Vec<_>>() {
+        for name in self
+            .slots
+            .keys()
+            .filter(|name| !self.memory.contains_key(*name))
+            .cloned()
+            .collect::<Vec<_>>()
+        {
             self.memory.insert(name, Memory::default());
         }
         self.dirty.clear();
@@ -218,11 +228,14 @@ impl Fleet {
 
     /// What is wanted has changed: no decision rests on an earlier one.
     pub fn look_anew(&mut self) {
-        self.memory.values_mut().for_each(|memory| (memory.shown, memory.acceptable) = (None, None));
+        self.memory
+            .values_mut()
+            .for_each(|memory| (memory.shown, memory.acceptable) = (None, None));
         self.slots.values_mut().for_each(|record| record.at_ease = false);
     }
 
-    /// A call that was decided was not sent, or its answer comes while nothing can be written: it is read back.
+    /// A call that was decided was not sent, or its answer comes while nothing can be written: it
+    /// is read back.
     pub fn forget_call(&mut self, slot: &str) {
         if let Some(memory) = self.memory.get_mut(slot) {
             memory.pending.remove(&Pending::Call);
@@ -237,5 +250,6 @@ pub fn elapsed(earlier: Timestamp, later: Timestamp) -> Duration {
 
 /// `at` plus a duration, saturating at the end of time.
 pub fn after(at: Timestamp, by: Duration) -> Timestamp {
-    at.saturating_add(jiff::SignedDuration::try_from(by).unwrap_or(jiff::SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
+    at.saturating_add(jiff::SignedDuration::try_from(by).unwrap_or(jiff::SignedDuration::MAX))
+        .unwrap_or(Timestamp::MAX)
 }

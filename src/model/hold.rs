@@ -55,7 +55,8 @@ HoldReason {
     CheckpointUnreadable = "checkpoint_unreadable",
     /// The newest complete checkpoint is older than the recorded one.
     CheckpointWentBack = "checkpoint_went_back",
-    /// No beacon was ever received in this project, or guest attributes can't be read any more: silence proves nothing.
+    /// No beacon was ever received in this project, or guest attributes can't be read any more:
+    /// silence proves nothing.
     NoBeaconChannel = "no_beacon_channel",
     /// The supervisor's budget of restarts is used up.
     JobFailed = "job_failed",

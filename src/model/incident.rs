@@ -54,7 +54,8 @@ pub struct Incident {
     pub evidence: String,
 }
 
-/// The incidents in a part of the event log, oldest first. One whose beginning is not in it is left out.
+/// The incidents in a part of the event log, oldest first. One whose beginning is not in it is left
+/// out.
 pub fn incidents(events: &[Event]) -> Vec<Incident> {
     let mut all: Vec<Incident> = Vec::new();
     let mut open: BTreeMap<&str, usize> = BTreeMap::new();
@@ -86,7 +87,9 @@ pub fn incidents(events: &[Event]) -> Vec<Incident> {
         let Some(incident) = open.get(slot).and_then(|index| all.get_mut(*index)) else { continue };
         match &event.what {
             What::Phase { from, seconds, .. } => incident.phases.push((*from, *seconds)),
-            What::RecoveryFailure { reason, .. } => *incident.refusals.entry(*reason).or_default() += 1,
+            What::RecoveryFailure { reason, .. } => {
+                *incident.refusals.entry(*reason).or_default() += 1
+            }
             What::Recovered { down_seconds, steps_lost, repeated_seconds, .. } => {
                 (incident.ended_at, incident.ending) = (Some(event.at), Some(Ending::Recovered));
                 incident.down_seconds = Some(*down_seconds);
@@ -113,7 +116,12 @@ mod tests {
     }
 
     fn condemned() -> What {
-        What::Condemned { cause: Condition::Preempted, kind: Kind::Lost, incarnation: None, detection_seconds: 1.0 }
+        What::Condemned {
+            cause: Condition::Preempted,
+            kind: Kind::Lost,
+            incarnation: None,
+            detection_seconds: 1.0,
+        }
     }
 
     #[test]
@@ -125,7 +133,8 @@ mod tests {
             steps_lost: Some(7),
             repeated_seconds: None,
         };
-        let refused = What::RecoveryFailure { cause: Condition::Preempted, reason: FailureClass::StockOut };
+        let refused =
+            What::RecoveryFailure { cause: Condition::Preempted, reason: FailureClass::StockOut };
         let phase = What::Phase { from: Phase::Deleting, seconds: 3.0, to: Phase::Gone };
         let events = [
             event(0, "z", recovered.clone()),
@@ -139,8 +148,15 @@ mod tests {
             event(8, "a", condemned()),
         ];
         let all = incidents(&events);
-        assert_eq!(all.iter().map(|i| i.slot.as_str()).collect::<Vec<_>>(), ["a", "b", "a"], "z began before");
-        assert_eq!((all[0].ending, all[0].down_seconds, all[0].steps_lost), (Some(Ending::Recovered), Some(10.0), Some(7)));
+        assert_eq!(
+            all.iter().map(|i| i.slot.as_str()).collect::<Vec<_>>(),
+            ["a", "b", "a"],
+            "z began before"
+        );
+        assert_eq!(
+            (all[0].ending, all[0].down_seconds, all[0].steps_lost),
+            (Some(Ending::Recovered), Some(10.0), Some(7))
+        );
         assert_eq!(
             (all[0].phases.as_slice(), all[0].refusals[&FailureClass::StockOut]),
             ([(Phase::Deleting, 3.0)].as_slice(), 2)

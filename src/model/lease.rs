@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The lock as the store keeps it. Every commit is conditional on its holder and epoch, and renews it.
+/// The lock as the store keeps it. Every commit is conditional on its holder and epoch, and renews
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// Who holds it: host or Cloud Run execution, process, and a random part.
@@ -42,7 +43,8 @@ impl Lease {
     }
 }
 
-/// How long a holder may go on sending after the start of its last successful renewal: a third of the lease is left then.
+/// How long a holder may go on sending after the start of its last successful renewal: a third of
+/// the lease is left then.
 pub fn sending_ends_after(ttl: Duration) -> Duration {
     ttl * 2 / 3
 }
@@ -56,7 +58,8 @@ pub enum Claim {
     Wait(Duration),
 }
 
-/// Watches somebody else's lease from a clock of its own: what any other clock says is not believed.
+/// Watches somebody else's lease from a clock of its own: what any other clock says is not
+/// believed.
 #[derive(Debug)]
 pub struct Patience {
     own: Duration,
@@ -66,7 +69,8 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// For somebody whose own lease is `own`; `slack` is added where renewals can't be had as often as one would like.
+    /// For somebody whose own lease is `own`; `slack` is added where renewals can't be had as often
+    /// as one would like.
     pub fn new(own: Duration, slack: Duration) -> Self {
         Patience { own, slack, seen: None, renewed: false }
     }
@@ -108,7 +112,10 @@ mod tests {
         let lease = Lease::next(None, "a", TTL);
         let mut patience = Patience::new(TTL, Duration::ZERO);
         assert_eq!(patience.look(None, at(0)), Claim::Take, "nobody ever held it");
-        assert!(matches!(patience.look(Some(&lease), at(100)), Claim::Wait(_)), "how long it stood still before is not known");
+        assert!(
+            matches!(patience.look(Some(&lease), at(100)), Claim::Wait(_)),
+            "how long it stood still before is not known"
+        );
         assert!(matches!(patience.look(Some(&lease), at(129)), Claim::Wait(left) if left <= at(1)));
         assert_eq!(patience.look(Some(&lease), at(130)), Claim::Take);
         assert!(!patience.renewed());

@@ -1,5 +1,5 @@
-//! What a person may tell the watchdog, at any time and without the lock: it goes into the store, and whoever holds the lock
-//! takes it from there within one poll.
+//! What a person may tell the watchdog, at any time and without the lock: it goes into the store,
+//! and whoever holds the lock takes it from there within one poll.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -43,7 +43,8 @@ pub enum Pull {
     Retry {
         /// The slot.
         slot: String,
-        /// Accepts a newest complete checkpoint of this step or later, though a later one is recorded.
+        /// Accepts a newest complete checkpoint of this step or later, though a later one is
+        /// recorded.
         from: Option<u64>,
     },
     /// Closes the storm breaker: the present is judged anew.

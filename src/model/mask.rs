@@ -1,5 +1,5 @@
-//! Keeps the metadata of a create out of what is told about its refusal: values of metadata may be secrets, and an API that
-//! refuses one quotes it.
+//! Keeps the metadata of a create out of what is told about its refusal: values of metadata may be
+//! secrets, and an API that refuses one quotes it.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,8 @@ const VALUE_MIN: usize = 4;
 const LINE_MIN: usize = 8;
 /// So many bytes of a value betray that it is being quoted, though it was cut off or split.
 const RUN: usize = 16;
-/// Of a longer text only the beginning is looked through, and only that is given back: what is told is far shorter.
+/// Of a longer text only the beginning is looked through, and only that is given back: what is told
+/// is far shorter.
 const TEXT_MAX: usize = 64 << 10;
 
 /// The values that must not be told, as they were sent and as JSON writes them.
@@ -23,7 +24,8 @@ const TEXT_MAX: usize = 64 << 10;
 pub struct Mask {
     /// Values and lines of values shorter than a run: hidden where they stand whole.
     short: HashSet<String>,
-    /// Longer values: hidden as far as a run of them stands there, so their lines and cut-off beginnings are found as well.
+    /// Longer values: hidden as far as a run of them stands there, so their lines and cut-off
+    /// beginnings are found as well.
     long: Vec<String>,
 }
 
@@ -39,8 +41,10 @@ impl Mask {
         let mut mask = Mask::default();
         for value in values {
             let value = value.trim();
-            let lines = value.lines().map(str::trim).filter(|line| (LINE_MIN..RUN).contains(&line.len()));
-            for text in std::iter::once(value).filter(|value| value.len() >= VALUE_MIN).chain(lines) {
+            let lines =
+                value.lines().map(str::trim).filter(|line| (LINE_MIN..RUN).contains(&line.len()));
+            for text in std::iter::once(value).filter(|value| value.len() >= VALUE_MIN).chain(lines)
+            {
                 let quoted = Value::from(text).to_string();
                 mask.add(text);
                 mask.add(&quoted[1..quoted.len() - 1]);
@@ -68,15 +72,20 @@ impl Mask {
             }
         };
         for len in VALUE_MIN..RUN {
-            let secrets: HashSet<&[u8]> = self.short.iter().filter(|s| s.len() == len).map(String::as_bytes).collect();
+            let secrets: HashSet<&[u8]> =
+                self.short.iter().filter(|s| s.len() == len).map(String::as_bytes).collect();
             if !secrets.is_empty() {
                 hide(len, &|run| secrets.contains(run));
             }
         }
         // The other way round than above: a message is much shorter than a script.
         let runs: HashSet<&[u8]> = bytes.windows(RUN).collect();
-        let quoted: HashSet<&[u8]> =
-            self.long.iter().flat_map(|secret| secret.as_bytes().windows(RUN)).filter(|run| runs.contains(run)).collect();
+        let quoted: HashSet<&[u8]> = self
+            .long
+            .iter()
+            .flat_map(|secret| secret.as_bytes().windows(RUN))
+            .filter(|run| runs.contains(run))
+            .collect();
         hide(RUN, &|run| quoted.contains(run));
         let mut told = String::with_capacity(text.len());
         let mut before = false;
@@ -101,7 +110,11 @@ mod tests {
 
     #[track_caller]
     fn masked(metadata: Value, text: &str, wanted: &str) {
-        assert_eq!(Mask::of(Some(&json!({ "metadata": metadata, "runtimeVersion": "tpu-vm-base" }))).apply(text), wanted);
+        assert_eq!(
+            Mask::of(Some(&json!({ "metadata": metadata, "runtimeVersion": "tpu-vm-base" })))
+                .apply(text),
+            wanted
+        );
     }
 
     #[test]
@@ -113,7 +126,11 @@ mod tests {
             "Invalid value \"[metadata value]\" for tpu-vm-base ([metadata value]), abc 12345",
         );
         masked(metadata, "nothing of it", "nothing of it");
-        masked(json!({"a": "inner", "b": "an inner value"}), "x an inner value y inner", "x [metadata value] y [metadata value]");
+        masked(
+            json!({"a": "inner", "b": "an inner value"}),
+            "x an inner value y inner",
+            "x [metadata value] y [metadata value]",
+        );
         masked(json!({"a": "abcd-abcd"}), "abcd-abcd-abcd", "[metadata value]");
     }
 
@@ -131,18 +148,34 @@ mod tests {
     #[test]
     fn lines_and_their_escaped_forms_are_hidden() {
         let metadata = json!({"startup-script": "#!/bin/sh\nexport TOKEN=\"hunter2\"\nfi\n"});
-        masked(metadata.clone(), "line 2: export TOKEN=\"hunter2\" is bad, fi", "line 2: [metadata value] is bad, fi");
-        masked(metadata, r##"value: "#!/bin/sh\nexport TOKEN=\"hunter2\"\nfi" too"##, r##"value: "[metadata value]" too"##);
+        masked(
+            metadata.clone(),
+            "line 2: export TOKEN=\"hunter2\" is bad, fi",
+            "line 2: [metadata value] is bad, fi",
+        );
+        masked(
+            metadata,
+            r##"value: "#!/bin/sh\nexport TOKEN=\"hunter2\"\nfi" too"##,
+            r##"value: "[metadata value]" too"##,
+        );
     }
 
     #[test]
     fn a_value_that_was_cut_off_is_hidden_as_far_as_it_goes() {
         let long = "abcdefghijklmnopqrstuvwxyz0123456789";
-        masked(json!({ "k": long }), "bad: abcdefghijklmnopqrst… and", "bad: [metadata value]… and");
+        masked(
+            json!({ "k": long }),
+            "bad: abcdefghijklmnopqrst… and",
+            "bad: [metadata value]… and",
+        );
         masked(json!({ "k": long }), "bad: …qrstuvwxyz0123456789", "bad: …[metadata value]");
         masked(json!({ "k": long }), "bad: abcdefghijklmno", "bad: abcdefghijklmno");
         let umlauts = "äöüßäöüßäöüßäöüß".repeat(3);
-        masked(json!({ "k": umlauts.clone() }), &format!("bad: {}", &umlauts[..24]), "bad: [metadata value]");
+        masked(
+            json!({ "k": umlauts.clone() }),
+            &format!("bad: {}", &umlauts[..24]),
+            "bad: [metadata value]",
+        );
     }
 
     #[test]
@@ -157,7 +190,8 @@ mod tests {
         let script: String = (0..20_000).map(|line| format!("echo line {line}\n")).collect();
         let answer: String = (0..20_000).map(|line| format!("word {line} ")).collect();
         let began = std::time::Instant::now();
-        let mask = Mask::of(Some(&json!({"metadata": {"startup-script": script, "other": script}})));
+        let mask =
+            Mask::of(Some(&json!({"metadata": {"startup-script": script, "other": script}})));
         assert!(mask.apply(&answer).contains("word 7 "));
         assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
     }

@@ -1,4 +1,5 @@
-//! The nouns: what a slot, a node, a condition, a recovery are. Plain data and pure functions over it.
+//! The nouns: what a slot, a node, a condition, a recovery are. Plain data and pure functions over
+//! it.
 //!
 //! This room never does I/O, reads a clock or the environment, or knows of any other room.
 

@@ -1,8 +1,8 @@
-//! Closed sets of names. A name is written once, beside its variant: it is the value in JSON, the label of a metric and the word in a
-//! log, so that the three can't differ.
+//! Closed sets of names. A name is written once, beside its variant: it is the value in JSON, the
+//! label of a metric and the word in a log, so that the three can't differ.
 
-/// Declares an enum without data whose variants have names, with `ALL` in the order of declaration, `name()`, and `Display` and serde
-/// by that name.
+/// Declares an enum without data whose variants have names, with `ALL` in the order of declaration,
+/// `name()`, and `Display` and serde by that name.
 macro_rules! named {
     ($(#[$meta:meta])* $set:ident { $($(#[$doc:meta])* $variant:ident = $name:literal),+ $(,)? }) => {
         $(#[$meta])*

@@ -1,4 +1,5 @@
-//! A node as the API returns it: a typed view beside the raw JSON, tolerant of everything it does not know.
+//! A node as the API returns it: a typed view beside the raw JSON, tolerant of everything it does
+//! not know.
 //!
 //! Field and enum meanings: Cloud TPU API v2 reference, `projects.locations.nodes`.
 
@@ -156,7 +157,8 @@ pub struct NodeView {
     pub state: NodeState,
     /// `health`; absent is not unhealthy.
     pub health: Option<Health>,
-    /// The event time in a `healthDescription` that follows Google's known sentence; it decides nothing.
+    /// The event time in a `healthDescription` that follows Google's known sentence; it decides
+    /// nothing.
     pub maintenance_event: Option<Timestamp>,
     /// `symptoms`.
     pub symptoms: Vec<Symptom>,
@@ -191,7 +193,8 @@ pub struct NodeView {
 }
 
 impl NodeView {
-    /// Reads a node. Only an unusable `name` is an error; every other oddity is kept and means "unclear" later.
+    /// Reads a node. Only an unusable `name` is an error; every other oddity is kept and means
+    /// "unclear" later.
     pub fn parse(raw: Value) -> Result<NodeView, String> {
         let name = raw.get("name").and_then(Value::as_str).ok_or("a node without \"name\"")?;
         let parts: Vec<&str> = name.split('/').collect();
@@ -208,30 +211,47 @@ impl NodeView {
             Some(Value::Number(id)) => id.to_string(),
             _ => String::new(),
         };
-        let metadata = |key: &str| raw.pointer("/metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
+        let metadata =
+            |key: &str| raw.pointer("/metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
         let flag = |pointer: &str| raw.pointer(pointer).and_then(Value::as_bool).unwrap_or(false);
         Ok(NodeView {
             incarnation: created.map(|created| Incarnation { id, created }),
             state: raw.get("state").map_or(NodeState::Unspecified, NodeState::from_wire),
             health: raw.get("health").filter(|h| !h.is_null()).map(Health::from_wire),
-            maintenance_event: raw.get("healthDescription").and_then(Value::as_str).and_then(maintenance_event),
+            maintenance_event: raw
+                .get("healthDescription")
+                .and_then(Value::as_str)
+                .and_then(maintenance_event),
             symptoms: raw
                 .get("symptoms")
                 .and_then(Value::as_array)
                 .map(|all| all.iter().map(symptom).collect())
                 .unwrap_or_default(),
-            upcoming: raw.get("upcomingMaintenance").filter(|u| u.is_object()).map(|u| UpcomingMaintenance {
-                ongoing: u.get("maintenanceStatus").and_then(Value::as_str) == Some("ONGOING"),
-                window_start: time(u, "windowStartTime"),
-                window_end: time(u, "windowEndTime"),
+            upcoming: raw.get("upcomingMaintenance").filter(|u| u.is_object()).map(|u| {
+                UpcomingMaintenance {
+                    ongoing: u.get("maintenanceStatus").and_then(Value::as_str) == Some("ONGOING"),
+                    window_start: time(u, "windowStartTime"),
+                    window_end: time(u, "windowEndTime"),
+                }
             }),
-            is_v1: matches!(raw.get("apiVersion").and_then(Value::as_str), Some("V1" | "V1_ALPHA1")),
-            queued_resource: raw.get("queuedResource").and_then(Value::as_str).filter(|q| !q.is_empty()).map(str::to_owned),
+            is_v1: matches!(
+                raw.get("apiVersion").and_then(Value::as_str),
+                Some("V1" | "V1_ALPHA1")
+            ),
+            queued_resource: raw
+                .get("queuedResource")
+                .and_then(Value::as_str)
+                .filter(|q| !q.is_empty())
+                .map(str::to_owned),
             multislice: flag("/multisliceNode"),
             accelerator: accelerator(&raw),
             reserved: flag("/schedulingConfig/reserved"),
             workers: raw.get("networkEndpoints").and_then(Value::as_array).map_or(0, Vec::len),
-            opted_out: raw.pointer("/labels").and_then(|l| l.get(OPT_OUT_LABEL)).and_then(Value::as_str) == Some("off"),
+            opted_out: raw
+                .pointer("/labels")
+                .and_then(|l| l.get(OPT_OUT_LABEL))
+                .and_then(Value::as_str)
+                == Some("off"),
             owner: metadata(OWNER_KEY).map(str::to_owned),
             slot: metadata(SLOT_KEY).map(str::to_owned),
             supervised: raw.get("metadata").and_then(Value::as_object).is_some_and(is_supervised),
@@ -254,7 +274,12 @@ fn accelerator(raw: &Value) -> String {
     if let Some(kind) = raw.get("acceleratorType").and_then(Value::as_str) {
         return kind.to_owned();
     }
-    let part = |key: &str| raw.pointer("/acceleratorConfig").and_then(|c| c.get(key)).and_then(Value::as_str).unwrap_or("?");
+    let part = |key: &str| {
+        raw.pointer("/acceleratorConfig")
+            .and_then(|c| c.get(key))
+            .and_then(Value::as_str)
+            .unwrap_or("?")
+    };
     format!("{}:{}", part("type"), part("topology"))
 }
 
@@ -305,7 +330,10 @@ mod tests {
             "metadata": {"tpu-watchdog-owner": "me", "tpu-watchdog-run": "{\"generation\":3,\"checkpoint\":\"gs://b/1\",\"step\":1}"},
         }))
         .unwrap();
-        assert_eq!((view.node.as_str(), view.zone.as_str(), view.workers), ("a", "us-central2-b", 2));
+        assert_eq!(
+            (view.node.as_str(), view.zone.as_str(), view.workers),
+            ("a", "us-central2-b", 2)
+        );
         assert!(view.opted_out);
         assert_eq!(view.run.unwrap().generation, 3);
         assert_eq!(view.maintenance_event.unwrap().to_string(), "2022-01-26T03:44:36.265703305Z");
@@ -313,8 +341,10 @@ mod tests {
 
     #[test]
     fn oddities_are_kept_and_never_an_error() {
-        let view = NodeView::parse(json!({"name": name("a"), "state": 12345, "health": null, "metadata": [], "labels": 7,
-            "symptoms": {}, "createTime": "yesterday", "healthDescription": "all is lost"}))
+        let view = NodeView::parse(
+            json!({"name": name("a"), "state": 12345, "health": null, "metadata": [], "labels": 7,
+            "symptoms": {}, "createTime": "yesterday", "healthDescription": "all is lost"}),
+        )
         .unwrap();
         assert_eq!(view.incarnation, None);
         assert_eq!(view.health, None);

@@ -37,7 +37,11 @@ impl QuietHours {
     pub fn until(&self, now: Timestamp) -> Option<Timestamp> {
         // The last start that is not later than now: where they overlap, the latest end counts.
         let next = chrono::DateTime::from_timestamp(now.as_second() + 1, 0)?;
-        let start = self.schedule.after(&next).next_back().and_then(|start| Timestamp::from_second(start.timestamp()).ok())?;
+        let start = self
+            .schedule
+            .after(&next)
+            .next_back()
+            .and_then(|start| Timestamp::from_second(start.timestamp()).ok())?;
         Some(after(start, self.lasts)).filter(|end| now < *end)
     }
 }

@@ -119,8 +119,8 @@ pub struct Recovery {
     /// Creates that were lost on the way or not sent, in a row.
     #[serde(default)]
     pub resends: u32,
-    /// Calls that were accepted and came to an end without their effect. The next one is another request: the API answers a
-    /// repeated request id with the operation that it had.
+    /// Calls that were accepted and came to an end without their effect. The next one is another
+    /// request: the API answers a repeated request id with the operation that it had.
     #[serde(default)]
     pub spent: u32,
     /// The step that the job had reported when the slot was condemned.
@@ -137,10 +137,12 @@ pub struct Recovery {
     /// When its last delete was decided: the trial in spite of refusals is known by it (S14).
     #[serde(default)]
     pub tried_at: Option<Timestamp>,
-    /// When its last create was decided: a refusal, or a failed replacement, that is newer than this outlives it (S14).
+    /// When its last create was decided: a refusal, or a failed replacement, that is newer than
+    /// this outlives it (S14).
     #[serde(default)]
     pub creating_since: Option<Timestamp>,
-    /// The create's operation ended with this error. What it left behind is read before anything is forgotten or sent.
+    /// The create's operation ended with this error. What it left behind is read before anything is
+    /// forgotten or sent.
     #[serde(default)]
     pub failed: Option<Failure>,
     /// The observations on which it was condemned last.
@@ -194,7 +196,10 @@ mod tests {
         let all = [Condemned, Deleting, Gone, Creating, Ready, Booted, Launched];
         for from in all {
             assert!(!from.may_become(from), "{from}");
-            assert!(from == Condemned || !from.may_become(Deleting), "{from} must be condemned before it is deleted");
+            assert!(
+                from == Condemned || !from.may_become(Deleting),
+                "{from} must be condemned before it is deleted"
+            );
         }
         assert!(!Condemned.may_become(Creating));
         assert!(!Deleting.may_become(Creating));

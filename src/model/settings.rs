@@ -1,4 +1,5 @@
-//! What the user wants, validated: the typed values that the config room produces and decisions read.
+//! What the user wants, validated: the typed values that the config room produces and decisions
+//! read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -84,7 +85,8 @@ pub struct SlotSettings {
     pub supervisor: Option<String>,
 }
 
-/// What a create that is owed needs of the config. It is journaled with it: the slot may leave the config, and the process end.
+/// What a create that is owed needs of the config. It is journaled with it: the slot may leave the
+/// config, and the process end.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Owed {
@@ -118,7 +120,10 @@ impl Owed {
 
     /// Whether these settings still say the same.
     pub fn is_of(&self, slot: &SlotSettings) -> bool {
-        self.zones == slot.zones && self.create == slot.create && self.job == slot.job && self.supervisor == slot.supervisor
+        self.zones == slot.zones
+            && self.create == slot.create
+            && self.job == slot.job
+            && self.supervisor == slot.supervisor
     }
 }
 
@@ -282,7 +287,12 @@ impl Default for Policy {
             grace: Grace::default(),
             heal: minutes(10),
             create_missing: true,
-            attempts: AttemptsPolicy { max: 5, preemptions: 50, window: minutes(24 * 60), settled: minutes(60) },
+            attempts: AttemptsPolicy {
+                max: 5,
+                preemptions: 50,
+                window: minutes(24 * 60),
+                settled: minutes(60),
+            },
             backoff_first: Duration::from_secs(30),
             backoff_max: minutes(30),
             quiet_hours: Vec::new(),
@@ -310,7 +320,8 @@ impl Default for Grace {
 }
 
 impl Grace {
-    /// The grace of a sick condition. `boot` and `silent` are already spent when their verdict is given.
+    /// The grace of a sick condition. `boot` and `silent` are already spent when their verdict is
+    /// given.
     pub fn of(&self, condition: Condition, reserved: bool) -> Duration {
         match condition {
             Condition::Starting => self.startup,

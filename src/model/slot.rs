@@ -81,7 +81,8 @@ pub struct Suspicion {
     /// When the last successful read began: time goes on from there after a restart.
     #[serde(default)]
     pub last_read: Timestamp,
-    /// A listing since then could not be read, or lacked the node: what follows tells nothing about the time before it.
+    /// A listing since then could not be read, or lacked the node: what follows tells nothing about
+    /// the time before it.
     #[serde(default)]
     pub unseen: bool,
 }
@@ -131,12 +132,14 @@ pub struct JobState {
     pub listed_at: Option<Timestamp>,
     /// Why no create may rest on what that location holds.
     pub trouble: Option<LocationTrouble>,
-    /// The newest incomplete checkpoint that is known, step and size: growth is what goes beyond it.
+    /// The newest incomplete checkpoint that is known, step and size: growth is what goes beyond
+    /// it.
     pub incomplete: Option<(u64, u64)>,
-    /// The lowest step that a person accepts in the place of what was recorded, and since when; 0: whatever is there, also
-    /// nothing.
+    /// The lowest step that a person accepts in the place of what was recorded, and since when; 0:
+    /// whatever is there, also nothing.
     pub accepts: Option<(u64, Timestamp)>,
-    /// Since when complete listings have lacked `checkpoint` (or what is accepted) and anything newer.
+    /// Since when complete listings have lacked `checkpoint` (or what is accepted) and anything
+    /// newer.
     pub went_back_since: Option<Timestamp>,
     /// When the newest complete checkpoint was first seen.
     pub checkpoint_at: Option<Timestamp>,
@@ -166,7 +169,8 @@ pub struct JobState {
     pub unbooted_for: Duration,
     /// When guest attributes were last read.
     pub attributes_at: Option<Timestamp>,
-    /// Since when a delete waits for answers that it could rest on: reports of all its workers, and a GET soon after.
+    /// Since when a delete waits for answers that it could rest on: reports of all its workers, and
+    /// a GET soon after.
     pub unheard_since: Option<Timestamp>,
     /// The runs of the job, for S16.
     pub runs: Runs,
@@ -211,7 +215,8 @@ pub struct Runs {
     pub stuck: u32,
     /// The checkpoint's step that is passed over, and since when.
     pub set_aside: Option<(u64, Timestamp)>,
-    /// The step of the newest complete checkpoint that was ever listed, what is passed over included …
+    /// The step of the newest complete checkpoint that was ever listed, what is passed over
+    /// included …
     pub best_listed: Option<u64>,
     /// … and when the present run was ordered.
     pub listed_before: Option<u64>,
@@ -230,7 +235,8 @@ pub struct SlotRecord {
     pub ours: bool,
     /// When it was first read READY.
     pub ready_since: Option<Timestamp>,
-    /// The specification, learned before anything is deleted. Stored apart from the rest of the record.
+    /// The specification, learned before anything is deleted. Stored apart from the rest of the
+    /// record.
     #[serde(skip)]
     pub spec: Option<NodeSpec>,
     /// The last successful read.
@@ -269,11 +275,12 @@ pub struct SlotRecord {
     /// The other owner whose node a person made ours.
     #[serde(default)]
     pub adopted: Option<String>,
-    /// The creation time of the last node that is known to be gone, and when that was learned: a read that still shows it
-    /// shows the past.
+    /// The creation time of the last node that is known to be gone, and when that was learned: a
+    /// read that still shows it shows the past.
     #[serde(default)]
     pub left_behind: Option<(Timestamp, Timestamp)>,
-    /// That end was told by the delete's own operation: no read, however late, shows that node alive.
+    /// That end was told by the delete's own operation: no read, however late, shows that node
+    /// alive.
     #[serde(default)]
     pub end_was_told: bool,
     /// The last decision of this process was that nothing is to be done.
@@ -282,14 +289,16 @@ pub struct SlotRecord {
 }
 
 impl SlotRecord {
-    /// Well and wanted: the decision about it depends on nothing that another slot's input could change.
+    /// Well and wanted: the decision about it depends on nothing that another slot's input could
+    /// change.
     pub fn is_well(&self) -> bool {
         let healthy = self.verdict.condition == Condition::Healthy;
         healthy && self.recovery.is_none() && self.suspicion.is_none() && !self.leaving
     }
 
-    /// How many recoveries of this kind count against their budget (S13). Preemptions slide out of the window; judged ones count
-    /// as they stood at the last of them, so that time alone gives a slot that was given up no further one.
+    /// How many recoveries of this kind count against their budget (S13). Preemptions slide out of
+    /// the window; judged ones count as they stood at the last of them, so that time alone gives a
+    /// slot that was given up no further one.
     pub fn attempts_used(&self, kind: Kind, window: Duration, now: Timestamp) -> usize {
         let of_kind = || self.attempts.iter().filter(|attempt| attempt.kind == kind);
         let until = match kind {
@@ -299,8 +308,9 @@ impl SlotRecord {
         of_kind().filter(|attempt| elapsed(attempt.at, until) < window).count()
     }
 
-    /// From which generation on beacons are those of the slot's node. Its own run order says so, which is not always the last one
-    /// that was sent: a create that was given up may be carried out after all.
+    /// From which generation on beacons are those of the slot's node. Its own run order says so,
+    /// which is not always the last one that was sent: a create that was given up may be carried
+    /// out after all.
     pub fn heard_from(&self) -> u64 {
         self.job.heard_from.unwrap_or(self.job.generation)
     }

@@ -1,7 +1,9 @@
-//! The specification of a node: learned from what the API returns, overlaid by the config, rendered into a create.
+//! The specification of a node: learned from what the API returns, overlaid by the config, rendered
+//! into a create.
 //!
-//! Lossless by construction: it is the raw JSON minus the fields known to be output-only or derived, so that a field
-//! which this program never heard of survives a recreate. `learn(render(s)) = s`, over any number of recreates.
+//! Lossless by construction: it is the raw JSON minus the fields known to be output-only or
+//! derived, so that a field which this program never heard of survives a recreate.
+//! `learn(render(s)) = s`, over any number of recreates.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -74,7 +76,9 @@ impl NodeSpec {
             body.remove("networkConfig");
         } else if several == 1 || body.contains_key("networkConfig") {
             let configs = body.remove("networkConfigs");
-            if let (false, Some(Value::Array(mut only))) = (body.contains_key("networkConfig"), configs) {
+            if let (false, Some(Value::Array(mut only))) =
+                (body.contains_key("networkConfig"), configs)
+            {
                 body.insert("networkConfig".into(), only.remove(0));
             }
         }
@@ -100,17 +104,24 @@ impl NodeSpec {
         &self.0
     }
 
-    /// The specification for a zone, which may lie in another region than the node that it was learned from: reads name a
-    /// subnetwork also where the create named none, and a subnetwork lies in one region. There it is the one of the same name.
+    /// The specification for a zone, which may lie in another region than the node that it was
+    /// learned from: reads name a subnetwork also where the create named none, and a subnetwork
+    /// lies in one region. There it is the one of the same name.
     pub fn in_zone(mut self, zone: &str) -> NodeSpec {
         let region = zone.rsplit_once('-').map_or(zone, |(region, _)| region);
         let several = self.0.get("networkConfigs").and_then(Value::as_array).map_or(0, Vec::len);
-        let places = (0..several).map(|i| format!("/networkConfigs/{i}/subnetwork")).chain(["/networkConfig/subnetwork".into()]);
+        let places = (0..several)
+            .map(|i| format!("/networkConfigs/{i}/subnetwork"))
+            .chain(["/networkConfig/subnetwork".into()]);
         let mut body = Value::Object(std::mem::take(&mut self.0));
         for place in places {
             if let Some(Value::String(path)) = body.pointer_mut(&place) {
                 let mut parts: Vec<&str> = path.split('/').collect();
-                if let Some(at) = parts.iter().position(|part| *part == "regions").filter(|at| at + 1 < parts.len()) {
+                if let Some(at) = parts
+                    .iter()
+                    .position(|part| *part == "regions")
+                    .filter(|at| at + 1 < parts.len())
+                {
                     parts[at + 1] = region;
                 }
                 *path = parts.join("/");
@@ -135,7 +146,8 @@ impl NodeSpec {
                 (_, Value::Null) => {
                     body.remove(key);
                 }
-                // Nested objects merge one level deep: `spot` must not drop what was learned beside it.
+                // Nested objects merge one level deep: `spot` must not drop what was learned beside
+                // it.
                 (Some(Value::Object(old)), Value::Object(new)) => {
                     for (key, value) in new {
                         if value.is_null() {
@@ -146,7 +158,10 @@ impl NodeSpec {
                     }
                 }
                 (_, Value::Object(new)) => {
-                    let new = new.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), v.clone()));
+                    let new = new
+                        .iter()
+                        .filter(|(_, v)| !v.is_null())
+                        .map(|(k, v)| (k.clone(), v.clone()));
                     body.insert(key.clone(), Value::Object(new.collect()));
                 }
                 _ => {
@@ -161,7 +176,11 @@ impl NodeSpec {
             merge(&mut body, "metadata", overlay.metadata.iter());
         }
         if let Some(script) = &overlay.startup_script {
-            merge(&mut body, "metadata", [(&STARTUP_SCRIPT.to_owned(), &Some(script.clone()))].into_iter());
+            merge(
+                &mut body,
+                "metadata",
+                [(&STARTUP_SCRIPT.to_owned(), &Some(script.clone()))].into_iter(),
+            );
             // The file takes the place of whatever set the node up before.
             if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut)
                 && !overlay.metadata.contains_key(STARTUP_SCRIPT_URL)
@@ -172,17 +191,24 @@ impl NodeSpec {
         NodeSpec(body)
     }
 
-    /// Whether a node of this specification with this overlay would run a startup script from a URL.
+    /// Whether a node of this specification with this overlay would run a startup script from a
+    /// URL.
     pub fn runs_a_url(learned: Option<&NodeSpec>, overlay: &Overlay) -> bool {
         match overlay.metadata.get(STARTUP_SCRIPT_URL) {
             Some(configured) => configured.is_some(),
-            None => overlay.startup_script.is_none() && learned.is_some_and(|spec| spec.metadata(STARTUP_SCRIPT_URL).is_some()),
+            None => {
+                overlay.startup_script.is_none()
+                    && learned.is_some_and(|spec| spec.metadata(STARTUP_SCRIPT_URL).is_some())
+            }
         }
     }
 
-    /// Whether a node of this specification with this overlay would run a startup script of the user's, whatever it comes from.
+    /// Whether a node of this specification with this overlay would run a startup script of the
+    /// user's, whatever it comes from.
     pub fn has_a_script(learned: Option<&NodeSpec>, overlay: &Overlay) -> bool {
-        let learned = learned.and_then(|spec| spec.metadata(STARTUP_SCRIPT)).is_some_and(|script| !script.trim().is_empty());
+        let learned = learned
+            .and_then(|spec| spec.metadata(STARTUP_SCRIPT))
+            .is_some_and(|script| !script.trim().is_empty());
         overlay.startup_script.is_some() || learned
     }
 
@@ -190,9 +216,15 @@ impl NodeSpec {
         self.0.get("metadata")?.get(key)?.as_str()
     }
 
-    /// The body of a create: the specification and our own metadata. With a supervisor, it becomes the startup script and the
-    /// user's script stands verbatim beside it.
-    pub fn render(&self, owner: &str, slot: &str, order: &RunOrder, supervisor: Option<&str>) -> Value {
+    /// The body of a create: the specification and our own metadata. With a supervisor, it becomes
+    /// the startup script and the user's script stands verbatim beside it.
+    pub fn render(
+        &self,
+        owner: &str,
+        slot: &str,
+        order: &RunOrder,
+        supervisor: Option<&str>,
+    ) -> Value {
         let mut body = self.0.clone();
         let mut metadata = match body.remove("metadata") {
             Some(Value::Object(metadata)) => metadata,
@@ -221,7 +253,9 @@ impl NodeSpec {
     /// What is wrong, for a person; never with a metadata value in it.
     pub fn validate(&self) -> Result<(), String> {
         let text = |key: &str| self.0.get(key).and_then(Value::as_str).unwrap_or_default();
-        if text("acceleratorType").is_empty() && self.0.get("acceleratorConfig").is_none_or(|c| !c.is_object()) {
+        if text("acceleratorType").is_empty()
+            && self.0.get("acceleratorConfig").is_none_or(|c| !c.is_object())
+        {
             return Err("it has neither acceleratorType nor acceleratorConfig; set tpu.create.accelerator_type".into());
         }
         if text("runtimeVersion").is_empty() {
@@ -245,13 +279,21 @@ impl NodeSpec {
         if let Some(metadata) = self.0.get("metadata").and_then(Value::as_object) {
             let mut total = 0;
             for (key, value) in metadata {
-                let value = value.as_str().ok_or_else(|| format!("metadata {key:?} is not text"))?;
-                if key.len() >= 128 || key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+                let value =
+                    value.as_str().ok_or_else(|| format!("metadata {key:?} is not text"))?;
+                if key.len() >= 128
+                    || key.is_empty()
+                    || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
                 {
-                    return Err(format!("metadata key {key:?} must be 1 to 127 letters, digits, '-' or '_'"));
+                    return Err(format!(
+                        "metadata key {key:?} must be 1 to 127 letters, digits, '-' or '_'"
+                    ));
                 }
                 if value.len() > METADATA_VALUE_MAX {
-                    return Err(format!("metadata {key:?} has {} bytes, more than 256 KiB; use startup-script-url", value.len()));
+                    return Err(format!(
+                        "metadata {key:?} has {} bytes, more than 256 KiB; use startup-script-url",
+                        value.len()
+                    ));
                 }
                 total += key.len() + value.len();
             }
@@ -266,11 +308,19 @@ impl NodeSpec {
     ///
     /// # Errors
     /// What the API would refuse.
-    pub fn acceptable(&self, owner: &str, slot: &str, supervisor: Option<&str>) -> Result<(), String> {
+    pub fn acceptable(
+        &self,
+        owner: &str,
+        slot: &str,
+        supervisor: Option<&str>,
+    ) -> Result<(), String> {
         self.validate()?;
         // The longest order that can be: a checkpoint's URI has at most 1,024 bytes of object name.
-        let order = RunOrder { generation: u64::MAX, checkpoint: "x".repeat(1100), step: Some(u64::MAX) };
-        let Value::Object(body) = self.render(owner, slot, &order, supervisor) else { return Ok(()) };
+        let order =
+            RunOrder { generation: u64::MAX, checkpoint: "x".repeat(1100), step: Some(u64::MAX) };
+        let Value::Object(body) = self.render(owner, slot, &order, supervisor) else {
+            return Ok(());
+        };
         NodeSpec(body).validate().map_err(|why| format!("with the watchdog's own metadata, {why}"))
     }
 
@@ -284,7 +334,9 @@ impl NodeSpec {
                 (a, b) if a == b => {}
                 (Some(Value::Object(a)), Some(Value::Object(b))) => {
                     let inner = a.keys().chain(b.keys().filter(|k| !a.contains_key(*k)));
-                    keys.extend(inner.filter(|k| a.get(*k) != b.get(*k)).map(|k| format!("{key}.{k}")));
+                    keys.extend(
+                        inner.filter(|k| a.get(*k) != b.get(*k)).map(|k| format!("{key}.{k}")),
+                    );
                 }
                 _ => keys.push(key.clone()),
             }
@@ -298,22 +350,39 @@ impl NodeSpec {
 /// # Errors
 /// Which rule it breaks.
 pub fn label(key: &str, value: &str) -> Result<(), String> {
-    let fits = |c: char| c.is_lowercase() || c.is_numeric() || c == '-' || c == '_' || (c.is_alphabetic() && !c.is_uppercase());
-    if key.is_empty() || key.chars().count() > 63 || !key.chars().all(fits) || !key.starts_with(|c: char| c.is_alphabetic()) {
-        return Err(format!("label key {key:?} must be 1 to 63 lower-case letters, digits, '_' or '-', and start with a letter"));
+    let fits = |c: char| {
+        c.is_lowercase()
+            || c.is_numeric()
+            || c == '-'
+            || c == '_'
+            || (c.is_alphabetic() && !c.is_uppercase())
+    };
+    if key.is_empty()
+        || key.chars().count() > 63
+        || !key.chars().all(fits)
+        || !key.starts_with(|c: char| c.is_alphabetic())
+    {
+        return Err(format!(
+            "label key {key:?} must be 1 to 63 lower-case letters, digits, '_' or '-', and start with a letter"
+        ));
     }
     if value.chars().count() > 63 || !value.chars().all(fits) {
-        return Err(format!("label {key:?}: its value must be at most 63 lower-case letters, digits, '_' or '-'"));
+        return Err(format!(
+            "label {key:?}: its value must be at most 63 lower-case letters, digits, '_' or '-'"
+        ));
     }
     Ok(())
 }
 
-/// Whether this metadata's startup script is our supervisor: its head says so, and our own keys stand beside it. A user's script
-/// that merely mentions the mark is the user's.
+/// Whether this metadata's startup script is our supervisor: its head says so, and our own keys
+/// stand beside it. A user's script that merely mentions the mark is the user's.
 pub fn is_supervised(metadata: &Map<String, Value>) -> bool {
     let text = |key: &str| metadata.get(key).and_then(Value::as_str);
-    let marked = |script: &str| script.lines().take(2).any(|line| line.starts_with(SUPERVISOR_MARK));
-    text(STARTUP_SCRIPT).is_some_and(marked) && text(OWNER_KEY).is_some() && text(SLOT_KEY).is_some()
+    let marked =
+        |script: &str| script.lines().take(2).any(|line| line.starts_with(SUPERVISOR_MARK));
+    text(STARTUP_SCRIPT).is_some_and(marked)
+        && text(OWNER_KEY).is_some()
+        && text(SLOT_KEY).is_some()
 }
 
 fn strip_ours(metadata: &mut Map<String, Value>) {
@@ -331,7 +400,11 @@ fn strip_ours(metadata: &mut Map<String, Value>) {
     metadata.retain(|key, _| !key.starts_with(OUR_PREFIX));
 }
 
-fn merge<'a>(body: &mut Map<String, Value>, field: &str, entries: impl Iterator<Item = (&'a String, &'a Option<String>)>) {
+fn merge<'a>(
+    body: &mut Map<String, Value>,
+    field: &str,
+    entries: impl Iterator<Item = (&'a String, &'a Option<String>)>,
+) {
     let mut map = match body.remove(field) {
         Some(Value::Object(map)) => map,
         _ => Map::new(),

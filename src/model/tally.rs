@@ -50,7 +50,8 @@ pub fn observe(tally: &mut Tally, key: String, value: f64, bounds: &[f64]) {
     }
 }
 
-/// Takes over whatever is further on in `other`: sums only grow, so that the higher one includes the lower.
+/// Takes over whatever is further on in `other`: sums only grow, so that the higher one includes
+/// the lower.
 pub fn catch_up(tally: &mut Tally, other: &Tally) {
     let reach = |sum: &Sum| match sum {
         Sum::Count(total) => *total,
@@ -86,7 +87,8 @@ mod tests {
 
     #[test]
     fn a_histogram_of_another_version_begins_anew() {
-        let mut tally = Tally::from([("seconds".to_owned(), Sum::Spread { sum: 1.0, buckets: vec![1] })]);
+        let mut tally =
+            Tally::from([("seconds".to_owned(), Sum::Spread { sum: 1.0, buckets: vec![1] })]);
         observe(&mut tally, "seconds".into(), 0.5, &[1.0]);
         assert_eq!(tally["seconds"], Sum::Spread { sum: 0.5, buckets: vec![1, 0] });
     }

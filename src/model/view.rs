@@ -1,4 +1,5 @@
-//! What people and programs are shown about the slots: the same values for status, plan, metrics and the JSON API.
+//! What people and programs are shown about the slots: the same values for status, plan, metrics
+//! and the JSON API.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -103,7 +104,10 @@ impl Acting {
     pub fn of(holder: &str) -> Acting {
         let mut parts = holder.rsplitn(3, ':');
         let (_, pid, host) = (parts.next(), parts.next(), parts.next());
-        Acting { host: host.unwrap_or(holder).to_owned(), pid: pid.and_then(|pid| pid.parse().ok()) }
+        Acting {
+            host: host.unwrap_or(holder).to_owned(),
+            pid: pid.and_then(|pid| pid.parse().ok()),
+        }
     }
 }
 
@@ -186,7 +190,8 @@ pub struct JobView {
     pub checkpoint_step: Option<u64>,
     /// When it was first seen.
     pub checkpoint_at: Option<Timestamp>,
-    /// Where checkpoints are looked for; none where the config names no place, or `format = "none"`.
+    /// Where checkpoints are looked for; none where the config names no place, or `format =
+    /// "none"`.
     #[serde(default)]
     pub location: Option<String>,
     /// A create would be held for what was listed there last: see the warnings.

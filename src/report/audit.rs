@@ -1,8 +1,10 @@
-//! The event log as an audit: checks that follow from the log alone, without any setting and without asking why something was done.
+//! The event log as an audit: checks that follow from the log alone, without any setting and
+//! without asking why something was done.
 //!
-//! Each mutation has an intent with its evidence and a result; its evidence is a GET of at most 5 s before; nothing is begun on a slot
-//! that is paused, nor a judged recreate while the storm breaker is open; creates stay under 60 a minute. What a log can't show is no
-//! violation: one that begins in the middle of a call is read from its next intent on.
+//! Each mutation has an intent with its evidence and a result; its evidence is a GET of at most 5 s
+//! before; nothing is begun on a slot that is paused, nor a judged recreate while the storm breaker
+//! is open; creates stay under 60 a minute. What a log can't show is no violation: one that begins
+//! in the middle of a call is read from its next intent on.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -36,7 +38,14 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.0}  {}  {}: {}", self.at, self.invariant, self.slot.as_deref().unwrap_or("-"), self.text)
+        write!(
+            f,
+            "{:.0}  {}  {}: {}",
+            self.at,
+            self.invariant,
+            self.slot.as_deref().unwrap_or("-"),
+            self.text
+        )
     }
 }
 
@@ -83,7 +92,10 @@ impl Audit {
     pub fn take(&mut self, event: &Event) -> Vec<Violation> {
         let mut found = Found { event, violations: Vec::new() };
         match (&event.what, &event.slot) {
-            (What::Intent { call, zone, incarnation, generation, evidence, decided_by }, Some(slot)) => {
+            (
+                What::Intent { call, zone, incarnation, generation, evidence, decided_by },
+                Some(slot),
+            ) => {
                 self.intent(slot, *call, evidence.as_ref(), decided_by, &mut found);
                 let call = Call {
                     verb: *call,
@@ -110,27 +122,44 @@ impl Audit {
             },
             (What::BreakerOpened { .. }, _) => self.breaker_open = true,
             (What::InvariantViolation { invariant }, _) => {
-                found.check("checker", false, || format!("the safety check refused a plan ({invariant})"));
+                found.check("checker", false, || {
+                    format!("the safety check refused a plan ({invariant})")
+                });
             }
             _ => {}
         }
         found.violations
     }
 
-    fn intent(&mut self, slot: &str, verb: Verb, evidence: Option<&Evidence>, decided_by: &str, found: &mut Found) {
+    fn intent(
+        &mut self,
+        slot: &str,
+        verb: Verb,
+        evidence: Option<&Evidence>,
+        decided_by: &str,
+        found: &mut Found,
+    ) {
         let at = found.event.at;
         let open = self.calls.get(slot).filter(|call| call.open).map(|call| call.verb);
         found.check("S11", open.is_none(), || {
-            format!("a {verb} is intended, and the log has no result of the {} before it", open.map_or("call", Verb::name))
+            format!(
+                "a {verb} is intended, and the log has no result of the {} before it",
+                open.map_or("call", Verb::name)
+            )
         });
         found.check("S18", evidence.is_some() && !decided_by.is_empty(), || {
             format!("the intent of a {verb} names no evidence, or not who decided it")
         });
         if let (Verb::Delete, Some(evidence)) = (verb, evidence) {
-            let fresh = evidence.confirmed_at <= at && elapsed(evidence.confirmed_at, at) <= VERIFIED_FOR;
-            found.check("S1", fresh, || format!("a delete decided at {at} rests on a GET of {}", evidence.confirmed_at));
+            let fresh =
+                evidence.confirmed_at <= at && elapsed(evidence.confirmed_at, at) <= VERIFIED_FOR;
+            found.check("S1", fresh, || {
+                format!("a delete decided at {at} rests on a GET of {}", evidence.confirmed_at)
+            });
             let known = evidence.condition.kind() == Some(evidence.kind);
-            found.check("S5", known, || format!("a delete rests on {}, which condemns nothing", evidence.condition));
+            found.check("S5", known, || {
+                format!("a delete rests on {}, which condemns nothing", evidence.condition)
+            });
             let paused = self.is_paused(slot, at);
             found.check("S7", !paused, || "a delete is intended while it is paused".to_owned());
             found.check("S8", !(self.breaker_open && evidence.kind == Kind::Judged), || {
@@ -141,20 +170,33 @@ impl Audit {
             self.creates.retain(|create| *create <= at && elapsed(*create, at) < MINUTE);
             self.creates.push_back(at);
             let count = self.creates.len();
-            found.check("S18", count <= CREATES_PER_MINUTE, || format!("{count} creates are intended within a minute"));
+            found.check("S18", count <= CREATES_PER_MINUTE, || {
+                format!("{count} creates are intended within a minute")
+            });
         }
     }
 
-    fn outcome(&mut self, slot: &str, verb: Verb, result: CallResult, of: Option<&Incarnation>, found: &mut Found) {
+    fn outcome(
+        &mut self,
+        slot: &str,
+        verb: Verb,
+        result: CallResult,
+        of: Option<&Incarnation>,
+        found: &mut Found,
+    ) {
         if (verb, result) == (Verb::Create, CallResult::NotSent) {
             self.creates.pop_back();
         }
         let Some(call) = self.calls.get_mut(slot) else { return };
         call.open &= !result.is_final();
         // A late create of an earlier intent may be found after the next delete was decided.
-        let matches = verb == Verb::Create || (call.verb == verb && call.incarnation.as_ref() == of);
+        let matches =
+            verb == Verb::Create || (call.verb == verb && call.incarnation.as_ref() == of);
         found.check("S18", matches, || {
-            format!("the log says {result} of the {verb} of {of:?} after a {} of {:?}", call.verb, call.incarnation)
+            format!(
+                "the log says {result} of the {verb} of {of:?} after a {} of {:?}",
+                call.verb, call.incarnation
+            )
         });
     }
 
@@ -217,8 +259,17 @@ mod tests {
     }
 
     fn create(second: i64) -> What {
-        let What::Intent { evidence, decided_by, zone, .. } = delete(second) else { panic!("an intent") };
-        What::Intent { call: Verb::Create, zone, incarnation: None, generation: Some(2), evidence, decided_by }
+        let What::Intent { evidence, decided_by, zone, .. } = delete(second) else {
+            panic!("an intent")
+        };
+        What::Intent {
+            call: Verb::Create,
+            zone,
+            incarnation: None,
+            generation: Some(2),
+            evidence,
+            decided_by,
+        }
     }
 
     fn outcome(call: Verb, result: CallResult) -> What {
@@ -231,7 +282,8 @@ mod tests {
     }
 
     fn found(events: &[(i64, What)]) -> Vec<&'static str> {
-        let events: Vec<Event> = events.iter().map(|(second, what)| event(*second, what.clone())).collect();
+        let events: Vec<Event> =
+            events.iter().map(|(second, what)| event(*second, what.clone())).collect();
         audit(&events).into_iter().map(|violation| violation.invariant).collect()
     }
 
@@ -259,8 +311,11 @@ mod tests {
     fn s1_s5_s18_an_intent_rests_on_a_get_of_five_seconds_and_says_who_decided() {
         assert_eq!(found(&[(10, delete(4))]), ["S1"]);
         assert_eq!(found(&[(10, delete(11))]), ["S1"], "a GET of the future proves nothing");
-        let What::Intent { zone, incarnation, evidence, .. } = delete(10) else { panic!("an intent") };
-        let strange = evidence.map(|evidence| Evidence { condition: Condition::Stopped, ..evidence });
+        let What::Intent { zone, incarnation, evidence, .. } = delete(10) else {
+            panic!("an intent")
+        };
+        let strange =
+            evidence.map(|evidence| Evidence { condition: Condition::Stopped, ..evidence });
         let intent = |evidence, decided_by: &str| What::Intent {
             call: Verb::Delete,
             zone: zone.clone(),
@@ -276,28 +331,61 @@ mod tests {
     #[test]
     fn s11_s18_each_call_has_its_own_result_before_the_next() {
         assert_eq!(found(&[(10, delete(9)), (30, create(9))]), ["S11"]);
-        assert_eq!(found(&[(10, delete(9)), (11, outcome(Verb::Delete, CallResult::Unknown)), (30, create(9))]), ["S11"]);
-        let of_another = What::Outcome { call: Verb::Delete, result: CallResult::Done, incarnation: None };
+        assert_eq!(
+            found(&[
+                (10, delete(9)),
+                (11, outcome(Verb::Delete, CallResult::Unknown)),
+                (30, create(9))
+            ]),
+            ["S11"]
+        );
+        let of_another =
+            What::Outcome { call: Verb::Delete, result: CallResult::Done, incarnation: None };
         assert_eq!(found(&[(10, delete(9)), (11, of_another)]), ["S18"]);
     }
 
     #[test]
     fn s7_s8_nothing_is_begun_while_paused_and_nothing_judged_while_the_breaker_is_open() {
-        let condemned =
-            What::Condemned { cause: Condition::Preempted, kind: Kind::Lost, incarnation: None, detection_seconds: 1.0 };
-        assert_eq!(found(&[(0, lever(CommandName::Pause, None)), (10, condemned.clone()), (10, delete(9))]), ["S7", "S7"]);
-        assert_eq!(found(&[(0, lever(CommandName::Pause, Some(5))), (10, delete(9))]), Vec::<&str>::new());
-        let resumed = [(0, lever(CommandName::Pause, None)), (5, lever(CommandName::Resume, None)), (10, condemned)];
+        let condemned = What::Condemned {
+            cause: Condition::Preempted,
+            kind: Kind::Lost,
+            incarnation: None,
+            detection_seconds: 1.0,
+        };
+        assert_eq!(
+            found(&[
+                (0, lever(CommandName::Pause, None)),
+                (10, condemned.clone()),
+                (10, delete(9))
+            ]),
+            ["S7", "S7"]
+        );
+        assert_eq!(
+            found(&[(0, lever(CommandName::Pause, Some(5))), (10, delete(9))]),
+            Vec::<&str>::new()
+        );
+        let resumed = [
+            (0, lever(CommandName::Pause, None)),
+            (5, lever(CommandName::Resume, None)),
+            (10, condemned),
+        ];
         assert_eq!(found(&resumed), Vec::<&str>::new());
         assert_eq!(found(&[(0, What::BreakerOpened { slots: 4 }), (10, delete(9))]), ["S8"]);
-        let reset = [(0, What::BreakerOpened { slots: 4 }), (5, lever(CommandName::BreakerReset, None)), (10, delete(9))];
+        let reset = [
+            (0, What::BreakerOpened { slots: 4 }),
+            (5, lever(CommandName::BreakerReset, None)),
+            (10, delete(9)),
+        ];
         assert_eq!(found(&reset), Vec::<&str>::new());
     }
 
     #[test]
     fn s18_creates_are_counted_a_minute_but_for_those_that_never_left() {
-        let named = |slot: usize, what: What| Event { slot: Some(format!("s{slot}")), ..event(10, what) };
-        let many = |count: usize| -> Vec<Event> { (0..count).map(|slot| named(slot, create(9))).collect() };
+        let named =
+            |slot: usize, what: What| Event { slot: Some(format!("s{slot}")), ..event(10, what) };
+        let many = |count: usize| -> Vec<Event> {
+            (0..count).map(|slot| named(slot, create(9))).collect()
+        };
         assert_eq!(audit(&many(60)).len(), 0);
         assert_eq!(audit(&many(61))[0].invariant, "S18");
         let mut events = many(60);

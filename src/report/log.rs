@@ -1,4 +1,5 @@
-//! Logs by tracing: text for people, JSON in Cloud Logging's shape for machines; always on standard error.
+//! Logs by tracing: text for people, JSON in Cloud Logging's shape for machines; always on standard
+//! error.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -27,23 +28,38 @@ pub enum LogFormat {
     Json,
 }
 
-/// Starts logging. `filter` as in `info` or `tpu_watchdog=debug`; a malformed one falls back to `info`.
+/// Starts logging. `filter` as in `info` or `tpu_watchdog=debug`; a malformed one falls back to
+/// `info`.
 pub fn init(format: LogFormat, filter: Option<&str>) {
-    let filter = filter.and_then(|f| EnvFilter::try_new(f).ok()).unwrap_or_else(|| EnvFilter::new("warn,tpu_watchdog=info"));
+    let filter = filter
+        .and_then(|f| EnvFilter::try_new(f).ok())
+        .unwrap_or_else(|| EnvFilter::new("warn,tpu_watchdog=info"));
     // A second start (in tests) keeps the first subscriber.
-    let _ = tracing::dispatcher::set_global_default(dispatch(format, filter, std::io::stderr().is_terminal(), std::io::stderr));
+    let _ = tracing::dispatcher::set_global_default(dispatch(
+        format,
+        filter,
+        std::io::stderr().is_terminal(),
+        std::io::stderr,
+    ));
 }
 
-/// Each event is one line, whatever it tells of: names, states and messages come from guests and APIs, and a newline or an
-/// escape sequence in one of them must not write lines of its own or draw on a terminal.
+/// Each event is one line, whatever it tells of: names, states and messages come from guests and
+/// APIs, and a newline or an escape sequence in one of them must not write lines of its own or draw
+/// on a terminal.
 fn dispatch<W>(format: LogFormat, filter: EnvFilter, colours: bool, writer: W) -> Dispatch
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    // The library would print that a line could not be written, and panic where that can't be printed either: a full disk.
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).log_internal_errors(false);
+    // The library would print that a line could not be written, and panic where that can't be
+    // printed either: a full disk.
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer)
+        .log_internal_errors(false);
     match format {
-        LogFormat::Text => builder.with_ansi(colours).with_target(false).fmt_fields(OneLine).finish().into(),
+        LogFormat::Text => {
+            builder.with_ansi(colours).with_target(false).fmt_fields(OneLine).finish().into()
+        }
         LogFormat::Journal => builder.event_format(Journal).finish().into(),
         LogFormat::Json => builder.event_format(CloudLogging).finish().into(),
     }
@@ -52,7 +68,10 @@ where
 /// One line for one event, at the level that its kind deserves.
 pub fn event(event: &Event) {
     let slot = event.slot.as_deref().unwrap_or("-");
-    let kind = serde_json::to_value(&event.what).ok().and_then(|v| v["event"].as_str().map(str::to_owned)).unwrap_or_default();
+    let kind = serde_json::to_value(&event.what)
+        .ok()
+        .and_then(|v| v["event"].as_str().map(str::to_owned))
+        .unwrap_or_default();
     match &event.what {
         What::InvariantViolation { .. } => tracing::error!(slot, event = kind, "{}", event.message),
         What::BreakerOpened { .. } => tracing::error!(slot, event = kind, "{}", event.message),
@@ -63,7 +82,9 @@ pub fn event(event: &Event) {
         | What::CheckpointTrouble => {
             tracing::warn!(slot, event = kind, "{}", event.message);
         }
-        What::Decision { action: ActionName::Escalate, .. } => tracing::error!(slot, event = kind, "{}", event.message),
+        What::Decision { action: ActionName::Escalate, .. } => {
+            tracing::error!(slot, event = kind, "{}", event.message)
+        }
         _ => tracing::info!(slot, event = kind, "{}", event.message),
     }
 }
@@ -76,7 +97,12 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &tracing::Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &tracing::Event<'_>,
+    ) -> fmt::Result {
         let severity = match *event.metadata().level() {
             Level::ERROR => "ERROR",
             Level::WARN => "WARNING",
@@ -100,7 +126,12 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &tracing::Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &tracing::Event<'_>,
+    ) -> fmt::Result {
         let priority = match *event.metadata().level() {
             Level::ERROR => 3,
             Level::WARN => 4,
@@ -211,15 +242,22 @@ mod tests {
         for format in [LogFormat::Text, LogFormat::Journal, LogFormat::Json] {
             let text = logged(format);
             let line = text.strip_suffix('\n').unwrap();
-            let harmful = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202e}');
+            let harmful =
+                |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202e}');
             assert!(!line.contains(harmful), "{format:?}: {text:?}");
             assert!(line.contains("a <3>forged [31m 2J z"), "{format:?}: {text:?}");
         }
         let json: Value = serde_json::from_str(&logged(LogFormat::Json)).unwrap();
         let harmful = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202e}');
         for (name, value) in json.as_object().unwrap() {
-            assert!(!value.as_str().unwrap().contains(harmful), "{name}: a reader of the JSON gets {value}");
+            assert!(
+                !value.as_str().unwrap().contains(harmful),
+                "{name}: a reader of the JSON gets {value}"
+            );
         }
-        assert!(logged(LogFormat::Journal).starts_with("<3>a <3>forged [31m 2J z: a <3>forged"), "one entry, one priority");
+        assert!(
+            logged(LogFormat::Journal).starts_with("<3>a <3>forged [31m 2J z: a <3>forged"),
+            "one entry, one priority"
+        );
     }
 }

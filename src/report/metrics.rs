@@ -1,4 +1,5 @@
-//! Prometheus metrics, by the names of the contract. Gauges follow the published snapshot; sums are in `sums`.
+//! Prometheus metrics, by the names of the contract. Gauges follow the published snapshot; sums are
+//! in `sums`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,24 +53,43 @@ impl Metrics {
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new_custom(Some("tpuwatchdog".into()), None)?;
         let r = &registry;
-        let build = IntGaugeVec::new(Opts::new("build_info", "Version of this program; always 1."), &["version"])?;
+        let build = IntGaugeVec::new(
+            Opts::new("build_info", "Version of this program; always 1."),
+            &["version"],
+        )?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         r.register(Box::new(build))?;
         let sums = Arc::new(Sums::new()?);
         r.register(Box::new(Collected(Arc::clone(&sums))))?;
         Ok(Metrics {
             sums,
-            last_poll_success: add(r, Gauge::new("last_poll_success_timestamp_seconds", "When every zone was last read.")?)?,
+            last_poll_success: add(
+                r,
+                Gauge::new(
+                    "last_poll_success_timestamp_seconds",
+                    "When every zone was last read.",
+                )?,
+            )?,
             slots: add(r, gauges("slots", "Slots by condition.", &["condition"])?)?,
             slot_condition: add(
                 r,
-                gauges("slot_condition", "1 for the present condition of a slot.", &["slot", "zone", "condition"])?,
+                gauges(
+                    "slot_condition",
+                    "1 for the present condition of a slot.",
+                    &["slot", "zone", "condition"],
+                )?,
             )?,
-            slot_healthy: add(r, gauges("slot_healthy", "1 while the slot is healthy.", &["slot", "zone"])?)?,
+            slot_healthy: add(
+                r,
+                gauges("slot_healthy", "1 while the slot is healthy.", &["slot", "zone"])?,
+            )?,
             slot_unhealthy_since: add(
                 r,
                 GaugeVec::new(
-                    Opts::new("slot_unhealthy_since_timestamp_seconds", "First symptom of the present trouble."),
+                    Opts::new(
+                        "slot_unhealthy_since_timestamp_seconds",
+                        "First symptom of the present trouble.",
+                    ),
                     &["slot"],
                 )?,
             )?,
@@ -83,34 +103,86 @@ impl Metrics {
                     &["slot"],
                 )?,
             )?,
-            slot_attempts: add(r, gauges("slot_attempts", "Recoveries of a slot within its window.", &["slot"])?)?,
-            slot_paused: add(r, gauges("slot_paused", "1 while a person has paused the slot, by name or with all.", &["slot"])?)?,
+            slot_attempts: add(
+                r,
+                gauges("slot_attempts", "Recoveries of a slot within its window.", &["slot"])?,
+            )?,
+            slot_paused: add(
+                r,
+                gauges(
+                    "slot_paused",
+                    "1 while a person has paused the slot, by name or with all.",
+                    &["slot"],
+                )?,
+            )?,
             slot_opted_out: add(
                 r,
-                gauges("slot_opted_out", "1 while the label tpu-watchdog=off opts the slot out.", &["slot"])?,
+                gauges(
+                    "slot_opted_out",
+                    "1 while the label tpu-watchdog=off opts the slot out.",
+                    &["slot"],
+                )?,
             )?,
-            recoveries_held: add(r, gauges("recoveries_held", "Slots that are held, by reason.", &["reason"])?)?,
-            recoveries_in_progress: add(r, IntGauge::new("recoveries_in_progress", "Recoveries under way.")?)?,
-            breaker_open: add(r, IntGauge::new("breaker_open", "1 while the storm breaker is open.")?)?,
-            budget_remaining: add(r, IntGauge::new("budget_remaining", "Judged slots that may still go into recovery.")?)?,
+            recoveries_held: add(
+                r,
+                gauges("recoveries_held", "Slots that are held, by reason.", &["reason"])?,
+            )?,
+            recoveries_in_progress: add(
+                r,
+                IntGauge::new("recoveries_in_progress", "Recoveries under way.")?,
+            )?,
+            breaker_open: add(
+                r,
+                IntGauge::new("breaker_open", "1 while the storm breaker is open.")?,
+            )?,
+            budget_remaining: add(
+                r,
+                IntGauge::new("budget_remaining", "Judged slots that may still go into recovery.")?,
+            )?,
             paused: add(r, IntGauge::new("paused", "Slots paused by a person.")?)?,
             dry_run: add(r, IntGauge::new("dry_run", "1 with dry_run.")?)?,
             lock_held: add(
                 r,
-                IntGauge::new("lock_held", "1 while this process holds the lock and acts; 0 while it stands by.")?,
+                IntGauge::new(
+                    "lock_held",
+                    "1 while this process holds the lock and acts; 0 while it stands by.",
+                )?,
             )?,
-            store_failing: add(r, IntGauge::new("store_failing", "1 while the state can't be written: nothing is done.")?)?,
+            store_failing: add(
+                r,
+                IntGauge::new(
+                    "store_failing",
+                    "1 while the state can't be written: nothing is done.",
+                )?,
+            )?,
             creates_refused: add(
                 r,
-                gauges("creates_refused", "Owed creates by the reason of their last refusal.", &["reason"])?,
+                gauges(
+                    "creates_refused",
+                    "Owed creates by the reason of their last refusal.",
+                    &["reason"],
+                )?,
             )?,
-            intents_pending: add(r, IntGauge::new("intents_pending", "Journaled calls whose result is not known yet.")?)?,
+            intents_pending: add(
+                r,
+                IntGauge::new("intents_pending", "Journaled calls whose result is not known yet.")?,
+            )?,
             job_step: add(r, gauges("job_step", "Newest step that the job reported.", &["slot"])?)?,
-            job_checkpoint_step: add(r, gauges("job_checkpoint_step", "Step of the newest complete checkpoint.", &["slot"])?)?,
+            job_checkpoint_step: add(
+                r,
+                gauges(
+                    "job_checkpoint_step",
+                    "Step of the newest complete checkpoint.",
+                    &["slot"],
+                )?,
+            )?,
             job_checkpoint_time: add(
                 r,
                 GaugeVec::new(
-                    Opts::new("job_checkpoint_timestamp_seconds", "When the newest complete checkpoint was seen."),
+                    Opts::new(
+                        "job_checkpoint_timestamp_seconds",
+                        "When the newest complete checkpoint was seen.",
+                    ),
                     &["slot"],
                 )?,
             )?,
@@ -151,9 +223,11 @@ impl Metrics {
     pub fn render(&self, snapshot: &Snapshot) -> String {
         self.gauges(snapshot);
         let mut families = self.registry.gather();
-        // Of several watchdogs over one fleet one speaks for it: sums over all of them must not count a slot twice.
+        // Of several watchdogs over one fleet one speaks for it: sums over all of them must not
+        // count a slot twice.
         if snapshot.lock != Lock::Held {
-            families.retain(|family| OF_THE_PROCESS.iter().any(|name| family.name().ends_with(name)));
+            families
+                .retain(|family| OF_THE_PROCESS.iter().any(|name| family.name().ends_with(name)));
         }
         TextEncoder::new().encode_to_string(&families).unwrap_or_default()
     }
@@ -167,7 +241,8 @@ impl Metrics {
             self.slots.with_label_values(&[condition.name()]).set(count as i64);
         }
         for reason in HoldReason::ALL {
-            let count = status.tpus.iter().filter(|s| s.hold.as_deref() == Some(reason.name())).count();
+            let count =
+                status.tpus.iter().filter(|s| s.hold.as_deref() == Some(reason.name())).count();
             self.recoveries_held.with_label_values(&[reason.name()]).set(count as i64);
         }
         // Slots come and go with the config: a slot that left it must not stay on the page.
@@ -182,13 +257,17 @@ impl Metrics {
         ] {
             family.reset();
         }
-        for family in [&self.slot_unhealthy_since, &self.slot_maintenance_start, &self.job_checkpoint_time] {
+        for family in
+            [&self.slot_unhealthy_since, &self.slot_maintenance_start, &self.job_checkpoint_time]
+        {
             family.reset();
         }
         for slot in &status.tpus {
             let (name, zone) = (slot.name.as_str(), slot.zone.as_str());
             self.slot_condition.with_label_values(&[name, zone, slot.condition.name()]).set(1);
-            self.slot_healthy.with_label_values(&[name, zone]).set(i64::from(slot.condition == Condition::Healthy));
+            self.slot_healthy
+                .with_label_values(&[name, zone])
+                .set(i64::from(slot.condition == Condition::Healthy));
             self.slot_attempts.with_label_values(&[name]).set(slot.attempts.used as i64);
             self.slot_paused.with_label_values(&[name]).set(i64::from(slot.paused));
             self.slot_opted_out.with_label_values(&[name]).set(i64::from(slot.opted_out));
@@ -209,7 +288,8 @@ impl Metrics {
                 self.job_checkpoint_time.with_label_values(&[name]).set(seconds(at));
             }
         }
-        self.recoveries_in_progress.set(status.tpus.iter().filter(|s| s.phase.is_some()).count() as i64);
+        self.recoveries_in_progress
+            .set(status.tpus.iter().filter(|s| s.phase.is_some()).count() as i64);
         self.breaker_open.set(i64::from(status.breaker == BreakerState::Open));
         self.budget_remaining.set(snapshot.budget_remaining as i64);
         self.paused.set(status.tpus.iter().filter(|s| s.paused).count() as i64);
@@ -226,7 +306,10 @@ impl Metrics {
     }
 }
 
-fn add<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, metric: C) -> Result<C, prometheus::Error> {
+fn add<C: prometheus::core::Collector + Clone + 'static>(
+    registry: &Registry,
+    metric: C,
+) -> Result<C, prometheus::Error> {
     registry.register(Box::new(metric.clone()))?;
     Ok(metric)
 }

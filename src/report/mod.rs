@@ -1,4 +1,5 @@
-//! What people and machines are told: logs, metrics, JSON, a page. Reads published snapshots only, never decides.
+//! What people and machines are told: logs, metrics, JSON, a page. Reads published snapshots only,
+//! never decides.
 
 pub mod audit;
 pub mod log;

@@ -1,4 +1,5 @@
-//! The page at `/`: every slot with its state, its condition, what is done and why. One document, no script, no assets.
+//! The page at `/`: every slot with its state, its condition, what is done and why. One document,
+//! no script, no assets.
 
 use std::fmt::Write as _;
 
@@ -23,8 +24,10 @@ td{border-bottom:1px solid #eaeef2}.n{font-weight:600;white-space:nowrap}.z{colo
 pub fn render(snapshot: &Snapshot, now: Timestamp) -> String {
     let tpus = &snapshot.status.tpus;
     let healthy = tpus.iter().filter(|s| s.condition == Condition::Healthy).count();
-    let observed =
-        snapshot.status.observed_at.map_or("nothing read yet".to_owned(), |at| format!("read {} ago", span(elapsed(at, now))));
+    let observed = snapshot
+        .status
+        .observed_at
+        .map_or("nothing read yet".to_owned(), |at| format!("read {} ago", span(elapsed(at, now))));
     let mut html = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=5><title>tpu-watchdog</title>\
          <meta name=viewport content=\"width=device-width\"><style>{STYLE}</style>\
@@ -33,10 +36,15 @@ pub fn render(snapshot: &Snapshot, now: Timestamp) -> String {
         tpus.len(),
         if snapshot.dry_run { ", dry run: nothing is changed" } else { "" },
         match &snapshot.lock {
-            Lock::StandingBy(holder) => format!(", <b>standing by</b>: {} holds the lock", escape(holder)),
+            Lock::StandingBy(holder) =>
+                format!(", <b>standing by</b>: {} holds the lock", escape(holder)),
             _ => String::new(),
         },
-        if snapshot.store_failing { ", <b>the journal can't be written: nothing is done</b>" } else { "" },
+        if snapshot.store_failing {
+            ", <b>the journal can't be written: nothing is done</b>"
+        } else {
+            ""
+        },
     );
     for slot in tpus {
         row(&mut html, slot, now);
@@ -55,10 +63,9 @@ fn row(html: &mut String, slot: &SlotView, now: Timestamp) {
     };
     let number = |step: Option<u64>| step.map_or("–".to_owned(), |s| s.to_string());
     let job = slot.job.as_ref();
-    let until = slot
-        .until
-        .filter(|at| *at > now)
-        .map_or(String::new(), |at| format!(" <span class=z>(in {})</span>", span(elapsed(now, at))));
+    let until = slot.until.filter(|at| *at > now).map_or(String::new(), |at| {
+        format!(" <span class=z>(in {})</span>", span(elapsed(now, at)))
+    });
     let action = match (slot.action, &slot.phase) {
         (ActionName::None, _) => String::new(),
         (action, Some(phase)) => format!("<b>{}</b>, {phase}: ", action.name()),
@@ -83,5 +90,9 @@ fn row(html: &mut String, slot: &SlotView, now: Timestamp) {
 
 /// Everything from outside goes through here.
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;").replace('\'', "&#39;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('\'', "&#39;")
 }

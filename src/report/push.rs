@@ -14,7 +14,12 @@ const SUCCESS: &str = "metrics/job/tpu-watchdog/run/succeeded";
 ///
 /// # Errors
 /// When the gateway can't be reached or refuses, in words.
-pub async fn push(gateway: &str, text: String, succeeded: Option<Timestamp>, limit: Duration) -> Result<(), String> {
+pub async fn push(
+    gateway: &str,
+    text: String,
+    succeeded: Option<Timestamp>,
+    limit: Duration,
+) -> Result<(), String> {
     let client = reqwest::Client::builder().timeout(limit).build().map_err(|e| e.to_string())?;
     let success = succeeded.map(|at| {
         let name = "tpuwatchdog_once_last_success_timestamp_seconds";
@@ -23,7 +28,10 @@ pub async fn push(gateway: &str, text: String, succeeded: Option<Timestamp>, lim
     });
     for (group, text) in [(RUN, Some(text)), (SUCCESS, success)] {
         let Some(text) = text else { continue };
-        let request = client.put(format!("{gateway}/{group}")).header("content-type", "text/plain; version=0.0.4").body(text);
+        let request = client
+            .put(format!("{gateway}/{group}"))
+            .header("content-type", "text/plain; version=0.0.4")
+            .body(text);
         let response = request.send().await.map_err(|e| e.without_url().to_string())?;
         let status = response.status();
         if !status.is_success() {

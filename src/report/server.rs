@@ -39,7 +39,12 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// Serves until the future is dropped.
 pub async fn serve(listener: TcpListener, endpoints: Endpoints) {
     let app = Router::new()
-        .route("/", get(async |State(e): State<Endpoints>| Html(page::render(&e.published.get(), Timestamp::now()))))
+        .route(
+            "/",
+            get(async |State(e): State<Endpoints>| {
+                Html(page::render(&e.published.get(), Timestamp::now()))
+            }),
+        )
         .route("/metrics", get(metrics))
         .route("/-/healthy", get(healthy))
         .route("/-/ready", get(ready))
@@ -69,7 +74,10 @@ async fn ready(State(endpoints): State<Endpoints>) -> (StatusCode, &'static str)
     if matches!(snapshot.lock, Lock::StandingBy(_)) {
         (StatusCode::OK, "standing by: another watchdog holds the lock\n")
     } else if snapshot.store_failing {
-        (StatusCode::SERVICE_UNAVAILABLE, "the journal can't be written: nothing is done to any TPU\n")
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the journal can't be written: nothing is done to any TPU\n",
+        )
     } else if snapshot.polls == 0 {
         (StatusCode::SERVICE_UNAVAILABLE, "the first poll is not done\n")
     } else {

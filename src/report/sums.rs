@@ -1,5 +1,5 @@
-//! Counters and histograms. They live in the journal, so that neither a restart nor a run that lasts a minute sets them back:
-//! what an event counts is written with the event's own commit.
+//! Counters and histograms. They live in the journal, so that neither a restart nor a run that
+//! lasts a minute sets them back: what an event counts is written with the event's own commit.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,10 @@ use crate::model::event::{Event, What};
 use crate::model::tally::{self, Sum, Tally, key};
 
 /// Seconds: from one to four hours.
-const LONG: &[f64] = &[1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 5400.0, 7200.0, 14400.0];
+const LONG: &[f64] = &[
+    1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 5400.0, 7200.0,
+    14400.0,
+];
 /// Seconds of one API call or poll.
 const CALL: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 
@@ -22,23 +25,50 @@ struct Family {
     bounds: &'static [f64],
 }
 
-const fn counter(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Family {
+const fn counter(
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [&'static str],
+) -> Family {
     Family { name, help, labels, bounds: &[] }
 }
 
-const fn histogram(name: &'static str, help: &'static str, labels: &'static [&'static str], bounds: &'static [f64]) -> Family {
+const fn histogram(
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [&'static str],
+    bounds: &'static [f64],
+) -> Family {
     Family { name, help, labels, bounds }
 }
 
 const FAMILIES: [Family; 14] = [
     histogram("poll_duration_seconds", "Duration of a poll.", &[], CALL),
     counter("api_requests_total", "Attempts of API calls.", &["service", "method"]),
-    counter("api_request_failures_total", "Failed attempts of API calls.", &["service", "method", "code"]),
-    histogram("api_request_duration_seconds", "Duration of an attempt of an API call.", &["service", "method"], CALL),
+    counter(
+        "api_request_failures_total",
+        "Failed attempts of API calls.",
+        &["service", "method", "code"],
+    ),
+    histogram(
+        "api_request_duration_seconds",
+        "Duration of an attempt of an API call.",
+        &["service", "method"],
+        CALL,
+    ),
     counter("recoveries_total", "Recoveries that ended well.", &["cause"]),
-    counter("recovery_failures_total", "Creates that failed or were refused.", &["cause", "reason"]),
+    counter(
+        "recovery_failures_total",
+        "Creates that failed or were refused.",
+        &["cause", "reason"],
+    ),
     histogram("recovery_duration_seconds", "From condemned to over.", &["cause"], LONG),
-    histogram("recovery_phase_duration_seconds", "Duration of a recovery's phase.", &["phase"], LONG),
+    histogram(
+        "recovery_phase_duration_seconds",
+        "Duration of a recovery's phase.",
+        &["phase"],
+        LONG,
+    ),
     histogram("detection_delay_seconds", "From the first symptom to condemned.", &[], LONG),
     counter("store_failures_total", "Commits that failed: nothing was done.", &[]),
     counter("invariant_violations_total", "Plans refused by the safety check: a defect each.", &[]),
@@ -115,9 +145,12 @@ impl Sums {
 
 fn count_event(tally: &mut Tally, event: &Event) {
     let slot = event.slot.as_deref().unwrap_or_default();
-    let mut count = |family: &str, labels: &[&str], by: f64| tally::count(tally, key(family, labels), by);
+    let mut count =
+        |family: &str, labels: &[&str], by: f64| tally::count(tally, key(family, labels), by);
     match &event.what {
-        What::RecoveryFailure { cause, reason } => count("recovery_failures_total", &[cause.name(), reason.name()], 1.0),
+        What::RecoveryFailure { cause, reason } => {
+            count("recovery_failures_total", &[cause.name(), reason.name()], 1.0)
+        }
         What::Launch { .. } => count("job_launches_total", &[slot], 1.0),
         What::JobFailed { .. } => count("job_failures_total", &[slot, "exit"], 1.0),
         What::InvariantViolation { .. } => count("invariant_violations_total", &[], 1.0),
@@ -127,11 +160,19 @@ fn count_event(tally: &mut Tally, event: &Event) {
         }
         _ => {}
     }
-    let mut observe = |family: &str, labels: &[&str], s: f64| tally::observe(tally, key(family, labels), s, bounds(family));
+    let mut observe = |family: &str, labels: &[&str], s: f64| {
+        tally::observe(tally, key(family, labels), s, bounds(family))
+    };
     match &event.what {
-        What::Condemned { detection_seconds, .. } => observe("detection_delay_seconds", &[], *detection_seconds),
-        What::Phase { from, seconds, .. } => observe("recovery_phase_duration_seconds", &[from.name()], *seconds),
-        What::Recovered { cause, seconds, .. } => observe("recovery_duration_seconds", &[cause.name()], *seconds),
+        What::Condemned { detection_seconds, .. } => {
+            observe("detection_delay_seconds", &[], *detection_seconds)
+        }
+        What::Phase { from, seconds, .. } => {
+            observe("recovery_phase_duration_seconds", &[from.name()], *seconds)
+        }
+        What::Recovered { cause, seconds, .. } => {
+            observe("recovery_duration_seconds", &[cause.name()], *seconds)
+        }
         _ => {}
     }
 }
@@ -155,20 +196,29 @@ fn collect(family: &Family, tally: &Tally) -> proto::MetricFamily {
     out.set_name(family.name.to_owned());
     out.set_help(family.help.to_owned());
     let is_histogram = !family.bounds.is_empty();
-    out.set_field_type(if is_histogram { proto::MetricType::HISTOGRAM } else { proto::MetricType::COUNTER });
+    out.set_field_type(if is_histogram {
+        proto::MetricType::HISTOGRAM
+    } else {
+        proto::MetricType::COUNTER
+    });
     let prefix = format!("{}|", family.name);
     let mut metrics: Vec<proto::Metric> = Vec::new();
-    let members = tally.range(family.name.to_owned()..).take_while(|(k, _)| k.starts_with(family.name));
+    let members =
+        tally.range(family.name.to_owned()..).take_while(|(k, _)| k.starts_with(family.name));
     for (name, sum) in members.filter(|(k, _)| *k == family.name || k.starts_with(&prefix)) {
         let values: Vec<&str> = name.split('|').skip(1).collect();
         if values.len() == family.labels.len() {
             metrics.push(metric(family, &values, sum));
         }
     }
-    // Without labels a family is there from the start, so that a rule over it never has nothing to look at.
+    // Without labels a family is there from the start, so that a rule over it never has nothing to
+    // look at.
     if metrics.is_empty() && family.labels.is_empty() {
-        let zero =
-            if is_histogram { Sum::Spread { sum: 0.0, buckets: vec![0; family.bounds.len() + 1] } } else { Sum::Count(0.0) };
+        let zero = if is_histogram {
+            Sum::Spread { sum: 0.0, buckets: vec![0; family.bounds.len() + 1] }
+        } else {
+            Sum::Count(0.0)
+        };
         metrics.push(metric(family, &[], &zero));
     }
     out.set_metric(metrics);
@@ -182,7 +232,8 @@ fn metric(family: &Family, values: &[&str], sum: &Sum) -> proto::Metric {
         pair.set_value((*value).to_owned());
         pair
     };
-    let mut metric = proto::Metric::from_label(family.labels.iter().zip(values).map(label).collect());
+    let mut metric =
+        proto::Metric::from_label(family.labels.iter().zip(values).map(label).collect());
     match sum {
         Sum::Count(total) => {
             let mut counter = proto::Counter::default();
@@ -239,6 +290,8 @@ mod tests {
         assert_eq!(*restarted.live(), *sums.live());
         assert_eq!(stored["recoveries_total|preempted"], Sum::Count(1.0));
         assert_eq!(stored["lost_seconds_total|a|preempted"], Sum::Count(50.0));
-        assert!(matches!(&stored["recovery_duration_seconds|preempted"], Sum::Spread { sum, .. } if *sum == 40.0));
+        assert!(
+            matches!(&stored["recovery_duration_seconds|preempted"], Sum::Spread { sum, .. } if *sum == 40.0)
+        );
     }
 }

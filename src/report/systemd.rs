@@ -1,5 +1,5 @@
-//! The service manager's protocol (`sd_notify(3)`): readiness, one line of what is going on, and a watchdog that is fed by the
-//! loop's progress alone. Without `NOTIFY_SOCKET` nothing is sent.
+//! The service manager's protocol (`sd_notify(3)`): readiness, one line of what is going on, and a
+//! watchdog that is fed by the loop's progress alone. Without `NOTIFY_SOCKET` nothing is sent.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -85,10 +85,15 @@ fn line(snapshot: &Snapshot) -> String {
     let held = tpus.iter().filter(|s| s.hold.is_some()).count();
     let prefix = match &snapshot.lock {
         Lock::StandingBy(holder) => format!("standing by for {holder}: "),
-        Lock::Held if snapshot.store_failing => "the journal can't be written, nothing is done: ".to_owned(),
+        Lock::Held if snapshot.store_failing => {
+            "the journal can't be written, nothing is done: ".to_owned()
+        }
         Lock::Held if snapshot.polls == 0 => "first poll: ".to_owned(),
         _ => String::new(),
     };
     let dry_run = if snapshot.dry_run { ", dry run" } else { "" };
-    format!("{prefix}{healthy} of {} healthy, {recovering} recovering, {held} held{dry_run}", tpus.len())
+    format!(
+        "{prefix}{healthy} of {} healthy, {recovering} recovering, {held} held{dry_run}",
+        tpus.len()
+    )
 }

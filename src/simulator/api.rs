@@ -1,4 +1,5 @@
-//! The REST API over the cloud's state: paths, parameters, validation, paging, operations. Pure: a request in, an answer out.
+//! The REST API over the cloud's state: paths, parameters, validation, paging, operations. Pure: a
+//! request in, an answer out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -73,7 +74,9 @@ const SYSTEM_PARAMETERS: [&str; 12] = [
 /// Answers one request.
 pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
     let segments: Vec<&str> = request.path.split('/').collect();
-    let [version @ ("v1" | "v2" | "v2alpha1"), "projects", project, "locations", rest @ ..] = &segments[..] else {
+    let [version @ ("v1" | "v2" | "v2alpha1"), "projects", project, "locations", rest @ ..] =
+        &segments[..]
+    else {
         return error(404, "The requested URL was not found on this server.");
     };
     let (zone, rest) = match rest {
@@ -112,14 +115,22 @@ pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
         ("GET", ["queuedResources"]) => queued::list(cloud, &place),
         ("POST", ["queuedResources"]) => queued::create(cloud, &place, request),
         ("GET", ["queuedResources", id]) => queued::get(cloud, &place, id),
-        ("DELETE", ["queuedResources", id]) => {
-            queued::delete(cloud, &place, id, request.parameter("force").eq_ignore_ascii_case("true"))
-        }
+        ("DELETE", ["queuedResources", id]) => queued::delete(
+            cloud,
+            &place,
+            id,
+            request.parameter("force").eq_ignore_ascii_case("true"),
+        ),
         ("GET", ["operations"]) => {
             let mine = cloud.operations.values().filter(|o| o.name.starts_with(&place.parent()));
-            (200, json!({"operations": mine.map(|o| shape::operation(o, version)).collect::<Vec<_>>()}))
+            (
+                200,
+                json!({"operations": mine.map(|o| shape::operation(o, version)).collect::<Vec<_>>()}),
+            )
         }
-        ("GET", ["operations", id]) => answer_operation(cloud, &place, &format!("{}/operations/{id}", place.parent())),
+        ("GET", ["operations", id]) => {
+            answer_operation(cloud, &place, &format!("{}/operations/{id}", place.parent()))
+        }
         ("DELETE", ["operations", _]) => (200, json!({})),
         ("GET", ["acceleratorTypes"]) => {
             let all = ["v2-8", "v3-8", "v4-8", "v4-16", "v4-32", "v5litepod-8", "v5p-8", "v6e-8"];
@@ -150,7 +161,9 @@ fn locations(project: &str) -> Answer {
 
 /// Refuses parameters that the method does not have, as Google does.
 pub(super) fn check_parameters(request: &Request, known: &[&str]) -> Option<Answer> {
-    let fits = |name: &String| known.contains(&name.as_str()) || SYSTEM_PARAMETERS.contains(&name.as_str());
+    let fits = |name: &String| {
+        known.contains(&name.as_str()) || SYSTEM_PARAMETERS.contains(&name.as_str())
+    };
     request.query.keys().find(|name| !fits(name)).map(|name| {
         error(400, format!("Invalid JSON payload received. Unknown name \"{name}\": Cannot bind query parameter. Field '{name}' could not be found in request message."))
     })
@@ -163,7 +176,9 @@ fn list_nodes(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
     let all: Vec<_> = cloud
         .nodes
         .iter()
-        .filter(|((zone, _), _)| (place.zone == "-" || *zone == place.zone) && !cloud.unreachable.contains(zone))
+        .filter(|((zone, _), _)| {
+            (place.zone == "-" || *zone == place.zone) && !cloud.unreachable.contains(zone)
+        })
         .collect();
     let start = match request.parameter("pageToken") {
         "" => 0,
@@ -218,7 +233,12 @@ fn create_node(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     let id = match request.parameter("nodeId") {
         "" => format!("node-{}", cloud.number()),
         id if shape::node_id_fits(id) => id.to_owned(),
-        id => return error(400, format!("Invalid node id {id:?}: it must match ^[a-z]([-a-z0-9]*[a-z0-9])?$.")),
+        id => {
+            return error(
+                400,
+                format!("Invalid node id {id:?}: it must match ^[a-z]([-a-z0-9]*[a-z0-9])?$."),
+            );
+        }
     };
     let body = request.body.clone().unwrap_or_else(|| json!({}));
     let body = match shape::check_node(&body, "node", place.alpha(), place.zone) {
@@ -232,12 +252,12 @@ fn create_node(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     let now = cloud.now();
     if let Some((_, message)) = cloud.quota.get(place.zone).filter(|(until, _)| *until > now) {
         let (status, mut body) = error(429, message.clone());
-        body["error"]["details"] =
-            json!([{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"description": message}]}]);
+        body["error"]["details"] = json!([{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"description": message}]}]);
         return (status, body);
     }
     let operation = cloud.operation(place.project, place.zone, name, "create");
-    let refusal = cloud.refusals.get(place.zone).filter(|(until, _)| *until > now).map(|(_, e)| e.clone());
+    let refusal =
+        cloud.refusals.get(place.zone).filter(|(until, _)| *until > now).map(|(_, e)| e.clone());
     let (zone, node) = (place.zone.to_owned(), id.clone());
     let uid = cloud.add_node(place.zone, &id, body, false);
     let (wait, happening) = match refusal {
@@ -246,9 +266,15 @@ fn create_node(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
             if let Some(count) = cloud.creations.get_mut(&id) {
                 *count -= 1;
             }
-            (cloud.timing.refusal, Happening::Refused { operation: operation.clone(), zone, node, uid, error })
+            (
+                cloud.timing.refusal,
+                Happening::Refused { operation: operation.clone(), zone, node, uid, error },
+            )
         }
-        None => (cloud.timing.create, Happening::Created { operation: operation.clone(), zone, node, uid }),
+        None => (
+            cloud.timing.create,
+            Happening::Created { operation: operation.clone(), zone, node, uid },
+        ),
     };
     cloud.schedule(wait, happening);
     if !request_id.is_empty() {
@@ -276,7 +302,9 @@ fn delete_node(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) ->
     if node.queued_resource.is_some() {
         return error(
             400,
-            format!("Cloud TPU received a bad request. {name} belongs to a queued resource; delete that [EID: 0x5]"),
+            format!(
+                "Cloud TPU received a bad request. {name} belongs to a queued resource; delete that [EID: 0x5]"
+            ),
         );
     }
     let at_work = is_well(node) && node.run.boots > 0 && !node.run.stopped;
@@ -287,7 +315,8 @@ fn delete_node(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) ->
     cloud.harmed += u32::from(at_work);
     cloud.harmed_unseen += u32::from(at_work && unseen);
     let operation = cloud.operation(place.project, place.zone, name, "delete");
-    let happening = Happening::Deleted { operation: operation.clone(), zone: key.0, node: key.1, uid };
+    let happening =
+        Happening::Deleted { operation: operation.clone(), zone: key.0, node: key.1, uid };
     cloud.schedule(cloud.timing.delete, happening);
     if !request_id.is_empty() {
         cloud.requests.insert(request_id, operation.clone());
@@ -301,7 +330,9 @@ fn patch_node(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) -> 
     }
     let name = place.node(place.zone, id);
     let mask: Vec<String> = request.parameter("updateMask").split(',').map(str::to_owned).collect();
-    let Some(node) = cloud.nodes.get_mut(&(place.zone.to_owned(), id.to_owned())) else { return not_found(&name) };
+    let Some(node) = cloud.nodes.get_mut(&(place.zone.to_owned(), id.to_owned())) else {
+        return not_found(&name);
+    };
     for field in &mask {
         if !["description", "tags", "labels", "metadata"].contains(&field.as_str()) {
             return error(400, format!("Invalid update mask: {field:?}."));
@@ -329,27 +360,52 @@ fn node_verb(cloud: &mut Cloud, place: &Place, id: &str, verb: &str, request: &R
             (200, guest_attributes(node, request.body.as_ref()))
         }
         "stop" | "start" => {
-            let (wanted, state) = if verb == "stop" { ("READY", "STOPPED") } else { ("STOPPED", "READY") };
+            let (wanted, state) =
+                if verb == "stop" { ("READY", "STOPPED") } else { ("STOPPED", "READY") };
             if node.state != wanted {
                 return error(
                     400,
-                    format!("Cloud TPU received a bad request. {verb} is not supported while in state {} [EID: 0x6]", node.state),
+                    format!(
+                        "Cloud TPU received a bad request. {verb} is not supported while in state {} [EID: 0x6]",
+                        node.state
+                    ),
                 );
             }
             if node.attributes.len() > 1 && verb == "stop" {
-                return error(400, "Cloud TPU received a bad request. stop is only available with single TPU nodes [EID: 0x7]");
+                return error(
+                    400,
+                    "Cloud TPU received a bad request. stop is only available with single TPU nodes [EID: 0x7]",
+                );
             }
             node.state = if verb == "stop" { "STOPPING" } else { "STARTING" };
             node.run.stopped = true;
-            let operation = cloud.operation(place.project, place.zone, name, if verb == "stop" { "stop" } else { "start" });
-            let happening = Happening::Changed { operation: operation.clone(), zone: key.0, node: key.1, uid, state };
+            let operation = cloud.operation(
+                place.project,
+                place.zone,
+                name,
+                if verb == "stop" { "stop" } else { "start" },
+            );
+            let happening = Happening::Changed {
+                operation: operation.clone(),
+                zone: key.0,
+                node: key.1,
+                uid,
+                state,
+            };
             cloud.schedule(cloud.timing.change, happening);
             answer_operation(cloud, place, &operation)
         }
         "simulateMaintenanceEvent" | "performMaintenance" if place.alpha() => {
-            let operation = cloud.operation(place.project, place.zone, name, "simulateMaintenanceEvent");
+            let operation =
+                cloud.operation(place.project, place.zone, name, "simulateMaintenanceEvent");
             let lasts = Some(cloud.timing.change);
-            cloud.trouble(Event { at: Duration::ZERO, zone: key.0, node: key.1, what: Trouble::Maintenance, lasts });
+            cloud.trouble(Event {
+                at: Duration::ZERO,
+                zone: key.0,
+                node: key.1,
+                what: Trouble::Maintenance,
+                lasts,
+            });
             let text = format!("The TPU had a maintenance event at {}", shape::time(cloud.now()));
             if let Some(node) = cloud.same(place.zone, id, uid) {
                 node.health_description = Some(text);
@@ -368,12 +424,18 @@ fn guest_attributes(node: &Node, body: Option<&Value>) -> Value {
         .and_then(Value::as_array)
         .map(|ids| ids.iter().filter_map(|id| id.as_str()?.parse().ok()).collect())
         .unwrap_or_default();
-    let answer =
-        node.attributes.iter().enumerate().filter(|(index, _)| ids.is_empty() || ids.contains(index)).map(|(_, attributes)| {
-            let items = attributes.iter().filter(|(key, _)| key.starts_with(path)).filter_map(|(key, value)| {
-                let (namespace, key) = key.split_once('/')?;
-                Some(json!({"namespace": namespace, "key": key, "value": value}))
-            });
+    let answer = node
+        .attributes
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| ids.is_empty() || ids.contains(index))
+        .map(|(_, attributes)| {
+            let items = attributes.iter().filter(|(key, _)| key.starts_with(path)).filter_map(
+                |(key, value)| {
+                    let (namespace, key) = key.split_once('/')?;
+                    Some(json!({"namespace": namespace, "key": key, "value": value}))
+                },
+            );
             json!({"queryPath": path, "queryValue": {"items": items.collect::<Vec<_>>()}})
         });
     json!({"guestAttributes": answer.collect::<Vec<_>>()})

@@ -1,4 +1,5 @@
-//! The state of the simulated cloud, and what happens to it as time goes on. No clock but the one it is told.
+//! The state of the simulated cloud, and what happens to it as time goes on. No clock but the one
+//! it is told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -33,7 +34,14 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         let ms = Duration::from_millis;
-        Timing { create: ms(500), delete: ms(300), change: ms(300), boot: ms(200), beat: ms(500), refusal: ms(300) }
+        Timing {
+            create: ms(500),
+            delete: ms(300),
+            change: ms(300),
+            boot: ms(200),
+            beat: ms(500),
+            refusal: ms(300),
+        }
     }
 }
 
@@ -64,7 +72,8 @@ pub struct Node {
     pub multislice: bool,
     /// Guest attributes, one map a worker, by "namespace/key".
     pub attributes: Vec<BTreeMap<String, String>>,
-    /// When a GET last showed it otherwise than READY and HEALTHY, or its guest attributes that nothing runs on it.
+    /// When a GET last showed it otherwise than READY and HEALTHY, or its guest attributes that
+    /// nothing runs on it.
     pub shown_sick: Option<Timestamp>,
     /// What runs on it.
     pub run: workload::Run,
@@ -136,8 +145,8 @@ pub struct Cloud {
     pub creations: BTreeMap<String, u32>,
     /// Deletes of nodes that were READY, HEALTHY and at work: what a watchdog must never do.
     pub harmed: u32,
-    /// Those among them that no read within the 5 s before had shown sick. A node that heals in between is not protected:
-    /// the API deletes by name, whatever it has become.
+    /// Those among them that no read within the 5 s before had shown sick. A node that heals in
+    /// between is not protected: the API deletes by name, whatever it has become.
     pub harmed_unseen: u32,
     /// The most nodes that one page holds.
     pub page_max: Option<usize>,
@@ -186,18 +195,39 @@ impl Cloud {
     }
 
     /// Starts an operation; it ends by a happening.
-    pub(super) fn operation(&mut self, project: &str, zone: &str, target: String, verb: &'static str) -> String {
+    pub(super) fn operation(
+        &mut self,
+        project: &str,
+        zone: &str,
+        target: String,
+        verb: &'static str,
+    ) -> String {
         let number = self.number();
-        let name =
-            format!("projects/{project}/locations/{zone}/operations/operation-{}-{number:013x}", self.now().as_millisecond());
-        let operation =
-            Operation { name: name.clone(), target, verb, created: self.now(), ended: None, error: None, response: json!({}) };
+        let name = format!(
+            "projects/{project}/locations/{zone}/operations/operation-{}-{number:013x}",
+            self.now().as_millisecond()
+        );
+        let operation = Operation {
+            name: name.clone(),
+            target,
+            verb,
+            created: self.now(),
+            ended: None,
+            error: None,
+            response: json!({}),
+        };
         self.operations.insert(name.clone(), operation);
         name
     }
 
     /// Adds a node in state CREATING, or READY when `ready`.
-    pub fn add_node(&mut self, zone: &str, node: &str, body: Map<String, Value>, ready: bool) -> u64 {
+    pub fn add_node(
+        &mut self,
+        zone: &str,
+        node: &str,
+        body: Map<String, Value>,
+        ready: bool,
+    ) -> u64 {
         let uid = 1_000_000_000_000 + self.number() * 7_919;
         let workers = shape::workers(&body);
         let created = self.now();
@@ -260,8 +290,12 @@ impl Cloud {
                 }
                 found.state = "READY";
                 found.health = Some("HEALTHY".into());
-                let target = self.operations.get(&operation).map(|o| o.target.clone()).unwrap_or_default();
-                let response = self.nodes.get(&(zone.clone(), node.clone())).map(|n| shape::node(n, &target, "v2"));
+                let target =
+                    self.operations.get(&operation).map(|o| o.target.clone()).unwrap_or_default();
+                let response = self
+                    .nodes
+                    .get(&(zone.clone(), node.clone()))
+                    .map(|n| shape::node(n, &target, "v2"));
                 self.end(&operation, Ok(response.unwrap_or_default()));
                 self.schedule(self.timing.boot, Happening::Booted { zone, node, uid });
             }
@@ -275,7 +309,10 @@ impl Cloud {
                 if self.same(&zone, &node, uid).is_some() {
                     self.nodes.remove(&(zone, node));
                 }
-                self.end(&operation, Ok(json!({"@type": "type.googleapis.com/google.protobuf.Empty"})));
+                self.end(
+                    &operation,
+                    Ok(json!({"@type": "type.googleapis.com/google.protobuf.Empty"})),
+                );
             }
             Happening::Changed { operation, zone, node, uid, state } => {
                 let started = state == "READY";
@@ -304,12 +341,17 @@ impl Cloud {
             Happening::Healed { zone, node, uid, event } => {
                 let now = self.now();
                 // What is being deleted does not come back.
-                let Some(found) = self.same(&zone, &node, uid).filter(|found| found.state != "DELETING") else { return };
+                let Some(found) =
+                    self.same(&zone, &node, uid).filter(|found| found.state != "DELETING")
+                else {
+                    return;
+                };
                 found.state = "READY";
                 found.health = Some("HEALTHY".into());
                 found.upcoming = None;
                 if event {
-                    found.health_description = Some(format!("The TPU had a maintenance event at {}", shape::time(now)));
+                    found.health_description =
+                        Some(format!("The TPU had a maintenance event at {}", shape::time(now)));
                     found.run.stopped = true;
                     // The hosts come up again: the startup script runs once more.
                     self.schedule(self.timing.boot, Happening::Booted { zone, node, uid });
@@ -319,7 +361,10 @@ impl Cloud {
             Happening::Dequeued { operation, zone, id } => {
                 let name = self.queued.remove(&(zone, id)).map(|q| q.name).unwrap_or_default();
                 self.nodes.retain(|_, n| n.queued_resource.as_ref() != Some(&name));
-                self.end(&operation, Ok(json!({"@type": "type.googleapis.com/google.protobuf.Empty"})));
+                self.end(
+                    &operation,
+                    Ok(json!({"@type": "type.googleapis.com/google.protobuf.Empty"})),
+                );
             }
             Happening::Scenario(event) => self.trouble(*event),
         }
@@ -342,12 +387,16 @@ impl Cloud {
                     "There is no more capacity in the zone \"{zone}\"; you can try in another zone where Cloud TPU Nodes are offered \
                      (see https://cloud.google.com/tpu/docs/regions) [EID: 0x9f48947a7d57c8d]"
                 );
-                self.refusals.insert(zone, (until.unwrap_or(forever), json!({"code": 8, "message": message})));
+                self.refusals.insert(
+                    zone,
+                    (until.unwrap_or(forever), json!({"code": 8, "message": message})),
+                );
                 return;
             }
             Trouble::Quota => {
-                let message =
-                    format!("Quota limit 'TPUV4PerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone {zone}.");
+                let message = format!(
+                    "Quota limit 'TPUV4PerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone {zone}."
+                );
                 self.quota.insert(zone, (until.unwrap_or(forever), message));
                 return;
             }
@@ -393,8 +442,10 @@ impl Cloud {
             Trouble::Strange => node.health = Some("HEALTH_OF_THE_FUTURE".into()),
             Trouble::Window => {
                 let end = until.map(shape::time);
-                node.upcoming = Some(json!({"type": "UNSCHEDULED", "maintenanceStatus": "ONGOING", "canReschedule": false,
-                    "windowStartTime": shape::time(now), "windowEndTime": end, "latestWindowStartTime": shape::time(now)}));
+                node.upcoming = Some(
+                    json!({"type": "UNSCHEDULED", "maintenanceStatus": "ONGOING", "canReschedule": false,
+                    "windowStartTime": shape::time(now), "windowEndTime": end, "latestWindowStartTime": shape::time(now)}),
+                );
             }
             Trouble::MeshFailure => {
                 node.symptoms.push(
@@ -416,7 +467,10 @@ impl Cloud {
                 node.run.ended = true;
             }
             Trouble::Heal => {
-                self.schedule(Duration::ZERO, Happening::Healed { zone, node: event.node, uid, event: true });
+                self.schedule(
+                    Duration::ZERO,
+                    Happening::Healed { zone, node: event.node, uid, event: true },
+                );
                 return;
             }
             Trouble::StockOut

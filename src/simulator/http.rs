@@ -1,4 +1,5 @@
-//! The HTTP skin: the real REST protocol over the pure model, driven by the wall clock, with a hook for faults and a log.
+//! The HTTP skin: the real REST protocol over the pure model, driven by the wall clock, with a hook
+//! for faults and a log.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -90,7 +91,12 @@ pub struct Simulator {
 impl Simulator {
     /// Over a cloud.
     pub fn new(cloud: Cloud) -> Self {
-        Simulator { cloud: Arc::new(Mutex::new(cloud)), hook: Arc::default(), log: Arc::default(), door: "" }
+        Simulator {
+            cloud: Arc::new(Mutex::new(cloud)),
+            hook: Arc::default(),
+            log: Arc::default(),
+            door: "",
+        }
     }
 
     /// Looks into (or changes) the cloud, as of now.
@@ -141,17 +147,23 @@ impl Simulator {
                 body: body.to_string().into_bytes(),
             };
             if path.starts_with("v1/") || path.starts_with("v2/") || path.starts_with("v2alpha1/") {
-                let body = if body.is_empty() { Ok(None) } else { serde_json::from_slice(body).map(Some) };
+                let body =
+                    if body.is_empty() { Ok(None) } else { serde_json::from_slice(body).map(Some) };
                 let Ok(body) = body else {
-                    let (status, body) = super::shape::error(400, "Invalid JSON payload received. Unexpected token.");
+                    let (status, body) = super::shape::error(
+                        400,
+                        "Invalid JSON payload received. Unexpected token.",
+                    );
                     return json(status, &body);
                 };
                 let path = decode(&path);
-                let (status, body) = api::handle(cloud, &Request { method, path: &path, query: &query, body });
+                let (status, body) =
+                    api::handle(cloud, &Request { method, path: &path, query: &query, body });
                 return json(status, &body);
             }
             if let Some(rest) = path.strip_prefix("metadata/") {
-                let (status, text) = metadata::handle(cloud, method, rest, &String::from_utf8_lossy(body));
+                let (status, text) =
+                    metadata::handle(cloud, method, rest, &String::from_utf8_lossy(body));
                 return Reply::new(status, text);
             }
             if path == metadata::TOKEN_PATH {
@@ -159,13 +171,22 @@ impl Simulator {
             }
             if method == "GET" && query.contains_key("list-type") {
                 let body = storage::list(cloud, path.trim_end_matches('/'), &query).into_bytes();
-                return Reply { status: 200, headers: vec![("content-type", "application/xml".into())], body };
+                return Reply {
+                    status: 200,
+                    headers: vec![("content-type", "application/xml".into())],
+                    body,
+                };
             }
             if method == "POST" && query.contains_key("delete") {
-                return storage::delete_all(cloud, path.trim_end_matches('/'), &String::from_utf8_lossy(body));
+                return storage::delete_all(
+                    cloud,
+                    path.trim_end_matches('/'),
+                    &String::from_utf8_lossy(body),
+                );
             }
             if path.contains('/') {
-                let header = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
+                let header =
+                    |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
                 return storage::object(cloud, method, &decode(&path), header, body);
             }
             Reply::new(404, "not found")
@@ -173,15 +194,35 @@ impl Simulator {
     }
 }
 
-async fn answer(State(simulator): State<Simulator>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response<Body> {
-    let authorized =
-        headers.get("authorization").is_some_and(|v| v.as_bytes() == format!("Bearer {}", metadata::TOKEN).as_bytes());
+async fn answer(
+    State(simulator): State<Simulator>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response<Body> {
+    let authorized = headers
+        .get("authorization")
+        .is_some_and(|v| v.as_bytes() == format!("Bearer {}", metadata::TOKEN).as_bytes());
     // Clients write the names of objects in different ways.
-    let path = if uri.path().starts_with("/v") { uri.to_string() } else { decode(&uri.to_string()) };
-    let mut logged =
-        Logged { at: Timestamp::now(), method: method.to_string(), path, door: simulator.door, authorized, status: None };
-    let fault = simulator.hook.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(|hook| hook(&logged));
-    let log = |logged: Logged| simulator.log.lock().unwrap_or_else(PoisonError::into_inner).push(logged);
+    let path =
+        if uri.path().starts_with("/v") { uri.to_string() } else { decode(&uri.to_string()) };
+    let mut logged = Logged {
+        at: Timestamp::now(),
+        method: method.to_string(),
+        path,
+        door: simulator.door,
+        authorized,
+        status: None,
+    };
+    let fault = simulator
+        .hook
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .as_mut()
+        .and_then(|hook| hook(&logged));
+    let log =
+        |logged: Logged| simulator.log.lock().unwrap_or_else(PoisonError::into_inner).push(logged);
     let reply = match fault {
         None => simulator.carry_out(method.as_str(), &uri, &headers, &body),
         Some(Fault::AnswerBefore(reply)) => reply,
@@ -208,7 +249,8 @@ async fn answer(State(simulator): State<Simulator>, method: Method, uri: Uri, he
     logged.status = Some(reply.status);
     log(logged);
     let mut response = Response::new(Body::from(reply.body));
-    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     for (name, value) in reply.headers {
         if let Ok(value) = value.parse() {
             response.headers_mut().insert(name, value);
@@ -224,8 +266,13 @@ fn broken() -> Response<Body> {
 }
 
 fn query(text: &str) -> BTreeMap<String, String> {
-    let pairs = text.split('&').filter(|p| !p.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pairs.map(|(key, value)| (decode(&key.replace('+', " ")), decode(&value.replace('+', " ")))).collect()
+    let pairs = text
+        .split('&')
+        .filter(|p| !p.is_empty())
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs
+        .map(|(key, value)| (decode(&key.replace('+', " ")), decode(&value.replace('+', " "))))
+        .collect()
 }
 
 fn decode(text: &str) -> String {

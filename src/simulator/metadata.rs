@@ -1,4 +1,5 @@
-//! The metadata server of one worker, under `/metadata/ZONE/NODE/WORKER/computeMetadata/v1/…`: what a supervisor reads and reports.
+//! The metadata server of one worker, under `/metadata/ZONE/NODE/WORKER/computeMetadata/v1/…`: what
+//! a supervisor reads and reports.
 
 use serde_json::{Value, json};
 
@@ -18,9 +19,16 @@ pub fn token() -> Value {
 pub fn handle(cloud: &mut Cloud, method: &str, path: &str, body: &str) -> (u16, String) {
     let missing = (404, String::new());
     let parts: Vec<&str> = path.split('/').collect();
-    let [zone, node, worker, "computeMetadata", "v1", "instance", rest @ ..] = &parts[..] else { return missing };
-    let Some(found) = cloud.nodes.get_mut(&((*zone).to_owned(), (*node).to_owned())) else { return missing };
-    let Some(attributes) = worker.parse::<usize>().ok().and_then(|w| found.attributes.get_mut(w)) else { return missing };
+    let [zone, node, worker, "computeMetadata", "v1", "instance", rest @ ..] = &parts[..] else {
+        return missing;
+    };
+    let Some(found) = cloud.nodes.get_mut(&((*zone).to_owned(), (*node).to_owned())) else {
+        return missing;
+    };
+    let Some(attributes) = worker.parse::<usize>().ok().and_then(|w| found.attributes.get_mut(w))
+    else {
+        return missing;
+    };
     match (method, rest) {
         ("PUT", ["guest-attributes", namespace, key]) => {
             attributes.insert(format!("{namespace}/{key}"), body.to_owned());
@@ -28,13 +36,17 @@ pub fn handle(cloud: &mut Cloud, method: &str, path: &str, body: &str) -> (u16, 
         }
         ("GET", ["attributes", "agent-worker-number"]) => (200, (*worker).to_owned()),
         ("GET", ["attributes", "worker-network-endpoints"]) => {
-            let all: Vec<String> = (0..found.attributes.len()).map(|i| format!("w-{i}:uid:10.0.0.{}", i + 2)).collect();
+            let all: Vec<String> = (0..found.attributes.len())
+                .map(|i| format!("w-{i}:uid:10.0.0.{}", i + 2))
+                .collect();
             (200, all.join(","))
         }
-        ("GET", ["attributes", key]) => match found.body.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str) {
-            Some(value) => (200, value.to_owned()),
-            None => missing,
-        },
+        ("GET", ["attributes", key]) => {
+            match found.body.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str) {
+                Some(value) => (200, value.to_owned()),
+                None => missing,
+            }
+        }
         _ => missing,
     }
 }

@@ -1,5 +1,5 @@
-//! The nodes of the simulated cloud, and the true story of each: what it was, from when to when. Whoever checks a watchdog asks the
-//! story, never what the watchdog read or believed.
+//! The nodes of the simulated cloud, and the true story of each: what it was, from when to when.
+//! Whoever checks a watchdog asks the story, never what the watchdog read or believed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -33,7 +33,10 @@ impl Facts {
         Facts {
             state: node.state,
             health: node.health.clone(),
-            maintenance: node.upcoming.as_ref().is_some_and(|upcoming| upcoming["maintenanceStatus"] == "ONGOING"),
+            maintenance: node
+                .upcoming
+                .as_ref()
+                .is_some_and(|upcoming| upcoming["maintenanceStatus"] == "ONGOING"),
             at_work: run.boots > 0 && !(run.stopped || run.failing || run.ended),
             opted_out: label.is_some_and(|label| label == "off"),
         }
@@ -91,12 +94,15 @@ impl Nodes {
         }
     }
 
-    /// Writes down what has become of all nodes that were touched since the last time: it is so since `now`.
+    /// Writes down what has become of all nodes that were touched since the last time: it is so
+    /// since `now`.
     pub fn chronicle(&mut self, now: Timestamp) {
         for place in std::mem::take(&mut self.touched) {
             let present = self.by_place.get(&place);
             let before = self.known.get(&place).copied();
-            if let Some(before) = before.filter(|before| present.is_none_or(|node| node.uid != *before)) {
+            if let Some(before) =
+                before.filter(|before| present.is_none_or(|node| node.uid != *before))
+            {
                 self.stories.entry(before).or_default().push(Moment { since: now, facts: None });
                 self.known.remove(&place);
             }
@@ -163,16 +169,27 @@ mod tests {
         cloud.advance(start);
         let uid = cloud.add_node("z", "a", Map::new(), true);
         cloud.advance(at(10));
-        let trouble = |what| Event { at: Duration::ZERO, node: "a".into(), zone: "z".into(), what, lasts: None };
+        let trouble = |what| Event {
+            at: Duration::ZERO,
+            node: "a".into(),
+            zone: "z".into(),
+            what,
+            lasts: None,
+        };
         cloud.trouble(trouble(Trouble::Unresponsive));
         cloud.advance(at(20));
         cloud.trouble(trouble(Trouble::Replace));
         let states = |uid: u64| -> Vec<Option<(String, bool)>> {
-            let facts = |moment: &Moment| moment.facts.as_ref().map(|f| (f.health.clone().unwrap_or_default(), f.at_work));
+            let facts = |moment: &Moment| {
+                moment.facts.as_ref().map(|f| (f.health.clone().unwrap_or_default(), f.at_work))
+            };
             cloud.nodes.story(uid).iter().map(facts).collect()
         };
         let is = |health: &str, at_work| Some((health.to_owned(), at_work));
-        assert_eq!(states(uid), [is("HEALTHY", false), is("HEALTHY", true), is("TIMEOUT", false), None]);
+        assert_eq!(
+            states(uid),
+            [is("HEALTHY", false), is("HEALTHY", true), is("TIMEOUT", false), None]
+        );
         assert_eq!(cloud.nodes.story(uid)[3].since, at(20));
         let next = cloud.nodes[&("z".to_owned(), "a".to_owned())].uid;
         assert_eq!(states(next), [is("HEALTHY", false)]);

@@ -19,7 +19,8 @@ pub struct Queued {
 }
 
 pub fn list(cloud: &Cloud, place: &Place) -> Answer {
-    let mine = cloud.queued.iter().filter(|((zone, _), _)| place.zone == "-" || *zone == place.zone);
+    let mine =
+        cloud.queued.iter().filter(|((zone, _), _)| place.zone == "-" || *zone == place.zone);
     (200, json!({"queuedResources": mine.map(|(_, q)| render(q)).collect::<Vec<_>>()}))
 }
 
@@ -43,11 +44,18 @@ pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     if cloud.queued.contains_key(&key) {
         return error(409, format!("Resource '{name}' already exists"));
     }
-    let Some(body) = request.body.as_ref().and_then(Value::as_object).cloned() else { return error(400, "The body is missing.") };
+    let Some(body) = request.body.as_ref().and_then(Value::as_object).cloned() else {
+        return error(400, "The body is missing.");
+    };
     let spot = body.contains_key("spot");
     let mut nodes = Vec::new();
-    let specs =
-        request.body.as_ref().and_then(|b| b.pointer("/tpu/nodeSpec")).and_then(Value::as_array).cloned().unwrap_or_default();
+    let specs = request
+        .body
+        .as_ref()
+        .and_then(|b| b.pointer("/tpu/nodeSpec"))
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
     for spec in &specs {
         let checked = shape::check_node(
             spec.get("node").unwrap_or(&json!({})),
@@ -77,8 +85,14 @@ pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
         return error(400, "queued_resource.tpu.node_spec is required.");
     }
     let created = cloud.now();
-    let queued =
-        Queued { name: name.clone(), body, state: "WAITING_FOR_RESOURCES", created, project: place.project.to_owned(), nodes };
+    let queued = Queued {
+        name: name.clone(),
+        body,
+        state: "WAITING_FOR_RESOURCES",
+        created,
+        project: place.project.to_owned(),
+        nodes,
+    };
     cloud.queued.insert(key.clone(), queued);
     let operation = cloud.operation(place.project, place.zone, name, "create");
     cloud.schedule(cloud.timing.change, Happening::Done { operation: operation.clone() });
@@ -102,7 +116,10 @@ pub fn delete(cloud: &mut Cloud, place: &Place, id: &str, force: bool) -> Answer
 
 /// The nodes of a queued resource come to be.
 pub(super) fn provision(cloud: &mut Cloud, zone: &str, id: &str) {
-    let Some(queued) = cloud.queued.get_mut(&(zone.to_owned(), id.to_owned())).filter(|q| q.state == "WAITING_FOR_RESOURCES")
+    let Some(queued) = cloud
+        .queued
+        .get_mut(&(zone.to_owned(), id.to_owned()))
+        .filter(|q| q.state == "WAITING_FOR_RESOURCES")
     else {
         return;
     };
@@ -123,10 +140,15 @@ fn render(queued: &Queued) -> Value {
     body.insert("name".into(), json!(queued.name));
     body.insert("createTime".into(), json!(shape::time(queued.created)));
     body.insert("state".into(), json!({"state": queued.state, "stateInitiator": "SERVICE"}));
-    if let Some(specs) = body.get_mut("tpu").and_then(|t| t.get_mut("nodeSpec")).and_then(Value::as_array_mut) {
+    if let Some(specs) =
+        body.get_mut("tpu").and_then(|t| t.get_mut("nodeSpec")).and_then(Value::as_array_mut)
+    {
         for spec in specs {
-            spec["parent"] =
-                json!(format!("projects/{}/locations/{}", queued.project, queued.name.split('/').nth(3).unwrap_or_default()));
+            spec["parent"] = json!(format!(
+                "projects/{}/locations/{}",
+                queued.project,
+                queued.name.split('/').nth(3).unwrap_or_default()
+            ));
         }
     }
     Value::Object(body)

@@ -1,4 +1,5 @@
-//! Scenarios: small TOML files that say which nodes exist, what runs on them, and what goes wrong when.
+//! Scenarios: small TOML files that say which nodes exist, what runs on them, and what goes wrong
+//! when.
 
 use std::time::Duration;
 
@@ -190,7 +191,12 @@ impl Scenario {
             for name in set.all_names() {
                 if let Some(job) = &set.job {
                     let checkpoint = job.checkpoint.replace("{node}", &name);
-                    let workload = Workload { checkpoint, step: scaled(job.step), every: job.every, at_step: job.at_step };
+                    let workload = Workload {
+                        checkpoint,
+                        step: scaled(job.step),
+                        every: job.every,
+                        at_step: job.at_step,
+                    };
                     if job.at_step >= job.every {
                         save(&mut cloud, &workload.checkpoint, job.at_step / job.every * job.every);
                     }
@@ -202,7 +208,12 @@ impl Scenario {
         let first_zone = self.nodes.first().map(|n| n.zone.clone()).unwrap_or_default();
         for event in &self.event {
             let zone = if event.zone.is_empty() { first_zone.clone() } else { event.zone.clone() };
-            cloud.plan(Event { at: scaled(event.at), lasts: event.lasts.map(scaled), zone, ..event.clone() });
+            cloud.plan(Event {
+                at: scaled(event.at),
+                lasts: event.lasts.map(scaled),
+                zone,
+                ..event.clone()
+            });
         }
         cloud
     }
@@ -219,7 +230,10 @@ impl Nodes {
         let mut body = Map::new();
         body.insert("acceleratorType".into(), json!(self.accelerator_type));
         body.insert("runtimeVersion".into(), json!("tpu-ubuntu2204-base"));
-        body.insert("metadata".into(), json!({"startup-script": "#! /bin/bash\n# the user's own\n"}));
+        body.insert(
+            "metadata".into(),
+            json!({"startup-script": "#! /bin/bash\n# the user's own\n"}),
+        );
         body.insert("labels".into(), json!({"team": "llm"}));
         if self.spot {
             body.insert("schedulingConfig".into(), json!({"spot": true}));

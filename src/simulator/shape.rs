@@ -28,7 +28,8 @@ pub fn error(status: u16, message: impl Into<String>) -> Answer {
 /// 404 for a resource, with the detail that the API sends.
 pub fn not_found(resource: &str) -> Answer {
     let (status, mut body) = error(404, format!("Resource '{resource}' was not found"));
-    body["error"]["details"] = json!([{"@type": "type.googleapis.com/google.rpc.ResourceInfo", "resourceName": resource}]);
+    body["error"]["details"] =
+        json!([{"@type": "type.googleapis.com/google.rpc.ResourceInfo", "resourceName": resource}]);
     (status, body)
 }
 
@@ -70,8 +71,21 @@ const ALPHA_FIELDS: [&str; 2] = ["autocheckpointEnabled", "bootDiskConfig"];
 /// Fields of nested messages; those marked by `+` exist in v2alpha1 alone.
 const NESTED: [(&str, &[&str]); 6] = [
     ("acceleratorConfig", &["type", "topology"]),
-    ("schedulingConfig", &["preemptible", "reserved", "spot", "+provisioningModel", "+reservationName", "+terminationTimestamp"]),
-    ("networkConfig", &["network", "subnetwork", "enableExternalIps", "canIpForward", "queueCount"]),
+    (
+        "schedulingConfig",
+        &[
+            "preemptible",
+            "reserved",
+            "spot",
+            "+provisioningModel",
+            "+reservationName",
+            "+terminationTimestamp",
+        ],
+    ),
+    (
+        "networkConfig",
+        &["network", "subnetwork", "enableExternalIps", "canIpForward", "queueCount"],
+    ),
     ("serviceAccount", &["email", "scope"]),
     ("shieldedInstanceConfig", &["enableSecureBoot"]),
     (
@@ -88,7 +102,9 @@ const NESTED: [(&str, &[&str]); 6] = [
 ];
 
 fn unknown(name: &str, at: &str) -> Answer {
-    let message = format!("Invalid JSON payload received. Unknown name \"{name}\" at '{at}': Cannot find field.");
+    let message = format!(
+        "Invalid JSON payload received. Unknown name \"{name}\" at '{at}': Cannot find field."
+    );
     let (status, mut body) = error(400, message.clone());
     let violations = json!([{"field": at, "description": message}]);
     body["error"]["details"] = json!([{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}]);
@@ -96,17 +112,28 @@ fn unknown(name: &str, at: &str) -> Answer {
 }
 
 /// Checks the body of a create as Google does.
-pub fn check_node(body: &Value, at: &str, alpha: bool, zone: &str) -> Result<Map<String, Value>, Box<Answer>> {
+pub fn check_node(
+    body: &Value,
+    at: &str,
+    alpha: bool,
+    zone: &str,
+) -> Result<Map<String, Value>, Box<Answer>> {
     let bad = |message: String| Box::new(error(400, message));
-    let body = body.as_object().ok_or_else(|| bad(format!("Invalid JSON payload received. '{at}' is not an object.")))?;
+    let body = body
+        .as_object()
+        .ok_or_else(|| bad(format!("Invalid JSON payload received. '{at}' is not an object.")))?;
     for (name, value) in body {
         if !(V2_FIELDS.contains(&name.as_str()) || alpha && ALPHA_FIELDS.contains(&name.as_str())) {
             return Err(Box::new(unknown(name, at)));
         }
-        let fields = NESTED.iter().find(|(n, _)| n.trim_start_matches('+') == name).map(|(_, f)| *f);
+        let fields =
+            NESTED.iter().find(|(n, _)| n.trim_start_matches('+') == name).map(|(_, f)| *f);
         if let Some(fields) = fields {
-            let inner = value.as_object().ok_or_else(|| bad(format!("Invalid value at '{at}.{name}'")))?;
-            let fits = |key: &String| fields.iter().any(|f| f == key || alpha && f.strip_prefix('+') == Some(key));
+            let inner =
+                value.as_object().ok_or_else(|| bad(format!("Invalid value at '{at}.{name}'")))?;
+            let fits = |key: &String| {
+                fields.iter().any(|f| f == key || alpha && f.strip_prefix('+') == Some(key))
+            };
             if let Some(key) = inner.keys().find(|key| !fits(key)) {
                 return Err(Box::new(unknown(key, &format!("{at}.{name}"))));
             }
@@ -115,8 +142,16 @@ pub fn check_node(body: &Value, at: &str, alpha: bool, zone: &str) -> Result<Map
     let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default();
     let (kind, config) = (text("acceleratorType"), body.get("acceleratorConfig"));
     match (kind.is_empty(), config) {
-        (false, Some(_)) => return Err(bad("Only one of accelerator_type and accelerator_config may be set.".into())),
-        (true, None) => return Err(bad("Cloud TPU received a bad request. accelerator_type is required [EID: 0x2]".into())),
+        (false, Some(_)) => {
+            return Err(bad(
+                "Only one of accelerator_type and accelerator_config may be set.".into()
+            ));
+        }
+        (true, None) => {
+            return Err(bad(
+                "Cloud TPU received a bad request. accelerator_type is required [EID: 0x2]".into(),
+            ));
+        }
         (false, None) if cores(kind).is_none() => {
             let message = format!(
                 "CloudTpu received an invalid AcceleratorType, \"{kind}\" for zone \"{zone}\". Valid values are \"v2-8, v4-8, v4-16, \"."
@@ -126,7 +161,9 @@ pub fn check_node(body: &Value, at: &str, alpha: bool, zone: &str) -> Result<Map
         _ => {}
     }
     if text("runtimeVersion").is_empty() {
-        return Err(bad("Cloud TPU received a bad request. runtime_version is required [EID: 0x3]".into()));
+        return Err(bad(
+            "Cloud TPU received a bad request. runtime_version is required [EID: 0x3]".into(),
+        ));
     }
     if body.contains_key("networkConfig") && body.contains_key("networkConfigs") {
         return Err(bad("Only one of network_config and network_configs may be set.".into()));
@@ -146,12 +183,16 @@ pub fn check_node(body: &Value, at: &str, alpha: bool, zone: &str) -> Result<Map
         return Err(bad(format!("Invalid CIDR block {:?}: it must be a /29.", text("cidrBlock"))));
     }
     for (key, value) in body.get("labels").and_then(Value::as_object).into_iter().flatten() {
-        let value = value.as_str().ok_or_else(|| bad(format!("Invalid value at '{at}.labels[0].value' (TYPE_STRING)")))?;
+        let value = value
+            .as_str()
+            .ok_or_else(|| bad(format!("Invalid value at '{at}.labels[0].value' (TYPE_STRING)")))?;
         spec::label(key, value).map_err(|why| bad(format!("Invalid label: {why}")))?;
     }
     let mut total = 0;
     for (key, value) in body.get("metadata").and_then(Value::as_object).into_iter().flatten() {
-        let value = value.as_str().ok_or_else(|| bad(format!("Invalid value at '{at}.metadata[0].value' (TYPE_STRING)")))?;
+        let value = value.as_str().ok_or_else(|| {
+            bad(format!("Invalid value at '{at}.metadata[0].value' (TYPE_STRING)"))
+        })?;
         total += key.len() + value.len();
         if value.len() > 262_144 || total > 524_288 {
             return Err(bad(format!("Metadata {key:?} is too large.")));
@@ -159,14 +200,24 @@ pub fn check_node(body: &Value, at: &str, alpha: bool, zone: &str) -> Result<Map
     }
     for flag in ["spot", "preemptible", "reserved"] {
         if body.get("schedulingConfig").and_then(|s| s.get(flag)).is_some_and(|v| !v.is_boolean()) {
-            return Err(bad(format!("Invalid value at '{at}.scheduling_config.{flag}' (TYPE_BOOL)")));
+            return Err(bad(format!(
+                "Invalid value at '{at}.scheduling_config.{flag}' (TYPE_BOOL)"
+            )));
         }
     }
     let mut kept = body.clone();
     // Output-only fields of the input are ignored (AIP-203).
-    for name in
-        ["name", "id", "state", "health", "healthDescription", "symptoms", "upcomingMaintenance", "createTime", "apiVersion"]
-    {
+    for name in [
+        "name",
+        "id",
+        "state",
+        "health",
+        "healthDescription",
+        "symptoms",
+        "upcomingMaintenance",
+        "createTime",
+        "apiVersion",
+    ] {
         kept.remove(name);
     }
     for name in ["networkEndpoints", "multisliceNode", "queuedResource"] {
@@ -178,10 +229,15 @@ pub fn check_node(body: &Value, at: &str, alpha: bool, zone: &str) -> Result<Map
 /// Whether an id is allowed for a node.
 pub fn node_id_fits(id: &str) -> bool {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    !id.is_empty() && id.len() <= 63 && id.as_bytes()[0].is_ascii_lowercase() && id.bytes().all(fits) && !id.ends_with('-')
+    !id.is_empty()
+        && id.len() <= 63
+        && id.as_bytes()[0].is_ascii_lowercase()
+        && id.bytes().all(fits)
+        && !id.ends_with('-')
 }
 
-/// TensorCores (v2 to v5p) or chips (v5e, v6e) of an accelerator type, with the number that one host has.
+/// TensorCores (v2 to v5p) or chips (v5e, v6e) of an accelerator type, with the number that one
+/// host has.
 fn cores(kind: &str) -> Option<(u64, u64)> {
     let (family, count) = kind.rsplit_once('-')?;
     let count: u64 = count.parse().ok().filter(|n| *n > 0)?;
@@ -204,16 +260,22 @@ pub fn node(node: &Node, name: &str, version: &str) -> Value {
     let mut body = node.body.clone();
     let kind = body.get("acceleratorType").and_then(Value::as_str).unwrap_or_default().to_owned();
     if let Some((family, count)) = kind.rsplit_once('-') {
-        let family = if family == "v5litepod" { "V5LITE_POD".to_owned() } else { family.to_uppercase() };
+        let family =
+            if family == "v5litepod" { "V5LITE_POD".to_owned() } else { family.to_uppercase() };
         let chips = count.parse::<u64>().unwrap_or(8) / 2;
-        body.entry("acceleratorConfig")
-            .or_insert_with(|| json!({"type": family, "topology": format!("2x2x{}", (chips / 4).max(1))}));
+        body.entry("acceleratorConfig").or_insert_with(
+            || json!({"type": family, "topology": format!("2x2x{}", (chips / 4).max(1))}),
+        );
     } else {
         body.insert("acceleratorType".into(), json!("v4-8"));
     }
     let octet = node.uid % 200;
     body.entry("cidrBlock").or_insert_with(|| json!(format!("10.{octet}.0.0/20")));
-    let region = name.split('/').nth(3).and_then(|zone| zone.rsplit_once('-')).map_or("", |(region, _)| region);
+    let region = name
+        .split('/')
+        .nth(3)
+        .and_then(|zone| zone.rsplit_once('-'))
+        .map_or("", |(region, _)| region);
     // Also where the create named none.
     let subnetwork = format!("projects/p/regions/{region}/subnetworks/default");
     body.entry("networkConfig").or_insert_with(
@@ -247,7 +309,15 @@ pub fn node(node: &Node, name: &str, version: &str) -> Value {
         }
     }
     if version == "v1" {
-        for field in ["id", "metadata", "tags", "queuedResource", "acceleratorConfig", "networkConfig", "runtimeVersion"] {
+        for field in [
+            "id",
+            "metadata",
+            "tags",
+            "queuedResource",
+            "acceleratorConfig",
+            "networkConfig",
+            "runtimeVersion",
+        ] {
             body.remove(field);
         }
     } else if version == "v2" {
@@ -279,7 +349,8 @@ pub fn operation(operation: &Operation, version: &str) -> Value {
             None => {
                 body["response"] = operation.response.clone();
                 if body["response"].get("@type").is_none() {
-                    body["response"]["@type"] = json!(format!("type.googleapis.com/google.cloud.tpu.{version}.Node"));
+                    body["response"]["@type"] =
+                        json!(format!("type.googleapis.com/google.cloud.tpu.{version}.Node"));
                 }
             }
         }

@@ -1,5 +1,6 @@
-//! Cloud Storage's XML API: `GET /bucket?list-type=2&prefix=…&delimiter=/`, and `GET`, `PUT`, `DELETE` of an object with the
-//! preconditions that Cloud Storage (`x-goog-if-generation-match`) and S3 (`if-match`, `if-none-match: *`) know.
+//! Cloud Storage's XML API: `GET /bucket?list-type=2&prefix=…&delimiter=/`, and `GET`, `PUT`,
+//! `DELETE` of an object with the preconditions that Cloud Storage (`x-goog-if-generation-match`)
+//! and S3 (`if-match`, `if-none-match: *`) know.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -34,24 +35,42 @@ impl Object {
 }
 
 /// `GET`, `PUT` or `DELETE` of `bucket/key`; `header` looks up a request's header.
-pub fn object(cloud: &mut Cloud, method: &str, name: &str, header: impl Fn(&str) -> Option<String>, body: &[u8]) -> Reply {
+pub fn object(
+    cloud: &mut Cloud,
+    method: &str,
+    name: &str,
+    header: impl Fn(&str) -> Option<String>,
+    body: &[u8],
+) -> Reply {
     let error = |status: u16, code: &str| {
-        Reply::new(status, format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>{code}</Message></Error>"))
+        Reply::new(
+            status,
+            format!(
+                "<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>{code}</Message></Error>"
+            ),
+        )
     };
     let present = cloud.objects.get(name).cloned();
     match (method, present) {
         ("PUT", present) => {
             let generation = present.as_ref().map_or(0, |o| o.generation);
             let etag = present.as_ref().map(Object::etag);
-            let refused = header("x-goog-if-generation-match").is_some_and(|g| g != generation.to_string())
+            let refused = header("x-goog-if-generation-match")
+                .is_some_and(|g| g != generation.to_string())
                 || header("if-match").is_some_and(|wanted| Some(wanted) != etag)
                 || header("if-none-match").is_some_and(|any| any == "*" && present.is_some());
             if refused {
                 return error(412, "PreconditionFailed");
             }
             // A generation is never used again, whatever was deleted before.
-            let generation = u64::try_from(cloud.now().as_microsecond()).unwrap_or(0).max(generation + 1);
-            let object = Object { size: body.len() as u64, updated: cloud.now(), body: body.to_vec(), generation };
+            let generation =
+                u64::try_from(cloud.now().as_microsecond()).unwrap_or(0).max(generation + 1);
+            let object = Object {
+                size: body.len() as u64,
+                updated: cloud.now(),
+                body: body.to_vec(),
+                generation,
+            };
             let reply = with_headers(Reply::new(200, Vec::new()), &object);
             cloud.objects.insert(name.to_owned(), object);
             reply
@@ -59,7 +78,11 @@ pub fn object(cloud: &mut Cloud, method: &str, name: &str, header: impl Fn(&str)
         (_, None) => error(404, "NoSuchKey"),
         ("GET" | "HEAD", Some(object)) => {
             let unchanged = header("if-none-match").is_some_and(|etag| etag == object.etag());
-            let reply = if unchanged { Reply::new(304, Vec::new()) } else { Reply::new(200, object.body.clone()) };
+            let reply = if unchanged {
+                Reply::new(304, Vec::new())
+            } else {
+                Reply::new(200, object.body.clone())
+            };
             with_headers(reply, &object)
         }
         ("DELETE", Some(_)) => {

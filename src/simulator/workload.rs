@@ -1,4 +1,5 @@
-//! What runs on simulated nodes: workers that speak the supervisor's protocol, make steps and write checkpoints.
+//! What runs on simulated nodes: workers that speak the supervisor's protocol, make steps and write
+//! checkpoints.
 
 use std::time::Duration;
 
@@ -46,15 +47,23 @@ pub struct Run {
     pub part: Duration,
 }
 
-/// The hosts of a node come up: the supervisor sends its boot beacon and starts the job from the order's checkpoint.
+/// The hosts of a node come up: the supervisor sends its boot beacon and starts the job from the
+/// order's checkpoint.
 pub fn boot(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
     let workload = cloud.workloads.get(name).cloned();
     let Some(node) = cloud.same(zone, name, uid) else { return };
     if node.state != "READY" {
         return;
     }
-    let metadata = |key: &str| node.body.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str).unwrap_or_default();
-    let supervised = node.body.get("metadata").and_then(Value::as_object).is_some_and(is_supervised);
+    let metadata = |key: &str| {
+        node.body
+            .get("metadata")
+            .and_then(|m| m.get(key))
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
+    let supervised =
+        node.body.get("metadata").and_then(Value::as_object).is_some_and(is_supervised);
     let order: RunOrder = serde_json::from_str(metadata(RUN_KEY)).unwrap_or_default();
     let first = node.run.boots == 0;
     node.run.boots += 1;

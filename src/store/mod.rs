@@ -1,5 +1,6 @@
-//! The journal: one trait, and its engines. Whatever is written in one commit is there whole after a power cut, or not at all;
-//! and it is written only while the lock is held by the epoch that writes.
+//! The journal: one trait, and its engines. Whatever is written in one commit is there whole after
+//! a power cut, or not at all; and it is written only while the lock is held by the epoch that
+//! writes.
 
 pub mod object;
 pub mod sqlite;
@@ -60,7 +61,8 @@ pub struct Batch {
 /// What kind of failure it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreFailure {
-    /// It can't be reached or written now, or it is not known whether it was written: load it again, then go on.
+    /// It can't be reached or written now, or it is not known whether it was written: load it
+    /// again, then go on.
     Unavailable,
     /// Somebody else holds the lock, or nobody: nothing was written.
     Fenced,
@@ -109,7 +111,12 @@ pub trait Store: Send {
     ///
     /// # Errors
     /// When it is not known whether it was taken.
-    async fn take(&mut self, seen: Option<&Lease>, holder: &str, ttl: Duration) -> Result<bool, StoreError>;
+    async fn take(
+        &mut self,
+        seen: Option<&Lease>,
+        holder: &str,
+        ttl: Duration,
+    ) -> Result<bool, StoreError>;
 
     /// Writes all of it, or nothing, and renews the lock.
     ///
@@ -152,7 +159,8 @@ pub trait Store: Send {
     /// As with a commit; refused when another owner's state is here already.
     async fn adopt(&mut self, owner: &str, batch: &Batch) -> Result<(), StoreError>;
 
-    /// Marks itself as left for another place: nobody opens it for writing any more. The lock must be held.
+    /// Marks itself as left for another place: nobody opens it for writing any more. The lock must
+    /// be held.
     ///
     /// # Errors
     /// As with a commit.
@@ -167,7 +175,10 @@ fn moved(to: &str) -> String {
 /// The message of a commit that came too late.
 fn fenced(lease: Option<&Lease>) -> String {
     match lease.filter(|lease| !lease.released) {
-        Some(lease) => format!("the lock is held by {} (epoch {}); nothing was written", lease.holder, lease.epoch),
+        Some(lease) => format!(
+            "the lock is held by {} (epoch {}); nothing was written",
+            lease.holder, lease.epoch
+        ),
         None => "the lock is not held; nothing was written".to_owned(),
     }
 }

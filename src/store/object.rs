@@ -1,8 +1,8 @@
-//! Object storage: the journal of a job without a disk. One state object, written by compare-and-set on its generation;
-//! events become immutable objects of their own.
+//! Object storage: the journal of a job without a disk. One state object, written by
+//! compare-and-set on its generation; events become immutable objects of their own.
 //!
-//! Events are first written with the state (its outbox) and leave it when their own object is there: an event is never told
-//! of a commit that failed, and never lost with one that succeeded.
+//! Events are first written with the state (its outbox) and leave it when their own object is
+//! there: an event is never told of a commit that failed, and never lost with one that succeeded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,9 @@ use async_trait::async_trait;
 use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use object_store::path::Path;
-use object_store::{Error, GetOptions, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, UpdateVersion};
+use object_store::{
+    Error, GetOptions, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, UpdateVersion,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -28,9 +30,11 @@ use crate::model::tally::Tally;
 const FORMAT: &str = "tpu-watchdog state";
 /// The newest shape of the state object.
 const SCHEMA: u32 = 1;
-/// Cloud Storage takes about one write a second of one object: <https://cloud.google.com/storage/quotas#objects>.
+/// Cloud Storage takes about one write a second of one object:
+/// <https://cloud.google.com/storage/quotas#objects>.
 const PACE: Duration = Duration::from_secs(1);
-/// Beyond this many events in the outbox the oldest are dropped: their objects can't be written, but the state can.
+/// Beyond this many events in the outbox the oldest are dropped: their objects can't be written,
+/// but the state can.
 const OUTBOX_MAX: usize = 5_000;
 
 /// The state object.
@@ -77,13 +81,19 @@ pub struct ObjectState {
 }
 
 impl ObjectState {
-    /// Opens `prefix` of a bucket; whoever first takes the lock creates the state object when there is none. `location` is how
-    /// it is called in the config.
+    /// Opens `prefix` of a bucket; whoever first takes the lock creates the state object when there
+    /// is none. `location` is how it is called in the config.
     ///
     /// # Errors
     /// When it can't be reached, is newer, torn or not ours, or has moved.
-    pub async fn open(client: Arc<dyn ObjectStore>, prefix: Path, location: &str) -> Result<Self, StoreError> {
-        if let Some(state) = Self::open_existing(Arc::clone(&client), prefix.clone(), location).await? {
+    pub async fn open(
+        client: Arc<dyn ObjectStore>,
+        prefix: Path,
+        location: &str,
+    ) -> Result<Self, StoreError> {
+        if let Some(state) =
+            Self::open_existing(Arc::clone(&client), prefix.clone(), location).await?
+        {
             return Ok(state);
         }
         let writer = uuid::Uuid::new_v4().to_string();
@@ -113,7 +123,11 @@ impl ObjectState {
     ///
     /// # Errors
     /// When it can't be reached, is newer, torn or not ours, or has moved.
-    pub async fn open_existing(client: Arc<dyn ObjectStore>, prefix: Path, location: &str) -> Result<Option<Self>, StoreError> {
+    pub async fn open_existing(
+        client: Arc<dyn ObjectStore>,
+        prefix: Path,
+        location: &str,
+    ) -> Result<Option<Self>, StoreError> {
         let read = read(&*client, &object(&prefix), location, None).await?;
         let Read::Found(document, version) = read else { return Ok(None) };
         let writer = uuid::Uuid::new_v4().to_string();
@@ -153,7 +167,11 @@ impl ObjectState {
     }
 
     fn fenced(&self, lease: Option<&Lease>) -> StoreError {
-        StoreError { failure: StoreFailure::Fenced, location: self.location.clone(), message: fenced(lease) }
+        StoreError {
+            failure: StoreFailure::Fenced,
+            location: self.location.clone(),
+            message: fenced(lease),
+        }
     }
 
     fn exists(&self) -> bool {
@@ -167,7 +185,10 @@ impl ObjectState {
             Read::Found(document, version) => (self.document, self.version) = (*document, version),
             Read::Unchanged => {}
             Read::Absent if self.exists() => {
-                return Err(self.refused("the state object was deleted; restore it, or start anew with another prefix".into()));
+                return Err(self.refused(
+                    "the state object was deleted; restore it, or start anew with another prefix"
+                        .into(),
+                ));
             }
             Read::Absent => {}
         }
@@ -179,23 +200,37 @@ impl ObjectState {
     async fn put(&mut self, mut next: Document) -> Result<(), StoreError> {
         if self.stale {
             let message = "it must be loaded again first".to_owned();
-            return Err(StoreError { failure: StoreFailure::Unavailable, location: self.location.clone(), message });
+            return Err(StoreError {
+                failure: StoreFailure::Unavailable,
+                location: self.location.clone(),
+                message,
+            });
         }
         self.wait_for_pace().await;
         next.sequence += 1;
         next.writer.clone_from(&self.writer);
         next.written_at = Timestamp::now();
-        let body = serde_json::to_vec(&next).map_err(|e| self.refused(format!("it can't be written as JSON: {e}")))?;
-        let mode = if self.exists() { PutMode::Update(self.version.clone()) } else { PutMode::Create };
+        let body = serde_json::to_vec(&next)
+            .map_err(|e| self.refused(format!("it can't be written as JSON: {e}")))?;
+        let mode =
+            if self.exists() { PutMode::Update(self.version.clone()) } else { PutMode::Create };
         let path = object(&self.prefix);
         self.stale = true;
-        let written = self.client.put_opts(&path, body.into(), PutOptions { mode, ..PutOptions::default() }).await;
+        let written = self
+            .client
+            .put_opts(&path, body.into(), PutOptions { mode, ..PutOptions::default() })
+            .await;
         self.last_write = Some(Instant::now());
         match written {
-            Ok(result) => self.version = UpdateVersion { e_tag: result.e_tag, version: result.version },
-            // Either somebody else wrote, or our own write came through and its answer was lost on the way.
+            Ok(result) => {
+                self.version = UpdateVersion { e_tag: result.e_tag, version: result.version }
+            }
+            // Either somebody else wrote, or our own write came through and its answer was lost on
+            // the way.
             Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {
-                let Read::Found(found, version) = read(&*self.client, &path, &self.location, None).await? else {
+                let Read::Found(found, version) =
+                    read(&*self.client, &path, &self.location, None).await?
+                else {
                     return Err(self.unavailable("the state object is gone"));
                 };
                 if (&found.writer, found.sequence) != (&next.writer, next.sequence) {
@@ -219,7 +254,8 @@ impl ObjectState {
     /// At most one write a second of the object, whoever wrote last.
     async fn wait_for_pace(&self) {
         let own = self.last_write.map_or(Duration::ZERO, |at| PACE.saturating_sub(at.elapsed()));
-        // Somebody else's write is placed by the writer's clock: clocks that disagree cost a second at most.
+        // Somebody else's write is placed by the writer's clock: clocks that disagree cost a second
+        // at most.
         let now = Timestamp::now();
         let others = elapsed(now, after(self.document.written_at, PACE)).min(PACE);
         let wait = if self.document.writer == self.writer { own } else { own.max(others) };
@@ -233,7 +269,10 @@ impl ObjectState {
 
     fn applied(&self, mut next: Document, batch: &Batch) -> Result<Document, StoreError> {
         let lease = self.document.lease.as_ref();
-        let held = self.held.as_ref().filter(|(holder, epoch)| lease.is_some_and(|l| l.is_held_by(holder, *epoch)));
+        let held = self
+            .held
+            .as_ref()
+            .filter(|(holder, epoch)| lease.is_some_and(|l| l.is_held_by(holder, *epoch)));
         if held.is_none() {
             return Err(self.fenced(lease));
         }
@@ -243,11 +282,14 @@ impl ObjectState {
         if let Some(lease) = &mut next.lease {
             lease.renewals += 1;
         }
-        let json = |error: serde_json::Error| self.refused(format!("a record can't be written as JSON: {error}"));
+        let json = |error: serde_json::Error| {
+            self.refused(format!("a record can't be written as JSON: {error}"))
+        };
         for record in &batch.records {
             match record {
                 Record::Slot(record) => {
-                    next.slots.insert(record.name.clone(), serde_json::to_value(record).map_err(json)?);
+                    next.slots
+                        .insert(record.name.clone(), serde_json::to_value(record).map_err(json)?);
                 }
                 Record::Spec(name, body) => {
                     next.specs.insert(name.clone(), body.clone());
@@ -259,11 +301,14 @@ impl ObjectState {
                 Record::Pulled(id) => {
                     next.pulled.insert(id.clone());
                 }
-                Record::Ledger(ledger) => next.ledger = serde_json::to_value(ledger).map_err(json)?,
+                Record::Ledger(ledger) => {
+                    next.ledger = serde_json::to_value(ledger).map_err(json)?
+                }
             }
         }
         next.tally.extend(batch.tally.iter().cloned());
-        let flushed = std::mem::take(&mut *self.flushed.lock().unwrap_or_else(PoisonError::into_inner));
+        let flushed =
+            std::mem::take(&mut *self.flushed.lock().unwrap_or_else(PoisonError::into_inner));
         next.outbox.retain(|name, _| !flushed.contains(name));
         // Only what a listing did not show any more can't work twice.
         next.pulled.retain(|id| !self.removed.contains(id));
@@ -273,21 +318,30 @@ impl ObjectState {
             let name = format!("{day}/{:.3}-{epoch:06}-{:08}.jsonl", first.at, next.sequence + 1);
             next.outbox.insert(name, batch.events.clone());
         }
-        while next.outbox.len() > 1 && next.outbox.values().map(Vec::len).sum::<usize>() > OUTBOX_MAX {
+        while next.outbox.len() > 1
+            && next.outbox.values().map(Vec::len).sum::<usize>() > OUTBOX_MAX
+        {
             next.outbox.pop_first();
-            tracing::warn!("state {}: events can't be written; the oldest are dropped", self.location);
+            tracing::warn!(
+                "state {}: events can't be written; the oldest are dropped",
+                self.location
+            );
         }
         Ok(next)
     }
 
-    /// Writes the outbox into objects of their own, and removes levers that have worked, beside whatever else goes on.
+    /// Writes the outbox into objects of their own, and removes levers that have worked, beside
+    /// whatever else goes on.
     fn flush(&mut self) {
         while self.flushing.try_join_next().is_some() {}
-        if !self.flushing.is_empty() || self.document.outbox.is_empty() && self.document.pulled.is_empty() {
+        if !self.flushing.is_empty()
+            || self.document.outbox.is_empty() && self.document.pulled.is_empty()
+        {
             return;
         }
         let (outbox, pulled) = (self.document.outbox.clone(), self.document.pulled.clone());
-        let (client, flushed, location) = (Arc::clone(&self.client), Arc::clone(&self.flushed), self.location.clone());
+        let (client, flushed, location) =
+            (Arc::clone(&self.client), Arc::clone(&self.flushed), self.location.clone());
         let (folder, levers) = (events(&self.prefix), levers(&self.prefix));
         self.flushing.spawn(async move {
             let done = |name: String| flushed.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
@@ -337,22 +391,34 @@ impl Store for ObjectState {
         let damaged = |what: &str, error: serde_json::Error| {
             self.refused(format!("{what} is damaged ({error}); nothing was changed. Restore an older generation of the object"))
         };
-        let mut stored = Stored { tally: document.tally.clone(), lease: document.lease.clone(), ..Stored::default() };
+        let mut stored = Stored {
+            tally: document.tally.clone(),
+            lease: document.lease.clone(),
+            ..Stored::default()
+        };
         for (name, record) in &document.slots {
-            let record = serde_json::from_value(record.clone()).map_err(|e| damaged(&format!("the record of {name}"), e))?;
+            let record = serde_json::from_value(record.clone())
+                .map_err(|e| damaged(&format!("the record of {name}"), e))?;
             stored.slots.insert(name.clone(), record);
         }
         for (name, body) in &document.specs {
-            let spec = serde_json::from_value(body.clone()).map_err(|e| damaged(&format!("the specification of {name}"), e))?;
+            let spec = serde_json::from_value(body.clone())
+                .map_err(|e| damaged(&format!("the specification of {name}"), e))?;
             if let Some(record) = stored.slots.get_mut(name) {
                 record.spec = Some(spec);
             }
         }
-        stored.ledger = serde_json::from_value(document.ledger.clone()).map_err(|e| damaged("the ledger", e))?;
+        stored.ledger = serde_json::from_value(document.ledger.clone())
+            .map_err(|e| damaged("the ledger", e))?;
         Ok(stored)
     }
 
-    async fn take(&mut self, seen: Option<&Lease>, holder: &str, ttl: Duration) -> Result<bool, StoreError> {
+    async fn take(
+        &mut self,
+        seen: Option<&Lease>,
+        holder: &str,
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
         if self.document.lease.as_ref() != seen {
             return Ok(false);
         }
@@ -390,7 +456,10 @@ impl Store for ObjectState {
         self.held = None;
         self.flush();
         // What does not get there now stays in the outbox for the next holder.
-        let _ = tokio::time::timeout(PACE, async { while self.flushing.join_next().await.is_some() {} }).await;
+        let _ = tokio::time::timeout(PACE, async {
+            while self.flushing.join_next().await.is_some() {}
+        })
+        .await;
         Ok(())
     }
 
@@ -398,7 +467,8 @@ impl Store for ObjectState {
         self.refresh().await?;
         let failed = |error: Error| self.unavailable(&format!("reading events failed: {error}"));
         let folder = events(&self.prefix);
-        let mut days = self.client.list_with_delimiter(Some(&folder)).await.map_err(failed)?.common_prefixes;
+        let mut days =
+            self.client.list_with_delimiter(Some(&folder)).await.map_err(failed)?.common_prefixes;
         days.sort();
         // Newest first; an event may be in the outbox and have its object already.
         let mut found: BTreeMap<String, Vec<Event>> = self.document.outbox.clone();
@@ -406,12 +476,29 @@ impl Store for ObjectState {
             if found.values().map(Vec::len).sum::<usize>() >= last {
                 break;
             }
-            let mut names: Vec<Path> = self.client.list(Some(&day)).map_ok(|o| o.location).try_collect().await.map_err(failed)?;
+            let mut names: Vec<Path> = self
+                .client
+                .list(Some(&day))
+                .map_ok(|o| o.location)
+                .try_collect()
+                .await
+                .map_err(failed)?;
             names.sort();
-            while let Some(name) = names.pop().filter(|_| found.values().map(Vec::len).sum::<usize>() < last) {
-                let bytes = self.client.get(&name).await.map_err(failed)?.bytes().await.map_err(failed)?;
-                let lines = String::from_utf8_lossy(&bytes).lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
-                let key = name.parts().skip(folder.parts().count()).map(|p| p.as_ref().to_owned()).collect::<Vec<_>>().join("/");
+            while let Some(name) =
+                names.pop().filter(|_| found.values().map(Vec::len).sum::<usize>() < last)
+            {
+                let bytes =
+                    self.client.get(&name).await.map_err(failed)?.bytes().await.map_err(failed)?;
+                let lines = String::from_utf8_lossy(&bytes)
+                    .lines()
+                    .filter_map(|l| serde_json::from_str(l).ok())
+                    .collect();
+                let key = name
+                    .parts()
+                    .skip(folder.parts().count())
+                    .map(|p| p.as_ref().to_owned())
+                    .collect::<Vec<_>>()
+                    .join("/");
                 found.insert(key, lines);
             }
         }
@@ -420,9 +507,14 @@ impl Store for ObjectState {
     }
 
     async fn pull(&mut self, lever: &Lever) -> Result<(), StoreError> {
-        let body = serde_json::to_vec(lever).map_err(|e| self.refused(format!("the lever can't be written as JSON: {e}")))?;
+        let body = serde_json::to_vec(lever)
+            .map_err(|e| self.refused(format!("the lever can't be written as JSON: {e}")))?;
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        match self.client.put_opts(&levers(&self.prefix).join(file(&lever.id).as_str()), body.into(), options).await {
+        match self
+            .client
+            .put_opts(&levers(&self.prefix).join(file(&lever.id).as_str()), body.into(), options)
+            .await
+        {
             Ok(_) | Err(Error::AlreadyExists { .. }) => Ok(()),
             Err(error) => Err(self.unavailable(&format!("writing the lever failed: {error}"))),
         }
@@ -430,9 +522,15 @@ impl Store for ObjectState {
 
     async fn levers(&mut self) -> Result<Vec<Lever>, StoreError> {
         let failed = |error: Error| self.unavailable(&format!("reading levers failed: {error}"));
-        let names: Vec<Path> =
-            self.client.list(Some(&levers(&self.prefix))).map_ok(|o| o.location).try_collect().await.map_err(failed)?;
-        let there = |id: &String| names.iter().any(|name| name.filename() == Some(file(id).as_str()));
+        let names: Vec<Path> = self
+            .client
+            .list(Some(&levers(&self.prefix)))
+            .map_ok(|o| o.location)
+            .try_collect()
+            .await
+            .map_err(failed)?;
+        let there =
+            |id: &String| names.iter().any(|name| name.filename() == Some(file(id).as_str()));
         let removed = self.document.pulled.iter().filter(|id| !there(id)).cloned().collect();
         let mut found: Vec<Lever> = Vec::new();
         for name in &names {
@@ -446,7 +544,10 @@ impl Store for ObjectState {
             };
             match serde_json::from_slice(&bytes) {
                 Ok(lever) => found.push(lever),
-                Err(error) => tracing::error!("state {}: {name} is no lever ({error}); delete it", self.location),
+                Err(error) => tracing::error!(
+                    "state {}: {name} is no lever ({error}); delete it",
+                    self.location
+                ),
             }
         }
         self.removed = removed;
@@ -457,7 +558,9 @@ impl Store for ObjectState {
     async fn adopt(&mut self, owner: &str, batch: &Batch) -> Result<(), StoreError> {
         // What an interrupted move left behind is its own.
         if !self.document.slots.is_empty() && self.document.owner != owner {
-            return Err(self.refused("there is state here already; nothing was changed. Give an empty place".into()));
+            return Err(self.refused(
+                "there is state here already; nothing was changed. Give an empty place".into(),
+            ));
         }
         let mut emptied = self.document.clone();
         emptied.slots.clear();
@@ -485,16 +588,28 @@ enum Read {
     Absent,
 }
 
-async fn read(client: &dyn ObjectStore, path: &Path, location: &str, known: Option<String>) -> Result<Read, StoreError> {
-    let at = |failure: StoreFailure, message: String| StoreError { failure, location: location.to_owned(), message };
+async fn read(
+    client: &dyn ObjectStore,
+    path: &Path,
+    location: &str,
+    known: Option<String>,
+) -> Result<Read, StoreError> {
+    let at = |failure: StoreFailure, message: String| StoreError {
+        failure,
+        location: location.to_owned(),
+        message,
+    };
     let lost = |error: Error| match error {
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => at(
             StoreFailure::Unavailable,
-            format!("reading is not allowed: {error}; give the service account roles/storage.objectUser on the bucket"),
+            format!(
+                "reading is not allowed: {error}; give the service account roles/storage.objectUser on the bucket"
+            ),
         ),
-        error => {
-            at(StoreFailure::Unavailable, format!("reading failed: {error}; nothing is done to any TPU until it works again"))
-        }
+        error => at(
+            StoreFailure::Unavailable,
+            format!("reading failed: {error}; nothing is done to any TPU until it works again"),
+        ),
     };
     let options = GetOptions { if_none_match: known, ..GetOptions::default() };
     let found = match client.get_opts(path, options).await {
@@ -503,11 +618,17 @@ async fn read(client: &dyn ObjectStore, path: &Path, location: &str, known: Opti
         Err(Error::NotFound { .. }) => return Ok(Read::Absent),
         Err(error) => return Err(lost(error)),
     };
-    let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+    let version =
+        UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
     let bytes = found.bytes().await.map_err(lost)?;
-    let refused = |message: String| at(StoreFailure::Refused, format!("{path} {message}; nothing was changed"));
-    let value: Value = serde_json::from_slice(&bytes)
-        .map_err(|e| refused(format!("is torn or not ours ({e}): restore an older generation, or use another prefix")))?;
+    let refused = |message: String| {
+        at(StoreFailure::Refused, format!("{path} {message}; nothing was changed"))
+    };
+    let value: Value = serde_json::from_slice(&bytes).map_err(|e| {
+        refused(format!(
+            "is torn or not ours ({e}): restore an older generation, or use another prefix"
+        ))
+    })?;
     if value["format"] != FORMAT {
         return Err(refused("was not written by tpu-watchdog: use another prefix".into()));
     }
@@ -520,8 +641,8 @@ async fn read(client: &dyn ObjectStore, path: &Path, location: &str, known: Opti
             )));
         }
     }
-    let document =
-        serde_json::from_value(value).map_err(|e| refused(format!("is damaged ({e}): restore an older generation")))?;
+    let document = serde_json::from_value(value)
+        .map_err(|e| refused(format!("is damaged ({e}): restore an older generation")))?;
     Ok(Read::Found(Box::new(document), version))
 }
 

@@ -1,5 +1,5 @@
-//! SQLite: the journal of a service with a disk. WAL with `synchronous=FULL`, so that a commit survives a power cut and
-//! readers work beside a running service.
+//! SQLite: the journal of a service with a disk. WAL with `synchronous=FULL`, so that a commit
+//! survives a power cut and readers work beside a running service.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -7,7 +7,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{
+    Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params,
+};
 use serde::de::DeserializeOwned;
 
 use super::{Batch, Store, StoreError, StoreFailure, Stored, fenced, moved};
@@ -39,10 +41,11 @@ const MIGRATIONS: [&str; 3] = [
 ];
 /// Events beyond this number are forgotten, oldest first.
 const EVENTS_KEPT: i64 = 100_000;
-/// Another process's transaction is waited for this long, and everything else of this one waits with it.
+/// Another process's transaction is waited for this long, and everything else of this one waits
+/// with it.
 const BUSY: Duration = Duration::from_millis(500);
-/// The same where nothing else waits: while a process begins, and while a person pulls a lever. A slow disk makes a service that
-/// runs hold the file for seconds.
+/// The same where nothing else waits: while a process begins, and while a person pulls a lever. A
+/// slow disk makes a service that runs hold the file for seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The first schema with a lock and counters.
 const LOCK_SCHEMA: usize = 2;
@@ -66,20 +69,26 @@ impl SqliteStore {
     /// When the file is newer, damaged or not ours, or its state has moved.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let location = path.display().to_string();
-        let at = |message: String| StoreError { failure: StoreFailure::Refused, location: location.clone(), message };
+        let at = |message: String| StoreError {
+            failure: StoreFailure::Refused,
+            location: location.clone(),
+            message,
+        };
         if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-            std::fs::create_dir_all(folder)
-                .map_err(|e| at(format!("its folder can't be made: {e}; create it or set `state`")))?;
+            std::fs::create_dir_all(folder).map_err(|e| {
+                at(format!("its folder can't be made: {e}; create it or set `state`"))
+            })?;
         }
-        // Metadata may hold secrets: nobody else reads the file. SQLite gives its side files the same mode.
-        File::options()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|e| at(format!("it can't be opened: {e}; check its permissions and those of its folder")))?;
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(|e| at(format!("it can't be opened: {e}")))?;
+        // Metadata may hold secrets: nobody else reads the file. SQLite gives its side files the
+        // same mode.
+        File::options().create(true).append(true).mode(0o600).open(path).map_err(|e| {
+            at(format!("it can't be opened: {e}; check its permissions and those of its folder"))
+        })?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)
+            .map_err(|e| at(format!("it can't be opened: {e}")))?;
         Self::prepare(connection, location)
     }
 
@@ -91,7 +100,11 @@ impl SqliteStore {
         let location = "memory:".to_owned();
         match Connection::open_in_memory() {
             Ok(connection) => Self::prepare(connection, location),
-            Err(error) => Err(StoreError { failure: StoreFailure::Refused, location, message: error.to_string() }),
+            Err(error) => Err(StoreError {
+                failure: StoreFailure::Refused,
+                location,
+                message: error.to_string(),
+            }),
         }
     }
 
@@ -105,8 +118,11 @@ impl SqliteStore {
         }
         let location = path.display().to_string();
         let sql = |e: rusqlite::Error| error(&location, &e);
-        let connection =
-            Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(sql)?;
+        let connection = Connection::open_with_flags(
+            path,
+            OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        )
+        .map_err(sql)?;
         connection.busy_timeout(PATIENCE).map_err(sql)?;
         let found = version(&connection).map_err(|message| StoreError {
             failure: StoreFailure::Refused,
@@ -117,7 +133,11 @@ impl SqliteStore {
             return Ok(None);
         }
         if let Some(to) = meta(&connection, "moved_to").map_err(sql)? {
-            return Err(StoreError { failure: StoreFailure::Refused, location, message: moved(&to) });
+            return Err(StoreError {
+                failure: StoreFailure::Refused,
+                location,
+                message: moved(&to),
+            });
         }
         let owner = meta(&connection, "owner").map_err(sql)?.unwrap_or_default();
         Ok(Some(SqliteStore { connection, location, owner, schema: found, held: None }))
@@ -125,12 +145,17 @@ impl SqliteStore {
 
     fn prepare(mut connection: Connection, location: String) -> Result<Self, StoreError> {
         let sql = |e: rusqlite::Error| error(&location, &e);
-        let refused = |message: String| StoreError { failure: StoreFailure::Refused, location: location.clone(), message };
+        let refused = |message: String| StoreError {
+            failure: StoreFailure::Refused,
+            location: location.clone(),
+            message,
+        };
         connection.busy_timeout(PATIENCE).map_err(sql)?;
         version(&connection).map_err(refused)?;
         write_ahead(&connection).map_err(sql)?;
         connection.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sql)?;
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sql)?;
         // Another process may have brought it up to date just now.
         let found = version(&transaction).map_err(refused)?;
         for migration in &MIGRATIONS[found..] {
@@ -138,14 +163,18 @@ impl SqliteStore {
         }
         if found < MIGRATIONS.len() {
             transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(sql)?;
-            transaction.pragma_update(None, "user_version", MIGRATIONS.len() as i64).map_err(sql)?;
+            transaction
+                .pragma_update(None, "user_version", MIGRATIONS.len() as i64)
+                .map_err(sql)?;
         }
         if let Some(to) = meta(&transaction, "moved_to").map_err(sql)? {
             return Err(refused(moved(&to)));
         }
         if meta(&transaction, "owner").map_err(sql)?.is_none() {
             let made = format!("tpu-watchdog-{}", uuid::Uuid::new_v4());
-            transaction.execute("INSERT INTO meta (key, value) VALUES ('owner', ?1)", [made]).map_err(sql)?;
+            transaction
+                .execute("INSERT INTO meta (key, value) VALUES ('owner', ?1)", [made])
+                .map_err(sql)?;
         }
         transaction.commit().map_err(sql)?;
         let owner = meta(&connection, "owner").map_err(sql)?.unwrap_or_default();
@@ -153,20 +182,29 @@ impl SqliteStore {
         Ok(SqliteStore { connection, location, owner, schema: MIGRATIONS.len(), held: None })
     }
 
-    /// One transaction that begins with the lock: `then` sees the lease as it is, and gives the one to leave behind.
+    /// One transaction that begins with the lock: `then` sees the lease as it is, and gives the one
+    /// to leave behind.
     fn locked<T>(
         &mut self,
         then: impl FnOnce(&Transaction, Option<Lease>) -> Result<(Lease, T), Refusal>,
     ) -> Result<T, StoreError> {
         let write = || {
-            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let transaction =
+                self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             if let Some(to) = meta(&transaction, "moved_to")? {
                 return Err(Refusal::Moved(to));
             }
-            let found: Option<String> = transaction.query_row("SELECT record FROM lease", [], |row| row.get(0)).optional()?;
-            let found = found.map(|text| serde_json::from_str(&text)).transpose().map_err(Refusal::Damaged)?;
+            let found: Option<String> = transaction
+                .query_row("SELECT record FROM lease", [], |row| row.get(0))
+                .optional()?;
+            let found = found
+                .map(|text| serde_json::from_str(&text))
+                .transpose()
+                .map_err(Refusal::Damaged)?;
             let (lease, result) = then(&transaction, found)?;
-            transaction.prepare_cached("INSERT OR REPLACE INTO lease (id, record) VALUES (1, ?1)")?.execute([json(&lease)?])?;
+            transaction
+                .prepare_cached("INSERT OR REPLACE INTO lease (id, record) VALUES (1, ?1)")?
+                .execute([json(&lease)?])?;
             transaction.commit()?;
             Ok(result)
         };
@@ -183,7 +221,11 @@ impl SqliteStore {
     }
 
     /// A write under the lock that is held, which it renews (or, at the end, releases).
-    fn held(&mut self, release: bool, write: impl FnOnce(&Transaction) -> Result<(), Refusal>) -> Result<(), StoreError> {
+    fn held(
+        &mut self,
+        release: bool,
+        write: impl FnOnce(&Transaction) -> Result<(), Refusal>,
+    ) -> Result<(), StoreError> {
         let held = self.held.clone();
         self.locked(|transaction, lease| match (held, lease) {
             (Some((holder, epoch)), Some(mut lease)) if lease.is_held_by(&holder, epoch) => {
@@ -261,7 +303,12 @@ impl Store for SqliteStore {
         Ok(stored)
     }
 
-    async fn take(&mut self, seen: Option<&Lease>, holder: &str, ttl: Duration) -> Result<bool, StoreError> {
+    async fn take(
+        &mut self,
+        seen: Option<&Lease>,
+        holder: &str,
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
         let next = Lease::next(seen, holder, ttl);
         let taken = self.locked(|_, found| match found.as_ref() == seen {
             true => Ok((next.clone(), ())),
@@ -289,7 +336,8 @@ impl Store for SqliteStore {
 
     async fn events(&mut self, last: usize) -> Result<Vec<Event>, StoreError> {
         let query = || {
-            let mut statement = self.connection.prepare("SELECT event FROM event ORDER BY id DESC LIMIT ?1")?;
+            let mut statement =
+                self.connection.prepare("SELECT event FROM event ORDER BY id DESC LIMIT ?1")?;
             let rows = statement.query_map([last as i64], |row| row.get::<_, String>(0))?;
             rows.collect::<Result<Vec<_>, _>>()
         };
@@ -301,14 +349,19 @@ impl Store for SqliteStore {
         let put = || {
             let record = json(lever)?;
             self.connection.busy_timeout(PATIENCE)?;
-            self.connection.execute("INSERT OR IGNORE INTO lever (id, record) VALUES (?1, ?2)", params![lever.id, record])
+            self.connection.execute(
+                "INSERT OR IGNORE INTO lever (id, record) VALUES (?1, ?2)",
+                params![lever.id, record],
+            )
         };
         put().map(drop).map_err(|e| error(&self.location, &e))
     }
 
     async fn levers(&mut self) -> Result<Vec<Lever>, StoreError> {
         let query = || {
-            let mut statement = self.connection.prepare_cached("SELECT number, record FROM lever ORDER BY number")?;
+            let mut statement = self
+                .connection
+                .prepare_cached("SELECT number, record FROM lever ORDER BY number")?;
             let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
             rows.collect::<Result<Vec<_>, _>>()
         };
@@ -316,7 +369,10 @@ impl Store for SqliteStore {
         let lever = |(number, text): &(i64, String)| match serde_json::from_str(text) {
             Ok(lever) => Some(lever),
             Err(error) => {
-                tracing::error!("state {}: row {number} of table lever is no lever ({error}); delete it", self.location);
+                tracing::error!(
+                    "state {}: row {number} of table lever is no lever ({error}); delete it",
+                    self.location
+                );
                 None
             }
         };
@@ -329,7 +385,8 @@ impl Store for SqliteStore {
 
     async fn adopt(&mut self, owner: &str, batch: &Batch) -> Result<(), StoreError> {
         self.held(false, |transaction| {
-            let rows: i64 = transaction.query_row("SELECT count(*) FROM slot", [], |row| row.get(0))?;
+            let rows: i64 =
+                transaction.query_row("SELECT count(*) FROM slot", [], |row| row.get(0))?;
             // What an interrupted move left behind is its own.
             if rows > 0 && meta(transaction, "owner")?.as_deref() != Some(owner) {
                 return Err(Refusal::NotEmpty);
@@ -346,7 +403,10 @@ impl Store for SqliteStore {
 
     async fn leave_for(&mut self, location: &str) -> Result<(), StoreError> {
         self.held(true, |transaction| {
-            transaction.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('moved_to', ?1)", [location])?;
+            transaction.execute(
+                "INSERT OR REPLACE INTO meta (key, value) VALUES ('moved_to', ?1)",
+                [location],
+            )?;
             Ok(())
         })
     }
@@ -377,7 +437,9 @@ fn write(transaction: &Transaction, batch: &Batch) -> Result<(), Refusal> {
             .execute(params![event.slot, json(event)?])?;
     }
     if !batch.events.is_empty() {
-        transaction.prepare_cached("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?1")?.execute([EVENTS_KEPT])?;
+        transaction
+            .prepare_cached("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?1")?
+            .execute([EVENTS_KEPT])?;
     }
     for (key, sum) in &batch.tally {
         transaction
@@ -400,20 +462,27 @@ fn parse<T: DeserializeOwned>(location: &str, what: &str, text: &str) -> Result<
 }
 
 fn damaged(what: &str, error: &serde_json::Error) -> String {
-    format!("{what} is damaged ({error}); nothing was changed. Restore a backup, or move the file away to start anew")
+    format!(
+        "{what} is damaged ({error}); nothing was changed. Restore a backup, or move the file away to start anew"
+    )
 }
 
 fn meta(connection: &Connection, key: &str) -> Result<Option<String>, rusqlite::Error> {
-    connection.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0)).optional()
+    connection
+        .query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0))
+        .optional()
 }
 
-/// Turns the write-ahead log on. SQLite itself waits for nobody here: another process that begins on a new file may be doing the
-/// same.
+/// Turns the write-ahead log on. SQLite itself waits for nobody here: another process that begins
+/// on a new file may be doing the same.
 fn write_ahead(connection: &Connection) -> Result<(), rusqlite::Error> {
     let began = Instant::now();
     loop {
         match connection.pragma_update(None, "journal_mode", "WAL") {
-            Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) && began.elapsed() < PATIENCE => {
+            Err(e)
+                if e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
+                    && began.elapsed() < PATIENCE =>
+            {
                 std::thread::sleep(Duration::from_millis(5));
             }
             done => return done,
@@ -424,13 +493,25 @@ fn write_ahead(connection: &Connection) -> Result<(), rusqlite::Error> {
 /// The schema version: 0 for a new file. Refuses what is newer or not ours.
 fn version(connection: &Connection) -> Result<usize, String> {
     // One view of the file: somebody else who begins on a new one may be writing its first tables.
-    let _view = connection.is_autocommit().then(|| connection.unchecked_transaction()).transpose().map_err(|e| explain(&e))?;
-    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(|e| explain(&e));
+    let _view = connection
+        .is_autocommit()
+        .then(|| connection.unchecked_transaction())
+        .transpose()
+        .map_err(|e| explain(&e))?;
+    let pragma = |name: &str| {
+        connection
+            .pragma_query_value(None, name, |row| row.get::<_, i64>(0))
+            .map_err(|e| explain(&e))
+    };
     let (application, version) = (pragma("application_id")?, pragma("user_version")?);
-    let tables: i64 =
-        connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).map_err(|e| explain(&e))?;
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))
+        .map_err(|e| explain(&e))?;
     if application != APPLICATION_ID && (tables > 0 || application != 0) {
-        return Err("it is a database of another program; nothing was changed. Set `state` to another file".into());
+        return Err(
+            "it is a database of another program; nothing was changed. Set `state` to another file"
+                .into(),
+        );
     }
     let known = MIGRATIONS.len();
     usize::try_from(version).ok().filter(|v| *v <= known).ok_or_else(|| {
@@ -448,11 +529,15 @@ fn error(location: &str, error: &rusqlite::Error) -> StoreError {
 fn explain(error: &rusqlite::Error) -> String {
     use rusqlite::ErrorCode::*;
     let advice = match error.sqlite_error_code() {
-        Some(DiskFull) => "the disk is full: free some space; nothing is done to any TPU until then",
+        Some(DiskFull) => {
+            "the disk is full: free some space; nothing is done to any TPU until then"
+        }
         Some(DatabaseCorrupt | NotADatabase) => {
             "it is damaged or not a database; nothing was changed. Restore a backup, or move it away to start anew"
         }
-        Some(ReadOnly | CannotOpen | PermissionDenied) => "check its permissions and those of its folder",
+        Some(ReadOnly | CannotOpen | PermissionDenied) => {
+            "check its permissions and those of its folder"
+        }
         Some(DatabaseBusy | DatabaseLocked) => "another process holds it",
         _ => "nothing is done to any TPU until it works again",
     };
@@ -482,7 +567,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sub/state.db");
         let mut store = held(SqliteStore::open(&path).unwrap()).await;
-        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+        let mode = std::os::unix::fs::PermissionsExt::mode(
+            &std::fs::metadata(&path).unwrap().permissions(),
+        );
         assert_eq!(mode & 0o777, 0o600, "metadata may hold secrets");
         store.commit(&batch(vec![Record::Slot(Box::new(slot("a")))])).await.unwrap();
         let mut beside = SqliteStore::open_read_only(&path).unwrap().unwrap();
@@ -491,7 +578,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_of_the_former_version_is_read_as_it_is_and_brought_up_to_date_when_it_is_written() {
+    async fn a_file_of_the_former_version_is_read_as_it_is_and_brought_up_to_date_when_it_is_written()
+     {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("old.db");
         let old = Connection::open(&path).unwrap();
@@ -543,13 +631,15 @@ mod tests {
     fn processes_that_begin_at_once_on_a_new_file_all_find_it_theirs() {
         let folder = tempfile::tempdir().unwrap();
         for round in 0..100 {
-            let (path, start) = (folder.path().join(format!("{round}.db")), std::sync::Barrier::new(4));
+            let (path, start) =
+                (folder.path().join(format!("{round}.db")), std::sync::Barrier::new(4));
             let begin = |_| {
                 start.wait();
                 SqliteStore::open(&path).map(|store| store.owner).map_err(|e| e.to_string())
             };
             let owners: Vec<Result<String, String>> = std::thread::scope(|scope| {
-                let threads: Vec<_> = (0..4).map(|index| scope.spawn(move || begin(index))).collect();
+                let threads: Vec<_> =
+                    (0..4).map(|index| scope.spawn(move || begin(index))).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
             assert!(owners.iter().all(|owner| owner.is_ok() && *owner == owners[0]), "{owners:?}");
@@ -568,11 +658,16 @@ mod tests {
         };
         let newer = Connection::open(folder.path().join("newer.db")).unwrap();
         newer
-            .execute_batch(&format!("PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version=99; CREATE TABLE t(a);"))
+            .execute_batch(&format!(
+                "PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version=99; CREATE TABLE t(a);"
+            ))
             .unwrap();
         drop(newer);
         refused("newer.db", "schema version is 99");
-        Connection::open(folder.path().join("alien.db")).unwrap().execute_batch("CREATE TABLE t(a);").unwrap();
+        Connection::open(folder.path().join("alien.db"))
+            .unwrap()
+            .execute_batch("CREATE TABLE t(a);")
+            .unwrap();
         refused("alien.db", "another program");
         std::fs::write(folder.path().join("torn.db"), vec![7u8; 5000]).unwrap();
         refused("torn.db", "damaged or not a database");
@@ -582,10 +677,12 @@ mod tests {
     async fn a_full_disk_refuses_the_commit_and_keeps_what_was_there() {
         let mut store = held(SqliteStore::in_memory().unwrap()).await;
         store.commit(&batch(vec![Record::Slot(Box::new(slot("a")))])).await.unwrap();
-        let pages: i64 = store.connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+        let pages: i64 =
+            store.connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
         store.connection.pragma_update(None, "max_page_count", pages).unwrap();
         let large = Record::Spec("a".into(), serde_json::json!({"x": "y".repeat(100_000)}));
-        let error = store.commit(&batch(vec![large, Record::Removed("a".into())])).await.unwrap_err();
+        let error =
+            store.commit(&batch(vec![large, Record::Removed("a".into())])).await.unwrap_err();
         assert!(error.message.contains("the disk is full"), "{error}");
         assert_eq!(error.failure, StoreFailure::Unavailable);
         assert_eq!(store.load().await.unwrap().slots.len(), 1);

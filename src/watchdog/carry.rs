@@ -15,7 +15,8 @@ use crate::model::action::{Action, CallOutcome, Input, Look, Reading};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::elapsed;
 
-/// Bounds on what is under way at once. What a slow bucket or many guests hold up must never hold up a delete.
+/// Bounds on what is under way at once. What a slow bucket or many guests hold up must never hold
+/// up a delete.
 #[derive(Clone)]
 pub struct Permits {
     calls: Arc<Semaphore>,
@@ -30,7 +31,13 @@ impl Permits {
 }
 
 /// Starts a read; it is given up after `limit`.
-pub fn look(look: Look, world: &World, permits: &Permits, sender: &UnboundedSender<Input>, limit: Duration) {
+pub fn look(
+    look: Look,
+    world: &World,
+    permits: &Permits,
+    sender: &UnboundedSender<Input>,
+    limit: Duration,
+) {
     let (world, permits, sender) = (world.clone(), permits.clone(), sender.clone());
     tokio::spawn(async move {
         if let Look::Operation { at, .. } = &look {
@@ -50,7 +57,10 @@ pub fn look(look: Look, world: &World, permits: &Permits, sender: &UnboundedSend
                     Ok(view) => Reading::Node(Arc::new(view)),
                     Err(failure) if failure.class == FailureClass::NotFound => Reading::Absent,
                     Err(failure) => {
-                        tracing::warn!(slot, "GET of the node failed: {failure}; nothing is concluded from it");
+                        tracing::warn!(
+                            slot,
+                            "GET of the node failed: {failure}; nothing is concluded from it"
+                        );
                         Reading::Unread(format!("GET failed: {failure}"))
                     }
                 };
@@ -68,9 +78,17 @@ pub fn look(look: Look, world: &World, permits: &Permits, sender: &UnboundedSend
             Look::Checkpoints { slot, location, set_aside } => {
                 let began = Timestamp::now();
                 let timeout = deadline.saturating_duration_since(Instant::now());
-                let result = match tokio::time::timeout(timeout, survey(&location, &world.storage, set_aside)).await {
+                let result = match tokio::time::timeout(
+                    timeout,
+                    survey(&location, &world.storage, set_aside),
+                )
+                .await
+                {
                     Ok(result) => result,
-                    Err(_) => Err(Failure::new(FailureClass::Transient, format!("listing {} took too long", location.uri))),
+                    Err(_) => Err(Failure::new(
+                        FailureClass::Transient,
+                        format!("listing {} took too long", location.uri),
+                    )),
                 };
                 Input::Surveyed { slot, began, location: location.uri, result }
             }
@@ -81,17 +99,27 @@ pub fn look(look: Look, world: &World, permits: &Permits, sender: &UnboundedSend
 }
 
 /// Carries out an action whose intent is durable.
-pub fn act(action: Action, world: &World, permits: &Permits, tenure: &Tenure, sender: &UnboundedSender<Input>) {
-    let (world, permits, tenure, sender) = (world.clone(), permits.clone(), tenure.clone(), sender.clone());
+pub fn act(
+    action: Action,
+    world: &World,
+    permits: &Permits,
+    tenure: &Tenure,
+    sender: &UnboundedSender<Input>,
+) {
+    let (world, permits, tenure, sender) =
+        (world.clone(), permits.clone(), tenure.clone(), sender.clone());
     tokio::spawn(async move {
         let _permit = permits.calls.acquire().await;
         // A token that must be fetched is fetched before anything that ages is looked at.
         let prepared = world.tpu.prepare().await;
         let slot = action.slot().to_owned();
-        let not_sent = |message: &str| CallOutcome::NotSent(Failure::new(FailureClass::Transient, message));
+        let not_sent =
+            |message: &str| CallOutcome::NotSent(Failure::new(FailureClass::Transient, message));
         let outcome = match (prepared, action) {
             (Err(failure), _) => CallOutcome::NotSent(failure),
-            _ if !tenure.may_send() => not_sent("the lock was not renewed in time, and another watchdog may be at work"),
+            _ if !tenure.may_send() => {
+                not_sent("the lock was not renewed in time, and another watchdog may be at work")
+            }
             (Ok(_), action) if !action.may_leave(Timestamp::now(), CONNECT_MAX) => {
                 not_sent("the GET that verified it would be older than 5 s; it is verified again")
             }

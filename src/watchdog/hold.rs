@@ -29,7 +29,8 @@ pub enum Left {
 }
 
 impl Watchdog {
-    /// Polls and recovers until told to stop, until the lock is lost or, with a deadline, until nothing is due before it.
+    /// Polls and recovers until told to stop, until the lock is lost or, with a deadline, until
+    /// nothing is due before it.
     pub(super) async fn hold(
         &mut self,
         signals: &mut mpsc::UnboundedReceiver<Signal>,
@@ -52,7 +53,8 @@ impl Watchdog {
             self.journal.begin(|events| metrics.sums().changes(events));
             self.alive();
             let core = now + self.until_wake();
-            let timers = [Some(core), self.journal.due(), Some(next_poll).filter(|_| !polling), deadline];
+            let timers =
+                [Some(core), self.journal.due(), Some(next_poll).filter(|_| !polling), deadline];
             let wake = timers.into_iter().flatten().min().unwrap_or(core);
             tokio::select! {
                 biased;
@@ -84,7 +86,8 @@ impl Watchdog {
                     }
                 }
             }
-            let quiet = !polling && self.under_way == 0 && self.fleet.polls > 0 && self.journal.is_quiet();
+            let quiet =
+                !polling && self.under_way == 0 && self.fleet.polls > 0 && self.journal.is_quiet();
             if deadline.is_some_and(|at| quiet && !self.due_before(at)) {
                 return Ok(Left::Finished);
             }
@@ -138,7 +141,8 @@ impl Watchdog {
         if self.store_failing {
             return longest;
         }
-        let wake = next_wake(&self.fleet).map(|at| elapsed(Timestamp::now(), at).max(Duration::from_millis(1)));
+        let wake = next_wake(&self.fleet)
+            .map(|at| elapsed(Timestamp::now(), at).max(Duration::from_millis(1)));
         wake.map_or(longest, |wake| wake.min(longest))
     }
 
@@ -149,8 +153,12 @@ impl Watchdog {
             let decision = self.fleet.memory.get(name).and_then(|m| m.decision.as_ref());
             let until = decision.and_then(|d| d.until);
             match decision.map(|d| if d.hold.is_some() { ActionName::Hold } else { d.action }) {
-                Some(ActionName::Hold | ActionName::Escalate) => record.recovery.is_some() && until.is_some_and(|at| at < end),
-                Some(ActionName::Wait) => record.recovery.is_some() || until.is_some_and(|at| at < end),
+                Some(ActionName::Hold | ActionName::Escalate) => {
+                    record.recovery.is_some() && until.is_some_and(|at| at < end)
+                }
+                Some(ActionName::Wait) => {
+                    record.recovery.is_some() || until.is_some_and(|at| at < end)
+                }
                 Some(_) => record.recovery.is_some(),
                 None => false,
             }

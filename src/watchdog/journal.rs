@@ -1,5 +1,5 @@
-//! The journal's order: commits that fall together become one write, and what a commit allows is handed out only when that
-//! write has succeeded. Renewing the lock is an empty commit.
+//! The journal's order: commits that fall together become one write, and what a commit allows is
+//! handed out only when that write has succeeded. Renewing the lock is an empty commit.
 
 use std::time::{Duration, Instant};
 
@@ -38,9 +38,12 @@ enum Work {
 
 type Levers = Result<Vec<Lever>, StoreError>;
 
-/// What blocks its thread gets one of its own: a disk that is slow to sync must not hold up what was checked and is about to
-/// be sent, nor the clock of it.
-fn at_work<T: Send + 'static>(blocks: bool, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+/// What blocks its thread gets one of its own: a disk that is slow to sync must not hold up what
+/// was checked and is about to be sent, nor the clock of it.
+fn at_work<T: Send + 'static>(
+    blocks: bool,
+    work: impl Future<Output = T> + Send + 'static,
+) -> JoinHandle<T> {
     if !blocks {
         return tokio::spawn(work);
     }
@@ -131,13 +134,15 @@ impl Journal {
         self.work.is_none() && !self.queue.waits() && !self.queue.is_failing()
     }
 
-    /// Starts the write (or, after a failure, the reload) that is due. `tally`: the sums that changed.
+    /// Starts the write (or, after a failure, the reload) that is due. `tally`: the sums that
+    /// changed.
     pub fn begin(&mut self, tally: impl FnOnce(&[Event]) -> Vec<(String, Sum)>) {
         if self.due().is_none_or(|at| at > Instant::now()) {
             return;
         }
         let Some(mut store) = self.store.take() else { return };
-        // However slow the store is: what is due to be written, the lock's renewal too, waits for one look at levers at most.
+        // However slow the store is: what is due to be written, the lock's renewal too, waits for
+        // one look at levers at most.
         let overdue = self.looked && self.write_due(&*store) <= Instant::now();
         if self.asked && !overdue && !self.queue.is_failing() {
             (self.asked, self.looked) = (false, true);
@@ -170,7 +175,8 @@ impl Journal {
         let Some(work) = &mut self.work else { return std::future::pending().await };
         let (store, work) = match work.await {
             Ok(done) => done,
-            // The task neither panics nor is cancelled; without a store nothing can be done any more.
+            // The task neither panics nor is cancelled; without a store nothing can be done any
+            // more.
             Err(error) => {
                 tracing::error!("the journal's task ended: {error}");
                 return std::future::pending().await;
@@ -195,7 +201,8 @@ impl Journal {
                 Ok((stored, levers)) => {
                     self.queue.reloaded();
                     self.tenure.renewed(self.began.1, self.ttl);
-                    // A lever that had worked, and was not written, is forgotten with the rest: it works again before anything else.
+                    // A lever that had worked, and was not written, is forgotten with the rest: it
+                    // works again before anything else.
                     Finished::Reloaded(Box::new(stored), self.hand_out(levers))
                 }
                 Err(error) => Finished::StillFailing(error),
@@ -225,7 +232,8 @@ impl Journal {
         }
     }
 
-    /// The last write, when nothing is under way: what waits, without its actions. `give_back` also gives the lock back.
+    /// The last write, when nothing is under way: what waits, without its actions. `give_back` also
+    /// gives the lock back.
     ///
     /// # Errors
     /// When it may not be durable.
@@ -235,7 +243,9 @@ impl Journal {
         tally: impl FnOnce(&[Event]) -> Vec<(String, Sum)>,
     ) -> Result<Batch, StoreError> {
         let mut batch = self.queue.last();
-        let Some(store) = self.store.as_mut().filter(|_| !self.queue.is_failing()) else { return Ok(Batch::default()) };
+        let Some(store) = self.store.as_mut().filter(|_| !self.queue.is_failing()) else {
+            return Ok(Batch::default());
+        };
         batch.tally = tally(&batch.events);
         if give_back {
             store.release(&batch).await?
@@ -251,8 +261,9 @@ impl Journal {
     }
 }
 
-/// Reads what the store says, and tells by an empty commit whether it can be written and the lock is still held.
-/// Levers that can't be read keep nobody from going on, unless some may have been `forgot`ten.
+/// Reads what the store says, and tells by an empty commit whether it can be written and the lock
+/// is still held. Levers that can't be read keep nobody from going on, unless some may have been
+/// `forgot`ten.
 async fn reload(store: &mut dyn Store, forgot: bool) -> Result<(Stored, Levers), StoreError> {
     let stored = store.load().await?;
     let levers = match store.levers().await {
@@ -283,7 +294,12 @@ mod tests {
     }
 
     fn create() -> Vec<Action> {
-        vec![Action::Create { slot: "a".into(), zone: "z".into(), body: serde_json::Value::Null, request_id: None }]
+        vec![Action::Create {
+            slot: "a".into(),
+            zone: "z".into(),
+            body: serde_json::Value::Null,
+            request_id: None,
+        }]
     }
 
     #[tokio::test]
@@ -302,16 +318,26 @@ mod tests {
     async fn a_lever_whose_write_failed_works_again_with_the_reload() {
         let mut journal = journal().await;
         let pull = Pull::Pause { slot: Some("a".into()), until: None };
-        let lever = Lever { id: "1".into(), at: jiff::Timestamp::UNIX_EPOCH, who: "ada".into(), reason: None, pull };
+        let lever = Lever {
+            id: "1".into(),
+            at: jiff::Timestamp::UNIX_EPOCH,
+            who: "ada".into(),
+            reason: None,
+            pull,
+        };
         journal.store().unwrap().pull(&lever).await.unwrap();
         journal.ask_for_levers();
         journal.begin(|_| Vec::new());
-        let Finished::Pulled(levers) = journal.finished().await else { panic!("levers were asked for") };
+        let Finished::Pulled(levers) = journal.finished().await else {
+            panic!("levers were asked for")
+        };
         assert_eq!(levers, std::slice::from_ref(&lever));
         journal.queue.failed(Vec::new());
         journal.ended = journal.ended.checked_sub(RETRY).unwrap();
         journal.begin(|_| Vec::new());
-        let Finished::Reloaded(_, levers) = journal.finished().await else { panic!("the journal is read again") };
+        let Finished::Reloaded(_, levers) = journal.finished().await else {
+            panic!("the journal is read again")
+        };
         assert_eq!(levers, [lever]);
     }
 
@@ -346,7 +372,13 @@ mod tests {
             let mut journal = Journal::new(Box::new(store), TTL);
             if forgot {
                 let pull = Pull::Pause { slot: None, until: None };
-                let lever = Lever { id: "1".into(), at: jiff::Timestamp::UNIX_EPOCH, who: "ada".into(), reason: None, pull };
+                let lever = Lever {
+                    id: "1".into(),
+                    at: jiff::Timestamp::UNIX_EPOCH,
+                    who: "ada".into(),
+                    reason: None,
+                    pull,
+                };
                 assert_eq!(journal.queue.fresh(vec![lever]).len(), 1);
             }
             journal.queue.failed(Vec::new());

@@ -1,8 +1,8 @@
 //! The shell: owns the fleet, feeds `step`, keeps the journal's order and carries effects out.
 //!
-//! A commit's actions are carried out only when its records are durable. When the journal can't be written, what was
-//! decided since is thrown away with it: the journal is read again and the next input decides anew. While somebody else
-//! holds the lock nothing is decided at all.
+//! A commit's actions are carried out only when its records are durable. When the journal can't be
+//! written, what was decided since is thrown away with it: the journal is read again and the next
+//! input decides anew. While somebody else holds the lock nothing is decided at all.
 
 mod carry;
 mod hold;
@@ -41,7 +41,8 @@ use crate::store::{Batch, Store, StoreError, StoreFailure, Stored};
 const CONCURRENCY: usize = 32;
 /// What has happened is shown after this long at the latest, however many answers wait.
 const SHOWN_AFTER: Duration = Duration::from_millis(200);
-/// Answers to mutations that are under way are waited for this long at the end, so that the next start need not ask.
+/// Answers to mutations that are under way are waited for this long at the end, so that the next
+/// start need not ask.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// The last write at the end.
 const LAST_WRITE: Duration = Duration::from_millis(2500);
@@ -176,11 +177,15 @@ impl Watchdog {
         view::document(&self.fleet, Timestamp::now())
     }
 
-    /// Polls and recovers while it holds the lock, stands by while somebody else does, until told to stop.
+    /// Polls and recovers while it holds the lock, stands by while somebody else does, until told
+    /// to stop.
     ///
     /// # Errors
     /// When the state is not usable and a person has to look.
-    pub async fn run(&mut self, signals: &mut mpsc::UnboundedReceiver<Signal>) -> Result<(), StoreError> {
+    pub async fn run(
+        &mut self,
+        signals: &mut mpsc::UnboundedReceiver<Signal>,
+    ) -> Result<(), StoreError> {
         loop {
             match self.acquire(signals, None).await? {
                 standby::Acquired::Held => {}
@@ -196,8 +201,8 @@ impl Watchdog {
         }
     }
 
-    /// Polls once, and goes on while something is in flight that may end before the deadline. What comes after the cycle is
-    /// over by `end`.
+    /// Polls once, and goes on while something is in flight that may end before the deadline. What
+    /// comes after the cycle is over by `end`.
     ///
     /// # Errors
     /// When the state is not usable.
@@ -213,7 +218,9 @@ impl Watchdog {
             standby::Acquired::Another(line) => return Ok(Cycle::Another(line)),
         }
         match self.hold(signals, Some(deadline)).await? {
-            hold::Left::LockLost => Ok(Cycle::Another("another watchdog took the lock; this run leaves the rest to it".into())),
+            hold::Left::LockLost => Ok(Cycle::Another(
+                "another watchdog took the lock; this run leaves the rest to it".into(),
+            )),
             hold::Left::Stopped | hold::Left::Finished => {
                 self.leave(Some(end)).await;
                 Ok(Cycle::Done)
@@ -263,7 +270,8 @@ impl Watchdog {
 
     fn poll(&mut self) {
         self.under_way += 1;
-        let (world, sender, metrics) = (self.world.clone(), self.sender.clone(), Arc::clone(&self.metrics));
+        let (world, sender, metrics) =
+            (self.world.clone(), self.sender.clone(), Arc::clone(&self.metrics));
         let plan = poll::plan(&self.fleet);
         tokio::spawn(async move {
             let began = Instant::now();
@@ -284,7 +292,8 @@ impl Watchdog {
         self.turn(input);
     }
 
-    /// One turn: the input through the core, its commit into the next write, its reads, the new snapshot.
+    /// One turn: the input through the core, its commit into the next write, its reads, the new
+    /// snapshot.
     fn turn(&mut self, input: Input) {
         if self.store_failing {
             // What became of this call is read back from the world once the journal works again.
@@ -298,9 +307,17 @@ impl Watchdog {
             match effect {
                 Effect::Look(look) => {
                     self.under_way += 1;
-                    carry::look(look, &self.world, &self.permits, &self.sender, self.fleet.settings.poll.every);
+                    carry::look(
+                        look,
+                        &self.world,
+                        &self.permits,
+                        &self.sender,
+                        self.fleet.settings.poll.every,
+                    );
                 }
-                Effect::Commit { records, events, then } => self.journal.push(records, events, then),
+                Effect::Commit { records, events, then } => {
+                    self.journal.push(records, events, then)
+                }
             }
         }
         // Answers that wait already are shown with this one: showing looks at every slot.
@@ -358,13 +375,20 @@ impl Watchdog {
         self.fleet.forget_call(slot);
     }
 
-    /// The end: the write under way, answers that are about to come, the last write, the lock given back; all of it before
+    /// The end: the write under way, answers that are about to come, the last write, the lock given
+    /// back; all of it before
     /// `end`, if there is one.
     async fn leave(&mut self, end: Option<Instant>) {
-        let left = |share: u32| end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()) * share / 4);
+        let left = |share: u32| {
+            end.map_or(Duration::MAX, |end| {
+                end.saturating_duration_since(Instant::now()) * share / 4
+            })
+        };
         let _ = tokio::time::timeout(LAST_ANSWERS.min(left(2)), self.last_answers()).await;
         if tokio::time::timeout(LAST_WRITE.min(left(3)), self.last_write()).await.is_err() {
-            tracing::error!("the last write is not done in time; the next start reads back what was under way");
+            tracing::error!(
+                "the last write is not done in time; the next start reads back what was under way"
+            );
         }
         self.publish();
     }
@@ -394,16 +418,21 @@ impl Watchdog {
             match self.journal.finished().await {
                 // Its actions are not begun any more: the next start finds their intents.
                 Finished::Written(batch, _) => self.tell(&batch),
-                Finished::Failed(error, _) | Finished::StillFailing(error) => tracing::error!("{error}"),
+                Finished::Failed(error, _) | Finished::StillFailing(error) => {
+                    tracing::error!("{error}")
+                }
                 Finished::Reloaded(..) | Finished::Pulled(_) => {}
             }
         }
         let metrics = Arc::clone(&self.metrics);
-        // A request that is still on its way would meet the next holder's: then the lock ends by itself.
+        // A request that is still on its way would meet the next holder's: then the lock ends by
+        // itself.
         let give_back = self.mutations == 0;
         match self.journal.end(give_back, |events| metrics.sums().changes(events)).await {
             Ok(batch) => self.tell(&batch),
-            Err(error) => tracing::error!("{error}; the lock ends by itself, the next start reads back what was under way"),
+            Err(error) => tracing::error!(
+                "{error}; the lock ends by itself, the next start reads back what was under way"
+            ),
         }
     }
 
@@ -418,7 +447,9 @@ impl Watchdog {
             turned_at: Some(Timestamp::now()),
             polls: self.fleet.polls,
             store_failing: self.store_failing,
-            intents_pending: recoveries().filter(|r| matches!(r.call, Some(Call::Intended | Call::Unknown))).count(),
+            intents_pending: recoveries()
+                .filter(|r| matches!(r.call, Some(Call::Intended | Call::Unknown)))
+                .count(),
             budget_remaining: allowed.saturating_sub(unavailable),
             dry_run: self.fleet.settings.dry_run,
             lock: Lock::Held,
@@ -430,9 +461,11 @@ impl Watchdog {
         self.published.publish(snapshot);
     }
 
-    /// Tells the service manager that the loop gets on: never when polls stopped ending, or a write hangs.
+    /// Tells the service manager that the loop gets on: never when polls stopped ending, or a write
+    /// hangs.
     fn alive(&self) {
-        let patience = self.settings.poll.every.max(self.claimant.ttl) * 2 + Duration::from_secs(30);
+        let patience =
+            self.settings.poll.every.max(self.claimant.ttl) * 2 + Duration::from_secs(30);
         if self.progressed.elapsed() < patience && !self.journal.hangs() {
             self.notify.alive();
         }
@@ -442,7 +475,13 @@ impl Watchdog {
     fn show_nobody(&self, store_failing: bool) {
         let status = self.published.get().status.clone();
         let dry_run = self.settings.dry_run;
-        self.show(Snapshot { status, turned_at: Some(Timestamp::now()), store_failing, dry_run, ..Snapshot::default() });
+        self.show(Snapshot {
+            status,
+            turned_at: Some(Timestamp::now()),
+            store_failing,
+            dry_run,
+            ..Snapshot::default()
+        });
     }
 
     /// What a standby shows: the slots as the holder's journal has them.
@@ -450,7 +489,10 @@ impl Watchdog {
         let dry_run = self.settings.dry_run;
         let acting = Some(Acting::of(&lease.holder));
         self.show(Snapshot {
-            status: StatusDocument { acting, ..view::at_rest(&self.settings, stored.slots, stored.ledger, Timestamp::now()) },
+            status: StatusDocument {
+                acting,
+                ..view::at_rest(&self.settings, stored.slots, stored.ledger, Timestamp::now())
+            },
             turned_at: Some(Timestamp::now()),
             dry_run,
             lock: Lock::StandingBy(lease.holder.clone()),

@@ -1,4 +1,5 @@
-//! One poll: the zones in use are listed at once, each on its own, all within one poll interval or two seconds.
+//! One poll: the zones in use are listed at once, each on its own, all within one poll interval or
+//! two seconds.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -25,8 +26,13 @@ pub struct Plan {
 /// The zones in use, and how long the poll may take: the next one should be on time.
 pub fn plan(fleet: &Fleet) -> Plan {
     let configured = fleet.settings.slots.values().flat_map(|s| s.zones.iter());
-    let zones: BTreeSet<&String> = configured.chain(fleet.slots.values().map(|r| &r.zone)).collect();
-    let zones = if zones.len() > ZONES_MAX { vec!["-".to_owned()] } else { zones.into_iter().cloned().collect() };
+    let zones: BTreeSet<&String> =
+        configured.chain(fleet.slots.values().map(|r| &r.zone)).collect();
+    let zones = if zones.len() > ZONES_MAX {
+        vec!["-".to_owned()]
+    } else {
+        zones.into_iter().cloned().collect()
+    };
     Plan { zones, limit: fleet.settings.poll.every.max(LEAST) }
 }
 

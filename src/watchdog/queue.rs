@@ -1,7 +1,8 @@
-//! What waits for the journal, and in which order it is handed out: pure, so that the simulation turns the same wheels.
+//! What waits for the journal, and in which order it is handed out: pure, so that the simulation
+//! turns the same wheels.
 //!
-//! Commits that fall together become one write. What a commit allows is handed out only when that write has succeeded; when it
-//! fails, everything that was decided since is thrown away with it.
+//! Commits that fall together become one write. What a commit allows is handed out only when that
+//! write has succeeded; when it fails, everything that was decided since is thrown away with it.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +46,8 @@ impl Queue {
         (std::mem::take(&mut self.batch), std::mem::take(&mut self.then))
     }
 
-    /// The write failed. Returns all actions that are not carried out: its own, and those that were decided since.
+    /// The write failed. Returns all actions that are not carried out: its own, and those that were
+    /// decided since.
     pub fn failed(&mut self, mut then: Vec<Action>) -> Vec<Action> {
         self.failing = true;
         self.forgot |= !std::mem::take(&mut self.pulled).is_empty();
@@ -60,7 +62,8 @@ impl Queue {
         (self.failing, self.forgot) = (false, false);
     }
 
-    /// Levers that were handed out may be forgotten: nothing is decided before they can be read again.
+    /// Levers that were handed out may be forgotten: nothing is decided before they can be read
+    /// again.
     pub fn has_forgotten_levers(&self) -> bool {
         self.forgot
     }

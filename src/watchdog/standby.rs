@@ -1,4 +1,5 @@
-//! Getting the lock: at once when nobody holds it, after having seen it stand still for one whole lease when its holder is gone.
+//! Getting the lock: at once when nobody holds it, after having seen it stand still for one whole
+//! lease when its holder is gone.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,8 @@ impl Watchdog {
         let mut patience: Option<Patience> = None;
         let mut told = String::new();
         loop {
-            // A store that does not answer must not keep anybody from being heard; a look that is dropped is looked at again.
+            // A store that does not answer must not keep anybody from being heard; a look that is
+            // dropped is looked at again.
             let looked = tokio::select! {
                 biased;
                 signal = signals.recv() => {
@@ -137,7 +139,9 @@ impl Watchdog {
                 let who = format!("{} holds the lock (epoch {})", lease.holder, lease.epoch);
                 if let Some(deadline) = deadline {
                     if patience.renewed() {
-                        return Ok(Looked::Another(format!("{who} and is at work: nothing to do for this run")));
+                        return Ok(Looked::Another(format!(
+                            "{who} and is at work: nothing to do for this run"
+                        )));
                     }
                     let whole = lease.ttl().max(ttl) + slack;
                     if began + whole >= deadline {

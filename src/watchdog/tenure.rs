@@ -8,7 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::model::lease::sending_ends_after;
 
-/// Time since boot, the time that the machine slept included: a holder that was suspended must know that it was.
+/// Time since boot, the time that the machine slept included: a holder that was suspended must know
+/// that it was.
 pub fn boottime() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
@@ -25,8 +26,8 @@ impl Tenure {
         self.0.fetch_max(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
     }
 
-    /// The lock is somebody else's: whatever was handed out in this tenure is never sent, also when another tenure of this
-    /// process follows.
+    /// The lock is somebody else's: whatever was handed out in this tenure is never sent, also when
+    /// another tenure of this process follows.
     pub fn lost(&mut self) {
         self.0.store(0, Ordering::SeqCst);
         self.0 = Arc::default();

@@ -1,5 +1,5 @@
-//! Whatever comes from outside is read without a panic: the fuzzer's seeds, and many changed copies of them. The copies follow from
-//! a fixed seed, so that a failure is the same on every machine.
+//! Whatever comes from outside is read without a panic: the fuzzer's seeds, and many changed copies
+//! of them. The copies follow from a fixed seed, so that a failure is the same on every machine.
 
 mod reading;
 
@@ -47,11 +47,13 @@ fn changed(rng: &mut Rng, seed: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Reads the seeds of a kind, which must be understood, and their changed copies, which must only be survived.
+/// Reads the seeds of a kind, which must be understood, and their changed copies, which must only
+/// be survived.
 fn survive(kind: &str, copies: usize) {
     let read = reading::KINDS.iter().find(|(name, _)| *name == kind).unwrap().1;
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(kind);
-    let mut seeds: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut seeds: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     seeds.sort();
     assert!(!seeds.is_empty());
     let mut rng = Rng::with_seed(kind.len() as u64 * 7_919);
@@ -61,8 +63,14 @@ fn survive(kind: &str, copies: usize) {
         assert!(read(&seed), "{} is understood", path.display());
         understood += (0..copies / seeds.len()).filter(|_| read(&changed(&mut rng, &seed))).count();
     }
-    println!("{kind}: {understood} of {copies} changed copies of {} seeds were understood", seeds.len());
-    assert!(understood < copies / seeds.len() * seeds.len(), "something was damaged, and told apart");
+    println!(
+        "{kind}: {understood} of {copies} changed copies of {} seeds were understood",
+        seeds.len()
+    );
+    assert!(
+        understood < copies / seeds.len() * seeds.len(),
+        "something was damaged, and told apart"
+    );
 }
 
 #[test]
@@ -132,15 +140,26 @@ async fn the_seed_of_the_state_object_is_what_is_written() {
 
     let client = Arc::new(InMemory::new());
     let prefix = object_store::path::Path::from("watchdog");
-    let mut state = ObjectState::open(client.clone(), prefix.clone(), "gs://bucket/watchdog").await.unwrap();
+    let mut state =
+        ObjectState::open(client.clone(), prefix.clone(), "gs://bucket/watchdog").await.unwrap();
     assert!(state.take(None, "somebody", std::time::Duration::from_secs(30)).await.unwrap());
     state.commit(&reading::a_batch()).await.unwrap();
     let written = client.get(&prefix.join("state.json")).await.unwrap().bytes().await.unwrap();
     let keys = |bytes: &[u8]| {
         let value: serde_json::Value = serde_json::from_slice(bytes).unwrap();
-        let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        let keys = |value: &serde_json::Value| {
+            value.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
+        };
         (keys(&value), keys(&value["slots"]["a"]), keys(&value["ledger"]))
     };
-    let seed = std::fs::read(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds/state_object/whole.json")).unwrap();
-    assert_eq!(keys(&seed), keys(&written), "fuzz/seeds/state_object/whole.json should be {}", String::from_utf8_lossy(&written));
+    let seed = std::fs::read(
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds/state_object/whole.json"),
+    )
+    .unwrap();
+    assert_eq!(
+        keys(&seed),
+        keys(&written),
+        "fuzz/seeds/state_object/whole.json should be {}",
+        String::from_utf8_lossy(&written)
+    );
 }

@@ -1,5 +1,6 @@
-//! Everything that comes from outside, each read by a function of its own: plain tests read seeds and changed copies of them, the
-//! fuzzer whatever it finds. A function says whether it understood what it read; it never panics about it.
+//! Everything that comes from outside, each read by a function of its own: plain tests read seeds
+//! and changed copies of them, the fuzzer whatever it finds. A function says whether it understood
+//! what it read; it never panics about it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -59,14 +60,18 @@ pub fn config(bytes: &[u8]) -> bool {
 
 /// One node, which goes on through the core.
 pub fn node(bytes: &[u8]) -> bool {
-    let Some(view) = json(bytes).and_then(|raw| NodeView::parse(raw).ok()).map(Arc::new) else { return false };
+    let Some(view) = json(bytes).and_then(|raw| NodeView::parse(raw).ok()).map(Arc::new) else {
+        return false;
+    };
     goes_through(vec![Arc::clone(&view), Arc::clone(&view)], Some(view));
     true
 }
 
 /// One page of a listing, which goes on through the core.
 pub fn list(bytes: &[u8]) -> bool {
-    let Some(page) = json(bytes).and_then(|page| answers::node_page(page).ok()) else { return false };
+    let Some(page) = json(bytes).and_then(|page| answers::node_page(page).ok()) else {
+        return false;
+    };
     goes_through(page.nodes, None);
     true
 }
@@ -81,7 +86,8 @@ pub fn operation(bytes: &[u8]) -> bool {
     answers::accepted(&answer).is_some()
 }
 
-/// The answer to a call that failed, its status in the first two bytes; the same text as an operation's error.
+/// The answer to a call that failed, its status in the first two bytes; the same text as an
+/// operation's error.
 pub fn error(bytes: &[u8]) -> bool {
     let Some((status, body)) = bytes.split_first_chunk::<2>() else { return false };
     let failure = http_failure(u16::from_le_bytes(*status), body);
@@ -98,7 +104,9 @@ pub fn health_description(bytes: &[u8]) -> bool {
 
 /// Guest attributes of a slice.
 pub fn guest_attributes(bytes: &[u8]) -> bool {
-    json(bytes).is_some_and(|answer| parse_guest_attributes(&answer).is_ok_and(|reports| !reports.is_empty()))
+    json(bytes).is_some_and(|answer| {
+        parse_guest_attributes(&answer).is_ok_and(|reports| !reports.is_empty())
+    })
 }
 
 /// A bucket with an object a line.
@@ -106,16 +114,25 @@ pub fn checkpoints(bytes: &[u8]) -> bool {
     let store = InMemory::new();
     for name in String::from_utf8_lossy(bytes).lines() {
         let Ok(path) = object_store::path::Path::parse(name) else { continue };
-        store.put(&path, "x".into()).now_or_never().expect("memory never waits").expect("memory takes everything");
+        store
+            .put(&path, "x".into())
+            .now_or_never()
+            .expect("memory never waits")
+            .expect("memory takes everything");
     }
-    let settings = CheckpointSettings { uri: "gs://bucket/run".into(), format: None, orbax_mode: Default::default() };
+    let settings = CheckpointSettings {
+        uri: "gs://bucket/run".into(),
+        format: None,
+        orbax_mode: Default::default(),
+    };
     let base = object_store::path::Path::from("run");
-    let survey = survey_in(&store, &base, &settings, Some(10)).now_or_never().expect("memory never waits");
+    let survey =
+        survey_in(&store, &base, &settings, Some(10)).now_or_never().expect("memory never waits");
     survey.expect("memory can be listed").newest.is_some()
 }
 
-/// A state file that was damaged: the first two bytes say where it ends (all zero: where it did), every further three which
-/// byte is replaced by what.
+/// A state file that was damaged: the first two bytes say where it ends (all zero: where it did),
+/// every further three which byte is replaced by what.
 pub fn state_sqlite(bytes: &[u8]) -> bool {
     static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
     let mut file = WHOLE.get_or_init(whole_file).clone();
@@ -138,7 +155,9 @@ pub fn state_sqlite(bytes: &[u8]) -> bool {
         store.load().now_or_never().expect("SQLite never waits")
     });
     let stored = read.map_err(|error| assert!(!error.message.is_empty()));
-    stored.map(|stored| goes_on(Fleet::new(settings(), stored.slots, stored.ledger), Vec::new())).is_ok()
+    stored
+        .map(|stored| goes_on(Fleet::new(settings(), stored.slots, stored.ledger), Vec::new()))
+        .is_ok()
 }
 
 /// A state object in a bucket.
@@ -146,12 +165,22 @@ pub fn state_object(bytes: &[u8]) -> bool {
     let client = Arc::new(InMemory::new());
     let prefix = object_store::path::Path::from("watchdog");
     let path = prefix.clone().join("state.json");
-    client.put(&path, bytes.to_vec().into()).now_or_never().expect("memory never waits").expect("memory takes everything");
-    let opened = ObjectState::open_existing(client, prefix, "gs://bucket/watchdog").now_or_never().expect("memory never waits");
+    client
+        .put(&path, bytes.to_vec().into())
+        .now_or_never()
+        .expect("memory never waits")
+        .expect("memory takes everything");
+    let opened = ObjectState::open_existing(client, prefix, "gs://bucket/watchdog")
+        .now_or_never()
+        .expect("memory never waits");
     match opened {
         Ok(state) => state.is_some_and(|mut state| {
             let stored = state.load().now_or_never().expect("memory never waits");
-            stored.map(|stored| goes_on(Fleet::new(settings(), stored.slots, stored.ledger), Vec::new())).is_ok()
+            stored
+                .map(|stored| {
+                    goes_on(Fleet::new(settings(), stored.slots, stored.ledger), Vec::new())
+                })
+                .is_ok()
         }),
         Err(error) => {
             assert!(!error.message.is_empty());
@@ -165,9 +194,16 @@ pub fn lever(bytes: &[u8]) -> bool {
     let client = Arc::new(InMemory::new());
     let prefix = object_store::path::Path::from("watchdog");
     let path = prefix.clone().join("levers").join("7b0c3a3e-0c1f-4a3e-9a55-0f6f1d0c8b11.json");
-    client.put(&path, bytes.to_vec().into()).now_or_never().expect("memory never waits").expect("memory takes everything");
-    let opened = ObjectState::open(client, prefix, "gs://bucket/watchdog").now_or_never().expect("memory never waits");
-    let levers = opened.and_then(|mut state| state.levers().now_or_never().expect("memory never waits"));
+    client
+        .put(&path, bytes.to_vec().into())
+        .now_or_never()
+        .expect("memory never waits")
+        .expect("memory takes everything");
+    let opened = ObjectState::open(client, prefix, "gs://bucket/watchdog")
+        .now_or_never()
+        .expect("memory never waits");
+    let levers =
+        opened.and_then(|mut state| state.levers().now_or_never().expect("memory never waits"));
     let levers = levers.expect("what is no lever hides none");
     let understood = !levers.is_empty();
     goes_on(Fleet::new(settings(), BTreeMap::new(), Ledger::default()), levers);
@@ -196,20 +232,34 @@ fn goes_through(nodes: Vec<Arc<NodeView>>, got: Option<Arc<NodeView>>) {
     let mut fleet = Fleet::new(settings(), BTreeMap::new(), Ledger::default());
     let mut effects = step(&mut fleet, Input::Configured(Box::new(settings())), noon());
     let listing = Listing { zone: "us-central2-b".into(), result: Ok((nodes, vec!["z".into()])) };
-    effects.extend(step(&mut fleet, Input::Polled(Box::new(Poll { began: noon(), listings: vec![listing] })), noon()));
+    effects.extend(step(
+        &mut fleet,
+        Input::Polled(Box::new(Poll { began: noon(), listings: vec![listing] })),
+        noon(),
+    ));
     if let Some(view) = got {
         let got = Input::Got { slot: "a".into(), began: noon(), reading: Reading::Node(view) };
         effects.extend(step(&mut fleet, got, noon()));
     }
-    assert!(effects.iter().all(|effect| !matches!(effect, Effect::Commit { then, .. } if !then.is_empty())), "{effects:?}");
+    assert!(
+        effects
+            .iter()
+            .all(|effect| !matches!(effect, Effect::Commit { then, .. } if !then.is_empty())),
+        "{effects:?}"
+    );
 }
 
-/// Two polls, with whatever a person wants between them, by a clock that is set back: whatever is remembered is survived.
+/// Two polls, with whatever a person wants between them, by a clock that is set back: whatever is
+/// remembered is survived.
 fn goes_on(mut fleet: Fleet, levers: Vec<Lever>) {
-    let raw = serde_json::from_slice(include_bytes!("../../fuzz/seeds/node/whole.json")).expect("the seed is JSON");
+    let raw = serde_json::from_slice(include_bytes!("../../fuzz/seeds/node/whole.json"))
+        .expect("the seed is JSON");
     let view = Arc::new(NodeView::parse(raw).expect("the seed is a node"));
     let poll = |at| {
-        let listing = Listing { zone: "us-central2-b".into(), result: Ok((vec![Arc::clone(&view)], Vec::new())) };
+        let listing = Listing {
+            zone: "us-central2-b".into(),
+            result: Ok((vec![Arc::clone(&view)], Vec::new())),
+        };
         Input::Polled(Box::new(Poll { began: at, listings: vec![listing] }))
     };
     let later = noon() + Duration::from_secs(30);
@@ -226,7 +276,11 @@ fn whole_file() -> Vec<u8> {
     let path: PathBuf = folder.path().join("state.db");
     let mut store = SqliteStore::open(&path).expect("a new file");
     let ttl = Duration::from_secs(30);
-    store.take(None, "somebody", ttl).now_or_never().expect("SQLite never waits").expect("it is free");
+    store
+        .take(None, "somebody", ttl)
+        .now_or_never()
+        .expect("SQLite never waits")
+        .expect("it is free");
     store.commit(&a_batch()).now_or_never().expect("SQLite never waits").expect("the lock is held");
     drop(store);
     std::fs::read(&path).expect("it was just written")
@@ -234,12 +288,17 @@ fn whole_file() -> Vec<u8> {
 
 /// What a fleet writes that has met its node for the first time.
 pub fn a_batch() -> Batch {
-    let raw = serde_json::from_slice(include_bytes!("../../fuzz/seeds/node/whole.json")).expect("the seed is JSON");
+    let raw = serde_json::from_slice(include_bytes!("../../fuzz/seeds/node/whole.json"))
+        .expect("the seed is JSON");
     let view = Arc::new(NodeView::parse(raw).expect("the seed is a node"));
     let mut fleet = Fleet::new(settings(), BTreeMap::new(), Ledger::default());
     let mut effects = step(&mut fleet, Input::Configured(Box::new(settings())), noon());
     let listing = Listing { zone: "us-central2-b".into(), result: Ok((vec![view], Vec::new())) };
-    effects.extend(step(&mut fleet, Input::Polled(Box::new(Poll { began: noon(), listings: vec![listing] })), noon()));
+    effects.extend(step(
+        &mut fleet,
+        Input::Polled(Box::new(Poll { began: noon(), listings: vec![listing] })),
+        noon(),
+    ));
     let mut batch = Batch::default();
     for effect in effects {
         if let Effect::Commit { records, events, .. } = effect {
@@ -253,5 +312,6 @@ pub fn a_batch() -> Batch {
 /// Memory serves as the disk where there is such a place.
 fn fast_folder() -> tempfile::TempDir {
     let fast = Path::new("/dev/shm");
-    if fast.is_dir() { tempfile::tempdir_in(fast) } else { tempfile::tempdir() }.expect("a temporary folder")
+    if fast.is_dir() { tempfile::tempdir_in(fast) } else { tempfile::tempdir() }
+        .expect("a temporary folder")
 }

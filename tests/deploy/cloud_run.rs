@@ -41,14 +41,27 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 fn setup(config: &Path, path: &str, extra: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(deploy("cloud-run/setup.sh"));
-    command.args(["--project", "my-proj", "--region", "us-central1", "--bucket", "gs://the-state", "--checkpoints", "gs://c1"]);
-    command.args(["--image", "us-docker.pkg.dev/my-proj/r/tpu-watchdog:1", "--config"]).arg(config).args(extra);
+    command.args([
+        "--project",
+        "my-proj",
+        "--region",
+        "us-central1",
+        "--bucket",
+        "gs://the-state",
+        "--checkpoints",
+        "gs://c1",
+    ]);
+    command
+        .args(["--image", "us-docker.pkg.dev/my-proj/r/tpu-watchdog:1", "--config"])
+        .arg(config)
+        .args(extra);
     text(&command.env("PATH", path).output().unwrap())
 }
 
 fn config_in(folder: &Path) -> PathBuf {
     let path = folder.join("watchdog.toml");
-    std::fs::write(&path, "project = \"my-proj\"\nstate = \"gs://the-state/tpu-watchdog\"\n").unwrap();
+    std::fs::write(&path, "project = \"my-proj\"\nstate = \"gs://the-state/tpu-watchdog\"\n")
+        .unwrap();
     path
 }
 
@@ -89,9 +102,12 @@ fn a_dry_run_prints_commands_that_gcloud_knows_and_runs_none() {
     assert_eq!(code, Some(0), "{out}");
     assert!(!folder.path().join("calls").exists(), "nothing was run");
     // The bucket's rule is about events alone, below the place that the config must name.
-    let rules: Value = serde_json::from_str(&std::fs::read_to_string(deploy("cloud-run/lifecycle.json")).unwrap()).unwrap();
+    let rules: Value =
+        serde_json::from_str(&std::fs::read_to_string(deploy("cloud-run/lifecycle.json")).unwrap())
+            .unwrap();
     assert_eq!(rules["rule"][0]["condition"]["matchesPrefix"], json!(["tpu-watchdog/events/"]));
-    let commands: Vec<&str> = out.lines().filter(|l| l.starts_with("gcloud ")).map(str::trim_end).collect();
+    let commands: Vec<&str> =
+        out.lines().filter(|l| l.starts_with("gcloud ")).map(str::trim_end).collect();
     assert!(commands.len() >= 14, "{out}");
     if !have("gcloud") {
         return;
@@ -103,12 +119,16 @@ fn a_dry_run_prints_commands_that_gcloud_knows_and_runs_none() {
 pub fn lint(commands: &[String]) {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("commands.json");
-    let listed: Vec<Value> = commands.iter().map(|command| json!({ "command_string": command })).collect();
+    let listed: Vec<Value> =
+        commands.iter().map(|command| json!({ "command_string": command })).collect();
     std::fs::write(&list, json!(listed).to_string()).unwrap();
     let mut lint = Command::new("gcloud");
-    lint.args(["meta", "lint-gcloud-commands", "--commands-file"]).arg(&list).env("CLOUDSDK_CONFIG", folder.path());
+    lint.args(["meta", "lint-gcloud-commands", "--commands-file"])
+        .arg(&list)
+        .env("CLOUDSDK_CONFIG", folder.path());
     let output = lint.output().unwrap();
-    let results: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output).1));
+    let results: Vec<Value> = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", text(&output).1));
     assert_eq!(results.len(), commands.len());
     for result in results {
         assert_eq!(result["success"], true, "{}", result["command_string"]);
@@ -139,8 +159,16 @@ fn setting_up_twice_creates_once() {
     assert_eq!(code, Some(0), "{out}");
     let second = calls();
     assert_eq!(creates(&second), 0, "{second}");
-    assert!(!second.contains("--lifecycle-file"), "the rules of a bucket that is there are its own: {second}");
-    for again in ["iam roles update", "secrets versions add", "run jobs replace", "scheduler jobs update http"] {
+    assert!(
+        !second.contains("--lifecycle-file"),
+        "the rules of a bucket that is there are its own: {second}"
+    );
+    for again in [
+        "iam roles update",
+        "secrets versions add",
+        "run jobs replace",
+        "scheduler jobs update http",
+    ] {
         assert!(second.contains(again), "{again}: {second}");
     }
     std::fs::write(&config, "state = \"sqlite:x\"").unwrap();
@@ -156,7 +184,11 @@ fn gcloud_sends_the_job_as_it_is_meant() {
     let folder = tempfile::tempdir().unwrap();
     let job = std::fs::read_to_string(deploy("cloud-run/job.yaml")).unwrap();
     let file = folder.path().join("job.yaml");
-    std::fs::write(&file, job.replace("PROJECT", "my-proj").replace("IMAGE", "us-docker.pkg.dev/my-proj/r/w:1")).unwrap();
+    std::fs::write(
+        &file,
+        job.replace("PROJECT", "my-proj").replace("IMAGE", "us-docker.pkg.dev/my-proj/r/w:1"),
+    )
+    .unwrap();
     // gcloud puts the region in front of the host, so that it is reached as a proxy.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -165,16 +197,24 @@ fn gcloud_sends_the_job_as_it_is_meant() {
             let (mut stream, _) = listener.accept().unwrap();
             let (head, body) = request(&mut stream);
             let posted = head.starts_with("POST");
-            let (status, answer) = if posted { ("200 OK", body.clone()) } else { ("404 Not Found", "{}".into()) };
+            let (status, answer) =
+                if posted { ("200 OK", body.clone()) } else { ("404 Not Found", "{}".into()) };
             let head = "Content-Type: application/json\r\nConnection: close";
-            write!(stream, "HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {}\r\n\r\n{answer}", answer.len()).unwrap();
+            write!(
+                stream,
+                "HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {}\r\n\r\n{answer}",
+                answer.len()
+            )
+            .unwrap();
             if posted {
                 return body;
             }
         }
     });
     let mut gcloud = Command::new("gcloud");
-    gcloud.args(["run", "jobs", "replace", "--async", "--project=my-proj", "--region=us-central1"]).arg(&file);
+    gcloud
+        .args(["run", "jobs", "replace", "--async", "--project=my-proj", "--region=us-central1"])
+        .arg(&file);
     for (name, value) in [
         ("CONFIG", folder.path().display().to_string()),
         ("AUTH_ACCESS_TOKEN", "simulated".into()),
@@ -190,15 +230,21 @@ fn gcloud_sends_the_job_as_it_is_meant() {
     assert_eq!(code, Some(0), "{out}");
     let sent: Value = serde_json::from_str(&server.join().unwrap()).unwrap();
     let task = &sent["spec"]["template"]["spec"]["template"]["spec"];
-    assert_eq!((&task["maxRetries"], &task["timeoutSeconds"]), (&json!(0), &json!("600")), "{sent:#}");
+    assert_eq!(
+        (&task["maxRetries"], &task["timeoutSeconds"]),
+        (&json!(0), &json!("600")),
+        "{sent:#}"
+    );
     assert_eq!(task["serviceAccountName"], "tpu-watchdog@my-proj.iam.gserviceaccount.com");
     assert_eq!(task["volumes"][0]["secret"]["secretName"], "tpu-watchdog-config");
     // The arguments are those that the image has by itself, and the program takes them.
-    let arguments: Vec<String> = serde_json::from_value(task["containers"][0]["args"].clone()).unwrap();
+    let arguments: Vec<String> =
+        serde_json::from_value(task["containers"][0]["args"].clone()).unwrap();
     let file = std::fs::read_to_string(deploy("cloud-run/Containerfile")).unwrap();
     let command = file.lines().find_map(|l| l.strip_prefix("CMD ")).unwrap();
     assert_eq!(serde_json::from_str::<Vec<String>>(command).unwrap(), arguments);
-    let (_, out) = text(&Command::new(env!("CARGO_BIN_EXE_tpu-watchdog")).args(&arguments).output().unwrap());
+    let (_, out) =
+        text(&Command::new(env!("CARGO_BIN_EXE_tpu-watchdog")).args(&arguments).output().unwrap());
     assert!(out.contains("/etc/tpu-watchdog/watchdog.toml"), "only the file is missing: {out}");
 }
 
@@ -210,24 +256,32 @@ fn request(stream: &mut std::net::TcpStream) -> (String, String) {
         bytes.extend_from_slice(&chunk[..count]);
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        let length = head.lines().find_map(|l| l.to_lowercase().strip_prefix("content-length: ").map(str::to_owned));
+        let length = head
+            .lines()
+            .find_map(|l| l.to_lowercase().strip_prefix("content-length: ").map(str::to_owned));
         if body.len() >= length.and_then(|l| l.trim().parse().ok()).unwrap_or(0) || count == 0 {
             return (head.to_owned(), body.to_owned());
         }
     }
 }
 
-/// The image's root folder: built by buildah where the sandbox lets it, else put together as the Containerfile says.
+/// The image's root folder: built by buildah where the sandbox lets it, else put together as the
+/// Containerfile says.
 fn image(context: &Path, scratch: &Path) -> PathBuf {
     if have("buildah") {
         let buildah = |arguments: &[&str]| {
             let mut command = Command::new("buildah");
             command.args(["--storage-driver=vfs", "--root"]).arg(scratch.join("root"));
-            command.arg("--runroot").arg(scratch.join("run")).args(arguments).env("BUILDAH_ISOLATION", "chroot");
+            command
+                .arg("--runroot")
+                .arg(scratch.join("run"))
+                .args(arguments)
+                .env("BUILDAH_ISOLATION", "chroot");
             text(&command.output().unwrap())
         };
         let file = deploy("cloud-run/Containerfile");
-        let (code, out) = buildah(&["build", "-t", "w", "-f", file.to_str().unwrap(), context.to_str().unwrap()]);
+        let (code, out) =
+            buildah(&["build", "-t", "w", "-f", file.to_str().unwrap(), context.to_str().unwrap()]);
         if code == Some(0) {
             let (_, inspected) = buildah(&["inspect", "--type=image", "w"]);
             assert!(inspected.contains("65532:65532"), "not as root: {inspected}");
@@ -241,7 +295,10 @@ fn image(context: &Path, scratch: &Path) -> PathBuf {
     }
     let root = scratch.join("assembled");
     std::fs::create_dir_all(root.join("etc/ssl/certs")).unwrap();
-    for (from, to) in [("tpu-watchdog", "tpu-watchdog"), ("ca-certificates.crt", "etc/ssl/certs/ca-certificates.crt")] {
+    for (from, to) in [
+        ("tpu-watchdog", "tpu-watchdog"),
+        ("ca-certificates.crt", "etc/ssl/certs/ca-certificates.crt"),
+    ] {
         std::fs::copy(context.join(from), root.join(to)).unwrap();
     }
     root
@@ -251,13 +308,19 @@ fn image(context: &Path, scratch: &Path) -> PathBuf {
 fn the_container_is_small_static_and_works_with_nothing_around_it() {
     let folder = tempfile::tempdir().unwrap();
     let context = folder.path().join("context");
-    let (code, out) = text(&Command::new(deploy("cloud-run/build.sh")).arg(&context).output().unwrap());
+    let (code, out) =
+        text(&Command::new(deploy("cloud-run/build.sh")).arg(&context).output().unwrap());
     assert_eq!(code, Some(0), "{out}");
-    let size: u64 = std::fs::read_dir(&context).unwrap().map(|f| f.unwrap().metadata().unwrap().len()).sum();
+    let size: u64 =
+        std::fs::read_dir(&context).unwrap().map(|f| f.unwrap().metadata().unwrap().len()).sum();
     println!("the image has {:.1} MB", size as f64 / 1e6);
     assert!(size < 40_000_000, "{size} bytes");
-    let (_, linked) = text(&Command::new("ldd").arg(context.join("tpu-watchdog")).output().unwrap());
-    assert!(linked.contains("statically linked") || linked.contains("not a dynamic executable"), "{linked}");
+    let (_, linked) =
+        text(&Command::new("ldd").arg(context.join("tpu-watchdog")).output().unwrap());
+    assert!(
+        linked.contains("statically linked") || linked.contains("not a dynamic executable"),
+        "{linked}"
+    );
     let root = image(&context, folder.path());
     let put = |path: &str, text: &str| {
         let path = root.join(path);
@@ -266,7 +329,12 @@ fn the_container_is_small_static_and_works_with_nothing_around_it() {
     };
     let inside = |environment: &[(&str, &str)], arguments: &[&str]| {
         let mut command = Command::new("/usr/sbin/chroot");
-        command.args(["--userspec=65532:65532"]).arg(&root).arg("/tpu-watchdog").args(arguments).env_clear();
+        command
+            .args(["--userspec=65532:65532"])
+            .arg(&root)
+            .arg("/tpu-watchdog")
+            .args(arguments)
+            .env_clear();
         let output = command.envs(environment.iter().copied()).output().unwrap();
         text(&output)
     };
@@ -281,55 +349,98 @@ fn the_container_is_small_static_and_works_with_nothing_around_it() {
     put("etc/resolv.conf", "");
     std::fs::create_dir_all(root.join("dev")).unwrap();
     for (name, minor) in [("random", "8"), ("urandom", "9")] {
-        Command::new("mknod").args(["-m", "666"]).arg(root.join("dev").join(name)).args(["c", "1", minor]).status().unwrap();
+        Command::new("mknod")
+            .args(["-m", "666"])
+            .arg(root.join("dev").join(name))
+            .args(["c", "1", minor])
+            .status()
+            .unwrap();
     }
 
     // A whole run against the simulator, with its state in a bucket.
     let rig = Rig::with_one_node("");
     rig.trouble("a", Trouble::Preempt, None);
-    let config = std::fs::read_to_string(rig.config()).unwrap().replace("sqlite:state.db", "gs://state/tpu-watchdog");
+    let config = std::fs::read_to_string(rig.config())
+        .unwrap()
+        .replace("sqlite:state.db", "gs://state/tpu-watchdog");
     put("etc/tpu-watchdog/watchdog.toml", &config);
     let task = [("CLOUD_RUN_JOB", "tpu-watchdog"), ("CLOUD_RUN_EXECUTION", "tpu-watchdog-x7")];
-    let run = ["--log", "json", "once", "--config", "/etc/tpu-watchdog/watchdog.toml", "--deadline", "50s"];
+    let run = [
+        "--log",
+        "json",
+        "once",
+        "--config",
+        "/etc/tpu-watchdog/watchdog.toml",
+        "--deadline",
+        "50s",
+    ];
     let (code, out) = inside(&task, &run);
     assert!(code == Some(0) && rig.creations("a") == 2, "{out}");
     assert!(out.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{out}");
     let state = rig.simulator.with(|c| c.objects["state/tpu-watchdog/state.json"].body.clone());
-    assert!(String::from_utf8_lossy(&state).contains("tpu-watchdog-x7:"), "the execution names the holder");
+    assert!(
+        String::from_utf8_lossy(&state).contains("tpu-watchdog-x7:"),
+        "the execution names the holder"
+    );
 
-    // One handshake with a server whose certificate is trusted for this test alone, by the image's own list.
+    // One handshake with a server whose certificate is trusted for this test alone, by the image's
+    // own list.
     let plan = || inside(&[], &["plan", "--config", "/etc/tpu-watchdog/watchdog.toml"]).1;
     handshake(&root, folder.path(), &plan, &put);
 }
 
 fn handshake(root: &Path, scratch: &Path, plan: &dyn Fn() -> String, put: &dyn Fn(&str, &str)) {
     let openssl = |arguments: &str| {
-        let output = Command::new("openssl").args(arguments.split(' ')).current_dir(scratch).output().unwrap();
+        let output = Command::new("openssl")
+            .args(arguments.split(' '))
+            .current_dir(scratch)
+            .output()
+            .unwrap();
         assert!(output.status.success(), "openssl {arguments}: {}", text(&output).1);
     };
-    openssl("req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -days 2 -subj /CN=test-ca");
+    openssl(
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -days 2 -subj /CN=test-ca",
+    );
     openssl("req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost");
     std::fs::write(scratch.join("names"), "subjectAltName=DNS:localhost\n").unwrap();
-    openssl("x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt -days 2 -extfile names");
+    openssl(
+        "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt -days 2 -extfile names",
+    );
     let port = free_port();
     let server = Command::new("openssl")
-        .args(["s_server", "-quiet", "-www", "-cert", "server.crt", "-key", "server.key", "-accept", &port.to_string()])
+        .args([
+            "s_server",
+            "-quiet",
+            "-www",
+            "-cert",
+            "server.crt",
+            "-key",
+            "server.key",
+            "-accept",
+            &port.to_string(),
+        ])
         .current_dir(scratch)
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
     let _server = Server(server);
-    wait_until("the TLS server listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    wait_until("the TLS server listens", || {
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
     let config = format!(
         "project = \"p\"\nstate = \"memory:\"\n[api]\ntpu = \"https://localhost:{port}\"\ncredentials = \"anonymous\"\n\
          [[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\n"
     );
     put("etc/tpu-watchdog/watchdog.toml", &config);
     let out = plan();
-    assert!(out.contains("certificate") && !out.contains("HTTP 200"), "a stranger is not trusted: {out}");
+    assert!(
+        out.contains("certificate") && !out.contains("HTTP 200"),
+        "a stranger is not trusted: {out}"
+    );
     let list = root.join("etc/ssl/certs/ca-certificates.crt");
     let known = std::fs::read_to_string(&list).unwrap();
-    std::fs::write(&list, known + &std::fs::read_to_string(scratch.join("ca.crt")).unwrap()).unwrap();
+    std::fs::write(&list, known + &std::fs::read_to_string(scratch.join("ca.crt")).unwrap())
+        .unwrap();
     let out = plan();
     // The server's own page is no API's answer; that it came through is what counts.
     assert!(out.contains("HTTP 200 OK, but the answer is not a JSON object"), "{out}");
@@ -351,7 +462,9 @@ fn a_run_pushes_its_metrics_and_a_failed_one_leaves_the_last_success_standing() 
     let _gateway = Server(gateway);
     wait_until("the gateway listens", || std::net::TcpStream::connect(&address).is_ok());
     let rig = Rig::with_one_node("");
-    let config = std::fs::read_to_string(rig.config()).unwrap().replace("sqlite:state.db", "gs://state/tpu-watchdog");
+    let config = std::fs::read_to_string(rig.config())
+        .unwrap()
+        .replace("sqlite:state.db", "gs://state/tpu-watchdog");
     std::fs::write(rig.config(), format!("pushgateway = \"http://{address}\"\n{config}")).unwrap();
     let run = || text(&rig.command(&["once", "--deadline", "20s"]).output().unwrap());
     let value = |name: &str| -> Option<f64> {
@@ -359,7 +472,8 @@ fn a_run_pushes_its_metrics_and_a_failed_one_leaves_the_last_success_standing() 
         let line = page.lines().find(|l| l.starts_with(&format!("tpuwatchdog_{name}")))?.to_owned();
         line.rsplit(' ').next()?.parse().ok()
     };
-    // A run that is cut off in the middle of a recovery says so; the next one, which ends it, takes that back.
+    // A run that is cut off in the middle of a recovery says so; the next one, which ends it, takes
+    // that back.
     rig.trouble("", Trouble::StockOut, None);
     rig.trouble("a", Trouble::Preempt, None);
     let (_, out) = text(&rig.command(&["once", "--deadline", "15s"]).output().unwrap());
@@ -377,8 +491,9 @@ fn a_run_pushes_its_metrics_and_a_failed_one_leaves_the_last_success_standing() 
     assert_eq!(value("slot_unhealthy_since_timestamp_seconds"), None, "what is over does not stay");
     let succeeded = value("once_last_success_timestamp_seconds").unwrap();
     assert!(succeeded > 1.7e9);
-    rig.simulator
-        .set_hook(Some(Box::new(|logged| logged.path.starts_with("/v2").then(|| Fault::AnswerBefore(Reply::new(503, ""))))));
+    rig.simulator.set_hook(Some(Box::new(|logged| {
+        logged.path.starts_with("/v2").then(|| Fault::AnswerBefore(Reply::new(503, "")))
+    })));
     let (code, out) = run();
     assert_eq!(code, Some(1), "{out}");
     assert_eq!(value("once_last_success_timestamp_seconds"), Some(succeeded));

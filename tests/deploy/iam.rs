@@ -10,7 +10,8 @@ use crate::cloud_run::lint;
 use crate::harness::{Rig, job};
 use crate::{deploy, have};
 
-/// The permission of a call, by <https://docs.cloud.google.com/iam/docs/roles-permissions/tpu>; none where it has none there.
+/// The permission of a call, by <https://docs.cloud.google.com/iam/docs/roles-permissions/tpu>;
+/// none where it has none there.
 fn permission(logged: &Logged) -> Option<&'static str> {
     let path = logged.path.split('?').next().unwrap();
     Some(match (logged.method.as_str(), path) {
@@ -38,13 +39,28 @@ fn the_role_has_exactly_what_the_calls_need() {
     rig.trouble("a", Trouble::Preempt, None);
     rig.wait_recovered("a", old);
     let log = rig.simulator.log();
-    let used: BTreeSet<String> =
-        log.iter().filter(|l| l.path.starts_with("/v2")).filter_map(permission).map(str::to_owned).collect();
+    let used: BTreeSet<String> = log
+        .iter()
+        .filter(|l| l.path.starts_with("/v2"))
+        .filter_map(permission)
+        .map(str::to_owned)
+        .collect();
     assert_eq!(used, role());
     // Every kind of call that the client has was among them.
-    let client = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/google/tpu.rs")).unwrap();
-    let called: BTreeSet<&str> = client.split('"').filter(|s| s.starts_with("nodes.") || s.starts_with("operations.")).collect();
-    let expected = ["nodes.create", "nodes.delete", "nodes.get", "nodes.getGuestAttributes", "nodes.list", "operations.get"];
+    let client =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/google/tpu.rs")).unwrap();
+    let called: BTreeSet<&str> = client
+        .split('"')
+        .filter(|s| s.starts_with("nodes.") || s.starts_with("operations."))
+        .collect();
+    let expected = [
+        "nodes.create",
+        "nodes.delete",
+        "nodes.get",
+        "nodes.getGuestAttributes",
+        "nodes.list",
+        "operations.get",
+    ];
     assert_eq!(called, BTreeSet::from(expected));
 }
 
@@ -68,11 +84,15 @@ fn gcloud_knows_the_commands_of_the_readmes() {
     let mut commands = Vec::new();
     for file in ["deploy/iam/README.md", "deploy/cloud-run/README.md", "docs/runbook.md"] {
         let text = std::fs::read_to_string(root.join(file)).unwrap().replace("\\\n", " ");
-        let blocks =
-            text.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| l.split("  #").next().unwrap().trim().to_owned());
+        let blocks = text
+            .lines()
+            .filter_map(|l| l.strip_prefix("    "))
+            .map(|l| l.split("  #").next().unwrap().trim().to_owned());
         // In running text a command without its arguments is only a name.
-        let inline = text.split('`').skip(1).step_by(2).filter(|c| c.contains(" --")).map(str::to_owned);
-        commands.extend(blocks.chain(inline).filter(|c| c.starts_with("gcloud ") && !c.contains('…')));
+        let inline =
+            text.split('`').skip(1).step_by(2).filter(|c| c.contains(" --")).map(str::to_owned);
+        commands
+            .extend(blocks.chain(inline).filter(|c| c.starts_with("gcloud ") && !c.contains('…')));
     }
     commands.sort();
     commands.dedup();

@@ -1,4 +1,5 @@
-//! Everything in deploy/, exercised with the real tools. What is missing is left out aloud, and never in CI.
+//! Everything in deploy/, exercised with the real tools. What is missing is left out aloud, and
+//! never in CI.
 
 mod cloud_run;
 #[allow(dead_code)]
@@ -18,7 +19,12 @@ fn deploy(path: &str) -> PathBuf {
 
 /// Whether a program is here; what is left out without it is said.
 fn have(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    let found = Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok();
     if !found {
         assert!(std::env::var_os("CI").is_none(), "{program} must be there in CI");
         eprintln!("LEFT OUT: {program} is not installed");

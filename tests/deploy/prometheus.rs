@@ -1,4 +1,5 @@
-//! Metrics as Prometheus reads them: rules, dashboard and exposition, held against the real programs over the demo.
+//! Metrics as Prometheus reads them: rules, dashboard and exposition, held against the real
+//! programs over the demo.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,30 +16,48 @@ fn read(path: &str) -> String {
 
 /// Names of the alerts in the rules.
 fn alerts() -> Vec<String> {
-    read("prometheus/rules.yml").lines().filter_map(|l| l.trim().strip_prefix("- alert: ")).map(str::to_owned).collect()
+    read("prometheus/rules.yml")
+        .lines()
+        .filter_map(|l| l.trim().strip_prefix("- alert: "))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
 fn every_alert_is_checked_tested_both_ways_and_has_its_place_in_the_runbook() {
     let tests = read("prometheus/rules.test.yml");
     let rules = read("prometheus/rules.yml");
-    let runbook = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/runbook.md")).unwrap();
+    let runbook =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/runbook.md")).unwrap();
     assert!(!alerts().is_empty());
     for alert in alerts() {
         for how in ["fires", "stays quiet"] {
             assert!(tests.contains(&format!("- name: {alert} {how}\n")), "{alert} {how}");
         }
-        assert!(rules.contains(&format!("runbook_url: docs/runbook.md#{}\n", alert.to_lowercase())), "{alert}");
+        assert!(
+            rules.contains(&format!("runbook_url: docs/runbook.md#{}\n", alert.to_lowercase())),
+            "{alert}"
+        );
         assert!(runbook.contains(&format!("\n## {alert}\n")), "{alert} has no section");
     }
     let of = |word: &str| rules.lines().filter(|l| l.trim().starts_with(word)).count();
-    assert_eq!((of("summary:"), of("description:"), of("runbook_url:")), (alerts().len(), alerts().len(), alerts().len()));
+    assert_eq!(
+        (of("summary:"), of("description:"), of("runbook_url:")),
+        (alerts().len(), alerts().len(), alerts().len())
+    );
     if !have("promtool") {
         return;
     }
-    for arguments in [["check", "rules", "rules.yml"], ["test", "rules", "rules.test.yml"], ["check", "config", "prometheus.yml"]]
-    {
-        let output = Command::new("promtool").args(arguments).current_dir(deploy("prometheus")).output().unwrap();
+    for arguments in [
+        ["check", "rules", "rules.yml"],
+        ["test", "rules", "rules.test.yml"],
+        ["check", "config", "prometheus.yml"],
+    ] {
+        let output = Command::new("promtool")
+            .args(arguments)
+            .current_dir(deploy("prometheus"))
+            .output()
+            .unwrap();
         let (code, out) = text(&output);
         assert_eq!(code, Some(0), "{out}");
     }
@@ -46,13 +65,19 @@ fn every_alert_is_checked_tested_both_ways_and_has_its_place_in_the_runbook() {
 
 /// The expression of an alert.
 fn expression(rules: &str, alert: &str) -> String {
-    let rule = rules.split("- alert: ").find(|rule| rule.starts_with(&format!("{alert}\n"))).unwrap_or_else(|| panic!("{alert}"));
+    let rule = rules
+        .split("- alert: ")
+        .find(|rule| rule.starts_with(&format!("{alert}\n")))
+        .unwrap_or_else(|| panic!("{alert}"));
     rule.split("expr: >-\n").nth(1).and_then(|rest| rest.lines().next()).unwrap().trim().to_owned()
 }
 
 /// The reasons that a matcher `reason=~"…"` names.
 fn reasons(text: &str) -> Vec<&str> {
-    text.split("reason=~\"").skip(1).flat_map(|rest| rest.split('"').next().unwrap().split('|')).collect()
+    text.split("reason=~\"")
+        .skip(1)
+        .flat_map(|rest| rest.split('"').next().unwrap().split('|'))
+        .collect()
 }
 
 #[test]
@@ -65,16 +90,24 @@ fn every_reason_to_hold_is_told_by_an_alert_or_left_out_on_purpose() {
         ("opted_out", "TpuOptedOutForLong", "tpuwatchdog_slot_opted_out == 1"),
         ("stopped", "TpuStoppedForLong", "tpuwatchdog_slot_condition{condition=\"stopped\"} == 1"),
         ("paused", "TpuPausedForLong", "tpuwatchdog_slot_paused == 1"),
-        ("quiet_hours", "TpuQuietHoursForLong", "tpuwatchdog_recoveries_held{reason=\"quiet_hours\"} > 0"),
+        (
+            "quiet_hours",
+            "TpuQuietHoursForLong",
+            "tpuwatchdog_recoveries_held{reason=\"quiet_hours\"} > 0",
+        ),
     ];
     let rules = read("prometheus/rules.yml");
-    let runbook = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/runbook.md")).unwrap();
+    let runbook =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/runbook.md")).unwrap();
     let section = |alert: &str| {
-        let (_, rest) = runbook.split_once(&format!("\n## {alert}\n")).unwrap_or_else(|| panic!("{alert} has no section"));
+        let (_, rest) = runbook
+            .split_once(&format!("\n## {alert}\n"))
+            .unwrap_or_else(|| panic!("{alert} has no section"));
         rest.split("\n## ").next().unwrap().to_owned()
     };
     let alerts = alerts();
-    let matched: Vec<(&str, String)> = alerts.iter().map(|alert| (alert.as_str(), expression(&rules, alert))).collect();
+    let matched: Vec<(&str, String)> =
+        alerts.iter().map(|alert| (alert.as_str(), expression(&rules, alert))).collect();
     for reason in tpu_watchdog::model::hold::HoldReason::ALL {
         let name = reason.name();
         let wish = wishes.iter().find(|(wish, ..)| *wish == name);
@@ -82,15 +115,28 @@ fn every_reason_to_hold_is_told_by_an_alert_or_left_out_on_purpose() {
             assert_eq!(expression(&rules, alert), *expected, "{reason}");
             *alert
         });
-        let held = |expression: &str| expression.contains("tpuwatchdog_recoveries_held") && reasons(expression).contains(&name);
-        let told: Vec<&str> =
-            matched.iter().filter(|(_, expression)| held(expression)).map(|(alert, _)| *alert).chain(by_wish).collect();
+        let held = |expression: &str| {
+            expression.contains("tpuwatchdog_recoveries_held")
+                && reasons(expression).contains(&name)
+        };
+        let told: Vec<&str> = matched
+            .iter()
+            .filter(|(_, expression)| held(expression))
+            .map(|(alert, _)| *alert)
+            .chain(by_wish)
+            .collect();
         assert_eq!(told.len(), usize::from(!quiet.contains(&name)), "{reason} is told by {told:?}");
         for alert in told {
-            assert!(section(alert).contains(&format!("`{reason}`")), "{reason} is not in the runbook's section {alert}");
+            assert!(
+                section(alert).contains(&format!("`{reason}`")),
+                "{reason} is not in the runbook's section {alert}"
+            );
         }
         if reason.needs_a_person() {
-            assert!(reasons(&expression(&rules, "TpuWaitsForAPerson")).contains(&name), "{reason} has no page at once");
+            assert!(
+                reasons(&expression(&rules, "TpuWaitsForAPerson")).contains(&name),
+                "{reason} has no page at once"
+            );
         }
     }
     // The dashboard counts as waiting for a person just those that page one.
@@ -99,25 +145,37 @@ fn every_reason_to_hold_is_told_by_an_alert_or_left_out_on_purpose() {
     assert!(dashboard.contains(&format!("reason=~\"{}\"", reasons(&person).join("|"))), "{person}");
     // No matcher names a reason that does not exist.
     let known = tpu_watchdog::model::hold::HoldReason::ALL.map(|reason| reason.name());
-    for (alert, expression) in matched.iter().filter(|(_, expression)| expression.contains("tpuwatchdog_recoveries_held")) {
-        assert!(reasons(expression).iter().all(|reason| known.contains(reason)), "{alert}: {expression}");
+    for (alert, expression) in
+        matched.iter().filter(|(_, expression)| expression.contains("tpuwatchdog_recoveries_held"))
+    {
+        assert!(
+            reasons(expression).iter().all(|reason| known.contains(reason)),
+            "{alert}: {expression}"
+        );
     }
 }
 
 /// Percent-encodes a query.
 fn encode(text: &str) -> String {
-    text.bytes().map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+    text.bytes()
+        .map(|b| {
+            if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("%{b:02X}") }
+        })
+        .collect()
 }
 
 fn api(prometheus: &str, path: &str) -> Value {
     let (status, body) = get(&format!("{prometheus}/api/v1/{path}"));
-    let answer: Value = serde_json::from_str(&body).unwrap_or_else(|e| panic!("{e}: {status} {body}"));
+    let answer: Value =
+        serde_json::from_str(&body).unwrap_or_else(|e| panic!("{e}: {status} {body}"));
     assert_eq!(answer["status"], "success", "{path}: {answer}");
     answer["data"].clone()
 }
 
 fn prometheus_over(folder: &Path, target: &str) -> (Server, String) {
-    let config = read("prometheus/prometheus.yml").replace("127.0.0.1:9470", target).replace("_interval: 30s", "_interval: 1s");
+    let config = read("prometheus/prometheus.yml")
+        .replace("127.0.0.1:9470", target)
+        .replace("_interval: 30s", "_interval: 1s");
     std::fs::write(folder.join("prometheus.yml"), config).unwrap();
     std::fs::copy(deploy("prometheus/rules.yml"), folder.join("rules.yml")).unwrap();
     let address = format!("127.0.0.1:{}", free_port());
@@ -155,21 +213,30 @@ fn a_real_prometheus_scrapes_the_demo_evaluates_the_rules_and_answers_the_dashbo
     let _demo = Server(demo);
     wait_until("the demo serves", || std::net::TcpStream::connect(&address).is_ok());
     let (_prometheus, base) = prometheus_over(folder.path(), &address);
-    let query = |expression: &str| api(&base, &format!("query?query={}", encode(expression)))["result"].clone();
-    wait_until("the demo is scraped", || query("up{job=\"tpu-watchdog\"} == 1").as_array().is_some_and(|r| !r.is_empty()));
+    let query = |expression: &str| {
+        api(&base, &format!("query?query={}", encode(expression)))["result"].clone()
+    };
+    wait_until("the demo is scraped", || {
+        query("up{job=\"tpu-watchdog\"} == 1").as_array().is_some_and(|r| !r.is_empty())
+    });
 
     // Everything in the dashboard has data, once the demo's first recovery is over.
     let dashboard: Value = serde_json::from_str(&read("grafana/dashboard.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
-    let targets = panels.iter().flat_map(|p| p["targets"].as_array().unwrap().iter().map(move |t| (&p["title"], &t["expr"])));
+    let targets = panels.iter().flat_map(|p| {
+        p["targets"].as_array().unwrap().iter().map(move |t| (&p["title"], &t["expr"]))
+    });
     let mut asked = 0;
     for (title, expression) in targets {
         let expression = expression.as_str().unwrap();
-        let plain = ["$job", "$slot"].iter().fold(expression.to_owned(), |e, name| e.replace(name, ".*"));
+        let plain =
+            ["$job", "$slot"].iter().fold(expression.to_owned(), |e, name| e.replace(name, ".*"));
         let plain = plain.replace("$__rate_interval", "30s").replace("$__range", "5m");
         assert!(!plain.contains('$'), "{plain}");
         wait_until(&format!("data for {title}: {plain}"), || {
-            query(&plain).as_array().is_some_and(|rows| rows.iter().any(|row| row["value"][1] != "NaN"))
+            query(&plain)
+                .as_array()
+                .is_some_and(|rows| rows.iter().any(|row| row["value"][1] != "NaN"))
         });
         asked += 1;
     }
@@ -179,7 +246,12 @@ fn a_real_prometheus_scrapes_the_demo_evaluates_the_rules_and_answers_the_dashbo
     let mut seen = Vec::new();
     wait_until("every rule was evaluated", || {
         let groups = api(&base, "rules")["groups"].clone();
-        let rules: Vec<Value> = groups.as_array().unwrap().iter().flat_map(|g| g["rules"].as_array().unwrap().clone()).collect();
+        let rules: Vec<Value> = groups
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|g| g["rules"].as_array().unwrap().clone())
+            .collect();
         seen = rules.iter().map(|r| r["name"].as_str().unwrap().to_owned()).collect();
         for rule in &rules {
             assert_ne!(rule["health"], "err", "{rule}");
@@ -192,7 +264,8 @@ fn a_real_prometheus_scrapes_the_demo_evaluates_the_rules_and_answers_the_dashbo
         names
     };
     assert_eq!(sorted(seen), sorted(alerts()));
-    // Of all of them only the demo's real troubles may fire: no watchdog is absent, the safety check refused nothing.
+    // Of all of them only the demo's real troubles may fire: no watchdog is absent, the safety
+    // check refused nothing.
     for quiet in [
         "TpuWatchdogDown",
         "TpuWatchdogNobodyActs",
@@ -200,14 +273,23 @@ fn a_real_prometheus_scrapes_the_demo_evaluates_the_rules_and_answers_the_dashbo
         "TpuWatchdogStateFailing",
         "TpuCreateRefused",
     ] {
-        assert_eq!(query(&format!("ALERTS{{alertname=\"{quiet}\",alertstate=\"firing\"}}")), serde_json::json!([]));
+        assert_eq!(
+            query(&format!("ALERTS{{alertname=\"{quiet}\",alertstate=\"firing\"}}")),
+            serde_json::json!([])
+        );
     }
 
     // The exposition itself, by Prometheus' own linter.
     let page = folder.path().join("page");
     std::fs::write(&page, get(&format!("http://{address}/metrics")).1).unwrap();
     let mut lint = Command::new("promtool");
-    let (code, out) = text(&lint.args(["check", "metrics"]).stdin(std::fs::File::open(&page).unwrap()).output().unwrap());
+    let (code, out) = text(
+        &lint
+            .args(["check", "metrics"])
+            .stdin(std::fs::File::open(&page).unwrap())
+            .output()
+            .unwrap(),
+    );
     assert!(code == Some(0) && out.trim().is_empty(), "{out}");
     // What the contract names and exists by now is there under its name.
     let page = std::fs::read_to_string(&page).unwrap();

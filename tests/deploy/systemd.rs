@@ -1,4 +1,5 @@
-//! The unit, its installer, and the service manager's protocol; the real unit under a real systemd where one can be started.
+//! The unit, its installer, and the service manager's protocol; the real unit under a real systemd
+//! where one can be started.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
@@ -16,7 +17,12 @@ use crate::{deploy, have, text};
 const UNIT: &str = "etc/systemd/system/tpu-watchdog.service";
 
 fn install(arguments: &[&str], root: &Path) -> (Option<i32>, String) {
-    let output = Command::new(deploy("systemd/install.sh")).args(arguments).arg("--root").arg(root).output().unwrap();
+    let output = Command::new(deploy("systemd/install.sh"))
+        .args(arguments)
+        .arg("--root")
+        .arg(root)
+        .output()
+        .unwrap();
     text(&output)
 }
 
@@ -26,8 +32,11 @@ fn the_unit_verifies_and_its_exposure_is_low() {
         return;
     }
     let unit = deploy("systemd/tpu-watchdog.service");
-    let security =
-        Command::new("systemd-analyze").args(["security", "--offline=true", "--threshold=15"]).arg(&unit).output().unwrap();
+    let security = Command::new("systemd-analyze")
+        .args(["security", "--offline=true", "--threshold=15"])
+        .arg(&unit)
+        .output()
+        .unwrap();
     let (code, out) = text(&security);
     assert_eq!(code, Some(0), "an exposure of 1.5 at most\n{out}");
     // As it is installed, with the program in its place.
@@ -38,17 +47,29 @@ fn the_unit_verifies_and_its_exposure_is_low() {
     std::fs::create_dir_all(&drop_in).unwrap();
     std::fs::copy(deploy("systemd/credentials.conf"), drop_in.join("credentials.conf")).unwrap();
     let mut verify = Command::new("systemd-analyze");
-    let (code, out) =
-        text(&verify.arg("verify").arg("--man=no").arg("--recursive-errors=one").arg(unit_path(root.path())).output().unwrap());
+    let (code, out) = text(
+        &verify
+            .arg("verify")
+            .arg("--man=no")
+            .arg("--recursive-errors=one")
+            .arg(unit_path(root.path()))
+            .output()
+            .unwrap(),
+    );
     assert!(code == Some(0) && !out.contains("tpu-watchdog.service:"), "{out}");
 }
 
-/// The installed unit with its program's real place, since the verifier looks for it on this machine.
+/// The installed unit with its program's real place, since the verifier looks for it on this
+/// machine.
 fn unit_path(root: &Path) -> std::path::PathBuf {
     let path = root.join(UNIT);
     let text = std::fs::read_to_string(&path).unwrap();
     let program = root.join("usr/local/bin/tpu-watchdog");
-    std::fs::write(&path, text.replace("/usr/local/bin/tpu-watchdog", &program.display().to_string())).unwrap();
+    std::fs::write(
+        &path,
+        text.replace("/usr/local/bin/tpu-watchdog", &program.display().to_string()),
+    )
+    .unwrap();
     path
 }
 
@@ -62,9 +83,17 @@ fn the_installer_installs_upgrades_and_removes_and_never_touches_a_config() {
     let (code, out) = install(&[program], root.path());
     assert!(code == Some(0) && out.contains("wrote an example config"), "{out}");
     let config = at("etc/tpu-watchdog/watchdog.toml");
-    let check = Command::new(at("usr/local/bin/tpu-watchdog")).args(["check", "--config"]).arg(&config).output().unwrap();
+    let check = Command::new(at("usr/local/bin/tpu-watchdog"))
+        .args(["check", "--config"])
+        .arg(&config)
+        .output()
+        .unwrap();
     assert!(check.status.success(), "the example is a good config: {}", text(&check).1);
-    std::fs::write(&config, "project = \"mine\"\n[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\n").unwrap();
+    std::fs::write(
+        &config,
+        "project = \"mine\"\n[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\n",
+    )
+    .unwrap();
     let (code, out) = install(&[program], root.path());
     assert_eq!(code, Some(0), "an upgrade: {out}");
     assert!(std::fs::read_to_string(&config).unwrap().contains("mine"));
@@ -77,7 +106,13 @@ fn the_installer_installs_upgrades_and_removes_and_never_touches_a_config() {
     assert!(code == Some(1) && out.contains("nothing was changed"), "{out}");
     assert_eq!(std::fs::read(at("usr/local/bin/tpu-watchdog")).unwrap(), before);
     let (code, out) = install(&["--remove"], root.path());
-    assert!(code == Some(0) && config.exists() && !at(UNIT).exists() && !at("usr/local/bin/tpu-watchdog").exists(), "{out}");
+    assert!(
+        code == Some(0)
+            && config.exists()
+            && !at(UNIT).exists()
+            && !at("usr/local/bin/tpu-watchdog").exists(),
+        "{out}"
+    );
     let (code, out) = install(&["--purge"], root.path());
     assert!(code == Some(0) && !config.exists(), "{out}");
 }
@@ -100,7 +135,11 @@ impl Manager {
         loop {
             match self.socket.recv(&mut bytes) {
                 Ok(count) => self.heard.push(String::from_utf8_lossy(&bytes[..count]).into_owned()),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+                {
+                    return;
+                }
                 Err(error) => panic!("{error}"),
             }
         }
@@ -115,7 +154,11 @@ impl Manager {
             if let Some(at) = self.heard.iter().skip(from).position(|m| m.contains(words)) {
                 return from + at;
             }
-            assert!(began.elapsed() < Duration::from_secs(60), "no {words:?} in {:?}", &self.heard[from.min(self.heard.len())..]);
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "no {words:?} in {:?}",
+                &self.heard[from.min(self.heard.len())..]
+            );
         }
     }
 }
@@ -123,7 +166,11 @@ impl Manager {
 fn start(rig: &mut Rig, socket: &Path) {
     let log = std::fs::File::create(rig.folder.path().join("log.1")).unwrap();
     let mut command = rig.command(&["run"]);
-    command.env("NOTIFY_SOCKET", socket).env("WATCHDOG_USEC", "1000000").stdout(Stdio::null()).stderr(log);
+    command
+        .env("NOTIFY_SOCKET", socket)
+        .env("WATCHDOG_USEC", "1000000")
+        .stdout(Stdio::null())
+        .stderr(log);
     *rig.child.lock().unwrap() = Some(command.spawn().unwrap());
 }
 
@@ -174,7 +221,9 @@ fn a_stop_in_the_middle_of_a_call_that_is_never_answered_leaves_and_loses_nothin
     start(&mut rig, &path);
     rig.wait_polls(2);
     let old = rig.node("a").unwrap().uid;
-    rig.simulator.set_hook(Some(Box::new(|logged| (logged.method == "POST" && logged.is_mutation()).then_some(Fault::Hang))));
+    rig.simulator.set_hook(Some(Box::new(|logged| {
+        (logged.method == "POST" && logged.is_mutation()).then_some(Fault::Hang)
+    })));
     rig.trouble("a", Trouble::Preempt, None);
     rig.wait("the create hangs", |_| rig.mutations().len() >= 2);
     signal(&rig, "-TERM");
@@ -193,7 +242,11 @@ fn a_loop_that_is_stuck_does_not_feed_the_watchdog() {
     let mut manager = Manager::bind(&path);
     // Nobody reads its log: as soon as the pipe is full the loop waits for ever.
     let mut command = rig.command(&["run"]);
-    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "1000000").env("RUST_LOG", "trace").stderr(Stdio::piped());
+    command
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "1000000")
+        .env("RUST_LOG", "trace")
+        .stderr(Stdio::piped());
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
     let mut log = child.stderr.take().unwrap();
     *rig.child.lock().unwrap() = Some(child);
@@ -276,7 +329,14 @@ fn the_real_unit_runs_under_a_real_systemd() {
         return;
     }
     let mut trial = Command::new("systemd-nspawn");
-    trial.args(["--quiet", "--register=no", "--keep-unit", "--directory=/", "--volatile=yes", "/bin/true"]);
+    trial.args([
+        "--quiet",
+        "--register=no",
+        "--keep-unit",
+        "--directory=/",
+        "--volatile=yes",
+        "/bin/true",
+    ]);
     let (code, out) = text(&trial.stdin(Stdio::null()).output().unwrap());
     if code != Some(0) {
         eprintln!("LEFT OUT: no container can be started here, so no systemd either: {out}");
@@ -291,9 +351,19 @@ fn the_real_unit_runs_under_a_real_systemd() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
-    for folder in
-        ["usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/share", "var/log/journal", "run", "tmp", "proc", "sys", "dev"]
-    {
+    for folder in [
+        "usr/bin",
+        "usr/sbin",
+        "usr/lib",
+        "usr/lib64",
+        "usr/share",
+        "var/log/journal",
+        "run",
+        "tmp",
+        "proc",
+        "sys",
+        "dev",
+    ] {
         std::fs::create_dir_all(root.join(folder)).unwrap();
     }
     for name in ["bin", "sbin", "lib", "lib64"] {
@@ -315,7 +385,10 @@ fn the_real_unit_runs_under_a_real_systemd() {
         "[Unit]\nWants=systemd-journald.service\nAfter=systemd-journald.service\n[Service]\nType=oneshot\n\
          ExecStart=/bin/bash /test/story.sh\nExecStopPost=/bin/systemctl --no-block exit\n",
     );
-    put("etc/systemd/system/story.target", "[Unit]\nRequires=basic.target story.service\nAfter=basic.target\nAllowIsolate=yes\n");
+    put(
+        "etc/systemd/system/story.target",
+        "[Unit]\nRequires=basic.target story.service\nAfter=basic.target\nAllowIsolate=yes\n",
+    );
     put(
         "test/scenario.toml",
         "[[nodes]]\nnames = [\"a\"]\nzone = \"us-central2-b\"\nspot = true\n[[event]]\nat = \"3s\"\nnode = \"a\"\nwhat = \"preempt\"\n",
@@ -324,10 +397,18 @@ fn the_real_unit_runs_under_a_real_systemd() {
                   storage = \"http://127.0.0.1:9471\"\n";
     put("test/watchdog.toml", &format!("{config}[policy]\n{POLICY}\n{}", slot("a", "")));
     put("test/credentials.json", &service_account());
-    let binds =
-        ["/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/share", "/etc/ssl"].map(|path| format!("--bind-ro={path}"));
+    let binds = ["/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/share", "/etc/ssl"]
+        .map(|path| format!("--bind-ro={path}"));
     let mut nspawn = Command::new("timeout");
-    nspawn.args(["--kill-after=10", "240", "systemd-nspawn", "--quiet", "--private-network", "--register=no", "--keep-unit"]);
+    nspawn.args([
+        "--kill-after=10",
+        "240",
+        "systemd-nspawn",
+        "--quiet",
+        "--private-network",
+        "--register=no",
+        "--keep-unit",
+    ]);
     nspawn
         .args(["--console=pipe", "--directory"])
         .arg(root)
@@ -336,7 +417,8 @@ fn the_real_unit_runs_under_a_real_systemd() {
         .arg("--boot")
         .arg("systemd.unit=story.target");
     let (_, out) = text(&nspawn.stdin(Stdio::null()).output().unwrap());
-    let read = |name: &str| std::fs::read_to_string(root.join("test").join(name)).unwrap_or_default();
+    let read =
+        |name: &str| std::fs::read_to_string(root.join("test").join(name)).unwrap_or_default();
     let result = read("result");
     let journal = read("journal");
     for line in [
@@ -364,8 +446,10 @@ fn the_real_unit_runs_under_a_real_systemd() {
 
 /// A key that nobody knows, made for this test.
 fn service_account() -> String {
-    let key =
-        Command::new("openssl").args(["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]).output().unwrap();
+    let key = Command::new("openssl")
+        .args(["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"])
+        .output()
+        .unwrap();
     let key = String::from_utf8(key.stdout).unwrap();
     serde_json::json!({
         "type": "service_account", "project_id": "p", "private_key_id": "1", "private_key": key, "client_id": "1",

@@ -1,5 +1,5 @@
-//! A storm of everything at once: troubles, failing and lost calls, SIGKILL. Then it ends, and every slot must be back,
-//! no TPU at work deleted, and no plan refused by the safety check.
+//! A storm of everything at once: troubles, failing and lost calls, SIGKILL. Then it ends, and
+//! every slot must be back, no TPU at work deleted, and no plan refused by the safety check.
 
 use std::time::{Duration, Instant};
 
@@ -27,12 +27,15 @@ impl Dice {
 
 #[test]
 fn after_a_storm_every_slot_is_back_and_no_tpu_at_work_was_deleted() {
-    let run = "job = { checkpoint = \"gs://bucket/{node}\", step = \"100ms\", every = 5, at_step = 10 }";
+    let run =
+        "job = { checkpoint = \"gs://bucket/{node}\", step = \"100ms\", every = 5, at_step = 10 }";
     let nodes = format!("[[nodes]]\nprefix = \"n\"\ncount = {SLOTS}\nzone = \"{ZONE}\"\n{run}\n");
-    let slots: String = (0..SLOTS).map(|i| slot(&format!("n{i}"), &job(&format!("n{i}")))).collect();
+    let slots: String =
+        (0..SLOTS).map(|i| slot(&format!("n{i}"), &job(&format!("n{i}")))).collect();
     let policy = format!("storm = {{ min = 1000 }}\nmax_unavailable = \"50%\"\nmax_judged_recreates_per_hour = 1000\n{POLICY}")
         .replace("attempts = {", "attempts = { max = 1000, preemptions = 1000,")
-        // Between two kills there is seldom time for more than a second or two of continuous evidence.
+        // Between two kills there is seldom time for more than a second or two of continuous
+        // evidence.
         .replace("startup = \"1s\"", "startup = \"5s\"");
     let mut rig = Rig::new(&nodes, &policy, &slots);
     rig.start();
@@ -73,13 +76,15 @@ fn after_a_storm_every_slot_is_back_and_no_tpu_at_work_was_deleted() {
     }
     rig.simulator.set_hook(None);
     rig.simulator.with(|cloud| cloud.dead_on_arrival.clear());
-    // A job that makes progress outranks the health of its node: one that says TIMEOUT and trains on is rightly left alone.
+    // A job that makes progress outranks the health of its node: one that says TIMEOUT and trains
+    // on is rightly left alone.
     let trains = |n: &Node| n.health.as_deref() == Some("TIMEOUT") && !n.run.stopped;
     let settled = |rig: &Rig| {
         let status = rig.status();
         let rests = |s: &serde_json::Value| {
             let name = s["name"].as_str().unwrap();
-            s["condition"] == "healthy" || (s["condition"] == "unresponsive" && rig.node(name).is_some_and(|n| trains(&n)))
+            s["condition"] == "healthy"
+                || (s["condition"] == "unresponsive" && rig.node(name).is_some_and(|n| trains(&n)))
         };
         status["tpus"].as_array().unwrap().iter().all(|s| rests(s) && s["phase"].is_null())
     };
@@ -93,9 +98,14 @@ fn after_a_storm_every_slot_is_back_and_no_tpu_at_work_was_deleted() {
             })
     };
     rig.wait_long_until("every node is healthy again", Duration::from_secs(300), || {
-        // Replacements that the storm killed may keep judged ones waiting for half an hour, or for a person who has looked (S14).
-        if rig.status()["tpus"].as_array().unwrap().iter().any(|s| s["hold"] == "replacements_fail") {
-            let reset = rig.command(&["breaker", "reset", "--reason", "the storm is over"]).output().unwrap();
+        // Replacements that the storm killed may keep judged ones waiting for half an hour, or for
+        // a person who has looked (S14).
+        if rig.status()["tpus"].as_array().unwrap().iter().any(|s| s["hold"] == "replacements_fail")
+        {
+            let reset = rig
+                .command(&["breaker", "reset", "--reason", "the storm is over"])
+                .output()
+                .unwrap();
             assert!(reset.status.success(), "{reset:?}");
         }
         rig.simulator.with(well)

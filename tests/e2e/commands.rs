@@ -48,10 +48,16 @@ fn plan_shows_what_would_be_done_and_changes_nothing() {
     assert_eq!(code, 0, "{log}");
     assert!(out.contains("-/+ a (v4-8 in us-central2-b) would be recreated"), "{out}");
     assert!(out.contains("state PREEMPTED") && out.contains("delete     exactly id "), "{out}");
-    assert!(out.contains("Plan: 1 to recreate, 0 to create, 0 held, 0 waited for, 0 left alone."), "{out}");
+    assert!(
+        out.contains("Plan: 1 to recreate, 0 to create, 0 held, 0 waited for, 0 left alone."),
+        "{out}"
+    );
     let (_, json, _) = text(&rig.command(&["plan", "--output", "json"]).output().unwrap());
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&json["tpus"][0]["action"], &json["tpus"][0]["condition"]), (&"recreate".into(), &"preempted".into()));
+    assert_eq!(
+        (&json["tpus"][0]["action"], &json["tpus"][0]["condition"]),
+        (&"recreate".into(), &"preempted".into())
+    );
     assert!(rig.mutations().is_empty());
     assert!(!rig.folder.path().join("state.db").exists(), "plan leaves no state behind");
 }
@@ -69,7 +75,11 @@ fn once_recovers_and_leaves_and_has_nothing_to_do_the_next_time() {
     // One line on standard output, in the shape that Cloud Logging takes apart.
     let line: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&line["severity"], &line["once"]["healthy"]), (&"INFO".into(), &1.into()), "{out}");
-    assert!(line["message"].as_str().unwrap().contains("1 of 1 TPUs healthy") && line["time"].is_string(), "{out}");
+    assert!(
+        line["message"].as_str().unwrap().contains("1 of 1 TPUs healthy")
+            && line["time"].is_string(),
+        "{out}"
+    );
 }
 
 #[test]
@@ -77,9 +87,11 @@ fn once_that_runs_out_of_time_is_carried_on_by_the_next() {
     let rig = Rig::with_one_node(&job("a"));
     rig.trouble("a", Trouble::Preempt, None);
     for round in 0..200 {
-        // Longer and longer: on a slow machine, too, one of them gets somewhere, and outlives what a former one held.
+        // Longer and longer: on a slow machine, too, one of them gets somewhere, and outlives what
+        // a former one held.
         let deadline = format!("{}ms", 400 + 20 * round);
-        let (code, _, log) = text(&rig.command(&["once", "--deadline", &deadline]).output().unwrap());
+        let (code, _, log) =
+            text(&rig.command(&["once", "--deadline", &deadline]).output().unwrap());
         assert!(code == 0 || log.contains("no poll read every zone"), "{log}");
         if rig.status()["tpus"][0]["phase"].is_null() && rig.creations("a") == 2 {
             assert_eq!(rig.mutations().len(), 2, "{}", rig.mutations_text());
@@ -101,10 +113,17 @@ fn readers_work_beside_a_service_and_a_scheduled_run_leaves_it_alone() {
     assert_eq!(code, 0, "{log}");
     let line: serde_json::Value = serde_json::from_str(&out).unwrap();
     let message = line["message"].as_str().unwrap();
-    assert!(message.contains("holds the lock (epoch 1) and is at work") && line["once"]["result"] == "another", "{out}");
+    assert!(
+        message.contains("holds the lock (epoch 1) and is at work")
+            && line["once"]["result"] == "another",
+        "{out}"
+    );
     assert_eq!((out.lines().count(), log.as_str()), (1, ""), "one line");
     let (code, out, _) = text(&rig.command(&["once", "--deadline", "800ms"]).output().unwrap());
-    assert!(code == 0 && out.contains("takes 10s to see"), "its deadline is shorter than the lease: {out}");
+    assert!(
+        code == 0 && out.contains("takes 10s to see"),
+        "its deadline is shorter than the lease: {out}"
+    );
     let (code, out, log) = text(&rig.command(&["status"]).output().unwrap());
     assert_eq!(code, 0, "{log}");
     assert!(out.contains("healthy"), "{out}");
@@ -136,7 +155,8 @@ fn a_slot_taken_out_of_the_config_while_a_create_is_owed_is_finished_first() {
         cloud.add_node(crate::harness::ZONE, "b", body, true);
     });
     // Time to take it out before the next try.
-    let policy = POLICY.replace("first = \"200ms\", max = \"400ms\"", "first = \"5s\", max = \"5s\"");
+    let policy =
+        POLICY.replace("first = \"200ms\", max = \"400ms\"", "first = \"5s\", max = \"5s\"");
     rig.configure("", &policy, &format!("{}{}", slot("a", ""), slot("b", "")));
     rig.start();
     rig.wait_polls(2);
@@ -149,7 +169,10 @@ fn a_slot_taken_out_of_the_config_while_a_create_is_owed_is_finished_first() {
     rig.simulator.with(|cloud| cloud.refusals.clear());
     rig.start();
     rig.wait("the owed node is there", |cloud| {
-        cloud.nodes.get(&(crate::harness::ZONE.to_owned(), "a".to_owned())).is_some_and(|n| n.uid != old && n.state == "READY")
+        cloud
+            .nodes
+            .get(&(crate::harness::ZONE.to_owned(), "a".to_owned()))
+            .is_some_and(|n| n.uid != old && n.state == "READY")
     });
     rig.wait_until("it is forgotten then", || rig.status()["tpus"].as_array().unwrap().len() == 1);
 }
@@ -160,7 +183,9 @@ fn once_that_could_read_nothing_fails_also_when_an_earlier_one_could() {
     assert_eq!(text(&rig.command(&["once"]).output().unwrap()).0, 0);
     rig.simulator.set_hook(Some(Box::new(|_| {
         let body = r#"{"error":{"code":403,"status":"PERMISSION_DENIED","message":"denied"}}"#;
-        Some(tpu_watchdog::simulator::http::Fault::AnswerBefore(tpu_watchdog::simulator::http::Reply::new(403, body)))
+        Some(tpu_watchdog::simulator::http::Fault::AnswerBefore(
+            tpu_watchdog::simulator::http::Reply::new(403, body),
+        ))
     })));
     let (code, _, log) = text(&rig.command(&["once"]).output().unwrap());
     assert!(code == 1 && log.contains("no poll read every zone"), "{code} {log}");
@@ -169,8 +194,12 @@ fn once_that_could_read_nothing_fails_also_when_an_earlier_one_could() {
 
 #[test]
 fn the_demo_ends_by_itself_with_every_story_told() {
-    let (code, out, log) =
-        text(&Command::new(env!("CARGO_BIN_EXE_tpu-watchdog")).args(["demo", "--speed", "120"]).output().unwrap());
+    let (code, out, log) = text(
+        &Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"))
+            .args(["demo", "--speed", "120"])
+            .output()
+            .unwrap(),
+    );
     assert_eq!(code, 0, "{out}\n{log}");
     for words in [
         "sweep-2   recovered   preempted",
@@ -189,7 +218,8 @@ fn the_demo_ends_by_itself_with_every_story_told() {
 #[test]
 fn the_token_of_the_vm_goes_with_every_call_and_into_no_log() {
     let rig = Rig::with_one_node(&job("a"));
-    let config = std::fs::read_to_string(rig.config()).unwrap().replace("credentials = \"anonymous\"", "");
+    let config =
+        std::fs::read_to_string(rig.config()).unwrap().replace("credentials = \"anonymous\"", "");
     std::fs::write(rig.config(), config).unwrap();
     rig.trouble("a", Trouble::Preempt, None);
     let home = tempfile::tempdir().unwrap();
@@ -204,15 +234,21 @@ fn the_token_of_the_vm_goes_with_every_call_and_into_no_log() {
     let (code, out, log) = text(&output);
     assert_eq!((code, rig.creations("a")), (0, 2), "{log}");
     assert!(!format!("{out}{log}").contains("simulated-access-token"), "{log}");
-    let calls: Vec<_> = rig.simulator.log().into_iter().filter(|l| !l.path.contains("computeMetadata")).collect();
-    assert!(calls.iter().any(|l| l.path.contains("list-type")), "the bucket is listed with the same credentials");
+    let calls: Vec<_> =
+        rig.simulator.log().into_iter().filter(|l| !l.path.contains("computeMetadata")).collect();
+    assert!(
+        calls.iter().any(|l| l.path.contains("list-type")),
+        "the bucket is listed with the same credentials"
+    );
     assert!(calls.iter().all(|l| l.authorized), "{calls:?}");
 }
 
 #[test]
 fn the_newest_checkpoint_is_found_on_s3_too() {
     let rig = Rig::with_one_node(&job("a").replace("gs://", "s3://"));
-    rig.wait("the job has saved something", |cloud| cloud.objects.contains_key("bucket/a/10/commit_success.txt"));
+    rig.wait("the job has saved something", |cloud| {
+        cloud.objects.contains_key("bucket/a/10/commit_success.txt")
+    });
     rig.trouble("a", Trouble::Preempt, None);
     let output = rig
         .command(&["once", "--deadline", "60s"])
@@ -226,7 +262,10 @@ fn the_newest_checkpoint_is_found_on_s3_too() {
     let (code, _, log) = text(&output);
     assert_eq!((code, rig.creations("a")), (0, 2), "{log}");
     let order = rig.node("a").unwrap().run.order;
-    assert!(order.checkpoint.starts_with("s3://bucket/a/") && order.step.is_some_and(|s| s >= 10), "{order:?}");
+    assert!(
+        order.checkpoint.starts_with("s3://bucket/a/") && order.step.is_some_and(|s| s >= 10),
+        "{order:?}"
+    );
 }
 
 #[test]
@@ -246,7 +285,11 @@ fn a_journal_that_is_damaged_or_newer_is_refused_before_anything_is_asked() {
     refused("damaged or not a database");
     std::fs::remove_file(&state).unwrap();
     let newer = rusqlite::Connection::open(&state).unwrap();
-    newer.execute_batch("PRAGMA application_id = 1414550871; PRAGMA user_version = 99; CREATE TABLE t (a);").unwrap();
+    newer
+        .execute_batch(
+            "PRAGMA application_id = 1414550871; PRAGMA user_version = 99; CREATE TABLE t (a);",
+        )
+        .unwrap();
     drop(newer);
     refused("schema version is 99");
 }
@@ -254,16 +297,19 @@ fn a_journal_that_is_damaged_or_newer_is_refused_before_anything_is_asked() {
 #[test]
 fn without_credentials_it_says_what_to_do() {
     let rig = Rig::with_one_node("");
-    let config = std::fs::read_to_string(rig.config()).unwrap().replace("credentials = \"anonymous\"", "");
+    let config =
+        std::fs::read_to_string(rig.config()).unwrap().replace("credentials = \"anonymous\"", "");
     std::fs::write(rig.config(), config).unwrap();
     let file = rig.folder.path().join("no-such-file.json");
-    let output = rig.command(&["plan"]).env("GOOGLE_APPLICATION_CREDENTIALS", file).output().unwrap();
+    let output =
+        rig.command(&["plan"]).env("GOOGLE_APPLICATION_CREDENTIALS", file).output().unwrap();
     let (code, _, log) = text(&output);
     assert_eq!(code, 1);
     assert!(log.contains("gcloud auth application-default login"), "{log}");
     // A journal on this machine is shown without any.
     let file = rig.folder.path().join("no-such-file.json");
-    let output = rig.command(&["status"]).env("GOOGLE_APPLICATION_CREDENTIALS", file).output().unwrap();
+    let output =
+        rig.command(&["status"]).env("GOOGLE_APPLICATION_CREDENTIALS", file).output().unwrap();
     assert!(text(&output).2.contains("there is no state yet"), "{}", text(&output).2);
 }
 
@@ -274,11 +320,20 @@ fn logs_for_cloud_logging_are_one_json_object_a_line() {
     let output = rig.command(&["--log", "json", "once", "--deadline", "60s"]).output().unwrap();
     let (code, out, log) = text(&output);
     assert_eq!(code, 0, "{log}");
-    let lines: Vec<serde_json::Value> = log.lines().chain(out.lines()).map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(lines.iter().all(|l| l["severity"].is_string() && l["time"].is_string() && l["message"].is_string()), "{log}");
+    let lines: Vec<serde_json::Value> =
+        log.lines().chain(out.lines()).map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(
+        lines.iter().all(|l| l["severity"].is_string()
+            && l["time"].is_string()
+            && l["message"].is_string()),
+        "{log}"
+    );
     let condemned = lines.iter().find(|l| l["event"] == "condemned").unwrap();
     assert_eq!((&condemned["severity"], &condemned["slot"]), (&"WARNING".into(), &"a".into()));
-    assert!(condemned["message"].as_str().unwrap().contains("state PREEMPTED"), "every decision has its evidence");
+    assert!(
+        condemned["message"].as_str().unwrap().contains("state PREEMPTED"),
+        "every decision has its evidence"
+    );
 }
 
 #[test]
@@ -297,7 +352,9 @@ fn v2alpha1_keeps_alpha_fields_and_sends_request_ids() {
     rig.wait_recovered("a", old);
     assert_eq!(rig.node("a").unwrap().body["bootDiskConfig"]["diskSizeGb"], "200");
     assert!(
-        rig.mutations().iter().all(|m| m.path.starts_with("/v2alpha1/") && m.path.contains("requestId=")),
+        rig.mutations()
+            .iter()
+            .all(|m| m.path.starts_with("/v2alpha1/") && m.path.contains("requestId=")),
         "{}",
         rig.mutations_text()
     );
@@ -329,7 +386,8 @@ fn check_and_wrong_use_have_their_exit_codes() {
 
 #[test]
 fn a_person_pauses_resumes_and_resets_beside_the_service() {
-    let nodes = format!("[[nodes]]\nprefix = \"n\"\ncount = 5\nzone = \"{}\"\n", crate::harness::ZONE);
+    let nodes =
+        format!("[[nodes]]\nprefix = \"n\"\ncount = 5\nzone = \"{}\"\n", crate::harness::ZONE);
     let slots: String = (0..5).map(|i| slot(&format!("n{i}"), "")).collect();
     for state in ["sqlite:state.db", "gs://state/levers"] {
         let policy = format!("max_unavailable = \"100%\"\n{POLICY}");
@@ -398,30 +456,58 @@ fn history_tells_incidents_and_audits_every_mutation() {
         let rig = Rig::with_one_node(&job("a"));
         let config = std::fs::read_to_string(rig.config()).unwrap();
         // Every call is answered, and leaves in time, also where a write takes long.
-        let config = config.replace("sqlite:state.db", state).replace("lease = \"1s\"", "lease = \"30s\"");
-        std::fs::write(rig.config(), config.replace("timeout = \"2s\"", "timeout = \"20s\"")).unwrap();
+        let config =
+            config.replace("sqlite:state.db", state).replace("lease = \"1s\"", "lease = \"30s\"");
+        std::fs::write(rig.config(), config.replace("timeout = \"2s\"", "timeout = \"20s\""))
+            .unwrap();
         let run = |arguments: &[&str]| text(&rig.command(arguments).output().unwrap());
         assert_eq!(run(&["once", "--deadline", "40s"]).0, 0);
         assert!(run(&["history"]).1.contains("no incidents within 7d"), "{:?}", run(&["history"]));
         rig.trouble("a", Trouble::Preempt, None);
         assert_eq!(run(&["once", "--deadline", "60s"]).0, 0);
         let (code, out, log) = run(&["history", "a"]);
-        assert!(code == 0 && out.contains("preempted") && out.contains("recovered, down"), "{out}{log}");
-        assert!(out.contains("deleting") && out.contains("state PREEMPTED"), "phases and evidence: {out}");
+        assert!(
+            code == 0 && out.contains("preempted") && out.contains("recovered, down"),
+            "{out}{log}"
+        );
+        assert!(
+            out.contains("deleting") && out.contains("state PREEMPTED"),
+            "phases and evidence: {out}"
+        );
         let (_, out, _) = run(&["history", "--output", "json", "--since", "1h"]);
         let document: serde_json::Value = serde_json::from_str(&out).unwrap();
         assert_eq!(document["incidents"][0]["ending"], "recovered");
-        let audit: Vec<&serde_json::Value> =
-            document["events"].as_array().unwrap().iter().filter(|e| e["event"] == "intent").collect();
-        assert_eq!(audit.iter().map(|e| e["call"].as_str().unwrap()).collect::<Vec<_>>(), ["delete", "create"]);
-        assert!(audit[0]["incarnation"]["id"].is_string() && audit[0]["message"].as_str().unwrap().contains("PREEMPTED"));
+        let audit: Vec<&serde_json::Value> = document["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|e| e["event"] == "intent")
+            .collect();
+        assert_eq!(
+            audit.iter().map(|e| e["call"].as_str().unwrap()).collect::<Vec<_>>(),
+            ["delete", "create"]
+        );
+        assert!(
+            audit[0]["incarnation"]["id"].is_string()
+                && audit[0]["message"].as_str().unwrap().contains("PREEMPTED")
+        );
         // Each mutation: the observations, who decided, and what came of it.
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         for intent in &audit {
             let evidence = &intent["evidence"];
-            assert_eq!((&evidence["condition"], &evidence["kind"]), (&"preempted".into(), &"lost".into()), "{intent}");
-            assert!(evidence["reads"].as_u64() >= Some(2) && evidence["sick_seconds"].is_number(), "{intent}");
-            assert!(evidence["symptom_at"].is_string() && evidence["confirmed_at"].is_string(), "{intent}");
+            assert_eq!(
+                (&evidence["condition"], &evidence["kind"]),
+                (&"preempted".into(), &"lost".into()),
+                "{intent}"
+            );
+            assert!(
+                evidence["reads"].as_u64() >= Some(2) && evidence["sick_seconds"].is_number(),
+                "{intent}"
+            );
+            assert!(
+                evidence["symptom_at"].is_string() && evidence["confirmed_at"].is_string(),
+                "{intent}"
+            );
             assert!(evidence["observed"].as_str().unwrap().contains("state PREEMPTED"), "{intent}");
             assert!(intent["decided_by"].as_str().unwrap().contains(host.trim()), "{intent}");
         }
@@ -433,12 +519,24 @@ fn history_tells_incidents_and_audits_every_mutation() {
             .map(|e| format!("{} {}", e["call"].as_str().unwrap(), e["result"].as_str().unwrap()))
             .collect();
         // The end of each is told by its operation, or by the node itself, whichever is seen first.
-        assert_eq!(results, ["delete accepted", "delete done", "create accepted", "create done"], "{document}");
-        assert_eq!((&audit[1]["zone"], &audit[1]["generation"]), (&audit[0]["zone"], &1.into()), "{document}");
+        assert_eq!(
+            results,
+            ["delete accepted", "delete done", "create accepted", "create done"],
+            "{document}"
+        );
+        assert_eq!(
+            (&audit[1]["zone"], &audit[1]["generation"]),
+            (&audit[0]["zone"], &1.into()),
+            "{document}"
+        );
         assert!(audit[0]["zone"].as_str().unwrap().contains('-'), "{document}");
-        let ready = document["events"].as_array().unwrap().iter().find(|e| e["to"] == "ready").unwrap();
+        let ready =
+            document["events"].as_array().unwrap().iter().find(|e| e["to"] == "ready").unwrap();
         let made = rig.node("a").unwrap().uid.to_string();
-        assert!(ready["message"].as_str().unwrap().contains(&made), "which incarnation it made: {ready}");
+        assert!(
+            ready["message"].as_str().unwrap().contains(&made),
+            "which incarnation it made: {ready}"
+        );
         assert_eq!(run(&["history", "other"]).1, "no incidents within 7d 0h\n");
         let (code, out, _) = run(&["history", "--audit"]);
         assert!(code == 0 && out.starts_with("no violation in "), "{code} {out}");

@@ -1,11 +1,13 @@
-//! Every row of the condition table that concerns plain nodes: acted on in the first poll after its grace, not before.
+//! Every row of the condition table that concerns plain nodes: acted on in the first poll after its
+//! grace, not before.
 
 use jiff::SignedDuration;
 use tpu_watchdog::simulator::scenario::Trouble;
 
 use crate::harness::{POLICY, Rig, ZONE, job, slot};
 
-/// The DELETE comes only when `grace` (ms) has passed since the trouble, and no poll that could act is passed over.
+/// The DELETE comes only when `grace` (ms) has passed since the trouble, and no poll that could act
+/// is passed over.
 #[track_caller]
 fn recreated(trouble: Trouble, grace: i64) {
     let mut rig = Rig::with_one_node("");
@@ -26,7 +28,10 @@ fn recreated(trouble: Trouble, grace: i64) {
     );
     let polls: Vec<_> = rig.polls().into_iter().filter(|p| p.at >= at).collect();
     let one_poll = SignedDuration::from_millis(300);
-    let passed_over = polls.iter().filter(|p| p.at.duration_since(polls[0].at) >= grace + one_poll && p.at < delete.at).count();
+    let passed_over = polls
+        .iter()
+        .filter(|p| p.at.duration_since(polls[0].at) >= grace + one_poll && p.at < delete.at)
+        .count();
     assert!(passed_over <= 1, "{trouble:?}: {passed_over} polls after the grace did not act");
     assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
     assert_eq!(rig.mutations().len(), 2, "{}", rig.mutations_text());
@@ -128,7 +133,9 @@ fn heals_in_time(trouble: Trouble, condition: &str) {
     rig.trouble("a", Trouble::Heal, None);
     rig.wait_until("it is seen to be healthy", || healthy() > before);
     let over = at + SignedDuration::from_secs(6);
-    rig.wait_until("its grace would be over", || rig.polls().last().is_some_and(|poll| poll.at > over));
+    rig.wait_until("its grace would be over", || {
+        rig.polls().last().is_some_and(|poll| poll.at > over)
+    });
     assert!(rig.mutations().is_empty(), "{trouble:?}: {}", rig.mutations_text());
     assert_eq!(rig.node("a").unwrap().uid, old);
 }
@@ -171,7 +178,8 @@ fn an_ongoing_window_of_a_healthy_node_is_shown_and_judges_nothing() {
     rig.trouble("a", Trouble::Window, None);
     rig.wait_until("it is shown", || {
         let slot = rig.status()["tpus"][0].clone();
-        slot["condition"] == "healthy" && slot["evidence"].as_str().unwrap().contains("upcomingMaintenance ONGOING")
+        slot["condition"] == "healthy"
+            && slot["evidence"].as_str().unwrap().contains("upcomingMaintenance ONGOING")
     });
     // Far beyond the grace of a maintenance.
     rig.wait_polls(12);
@@ -222,7 +230,8 @@ fn an_opted_out_node_is_held() {
 #[track_caller]
 fn held_kind(change: impl FnOnce(&mut tpu_watchdog::simulator::cloud::Node), words: &str) {
     let mut rig = Rig::with_one_node("");
-    rig.simulator.with(|cloud| change(cloud.nodes.get_mut(&(ZONE.to_owned(), "a".to_owned())).unwrap()));
+    rig.simulator
+        .with(|cloud| change(cloud.nodes.get_mut(&(ZONE.to_owned(), "a".to_owned())).unwrap()));
     rig.start();
     rig.wait_polls(2);
     rig.trouble("a", Trouble::Preempt, None);
@@ -233,7 +242,10 @@ fn held_kind(change: impl FnOnce(&mut tpu_watchdog::simulator::cloud::Node), wor
 
 #[test]
 fn a_node_of_a_queued_resource_is_held() {
-    held_kind(|node| node.queued_resource = Some("projects/p/locations/z/queuedResources/q".into()), "belongs to");
+    held_kind(
+        |node| node.queued_resource = Some("projects/p/locations/z/queuedResources/q".into()),
+        "belongs to",
+    );
 }
 
 #[test]
@@ -249,7 +261,8 @@ fn a_node_of_api_v1_is_held() {
 #[test]
 fn a_node_of_another_owner_is_held() {
     let mark = |node: &mut tpu_watchdog::simulator::cloud::Node| {
-        node.body.insert("metadata".into(), serde_json::json!({"tpu-watchdog-owner": "somebody-else"}));
+        node.body
+            .insert("metadata".into(), serde_json::json!({"tpu-watchdog-owner": "somebody-else"}));
     };
     held_kind(mark, "\"somebody-else\" owns it");
 }

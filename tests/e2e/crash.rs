@@ -1,4 +1,5 @@
-//! SIGKILL and lost answers at every mutation of a recovery: exactly one recreate, the same final state.
+//! SIGKILL and lost answers at every mutation of a recovery: exactly one recreate, the same final
+//! state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,7 +56,8 @@ fn one_recreate(trouble: Trouble, k: usize, is_it: IsIt, when: When, what: What)
         let body = cloud.nodes.values().next().unwrap().body.clone();
         cloud.add_node(crate::harness::ZONE, "b", body, true)
     });
-    // Long enough to be looked at while it runs, and well within the grace of what is being created.
+    // Long enough to be looked at while it runs, and well within the grace of what is being
+    // created.
     let long = std::time::Duration::from_secs(2);
     rig.simulator.with(|cloud| (cloud.timing.delete, cloud.timing.create) = (long, long));
     let text = std::fs::read_to_string(rig.config()).unwrap();
@@ -79,7 +81,12 @@ fn one_recreate(trouble: Trouble, k: usize, is_it: IsIt, when: When, what: What)
     let body = rig.node("a").unwrap().body;
     assert_eq!(body["labels"]["team"], "llm", "the specification survived");
     assert_eq!(body["metadata"]["tpu-watchdog-user-script"], "#! /bin/bash\n# the user's own\n");
-    assert!(body["metadata"]["tpu-watchdog-run"].as_str().unwrap().contains("\"checkpoint\":\"gs://bucket/a/"));
+    assert!(
+        body["metadata"]["tpu-watchdog-run"]
+            .as_str()
+            .unwrap()
+            .contains("\"checkpoint\":\"gs://bucket/a/")
+    );
 }
 
 macro_rules! at_mutations {
@@ -124,17 +131,35 @@ fn is_confirmation(logged: &Logged) -> bool {
 
 #[test]
 fn killed_while_the_delete_runs() {
-    one_recreate(Trouble::Preempt, 1, |s, l| looks_at(s, l, "delete", false), When::Before, What::Kill);
+    one_recreate(
+        Trouble::Preempt,
+        1,
+        |s, l| looks_at(s, l, "delete", false),
+        When::Before,
+        What::Kill,
+    );
 }
 
 #[test]
 fn killed_when_the_delete_is_done() {
-    one_recreate(Trouble::Preempt, 1, |s, l| looks_at(s, l, "delete", true), When::After, What::Kill);
+    one_recreate(
+        Trouble::Preempt,
+        1,
+        |s, l| looks_at(s, l, "delete", true),
+        When::After,
+        What::Kill,
+    );
 }
 
 #[test]
 fn killed_while_the_create_runs() {
-    one_recreate(Trouble::Preempt, 1, |s, l| looks_at(s, l, "create", false), When::After, What::Kill);
+    one_recreate(
+        Trouble::Preempt,
+        1,
+        |s, l| looks_at(s, l, "create", false),
+        When::After,
+        What::Kill,
+    );
 }
 
 #[test]
@@ -144,17 +169,35 @@ fn killed_at_the_confirming_read() {
 
 #[test]
 fn the_answer_of_the_confirming_read_is_lost() {
-    one_recreate(Trouble::Maintenance, 1, |_, logged| is_confirmation(logged), When::After, What::LoseTheAnswer);
+    one_recreate(
+        Trouble::Maintenance,
+        1,
+        |_, logged| is_confirmation(logged),
+        When::After,
+        What::LoseTheAnswer,
+    );
 }
 
 #[test]
 fn the_answer_of_a_look_at_the_delete_is_lost() {
-    one_recreate(Trouble::Preempt, 1, |s, l| looks_at(s, l, "delete", false), When::After, What::LoseTheAnswer);
+    one_recreate(
+        Trouble::Preempt,
+        1,
+        |s, l| looks_at(s, l, "delete", false),
+        When::After,
+        What::LoseTheAnswer,
+    );
 }
 
 #[test]
 fn the_answer_of_a_look_at_the_create_is_lost() {
-    one_recreate(Trouble::Preempt, 1, |s, l| looks_at(s, l, "create", false), When::Before, What::LoseTheAnswer);
+    one_recreate(
+        Trouble::Preempt,
+        1,
+        |s, l| looks_at(s, l, "create", false),
+        When::Before,
+        What::LoseTheAnswer,
+    );
 }
 
 #[test]
@@ -173,8 +216,10 @@ fn the_answer_of_the_bucket_is_lost() {
 fn an_operation_that_cannot_be_read_says_nothing_about_itself() {
     let mut rig = Rig::with_one_node(&job("a"));
     rig.simulator.set_hook(Some(Box::new(|logged| {
-        let reply =
-            tpu_watchdog::simulator::http::Reply::new(404, r#"{"error":{"code":404,"status":"NOT_FOUND","message":"gone"}}"#);
+        let reply = tpu_watchdog::simulator::http::Reply::new(
+            404,
+            r#"{"error":{"code":404,"status":"NOT_FOUND","message":"gone"}}"#,
+        );
         is_operation(logged).then_some(Fault::AnswerBefore(reply))
     })));
     rig.start();

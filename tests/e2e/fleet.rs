@@ -8,7 +8,9 @@ use tpu_watchdog::simulator::scenario::Trouble;
 use crate::harness::{POLICY, Rig, ZONE, slot};
 
 fn many(prefix: &str, count: usize, page_max: usize) -> (String, String) {
-    let nodes = format!("page_max = {page_max}\n[[nodes]]\nprefix = \"{prefix}\"\ncount = {count}\nzone = \"{ZONE}\"\n");
+    let nodes = format!(
+        "page_max = {page_max}\n[[nodes]]\nprefix = \"{prefix}\"\ncount = {count}\nzone = \"{ZONE}\"\n"
+    );
     let slots = (0..count).map(|i| slot(&format!("{prefix}{i}"), "")).collect();
     (nodes, slots)
 }
@@ -47,13 +49,23 @@ fn three_of_four_sick_slots_are_healed_one_after_the_other_and_none_is_forgotten
         rig.trouble(&format!("n{i}"), Trouble::Unresponsive, None);
     }
     rig.wait("all are healthy", |cloud| {
-        cloud.nodes.len() == 4 && cloud.nodes.values().all(|n| n.state == "READY" && n.health.as_deref() == Some("HEALTHY"))
+        cloud.nodes.len() == 4
+            && cloud
+                .nodes
+                .values()
+                .all(|n| n.state == "READY" && n.health.as_deref() == Some("HEALTHY"))
     });
     let mutations = rig.mutations();
     assert_eq!(mutations.len(), 6, "{}", rig.mutations_text());
     for pair in mutations.chunks(2) {
-        // max_unavailable is one of four: a delete, then the create of the same node, then the next.
-        assert_eq!((pair[0].method.as_str(), pair[1].method.as_str()), ("DELETE", "POST"), "{}", rig.mutations_text());
+        // max_unavailable is one of four: a delete, then the create of the same node, then the
+        // next.
+        assert_eq!(
+            (pair[0].method.as_str(), pair[1].method.as_str()),
+            ("DELETE", "POST"),
+            "{}",
+            rig.mutations_text()
+        );
         let node = pair[0].path.rsplit('/').next().unwrap();
         assert!(pair[1].path.ends_with(&format!("nodeId={node}")), "{}", rig.mutations_text());
     }
@@ -101,7 +113,10 @@ fn the_next_zone_is_tried_on_a_stock_out() {
     rig.trouble("", Trouble::StockOut, None);
     rig.trouble("a", Trouble::Preempt, None);
     rig.wait("the node is in the second zone", |cloud| {
-        cloud.nodes.get(&("us-east5-a".to_owned(), "a".to_owned())).is_some_and(|n| n.state == "READY")
+        cloud
+            .nodes
+            .get(&("us-east5-a".to_owned(), "a".to_owned()))
+            .is_some_and(|n| n.state == "READY")
     });
     rig.wait_polls(4);
     assert!(rig.node("a").is_none());
@@ -149,7 +164,8 @@ fn an_empty_listing_alone_creates_nothing() {
     rig.start();
     rig.wait_polls(2);
     rig.simulator.set_hook(Some(Box::new(|logged| {
-        (logged.method == "GET" && logged.path.contains("/nodes?")).then(|| Fault::AnswerBefore(Reply::new(200, "{}")))
+        (logged.method == "GET" && logged.path.contains("/nodes?"))
+            .then(|| Fault::AnswerBefore(Reply::new(200, "{}")))
     })));
     rig.wait_for_log("absent from the listing");
     rig.wait_polls(8);
@@ -167,15 +183,26 @@ fn a_slot_that_does_not_exist_yet_is_created_from_the_config_or_held() {
     rig.wait_polls(3);
     assert_eq!(rig.mutations().len(), 1, "{}", rig.mutations_text());
     let body = rig.node("new").unwrap().body;
-    assert_eq!((&body["acceleratorType"], &body["schedulingConfig"]["spot"]), (&"v4-16".into(), &true.into()));
+    assert_eq!(
+        (&body["acceleratorType"], &body["schedulingConfig"]["spot"]),
+        (&"v4-16".into(), &true.into())
+    );
 }
 
 #[test]
 fn many_zones_are_listed_in_one_call_and_those_it_could_not_reach_declare_nobody_missing() {
-    let zones: Vec<String> = (1..=5).flat_map(|n| ["a", "b"].map(|z| format!("us-east{n}-{z}"))).collect();
-    let nodes: String =
-        zones.iter().enumerate().map(|(i, z)| format!("[[nodes]]\nnames = [\"n{i}\"]\nzone = \"{z}\"\n")).collect();
-    let slots: String = zones.iter().enumerate().map(|(i, z)| format!("[[tpu]]\nname = \"n{i}\"\nzone = \"{z}\"\n")).collect();
+    let zones: Vec<String> =
+        (1..=5).flat_map(|n| ["a", "b"].map(|z| format!("us-east{n}-{z}"))).collect();
+    let nodes: String = zones
+        .iter()
+        .enumerate()
+        .map(|(i, z)| format!("[[nodes]]\nnames = [\"n{i}\"]\nzone = \"{z}\"\n"))
+        .collect();
+    let slots: String = zones
+        .iter()
+        .enumerate()
+        .map(|(i, z)| format!("[[tpu]]\nname = \"n{i}\"\nzone = \"{z}\"\n"))
+        .collect();
     let mut rig = Rig::new(&nodes, POLICY, &slots);
     rig.start();
     rig.wait_polls(2);
@@ -194,5 +221,7 @@ fn many_zones_are_listed_in_one_call_and_those_it_could_not_reach_declare_nobody
         lasts: None,
     };
     rig.simulator.with(|cloud| cloud.trouble(trouble));
-    rig.wait("n0 is back", |cloud| cloud.creations["n0"] == 2 && cloud.nodes.values().all(|n| n.state == "READY"));
+    rig.wait("n0 is back", |cloud| {
+        cloud.creations["n0"] == 2 && cloud.nodes.values().all(|n| n.state == "READY")
+    });
 }

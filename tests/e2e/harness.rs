@@ -37,13 +37,24 @@ grace = { startup = "1s", maintenance = "1s", failed_repair = "1s", unresponsive
 impl Rig {
     /// A rig over a scenario; `policy` goes into `[policy]`, `slots` is the rest of the config.
     pub fn new(scenario: &str, policy: &str, slots: &str) -> Rig {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let scenario = Scenario::parse(scenario).unwrap();
         let simulator = Simulator::new(scenario.build(Timestamp::now(), 1.0));
         let listener = runtime.block_on(Simulator::bind(([127, 0, 0, 1], 0).into())).unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         runtime.spawn(simulator.clone().serve(listener));
-        let rig = Rig { simulator, base, folder: tempfile::tempdir().unwrap(), child: Arc::default(), starts: 0, runtime };
+        let rig = Rig {
+            simulator,
+            base,
+            folder: tempfile::tempdir().unwrap(),
+            child: Arc::default(),
+            starts: 0,
+            runtime,
+        };
         rig.configure("", policy, slots);
         rig
     }
@@ -79,7 +90,12 @@ impl Rig {
 
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"));
-        command.args(arguments).arg("--config").arg(self.config()).env_remove("RUST_LOG").stdin(Stdio::null());
+        command
+            .args(arguments)
+            .arg("--config")
+            .arg(self.config())
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null());
         command
     }
 
@@ -96,14 +112,25 @@ impl Rig {
         self.starts += 1;
         let log = File::create(self.folder.path().join(format!("log.{}", self.starts))).unwrap();
         let mut command = Command::new("bash");
-        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tpu-watchdog"), "run", "--config"]);
+        command.args([
+            "-c",
+            "trap '' XFSZ; exec \"$0\" \"$@\"",
+            env!("CARGO_BIN_EXE_tpu-watchdog"),
+            "run",
+            "--config",
+        ]);
         command.arg(self.config()).env_remove("RUST_LOG").stdin(Stdio::null());
-        *self.child.lock().unwrap() = Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
+        *self.child.lock().unwrap() =
+            Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
     }
 
     /// All logs so far.
     pub fn logs(&self) -> String {
-        (1..=self.starts).filter_map(|n| std::fs::read_to_string(self.folder.path().join(format!("log.{n}"))).ok()).collect()
+        (1..=self.starts)
+            .filter_map(|n| {
+                std::fs::read_to_string(self.folder.path().join(format!("log.{n}"))).ok()
+            })
+            .collect()
     }
 
     /// How it came to this: the last mutations and the last lines of the logs.
@@ -132,7 +159,12 @@ impl Rig {
     }
 
     #[track_caller]
-    pub fn wait_long_until(&self, what: &str, patience: Duration, mut condition: impl FnMut() -> bool) {
+    pub fn wait_long_until(
+        &self,
+        what: &str,
+        patience: Duration,
+        mut condition: impl FnMut() -> bool,
+    ) {
         let began = Instant::now();
         while !condition() {
             assert!(began.elapsed() < patience, "waited in vain: {what}\n{}", self.story());
@@ -141,7 +173,12 @@ impl Rig {
     }
 
     #[track_caller]
-    pub fn wait_for(&self, what: &str, patience: Duration, mut condition: impl FnMut(&mut Cloud) -> bool) {
+    pub fn wait_for(
+        &self,
+        what: &str,
+        patience: Duration,
+        mut condition: impl FnMut(&mut Cloud) -> bool,
+    ) {
         let began = Instant::now();
         while !self.simulator.with(&mut condition) {
             assert!(began.elapsed() < patience, "waited in vain: {what}\n{}", self.story());
@@ -169,7 +206,13 @@ impl Rig {
     pub fn trouble(&self, node: &str, what: Trouble, lasts: Option<u64>) -> Timestamp {
         let lasts = lasts.map(Duration::from_millis);
         self.simulator.with(|cloud| {
-            cloud.trouble(Event { at: Duration::ZERO, node: node.into(), zone: ZONE.into(), what, lasts });
+            cloud.trouble(Event {
+                at: Duration::ZERO,
+                node: node.into(),
+                zone: ZONE.into(),
+                what,
+                lasts,
+            });
             cloud.now()
         })
     }
@@ -187,23 +230,40 @@ impl Rig {
     }
 
     pub fn mutations_text(&self) -> String {
-        self.mutations().iter().map(|m| format!("{} {} {} {:?}\n", m.at, m.method, m.path, m.status)).collect()
+        self.mutations()
+            .iter()
+            .map(|m| format!("{} {} {} {:?}\n", m.at, m.method, m.path, m.status))
+            .collect()
     }
 
     pub fn polls(&self) -> Vec<Logged> {
-        self.simulator.log().into_iter().filter(|l| l.method == "GET" && l.path.contains("/nodes?")).collect()
+        self.simulator
+            .log()
+            .into_iter()
+            .filter(|l| l.method == "GET" && l.path.contains("/nodes?"))
+            .collect()
     }
 
-    /// Waits until the slot's node is a new one, READY, and `status` calls it healthy and without a recovery.
+    /// Waits until the slot's node is a new one, READY, and `status` calls it healthy and without a
+    /// recovery.
     #[track_caller]
     pub fn wait_recovered(&self, name: &str, old: u64) {
         self.wait(&format!("{name} is replaced"), |cloud| {
-            cloud.nodes.get(&(ZONE.to_owned(), name.to_owned())).is_some_and(|n| n.uid != old && n.state == "READY")
+            cloud
+                .nodes
+                .get(&(ZONE.to_owned(), name.to_owned()))
+                .is_some_and(|n| n.uid != old && n.state == "READY")
         });
         let began = Instant::now();
         loop {
             let status = self.status();
-            let slot = status["tpus"].as_array().unwrap().iter().find(|s| s["name"] == name).unwrap().clone();
+            let slot = status["tpus"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|s| s["name"] == name)
+                .unwrap()
+                .clone();
             if slot["phase"].is_null() && slot["condition"] == "healthy" {
                 return;
             }
@@ -219,9 +279,11 @@ impl Rig {
             let output = self.command(&["status", "--output", "json"]).output().unwrap();
             // State in a bucket answers within a second, or it is asked again.
             let log = String::from_utf8_lossy(&output.stderr);
-            let slow = output.stdout.is_empty() && log.contains("gs://") && began.elapsed() < PATIENCE;
+            let slow =
+                output.stdout.is_empty() && log.contains("gs://") && began.elapsed() < PATIENCE;
             if !slow {
-                return serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {log}"));
+                return serde_json::from_slice(&output.stdout)
+                    .unwrap_or_else(|e| panic!("{e}: {log}"));
             }
         }
     }

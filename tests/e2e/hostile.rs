@@ -1,27 +1,31 @@
-//! A server that answers with anything but the API: a clear line, a counted failure, no action, the next poll on time.
+//! A server that answers with anything but the API: a clear line, a counted failure, no action, the
+//! next poll on time.
 
 use tpu_watchdog::simulator::http::{Fault, Logged, Reply};
 use tpu_watchdog::simulator::scenario::Trouble;
 
 use crate::harness::{Rig, get, job};
 
-/// Listings are answered by `reply`; the node is preempted meanwhile, and nothing may be done about it until it can be read.
+/// Listings are answered by `reply`; the node is preempted meanwhile, and nothing may be done about
+/// it until it can be read.
 #[track_caller]
 fn survives(words: &str, mut fault: impl FnMut() -> Fault + Send + 'static) {
     let mut rig = Rig::with_one_node("");
     rig.start();
     rig.wait_polls(2);
     let old = rig.node("a").unwrap().uid;
-    rig.simulator
-        .set_hook(Some(Box::new(move |logged| (logged.method == "GET" && logged.path.contains("/nodes?")).then(&mut fault))));
+    rig.simulator.set_hook(Some(Box::new(move |logged| {
+        (logged.method == "GET" && logged.path.contains("/nodes?")).then(&mut fault)
+    })));
     rig.trouble("a", Trouble::Preempt, None);
     rig.wait_for_log(words);
     let before = rig.polls().len();
     rig.wait("the next polls come", |_| rig.polls().len() >= before + 3);
     assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
     let (_, metrics) = get(&format!("{}/metrics", rig.endpoint()));
-    let failures =
-        metrics.lines().filter(|l| l.starts_with("tpuwatchdog_api_request_failures_total{") && l.contains("nodes.list"));
+    let failures = metrics.lines().filter(|l| {
+        l.starts_with("tpuwatchdog_api_request_failures_total{") && l.contains("nodes.list")
+    });
     assert!(failures.count() > 0, "{metrics}");
     // When the API is itself again, the owed work is done.
     rig.simulator.set_hook(None);
@@ -31,12 +35,16 @@ fn survives(words: &str, mut fault: impl FnMut() -> Fault + Send + 'static) {
 
 #[test]
 fn garbage() {
-    survives("not a JSON object", || Fault::AnswerBefore(Reply::new(200, vec![0u8, 159, 146, 150])));
+    survives("not a JSON object", || {
+        Fault::AnswerBefore(Reply::new(200, vec![0u8, 159, 146, 150]))
+    });
 }
 
 #[test]
 fn truncated_json() {
-    survives("not a JSON object", || Fault::AnswerBefore(Reply::new(200, r#"{"nodes":[{"name":"projects/p/loca"#)));
+    survives("not a JSON object", || {
+        Fault::AnswerBefore(Reply::new(200, r#"{"nodes":[{"name":"projects/p/loca"#))
+    });
 }
 
 #[test]
@@ -46,13 +54,19 @@ fn an_empty_body() {
 
 #[test]
 fn a_login_page_with_200() {
-    survives("<html>", || Fault::AnswerBefore(Reply::new(200, "<html><body>Sign in</body></html>")));
+    survives("<html>", || {
+        Fault::AnswerBefore(Reply::new(200, "<html><body>Sign in</body></html>"))
+    });
 }
 
 #[test]
 fn a_redirect_is_not_followed() {
     survives("HTTP 302", || {
-        Fault::AnswerBefore(Reply { status: 302, headers: vec![("location", "http://127.0.0.1:1/".into())], body: Vec::new() })
+        Fault::AnswerBefore(Reply {
+            status: 302,
+            headers: vec![("location", "http://127.0.0.1:1/".into())],
+            body: Vec::new(),
+        })
     });
 }
 
@@ -73,7 +87,9 @@ fn a_connection_that_breaks_off() {
 
 #[test]
 fn a_node_without_a_name() {
-    survives("without \"name\"", || Fault::AnswerBefore(Reply::new(200, r#"{"nodes":[{"state":"PREEMPTED"}]}"#)));
+    survives("without \"name\"", || {
+        Fault::AnswerBefore(Reply::new(200, r#"{"nodes":[{"state":"PREEMPTED"}]}"#))
+    });
 }
 
 #[test]
@@ -82,7 +98,8 @@ fn a_permission_that_was_taken_away() {
     survives("tpu.nodes.list", move || Fault::AnswerBefore(Reply::new(403, body)));
 }
 
-/// The first three requests of one kind are answered by something that is not the API: the recovery takes longer, no more.
+/// The first three requests of one kind are answered by something that is not the API: the recovery
+/// takes longer, no more.
 #[track_caller]
 fn recovers_in_spite_of(reply: Reply, is_it: fn(&Logged) -> bool) {
     let mut rig = Rig::with_one_node(&job("a"));
@@ -90,7 +107,10 @@ fn recovers_in_spite_of(reply: Reply, is_it: fn(&Logged) -> bool) {
     rig.wait_polls(2);
     let old = rig.node("a").unwrap().uid;
     let mut left = 3;
-    let (seen, flag) = (std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0)), std::sync::atomic::Ordering::SeqCst);
+    let (seen, flag) = (
+        std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0)),
+        std::sync::atomic::Ordering::SeqCst,
+    );
     let count = std::sync::Arc::clone(&seen);
     rig.simulator.set_hook(Some(Box::new(move |logged| {
         if left == 0 || !is_it(logged) {
@@ -109,12 +129,16 @@ fn recovers_in_spite_of(reply: Reply, is_it: fn(&Logged) -> bool) {
 
 #[test]
 fn garbage_for_the_confirming_get() {
-    recovers_in_spite_of(Reply::new(200, "<html>"), |l| l.method == "GET" && l.path.ends_with("/nodes/a"));
+    recovers_in_spite_of(Reply::new(200, "<html>"), |l| {
+        l.method == "GET" && l.path.ends_with("/nodes/a")
+    });
 }
 
 #[test]
 fn garbage_for_a_404_of_a_proxy_is_no_proof_of_absence() {
-    recovers_in_spite_of(Reply::new(404, "<html>no such page</html>"), |l| l.method == "GET" && l.path.ends_with("/nodes/a"));
+    recovers_in_spite_of(Reply::new(404, "<html>no such page</html>"), |l| {
+        l.method == "GET" && l.path.ends_with("/nodes/a")
+    });
 }
 
 #[test]
@@ -134,12 +158,16 @@ fn garbage_for_the_delete() {
 
 #[test]
 fn garbage_for_the_create() {
-    recovers_in_spite_of(Reply::new(200, "{\"name\":7}"), |l| l.method == "POST" && l.path.contains("nodeId="));
+    recovers_in_spite_of(Reply::new(200, "{\"name\":7}"), |l| {
+        l.method == "POST" && l.path.contains("nodeId=")
+    });
 }
 
 #[test]
 fn garbage_for_guest_attributes() {
-    recovers_in_spite_of(Reply::new(200, "{\"guestAttributes\":7}"), |l| l.path.contains(":getGuestAttributes"));
+    recovers_in_spite_of(Reply::new(200, "{\"guestAttributes\":7}"), |l| {
+        l.path.contains(":getGuestAttributes")
+    });
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Jobs: the supervisor's beacons, checkpoints, and what is never done to a TPU that is the user's own.
+//! Jobs: the supervisor's beacons, checkpoints, and what is never done to a TPU that is the user's
+//! own.
 
 use tpu_watchdog::simulator::scenario::Trouble;
 
@@ -9,7 +10,9 @@ fn the_job_of_a_recreated_node_continues_from_its_newest_checkpoint() {
     let mut rig = Rig::with_one_node(&job("a"));
     rig.start();
     rig.wait_polls(2);
-    rig.wait("the job saves a later step", |cloud| cloud.objects.contains_key("bucket/a/20/commit_success.txt"));
+    rig.wait("the job saves a later step", |cloud| {
+        cloud.objects.contains_key("bucket/a/20/commit_success.txt")
+    });
     // An incomplete one above it must not be taken.
     rig.simulator.with(|cloud| {
         let object = cloud.objects["bucket/a/20/commit_success.txt"].clone();
@@ -38,7 +41,10 @@ fn an_adopted_tpu_with_a_job_is_never_touched_for_lack_of_beacons() {
     rig.wait_polls(12);
     assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
     rig.wait_until("it is healthy", || rig.status()["tpus"][0]["condition"] == "healthy");
-    assert!(!rig.simulator.log().iter().any(|l| l.path.contains(":getGuestAttributes")), "nobody asks for its beacons");
+    assert!(
+        !rig.simulator.log().iter().any(|l| l.path.contains(":getGuestAttributes")),
+        "nobody asks for its beacons"
+    );
 }
 
 /// A slot whose node was created by the watchdog, so that its beacons count.
@@ -64,7 +70,10 @@ fn a_silent_worker_is_recreated_after_its_grace() {
     let at = rig.trouble("a", Trouble::Silence, None);
     rig.wait_recovered("a", old);
     let delete = rig.mutations().into_iter().rfind(|m| m.method == "DELETE").unwrap();
-    assert!(delete.at.duration_since(at).as_secs_f64() >= 3.0, "silence counts from the last beat before it");
+    assert!(
+        delete.at.duration_since(at).as_secs_f64() >= 3.0,
+        "silence counts from the last beat before it"
+    );
     assert_eq!(rig.creations("a"), 3);
 }
 
@@ -128,22 +137,29 @@ fn s15_a_person_says_from_which_checkpoint_a_job_goes_on_and_a_restart_forgets_n
     // While nobody looks, the TPU is lost, and somebody deletes what comes after step 20.
     rig.trouble("a", Trouble::Preempt, None);
     let later = |key: &str| {
-        let step =
-            key.strip_prefix("bucket/a/").and_then(|rest| rest.split('/').next()).and_then(|step| step.parse::<u64>().ok());
+        let step = key
+            .strip_prefix("bucket/a/")
+            .and_then(|rest| rest.split('/').next())
+            .and_then(|step| step.parse::<u64>().ok());
         step > Some(20)
     };
-    let taken: Vec<_> = rig.simulator.with(|cloud| cloud.objects.extract_if(.., |key, _| later(key)).collect());
+    let taken: Vec<_> =
+        rig.simulator.with(|cloud| cloud.objects.extract_if(.., |key, _| later(key)).collect());
     assert!(rig.command(&["retry", "a", "--from", "25"]).output().unwrap().status.success());
     for starts in 1..=2 {
         rig.start();
         let words = "is step 20, but step 25 or a later one was asked for";
-        rig.wait_until("it waits for what was asked for", || rig.logs().matches(words).count() >= starts);
+        rig.wait_until("it waits for what was asked for", || {
+            rig.logs().matches(words).count() >= starts
+        });
         rig.kill();
     }
     assert_eq!(rig.creations("a"), 1, "{}", rig.mutations_text());
     let old = rig.node("a").map_or(0, |node| node.uid);
     // Step 25 is restored.
-    rig.simulator.with(|cloud| cloud.objects.extend(taken.into_iter().filter(|(key, _)| key.starts_with("bucket/a/25/"))));
+    rig.simulator.with(|cloud| {
+        cloud.objects.extend(taken.into_iter().filter(|(key, _)| key.starts_with("bucket/a/25/")))
+    });
     rig.start();
     rig.wait_recovered("a", old);
     assert_eq!(rig.node("a").unwrap().run.order.step, Some(25));

@@ -1,5 +1,5 @@
-//! End to end: the real binary over HTTP against the simulator. No clock hook in the product: graces are scaled down by
-//! the config, lower bounds come from the simulator's request log.
+//! End to end: the real binary over HTTP against the simulator. No clock hook in the product:
+//! graces are scaled down by the config, lower bounds come from the simulator's request log.
 
 mod chaos;
 mod commands;

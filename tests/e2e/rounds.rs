@@ -1,5 +1,5 @@
-//! The journal on a disk, with real processes: 200 rounds of SIGKILL at the points between two writes and at any other moment,
-//! and a disk that is full for a while.
+//! The journal on a disk, with real processes: 200 rounds of SIGKILL at the points between two
+//! writes and at any other moment, and a disk that is full for a while.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -27,20 +27,24 @@ const POINTS: [Point; 6] = [
 ];
 
 fn preempted_with_patience(rig: u32) -> Rig {
-    let run = "job = { checkpoint = \"gs://bucket/{node}\", step = \"100ms\", every = 5, at_step = 10 }";
+    let run =
+        "job = { checkpoint = \"gs://bucket/{node}\", step = \"100ms\", every = 5, at_step = 10 }";
     let nodes = format!("[[nodes]]\nnames = [\"a\"]\nzone = \"{ZONE}\"\nspot = true\n{run}\n");
-    let policy = POLICY.replace("settled = \"60s\"", "settled = \"60s\", max = 1000, preemptions = 1000");
+    let policy =
+        POLICY.replace("settled = \"60s\"", "settled = \"60s\", max = 1000, preemptions = 1000");
     assert_ne!(policy, POLICY, "rig {rig}");
     Rig::new(&nodes, &policy, &slot("a", &job("a")))
 }
 
-/// Kills the process once: at a request, before or after it is carried out, or when `moment` is over.
+/// Kills the process once: at a request, before or after it is carried out, or when `moment` is
+/// over.
 fn one_round(rig: &mut Rig, number: u32) {
     let old = rig.node("a").unwrap().uid;
     let done = Arc::new(AtomicBool::new(false));
     let choice = number as usize % (POINTS.len() * 2 + 3);
     if choice < POINTS.len() * 2 {
-        let ((point, is_it), before, mut struck) = (POINTS[choice / 2], choice.is_multiple_of(2), false);
+        let ((point, is_it), before, mut struck) =
+            (POINTS[choice / 2], choice.is_multiple_of(2), false);
         let (child, flag) = (Arc::clone(&rig.child), Arc::clone(&done));
         rig.simulator.set_hook(Some(Box::new(move |logged| {
             if !is_it(logged) || std::mem::replace(&mut struck, true) {
@@ -77,8 +81,18 @@ fn two_hundred_kills_forget_no_owed_create_and_repeat_none() {
                 rig.wait_polls(2);
                 for round in 0..ROUNDS {
                     one_round(&mut rig, index * ROUNDS + round);
-                    assert_eq!(rig.creations("a"), round + 2, "round {round} of rig {index}\n{}", rig.mutations_text());
-                    assert_eq!(rig.simulator.with(|cloud| cloud.harmed), 0, "{}", rig.mutations_text());
+                    assert_eq!(
+                        rig.creations("a"),
+                        round + 2,
+                        "round {round} of rig {index}\n{}",
+                        rig.mutations_text()
+                    );
+                    assert_eq!(
+                        rig.simulator.with(|cloud| cloud.harmed),
+                        0,
+                        "{}",
+                        rig.mutations_text()
+                    );
                 }
             });
         }
@@ -88,7 +102,11 @@ fn two_hundred_kills_forget_no_owed_create_and_repeat_none() {
 /// Sets how large a file this process may write: a disk that is full from there on.
 fn limit_files(pid: u32, bytes: &str) {
     let limit = format!("--fsize={bytes}:unlimited");
-    let done = Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]).stdout(Stdio::null()).status().unwrap();
+    let done = Command::new("prlimit")
+        .args(["--pid", &pid.to_string(), &limit])
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
     assert!(done.success());
 }
 

@@ -1,4 +1,5 @@
-//! Runs for a schedule, with state in a bucket: overlapping, killed, cut off, and still nothing is forgotten.
+//! Runs for a schedule, with state in a bucket: overlapping, killed, cut off, and still nothing is
+//! forgotten.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -21,9 +22,11 @@ fn in_a_bucket(rig: &Rig) {
 }
 
 fn fleet(rig_policy: &str) -> Rig {
-    let run = "job = { checkpoint = \"gs://bucket/{node}\", step = \"100ms\", every = 5, at_step = 10 }";
+    let run =
+        "job = { checkpoint = \"gs://bucket/{node}\", step = \"100ms\", every = 5, at_step = 10 }";
     let nodes = format!("[[nodes]]\nprefix = \"n\"\ncount = {SLOTS}\nzone = \"{ZONE}\"\n{run}\n");
-    let slots: String = (0..SLOTS).map(|i| slot(&format!("n{i}"), &job(&format!("n{i}")))).collect();
+    let slots: String =
+        (0..SLOTS).map(|i| slot(&format!("n{i}"), &job(&format!("n{i}")))).collect();
     let rig = Rig::new(&nodes, rig_policy, &slots);
     in_a_bucket(&rig);
     rig
@@ -41,7 +44,8 @@ fn three_hundred_runs_that_overlap_and_are_killed_bring_every_slot_back() {
     while started < RUNS || !running.is_empty() {
         running.retain_mut(|(child, end)| match child.try_wait().unwrap() {
             Some(status) => {
-                // A run that was killed, or that had no time to read every zone, may fail; a wrong use may not.
+                // A run that was killed, or that had no time to read every zone, may fail; a wrong
+                // use may not.
                 if !status.success() && end.is_none() && status.code() != Some(1) {
                     failed.push(status);
                 }
@@ -72,10 +76,12 @@ fn three_hundred_runs_that_overlap_and_are_killed_bring_every_slot_back() {
                 };
             }
             let deadline = format!("{}ms", 2000 + dice.roll(4000));
-            let log = std::fs::File::create(rig.folder.path().join(format!("once.{started}"))).unwrap();
+            let log =
+                std::fs::File::create(rig.folder.path().join(format!("once.{started}"))).unwrap();
             let mut command = rig.command(&["once", "--deadline", &deadline]);
             let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
-            let end = (dice.roll(4) == 0).then(|| Instant::now() + Duration::from_millis(dice.roll(3000)));
+            let end = (dice.roll(4) == 0)
+                .then(|| Instant::now() + Duration::from_millis(dice.roll(3000)));
             running.push((child, end));
             started += 1;
         }
@@ -93,15 +99,25 @@ fn three_hundred_runs_that_overlap_and_are_killed_bring_every_slot_back() {
             break;
         }
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(began.elapsed() < Duration::from_secs(180), "{status:#}\n{log}\n{}", rig.mutations_text());
+        assert!(
+            began.elapsed() < Duration::from_secs(180),
+            "{status:#}\n{log}\n{}",
+            rig.mutations_text()
+        );
     }
     let status = rig.status();
     assert_eq!(status["tpus"].as_array().unwrap().len(), SLOTS);
-    assert_eq!(rig.simulator.with(|c| (c.harmed, c.nodes.len())), (0, SLOTS), "{}", rig.mutations_text());
+    assert_eq!(
+        rig.simulator.with(|c| (c.harmed, c.nodes.len())),
+        (0, SLOTS),
+        "{}",
+        rig.mutations_text()
+    );
     assert!(rig.simulator.with(|c| c.nodes.values().all(|n| n.state == "READY")));
     // One write a second of one object, whoever writes.
     let log = rig.simulator.log();
-    let written = |l: &&Logged| l.method == "PUT" && l.path.contains("state.json") && l.status == Some(200);
+    let written =
+        |l: &&Logged| l.method == "PUT" && l.path.contains("state.json") && l.status == Some(200);
     let writes: Vec<Timestamp> = log.iter().filter(written).map(|l| l.at).collect();
     let span = elapsed(writes[0], writes[writes.len() - 1]).as_secs();
     println!(
@@ -109,7 +125,11 @@ fn three_hundred_runs_that_overlap_and_are_killed_bring_every_slot_back() {
         rig.mutations().len(),
         writes.len(),
     );
-    assert!(writes.len() as u64 <= span + 2, "{} writes of one object within {span} s", writes.len());
+    assert!(
+        writes.len() as u64 <= span + 2,
+        "{} writes of one object within {span} s",
+        writes.len()
+    );
 }
 
 #[test]
@@ -148,16 +168,24 @@ fn the_state_moves_from_a_file_to_a_bucket_and_the_file_is_closed() {
     let (code, out, log) = run(&["state", "migrate", &file, "gs://state/watchdog"]);
     assert!(code == 0 && out.contains("moved 1 slots") && out.contains("1 of pause"), "{out}{log}");
     let (code, _, log) = run(&["once"]);
-    assert!(code == 1 && log.contains("state = \"gs://state/watchdog\""), "the old one is refused: {log}");
+    assert!(
+        code == 1 && log.contains("state = \"gs://state/watchdog\""),
+        "the old one is refused: {log}"
+    );
     in_a_bucket(&rig);
     rig.trouble("a", Trouble::Preempt, None);
     let before = rig.simulator.log().len();
     let (_, _, log) = run(&["once", "--deadline", "60s"]);
     assert_eq!(rig.creations("a"), 1, "it is paused: {log}");
-    // However slow the bucket is: what a person said before a run is known to it before it looks at any TPU.
+    // However slow the bucket is: what a person said before a run is known to it before it looks at
+    // any TPU.
     let asked = rig.simulator.log().split_off(before);
     let first = |part: &str| asked.iter().position(|l| l.path.contains(part)).unwrap();
-    assert!(first("levers") < first("/nodes"), "{:?}", asked.iter().map(|l| &l.path).collect::<Vec<_>>());
+    assert!(
+        first("levers") < first("/nodes"),
+        "{:?}",
+        asked.iter().map(|l| &l.path).collect::<Vec<_>>()
+    );
     assert_eq!(run(&["resume", "a"]).0, 0);
     assert_eq!(run(&["once", "--deadline", "60s"]).0, 0);
     assert_eq!(rig.creations("a"), 2);
@@ -180,28 +208,50 @@ fn a_run_whose_bucket_never_answers_ends_at_its_deadline_and_says_why() {
     let rig = Rig::with_one_node("");
     in_a_bucket(&rig);
     let text = std::fs::read_to_string(rig.config()).unwrap();
-    let text = text.replace("timeout = \"2s\"", "timeout = \"1h\"").replace("lease = \"1s\"", "lease = \"3h\"");
+    let text = text
+        .replace("timeout = \"2s\"", "timeout = \"1h\"")
+        .replace("lease = \"1s\"", "lease = \"3h\"");
     std::fs::write(rig.config(), text).unwrap();
-    rig.simulator.set_hook(Some(Box::new(|logged| logged.path.contains("state.json").then_some(Fault::Hang))));
+    rig.simulator.set_hook(Some(Box::new(|logged| {
+        logged.path.contains("state.json").then_some(Fault::Hang)
+    })));
     let output = rig.command(&["once", "--deadline", "2s"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&line["severity"], &line["once"]["result"]), (&"ERROR".into(), &"failed".into()), "{line}");
-    assert!(line["message"].as_str().unwrap().contains("did not answer before the deadline"), "{line}");
+    assert_eq!(
+        (&line["severity"], &line["once"]["result"]),
+        (&"ERROR".into(), &"failed".into()),
+        "{line}"
+    );
+    assert!(
+        line["message"].as_str().unwrap().contains("did not answer before the deadline"),
+        "{line}"
+    );
 }
 
 #[test]
-fn a_run_that_is_told_to_stop_in_the_middle_of_a_recovery_leaves_in_order_and_the_next_carries_on() {
+fn a_run_that_is_told_to_stop_in_the_middle_of_a_recovery_leaves_in_order_and_the_next_carries_on()
+{
     let rig = Rig::with_one_node(&job("a"));
     in_a_bucket(&rig);
     rig.trouble("", Trouble::StockOut, None);
     rig.trouble("a", Trouble::Preempt, None);
     let log = std::fs::File::create(rig.folder.path().join("once.log")).unwrap();
-    let mut child = rig.command(&["once", "--deadline", "10m"]).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    let mut child = rig
+        .command(&["once", "--deadline", "10m"])
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .unwrap();
     rig.wait("the node is deleted, and its create refused", |c| c.nodes.is_empty());
-    let refused = || std::fs::read_to_string(rig.folder.path().join("once.log")).unwrap().contains("stock_out");
+    let refused = || {
+        std::fs::read_to_string(rig.folder.path().join("once.log")).unwrap().contains("stock_out")
+    };
     rig.wait_until("the refusal is in the journal", refused);
-    let stopped = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    let stopped = std::process::Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(stopped.success());
     let mut out = String::new();
     std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut out).unwrap();
@@ -244,7 +294,9 @@ fn commits_that_fall_together_become_one_write() {
     rig.wait_polls(3);
     let writes = || {
         let log = rig.simulator.log();
-        log.iter().filter(|l| l.method == "PUT" && l.path.contains("state.json") && l.status == Some(200)).count()
+        log.iter()
+            .filter(|l| l.method == "PUT" && l.path.contains("state.json") && l.status == Some(200))
+            .count()
     };
     let before = writes();
     for i in 0..SLOTS {
@@ -263,11 +315,19 @@ fn a_reload_that_would_change_what_the_clients_were_made_for_is_refused() {
     rig.start();
     rig.wait_polls(2);
     let text = std::fs::read_to_string(rig.config()).unwrap();
-    std::fs::write(rig.config(), text.replace("project = \"p\"", "project = \"other\"").replace("name = \"a\"", "name = \"b\""))
-        .unwrap();
+    std::fs::write(
+        rig.config(),
+        text.replace("project = \"p\"", "project = \"other\"")
+            .replace("name = \"a\"", "name = \"b\""),
+    )
+    .unwrap();
     let pid = rig.child.lock().unwrap().as_ref().unwrap().id().to_string();
     assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
     rig.wait_for_log("nothing was reloaded: restart it");
     rig.wait_polls(5);
-    assert!(rig.mutations().is_empty(), "nothing is created in the wrong project: {}", rig.mutations_text());
+    assert!(
+        rig.mutations().is_empty(),
+        "nothing is created in the wrong project: {}",
+        rig.mutations_text()
+    );
 }

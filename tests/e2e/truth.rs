@@ -1,4 +1,5 @@
-//! The views of an operator: why nothing happens, that no watchdog runs, which gaps a recovery would find.
+//! The views of an operator: why nothing happens, that no watchdog runs, which gaps a recovery
+//! would find.
 
 use tpu_watchdog::simulator::http::{Fault, Reply};
 use tpu_watchdog::simulator::scenario::Trouble;
@@ -14,7 +15,11 @@ fn shown(rig: &Rig, command: &str) -> String {
 fn a_create_that_is_refused_is_shown_with_its_reason_and_without_a_word_of_a_dry_run() {
     let mut rig = Rig::with_one_node(&job("a"));
     // Long enough for each of the commands to look.
-    rig.configure("", &POLICY.replace("max = \"400ms\"", "max = \"20s\"").replace("200ms", "20s"), &slot("a", &job("a")));
+    rig.configure(
+        "",
+        &POLICY.replace("max = \"400ms\"", "max = \"20s\"").replace("200ms", "20s"),
+        &slot("a", &job("a")),
+    );
     rig.start();
     rig.wait_polls(2);
     rig.trouble("", Trouble::StockOut, None);
@@ -29,9 +34,14 @@ fn a_create_that_is_refused_is_shown_with_its_reason_and_without_a_word_of_a_dry
     assert!(shown(&rig, "status").contains("watched by "));
     // The service dies in the middle of it.
     rig.kill();
-    rig.wait_until("status says that it is dead", || shown(&rig, "status").contains("inactive since "));
+    rig.wait_until("status says that it is dead", || {
+        shown(&rig, "status").contains("inactive since ")
+    });
     let text = shown(&rig, "status");
-    assert!(text.contains("1 recovery pending") && text.contains("start it: tpu-watchdog run"), "{text}");
+    assert!(
+        text.contains("1 recovery pending") && text.contains("start it: tpu-watchdog run"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -49,7 +59,10 @@ fn a_bucket_that_may_not_be_listed_keeps_a_judged_tpu_and_is_told_with_the_grant
     // Told while all is well.
     for command in ["status", "plan"] {
         let text = shown(&rig, command);
-        assert!(text.contains(grant) && text.contains("not at all: its create would be held"), "{command}: {text}");
+        assert!(
+            text.contains(grant) && text.contains("not at all: its create would be held"),
+            "{command}: {text}"
+        );
     }
     rig.trouble("a", Trouble::Unresponsive, None);
     // It is kept while its checkpoints can't be listed.
@@ -71,5 +84,8 @@ fn what_a_recreate_would_lack_is_told_before_it_happens() {
     let key = (ZONE.to_owned(), "a".to_owned());
     rig.simulator.with(|cloud| cloud.nodes.get_mut(&key).unwrap().body.remove("metadata"));
     let plan = shown(&rig, "plan");
-    assert!(plan.contains("no startup script is known: a recreated TPU has an empty boot disk"), "{plan}");
+    assert!(
+        plan.contains("no startup script is known: a recreated TPU has an empty boot disk"),
+        "{plan}"
+    );
 }

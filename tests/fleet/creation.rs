@@ -1,4 +1,5 @@
-//! Replacements that die while they are created: nothing of them is forgotten, and no wait for them is endless and silent.
+//! Replacements that die while they are created: nothing of them is forgotten, and no wait for them
+//! is endless and silent.
 
 use tpu_watchdog::store::sqlite::SqliteStore;
 
@@ -16,7 +17,8 @@ name = "spot"
 zone = "us-central2-b"
 "#;
 
-/// The replacement is preempted 70 ms before its create's operation ends with an error: a poll shows that first.
+/// The replacement is preempted 70 ms before its create's operation ends with an error: a poll
+/// shows that first.
 const SCENARIO: &str = r#"
 times = { create = "3s", delete = "DELETE", boot = "1s", beat = "60s" }
 [[nodes]]
@@ -30,8 +32,9 @@ what = "preempt"
 
 #[test]
 fn a_replacement_that_is_preempted_while_it_is_created_is_replaced() {
-    // The watchdog believes no earlier than after two minutes that what it forgot is back: this has to be quicker.
-    // The create ends at any time between two polls, and the node dies right before that.
+    // The watchdog believes no earlier than after two minutes that what it forgot is back: this has
+    // to be quicker. The create ends at any time between two polls, and the node dies right before
+    // that.
     for tenth in 0..15 {
         let scenario = SCENARIO.replace("DELETE", &format!("{}ms", 1000 + tenth * 100));
         let mut world = World::new(CONFIG, &scenario, Box::new(SqliteStore::in_memory().unwrap()));

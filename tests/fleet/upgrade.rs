@@ -1,5 +1,6 @@
-//! An upgrade in place: the state and the nodes that version 0.1.0 left behind, taken over by the present version in the middle
-//! of recoveries. `tests/fleet/0.1.0` was recorded once with that version; see `recording.md` there.
+//! An upgrade in place: the state and the nodes that version 0.1.0 left behind, taken over by the
+//! present version in the middle of recoveries. `tests/fleet/0.1.0` was recorded once with that
+//! version; see `recording.md` there.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -81,7 +82,8 @@ command = "python3 train.py"
 checkpoint = "gs://bucket/well"
 "#;
 
-/// Everything but `adopted` is preempted at the start, so that it runs under the supervisor from then on.
+/// Everything but `adopted` is preempted at the start, so that it runs under the supervisor from
+/// then on.
 const SCENARIO: &str = r#"
 times = { create = "60s", delete = "30s", boot = "20s", beat = "60s", refusal = "3s" }
 [[nodes]]
@@ -202,11 +204,18 @@ fn take_over(store: Box<dyn Store>) {
     let mut known: Vec<String> = story.after.iter().map(Sent::brief).collect();
     for sent in &world.sent {
         let at = known.iter().position(|brief| *brief == sent.brief());
-        let at = at.unwrap_or_else(|| panic!("0.1.0 would not have sent {}\nbut still {known:#?}", sent.brief()));
+        let at = at.unwrap_or_else(|| {
+            panic!("0.1.0 would not have sent {}\nbut still {known:#?}", sent.brief())
+        });
         known.swap_remove(at);
     }
     for slot in &story.recovered {
-        assert!(world.recovered.contains(slot), "{slot} was not recovered: {:?}\n{}", world.recovered, world.log.join("\n"));
+        assert!(
+            world.recovered.contains(slot),
+            "{slot} was not recovered: {:?}\n{}",
+            world.recovered,
+            world.log.join("\n")
+        );
     }
     assert_eq!(world.cloud.harmed_unseen, 0);
     assert!(!world.log.iter().any(|line| line.contains("safety check refused")), "{:?}", world.log);
@@ -232,7 +241,8 @@ fn state_in_a_bucket_of_0_1_0_is_taken_over_in_the_middle_of_recoveries() {
         }
         ObjectState::open(client, Path::from("state"), "gs://bucket/state").await.unwrap()
     });
-    // The hour itself is played in memory: a bucket is written once a second at most, by the real clock.
+    // The hour itself is played in memory: a bucket is written once a second at most, by the real
+    // clock.
     let mut copy = SqliteStore::in_memory().unwrap();
     wait(async {
         let stored = store.load().await.unwrap();
@@ -256,13 +266,19 @@ fn record() {
     let before = std::mem::take(&mut world.sent);
     world.recovered.clear();
     for ending in ["", "-wal"] {
-        let _ = std::fs::copy(folder.join(format!("state.db{ending}")), folder.join(format!("then.db{ending}")));
+        let _ = std::fs::copy(
+            folder.join(format!("state.db{ending}")),
+            folder.join(format!("then.db{ending}")),
+        );
     }
     // As `state migrate` moves it.
     let client = Arc::new(InMemory::new());
     let objects: BTreeMap<String, String> = wait(async {
         let mut file = SqliteStore::open(&folder.join("then.db")).unwrap();
-        let mut bucket = ObjectState::open(client.clone(), Path::from("state"), "gs://bucket/state").await.unwrap();
+        let mut bucket =
+            ObjectState::open(client.clone(), Path::from("state"), "gs://bucket/state")
+                .await
+                .unwrap();
         assert!(bucket.take(None, "migrate", Duration::from_secs(30)).await.unwrap());
         let batch = file.load().await.unwrap().into_batch(Vec::new());
         bucket.adopt(file.owner(), &batch).await.unwrap();
@@ -276,9 +292,11 @@ fn record() {
         }
         objects
     });
-    std::fs::write(folder.join("bucket.json"), serde_json::to_string_pretty(&objects).unwrap()).unwrap();
+    std::fs::write(folder.join("bucket.json"), serde_json::to_string_pretty(&objects).unwrap())
+        .unwrap();
     world.run(TAKEN_OVER + minutes(60));
     println!("{}", world.log.join("\n"));
-    let story = Story { before, after: world.sent, recovered: world.recovered.into_iter().collect() };
+    let story =
+        Story { before, after: world.sent, recovered: world.recovered.into_iter().collect() };
     std::fs::write(folder.join("story.json"), serde_json::to_string(&story).unwrap()).unwrap();
 }

@@ -1,4 +1,5 @@
-//! A small fleet in virtual time: the real core, a real store, the simulated cloud, and a shell that is never interrupted.
+//! A small fleet in virtual time: the real core, a real store, the simulated cloud, and a shell
+//! that is never interrupted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -15,7 +16,9 @@ use tpu_watchdog::config;
 use tpu_watchdog::decide::step;
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
 use tpu_watchdog::launch;
-use tpu_watchdog::model::action::{Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading};
+use tpu_watchdog::model::action::{
+    Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading,
+};
 use tpu_watchdog::model::beacon::parse_guest_attributes;
 use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
@@ -75,7 +78,8 @@ fn at(ms: Ms) -> Timestamp {
 }
 
 fn settings(config: &str) -> Settings {
-    let mut settings = config::parse(std::path::Path::new("watchdog.toml"), config, &|_| None).unwrap().settings;
+    let mut settings =
+        config::parse(std::path::Path::new("watchdog.toml"), config, &|_| None).unwrap().settings;
     for slot in settings.slots.values_mut() {
         slot.supervisor = slot.job.as_ref().map(|job| launch::supervisor(&slot.name, job));
     }
@@ -121,7 +125,8 @@ impl World {
         for sent in before {
             self.run_scripted(sent.at);
             self.cloud.advance(at(sent.at));
-            let (status, answer) = self.call(&sent.method, &sent.path, &sent.query, sent.body.clone());
+            let (status, answer) =
+                self.call(&sent.method, &sent.path, &sent.query, sent.body.clone());
             assert_eq!(status, 200, "{} {answer}", sent.brief());
         }
         self.run_scripted(until);
@@ -140,7 +145,9 @@ impl World {
     /// A watchdog begins with what the store holds.
     pub fn start(&mut self, name: &str) {
         let stored = wait(self.store.load()).unwrap();
-        let taken = wait(self.store.take(stored.lease.as_ref(), name, std::time::Duration::from_secs(30))).unwrap();
+        let taken =
+            wait(self.store.take(stored.lease.as_ref(), name, std::time::Duration::from_secs(30)))
+                .unwrap();
         assert!(taken);
         self.fleet = Fleet::new(self.settings.clone(), stored.slots, stored.ledger);
         self.turn(Input::Configured(Box::new(self.settings.clone())));
@@ -167,9 +174,12 @@ impl World {
         match task {
             Task::Poll => {
                 self.at(self.now + self.every(), Task::Poll);
-                let listings =
-                    ["us-central2-b", "us-east5-a"].map(|zone| Listing { zone: zone.into(), result: Ok(self.list(zone)) });
-                self.turn(Input::Polled(Box::new(Poll { began: at(self.now), listings: listings.into() })));
+                let listings = ["us-central2-b", "us-east5-a"]
+                    .map(|zone| Listing { zone: zone.into(), result: Ok(self.list(zone)) });
+                self.turn(Input::Polled(Box::new(Poll {
+                    began: at(self.now),
+                    listings: listings.into(),
+                })));
                 // What waits for a time is looked at between polls, too.
                 for part in 1..6 {
                     self.at(self.now + self.every() * part / 6, Task::Answer(Input::Tick));
@@ -187,7 +197,8 @@ impl World {
             }
             Task::Exit(slot, zone, text) => {
                 let node = self.cloud.nodes.get_mut(&(zone.into(), slot.into())).unwrap();
-                let (uid, boots, generation) = (node.uid, node.run.boots, node.run.order.generation);
+                let (uid, boots, generation) =
+                    (node.uid, node.run.boots, node.run.order.generation);
                 let exit = format!("boot-{uid}-0-{boots} {generation} 1 {text}");
                 node.attributes[0].insert("tpu-watchdog/exit".into(), exit);
             }
@@ -199,7 +210,9 @@ impl World {
             match effect {
                 Effect::Look(look) => {
                     let due = match &look {
-                        Look::Operation { at: due, .. } => due.as_millisecond() - at(0).as_millisecond(),
+                        Look::Operation { at: due, .. } => {
+                            due.as_millisecond() - at(0).as_millisecond()
+                        }
                         _ => self.now,
                     };
                     self.at(due.max(self.now) + 100, Task::Look(look));
@@ -225,15 +238,29 @@ impl World {
         Ms::try_from(self.settings.poll.every.as_millis()).unwrap()
     }
 
-    fn call(&mut self, method: &str, path: &str, query: &BTreeMap<String, String>, body: Option<Value>) -> (u16, Value) {
+    fn call(
+        &mut self,
+        method: &str,
+        path: &str,
+        query: &BTreeMap<String, String>,
+        body: Option<Value>,
+    ) -> (u16, Value) {
         api::handle(&mut self.cloud, &Request { method, path, query, body })
     }
 
     fn list(&mut self, zone: &str) -> (Vec<Arc<NodeView>>, Vec<String>) {
-        let (_, mut page) = self.call("GET", &format!("v2/projects/p/locations/{zone}/nodes"), &BTreeMap::new(), None);
+        let (_, mut page) = self.call(
+            "GET",
+            &format!("v2/projects/p/locations/{zone}/nodes"),
+            &BTreeMap::new(),
+            None,
+        );
         let nodes = page.get_mut("nodes").map(Value::take).unwrap_or_default();
         let nodes = nodes.as_array().cloned().unwrap_or_default();
-        (nodes.into_iter().map(|node| Arc::new(NodeView::parse(node).unwrap())).collect(), Vec::new())
+        (
+            nodes.into_iter().map(|node| Arc::new(NodeView::parse(node).unwrap())).collect(),
+            Vec::new(),
+        )
     }
 
     fn look(&mut self, look: Look) -> Input {
@@ -241,15 +268,25 @@ impl World {
         let none = BTreeMap::new();
         match look {
             Look::Node { slot, zone } => {
-                let (status, node) = self.call("GET", &format!("v2/projects/p/locations/{zone}/nodes/{slot}"), &none, None);
-                let reading =
-                    if status == 200 { Reading::Node(Arc::new(NodeView::parse(node).unwrap())) } else { Reading::Absent };
+                let (status, node) = self.call(
+                    "GET",
+                    &format!("v2/projects/p/locations/{zone}/nodes/{slot}"),
+                    &none,
+                    None,
+                );
+                let reading = if status == 200 {
+                    Reading::Node(Arc::new(NodeView::parse(node).unwrap()))
+                } else {
+                    Reading::Absent
+                };
                 Input::Got { slot, began, reading }
             }
             Look::Operation { slot, operation, .. } => {
                 let (status, answer) = self.call("GET", &format!("v2/{operation}"), &none, None);
                 let result = match (status, answer["done"].as_bool(), answer.get("error")) {
-                    (200, Some(true), Some(error)) => Ok(OperationState::Failed(operation_failure(error))),
+                    (200, Some(true), Some(error)) => {
+                        Ok(OperationState::Failed(operation_failure(error)))
+                    }
                     (200, Some(true), None) => Ok(OperationState::Succeeded),
                     (200, ..) => Ok(OperationState::Running),
                     _ => Err(Failure::new(FailureClass::NotFound, "no such operation")),
@@ -257,7 +294,8 @@ impl World {
                 Input::Operated { slot, operation, result }
             }
             Look::Attributes { slot, zone, of } => {
-                let path = format!("v2/projects/p/locations/{zone}/nodes/{slot}:getGuestAttributes");
+                let path =
+                    format!("v2/projects/p/locations/{zone}/nodes/{slot}:getGuestAttributes");
                 let body = serde_json::json!({"queryPath": "tpu-watchdog/"});
                 let (status, answer) = self.call("POST", &path, &none, Some(body));
                 let result = if status == 200 {
@@ -270,7 +308,9 @@ impl World {
             Look::Checkpoints { slot, location, set_aside } => {
                 let bucket = InMemory::new();
                 let result = wait(async {
-                    for name in self.cloud.objects.keys().filter_map(|name| name.strip_prefix("bucket/")) {
+                    for name in
+                        self.cloud.objects.keys().filter_map(|name| name.strip_prefix("bucket/"))
+                    {
                         bucket.put(&Path::from(name), "x".into()).await.unwrap();
                     }
                     survey_in(&bucket, &Path::from(slot.as_str()), &location, set_aside).await
@@ -283,7 +323,9 @@ impl World {
     fn carry_out(&mut self, action: &Action) -> CallOutcome {
         let mut query = BTreeMap::new();
         let (method, path, body) = match action {
-            Action::Delete { slot, zone, .. } => ("DELETE", format!("v2/projects/p/locations/{zone}/nodes/{slot}"), None),
+            Action::Delete { slot, zone, .. } => {
+                ("DELETE", format!("v2/projects/p/locations/{zone}/nodes/{slot}"), None)
+            }
             Action::Create { slot, zone, body, .. } => {
                 query.insert("nodeId".to_owned(), slot.clone());
                 ("POST", format!("v2/projects/p/locations/{zone}/nodes"), Some(body.clone()))
@@ -319,6 +361,9 @@ impl World {
 
     /// Whether the node is there and at work.
     pub fn is_ready(&self, zone: &str, node: &str) -> bool {
-        self.cloud.nodes.get(&(zone.to_owned(), node.to_owned())).is_some_and(|node| node.state == "READY")
+        self.cloud
+            .nodes
+            .get(&(zone.to_owned(), node.to_owned()))
+            .is_some_and(|node| node.state == "READY")
     }
 }

@@ -84,7 +84,8 @@ const BY_THEMSELVES: [(Fault, u32); 24] = [
 impl World {
     /// Puts the first strikes on the agenda.
     pub fn plan_accidents(&mut self) {
-        let all: Vec<(Fault, u32)> = BY_THEMSELVES.into_iter().filter(|(fault, _)| self.setup.has(*fault)).collect();
+        let all: Vec<(Fault, u32)> =
+            BY_THEMSELVES.into_iter().filter(|(fault, _)| self.setup.has(*fault)).collect();
         for (fault, ordinary) in all {
             let minutes = i64::from(self.setup.pace(fault, ordinary));
             // The first is early: a world that knows a fault meets it.
@@ -99,8 +100,13 @@ impl World {
     }
 
     fn any_slot(&mut self) -> Option<(String, String)> {
-        let names: Vec<(String, String)> =
-            self.cloud.nodes.keys().filter(|(_, name)| self.setup.bodies.contains_key(name)).cloned().collect();
+        let names: Vec<(String, String)> = self
+            .cloud
+            .nodes
+            .keys()
+            .filter(|(_, name)| self.setup.bodies.contains_key(name))
+            .cloned()
+            .collect();
         if names.is_empty() { None } else { Some(names[self.rng.usize(0..names.len())].clone()) }
     }
 
@@ -109,8 +115,15 @@ impl World {
         // Of those without an end every other one is announced to have one, which passes.
         let announced = what == Trouble::Window && lasts.is_none() && self.now / 1000 % 2 == 0;
         let lasts = lasts.map(|ms| Duration::from_millis(ms.unsigned_abs()));
-        self.cloud.trouble(Event { at: Duration::ZERO, node: name.into(), zone: zone.into(), what, lasts });
-        let node = self.cloud.nodes.get_mut(&(zone.to_owned(), name.to_owned())).filter(|_| announced);
+        self.cloud.trouble(Event {
+            at: Duration::ZERO,
+            node: name.into(),
+            zone: zone.into(),
+            what,
+            lasts,
+        });
+        let node =
+            self.cloud.nodes.get_mut(&(zone.to_owned(), name.to_owned())).filter(|_| announced);
         if let Some(upcoming) = node.and_then(|node| node.upcoming.as_mut()) {
             let end = wall(self.now + (5 + self.now / 1000 % 90) * MINUTE, 0);
             upcoming["windowEndTime"] = time(end).into();
@@ -153,7 +166,9 @@ impl World {
             Accident::OptIn { zone, name } => {
                 self.network.relabelled(&zone, &name);
                 let node = self.cloud.nodes.get_mut(&(zone, name));
-                if let Some(labels) = node.and_then(|n| n.body.get_mut("labels")).and_then(|l| l.as_object_mut()) {
+                if let Some(labels) =
+                    node.and_then(|n| n.body.get_mut("labels")).and_then(|l| l.as_object_mut())
+                {
                     labels.remove("tpu-watchdog");
                 }
             }
@@ -173,7 +188,10 @@ impl World {
                 self.trouble(Trouble::Unresponsive, &zone, &name, Some(sick));
                 if left > 0 {
                     let wait = sick + self.rng.i64(20_000..3 * MINUTE);
-                    self.at(self.now + wait, Task::Accident(Accident::Flap { zone, name, left: left - 1 }));
+                    self.at(
+                        self.now + wait,
+                        Task::Accident(Accident::Flap { zone, name, left: left - 1 }),
+                    );
                 }
             }
         }
@@ -219,7 +237,9 @@ impl World {
             }
             Fault::Quota => {
                 let until = wall(self.now + long, 0);
-                self.cloud.quota.insert(zone, (until, "Quota limit 'TPUs' has been exceeded.".into()));
+                self.cloud
+                    .quota
+                    .insert(zone, (until, "Quota limit 'TPUs' has been exceeded.".into()));
                 return;
             }
             Fault::StockOut => return self.trouble(Trouble::StockOut, &zone, "-", Some(long)),
@@ -301,9 +321,18 @@ impl World {
     /// A part of the fleet at once, in one way.
     fn outage(&mut self) {
         let share = self.rng.f64() * 0.9 + 0.1;
-        let (what, lasts) = if self.rng.u32(0..3) == 0 { (Trouble::Preempt, None) } else { (self.sickness(), self.a_while()) };
-        let all: Vec<(String, String)> =
-            self.cloud.nodes.keys().filter(|(_, name)| self.setup.bodies.contains_key(name)).cloned().collect();
+        let (what, lasts) = if self.rng.u32(0..3) == 0 {
+            (Trouble::Preempt, None)
+        } else {
+            (self.sickness(), self.a_while())
+        };
+        let all: Vec<(String, String)> = self
+            .cloud
+            .nodes
+            .keys()
+            .filter(|(_, name)| self.setup.bodies.contains_key(name))
+            .cloned()
+            .collect();
         for (zone, name) in all {
             if self.rng.f64() < share {
                 self.trouble(what, &zone, &name, lasts);
@@ -320,14 +349,21 @@ impl World {
             1 | 2 => Pull::Pause { slot: Some(slot), until },
             3 => {
                 let slot = if self.rng.bool() { Some(slot) } else { None };
-                let adopt = slot.as_ref().is_some_and(|slot| self.setup.origins.get(slot) == Some(&Origin::Owned));
+                let adopt = slot
+                    .as_ref()
+                    .is_some_and(|slot| self.setup.origins.get(slot) == Some(&Origin::Owned));
                 Pull::Resume { slot, adopt }
             }
             4 => {
                 // Now and then from an older step than the newest.
                 // Of those a few from one that is not there yet.
-                let back = |step: u64| if self.now / MINUTE % 5 == 0 { step + 2 } else { step.saturating_sub(4) };
-                let from = (self.now / MINUTE % 3 == 0).then(|| self.newest_step(&slot)).flatten().map(back);
+                let back = |step: u64| {
+                    if self.now / MINUTE % 5 == 0 { step + 2 } else { step.saturating_sub(4) }
+                };
+                let from = (self.now / MINUTE % 3 == 0)
+                    .then(|| self.newest_step(&slot))
+                    .flatten()
+                    .map(back);
                 Pull::Retry { slot, from }
             }
             _ => Pull::BreakerReset,
@@ -393,7 +429,8 @@ impl World {
             self.pull(Pull::Resume { slot: Some(name), adopt: false });
         }
         self.pull(Pull::BreakerReset);
-        // The holder dies once more: another one, or itself again, must follow. By then nothing is slow any more.
+        // The holder dies once more: another one, or itself again, must follow. By then nothing is
+        // slow any more.
         if self.setup.seed.is_multiple_of(2)
             && let Some(pid) = self.processes.iter().position(|p| p.held().is_some())
         {
@@ -401,26 +438,35 @@ impl World {
         }
     }
 
-    /// A person looks at what says that it waits for one, and lets it go on. Nothing else is helped.
+    /// A person looks at what says that it waits for one, and lets it go on. Nothing else is
+    /// helped.
     pub fn reset(&mut self) {
         let (fleet, _) = self.what_is_known();
         if fleet.ledger.breaker.is_some() {
             self.pull(Pull::BreakerReset);
         }
-        let hold = |name: &String| fleet.memory.get(name).and_then(|m| m.decision.as_ref()).and_then(|d| d.hold);
+        let hold = |name: &String| {
+            fleet.memory.get(name).and_then(|m| m.decision.as_ref()).and_then(|d| d.hold)
+        };
         let waiting: Vec<(String, HoldReason)> = fleet
             .slots
             .keys()
-            .filter_map(|name| Some((name.clone(), hold(name).filter(|hold| hold.needs_a_person())?)))
+            .filter_map(|name| {
+                Some((name.clone(), hold(name).filter(|hold| hold.needs_a_person())?))
+            })
             .collect();
         for (slot, hold) in waiting {
             // Something older than what is recorded is taken where a person says so.
-            let from = (hold == HoldReason::CheckpointWentBack).then(|| self.newest_step(&slot).unwrap_or(0));
+            let from = (hold == HoldReason::CheckpointWentBack)
+                .then(|| self.newest_step(&slot).unwrap_or(0));
             self.pull(Pull::Retry { slot, from });
         }
         // Somebody pauses one for a while.
         let slot = self.setup.settings.slots.keys().next().cloned();
         self.pull(Pull::Pause { slot: slot.clone(), until: None });
-        self.at(self.now + 10 * MINUTE, Task::Accident(Accident::Pull(Pull::Resume { slot, adopt: false })));
+        self.at(
+            self.now + 10 * MINUTE,
+            Task::Accident(Accident::Pull(Pull::Resume { slot, adopt: false })),
+        );
     }
 }

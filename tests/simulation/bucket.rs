@@ -1,4 +1,5 @@
-//! The bucket with the jobs' checkpoints: the product's own lister over what it shows, whole or not.
+//! The bucket with the jobs' checkpoints: the product's own lister over what it shows, whole or
+//! not.
 
 use std::collections::VecDeque;
 
@@ -41,11 +42,18 @@ impl World {
         if self.strikes(Fault::SurveyFails, 6) {
             return Err(transient("a listing of the bucket failed"));
         }
-        if self.setup.has(Fault::HalfWritten) && self.is_training(slot) && self.strikes(Fault::HalfWritten, 6) {
+        if self.setup.has(Fault::HalfWritten)
+            && self.is_training(slot)
+            && self.strikes(Fault::HalfWritten, 6)
+        {
             self.write_half(slot);
         }
         let partial = self.strikes(Fault::SurveyPartial, 6);
-        let present = if partial { self.look(slot, location, set_aside, true)? } else { self.whole(slot, location, set_aside)? };
+        let present = if partial {
+            self.look(slot, location, set_aside, true)?
+        } else {
+            self.whole(slot, location, set_aside)?
+        };
         if !self.setup.has(Fault::SurveyStale) {
             return Ok(present);
         }
@@ -64,8 +72,14 @@ impl World {
     }
 
     /// A survey that lacks nothing. Where nothing has changed it is the last one.
-    fn whole(&mut self, slot: &str, location: &CheckpointSettings, set_aside: Option<u64>) -> Result<CheckpointSurvey, Failure> {
-        if let Some((keys, before, survey)) = self.network.surveys.get(slot).and_then(|surveys| surveys.whole.as_ref())
+    fn whole(
+        &mut self,
+        slot: &str,
+        location: &CheckpointSettings,
+        set_aside: Option<u64>,
+    ) -> Result<CheckpointSurvey, Failure> {
+        if let Some((keys, before, survey)) =
+            self.network.surveys.get(slot).and_then(|surveys| surveys.whole.as_ref())
             && *before == set_aside
             && self.objects(&base(slot)).eq(keys)
         {
@@ -73,7 +87,8 @@ impl World {
         }
         let survey = self.look(slot, location, set_aside, false)?;
         let keys = self.objects(&base(slot)).cloned().collect();
-        self.network.surveys.entry(slot.to_owned()).or_default().whole = Some((keys, set_aside, survey.clone()));
+        self.network.surveys.entry(slot.to_owned()).or_default().whole =
+            Some((keys, set_aside, survey.clone()));
         Ok(survey)
     }
 
@@ -100,20 +115,31 @@ impl World {
 
     /// Names of the objects under a base, in order.
     fn objects<'a>(&'a self, base: &'a str) -> impl Iterator<Item = &'a String> {
-        self.cloud.objects.range(base.to_owned()..).map(|(key, _)| key).take_while(move |key| key.starts_with(base))
+        self.cloud
+            .objects
+            .range(base.to_owned()..)
+            .map(|(key, _)| key)
+            .take_while(move |key| key.starts_with(base))
     }
 
     /// The complete steps, in order.
     fn complete(&self, slot: &str) -> Vec<u64> {
-        let step = |key: &String| key.strip_suffix("/commit_success.txt")?.rsplit('/').next()?.parse().ok();
+        let step = |key: &String| {
+            key.strip_suffix("/commit_success.txt")?.rsplit('/').next()?.parse().ok()
+        };
         let mut steps: Vec<u64> = self.objects(&base(slot)).filter_map(step).collect();
         steps.sort_unstable();
         steps
     }
 
     fn is_training(&self, slot: &str) -> bool {
-        let run = |node: &Node| node.run.boots > 0 && !(node.run.stopped || node.run.failing || node.run.ended);
-        self.cloud.nodes.iter().any(|((_, name), node)| name == slot && node.state == "READY" && run(node))
+        let run = |node: &Node| {
+            node.run.boots > 0 && !(node.run.stopped || node.run.failing || node.run.ended)
+        };
+        self.cloud
+            .nodes
+            .iter()
+            .any(|((_, name), node)| name == slot && node.state == "READY" && run(node))
     }
 
     /// One more file of a checkpoint that will never be whole: jobs save at even steps.
@@ -129,10 +155,14 @@ impl World {
     pub fn take_checkpoints(&mut self, slot: &str) {
         let complete = self.complete(slot);
         let all = complete.is_empty() || self.rng.u32(0..4) == 0;
-        let left = if all { None } else { complete.get(self.rng.usize(0..complete.len())).copied() };
-        self.tell(|| format!("{slot}: of its checkpoints {complete:?} those after {left:?} are deleted"));
+        let left =
+            if all { None } else { complete.get(self.rng.usize(0..complete.len())).copied() };
+        self.tell(|| {
+            format!("{slot}: of its checkpoints {complete:?} those after {left:?} are deleted")
+        });
         let taken = |key: &String| key.split('/').nth(2).and_then(|step| step.parse().ok()) > left;
-        let taken: Vec<String> = self.objects(&base(slot)).filter(|key| taken(key)).cloned().collect();
+        let taken: Vec<String> =
+            self.objects(&base(slot)).filter(|key| taken(key)).cloned().collect();
         for key in taken {
             self.cloud.objects.remove(&key);
         }
@@ -143,10 +173,17 @@ impl World {
         let complete = self.complete(slot);
         let oldest = complete.len().checked_sub(KEPT).map(|at| complete[at]);
         let newest = complete.last().copied();
-        let stays =
-            |step: u64| Some(step) == set_aside || (Some(step) >= oldest && complete.contains(&step)) || Some(step) > newest;
+        let stays = |step: u64| {
+            Some(step) == set_aside
+                || (Some(step) >= oldest && complete.contains(&step))
+                || Some(step) > newest
+        };
         let step = |key: &String| key.split('/').nth(2).and_then(|step| step.parse().ok());
-        let old: Vec<String> = self.objects(&base(slot)).filter(|key| !step(key).is_some_and(stays)).cloned().collect();
+        let old: Vec<String> = self
+            .objects(&base(slot))
+            .filter(|key| !step(key).is_some_and(stays))
+            .cloned()
+            .collect();
         for key in old {
             self.cloud.objects.remove(&key);
         }
@@ -159,14 +196,21 @@ fn base(slot: &str) -> String {
 }
 
 /// The product's lister over these objects.
-fn list(keys: &[String], location: &CheckpointSettings, set_aside: Option<u64>) -> Result<CheckpointSurvey, Failure> {
+fn list(
+    keys: &[String],
+    location: &CheckpointSettings,
+    set_aside: Option<u64>,
+) -> Result<CheckpointSurvey, Failure> {
     let store = InMemory::new();
-    let (bucket, base) = location.uri.trim_start_matches("gs://").split_once('/').unwrap_or_default();
+    let (bucket, base) =
+        location.uri.trim_start_matches("gs://").split_once('/').unwrap_or_default();
     let never_waits = || transient("memory never waits");
     for key in keys {
         let path = Path::from(key.trim_start_matches(bucket));
         let put = store.put(&path, "x".into()).now_or_never().ok_or_else(never_waits)?;
         put.map_err(|error: Error| transient(&error.to_string()))?;
     }
-    survey_in(&store, &Path::from(base), location, set_aside).now_or_never().ok_or_else(never_waits)?
+    survey_in(&store, &Path::from(base), location, set_aside)
+        .now_or_never()
+        .ok_or_else(never_waits)?
 }

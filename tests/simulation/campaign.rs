@@ -46,7 +46,11 @@ pub fn report(setup: Setup, violation: &Violation) -> String {
         found.message
     );
     let about = |line: &&String| {
-        let of_another = setup.settings.slots.keys().any(|name| *name != found.slot && line.contains(name.as_str()));
+        let of_another = setup
+            .settings
+            .slots
+            .keys()
+            .any(|name| *name != found.slot && line.contains(name.as_str()));
         found.slot == "-" || line.contains(&found.slot) || !of_another
     };
     let story: Vec<&String> = outcome.trace.iter().filter(about).collect();
@@ -54,7 +58,8 @@ pub fn report(setup: Setup, violation: &Violation) -> String {
         let _ = writeln!(text, "  {}", line.chars().take(300).collect::<String>());
     }
     let rates = if setup.quarters.is_empty() { " --ordinary-rates" } else { "" };
-    let _ = writeln!(text, "again: cargo test --release --test swarm -- --seed {seed}{rates} --trace");
+    let _ =
+        writeln!(text, "again: cargo test --release --test swarm -- --seed {seed}{rates} --trace");
     text
 }
 
@@ -62,7 +67,8 @@ pub fn report(setup: Setup, violation: &Violation) -> String {
 fn shrink(mut setup: Setup, name: &str) -> Setup {
     let began = Instant::now();
     let breaks = |candidate: &Setup| {
-        began.elapsed() < SHRINKING && play(candidate.clone(), false).violation.is_some_and(|v| v.name == name)
+        began.elapsed() < SHRINKING
+            && play(candidate.clone(), false).violation.is_some_and(|v| v.name == name)
     };
     loop {
         let before = (setup.faults.len(), setup.settings.slots.len());
@@ -75,8 +81,13 @@ fn shrink(mut setup: Setup, name: &str) -> Setup {
         }
         let names: Vec<String> = setup.settings.slots.keys().cloned().collect();
         let half = names.len().div_ceil(2);
-        for part in [&names[..half], &names[half..]].into_iter().chain(names.iter().map(std::slice::from_ref)) {
-            if part.len() >= setup.settings.slots.len() || part.iter().any(|name| !setup.settings.slots.contains_key(name)) {
+        for part in [&names[..half], &names[half..]]
+            .into_iter()
+            .chain(names.iter().map(std::slice::from_ref))
+        {
+            if part.len() >= setup.settings.slots.len()
+                || part.iter().any(|name| !setup.settings.slots.contains_key(name))
+            {
                 continue;
             }
             let mut candidate = setup.clone();
@@ -100,15 +111,20 @@ pub fn commit() -> String {
     git("HEAD").unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// A number that follows from the committed source of the product and of this simulation: the same source always plays the
-/// same seeds, a changed one others.
+/// A number that follows from the committed source of the product and of this simulation: the same
+/// source always plays the same seeds, a changed one others.
 #[allow(dead_code, reason = "the swarm's")]
 pub fn number_of_source() -> u64 {
-    let number = |tree: &str| git(tree).and_then(|tree| u64::from_str_radix(tree.get(..8)?, 16).ok()).unwrap_or(0);
+    let number = |tree: &str| {
+        git(tree).and_then(|tree| u64::from_str_radix(tree.get(..8)?, 16).ok()).unwrap_or(0)
+    };
     number("HEAD:src") ^ number("HEAD:tests/simulation")
 }
 
 fn git(revision: &str) -> Option<String> {
-    let output = std::process::Command::new("git").args(["rev-parse", "--short=12", revision]).output().ok()?;
+    let output = std::process::Command::new("git")
+        .args(["rev-parse", "--short=12", revision])
+        .output()
+        .ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

@@ -12,7 +12,8 @@ macro_rules! faults {
             /// Every kind.
             pub const ALL: &'static [Fault] = &[$(Fault::$variant),+];
 
-            /// Its name, from which its place in a seed's draw is derived: a new fault reshuffles no other.
+            /// Its name, from which its place in a seed's draw is derived: a new fault reshuffles
+            /// no other.
             pub fn name(self) -> &'static str {
                 match self { $(Fault::$variant => $name,)+ }
             }

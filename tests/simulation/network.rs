@@ -1,4 +1,5 @@
-//! What the watchdogs' calls meet on their way: answers that fail, lag behind, lack something, or are lost.
+//! What the watchdogs' calls meet on their way: answers that fail, lag behind, lack something, or
+//! are lost.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,8 +26,8 @@ use crate::world::{Arrival, Task, World};
 /// A read may show what was so long ago.
 const LAG: Ms = 100_000;
 
-/// What a node looks like from outside: when this changes, its view does. Of its labels it knows nothing: see
-/// [`Network::relabelled`].
+/// What a node looks like from outside: when this changes, its view does. Of its labels it knows
+/// nothing: see [`Network::relabelled`].
 #[derive(Clone, PartialEq)]
 struct Print {
     uid: u64,
@@ -111,7 +112,8 @@ impl World {
         }
         let path = format!("projects/p/locations/{zone}/nodes/{name}");
         let version = if self.setup.settings.alpha { "v2alpha1" } else { "v2" };
-        let view = NodeView::parse(shape::node(node, &path, version)).expect("the simulated API shows nodes");
+        let view = NodeView::parse(shape::node(node, &path, version))
+            .expect("the simulated API shows nodes");
         let view = Arc::new(view);
         self.network.views.insert(key, (Print::of(node), Arc::clone(&view)));
         Some(view)
@@ -176,7 +178,10 @@ impl World {
             listings.push(Listing { zone, result });
         }
         let latency = self.latency();
-        self.at(self.now + latency, Task::Deliver(tag, Box::new(Input::Polled(Box::new(Poll { began, listings }))), asked));
+        self.at(
+            self.now + latency,
+            Task::Deliver(tag, Box::new(Input::Polled(Box::new(Poll { began, listings }))), asked),
+        );
     }
 
     fn list(&mut self, zone: &str) -> (Vec<Arc<NodeView>>, Vec<String>) {
@@ -188,25 +193,36 @@ impl World {
         if !self.network.stale && !lacks {
             return (self.present(zone), Vec::new());
         }
-        let mut names: Vec<String> =
-            self.cloud.nodes.range(from..).take_while(|((z, _), _)| z == zone).map(|((_, name), _)| name.clone()).collect();
+        let mut names: Vec<String> = self
+            .cloud
+            .nodes
+            .range(from..)
+            .take_while(|((z, _), _)| z == zone)
+            .map(|((_, name), _)| name.clone())
+            .collect();
         if self.network.stale {
-            let past = self.network.past.keys().filter(|(z, _)| z == zone).map(|(_, name)| name.clone());
+            let past =
+                self.network.past.keys().filter(|(z, _)| z == zone).map(|(_, name)| name.clone());
             names.extend(past);
             names.sort();
             names.dedup();
         }
         let nodes = names
             .into_iter()
-            .filter_map(|name| if lacks && self.rng.u32(0..4) == 0 { None } else { self.shown(zone, &name) })
+            .filter_map(|name| {
+                if lacks && self.rng.u32(0..4) == 0 { None } else { self.shown(zone, &name) }
+            })
             .collect();
         (nodes, Vec::new())
     }
 
-    /// All nodes of a zone as they are. What has not changed since the last look costs next to nothing.
+    /// All nodes of a zone as they are. What has not changed since the last look costs next to
+    /// nothing.
     fn present(&mut self, zone: &str) -> Vec<Arc<NodeView>> {
         let changes = self.cloud.nodes.changes();
-        if let Some((_, nodes)) = self.network.present.get(zone).filter(|(before, _)| *before == changes) {
+        if let Some((_, nodes)) =
+            self.network.present.get(zone).filter(|(before, _)| *before == changes)
+        {
             return nodes.clone();
         }
         let nodes = self.look_at_all(zone);
@@ -216,7 +232,8 @@ impl World {
 
     fn look_at_all(&mut self, zone: &str) -> Vec<Arc<NodeView>> {
         // No name sorts behind this one: nothing has to be compared with the zone.
-        let (first, behind) = ((zone.to_owned(), String::new()), (zone.to_owned(), "\u{10ffff}".to_owned()));
+        let (first, behind) =
+            ((zone.to_owned(), String::new()), (zone.to_owned(), "\u{10ffff}".to_owned()));
         let mut views = self.network.views.range(first.clone()..behind.clone()).peekable();
         let mut shown: Vec<Option<Arc<NodeView>>> = Vec::new();
         let mut changed = Vec::new();
@@ -251,13 +268,14 @@ impl World {
                 let failed = self.read_failure();
                 let shown = self.shown(&zone, &slot);
                 let reading = match (failed, shown) {
-                    (Some(failure), _) if failure.class == FailureClass::NotFound => Reading::Absent,
+                    (Some(failure), _) if failure.class == FailureClass::NotFound => {
+                        Reading::Absent
+                    }
                     (Some(failure), _) => Reading::Unread(failure.to_string()),
                     (None, Some(view)) => Reading::Node(view),
                     (None, None) => Reading::Absent,
                 };
-                let sick =
-                    matches!(&reading, Reading::Node(view) if view.health.as_ref().is_some_and(|h| h.as_str() != "HEALTHY"));
+                let sick = matches!(&reading, Reading::Node(view) if view.health.as_ref().is_some_and(|h| h.as_str() != "HEALTHY"));
                 if sick && self.strikes(Fault::HealsBetween, 5) {
                     self.accident(Accident::Heal { zone, name: slot.clone() });
                 }
@@ -273,7 +291,10 @@ impl World {
                 let lack = self.lacks_workers(&slot);
                 let node = self.cloud.nodes.get(&(zone, slot.clone()));
                 let result = match node {
-                    _ if failed => Err(Failure::new(FailureClass::Permission, "guest attributes are forbidden")),
+                    _ if failed => Err(Failure::new(
+                        FailureClass::Permission,
+                        "guest attributes are forbidden",
+                    )),
                     Some(node) => {
                         let mut reports = reports(node);
                         reports.truncate(reports.len().saturating_sub(lack));
@@ -298,7 +319,8 @@ impl World {
             let (until, lack) = (self.now + self.rng.i64(60_000..HOUR), self.rng.usize(1..4));
             self.network.short.insert(slot.to_owned(), (until, lack));
         }
-        let short = self.network.short.get(slot).filter(|(until, _)| !self.calm && self.now < *until);
+        let short =
+            self.network.short.get(slot).filter(|(until, _)| !self.calm && self.now < *until);
         short.map_or(0, |(_, lack)| *lack)
     }
 
@@ -347,16 +369,28 @@ impl World {
             }
             None => self.carry_out(&action, arrival),
         };
-        self.tell(|| format!("the API answers {slot}: {outcome:?}{}", if arrival.again { " (again)" } else { "" }));
+        self.tell(|| {
+            format!(
+                "the API answers {slot}: {outcome:?}{}",
+                if arrival.again { " (again)" } else { "" }
+            )
+        });
         if arrival.answered {
             let latency = self.rng.i64(20..400);
-            self.at(self.now + latency, Task::Deliver(tag, Box::new(Input::Called { slot, outcome }), arrival.sent));
+            self.at(
+                self.now + latency,
+                Task::Deliver(tag, Box::new(Input::Called { slot, outcome }), arrival.sent),
+            );
         }
     }
 
     fn refusal(&mut self, action: &Action) -> Option<(u16, &'static str)> {
         let last = self.setup.settings.slots.keys().next_back().map(String::as_str);
-        if matches!(action, Action::Delete { .. }) && last == Some(action.slot()) && self.calm && self.setup.forbidden_deletes {
+        if matches!(action, Action::Delete { .. })
+            && last == Some(action.slot())
+            && self.calm
+            && self.setup.forbidden_deletes
+        {
             return Some((403, "Permission 'tpu.nodes.delete' denied."));
         }
         if !self.strikes(Fault::CallRefused, 6) {
@@ -364,12 +398,20 @@ impl World {
         }
         // A 404 of a delete or a 409 of a create would be a lie about the node itself.
         let all: &[(u16, &str)] = match action {
-            Action::Delete { .. } => {
-                &[(400, "bad request"), (401, "no"), (403, "no"), (409, "busy"), (429, "rate limit exceeded")]
-            }
-            Action::Create { .. } => {
-                &[(400, "bad request"), (401, "no"), (403, "no"), (404, "no such network"), (429, "rate limit exceeded")]
-            }
+            Action::Delete { .. } => &[
+                (400, "bad request"),
+                (401, "no"),
+                (403, "no"),
+                (409, "busy"),
+                (429, "rate limit exceeded"),
+            ],
+            Action::Create { .. } => &[
+                (400, "bad request"),
+                (401, "no"),
+                (403, "no"),
+                (404, "no such network"),
+                (429, "rate limit exceeded"),
+            ],
         };
         Some(all[self.rng.usize(0..all.len())])
     }
@@ -377,8 +419,12 @@ impl World {
     fn carry_out(&mut self, action: &Action, arrival: Arrival) -> CallOutcome {
         let version = if self.setup.settings.alpha { "v2alpha1" } else { "v2" };
         let (method, zone, slot, body, request_id) = match action {
-            Action::Delete { slot, zone, request_id, .. } => ("DELETE", zone, slot, None, request_id),
-            Action::Create { slot, zone, body, request_id } => ("POST", zone, slot, Some(body.clone()), request_id),
+            Action::Delete { slot, zone, request_id, .. } => {
+                ("DELETE", zone, slot, None, request_id)
+            }
+            Action::Create { slot, zone, body, request_id } => {
+                ("POST", zone, slot, Some(body.clone()), request_id)
+            }
         };
         let parent = format!("{version}/projects/p/locations/{zone}/nodes");
         let mut query = BTreeMap::new();
@@ -394,7 +440,8 @@ impl World {
         if self.strikes(Fault::OperationFails, 6) {
             return self.failing_operation(&key, create, &path, &query, body);
         }
-        let (status, answer) = api::handle(&mut self.cloud, &Request { method, path: &path, query: &query, body });
+        let (status, answer) =
+            api::handle(&mut self.cloud, &Request { method, path: &path, query: &query, body });
         if create && status == 200 {
             if let Some(uid) = self.cloud.nodes.get(&key).map(|node| node.uid) {
                 self.created(slot, uid, arrival);
@@ -404,7 +451,8 @@ impl World {
         outcome(status, &answer)
     }
 
-    /// An operation that is accepted and ends in an error: a delete that leaves the node, a create that leaves none.
+    /// An operation that is accepted and ends in an error: a delete that leaves the node, a create
+    /// that leaves none.
     fn failing_operation(
         &mut self,
         (zone, slot): &(String, String),
@@ -423,7 +471,8 @@ impl World {
         if create {
             let until = wall(self.now + 1, 0);
             let before = self.cloud.refusals.insert(zone.clone(), (until, error));
-            let (status, answer) = api::handle(&mut self.cloud, &Request { method: "POST", path, query, body });
+            let (status, answer) =
+                api::handle(&mut self.cloud, &Request { method: "POST", path, query, body });
             self.cloud.refusals.remove(zone);
             if let Some(before) = before {
                 self.cloud.refusals.insert(zone.clone(), before);
@@ -452,10 +501,16 @@ impl World {
         let (zone, name) = (zone.to_owned(), name.to_owned());
         if self.strikes(Fault::PreemptedAtBirth, 6) {
             let wait = self.rng.i64(5_000..140_000);
-            self.at(self.now + wait, Task::Accident(Accident::Lose { zone: zone.clone(), name: name.clone() }));
+            self.at(
+                self.now + wait,
+                Task::Accident(Accident::Lose { zone: zone.clone(), name: name.clone() }),
+            );
         }
         if self.strikes(Fault::BornSick, 6) {
-            self.at(self.now + 95_000, Task::Accident(Accident::Sicken { zone: zone.clone(), name: name.clone() }));
+            self.at(
+                self.now + 95_000,
+                Task::Accident(Accident::Sicken { zone: zone.clone(), name: name.clone() }),
+            );
         }
         let bad_script = self.now < self.bad_script_until;
         if bad_script || self.strikes(Fault::NeverBoots, 8) {
@@ -471,13 +526,18 @@ impl World {
         if self.stuck.get(&name).is_some_and(|step| *step == from) {
             self.struck(Fault::StuckJob);
             // It boots, beats, and stops before its first step.
-            self.at(self.now + 90_000 + 30_000 + 150_000, Task::Accident(Accident::Silence { zone, name }));
+            self.at(
+                self.now + 90_000 + 30_000 + 150_000,
+                Task::Accident(Accident::Silence { zone, name }),
+            );
         }
     }
 }
 
 fn reports(node: &Node) -> Vec<WorkerReport> {
-    let beacon = |attributes: &BTreeMap<String, String>, key: &str| attributes.get(key).and_then(|text| Beacon::parse(text));
+    let beacon = |attributes: &BTreeMap<String, String>, key: &str| {
+        attributes.get(key).and_then(|text| Beacon::parse(text))
+    };
     let report = |attributes: &BTreeMap<String, String>| WorkerReport {
         boot: beacon(attributes, "tpu-watchdog/boot"),
         heartbeat: beacon(attributes, "tpu-watchdog/heartbeat"),

@@ -1,5 +1,5 @@
-//! One watchdog process in virtual time: the shell of the product without its threads. Its core, its journal's order, its lease
-//! and its patience are the real ones.
+//! One watchdog process in virtual time: the shell of the product without its threads. Its core,
+//! its journal's order, its lease and its patience are the real ones.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! What is checked in every world: the truth at each mutation (`truth`), the event log as an audit, the core's own assertions, the
-//! lock, and, long after the faults have stopped, what is still `pending`.
+//! What is checked in every world: the truth at each mutation (`truth`), the event log as an audit,
+//! the core's own assertions, the lock, and, long after the faults have stopped, what is still
+//! `pending`.
 
 use tpu_watchdog::model::condition::Condition;
 use tpu_watchdog::model::event::{Event, What};
@@ -24,8 +25,9 @@ pub struct Violation {
     pub message: String,
 }
 
-/// Holds that last because somebody wants them, or because there is nothing that a watchdog could go by. All others that do
-/// not call for an operator pass by themselves: long after the faults have stopped they should have.
+/// Holds that last because somebody wants them, or because there is nothing that a watchdog could
+/// go by. All others that do not call for an operator pass by themselves: long after the faults
+/// have stopped they should have.
 const WANTED: [&str; 11] = [
     "degraded",
     "stopped",
@@ -45,7 +47,13 @@ type Pending = (&'static str, String, String);
 
 impl World {
     /// Looks at one rule.
-    pub fn check(&mut self, name: &'static str, slot: &str, holds: bool, message: impl FnOnce() -> String) {
+    pub fn check(
+        &mut self,
+        name: &'static str,
+        slot: &str,
+        holds: bool,
+        message: impl FnOnce() -> String,
+    ) {
         *self.checked.entry(name).or_default() += 1;
         if !holds && self.violation.is_none() {
             self.violation = Some(Violation { name, slot: slot.to_owned(), message: message() });
@@ -56,7 +64,9 @@ impl World {
     pub fn written(&mut self, events: &[Event]) {
         for event in events {
             if matches!(event.what, What::Intent { .. }) {
-                ["S7", "S8", "S11", "S18"].into_iter().for_each(|name| *self.checked.entry(name).or_default() += 1);
+                ["S7", "S8", "S11", "S18"]
+                    .into_iter()
+                    .for_each(|name| *self.checked.entry(name).or_default() += 1);
             }
             for found in self.audit.take(event) {
                 self.check(found.invariant, found.slot.as_deref().unwrap_or("-"), false, || {
@@ -72,43 +82,65 @@ impl World {
         if let Some(since) = self.alone_since.take() {
             // Its last renewal is seen a look later: an eighth of the lease.
             let (took, most) = (self.now - since, ttl + ttl / 8 + 1_000);
-            self.check("L4", "-", took <= most, || format!("a dead holder's lock was taken after {took} ms, {most} are allowed"));
+            self.check("L4", "-", took <= most, || {
+                format!("a dead holder's lock was taken after {took} ms, {most} are allowed")
+            });
         }
         (self.held_since, self.truth.renewed_at) = (self.now, began);
         let highest = self.highest_epoch;
-        self.check("S9", "-", epoch > highest, || format!("epoch {epoch} was given out after {highest}"));
+        self.check("S9", "-", epoch > highest, || {
+            format!("epoch {epoch} was given out after {highest}")
+        });
         self.highest_epoch = highest.max(epoch);
     }
 
-    /// L1 at the wait that nothing else bounds: a create whose outcome is not known ends with one of the next few GETs that are
-    /// answered. Only reads that lag behind may take longer. L1 at the end of a world does not see such a wait: it is asked hours
-    /// after the last fault, and each of them ended by itself when `max_age` was over.
+    /// L1 at the wait that nothing else bounds: a create whose outcome is not known ends with one
+    /// of the next few GETs that are answered. Only reads that lag behind may take longer. L1 at
+    /// the end of a world does not see such a wait: it is asked hours after the last fault, and
+    /// each of them ended by itself when `max_age` was over.
     pub fn settles(&mut self, pid: usize, slot: String) {
         let waits = |record: &&SlotRecord| {
-            let calls = |call: &Option<Call>| matches!(call, None | Some(Call::Unknown | Call::Observed));
-            record.incarnation.is_none() && record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating && calls(&r.call))
+            let calls =
+                |call: &Option<Call>| matches!(call, None | Some(Call::Unknown | Call::Observed));
+            record.incarnation.is_none()
+                && record
+                    .recovery
+                    .as_ref()
+                    .is_some_and(|r| r.phase == Phase::Creating && calls(&r.call))
         };
-        let waits = self.processes[pid].held().and_then(|h| h.fleet.slots.get(&slot)).filter(waits).is_some();
+        let waits = self.processes[pid]
+            .held()
+            .and_then(|h| h.fleet.slots.get(&slot))
+            .filter(waits)
+            .is_some();
         let count = if waits { self.unsettled.get(&slot).copied().unwrap_or(0) + 1 } else { 0 };
         let most = if self.setup.has(Fault::StaleRead) { 60 } else { 12 };
-        self.check("L1", &slot, count <= most, || format!("{count} GETs were answered, and settled nothing of its create"));
+        self.check("L1", &slot, count <= most, || {
+            format!("{count} GETs were answered, and settled nothing of its create")
+        });
         self.unsettled.insert(slot, count);
     }
 
-    /// L7: long after the faults have stopped, and with the same holder, one poll is enough for a command.
+    /// L7: long after the faults have stopped, and with the same holder, one poll is enough for a
+    /// command.
     pub fn commands_are_read(&mut self, tag: Tag, pulled: &[Timestamp]) {
         let (now, every) = (self.now, ms(self.setup.settings.poll.every));
         for at in pulled {
             let at = at.as_millisecond() - EPOCH_MS;
-            if self.calm_since.is_some_and(|calm| at >= calm + HOUR) && self.held_since <= at && self.holder == Some(tag) {
+            if self.calm_since.is_some_and(|calm| at >= calm + HOUR)
+                && self.held_since <= at
+                && self.holder == Some(tag)
+            {
                 let took = now - at;
-                self.check("L7", "-", took <= every + 1_000, || format!("a command works after {took} ms"));
+                self.check("L7", "-", took <= every + 1_000, || {
+                    format!("a command works after {took} ms")
+                });
             }
         }
     }
 
-    /// What is known and decided now, and the time by whose clock. A schedule may be between two runs: what its journal holds
-    /// is what counts then.
+    /// What is known and decided now, and the time by whose clock. A schedule may be between two
+    /// runs: what its journal holds is what counts then.
     pub fn what_is_known(&mut self) -> (Fleet, Timestamp) {
         let stored = self.shelf.load(usize::MAX - 1).expect("the faults have stopped");
         let holder = self.processes.iter().position(|p| p.held().is_some());
@@ -140,7 +172,12 @@ impl World {
     }
 
     /// What must have followed by now and has not.
-    fn pending(&mut self, fleet: &Fleet, now: Timestamp, looked_at: &mut Vec<&'static str>) -> Option<Pending> {
+    fn pending(
+        &mut self,
+        fleet: &Fleet,
+        now: Timestamp,
+        looked_at: &mut Vec<&'static str>,
+    ) -> Option<Pending> {
         let fleet_wide = |name, reason: String| Some((name, "-".to_owned(), reason));
         let held = self.processes.iter().any(|p| p.held().is_some());
         if !held && self.processes.iter().any(|p| p.kind != Kind::Schedule) {
@@ -158,18 +195,35 @@ impl World {
             return fleet_wide("L4", format!("the last complete poll was {observed:?} s ago"));
         }
         if fleet.ledger.breaker.is_some() {
-            return fleet_wide("L7", "the breaker is open again or still, hours after its reset".to_owned());
+            return fleet_wide(
+                "L7",
+                "the breaker is open again or still, hours after its reset".to_owned(),
+            );
         }
-        self.setup.settings.slots.keys().find_map(|name| self.pending_of(name, fleet, now, looked_at))
+        self.setup
+            .settings
+            .slots
+            .keys()
+            .find_map(|name| self.pending_of(name, fleet, now, looked_at))
     }
 
-    /// What must have followed for one slot and has not. Something that stays broken excuses its own slot alone.
-    fn pending_of(&self, name: &str, fleet: &Fleet, now: Timestamp, looked_at: &mut Vec<&'static str>) -> Option<Pending> {
+    /// What must have followed for one slot and has not. Something that stays broken excuses its
+    /// own slot alone.
+    fn pending_of(
+        &self,
+        name: &str,
+        fleet: &Fleet,
+        now: Timestamp,
+        looked_at: &mut Vec<&'static str>,
+    ) -> Option<Pending> {
         let found = |invariant, reason: String| Some((invariant, name.to_owned(), reason));
-        let Some(record) = fleet.slots.get(name) else { return found("L1", "it is configured, and not watched".to_owned()) };
+        let Some(record) = fleet.slots.get(name) else {
+            return found("L1", "it is configured, and not watched".to_owned());
+        };
         let decision = fleet.memory.get(name).and_then(|m| m.decision.as_ref());
         let hold = decision.and_then(|d| d.hold);
-        let (phase, condition) = (record.recovery.as_ref().map(|r| r.phase), record.verdict.condition);
+        let (phase, condition) =
+            (record.recovery.as_ref().map(|r| r.phase), record.verdict.condition);
         let node = self.cloud.nodes.get(&(record.zone.clone(), name.to_owned()));
         let state = format!(
             "{}; recovery {phase:?}, {decision:?}, suspicion {:?}; the node is {:?}",
@@ -182,7 +236,8 @@ impl World {
         if broken.is_some_and(|zone| zones.contains(zone)) {
             return None;
         }
-        if let Some((_, mutation)) = self.truth.late_mutations.iter().find(|(slot, _)| slot == name) {
+        if let Some((_, mutation)) = self.truth.late_mutations.iter().find(|(slot, _)| slot == name)
+        {
             return found("L2", format!("hours after the last fault: {mutation}"));
         }
         if hold.is_some_and(|hold| hold.name() == "paused") {
@@ -190,15 +245,22 @@ impl World {
         }
         let told = hold.is_some_and(|hold| hold.needs_a_person() || WANTED.contains(&hold.name()));
         // A job that makes progress outranks the health of its node.
-        let progress = record.job.progress_at.is_some_and(|at| now.as_second() - at.as_second() < 3600);
-        let at_rest = matches!(condition, Condition::Healthy | Condition::Finished | Condition::Degraded);
+        let progress =
+            record.job.progress_at.is_some_and(|at| now.as_second() - at.as_second() < 3600);
+        let at_rest =
+            matches!(condition, Condition::Healthy | Condition::Finished | Condition::Degraded);
         let rests = phase.is_none() && (at_rest || progress);
         let invariant = if broken.is_some() { "L6" } else { "L1" };
         looked_at.extend(["L2", invariant, "L3"]);
         if !(rests || told) {
-            return found(invariant, format!("it neither rests nor waits for an operator: {state}"));
+            return found(
+                invariant,
+                format!("it neither rests nor waits for an operator: {state}"),
+            );
         }
-        let works = node.is_some_and(|n| n.state == "READY" && n.health.as_deref().is_none_or(|h| h == "HEALTHY"));
+        let works = node.is_some_and(|n| {
+            n.state == "READY" && n.health.as_deref().is_none_or(|h| h == "HEALTHY")
+        });
         if condition == Condition::Healthy && phase.is_none() && !progress && !works {
             return found("L1", format!("it is taken for healthy: {state}"));
         }
@@ -222,23 +284,38 @@ impl World {
         let node = node.filter(|_| hold.is_none())?;
         let runs = self.job_runs(name, record, node)?;
         looked_at.push("L8");
-        if runs { None } else { found("L8", format!("its job does not run: {:?}; {state}", node.run)) }
+        if runs {
+            None
+        } else {
+            found("L8", format!("its job does not run: {:?}; {state}", node.run))
+        }
     }
 
-    /// Our own delete took its node, and no create of ours has followed: in a world in which nothing else ends what is owed.
+    /// Our own delete took its node, and no create of ours has followed: in a world in which
+    /// nothing else ends what is owed.
     fn owes_create(&self, name: &str) -> bool {
-        let ends = [Fault::Reload, Fault::JobEnds, Fault::PersonReplaces].iter().any(|fault| self.setup.has(*fault));
+        let ends = [Fault::Reload, Fault::JobEnds, Fault::PersonReplaces]
+            .iter()
+            .any(|fault| self.setup.has(*fault));
         self.truth.slots.get(name).is_some_and(|known| known.deleted > known.created) && !ends
     }
 
-    /// L8: whether a job of ours runs on a node of ours that is well; none where nothing is known of it.
+    /// L8: whether a job of ours runs on a node of ours that is well; none where nothing is known
+    /// of it.
     fn job_runs(&self, name: &str, record: &SlotRecord, node: &Node) -> Option<bool> {
         let ours = record.seen.as_ref().is_some_and(|s| s.supervised) && record.ours;
         // Where no report can be read no watchdog can know.
-        if !ours || self.setup.forbidden_reports || self.setup.origins.get(name) != Some(&Origin::Plain) {
+        if !ours
+            || self.setup.forbidden_reports
+            || self.setup.origins.get(name) != Some(&Origin::Plain)
+        {
             return None;
         }
         let run = &node.run;
-        Some(run.boots > 0 && (!run.stopped || run.ended) && run.order.generation == record.heard_from())
+        Some(
+            run.boots > 0
+                && (!run.stopped || run.ended)
+                && run.order.generation == record.heard_from(),
+        )
     }
 }

@@ -75,7 +75,9 @@ pub struct Setup {
 /// A generator of its own for each purpose: one more draw for one thing changes nothing else.
 pub fn rng(seed: u64, purpose: &str) -> Rng {
     // FNV-1a: the same on every machine and in every version.
-    let hash = purpose.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    let hash = purpose
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
     Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash)
 }
 
@@ -83,11 +85,18 @@ impl Setup {
     /// The world of a seed.
     pub fn of(seed: u64) -> Setup {
         let coin = |purpose: &str, one_in: u32| rng(seed, purpose).u32(0..one_in) == 0;
-        // Some worlds are quiet, some know nearly everything: two faults hide each other less than thirty.
+        // Some worlds are quiet, some know nearly everything: two faults hide each other less than
+        // thirty.
         let density = [4, 8, 15, 30][rng(seed, "density").usize(0..4)];
-        let faults: BTreeSet<Fault> = Fault::ALL.iter().copied().filter(|f| rng(seed, f.name()).u32(0..60) < density).collect();
+        let faults: BTreeSet<Fault> = Fault::ALL
+            .iter()
+            .copied()
+            .filter(|f| rng(seed, f.name()).u32(0..60) < density)
+            .collect();
         // What is rare in one world is the rule in another.
-        let rate = |fault: &Fault| (*fault, [1, 2, 4, 8, 16][rng(seed, &format!("rate of {fault}")).usize(0..5)]);
+        let rate = |fault: &Fault| {
+            (*fault, [1, 2, 4, 8, 16][rng(seed, &format!("rate of {fault}")).usize(0..5)])
+        };
         let quarters = Fault::ALL.iter().map(rate).collect();
         let mut draw = rng(seed, "fleet");
         let slots = match draw.u32(0..10) {
@@ -106,13 +115,15 @@ impl Setup {
         };
         let policy = policy(seed, &watchdogs);
         let (reserved, overlaid) = (coin("reserved", 3), coin("overlaid", 4));
-        let (mut all, mut origins, mut bodies) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut all, mut origins, mut bodies) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for index in 0..slots {
             let name = format!("tpu-{index:02}");
             let first = draw.usize(0..zones);
             let several = draw.u32(0..4) == 0;
             let count = if several { zones } else { 1 };
-            let zones: Vec<String> = (0..count).map(|i| ZONES[(first + i) % zones].to_owned()).collect();
+            let zones: Vec<String> =
+                (0..count).map(|i| ZONES[(first + i) % zones].to_owned()).collect();
             let job = (draw.u32(0..4) > 0).then(|| JobSettings {
                 command: Some("train".into()),
                 checkpoint: Some(CheckpointSettings {
@@ -148,7 +159,14 @@ impl Setup {
             origins.insert(name.clone(), origin);
             let supervisor = job.as_ref().map(|_| format!("#! /bin/bash\n{SUPERVISOR_MARK}\n"));
             let create = if overlaid && index % 2 == 0 { overlay() } else { Overlay::default() };
-            let slot = SlotSettings { name: name.clone(), zones, create, job, policy: policy.clone(), supervisor };
+            let slot = SlotSettings {
+                name: name.clone(),
+                zones,
+                create,
+                job,
+                policy: policy.clone(),
+                supervisor,
+            };
             all.insert(name, slot);
         }
         let mut fleet = rng(seed, "fleet policy");
@@ -166,7 +184,11 @@ impl Setup {
                 timeout: seconds(20),
                 max_gap: seconds(if scheduled { 600 } else { 300 }),
             },
-            max_unavailable: if fleet.bool() { Share::Percent(25.0) } else { Share::Count(fleet.usize(1..6)) },
+            max_unavailable: if fleet.bool() {
+                Share::Percent(25.0)
+            } else {
+                Share::Count(fleet.usize(1..6))
+            },
             max_judged_recreates_per_hour: fleet.usize(8..30),
             storm: Storm {
                 percent: [30.0, 50.0, 100.0][fleet.usize(0..3)],
@@ -200,11 +222,15 @@ impl Setup {
         }
     }
 
-    /// An ordinary fleet under one service, for measuring: nothing is wrong but what is ordinary. Without jobs its health is
-    /// all that is watched.
+    /// An ordinary fleet under one service, for measuring: nothing is wrong but what is ordinary.
+    /// Without jobs its health is all that is watched.
     pub fn ordinary(slots: usize, hours: i64, jobs: bool) -> Setup {
-        let mut setup = (0..).map(Setup::of).find(|s| s.settings.slots.len() > 60).unwrap_or_else(|| Setup::of(0));
-        let (name, template) = setup.settings.slots.pop_first().unwrap_or_else(|| unreachable!("there are slots"));
+        let mut setup = (0..)
+            .map(Setup::of)
+            .find(|s| s.settings.slots.len() > 60)
+            .unwrap_or_else(|| Setup::of(0));
+        let (name, template) =
+            setup.settings.slots.pop_first().unwrap_or_else(|| unreachable!("there are slots"));
         let body = setup.bodies[&name].clone();
         setup.settings.slots.clear();
         setup.bodies.clear();
@@ -238,11 +264,13 @@ impl Setup {
         setup.watchdogs = vec![Kind::Service];
         setup.settings.poll.max_gap = Duration::from_secs(300);
         setup.quarters.clear();
-        (setup.chaos, setup.end, setup.sqlite, setup.broken_zone) = (hours * HOUR, hours * HOUR, false, None);
+        (setup.chaos, setup.end, setup.sqlite, setup.broken_zone) =
+            (hours * HOUR, hours * HOUR, false, None);
         setup
     }
 
-    /// The world of a seed at ordinary rates and without what worlds did not know before: near to what it was then.
+    /// The world of a seed at ordinary rates and without what worlds did not know before: near to
+    /// what it was then.
     pub fn at_ordinary_rates(mut self) -> Setup {
         self.quarters.clear();
         self.faults.remove(&Fault::SurveyPartial);
@@ -277,7 +305,8 @@ impl Setup {
         self.settings.slots.len() as f64 * self.end as f64 / HOUR as f64
     }
 
-    /// What is one in so many, or every so many minutes, where a fault strikes as often as is ordinary: how many here.
+    /// What is one in so many, or every so many minutes, where a fault strikes as often as is
+    /// ordinary: how many here.
     pub fn pace(&self, fault: Fault, ordinary: u32) -> u32 {
         // Never always: a call that is never answered shows nothing.
         (ordinary * self.quarters.get(&fault).unwrap_or(&4) / 4).max(2)

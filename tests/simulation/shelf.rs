@@ -1,4 +1,5 @@
-//! The store that all watchdogs of a world share: in memory, or SQLite on disk. Whatever it took outlives every process.
+//! The store that all watchdogs of a world share: in memory, or SQLite on disk. Whatever it took
+//! outlives every process.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -62,11 +63,18 @@ impl Shelf {
         if !sqlite {
             return Shelf::Memory(Box::default());
         }
-        // Memory serves as the disk where there is such a place: nobody waits for a platter in virtual time.
+        // Memory serves as the disk where there is such a place: nobody waits for a platter in
+        // virtual time.
         let fast = std::path::Path::new("/dev/shm");
-        let folder = if fast.is_dir() { tempfile::tempdir_in(fast) } else { tempfile::tempdir() }.expect("a temporary folder");
+        let folder = if fast.is_dir() { tempfile::tempdir_in(fast) } else { tempfile::tempdir() }
+            .expect("a temporary folder");
         let path = folder.path().join("state.db");
-        Shelf::Sqlite(Box::new(Disk { _folder: folder, path, power_cuts: 0, connections: BTreeMap::new() }))
+        Shelf::Sqlite(Box::new(Disk {
+            _folder: folder,
+            path,
+            power_cuts: 0,
+            connections: BTreeMap::new(),
+        }))
     }
 
     pub fn load(&mut self, pid: usize) -> Result<Stored, StoreError> {
@@ -81,7 +89,8 @@ impl Shelf {
         }
     }
 
-    /// The lock as it stands. In memory the rest is not read with it: most looks only see that somebody else has it.
+    /// The lock as it stands. In memory the rest is not read with it: most looks only see that
+    /// somebody else has it.
     pub fn lease(&mut self, pid: usize) -> Result<Option<Lease>, StoreError> {
         match self {
             Shelf::Memory(memory) => Ok(memory.lease.clone()),
@@ -90,7 +99,13 @@ impl Shelf {
     }
 
     /// As [`tpu_watchdog::store::Store::take`].
-    pub fn take(&mut self, pid: usize, seen: Option<&Lease>, holder: &str, ttl: Duration) -> Result<bool, StoreError> {
+    pub fn take(
+        &mut self,
+        pid: usize,
+        seen: Option<&Lease>,
+        holder: &str,
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
         match self {
             Shelf::Memory(memory) => {
                 let free = memory.lease.as_ref() == seen;
@@ -104,7 +119,13 @@ impl Shelf {
     }
 
     /// Writes all of it or nothing, and renews the lock; `release` gives it back.
-    pub fn commit(&mut self, pid: usize, claim: &Claim, batch: Batch, release: bool) -> Result<(), StoreError> {
+    pub fn commit(
+        &mut self,
+        pid: usize,
+        claim: &Claim,
+        batch: Batch,
+        release: bool,
+    ) -> Result<(), StoreError> {
         match self {
             Shelf::Memory(memory) => memory.commit(claim, batch, release),
             Shelf::Sqlite(disk) => {
@@ -150,7 +171,8 @@ impl Shelf {
         }
     }
 
-    /// The power fails within the write of this batch: what the disk holds is the log up to some byte of it.
+    /// The power fails within the write of this batch: what the disk holds is the log up to some
+    /// byte of it.
     pub fn tear(&mut self, pid: usize, claim: &Claim, batch: Batch, at: f64) {
         // In memory there are no bytes: the write is there or not.
         let Shelf::Sqlite(disk) = self else {
@@ -166,7 +188,8 @@ impl Shelf {
             let _ = now(store.commit(&batch));
         }
         let after = size(&disk.path);
-        // What was left of the machine is copied away while the connections still stand: closing them would tidy up.
+        // What was left of the machine is copied away while the connections still stand: closing
+        // them would tidy up.
         disk.power_cuts += 1;
         let next = disk.path.with_file_name(format!("state-{}.db", disk.power_cuts));
         std::fs::copy(&disk.path, &next).expect("the copy of the state");
@@ -193,14 +216,17 @@ impl Disk {
 impl Memory {
     fn commit(&mut self, claim: &Claim, batch: Batch, release: bool) -> Result<(), StoreError> {
         let held = self.lease.as_mut().filter(|lease| lease.is_held_by(&claim.holder, claim.epoch));
-        let Some(lease) = held else { return Err(failure(StoreFailure::Fenced, "the lock is somebody else's")) };
+        let Some(lease) = held else {
+            return Err(failure(StoreFailure::Fenced, "the lock is somebody else's"));
+        };
         lease.renewals += 1;
         lease.released = release;
         for record in batch.records {
             match record {
                 Record::Slot(mut slot) => {
                     // Specifications are rows of their own.
-                    slot.spec = self.slots.get_mut(&slot.name).and_then(|before| before.spec.take());
+                    slot.spec =
+                        self.slots.get_mut(&slot.name).and_then(|before| before.spec.take());
                     self.slots.insert(slot.name.clone(), *slot);
                 }
                 Record::Spec(name, body) => {

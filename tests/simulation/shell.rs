@@ -1,5 +1,6 @@
-//! What a watchdog's shell does, without its tasks: it takes the lock, polls, turns, writes, sends, and leaves. Crashes and pauses
-//! are aimed at what matters here: writes that allow something, requests right before and after they leave, answers.
+//! What a watchdog's shell does, without its tasks: it takes the lock, polls, turns, writes, sends,
+//! and leaves. Crashes and pauses are aimed at what matters here: writes that allow something,
+//! requests right before and after they leave, answers.
 
 use tpu_watchdog::decide::{next_wake, step};
 use tpu_watchdog::model::action::{Action, CallOutcome, Effect, Input, Look, Reading};
@@ -54,8 +55,13 @@ impl World {
     pub fn crash(&mut self, pid: usize) {
         self.tell(|| format!("watchdog {pid} crashes"));
         // Somebody who stands by, and is awake, has to follow.
-        let stands_by = |p: &Process| matches!(p.role, Role::StandingBy(_)) && p.kind == Kind::Service && p.awake_at < self.now;
-        if self.calm && self.processes[pid].held().is_some() && self.processes.iter().any(stands_by) {
+        let stands_by = |p: &Process| {
+            matches!(p.role, Role::StandingBy(_))
+                && p.kind == Kind::Service
+                && p.awake_at < self.now
+        };
+        if self.calm && self.processes[pid].held().is_some() && self.processes.iter().any(stands_by)
+        {
             self.alone_since = Some(self.now);
         }
         self.end(pid);
@@ -78,8 +84,14 @@ impl World {
             Turn::Wait(wait) => self.at(self.now + ms(wait).max(20), Task::Lock(tag)),
             // Between the look and the take others look and take, too.
             Turn::Take => {
-                let Ok(stored) = self.shelf.load(pid) else { return self.at(self.now + 1000, Task::Lock(tag)) };
-                let wait = if self.strikes(Fault::SlowStore, 6) { self.rng.i64(500..25_000) } else { self.rng.i64(1..30) };
+                let Ok(stored) = self.shelf.load(pid) else {
+                    return self.at(self.now + 1000, Task::Lock(tag));
+                };
+                let wait = if self.strikes(Fault::SlowStore, 6) {
+                    self.rng.i64(500..25_000)
+                } else {
+                    self.rng.i64(1..30)
+                };
                 self.at(self.now + wait, Task::Take(tag, Box::new(stored), self.now));
             }
         }
@@ -97,7 +109,8 @@ impl World {
         let (ttl, holder) = (self.setup.ttl, format!("watchdog-{pid}-{}", tag.life));
         // What was seen is outdated when somebody else comes in between.
         let conflict = self.strikes(Fault::StoreConflict, 3);
-        let taken = !conflict && self.shelf.take(pid, stored.lease.as_ref(), &holder, ttl).unwrap_or(false);
+        let taken =
+            !conflict && self.shelf.take(pid, stored.lease.as_ref(), &holder, ttl).unwrap_or(false);
         if !taken {
             self.tell(|| format!("watchdog {pid} came too late to take the lock"));
             return self.at(self.now + 50, Task::Lock(tag));
@@ -137,7 +150,9 @@ impl World {
         let (now, process) = (self.now, &mut self.processes[pid]);
         process.dry_since = settings.dry_run.then(|| process.dry_since.unwrap_or(now));
         process.left.retain(|name, _| !settings.slots.contains_key(name));
-        for name in self.setup.settings.slots.keys().filter(|name| !settings.slots.contains_key(*name)) {
+        for name in
+            self.setup.settings.slots.keys().filter(|name| !settings.slots.contains_key(*name))
+        {
             process.left.entry(name.clone()).or_insert(now);
         }
         settings
@@ -198,12 +213,17 @@ impl World {
         if let (Input::Polled(_), Some(holding)) = (&input, self.processes[pid].holding()) {
             holding.polling = false;
         }
-        // Whoever leaves waits for outcomes alone: anything else could lead to a call that nobody would wait for.
-        if self.processes[pid].held().is_some_and(|h| h.leaving) && !matches!(input, Input::Called { .. }) {
+        // Whoever leaves waits for outcomes alone: anything else could lead to a call that nobody
+        // would wait for.
+        if self.processes[pid].held().is_some_and(|h| h.leaving)
+            && !matches!(input, Input::Called { .. })
+        {
             return;
         }
         let read = match &input {
-            Input::Got { slot, reading, .. } if !matches!(reading, Reading::Unread(_)) => Some(slot.clone()),
+            Input::Got { slot, reading, .. } if !matches!(reading, Reading::Unread(_)) => {
+                Some(slot.clone())
+            }
             _ => None,
         };
         self.turn(tag, input);
@@ -235,15 +255,20 @@ impl World {
                 Effect::Look(look) => looks.push(look),
                 Effect::Commit { records, events, then } => {
                     if self.trace.is_some() {
-                        told.extend(
-                            events.iter().map(|e| format!("watchdog {pid}: {} {}", e.slot.as_deref().unwrap_or("-"), e.message)),
-                        );
+                        told.extend(events.iter().map(|e| {
+                            format!(
+                                "watchdog {pid}: {} {}",
+                                e.slot.as_deref().unwrap_or("-"),
+                                e.message
+                            )
+                        }));
                     }
                     holding.queue.push(records, events, then);
                 }
             }
         }
-        let wake = next_wake(&holding.fleet).map(|at| at.as_millisecond() - EPOCH_MS - self.processes[pid].offset);
+        let wake = next_wake(&holding.fleet)
+            .map(|at| at.as_millisecond() - EPOCH_MS - self.processes[pid].offset);
         for line in told {
             self.tell(|| line);
         }
@@ -266,19 +291,27 @@ impl World {
     }
 
     pub fn latency(&mut self) -> Ms {
-        if self.strikes(Fault::SlowRead, 12) { self.rng.i64(3_000..25_000) } else { self.rng.i64(20..300) }
+        if self.strikes(Fault::SlowRead, 12) {
+            self.rng.i64(3_000..25_000)
+        } else {
+            self.rng.i64(20..300)
+        }
     }
 
     /// Begins the write that is due; `renew`: also an empty one.
     pub fn write(&mut self, tag: Tag, renew: bool) {
         let Some(holding) = self.processes[tag.pid].holding() else { return };
-        if holding.write.is_some() || !(renew || holding.queue.waits() || holding.queue.is_failing()) {
+        if holding.write.is_some()
+            || !(renew || holding.queue.waits() || holding.queue.is_failing())
+        {
             return;
         }
         let kind = if holding.queue.is_failing() { WriteKind::Reload } else { WriteKind::Commit };
-        let (batch, then) = if kind == WriteKind::Commit { holding.queue.take() } else { Default::default() };
+        let (batch, then) =
+            if kind == WriteKind::Commit { holding.queue.take() } else { Default::default() };
         let allows = !then.is_empty();
-        holding.write = Some(Write { batch: Some(batch), then, began: self.now, kind, result: None });
+        holding.write =
+            Some(Write { batch: Some(batch), then, began: self.now, kind, result: None });
         self.begin_write(tag, allows);
     }
 
@@ -305,7 +338,9 @@ impl World {
         let Some(holding) = process.holding() else { return };
         let claim = holding.claim.clone();
         let Some(write) = &mut holding.write else { return };
-        let (kind, began, Some(batch)) = (write.kind, write.began, write.batch.take()) else { return };
+        let (kind, began, Some(batch)) = (write.kind, write.began, write.batch.take()) else {
+            return;
+        };
         let allows = !write.then.is_empty();
         if self.strikes(Fault::TornWrite, if allows { 15 } else { 500 }) {
             return self.power_cut(tag, &claim, batch);
@@ -318,7 +353,11 @@ impl World {
         } else if kind == WriteKind::Reload {
             let loaded = self.shelf.load(tag.pid);
             // An empty commit tells whether it can be written, and whether the lock is still held.
-            let written = if full { Err(unavailable()) } else { self.shelf.commit(tag.pid, &claim, batch, false) };
+            let written = if full {
+                Err(unavailable())
+            } else {
+                self.shelf.commit(tag.pid, &claim, batch, false)
+            };
             if written.is_ok() {
                 self.renewed(began);
             }
@@ -332,7 +371,8 @@ impl World {
                 self.renewed(began);
                 self.written(&events);
             }
-            if written.is_ok() && kind == WriteKind::Commit && self.strikes(Fault::StoreUnknown, 60) {
+            if written.is_ok() && kind == WriteKind::Commit && self.strikes(Fault::StoreUnknown, 60)
+            {
                 Err(unavailable())
             } else {
                 written.map(|()| None)
@@ -368,7 +408,8 @@ impl World {
         match result {
             Ok(stored) => {
                 let ttl = self.setup.ttl;
-                holding.sending_until = holding.sending_until.max(write.began + ms(sending_ends_after(ttl)));
+                holding.sending_until =
+                    holding.sending_until.max(write.began + ms(sending_ends_after(ttl)));
                 if write.kind == WriteKind::Release {
                     let memory = std::mem::take(&mut holding.fleet.memory);
                     self.last_known = memory;
@@ -387,7 +428,8 @@ impl World {
                     if let Some(holding) = self.processes[tag.pid].holding() {
                         holding.mutations += 1;
                     }
-                    let most = if self.strikes(Fault::Pause, 8) { self.pause(tag.pid) } else { 300 };
+                    let most =
+                        if self.strikes(Fault::Pause, 8) { self.pause(tag.pid) } else { 300 };
                     self.soon(1, most, Task::Send(tag, Box::new(action)));
                 }
                 self.write(tag, false);
@@ -397,7 +439,8 @@ impl World {
                 self.tell(|| format!("watchdog {} has lost the lock", tag.pid));
                 let process = &mut self.processes[tag.pid];
                 process.tenure += 1;
-                process.role = Role::StandingBy(Patience::new(self.setup.ttl, std::time::Duration::ZERO));
+                process.role =
+                    Role::StandingBy(Patience::new(self.setup.ttl, std::time::Duration::ZERO));
                 let tag = process.tag(tag.pid);
                 self.at(self.now, Task::Lock(tag));
             }
@@ -415,7 +458,8 @@ impl World {
         }
     }
 
-    /// It stands still for longer than its lease. Returns a wait that ends before it is awake again.
+    /// It stands still for longer than its lease. Returns a wait that ends before it is awake
+    /// again.
     pub fn pause(&mut self, pid: usize) -> Ms {
         let long = self.rng.i64(5_000..180_000);
         self.processes[pid].paused_until = self.now + long;
@@ -433,8 +477,13 @@ impl World {
             return self.end(tag.pid);
         }
         let batch = holding.queue.last();
-        holding.write =
-            Some(Write { batch: Some(batch), then: Vec::new(), began: self.now, kind: WriteKind::Release, result: None });
+        holding.write = Some(Write {
+            batch: Some(batch),
+            then: Vec::new(),
+            began: self.now,
+            kind: WriteKind::Release,
+            result: None,
+        });
         self.begin_write(tag, false);
     }
 
@@ -446,7 +495,8 @@ impl World {
             return self.crash(pid);
         }
         let Some(holding) = self.processes[pid].holding() else { return };
-        let not_sent = |text: &str| CallOutcome::NotSent(Failure::new(FailureClass::Transient, text));
+        let not_sent =
+            |text: &str| CallOutcome::NotSent(Failure::new(FailureClass::Transient, text));
         let refused = if self.now >= holding.sending_until {
             Some(not_sent("the lock was not renewed in time"))
         } else if !action.may_leave(wall(self.now, offset), std::time::Duration::from_secs(2)) {
@@ -458,7 +508,10 @@ impl World {
         };
         if let Some(outcome) = refused {
             let latency = self.latency();
-            return self.at(self.now + latency, Task::Deliver(tag, Box::new(Input::Called { slot, outcome }), self.now));
+            return self.at(
+                self.now + latency,
+                Task::Deliver(tag, Box::new(Input::Called { slot, outcome }), self.now),
+            );
         }
         let epoch = self.processes[pid].held().map_or(0, |h| h.claim.epoch);
         let (record, lease) = self.shelf.durable(&slot);
@@ -467,7 +520,8 @@ impl World {
         let lost_before = self.strikes(Fault::CallLostBefore, 8);
         let late = !lost_before && self.strikes(Fault::CallLate, 8);
         let lost_after = self.strikes(Fault::CallLostAfter, 8);
-        let arrival = Arrival { sent: self.now, answered: !(lost_after || late), late, again: false };
+        let arrival =
+            Arrival { sent: self.now, answered: !(lost_after || late), late, again: false };
         if !lost_before {
             // Half of the late ones come long after they were given up and read back.
             let delay = match (late, late && self.rng.bool()) {
@@ -478,13 +532,22 @@ impl World {
             if self.strikes(Fault::CallDuplicated, 10) {
                 let again = Arrival { answered: false, again: true, ..arrival };
                 let after = if self.rng.bool() { 900 } else { self.rng.i64(900..3 * MINUTE) };
-                self.at(self.now + delay + after, Task::Arrive(tag, Box::new(action.clone()), again));
+                self.at(
+                    self.now + delay + after,
+                    Task::Arrive(tag, Box::new(action.clone()), again),
+                );
             }
             self.at(self.now + delay, Task::Arrive(tag, Box::new(action), arrival));
         }
         if !arrival.answered || lost_before {
-            let outcome = CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer within 20 s"));
-            self.at(self.now + 20_000, Task::Deliver(tag, Box::new(Input::Called { slot, outcome }), self.now));
+            let outcome = CallOutcome::Unknown(Failure::new(
+                FailureClass::Transient,
+                "no answer within 20 s",
+            ));
+            self.at(
+                self.now + 20_000,
+                Task::Deliver(tag, Box::new(Input::Called { slot, outcome }), self.now),
+            );
         }
         if self.strikes(Fault::SendCrash, 10) {
             self.crash(pid);

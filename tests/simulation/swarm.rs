@@ -1,4 +1,5 @@
-//! Long runs of the simulation: as many seeds as the time allows, one seed with its whole story, or the speed.
+//! Long runs of the simulation: as many seeds as the time allows, one seed with its whole story, or
+//! the speed.
 //!
 //!     cargo test --release --test swarm -- --minutes 60
 //!     cargo test --release --test swarm -- --seed 4711 --trace
@@ -36,7 +37,8 @@ const USAGE: &str =
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |name: &str| arguments.iter().any(|a| a == name);
-    let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1));
+    let value =
+        |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1));
     let number = |name: &str| value(name).and_then(|text| text.parse::<u64>().ok());
     if has("--help") {
         println!("{USAGE}");
@@ -48,19 +50,25 @@ fn main() -> ExitCode {
     }
     if let Some(seed) = number("--seed") {
         let with = value("--with").map_or("", String::as_str);
-        let setup = if has("--ordinary-rates") { Setup::of(seed).at_ordinary_rates() } else { Setup::of(seed) };
+        let setup = if has("--ordinary-rates") {
+            Setup::of(seed).at_ordinary_rates()
+        } else {
+            Setup::of(seed)
+        };
         return one(setup, with, has("--trace"));
     }
     // What cargo test itself passes on is no matter of ours.
-    let from = number("--from").unwrap_or_else(|| 1_000_000 + campaign::number_of_source() * 10_000);
+    let from =
+        number("--from").unwrap_or_else(|| 1_000_000 + campaign::number_of_source() * 10_000);
     let minutes = number("--minutes");
     let count = number("--count").unwrap_or(if minutes.is_some() { u64::MAX } else { 20 });
     if has("--keep-going") {
         return survey(from, count);
     }
     if has("--arrivals") {
-        (from..from.saturating_add(count))
-            .for_each(|seed| println!("{}", world::play(Setup::of(seed), false).arrivals.line(seed)));
+        (from..from.saturating_add(count)).for_each(|seed| {
+            println!("{}", world::play(Setup::of(seed), false).arrivals.line(seed))
+        });
         return ExitCode::SUCCESS;
     }
     many(from, count, minutes.map(|m| Duration::from_secs(m * 60)))
@@ -81,17 +89,25 @@ fn survey(from: u64, count: u64) -> ExitCode {
 
 fn one(mut setup: Setup, with: &str, trace: bool) -> ExitCode {
     let seed = setup.seed;
-    setup.faults.extend(fault::Fault::ALL.iter().filter(|fault| with.split(',').any(|name| name == fault.name())));
+    setup.faults.extend(
+        fault::Fault::ALL.iter().filter(|fault| with.split(',').any(|name| name == fault.name())),
+    );
     let outcome = world::play(setup.clone(), trace);
     outcome.trace.iter().for_each(|line| println!("{line}"));
     match outcome.violation {
         None => {
             let arrivals = outcome.arrivals;
-            println!("seed {seed}: every invariant held over {} turns; {} mutations arrived", outcome.turns, arrivals.count);
+            println!(
+                "seed {seed}: every invariant held over {} turns; {} mutations arrived",
+                outcome.turns, arrivals.count
+            );
             ExitCode::SUCCESS
         }
         Some(violation) if trace => {
-            println!("seed {seed}: {} does not hold for {}: {}", violation.name, violation.slot, violation.message);
+            println!(
+                "seed {seed}: {} does not hold for {}: {}",
+                violation.name, violation.slot, violation.message
+            );
             ExitCode::FAILURE
         }
         Some(violation) => {
@@ -113,7 +129,10 @@ fn many(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
             Ok(outcome) => {
                 turns += outcome.turns;
                 strikes += outcome.strikes.values().sum::<u32>();
-                outcome.checked.iter().for_each(|(name, times)| *checked.entry(name).or_default() += times);
+                outcome
+                    .checked
+                    .iter()
+                    .for_each(|(name, times)| *checked.entry(name).or_default() += times);
             }
             Err(report) => {
                 println!("{report}");
@@ -128,7 +147,8 @@ fn many(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
         "{seeds} seeds from {from}, {node_hours:.0} node-hours, {strikes} faults, {turns} turns in {seconds:.1} s: {:.0} node-hours/s",
         node_hours / seconds
     );
-    let looks: Vec<String> = checked.iter().map(|(name, times)| format!("{name} {times}")).collect();
+    let looks: Vec<String> =
+        checked.iter().map(|(name, times)| format!("{name} {times}")).collect();
     println!("looked at: {}", looks.join(", "));
     // Worlds are not tests, and are not counted as such.
     println!("{seeds} new worlds were played, and every invariant held");

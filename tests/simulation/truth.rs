@@ -1,9 +1,11 @@
-//! What must never leave or arrive, checked against what is true: the cloud's own story of each node, the bucket, the lease, the
-//! bodies with which people made their nodes. Of the watchdogs it knows what they sent and which GETs they were answered, and of the
-//! journal what is durable; it asks no watchdog what it believes, nor why.
+//! What must never leave or arrive, checked against what is true: the cloud's own story of each
+//! node, the bucket, the lease, the bodies with which people made their nodes. Of the watchdogs it
+//! knows what they sent and which GETs they were answered, and of the journal what is durable; it
+//! asks no watchdog what it believes, nor why.
 //!
-//! It errs on the watchdog's side: a node may have healed since the GET that showed it sick, a read may have lagged behind, what is
-//! late or comes twice on the wire hits whatever stands there by then.
+//! It errs on the watchdog's side: a node may have healed since the GET that showed it sick, a read
+//! may have lagged behind, what is late or comes twice on the wire hits whatever stands there by
+//! then.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -32,11 +34,13 @@ use crate::world::{Arrival, World};
 const SHOWN_WITHIN: Ms = 20_000;
 /// So much longer where reads lag behind, or the clock by which their age is told is set back.
 const LAG: Ms = 5 * MINUTE;
-/// A node that was well for so long begins a new illness: no watchdog goes without a read of it for longer.
+/// A node that was well for so long begins a new illness: no watchdog goes without a read of it for
+/// longer.
 const WELL: Duration = Duration::from_secs(3 * 3600);
 /// Two heartbeats of a worker may be so far apart: silence is counted from the last one.
 const BEAT: Duration = Duration::from_secs(60);
-/// A delete or create of ours that arrived within this time, and is under way, is a recovery under way whatever else holds.
+/// A delete or create of ours that arrived within this time, and is under way, is a recovery under
+/// way whatever else holds.
 const UNDER_WAY: Ms = 5 * MINUTE;
 
 /// What is known of one slot.
@@ -73,7 +77,8 @@ pub struct Truth {
 
 /// What a create orders its job to run from.
 pub fn ordered(body: &Value) -> RunOrder {
-    let run = body.pointer("/metadata/tpu-watchdog-run").and_then(Value::as_str).unwrap_or_default();
+    let run =
+        body.pointer("/metadata/tpu-watchdog-run").and_then(Value::as_str).unwrap_or_default();
     serde_json::from_str(run).unwrap_or_default()
 }
 
@@ -102,7 +107,8 @@ fn least_grace(graces: &Grace, illness: Condition) -> Duration {
     }
 }
 
-/// Since when a node has been sick that was so in the moment at `index`, short spells of health included.
+/// Since when a node has been sick that was so in the moment at `index`, short spells of health
+/// included.
 fn sick_since(story: &[Moment], index: usize) -> Timestamp {
     let mut since = story[index].since;
     for moment in story[..index].iter().rev() {
@@ -152,23 +158,37 @@ impl World {
     }
 
     /// A mutation leaves. `record` and `lease` are what is durable in this moment.
-    pub fn leaves(&mut self, tag: Tag, epoch: u64, action: &Action, record: Option<&SlotRecord>, lease: Option<&Lease>) {
+    pub fn leaves(
+        &mut self,
+        tag: Tag,
+        epoch: u64,
+        action: &Action,
+        record: Option<&SlotRecord>,
+        lease: Option<&Lease>,
+    ) {
         let (slot, now) = (action.slot().to_owned(), self.now);
         if self.settled {
             self.truth.late_mutations.push((slot.clone(), crate::world::brief(action)));
         }
         let held = lease.is_some_and(|lease| lease.epoch == epoch && !lease.released);
-        self.check("S9", &slot, held, || format!("watchdog {} sends in epoch {epoch}, the lease is {lease:?}", tag.pid));
+        self.check("S9", &slot, held, || {
+            format!("watchdog {} sends in epoch {epoch}, the lease is {lease:?}", tag.pid)
+        });
         // By whatever clock: no lease of that length can end before.
         let (since, most) = (now - self.truth.renewed_at, ms(self.setup.ttl) * 2 / 3);
-        self.check("S9", &slot, since <= most, || format!("it sends {since} ms after the lock was renewed, {most} are allowed"));
+        self.check("S9", &slot, since <= most, || {
+            format!("it sends {since} ms after the lock was renewed, {most} are allowed")
+        });
         let (verb, wanted) = match action {
             Action::Delete { .. } => (Verb::Delete, Phase::Deleting),
             Action::Create { .. } => (Verb::Create, Phase::Creating),
         };
         let recovery = record.and_then(|r| r.recovery.as_ref());
-        let intended = recovery.is_some_and(|r| r.phase == wanted && r.call == Some(Call::Intended));
-        self.check("S11", &slot, intended, || format!("the journal does not intend it: {recovery:?}"));
+        let intended =
+            recovery.is_some_and(|r| r.phase == wanted && r.call == Some(Call::Intended));
+        self.check("S11", &slot, intended, || {
+            format!("the journal does not intend it: {recovery:?}")
+        });
         let call = self.audit.last_call(&slot).cloned();
         let told = call.as_ref().is_some_and(|call| {
             call.open
@@ -177,19 +197,26 @@ impl World {
                     Action::Delete { incarnation, zone, .. } => {
                         (call.incarnation.as_ref(), &call.zone) == (Some(incarnation), zone)
                     }
-                    Action::Create { body, zone, .. } => (call.generation, &call.zone) == (Some(ordered(body).generation), zone),
+                    Action::Create { body, zone, .. } => {
+                        (call.generation, &call.zone) == (Some(ordered(body).generation), zone)
+                    }
                 }
         });
-        self.check("S18", &slot, told, || format!("the log says {call:?} about {}", crate::world::brief(action)));
+        self.check("S18", &slot, told, || {
+            format!("the log says {call:?} about {}", crate::world::brief(action))
+        });
         if verb == Verb::Delete {
-            let spec = record.and_then(|r| r.spec.as_ref()).is_some_and(|spec| spec.validate().is_ok());
+            let spec =
+                record.and_then(|r| r.spec.as_ref()).is_some_and(|spec| spec.validate().is_ok());
             self.check("S12", &slot, spec, || "no valid specification is stored".to_owned());
             self.is_verified(tag, &slot);
         } else {
             self.truth.creates.retain(|at| now - *at < MINUTE);
             self.truth.creates.push_back(now);
             let count = self.truth.creates.len();
-            self.check("S18", &slot, count <= 60, || format!("{count} creates left within a minute"));
+            self.check("S18", &slot, count <= 60, || {
+                format!("{count} creates left within a minute")
+            });
         }
         self.truth.slots.entry(slot).or_default().last_sent = Some(now);
     }
@@ -197,10 +224,17 @@ impl World {
     /// A GET of at most 5 s ago, asked for after our last mutation, goes before a delete.
     fn is_verified(&mut self, tag: Tag, slot: &str) {
         let (now, clock_set) = (self.now, self.processes[tag.pid].clock_set);
-        let get = self.truth.gets.get(&(slot.to_owned(), tag.pid)).filter(|(of, _)| *of == tag).map(|(_, asked)| *asked);
+        let get = self
+            .truth
+            .gets
+            .get(&(slot.to_owned(), tag.pid))
+            .filter(|(of, _)| *of == tag)
+            .map(|(_, asked)| *asked);
         // By a clock that was set since then its age can't be told.
         let fresh = get.is_some_and(|asked| now - asked <= 5_000 || clock_set >= asked);
-        self.check("S1", slot, fresh, || format!("it is {now} ms, and the last GET of its node was asked for at {get:?}"));
+        self.check("S1", slot, fresh, || {
+            format!("it is {now} ms, and the last GET of its node was asked for at {get:?}")
+        });
         let sent = self.truth.slots.get(slot).and_then(|known| known.last_sent);
         self.check("S2", slot, sent.is_none() || get >= sent, || {
             format!("the GET was asked for at {get:?}, our last mutation left at {sent:?}")
@@ -212,7 +246,8 @@ impl World {
         let slot = action.slot().to_owned();
         let configured = self.setup.settings.slots.contains_key(&slot);
         self.check("S17", &slot, configured, || "it is not configured".to_owned());
-        let dry_run = self.processes[tag.pid].dry_since.is_some_and(|since| arrival.sent - since > MINUTE);
+        let dry_run =
+            self.processes[tag.pid].dry_since.is_some_and(|since| arrival.sent - since > MINUTE);
         self.check("S7", &slot, !dry_run, || format!("watchdog {} runs dry", tag.pid));
         match action {
             Action::Delete { zone, incarnation, .. } => {
@@ -232,52 +267,70 @@ impl World {
     }
 
     fn delete_hits(&mut self, tag: Tag, slot: &str, target: &str, node: &Node, arrival: Arrival) {
-        let metadata = |key: &str| node.body.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
+        let metadata =
+            |key: &str| node.body.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
         let adopted = self.truth.slots.get(slot).is_some_and(|known| known.adopted);
         let ours = metadata("tpu-watchdog-owner").is_none_or(|owner| owner == OWNER) || adopted;
         let plain = node.queued_resource.is_none() && node.made_by == "V2" && ours;
-        self.check("S17", slot, plain, || format!("the node is not the slot's own plain node: {:?}", node.body));
+        self.check("S17", slot, plain, || {
+            format!("the node is not the slot's own plain node: {:?}", node.body)
+        });
         if arrival.late || arrival.again {
             return;
         }
         let now = wall(self.now, 0);
         let within = Duration::from_millis(self.shown_within().unsigned_abs());
         let young = elapsed(node.created, now) < within;
-        self.check("S1", slot, node.uid.to_string() == target || young, || format!("meant for {target}, it hits {}", node.uid));
+        self.check("S1", slot, node.uid.to_string() == target || young, || {
+            format!("meant for {target}, it hits {}", node.uid)
+        });
         if node.uid.to_string() != target {
             return;
         }
-        let left = self.processes[tag.pid].left.get(slot).is_some_and(|since| arrival.sent - since > MINUTE);
+        let left = self.processes[tag.pid]
+            .left
+            .get(slot)
+            .is_some_and(|since| arrival.sent - since > MINUTE);
         self.check("S17", slot, !left, || "it has left the config".to_owned());
         self.is_sick_enough(slot, node.uid, now, within);
         self.leaves_enough(slot);
     }
 
-    /// S3, S5, S7 and S10: the node that is deleted truly was sick, for long enough, and not opted out.
+    /// S3, S5, S7 and S10: the node that is deleted truly was sick, for long enough, and not opted
+    /// out.
     fn is_sick_enough(&mut self, slot: &str, uid: u64, now: Timestamp, within: Duration) {
         let graces = self.setup.settings.slots[slot].policy.grace.clone();
         let counts_time = !self.setup.has(Fault::ClockJump);
         let story = self.cloud.nodes.story(uid).to_vec();
         let end = |index: usize| story.get(index + 1).map_or(now, |next| next.since);
-        let recent: Vec<usize> = (0..story.len()).filter(|index| elapsed(end(*index), now) <= within).collect();
+        let recent: Vec<usize> =
+            (0..story.len()).filter(|index| elapsed(end(*index), now) <= within).collect();
         let facts = |index: &usize| story[*index].facts.as_ref();
-        let opted_out = !recent.is_empty() && recent.iter().filter_map(facts).all(|facts| facts.opted_out);
+        let opted_out =
+            !recent.is_empty() && recent.iter().filter_map(facts).all(|facts| facts.opted_out);
         self.check("S7", slot, !opted_out, || "its label opts it out".to_owned());
         let mut why = None;
         for index in &recent {
             let Some(illness) = facts(index).and_then(illness) else { continue };
-            let (grace, lasts) = (least_grace(&graces, illness), elapsed(sick_since(&story, *index), now));
+            let (grace, lasts) =
+                (least_grace(&graces, illness), elapsed(sick_since(&story, *index), now));
             if illness.kind() == Some(Kind::Lost) || lasts >= grace || !counts_time {
-                return ["S3", "S5", "S10"].into_iter().for_each(|name| self.check(name, slot, true, String::new));
+                return ["S3", "S5", "S10"]
+                    .into_iter()
+                    .for_each(|name| self.check(name, slot, true, String::new));
             }
             why = Some((illness, format!("{illness} for {lasts:?}, the least grace is {grace:?}")));
         }
         let last = recent.iter().rev().find_map(facts).cloned();
         match (why, last) {
-            (Some((Condition::Starting, text)), _) => self.check("S10", slot, false, || format!("the API works on it: {text}")),
+            (Some((Condition::Starting, text)), _) => {
+                self.check("S10", slot, false, || format!("the API works on it: {text}"))
+            }
             (Some((_, text)), _) => self.check("S3", slot, false, || text),
             (None, Some(facts)) if !matches!(facts.state, "READY" | "REPAIRING") => {
-                self.check("S10", slot, false, || format!("nobody may replace what is {}", facts.state));
+                self.check("S10", slot, false, || {
+                    format!("nobody may replace what is {}", facts.state)
+                });
             }
             (None, facts) => self.check("S5", slot, false, || format!("it is not sick: {facts:?}")),
         }
@@ -293,9 +346,17 @@ impl World {
             return;
         }
         let settings = &self.configs;
-        let most = settings.iter().map(|s| s.max_unavailable.of(self.setup.settings.slots.len())).max().unwrap_or(1);
+        let most = settings
+            .iter()
+            .map(|s| s.max_unavailable.of(self.setup.settings.slots.len()))
+            .max()
+            .unwrap_or(1);
         let is_under_way = |name: &str, state: &str| {
-            let Some(known) = self.truth.slots.get(name).filter(|known| name != slot && known.judged) else { return false };
+            let Some(known) =
+                self.truth.slots.get(name).filter(|known| name != slot && known.judged)
+            else {
+                return false;
+            };
             let recently = |at: Option<Ms>| at.is_some_and(|at| now - at < UNDER_WAY);
             match state {
                 "DELETING" => recently(known.deleted) && known.created < known.deleted,
@@ -303,8 +364,15 @@ impl World {
                 _ => false,
             }
         };
-        let others = self.cloud.nodes.iter().filter(|((_, name), node)| is_under_way(name, node.state)).count();
-        self.check("S6", slot, others < most, || format!("{others} judged slots are being replaced, {most} are allowed"));
+        let others = self
+            .cloud
+            .nodes
+            .iter()
+            .filter(|((_, name), node)| is_under_way(name, node.state))
+            .count();
+        self.check("S6", slot, others < most, || {
+            format!("{others} judged slots are being replaced, {most} are allowed")
+        });
     }
 
     /// S4: a create that arrives while the slot's own node is there was not decided on a 404.
@@ -313,17 +381,23 @@ impl World {
         let within = Duration::from_millis((self.shown_within() + MINUTE).unsigned_abs());
         let known = self.truth.slots.entry(slot.to_owned()).or_default();
         let is_its_own = |node: &&Node| {
-            !known.strays.contains(&node.uid) && !known.theirs.contains(&node.uid) && elapsed(node.created, now) > within
+            !known.strays.contains(&node.uid)
+                && !known.theirs.contains(&node.uid)
+                && elapsed(node.created, now) > within
         };
         let there: Vec<String> = self
             .cloud
             .nodes
             .iter()
-            .filter(|((_, name), node)| name == slot && is_its_own(node) && node.state != "DELETING")
+            .filter(|((_, name), node)| {
+                name == slot && is_its_own(node) && node.state != "DELETING"
+            })
             .map(|((at, _), node)| format!("{} is {} in {at}", node.uid, node.state))
             .collect();
         known.created = Some(self.now);
-        self.check("S4", slot, there.is_empty(), || format!("it is created in {zone} although {there:?}"));
+        self.check("S4", slot, there.is_empty(), || {
+            format!("it is created in {zone} although {there:?}")
+        });
     }
 
     /// A create was carried out.
@@ -349,22 +423,38 @@ impl World {
                 }
                 (learned, given) => given.cloned().or(learned),
             };
-            self.check("S12", slot, was.as_ref() == is, || format!("{key} was {was:?} and is created as {is:?}"));
+            self.check("S12", slot, was.as_ref() == is, || {
+                format!("{key} was {was:?} and is created as {is:?}")
+            });
         }
         for label in ["team", "n", "cost"] {
-            let label_of = |body: Option<&Value>| body.and_then(|l| l.get(label)).and_then(Value::as_str).map(str::to_owned);
+            let label_of = |body: Option<&Value>| {
+                body.and_then(|l| l.get(label)).and_then(Value::as_str).map(str::to_owned)
+            };
             let (learned, is) = (label_of(original.get("labels")), label_of(body.get("labels")));
             let was = overlay.labels.get(label).cloned().unwrap_or(learned.clone());
-            self.check("S12", slot, was == is, || format!("the label {label} was {was:?} and is created as {is:?}"));
+            self.check("S12", slot, was == is, || {
+                format!("the label {label} was {was:?} and is created as {is:?}")
+            });
         }
         self.is_the_metadata(slot, &original, body, settings.supervisor.is_some());
     }
 
-    /// The user's own metadata survives, and their startup script, beside the supervisor or as it was.
-    fn is_the_metadata(&mut self, slot: &str, original: &Map<String, Value>, body: &Value, supervised: bool) {
-        let startup = body.pointer("/metadata/startup-script").and_then(Value::as_str).unwrap_or_default();
+    /// The user's own metadata survives, and their startup script, beside the supervisor or as it
+    /// was.
+    fn is_the_metadata(
+        &mut self,
+        slot: &str,
+        original: &Map<String, Value>,
+        body: &Value,
+        supervised: bool,
+    ) {
+        let startup =
+            body.pointer("/metadata/startup-script").and_then(Value::as_str).unwrap_or_default();
         let ours = startup.contains(SUPERVISOR_MARK);
-        self.check("S12", slot, ours == supervised, || format!("its startup script is {startup:?}"));
+        self.check("S12", slot, ours == supervised, || {
+            format!("its startup script is {startup:?}")
+        });
         // A person's own node has none; what was learned before it may be created all the same.
         let replaced = self.truth.slots.get(slot).is_some_and(|known| !known.theirs.is_empty());
         let script = if ours { USER_SCRIPT_KEY } else { "startup-script" };
@@ -372,23 +462,33 @@ impl World {
             let was = original.get("metadata").and_then(|m| m.get(key));
             let is = body.get("metadata").and_then(|m| m.get(place));
             let holds = was == is || (replaced && is.is_none());
-            self.check("S12", slot, holds, || format!("the metadata {key} was {was:?} and is created as {is:?}"));
+            self.check("S12", slot, holds, || {
+                format!("the metadata {key} was {was:?} and is created as {is:?}")
+            });
         }
     }
 
-    /// S15: a job starts from a checkpoint that was complete, and from none that is older than the last one it started from, unless
-    /// somebody wanted that, or a checkpoint without progress was passed over.
+    /// S15: a job starts from a checkpoint that was complete, and from none that is older than the
+    /// last one it started from, unless somebody wanted that, or a checkpoint without progress was
+    /// passed over.
     fn starts_from(&mut self, slot: &str, body: &Value) {
         let order = ordered(body);
         let wanted = self.calm_since.is_some_and(|calm| self.now > calm + 4 * HOUR);
-        let excused = wanted || [Fault::Levers, Fault::Reload, Fault::StuckJob].iter().any(|fault| self.setup.has(*fault));
+        let excused = wanted
+            || [Fault::Levers, Fault::Reload, Fault::StuckJob]
+                .iter()
+                .any(|fault| self.setup.has(*fault));
         let known = self.truth.slots.entry(slot.to_owned()).or_default();
         let complete = order.step.is_none_or(|step| known.complete.contains(&step));
         let before = known.order.replace((order.generation, order.step));
-        self.check("S15", slot, complete, || format!("the checkpoint of step {:?} was never complete", order.step));
+        self.check("S15", slot, complete, || {
+            format!("the checkpoint of step {:?} was never complete", order.step)
+        });
         if let Some((generation, step)) = before.filter(|_| !excused) {
             let later = order.generation >= generation && order.step >= step;
-            self.check("S15", slot, later, || format!("generation {generation} from {step:?} is followed by {order:?}"));
+            self.check("S15", slot, later, || {
+                format!("generation {generation} from {step:?} is followed by {order:?}")
+            });
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The world: a virtual clock, the simulated cloud, a network that loses things, and the watchdogs in it. No threads, no real
-//! time, no network: what happens next is the first entry of the agenda.
+//! The world: a virtual clock, the simulated cloud, a network that loses things, and the watchdogs
+//! in it. No threads, no real time, no network: what happens next is the first entry of the agenda.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -102,7 +102,8 @@ pub struct World {
     pub bad_script_until: Ms,
     /// What whoever gave the lock back last had in its memory.
     pub last_known: BTreeMap<String, Memory>,
-    /// Answered GETs in a row, by slot, that settled nothing of a create whose outcome is not known.
+    /// Answered GETs in a row, by slot, that settled nothing of a create whose outcome is not
+    /// known.
     pub unsettled: BTreeMap<String, u32>,
     pub trace: Option<Vec<String>>,
     agenda: BTreeMap<(Ms, u64), Task>,
@@ -138,18 +139,26 @@ impl Arrivals {
     pub fn arrives(&mut self, now: Ms, action: &Action) {
         let what = format!("{now} {action:?}\n");
         let before = if self.count == 0 { 0xcbf2_9ce4_8422_2325 } else { self.hash };
-        self.hash = what.bytes().fold(before, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        self.hash = what
+            .bytes()
+            .fold(before, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         self.count += 1;
     }
 }
 
-/// Plays a world to its end, or to the first violation. A panic is one, too: its seed is told like that of any other.
+/// Plays a world to its end, or to the first violation. A panic is one, too: its seed is told like
+/// that of any other.
 pub fn play(setup: Setup, trace: bool) -> Outcome {
     let played = std::panic::catch_unwind(AssertUnwindSafe(|| play_out(setup, trace)));
     played.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
-        let message = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
-        Outcome { violation: Some(Violation { name: "no panic", slot: "-".to_owned(), message }), ..Outcome::default() }
+        let message = text
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_default();
+        Outcome {
+            violation: Some(Violation { name: "no panic", slot: "-".to_owned(), message }),
+            ..Outcome::default()
+        }
     })
 }
 
@@ -182,14 +191,20 @@ impl World {
         for (name, slot) in &setup.settings.slots {
             if let Some(job) = &slot.job {
                 let checkpoint = job.checkpoint.as_ref().map(|c| c.uri.clone()).unwrap_or_default();
-                let workload = Workload { checkpoint, step: seconds(setup.step), every: 2, at_step: 100 };
+                let workload =
+                    Workload { checkpoint, step: seconds(setup.step), every: 2, at_step: 100 };
                 cloud.workloads.insert(name.clone(), workload);
             }
             let body = setup.bodies[name].clone();
             cloud.add_node(&slot.zones[0], name, body, true);
-            let node = cloud.nodes.get_mut(&(slot.zones[0].clone(), name.clone())).expect("it was just added");
+            let node = cloud
+                .nodes
+                .get_mut(&(slot.zones[0].clone(), name.clone()))
+                .expect("it was just added");
             match setup.origins[name] {
-                Origin::Queued => node.queued_resource = Some("projects/p/locations/z/queuedResources/q".into()),
+                Origin::Queued => {
+                    node.queued_resource = Some("projects/p/locations/z/queuedResources/q".into())
+                }
                 Origin::V1 => node.made_by = "V1",
                 Origin::Plain | Origin::Owned => {}
             }
@@ -202,7 +217,12 @@ impl World {
         let mut other = setup.settings.clone();
         let mut draw = rng(setup.seed, "other config");
         if other.slots.len() > 1 {
-            let gone = other.slots.keys().nth(draw.usize(0..other.slots.len())).cloned().unwrap_or_default();
+            let gone = other
+                .slots
+                .keys()
+                .nth(draw.usize(0..other.slots.len()))
+                .cloned()
+                .unwrap_or_default();
             other.slots.remove(&gone);
         }
         other.max_unavailable = Share::Count(draw.usize(1..4));
@@ -274,8 +294,12 @@ impl World {
     /// A line of the story.
     pub fn tell(&mut self, line: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
-            let time =
-                format!("{:>3}:{:02}:{:06.3}", self.now / HOUR, self.now % HOUR / MINUTE, (self.now % MINUTE) as f64 / 1000.0);
+            let time = format!(
+                "{:>3}:{:02}:{:06.3}",
+                self.now / HOUR,
+                self.now % HOUR / MINUTE,
+                (self.now % MINUTE) as f64 / 1000.0
+            );
             trace.push(format!("{time} {}", line()));
         }
     }
@@ -292,7 +316,10 @@ impl World {
 
     /// Whether this fault strikes now: a coin that is only tossed where the world knows the fault.
     pub fn strikes(&mut self, fault: Fault, one_in: u32) -> bool {
-        if self.calm || !self.setup.has(fault) || self.rng.u32(0..self.setup.pace(fault, one_in)) != 0 {
+        if self.calm
+            || !self.setup.has(fault)
+            || self.rng.u32(0..self.setup.pace(fault, one_in)) != 0
+        {
             return false;
         }
         self.struck(fault);
@@ -303,7 +330,8 @@ impl World {
         *self.strikes.entry(fault).or_default() += 1;
     }
 
-    /// Whether the process that this is for still lives in that tenure and is awake; what is for a paused one comes later.
+    /// Whether the process that this is for still lives in that tenure and is awake; what is for a
+    /// paused one comes later.
     fn awake(&mut self, tag: Tag, task: Task) -> Option<Task> {
         let process = &self.processes[tag.pid];
         if process.life != tag.life || process.tenure != tag.tenure || !process.is_up() {
@@ -386,7 +414,10 @@ pub fn brief(action: &Action) -> String {
     match action {
         Action::Delete { slot, incarnation, .. } => format!("DELETE {slot} {incarnation}"),
         Action::Create { slot, zone, body, .. } => {
-            let run = body.pointer("/metadata/tpu-watchdog-run").and_then(|r| r.as_str()).unwrap_or_default();
+            let run = body
+                .pointer("/metadata/tpu-watchdog-run")
+                .and_then(|r| r.as_str())
+                .unwrap_or_default();
             format!("CREATE {slot} in {zone} {run}")
         }
     }

@@ -1,7 +1,9 @@
-//! Stories as data: each `tests/stories/*.txt` is a script of what the world does, played through the core; the `.out` beside it is
-//! everything that the core answers. A new behaviour comes with a story whose output a reviewer reads as a diff.
+//! Stories as data: each `tests/stories/*.txt` is a script of what the world does, played through
+//! the core; the `.out` beside it is everything that the core answers. A new behaviour comes with a
+//! story whose output a reviewer reads as a diff.
 //!
-//! `UPDATE_STORIES=1 cargo test --test stories` writes the outputs anew. The commands of a script are those of [`Player::play`].
+//! `UPDATE_STORIES=1 cargo test --test stories` writes the outputs anew. The commands of a script
+//! are those of [`Player::play`].
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +14,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tpu_watchdog::decide::step;
-use tpu_watchdog::model::action::{Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading};
+use tpu_watchdog::model::action::{
+    Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading,
+};
 use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
 use tpu_watchdog::model::checkpoint::{Checkpoint, CheckpointSurvey};
 use tpu_watchdog::model::event::What;
@@ -22,7 +26,8 @@ use tpu_watchdog::model::lever::{Lever, Pull};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::settings::{
-    CheckpointSettings, JobSettings, Overlay, Policy, PollSettings, Settings, Share, SlotSettings, Storm,
+    CheckpointSettings, JobSettings, Overlay, Policy, PollSettings, Settings, Share, SlotSettings,
+    Storm,
 };
 use tpu_watchdog::model::spec::SUPERVISOR_MARK;
 
@@ -47,7 +52,12 @@ fn settings() -> Settings {
         decided_by: "story".into(),
         dry_run: false,
         alpha: false,
-        poll: PollSettings { every: seconds(30), operations: seconds(5), timeout: seconds(20), max_gap: seconds(300) },
+        poll: PollSettings {
+            every: seconds(30),
+            operations: seconds(5),
+            timeout: seconds(20),
+            max_gap: seconds(300),
+        },
         max_unavailable: Share::Percent(25.0),
         max_judged_recreates_per_hour: 20,
         storm: Storm::default(),
@@ -55,10 +65,14 @@ fn settings() -> Settings {
     }
 }
 
-/// `slot NAME ZONE[,ZONE…] [LOCATION]`: with a location it has a job with checkpoints there, and our supervisor.
+/// `slot NAME ZONE[,ZONE…] [LOCATION]`: with a location it has a job with checkpoints there, and
+/// our supervisor.
 fn slot(words: &[&str]) -> SlotSettings {
-    let checkpoint =
-        words.get(2).map(|uri| CheckpointSettings { uri: (*uri).into(), format: None, orbax_mode: Default::default() });
+    let checkpoint = words.get(2).map(|uri| CheckpointSettings {
+        uri: (*uri).into(),
+        format: None,
+        orbax_mode: Default::default(),
+    });
     let job = checkpoint.map(|checkpoint| JobSettings {
         command: Some("train".into()),
         checkpoint: Some(checkpoint),
@@ -84,12 +98,16 @@ fn duration(text: &str) -> Duration {
         "h" => 3600,
         other => panic!("{other:?} is no unit of time"),
     };
-    Duration::from_secs(number.parse::<u64>().unwrap_or_else(|_| panic!("{text:?} is no duration")) * factor)
+    Duration::from_secs(
+        number.parse::<u64>().unwrap_or_else(|_| panic!("{text:?} is no duration")) * factor,
+    )
 }
 
 fn failure(class: &str) -> Failure {
-    let class =
-        FailureClass::ALL.into_iter().find(|known| known.name() == class).unwrap_or_else(|| panic!("{class:?} is no class"));
+    let class = FailureClass::ALL
+        .into_iter()
+        .find(|known| known.name() == class)
+        .unwrap_or_else(|| panic!("{class:?} is no class"));
     Failure::new(class, "as the story says")
 }
 
@@ -98,7 +116,8 @@ impl Player {
         let began = "2026-06-01T12:00:00Z".parse().expect("a time");
         let fleet = Fleet::new(settings.clone(), BTreeMap::new(), Ledger::default());
         let (created, decisions) = Default::default();
-        let mut player = Player { fleet, began, now: began, created, decisions, out: String::new() };
+        let mut player =
+            Player { fleet, began, now: began, created, decisions, out: String::new() };
         player.input(Input::Configured(Box::new(settings)));
         player
     }
@@ -125,16 +144,28 @@ impl Player {
                 let view = self.node(slot, shown);
                 self.got(slot, Reading::Node(view));
             }
-            ["answer", slot, "accepted"] => self.answered(slot, CallOutcome::Accepted(OPERATION.into())),
-            ["answer", slot, "refused", class] => self.answered(slot, CallOutcome::Refused(failure(class))),
-            ["answer", slot, "lost"] => self.answered(slot, CallOutcome::Unknown(failure("transient"))),
+            ["answer", slot, "accepted"] => {
+                self.answered(slot, CallOutcome::Accepted(OPERATION.into()))
+            }
+            ["answer", slot, "refused", class] => {
+                self.answered(slot, CallOutcome::Refused(failure(class)))
+            }
+            ["answer", slot, "lost"] => {
+                self.answered(slot, CallOutcome::Unknown(failure("transient")))
+            }
             ["operation", slot, "done"] => self.operated(slot, OperationState::Succeeded),
-            ["operation", slot, "failed", class] => self.operated(slot, OperationState::Failed(failure(class))),
+            ["operation", slot, "failed", class] => {
+                self.operated(slot, OperationState::Failed(failure(class)))
+            }
             ["checkpoints", slot, steps @ ..] => self.surveyed(slot, steps),
             ["workers", slot, beat] => self.workers(slot, beat, None),
             ["workers", slot, beat, step] => self.workers(slot, beat, Some(step)),
-            ["operator", "pause", slot] => self.pull(Pull::Pause { slot: Some((*slot).into()), until: None }),
-            ["operator", "resume", slot] => self.pull(Pull::Resume { slot: Some((*slot).into()), adopt: false }),
+            ["operator", "pause", slot] => {
+                self.pull(Pull::Pause { slot: Some((*slot).into()), until: None })
+            }
+            ["operator", "resume", slot] => {
+                self.pull(Pull::Resume { slot: Some((*slot).into()), adopt: false })
+            }
             ["operator", "breaker", "reset"] => self.pull(Pull::BreakerReset),
             ["tick"] => self.input(Input::Tick),
             // The process is gone with its memory; the next one reads the journal.
@@ -166,8 +197,15 @@ impl Player {
                     let _ = writeln!(self.out, "{time}     {} asks for {what}", look.slot());
                 }
                 Effect::Commit { events, then, .. } => {
-                    for event in events.iter().filter(|event| !matches!(event.what, What::Decision { .. })) {
-                        let _ = writeln!(self.out, "{time}     {} {}", event.slot.as_deref().unwrap_or("-"), event.message);
+                    for event in
+                        events.iter().filter(|event| !matches!(event.what, What::Decision { .. }))
+                    {
+                        let _ = writeln!(
+                            self.out,
+                            "{time}     {} {}",
+                            event.slot.as_deref().unwrap_or("-"),
+                            event.message
+                        );
                     }
                     for action in then {
                         self.acts(&time, action);
@@ -185,7 +223,10 @@ impl Player {
             }
             Action::Create { slot, zone, body, .. } => {
                 self.created.insert(slot.clone(), (body.clone(), self.now));
-                let run = body.pointer("/metadata/tpu-watchdog-run").and_then(Value::as_str).unwrap_or_default();
+                let run = body
+                    .pointer("/metadata/tpu-watchdog-run")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default();
                 writeln!(self.out, "{time}     {slot} CREATE in {zone}, run {run}")
             }
         };
@@ -203,15 +244,20 @@ impl Player {
         }
     }
 
-    /// `NAME=STATE[/HEALTH][#N]`: incarnation N (1 unless told); `#new` is the node that the last create asked for.
+    /// `NAME=STATE[/HEALTH][#N]`: incarnation N (1 unless told); `#new` is the node that the last
+    /// create asked for.
     fn poll(&mut self, nodes: &[&str]) {
         self.listing(nodes, None);
     }
 
     fn listing(&mut self, nodes: &[&str], failed: Option<Failure>) {
-        let shown: Vec<Arc<NodeView>> =
-            nodes.iter().filter_map(|node| node.split_once('=')).map(|(name, shown)| self.node(name, shown)).collect();
-        let mut zones: Vec<String> = self.fleet.settings.slots.values().flat_map(|slot| slot.zones.clone()).collect();
+        let shown: Vec<Arc<NodeView>> = nodes
+            .iter()
+            .filter_map(|node| node.split_once('='))
+            .map(|(name, shown)| self.node(name, shown))
+            .collect();
+        let mut zones: Vec<String> =
+            self.fleet.settings.slots.values().flat_map(|slot| slot.zones.clone()).collect();
         zones.sort();
         zones.dedup();
         let listings = zones
@@ -229,15 +275,28 @@ impl Player {
         let (state, health) = shown.split_once('/').unwrap_or((shown, ""));
         let zone = self.fleet.slots[name].zone.clone();
         let (mut raw, id, created) = if which == "new" {
-            let (body, at) = self.created.get(name).cloned().unwrap_or_else(|| panic!("no create of {name} yet:\n{}", self.out));
+            let (body, at) = self
+                .created
+                .get(name)
+                .cloned()
+                .unwrap_or_else(|| panic!("no create of {name} yet:\n{}", self.out));
             (body, format!("new-{}", elapsed(self.began, at).as_secs()), at)
         } else {
-            let number: u64 = which.parse().unwrap_or_else(|_| panic!("{which:?} is no incarnation"));
-            let created = after("2026-01-01T00:00:00Z".parse().expect("a time"), Duration::from_secs(number * 3600));
-            (json!({"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}), number.to_string(), created)
+            let number: u64 =
+                which.parse().unwrap_or_else(|_| panic!("{which:?} is no incarnation"));
+            let created = after(
+                "2026-01-01T00:00:00Z".parse().expect("a time"),
+                Duration::from_secs(number * 3600),
+            );
+            (
+                json!({"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}),
+                number.to_string(),
+                created,
+            )
         };
         raw["name"] = json!(format!("projects/p/locations/{zone}/nodes/{name}"));
-        (raw["id"], raw["createTime"], raw["state"]) = (json!(id), json!(created.to_string()), json!(state));
+        (raw["id"], raw["createTime"], raw["state"]) =
+            (json!(id), json!(created.to_string()), json!(state));
         raw["networkEndpoints"] = json!([{}]);
         if !health.is_empty() {
             raw["health"] = json!(health);
@@ -254,12 +313,18 @@ impl Player {
     }
 
     fn operated(&mut self, slot: &str, state: OperationState) {
-        self.input(Input::Operated { slot: slot.into(), operation: OPERATION.into(), result: Ok(state) });
+        self.input(Input::Operated {
+            slot: slot.into(),
+            operation: OPERATION.into(),
+            result: Ok(state),
+        });
     }
 
     fn surveyed(&mut self, slot: &str, steps: &[&str]) {
-        let job = self.fleet.settings.slots[slot].job.as_ref().and_then(|job| job.checkpoint.as_ref());
-        let location = job.map(|checkpoint| checkpoint.uri.clone()).expect("a job with checkpoints");
+        let job =
+            self.fleet.settings.slots[slot].job.as_ref().and_then(|job| job.checkpoint.as_ref());
+        let location =
+            job.map(|checkpoint| checkpoint.uri.clone()).expect("a job with checkpoints");
         let newest = steps.iter().filter_map(|step| step.parse().ok()).max();
         let newest = newest.map(|step: u64| Checkpoint { step, uri: format!("{location}/{step}") });
         let result = Ok(CheckpointSurvey { newest, ..CheckpointSurvey::default() });
@@ -270,14 +335,26 @@ impl Player {
     fn workers(&mut self, slot: &str, beat: &str, step: Option<&str>) {
         let record = &self.fleet.slots[slot];
         let (of, generation) = (record.incarnation.clone().expect("a node"), record.heard_from());
-        let beacon = |value: i64| Beacon { boot_id: "b".into(), generation, value, text: String::new() };
+        let beacon =
+            |value: i64| Beacon { boot_id: "b".into(), generation, value, text: String::new() };
         let number = |text: &str| text.parse().ok().map(beacon);
-        let report = WorkerReport { boot: Some(beacon(1)), heartbeat: number(beat), step: step.and_then(number), exit: None };
-        self.input(Input::Attributes { slot: slot.into(), of, began: self.now, result: Ok(vec![report]) });
+        let report = WorkerReport {
+            boot: Some(beacon(1)),
+            heartbeat: number(beat),
+            step: step.and_then(number),
+            exit: None,
+        };
+        self.input(Input::Attributes {
+            slot: slot.into(),
+            of,
+            began: self.now,
+            result: Ok(vec![report]),
+        });
     }
 
     fn pull(&mut self, pull: Pull) {
-        let lever = Lever { id: self.now.to_string(), at: self.now, who: "ada".into(), reason: None, pull };
+        let lever =
+            Lever { id: self.now.to_string(), at: self.now, who: "ada".into(), reason: None, pull };
         self.input(Input::Pulled(vec![lever]));
     }
 }
@@ -286,11 +363,15 @@ impl Player {
 fn story(script: &str) -> String {
     let mut settings = settings();
     let mut player: Option<Player> = None;
-    for line in script.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    for line in
+        script.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
         match line.split_whitespace().collect::<Vec<_>>().as_slice() {
             ["slot", words @ ..] => _ = settings.slots.insert(words[0].into(), slot(words)),
             ["dry_run"] => settings.dry_run = true,
-            ["max_unavailable", count] => settings.max_unavailable = Share::Count(count.parse().expect("a number")),
+            ["max_unavailable", count] => {
+                settings.max_unavailable = Share::Count(count.parse().expect("a number"))
+            }
             _ => player.get_or_insert_with(|| Player::new(settings.clone())).play(line),
         }
     }
@@ -300,8 +381,10 @@ fn story(script: &str) -> String {
 #[test]
 fn every_story_is_told_as_its_golden_output_says() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stories");
-    let mut scripts: Vec<PathBuf> =
-        std::fs::read_dir(&folder).expect("the folder").map(|entry| entry.expect("an entry").path()).collect();
+    let mut scripts: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .expect("the folder")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
     scripts.retain(|path| path.extension().is_some_and(|extension| extension == "txt"));
     scripts.sort();
     assert!(scripts.len() >= 10, "{scripts:?}");

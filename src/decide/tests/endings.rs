@@ -1,4 +1,5 @@
-//! What comes to an end, and what outlives it: incidents, refusals, failures, healthy time, a person's pause.
+//! What comes to an end, and what outlives it: incidents, refusals, failures, healthy time, a
+//! person's pause.
 
 use super::runs::with_checkpoints;
 use super::*;
@@ -16,9 +17,21 @@ impl World {
     fn exited(&mut self, code: i64, text: &str) {
         let record = &self.fleet.slots["a"];
         let (of, generation) = (record.incarnation.clone().unwrap(), record.heard_from());
-        let beacon = |value: i64, text: &str| Some(Beacon { boot_id: "b".into(), generation, value, text: text.into() });
-        let report = WorkerReport { boot: beacon(1, ""), heartbeat: beacon(7, ""), step: None, exit: beacon(code, text) };
-        self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result: Ok(vec![report]) });
+        let beacon = |value: i64, text: &str| {
+            Some(Beacon { boot_id: "b".into(), generation, value, text: text.into() })
+        };
+        let report = WorkerReport {
+            boot: beacon(1, ""),
+            heartbeat: beacon(7, ""),
+            step: None,
+            exit: beacon(code, text),
+        };
+        self.input(Input::Attributes {
+            slot: "a".into(),
+            of,
+            began: self.now,
+            result: Ok(vec![report]),
+        });
     }
 
     fn configured(&mut self, names: &[&str]) {
@@ -66,7 +79,10 @@ fn s14_what_is_refused_after_a_create_outlives_its_recovery() {
     for refused_before in [true, false] {
         let mut world = World::new(settings(&["a", "b", "c"]));
         let refuse = |world: &mut World| {
-            let recovery = Recovery { phase: Phase::Creating, ..world.fleet.slots["a"].recovery.clone().unwrap() };
+            let recovery = Recovery {
+                phase: Phase::Creating,
+                ..world.fleet.slots["a"].recovery.clone().unwrap()
+            };
             world.fleet.slots.get_mut("b").unwrap().recovery = Some(recovery);
             world.create_fails("b", FailureClass::StockOut);
             world.fleet.slots.get_mut("b").unwrap().recovery = None;
@@ -106,7 +122,8 @@ fn l5_time_in_which_a_node_could_not_be_read_heals_nothing() {
     world.fleet.memory.values_mut().for_each(|memory| *memory = Default::default());
     world.wait(3600);
     world.poll(&[node("a", json!({}))]);
-    let suspicion = world.fleet.slots["a"].suspicion.clone().expect("one healthy read proves no healthy time");
+    let suspicion =
+        world.fleet.slots["a"].suspicion.clone().expect("one healthy read proves no healthy time");
     assert_eq!((suspicion.sick_for, suspicion.healthy_for), (before.sick_for, Duration::ZERO));
     for _ in 0..2 {
         world.wait(30);
@@ -119,7 +136,8 @@ fn l5_time_in_which_a_node_could_not_be_read_heals_nothing() {
 fn a_job_that_failed_for_good_is_told_once_whatever_a_person_pulls() {
     let mut world = with_checkpoints();
     world.supervised_run();
-    let failed = |world: &World| world.events.iter().any(|what| matches!(what, What::JobFailed { .. }));
+    let failed =
+        |world: &World| world.events.iter().any(|what| matches!(what, What::JobFailed { .. }));
     world.exited(3, "final");
     assert!(failed(&world));
     world.pull(Pull::Retry { slot: "a".into(), from: None });
@@ -134,7 +152,11 @@ fn s7_a_pause_outlives_a_config_that_lacks_its_slot() {
     let is_paused = |world: &World| world.fleet.slots["a"].paused.is_some();
     world.pull(Pull::Pause { slot: Some("a".into()), until: None });
     world.configured(&["b"]);
-    assert!(world.records.iter().any(|record| matches!(record, Record::Ledger(_))), "{:?}", world.records);
+    assert!(
+        world.records.iter().any(|record| matches!(record, Record::Ledger(_))),
+        "{:?}",
+        world.records
+    );
     world.configured(&["a", "b"]);
     assert!(is_paused(&world));
     // A person may also take it back meanwhile.
@@ -149,12 +171,18 @@ fn s7_a_pause_that_waited_in_the_store_while_its_slot_left_counts_when_it_is_bac
     let mut world = World::new(settings(&["a", "b"]));
     world.configured(&["b"]);
     world.pull(Pull::Pause { slot: Some("a".into()), until: None });
-    assert!(matches!(&world.records[..], [Record::Pulled(_), Record::Ledger(ledger)] if ledger.left_paused.contains_key("a")));
+    assert!(
+        matches!(&world.records[..], [Record::Pulled(_), Record::Ledger(ledger)] if ledger.left_paused.contains_key("a"))
+    );
     world.configured(&["a", "b"]);
     world.poll(&[node("a", json!({"state": "PREEMPTED"})), node("b", json!({}))]);
     world.wait(30);
     world.poll(&[node("a", json!({"state": "PREEMPTED"})), node("b", json!({}))]);
-    assert!(world.actions.is_empty() && world.hold("a") == Some(HoldReason::Paused), "{:?}", world.hold("a"));
+    assert!(
+        world.actions.is_empty() && world.hold("a") == Some(HoldReason::Paused),
+        "{:?}",
+        world.hold("a")
+    );
 }
 
 /// A person deletes the replacement while it is created, and makes a node of their own.
@@ -169,7 +197,9 @@ fn what_somebody_makes_in_place_of_a_replacement_is_not_taken_for_what_the_creat
     let theirs = node("a", json!({"id": "3", "createTime": world.now.to_string()}));
     world.poll(std::slice::from_ref(&theirs));
     assert_eq!(world.phase("a"), None);
-    let told = |what: &What| matches!(what, What::Outcome { call: Verb::Create, result: CallResult::Failed, .. });
+    let told = |what: &What| {
+        matches!(what, What::Outcome { call: Verb::Create, result: CallResult::Failed, .. })
+    };
     assert!(world.events.iter().any(told), "{:?}", world.events);
     assert!(world.events.iter().any(|e| matches!(e, What::Withdrawn { .. })), "{:?}", world.events);
 }
@@ -198,12 +228,17 @@ fn s4_what_somebody_made_anew_in_another_of_its_zones_is_not_created_once_more()
     );
     for round in 0..20 {
         world.wait(30);
-        // The poll that shows it there was slow: the GET that found nothing where it was is younger.
-        let began = if round == 2 { world.now - jiff::SignedDuration::from_secs(31) } else { world.now };
+        // The poll that shows it there was slow: the GET that found nothing where it was is
+        // younger.
+        let began =
+            if round == 2 { world.now - jiff::SignedDuration::from_secs(31) } else { world.now };
         // It is gone before it is there again.
-        let made: Vec<_> = (round > 1).then(|| Arc::new(NodeView::parse(there.clone()).unwrap())).into_iter().collect();
-        let listings =
-            [(ZONE, vec![]), (OTHER, made)].map(|(zone, nodes)| Listing { zone: zone.into(), result: Ok((nodes, vec![])) });
+        let made: Vec<_> = (round > 1)
+            .then(|| Arc::new(NodeView::parse(there.clone()).unwrap()))
+            .into_iter()
+            .collect();
+        let listings = [(ZONE, vec![]), (OTHER, made)]
+            .map(|(zone, nodes)| Listing { zone: zone.into(), result: Ok((nodes, vec![])) });
         let listings = listings.into();
         world.input(Input::Polled(Box::new(Poll { began, listings })));
         if let [Look::Node { zone, .. }] = &world.looks[..] {
@@ -213,7 +248,10 @@ fn s4_what_somebody_made_anew_in_another_of_its_zones_is_not_created_once_more()
         assert!(world.actions.is_empty(), "{:?}", world.actions);
         if round >= 2 {
             let record = &world.fleet.slots["a"];
-            assert_eq!((record.zone.as_str(), record.verdict.condition), (OTHER, Condition::Healthy));
+            assert_eq!(
+                (record.zone.as_str(), record.verdict.condition),
+                (OTHER, Condition::Healthy)
+            );
         }
     }
 }
@@ -224,7 +262,10 @@ fn s11_a_get_from_before_a_create_does_not_read_back_what_became_of_it() {
     let preempted = json!({"state": "PREEMPTED"});
     world.sick(&["a"], preempted.clone(), 0);
     world.get("a", Some(node("a", preempted)));
-    world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer within 20 s")));
+    world.called(
+        "a",
+        CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer within 20 s")),
+    );
     world.wait(5);
     let slow = world.now;
     world.wait(5);

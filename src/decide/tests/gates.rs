@@ -1,5 +1,5 @@
-//! The gates and the checker, apart from each other: each gate holds its story, and without its row the slot acts or the checker
-//! refuses; the checker refuses each rule by its name.
+//! The gates and the checker, apart from each other: each gate holds its story, and without its row
+//! the slot acts or the checker refuses; the checker refuses each rule by its name.
 
 use super::super::check::{Case, Checker};
 use super::runs::with_checkpoints;
@@ -28,28 +28,42 @@ const STORIES: &[Row] = &[
         let pause = Pause { who: "ada".into(), reason: None, until: None };
         w.sick_but(timeout(), |w| w.fleet.ledger.paused = Some(pause));
     }),
-    ("opted_out", HoldReason::OptedOut, Refused("S7"), |w| w.lost_but(json!({"labels": {"tpu-watchdog": "off"}}), |_| ())),
-    ("plain_node", HoldReason::QueuedResource, Refused("S17"), |w| w.lost_but(json!({"queuedResource": "q"}), |_| ())),
-    ("when_missing", HoldReason::Missing, Acts, |w| w.missing_but(|w| w.policy().create_missing = false)),
+    ("opted_out", HoldReason::OptedOut, Refused("S7"), |w| {
+        w.lost_but(json!({"labels": {"tpu-watchdog": "off"}}), |_| ())
+    }),
+    ("plain_node", HoldReason::QueuedResource, Refused("S17"), |w| {
+        w.lost_but(json!({"queuedResource": "q"}), |_| ())
+    }),
+    ("when_missing", HoldReason::Missing, Acts, |w| {
+        w.missing_but(|w| w.policy().create_missing = false)
+    }),
     ("ended_early", HoldReason::EndedEarly, Acts, |w| {
         w.lost_but(json!({}), |w| w.record().job.stuck = Some(Stuck::EndedEarly));
     }),
     ("startup_script_url", HoldReason::StartupScriptUrl, Acts, |w| {
         let script = json!({"metadata": {"startup-script-url": "gs://b/s"}});
-        w.lost_but(script, |w| w.fleet.settings.slots.get_mut("a").unwrap().supervisor = Some("#! /bin/bash".into()));
+        w.lost_but(script, |w| {
+            w.fleet.settings.slots.get_mut("a").unwrap().supervisor = Some("#! /bin/bash".into())
+        });
     }),
     ("specification", HoldReason::NoSpecification, Refused("S12"), |w| {
-        w.lost_but(json!({}), |w| w.fleet.settings.slots.get_mut("a").unwrap().create.labels = invalid_label());
+        w.lost_but(json!({}), |w| {
+            w.fleet.settings.slots.get_mut("a").unwrap().create.labels = invalid_label()
+        });
     }),
     ("delete_failed", HoldReason::DeleteFailed, Acts, |w| {
         w.lost_but(json!({}), |_| ());
-        w.delete_refused_but(|recovery| (recovery.delete_failures, recovery.not_before) = (3, None));
+        w.delete_refused_but(|recovery| {
+            (recovery.delete_failures, recovery.not_before) = (3, None)
+        });
     }),
     ("delete_backoff", HoldReason::Backoff, Acts, |w| {
         w.lost_but(json!({}), |_| ());
         w.delete_refused_but(|_| ());
     }),
-    ("attempts", HoldReason::Attempts, Refused("S13"), |w| w.sick_but(timeout(), |w| w.policy().attempts.max = 0)),
+    ("attempts", HoldReason::Attempts, Refused("S13"), |w| {
+        w.sick_but(timeout(), |w| w.policy().attempts.max = 0)
+    }),
     ("beacon_channel", HoldReason::NoBeaconChannel, Acts, |w| w.never_booted()),
     ("breaker", HoldReason::Breaker, Refused("S8"), |w| {
         let breaker = Breaker { opened_at: w.now, why: "a storm".into() };
@@ -58,9 +72,13 @@ const STORIES: &[Row] = &[
     ("no_progress", HoldReason::NoProgress, Acts, |w| {
         w.silent_but(|w| w.record().job.runs.fruitless = 9);
     }),
-    ("location", HoldReason::CheckpointUnreadable, Refused("S20"), |w| w.silent_but(|w| w.record().job.listed_at = None)),
+    ("location", HoldReason::CheckpointUnreadable, Refused("S20"), |w| {
+        w.silent_but(|w| w.record().job.listed_at = None)
+    }),
     ("quiet_hours", HoldReason::QuietHours, Refused("S7"), |w| {
-        w.sick_but(timeout(), |w| w.policy().quiet_hours = QuietHours::new("0 0 * * * *", hours(1)).into_iter().collect());
+        w.sick_but(timeout(), |w| {
+            w.policy().quiet_hours = QuietHours::new("0 0 * * * *", hours(1)).into_iter().collect()
+        });
     }),
     ("pool", HoldReason::ZoneShort, Refused("S14"), |w| {
         w.sick_but(timeout(), |w| {
@@ -77,20 +95,31 @@ const STORIES: &[Row] = &[
         w.called("b", CallOutcome::Accepted(OPERATION.into()));
         w.sick_but(timeout(), |_| ());
     }),
-    ("create_backoff", HoldReason::Backoff, Acts, |w| w.gone_but(|w| w.recovery().not_before = Some(after(w.now, hours(1))))),
-    ("dry_run", HoldReason::DryRun, Refused("S7"), |w| w.gone_but(|w| w.fleet.settings.dry_run = true)),
+    ("create_backoff", HoldReason::Backoff, Acts, |w| {
+        w.gone_but(|w| w.recovery().not_before = Some(after(w.now, hours(1))))
+    }),
+    ("dry_run", HoldReason::DryRun, Refused("S7"), |w| {
+        w.gone_but(|w| w.fleet.settings.dry_run = true)
+    }),
     ("checkpoints", HoldReason::CheckpointUnreadable, Refused("S15"), |w| {
         w.begin(&[100]);
         w.called("a", CallOutcome::Refused(Failure::new(FailureClass::StockOut, "none")));
         w.wait(400);
         let failed = Err(Failure::new(FailureClass::Transient, "503"));
-        w.input(Input::Surveyed { slot: "a".into(), began: w.now, location: "gs://b/c".into(), result: failed });
+        w.input(Input::Surveyed {
+            slot: "a".into(),
+            began: w.now,
+            location: "gs://b/c".into(),
+            result: failed,
+        });
     }),
     ("create_limit", HoldReason::CreateLimit, Refused("S18"), |w| {
         w.gone_but(|w| w.fleet.ledger.creates = vec![w.now; 60]);
     }),
     ("body", HoldReason::NoSpecification, Refused("S12"), |w| {
-        w.gone_but(|w| w.fleet.settings.slots.get_mut("a").unwrap().create.labels = invalid_label());
+        w.gone_but(|w| {
+            w.fleet.settings.slots.get_mut("a").unwrap().create.labels = invalid_label()
+        });
     }),
 ];
 
@@ -187,7 +216,12 @@ impl World {
         self.fleet.ledger.beacons_seen = false;
         for _ in 0..30 {
             let of = self.fleet.slots["a"].incarnation.clone().unwrap();
-            self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result: Ok(vec![Default::default()]) });
+            self.input(Input::Attributes {
+                slot: "a".into(),
+                of,
+                began: self.now,
+                result: Ok(vec![Default::default()]),
+            });
             self.get("a", Some(node.clone()));
             if !self.actions.is_empty() {
                 return;
@@ -210,9 +244,18 @@ fn played(row: &Row, gates: Vec<Gate>) -> World {
 #[test]
 fn every_gate_holds_its_story_and_without_its_row_the_slot_acts_or_the_checker_refuses() {
     for gate in GATES {
-        let row = STORIES.iter().find(|row| row.0 == gate.name).unwrap_or_else(|| panic!("{} has no story", gate.name));
+        let row = STORIES
+            .iter()
+            .find(|row| row.0 == gate.name)
+            .unwrap_or_else(|| panic!("{} has no story", gate.name));
         let world = played(row, GATES.to_vec());
-        assert_eq!((world.hold("a"), world.actions.len()), (Some(row.1), 0), "{}: {:?}", gate.name, world.messages);
+        assert_eq!(
+            (world.hold("a"), world.actions.len()),
+            (Some(row.1), 0),
+            "{}: {:?}",
+            gate.name,
+            world.messages
+        );
         let others = GATES.iter().filter(|other| other.name != gate.name).copied().collect();
         let world = played(row, others);
         let refused = world.events.iter().find_map(|event| match event {
@@ -221,13 +264,22 @@ fn every_gate_holds_its_story_and_without_its_row_the_slot_acts_or_the_checker_r
         });
         let is = match (world.actions.len(), refused) {
             (1.., None) => Some(Acts),
-            (0, Some(invariant)) => ["S6", "S7", "S8", "S12", "S13", "S14", "S15", "S17", "S18", "S20"]
-                .into_iter()
-                .find(|name| *name == invariant)
-                .map(Refused),
+            (0, Some(invariant)) => {
+                ["S6", "S7", "S8", "S12", "S13", "S14", "S15", "S17", "S18", "S20"]
+                    .into_iter()
+                    .find(|name| *name == invariant)
+                    .map(Refused)
+            }
             _ => None,
         };
-        assert_eq!(is, Some(row.2), "{}: {:?} {refused:?} {:?}", gate.name, world.hold("a"), world.actions);
+        assert_eq!(
+            is,
+            Some(row.2),
+            "{}: {:?} {refused:?} {:?}",
+            gate.name,
+            world.hold("a"),
+            world.actions
+        );
     }
     assert_eq!(STORIES.len(), GATES.len());
 }
@@ -253,33 +305,68 @@ fn the_checker_refuses_by_name_what_a_plan_must_never_ask_for() {
         world.fleet.settings.max_unavailable = Share::Count(2);
         world.sick(&["a"], timeout(), 600);
         let incarnation = world.fleet.slots["a"].incarnation.clone();
-        let mut confirmed = Confirmed { began: world.now, incarnation, condition: Condition::Unresponsive };
+        let mut confirmed =
+            Confirmed { began: world.now, incarnation, condition: Condition::Unresponsive };
         change(&mut world.fleet, &mut confirmed);
         let fleet = &world.fleet;
-        let (slot, record, memory) = (&fleet.settings.slots["a"], &fleet.slots["a"], &fleet.memory["a"]);
-        let case = Case { settings: &fleet.settings, slot, record, memory, ledger: &fleet.ledger, now: world.now };
-        Checker::new(fleet).delete(&case, Condition::Unresponsive, &confirmed).map_err(|violation| violation.name())
+        let (slot, record, memory) =
+            (&fleet.settings.slots["a"], &fleet.slots["a"], &fleet.memory["a"]);
+        let case = Case {
+            settings: &fleet.settings,
+            slot,
+            record,
+            memory,
+            ledger: &fleet.ledger,
+            now: world.now,
+        };
+        Checker::new(fleet)
+            .delete(&case, Condition::Unresponsive, &confirmed)
+            .map_err(|violation| violation.name())
     };
     fn record(fleet: &mut Fleet) -> &mut SlotRecord {
         fleet.slots.get_mut("a").unwrap()
     }
     assert_eq!(verdict(&|_, _| ()), Ok(()), "the plan as it should be");
-    let earlier = |at: Timestamp, seconds| at.checked_sub(jiff::SignedDuration::from_secs(seconds)).unwrap();
-    assert_eq!(verdict(&|_, confirmed| confirmed.incarnation.as_mut().unwrap().id = "2".into()), Err("S1"));
+    let earlier =
+        |at: Timestamp, seconds| at.checked_sub(jiff::SignedDuration::from_secs(seconds)).unwrap();
+    assert_eq!(
+        verdict(&|_, confirmed| confirmed.incarnation.as_mut().unwrap().id = "2".into()),
+        Err("S1")
+    );
     assert_eq!(verdict(&|_, confirmed| confirmed.incarnation = None), Err("S1"));
     assert_eq!(verdict(&|_, confirmed| confirmed.began = earlier(confirmed.began, 6)), Err("S1"));
-    assert_eq!(verdict(&|_, confirmed| confirmed.began = after(confirmed.began, hours(1))), Err("S1"), "of the future");
-    assert_eq!(verdict(&|fleet, confirmed| record(fleet).mutated_at = Some(confirmed.began)), Err("S2"));
+    assert_eq!(
+        verdict(&|_, confirmed| confirmed.began = after(confirmed.began, hours(1))),
+        Err("S1"),
+        "of the future"
+    );
+    assert_eq!(
+        verdict(&|fleet, confirmed| record(fleet).mutated_at = Some(confirmed.began)),
+        Err("S2")
+    );
     let read = |fleet: &mut Fleet, at| fleet.memory.get_mut("a").unwrap().last_read = Some(at);
     assert_eq!(verdict(&|fleet, confirmed| read(fleet, earlier(confirmed.began, 121))), Err("S2"));
     assert_eq!(verdict(&|fleet, _| record(fleet).suspicion.as_mut().unwrap().reads = 1), Err("S3"));
-    assert_eq!(verdict(&|fleet, _| record(fleet).suspicion.as_mut().unwrap().sick_for = Duration::from_secs(599)), Err("S3"));
+    assert_eq!(
+        verdict(&|fleet, _| record(fleet).suspicion.as_mut().unwrap().sick_for =
+            Duration::from_secs(599)),
+        Err("S3")
+    );
     assert_eq!(verdict(&|fleet, _| record(fleet).suspicion = None), Err("S3"));
     assert_eq!(verdict(&|fleet, _| fleet.settings.max_unavailable = Share::Count(1)), Err("S6"));
-    assert_eq!(verdict(&|fleet, _| record(fleet).seen.as_mut().unwrap().opted_out = true), Err("S7"));
+    assert_eq!(
+        verdict(&|fleet, _| record(fleet).seen.as_mut().unwrap().opted_out = true),
+        Err("S7")
+    );
     assert_eq!(verdict(&|fleet, _| record(fleet).spec = None), Err("S12"));
-    assert_eq!(verdict(&|fleet, _| record(fleet).seen.as_mut().unwrap().queued_resource = Some("q".into())), Err("S17"));
-    assert_eq!(verdict(&|fleet, _| record(fleet).seen.as_mut().unwrap().other_owner = Some("o".into())), Err("S17"));
+    assert_eq!(
+        verdict(&|fleet, _| record(fleet).seen.as_mut().unwrap().queued_resource = Some("q".into())),
+        Err("S17")
+    );
+    assert_eq!(
+        verdict(&|fleet, _| record(fleet).seen.as_mut().unwrap().other_owner = Some("o".into())),
+        Err("S17")
+    );
     assert_eq!(verdict(&|fleet, _| record(fleet).leaving = true), Err("S17"));
 }
 
@@ -292,26 +379,57 @@ fn the_checker_refuses_creates_that_no_plan_may_send() {
         world.called("a", CallOutcome::Refused(Failure::new(FailureClass::StockOut, "none")));
         let newest = Checkpoint { step: 100, uri: "gs://b/c/100".into() };
         let result = Ok(CheckpointSurvey { newest: Some(newest), incomplete: None, other: None });
-        world.input(Input::Surveyed { slot: "a".into(), began: world.now, location: "gs://b/c".into(), result });
+        world.input(Input::Surveyed {
+            slot: "a".into(),
+            began: world.now,
+            location: "gs://b/c".into(),
+            result,
+        });
         assert_eq!(world.phase("a"), Some(Phase::Gone));
         let fleet = &mut world.fleet;
-        let mut order = RunOrder { generation: 2, step: Some(100), checkpoint: "gs://b/c/100".into() };
+        let mut order =
+            RunOrder { generation: 2, step: Some(100), checkpoint: "gs://b/c/100".into() };
         let (slot, record) = (&fleet.settings.slots["a"], &fleet.slots["a"]);
         let spec = record.spec.clone().unwrap().overlaid(&slot.create);
         let mut body = spec.render("me", "a", &order, slot.supervisor.as_deref());
         change(fleet, &mut order, &mut body);
-        let (slot, record, memory) = (&fleet.settings.slots["a"], &fleet.slots["a"], &fleet.memory["a"]);
-        let case = Case { settings: &fleet.settings, slot, record, memory, ledger: &fleet.ledger, now: world.now };
+        let (slot, record, memory) =
+            (&fleet.settings.slots["a"], &fleet.slots["a"], &fleet.memory["a"]);
+        let case = Case {
+            settings: &fleet.settings,
+            slot,
+            record,
+            memory,
+            ledger: &fleet.ledger,
+            now: world.now,
+        };
         Checker::new(fleet).create(&case, &order, &body).map_err(|violation| violation.name())
     };
     assert_eq!(verdict(&|_, _, _| ()), Ok(()), "the plan as it should be");
-    assert_eq!(verdict(&|fleet, _, _| fleet.slots.get_mut("a").unwrap().recovery = None), Err("S4"));
+    assert_eq!(
+        verdict(&|fleet, _, _| fleet.slots.get_mut("a").unwrap().recovery = None),
+        Err("S4")
+    );
     assert_eq!(verdict(&|fleet, _, _| fleet.settings.dry_run = true), Err("S7"));
-    let calling = |fleet: &mut Fleet| _ = fleet.memory.get_mut("a").unwrap().pending.insert(crate::model::fleet::Pending::Call);
+    let calling = |fleet: &mut Fleet| {
+        _ = fleet.memory.get_mut("a").unwrap().pending.insert(crate::model::fleet::Pending::Call)
+    };
     assert_eq!(verdict(&|fleet, _, _| calling(fleet)), Err("S9"));
     assert_eq!(verdict(&|_, _, body| body["labels"] = json!({"team": "other"})), Err("S12"));
-    assert_eq!(verdict(&|fleet, _, _| fleet.slots.get_mut("a").unwrap().job.checkpoint = None), Err("S15"));
-    assert_eq!(verdict(&|fleet, _, _| fleet.memory.get_mut("a").unwrap().surveyed_at = None), Err("S15"));
-    assert_eq!(verdict(&|fleet, _, _| fleet.slots.get_mut("a").unwrap().zone = "elsewhere".into()), Err("S17"));
-    assert_eq!(verdict(&|fleet, _, _| fleet.ledger.creates = vec![Timestamp::UNIX_EPOCH; 60]), Err("S18"));
+    assert_eq!(
+        verdict(&|fleet, _, _| fleet.slots.get_mut("a").unwrap().job.checkpoint = None),
+        Err("S15")
+    );
+    assert_eq!(
+        verdict(&|fleet, _, _| fleet.memory.get_mut("a").unwrap().surveyed_at = None),
+        Err("S15")
+    );
+    assert_eq!(
+        verdict(&|fleet, _, _| fleet.slots.get_mut("a").unwrap().zone = "elsewhere".into()),
+        Err("S17")
+    );
+    assert_eq!(
+        verdict(&|fleet, _, _| fleet.ledger.creates = vec![Timestamp::UNIX_EPOCH; 60]),
+        Err("S18")
+    );
 }

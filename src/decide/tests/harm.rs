@@ -1,5 +1,6 @@
-//! Ways to lose a user's work although nothing is broken: a job taken for finished, a checkpoint location taken for empty, a TPU
-//! deleted before its create was possible, evidence that is not this node's.
+//! Ways to lose a user's work although nothing is broken: a job taken for finished, a checkpoint
+//! location taken for empty, a TPU deleted before its create was possible, evidence that is not
+//! this node's.
 
 use super::runs::with_checkpoints;
 use super::*;
@@ -15,8 +16,9 @@ impl World {
     fn exits(&mut self, exits: &[(&str, &str, i64, &str)]) {
         let record = &self.fleet.slots["a"];
         let (of, generation) = (record.incarnation.clone().unwrap(), record.heard_from());
-        let beacon =
-            |boot: &str, value: i64, text: &str| Some(Beacon { boot_id: boot.into(), generation, value, text: text.into() });
+        let beacon = |boot: &str, value: i64, text: &str| {
+            Some(Beacon { boot_id: boot.into(), generation, value, text: text.into() })
+        };
         let report = |(boot, of_boot, code, text): &(&str, &str, i64, &str)| WorkerReport {
             boot: beacon(boot, 1, ""),
             heartbeat: beacon(boot, 7, ""),
@@ -28,12 +30,23 @@ impl World {
     }
 
     fn listed(&mut self, result: Result<CheckpointSurvey, Failure>) {
-        self.input(Input::Surveyed { slot: "a".into(), began: self.now, location: LOCATION.into(), result });
+        self.input(Input::Surveyed {
+            slot: "a".into(),
+            began: self.now,
+            location: LOCATION.into(),
+            result,
+        });
     }
 
     fn retry(&mut self) {
         let pull = Pull::Retry { slot: "a".into(), from: None };
-        self.input(Input::Pulled(vec![Lever { id: "1".into(), at: self.now, who: "ada".into(), reason: None, pull }]));
+        self.input(Input::Pulled(vec![Lever {
+            id: "1".into(),
+            at: self.now,
+            who: "ada".into(),
+            reason: None,
+            pull,
+        }]));
     }
 
     /// A job whose slot is decided about with `node` shown.
@@ -54,7 +67,10 @@ fn s23_an_exit_with_0_finishes_nothing_without_ten_minutes_a_step_or_a_checkpoin
     let node = world.supervised_run();
     world.exits(&[("b", "b", 0, "done ran=1 step=none")]);
     world.next_poll(&node);
-    assert_eq!((world.fleet.slots["a"].job.finished.as_ref(), world.hold("a")), (None, Some(HoldReason::EndedEarly)));
+    assert_eq!(
+        (world.fleet.slots["a"].job.finished.as_ref(), world.hold("a")),
+        (None, Some(HoldReason::EndedEarly))
+    );
     // It may be at work in the background, or done: nothing is created in its place either.
     let mut preempted = node.clone();
     preempted["state"] = json!("PREEMPTED");
@@ -74,7 +90,10 @@ fn s23_an_exit_with_0_finishes_nothing_without_ten_minutes_a_step_or_a_checkpoin
     assert!(finishes(|_| (), "done ran=600 step=none"));
     assert!(finishes(|world| world.reports(8, Some(101)), "done ran=59 step=101"));
     assert!(finishes(|world| world.surveyed(&[100, 200]), "done ran=59 step=none"));
-    assert!(finishes(|_| (), "done ran=59 step=101"), "the supervisor knows of a step before the watchdog has read it");
+    assert!(
+        finishes(|_| (), "done ran=59 step=101"),
+        "the supervisor knows of a step before the watchdog has read it"
+    );
     assert!(!finishes(|_| (), "done ran=59 step=100"), "that is the checkpoint's own");
     // The first supervisor does not say how long: at the most since the node is READY.
     assert!(!finishes(|_| (), "done"));
@@ -115,13 +134,16 @@ fn an_exit_of_another_boot_is_stale_and_one_that_runs_again_clears_the_failure()
 
 #[test]
 fn retry_clears_what_ended_until_something_else_is_reported() {
-    for text in ["final after 5 restarts", "stale_order ran=600: a run of this order lasted that long"] {
+    for text in
+        ["final after 5 restarts", "stale_order ran=600: a run of this order lasted that long"]
+    {
         let mut world = with_checkpoints();
         let node = world.supervised_run();
         let failed = [("b", "b", 75, text)];
         world.exits(&failed);
         world.next_poll(&node);
-        let reason = if text.starts_with("stale") { HoldReason::StaleOrder } else { HoldReason::JobFailed };
+        let reason =
+            if text.starts_with("stale") { HoldReason::StaleOrder } else { HoldReason::JobFailed };
         assert_eq!(world.hold("a"), Some(reason));
         world.retry();
         world.exits(&failed);
@@ -146,12 +168,26 @@ fn a_failing_startup_script_is_told_once() {
     world.supervised_run();
     let record = &world.fleet.slots["a"];
     let (of, generation) = (record.incarnation.clone().unwrap(), record.heard_from());
-    let text = "setup_failed code=100 tries=1: the startup script is tried again in 10 s".to_owned();
+    let text =
+        "setup_failed code=100 tries=1: the startup script is tried again in 10 s".to_owned();
     let beat = |value| Some(Beacon { boot_id: "b".into(), generation, value, text: text.clone() });
     for count in 1..4 {
-        let result = Ok(vec![WorkerReport { boot: beat(1), heartbeat: beat(count), ..WorkerReport::default() }]);
-        world.input(Input::Attributes { slot: "a".into(), of: of.clone(), began: world.now, result });
-        let told = world.events.iter().filter(|what| matches!(what, What::SetupFailed { worker: 0 })).count();
+        let result = Ok(vec![WorkerReport {
+            boot: beat(1),
+            heartbeat: beat(count),
+            ..WorkerReport::default()
+        }]);
+        world.input(Input::Attributes {
+            slot: "a".into(),
+            of: of.clone(),
+            began: world.now,
+            result,
+        });
+        let told = world
+            .events
+            .iter()
+            .filter(|what| matches!(what, What::SetupFailed { worker: 0 }))
+            .count();
         assert_eq!(told, usize::from(count == 1));
     }
 }
@@ -160,13 +196,21 @@ fn a_failing_startup_script_is_told_once() {
 fn s20_a_location_that_is_not_understood_holds_judged_deletes_and_creates() {
     // The node was created long before.
     let old = "2025-01-01T00:00:00Z".parse().unwrap();
-    for (oldest, understood) in [(Some(old), false), (None, false), (Some("2026-06-01T11:00:00Z".parse().unwrap()), true)] {
+    for (oldest, understood) in
+        [(Some(old), false), (None, false), (Some("2026-06-01T11:00:00Z".parse().unwrap()), true)]
+    {
         let mut world = with_checkpoints();
         world.sick(&["a"], timeout(), 0);
         world.listed(strange(oldest));
-        assert_eq!(world.events.iter().any(|what| matches!(what, What::CheckpointTrouble)), !understood, "{oldest:?}");
+        assert_eq!(
+            world.events.iter().any(|what| matches!(what, What::CheckpointTrouble)),
+            !understood,
+            "{oldest:?}"
+        );
         let warnings = view::document(&world.fleet, world.now).tpus[0].warnings.clone();
-        let told = warnings.iter().any(|text| text.contains("no complete checkpoint is understood under gs://b/c"));
+        let told = warnings
+            .iter()
+            .any(|text| text.contains("no complete checkpoint is understood under gs://b/c"));
         assert_eq!(told, !understood, "told while it is well: {warnings:?}");
         for _ in 0..25 {
             world.next_poll(&node("a", timeout()));
@@ -190,14 +234,17 @@ fn s20_a_location_that_is_not_understood_holds_judged_deletes_and_creates() {
     // The user says that there is nothing to resume from.
     let mut none = world.fleet.settings.clone();
     let job = none.slots.get_mut("a").unwrap().job.as_mut().unwrap();
-    job.checkpoint.as_mut().unwrap().format = Some(crate::model::settings::CheckpointFormat::Unlisted);
+    job.checkpoint.as_mut().unwrap().format =
+        Some(crate::model::settings::CheckpointFormat::Unlisted);
     world.input(Input::Configured(Box::new(none)));
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
 }
 
 #[test]
 fn s20_a_judged_delete_needs_a_complete_listing_of_the_last_hour() {
-    let refused = || Err(Failure::new(FailureClass::Permission, "the watchdog may not list gs://b/c (HTTP 403)"));
+    let refused = || {
+        Err(Failure::new(FailureClass::Permission, "the watchdog may not list gs://b/c (HTTP 403)"))
+    };
     let mut world = with_checkpoints();
     let judged = |world: &mut World| {
         for _ in 0..25 {
@@ -208,7 +255,10 @@ fn s20_a_judged_delete_needs_a_complete_listing_of_the_last_hour() {
     };
     world.poll(&[node("a", json!({}))]);
     world.listed(refused());
-    assert!(world.events.iter().any(|what| matches!(what, What::CheckpointTrouble)), "told from the first poll on");
+    assert!(
+        world.events.iter().any(|what| matches!(what, What::CheckpointTrouble)),
+        "told from the first poll on"
+    );
     assert_eq!(judged(&mut world), (None, Some(HoldReason::CheckpointUnreadable)));
     // It can be read, but that was too long ago when the TPU is judged.
     let mut world = with_checkpoints();
@@ -218,7 +268,8 @@ fn s20_a_judged_delete_needs_a_complete_listing_of_the_last_hour() {
     assert_eq!(judged(&mut world), (None, Some(HoldReason::CheckpointUnreadable)));
     // A display, and the next process, know of the listing by the journal.
     let shown = |world: &World| {
-        let (settings, slots, ledger) = (&world.fleet.settings, world.fleet.slots.clone(), world.fleet.ledger.clone());
+        let (settings, slots, ledger) =
+            (&world.fleet.settings, world.fleet.slots.clone(), world.fleet.ledger.clone());
         view::at_rest(settings, slots, ledger, world.now).tpus[0].hold.clone()
     };
     assert_eq!(shown(&world).as_deref(), Some("checkpoint_unreadable"));
@@ -240,7 +291,12 @@ fn a_startup_script_from_a_url_holds_a_slot_with_a_job_and_a_file_takes_its_plac
     let mut world = with_checkpoints();
     lost(&mut world);
     assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::StartupScriptUrl), 0));
-    assert!(view::document(&world.fleet, world.now).tpus[0].warnings.iter().any(|text| text.contains("startup_script")));
+    assert!(
+        view::document(&world.fleet, world.now).tpus[0]
+            .warnings
+            .iter()
+            .any(|text| text.contains("startup_script"))
+    );
     let mut world = with_checkpoints();
     let mut file = world.fleet.settings.clone();
     file.slots.get_mut("a").unwrap().create.startup_script = Some("#! /bin/bash\n".into());
@@ -250,7 +306,9 @@ fn a_startup_script_from_a_url_holds_a_slot_with_a_job_and_a_file_takes_its_plac
     world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
     world.wait(1);
     world.surveyed(&[100]);
-    let Some(Action::Create { body, .. }) = world.actions.first() else { panic!("{:?}", world.hold("a")) };
+    let Some(Action::Create { body, .. }) = world.actions.first() else {
+        panic!("{:?}", world.hold("a"))
+    };
     assert_eq!(body.pointer("/metadata/startup-script-url"), None);
 }
 
@@ -266,9 +324,16 @@ fn a_maintenance_that_is_ongoing_on_a_healthy_node_is_shown_and_judges_nothing()
 
 #[test]
 fn a_symptom_from_before_the_node_was_first_seen_judges_nothing() {
-    for (at, condition) in [("2026-06-01T11:59:59Z", Condition::Healthy), ("2026-06-01T12:00:01Z", Condition::Degraded)] {
+    for (at, condition) in [
+        ("2026-06-01T11:59:59Z", Condition::Healthy),
+        ("2026-06-01T12:00:01Z", Condition::Degraded),
+    ] {
         let mut world = World::new(settings(&["a"]));
-        world.sick(&["a"], json!({"symptoms": [{"symptomType": "EXECUTE_TIMED_OUT", "createTime": at}]}), 60);
+        world.sick(
+            &["a"],
+            json!({"symptoms": [{"symptomType": "EXECUTE_TIMED_OUT", "createTime": at}]}),
+            60,
+        );
         assert_eq!(world.fleet.slots["a"].verdict.condition, condition, "{at}");
     }
 }
@@ -298,13 +363,22 @@ fn a_404_of_guest_attributes_is_told_for_what_it_is_and_concludes_nothing() {
     let of = world.fleet.slots["a"].incarnation.clone().unwrap();
     let mut told = Vec::new();
     for _ in 0..60 {
-        let result = Err(Failure::new(FailureClass::NotFound, "HTTP 404 NOT_FOUND: no such guest attributes"));
-        world.input(Input::Attributes { slot: "a".into(), of: of.clone(), began: world.now, result });
+        let result = Err(Failure::new(
+            FailureClass::NotFound,
+            "HTTP 404 NOT_FOUND: no such guest attributes",
+        ));
+        world.input(Input::Attributes {
+            slot: "a".into(),
+            of: of.clone(),
+            began: world.now,
+            result,
+        });
         told.append(&mut world.messages);
         world.next_poll(&node);
         assert!(world.actions.is_empty());
     }
-    let about: Vec<&String> = told.iter().filter(|message| message.contains("guest attributes: 404")).collect();
+    let about: Vec<&String> =
+        told.iter().filter(|message| message.contains("guest attributes: 404")).collect();
     assert_eq!(about.len(), 1, "{told:?}");
     assert!(about[0].contains("no worker of this node ever wrote one"), "{about:?}");
     assert_ne!(world.fleet.slots["a"].verdict.condition, Condition::NeverBooted);
@@ -319,7 +393,10 @@ fn s18_a_create_whose_answer_was_not_waited_for_counts_for_as_long_as_it_may_be_
     world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
     assert_eq!(world.fleet.ledger.creates, [world.now]);
     world.wait(20);
-    world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer within 20 s")));
+    world.called(
+        "a",
+        CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer within 20 s")),
+    );
     assert_eq!(world.fleet.ledger.creates, [after(world.now, world.fleet.settings.poll.timeout)]);
 }
 
@@ -329,7 +406,10 @@ fn s2_a_read_from_before_a_create_failed_does_not_tell_what_it_left_behind() {
     world.recreate_preempted();
     let before = world.now;
     world.wait(1);
-    world.done("a", OperationState::Failed(Failure::new(FailureClass::PreemptedInCreation, "PREEMPTED")));
+    world.done(
+        "a",
+        OperationState::Failed(Failure::new(FailureClass::PreemptedInCreation, "PREEMPTED")),
+    );
     world.input(Input::Got { slot: "a".into(), began: before, reading: Reading::Absent });
     assert_eq!(world.phase("a"), Some(Phase::Creating));
     // The node is there, and dead: it is removed before anything is created in its place.
@@ -374,11 +454,25 @@ fn a_host_that_cannot_be_set_up_is_told_after_half_an_hour_and_is_no_launch() {
     ] {
         let mut world = with_checkpoints();
         let node = world.supervised_run();
-        let (of, generation) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.fleet.slots["a"].heard_from());
-        let beat = |value, text: &str| Some(Beacon { boot_id: "b".into(), generation, value, text: text.into() });
+        let (of, generation) = (
+            world.fleet.slots["a"].incarnation.clone().unwrap(),
+            world.fleet.slots["a"].heard_from(),
+        );
+        let beat = |value, text: &str| {
+            Some(Beacon { boot_id: "b".into(), generation, value, text: text.into() })
+        };
         let report = |world: &mut World, count: i64, text: &str| {
-            let result = Ok(vec![WorkerReport { boot: beat(1, ""), heartbeat: beat(count, text), ..WorkerReport::default() }]);
-            world.input(Input::Attributes { slot: "a".into(), of: of.clone(), began: world.now, result });
+            let result = Ok(vec![WorkerReport {
+                boot: beat(1, ""),
+                heartbeat: beat(count, text),
+                ..WorkerReport::default()
+            }]);
+            world.input(Input::Attributes {
+                slot: "a".into(),
+                of: of.clone(),
+                began: world.now,
+                result,
+            });
         };
         for count in 1..=60 {
             report(&mut world, count, text);
@@ -395,7 +489,8 @@ fn a_host_that_cannot_be_set_up_is_told_after_half_an_hour_and_is_no_launch() {
 }
 
 #[test]
-fn s20_an_operator_may_begin_from_scratch_once_and_a_record_of_the_first_version_keeps_its_beginning() {
+fn s20_an_operator_may_begin_from_scratch_once_and_a_record_of_the_first_version_keeps_its_beginning()
+ {
     let old = "2025-01-01T00:00:00Z".parse().unwrap();
     let lost = || {
         let mut world = with_checkpoints();
@@ -408,12 +503,23 @@ fn s20_an_operator_may_begin_from_scratch_once_and_a_record_of_the_first_version
     let mut world = lost();
     world.listed(strange(Some(old)));
     let pull = Pull::Retry { slot: "a".into(), from: Some(0) };
-    world.input(Input::Pulled(vec![Lever { id: "1".into(), at: world.now, who: "ada".into(), reason: None, pull }]));
+    world.input(Input::Pulled(vec![Lever {
+        id: "1".into(),
+        at: world.now,
+        who: "ada".into(),
+        reason: None,
+        pull,
+    }]));
     world.wait(1);
     world.listed(strange(Some(old)));
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
-    assert_eq!(world.fleet.slots["a"].job.location_since, Some(old), "what lies there is accepted from now on");
-    // A record of the first version names no beginning: the node's own creation, not the present create.
+    assert_eq!(
+        world.fleet.slots["a"].job.location_since,
+        Some(old),
+        "what lies there is accepted from now on"
+    );
+    // A record of the first version names no beginning: the node's own creation, not the present
+    // create.
     let mut world = lost();
     world.fleet.slots.get_mut("a").unwrap().job.location = LOCATION.into();
     world.listed(Ok(CheckpointSurvey::default()));
@@ -425,7 +531,10 @@ fn s20_an_operator_may_begin_from_scratch_once_and_a_record_of_the_first_version
 fn retry_says_when_the_job_starts() {
     for (exit, says) in [
         ((0, "done ran=700 step=none"), "the job was finished, and starts at the next recreate"),
-        ((1, "final after 5 restarts"), "the job starts at the next boot of its hosts, or recreate"),
+        (
+            (1, "final after 5 restarts"),
+            "the job starts at the next boot of its hosts, or recreate",
+        ),
         (
             (75, "stale_order ran=600: a run of this order lasted that long"),
             "the job's order is stale, so it starts at the next recreate",
@@ -435,7 +544,11 @@ fn retry_says_when_the_job_starts() {
         world.supervised_run();
         world.exits(&[("b", "b", exit.0, exit.1)]);
         world.retry();
-        assert!(world.messages.iter().any(|message| message.ends_with(says)), "{:?}", world.messages);
+        assert!(
+            world.messages.iter().any(|message| message.ends_with(says)),
+            "{:?}",
+            world.messages
+        );
     }
 }
 
@@ -447,8 +560,21 @@ fn an_operation_that_quotes_what_was_sent_tells_no_secret() {
     overlaid.slots.get_mut("a").unwrap().create.metadata.insert("token".into(), secret);
     world.input(Input::Configured(Box::new(overlaid)));
     world.recreate_preempted();
-    world.done("a", OperationState::Failed(Failure::new(FailureClass::BadRequest, "bad metadata \"hunter2-and-more\"")));
-    assert!(world.messages.iter().any(|message| message.contains("[metadata value]")), "{:?}", world.messages);
+    world.done(
+        "a",
+        OperationState::Failed(Failure::new(
+            FailureClass::BadRequest,
+            "bad metadata \"hunter2-and-more\"",
+        )),
+    );
+    assert!(
+        world.messages.iter().any(|message| message.contains("[metadata value]")),
+        "{:?}",
+        world.messages
+    );
     let kept = world.fleet.slots["a"].recovery.as_ref().unwrap().failed.clone().unwrap();
-    assert!(!kept.message.contains("hunter2") && !world.messages.join(" ").contains("hunter2"), "{kept}");
+    assert!(
+        !kept.message.contains("hunter2") && !world.messages.join(" ").contains("hunter2"),
+        "{kept}"
+    );
 }

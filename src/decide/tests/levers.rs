@@ -7,7 +7,13 @@ use crate::model::view::ActionName;
 const EIGHT: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
 fn lever(pull: Pull) -> Input {
-    let lever = Lever { id: "1".into(), at: Timestamp::UNIX_EPOCH, who: "me@here".into(), reason: Some("why".into()), pull };
+    let lever = Lever {
+        id: "1".into(),
+        at: Timestamp::UNIX_EPOCH,
+        who: "me@here".into(),
+        reason: Some("why".into()),
+        pull,
+    };
     Input::Pulled(vec![lever])
 }
 
@@ -31,7 +37,10 @@ fn s8_half_the_fleet_judged_within_the_window_opens_the_breaker_and_nothing_is_d
     assert!(breaker(&world));
     assert!(world.actions.is_empty(), "{:?}", world.actions);
     assert_eq!(world.hold("a"), Some(HoldReason::Breaker));
-    assert_eq!(view::document(&world.fleet, world.now).breaker, crate::model::view::BreakerState::Open);
+    assert_eq!(
+        view::document(&world.fleet, world.now).breaker,
+        crate::model::view::BreakerState::Open
+    );
     // Neither time nor a restart closes it.
     let (slots, ledger) = (world.fleet.slots.clone(), world.fleet.ledger.clone());
     let mut again = World::new(world.fleet.settings.clone());
@@ -62,8 +71,11 @@ fn s8_fewer_than_the_minimum_or_the_fraction_open_nothing() {
     let sick_after = |n: usize, poll: usize| if poll >= n * 10 { timeout() } else { json!({}) };
     for poll in 0..60 {
         world.wait(30);
-        let nodes: Vec<Value> =
-            EIGHT.iter().enumerate().map(|(n, name)| node(name, if n < 4 { sick_after(n, poll) } else { json!({}) })).collect();
+        let nodes: Vec<Value> = EIGHT
+            .iter()
+            .enumerate()
+            .map(|(n, name)| node(name, if n < 4 { sick_after(n, poll) } else { json!({}) }))
+            .collect();
         world.poll(&nodes);
     }
     assert!(!breaker(&world), "{:?}", world.fleet.ledger.storm);
@@ -78,7 +90,10 @@ fn s8_lost_slots_neither_open_the_breaker_nor_wait_for_it() {
     world = storm(&["a", "b", "c", "d"], timeout());
     assert!(breaker(&world));
     world.wait(30);
-    let nodes: Vec<Value> = EIGHT.iter().map(|n| node(n, if *n == "h" { preempted.clone() } else { json!({}) })).collect();
+    let nodes: Vec<Value> = EIGHT
+        .iter()
+        .map(|n| node(n, if *n == "h" { preempted.clone() } else { json!({}) }))
+        .collect();
     world.poll(&nodes);
     world.wait(30);
     world.poll(&nodes);
@@ -92,10 +107,14 @@ fn l7_a_reset_closes_the_breaker_and_judges_the_present() {
     world.wait(30);
     world.input(lever(Pull::BreakerReset));
     assert!(!breaker(&world));
-    assert!(world.records.iter().any(|r| matches!(r, Record::Pulled(id) if id == "1")), "it works once");
+    assert!(
+        world.records.iter().any(|r| matches!(r, Record::Pulled(id) if id == "1")),
+        "it works once"
+    );
     assert!(world.events.iter().any(|e| matches!(e, What::Lever { who, .. } if who == "me@here")));
     // Those that healed meanwhile are left alone, the one that did not is replaced.
-    let nodes: Vec<Value> = EIGHT.iter().map(|n| node(n, if *n == "a" { timeout() } else { json!({}) })).collect();
+    let nodes: Vec<Value> =
+        EIGHT.iter().map(|n| node(n, if *n == "a" { timeout() } else { json!({}) })).collect();
     world.wait(30);
     world.poll(&nodes);
     world.get("a", Some(node("a", timeout())));
@@ -151,7 +170,12 @@ fn s7_a_create_that_is_owed_goes_on_while_paused() {
 fn s8_a_create_that_is_owed_goes_on_while_the_breaker_is_open() {
     let mut world = World::new(settings(&EIGHT));
     let nodes = |rest: &Value| -> Vec<Value> {
-        EIGHT.iter().map(|n| node(n, if ["a", "b", "c", "d"].contains(n) { rest.clone() } else { json!({}) })).collect()
+        EIGHT
+            .iter()
+            .map(|n| {
+                node(n, if ["a", "b", "c", "d"].contains(n) { rest.clone() } else { json!({}) })
+            })
+            .collect()
     };
     world.sick(&["a", "b", "c", "d"], timeout(), 570);
     // The first of them is condemned, and a moment later the others are ripe, too.
@@ -175,7 +199,8 @@ fn s8_a_create_that_is_owed_goes_on_while_the_breaker_is_open() {
 #[test]
 fn s8_all_that_are_ripe_in_one_turn_are_counted_before_the_first_of_them_is_judged() {
     let mut world = World::new(settings(&EIGHT));
-    let nodes = EIGHT.map(|n| node(n, if ["a", "b", "c", "d"].contains(&n) { timeout() } else { json!({}) }));
+    let nodes = EIGHT
+        .map(|n| node(n, if ["a", "b", "c", "d"].contains(&n) { timeout() } else { json!({}) }));
     world.poll(&nodes);
     while !breaker(&world) {
         world.wait(26);
@@ -198,7 +223,14 @@ fn s8_a_breaker_that_opens_without_anybody_new_is_durable_too() {
     world.input(Input::Configured(Box::new(settings(&names[..8]))));
     assert!(breaker(&world));
     assert!(world.events.iter().any(|e| matches!(e, What::BreakerOpened { .. })));
-    assert!(world.records.iter().any(|r| matches!(r, Record::Ledger(ledger) if ledger.breaker.is_some())), "{:?}", world.records);
+    assert!(
+        world
+            .records
+            .iter()
+            .any(|r| matches!(r, Record::Ledger(ledger) if ledger.breaker.is_some())),
+        "{:?}",
+        world.records
+    );
 }
 
 #[test]
@@ -210,7 +242,13 @@ fn l5_healing_clears_suspicion_while_the_breaker_is_open() {
         world.poll(&EIGHT.map(|name| node(name, json!({}))));
     }
     assert!(breaker(&world), "it waits for a person");
-    assert!(world.fleet.slots.values().all(|record| record.suspicion.is_none() && record.recovery.is_none()));
+    assert!(
+        world
+            .fleet
+            .slots
+            .values()
+            .all(|record| record.suspicion.is_none() && record.recovery.is_none())
+    );
     assert_eq!(world.hold("a"), None);
 }
 
@@ -226,7 +264,8 @@ fn s13_attempts_are_forgotten_after_settled_healthy_time_and_not_before() {
     let of = |kind| crate::model::slot::Attempt { at: world.now, kind };
     use crate::model::condition::Kind;
     world.fleet.slots.get_mut("a").unwrap().attempts = vec![of(Kind::Judged), of(Kind::Lost)];
-    let kept = |world: &World| world.fleet.slots["a"].attempts.iter().map(|a| a.kind).collect::<Vec<_>>();
+    let kept =
+        |world: &World| world.fleet.slots["a"].attempts.iter().map(|a| a.kind).collect::<Vec<_>>();
     let mut healthy = Duration::ZERO;
     world.wait(30);
     world.poll(&[node("a", json!({}))]);
@@ -243,10 +282,12 @@ fn s13_attempts_are_forgotten_after_settled_healthy_time_and_not_before() {
 fn s13_time_of_which_nothing_is_known_is_no_healthy_time() {
     let mut world = World::new(settings(&["a"]));
     world.poll(&[node("a", json!({}))]);
-    let used = crate::model::slot::Attempt { at: world.now, kind: crate::model::condition::Kind::Judged };
+    let used =
+        crate::model::slot::Attempt { at: world.now, kind: crate::model::condition::Kind::Judged };
     world.fleet.slots.get_mut("a").unwrap().attempts = vec![used];
     let settled = world.fleet.settings.slots["a"].policy.attempts.settled;
-    // Unreachable for as long as it would take, then a restart after as long again: one read after each.
+    // Unreachable for as long as it would take, then a restart after as long again: one read after
+    // each.
     for restarts in [false, true] {
         for _ in 0..settled.as_secs() / 60 + 1 {
             world.wait(60);
@@ -285,7 +326,8 @@ fn s13_retry_gives_a_slot_its_attempts_back() {
         slot.policy.attempts.max = 1;
     }
     let mut world = World::new(one);
-    let used = crate::model::slot::Attempt { at: world.now, kind: crate::model::condition::Kind::Judged };
+    let used =
+        crate::model::slot::Attempt { at: world.now, kind: crate::model::condition::Kind::Judged };
     world.sick(&["a"], timeout(), 1200);
     world.fleet.slots.get_mut("a").unwrap().attempts = vec![used];
     world.get("a", Some(node("a", timeout())));
@@ -310,5 +352,11 @@ fn a_lever_for_a_slot_that_is_not_there_is_told_and_taken_out() {
     let mut world = World::new(settings(&["a"]));
     world.input(lever(Pull::Retry { slot: "zz".into(), from: None }));
     assert!(world.records.iter().any(|r| matches!(r, Record::Pulled(_))));
-    assert!(world.fleet.memory.get("a").is_none_or(|m| m.decision.as_ref().is_none_or(|d| d.action != ActionName::Recreate)));
+    assert!(
+        world
+            .fleet
+            .memory
+            .get("a")
+            .is_none_or(|m| m.decision.as_ref().is_none_or(|d| d.action != ActionName::Recreate))
+    );
 }

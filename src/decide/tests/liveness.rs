@@ -60,7 +60,10 @@ fn l3_an_owed_create_is_finished_after_a_crash_at_any_phase() {
                 world.input(Input::Tick)
             }
         }
-        assert!(matches!(world.actions[..], [Action::Create { .. }]), "{phase}: the create was forgotten");
+        assert!(
+            matches!(world.actions[..], [Action::Create { .. }]),
+            "{phase}: the create was forgotten"
+        );
     }
 }
 
@@ -72,7 +75,10 @@ fn l5_healing_clears_suspicion_and_flapping_does_not_reset_it() {
     world.poll(&[node("a", json!({}))]);
     world.wait(30);
     world.poll(&[node("a", timeout())]);
-    assert!(world.fleet.slots["a"].suspicion.as_ref().unwrap().sick_for >= Duration::from_secs(330), "flapping");
+    assert!(
+        world.fleet.slots["a"].suspicion.as_ref().unwrap().sick_for >= Duration::from_secs(330),
+        "flapping"
+    );
     for _ in 0..21 {
         world.wait(30);
         world.poll(&[node("a", json!({}))]);
@@ -122,14 +128,18 @@ fn s3_the_longest_grace_of_what_was_seen_applies_and_three_times_it_to_a_reserve
         assert!(world.looks.is_empty(), "20 min of 60");
     }
     let mut world = World::new(settings(&["a"]));
-    let reserved = json!({"health": "UNHEALTHY_MAINTENANCE", "schedulingConfig": {"reserved": true}});
+    let reserved =
+        json!({"health": "UNHEALTHY_MAINTENANCE", "schedulingConfig": {"reserved": true}});
     world.sick(&["a"], reserved.clone(), 175 * 60);
     assert!(world.looks.is_empty(), "175 min of 180");
     for _ in 0..20 {
         world.wait(30);
         world.poll(&[node("a", reserved.clone())]);
     }
-    assert!(world.fleet.memory["a"].pending.contains(&crate::model::fleet::Pending::Node), "185 min of 180");
+    assert!(
+        world.fleet.memory["a"].pending.contains(&crate::model::fleet::Pending::Node),
+        "185 min of 180"
+    );
 }
 
 #[test]
@@ -203,7 +213,10 @@ fn a_create_in_another_region_names_the_subnetwork_that_lies_there() {
             }
             other => panic!("{other:?}"),
         }
-        world.called("a", CallOutcome::Refused(Failure::new(FailureClass::StockOut, "no more capacity")));
+        world.called(
+            "a",
+            CallOutcome::Refused(Failure::new(FailureClass::StockOut, "no more capacity")),
+        );
         if region == "us-east5" {
             world.wait(120);
             world.input(Input::Tick);
@@ -217,7 +230,8 @@ fn a_last_read_of_the_future_that_the_journal_brings_back_refuses_no_reads() {
     world.sick(&["a"], json!({"health": "TIMEOUT"}), 60);
     // Written by a watchdog whose clock was ahead; what this one wrote since has failed.
     let (mut slots, ledger) = (world.fleet.slots.clone(), world.fleet.ledger.clone());
-    slots.get_mut("a").unwrap().suspicion.as_mut().unwrap().last_read = after(world.now, Duration::from_secs(3600));
+    slots.get_mut("a").unwrap().suspicion.as_mut().unwrap().last_read =
+        after(world.now, Duration::from_secs(3600));
     world.fleet.read_again(slots, ledger);
     let reads = |world: &World| world.fleet.slots["a"].suspicion.as_ref().unwrap().reads;
     let before = reads(&world);
@@ -242,7 +256,8 @@ fn whether_it_can_be_created_again_is_looked_at_anew_when_node_or_config_say_som
     };
     let mut world = held();
     let mut changed = settings(&["a"]);
-    let whole = [("acceleratorType".to_owned(), json!("v4-8")), ("runtimeVersion".to_owned(), json!("r"))];
+    let whole =
+        [("acceleratorType".to_owned(), json!("v4-8")), ("runtimeVersion".to_owned(), json!("r"))];
     changed.slots.get_mut("a").unwrap().create.fields.extend(whole);
     world.input(Input::Configured(Box::new(changed)));
     assert_eq!(world.hold("a"), None, "the config says what was missing");

@@ -8,7 +8,11 @@ use crate::model::node::Incarnation;
 fn with_job() -> World {
     let mut settings = settings(&["a"]);
     let slot = settings.slots.get_mut("a").unwrap();
-    slot.job = Some(JobSettings { command: Some("train".into()), no_progress: 3, ..JobSettings::default() });
+    slot.job = Some(JobSettings {
+        command: Some("train".into()),
+        no_progress: 3,
+        ..JobSettings::default()
+    });
     slot.supervisor = Some(format!("#! /bin/bash\n{}", crate::model::spec::SUPERVISOR_MARK));
     let mut world = World::new(settings);
     world.fleet.ledger.beacons_seen = true;
@@ -31,13 +35,19 @@ fn and(mut change: Value, more: Value) -> Value {
 impl World {
     fn beacons(&mut self, heartbeat: Option<i64>) {
         let of = Incarnation { id: "1".into(), created: "2026-01-01T00:00:00Z".parse().unwrap() };
-        let beacon = |value| Beacon { boot_id: "b".into(), generation: 1, value, text: String::new() };
+        let beacon =
+            |value| Beacon { boot_id: "b".into(), generation: 1, value, text: String::new() };
         let report = heartbeat.map(|value| WorkerReport {
             boot: Some(beacon(1)),
             heartbeat: Some(beacon(value)),
             ..WorkerReport::default()
         });
-        self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result: Ok(vec![report.unwrap_or_default()]) });
+        self.input(Input::Attributes {
+            slot: "a".into(),
+            of,
+            began: self.now,
+            result: Ok(vec![report.unwrap_or_default()]),
+        });
     }
 }
 
@@ -53,7 +63,11 @@ fn no_beacon_is_expected_from_a_node_of_ours_whose_startup_script_is_not_the_sup
             world.beacons(None);
             world.wait(30);
         }
-        assert_eq!(world.fleet.slots["a"].verdict.condition == Condition::NeverBooted, judged, "{script}");
+        assert_eq!(
+            world.fleet.slots["a"].verdict.condition == Condition::NeverBooted,
+            judged,
+            "{script}"
+        );
     }
 }
 
@@ -77,7 +91,8 @@ fn a_host_that_comes_back_from_a_long_maintenance_is_given_time_to_beat_again() 
     world.poll(std::slice::from_ref(&healthy));
     world.beacons(Some(7));
     let mut maintenance = healthy.clone();
-    maintenance["upcomingMaintenance"] = json!({"maintenanceStatus": "ONGOING", "windowEndTime": "2026-06-01T15:00:00Z"});
+    maintenance["upcomingMaintenance"] =
+        json!({"maintenanceStatus": "ONGOING", "windowEndTime": "2026-06-01T15:00:00Z"});
     for _ in 0..240 {
         world.wait(30);
         world.poll(std::slice::from_ref(&maintenance));
@@ -86,7 +101,9 @@ fn a_host_that_comes_back_from_a_long_maintenance_is_given_time_to_beat_again() 
     for _ in 0..4 {
         world.wait(30);
         world.poll(std::slice::from_ref(&healthy));
-        assert!(world.actions.is_empty() && !world.looks.iter().any(|l| matches!(l, Look::Node { .. })));
+        assert!(
+            world.actions.is_empty() && !world.looks.iter().any(|l| matches!(l, Look::Node { .. }))
+        );
         world.beacons(Some(7));
     }
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
@@ -128,7 +145,8 @@ fn sickness_goes_on_over_processes_that_poll_once_each() {
         let mut record: crate::model::slot::SlotRecord = serde_json::from_str(&text).unwrap();
         record.spec.clone_from(&world.fleet.slots["a"].spec);
         let settings = world.fleet.settings.clone();
-        world.fleet = Fleet::new(settings, [("a".to_owned(), record)].into(), world.fleet.ledger.clone());
+        world.fleet =
+            Fleet::new(settings, [("a".to_owned(), record)].into(), world.fleet.ledger.clone());
         world.wait(120);
         if acted {
             return;
@@ -191,11 +209,17 @@ fn creates_that_are_lost_on_the_way_are_not_repeated_without_a_wait() {
     world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
     assert_eq!(world.actions.len(), 1);
     world.wait(1);
-    world.called("a", CallOutcome::NotSent(Failure::new(FailureClass::Transient, "connection refused")));
+    world.called(
+        "a",
+        CallOutcome::NotSent(Failure::new(FailureClass::Transient, "connection refused")),
+    );
     assert!(world.actions.is_empty());
     assert_eq!(world.hold("a"), Some(HoldReason::Backoff));
     assert!(world.fleet.ledger.creates.is_empty(), "what never left uses nothing up");
-    assert_eq!(super::super::next_wake(&world.fleet), Some(after(world.now, Duration::from_secs(30))));
+    assert_eq!(
+        super::super::next_wake(&world.fleet),
+        Some(after(world.now, Duration::from_secs(30)))
+    );
 }
 
 #[test]
@@ -206,7 +230,10 @@ fn s4_a_read_counts_although_the_call_after_it_never_left() {
     world.get("a", Some(node("a", preempted)));
     world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
     world.wait(1);
-    world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer within 20 s")));
+    world.called(
+        "a",
+        CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer within 20 s")),
+    );
     world.wait(5);
     world.get("a", None);
     assert_eq!(world.phase("a"), Some(Phase::Gone), "read back: it was not carried out");
@@ -214,7 +241,13 @@ fn s4_a_read_counts_although_the_call_after_it_never_left() {
     world.input(Input::Tick);
     let began = after(world.now, Duration::from_secs(1));
     world.wait(2);
-    world.called("a", CallOutcome::NotSent(Failure::new(FailureClass::Transient, "the lock was not renewed in time")));
+    world.called(
+        "a",
+        CallOutcome::NotSent(Failure::new(
+            FailureClass::Transient,
+            "the lock was not renewed in time",
+        )),
+    );
     assert_eq!(world.phase("a"), Some(Phase::Gone));
     // The answer to an earlier create was lost: what it made is there.
     let node = world.replacement("a", json!({"state": "CREATING"}));
@@ -234,7 +267,8 @@ fn s10_time_before_the_last_written_read_does_not_count_once_more() {
     let before = sick(&world);
     // A write failed: the journal is read again, while a GET that began before is still on its way.
     world.fleet.memory.clear();
-    let reading = Reading::Node(Arc::new(NodeView::parse(node("a", json!({"health": "TIMEOUT"}))).unwrap()));
+    let reading =
+        Reading::Node(Arc::new(NodeView::parse(node("a", json!({"health": "TIMEOUT"}))).unwrap()));
     let began = world.now.checked_sub(jiff::SignedDuration::from_secs(12)).unwrap();
     world.wait(3);
     world.input(Input::Got { slot: "a".into(), began, reading });
@@ -295,12 +329,17 @@ fn a_slot_that_may_live_in_a_zone_that_was_not_read_is_not_created_elsewhere() {
     let mut settings = settings(&["a"]);
     let slot = settings.slots.get_mut("a").unwrap();
     slot.zones = vec![ZONE.to_owned(), "us-east5-a".to_owned()];
-    slot.create.fields = [("acceleratorType".to_owned(), json!("v4-8")), ("runtimeVersion".to_owned(), json!("r"))].into();
+    slot.create.fields =
+        [("acceleratorType".to_owned(), json!("v4-8")), ("runtimeVersion".to_owned(), json!("r"))]
+            .into();
     let mut world = World::new(settings);
     for _ in 0..20 {
         let listings = vec![
             Listing { zone: ZONE.into(), result: Ok((vec![], vec![])) },
-            Listing { zone: "us-east5-a".into(), result: Err(Failure::new(FailureClass::Transient, "503")) },
+            Listing {
+                zone: "us-east5-a".into(),
+                result: Err(Failure::new(FailureClass::Transient, "503")),
+            },
         ];
         let began = world.now;
         world.input(Input::Polled(Box::new(Poll { began, listings })));
@@ -322,11 +361,20 @@ fn a_success_is_journaled_under_the_job_that_was_ordered() {
     let of = world.fleet.slots["a"].incarnation.clone().unwrap();
     let exit = Beacon { boot_id: "b".into(), generation: 1, value: 0, text: "done ran=700".into() };
     let report = WorkerReport { exit: Some(exit), ..WorkerReport::default() };
-    world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result: Ok(vec![report]) });
+    world.input(Input::Attributes {
+        slot: "a".into(),
+        of,
+        began: world.now,
+        result: Ok(vec![report]),
+    });
     assert_eq!(world.fleet.slots["a"].job.finished, first);
     world.wait(30);
     world.poll(&[ready]);
-    assert_ne!(world.fleet.slots["a"].verdict.condition, Condition::Finished, "the other job has not run yet");
+    assert_ne!(
+        world.fleet.slots["a"].verdict.condition,
+        Condition::Finished,
+        "the other job has not run yet"
+    );
 }
 
 #[test]
@@ -378,7 +426,9 @@ fn a_clock_that_jumps_ahead_condemns_nothing() {
     for _ in 0..3 {
         world.poll(std::slice::from_ref(&node));
         world.beacons(None);
-        assert!(world.actions.is_empty() && !world.looks.iter().any(|l| matches!(l, Look::Node { .. })));
+        assert!(
+            world.actions.is_empty() && !world.looks.iter().any(|l| matches!(l, Look::Node { .. }))
+        );
         world.wait(30);
     }
 }
@@ -427,7 +477,9 @@ fn two_recoveries_under_a_smaller_budget_do_not_hold_each_other() {
         world.wait(30);
         world.poll(&bad);
         for (name, raw) in ["a", "b"].iter().zip(&bad) {
-            if world.looks.iter().any(|l| matches!(l, Look::Node { .. }) && l.slot() == *name) || deletes.is_empty() {
+            if world.looks.iter().any(|l| matches!(l, Look::Node { .. }) && l.slot() == *name)
+                || deletes.is_empty()
+            {
                 world.get(name, Some(raw.clone()));
                 deletes.extend(world.actions.iter().map(|a| a.slot().to_owned()));
             }
@@ -441,8 +493,10 @@ fn a_read_that_was_under_way_when_the_clock_was_set_back_hides_no_later_ones() {
     let mut world = World::new(settings(&["a"]));
     let began = world.now;
     world.now = "2026-05-31T12:00:00Z".parse().unwrap();
-    let listing =
-        Listing { zone: ZONE.into(), result: Ok((vec![Arc::new(NodeView::parse(node("a", json!({}))).unwrap())], vec![])) };
+    let listing = Listing {
+        zone: ZONE.into(),
+        result: Ok((vec![Arc::new(NodeView::parse(node("a", json!({}))).unwrap())], vec![])),
+    };
     world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing] })));
     world.wait(30);
     world.poll(&[node("a", timeout())]);
@@ -464,7 +518,9 @@ fn a_replacement_that_is_repaired_before_it_booted_is_given_its_whole_time_again
     for _ in 0..10 {
         world.wait(30);
         world.poll(std::slice::from_ref(&ready));
-        assert!(!world.looks.iter().any(|l| matches!(l, Look::Node { .. })) && world.actions.is_empty());
+        assert!(
+            !world.looks.iter().any(|l| matches!(l, Look::Node { .. })) && world.actions.is_empty()
+        );
         world.beacons(None);
     }
 }
@@ -522,7 +578,10 @@ fn a_read_that_lags_behind_brings_no_deleted_node_back() {
     world.wait(5);
     world.done("a", OperationState::Succeeded);
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.actions);
-    world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "the answer was lost")));
+    world.called(
+        "a",
+        CallOutcome::Unknown(Failure::new(FailureClass::Transient, "the answer was lost")),
+    );
     world.wait(5);
     world.get("a", Some(first.clone()));
     assert_eq!(world.phase("a"), Some(Phase::Creating), "it shows the past");
@@ -560,7 +619,11 @@ fn the_replacement_of_a_slot_that_is_not_wanted_any_more_is_waited_for_and_not_j
         world.wait(30);
         world.poll(&[node("b", json!({}))]);
     }
-    assert!(world.phase("a").is_some_and(|p| p == Phase::Gone || p == Phase::Creating), "{:?}", world.phase("a"));
+    assert!(
+        world.phase("a").is_some_and(|p| p == Phase::Gone || p == Phase::Creating),
+        "{:?}",
+        world.phase("a")
+    );
     let ready = world.replacement("a", json!({"id": "3"}));
     world.wait(30);
     world.called("a", CallOutcome::Accepted(OPERATION.into()));
@@ -586,7 +649,15 @@ fn after_a_restart_a_recovery_that_was_held_is_not_counted_and_passes_no_budget(
         world.poll(&[bad.clone(), node("b", json!({}))]);
     }
     assert_eq!(world.hold("a"), Some(HoldReason::Attempts));
-    assert_eq!(super::super::unavailable(&world.fleet), 0, "a slot that waits for a person takes no room");
-    world.fleet = Fleet::new(world.fleet.settings.clone(), world.fleet.slots.clone(), world.fleet.ledger.clone());
+    assert_eq!(
+        super::super::unavailable(&world.fleet),
+        0,
+        "a slot that waits for a person takes no room"
+    );
+    world.fleet = Fleet::new(
+        world.fleet.settings.clone(),
+        world.fleet.slots.clone(),
+        world.fleet.ledger.clone(),
+    );
     assert_eq!(super::super::unavailable(&world.fleet), 0, "nor after a restart");
 }

@@ -27,7 +27,8 @@ impl World {
         node
     }
 
-    /// A run that falls silent, up to its delete, whose answer is lost and which is not carried out. Returns its node.
+    /// A run that falls silent, up to its delete, whose answer is lost and which is not carried
+    /// out. Returns its node.
     pub fn delete_that_is_lost(&mut self) -> Value {
         let node = self.supervised_run();
         for _ in 0..40 {
@@ -44,7 +45,11 @@ impl World {
         // Long enough for the last reports to be too old to act on.
         self.wait(300);
         self.get("a", Some(node.clone()));
-        assert_eq!((self.phase("a"), self.actions.len()), (Some(Phase::Condemned), 0), "it was not carried out");
+        assert_eq!(
+            (self.phase("a"), self.actions.len()),
+            (Some(Phase::Condemned), 0),
+            "it was not carried out"
+        );
         node
     }
 }
@@ -66,8 +71,15 @@ fn s3_silence_of_a_tpu_that_somebody_stopped_or_hid_counts_only_from_when_it_is_
             world.wait(30);
             world.poll(std::slice::from_ref(&node));
             world.reports(7, None);
-            assert_ne!(world.fleet.slots["a"].verdict.condition, Condition::Silent, "{state}: it is booting");
-            assert!(world.actions.is_empty() && world.looks.iter().all(|look| !matches!(look, Look::Node { .. })));
+            assert_ne!(
+                world.fleet.slots["a"].verdict.condition,
+                Condition::Silent,
+                "{state}: it is booting"
+            );
+            assert!(
+                world.actions.is_empty()
+                    && world.looks.iter().all(|look| !matches!(look, Look::Node { .. }))
+            );
         }
     }
 }
@@ -79,9 +91,20 @@ fn s5_a_host_that_has_just_booted_is_alive_although_its_heartbeat_is_still_the_o
     let booted = |world: &mut World, boot_id: &str| {
         let record = &world.fleet.slots["a"];
         let (of, generation) = (record.incarnation.clone().unwrap(), record.job.generation);
-        let beacon = |boot_id: &str, value: i64| Some(Beacon { boot_id: boot_id.into(), generation, value, text: String::new() });
-        let report = WorkerReport { boot: beacon(boot_id, 1), heartbeat: beacon("b", 7), ..WorkerReport::default() };
-        world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result: Ok(vec![report]) });
+        let beacon = |boot_id: &str, value: i64| {
+            Some(Beacon { boot_id: boot_id.into(), generation, value, text: String::new() })
+        };
+        let report = WorkerReport {
+            boot: beacon(boot_id, 1),
+            heartbeat: beacon("b", 7),
+            ..WorkerReport::default()
+        };
+        world.input(Input::Attributes {
+            slot: "a".into(),
+            of,
+            began: world.now,
+            result: Ok(vec![report]),
+        });
     };
     // Its grace of 15 min is nearly over when it boots again.
     for minute in 0..29 {
@@ -95,7 +118,11 @@ fn s5_a_host_that_has_just_booted_is_alive_although_its_heartbeat_is_still_the_o
         booted(&mut world, "c");
         world.poll(std::slice::from_ref(&node));
     }
-    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Silent, "and then it fell silent");
+    assert_eq!(
+        world.fleet.slots["a"].verdict.condition,
+        Condition::Silent,
+        "and then it fell silent"
+    );
 }
 
 #[test]
@@ -119,7 +146,11 @@ fn s5_a_delete_that_rests_on_reports_asks_for_them_once_more() {
     let mut world = with_checkpoints();
     let node = world.silent();
     let asked = |world: &World| world.looks.iter().any(|l| matches!(l, Look::Node { .. }));
-    assert!(!asked(&world) && world.looks.iter().any(|l| matches!(l, Look::Attributes { .. })), "{:?}", world.looks);
+    assert!(
+        !asked(&world) && world.looks.iter().any(|l| matches!(l, Look::Attributes { .. })),
+        "{:?}",
+        world.looks
+    );
     world.reports(7, None);
     assert!(asked(&world), "now the GET");
     world.wait(11);
@@ -129,7 +160,12 @@ fn s5_a_delete_that_rests_on_reports_asks_for_them_once_more() {
     world.wait(30);
     world.poll(std::slice::from_ref(&node));
     let (of, began) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.now);
-    let slow = Input::Attributes { slot: "a".into(), of, began, result: Ok(vec![WorkerReport::default()]) };
+    let slow = Input::Attributes {
+        slot: "a".into(),
+        of,
+        began,
+        result: Ok(vec![WorkerReport::default()]),
+    };
     world.wait(11);
     world.input(slow);
     assert!(!asked(&world) && world.actions.is_empty());
@@ -154,7 +190,8 @@ fn l1_a_person_is_asked_for_when_the_silence_of_a_tpu_cannot_be_confirmed_any_mo
     let mut held_after = None;
     for round in 0..30 {
         let (of, began) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.now);
-        let forbidden = Err(Failure::new(FailureClass::Permission, "guest attributes are forbidden"));
+        let forbidden =
+            Err(Failure::new(FailureClass::Permission, "guest attributes are forbidden"));
         world.input(Input::Attributes { slot: "a".into(), of, began, result: forbidden });
         assert!(world.actions.is_empty());
         if world.hold("a") == Some(HoldReason::NoBeaconChannel) {
@@ -175,10 +212,17 @@ fn l1_workers_that_always_answer_too_slowly_are_told_to_a_person() {
     let node = world.silent();
     for _ in 0..22 {
         let (of, began) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.now);
-        let silent = Input::Attributes { slot: "a".into(), of, began, result: Ok(vec![WorkerReport::default()]) };
+        let silent = Input::Attributes {
+            slot: "a".into(),
+            of,
+            began,
+            result: Ok(vec![WorkerReport::default()]),
+        };
         world.wait(12);
         world.input(silent);
-        assert!(!world.looks.iter().any(|l| matches!(l, Look::Node { .. })) && world.actions.is_empty());
+        assert!(
+            !world.looks.iter().any(|l| matches!(l, Look::Node { .. })) && world.actions.is_empty()
+        );
         world.wait(18);
         world.poll(std::slice::from_ref(&node));
     }
@@ -195,14 +239,26 @@ fn l1_a_get_that_always_comes_too_late_after_the_reports_is_told_to_a_person() {
         let mut held = None;
         for round in 0..30 {
             let (of, began) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.now);
-            let silent = Input::Attributes { slot: "a".into(), of, began, result: Ok(vec![WorkerReport::default()]) };
+            let silent = Input::Attributes {
+                slot: "a".into(),
+                of,
+                began,
+                result: Ok(vec![WorkerReport::default()]),
+            };
             world.wait(reports);
             world.input(silent);
-            assert!(world.looks.iter().any(|l| matches!(l, Look::Node { .. })), "it is tried all the same");
+            assert!(
+                world.looks.iter().any(|l| matches!(l, Look::Node { .. })),
+                "it is tried all the same"
+            );
             world.wait(waits);
             let began = world.now;
             world.wait(takes);
-            world.input(Input::Got { slot: "a".into(), began, reading: Reading::Node(Arc::clone(&view)) });
+            world.input(Input::Got {
+                slot: "a".into(),
+                began,
+                reading: Reading::Node(Arc::clone(&view)),
+            });
             assert!(world.actions.is_empty());
             let asks = world.hold("a") == Some(HoldReason::NoBeaconChannel);
             assert!(asks || held.is_none(), "it says so as long as it lasts");
@@ -262,8 +318,12 @@ fn s5_l1_on_answers_that_lack_workers_nothing_is_deleted_and_a_person_is_told() 
     assert_eq!(told(&mut world, 0, 40), (Condition::Healthy, None), "twenty minutes are no proof");
     assert_eq!(told(&mut world, 1, 40), (Condition::Healthy, Some(HoldReason::NoBeaconChannel)));
     assert_eq!(told(&mut world, 2, 18), (Condition::Healthy, None), "nine minutes of silence");
-    let rounds = (1..9).find(|_| told(&mut world, 2, 1).0 == Condition::NeverBooted && is_delete(&world.actions));
-    assert!(rounds.is_some_and(|rounds| (2..=4).contains(&rounds)), "after ten minutes of whole answers: {rounds:?}");
+    let rounds = (1..9)
+        .find(|_| told(&mut world, 2, 1).0 == Condition::NeverBooted && is_delete(&world.actions));
+    assert!(
+        rounds.is_some_and(|rounds| (2..=4).contains(&rounds)),
+        "after ten minutes of whole answers: {rounds:?}"
+    );
 }
 
 #[test]
@@ -273,7 +333,8 @@ fn a_process_that_begins_asks_the_workers_before_it_asks_a_person() {
     assert!(world.fleet.slots["a"].job.unheard_since.is_some());
     // The next scheduled run.
     world.wait(1200);
-    let (settings, slots, ledger) = (world.fleet.settings.clone(), world.fleet.slots.clone(), world.fleet.ledger.clone());
+    let (settings, slots, ledger) =
+        (world.fleet.settings.clone(), world.fleet.slots.clone(), world.fleet.ledger.clone());
     world.fleet = Fleet::new(settings.clone(), slots, ledger);
     world.input(Input::Configured(Box::new(settings)));
     world.wait(1);
@@ -291,7 +352,10 @@ fn s5_workers_that_show_life_before_the_delete_are_left_alone() {
     let node = world.delete_that_is_lost();
     world.wait(1);
     world.reports(8, None);
-    assert!(world.actions.is_empty(), "the very report that shows life must not set off the delete");
+    assert!(
+        world.actions.is_empty(),
+        "the very report that shows life must not set off the delete"
+    );
     world.wait(1);
     world.poll(&[node]);
     assert_eq!((world.phase("a"), world.actions.len()), (None, 0));
@@ -302,7 +366,8 @@ fn s5_a_node_of_an_earlier_order_that_comes_late_is_heard_by_its_own_generation(
     let mut world = with_checkpoints();
     world.begin(&[100]);
     world.called("a", CallOutcome::Accepted(OPERATION.into()));
-    // Preempted at birth, and deleted; the create that follows is refused, for the first one is carried out once more.
+    // Preempted at birth, and deleted; the create that follows is refused, for the first one is
+    // carried out once more.
     let mut dead = world.supervised("10", world.now);
     dead["state"] = json!("PREEMPTED");
     let mut node = world.supervised("11", world.now);
@@ -314,18 +379,29 @@ fn s5_a_node_of_an_earlier_order_that_comes_late_is_heard_by_its_own_generation(
     world.surveyed(&[100]);
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
     node["createTime"] = json!(world.now.to_string());
-    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::Conflict, "it already exists")));
+    world.called(
+        "a",
+        CallOutcome::Refused(Failure::new(FailureClass::Conflict, "it already exists")),
+    );
     world.wait(5);
     world.get("a", Some(node.clone()));
     assert!(world.fleet.slots["a"].recovery.is_none(), "it fills the slot");
-    let (of, generation) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.fleet.slots["a"].heard_from());
+    let (of, generation) =
+        (world.fleet.slots["a"].incarnation.clone().unwrap(), world.fleet.slots["a"].heard_from());
     assert_eq!(generation + 1, world.fleet.slots["a"].job.generation);
     for beat in 1..40 {
         world.wait(30);
         world.poll(std::slice::from_ref(&node));
-        let beacon = Some(Beacon { boot_id: "b".into(), generation, value: beat, text: String::new() });
-        let report = WorkerReport { boot: beacon.clone(), heartbeat: beacon, step: None, exit: None };
-        world.input(Input::Attributes { slot: "a".into(), of: of.clone(), began: world.now, result: Ok(vec![report]) });
+        let beacon =
+            Some(Beacon { boot_id: "b".into(), generation, value: beat, text: String::new() });
+        let report =
+            WorkerReport { boot: beacon.clone(), heartbeat: beacon, step: None, exit: None };
+        world.input(Input::Attributes {
+            slot: "a".into(),
+            of: of.clone(),
+            began: world.now,
+            result: Ok(vec![report]),
+        });
         assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
     }
 }
@@ -342,21 +418,31 @@ fn s5_what_the_workers_still_say_is_acted_on() {
 #[test]
 fn s5_a_run_order_that_somebody_changes_makes_nobody_deaf_to_the_job_that_runs() {
     // What it says by now, and what the job that runs was started by: a reboot reads it anew.
-    for (changed, generation) in [(Some(9), 1), (Some(9), 9), (Some(0), 1), (Some(0), 0), (None, 1)] {
+    for (changed, generation) in [(Some(9), 1), (Some(9), 9), (Some(0), 1), (Some(0), 0), (None, 1)]
+    {
         let mut world = with_checkpoints();
         let mut node = world.supervised_run();
         let of = world.fleet.slots["a"].incarnation.clone().unwrap();
         assert_eq!(world.fleet.slots["a"].job.generation, 1);
         match changed {
-            Some(other) => node["metadata"]["tpu-watchdog-run"] = json!(format!("{{\"generation\": {other}}}")),
+            Some(other) => {
+                node["metadata"]["tpu-watchdog-run"] = json!(format!("{{\"generation\": {other}}}"))
+            }
             None => _ = node["metadata"].as_object_mut().unwrap().remove("tpu-watchdog-run"),
         }
         for beat in 1..60 {
             world.wait(30);
             world.poll(std::slice::from_ref(&node));
-            let beacon = Some(Beacon { boot_id: "b".into(), generation, value: beat, text: String::new() });
-            let report = WorkerReport { boot: beacon.clone(), heartbeat: beacon, step: None, exit: None };
-            world.input(Input::Attributes { slot: "a".into(), of: of.clone(), began: world.now, result: Ok(vec![report]) });
+            let beacon =
+                Some(Beacon { boot_id: "b".into(), generation, value: beat, text: String::new() });
+            let report =
+                WorkerReport { boot: beacon.clone(), heartbeat: beacon, step: None, exit: None };
+            world.input(Input::Attributes {
+                slot: "a".into(),
+                of: of.clone(),
+                began: world.now,
+                result: Ok(vec![report]),
+            });
             assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy, "{changed:?}");
         }
     }

@@ -16,9 +16,15 @@ const LOCATION: &str = "gs://b/c";
 pub fn with_checkpoints() -> World {
     let mut settings = settings(&["a"]);
     let slot = settings.slots.get_mut("a").unwrap();
-    let checkpoint = CheckpointSettings { uri: LOCATION.into(), format: None, orbax_mode: Default::default() };
+    let checkpoint =
+        CheckpointSettings { uri: LOCATION.into(), format: None, orbax_mode: Default::default() };
     let command = Some("train".to_owned());
-    slot.job = Some(JobSettings { command, checkpoint: Some(checkpoint), no_progress: 3, ..JobSettings::default() });
+    slot.job = Some(JobSettings {
+        command,
+        checkpoint: Some(checkpoint),
+        no_progress: 3,
+        ..JobSettings::default()
+    });
     slot.supervisor = Some(format!("#! /bin/bash\n{SUPERVISOR_MARK}"));
     slot.policy.attempts.max = 100;
     let mut world = World::new(settings);
@@ -27,7 +33,10 @@ pub fn with_checkpoints() -> World {
 }
 
 fn survey(steps: &[u64]) -> CheckpointSurvey {
-    let newest = steps.iter().max().map(|step| Checkpoint { step: *step, uri: format!("{LOCATION}/{step}") });
+    let newest = steps
+        .iter()
+        .max()
+        .map(|step| Checkpoint { step: *step, uri: format!("{LOCATION}/{step}") });
     CheckpointSurvey { newest, incomplete: None, other: None }
 }
 
@@ -47,13 +56,26 @@ impl World {
     pub fn reports(&mut self, beat: i64, step: Option<i64>) {
         let record = &self.fleet.slots["a"];
         let (of, generation) = (record.incarnation.clone().unwrap(), record.job.generation);
-        let beacon = |value: i64| Some(Beacon { boot_id: "b".into(), generation, value, text: String::new() });
-        let report = WorkerReport { boot: beacon(1), heartbeat: beacon(beat), step: step.and_then(beacon), exit: None };
-        self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result: Ok(vec![report]) });
+        let beacon = |value: i64| {
+            Some(Beacon { boot_id: "b".into(), generation, value, text: String::new() })
+        };
+        let report = WorkerReport {
+            boot: beacon(1),
+            heartbeat: beacon(beat),
+            step: step.and_then(beacon),
+            exit: None,
+        };
+        self.input(Input::Attributes {
+            slot: "a".into(),
+            of,
+            began: self.now,
+            result: Ok(vec![report]),
+        });
     }
 
-    /// From an accepted create to a run whose heartbeat stands still until it is judged. `step`: what it reports before.
-    /// Returns whether it was condemned, by a delete that is then carried out up to the next owed create.
+    /// From an accepted create to a run whose heartbeat stands still until it is judged. `step`:
+    /// what it reports before. Returns whether it was condemned, by a delete that is then carried
+    /// out up to the next owed create.
     fn run_that_falls_silent(&mut self, id: &str, step: Option<i64>, steps: &[u64]) -> bool {
         self.called("a", CallOutcome::Accepted(OPERATION.into()));
         let node = self.supervised(id, self.now);
@@ -67,10 +89,17 @@ impl World {
             if self.looks.iter().any(|l| matches!(l, Look::Node { .. })) {
                 self.get("a", Some(node.clone()));
                 if is_delete(&self.actions) {
-                    self.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+                    self.called(
+                        "a",
+                        CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")),
+                    );
                     self.wait(1);
                     self.surveyed(steps);
-                    assert!(matches!(self.actions[..], [Action::Create { .. }]), "{:?}", self.hold("a"));
+                    assert!(
+                        matches!(self.actions[..], [Action::Create { .. }]),
+                        "{:?}",
+                        self.hold("a")
+                    );
                     return true;
                 }
             }
@@ -105,7 +134,13 @@ fn s16_runs_without_a_new_step_stop_and_retry_lets_them_go_on() {
     assert_eq!(world.hold("a"), Some(HoldReason::NoProgress));
     assert!(HoldReason::NoProgress.needs_a_person());
     let pull = Pull::Retry { slot: "a".into(), from: None };
-    world.input(Input::Pulled(vec![Lever { id: "1".into(), at: world.now, who: "me".into(), reason: None, pull }]));
+    world.input(Input::Pulled(vec![Lever {
+        id: "1".into(),
+        at: world.now,
+        who: "me".into(),
+        reason: None,
+        pull,
+    }]));
     assert_ne!(world.hold("a"), Some(HoldReason::NoProgress));
 }
 
@@ -185,8 +220,15 @@ fn s14_replacements_of_two_slots_that_fail_to_boot_suspend_judged_deletes_but_fo
         world.wait(30);
         world.poll(&[stuck[0].clone(), stuck[1].clone(), node("c", timeout())]);
     }
-    assert_eq!((world.hold("a"), world.hold("b")), (Some(HoldReason::ReplacementsFail), Some(HoldReason::ReplacementsFail)));
-    assert_eq!(world.hold("c"), Some(HoldReason::ReplacementsFail), "a third slot of that zone and type is kept, too");
+    assert_eq!(
+        (world.hold("a"), world.hold("b")),
+        (Some(HoldReason::ReplacementsFail), Some(HoldReason::ReplacementsFail))
+    );
+    assert_eq!(
+        world.hold("c"),
+        Some(HoldReason::ReplacementsFail),
+        "a third slot of that zone and type is kept, too"
+    );
     for _ in 0..40 {
         world.wait(30);
         world.poll(&[stuck[0].clone(), stuck[1].clone(), node("c", timeout())]);
@@ -194,8 +236,15 @@ fn s14_replacements_of_two_slots_that_fail_to_boot_suspend_judged_deletes_but_fo
             break;
         }
     }
-    let trial = world.looks.iter().find(|l| matches!(l, Look::Node { .. })).expect("30 min later one is tried").slot().to_owned();
-    let shown = if trial == "c" { node("c", timeout()) } else { stuck[usize::from(trial == "b")].clone() };
+    let trial = world
+        .looks
+        .iter()
+        .find(|l| matches!(l, Look::Node { .. }))
+        .expect("30 min later one is tried")
+        .slot()
+        .to_owned();
+    let shown =
+        if trial == "c" { node("c", timeout()) } else { stuck[usize::from(trial == "b")].clone() };
     world.get(&trial, Some(shown));
     assert!(is_delete(&world.actions), "{trial}: {:?}", world.hold(&trial));
     world.input(Input::Tick);
@@ -209,7 +258,8 @@ fn s7_quiet_hours_hold_judged_slots_and_let_lost_ones_be() {
     let mut settings = settings(&["a", "b"]);
     for slot in settings.slots.values_mut() {
         // The test's world begins at noon.
-        slot.policy.quiet_hours = vec![QuietHours::new("0 0 11 * * *", Duration::from_secs(2 * 3600)).unwrap()];
+        slot.policy.quiet_hours =
+            vec![QuietHours::new("0 0 11 * * *", Duration::from_secs(2 * 3600)).unwrap()];
     }
     settings.max_unavailable = Share::Count(2);
     let mut world = World::new(settings);
@@ -228,7 +278,8 @@ fn s7_quiet_hours_hold_judged_slots_and_let_lost_ones_be() {
 fn l1_a_delete_that_did_not_come_about_is_withdrawn_when_its_job_makes_progress() {
     let mut world = with_checkpoints();
     let mut node = world.delete_that_is_lost();
-    // Sick as it is by now, its job is at work: the slot must not keep its place under max_unavailable.
+    // Sick as it is by now, its job is at work: the slot must not keep its place under
+    // max_unavailable.
     node["health"] = json!("UNHEALTHY_TENSORFLOW");
     world.wait(1);
     world.poll(&[node]);
@@ -248,7 +299,10 @@ fn l1_a_recovery_ends_when_its_node_is_there_and_its_job_is_finished() {
     let node = world.supervised("10", world.now);
     world.wait(5);
     world.get("a", Some(node));
-    assert_eq!((world.phase("a"), world.fleet.slots["a"].verdict.condition), (None, Condition::Finished));
+    assert_eq!(
+        (world.phase("a"), world.fleet.slots["a"].verdict.condition),
+        (None, Condition::Finished)
+    );
 }
 
 #[test]
@@ -264,14 +318,16 @@ fn l3_a_create_that_was_accepted_and_came_to_nothing_is_another_request_the_next
     world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
     world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
     let first = request(&world);
-    // The answer is lost, and the node is not there: the same request, so that one that comes late does nothing.
+    // The answer is lost, and the node is not there: the same request, so that one that comes late
+    // does nothing.
     world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer")));
     world.wait(6);
     world.get("a", None);
     world.wait(3_600);
     world.input(Input::Tick);
     assert_eq!(request(&world), first);
-    // Carried out, and gone before it was seen: the API would answer the same request with the operation that it had.
+    // Carried out, and gone before it was seen: the API would answer the same request with the
+    // operation that it had.
     world.called("a", CallOutcome::Accepted(OPERATION.into()));
     world.done("a", OperationState::Succeeded);
     world.wait(6);
@@ -288,17 +344,29 @@ fn l8_a_checkpoint_that_is_taken_back_is_no_progress_of_a_node_that_never_booted
     for id in ["10", "11"] {
         assert!(world.run_that_falls_silent(id, None, &[90, 100]));
     }
-    assert!(world.run_that_falls_silent("12", None, &[90]), "the checkpoint of step 100 is passed over");
+    assert!(
+        world.run_that_falls_silent("12", None, &[90]),
+        "the checkpoint of step 100 is passed over"
+    );
     assert_eq!(world.from(), Some(90));
     world.called("a", CallOutcome::Accepted(OPERATION.into()));
     let node = world.supervised("13", world.now);
     world.wait(5);
     world.get("a", Some(node));
     let pull = Pull::Retry { slot: "a".into(), from: None };
-    world.input(Input::Pulled(vec![Lever { id: "l".into(), at: world.now, who: "me".into(), reason: None, pull }]));
+    world.input(Input::Pulled(vec![Lever {
+        id: "l".into(),
+        at: world.now,
+        who: "me".into(),
+        reason: None,
+        pull,
+    }]));
     world.wait(1_200);
     world.surveyed(&[90, 100]);
-    assert_eq!((world.phase("a"), world.fleet.slots["a"].job.progress_at), (Some(Phase::Ready), None));
+    assert_eq!(
+        (world.phase("a"), world.fleet.slots["a"].job.progress_at),
+        (Some(Phase::Ready), None)
+    );
     world.surveyed(&[90, 100, 110]);
     assert_eq!(world.phase("a"), None, "a new one is");
 }
@@ -309,7 +377,12 @@ fn l8_growth_is_counted_anew_from_where_a_person_went_back_to() {
     let listed = |world: &mut World, steps: &[u64], incomplete: (u64, u64)| {
         world.wait(60);
         let result = Ok(CheckpointSurvey { incomplete: Some(incomplete), ..survey(steps) });
-        world.input(Input::Surveyed { slot: "a".into(), began: world.now, location: LOCATION.into(), result });
+        world.input(Input::Surveyed {
+            slot: "a".into(),
+            began: world.now,
+            location: LOCATION.into(),
+            result,
+        });
         world.fleet.slots["a"].job.progress_at == Some(world.now)
     };
     listed(&mut world, &[100], (110, 5));
@@ -321,7 +394,8 @@ fn l8_growth_is_counted_anew_from_where_a_person_went_back_to() {
     assert!(listed(&mut world, &[], (60, 2)), "it grows");
 }
 
-/// Its checkpoint of step 100 is recorded, its TPU is lost, and for ten minutes complete listings show no more than these.
+/// Its checkpoint of step 100 is recorded, its TPU is lost, and for ten minutes complete listings
+/// show no more than these.
 fn went_back_to(steps: &[u64]) -> World {
     went_back(100, steps)
 }
@@ -344,7 +418,8 @@ fn went_back(recorded: u64, steps: &[u64]) -> World {
 
 fn retry_from(world: &mut World, step: u64) {
     let pull = Pull::Retry { slot: "a".into(), from: Some(step) };
-    let lever = Lever { id: step.to_string(), at: world.now, who: "ada".into(), reason: None, pull };
+    let lever =
+        Lever { id: step.to_string(), at: world.now, who: "ada".into(), reason: None, pull };
     world.input(Input::Pulled(vec![lever]));
     world.wait(1);
 }
@@ -367,12 +442,20 @@ fn s15_a_person_says_from_which_step_a_job_goes_on_and_nothing_older_is_taken() 
     assert!(world.actions.is_empty());
     retry_from(&mut world, 0);
     world.surveyed(&[]);
-    assert!(matches!(world.actions[..], [Action::Create { .. }]) && world.from().is_none(), "{:?}", world.hold("a"));
+    assert!(
+        matches!(world.actions[..], [Action::Create { .. }]) && world.from().is_none(),
+        "{:?}",
+        world.hold("a")
+    );
     // What was recorded may be step 0 itself.
     let mut world = went_back(0, &[]);
     retry_from(&mut world, 0);
     world.surveyed(&[]);
-    assert!(matches!(world.actions[..], [Action::Create { .. }]) && world.from().is_none(), "{:?}", world.hold("a"));
+    assert!(
+        matches!(world.actions[..], [Action::Create { .. }]) && world.from().is_none(),
+        "{:?}",
+        world.hold("a")
+    );
 }
 
 #[test]
@@ -386,7 +469,12 @@ fn s15_of_what_a_person_says_the_last_counts_and_a_listing_that_began_before_it_
     let before = world.now;
     world.wait(1);
     retry_from(&mut world, 0);
-    world.input(Input::Surveyed { slot: "a".into(), began: before, location: LOCATION.into(), result: Ok(survey(&[])) });
+    world.input(Input::Surveyed {
+        slot: "a".into(),
+        began: before,
+        location: LOCATION.into(),
+        result: Ok(survey(&[])),
+    });
     assert!(world.actions.is_empty(), "{:?}", world.from());
     world.surveyed(&[95]);
     assert_eq!(world.from(), Some(95), "{:?}", world.hold("a"));
@@ -426,7 +514,8 @@ fn s12_a_slot_that_left_the_config_is_created_as_it_was_configured_also_after_a_
     assert!(!format!("{record:?}").contains("hush"), "its environment may hold secrets");
     let record = SlotRecord { spec: world.fleet.slots["a"].spec.clone(), ..record };
     let others = settings(&["b"]);
-    world.fleet = Fleet::new(others.clone(), [("a".to_owned(), record)].into(), world.fleet.ledger.clone());
+    world.fleet =
+        Fleet::new(others.clone(), [("a".to_owned(), record)].into(), world.fleet.ledger.clone());
     world.input(Input::Configured(Box::new(others)));
     world.wait(5);
     world.get("a", None);
@@ -484,7 +573,12 @@ fn l8_what_a_listing_shows_once_more_is_no_growth() {
     let mut listed = |wait: u64, newest: u64, incomplete: Option<(u64, u64)>| {
         world.wait(wait);
         let result = Ok(CheckpointSurvey { incomplete, ..survey(&[newest]) });
-        world.input(Input::Surveyed { slot: "a".into(), began: world.now, location: LOCATION.into(), result });
+        world.input(Input::Surveyed {
+            slot: "a".into(),
+            began: world.now,
+            location: LOCATION.into(),
+            result,
+        });
         world.fleet.slots["a"].job.progress_at == Some(world.now)
     };
     assert!(!listed(0, 100, Some((110, 5))), "the first look tells nothing");
@@ -517,20 +611,40 @@ fn a_slot_that_has_healed_says_so() {
 fn a_finished_job_that_a_person_wants_again_stays_wanted() {
     let mut world = with_checkpoints();
     let node = world.supervised_run();
-    let (of, generation) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.fleet.slots["a"].job.generation);
-    let beacon = |value: i64| Some(Beacon { boot_id: "b".into(), generation, value, text: String::new() });
-    let exit = Some(Beacon { boot_id: "b".into(), generation, value: 0, text: "done ran=700 step=none".into() });
+    let (of, generation) = (
+        world.fleet.slots["a"].incarnation.clone().unwrap(),
+        world.fleet.slots["a"].job.generation,
+    );
+    let beacon =
+        |value: i64| Some(Beacon { boot_id: "b".into(), generation, value, text: String::new() });
+    let exit = Some(Beacon {
+        boot_id: "b".into(),
+        generation,
+        value: 0,
+        text: "done ran=700 step=none".into(),
+    });
     let report = WorkerReport { boot: beacon(1), heartbeat: beacon(7), step: None, exit };
     let ended = |world: &mut World| {
         world.wait(30);
         let result = Ok(vec![report.clone()]);
-        world.input(Input::Attributes { slot: "a".into(), of: of.clone(), began: world.now, result });
+        world.input(Input::Attributes {
+            slot: "a".into(),
+            of: of.clone(),
+            began: world.now,
+            result,
+        });
         world.poll(std::slice::from_ref(&node));
         world.fleet.slots["a"].verdict.condition
     };
     assert_eq!(ended(&mut world), Condition::Finished);
     let pull = Pull::Retry { slot: "a".into(), from: None };
-    world.input(Input::Pulled(vec![Lever { id: "1".into(), at: world.now, who: "ada".into(), reason: None, pull }]));
+    world.input(Input::Pulled(vec![Lever {
+        id: "1".into(),
+        at: world.now,
+        who: "ada".into(),
+        reason: None,
+        pull,
+    }]));
     // What it wrote when it ended stands there still.
     assert_eq!(ended(&mut world), Condition::Healthy);
     let mut preempted = node.clone();
@@ -547,13 +661,22 @@ fn checkpoints_that_lie_in_another_place_already_end_no_recovery() {
     world.reports(1, None);
     let mut settings = world.fleet.settings.clone();
     let job = settings.slots.get_mut("a").unwrap().job.as_mut().unwrap();
-    job.checkpoint = Some(CheckpointSettings { uri: "gs://b/other".into(), format: None, orbax_mode: Default::default() });
+    job.checkpoint = Some(CheckpointSettings {
+        uri: "gs://b/other".into(),
+        format: None,
+        orbax_mode: Default::default(),
+    });
     world.input(Input::Configured(Box::new(settings)));
     world.wait(60);
     world.poll(std::slice::from_ref(&node));
     let newest = Some(Checkpoint { step: 9000, uri: "gs://b/other/9000".into() });
     let result = Ok(CheckpointSurvey { newest, incomplete: None, other: None });
-    world.input(Input::Surveyed { slot: "a".into(), began: world.now, location: "gs://b/other".into(), result });
+    world.input(Input::Surveyed {
+        slot: "a".into(),
+        began: world.now,
+        location: "gs://b/other".into(),
+        result,
+    });
     assert!(world.phase("a").is_some(), "its job has done nothing yet");
 }
 
@@ -562,7 +685,8 @@ fn a_success_whose_order_is_not_known_counts_for_the_job_that_the_nodes_script_r
     for (command, finishes) in [("the same", true), ("another", false)] {
         let mut world = with_checkpoints();
         let script = world.fleet.settings.slots["a"].supervisor.clone().unwrap();
-        let metadata = json!({"tpu-watchdog-owner": "me", "tpu-watchdog-slot": "a", "startup-script": script});
+        let metadata =
+            json!({"tpu-watchdog-owner": "me", "tpu-watchdog-slot": "a", "startup-script": script});
         let node = node("a", json!({"metadata": metadata}));
         if command == "another" {
             let slot = world.fleet.settings.slots.get_mut("a").unwrap();
@@ -571,9 +695,15 @@ fn a_success_whose_order_is_not_known_counts_for_the_job_that_the_nodes_script_r
         world.poll(std::slice::from_ref(&node));
         let of = world.fleet.slots["a"].incarnation.clone().unwrap();
         let generation = world.fleet.slots["a"].heard_from();
-        let exit = Beacon { boot_id: "b".into(), generation, value: 0, text: "done ran=700".into() };
+        let exit =
+            Beacon { boot_id: "b".into(), generation, value: 0, text: "done ran=700".into() };
         let report = WorkerReport { exit: Some(exit), ..WorkerReport::default() };
-        world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result: Ok(vec![report]) });
+        world.input(Input::Attributes {
+            slot: "a".into(),
+            of,
+            began: world.now,
+            result: Ok(vec![report]),
+        });
         assert_eq!(world.fleet.slots["a"].job.finished.is_some(), finishes, "{command}");
     }
 }

@@ -9,7 +9,10 @@ use crate::model::settings::CheckpointSettings;
 fn s1_a_delete_targets_exactly_the_incarnation_that_a_fresh_get_showed() {
     let mut world = World::new(settings(&["a"]));
     world.sick(&["a"], timeout(), 600);
-    assert!(world.actions.is_empty() && matches!(world.looks[..], [Look::Node { .. }]), "it asks first");
+    assert!(
+        world.actions.is_empty() && matches!(world.looks[..], [Look::Node { .. }]),
+        "it asks first"
+    );
     // Another incarnation answers: nothing is deleted, the suspicion was about the old one.
     world.get("a", Some(node("a", json!({"id": "9", "health": "TIMEOUT"}))));
     assert!(world.actions.is_empty());
@@ -19,7 +22,9 @@ fn s1_a_delete_targets_exactly_the_incarnation_that_a_fresh_get_showed() {
     world.sick(&["a"], timeout(), 600);
     world.get("a", Some(node("a", timeout())));
     match &world.actions[..] {
-        [Action::Delete { incarnation, verified, .. }] => assert_eq!((incarnation.id.as_str(), *verified), ("1", world.now)),
+        [Action::Delete { incarnation, verified, .. }] => {
+            assert_eq!((incarnation.id.as_str(), *verified), ("1", world.now))
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -43,7 +48,8 @@ fn s2_a_read_that_began_before_our_last_mutation_proves_nothing() {
     let mut world = World::new(settings(&["a"]));
     let before = world.now;
     world.recreate_preempted();
-    let stale = Reading::Node(Arc::new(NodeView::parse(node("a", json!({"state": "PREEMPTED"}))).unwrap()));
+    let stale =
+        Reading::Node(Arc::new(NodeView::parse(node("a", json!({"state": "PREEMPTED"}))).unwrap()));
     world.input(Input::Got { slot: "a".into(), began: before, reading: stale });
     assert_eq!(world.phase("a"), Some(Phase::Creating));
     assert!(world.actions.is_empty());
@@ -63,7 +69,10 @@ fn s3_failed_reads_and_gaps_add_nothing_and_clear_nothing() {
     assert_eq!(world.fleet.slots["a"].suspicion.as_ref(), Some(&before));
     world.poll(&[node("a", timeout())]);
     // The gap of 50 minutes adds max_gap at most.
-    assert_eq!(world.fleet.slots["a"].suspicion.as_ref().unwrap().sick_for, Duration::from_secs(600));
+    assert_eq!(
+        world.fleet.slots["a"].suspicion.as_ref().unwrap().sick_for,
+        Duration::from_secs(600)
+    );
 }
 
 #[test]
@@ -121,7 +130,12 @@ fn s4_a_confirmed_absence_is_created_after_its_grace() {
 
 #[test]
 fn s5_an_unknown_state_or_health_means_hold() {
-    for change in [json!({"state": "PAUSED"}), json!({"health": "WEIRD"}), json!({"state": 77}), json!({"createTime": null})] {
+    for change in [
+        json!({"state": "PAUSED"}),
+        json!({"health": "WEIRD"}),
+        json!({"state": 77}),
+        json!({"createTime": null}),
+    ] {
         let mut world = World::new(settings(&["a"]));
         world.sick(&["a"], change.clone(), 100_000);
         assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Unclear, "{change}");
@@ -136,11 +150,13 @@ fn s6_judged_slots_in_recovery_never_exceed_the_budget_and_lost_ones_do_not_wait
     for name in ["a", "b", "c"] {
         world.get(name, Some(node(name, timeout())));
     }
-    let judged = |world: &World| world.fleet.slots.values().filter(|r| r.recovery.is_some()).count();
+    let judged =
+        |world: &World| world.fleet.slots.values().filter(|r| r.recovery.is_some()).count();
     assert_eq!(judged(&world), 1);
     assert_eq!(world.hold("b"), Some(HoldReason::MaxUnavailable));
     world.wait(30);
-    let nodes = ["a", "b", "c", "d"].map(|n| node(n, if n == "d" { json!({"state": "PREEMPTED"}) } else { timeout() }));
+    let nodes = ["a", "b", "c", "d"]
+        .map(|n| node(n, if n == "d" { json!({"state": "PREEMPTED"}) } else { timeout() }));
     world.poll(&nodes);
     world.get("d", Some(nodes[3].clone()));
     assert!(is_delete(&world.actions), "a preempted one is replaced at once");
@@ -162,10 +178,14 @@ fn s6_a_lost_slot_that_is_there_again_and_sick_is_judged_like_any_other() {
     let record = &world.fleet.slots["a"];
     let kinds: Vec<Kind> = record.attempts.iter().map(|attempt| attempt.kind).collect();
     let recovery = record.recovery.as_ref().unwrap();
-    assert_eq!((recovery.kind, recovery.delete_failures, kinds), (Kind::Judged, 1, vec![Kind::Lost, Kind::Judged]));
+    assert_eq!(
+        (recovery.kind, recovery.delete_failures, kinds),
+        (Kind::Judged, 1, vec![Kind::Lost, Kind::Judged])
+    );
     world.get("b", Some(node("b", json!({"state": "UNKNOWN"}))));
     assert_eq!(world.hold("b"), Some(HoldReason::MaxUnavailable));
-    // Nor does a delete that was allowed because there was nothing left excuse one of a node that is there again (S14).
+    // Nor does a delete that was allowed because there was nothing left excuse one of a node that
+    // is there again (S14).
     let short = crate::model::fleet::Shortage { refused_at: world.now, trial_at: None };
     world.fleet.ledger.short.insert("us-central2-b v4-8".into(), short);
     world.sick(&["b"], timeout(), 900);
@@ -181,7 +201,12 @@ fn s6_a_slot_that_goes_on_to_its_next_zone_keeps_its_place() {
     let other = node("a", json!({"health": "TIMEOUT", "acceleratorType": "v4-16"}));
     for _ in 0..=600 / 30 {
         world.wait(30);
-        world.poll(&[other.clone(), node("b", timeout()), node("c", json!({})), node("d", json!({}))]);
+        world.poll(&[
+            other.clone(),
+            node("b", timeout()),
+            node("c", json!({})),
+            node("d", json!({})),
+        ]);
     }
     world.get("b", Some(node("b", timeout())));
     world.called("b", CallOutcome::Accepted(OPERATION.into()));
@@ -190,7 +215,10 @@ fn s6_a_slot_that_goes_on_to_its_next_zone_keeps_its_place() {
     world.wait(1);
     world.get("a", Some(other));
     assert_eq!(world.hold("a"), Some(HoldReason::MaxUnavailable));
-    world.called("b", CallOutcome::Refused(Failure::new(FailureClass::StockOut, "no more capacity")));
+    world.called(
+        "b",
+        CallOutcome::Refused(Failure::new(FailureClass::StockOut, "no more capacity")),
+    );
     assert!(
         matches!(&world.actions[..], [Action::Create { slot, zone, .. }] if slot == "b" && zone == "us-east1-d"),
         "{:?}",
@@ -201,7 +229,11 @@ fn s6_a_slot_that_goes_on_to_its_next_zone_keeps_its_place() {
 #[test]
 fn s7_dry_run_and_opt_out_hold_both_kinds() {
     for (change, dry_run, reason) in [
-        (json!({"state": "PREEMPTED", "labels": {"tpu-watchdog": "off"}}), false, HoldReason::OptedOut),
+        (
+            json!({"state": "PREEMPTED", "labels": {"tpu-watchdog": "off"}}),
+            false,
+            HoldReason::OptedOut,
+        ),
         (json!({"state": "PREEMPTED"}), true, HoldReason::DryRun),
     ] {
         let mut settings = settings(&["a"]);
@@ -225,7 +257,11 @@ fn s8_attempts_survive_a_restart_and_escalate_when_used_up() {
     let mut world = World::new(settings.clone());
     world.sick(&["a"], timeout(), 600);
     world.get("a", Some(node("a", timeout())));
-    let record = world.records.iter().find_map(|r| if let Record::Slot(r) = r { Some((**r).clone()) } else { None }).unwrap();
+    let record = world
+        .records
+        .iter()
+        .find_map(|r| if let Record::Slot(r) = r { Some((**r).clone()) } else { None })
+        .unwrap();
     let text = serde_json::to_string(&record).unwrap();
     let mut back: crate::model::slot::SlotRecord = serde_json::from_str(&text).unwrap();
     assert_eq!(back.attempts.len(), 1);
@@ -278,13 +314,21 @@ fn s11_the_intent_is_in_the_same_commit_as_the_call_and_a_lost_answer_is_read_ba
         What::Intent { call: Verb::Delete, evidence, .. } => evidence.clone(),
         _ => None,
     });
-    assert_eq!(evidence.map(|evidence| evidence.confirmed_at), Some(world.now), "S18: the GET that confirmed it");
+    assert_eq!(
+        evidence.map(|evidence| evidence.confirmed_at),
+        Some(world.now),
+        "S18: the GET that confirmed it"
+    );
     world.wait(1);
     world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "reset")));
     assert!(world.actions.is_empty() && matches!(world.looks[..], [Look::Node { .. }]));
     world.wait(1);
     world.get("a", None);
-    assert!(matches!(world.actions[..], [Action::Create { .. }]), "it was carried out: {:?}", world.actions);
+    assert!(
+        matches!(world.actions[..], [Action::Create { .. }]),
+        "it was carried out: {:?}",
+        world.actions
+    );
 }
 
 #[test]
@@ -301,7 +345,11 @@ fn s11_what_is_read_back_is_told_as_the_result() {
     world.called("a", lost());
     world.wait(1);
     world.get("a", Some(node("a", preempted)));
-    assert!(told(&world, Verb::Delete, CallResult::Failed) && is_delete(&world.actions), "{:?}", world.events);
+    assert!(
+        told(&world, Verb::Delete, CallResult::Failed) && is_delete(&world.actions),
+        "{:?}",
+        world.events
+    );
     world.called("a", lost());
     world.wait(1);
     world.get("a", None);
@@ -320,7 +368,10 @@ fn s11_what_is_read_back_is_told_as_the_result() {
     world.get("a", Some(made.clone()));
     assert!(told(&world, Verb::Create, CallResult::Accepted), "{:?}", world.events);
     world.wait(30);
-    let ready = node("a", json!({"id": "2", "createTime": made["createTime"], "metadata": made["metadata"]}));
+    let ready = node(
+        "a",
+        json!({"id": "2", "createTime": made["createTime"], "metadata": made["metadata"]}),
+    );
     world.poll(&[ready]);
     assert!(told(&world, Verb::Create, CallResult::Done), "{:?}", world.events);
 }
@@ -332,11 +383,19 @@ fn s11_a_node_that_is_ready_before_its_operation_was_looked_at_ends_its_create()
     let made = world.replacement("a", json!({"state": "CREATING"}));
     let created = world.now;
     world.poll(std::slice::from_ref(&made));
-    let told =
-        |world: &World| world.events.iter().filter(|what| matches!(what, What::Outcome { call: Verb::Create, .. })).count();
+    let told = |world: &World| {
+        world
+            .events
+            .iter()
+            .filter(|what| matches!(what, What::Outcome { call: Verb::Create, .. }))
+            .count()
+    };
     assert_eq!(told(&world), 0, "its operation tells");
     world.wait(30);
-    world.poll(&[node("a", json!({"id": "2", "createTime": created.to_string(), "metadata": made["metadata"]}))]);
+    world.poll(&[node(
+        "a",
+        json!({"id": "2", "createTime": created.to_string(), "metadata": made["metadata"]}),
+    )]);
     assert_eq!(told(&world), 1, "{:?}", world.events);
 }
 
@@ -345,13 +404,17 @@ fn s6_a_judged_slot_whose_delete_is_carried_out_late_keeps_its_place() {
     let mut world = World::new(settings(&["a", "b", "c", "d"]));
     world.sick(&["a", "b"], timeout(), 600);
     world.get("a", Some(node("a", timeout())));
-    let others = ["b", "c", "d"].map(|name| node(name, if name == "b" { timeout() } else { json!({}) }));
+    let others =
+        ["b", "c", "d"].map(|name| node(name, if name == "b" { timeout() } else { json!({}) }));
     for _ in 0..2 {
         world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "reset")));
         world.wait(1);
         world.get("a", Some(node("a", timeout())));
     }
-    assert_eq!((world.phase("a"), world.hold("a")), (Some(Phase::Condemned), Some(HoldReason::Backoff)));
+    assert_eq!(
+        (world.phase("a"), world.hold("a")),
+        (Some(Phase::Condemned), Some(HoldReason::Backoff))
+    );
     for _ in 0..6 {
         world.wait(30);
         world.poll(&others);
@@ -360,7 +423,8 @@ fn s6_a_judged_slot_whose_delete_is_carried_out_late_keeps_its_place() {
         assert_eq!(world.hold("b"), Some(HoldReason::MaxUnavailable));
     }
     assert_eq!(world.phase("a"), Some(Phase::Creating));
-    let kinds: Vec<Kind> = world.fleet.slots["a"].attempts.iter().map(|attempt| attempt.kind).collect();
+    let kinds: Vec<Kind> =
+        world.fleet.slots["a"].attempts.iter().map(|attempt| attempt.kind).collect();
     assert_eq!(kinds, [Kind::Judged], "it is one recovery");
 }
 
@@ -391,7 +455,11 @@ fn s13_preemptions_have_a_budget_of_their_own() {
     let preempted = json!({"state": "PREEMPTED", "createTime": world.now.to_string()});
     world.sick(&["a"], preempted.clone(), 0);
     world.get("a", Some(node("a", preempted)));
-    assert_eq!((world.actions.len(), world.hold("a")), (0, Some(HoldReason::Preemptions)), "the fourth of three");
+    assert_eq!(
+        (world.actions.len(), world.hold("a")),
+        (0, Some(HoldReason::Preemptions)),
+        "the fourth of three"
+    );
 }
 
 #[test]
@@ -430,14 +498,25 @@ fn s14_a_stock_out_keeps_doubtful_tpus_but_not_dead_ones() {
 fn s15_a_create_waits_for_a_complete_listing_of_checkpoints_and_never_goes_back() {
     let mut with_job = settings(&["a"]);
     let slot = with_job.slots.get_mut("a").unwrap();
-    let location = CheckpointSettings { uri: "gs://b/c".into(), format: None, orbax_mode: Default::default() };
+    let location =
+        CheckpointSettings { uri: "gs://b/c".into(), format: None, orbax_mode: Default::default() };
     slot.job = Some(JobSettings { checkpoint: Some(location), ..JobSettings::default() });
     slot.supervisor = Some("# tpu-watchdog-supervisor".into());
     let mut world = World::new(with_job);
     let survey = |world: &mut World, result: Result<Option<u64>, Failure>| {
-        let checkpoint = |step| crate::model::checkpoint::Checkpoint { step, uri: format!("gs://b/c/{step}") };
-        let result = result.map(|newest| CheckpointSurvey { newest: newest.map(checkpoint), incomplete: None, other: None });
-        world.input(Input::Surveyed { slot: "a".into(), began: world.now, location: "gs://b/c".into(), result });
+        let checkpoint =
+            |step| crate::model::checkpoint::Checkpoint { step, uri: format!("gs://b/c/{step}") };
+        let result = result.map(|newest| CheckpointSurvey {
+            newest: newest.map(checkpoint),
+            incomplete: None,
+            other: None,
+        });
+        world.input(Input::Surveyed {
+            slot: "a".into(),
+            began: world.now,
+            location: "gs://b/c".into(),
+            result,
+        });
     };
     world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
     survey(&mut world, Ok(Some(100)));
@@ -458,16 +537,26 @@ fn s15_a_create_waits_for_a_complete_listing_of_checkpoints_and_never_goes_back(
     assert_eq!(world.hold("a"), Some(HoldReason::CheckpointUnreadable));
     world.wait(60);
     world.input(Input::Tick);
-    assert_eq!(world.hold("a"), Some(HoldReason::CheckpointUnreadable), "only complete listings say so");
+    assert_eq!(
+        world.hold("a"),
+        Some(HoldReason::CheckpointUnreadable),
+        "only complete listings say so"
+    );
     survey(&mut world, Ok(Some(90)));
-    assert_eq!(world.hold("a"), Some(HoldReason::CheckpointWentBack), "it has been gone for ten minutes");
+    assert_eq!(
+        world.hold("a"),
+        Some(HoldReason::CheckpointWentBack),
+        "it has been gone for ten minutes"
+    );
     assert!(world.actions.is_empty());
     world.wait(6);
     world.input(Input::Tick);
     survey(&mut world, Ok(Some(110)));
     match &world.actions[..] {
         [Action::Create { body, .. }] => {
-            let run: Value = serde_json::from_str(body["metadata"]["tpu-watchdog-run"].as_str().unwrap()).unwrap();
+            let run: Value =
+                serde_json::from_str(body["metadata"]["tpu-watchdog-run"].as_str().unwrap())
+                    .unwrap();
             assert_eq!(run, json!({"generation": 1, "checkpoint": "gs://b/c/110", "step": 110}));
         }
         other => panic!("{other:?}"),
@@ -480,7 +569,10 @@ fn s17_a_node_that_is_not_the_slots_own_plain_node_is_never_mutated() {
         (json!({"state": "PREEMPTED", "queuedResource": "q"}), HoldReason::QueuedResource),
         (json!({"state": "PREEMPTED", "multisliceNode": true}), HoldReason::Multislice),
         (json!({"state": "PREEMPTED", "apiVersion": "V1"}), HoldReason::ApiV1),
-        (json!({"state": "PREEMPTED", "metadata": {"tpu-watchdog-owner": "them"}}), HoldReason::OtherOwner),
+        (
+            json!({"state": "PREEMPTED", "metadata": {"tpu-watchdog-owner": "them"}}),
+            HoldReason::OtherOwner,
+        ),
     ] {
         let mut world = World::new(settings(&["a"]));
         world.sick(&["a"], change.clone(), 300);
@@ -529,14 +621,26 @@ fn s18_a_create_that_never_left_counts_no_more_and_one_of_a_former_process_not_f
     }
     assert_eq!(world.hold("n059"), Some(HoldReason::CreateLimit));
     world.called("n000", CallOutcome::NotSent(Failure::new(FailureClass::Transient, "no token")));
-    assert!(matches!(&world.actions[..], [Action::Create { slot, .. }] if slot == "n059"), "{:?}", world.actions);
+    assert!(
+        matches!(&world.actions[..], [Action::Create { slot, .. }] if slot == "n059"),
+        "{:?}",
+        world.actions
+    );
     // Process after process starts and ends without an answer: the minutes pass all the same.
     for _ in 0..5 {
         world.wait(25);
-        world.fleet = Fleet::new(world.fleet.settings.clone(), world.fleet.slots.clone(), world.fleet.ledger.clone());
+        world.fleet = Fleet::new(
+            world.fleet.settings.clone(),
+            world.fleet.slots.clone(),
+            world.fleet.ledger.clone(),
+        );
         world.input(Input::Tick);
     }
-    assert!(matches!(&world.actions[..], [Action::Create { slot, .. }] if slot == "n000"), "{:?}", world.hold("n000"));
+    assert!(
+        matches!(&world.actions[..], [Action::Create { slot, .. }] if slot == "n000"),
+        "{:?}",
+        world.hold("n000")
+    );
 }
 
 #[test]
