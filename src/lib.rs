@@ -12,7 +12,8 @@ pub mod model;
 
 pub mod decide;
 
-pub mod watchdog;
+pub mod driver;
+pub mod shell;
 
 pub mod checkpoint;
 pub mod google;

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 
 use super::{Failed, Outcome, print, table, wire};
 use crate::config;
+use crate::driver::message::Mode;
 use crate::model::condition::Condition;
 use crate::model::event::{Event, Reason, What};
 use crate::model::fleet::elapsed;
@@ -75,7 +76,7 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
         .map_err(|e| Failed::Config(e.to_string()))?;
     let clients = wire::clients(&config)?;
     let store = wire::open_store(&config.state, &clients.state).await?;
-    let mut wired = wire::wire(&config, wire::settings(&config), clients, store);
+    let mut wired = wire::wire(&config, wire::settings(&config), clients, store, Mode::Serve);
     let published = wired.endpoints.published.clone();
     let mut page = String::new();
     if let Some(address) = config.listen {
@@ -122,7 +123,7 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
         let mut running = std::pin::pin!(wired.watchdog.run(&mut signals));
         loop {
             tokio::select! {
-                ended = &mut running => return ended.map_err(|e| failed(&e)),
+                end = &mut running => return wire::ended(end),
                 () = tokio::time::sleep(Duration::from_millis(250)) => {}
             }
             let snapshot = published.get();
@@ -136,7 +137,7 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
                 print(&summary(&story.borrow(), &snapshot.status, at, harmed));
                 if args.serve {
                     print(&format!("Still serving {page}; Ctrl-C ends it.\n"));
-                    return running.await.map_err(|e| failed(&e));
+                    return wire::ended(running.await);
                 }
                 break done && harmed == 0;
             }

@@ -8,12 +8,13 @@ use serde_json::json;
 
 use super::{ConfigArgs, Failed, Outcome, load, print, wire};
 use crate::decide::view::needs_a_person;
+use crate::driver::message::{End, Mode};
 use crate::model::condition::Condition;
 use crate::model::fleet::elapsed;
 use crate::model::view::{ActionName, SlotView};
 use crate::report::push;
 use crate::report::systemd::Notify;
-use crate::watchdog::Cycle;
+use crate::shell::clock;
 
 /// Kept back of a long deadline for what comes after the cycle; a quarter of a short one.
 const LAST_THINGS: Duration = Duration::from_secs(8);
@@ -71,24 +72,18 @@ async fn cycle(args: &OnceArgs) -> Outcome {
     let store = store?;
     // From here on a signal is answered in order; until here there is nothing to put in order.
     let mut signals = wire::signals(None, Notify::default())?;
-    let mut wired = wire::wire(&config, wire::settings(&config), clients, store);
-    let cycle = wired
-        .watchdog
-        .once(deadline, end, &mut signals)
-        .await
-        .map_err(|e| Failed::Work(e.to_string()))?;
-    match cycle {
-        Cycle::Done => {}
-        Cycle::Another(line) => {
+    let mode = Mode::Once { deadline: clock::since_boot(deadline), end: clock::since_boot(end) };
+    let mut wired = wire::wire(&config, wire::settings(&config), clients, store, mode);
+    match wired.watchdog.run(&mut signals).await {
+        End::Done => {}
+        End::Failed(error) => return Err(Failed::Work(error.to_string())),
+        End::Another(line) => {
             print(&summary("INFO", &line, json!({ "result": "another" })));
             return Ok(());
         }
-        Cycle::Stopped => {
-            print(&summary(
-                "INFO",
-                "stopped before it had the lock: nothing was done",
-                json!({ "result": "stopped" }),
-            ));
+        End::Stopped => {
+            let line = "stopped before it had the lock: nothing was done";
+            print(&summary("INFO", line, json!({ "result": "stopped" })));
             return Ok(());
         }
     }

@@ -1,10 +1,14 @@
 //! `plan`: looks, and shows what would be done and what would not. Runs the same core over a copy
 //! of the journal.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
 
 use super::{Failed, Outcome, Output, ReadArgs, load, print, table, wire};
 use crate::decide::view::{needs_a_person, without_dry_run};
+use crate::driver::message::Mode;
+use crate::shell::clock;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{Store, StoreError};
 
@@ -29,9 +33,11 @@ pub async fn plan(args: &ReadArgs) -> Outcome {
     }
     settings.dry_run = true;
     let project = settings.project.clone();
-    let deadline = Instant::now() + settings.poll.timeout * 3 + Duration::from_secs(5);
-    let mut wired = wire::wire(&config, settings, clients, Box::new(copy));
-    wired.watchdog.look(deadline).await.map_err(failed)?;
+    let limit = settings.poll.timeout * 3 + Duration::from_secs(5);
+    let mode = Mode::Look { deadline: clock::boottime() + limit };
+    let mut wired = wire::wire(&config, settings, clients, Box::new(copy), mode);
+    let (_open, mut signals) = mpsc::unbounded_channel();
+    wire::ended(wired.watchdog.run(&mut signals).await)?;
     let document = without_dry_run(wired.watchdog.document(), config.settings.dry_run);
     match args.output {
         Output::Json => print(&format!(

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{ConfigArgs, Failed, Outcome, load, wire};
+use super::{ConfigArgs, Outcome, load, wire};
+use crate::driver::message::Mode;
 use crate::report::systemd::Notify;
 
 /// A token that takes longer at the start is not waited for: the polls ask for it as well.
@@ -26,12 +27,12 @@ pub async fn run(args: &ConfigArgs) -> Outcome {
         if settings.dry_run { ", dry run: nothing is changed" } else { "" },
         if settings.owner.is_empty() { store.owner() } else { &settings.owner },
     );
-    let mut wired = wire::wire(&config, settings, clients, store);
+    let mut wired = wire::wire(&config, settings, clients, store, Mode::Serve);
     wire::serve(&config, wired.endpoints).await?;
     let mut signals =
         wire::signals(Some((args.config.clone(), config.clone())), Notify::service())?;
     let notify = Notify::service();
     notify.ready();
     wired.watchdog.notify(notify);
-    wired.watchdog.run(&mut signals).await.map_err(|error| Failed::Work(error.to_string()))
+    wire::ended(wired.watchdog.run(&mut signals).await)
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::Failed;
+use super::{Failed, Outcome};
 use crate::checkpoint::lister::StorageAccess;
 use crate::config::{self, Config, StateLocation};
+use crate::driver::message::{Claimant, End, Mode};
 use crate::google::auth::{Credentials, StorageCredentials};
 use crate::google::http::Http;
 use crate::google::sources::{NoCredentials, Places};
@@ -21,10 +22,10 @@ use crate::report::metrics::Metrics;
 use crate::report::published::Published;
 use crate::report::server::{self, Endpoints};
 use crate::report::systemd::Notify;
+use crate::shell::{ApiMetrics, Signal, Watchdog, World};
 use crate::store::object::ObjectState;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{Store, StoreError};
-use crate::watchdog::{ApiMetrics, Claimant, Signal, Watchdog, World};
 
 /// An address that is in use is tried again after this.
 const BIND_RETRY: Duration = Duration::from_secs(5);
@@ -164,7 +165,13 @@ pub fn claimant(config: &Config) -> Claimant {
 }
 
 /// Builds the watchdog over an open journal.
-pub fn wire(config: &Config, settings: Settings, clients: Clients, store: Box<dyn Store>) -> Wired {
+pub fn wire(
+    config: &Config,
+    settings: Settings,
+    clients: Clients,
+    store: Box<dyn Store>,
+    mode: Mode,
+) -> Wired {
     let Clients { state: _, storage, tpu, metrics, credentials: _ } = clients;
     let published = Published::default();
     let stuck_after = (settings.poll.every.max(config.lease) * 3).max(Duration::from_secs(180));
@@ -173,11 +180,20 @@ pub fn wire(config: &Config, settings: Settings, clients: Clients, store: Box<dy
         settings,
         store,
         claimant(config),
+        mode,
         world,
         Arc::clone(&metrics),
         published.clone(),
     );
     Wired { watchdog, endpoints: Endpoints { published, metrics, stuck_after } }
+}
+
+/// The outcome of a service that has ended.
+pub fn ended(end: End) -> Outcome {
+    match end {
+        End::Failed(error) => Err(Failed::Work(error.to_string())),
+        End::Done | End::Another(_) | End::Stopped => Ok(()),
+    }
 }
 
 /// Starts the endpoints, if the config wants them.

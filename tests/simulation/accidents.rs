@@ -229,7 +229,7 @@ impl World {
                 self.processes[pid].clock_set = self.now;
                 return;
             }
-            Fault::Reload => return self.reload(pid),
+            Fault::Reload => return self.change_config(pid),
             Fault::Levers => return self.pull_a_lever(),
             Fault::Unreachable => {
                 self.network.unreachable.insert(zone, self.now + long);
@@ -418,9 +418,9 @@ impl World {
             self.processes[pid].paused_until = self.processes[pid].paused_until.min(self.now);
             if !self.processes[pid].is_up() {
                 self.at(self.now, Task::Start(pid));
-            } else if self.processes[pid].held().is_some() {
+            } else {
                 self.processes[pid].config = 1;
-                self.reload(pid);
+                self.change_config(pid);
             }
         }
         self.pull(Pull::Resume { slot: None, adopt: false });
@@ -432,7 +432,7 @@ impl World {
         // The holder dies once more: another one, or itself again, must follow. By then nothing is
         // slow any more.
         if self.setup.seed.is_multiple_of(2)
-            && let Some(pid) = self.processes.iter().position(|p| p.held().is_some())
+            && let Some(pid) = self.processes.iter().position(|p| p.leading().is_some())
         {
             self.at(self.now + MINUTE, Task::Crash(pid));
         }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tpu_watchdog::driver::poll::Plan;
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
 use tpu_watchdog::model::action::{Action, CallOutcome, Input, Listing, Look, Poll, Reading};
 use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
@@ -154,23 +155,14 @@ impl World {
         Some(http_failure(status, body))
     }
 
-    pub fn serve_poll(&mut self, tag: Tag, asked: Ms) {
+    pub fn serve_poll(&mut self, tag: Tag, plan: Plan, asked: Ms) {
         let process = &self.processes[tag.pid];
-        if process.life != tag.life || process.tenure != tag.tenure {
+        if process.life != tag.life {
             return;
         }
         let began = wall(asked, process.offset);
-        let Some(holding) = process.held() else { return };
-        let configured = holding.fleet.settings.slots.values().flat_map(|s| s.zones.iter());
-        let mut zones: Vec<String> = Vec::new();
-        for zone in configured.chain(holding.fleet.slots.values().map(|r| &r.zone)) {
-            if !zones.contains(zone) {
-                zones.push(zone.clone());
-            }
-        }
-        zones.sort();
         let mut listings = Vec::new();
-        for zone in zones {
+        for zone in plan.zones {
             let result = match self.read_failure() {
                 Some(failure) => Err(failure),
                 None => Ok(self.list(&zone)),
@@ -259,7 +251,7 @@ impl World {
 
     pub fn serve(&mut self, tag: Tag, look: Look, asked: Ms) {
         let process = &self.processes[tag.pid];
-        if process.life != tag.life || process.tenure != tag.tenure {
+        if process.life != tag.life {
             return;
         }
         let began = wall(asked, process.offset);

@@ -5,6 +5,7 @@
 use tpu_watchdog::model::condition::Condition;
 use tpu_watchdog::model::event::{Event, What};
 use tpu_watchdog::model::fleet::Fleet;
+use tpu_watchdog::model::lever::Lever;
 use tpu_watchdog::model::recovery::{Call, Phase};
 use tpu_watchdog::model::slot::SlotRecord;
 use tpu_watchdog::simulator::cloud::Node;
@@ -109,8 +110,8 @@ impl World {
                     .is_some_and(|r| r.phase == Phase::Creating && calls(&r.call))
         };
         let waits = self.processes[pid]
-            .held()
-            .and_then(|h| h.fleet.slots.get(&slot))
+            .leading()
+            .and_then(|driver| driver.fleet().slots.get(&slot))
             .filter(waits)
             .is_some();
         let count = if waits { self.unsettled.get(&slot).copied().unwrap_or(0) + 1 } else { 0 };
@@ -121,15 +122,22 @@ impl World {
         self.unsettled.insert(slot, count);
     }
 
-    /// L7: long after the faults have stopped, and with the same holder, one poll is enough for a
+    /// L7: long after the faults have stopped, and with the same leader, one poll is enough for a
     /// command.
-    pub fn commands_are_read(&mut self, tag: Tag, pulled: &[Timestamp]) {
+    pub fn commands_are_read(&mut self, tag: Tag, commands: &[Lever]) {
+        if self.processes[tag.pid].leading().is_none() {
+            return;
+        }
         let (now, every) = (self.now, ms(self.setup.settings.poll.every));
-        for at in pulled {
-            let at = at.as_millisecond() - EPOCH_MS;
-            if self.calm_since.is_some_and(|calm| at >= calm + HOUR)
+        let same =
+            self.holder.is_some_and(|holder| (holder.pid, holder.life) == (tag.pid, tag.life));
+        for command in commands {
+            let at = command.at.as_millisecond() - EPOCH_MS;
+            let late = self.calm_since.is_some_and(|calm| at >= calm + HOUR);
+            if self.commands_read.insert(command.id.clone())
+                && late
+                && same
                 && self.held_since <= at
-                && self.holder == Some(tag)
             {
                 let took = now - at;
                 self.check("L7", "-", took <= every + 1_000, || {
@@ -143,16 +151,16 @@ impl World {
     /// runs: what its journal holds is what counts then.
     pub fn what_is_known(&mut self) -> (Fleet, Timestamp) {
         let stored = self.shelf.load(usize::MAX - 1).expect("the faults have stopped");
-        let holder = self.processes.iter().position(|p| p.held().is_some());
+        let holder = self.processes.iter().position(|p| p.leading().is_some());
         let mut fleet = Fleet::new(self.setup.settings.clone(), stored.slots, stored.ledger);
         // Between two runs it is the clock of the last one.
         let last = holder.or(self.holder.map(|tag| tag.pid));
         let now = wall(self.now, last.map_or(0, |pid| self.processes[pid].offset));
-        if let Some(holding) = holder.and_then(|pid| self.processes[pid].held()) {
-            fleet.memory.clone_from(&holding.fleet.memory);
-            fleet.slots.clone_from(&holding.fleet.slots);
-            fleet.ledger.clone_from(&holding.fleet.ledger);
-            fleet.polls = holding.fleet.polls;
+        if let Some(leader) = holder.and_then(|pid| self.processes[pid].leading()) {
+            fleet.memory.clone_from(&leader.fleet().memory);
+            fleet.slots.clone_from(&leader.fleet().slots);
+            fleet.ledger.clone_from(&leader.fleet().ledger);
+            fleet.polls = leader.fleet().polls;
         } else {
             // Between two runs of a schedule: what the last one decided stands.
             fleet.memory.clone_from(&self.last_known);
@@ -179,7 +187,7 @@ impl World {
         looked_at: &mut Vec<&'static str>,
     ) -> Option<Pending> {
         let fleet_wide = |name, reason: String| Some((name, "-".to_owned(), reason));
-        let held = self.processes.iter().any(|p| p.held().is_some());
+        let held = self.processes.iter().any(|p| p.leading().is_some());
         if !held && self.processes.iter().any(|p| p.kind != Kind::Schedule) {
             return fleet_wide("L4", "hours later no process holds the lock".to_owned());
         }

@@ -15,27 +15,33 @@ use tpu_watchdog::model::spec::NodeSpec;
 use tpu_watchdog::store::sqlite::SqliteStore;
 use tpu_watchdog::store::{Batch, Store as _, StoreError, StoreFailure, Stored};
 
-/// What a holder says of itself.
-#[derive(Debug, Clone)]
-pub struct Claim {
-    pub holder: String,
-    pub epoch: u64,
+/// What a process said of itself when it took the lock.
+#[derive(Debug, Clone, Default)]
+struct Claim {
+    holder: String,
+    epoch: u64,
 }
 
-pub enum Shelf {
+/// The store, and what each process holds of it.
+pub struct Shelf {
+    engine: Engine,
+    claims: BTreeMap<usize, Claim>,
+}
+
+enum Engine {
     Memory(Box<Memory>),
     Sqlite(Box<Disk>),
 }
 
 #[derive(Default)]
-pub struct Memory {
+struct Memory {
     slots: BTreeMap<String, SlotRecord>,
     ledger: Ledger,
     lease: Option<Lease>,
     levers: Vec<Lever>,
 }
 
-pub struct Disk {
+struct Disk {
     // Removed with the world.
     _folder: tempfile::TempDir,
     path: PathBuf,
@@ -60,8 +66,9 @@ pub fn unavailable() -> StoreError {
 
 impl Shelf {
     pub fn new(sqlite: bool) -> Shelf {
+        let claims = BTreeMap::new();
         if !sqlite {
-            return Shelf::Memory(Box::default());
+            return Shelf { engine: Engine::Memory(Box::default()), claims };
         }
         // Memory serves as the disk where there is such a place: nobody waits for a platter in
         // virtual time.
@@ -69,32 +76,20 @@ impl Shelf {
         let folder = if fast.is_dir() { tempfile::tempdir_in(fast) } else { tempfile::tempdir() }
             .expect("a temporary folder");
         let path = folder.path().join("state.db");
-        Shelf::Sqlite(Box::new(Disk {
-            _folder: folder,
-            path,
-            power_cuts: 0,
-            connections: BTreeMap::new(),
-        }))
+        let connections = BTreeMap::new();
+        let disk = Disk { _folder: folder, path, power_cuts: 0, connections };
+        Shelf { engine: Engine::Sqlite(Box::new(disk)), claims }
     }
 
     pub fn load(&mut self, pid: usize) -> Result<Stored, StoreError> {
-        match self {
-            Shelf::Memory(memory) => Ok(Stored {
+        match &mut self.engine {
+            Engine::Memory(memory) => Ok(Stored {
                 slots: memory.slots.clone(),
                 ledger: memory.ledger.clone(),
                 tally: BTreeMap::new(),
                 lease: memory.lease.clone(),
             }),
-            Shelf::Sqlite(disk) => now(disk.connection(pid)?.load()),
-        }
-    }
-
-    /// The lock as it stands. In memory the rest is not read with it: most looks only see that
-    /// somebody else has it.
-    pub fn lease(&mut self, pid: usize) -> Result<Option<Lease>, StoreError> {
-        match self {
-            Shelf::Memory(memory) => Ok(memory.lease.clone()),
-            Shelf::Sqlite(_) => Ok(self.load(pid)?.lease),
+            Engine::Sqlite(disk) => now(disk.connection(pid)?.load()),
         }
     }
 
@@ -106,29 +101,36 @@ impl Shelf {
         holder: &str,
         ttl: Duration,
     ) -> Result<bool, StoreError> {
-        match self {
-            Shelf::Memory(memory) => {
+        let next = Lease::next(seen, holder, ttl);
+        let taken = match &mut self.engine {
+            Engine::Memory(memory) => {
                 let free = memory.lease.as_ref() == seen;
                 if free {
-                    memory.lease = Some(Lease::next(seen, holder, ttl));
+                    memory.lease = Some(next.clone());
                 }
-                Ok(free)
+                free
             }
-            Shelf::Sqlite(disk) => now(disk.connection(pid)?.take(seen, holder, ttl)),
+            Engine::Sqlite(disk) => now(disk.connection(pid)?.take(seen, holder, ttl))?,
+        };
+        if taken {
+            self.claims.insert(pid, Claim { holder: next.holder, epoch: next.epoch });
         }
+        Ok(taken)
+    }
+
+    /// The epoch of the last lock that a process took.
+    pub fn epoch(&self, pid: usize) -> u64 {
+        self.claims.get(&pid).map_or(0, |claim| claim.epoch)
     }
 
     /// Writes all of it or nothing, and renews the lock; `release` gives it back.
-    pub fn commit(
-        &mut self,
-        pid: usize,
-        claim: &Claim,
-        batch: Batch,
-        release: bool,
-    ) -> Result<(), StoreError> {
-        match self {
-            Shelf::Memory(memory) => memory.commit(claim, batch, release),
-            Shelf::Sqlite(disk) => {
+    pub fn commit(&mut self, pid: usize, batch: Batch, release: bool) -> Result<(), StoreError> {
+        match &mut self.engine {
+            Engine::Memory(memory) => {
+                let claim = self.claims.get(&pid).cloned().unwrap_or_default();
+                memory.commit(&claim, batch, release)
+            }
+            Engine::Sqlite(disk) => {
                 let store = disk.connection(pid)?;
                 if release { now(store.release(&batch)) } else { now(store.commit(&batch)) }
             }
@@ -136,17 +138,17 @@ impl Shelf {
     }
 
     pub fn levers(&mut self, pid: usize) -> Result<Vec<Lever>, StoreError> {
-        match self {
-            Shelf::Memory(memory) => Ok(memory.levers.clone()),
-            Shelf::Sqlite(disk) => now(disk.connection(pid)?.levers()),
+        match &mut self.engine {
+            Engine::Memory(memory) => Ok(memory.levers.clone()),
+            Engine::Sqlite(disk) => now(disk.connection(pid)?.levers()),
         }
     }
 
     /// A person's process puts a lever in.
     pub fn pull(&mut self, lever: Lever) {
-        match self {
-            Shelf::Memory(memory) => memory.levers.push(lever),
-            Shelf::Sqlite(disk) => {
+        match &mut self.engine {
+            Engine::Memory(memory) => memory.levers.push(lever),
+            Engine::Sqlite(disk) => {
                 let store = disk.connection(usize::MAX).expect("the folder is there");
                 now(store.pull(&lever)).expect("nobody else writes in this moment");
             }
@@ -155,9 +157,9 @@ impl Shelf {
 
     /// What is durable of a slot, and the lease.
     pub fn durable(&mut self, slot: &str) -> (Option<SlotRecord>, Option<Lease>) {
-        match self {
-            Shelf::Memory(memory) => (memory.slots.get(slot).cloned(), memory.lease.clone()),
-            Shelf::Sqlite(_) => {
+        match &mut self.engine {
+            Engine::Memory(memory) => (memory.slots.get(slot).cloned(), memory.lease.clone()),
+            Engine::Sqlite(_) => {
                 let stored = self.load(usize::MAX).expect("what is durable can be read");
                 (stored.slots.get(slot).cloned(), stored.lease)
             }
@@ -166,18 +168,19 @@ impl Shelf {
 
     /// The process is gone: so is its connection.
     pub fn close(&mut self, pid: usize) {
-        if let Shelf::Sqlite(disk) = self {
+        self.claims.remove(&pid);
+        if let Engine::Sqlite(disk) = &mut self.engine {
             disk.connections.remove(&pid);
         }
     }
 
     /// The power fails within the write of this batch: what the disk holds is the log up to some
     /// byte of it.
-    pub fn tear(&mut self, pid: usize, claim: &Claim, batch: Batch, at: f64) {
+    pub fn tear(&mut self, pid: usize, batch: Batch, at: f64) {
         // In memory there are no bytes: the write is there or not.
-        let Shelf::Sqlite(disk) = self else {
+        let Engine::Sqlite(disk) = &mut self.engine else {
             if at < 0.5 {
-                let _ = self.commit(pid, claim, batch, false);
+                let _ = self.commit(pid, batch, false);
             }
             return;
         };

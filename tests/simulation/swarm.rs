@@ -14,7 +14,7 @@ mod process;
 mod proof;
 mod setup;
 mod shelf;
-mod shell;
+mod storage;
 mod truth;
 mod world;
 

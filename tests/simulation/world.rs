@@ -1,17 +1,19 @@
 //! The world: a virtual clock, the simulated cloud, a network that loses things, and the watchdogs
 //! in it. No threads, no real time, no network: what happens next is the first entry of the agenda.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 
 use fastrand::Rng;
+use tpu_watchdog::driver::message::{Message, StoreCall};
+use tpu_watchdog::driver::poll::Plan;
+use tpu_watchdog::driver::term::Term;
 use tpu_watchdog::model::action::{Action, Input, Look};
 use tpu_watchdog::model::fleet::Memory;
 use tpu_watchdog::model::settings::{Settings, Share};
 use tpu_watchdog::report::audit::Audit;
 use tpu_watchdog::simulator::cloud::{Cloud, Timing};
 use tpu_watchdog::simulator::workload::Workload;
-use tpu_watchdog::store::Stored;
 
 use crate::accidents::Accident;
 use crate::fault::Fault;
@@ -25,28 +27,22 @@ use crate::truth::Truth;
 /// What happens at a moment.
 pub enum Task {
     Start(usize),
-    /// A standby looks at the lock.
-    Lock(Tag),
-    /// It takes what it saw then.
-    Take(Tag, Box<Stored>, Ms),
-    Poll(Tag),
-    Renew(Tag),
-    /// The store failed: it is read again.
-    Reread(Tag),
+    /// A process is woken, if it still wants to be then.
     Wake(Tag, Ms),
+    /// It reads its config again.
+    Reload(Tag),
+    /// A call to the store reaches it: when it was made, how long its answer takes.
+    AtStore(Tag, Box<StoreCall>, Ms, Ms),
+    /// The store's answer.
+    Answered(Tag, Box<Message>),
     /// A read reaches the API.
     Serve(Tag, Box<Look>, Ms),
-    ServePoll(Tag, Ms),
+    ServePoll(Tag, Plan, Ms),
     Deliver(Tag, Box<Input>, Ms),
-    /// The middle of a write: it becomes durable.
-    Durable(Tag),
-    /// The end of a write: its process learns of it.
-    Wrote(Tag),
     /// A mutation is about to leave.
-    Send(Tag, Box<Action>),
+    Send(Tag, Term, Box<Action>),
     /// It reaches the API; late ones, and second ones.
     Arrive(Tag, Box<Action>, Arrival),
-    Deadline(Tag),
     Crash(usize),
     Accident(Accident),
     /// The faults are over.
@@ -80,7 +76,7 @@ pub struct World {
     pub truth: Truth,
     pub audit: Audit,
     pub highest_epoch: u64,
-    /// Whose commits the store takes, and since when.
+    /// Who took the lock last, and since when.
     pub holder: Option<Tag>,
     pub held_since: Ms,
     /// Since when no process has held the lock although one stands by.
@@ -105,6 +101,8 @@ pub struct World {
     /// Answered GETs in a row, by slot, that settled nothing of a create whose outcome is not
     /// known.
     pub unsettled: BTreeMap<String, u32>,
+    /// Operator commands that a leader has read.
+    pub commands_read: BTreeSet<String>,
     pub trace: Option<Vec<String>>,
     agenda: BTreeMap<(Ms, u64), Task>,
     counter: u64,
@@ -254,6 +252,7 @@ impl World {
             bad_script_until: 0,
             last_known: BTreeMap::new(),
             unsettled: BTreeMap::new(),
+            commands_read: BTreeSet::new(),
             trace: trace.then(Vec::new),
             agenda: BTreeMap::new(),
             counter: 0,
@@ -330,11 +329,11 @@ impl World {
         *self.strikes.entry(fault).or_default() += 1;
     }
 
-    /// Whether the process that this is for still lives in that tenure and is awake; what is for a
+    /// Whether the process that this is for still lives and is awake; what is for a
     /// paused one comes later.
     fn awake(&mut self, tag: Tag, task: Task) -> Option<Task> {
         let process = &self.processes[tag.pid];
-        if process.life != tag.life || process.tenure != tag.tenure || !process.is_up() {
+        if process.life != tag.life || !process.is_up() {
             return None;
         }
         if process.paused_until > self.now {
@@ -347,15 +346,10 @@ impl World {
 
     fn happen(&mut self, task: Task) {
         let task = match &task {
-            Task::Lock(tag)
-            | Task::Take(tag, ..)
-            | Task::Poll(tag)
-            | Task::Renew(tag)
-            | Task::Reread(tag)
-            | Task::Wake(tag, _)
-            | Task::Wrote(tag)
-            | Task::Send(tag, _)
-            | Task::Deadline(tag)
+            Task::Wake(tag, _)
+            | Task::Reload(tag)
+            | Task::Answered(tag, _)
+            | Task::Send(tag, ..)
             | Task::Deliver(tag, ..) => {
                 let tag = *tag;
                 match self.awake(tag, task) {
@@ -367,35 +361,20 @@ impl World {
         };
         match task {
             Task::Start(pid) => self.start(pid),
-            Task::Lock(tag) => self.look_at_lock(tag),
-            Task::Take(tag, stored, began) => self.take_the_lock(tag, *stored, began),
-            Task::Poll(tag) => self.poll(tag),
-            Task::Renew(tag) => {
-                self.write(tag, true);
-                self.at(self.now + ms(self.setup.ttl) / 3, Task::Renew(tag));
-            }
-            Task::Reread(tag) => self.write(tag, true),
             Task::Wake(tag, at) => {
-                let due = self.processes[tag.pid].holding().is_some_and(|h| h.wake_at == Some(at));
-                if due {
-                    self.turn(tag, Input::Tick);
+                if self.processes[tag.pid].wake_at == Some(at) {
+                    self.processes[tag.pid].wake_at = None;
+                    self.drive(tag.pid, Message::Woke);
                 }
             }
+            Task::Reload(tag) => self.reload(tag),
+            Task::AtStore(tag, call, began, back) => self.at_store(tag, *call, began, back),
+            Task::Answered(tag, answer) => self.drive(tag.pid, *answer),
             Task::Serve(tag, look, asked) => self.serve(tag, *look, asked),
-            Task::ServePoll(tag, asked) => self.serve_poll(tag, asked),
+            Task::ServePoll(tag, plan, asked) => self.serve_poll(tag, plan, asked),
             Task::Deliver(tag, input, asked) => self.deliver(tag, *input, asked),
-            Task::Durable(tag) => self.durable(tag),
-            Task::Wrote(tag) => self.wrote(tag),
-            Task::Send(tag, action) => self.send(tag, *action),
+            Task::Send(tag, term, action) => self.send(tag, &term, *action),
             Task::Arrive(tag, action, arrival) => self.arrive(tag, *action, arrival),
-            Task::Deadline(tag) => {
-                if let Some(holding) = self.processes[tag.pid].holding() {
-                    holding.leaving = true;
-                } else {
-                    self.end(tag.pid);
-                }
-                self.leave_when_done(tag);
-            }
             Task::Crash(pid) => {
                 if self.processes[pid].is_up() {
                     self.crash(pid);

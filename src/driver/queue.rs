@@ -68,11 +68,6 @@ impl Queue {
         self.forgot
     }
 
-    /// The lock is somebody else's: what was not written never will be.
-    pub fn lost(&mut self) {
-        *self = Queue::default();
-    }
-
     /// The last write: what happened, but no intent of a call that nobody will send any more.
     pub fn last(&mut self) -> Batch {
         let (batch, then) = self.take();

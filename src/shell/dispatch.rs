@@ -1,4 +1,4 @@
-//! Carries out reads and actions, each in a task of its own that answers with exactly one input.
+//! Carries out polls, queries and requests, each in a task of its own that answers with exactly one message.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,13 +7,16 @@ use jiff::Timestamp;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::World;
-use super::tenure::Tenure;
+use super::{World, clock};
 use crate::checkpoint::lister::survey;
+use crate::driver::message::Message;
+use crate::driver::poll::Plan;
+use crate::driver::term::Term;
 use crate::google::http::CONNECT_MAX;
 use crate::model::action::{Action, CallOutcome, Input, Look, Reading};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::elapsed;
+use crate::report::metrics::Metrics;
 
 /// Bounds on what is under way at once. What a slow bucket or many guests hold up must never hold
 /// up a delete.
@@ -30,27 +33,44 @@ impl Permits {
     }
 }
 
+/// Lists zones; answers with one message.
+pub fn poll(
+    plan: Plan,
+    term: u64,
+    world: World,
+    metrics: Arc<Metrics>,
+    sender: UnboundedSender<Message>,
+) {
+    tokio::spawn(async move {
+        let began = Instant::now();
+        let poll = super::poll::list(&world.tpu, plan).await;
+        metrics.poll(began.elapsed());
+        answer(&sender, term, Input::Polled(Box::new(poll)));
+    });
+}
+
 /// Starts a read; it is given up after `limit`.
-pub fn look(
-    look: Look,
+pub fn query(
+    query: Look,
+    term: u64,
     world: &World,
     permits: &Permits,
-    sender: &UnboundedSender<Input>,
+    sender: &UnboundedSender<Message>,
     limit: Duration,
 ) {
     let (world, permits, sender) = (world.clone(), permits.clone(), sender.clone());
     tokio::spawn(async move {
-        if let Look::Operation { at, .. } = &look {
+        if let Look::Operation { at, .. } = &query {
             tokio::time::sleep(elapsed(Timestamp::now(), *at)).await;
         }
-        let kind = match &look {
+        let kind = match &query {
             Look::Node { .. } | Look::Operation { .. } => &permits.calls,
             Look::Attributes { .. } | Look::Checkpoints { .. } => &permits.surveys,
         };
         // A closed semaphore can't be: nobody closes it; without a permit the read goes ahead.
         let _permit = kind.acquire().await;
         let deadline = Instant::now() + limit.max(Duration::from_secs(1));
-        let input = match look {
+        let input = match query {
             Look::Node { slot, zone } => {
                 let began = Timestamp::now();
                 let reading = match world.tpu.get_node(&zone, &slot, deadline).await {
@@ -78,58 +98,51 @@ pub fn look(
             Look::Checkpoints { slot, location, set_aside } => {
                 let began = Timestamp::now();
                 let timeout = deadline.saturating_duration_since(Instant::now());
-                let result = match tokio::time::timeout(
-                    timeout,
-                    survey(&location, &world.storage, set_aside),
-                )
-                .await
-                {
-                    Ok(result) => result,
-                    Err(_) => Err(Failure::new(
-                        FailureClass::Transient,
-                        format!("listing {} took too long", location.uri),
-                    )),
-                };
+                let listing = survey(&location, &world.storage, set_aside);
+                let listed = tokio::time::timeout(timeout, listing).await;
+                let result = listed.unwrap_or_else(|_| {
+                    let text = format!("listing {} took too long", location.uri);
+                    Err(Failure::new(FailureClass::Transient, text))
+                });
                 Input::Surveyed { slot, began, location: location.uri, result }
             }
         };
-        // The receiver lives as long as the loop; without it nobody wants the answer.
-        let _ = sender.send(input);
+        answer(&sender, term, input);
     });
 }
 
-/// Carries out an action whose intent is durable.
-pub fn act(
+/// Sends a request whose intent is durable, if its term permits it at the moment it leaves.
+pub fn send(
     action: Action,
+    term: Term,
     world: &World,
     permits: &Permits,
-    tenure: &Tenure,
-    sender: &UnboundedSender<Input>,
+    sender: &UnboundedSender<Message>,
 ) {
-    let (world, permits, tenure, sender) =
-        (world.clone(), permits.clone(), tenure.clone(), sender.clone());
+    let (world, permits, sender) = (world.clone(), permits.clone(), sender.clone());
     tokio::spawn(async move {
         let _permit = permits.calls.acquire().await;
-        // A token that must be fetched is fetched before anything that ages is looked at.
+        // A token that must be fetched is fetched before the age of anything is looked at.
         let prepared = world.tpu.prepare().await;
         let slot = action.slot().to_owned();
-        let not_sent =
-            |message: &str| CallOutcome::NotSent(Failure::new(FailureClass::Transient, message));
-        let outcome = match (prepared, action) {
+        let outcome = match (prepared, term.permits(&action, clock::now(), CONNECT_MAX)) {
             (Err(failure), _) => CallOutcome::NotSent(failure),
-            _ if !tenure.may_send() => {
-                not_sent("the lock was not renewed in time, and another watchdog may be at work")
-            }
-            (Ok(_), action) if !action.may_leave(Timestamp::now(), CONNECT_MAX) => {
-                not_sent("the GET that verified it would be older than 5 s; it is verified again")
-            }
-            (Ok(prepared), Action::Delete { slot, zone, request_id, .. }) => {
-                world.tpu.delete_node(&zone, &slot, request_id.as_deref(), prepared).await
-            }
-            (Ok(prepared), Action::Create { slot, zone, body, request_id }) => {
-                world.tpu.create_node(&zone, &slot, &body, request_id.as_deref(), prepared).await
-            }
+            (Ok(_), Err(not_sent)) => not_sent,
+            (Ok(prepared), Ok(())) => match action {
+                Action::Delete { slot, zone, request_id, .. } => {
+                    world.tpu.delete_node(&zone, &slot, request_id.as_deref(), prepared).await
+                }
+                Action::Create { slot, zone, body, request_id } => {
+                    let id = request_id.as_deref();
+                    world.tpu.create_node(&zone, &slot, &body, id, prepared).await
+                }
+            },
         };
-        let _ = sender.send(Input::Called { slot, outcome });
+        answer(&sender, term.number(), Input::Called { slot, outcome });
     });
+}
+
+fn answer(sender: &UnboundedSender<Message>, term: u64, input: Input) {
+    // The receiver lives as long as the loop; without it the answer is not wanted.
+    let _ = sender.send(Message::Answer { term, input: Box::new(input) });
 }
