@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tpu_watchdog::model::fleet::after;
+use tpu_watchdog::model::time::after;
 use tpu_watchdog::simulator::api::{Request, handle};
 use tpu_watchdog::simulator::cloud::Cloud;
 

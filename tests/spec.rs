@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
+use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::Overlay;
-use tpu_watchdog::model::slot::RunOrder;
 use tpu_watchdog::model::spec::{NodeSpec, SUPERVISOR_MARK};
 use tpu_watchdog::simulator::{cloud::Cloud, shape};
 

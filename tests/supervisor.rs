@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tpu_watchdog::launch;
+use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::{CheckpointSettings, JobSettings};
-use tpu_watchdog::model::slot::RunOrder;
 use tpu_watchdog::model::spec::NodeSpec;
 use tpu_watchdog::simulator::cloud::Cloud;
 use tpu_watchdog::simulator::http::{Fault, Reply, Simulator};

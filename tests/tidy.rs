@@ -65,7 +65,8 @@ fn rooms_import_only_what_the_map_allows() {
         "report",
         "simulator",
         "config",
-        "watchdog",
+        "driver",
+        "shell",
         "cli",
     ];
     let allowed = |room: &str| -> Vec<&str> {
@@ -75,7 +76,8 @@ fn rooms_import_only_what_the_map_allows() {
             "checkpoint" | "google" | "store" | "launch" | "report" | "simulator" | "config" => {
                 vec!["model"]
             }
-            "watchdog" => all
+            "driver" => vec!["decide", "model", "store"],
+            "shell" => all
                 .iter()
                 .copied()
                 .filter(|r| !matches!(*r, "simulator" | "cli" | "config"))
@@ -135,10 +137,12 @@ fn circle(file: &str, imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Ve
 }
 
 /// Rooms whose files import each other in no circle. Others follow; none leaves.
-const WITHOUT_CIRCLES: [&str; 1] = ["decide"];
+const WITHOUT_CIRCLES: [&str; 9] =
+    ["model", "decide", "driver", "shell", "google", "checkpoint", "store", "report", "cli"];
 
 #[test]
 fn no_two_files_of_a_room_import_each_other() {
+    let mut read = 0;
     for room in WITHOUT_CIRCLES {
         let folder = src().join(room);
         let name = |path: &Path| path.file_stem().unwrap().to_string_lossy().into_owned();
@@ -147,11 +151,12 @@ fn no_two_files_of_a_room_import_each_other() {
         let names: BTreeSet<String> = files.iter().map(|file| name(file)).collect();
         let imports: BTreeMap<String, BTreeSet<String>> =
             files.iter().map(|file| (name(file), siblings(&shipped(file), &names))).collect();
-        assert!(imports.values().flatten().count() > 20, "the imports of {room} are read");
+        read += imports.values().flatten().count();
         for file in &names {
             assert_eq!(circle(file, &imports), None, "{room}");
         }
     }
+    assert!(read > 100, "{read} imports were read");
 }
 
 #[test]
@@ -165,7 +170,7 @@ fn the_checker_shares_nothing_with_the_gates() {
 }
 
 #[test]
-fn the_core_reads_no_clock_and_does_no_io() {
+fn core_and_driver_read_no_clock_and_do_no_io() {
     let forbidden = [
         "Timestamp::now",
         "Instant",
@@ -181,8 +186,9 @@ fn the_core_reads_no_clock_and_does_no_io() {
         "reqwest",
         "tracing::",
     ];
-    for file in
-        sources(&src()).into_iter().filter(|f| matches!(room(f).as_str(), "model" | "decide"))
+    for file in sources(&src())
+        .into_iter()
+        .filter(|f| matches!(room(f).as_str(), "model" | "decide" | "driver"))
     {
         let text = shipped(&file);
         for word in forbidden {
@@ -224,7 +230,6 @@ const LONG_FILES: Ratchet = &[
     ("decide/tests/safety.rs", 678),
     ("store/object.rs", 663),
     ("store/sqlite.rs", 697),
-    ("watchdog/mod.rs", 502),
 ];
 
 #[test]
@@ -264,7 +269,6 @@ fn functions(text: &str) -> Vec<(String, usize)> {
 const LONG_FUNCTIONS: Ratchet = &[
     ("checkpoint/lister.rs: survey_in", 96),
     ("cli/demo.rs: demo", 88),
-    ("cli/once.rs: cycle", 76),
     ("config/validate.rs: overlay", 102),
     ("config/validate.rs: policy", 111),
     ("config/validate.rs: slot", 79),
@@ -288,7 +292,6 @@ const LONG_FUNCTIONS: Ratchet = &[
     ("simulator/cloud.rs: strike", 109),
     ("simulator/shape.rs: check_node", 113),
     ("simulator/shape.rs: node", 71),
-    ("watchdog/standby.rs: look_at_lock", 72),
 ];
 
 #[test]
@@ -304,21 +307,7 @@ fn functions_stay_readable() {
 }
 
 /// Words that engineers do not use for these things, and how often they are still in the source's comments and texts.
-const WORDS: Ratchet = &[
-    ("// Those ", 5),
-    ("// What ", 134),
-    ("// Whoever ", 1),
-    ("a person has to look", 11),
-    ("absorb", 5),
-    ("anew", 22),
-    ("any more", 28),
-    ("beside", 32),
-    ("lever", 283),
-    ("likewise", 1),
-    ("nobody", 26),
-    ("somebody", 51),
-    ("tenure", 49),
-];
+const WORDS: Ratchet = &[("// What ", 123)];
 
 #[test]
 fn words_are_the_fields_own() {

@@ -9,9 +9,9 @@ use serde_json::json;
 
 use super::{ConfigArgs, Failed, Outcome, Output, load, print, wire};
 use crate::model::event::Event;
-use crate::model::fleet::elapsed;
 use crate::model::incident::{Ending, Incident, incidents};
-use crate::model::view::span;
+use crate::model::time::elapsed;
+use crate::model::time::span;
 use crate::report::audit::audit;
 
 /// The newest events that are looked through.

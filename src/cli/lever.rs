@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use super::{ConfigArgs, Failed, Outcome, load, print, wire};
 use crate::config::{self, Config, StateLocation};
 use crate::decide::starts_again;
-use crate::model::fleet::after;
 use crate::model::lever::{Lever, Pull};
-use crate::model::view::span;
+use crate::model::time::after;
+use crate::model::time::span;
 use crate::store::{Store, StoreError, Stored};
 
 #[derive(Debug, Args)]

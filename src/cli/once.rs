@@ -10,7 +10,7 @@ use super::{ConfigArgs, Failed, Outcome, load, print, wire};
 use crate::decide::view::needs_a_person;
 use crate::driver::message::{End, Mode};
 use crate::model::condition::Condition;
-use crate::model::fleet::elapsed;
+use crate::model::time::elapsed;
 use crate::model::view::{ActionName, SlotView};
 use crate::report::push;
 use crate::report::systemd::Notify;

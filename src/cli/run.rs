@@ -23,7 +23,7 @@ pub async fn run(args: &ConfigArgs) -> Outcome {
         "watching {} TPUs of {} every {}{}, as {}",
         settings.slots.len(),
         settings.project,
-        crate::model::view::span(settings.poll.every),
+        crate::model::time::span(settings.poll.every),
         if settings.dry_run { ", dry run: nothing is changed" } else { "" },
         if settings.owner.is_empty() { store.owner() } else { &settings.owner },
     );

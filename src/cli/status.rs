@@ -8,8 +8,9 @@ use jiff::Timestamp;
 use super::{ConfigArgs, Failed, Outcome, Output, load, print, table, wire};
 use crate::config::Config;
 use crate::decide::view::{at_rest, needs_a_person};
-use crate::model::fleet::elapsed;
-use crate::model::view::{Acting, StatusDocument, span};
+use crate::model::time::elapsed;
+use crate::model::time::span;
+use crate::model::view::{Acting, StatusDocument};
 
 /// Scheduled runs are at most this far apart; without one for longer the TPUs are not watched.
 const SCHEDULED: Duration = Duration::from_secs(30 * 60);

@@ -7,8 +7,9 @@ use comfy_table::{ContentArrangement, Table};
 use jiff::Timestamp;
 
 use crate::model::condition::Condition;
-use crate::model::fleet::elapsed;
-use crate::model::view::{ActionName, SlotView, StatusDocument, span};
+use crate::model::time::elapsed;
+use crate::model::time::span;
+use crate::model::view::{ActionName, SlotView, StatusDocument};
 
 /// A table of all slots; `acting` says who watches them.
 pub fn status(document: &StatusDocument, acting: &str, now: Timestamp) -> String {

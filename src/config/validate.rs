@@ -68,7 +68,7 @@ impl Check<'_> {
     ) -> Duration {
         match value {
             Some(Span(given)) if given < least => {
-                self.wrong(key, format!("must be at least {}", crate::model::view::span(least)));
+                self.wrong(key, format!("must be at least {}", crate::model::time::span(least)));
                 default
             }
             Some(Span(given)) => given,

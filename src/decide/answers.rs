@@ -5,12 +5,14 @@ use serde_json::Value;
 use crate::model::action::CallOutcome;
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::{Fleet, Memory, Pending, Shortage, after};
+use crate::model::fleet::{Fleet, Memory, Pending, Shortage};
 use crate::model::mask::Mask;
 use crate::model::operation::OperationState;
-use crate::model::recovery::{Call, Phase};
+use crate::model::phase::Phase;
+use crate::model::recovery::Call;
 use crate::model::settings::Policy;
 use crate::model::slot::SlotRecord;
+use crate::model::time::after;
 
 use super::budget;
 use super::moves::{advance, backoff, came_of, resend_later, set_call, spend};

@@ -8,10 +8,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind};
-use crate::model::fleet::{Fleet, Ledger, Memory, Pending, after, elapsed};
-use crate::model::recovery::{Call, Phase};
+use crate::model::fleet::{Fleet, Ledger, Memory, Pending};
+use crate::model::phase::Phase;
+use crate::model::recovery::Call;
 use crate::model::settings::Policy;
 use crate::model::slot::SlotRecord;
+use crate::model::time::{after, elapsed};
 
 /// Creates a minute and project (S18): the quota is about 90, others limit themselves to 60.
 pub const CREATES_PER_MINUTE: usize = 59;

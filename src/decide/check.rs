@@ -18,12 +18,15 @@ use serde_json::Value;
 
 use crate::model::condition::{Condition, Kind};
 use crate::model::failure::FailureClass;
-use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Shortage, elapsed};
+use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Shortage};
+use crate::model::ids::RunOrder;
 use crate::model::lever::Pause;
-use crate::model::recovery::{Phase, Recovery};
+use crate::model::phase::Phase;
+use crate::model::recovery::Recovery;
 use crate::model::settings::{Settings, SlotSettings};
-use crate::model::slot::{RunOrder, SlotRecord};
+use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
+use crate::model::time::elapsed;
 
 /// A GET, or a report of the workers, that verifies a delete is at most this old.
 const VERIFIED_FOR: Duration = Duration::from_secs(5);

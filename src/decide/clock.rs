@@ -4,7 +4,8 @@
 
 use jiff::Timestamp;
 
-use crate::model::fleet::{Fleet, after};
+use crate::model::fleet::Fleet;
+use crate::model::time::after;
 
 /// Clamps every remembered time to `now`, when `now` lies before the last turn (or this is the
 /// first one).

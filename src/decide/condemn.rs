@@ -6,9 +6,11 @@ use jiff::Timestamp;
 use crate::model::action::Action;
 use crate::model::condition::{Condition, Kind};
 use crate::model::event::{Evidence, Verb, What};
-use crate::model::fleet::{Pending, elapsed};
-use crate::model::recovery::{Call, Phase, Recovery};
+use crate::model::fleet::Pending;
+use crate::model::phase::Phase;
+use crate::model::recovery::{Call, Recovery};
 use crate::model::slot::{Attempt, SlotRecord};
+use crate::model::time::elapsed;
 
 use super::ctx::SlotCtx;
 use super::moves::{advance, came_to_nothing};

@@ -9,10 +9,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Verdict};
-use crate::model::fleet::{Ledger, elapsed};
+use crate::model::fleet::Ledger;
 use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
+use crate::model::time::elapsed;
 
 /// The announced end of a maintenance is waited for at most this long after the first symptom.
 pub const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
@@ -165,7 +166,7 @@ fn supervisor(
             if ledger.beacons_seen { "" } else { "; no beacon was ever received in this project" };
         let evidence = format!(
             "READY for {}, {} of {workers} workers (first: {first}) sent no boot beacon{channel}",
-            crate::model::view::span(waited),
+            crate::model::time::span(waited),
             missing.len()
         );
         return Some(Verdict::new(Condition::NeverBooted, evidence));
@@ -176,7 +177,7 @@ fn supervisor(
     if let (Some((worker, state)), false) = (quiet, progressing) {
         let evidence = format!(
             "the heartbeat of worker {worker} stands still for {}",
-            crate::model::view::span(state.quiet_for)
+            crate::model::time::span(state.quiet_for)
         );
         return Some(Verdict::new(Condition::Silent, evidence));
     }

@@ -11,9 +11,9 @@ use jiff::Timestamp;
 
 use crate::model::beacon::{SetUp, WorkerReport};
 use crate::model::exit::{Exit, Stuck};
-use crate::model::fleet::elapsed;
 use crate::model::hold::HoldReason;
 use crate::model::slot::{JobState, SlotRecord};
+use crate::model::time::elapsed;
 use crate::model::view::Decision;
 
 /// A run of this length counts as work done, also without a step or checkpoint. The supervisor's

@@ -25,12 +25,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind};
-use crate::model::fleet::{Shortage, after, elapsed};
+use crate::model::fleet::Shortage;
 use crate::model::hold::HoldReason;
-use crate::model::recovery::{Phase, Recovery};
+use crate::model::phase::Phase;
+use crate::model::recovery::Recovery;
 use crate::model::settings::JobSettings;
 use crate::model::spec::NodeSpec;
-use crate::model::view::{ActionName, Decision, span};
+use crate::model::time::span;
+use crate::model::time::{after, elapsed};
+use crate::model::view::{ActionName, Decision};
 
 use super::budget::{self, CREATE_WINDOW, CREATES_PER_MINUTE};
 use super::ctx::SlotCtx;

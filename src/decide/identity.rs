@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::fleet::elapsed;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::recovery::Call;
 use crate::model::settings::Settings;
 use crate::model::slot::SlotRecord;
+use crate::model::time::elapsed;
 
 use super::ending;
 

@@ -23,9 +23,11 @@ use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind};
 use crate::model::event::What;
-use crate::model::fleet::{Confirmed, Pending, after, elapsed};
+use crate::model::fleet::{Confirmed, Pending};
 use crate::model::hold::HoldReason;
-use crate::model::view::{ActionName, Decision, span};
+use crate::model::time::span;
+use crate::model::time::{after, elapsed};
+use crate::model::view::{ActionName, Decision};
 
 use super::condemn::condemn;
 use super::ctx::SlotCtx;

@@ -14,11 +14,13 @@ use jiff::Timestamp;
 use crate::model::checkpoint::{CheckpointSurvey, NotComplete};
 use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::{Memory, elapsed};
+use crate::model::fleet::Memory;
 use crate::model::hold::HoldReason;
 use crate::model::settings::{CheckpointSettings, SlotSettings};
 use crate::model::slot::{LocationTrouble, SlotRecord};
-use crate::model::view::{Decision, span};
+use crate::model::time::elapsed;
+use crate::model::time::span;
+use crate::model::view::Decision;
 
 use super::turn::Turn;
 

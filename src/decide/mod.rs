@@ -42,8 +42,10 @@ mod tests;
 use jiff::Timestamp;
 
 use crate::model::action::{Effect, Input};
-use crate::model::fleet::{Fleet, after};
-use crate::model::recovery::{Call, Phase};
+use crate::model::fleet::Fleet;
+use crate::model::phase::Phase;
+use crate::model::recovery::Call;
+use crate::model::time::after;
 
 /// One turn of the watchdog: absorb the input, diagnose what it showed, plan, check, return the
 /// consequences.

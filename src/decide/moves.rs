@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::{after, elapsed};
-use crate::model::recovery::{Call, Phase};
+use crate::model::phase::Phase;
+use crate::model::recovery::Call;
 use crate::model::settings::Policy;
 use crate::model::slot::SlotRecord;
+use crate::model::time::{after, elapsed};
 
 use super::turn::Turn;
 
@@ -72,7 +73,7 @@ pub fn advance(record: &mut SlotRecord, next: Phase, why: &str, turn: &mut Turn)
                 record.suspicion = None;
             }
             let message =
-                format!("{from} -> {next} after {}: {why}", crate::model::view::span(spent));
+                format!("{from} -> {next} after {}: {why}", crate::model::time::span(spent));
             turn.tell(
                 record,
                 What::Phase { from, seconds: spent.as_secs_f64(), to: next },

@@ -14,12 +14,13 @@ use serde_json::Value;
 use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
-use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, elapsed};
+use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory};
 use crate::model::node::{NodeState, NodeView};
-use crate::model::recovery::Phase;
+use crate::model::phase::Phase;
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::spec::NodeSpec;
+use crate::model::time::elapsed;
 
 use super::identity::{Source, become_incarnation, shows_the_past};
 use super::suspicion::{set_verdict, settled, suspect, was_judged};

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use crate::model::event::{Reason, What};
-use crate::model::fleet::{Fleet, elapsed};
+use crate::model::fleet::Fleet;
 use crate::model::hold::HoldReason;
-use crate::model::recovery::{Phase, Recovery};
+use crate::model::phase::Phase;
+use crate::model::recovery::Recovery;
 use crate::model::settings::{Owed, SlotSettings};
 use crate::model::slot::SlotRecord;
+use crate::model::time::elapsed;
 use crate::model::view::{ActionName, Decision};
 
 use super::budget::{self, Budget, CREATE_WINDOW};

@@ -4,11 +4,13 @@
 
 use crate::model::action::Reading;
 use crate::model::event::{CallResult, Verb, What};
-use crate::model::fleet::{Memory, Pending, after};
+use crate::model::fleet::{Memory, Pending};
 use crate::model::node::{NodeState, NodeView};
-use crate::model::recovery::{Call, Phase};
+use crate::model::phase::Phase;
+use crate::model::recovery::Call;
 use crate::model::settings::{Policy, Settings};
 use crate::model::slot::SlotRecord;
+use crate::model::time::after;
 
 use super::identity::{Source, become_incarnation, is_our_create, unsettled};
 use super::moves::{advance, backoff, came_of, resend_later, set_call, spend};

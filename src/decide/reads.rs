@@ -3,11 +3,12 @@
 
 use crate::model::action::Look;
 use crate::model::condition::Condition;
-use crate::model::fleet::{Memory, Pending, after};
+use crate::model::fleet::{Memory, Pending};
 use crate::model::recovery::Call;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
+use crate::model::time::after;
 
 use super::ctx::SlotCtx;
 use super::turn::Turn;

@@ -6,11 +6,13 @@ use crate::model::action::Action;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::condition::Condition;
 use crate::model::event::{Verb, What};
-use crate::model::fleet::{Pending, after, elapsed};
+use crate::model::fleet::Pending;
 use crate::model::hold::HoldReason;
-use crate::model::recovery::{Call, Phase, Recovery};
-use crate::model::slot::RunOrder;
+use crate::model::ids::RunOrder;
+use crate::model::phase::Phase;
+use crate::model::recovery::{Call, Recovery};
 use crate::model::spec::NodeSpec;
+use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
 
 use super::condemn::request_id;

@@ -7,9 +7,10 @@ use jiff::Timestamp;
 use crate::model::beacon::{Beacon, SetUp, WorkerReport};
 use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::{Fleet, elapsed};
-use crate::model::node::Incarnation;
+use crate::model::fleet::Fleet;
+use crate::model::ids::Incarnation;
 use crate::model::slot::JobState;
+use crate::model::time::elapsed;
 
 use super::turn::Turn;
 use super::{ending, runs, settle};

@@ -7,10 +7,11 @@ use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind};
 use crate::model::event::What;
-use crate::model::fleet::{Fleet, elapsed};
-use crate::model::recovery::Phase;
+use crate::model::fleet::Fleet;
+use crate::model::phase::Phase;
 use crate::model::slot::{SlotRecord, WorkerState};
-use crate::model::view::span;
+use crate::model::time::elapsed;
+use crate::model::time::span;
 
 use super::budget;
 use super::moves::advance;

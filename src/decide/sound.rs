@@ -4,7 +4,8 @@
 
 use crate::model::action::Effect;
 use crate::model::fleet::{Fleet, Memory, Pending};
-use crate::model::recovery::{Call, Phase};
+use crate::model::phase::Phase;
+use crate::model::recovery::Call;
 use crate::model::slot::SlotRecord;
 
 /// Looks at every slot.

@@ -8,9 +8,10 @@ use jiff::Timestamp;
 
 use crate::model::condition::Kind;
 use crate::model::event::{Event, What};
-use crate::model::fleet::{Breaker, Gust, Shortage, Unfit, elapsed};
-use crate::model::recovery::Phase;
-use crate::model::view::span;
+use crate::model::fleet::{Breaker, Gust, Shortage, Unfit};
+use crate::model::phase::Phase;
+use crate::model::time::elapsed;
+use crate::model::time::span;
 
 use super::ctx::SlotCtx;
 use super::turn::Turn;

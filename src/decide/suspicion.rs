@@ -18,8 +18,9 @@ use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind, Verdict};
 use crate::model::event::What;
-use crate::model::fleet::{Memory, after, elapsed};
+use crate::model::fleet::Memory;
 use crate::model::slot::{SlotRecord, Suspicion};
+use crate::model::time::{after, elapsed};
 
 use super::turn::Turn;
 

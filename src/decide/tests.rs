@@ -25,14 +25,15 @@ use crate::model::action::{
 use crate::model::condition::Condition;
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::{Fleet, Ledger, after};
+use crate::model::fleet::{Fleet, Ledger};
 use crate::model::hold::HoldReason;
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
-use crate::model::recovery::Phase;
+use crate::model::phase::Phase;
 use crate::model::settings::{
     JobSettings, Overlay, Policy, PollSettings, Settings, Share, SlotSettings, Storm,
 };
+use crate::model::time::after;
 
 const ZONE: &str = "us-central2-b";
 const OPERATION: &str = "projects/p/locations/us-central2-b/operations/o";

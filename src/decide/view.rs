@@ -9,7 +9,7 @@ use crate::model::action::Input;
 use crate::model::condition::{Condition, Kind};
 use crate::model::fleet::{Fleet, Ledger};
 use crate::model::hold::HoldReason;
-use crate::model::recovery::Phase;
+use crate::model::phase::Phase;
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;

@@ -1,8 +1,9 @@
-//! The order of writes: commits that fall together become one write, and the requests that a commit allows are handed out only
-//! when that write has succeeded. Renewing the lock is an empty commit.
+//! The order of writes: commits that fall together become one write, and the requests that a commit
+//! allows are handed out only when that write has succeeded. Renewing the lock is an empty commit.
 //!
-//! After a failed write the journal is read again (load, operator commands, an empty commit) before anything else is written:
-//! memory was ahead of it, and what was decided since rests on what was not stored.
+//! After a failed write the journal is read again (load, operator commands, an empty commit) before
+//! anything else is written: memory was ahead of it, and what was decided since rests on what was
+//! not stored.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::store::{Batch, StoreError, Stored};
 /// A store that failed is tried again after this.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What the answer to a store call means.
+/// The meaning of a store call's answer.
 #[derive(Debug)]
 pub enum Finished {
     /// Durable: send these requests.
@@ -45,7 +46,7 @@ enum Busy {
     Probe(Box<Stored>, Result<Vec<Lever>, StoreError>),
 }
 
-/// What waits to be written, and what is being written.
+/// Commits that wait to be written, and those being written.
 #[derive(Debug)]
 pub struct Journal {
     queue: Queue,
@@ -160,7 +161,8 @@ impl Journal {
         if self.queue.waits() { soonest } else { soonest.max(renewal) }
     }
 
-    /// The call that is due: a write, operator commands or, after a failure, reading the journal again.
+    /// The call that is due: a write, operator commands or, after a failure, reading the journal
+    /// again.
     pub fn begin(&mut self, now: Duration) -> Option<StoreCall> {
         if self.due(now).is_none_or(|at| at > now) {
             return None;
@@ -170,7 +172,8 @@ impl Journal {
             self.busy = Some(Busy::Load);
             return Some(StoreCall::Load);
         }
-        // However slow the store is: a write that is due, renewals too, waits for one read of commands at most.
+        // However slow the store is: a write that is due, renewals too, waits for one read of
+        // commands at most.
         let overdue = self.commands_read && self.write_due() <= now;
         if self.commands_wanted && !overdue {
             (self.commands_wanted, self.commands_read) = (false, true);
@@ -184,7 +187,8 @@ impl Journal {
         Some(StoreCall::Commit(batch))
     }
 
-    /// What the answer to the call under way means. May ask for the next part of reading the journal again.
+    /// Takes in the answer to the call under way. May ask for the next part of reading the journal
+    /// again.
     pub fn answered(
         &mut self,
         answer: Message,
@@ -209,14 +213,16 @@ impl Journal {
                 self.next(Busy::LoadCommands(stored), StoreCall::Commands, now, out)
             }
             (Some(Busy::LoadCommands(stored)), Message::Commands(commands)) => {
-                // Commands that can't be read stop nothing, unless some were handed out and lost with the failed write.
+                // Commands that can't be read stop nothing, unless some were handed out and lost
+                // with the failed write.
                 if let Err(error) = &commands
                     && self.queue.has_forgotten_levers()
                 {
                     self.ended = now;
                     return Finished::StillFailing(error.clone());
                 }
-                // An empty commit tells whether the store can be written and the lock is still held.
+                // An empty commit tells whether the store can be written and the lock is still
+                // held.
                 let probe = StoreCall::Commit(Batch::default());
                 self.next(Busy::Probe(stored, commands), probe, now, out)
             }
@@ -249,8 +255,8 @@ impl Journal {
         Finished::Underway
     }
 
-    /// The last write: what happened, without the intents of requests that are not sent any longer. None where the journal
-    /// would have to be read again first: the lock ends by itself.
+    /// The last write: what happened, without the intents of requests that are not sent any longer.
+    /// None where the journal would have to be read again first: the lock ends by itself.
     pub fn last(&mut self, give_back: bool, now: Duration) -> Option<StoreCall> {
         if self.is_busy() || self.queue.is_failing() {
             return None;

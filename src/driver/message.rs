@@ -1,8 +1,6 @@
-//! What the driver is told and what it wants done: the whole border between deciding and acting.
+//! Messages to the driver and its instructions: the whole border between deciding and acting.
 
 use std::time::Duration;
-
-use jiff::Timestamp;
 
 use super::poll::Plan;
 use super::term::Term;
@@ -12,15 +10,6 @@ use crate::model::lever::Lever;
 use crate::model::settings::Settings;
 use crate::model::tally::Tally;
 use crate::store::{Batch, StoreError, Stored};
-
-/// Both clocks, read at the same moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Now {
-    /// Time since boot, including the time that the machine slept: leases, pauses and deadlines.
-    pub boot: Duration,
-    /// The wall clock: everything that is decided and stored.
-    pub wall: Timestamp,
-}
 
 /// How long the driver works. Deadlines are times since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +23,8 @@ pub enum Mode {
         /// The last write has ended by then.
         end: Duration,
     },
-    /// One poll and the queries that follow from it; nothing is written. Settings must say `dry_run`.
+    /// One poll and the queries that follow from it; nothing is written. Settings must say
+    /// `dry_run`.
     Look {
         /// It has ended by then, whatever is still unanswered.
         deadline: Duration,
@@ -50,7 +40,8 @@ impl Mode {
         }
     }
 
-    /// Until when a standby waits for its store: longer while it is `taking` the lock, which may be its own by then.
+    /// Until when a standby waits for its store: longer while it is `taking` the lock, which may be
+    /// its own by then.
     pub fn last_answer(self, taking: bool) -> Duration {
         match self {
             Mode::Serve => Duration::MAX,
@@ -69,7 +60,7 @@ pub struct Claimant {
     pub ttl: Duration,
 }
 
-/// What the driver has to know of its store.
+/// Facts about the store.
 #[derive(Debug, Clone)]
 pub struct StoreFacts {
     /// As in `state`.
@@ -80,7 +71,7 @@ pub struct StoreFacts {
     pub pace: Duration,
 }
 
-/// What happened.
+/// Something that happened.
 #[derive(Debug)]
 pub enum Message {
     /// The time of [`super::Driver::due`] has come, or may have.
@@ -97,7 +88,7 @@ pub enum Message {
     Answer {
         /// The number of the term that asked.
         term: u64,
-        /// What came back.
+        /// The answer.
         input: Box<Input>,
     },
     /// The config was loaded again.
@@ -122,13 +113,14 @@ pub enum StoreCall {
         /// Its `lease`.
         ttl: Duration,
     },
-    /// [`crate::store::Store::commit`]. The shell adds the sums and, once durable, reports the events.
+    /// [`crate::store::Store::commit`]. The shell adds the sums and, once durable, reports the
+    /// events.
     Commit(Batch),
     /// [`crate::store::Store::release`]: the same, and the lock is given back.
     Release(Batch),
 }
 
-/// What the shell has to do, in this order.
+/// One thing that the shell has to do; several are done in their order.
 #[derive(Debug)]
 pub enum Instruction {
     /// Call the store.
@@ -137,14 +129,14 @@ pub enum Instruction {
     Poll {
         /// To be named in the answer.
         term: u64,
-        /// What to list.
+        /// The zones.
         plan: Plan,
     },
     /// Read something.
     Query {
         /// To be named in the answer.
         term: u64,
-        /// What to read.
+        /// The read.
         query: Look,
         /// Give up after this.
         limit: Duration,
@@ -177,7 +169,7 @@ pub enum Level {
     Error,
 }
 
-/// What to show.
+/// The slots to show.
 #[derive(Debug)]
 pub enum Shown {
     /// The fleet as this process leads it.

@@ -1,55 +1,53 @@
-//! The shell without I/O: who may act, what is written in which order, what is sent, when to poll, when to leave.
+//! The shell without I/O: who may act, what is written in which order, what is sent, when to poll,
+//! when to leave.
 //!
-//! [`Driver::on`] takes what happened and returns what to do; [`Driver::due`] says when it wants to be woken. Tokio turns it in
-//! production (`shell`), the simulation turns the same one in virtual time. It does no I/O and reads no clock.
+//! [`Driver::on`] takes what happened and returns what to do; [`Driver::due`] says when it wants to
+//! be woken. Tokio turns it in production (`shell`), the simulation turns the same one in virtual
+//! time. It does no I/O and reads no clock.
 //!
-//! A process is a standby until it holds the lock, then leads, and at the end leaves. Leading is one loop over `decide::step`:
-//! answers go in, commits go to the journal, requests leave when their commit is durable. When the journal can't be written,
-//! what was decided since the last write is thrown away with it and the journal is read again. Example: a delete is decided,
-//! its commit fails; the delete is not sent, the journal is read again a second later, and the next poll decides anew.
+//! A process is a standby until it holds the lock, then leads, and at the end leaves. Leading is
+//! one loop over `decide::step`: answers go in, commits go to the journal, requests leave when
+//! their commit is durable. When the journal can't be written, everything decided since the last
+//! write is thrown away with it and the journal is read again. Example: a delete is decided, its
+//! commit fails; the delete is not sent, the journal is read again a second later, and the next
+//! poll decides again.
 
 mod journal;
+mod leaving;
 pub mod message;
+pub mod now;
 pub mod poll;
 mod queue;
 mod standby;
 pub mod term;
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use self::journal::{Finished, Journal};
-use self::message::{Claimant, End, Instruction, Level, Message, Mode, Now, Shown, StoreFacts};
+use self::leaving::{LAST_WRITE, Leaving, Next};
+use self::message::{Claimant, End, Instruction, Level, Message, Mode, Shown, StoreFacts};
+use self::now::Now;
 use self::standby::{Claimed, Standby, Taken};
 use crate::decide::{next_wake, step};
 use crate::model::action::{Action, Effect, Input};
-use crate::model::fleet::{Fleet, Ledger, after, elapsed};
+use crate::model::fleet::{Fleet, Ledger};
 use crate::model::lever::Lever;
 use crate::model::settings::Settings;
+use crate::model::time::{after, elapsed};
 use crate::model::view::ActionName;
 use crate::store::{StoreError, StoreFailure};
 
 /// The core is turned at least this often.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Answers to requests that are under way are waited for this long at the end, so that the next start need not ask.
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
-/// The last write at the end.
-const LAST_WRITE: Duration = Duration::from_millis(2500);
-
 #[derive(Debug)]
 enum Role {
     Standby(Standby),
     Leading,
     Leaving(Leaving),
     Ended,
-}
-
-/// The end of a term: requests that were sent are answered, the last write is made, the lock is given back.
-#[derive(Debug)]
-struct Leaving {
-    answers_until: Duration,
-    // Since the last write was asked for.
-    write_until: Option<Duration>,
-    last: bool,
 }
 
 /// A watchdog process, as far as it decides.
@@ -153,9 +151,7 @@ impl Driver {
                 let poll = Some(self.next_poll).filter(|_| !self.polling);
                 [Some(self.core_due), self.journal.due(now), poll, deadline]
             }
-            Role::Leaving(leaving) => {
-                [leaving.write_until.or(Some(leaving.answers_until)), None, None, None]
-            }
+            Role::Leaving(leaving) => [Some(leaving.due()), None, None, None],
             Role::Ended => [None; 4],
         };
         due.into_iter().flatten().fold(never, Duration::min)
@@ -217,7 +213,8 @@ impl Driver {
             Input::Polled(_) => (self.polling, self.progressed) = (false, now.boot),
             _ => {}
         }
-        // On the way out only outcomes count: anything else could lead to a request that nothing would wait for.
+        // On the way out only outcomes count: anything else could lead to a request that nothing
+        // would wait for.
         if matches!(self.role, Role::Leading) || matches!(input, Input::Called { .. }) {
             self.turn(input, now, out);
         }
@@ -233,7 +230,7 @@ impl Driver {
     fn turn(&mut self, input: Input, now: Now, out: &mut Vec<Instruction>) {
         out.push(Instruction::Show(Shown::Leader));
         if self.journal.is_failing() {
-            // What became of this request is read back from the world once the journal works again.
+            // The outcome of this request is read back from the API once the journal works again.
             if let Input::Called { slot, .. } = &input {
                 self.fleet.forget_call(slot);
             }
@@ -435,57 +432,40 @@ impl Driver {
         })
     }
 
-    /// What is left of the time to leave in, if it is limited: so many quarters of it.
-    fn left(&self, quarters: u32, now: Duration) -> Duration {
-        match self.mode {
-            Mode::Once { end, .. } => end.saturating_sub(now) * quarters / 4,
-            Mode::Serve | Mode::Look { .. } => Duration::MAX,
-        }
-    }
-
-    /// Nothing new begins; what was sent is waited for.
+    /// Nothing new begins; answers to what was sent are waited for.
     fn leave(&mut self, now: Now) {
-        let answers_until = now.boot + LAST_ANSWERS.min(self.left(2, now.boot));
-        self.role = Role::Leaving(Leaving { answers_until, write_until: None, last: false });
+        let end = match self.mode {
+            Mode::Once { end, .. } => Some(end),
+            Mode::Serve | Mode::Look { .. } => None,
+        };
+        self.role = Role::Leaving(Leaving::new(end, now.boot));
     }
 
     /// Leaves as far as is possible now.
     fn part(&mut self, now: Now, out: &mut Vec<Instruction>) {
-        let write_until = now.boot + LAST_WRITE.min(self.left(3, now.boot));
         if self.looks() {
             return self.end(End::Done, out);
         }
         let Role::Leaving(leaving) = &mut self.role else { return };
-        let waits = self.journal.is_busy() || self.requests > 0;
-        if leaving.write_until.is_none() && waits && now.boot < leaving.answers_until {
-            return;
-        }
-        let until = *leaving.write_until.get_or_insert(write_until);
-        if now.boot >= until {
-            let text =
-                "the last write is not done in time; the next start reads back what was under way";
-            out.push(Instruction::Say(Level::Error, text.to_owned()));
-            return self.end(End::Done, out);
-        }
-        if self.journal.is_busy() {
-            return;
-        }
-        // A request that is still on its way would meet the next leader's: then the lock ends by itself.
-        let last =
-            if leaving.last { None } else { self.journal.last(self.requests == 0, now.boot) };
-        leaving.last = true;
-        match last {
-            Some(call) => out.push(Instruction::Store(call)),
-            None => self.end(End::Done, out),
+        match leaving.next(&mut self.journal, self.requests, now.boot) {
+            Next::Wait => {}
+            Next::Call(call) => out.push(Instruction::Store(call)),
+            Next::Done => self.end(End::Done, out),
+            Next::OutOfTime => {
+                let text = "the last write is not done in time; the next start reads back what was under way";
+                out.push(Instruction::Say(Level::Error, text.to_owned()));
+                self.end(End::Done, out);
+            }
         }
     }
 
     fn finished_while_leaving(&mut self, finished: Finished, out: &mut Vec<Instruction>) {
         let Role::Leaving(leaving) = &self.role else { return };
         match finished {
-            // Requests are sent while their answers are waited for; later the next start finds their intents.
-            Finished::Written(then) if leaving.write_until.is_none() => self.send(then, out),
-            Finished::Failed(error, _) if leaving.last => {
+            // Requests are sent while their answers are waited for; later the next start finds
+            // their intents.
+            Finished::Written(then) if !leaving.is_writing() => self.send(then, out),
+            Finished::Failed(error, _) if leaving.has_written() => {
                 let text = format!(
                     "{error}; the lock ends by itself, the next start reads back what was under way"
                 );

@@ -11,7 +11,7 @@ const ZONES_MAX: usize = 8;
 /// A listing has this long at least, however short the poll interval is.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// What a poll asks.
+/// The listings of one poll.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The zones to list, each on its own; `-` stands for all.

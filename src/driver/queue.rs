@@ -1,5 +1,4 @@
-//! What waits for the journal, and in which order it is handed out: pure, so that the simulation
-//! turns the same wheels.
+//! Commits that wait for the journal, and the order in which they are handed out.
 //!
 //! Commits that fall together become one write. What a commit allows is handed out only when that
 //! write has succeeded; when it fails, everything that was decided since is thrown away with it.
@@ -51,7 +50,7 @@ impl Queue {
     pub fn failed(&mut self, mut then: Vec<Action>) -> Vec<Action> {
         self.failing = true;
         self.forgot |= !std::mem::take(&mut self.pulled).is_empty();
-        // What was decided meanwhile rests on what was not written.
+        // Later decisions rest on what was not written.
         self.batch = Batch::default();
         then.append(&mut self.then);
         then
@@ -68,7 +67,7 @@ impl Queue {
         self.forgot
     }
 
-    /// The last write: what happened, but no intent of a call that nobody will send any more.
+    /// The last write: what happened, without the intents of requests that are not sent.
     pub fn last(&mut self) -> Batch {
         let (batch, then) = self.take();
         if then.is_empty() { batch } else { Batch::default() }

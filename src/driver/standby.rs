@@ -1,14 +1,16 @@
-//! Getting the lock: at once when it is free, after having seen it stand still for one whole lease when its holder is gone.
+//! Getting the lock: at once when it is free, after having seen it stand still for one whole lease
+//! when its holder is gone.
 //!
-//! A standby loads the state again and again. When the lock may be taken, it reads the operator commands first, so that what
-//! was commanded before its term counts before its first decision, and then takes the lock as it saw it.
+//! A standby loads the state again and again. When the lock may be taken, it reads the operator
+//! commands first, so that what was commanded before its term counts before its first decision, and
+//! then takes the lock as it saw it.
 
 use std::time::Duration;
 
 use super::message::{Claimant, Instruction, Level, Message, Mode, Shown, StoreCall, StoreFacts};
 use crate::model::lease::{Claim, Lease, Patience};
 use crate::model::lever::Lever;
-use crate::model::view::span;
+use crate::model::time::span;
 use crate::store::{StoreError, StoreFailure, Stored};
 
 /// A store that fails is asked again after this.
@@ -16,7 +18,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// When another process was faster, the lock is looked at again after this.
 const LOST_THE_RACE: Duration = Duration::from_millis(50);
 
-/// What came of an answer.
+/// The consequence of an answer.
 #[derive(Debug)]
 pub enum Claimed {
     /// Not yet.
@@ -29,7 +31,7 @@ pub enum Claimed {
     Failed(StoreError),
 }
 
-/// What a new term begins with.
+/// A term begins with this.
 #[derive(Debug)]
 pub struct Taken {
     /// The state as it was when the lock was taken.
@@ -55,7 +57,7 @@ pub struct Standby {
     facts: StoreFacts,
     began: Duration,
     patience: Patience,
-    // What was last said, so that it is said once.
+    // The last line of the log, so that it is written once.
     told: String,
     stage: Stage,
 }
@@ -96,7 +98,7 @@ impl Standby {
         StoreError { failure: StoreFailure::Unavailable, location, message: message.to_owned() }
     }
 
-    /// What the answer to the call under way means.
+    /// Takes in the answer to the call under way.
     pub fn answered(
         &mut self,
         answer: Message,

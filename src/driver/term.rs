@@ -1,13 +1,14 @@
 //! How long this process may send. Asked for each request at the moment it leaves.
 //!
-//! A leader stops sending a third of a lease before anybody may take the lock over. The answer is shared with the tasks that
-//! send, because a request may wait for a token or a connection long after the driver handed it out.
+//! A leader stops sending a third of a lease before anybody may take the lock over. The answer is
+//! shared with the tasks that send, because a request may wait for a token or a connection long
+//! after the driver handed it out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::message::Now;
+use super::now::Now;
 use crate::model::action::{Action, CallOutcome};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::lease::sending_ends_after;
@@ -21,7 +22,8 @@ pub struct Term {
 }
 
 impl Term {
-    /// Grows with each term of this process: answers to what an earlier term asked are recognised by it.
+    /// Grows with each term of this process: answers to what an earlier term asked are recognised
+    /// by it.
     pub fn number(&self) -> u64 {
         self.number
     }

@@ -10,12 +10,14 @@ use super::beacon::WorkerReport;
 use super::checkpoint::CheckpointSurvey;
 use super::event::Event;
 use super::failure::Failure;
-use super::fleet::{Ledger, elapsed};
+use super::fleet::Ledger;
+use super::ids::Incarnation;
 use super::lever::Lever;
-use super::node::{Incarnation, NodeView};
+use super::node::NodeView;
 use super::operation::OperationState;
 use super::settings::{CheckpointSettings, Settings};
 use super::slot::SlotRecord;
+use super::time::elapsed;
 
 /// A delete leaves at most this long after the GET that verified its target (S1).
 pub const VERIFIED_FOR: Duration = Duration::from_secs(5);

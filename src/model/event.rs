@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::condition::{Condition, Kind};
 use super::failure::FailureClass;
 use super::hold::HoldReason;
+use super::ids::Incarnation;
 use super::names::named;
-use super::node::Incarnation;
-use super::recovery::Phase;
+use super::phase::Phase;
 use super::view::ActionName;
 
 named! {

@@ -1,14 +1,13 @@
 //! The fleet: everything that the watchdog knows, and exactly what the store holds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
+use super::ids::Incarnation;
 use super::lever::Pause;
-use super::node::Incarnation;
 use super::settings::Settings;
 use super::slot::SlotRecord;
 
@@ -241,15 +240,4 @@ impl Fleet {
             memory.pending.remove(&Pending::Call);
         }
     }
-}
-
-/// The time from `earlier` to `later`, never less than zero.
-pub fn elapsed(earlier: Timestamp, later: Timestamp) -> Duration {
-    later.duration_since(earlier).try_into().unwrap_or(Duration::ZERO)
-}
-
-/// `at` plus a duration, saturating at the end of time.
-pub fn after(at: Timestamp, by: Duration) -> Timestamp {
-    at.saturating_add(jiff::SignedDuration::try_from(by).unwrap_or(jiff::SignedDuration::MAX))
-        .unwrap_or(Timestamp::MAX)
 }

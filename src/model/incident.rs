@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::condition::{Condition, Kind};
 use super::event::{Event, What};
 use super::failure::FailureClass;
-use super::node::Incarnation;
-use super::recovery::Phase;
+use super::ids::Incarnation;
+use super::phase::Phase;
 
 /// How an incident ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

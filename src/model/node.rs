@@ -3,7 +3,6 @@
 //!
 //! Field and enum meanings: Cloud TPU API v2 reference, `projects.locations.nodes`.
 
-use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
@@ -11,32 +10,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::slot::RunOrder;
+use super::ids::{Incarnation, OWNER_KEY, RUN_KEY, RunOrder, SLOT_KEY};
 use super::spec::is_supervised;
 
-/// Metadata key: who watches the node.
-pub const OWNER_KEY: &str = "tpu-watchdog-owner";
-/// Metadata key: the slot that the node fills.
-pub const SLOT_KEY: &str = "tpu-watchdog-slot";
-/// Metadata key: the run order (JSON: generation, checkpoint, step).
-pub const RUN_KEY: &str = "tpu-watchdog-run";
 /// Label by which a person opts a TPU out; the value is `off`.
 pub const OPT_OUT_LABEL: &str = "tpu-watchdog";
-
-/// One concrete node: the API's unique id together with its creation time. A recreate changes both.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Incarnation {
-    /// The output-only `id` (an int64 as text); empty where the API does not give one.
-    pub id: String,
-    /// `createTime`.
-    pub created: Timestamp,
-}
-
-impl fmt::Display for Incarnation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", if self.id.is_empty() { "?" } else { &self.id }, self.created)
-    }
-}
 
 macro_rules! wire_enum {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal / $number:literal),+ $(,)? }) => {

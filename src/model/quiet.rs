@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::fleet::after;
+use super::time::after;
 
 /// One entry of `quiet_hours`. Times are UTC.
 #[derive(Debug, Clone)]

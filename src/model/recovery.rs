@@ -8,46 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::condition::{Condition, Kind};
 use super::event::Evidence;
 use super::failure::{Failure, FailureClass};
-use super::names::named;
-use super::node::Incarnation;
-use super::slot::RunOrder;
-
-named! {
-/// Where a recovery stands. Names are label values of `recovery_phase_duration_seconds`.
-Phase {
-    /// Condemned; the delete was not sent, or was refused.
-    Condemned = "condemned",
-    /// A delete is intended, sent or running.
-    Deleting = "deleting",
-    /// The node is gone; a create is owed.
-    Gone = "gone",
-    /// A create is intended, sent or running.
-    Creating = "creating",
-    /// The replacement is READY.
-    Ready = "ready",
-    /// Its workers sent their boot beacons.
-    Booted = "booted",
-    /// The job of the new generation runs.
-    Launched = "launched",
-}
-}
-
-impl Phase {
-    /// All legal moves. Anything else is [`IllegalMove`].
-    pub fn may_become(self, next: Phase) -> bool {
-        use Phase::*;
-        matches!(
-            (self, next),
-            (Condemned, Deleting | Gone)
-                | (Deleting, Gone | Condemned)
-                | (Gone, Creating | Ready | Condemned)
-                | (Creating, Ready | Gone | Condemned)
-                | (Ready, Booted | Launched | Condemned | Gone)
-                | (Booted, Launched | Condemned | Gone)
-                | (Launched, Condemned | Gone)
-        )
-    }
-}
+use super::ids::Incarnation;
+use super::ids::RunOrder;
+use super::phase::Phase;
 
 /// A move that the journal does not know.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,25 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::Checkpoint;
 use super::condition::{Condition, Kind, Verdict};
 use super::exit::Stuck;
-use super::fleet::elapsed;
+use super::ids::Incarnation;
 use super::lever::Pause;
-use super::node::Incarnation;
 use super::recovery::Recovery;
 use super::settings::Owed;
 use super::spec::NodeSpec;
-
-/// Which generation of a job runs from which checkpoint: metadata `tpu-watchdog-run`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RunOrder {
-    /// Counts up with every launch of the slot's job.
-    pub generation: u64,
-    /// Where to resume from; empty when there is no checkpoint yet.
-    #[serde(default)]
-    pub checkpoint: String,
-    /// The step of that checkpoint.
-    #[serde(default)]
-    pub step: Option<u64>,
-}
+use super::time::elapsed;
 
 /// What the last successful read of the slot's node showed; kept for status, opt-out and adoption.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,9 +8,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::node::{OWNER_KEY, RUN_KEY, SLOT_KEY};
+use super::ids::RunOrder;
+use super::ids::{OWNER_KEY, RUN_KEY, SLOT_KEY};
 use super::settings::Overlay;
-use super::slot::RunOrder;
 
 /// Metadata key: the user's startup script, verbatim, beside our supervisor.
 pub const USER_SCRIPT_KEY: &str = "tpu-watchdog-user-script";

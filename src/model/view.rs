@@ -121,7 +121,7 @@ pub struct SlotView {
     /// `node`.
     pub kind: String,
     /// The incarnation.
-    pub incarnation: Option<super::node::Incarnation>,
+    pub incarnation: Option<super::ids::Incarnation>,
     /// State as the API spelled it.
     pub state: Option<String>,
     /// Health as the API spelled it.
@@ -197,18 +197,4 @@ pub struct JobView {
     /// A create would be held for what was listed there last: see the warnings.
     #[serde(default)]
     pub held: bool,
-}
-
-/// A duration for people: two units at most, as in `1h 5m`, `45s`, `1.5s`.
-pub fn span(duration: std::time::Duration) -> String {
-    let seconds = duration.as_secs();
-    match seconds {
-        0..10 if duration.subsec_millis() >= 50 => format!("{:.1}s", duration.as_secs_f64()),
-        0..60 => format!("{seconds}s"),
-        60..3600 if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
-        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
-        172_800.. => format!("{}d {}h", seconds / 86_400, (seconds / 3600) % 24),
-        _ if (seconds / 60).is_multiple_of(60) => format!("{}h", seconds / 3600),
-        _ => format!("{}h {}m", seconds / 3600, (seconds / 60) % 60),
-    }
 }

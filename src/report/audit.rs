@@ -14,8 +14,8 @@ use jiff::Timestamp;
 
 use crate::model::condition::Kind;
 use crate::model::event::{CallResult, CommandName, Event, Evidence, Verb, What};
-use crate::model::fleet::elapsed;
-use crate::model::node::Incarnation;
+use crate::model::ids::Incarnation;
+use crate::model::time::elapsed;
 
 /// A GET that verifies a delete is decided on within this time (S1).
 const VERIFIED_FOR: Duration = Duration::from_secs(5);

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 
 use super::published::{Lock, Snapshot};
 use crate::model::condition::Condition;
-use crate::model::fleet::elapsed;
-use crate::model::view::{ActionName, SlotView, span};
+use crate::model::time::elapsed;
+use crate::model::time::span;
+use crate::model::view::{ActionName, SlotView};
 
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem;color:#1b1f24;background:#fff}\
 h1{font-size:1.3rem;margin:0}p.sub{color:#59636e;margin:.2rem 0 1.2rem}table{border-collapse:collapse;width:100%}\

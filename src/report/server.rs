@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use super::metrics::Metrics;
 use super::page;
 use super::published::{Lock, Published};
-use crate::model::fleet::elapsed;
+use crate::model::time::elapsed;
 
 /// What the handlers read.
 #[derive(Clone)]

@@ -34,8 +34,8 @@ impl Calls {
             StoreCall::Release(batch) => StoreCall::Release(with_tally(batch)),
             other => other,
         };
-        // What blocks its thread gets one of its own: a disk that is slow to sync must not hold up a request that was
-        // checked and is about to leave.
+        // A store that blocks gets a thread of its own: a disk that is slow to sync must not hold
+        // up a request that was checked and is about to leave.
         self.work = Some(if store.blocks() {
             let runtime = tokio::runtime::Handle::current();
             tokio::task::spawn_blocking(move || runtime.block_on(carry_out(store, call)))
@@ -44,8 +44,8 @@ impl Calls {
         });
     }
 
-    /// The answer to the call under way, and what it has written; waits for ever when there is none. May be dropped and called
-    /// again.
+    /// The answer to the call under way, and what it has written; waits for ever when there is
+    /// none. May be dropped and called again.
     pub async fn answer(&mut self) -> (Message, Option<Batch>) {
         let Some(work) = &mut self.work else { return std::future::pending().await };
         let (store, message, written) = match work.await {

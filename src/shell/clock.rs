@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::driver::message::Now;
+use crate::driver::now::Now;
 
-/// Time since boot, including the time that the machine slept: a leader that was suspended must know that it was.
+/// Time since boot, including the time that the machine slept: a leader that was suspended must
+/// know that it was.
 pub fn boottime() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))

@@ -1,4 +1,5 @@
-//! Carries out polls, queries and requests, each in a task of its own that answers with exactly one message.
+//! Carries out polls, queries and requests, each in a task of its own that answers with exactly one
+//! message.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::driver::term::Term;
 use crate::google::http::CONNECT_MAX;
 use crate::model::action::{Action, CallOutcome, Input, Look, Reading};
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::elapsed;
+use crate::model::time::elapsed;
 use crate::report::metrics::Metrics;
 
 /// Bounds on what is under way at once. What a slow bucket or many guests hold up must never hold
@@ -67,7 +68,7 @@ pub fn query(
             Look::Node { .. } | Look::Operation { .. } => &permits.calls,
             Look::Attributes { .. } | Look::Checkpoints { .. } => &permits.surveys,
         };
-        // A closed semaphore can't be: nobody closes it; without a permit the read goes ahead.
+        // A closed semaphore can't be: it is never closed; without a permit the read goes ahead.
         let _permit = kind.acquire().await;
         let deadline = Instant::now() + limit.max(Duration::from_secs(1));
         let input = match query {

@@ -1,7 +1,7 @@
 //! Tokio around the driver: tasks, timers, signals, clocks. Nothing is decided here.
 //!
-//! One loop turns [`Driver::on`] with what happened and does what it says: store calls, polls, queries and requests run in
-//! tasks of their own, each of which answers with exactly one message.
+//! One loop turns [`Driver::on`] with what happened and does what it says: store calls, polls,
+//! queries and requests run in tasks of their own, each of which answers with exactly one message.
 
 mod calls;
 pub mod clock;
@@ -33,7 +33,7 @@ use crate::store::{Batch, Store, StoreFailure};
 
 /// Calls under way at once.
 const CONCURRENCY: usize = 32;
-/// What has happened is shown after this long at the latest, however many answers wait.
+/// Changes are shown after this long at the latest, however many answers wait.
 const SHOWN_AFTER: Duration = Duration::from_millis(200);
 
 /// The outside world, as the shell reaches it.
@@ -61,11 +61,11 @@ impl Observer for ApiMetrics {
     }
 }
 
-/// What the process is told from outside.
+/// A signal from outside.
 pub enum Signal {
-    /// The config was loaded anew.
+    /// The config was loaded again.
     Reload(Box<Settings>),
-    /// The config was to be loaded anew and is not usable.
+    /// The config was loaded again and is not usable.
     NotReloaded,
     /// Finish what was sent, and leave.
     Stop,
@@ -252,7 +252,8 @@ impl Watchdog {
         });
     }
 
-    /// Shows the slots as they were last seen while it is not known who leads, or as the leader's journal has them.
+    /// Shows the slots as they were last seen while it is not known who leads, or as the leader's
+    /// journal has them.
     fn show_other(&mut self, shown: Shown) {
         self.changed = false;
         let settings = self.driver.settings();

@@ -10,7 +10,7 @@ use super::cloud::{Cloud, Happening, Node};
 use super::queued;
 use super::scenario::{Event, Trouble};
 use super::shape::{self, Answer, error, not_found};
-use crate::model::fleet::elapsed;
+use crate::model::time::elapsed;
 
 /// A delete may rest on a GET of this age.
 const VERIFIED_FOR: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@ use super::queued::Queued;
 use super::scenario::{Event, Trouble};
 use super::workload::{self, Workload};
 use super::{shape, storage::Object};
-use crate::model::fleet::after;
+use crate::model::time::after;
 
 /// How long things take.
 #[derive(Debug, Clone)]

@@ -146,7 +146,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
-    use crate::model::fleet::after;
+    use crate::model::time::after;
     use crate::simulator::cloud::{Cloud, Timing};
     use crate::simulator::scenario::{Event, Trouble};
 

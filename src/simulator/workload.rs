@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::cloud::Cloud;
 use super::storage::Object;
-use crate::model::node::RUN_KEY;
-use crate::model::slot::RunOrder;
+use crate::model::ids::RUN_KEY;
+use crate::model::ids::RunOrder;
 use crate::model::spec::is_supervised;
 
 /// A job as a scenario describes it.

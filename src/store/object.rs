@@ -21,10 +21,10 @@ use serde_json::Value;
 use super::{Batch, Store, StoreError, StoreFailure, Stored, fenced, moved};
 use crate::model::action::Record;
 use crate::model::event::Event;
-use crate::model::fleet::{after, elapsed};
 use crate::model::lease::Lease;
 use crate::model::lever::Lever;
 use crate::model::tally::Tally;
+use crate::model::time::{after, elapsed};
 
 /// Marks the object as ours.
 const FORMAT: &str = "tpu-watchdog state";

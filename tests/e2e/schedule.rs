@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use tpu_watchdog::model::fleet::elapsed;
+use tpu_watchdog::model::time::elapsed;
 use tpu_watchdog::simulator::http::{Fault, Logged, Reply};
 use tpu_watchdog::simulator::scenario::Trouble;
 

@@ -1,6 +1,8 @@
 //! Playing worlds: one, many, and the shortest story of one that went wrong.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::proof::Violation;
@@ -11,6 +13,30 @@ use crate::world::{Outcome, play};
 const SHRINKING: Duration = Duration::from_secs(60);
 /// Lines of a story.
 const LINES: usize = 120;
+
+/// Plays worlds on all cores. What comes of them comes in their order.
+pub fn on_all_cores<W: Send, T: Send>(
+    worlds: impl Iterator<Item = W> + Send,
+    play: impl Fn(W) -> T + Sync,
+) -> Vec<T> {
+    let next = Mutex::new(worlds.enumerate());
+    let played = Mutex::new(BTreeMap::new());
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                // Locked for the draw alone.
+                while let Some((index, world)) =
+                    { next.lock().unwrap_or_else(PoisonError::into_inner).next() }
+                {
+                    let outcome = play(world);
+                    played.lock().unwrap_or_else(PoisonError::into_inner).insert(index, outcome);
+                }
+            });
+        }
+    });
+    played.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
+}
 
 /// Plays a world. A violation comes as the whole report that a person needs.
 pub fn hold(setup: Setup) -> Result<Outcome, String> {
@@ -57,9 +83,7 @@ pub fn report(setup: Setup, violation: &Violation) -> String {
     for line in &story[story.len().saturating_sub(LINES)..] {
         let _ = writeln!(text, "  {}", line.chars().take(300).collect::<String>());
     }
-    let rates = if setup.quarters.is_empty() { " --ordinary-rates" } else { "" };
-    let _ =
-        writeln!(text, "again: cargo test --release --test swarm -- --seed {seed}{rates} --trace");
+    let _ = writeln!(text, "again: cargo test --release --test swarm -- --seed {seed} --trace");
     text
 }
 

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tpu_watchdog::driver::Driver;
-use tpu_watchdog::driver::message::{
-    Claimant, Instruction, Message, Mode, Now, StoreCall, StoreFacts,
-};
+use tpu_watchdog::driver::message::{Claimant, Instruction, Message, Mode, StoreCall, StoreFacts};
+use tpu_watchdog::driver::now::Now;
 use tpu_watchdog::driver::term::Term;
 use tpu_watchdog::google::http::CONNECT_MAX;
 use tpu_watchdog::model::action::{Action, CallOutcome, Input, Look, Reading};

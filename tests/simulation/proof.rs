@@ -6,7 +6,8 @@ use tpu_watchdog::model::condition::Condition;
 use tpu_watchdog::model::event::{Event, What};
 use tpu_watchdog::model::fleet::Fleet;
 use tpu_watchdog::model::lever::Lever;
-use tpu_watchdog::model::recovery::{Call, Phase};
+use tpu_watchdog::model::phase::Phase;
+use tpu_watchdog::model::recovery::Call;
 use tpu_watchdog::model::slot::SlotRecord;
 use tpu_watchdog::simulator::cloud::Node;
 

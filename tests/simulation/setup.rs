@@ -103,7 +103,10 @@ impl Setup {
             0 => 1,
             1..=3 => draw.usize(2..6),
             4..=8 => draw.usize(6..25),
-            _ => draw.usize(70..90),
+            // A decision about each of many sick slots at each answer costs most of all worlds'
+            // time.
+            _ if coin("large", 3) => draw.usize(70..90),
+            _ => draw.usize(25..40),
         };
         let zones = draw.usize(1..=ZONES.len());
         let watchdogs = match rng(seed, "watchdogs").u32(0..8) {
@@ -267,18 +270,6 @@ impl Setup {
         (setup.chaos, setup.end, setup.sqlite, setup.broken_zone) =
             (hours * HOUR, hours * HOUR, false, None);
         setup
-    }
-
-    /// The world of a seed at ordinary rates and without what worlds did not know before: near to
-    /// what it was then.
-    pub fn at_ordinary_rates(mut self) -> Setup {
-        self.quarters.clear();
-        self.faults.remove(&Fault::SurveyPartial);
-        self.faults.remove(&Fault::CheckpointsTaken);
-        self.faults.remove(&Fault::HalfWritten);
-        self.faults.remove(&Fault::ServerError);
-        (self.forbidden_reports, self.forbidden_deletes, self.step) = (false, false, 600);
-        self
     }
 
     /// The world of a seed as it was before it knew this fault.

@@ -20,14 +20,14 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use setup::Setup;
 
 const USAGE: &str =
-    "usage: swarm [--seed N [--trace] [--with FAULT,…] [--ordinary-rates]] | [--from N] [--count N] [--minutes M] [--keep-going] | --speed
-  --seed N     plays one seed; --trace tells its whole story, --with NAME,… adds faults to its world, --ordinary-rates
-               lets every fault strike as often as is ordinary
+    "usage: swarm [--seed N [--trace] [--with FAULT,…]] | [--from N] [--count N] [--minutes M] [--keep-going] | --speed
+  --seed N     plays one seed; --trace tells its whole story, --with NAME,… adds faults to its world
   --from N     the first seed; without it one that follows from the committed source, so that the same source plays the same ones
   --count N    so many seeds (20 without --minutes)
   --minutes M  for so long
@@ -50,12 +50,7 @@ fn main() -> ExitCode {
     }
     if let Some(seed) = number("--seed") {
         let with = value("--with").map_or("", String::as_str);
-        let setup = if has("--ordinary-rates") {
-            Setup::of(seed).at_ordinary_rates()
-        } else {
-            Setup::of(seed)
-        };
-        return one(setup, with, has("--trace"));
+        return one(Setup::of(seed), with, has("--trace"));
     }
     // What cargo test itself passes on is no matter of ours.
     let from =
@@ -76,13 +71,12 @@ fn main() -> ExitCode {
 
 /// Which seeds fail, and of what.
 fn survey(from: u64, count: u64) -> ExitCode {
-    let mut failed = 0;
-    for seed in from..from.saturating_add(count) {
-        if let Some(violation) = world::play(Setup::of(seed), false).violation {
-            failed += 1;
-            println!("seed {seed}: {} {}: {}", violation.name, violation.slot, violation.message);
-        }
-    }
+    let failed = campaign::on_all_cores(from..from.saturating_add(count), |seed| {
+        let violation = world::play(Setup::of(seed), false).violation?;
+        println!("seed {seed}: {} {}: {}", violation.name, violation.slot, violation.message);
+        Some(())
+    });
+    let failed = failed.into_iter().flatten().count();
     println!("{failed} of {count} seeds failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -118,29 +112,33 @@ fn one(mut setup: Setup, with: &str, trace: bool) -> ExitCode {
 }
 
 fn many(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
-    let (began, mut node_hours, mut turns, mut seeds) = (Instant::now(), 0.0, 0, 0);
-    let mut strikes = 0;
+    let (began, failed) = (Instant::now(), AtomicBool::new(false));
+    let goes_on = |_: &u64| {
+        limit.is_none_or(|limit| began.elapsed() <= limit) && !failed.load(Ordering::Relaxed)
+    };
+    let seeds = (from..from.saturating_add(count)).take_while(goes_on);
+    let outcomes = campaign::on_all_cores(seeds, |seed| {
+        let setup = Setup::of(seed);
+        let hours = setup.node_hours();
+        let outcome = campaign::hold(setup);
+        failed.fetch_or(outcome.is_err(), Ordering::Relaxed);
+        outcome.map(|outcome| (hours, outcome))
+    });
+    let (mut node_hours, mut turns, mut strikes, seeds) = (0.0, 0, 0, outcomes.len());
     let mut checked: BTreeMap<&str, u64> = BTreeMap::new();
-    for seed in from..from.saturating_add(count) {
-        if limit.is_some_and(|limit| began.elapsed() > limit) {
-            break;
-        }
-        match campaign::hold(Setup::of(seed)) {
-            Ok(outcome) => {
-                turns += outcome.turns;
-                strikes += outcome.strikes.values().sum::<u32>();
-                outcome
-                    .checked
-                    .iter()
-                    .for_each(|(name, times)| *checked.entry(name).or_default() += times);
-            }
+    for outcome in outcomes {
+        let (hours, outcome) = match outcome {
+            Ok(played) => played,
             Err(report) => {
                 println!("{report}");
                 return ExitCode::FAILURE;
             }
-        }
-        node_hours += Setup::of(seed).node_hours();
-        seeds += 1;
+        };
+        node_hours += hours;
+        turns += outcome.turns;
+        strikes += outcome.strikes.values().sum::<u32>();
+        let looks = outcome.checked.iter();
+        looks.for_each(|(name, times)| *checked.entry(name).or_default() += times);
     }
     let seconds = began.elapsed().as_secs_f64();
     println!(

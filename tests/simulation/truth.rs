@@ -15,13 +15,15 @@ use serde_json::{Map, Value};
 use tpu_watchdog::model::action::Action;
 use tpu_watchdog::model::condition::{Condition, Kind};
 use tpu_watchdog::model::event::Verb;
-use tpu_watchdog::model::fleet::elapsed;
+use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::lease::Lease;
 use tpu_watchdog::model::lever::Pull;
-use tpu_watchdog::model::recovery::{Call, Phase};
+use tpu_watchdog::model::phase::Phase;
+use tpu_watchdog::model::recovery::Call;
 use tpu_watchdog::model::settings::Grace;
-use tpu_watchdog::model::slot::{RunOrder, SlotRecord};
+use tpu_watchdog::model::slot::SlotRecord;
 use tpu_watchdog::model::spec::{SUPERVISOR_MARK, USER_SCRIPT_KEY};
+use tpu_watchdog::model::time::elapsed;
 use tpu_watchdog::simulator::cloud::Node;
 use tpu_watchdog::simulator::nodes::{Facts, Moment};
 

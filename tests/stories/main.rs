@@ -21,7 +21,7 @@ use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
 use tpu_watchdog::model::checkpoint::{Checkpoint, CheckpointSurvey};
 use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
-use tpu_watchdog::model::fleet::{Fleet, Ledger, after, elapsed};
+use tpu_watchdog::model::fleet::{Fleet, Ledger};
 use tpu_watchdog::model::lever::{Lever, Pull};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
@@ -30,6 +30,7 @@ use tpu_watchdog::model::settings::{
     Storm,
 };
 use tpu_watchdog::model::spec::SUPERVISOR_MARK;
+use tpu_watchdog::model::time::{after, elapsed};
 
 const OPERATION: &str = "projects/p/locations/z/operations/o";
 

@@ -7,10 +7,11 @@ use super::*;
 use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
 use crate::model::exit::Stuck;
 use crate::model::fleet::{Breaker, Confirmed, Shortage};
+use crate::model::ids::RunOrder;
 use crate::model::lever::Pause;
 use crate::model::quiet::QuietHours;
 use crate::model::recovery::Recovery;
-use crate::model::slot::{RunOrder, SlotRecord};
+use crate::model::slot::SlotRecord;
 
 /// What happens when the gate's row is taken away.
 #[derive(Debug, Clone, Copy, PartialEq)]

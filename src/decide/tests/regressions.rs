@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
-use crate::model::node::Incarnation;
+use crate::model::ids::Incarnation;
 
 /// A fleet whose slot `a` has a job and a supervisor, with beacons known to work.
 fn with_job() -> World {

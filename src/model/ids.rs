@@ -1,0 +1,41 @@
+//! The identity of a node, and the marks that the watchdog writes on the nodes that it makes.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Metadata key: who watches the node.
+pub const OWNER_KEY: &str = "tpu-watchdog-owner";
+/// Metadata key: the slot that the node fills.
+pub const SLOT_KEY: &str = "tpu-watchdog-slot";
+/// Metadata key: the run order (JSON: generation, checkpoint, step).
+pub const RUN_KEY: &str = "tpu-watchdog-run";
+
+/// One concrete node: the API's unique id together with its creation time. A recreate changes both.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Incarnation {
+    /// The output-only `id` (an int64 as text); empty where the API does not give one.
+    pub id: String,
+    /// `createTime`.
+    pub created: Timestamp,
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", if self.id.is_empty() { "?" } else { &self.id }, self.created)
+    }
+}
+
+/// Which generation of a job runs from which checkpoint: metadata `tpu-watchdog-run`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunOrder {
+    /// Counts up with every launch of the slot's job.
+    pub generation: u64,
+    /// Where to resume from; empty when there is no checkpoint yet.
+    #[serde(default)]
+    pub checkpoint: String,
+    /// The step of that checkpoint.
+    #[serde(default)]
+    pub step: Option<u64>,
+}

@@ -1,0 +1,40 @@
+//! The phases of a recovery, and the legal moves between them.
+
+use super::names::named;
+
+named! {
+/// Where a recovery stands. Names are label values of `recovery_phase_duration_seconds`.
+Phase {
+    /// Condemned; the delete was not sent, or was refused.
+    Condemned = "condemned",
+    /// A delete is intended, sent or running.
+    Deleting = "deleting",
+    /// The node is gone; a create is owed.
+    Gone = "gone",
+    /// A create is intended, sent or running.
+    Creating = "creating",
+    /// The replacement is READY.
+    Ready = "ready",
+    /// Its workers sent their boot beacons.
+    Booted = "booted",
+    /// The job of the new generation runs.
+    Launched = "launched",
+}
+}
+
+impl Phase {
+    /// All legal moves. Anything else is [`IllegalMove`].
+    pub fn may_become(self, next: Phase) -> bool {
+        use Phase::*;
+        matches!(
+            (self, next),
+            (Condemned, Deleting | Gone)
+                | (Deleting, Gone | Condemned)
+                | (Gone, Creating | Ready | Condemned)
+                | (Creating, Ready | Gone | Condemned)
+                | (Ready, Booted | Launched | Condemned | Gone)
+                | (Booted, Launched | Condemned | Gone)
+                | (Launched, Condemned | Gone)
+        )
+    }
+}
