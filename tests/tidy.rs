@@ -277,7 +277,7 @@ const LONG_FUNCTIONS: Ratchet = &[
     ("decide/answers.rs: settle_call", 71),
     ("decide/condemn.rs: condemn", 151),
     ("decide/diagnose.rs: node", 86),
-    ("decide/listing.rs: polled", 99),
+    ("decide/listing.rs: polled", 83),
     ("decide/observe.rs: observe", 127),
     ("decide/readback.rs: observed", 174),
     ("decide/reports.rs: attributes", 120),
@@ -307,7 +307,7 @@ fn functions_stay_readable() {
 }
 
 /// Words that engineers do not use for these things, and how often they are still in the source's comments and texts.
-const WORDS: Ratchet = &[("// What ", 123)];
+const WORDS: Ratchet = &[("// What ", 122)];
 
 #[test]
 fn words_are_the_fields_own() {

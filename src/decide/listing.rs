@@ -9,9 +9,8 @@ use crate::model::event::What;
 use crate::model::fleet::Fleet;
 use crate::model::node::NodeView;
 
-use super::beside::Beside;
 use super::identity::Source;
-use super::observe::{self, observe};
+use super::observe::observe;
 use super::turn::Turn;
 
 /// Applies a poll.
@@ -38,11 +37,10 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
         }
     }
     let mut nodes = Nodes::new(nodes);
-    let mut changed: Vec<(String, Reading)> = Vec::new();
-    let (mut slots, mut memories) =
-        (Beside::new(&fleet.settings.slots), Beside::new(&mut fleet.memory));
+    let mut readings: Vec<(String, Reading)> = Vec::new();
     for (name, record) in &mut fleet.slots {
-        let (slot, mut memory) = (slots.at(name), memories.at(name));
+        let slot = fleet.settings.slots.get(name);
+        let mut memory = fleet.memory.get_mut(name);
         // A slot with several zones and no node yet may have been created in any of them.
         if record.incarnation.is_none()
             && record.recovery.is_none()
@@ -86,27 +84,12 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
         }
         let reading = match (unseen, found) {
             (Some(why), _) => Reading::Unread(why.clone()),
-            (None, Some(view)) => {
-                if let (Some(slot), Some(memory)) = (slot, memory)
-                    && observe::goes_on(
-                        record,
-                        memory,
-                        slot,
-                        &fleet.ledger,
-                        view,
-                        poll.began,
-                        turn.now,
-                    )
-                {
-                    continue;
-                }
-                Reading::Node(Arc::clone(view))
-            }
+            (None, Some(view)) => Reading::Node(Arc::clone(view)),
             (None, None) => Reading::Absent,
         };
-        changed.push((name.clone(), reading));
+        readings.push((name.clone(), reading));
     }
-    for (name, reading) in changed {
+    for (name, reading) in readings {
         observe(fleet, &name, reading, poll.began, Source::List, turn);
     }
     if complete {

@@ -14,47 +14,18 @@ use serde_json::Value;
 use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
-use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory};
+use crate::model::fleet::{Confirmed, Fleet};
 use crate::model::node::{NodeState, NodeView};
 use crate::model::phase::Phase;
-use crate::model::settings::{Settings, SlotSettings};
+use crate::model::settings::Settings;
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::spec::NodeSpec;
 use crate::model::time::elapsed;
 
 use super::identity::{Source, become_incarnation, shows_the_past};
-use super::suspicion::{set_verdict, settled, suspect, was_judged};
+use super::suspicion::{set_verdict, settled, suspect};
 use super::turn::Turn;
 use super::{answers, diagnose, readback, settle};
-
-/// Takes in a listed node that says what it said before about a slot that is well: only time goes
-/// on. Returns whether that is all; otherwise the reading has to be observed.
-pub fn goes_on(
-    record: &mut SlotRecord,
-    memory: &mut Memory,
-    slot: &SlotSettings,
-    ledger: &Ledger,
-    view: &NodeView,
-    began: Timestamp,
-    now: Timestamp,
-) -> bool {
-    let began = began.min(now);
-    // While attempts wait to be forgotten, each read counts.
-    let at_ease =
-        record.at_ease && record.is_well() && !was_judged(record) && record.healthy_since.is_some();
-    let known = at_ease
-        && memory.shown == Some(view.fingerprint)
-        && view.symptoms.is_empty()
-        && !diagnose::is_in_window(view, now);
-    let late = record.mutated_at.is_some_and(|at| began <= at)
-        || memory.last_read.is_some_and(|at| began < at);
-    if !known || late || diagnose::reported(record, slot, ledger, now).is_some() {
-        return false;
-    }
-    memory.absence_confirmed = false;
-    memory.last_read = Some(began);
-    true
-}
 
 /// Applies one reading that began at `began`.
 pub fn observe(

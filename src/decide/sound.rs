@@ -1,8 +1,8 @@
-//! What must be true of the fleet between two steps, whatever came in: asserted after each step in
-//! debug builds, which the tests and the simulation are. A fleet that was read from a damaged
-//! journal may be unsound; a step never makes it so.
+//! Assertions about the fleet between two steps, whatever came in: in debug builds, which the tests
+//! and the simulation are, of the slots that a step writes, and after each poll of all. A fleet that
+//! was read from a damaged journal may be unsound; a step never makes it so.
 
-use crate::model::action::Effect;
+use crate::model::action::{Effect, Record};
 use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
@@ -29,14 +29,31 @@ pub fn check(fleet: &Fleet) -> Result<(), String> {
 /// # Errors
 /// As [`check`].
 pub fn records(fleet: &Fleet) -> Result<(), String> {
-    for (name, record) in &fleet.slots {
-        let unsound = |what: &str| Err(format!("{name}: {what}: {:?}", record.recovery));
-        match fleet.memory.get(name) {
-            Some(memory) if *name == record.name => slot(record, memory).or_else(unsound)?,
-            _ => return unsound("nothing is remembered of it, or its record has another name"),
-        }
+    fleet.slots.iter().try_for_each(|(name, record)| one(fleet, name, record))
+}
+
+/// Looks at the slots whose records a step wants to write.
+///
+/// # Errors
+/// As [`check`].
+pub fn touched(fleet: &Fleet, effects: &[Effect]) -> Result<(), String> {
+    let commits = effects.iter().filter_map(|effect| match effect {
+        Effect::Commit { records, .. } => Some(records),
+        Effect::Look(_) => None,
+    });
+    let names = commits.flatten().filter_map(|record| match record {
+        Record::Slot(slot) => fleet.slots.get_key_value(&slot.name),
+        _ => None,
+    });
+    names.into_iter().try_for_each(|(name, record)| one(fleet, name, record))
+}
+
+fn one(fleet: &Fleet, name: &str, record: &SlotRecord) -> Result<(), String> {
+    let unsound = |what: &str| Err(format!("{name}: {what}: {:?}", record.recovery));
+    match fleet.memory.get(name) {
+        Some(memory) if name == record.name => slot(record, memory).or_else(unsound),
+        _ => unsound("nothing is remembered of it, or its record has another name"),
     }
-    Ok(())
 }
 
 fn slot(record: &SlotRecord, memory: &Memory) -> Result<(), &'static str> {

@@ -179,6 +179,8 @@ pub struct Fleet {
     pub polls: u64,
     /// The time of the last turn.
     pub stepped_at: Option<Timestamp>,
+    /// The journal held what can't be: nothing is asserted of such a fleet.
+    pub damaged: bool,
 }
 
 impl Fleet {
@@ -195,6 +197,7 @@ impl Fleet {
             dirty_ledger: false,
             polls: 0,
             stepped_at: None,
+            damaged: false,
         }
     }
 

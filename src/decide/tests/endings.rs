@@ -4,6 +4,7 @@
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
+use crate::model::ids::RunOrder;
 use crate::model::lever::{Lever, Pull};
 use crate::model::recovery::Recovery;
 
@@ -81,6 +82,7 @@ fn s14_what_is_refused_after_a_create_outlives_its_recovery() {
         let refuse = |world: &mut World| {
             let recovery = Recovery {
                 phase: Phase::Creating,
+                order: Some(RunOrder::default()),
                 ..world.fleet.slots["a"].recovery.clone().unwrap()
             };
             world.fleet.slots.get_mut("b").unwrap().recovery = Some(recovery);

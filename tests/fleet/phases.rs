@@ -1,0 +1,119 @@
+//! One slot's state as the version before the driver stored it, once in each phase and call of a
+//! judged recovery: the present version takes each over and finishes the recovery.
+//!
+//! `phases/recorded.json` was written once by that version, over this config and scenario: the
+//! mutations that arrived, the specification, and the slot and the ledger at each moment.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tpu_watchdog::model::action::Record;
+use tpu_watchdog::model::fleet::Ledger;
+use tpu_watchdog::model::slot::SlotRecord;
+use tpu_watchdog::store::sqlite::SqliteStore;
+use tpu_watchdog::store::{Batch, Store as _};
+
+use crate::world::{Ms, Sent, World, minutes, wait};
+
+const CONFIG: &str = r#"
+project = "p"
+state = "memory:"
+owner = "team"
+[poll]
+every = "30s"
+[[tpu]]
+name = "a"
+zone = "us-central2-b"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/a"
+"#;
+
+/// Preempted first, so that it runs under the supervisor when it is judged.
+const SCENARIO: &str = r#"
+times = { create = "60s", delete = "30s", boot = "20s", beat = "60s", refusal = "3s" }
+[[nodes]]
+names = ["a"]
+zone = "us-central2-b"
+job = { checkpoint = "gs://bucket/{node}", step = "1s", every = 300, at_step = 900 }
+[[event]]
+at = "1m"
+node = "a"
+what = "preempt"
+[[event]]
+at = "20m"
+node = "a"
+what = "unresponsive"
+"#;
+
+#[derive(Deserialize)]
+struct Recorded {
+    spec: Value,
+    sent: Vec<Sent>,
+    moments: BTreeMap<String, Moment>,
+}
+
+#[derive(Deserialize)]
+struct Moment {
+    at: Ms,
+    /// How many of the mutations had arrived.
+    sent: usize,
+    slot: Value,
+    ledger: Value,
+}
+
+#[test]
+fn state_stored_in_any_phase_by_the_version_before_is_taken_up_and_finished() {
+    let recorded: Recorded = serde_json::from_str(include_str!("phases/recorded.json")).unwrap();
+    assert_eq!(recorded.moments.len(), 8);
+    for (name, moment) in recorded.moments {
+        let sent = &recorded.sent[..moment.sent];
+        let until = moment.at + 100;
+        // Its cloud numbered nodes otherwise.
+        let numbered = {
+            let store = Box::new(SqliteStore::in_memory().unwrap());
+            let mut cloud = World::new(CONFIG, SCENARIO, store);
+            cloud.replay(sent, until);
+            let node = cloud.cloud.nodes.get(&("us-central2-b".to_owned(), "a".to_owned()));
+            node.map(|node| node.uid.to_string())
+        };
+        let text = moment.slot.to_string();
+        let then = if moment.sent < 4 { "1000000079190" } else { "1000000269246" };
+        let text = numbered.map_or(text.clone(), |now| text.replace(then, &now));
+        let slot: SlotRecord = serde_json::from_str(&text).unwrap();
+        let ledger: Ledger = serde_json::from_value(moment.ledger).unwrap();
+        let before = slot.recovery.clone().expect("it is recorded within a recovery");
+        let records = vec![
+            Record::Slot(Box::new(slot)),
+            Record::Spec("a".to_owned(), recorded.spec.clone()),
+            Record::Ledger(Box::new(ledger)),
+        ];
+        let mut store = SqliteStore::in_memory().unwrap();
+        wait(async {
+            assert!(store.take(None, "before", Duration::from_secs(30)).await.unwrap());
+            store.release(&Batch { records, ..Batch::default() }).await.unwrap();
+        });
+        let mut world = World::new(CONFIG, SCENARIO, Box::new(store));
+        world.replay(sent, until);
+        world.start("after");
+        world.run_for(minutes(20));
+        assert!(
+            world.recovered.contains("a"),
+            "{name}: {}\n{}",
+            world.state("a"),
+            world.log.join("\n")
+        );
+        // What was left to do, and nothing twice: the first two mutations are an earlier recovery's.
+        let left: Vec<&str> = world.sent.iter().map(|sent| sent.method.as_str()).collect();
+        let wanted: &[&str] = match moment.sent {
+            2 => &["DELETE", "POST"],
+            3 => &["POST"],
+            _ => &[],
+        };
+        assert_eq!(left, wanted, "{name}\n{}", world.log.join("\n"));
+        assert_eq!(world.cloud.harmed, 0, "{name}");
+        assert!(before.condemned.is_some() || moment.sent == 4, "{name}");
+    }
+}
