@@ -44,7 +44,7 @@ use crate::store::{StoreError, StoreFailure};
 const LONGEST: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 enum Role {
-    Standby(Standby),
+    Standby(Box<Standby>),
     Leading,
     Leaving(Leaving),
     Ended,
@@ -84,7 +84,7 @@ impl Driver {
     ) -> Self {
         Driver {
             fleet: Fleet::new(settings.clone(), Default::default(), Ledger::default()),
-            role: Role::Standby(Standby::new(claimant.clone(), facts.clone(), now)),
+            role: Role::Standby(Box::new(Standby::new(claimant.clone(), facts.clone(), now))),
             journal: Journal::new(facts.pace, claimant.ttl),
             settings,
             claimant,
@@ -361,7 +361,7 @@ impl Driver {
         out.push(Instruction::Say(Level::Warn, text.to_owned()));
         if self.mode == Mode::Serve {
             let standby = Standby::new(self.claimant.clone(), self.facts.clone(), now.boot);
-            self.role = Role::Standby(standby);
+            self.role = Role::Standby(Box::new(standby));
         } else {
             let line = "another watchdog took the lock; this run leaves the rest to it";
             self.end(End::Another(line.to_owned()), out);

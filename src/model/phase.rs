@@ -23,7 +23,7 @@ Phase {
 }
 
 impl Phase {
-    /// All legal moves. Anything else is [`IllegalMove`].
+    /// All legal moves. Anything else is refused as illegal.
     pub fn may_become(self, next: Phase) -> bool {
         use Phase::*;
         matches!(
