@@ -7,6 +7,7 @@ use crate::model::action::Action;
 use crate::model::condition::{Condition, Kind};
 use crate::model::event::{Evidence, Verb, What};
 use crate::model::fleet::Pending;
+use crate::model::ids::Incarnation;
 use crate::model::phase::Phase;
 use crate::model::recovery::{Call, Recovery};
 use crate::model::slot::{Attempt, SlotRecord};
@@ -25,121 +26,122 @@ pub fn condemn(
     verified: Timestamp,
     turn: &mut Turn,
 ) {
-    let (now, pool) = (turn.now, ctx.pool());
-    let record = &mut *ctx.record;
-    let symptom_at = record.suspicion.as_ref().map_or(now, |s| s.since);
-    let incarnation = record.incarnation.clone().filter(|_| condition != Condition::Missing);
-    let again = record.recovery.as_ref().is_some_and(|r| {
+    let incarnation = ctx.record.incarnation.clone().filter(|_| condition != Condition::Missing);
+    let observed = evidence(ctx.record, condition, kind, verified, turn.now);
+    let again = ctx.record.recovery.as_ref().is_some_and(|r| {
         r.phase == Phase::Condemned && !(r.kind == Kind::Lost && kind == Kind::Judged)
     });
-    let observed = Evidence {
+    if !again {
+        open(ctx, &observed, incarnation.as_ref(), turn);
+    }
+    came_to_nothing(ctx.record, condition.name(), turn);
+    if ctx.record.recovery.as_ref().is_some_and(|r| r.phase != Phase::Condemned)
+        && condition != Condition::Missing
+    {
+        let why = format!("the replacement is {}", condition.name());
+        advance(ctx.record, Phase::Condemned, &why, turn);
+    }
+    let tries = kind == Kind::Judged && condition != Condition::FailedRepair;
+    if tries {
+        mark_trial(ctx, turn.now);
+    }
+    if let Some(recovery) = &mut ctx.record.recovery {
+        recovery.observed = Some(observed.clone());
+        recovery.tried_at = tries.then_some(turn.now);
+    }
+    match incarnation {
+        Some(incarnation) => delete(ctx, incarnation, observed, turn),
+        None => advance(ctx.record, Phase::Gone, "there is nothing to delete", turn),
+    }
+}
+
+/// The reasons for a condemnation, as the journal keeps them.
+fn evidence(
+    record: &SlotRecord,
+    condition: Condition,
+    kind: Kind,
+    confirmed_at: Timestamp,
+    now: Timestamp,
+) -> Evidence {
+    let suspicion = record.suspicion.as_ref();
+    Evidence {
         condition,
         kind,
-        symptom_at,
-        sick_seconds: record.suspicion.as_ref().map_or(0.0, |s| s.sick_for.as_secs_f64()),
-        reads: record.suspicion.as_ref().map_or(0, |s| s.reads),
-        confirmed_at: verified,
+        symptom_at: suspicion.map_or(now, |s| s.since),
+        sick_seconds: suspicion.map_or(0.0, |s| s.sick_for.as_secs_f64()),
+        reads: suspicion.map_or(0, |s| s.reads),
+        confirmed_at,
         observed: record.verdict.evidence.clone(),
-    };
-    if !again {
-        runs::ended(record, condition, turn);
-        record
-            .attempts
-            .retain(|a| a.kind != kind || elapsed(a.at, now) < ctx.slot.policy.attempts.window);
-        record.attempts.push(Attempt { at: now, kind });
-        if kind == Kind::Judged {
-            ctx.ledger.judged.push(now);
-        }
-        ctx.budget.ledger_changed = true;
-        if let Some(recovery) = &mut record.recovery {
+    }
+}
+
+/// A recovery begins, or one under way gets another node to replace. Both count as an attempt.
+fn open(
+    ctx: &mut SlotCtx,
+    observed: &Evidence,
+    incarnation: Option<&Incarnation>,
+    turn: &mut Turn,
+) {
+    let (now, record) = (turn.now, &mut *ctx.record);
+    let (condition, kind) = (observed.condition, observed.kind);
+    runs::ended(record, condition, turn);
+    let window = ctx.slot.policy.attempts.window;
+    record.attempts.retain(|a| a.kind != kind || elapsed(a.at, now) < window);
+    record.attempts.push(Attempt { at: now, kind });
+    if kind == Kind::Judged {
+        ctx.ledger.judged.push(now);
+    }
+    ctx.budget.ledger_changed = true;
+    let step_before = record.job.step;
+    match &mut record.recovery {
+        Some(recovery) => {
             // A bad replacement: the walk goes on, with a new order. Failed deletes are those of
             // one node.
             if recovery.phase != Phase::Condemned {
                 recovery.delete_failures = 0;
             }
             recovery.kind = kind;
-            recovery.condemned.clone_from(&incarnation);
-            recovery.order = None;
-            recovery.not_before = None;
-        } else {
-            record.recovery = Some(Recovery {
-                cause: condition,
-                kind,
-                evidence: record.verdict.evidence.clone(),
-                symptom_at,
-                condemned_at: now,
-                phase: Phase::Condemned,
-                phase_since: now,
-                phases: Vec::new(),
-                condemned: incarnation.clone(),
-                call: None,
-                delete_failures: 0,
-                create_failures: 0,
-                not_before: None,
-                refusal: None,
-                order: None,
-                resends: 0,
-                spent: 0,
-                step_before: record.job.step,
-                saved_at: None,
-                set_apart: false,
-                unfit: None,
-                tried_at: None,
-                creating_since: None,
-                failed: None,
-                observed: None,
-            });
+            recovery.condemned = incarnation.cloned();
+            (recovery.order, recovery.not_before) = (None, None);
         }
-        let who = incarnation
-            .as_ref()
-            .map_or("nothing to delete".to_owned(), |i| format!("incarnation {i}"));
-        let message =
-            format!("condemned as {}: {}; {who}", condition.name(), record.verdict.evidence);
-        let detection_seconds = elapsed(symptom_at, now).as_secs_f64();
-        turn.tell(
-            record,
-            What::Condemned {
-                cause: condition,
-                kind,
-                incarnation: incarnation.clone(),
-                detection_seconds,
-            },
-            message,
-        );
-    }
-    came_to_nothing(record, condition.name(), turn);
-    if record.recovery.as_ref().is_some_and(|r| r.phase != Phase::Condemned)
-        && condition != Condition::Missing
-    {
-        advance(
-            record,
-            Phase::Condemned,
-            &format!("the replacement is {}", condition.name()),
-            turn,
-        );
-    }
-    let tries = kind == Kind::Judged && condition != Condition::FailedRepair;
-    if tries {
-        for shortage in [ctx.ledger.short.get_mut(&pool), ctx.ledger.suspended.get_mut(&pool)]
-            .into_iter()
-            .flatten()
-        {
-            shortage.trial_at = Some(now);
-            ctx.budget.ledger_changed = true;
+        none => {
+            let mut recovery = Recovery::condemned(condition, kind, observed.symptom_at, now);
+            recovery.evidence.clone_from(&observed.observed);
+            recovery.condemned = incarnation.cloned();
+            recovery.step_before = step_before;
+            *none = Some(recovery);
         }
     }
-    if let Some(recovery) = &mut record.recovery {
-        recovery.observed = Some(observed.clone());
-        recovery.tried_at = tries.then_some(now);
-    }
-    let Some(incarnation) = incarnation else {
-        return advance(record, Phase::Gone, "there is nothing to delete", turn);
+    let who = incarnation.map_or("nothing to delete".to_owned(), |i| format!("incarnation {i}"));
+    let message = format!("condemned as {}: {}; {who}", condition.name(), observed.observed);
+    let condemned = What::Condemned {
+        cause: condition,
+        kind,
+        incarnation: incarnation.cloned(),
+        detection_seconds: elapsed(observed.symptom_at, now).as_secs_f64(),
     };
+    turn.tell(record, condemned, message);
+}
+
+/// Where creates are refused, or replacements fail together, this delete is the one that tries it.
+fn mark_trial(ctx: &mut SlotCtx, now: Timestamp) {
+    let pool = ctx.pool();
+    let shortages = [ctx.ledger.short.get_mut(&pool), ctx.ledger.suspended.get_mut(&pool)];
+    for shortage in shortages.into_iter().flatten() {
+        shortage.trial_at = Some(now);
+        ctx.budget.ledger_changed = true;
+    }
+}
+
+/// The delete is intended: it leaves when this is durable.
+fn delete(ctx: &mut SlotCtx, incarnation: Incarnation, observed: Evidence, turn: &mut Turn) {
+    let record = &mut *ctx.record;
     advance(record, Phase::Deleting, &format!("deleting {incarnation}"), turn);
     let message = format!(
         "delete {} in {}, incarnation {incarnation}: {}",
         record.name, record.zone, record.verdict.evidence
     );
+    let verified = observed.confirmed_at;
     let intent = What::Intent {
         call: Verb::Delete,
         zone: record.zone.clone(),
@@ -149,12 +151,10 @@ pub fn condemn(
         decided_by: ctx.settings.decided_by.clone(),
     };
     turn.tell(record, intent, message);
-    let (failures, spent) =
-        record.recovery.as_ref().map_or((0, 0), |r| (r.delete_failures, r.spent));
-    let request_id = ctx
-        .settings
-        .alpha
-        .then(|| request_id(record, "delete", &format!("{incarnation} {failures} {spent}")));
+    let recovery = record.recovery.as_ref();
+    let (failures, spent) = recovery.map_or((0, 0), |r| (r.delete_failures, r.spent));
+    let of = format!("{incarnation} {failures} {spent}");
+    let request_id = ctx.settings.alpha.then(|| request_id(record, "delete", &of));
     if let Some(recovery) = &mut record.recovery {
         recovery.call = Some(Call::Intended);
         recovery.condemned = Some(incarnation.clone());

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::model::action::{Poll, Reading};
+use crate::model::action::{Listing, Poll, Reading};
 use crate::model::event::What;
-use crate::model::fleet::Fleet;
+use crate::model::fleet::{Fleet, Memory};
 use crate::model::node::NodeView;
+use crate::model::settings::SlotSettings;
+use crate::model::slot::SlotRecord;
 
 use super::identity::Source;
 use super::observe::observe;
@@ -16,78 +18,16 @@ use super::turn::Turn;
 /// Applies a poll.
 pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     fleet.polls += 1;
-    let mut complete = true;
-    let mut nodes: Vec<Arc<NodeView>> = Vec::new();
-    let mut unread: BTreeMap<String, String> = BTreeMap::new();
-    let mut read_all = false;
-    for listing in poll.listings {
-        match listing.result {
-            Ok((found, unreachable)) => {
-                read_all |= listing.zone == "-";
-                for zone in unreachable {
-                    complete = false;
-                    unread.insert(zone, "the API could not reach the zone".to_owned());
-                }
-                nodes.extend(found);
-            }
-            Err(failure) => {
-                complete = false;
-                unread.insert(listing.zone, format!("the listing failed: {failure}"));
-            }
-        }
-    }
-    let mut nodes = Nodes::new(nodes);
+    let (mut listed, complete) = Listed::new(poll.listings);
     let mut readings: Vec<(String, Reading)> = Vec::new();
     for (name, record) in &mut fleet.slots {
         let slot = fleet.settings.slots.get(name);
-        let mut memory = fleet.memory.get_mut(name);
-        // A slot with several zones and no node yet may have been created in any of them.
-        if record.incarnation.is_none()
-            && record.recovery.is_none()
-            && let Some(zone) =
-                slot.and_then(|slot| slot.zones.iter().find(|zone| nodes.get(zone, name).is_some()))
+        if let (Some(slot), Some(memory)) = (slot, fleet.memory.get_mut(name))
+            && follow(record, memory, slot, &mut listed, turn)
         {
-            record.zone.clone_from(zone);
-        }
-        let was_read =
-            !unread.contains_key(&record.zone) && (read_all || !unread.contains_key("-"));
-        if was_read
-            && record.recovery.is_none()
-            && memory.as_ref().is_some_and(|memory| memory.absence_confirmed)
-            && nodes.get(&record.zone, name).is_none()
-            && let Some(zone) =
-                slot.and_then(|slot| slot.zones.iter().find(|zone| nodes.get(zone, name).is_some()))
-        {
-            // A GET says that it is gone where it was: somebody has made it where it may be, too.
-            turn.tell(
-                record,
-                What::Note,
-                format!("the node is in {zone} now, and not in {} any more", record.zone),
-            );
-            record.zone.clone_from(zone);
-            (record.incarnation, record.suspicion) = (None, None);
-            if let Some(memory) = &mut memory {
-                // That it is absent was said of where it was.
-                (memory.absence_confirmed, memory.confirmed, memory.last_read) =
-                    (false, None, None);
-            }
             fleet.dirty.insert(name.clone());
         }
-        let found = nodes.get(&record.zone, name);
-        let mut unseen =
-            unread.get(&record.zone).or_else(|| if read_all { None } else { unread.get("-") });
-        if found.is_none() && record.incarnation.is_none() && record.recovery.is_none() {
-            // It may live in another of its zones, one that could not be read.
-            unseen = unseen.or_else(|| {
-                slot.and_then(|slot| slot.zones.iter().find_map(|zone| unread.get(zone)))
-            });
-        }
-        let reading = match (unseen, found) {
-            (Some(why), _) => Reading::Unread(why.clone()),
-            (None, Some(view)) => Reading::Node(Arc::clone(view)),
-            (None, None) => Reading::Absent,
-        };
-        readings.push((name.clone(), reading));
+        readings.push((name.clone(), listed.reading(record, slot)));
     }
     for (name, reading) in readings {
         observe(fleet, &name, reading, poll.began, Source::List, turn);
@@ -95,6 +35,95 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     if complete {
         fleet.ledger.observed_at = Some(turn.now);
         fleet.dirty_ledger = true;
+    }
+}
+
+/// The node of a slot with several zones may be in another one than last time. Returns whether it
+/// was moved there by somebody else.
+fn follow(
+    record: &mut SlotRecord,
+    memory: &mut Memory,
+    slot: &SlotSettings,
+    listed: &mut Listed,
+    turn: &mut Turn,
+) -> bool {
+    if record.recovery.is_some() {
+        return false;
+    }
+    // Without a node yet it may have been created in any of them.
+    if record.incarnation.is_none()
+        && let Some(zone) = listed.zone_of(slot)
+    {
+        record.zone.clone_from(zone);
+    }
+    let gone = listed.was_read(&record.zone)
+        && memory.absence_confirmed
+        && listed.nodes.get(&record.zone, &slot.name).is_none();
+    let Some(zone) = listed.zone_of(slot).filter(|_| gone) else { return false };
+    // A GET says that it is gone where it was: it was made where it may be, too.
+    let message = format!("the node is in {zone} now, and no longer in {}", record.zone);
+    turn.tell(record, What::Note, message);
+    record.zone.clone_from(zone);
+    (record.incarnation, record.suspicion) = (None, None);
+    // That it is absent was said of where it was.
+    (memory.absence_confirmed, memory.confirmed, memory.last_read) = (false, None, None);
+    true
+}
+
+/// The answers of a poll.
+struct Listed {
+    nodes: Nodes,
+    // Zones that were not read, `-` for all, and why.
+    unread: BTreeMap<String, String>,
+    // One listing of all zones was answered.
+    read_all: bool,
+}
+
+impl Listed {
+    /// Also returns whether every zone was read.
+    fn new(listings: Vec<Listing>) -> (Listed, bool) {
+        let (mut nodes, mut unread, mut read_all) = (Vec::new(), BTreeMap::new(), false);
+        for Listing { zone, result } in listings {
+            match result {
+                Ok((found, unreachable)) => {
+                    read_all |= zone == "-";
+                    let why = "the API could not reach the zone";
+                    unread.extend(unreachable.into_iter().map(|zone| (zone, why.to_owned())));
+                    nodes.extend(found);
+                }
+                Err(failure) => {
+                    unread.insert(zone, format!("the listing failed: {failure}"));
+                }
+            }
+        }
+        let complete = unread.is_empty();
+        (Listed { nodes: Nodes::new(nodes), unread, read_all }, complete)
+    }
+
+    fn was_read(&self, zone: &str) -> bool {
+        !self.unread.contains_key(zone) && (self.read_all || !self.unread.contains_key("-"))
+    }
+
+    /// The first of a slot's zones with a node of its name.
+    fn zone_of<'s>(&mut self, slot: &'s SlotSettings) -> Option<&'s String> {
+        slot.zones.iter().find(|zone| self.nodes.get(zone, &slot.name).is_some())
+    }
+
+    /// The reading that the poll gives of a slot.
+    fn reading(&mut self, record: &SlotRecord, slot: Option<&SlotSettings>) -> Reading {
+        let found = self.nodes.get(&record.zone, &record.name);
+        let all = if self.read_all { None } else { self.unread.get("-") };
+        let mut unread = self.unread.get(&record.zone).or(all);
+        if found.is_none() && record.incarnation.is_none() && record.recovery.is_none() {
+            // It may live in another of its zones, one that could not be read.
+            let mut zones = slot.into_iter().flat_map(|slot| &slot.zones);
+            unread = unread.or_else(|| zones.find_map(|zone| self.unread.get(zone)));
+        }
+        match (unread, found) {
+            (Some(why), _) => Reading::Unread(why.clone()),
+            (None, Some(view)) => Reading::Node(Arc::clone(view)),
+            (None, None) => Reading::Absent,
+        }
     }
 }
 

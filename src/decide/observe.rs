@@ -14,9 +14,10 @@ use serde_json::Value;
 use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
-use crate::model::fleet::{Confirmed, Fleet};
+use crate::model::fleet::{Confirmed, Fleet, Memory};
 use crate::model::node::{NodeState, NodeView};
 use crate::model::phase::Phase;
+use crate::model::recovery::Recovery;
 use crate::model::settings::Settings;
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::spec::NodeSpec;
@@ -52,19 +53,7 @@ pub fn observe(
         set_verdict(record, Verdict::new(Condition::Unclear, why), &mut fleet.dirty, turn);
         return;
     }
-    // A read that began before our last mutation was answered, or before a read already taken in,
-    // shows the past (S2). That was perhaps taken in by a former process, or before the journal was
-    // read again: its time must not count twice. Nor does one that began before the intent of a
-    // call, whose answer may have come while nothing could be written.
-    let intended = record
-        .recovery
-        .as_ref()
-        .filter(|r| matches!(r.phase, Phase::Deleting | Phase::Creating))
-        .map(|r| r.phase_since);
-    let before =
-        record.mutated_at.is_some_and(|at| began <= at) || intended.is_some_and(|at| began < at);
-    let last_read = memory.last_read.max(record.suspicion.as_ref().map(|s| s.last_read));
-    if before || last_read.is_some_and(|at| began < at) {
+    if is_outdated(record, memory, began) {
         return;
     }
     let shown = match &reading {
@@ -100,42 +89,46 @@ pub fn observe(
         memory.last_read = Some(began);
         return;
     }
-    if shown.is_some_and(|view| {
-        view.state != NodeState::Ready || diagnose::is_in_window(view, turn.now)
-    }) {
-        at_rest(record);
-    }
-    let verdict = match &reading {
-        Reading::Node(view) => {
-            let heard_from = record.job.heard_from;
-            adopt(record, view, &fleet.settings, &mut fleet.dirty, turn);
-            if record.job.heard_from != heard_from {
-                fleet.dirty.insert(name.to_owned());
-            }
-            diagnose::node(record, slot, &fleet.ledger, view, turn.now)
-        }
-        Reading::Absent => {
-            memory.absence_confirmed |= source == Source::Get;
-            if diagnose::finished(record, slot) {
-                Verdict::new(Condition::Finished, diagnose::FINISHED)
-            } else if memory.absence_confirmed {
-                Verdict::new(Condition::Missing, "absent from a complete listing, and GET says 404")
-            } else {
-                Verdict::unconfirmed_absence()
-            }
-        }
-        Reading::Unread(_) => return,
-    };
+    judge_by(fleet, name, &reading, began, source, turn);
+}
+
+/// Whether a read shows the past (S2): it began before our last mutation was answered, or before a
+/// read already taken in.
+///
+/// That read was perhaps taken in by a former process, or before the journal was read again: its
+/// time must not count twice. Nor does one count that began before the intent of a call, whose
+/// answer may have come while nothing could be written.
+fn is_outdated(record: &SlotRecord, memory: &Memory, began: Timestamp) -> bool {
+    let calls = |r: &&Recovery| matches!(r.phase, Phase::Deleting | Phase::Creating);
+    let intended = record.recovery.as_ref().filter(calls).map(|r| r.phase_since);
+    let last_read = memory.last_read.max(record.suspicion.as_ref().map(|s| s.last_read));
+    record.mutated_at.is_some_and(|at| began <= at)
+        || intended.is_some_and(|at| began < at)
+        || last_read.is_some_and(|at| began < at)
+}
+
+/// Diagnoses a read that counts, and accumulates the suspicion.
+fn judge_by(
+    fleet: &mut Fleet,
+    name: &str,
+    reading: &Reading,
+    began: Timestamp,
+    source: Source,
+    turn: &mut Turn,
+) {
+    let Some(verdict) = verdict(fleet, name, reading, source, turn) else { return };
+    let Some(slot) = fleet.settings.slots.get(name) else { return };
+    let Some(record) = fleet.slots.get_mut(name) else { return };
+    let memory = fleet.memory.entry(name.to_owned()).or_default();
+    let condition = verdict.condition;
     if source == Source::Get {
-        let incarnation = match &reading {
+        let incarnation = match reading {
             Reading::Node(view) => view.incarnation.clone(),
             _ => None,
         };
-        let condition = verdict.condition;
         memory.confirmed =
             condition.is_sick().then_some(Confirmed { began, incarnation, condition });
     }
-    let condition = verdict.condition;
     if condition == Condition::Maintenance {
         at_rest(record);
     }
@@ -154,6 +147,43 @@ pub fn observe(
         fleet.dirty.insert(name.to_owned());
     }
     settle::settle(fleet, name, turn);
+}
+
+/// The condition that a read shows.
+fn verdict(
+    fleet: &mut Fleet,
+    name: &str,
+    reading: &Reading,
+    source: Source,
+    turn: &mut Turn,
+) -> Option<Verdict> {
+    let slot = fleet.settings.slots.get(name)?;
+    let record = fleet.slots.get_mut(name)?;
+    match reading {
+        Reading::Node(view) => {
+            if view.state != NodeState::Ready || diagnose::is_in_window(view, turn.now) {
+                at_rest(record);
+            }
+            let heard_from = record.job.heard_from;
+            adopt(record, view, &fleet.settings, &mut fleet.dirty, turn);
+            if record.job.heard_from != heard_from {
+                fleet.dirty.insert(name.to_owned());
+            }
+            Some(diagnose::node(record, slot, &fleet.ledger, view, turn.now))
+        }
+        Reading::Absent => {
+            let memory = fleet.memory.entry(name.to_owned()).or_default();
+            memory.absence_confirmed |= source == Source::Get;
+            Some(if diagnose::finished(record, slot) {
+                Verdict::new(Condition::Finished, diagnose::FINISHED)
+            } else if memory.absence_confirmed {
+                Verdict::new(Condition::Missing, "absent from a complete listing, and GET says 404")
+            } else {
+                Verdict::unconfirmed_absence()
+            })
+        }
+        Reading::Unread(_) => None,
+    }
 }
 
 /// A host whose node is not READY, or is being repaired, can neither boot nor beat: its time begins

@@ -30,169 +30,163 @@ pub fn observed(
     turn: &mut Turn,
 ) -> bool {
     let Some(recovery) = &record.recovery else { return false };
-    let call = recovery.call.clone();
     if matches!(reading, Reading::Node(view) if view.incarnation.is_none()) {
         // Without a creation time it can't be told from another node: it settles nothing.
         return false;
     }
     let calling = memory.pending.contains(&Pending::Call);
     let get = source == Source::Get;
-    match (recovery.phase, reading) {
+    let (phase, there) = (recovery.phase, record.incarnation.is_some());
+    let known = match phase {
+        Phase::Condemned => recovery.condemned.clone(),
+        _ => record.incarnation.clone(),
+    };
+    match (phase, reading) {
         // Only a GET settles a delete: the listing may be older than the call.
         (Phase::Deleting, Reading::Absent) if get && !calling => {
-            came_of(
-                record,
-                Verb::Delete,
-                CallResult::Done,
-                "read back: GET says 404, the node is gone",
-                turn,
-            );
-            advance(record, Phase::Gone, "GET says 404: the node is gone", turn)
+            let text = "read back: GET says 404, the node is gone";
+            came_of(record, Verb::Delete, CallResult::Done, text, turn);
+            advance(record, Phase::Gone, "GET says 404: the node is gone", turn);
         }
         (Phase::Deleting, Reading::Node(view)) if get && !calling => {
-            if view.incarnation != recovery.condemned {
-                superseded(record, view, settings, turn);
-            } else if view.state == NodeState::Deleting {
-                if unsettled(call.as_ref()) {
-                    set_call(record, Call::Observed);
-                }
-            } else if unsettled(call.as_ref()) {
-                // It is judged anew, with this read as its confirmation.
-                came_of(
-                    record,
-                    Verb::Delete,
-                    CallResult::Failed,
-                    "read back: the node is there, the delete was not carried out",
-                    turn,
-                );
-                advance(
-                    record,
-                    Phase::Condemned,
-                    "read back: the delete was not carried out",
-                    turn,
-                );
-                if let Some(recovery) = &mut record.recovery {
-                    // Once may be bad luck; a server that never carries it out is not asked at the
-                    // speed of the network.
-                    recovery.resends += 1;
-                    if recovery.resends > 1 {
-                        recovery.not_before =
-                            Some(after(turn.now, backoff(policy, recovery.resends - 1)));
-                    }
-                }
-            } else if memory.operation_lost.is_some() {
-                memory.vanished += 1;
-                if memory.vanished >= VANISHED_LIMIT {
-                    memory.vanished = 0;
-                    came_of(
-                        record,
-                        Verb::Delete,
-                        CallResult::Failed,
-                        "its operation is lost, and the node is not being deleted",
-                        turn,
-                    );
-                    advance(
-                        record,
-                        Phase::Condemned,
-                        "the operation is lost and the node is not being deleted",
-                        turn,
-                    );
-                    spend(record);
-                }
-            }
+            node_while_deleting(record, memory, settings, policy, view, turn);
         }
         (Phase::Gone, Reading::Node(view)) => {
-            if is_our_create(record, settings, view) {
-                // An earlier create whose answer was lost has been carried out after all.
-                came_of(
-                    record,
-                    Verb::Create,
-                    CallResult::Done,
-                    "read back: an earlier create of ours was carried out after all",
-                    turn,
-                );
-                advance(
-                    record,
-                    Phase::Creating,
-                    "an earlier create of ours was carried out after all",
-                    turn,
-                );
-                set_call(record, Call::Observed);
-                replaced(record, view, turn);
-            } else if view.incarnation != recovery.condemned {
-                superseded(record, view, settings, turn);
-            } else if get {
-                advance(record, Phase::Condemned, "the condemned node is still there", turn);
-            }
+            node_while_gone(record, settings, view, get, turn);
         }
-        (Phase::Creating, Reading::Node(view)) if record.incarnation.is_none() && !calling => {
-            if is_our_create(record, settings, view) {
-                replaced(record, view, turn);
-            } else if get && view.incarnation != recovery.condemned {
-                superseded(record, view, settings, turn);
-            } else if get && unsettled(call.as_ref()) {
-                came_of(
-                    record,
-                    Verb::Create,
-                    CallResult::Failed,
-                    "read back: the condemned node is still there",
-                    turn,
-                );
-                advance(record, Phase::Condemned, "the condemned node is still there", turn);
-            }
+        (Phase::Creating, Reading::Node(view)) if !there && !calling => {
+            node_while_creating(record, settings, view, get, turn);
         }
-        (Phase::Creating, Reading::Node(view)) if record.incarnation.is_some() => {
-            if record.incarnation == view.incarnation && view.state == NodeState::Ready {
+        (Phase::Creating, Reading::Node(view)) if there => {
+            if known == view.incarnation && view.state == NodeState::Ready {
                 replaced(record, view, turn);
-            } else if view.incarnation.is_some() && record.incarnation != view.incarnation {
+            } else if known != view.incarnation {
                 superseded(record, view, settings, turn);
             }
         }
         // One whose operation ended with an error is told by its caller, which knows of capacity
         // and zones.
-        (Phase::Creating, Reading::Absent) if get && !calling && record.incarnation.is_none() => {
-            memory.vanished += 1;
-            // With an operation under way a 404 may only mean "not yet"; without one the create was
-            // not carried out.
-            if unsettled(call.as_ref()) || memory.vanished >= VANISHED_LIMIT {
-                memory.vanished = 0;
-                came_of(
-                    record,
-                    Verb::Create,
-                    CallResult::Failed,
-                    "read back: GET says 404, the create was not carried out",
-                    turn,
-                );
-                resend_later(
-                    record,
-                    policy,
-                    None,
-                    "read back: the create was not carried out",
-                    turn,
-                );
-                if matches!(call, Some(Call::Accepted { .. } | Call::Observed)) {
-                    spend(record);
-                }
-            }
+        (Phase::Creating, Reading::Absent) if get && !calling && !there => {
+            absent_while_creating(record, memory, policy, turn);
         }
         (
             Phase::Ready | Phase::Booted | Phase::Launched | Phase::Condemned,
             Reading::Node(view),
-        ) => {
-            let known = if recovery.phase == Phase::Condemned {
-                &recovery.condemned
-            } else {
-                &record.incarnation
-            };
-            if view.incarnation.is_some() && *known != view.incarnation {
-                superseded(record, view, settings, turn);
-            } else {
-                return false;
-            }
-        }
+        ) if known != view.incarnation => superseded(record, view, settings, turn),
         _ => return false,
     }
     true
+}
+
+/// A GET while the delete is intended, sent or running shows a node.
+fn node_while_deleting(
+    record: &mut SlotRecord,
+    memory: &mut Memory,
+    settings: &Settings,
+    policy: &Policy,
+    view: &NodeView,
+    turn: &mut Turn,
+) {
+    let Some(recovery) = &record.recovery else { return };
+    let open = unsettled(recovery.call.as_ref());
+    if view.incarnation != recovery.condemned {
+        superseded(record, view, settings, turn);
+    } else if view.state == NodeState::Deleting {
+        if open {
+            set_call(record, Call::Observed);
+        }
+    } else if open {
+        // It is judged again, with this read as its confirmation.
+        let text = "read back: the node is there, the delete was not carried out";
+        came_of(record, Verb::Delete, CallResult::Failed, text, turn);
+        advance(record, Phase::Condemned, "read back: the delete was not carried out", turn);
+        if let Some(recovery) = &mut record.recovery {
+            // Once may be bad luck; a server that never carries it out is not asked at the speed of
+            // the network.
+            recovery.resends += 1;
+            if recovery.resends > 1 {
+                let wait = backoff(policy, recovery.resends - 1);
+                recovery.not_before = Some(after(turn.now, wait));
+            }
+        }
+    } else if memory.operation_lost.is_some() {
+        memory.vanished += 1;
+        if memory.vanished >= VANISHED_LIMIT {
+            memory.vanished = 0;
+            let text = "its operation is lost, and the node is not being deleted";
+            came_of(record, Verb::Delete, CallResult::Failed, text, turn);
+            let text = "the operation is lost and the node is not being deleted";
+            advance(record, Phase::Condemned, text, turn);
+            spend(record);
+        }
+    }
+}
+
+/// A node is there although the condemned one was gone and no create was sent.
+fn node_while_gone(
+    record: &mut SlotRecord,
+    settings: &Settings,
+    view: &NodeView,
+    get: bool,
+    turn: &mut Turn,
+) {
+    let condemned = record.recovery.as_ref().and_then(|r| r.condemned.clone());
+    if is_our_create(record, settings, view) {
+        // An earlier create whose answer was lost has been carried out after all.
+        let text = "an earlier create of ours was carried out after all";
+        let read_back = format!("read back: {text}");
+        came_of(record, Verb::Create, CallResult::Done, &read_back, turn);
+        advance(record, Phase::Creating, text, turn);
+        set_call(record, Call::Observed);
+        replaced(record, view, turn);
+    } else if view.incarnation != condemned {
+        superseded(record, view, settings, turn);
+    } else if get {
+        advance(record, Phase::Condemned, "the condemned node is still there", turn);
+    }
+}
+
+/// A node is there for the first time since the create was intended.
+fn node_while_creating(
+    record: &mut SlotRecord,
+    settings: &Settings,
+    view: &NodeView,
+    get: bool,
+    turn: &mut Turn,
+) {
+    let Some(recovery) = &record.recovery else { return };
+    let (open, old) = (unsettled(recovery.call.as_ref()), view.incarnation == recovery.condemned);
+    if is_our_create(record, settings, view) {
+        replaced(record, view, turn);
+    } else if get && !old {
+        superseded(record, view, settings, turn);
+    } else if get && open {
+        let text = "the condemned node is still there";
+        came_of(record, Verb::Create, CallResult::Failed, &format!("read back: {text}"), turn);
+        advance(record, Phase::Condemned, text, turn);
+    }
+}
+
+/// A GET shows no node although a create was intended.
+fn absent_while_creating(
+    record: &mut SlotRecord,
+    memory: &mut Memory,
+    policy: &Policy,
+    turn: &mut Turn,
+) {
+    let call = record.recovery.as_ref().and_then(|r| r.call.clone());
+    memory.vanished += 1;
+    // With an operation under way a 404 may only mean "not yet"; without one the create was not
+    // carried out.
+    if unsettled(call.as_ref()) || memory.vanished >= VANISHED_LIMIT {
+        memory.vanished = 0;
+        let text = "read back: GET says 404, the create was not carried out";
+        came_of(record, Verb::Create, CallResult::Failed, text, turn);
+        resend_later(record, policy, None, "read back: the create was not carried out", turn);
+        if matches!(call, Some(Call::Accepted { .. } | Call::Observed)) {
+            spend(record);
+        }
+    }
 }
 
 /// Our create produced this node.

@@ -96,4 +96,27 @@ mod tests {
         );
         assert_ne!(handed_out.number(), term.number());
     }
+
+    #[test]
+    fn s1_a_request_leaves_only_within_the_term_and_soon_after_the_get_that_verified_it() {
+        let wall = jiff::Timestamp::UNIX_EPOCH + Duration::from_secs(1000);
+        let now = Now { boot: Duration::from_secs(100), wall };
+        let incarnation = crate::model::ids::Incarnation { id: "1".into(), created: wall };
+        let delete = |verified: jiff::Timestamp| Action::Delete {
+            slot: "a".into(),
+            zone: "z".into(),
+            incarnation: incarnation.clone(),
+            verified,
+            request_id: None,
+        };
+        let (second, connecting) = (Duration::from_secs(1), Duration::from_secs(2));
+        let term = Term::default();
+        assert!(term.permits(&delete(wall), now, connecting).is_err(), "nothing was taken");
+        term.renewed(now.boot, second * 30);
+        assert!(term.permits(&delete(wall - second * 3), now, connecting).is_ok());
+        assert!(term.permits(&delete(wall - second * 4), now, connecting).is_err());
+        term.end();
+        let refused = term.permits(&delete(wall), now, connecting);
+        assert!(matches!(refused, Err(CallOutcome::NotSent(_))), "the lock is lost");
+    }
 }

@@ -114,6 +114,37 @@ pub struct Recovery {
 }
 
 impl Recovery {
+    /// A recovery that begins now.
+    pub fn condemned(cause: Condition, kind: Kind, symptom_at: Timestamp, now: Timestamp) -> Self {
+        Recovery {
+            cause,
+            kind,
+            evidence: String::new(),
+            symptom_at,
+            condemned_at: now,
+            phase: Phase::Condemned,
+            phase_since: now,
+            phases: Vec::new(),
+            condemned: None,
+            call: None,
+            delete_failures: 0,
+            create_failures: 0,
+            not_before: None,
+            refusal: None,
+            order: None,
+            resends: 0,
+            spent: 0,
+            step_before: None,
+            saved_at: None,
+            set_apart: false,
+            unfit: None,
+            tried_at: None,
+            creating_since: None,
+            failed: None,
+            observed: None,
+        }
+    }
+
     /// Moves on, and keeps how long the phase took.
     ///
     /// # Errors
