@@ -137,8 +137,19 @@ fn circle(file: &str, imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Ve
 }
 
 /// Rooms whose files import each other in no circle. Others follow; none leaves.
-const WITHOUT_CIRCLES: [&str; 9] =
-    ["model", "decide", "driver", "shell", "google", "checkpoint", "store", "report", "cli"];
+const WITHOUT_CIRCLES: [&str; 11] = [
+    "model",
+    "config",
+    "decide",
+    "driver",
+    "shell",
+    "google",
+    "checkpoint",
+    "store",
+    "report",
+    "launch",
+    "cli",
+];
 
 #[test]
 fn no_two_files_of_a_room_import_each_other() {
@@ -223,7 +234,6 @@ fn relative(path: &Path) -> String {
 }
 
 const LONG_FILES: Ratchet = &[
-    ("config/validate.rs", 712),
     ("decide/tests/harm.rs", 580),
     ("decide/tests/regressions.rs", 663),
     ("decide/tests/runs.rs", 709),
@@ -269,10 +279,9 @@ fn functions(text: &str) -> Vec<(String, usize)> {
 const LONG_FUNCTIONS: Ratchet = &[
     ("checkpoint/lister.rs: survey_in", 96),
     ("cli/demo.rs: demo", 88),
-    ("config/validate.rs: overlay", 102),
-    ("config/validate.rs: policy", 111),
-    ("config/validate.rs: slot", 79),
-    ("config/validate.rs: validate", 102),
+    ("config/policy.rs: policy", 111),
+    ("config/slot.rs: overlay", 102),
+    ("config/slot.rs: slot", 79),
     ("decide/answers.rs: operated", 75),
     ("decide/answers.rs: settle_call", 71),
     ("decide/diagnose.rs: node", 86),

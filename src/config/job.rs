@@ -1,7 +1,7 @@
 //! `[tpu.job]`: the command, its environment, and where its checkpoints lie.
 
+use super::check::Check;
 use super::raw::*;
-use super::validate::Check;
 use crate::model::settings::*;
 
 /// `[tpu.job]` below `key`.

@@ -1,9 +1,14 @@
 //! The only place that reads TOML and the environment: gives typed, validated values, or errors
 //! with file, line, key, what was wrong and what is allowed.
 
+mod api;
+mod check;
 mod document;
 mod job;
+mod policy;
 mod raw;
+mod slot;
+mod state;
 mod validate;
 
 use std::fmt;
@@ -151,7 +156,7 @@ pub fn log_filter() -> Option<String> {
 /// # Errors
 /// With what is allowed.
 pub fn state_location(text: &str, folder: &Path) -> Result<StateLocation, String> {
-    validate::state_location(text, folder)
+    state::state_location(text, folder)
 }
 
 /// The name of the Cloud Run execution that this process belongs to, if it is one.

@@ -1,0 +1,102 @@
+//! `[api]` and `listen`: the addresses that are called and served.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::ApiSettings;
+use super::check::Check;
+use super::raw::*;
+
+pub fn listen(c: &mut Check, raw: Option<&str>) -> Option<SocketAddr> {
+    let text = raw.unwrap_or(DEFAULT_LISTEN);
+    if text == "off" {
+        return None;
+    }
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Some(address),
+        Ok(address) => {
+            c.wrong(
+                "listen",
+                format!("not supported yet: {address} is not a loopback address, and tokens are not there yet; use 127.0.0.1"),
+            );
+            None
+        }
+        Err(_) => {
+            c.wrong(
+                "listen",
+                format!("{text:?} is not ADDRESS:PORT; write \"{DEFAULT_LISTEN}\" or \"off\""),
+            );
+            None
+        }
+    }
+}
+
+pub fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
+    // Written out as their defaults they change nothing.
+    let other = |given: &Option<toml::Value>, default: &str| {
+        given.as_ref().filter(|v| v.as_str() != Some(default)).cloned()
+    };
+    c.later(
+        "api.vertex",
+        &other(&raw.vertex, "https://{region}-aiplatform.googleapis.com"),
+        "Vertex AI",
+    );
+    c.later("api.ml", &other(&raw.ml, "https://ml.googleapis.com"), "AI Platform");
+    let mut url = |key: &str, given: Option<&String>, default: &str| {
+        let text = given.map_or(default, String::as_str).trim_end_matches('/').to_owned();
+        let parsed = reqwest::Url::parse(&text)
+            .ok()
+            .filter(|u| matches!(u.scheme(), "http" | "https") && u.has_host());
+        match parsed {
+            None => c.wrong(key, format!("{text:?} is not a URL; write \"{default}\"")),
+            Some(u) if u.scheme() == "http" && !is_loopback(&u) => {
+                c.wrong(key, format!("{text:?}: http is allowed towards loopback only; use https"))
+            }
+            Some(_) => {}
+        }
+        text
+    };
+    let tpu = url("api.tpu", raw.tpu.as_ref(), DEFAULT_TPU);
+    let storage = url("api.storage", raw.storage.as_ref(), DEFAULT_STORAGE);
+    let anonymous = match raw.credentials.as_deref() {
+        None | Some("application-default") => false,
+        Some("anonymous") => {
+            for (key, text) in [("api.tpu", &tpu), ("api.storage", &storage)] {
+                let loopback = reqwest::Url::parse(text).is_ok_and(|u| is_loopback(&u));
+                if !loopback && (key == "api.tpu" || raw.storage.is_some()) {
+                    c.wrong(
+                        "api.credentials",
+                        format!(
+                            "\"anonymous\" is allowed only towards loopback, and {key} is {text:?}"
+                        ),
+                    );
+                }
+            }
+            true
+        }
+        Some(other) => {
+            c.wrong(
+                "api.credentials",
+                format!("{other:?} is unknown; use \"application-default\", or \"anonymous\" towards loopback"),
+            );
+            false
+        }
+    };
+    let version = match raw.version.as_deref() {
+        None | Some("v2") => "v2",
+        Some("v2alpha1") => "v2alpha1",
+        Some(other) => {
+            c.wrong("api.version", format!("{other:?} is unknown; use \"v2\" or \"v2alpha1\""));
+            "v2"
+        }
+    };
+    ApiSettings { tpu, storage: raw.storage.is_some().then_some(storage), version, anonymous }
+}
+
+const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
+const DEFAULT_TPU: &str = "https://tpu.googleapis.com";
+const DEFAULT_STORAGE: &str = "https://storage.googleapis.com";
+
+fn is_loopback(url: &reqwest::Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}

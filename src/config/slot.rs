@@ -1,0 +1,196 @@
+//! `[[tpu]]`: one slot, and how its node is created.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::check::Check;
+use super::job::job;
+use super::policy::policy;
+use super::raw::*;
+use crate::model::settings::*;
+use crate::model::spec;
+
+pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path) -> SlotSettings {
+    let k = |name: &str| format!("{key}.{name}");
+    let name_fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    if !(raw.name.starts_with(|ch: char| ch.is_ascii_lowercase())
+        && raw.name.bytes().all(name_fits)
+        && raw.name.len() <= 63)
+        || raw.name.ends_with('-')
+    {
+        c.wrong(
+            &k("name"),
+            format!("{:?} is not a node id: 1 to 63 lower-case letters, digits and '-', starting with a letter", raw.name),
+        );
+    }
+    c.later(&k("queued_resource"), &raw.queued_resource, "queued resources");
+    let zones = match (raw.zone, raw.zones) {
+        (Some(zone), None) => vec![zone],
+        (None, Some(zones)) if !zones.is_empty() => zones,
+        (None, Some(_)) => {
+            c.wrong(&k("zones"), "is empty; name at least one zone");
+            Vec::new()
+        }
+        (Some(_), Some(_)) => {
+            c.wrong(&k("zones"), "zone and zones are both set; keep one of them");
+            Vec::new()
+        }
+        (None, None) => {
+            c.wrong(&k("zone"), "is missing; write zone = \"us-central2-b\", or zones = [ … ]");
+            Vec::new()
+        }
+    };
+    for (index, zone) in zones.iter().enumerate() {
+        let parts = zone.split('-').count();
+        if parts != 3 || !zone.bytes().all(name_fits) {
+            c.wrong(
+                &k("zone"),
+                format!("{zone:?} is not a zone; they look like \"us-central2-b\""),
+            );
+        }
+        if zones[..index].contains(zone) {
+            c.wrong(&k("zones"), format!("{zone:?} is named twice"));
+        }
+    }
+    if raw.policy.max_unavailable.is_some() {
+        c.wrong(&k("policy.max_unavailable"), "is the whole fleet's; set it under [policy]");
+    }
+    if raw.policy.storm.is_some() {
+        c.wrong(&k("policy.storm"), "is the whole fleet's; set it under [policy]");
+    }
+    if raw.policy.max_judged_recreates_per_hour.is_some() {
+        c.wrong(
+            &k("policy.max_judged_recreates_per_hour"),
+            "is the whole fleet's; set it under [policy]",
+        );
+    }
+    let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
+    let mut create = overlay(c, &k("create"), &raw.create);
+    if let Some(script) = raw.startup_script {
+        let path = folder.join(&script);
+        match std::fs::read_to_string(&path) {
+            Ok(text) if text.len() > 262_144 => c.wrong(
+                &k("startup_script"),
+                format!(
+                    "{} is larger than 256 KiB; use the metadata startup-script-url",
+                    path.display()
+                ),
+            ),
+            Ok(text) => create.startup_script = Some(text),
+            Err(error) => c.wrong(
+                &k("startup_script"),
+                format!(
+                    "{} can't be read: {error}; the path is relative to the config",
+                    path.display()
+                ),
+            ),
+        }
+    }
+    let job = raw.job.map(|raw| job(c, &k("job"), raw));
+    SlotSettings { name: raw.name, zones, create, job, policy, supervisor: None }
+}
+
+fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
+    let k = |name: &str| format!("{key}.{name}");
+    c.later(&k("nodes"), &raw.nodes, "multislice queued resources");
+    let mut fields: BTreeMap<String, Value> = BTreeMap::new();
+    if let Some(kind) = &raw.accelerator_type {
+        if raw.accelerator_config.is_some() {
+            c.wrong(
+                &k("accelerator_config"),
+                "accelerator_type and accelerator_config are both set; keep one of them",
+            );
+        }
+        fields.insert("acceleratorType".into(), json!(kind));
+    }
+    if let Some(config) = &raw.accelerator_config {
+        fields.insert(
+            "acceleratorConfig".into(),
+            json!({"type": config.kind, "topology": config.topology}),
+        );
+    }
+    for (name, value) in [
+        ("runtimeVersion", &raw.runtime_version),
+        ("description", &raw.description),
+        ("cidrBlock", &raw.cidr_block),
+    ] {
+        if let Some(value) = value {
+            fields.insert(name.into(), json!(value));
+        }
+    }
+    let capacity =
+        [("spot", raw.spot), ("preemptible", raw.preemptible), ("reserved", raw.reserved)];
+    let chosen: Vec<&str> =
+        capacity.iter().filter(|(_, v)| *v == Some(true)).map(|(n, _)| *n).collect();
+    if chosen.len() > 1 {
+        c.wrong(&k(chosen[1]), format!("{} are both true; choose one", chosen.join(" and ")));
+    }
+    if capacity.iter().any(|(_, v)| v.is_some()) {
+        // Choosing one clears the others; `false` alone clears itself.
+        let scheduling = capacity.iter().filter(|(_, v)| v.is_some() || !chosen.is_empty()).map(
+            |(name, value)| match value {
+                Some(true) => ((*name).to_owned(), json!(true)),
+                _ => ((*name).to_owned(), Value::Null),
+            },
+        );
+        fields.insert("schedulingConfig".into(), Value::Object(scheduling.collect()));
+    }
+    let mut network = serde_json::Map::new();
+    for (name, value) in [("network", &raw.network), ("subnetwork", &raw.subnetwork)] {
+        if let Some(value) = value {
+            network.insert(name.into(), json!(value));
+        }
+    }
+    if let Some(external) = raw.external_ips {
+        network.insert("enableExternalIps".into(), json!(external));
+    }
+    if !network.is_empty() {
+        fields.insert("networkConfig".into(), Value::Object(network));
+    }
+    if let Some(email) = &raw.service_account {
+        fields.insert("serviceAccount".into(), json!({"email": email}));
+    }
+    if let Some(tags) = &raw.tags {
+        fields.insert("tags".into(), json!(tags));
+    }
+    let entries = |c: &mut Check, name: &str, raw: &BTreeMap<String, RawEntry>| {
+        let mut map = BTreeMap::new();
+        for (entry, value) in raw {
+            match value {
+                RawEntry::Text(text) => map.insert(entry.clone(), Some(text.clone())),
+                RawEntry::Remove(false) => map.insert(entry.clone(), None),
+                RawEntry::Remove(true) => {
+                    c.wrong(
+                        &k(&format!("{name}.{entry}")),
+                        "true is no value; write text, or false to remove it",
+                    );
+                    None
+                }
+            };
+        }
+        map
+    };
+    let labels = entries(c, "labels", &raw.labels);
+    for (label, value) in &labels {
+        if let Err(why) = spec::label(label, value.as_deref().unwrap_or_default()) {
+            c.wrong(&k(&format!("labels.{label}")), why);
+        }
+    }
+    let metadata = entries(c, "metadata", &raw.metadata);
+    for name in metadata.keys() {
+        if name.starts_with("tpu-watchdog-") {
+            c.wrong(
+                &k(&format!("metadata.{name}")),
+                "keys that begin with tpu-watchdog- are written by this program alone",
+            );
+        } else if name == "startup-script" {
+            c.wrong(
+                &k("metadata.startup-script"),
+                "use the slot's startup_script = \"file\" instead",
+            );
+        }
+    }
+    Overlay { fields, labels, metadata, startup_script: None }
+}
