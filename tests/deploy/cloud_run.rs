@@ -308,8 +308,10 @@ fn image(context: &Path, scratch: &Path) -> PathBuf {
 fn the_container_is_small_static_and_works_with_nothing_around_it() {
     let folder = tempfile::tempdir().unwrap();
     let context = folder.path().join("context");
-    let (code, out) =
-        text(&Command::new(deploy("cloud-run/build.sh")).arg(&context).output().unwrap());
+    let mut build = Command::new(deploy("cloud-run/build.sh"));
+    // Optimised less than an image that is shipped: half of the time, and static all the same.
+    build.arg(&context).env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
+    let (code, out) = text(&build.output().unwrap());
     assert_eq!(code, Some(0), "{out}");
     let size: u64 =
         std::fs::read_dir(&context).unwrap().map(|f| f.unwrap().metadata().unwrap().len()).sum();
