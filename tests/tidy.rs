@@ -285,7 +285,6 @@ const LONG_FUNCTIONS: Ratchet = &[
     ("decide/answers.rs: operated", 75),
     ("decide/answers.rs: settle_call", 71),
     ("decide/diagnose.rs: node", 86),
-    ("decide/reports.rs: attributes", 120),
     ("decide/settle.rs: settle", 87),
     ("decide/surveys.rs: surveyed", 111),
     ("decide/tests/gates.rs: the_checker_refuses_by_name_what_a_plan_must_never_ask_for", 72),

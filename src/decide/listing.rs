@@ -18,12 +18,12 @@ use super::turn::Turn;
 /// Applies a poll.
 pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     fleet.polls += 1;
-    let (mut listed, complete) = Listed::new(poll.listings);
+    let (listed, complete) = Listed::new(poll.listings);
     let mut readings: Vec<(String, Reading)> = Vec::new();
     for (name, record) in &mut fleet.slots {
         let slot = fleet.settings.slots.get(name);
         if let (Some(slot), Some(memory)) = (slot, fleet.memory.get_mut(name))
-            && follow(record, memory, slot, &mut listed, turn)
+            && follow(record, memory, slot, &listed, turn)
         {
             fleet.dirty.insert(name.clone());
         }
@@ -44,7 +44,7 @@ fn follow(
     record: &mut SlotRecord,
     memory: &mut Memory,
     slot: &SlotSettings,
-    listed: &mut Listed,
+    listed: &Listed,
     turn: &mut Turn,
 ) -> bool {
     if record.recovery.is_some() {
@@ -58,7 +58,7 @@ fn follow(
     }
     let gone = listed.was_read(&record.zone)
         && memory.absence_confirmed
-        && listed.nodes.get(&record.zone, &slot.name).is_none();
+        && listed.node(&record.zone, &slot.name).is_none();
     let Some(zone) = listed.zone_of(slot).filter(|_| gone) else { return false };
     // A GET says that it is gone where it was: it was made where it may be, too.
     let message = format!("the node is in {zone} now, and no longer in {}", record.zone);
@@ -72,7 +72,8 @@ fn follow(
 
 /// The answers of a poll.
 struct Listed {
-    nodes: Nodes,
+    // By zone and name; of a node that is listed twice the last counts.
+    nodes: BTreeMap<String, BTreeMap<String, Arc<NodeView>>>,
     // Zones that were not read, `-` for all, and why.
     unread: BTreeMap<String, String>,
     // One listing of all zones was answered.
@@ -82,14 +83,17 @@ struct Listed {
 impl Listed {
     /// Also returns whether every zone was read.
     fn new(listings: Vec<Listing>) -> (Listed, bool) {
-        let (mut nodes, mut unread, mut read_all) = (Vec::new(), BTreeMap::new(), false);
+        let (mut nodes, mut unread, mut read_all) = (BTreeMap::new(), BTreeMap::new(), false);
         for Listing { zone, result } in listings {
             match result {
                 Ok((found, unreachable)) => {
                     read_all |= zone == "-";
                     let why = "the API could not reach the zone";
                     unread.extend(unreachable.into_iter().map(|zone| (zone, why.to_owned())));
-                    nodes.extend(found);
+                    for view in found {
+                        let zone: &mut BTreeMap<_, _> = nodes.entry(view.zone.clone()).or_default();
+                        zone.insert(view.node.clone(), view);
+                    }
                 }
                 Err(failure) => {
                     unread.insert(zone, format!("the listing failed: {failure}"));
@@ -97,7 +101,11 @@ impl Listed {
             }
         }
         let complete = unread.is_empty();
-        (Listed { nodes: Nodes::new(nodes), unread, read_all }, complete)
+        (Listed { nodes, unread, read_all }, complete)
+    }
+
+    fn node(&self, zone: &str, name: &str) -> Option<&Arc<NodeView>> {
+        self.nodes.get(zone)?.get(name)
     }
 
     fn was_read(&self, zone: &str) -> bool {
@@ -105,13 +113,13 @@ impl Listed {
     }
 
     /// The first of a slot's zones with a node of its name.
-    fn zone_of<'s>(&mut self, slot: &'s SlotSettings) -> Option<&'s String> {
-        slot.zones.iter().find(|zone| self.nodes.get(zone, &slot.name).is_some())
+    fn zone_of<'s>(&self, slot: &'s SlotSettings) -> Option<&'s String> {
+        slot.zones.iter().find(|zone| self.node(zone, &slot.name).is_some())
     }
 
     /// The reading that the poll gives of a slot.
-    fn reading(&mut self, record: &SlotRecord, slot: Option<&SlotSettings>) -> Reading {
-        let found = self.nodes.get(&record.zone, &record.name);
+    fn reading(&self, record: &SlotRecord, slot: Option<&SlotSettings>) -> Reading {
+        let found = self.node(&record.zone, &record.name);
         let all = if self.read_all { None } else { self.unread.get("-") };
         let mut unread = self.unread.get(&record.zone).or(all);
         if found.is_none() && record.incarnation.is_none() && record.recovery.is_none() {
@@ -124,47 +132,5 @@ impl Listed {
             (None, Some(view)) => Reading::Node(Arc::clone(view)),
             (None, None) => Reading::Absent,
         }
-    }
-}
-
-/// The nodes of a poll, found by zone and name. In the order of names first, as slots are looked
-/// up: the next one is mostly the next here, whatever zones there are.
-struct Nodes {
-    sorted: Vec<Arc<NodeView>>,
-    next: usize,
-}
-
-impl Nodes {
-    fn new(mut nodes: Vec<Arc<NodeView>>) -> Nodes {
-        let order = |a: &Arc<NodeView>, b: &Arc<NodeView>| {
-            a.node.cmp(&b.node).then_with(|| a.zone.cmp(&b.zone))
-        };
-        // The API lists a zone in this order, mostly.
-        if !nodes.is_sorted_by(|a, b| order(a, b).is_lt()) {
-            nodes.sort_by(order);
-            // Of one that is listed twice the last counts.
-            nodes.dedup_by(|later, kept| {
-                let twice = order(later, kept).is_eq();
-                if twice {
-                    std::mem::swap(later, kept);
-                }
-                twice
-            });
-        }
-        Nodes { sorted: nodes, next: 0 }
-    }
-
-    fn get(&mut self, zone: &str, name: &str) -> Option<&Arc<NodeView>> {
-        let is = |view: &Arc<NodeView>| view.node == name && view.zone == zone;
-        if !self.sorted.get(self.next).is_some_and(is) {
-            self.next = self
-                .sorted
-                .partition_point(|view| (view.node.as_str(), view.zone.as_str()) < (name, zone));
-            if !self.sorted.get(self.next).is_some_and(is) {
-                return None;
-            }
-        }
-        self.next += 1;
-        self.sorted.get(self.next - 1)
     }
 }

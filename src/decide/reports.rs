@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use crate::model::beacon::{Beacon, SetUp, WorkerReport};
 use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::Fleet;
+use crate::model::fleet::{Fleet, Memory};
 use crate::model::ids::Incarnation;
-use crate::model::slot::JobState;
+use crate::model::slot::{JobState, SlotRecord, WorkerState};
 use crate::model::time::elapsed;
 
 use super::turn::Turn;
@@ -81,44 +81,71 @@ fn attributes(
         memory.heard = memory.heard.max(Some(began.min(now)));
     }
     let from = record.heard_from();
-    let mut step = None;
+    let (mut step, mut booted) = (None, false);
     for (index, report) in reports.iter().enumerate() {
-        let fresh = |beacon: &&Beacon| beacon.generation >= from;
         let worker = record.job.workers.entry(index).or_default();
-        let boot = report.boot.as_ref().filter(fresh);
-        // A host that has just booted is alive, although its first heartbeat is still to come.
-        let rebooted = boot.is_some_and(|boot| {
-            worker.boot_id.as_ref().is_some_and(|before| *before != boot.boot_id)
-        });
-        if let Some(boot) = boot {
-            worker.boot_id = Some(boot.boot_id.clone());
-            worker.booted = true;
-            if !fleet.ledger.beacons_seen {
-                fleet.ledger.beacons_seen = true;
-                fleet.dirty_ledger = true;
-            }
-        }
-        match report.heartbeat.as_ref().filter(fresh) {
-            Some(beat) => {
-                worker.in_setup = beat.set_up().is_some();
-                record.job.runs.began |= !worker.in_setup;
-                let value = (beat.boot_id.clone(), beat.value);
-                if worker.heartbeat.as_ref() == Some(&value) {
-                    worker.quiet_for += gap;
-                } else {
-                    worker.heartbeat = Some(value);
-                    worker.quiet_for = Duration::ZERO;
-                }
-            }
-            None if worker.booted => worker.quiet_for += gap,
-            None => {}
-        }
-        if rebooted {
-            worker.quiet_for = Duration::ZERO;
-        }
-        step =
-            step.max(report.step.as_ref().filter(fresh).and_then(|b| u64::try_from(b.value).ok()));
+        booted |= report.boot.as_ref().is_some_and(|boot| boot.generation >= from);
+        record.job.runs.began |= heard(worker, report, from, gap);
+        let reported = report.step.as_ref().filter(|beacon| beacon.generation >= from);
+        step = step.max(reported.and_then(|beacon| u64::try_from(beacon.value).ok()));
     }
+    if booted && !std::mem::replace(&mut fleet.ledger.beacons_seen, true) {
+        fleet.dirty_ledger = true;
+    }
+    tell_of_set_up(record, memory, reports, turn);
+    let all_booted = (0..workers).all(|w| record.job.workers.get(&w).is_some_and(|s| s.booted));
+    if whole && !all_booted && record.ready_since.is_some() {
+        record.job.unbooted_for += gap;
+    }
+    fleet.dirty.insert(slot.to_owned());
+    if step > record.job.step {
+        record.job.step = step;
+        step.into_iter().for_each(|step| _ = runs::stepped(record, step));
+        settle::progress(record, now);
+    }
+    ends(fleet, slot, reports, from, whole, turn);
+    settle::settle(fleet, slot, turn);
+}
+
+/// Takes in one worker's boot and heartbeat. Returns whether its job has begun.
+fn heard(worker: &mut WorkerState, report: &WorkerReport, from: u64, gap: Duration) -> bool {
+    let fresh = |beacon: &&Beacon| beacon.generation >= from;
+    // A host that has just booted is alive, although its first heartbeat is still to come.
+    let mut rebooted = false;
+    if let Some(boot) = report.boot.as_ref().filter(fresh) {
+        let before = worker.boot_id.replace(boot.boot_id.clone());
+        rebooted = before.is_some_and(|before| before != boot.boot_id);
+        worker.booted = true;
+    }
+    let mut began = false;
+    match report.heartbeat.as_ref().filter(fresh) {
+        Some(beat) => {
+            worker.in_setup = beat.set_up().is_some();
+            began = !worker.in_setup;
+            let value = (beat.boot_id.clone(), beat.value);
+            if worker.heartbeat.as_ref() == Some(&value) {
+                worker.quiet_for += gap;
+            } else {
+                worker.heartbeat = Some(value);
+                worker.quiet_for = Duration::ZERO;
+            }
+        }
+        None if worker.booted => worker.quiet_for += gap,
+        None => {}
+    }
+    if rebooted {
+        worker.quiet_for = Duration::ZERO;
+    }
+    began
+}
+
+/// A startup script that fails is told once, until it no longer does.
+fn tell_of_set_up(
+    record: &SlotRecord,
+    memory: &mut Memory,
+    reports: &[WorkerReport],
+    turn: &mut Turn,
+) {
     let setup = |report: &WorkerReport| {
         report.heartbeat.as_ref().filter(|beat| beat.set_up() == Some(SetUp::Failing)).cloned()
     };
@@ -133,16 +160,18 @@ fn attributes(
         );
         turn.tell(record, What::SetupFailed { worker: index }, message);
     }
-    let booted = (0..workers).all(|w| record.job.workers.get(&w).is_some_and(|s| s.booted));
-    if whole && !booted && record.ready_since.is_some() {
-        record.job.unbooted_for += gap;
-    }
-    fleet.dirty.insert(slot.to_owned());
-    if step > record.job.step {
-        record.job.step = step;
-        step.into_iter().for_each(|step| _ = runs::stepped(record, step));
-        settle::progress(record, now);
-    }
+}
+
+/// Takes in the exits that were reported: the job may be finished, or may have failed.
+fn ends(
+    fleet: &mut Fleet,
+    slot: &str,
+    reports: &[WorkerReport],
+    from: u64,
+    whole: bool,
+    turn: &mut Turn,
+) {
+    let Some(record) = fleet.slots.get_mut(slot) else { return };
     // Journaled under the job that the run order started, whatever the config says by now. Where
     // that order is not known (the slot left the config, the state was lost), the node's own script
     // tells whether it runs the present one.
@@ -153,18 +182,15 @@ fn attributes(
     let kind =
         |job: &JobState| (job.stuck, job.failed.as_ref().map(|(worker, code, _)| (*worker, *code)));
     let failed = kind(&record.job);
-    let finished = ending::exits(record, reports, from, key.as_deref(), whole, now);
+    let finished = ending::exits(record, reports, from, key.as_deref(), whole, turn.now);
     if finished && key.is_some() && record.job.finished != key {
         record.job.finished = key;
         record.suspicion = None;
         if let Some(memory) = fleet.memory.get_mut(slot) {
             memory.confirmed = None;
         }
-        turn.tell(
-            record,
-            What::JobFinished,
-            "worker 0 ended with code 0: the job is finished, the TPU is kept",
-        );
+        let message = "worker 0 ended with code 0: the job is finished, the TPU is kept";
+        turn.tell(record, What::JobFinished, message);
         settle::finished(fleet, slot, turn);
     }
     let Some(record) = fleet.slots.get_mut(slot) else { return };
@@ -173,5 +199,4 @@ fn attributes(
     {
         turn.tell(record, What::JobFailed { code }, message);
     }
-    settle::settle(fleet, slot, turn);
 }

@@ -377,7 +377,8 @@ impl World {
         });
     }
 
-    /// S4: a create that arrives while the slot's own node is there was not decided on a 404.
+    /// S4: a create that arrives in one zone while the slot's own node is in another was not decided
+    /// on a 404. In the same zone the API refuses it: a name exists once.
     fn create_hits(&mut self, slot: &str, zone: &str) {
         let now = wall(self.now, 0);
         let within = Duration::from_millis((self.shown_within() + MINUTE).unsigned_abs());
@@ -391,8 +392,8 @@ impl World {
             .cloud
             .nodes
             .iter()
-            .filter(|((_, name), node)| {
-                name == slot && is_its_own(node) && node.state != "DELETING"
+            .filter(|((at, name), node)| {
+                name == slot && at != zone && is_its_own(node) && node.state != "DELETING"
             })
             .map(|((at, _), node)| format!("{} is {} in {at}", node.uid, node.state))
             .collect();
