@@ -104,11 +104,8 @@ impl Checker {
         is_plain(case)?;
         let counted = takes_room(case.record);
         if kind == Kind::Judged {
-            rule(
-                counted || self.judged < self.most,
-                "S6",
-                "too many judged slots are in recovery",
-            )?;
+            let others = self.judged.saturating_sub(usize::from(counted));
+            rule(others < self.most, "S6", "too many judged slots are in recovery")?;
             guards_judged(case, condition)?;
         }
         is_within_attempts(case, kind)?;

@@ -374,8 +374,7 @@ fn pool(ctx: &SlotCtx) -> Option<Decision> {
     hold(HoldReason::ZoneShort, text, Some(until(shortage)))
 }
 
-/// S6. A slot that counts already raises no number by being recreated once more: it never waits for
-/// the others.
+/// A slot that counts under `max_unavailable` already is not recreated once more, but still.
 fn judged_per_hour(ctx: &SlotCtx) -> Option<Decision> {
     let limit = ctx.settings.max_judged_recreates_per_hour;
     let full = !budget::is_unavailable(ctx.record) && ctx.ledger.judged.len() >= limit;
@@ -384,10 +383,13 @@ fn judged_per_hour(ctx: &SlotCtx) -> Option<Decision> {
     full.then(|| Decision::hold(HoldReason::JudgedPerHour, text(), until))
 }
 
-/// S6.
+/// S6. A slot that counts already asks as well: it may count again without having passed here, as
+/// after a hold that had set it apart while others took its place.
 fn max_unavailable(ctx: &SlotCtx) -> Option<Decision> {
-    let (others, most) = (ctx.budget.unavailable, ctx.budget.max_unavailable);
-    let full = !budget::is_unavailable(ctx.record) && others >= most;
+    let itself = usize::from(budget::is_unavailable(ctx.record));
+    let (others, most) =
+        (ctx.budget.unavailable.saturating_sub(itself), ctx.budget.max_unavailable);
+    let full = others >= most;
     let text = || {
         format!(
             "{}: {others} judged slots are in recovery, max_unavailable allows {most}",

@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::checkpoint::CheckpointSurvey;
 use crate::model::condition::Kind;
+use crate::model::lever::Pause;
 use crate::model::settings::CheckpointSettings;
 
 #[test]
@@ -426,6 +427,35 @@ fn s6_a_judged_slot_whose_delete_is_carried_out_late_keeps_its_place() {
     let kinds: Vec<Kind> =
         world.fleet.slots["a"].attempts.iter().map(|attempt| attempt.kind).collect();
     assert_eq!(kinds, [Kind::Judged], "it is one recovery");
+}
+
+#[test]
+fn s6_a_slot_that_was_set_apart_passes_the_budget_again() {
+    let mut world = World::new(settings(&["a", "b", "c", "d"]));
+    world.sick(&["a", "b"], timeout(), 600);
+    world.get("a", Some(node("a", timeout())));
+    let not_sent = Failure::new(FailureClass::Transient, "no token");
+    world.called("a", CallOutcome::NotSent(not_sent));
+    let nodes =
+        ["a", "b", "c", "d"].map(|name| node(name, if name < "c" { timeout() } else { json!({}) }));
+    // While an operator holds it, another one takes its place.
+    let pause = Pause { until: None, who: "ada".into(), reason: None };
+    world.fleet.slots.get_mut("a").unwrap().paused = Some(pause);
+    world.wait(30);
+    world.poll(&nodes);
+    assert_eq!(world.hold("a"), Some(HoldReason::Paused));
+    world.get("b", Some(nodes[1].clone()));
+    assert!(is_delete(&world.actions));
+    world.called("b", CallOutcome::Accepted(OPERATION.into()));
+    // What can't be read is not held by an operator any longer: it counts again.
+    world.fleet.slots.get_mut("a").unwrap().paused = None;
+    world.wait(30);
+    world.poll_result(Err(Failure::new(FailureClass::Transient, "503")));
+    world.wait(30);
+    world.poll(&nodes);
+    world.get("a", Some(nodes[0].clone()));
+    assert!(world.actions.is_empty(), "{:?}", world.messages);
+    assert_eq!(world.hold("a"), Some(HoldReason::MaxUnavailable));
 }
 
 #[test]
