@@ -235,6 +235,15 @@ async fn of_two_who_saw_the_same_one_takes_it(place: Place) {
     assert_eq!((lease.holder.as_str(), lease.epoch), ("a", 2));
 }
 
+async fn two_that_open_an_empty_place_go_by_one_id(place: Place) {
+    let (mut a, mut b) = (place.open().await.unwrap(), place.open().await.unwrap());
+    let stored = a.load().await.unwrap();
+    assert!(a.take(stored.lease.as_ref(), "a", TTL).await.unwrap());
+    assert_eq!(stored.owner, a.owner());
+    // The second may have opened it before the first one made the state, under another id.
+    assert_eq!(b.load().await.unwrap().owner, a.owner());
+}
+
 async fn a_read_that_is_old_by_now_takes_nothing(place: Place) {
     let mut holder = hold(&place, "holder").await;
     let mut taker = place.open().await.unwrap();
@@ -376,20 +385,20 @@ macro_rules! contract {
 
 contract! {
     sqlite: what_was_committed_is_there_after_reopening an_older_epoch_writes_nothing of_two_who_saw_the_same_one_takes_it
-        a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
+        two_that_open_an_empty_place_go_by_one_id a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
         a_lever_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
         while_it_is_unavailable_nothing_is_half_written_and_afterwards_it_goes_on;
     in_memory: what_was_committed_is_there_after_reopening an_older_epoch_writes_nothing of_two_who_saw_the_same_one_takes_it
-        a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
+        two_that_open_an_empty_place_go_by_one_id a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
         a_lever_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone;
     gs: what_was_committed_is_there_after_reopening an_older_epoch_writes_nothing of_two_who_saw_the_same_one_takes_it
-        a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
+        two_that_open_an_empty_place_go_by_one_id a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
         a_lever_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
         while_it_is_unavailable_nothing_is_half_written_and_afterwards_it_goes_on
         a_write_whose_answer_is_lost_is_recognised_as_our_own a_crash_at_a_write_leaves_all_of_it_or_nothing
         events_that_cannot_be_written_stay_in_the_state_until_they_can;
     s3: what_was_committed_is_there_after_reopening an_older_epoch_writes_nothing of_two_who_saw_the_same_one_takes_it
-        a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
+        two_that_open_an_empty_place_go_by_one_id a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
         a_lever_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
         while_it_is_unavailable_nothing_is_half_written_and_afterwards_it_goes_on
         a_write_whose_answer_is_lost_is_recognised_as_our_own a_crash_at_a_write_leaves_all_of_it_or_nothing

@@ -64,6 +64,9 @@ impl Leaving {
         if !self.is_writing() && waits && now < self.answers_until {
             return Next::Wait;
         }
+        if self.asked && !journal.is_busy() {
+            return Next::Done;
+        }
         let most = LAST_WRITE.min(left(self.end, 3, now));
         if now >= *self.write_until.get_or_insert(now + most) {
             return Next::OutOfTime;
@@ -71,9 +74,7 @@ impl Leaving {
         if journal.is_busy() {
             return Next::Wait;
         }
-        if std::mem::replace(&mut self.asked, true) {
-            return Next::Done;
-        }
+        self.asked = true;
         // A request that is still on its way would meet the next leader's: then the lock ends by
         // itself.
         journal.last(requests == 0, now).map_or(Next::Done, Next::Call)

@@ -65,8 +65,6 @@ pub struct Claimant {
 pub struct StoreFacts {
     /// As in `state`.
     pub location: String,
-    /// The id made with the store; the owner where the config names none.
-    pub owner: String,
     /// The least time between the ends of two writes.
     pub pace: Duration,
 }

@@ -279,7 +279,7 @@ impl Driver {
     /// The lock is ours: the journal is folded into a fleet, and a new term begins.
     fn lead(&mut self, taken: Taken, now: Now, out: &mut Vec<Instruction>) {
         if self.settings.owner.is_empty() {
-            self.settings.owner.clone_from(&self.facts.owner);
+            self.settings.owner.clone_from(&taken.stored.owner);
         }
         self.settings.decided_by.clone_from(&self.claimant.holder);
         out.push(Instruction::CatchUp(taken.stored.tally));
@@ -475,15 +475,14 @@ impl Driver {
             Finished::StillFailing(error) => {
                 out.push(Instruction::Say(Level::Error, error.to_string()))
             }
-            Finished::Written(_)
-            | Finished::Commands(_)
-            | Finished::Reloaded(..)
-            | Finished::Underway => {}
+            // An answer that comes now is taken in by what the journal holds.
+            Finished::Reloaded(stored, _) => self.fleet.read_again(stored.slots, stored.ledger),
+            Finished::Written(_) | Finished::Commands(_) | Finished::Underway => {}
         }
     }
 
     fn end(&mut self, end: End, out: &mut Vec<Instruction>) {
-        if self.leads() {
+        if self.leads() && !matches!(end, End::Another(_)) {
             out.push(Instruction::Show(Shown::Leader));
         }
         self.role = Role::Ended;

@@ -41,7 +41,7 @@ impl Machine {
             storm: Storm::default(),
             slots: Default::default(),
         };
-        let facts = StoreFacts { location: "here".into(), owner: "o".into(), pace: seconds(0) };
+        let facts = StoreFacts { location: "here".into(), pace: seconds(0) };
         let claimant = Claimant { holder: "me".into(), ttl: TTL };
         let driver = Driver::new(settings, facts, claimant, mode, seconds(100));
         let mut machine = Machine { driver, boot: seconds(100), out: Vec::new() };
@@ -77,7 +77,11 @@ impl Machine {
 
     fn loads(&mut self, lease: Option<Lease>) {
         assert!(matches!(self.call(), Some(StoreCall::Load)));
-        self.on(Message::Loaded(Ok(Box::new(Stored { lease, ..Stored::default() }))));
+        self.on(Message::Loaded(Ok(Box::new(Stored {
+            lease,
+            owner: "o".into(),
+            ..Stored::default()
+        }))));
     }
 
     fn takes(&mut self) {

@@ -89,6 +89,8 @@ pub struct Watchdog {
     // When the slots were shown last, and whether they have changed since.
     shown: Instant,
     changed: bool,
+    // Told to stop: no signal follows.
+    stopped: bool,
 }
 
 impl Watchdog {
@@ -103,8 +105,7 @@ impl Watchdog {
         published: Published,
     ) -> Self {
         let (sender, answers) = mpsc::unbounded_channel();
-        let (location, owner) = (store.location().to_owned(), store.owner().to_owned());
-        let facts = StoreFacts { location, owner, pace: store.pace() };
+        let facts = StoreFacts { location: store.location().to_owned(), pace: store.pace() };
         Watchdog {
             driver: Driver::new(settings, facts, claimant, mode, clock::boottime()),
             calls: Calls::new(store),
@@ -118,6 +119,7 @@ impl Watchdog {
             listener: None,
             shown: Instant::now(),
             changed: false,
+            stopped: false,
         }
     }
 
@@ -167,20 +169,26 @@ impl Watchdog {
         let wait = self.notify.interval().map_or(wait, |most| wait.min(most));
         tokio::select! {
             biased;
-            signal = signals.recv() => match signal {
+            // Whoever sends signals ends with the last one: that must be heard once, and drown nothing.
+            signal = signals.recv(), if !self.stopped => match signal {
                 Some(Signal::Reload(settings)) => Message::Reload(settings),
                 Some(Signal::NotReloaded) => {
                     self.notify.ready();
                     Message::Woke
                 }
-                Some(Signal::Stop) | None => Message::Stop,
+                Some(Signal::Stop) | None => {
+                    self.stopped = true;
+                    Message::Stop
+                }
             },
             (answer, written) = self.calls.answer() => {
                 if let Some(batch) = written {
                     self.tell(&batch);
                 }
-                // That another process holds the lock is no failure of the store.
-                if let Message::Written(Err(error)) = &answer && error.failure != StoreFailure::Fenced {
+                // That another process holds the lock is no failure of the store, and a store that
+                // failed already is counted once.
+                if let Message::Written(Err(error)) = &answer && error.failure != StoreFailure::Fenced
+                    && !self.driver.store_fails() {
                     self.metrics.store_failed();
                 }
                 answer

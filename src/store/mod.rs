@@ -23,6 +23,9 @@ use crate::model::tally::{Sum, Tally};
 /// What a store holds.
 #[derive(Debug, Default)]
 pub struct Stored {
+    /// The id made with the store: known only when its state was read, since another process may
+    /// have made it meanwhile.
+    pub owner: String,
     /// Slot records with their specifications.
     pub slots: BTreeMap<String, SlotRecord>,
     /// Budgets.

@@ -392,6 +392,7 @@ impl Store for ObjectState {
             self.refused(format!("{what} is damaged ({error}); nothing was changed. Restore an older generation of the object"))
         };
         let mut stored = Stored {
+            owner: document.owner.clone(),
             tally: document.tally.clone(),
             lease: document.lease.clone(),
             ..Stored::default()

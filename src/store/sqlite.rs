@@ -277,7 +277,7 @@ impl Store for SqliteStore {
             let mut statement = transaction.prepare(query)?;
             statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
         };
-        let mut stored = Stored::default();
+        let mut stored = Stored { owner: self.owner.clone(), ..Stored::default() };
         for (name, text) in rows("SELECT name, record FROM slot").map_err(sql)? {
             let record: SlotRecord = parse(&location, &format!("the record of {name}"), &text)?;
             stored.slots.insert(name, record);

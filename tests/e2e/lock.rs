@@ -379,6 +379,7 @@ fn a_standby_shows_who_holds_the_lock_and_a_clean_end_hands_it_over_at_once() {
     assert!(get(&base).1.contains("standing by"), "the page says so");
     both[0].signal("-TERM");
     assert!(both[0].child.take().unwrap().wait().unwrap().success());
+    assert!(!both[0].log().contains("is not done in time"), "{}", both[0].log());
     waits("the second takes what was given back", || {
         (state.holder()? == both[1].pid()).then_some(())
     });

@@ -207,8 +207,13 @@ impl World {
         let zone = ZONES[self.rng.usize(0..ZONES.len())].to_owned();
         match fault {
             Fault::Crash => {
-                if self.processes[pid].is_up() {
+                // Every other one is told to leave, at any moment.
+                if self.processes[pid].is_up() && self.rng.bool() {
                     self.crash(pid);
+                } else if self.processes[pid].is_up() {
+                    self.tell(|| format!("watchdog {pid} is told to stop"));
+                    let tag = self.processes[pid].tag(pid);
+                    self.at(self.now, Task::Stop(tag));
                 }
                 return;
             }

@@ -124,7 +124,7 @@ impl World {
         };
         // In memory it is paced as a bucket is.
         let pace = Duration::from_secs(if self.setup.sqlite { 0 } else { 1 });
-        let facts = StoreFacts { location: "simulation".into(), owner: OWNER.into(), pace };
+        let facts = StoreFacts { location: "simulation".into(), pace };
         let holder = format!("watchdog-{pid}-{}", self.processes[pid].life);
         let claimant = Claimant { holder, ttl: self.setup.ttl };
         let settings = self.config(pid);
@@ -172,7 +172,9 @@ impl World {
 
     /// What this process reads as its config, and goes by from now on.
     fn config(&mut self, pid: usize) -> Settings {
-        let settings = self.configs[self.processes[pid].config].clone();
+        let mut settings = self.configs[self.processes[pid].config].clone();
+        // The store's own id counts.
+        settings.owner.clear();
         let (now, process) = (self.now, &mut self.processes[pid]);
         process.dry_since = settings.dry_run.then(|| process.dry_since.unwrap_or(now));
         process.left.retain(|name, _| !settings.slots.contains_key(name));
@@ -223,9 +225,12 @@ impl World {
                 Instruction::Show(_) | Instruction::CatchUp(_) => {}
                 Instruction::End(end) => {
                     self.tell(|| format!("watchdog {pid} leaves: {end:?}"));
-                    let fleet = self.processes[pid].driver.take();
-                    if let Some(driver) = fleet.filter(|_| led) {
+                    let driver = self.processes[pid].driver.take();
+                    if let Some(driver) = driver.filter(|_| led) {
                         self.last_known.clone_from(&driver.fleet().memory);
+                    }
+                    if self.processes[pid].kind == Kind::Service {
+                        self.soon(500, 90_000, Task::Start(pid));
                     }
                     return self.end(pid);
                 }
@@ -321,6 +326,8 @@ impl World {
             let answer = Box::new(Input::Called { slot, outcome });
             return self.at(self.now + latency, Task::Deliver(tag, answer, self.now));
         }
+        let present = self.processes[pid].leading().is_some_and(|d| d.term() == term.number());
+        self.check("S9", &slot, present, || "it was handed out in a term that is over".to_owned());
         let epoch = self.shelf.epoch(pid);
         let (record, lease) = self.shelf.durable(&slot);
         self.leaves(tag, epoch, &action, record.as_ref(), lease.as_ref());

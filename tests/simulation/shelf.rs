@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::setup::OWNER;
 use futures::FutureExt as _;
 use tpu_watchdog::model::action::Record;
 use tpu_watchdog::model::fleet::Ledger;
@@ -82,15 +83,18 @@ impl Shelf {
     }
 
     pub fn load(&mut self, pid: usize) -> Result<Stored, StoreError> {
-        match &mut self.engine {
-            Engine::Memory(memory) => Ok(Stored {
+        let mut stored = match &mut self.engine {
+            Engine::Memory(memory) => Stored {
                 slots: memory.slots.clone(),
                 ledger: memory.ledger.clone(),
-                tally: BTreeMap::new(),
                 lease: memory.lease.clone(),
-            }),
-            Engine::Sqlite(disk) => now(disk.connection(pid)?.load()),
-        }
+                ..Stored::default()
+            },
+            Engine::Sqlite(disk) => now(disk.connection(pid)?.load())?,
+        };
+        // A file's own is drawn at random.
+        OWNER.clone_into(&mut stored.owner);
+        Ok(stored)
     }
 
     /// As [`tpu_watchdog::store::Store::take`].

@@ -31,6 +31,8 @@ pub enum Task {
     Wake(Tag, Ms),
     /// It reads its config again.
     Reload(Tag),
+    /// It is told to stop.
+    Stop(Tag),
     /// A call to the store reaches it: when it was made, how long its answer takes.
     AtStore(Tag, Box<StoreCall>, Ms, Ms),
     /// The store's answer.
@@ -348,6 +350,7 @@ impl World {
         let task = match &task {
             Task::Wake(tag, _)
             | Task::Reload(tag)
+            | Task::Stop(tag)
             | Task::Answered(tag, _)
             | Task::Send(tag, ..)
             | Task::Deliver(tag, ..) => {
@@ -368,6 +371,7 @@ impl World {
                 }
             }
             Task::Reload(tag) => self.reload(tag),
+            Task::Stop(tag) => self.drive(tag.pid, Message::Stop),
             Task::AtStore(tag, call, began, back) => self.at_store(tag, *call, began, back),
             Task::Answered(tag, answer) => self.drive(tag.pid, *answer),
             Task::Serve(tag, look, asked) => self.serve(tag, *look, asked),
