@@ -31,8 +31,31 @@ const ARRIVALS: &str = "tests/simulation/arrivals.txt";
 /// Invariants that the truth, the audit and the end of a world look at. The others are shown by
 /// unit tests with their names.
 const LOOKED_AT: &[&str] = &[
-    "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "S10", "S11", "S12", "S15", "S17", "S18",
-    "L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8",
+    "S1",
+    "S2",
+    "S3",
+    "S4",
+    "S5",
+    "S6",
+    "S7",
+    "S8",
+    "S9",
+    "S10",
+    "S11",
+    "S12",
+    "S15",
+    "S17",
+    "S18",
+    "L1",
+    "L2",
+    "L3",
+    "L4",
+    "L4 in time",
+    "L5",
+    "L6",
+    "L7",
+    "L7 in time",
+    "L8",
 ];
 
 /// Plays worlds; one that goes wrong is a panic with the report. Outcomes come in the order of the

@@ -84,7 +84,7 @@ impl World {
         if let Some(since) = self.alone_since.take() {
             // Its last renewal is seen a look later: an eighth of the lease.
             let (took, most) = (self.now - since, ttl + ttl / 8 + 1_000);
-            self.check("L4", "-", took <= most, || {
+            self.check("L4 in time", "-", took <= most, || {
                 format!("a dead holder's lock was taken after {took} ms, {most} are allowed")
             });
         }
@@ -141,7 +141,7 @@ impl World {
                 && self.held_since <= at
             {
                 let took = now - at;
-                self.check("L7", "-", took <= every + 1_000, || {
+                self.check("L7 in time", "-", took <= every + 1_000, || {
                     format!("a command works after {took} ms")
                 });
             }

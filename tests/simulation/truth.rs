@@ -338,7 +338,7 @@ impl World {
         }
     }
 
-    /// S6: judged slots whose delete or create is truly under way, this one included.
+    /// S6: judged slots whose delete is truly under way, this one included.
     fn leaves_enough(&mut self, slot: &str) {
         let judged = self.audit.last_call(slot).is_some_and(|call| call.kind == Some(Kind::Judged));
         let now = self.now;
@@ -359,12 +359,8 @@ impl World {
             else {
                 return false;
             };
-            let recently = |at: Option<Ms>| at.is_some_and(|at| now - at < UNDER_WAY);
-            match state {
-                "DELETING" => recently(known.deleted) && known.created < known.deleted,
-                "CREATING" => recently(known.created) && known.created > known.deleted,
-                _ => false,
-            }
+            let recently = known.deleted.is_some_and(|at| now - at < UNDER_WAY);
+            state == "DELETING" && recently && known.created < known.deleted
         };
         let others = self
             .cloud
@@ -373,7 +369,7 @@ impl World {
             .filter(|((_, name), node)| is_under_way(name, node.state))
             .count();
         self.check("S6", slot, others < most, || {
-            format!("{others} judged slots are being replaced, {most} are allowed")
+            format!("{others} judged slots are being deleted, {most} are allowed")
         });
     }
 
