@@ -129,7 +129,9 @@ fn judge_by(
         memory.confirmed =
             condition.is_sick().then_some(Confirmed { began, incarnation, condition });
     }
-    if condition == Condition::Maintenance {
+    // A node whose health is not known to this version may not be able to beat either.
+    let unknown = condition == Condition::Unclear && matches!(reading, Reading::Node(_));
+    if condition == Condition::Maintenance || unknown {
         at_rest(record);
     }
     if set_verdict(record, verdict, &mut fleet.dirty, turn)

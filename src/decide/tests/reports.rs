@@ -56,12 +56,13 @@ impl World {
 
 #[test]
 fn s3_silence_of_a_tpu_that_somebody_stopped_or_hid_counts_only_from_when_it_is_back() {
-    for state in ["STOPPED", "HIDDEN", "UNHIDING", "STATE_OF_THE_FUTURE"] {
+    let states = ["STOPPED", "HIDDEN", "UNHIDING", "STATE_OF_THE_FUTURE"].map(|s| ("state", s));
+    for (key, state) in states.into_iter().chain([("health", "HEALTH_OF_THE_FUTURE")]) {
         let mut world = with_checkpoints();
         let node = world.supervised_run();
         world.reports(7, None);
         let mut away = node.clone();
-        away["state"] = json!(state);
+        away[key] = json!(state);
         for _ in 0..120 {
             world.wait(30);
             world.poll(std::slice::from_ref(&away));
