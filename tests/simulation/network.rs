@@ -434,6 +434,9 @@ impl World {
         }
         let (status, answer) =
             api::handle(&mut self.cloud, &Request { method, path: &path, query: &query, body });
+        if !create && status == 200 {
+            self.deleted(slot);
+        }
         if create && status == 200 {
             if let Some(uid) = self.cloud.nodes.get(&key).map(|node| node.uid) {
                 self.created(slot, uid, arrival);

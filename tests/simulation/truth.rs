@@ -342,8 +342,7 @@ impl World {
     fn leaves_enough(&mut self, slot: &str) {
         let judged = self.audit.last_call(slot).is_some_and(|call| call.kind == Some(Kind::Judged));
         let now = self.now;
-        let known = self.truth.slots.entry(slot.to_owned()).or_default();
-        (known.deleted, known.judged) = (Some(now), judged);
+        self.truth.slots.entry(slot.to_owned()).or_default().judged = judged;
         if !judged {
             return;
         }
@@ -397,6 +396,11 @@ impl World {
         self.check("S4", slot, there.is_empty(), || {
             format!("it is created in {zone} although {there:?}")
         });
+    }
+
+    /// A delete was carried out.
+    pub fn deleted(&mut self, slot: &str) {
+        self.truth.slots.entry(slot.to_owned()).or_default().deleted = Some(self.now);
     }
 
     /// A create was carried out.
