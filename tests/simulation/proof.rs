@@ -274,8 +274,7 @@ impl World {
             return found("L1", format!("it is taken for healthy: {state}"));
         }
         if node.is_none() && !record.leaving && condition != Condition::Finished {
-            let forgotten = phase.is_none() && self.owes_create(name);
-            if hold.is_none() || forgotten {
+            if hold.is_none() {
                 return found("L3", format!("its node is gone, and no create is owed: {state}"));
             }
         }
@@ -298,15 +297,6 @@ impl World {
         } else {
             found("L8", format!("its job does not run: {:?}; {state}", node.run))
         }
-    }
-
-    /// Our own delete took its node, and no create of ours has followed: in a world in which
-    /// nothing else ends what is owed.
-    fn owes_create(&self, name: &str) -> bool {
-        let ends = [Fault::Reload, Fault::JobEnds, Fault::PersonReplaces]
-            .iter()
-            .any(|fault| self.setup.has(*fault));
-        self.truth.slots.get(name).is_some_and(|known| known.deleted > known.created) && !ends
     }
 
     /// L8: whether a job of ours runs on a node of ours that is well; none where nothing is known

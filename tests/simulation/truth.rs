@@ -57,9 +57,8 @@ pub struct Known {
     strays: BTreeSet<u64>,
     theirs: BTreeSet<u64>,
     adopted: bool,
-    /// When a delete of ours, and a create, arrived last.
-    pub deleted: Option<Ms>,
-    pub created: Option<Ms>,
+    /// When a delete of ours was carried out last.
+    deleted: Option<Ms>,
     /// That delete was of a judged slot.
     judged: bool,
 }
@@ -359,7 +358,7 @@ impl World {
                 return false;
             };
             let recently = known.deleted.is_some_and(|at| now - at < UNDER_WAY);
-            state == "DELETING" && recently && known.created < known.deleted
+            state == "DELETING" && recently
         };
         let others = self
             .cloud
@@ -392,7 +391,6 @@ impl World {
             })
             .map(|((at, _), node)| format!("{} is {} in {at}", node.uid, node.state))
             .collect();
-        known.created = Some(self.now);
         self.check("S4", slot, there.is_empty(), || {
             format!("it is created in {zone} although {there:?}")
         });
