@@ -273,10 +273,9 @@ impl World {
         if condition == Condition::Healthy && phase.is_none() && !progress && !works {
             return found("L1", format!("it is taken for healthy: {state}"));
         }
-        if node.is_none() && !record.leaving && condition != Condition::Finished {
-            if hold.is_none() {
-                return found("L3", format!("its node is gone, and no create is owed: {state}"));
-            }
+        let is_wanted = !record.leaving && condition != Condition::Finished;
+        if node.is_none() && is_wanted && hold.is_none() {
+            return found("L3", format!("its node is gone, and no create is owed: {state}"));
         }
         if phase.is_none() && self.audit.last_call(name).is_some_and(|call| call.open) {
             return found("S11", format!("the log has no result of its last call: {state}"));
