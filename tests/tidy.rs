@@ -215,7 +215,8 @@ fn the_environment_is_read_in_the_config_room_alone() {
     }
 }
 
-/// What was longer than the limit when the limit was set: it may become shorter, and the number with it.
+/// Exceptions from a limit, with their size when the limit was set: they may only shrink, and the
+/// number with them.
 type Ratchet = &'static [(&'static str, usize)];
 
 /// Compares what exceeds a limit with what is known to: nothing new, nothing longer, no number that is out of date.
@@ -312,9 +313,9 @@ fn functions_stay_readable() {
 
 /// Words that engineers do not use for these things, and how often they are still in the source's comments and texts.
 const WORDS: Ratchet = &[
-    ("// Those ", 5),
-    ("// What ", 123),
-    ("// Whoever ", 2),
+    ("// Those ", 4),
+    ("// What ", 122),
+    ("// Whoever ", 1),
     ("a person has to look", 10),
     ("absorb", 5),
     ("anew", 18),
@@ -322,7 +323,7 @@ const WORDS: Ratchet = &[
     ("beside", 20),
     ("lever", 231),
     ("nobody", 14),
-    ("somebody", 40),
+    ("somebody", 39),
     ("tenure", 2),
 ];
 

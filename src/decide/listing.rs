@@ -39,7 +39,7 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
 }
 
 /// The node of a slot with several zones may be in another one than last time. Returns whether it
-/// was moved there by somebody else.
+/// was moved there by another program or an operator.
 fn follow(
     record: &mut SlotRecord,
     memory: &mut Memory,

@@ -103,7 +103,7 @@ impl Journal {
         self.commands_wanted = true;
     }
 
-    /// Those commands among `commands` that were not handed out before.
+    /// Operator commands that were not handed out before.
     pub fn hand_out(
         &mut self,
         commands: Result<Vec<Lever>, StoreError>,

@@ -58,7 +58,7 @@ impl Leaving {
         self.asked
     }
 
-    /// What can be done now, with so many requests unanswered.
+    /// Takes the next step, with so many requests unanswered.
     pub fn next(&mut self, journal: &mut Journal, requests: usize, now: Duration) -> Next {
         let waits = journal.is_busy() || requests > 0;
         if !self.is_writing() && waits && now < self.answers_until {

@@ -343,10 +343,12 @@ impl Driver {
 
     /// A write failed: memory is ahead of the journal, and nothing goes on until both agree again.
     fn not_written(&mut self, error: &StoreError, then: &[Action], out: &mut Vec<Instruction>) {
-        out.push(Instruction::Say(
-            Level::Error,
-            format!("{error}; {} requests were not sent", then.len()),
-        ));
+        let unsent = match then.len() {
+            0 => "no request waited for it".to_owned(),
+            count => format!("{count} requests that waited for it were not sent"),
+        };
+        let text = format!("{error}; {unsent}; the state is read again before anything is decided");
+        out.push(Instruction::Say(Level::Error, text));
         for action in then {
             self.fleet.forget_call(action.slot());
         }

@@ -6,6 +6,7 @@ use crate::model::action::Poll;
 use crate::model::lease::Lease;
 use crate::model::lever::Pull;
 use crate::model::settings::{PollSettings, Share, Storm};
+use crate::model::slot::SlotRecord;
 use crate::store::{Batch, Stored};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -373,4 +374,26 @@ fn commands_are_read_with_each_poll_and_work_once() {
             other => panic!("{other:?}"),
         });
     }
+}
+
+#[test]
+fn s11_a_journal_that_is_read_again_on_the_way_out_counts_for_the_last_write() {
+    let mut machine = Machine::leading(Mode::Serve);
+    machine.settle_store();
+    machine.decides_a_create();
+    machine.call();
+    machine.on(Message::Written(Err(error(StoreFailure::Unavailable))));
+    machine.wait(seconds(1));
+    assert!(matches!(machine.call(), Some(StoreCall::Load)));
+    machine.on(Message::Stop);
+    let mut stored = Stored::default();
+    let kept = SlotRecord::new("kept", "z", jiff::Timestamp::UNIX_EPOCH);
+    stored.slots.insert("kept".into(), kept);
+    machine.on(Message::Loaded(Ok(Box::new(stored))));
+    assert!(matches!(machine.call(), Some(StoreCall::Commands)));
+    machine.on(Message::Commands(Ok(Vec::new())));
+    assert!(matches!(machine.call(), Some(StoreCall::Commit(_))));
+    machine.on(Message::Written(Ok(())));
+    assert!(machine.driver.fleet().slots.contains_key("kept"), "memory is what is stored");
+    assert!(matches!(machine.call(), Some(StoreCall::Release(batch)) if batch.records.is_empty()));
 }

@@ -169,7 +169,8 @@ impl Watchdog {
         let wait = self.notify.interval().map_or(wait, |most| wait.min(most));
         tokio::select! {
             biased;
-            // Whoever sends signals ends with the last one: that must be heard once, and drown nothing.
+            // The sender ends with its last signal: a closed channel is ready in every round, and
+            // must not keep answers from being heard.
             signal = signals.recv(), if !self.stopped => match signal {
                 Some(Signal::Reload(settings)) => Message::Reload(settings),
                 Some(Signal::NotReloaded) => {
@@ -187,8 +188,10 @@ impl Watchdog {
                 }
                 // That another process holds the lock is no failure of the store, and a store that
                 // failed already is counted once.
-                if let Message::Written(Err(error)) = &answer && error.failure != StoreFailure::Fenced
-                    && !self.driver.store_fails() {
+                if let Message::Written(Err(error)) = &answer
+                    && error.failure != StoreFailure::Fenced
+                    && !self.driver.store_fails()
+                {
                     self.metrics.store_failed();
                 }
                 answer

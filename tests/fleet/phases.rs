@@ -105,7 +105,7 @@ fn state_stored_in_any_phase_by_the_version_before_is_taken_up_and_finished() {
             world.state("a"),
             world.log.join("\n")
         );
-        // What was left to do, and nothing twice: the first two mutations are an earlier recovery's.
+        // Nothing is done twice: the first two mutations are an earlier recovery's.
         let left: Vec<&str> = world.sent.iter().map(|sent| sent.method.as_str()).collect();
         let wanted: &[&str] = match moment.sent {
             2 => &["DELETE", "POST"],

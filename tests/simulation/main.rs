@@ -1,7 +1,7 @@
 //! The deterministic simulation: the real core, the real journal's order, the simulated cloud, a
 //! virtual clock, and everything that can go wrong. Every invariant is looked at by its name.
 //!
-//! What a seed finds becomes a test of the core or the driver: a seed is worth nothing once the
+//! A seed's finding becomes a test of the core or the driver: the seed is worth nothing once the
 //! simulation draws otherwise. Long runs: `swarm.rs`.
 
 mod accidents;

@@ -170,7 +170,7 @@ impl World {
         300
     }
 
-    /// What this process reads as its config, and goes by from now on.
+    /// Reads a process's config, which it goes by from now on.
     fn config(&mut self, pid: usize) -> Settings {
         let mut settings = self.configs[self.processes[pid].config].clone();
         // The store's own id counts.
@@ -283,7 +283,7 @@ impl World {
         self.at(self.now + first, Task::AtStore(tag, Box::new(call), self.now, second));
     }
 
-    /// What a process asked for is answered.
+    /// Answers a poll, a query or a request of a process.
     pub fn deliver(&mut self, tag: Tag, input: Input, asked: Ms) {
         let pid = tag.pid;
         if matches!(input, Input::Called { .. }) && self.strikes(Fault::AnswerCrash, 5) {

@@ -16,7 +16,7 @@ use tpu_watchdog::model::spec::NodeSpec;
 use tpu_watchdog::store::sqlite::SqliteStore;
 use tpu_watchdog::store::{Batch, Store as _, StoreError, StoreFailure, Stored};
 
-/// What a process said of itself when it took the lock.
+/// A process's holder id and epoch, as it took the lock.
 #[derive(Debug, Clone, Default)]
 struct Claim {
     holder: String,

@@ -1,4 +1,4 @@
-//! What store calls meet: a store that is slow, full, down, torn by a power cut, or whose answer is
+//! Answers store calls: the store may be slow, full, down, torn by a power cut, or whose answer is
 //! lost.
 
 use tpu_watchdog::driver::message::{Message, StoreCall};
@@ -64,7 +64,7 @@ impl World {
         holder: &str,
         began: Ms,
     ) -> Result<bool, StoreError> {
-        // What was seen is outdated when another comes in between.
+        // Another process came in between: the lease is no longer as it was seen.
         if self.strikes(Fault::StoreConflict, 3) {
             return Ok(false);
         }
