@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tpu_watchdog::decide::step;
+use tpu_watchdog::core::step;
 use tpu_watchdog::model::action::{Input, Listing, Poll};
 use tpu_watchdog::model::fleet::{Fleet, Ledger};
 use tpu_watchdog::model::node::NodeView;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tpu_watchdog::simulator::http::Simulator;
-use tpu_watchdog::simulator::scenario::{Event, Scenario, Trouble};
+use tpu_watchdog::simulator::scenario::Scenario;
+use tpu_watchdog::simulator::trouble::{Event, Trouble};
 
 const ZONE: &str = "us-central2-b";
 const ROUNDS: usize = 20;

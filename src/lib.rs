@@ -10,7 +10,8 @@ pub mod cli;
 pub mod config;
 pub mod model;
 
-pub mod decide;
+pub mod core;
+pub mod resource;
 
 pub mod driver;
 pub mod shell;

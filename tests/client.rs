@@ -15,7 +15,8 @@ use tpu_watchdog::google::tpu::TpuClient;
 use tpu_watchdog::model::action::CallOutcome;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::simulator::cloud::Cloud;
-use tpu_watchdog::simulator::http::{Fault, Reply, Simulator};
+use tpu_watchdog::simulator::http::{Fault, Simulator};
+use tpu_watchdog::simulator::wire::Reply;
 
 const ZONE: &str = "us-central2-b";
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tpu_watchdog::model::time::after;
-use tpu_watchdog::simulator::api::{Request, handle};
+use tpu_watchdog::simulator::api::handle;
 use tpu_watchdog::simulator::cloud::Cloud;
+use tpu_watchdog::simulator::wire::Request;
 
 const NODES: &str = "v2/projects/p/locations/us-central2-b/nodes";
 

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::Overlay;
-use tpu_watchdog::model::spec::{NodeSpec, SUPERVISOR_MARK};
+use tpu_watchdog::model::spec::NodeSpec;
+use tpu_watchdog::resource::spec::SUPERVISOR_MARK;
 use tpu_watchdog::simulator::{cloud::Cloud, shape};
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -87,7 +88,7 @@ proptest! {
     fn reading_any_json_never_panics(raw in any_json()) {
         let _ = NodeSpec::learn(&raw);
         let _ = tpu_watchdog::model::node::NodeView::parse(raw.clone());
-        let _ = tpu_watchdog::model::beacon::parse_guest_attributes(&raw);
+        let _ = tpu_watchdog::resource::attributes::parse_guest_attributes(&raw);
         let _ = tpu_watchdog::google::classify::operation_failure(&raw);
         let _ = tpu_watchdog::google::classify::http_failure(500, raw.to_string().as_bytes());
     }

@@ -12,7 +12,8 @@ use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::{CheckpointSettings, JobSettings};
 use tpu_watchdog::model::spec::NodeSpec;
 use tpu_watchdog::simulator::cloud::Cloud;
-use tpu_watchdog::simulator::http::{Fault, Reply, Simulator};
+use tpu_watchdog::simulator::http::{Fault, Simulator};
+use tpu_watchdog::simulator::wire::Reply;
 
 const ZONE: &str = "us-central2-b";
 
@@ -533,7 +534,7 @@ fn nothing_starts_before_the_run_order_could_be_read() {
     let command = format!("echo $TPU_WATCHDOG_GENERATION > {}", out.display());
     let Some(host) = Host::new(&job(&command, work.path()), "", &order(Some(5))) else { return };
     let outage = |logged: &tpu_watchdog::simulator::http::Logged| {
-        let reply = tpu_watchdog::simulator::http::Reply::new(503, "");
+        let reply = tpu_watchdog::simulator::wire::Reply::new(503, "");
         logged
             .path
             .contains("tpu-watchdog-run")

@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::{ConfigArgs, Failed, Outcome, Output, load, print, wire};
 use crate::model::event::Event;
-use crate::model::incident::{Ending, Incident, incidents};
 use crate::model::time::elapsed;
 use crate::model::time::span;
 use crate::report::audit::audit;
+use crate::report::incident::{Ending, Incident, incidents};
 
 /// The newest events that are looked through.
 const EVENTS: usize = 20_000;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{ConfigArgs, Failed, Outcome, load, print, wire};
 use crate::config::{self, Config, StateLocation};
-use crate::decide::starts_again;
+use crate::core::starts_again;
 use crate::model::lever::{Lever, Pull};
 use crate::model::time::after;
 use crate::model::time::span;

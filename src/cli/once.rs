@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::{ConfigArgs, Failed, Outcome, load, print, wire};
-use crate::decide::view::needs_a_person;
+use crate::core::view::needs_a_person;
 use crate::driver::message::{End, Mode};
 use crate::model::condition::Condition;
 use crate::model::time::elapsed;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::{Failed, Outcome, Output, ReadArgs, load, print, table, wire};
-use crate::decide::view::{needs_a_person, without_dry_run};
+use crate::core::view::{needs_a_person, without_dry_run};
 use crate::driver::message::Mode;
 use crate::shell::clock;
 use crate::store::sqlite::SqliteStore;

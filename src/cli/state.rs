@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::{ConfigArgs, Failed, Outcome, load, print, wire};
 use crate::config::{self, StateLocation};
-use crate::model::lease::{Claim, Patience};
+use crate::driver::patience::{Claim, Patience};
 use crate::store::{Batch, Store, StoreError};
 
 /// Events that move along.

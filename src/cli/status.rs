@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::{ConfigArgs, Failed, Outcome, Output, load, print, table, wire};
 use crate::config::Config;
-use crate::decide::view::{at_rest, needs_a_person};
+use crate::core::view::{at_rest, needs_a_person};
 use crate::model::time::elapsed;
 use crate::model::time::span;
 use crate::model::view::{Acting, StatusDocument};

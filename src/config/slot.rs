@@ -10,7 +10,7 @@ use super::job::job;
 use super::policy::policy;
 use super::raw::*;
 use crate::model::settings::*;
-use crate::model::spec;
+use crate::resource::spec;
 
 pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path) -> SlotSettings {
     let k = |name: &str| format!("{key}.{name}");

@@ -6,7 +6,7 @@
 //! time. It does no I/O and reads no clock.
 //!
 //! A process is a standby until it holds the lock, then leads, and at the end leaves. Leading is
-//! one loop over `decide::step`: answers go in, commits go to the journal, requests leave when
+//! one loop over `core::step`: answers go in, commits go to the journal, requests leave when
 //! their commit is durable. When the journal can't be written, everything decided since the last
 //! write is thrown away with it and the journal is read again. Example: a delete is decided, its
 //! commit fails; the delete is not sent, the journal is read again a second later, and the next
@@ -16,6 +16,7 @@ mod journal;
 mod leaving;
 pub mod message;
 pub mod now;
+pub mod patience;
 pub mod poll;
 mod queue;
 mod standby;
@@ -31,7 +32,7 @@ use self::leaving::{LAST_WRITE, Leaving, Next};
 use self::message::{Claimant, End, Instruction, Level, Message, Mode, Shown, StoreFacts};
 use self::now::Now;
 use self::standby::{Claimed, Standby, Taken};
-use crate::decide::{next_wake, step};
+use crate::core::{next_wake, step};
 use crate::model::action::{Action, Effect, Input};
 use crate::model::fleet::{Fleet, Ledger};
 use crate::model::lever::Lever;

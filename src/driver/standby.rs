@@ -8,7 +8,9 @@
 use std::time::Duration;
 
 use super::message::{Claimant, Instruction, Level, Message, Mode, Shown, StoreCall, StoreFacts};
-use crate::model::lease::{Claim, Lease, Patience};
+use crate::model::lease::Lease;
+
+use super::patience::{Claim, Patience};
 use crate::model::lever::Lever;
 use crate::model::time::span;
 use crate::store::{StoreError, StoreFailure, Stored};

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::model::beacon::plain;
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::mask::Mask;
+use crate::resource::mask::Mask;
 
 /// Longest message that is kept of an answer.
 const MESSAGE_MAX: usize = 600;

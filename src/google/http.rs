@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::auth::Credentials;
 use super::classify::{excerpt, http_failure_masked, quota_project_denied};
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::mask::Mask;
+use crate::resource::mask::Mask;
 
 /// The largest answer that is read: a page of 100 nodes with 512 KiB of metadata each fits.
 const BODY_MAX: usize = 64 << 20;

@@ -15,6 +15,7 @@ use crate::model::beacon::{self, WorkerReport};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
+use crate::resource::attributes;
 
 /// Asked for on each page; the server may give fewer.
 const PAGE_SIZE: u32 = 100;
@@ -171,7 +172,7 @@ impl TpuClient {
             .http
             .read("nodes.getGuestAttributes", Method::POST, &url, Some(&body), deadline)
             .await?;
-        beacon::parse_guest_attributes(&answer)
+        attributes::parse_guest_attributes(&answer)
             .map_err(|text| self.http.reject("nodes.getGuestAttributes", text))
     }
 }

@@ -3,8 +3,6 @@
 //! Every value is `<boot_id> <generation> <counter or code> <text>`, so that a stale one is never
 //! taken for a fresh one.
 
-use serde_json::Value;
-
 /// The namespace of all guest attributes that the supervisor writes.
 pub const NAMESPACE: &str = "tpu-watchdog";
 
@@ -113,45 +111,9 @@ pub struct WorkerReport {
     pub exit: Option<Beacon>,
 }
 
-/// Reads the answer of `getGuestAttributes`: one entry a worker, in worker order.
-///
-/// A worker without values is an empty report. An answer without the array holds no report of any
-/// worker.
-pub fn parse_guest_attributes(answer: &Value) -> Result<Vec<WorkerReport>, String> {
-    let all = match answer.get("guestAttributes") {
-        Some(Value::Array(all)) => all,
-        Some(_) => return Err("guestAttributes is not a list".to_owned()),
-        // An empty list is left out of the JSON.
-        None if answer.is_object() => return Ok(Vec::new()),
-        None => return Err("the answer is not an object".to_owned()),
-    };
-    Ok(all.iter().map(worker_report).collect())
-}
-
-fn worker_report(entry: &Value) -> WorkerReport {
-    let mut report = WorkerReport::default();
-    let items = entry.pointer("/queryValue/items").and_then(Value::as_array);
-    for item in items.into_iter().flatten() {
-        let text = |key: &str| item.get(key).and_then(Value::as_str).unwrap_or_default();
-        if text("namespace") != NAMESPACE {
-            continue;
-        }
-        let beacon = Beacon::parse(text("value"));
-        match text("key") {
-            "boot" => report.boot = beacon,
-            "heartbeat" => report.heartbeat = beacon,
-            "step" => report.step = beacon,
-            "exit" => report.exit = beacon,
-            _ => {}
-        }
-    }
-    report
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn values_with_and_without_text_are_read_and_malformed_ones_are_nothing() {
@@ -187,21 +149,5 @@ mod tests {
         }
         assert_eq!(plain("a:\n  b\n  c\n"), "a: b c");
         assert_eq!(joined("a:\n  b   c\n  d\n"), "a: b c; d");
-    }
-
-    #[test]
-    fn workers_keep_their_order_and_foreign_namespaces_are_ignored() {
-        let item =
-            |ns: &str, key: &str, value: &str| json!({"namespace": ns, "key": key, "value": value});
-        let answer = json!({"guestAttributes": [
-            {"queryPath": "tpu-watchdog/"},
-            {"queryValue": {"items": [item("tpu-watchdog", "boot", "b 2 1"), item("hostkeys", "boot", "x 9 9")]}},
-        ]});
-        let reports = parse_guest_attributes(&answer).unwrap();
-        assert_eq!(reports.len(), 2);
-        assert_eq!(reports[0], WorkerReport::default());
-        assert_eq!(reports[1].boot.as_ref().unwrap().generation, 2);
-        assert!(parse_guest_attributes(&json!("html")).is_err());
-        assert_eq!(parse_guest_attributes(&json!({})), Ok(vec![]));
     }
 }

@@ -2,6 +2,7 @@
 //! never decides.
 
 pub mod audit;
+pub mod incident;
 pub mod log;
 pub mod metrics;
 pub mod page;

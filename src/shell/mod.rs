@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use self::calls::Calls;
 use crate::checkpoint::lister::StorageAccess;
-use crate::decide::{unavailable, view};
+use crate::core::{unavailable, view};
 use crate::driver::Driver;
 use crate::driver::message::{Claimant, End, Instruction, Level, Message, Mode, Shown, StoreFacts};
 use crate::google::http::Observer;

@@ -1,75 +1,20 @@
 //! The REST API over the cloud's state: paths, parameters, validation, paging, operations. Pure: a
 //! request in, an answer out.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::cloud::{Cloud, Happening, Node};
+use super::cloud::Cloud;
 use super::queued;
-use super::scenario::{Event, Trouble};
 use super::shape::{self, Answer, error, not_found};
+use super::things::{Happening, Node};
+use super::trouble::{Event, Trouble};
+use super::wire::{Place, Request, answer_operation, check_parameters};
 use crate::model::time::elapsed;
 
 /// A delete may rest on a GET of this age.
 const VERIFIED_FOR: Duration = Duration::from_secs(5);
-
-/// One request, as the HTTP skin took it apart.
-#[derive(Debug)]
-pub struct Request<'a> {
-    /// GET, POST, PATCH or DELETE.
-    pub method: &'a str,
-    /// Path without a leading slash: `v2/projects/…`.
-    pub path: &'a str,
-    /// Query parameters.
-    pub query: &'a BTreeMap<String, String>,
-    /// Body, if any.
-    pub body: Option<Value>,
-}
-
-impl Request<'_> {
-    pub(super) fn parameter(&self, name: &str) -> &str {
-        self.query.get(name).map_or("", String::as_str)
-    }
-}
-
-/// A resource path taken apart.
-pub(super) struct Place<'a> {
-    pub version: &'a str,
-    pub project: &'a str,
-    pub zone: &'a str,
-}
-
-impl Place<'_> {
-    pub fn alpha(&self) -> bool {
-        self.version == "v2alpha1"
-    }
-
-    pub fn parent(&self) -> String {
-        format!("projects/{}/locations/{}", self.project, self.zone)
-    }
-
-    pub fn node(&self, zone: &str, id: &str) -> String {
-        format!("projects/{}/locations/{zone}/nodes/{id}", self.project)
-    }
-}
-
-/// Query parameters that every method takes.
-const SYSTEM_PARAMETERS: [&str; 12] = [
-    "$alt",
-    "alt",
-    "$.xgafv",
-    "access_token",
-    "callback",
-    "fields",
-    "key",
-    "oauth_token",
-    "prettyPrint",
-    "quotaUser",
-    "uploadType",
-    "upload_protocol",
-];
 
 /// Answers one request.
 pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
@@ -160,15 +105,6 @@ fn locations(project: &str) -> Answer {
 }
 
 /// Refuses parameters that the method does not have, as Google does.
-pub(super) fn check_parameters(request: &Request, known: &[&str]) -> Option<Answer> {
-    let fits = |name: &String| {
-        known.contains(&name.as_str()) || SYSTEM_PARAMETERS.contains(&name.as_str())
-    };
-    request.query.keys().find(|name| !fits(name)).map(|name| {
-        error(400, format!("Invalid JSON payload received. Unknown name \"{name}\": Cannot bind query parameter. Field '{name}' could not be found in request message."))
-    })
-}
-
 fn list_nodes(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
     if let Some(refusal) = check_parameters(request, &["pageSize", "pageToken"]) {
         return refusal;
@@ -212,13 +148,6 @@ fn list_nodes(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
         body["unreachable"] = json!(unreachable);
     }
     (200, body)
-}
-
-pub(super) fn answer_operation(cloud: &Cloud, place: &Place, name: &str) -> Answer {
-    match cloud.operations.get(name) {
-        Some(operation) => (200, shape::operation(operation, place.version)),
-        None => not_found(name),
-    }
 }
 
 fn create_node(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {

@@ -13,8 +13,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use super::api::{self, Request};
+use super::api;
 use super::cloud::Cloud;
+use super::wire::{Reply, Request};
 use super::{metadata, storage};
 
 /// What was asked, for the log and for faults.
@@ -56,24 +57,6 @@ pub enum Fault {
     After(Box<dyn FnOnce() + Send>),
     /// This is called, and the connection breaks; not carried out.
     Before(Box<dyn FnOnce() + Send>),
-}
-
-/// A raw answer.
-#[derive(Debug, Clone)]
-pub struct Reply {
-    /// Status.
-    pub status: u16,
-    /// Headers.
-    pub headers: Vec<(&'static str, String)>,
-    /// Body.
-    pub body: Vec<u8>,
-}
-
-impl Reply {
-    /// An answer without headers.
-    pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
-        Reply { status, headers: Vec::new(), body: body.into() }
-    }
 }
 
 /// Decides about faults, request by request.

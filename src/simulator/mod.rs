@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod cloud;
+mod happen;
 pub mod http;
 mod metadata;
 pub mod nodes;
@@ -10,4 +11,7 @@ mod queued;
 pub mod scenario;
 pub mod shape;
 pub mod storage;
+pub mod things;
+pub mod trouble;
+pub mod wire;
 pub mod workload;

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 use jiff::Timestamp;
 
-use super::cloud::Node;
+use super::things::Node;
 
 /// Zone and id.
 pub type Place = (String, String);
@@ -147,8 +147,9 @@ mod tests {
 
     use super::*;
     use crate::model::time::after;
-    use crate::simulator::cloud::{Cloud, Timing};
-    use crate::simulator::scenario::{Event, Trouble};
+    use crate::simulator::cloud::Cloud;
+    use crate::simulator::things::Timing;
+    use crate::simulator::trouble::{Event, Trouble};
 
     #[test]
     fn looking_changes_nothing_and_whoever_may_change_a_node_is_counted() {

@@ -1,22 +1,11 @@
 //! Queued resources, single and multislice, as far as a user of gcloud sees them.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::api::{Place, Request, answer_operation, check_parameters};
-use super::cloud::{Cloud, Happening};
+use super::cloud::Cloud;
 use super::shape::{self, Answer, error, not_found};
-
-/// One queued resource.
-#[derive(Debug, Clone)]
-pub struct Queued {
-    pub name: String,
-    body: Map<String, Value>,
-    state: &'static str,
-    created: jiff::Timestamp,
-    project: String,
-    /// Node id and body.
-    nodes: Vec<(String, Map<String, Value>)>,
-}
+use super::things::{Happening, Queued};
+use super::wire::{Place, Request, answer_operation, check_parameters};
 
 pub fn list(cloud: &Cloud, place: &Place) -> Answer {
     let mine =

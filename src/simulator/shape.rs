@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::cloud::{Node, Operation};
-use crate::model::spec;
+use super::things::{Node, Operation};
+use crate::resource::spec;
 
 /// An answer: HTTP status and JSON body.
 pub type Answer = (u16, Value);

@@ -5,34 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use jiff::Timestamp;
-
 use super::cloud::Cloud;
-use super::http::Reply;
-
-/// One object.
-#[derive(Debug, Clone)]
-pub struct Object {
-    /// Bytes.
-    pub size: u64,
-    /// Last update.
-    pub updated: Timestamp,
-    /// Content; empty for what a simulated job wrote.
-    pub body: Vec<u8>,
-    /// New with each write.
-    pub generation: u64,
-}
-
-impl Object {
-    /// One whose content nobody reads.
-    pub fn sized(size: u64, updated: Timestamp) -> Object {
-        Object { size, updated, body: Vec::new(), generation: 1 }
-    }
-
-    fn etag(&self) -> String {
-        format!("\"{:x}\"", self.generation)
-    }
-}
+use super::things::Object;
+use super::wire::Reply;
 
 /// `GET`, `PUT` or `DELETE` of `bucket/key`; `header` looks up a request's header.
 pub fn object(

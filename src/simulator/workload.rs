@@ -1,51 +1,12 @@
 //! What runs on simulated nodes: workers that speak the supervisor's protocol, make steps and write
 //! checkpoints.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
 use super::cloud::Cloud;
-use super::storage::Object;
-use crate::model::ids::RUN_KEY;
-use crate::model::ids::RunOrder;
-use crate::model::spec::is_supervised;
-
-/// A job as a scenario describes it.
-#[derive(Debug, Clone)]
-pub struct Workload {
-    /// Where checkpoints go: gs://bucket/path.
-    pub checkpoint: String,
-    /// Time of one step.
-    pub step: Duration,
-    /// Steps between two checkpoints.
-    pub every: u64,
-    /// Where an adopted node's job stands at the start.
-    pub at_step: u64,
-}
-
-/// The job on one node.
-#[derive(Debug, Clone, Default)]
-pub struct Run {
-    /// Nothing runs (any more) on this incarnation.
-    pub stopped: bool,
-    /// The job fails and its supervisor gives up.
-    pub failing: bool,
-    /// The job has ended well.
-    pub ended: bool,
-    /// The startup script is the watchdog's supervisor.
-    pub supervised: bool,
-    /// The order that the supervisor follows.
-    pub order: RunOrder,
-    /// Boots so far.
-    pub boots: u32,
-    /// Heartbeats so far.
-    pub beats: u64,
-    /// Whole steps done.
-    pub step: u64,
-    /// Part of the next step.
-    pub part: Duration,
-}
+use super::things::Object;
+use crate::model::ids::{RUN_KEY, RunOrder};
+use crate::resource::spec::is_supervised;
 
 /// The hosts of a node come up: the supervisor sends its boot beacon and starts the job from the
 /// order's checkpoint.

@@ -9,8 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tpu_watchdog::simulator::http::{Fault, Reply};
-use tpu_watchdog::simulator::scenario::Trouble;
+use tpu_watchdog::simulator::http::Fault;
+use tpu_watchdog::simulator::trouble::Trouble;
+use tpu_watchdog::simulator::wire::Reply;
 
 use crate::harness::{Rig, get};
 use crate::{deploy, have, text};

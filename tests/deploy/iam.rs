@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use tpu_watchdog::simulator::http::Logged;
-use tpu_watchdog::simulator::scenario::Trouble;
+use tpu_watchdog::simulator::trouble::Trouble;
 
 use crate::cloud_run::lint;
 use crate::harness::{Rig, job};

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tpu_watchdog::simulator::http::Fault;
-use tpu_watchdog::simulator::scenario::Trouble;
+use tpu_watchdog::simulator::trouble::Trouble;
 
 use crate::harness::{POLICY, Rig, slot};
 use crate::{deploy, have, text};

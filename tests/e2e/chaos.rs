@@ -3,9 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use tpu_watchdog::simulator::cloud::{Cloud, Node};
-use tpu_watchdog::simulator::http::{Fault, Reply};
-use tpu_watchdog::simulator::scenario::Trouble;
+use tpu_watchdog::simulator::cloud::Cloud;
+use tpu_watchdog::simulator::http::Fault;
+use tpu_watchdog::simulator::things::Node;
+use tpu_watchdog::simulator::trouble::Trouble;
+use tpu_watchdog::simulator::wire::Reply;
 
 use crate::harness::{POLICY, Rig, ZONE, job, slot};
 

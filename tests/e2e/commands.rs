@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use tpu_watchdog::simulator::scenario::{Event, Trouble};
+use tpu_watchdog::simulator::trouble::{Event, Trouble};
 
 use crate::harness::{POLICY, Rig, ZONE, get, job, slot};
 
@@ -184,7 +184,7 @@ fn once_that_could_read_nothing_fails_also_when_an_earlier_one_could() {
     rig.simulator.set_hook(Some(Box::new(|_| {
         let body = r#"{"error":{"code":403,"status":"PERMISSION_DENIED","message":"denied"}}"#;
         Some(tpu_watchdog::simulator::http::Fault::AnswerBefore(
-            tpu_watchdog::simulator::http::Reply::new(403, body),
+            tpu_watchdog::simulator::wire::Reply::new(403, body),
         ))
     })));
     let (code, _, log) = text(&rig.command(&["once"]).output().unwrap());

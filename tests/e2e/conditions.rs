@@ -2,7 +2,7 @@
 //! grace, not before.
 
 use jiff::SignedDuration;
-use tpu_watchdog::simulator::scenario::Trouble;
+use tpu_watchdog::simulator::trouble::Trouble;
 
 use crate::harness::{POLICY, Rig, ZONE, job, slot};
 
@@ -228,7 +228,7 @@ fn an_opted_out_node_is_held() {
 
 /// A node that is not the slot's own plain node is watched and held.
 #[track_caller]
-fn held_kind(change: impl FnOnce(&mut tpu_watchdog::simulator::cloud::Node), words: &str) {
+fn held_kind(change: impl FnOnce(&mut tpu_watchdog::simulator::things::Node), words: &str) {
     let mut rig = Rig::with_one_node("");
     rig.simulator
         .with(|cloud| change(cloud.nodes.get_mut(&(ZONE.to_owned(), "a".to_owned())).unwrap()));
@@ -260,7 +260,7 @@ fn a_node_of_api_v1_is_held() {
 
 #[test]
 fn a_node_of_another_owner_is_held() {
-    let mark = |node: &mut tpu_watchdog::simulator::cloud::Node| {
+    let mark = |node: &mut tpu_watchdog::simulator::things::Node| {
         node.body
             .insert("metadata".into(), serde_json::json!({"tpu-watchdog-owner": "somebody-else"}));
     };

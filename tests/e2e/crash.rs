@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tpu_watchdog::simulator::cloud::Operation;
 use tpu_watchdog::simulator::http::{Fault, Logged, Simulator};
-use tpu_watchdog::simulator::scenario::Trouble;
+use tpu_watchdog::simulator::things::Operation;
+use tpu_watchdog::simulator::trouble::Trouble;
 
 use crate::harness::{Rig, job, kill, slot};
 
@@ -216,7 +216,7 @@ fn the_answer_of_the_bucket_is_lost() {
 fn an_operation_that_cannot_be_read_says_nothing_about_itself() {
     let mut rig = Rig::with_one_node(&job("a"));
     rig.simulator.set_hook(Some(Box::new(|logged| {
-        let reply = tpu_watchdog::simulator::http::Reply::new(
+        let reply = tpu_watchdog::simulator::wire::Reply::new(
             404,
             r#"{"error":{"code":404,"status":"NOT_FOUND","message":"gone"}}"#,
         );
@@ -251,7 +251,7 @@ fn healed_by_the_confirming_read(change: Trouble) {
     rig.simulator.set_hook(Some(Box::new(move |logged| {
         if is_confirmation(logged) && !flag.load(Ordering::SeqCst) {
             simulator.with(|cloud| {
-                let event = |what| tpu_watchdog::simulator::scenario::Event {
+                let event = |what| tpu_watchdog::simulator::trouble::Event {
                     at: std::time::Duration::ZERO,
                     node: "a".into(),
                     zone: crate::harness::ZONE.into(),

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use tpu_watchdog::simulator::http::{Fault, Reply};
-use tpu_watchdog::simulator::scenario::Trouble;
+use tpu_watchdog::simulator::http::Fault;
+use tpu_watchdog::simulator::trouble::Trouble;
+use tpu_watchdog::simulator::wire::Reply;
 
 use crate::harness::{POLICY, Rig, ZONE, slot};
 
@@ -213,7 +214,7 @@ fn many_zones_are_listed_in_one_call_and_those_it_could_not_reach_declare_nobody
     assert!(!rig.logs().contains("-> missing"), "{}", rig.logs());
     assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
     // The other zones are looked after meanwhile.
-    let trouble = tpu_watchdog::simulator::scenario::Event {
+    let trouble = tpu_watchdog::simulator::trouble::Event {
         at: Duration::ZERO,
         node: "n0".into(),
         zone: zones[0].clone(),

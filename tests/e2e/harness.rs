@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tempfile::TempDir;
-use tpu_watchdog::simulator::cloud::{Cloud, Node};
+use tpu_watchdog::simulator::cloud::Cloud;
 use tpu_watchdog::simulator::http::{Logged, Simulator};
-use tpu_watchdog::simulator::scenario::{Event, Scenario, Trouble};
+use tpu_watchdog::simulator::scenario::Scenario;
+use tpu_watchdog::simulator::things::Node;
+use tpu_watchdog::simulator::trouble::{Event, Trouble};
 
 pub const ZONE: &str = "us-central2-b";
 /// Nothing that is waited for takes this long, on any machine.

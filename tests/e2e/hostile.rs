@@ -1,8 +1,9 @@
 //! A server that answers with anything but the API: a clear line, a counted failure, no action, the
 //! next poll on time.
 
-use tpu_watchdog::simulator::http::{Fault, Logged, Reply};
-use tpu_watchdog::simulator::scenario::Trouble;
+use tpu_watchdog::simulator::http::{Fault, Logged};
+use tpu_watchdog::simulator::trouble::Trouble;
+use tpu_watchdog::simulator::wire::Reply;
 
 use crate::harness::{Rig, get, job};
 

@@ -1,7 +1,7 @@
 //! Jobs: the supervisor's beacons, checkpoints, and what is never done to a TPU that is the user's
 //! own.
 
-use tpu_watchdog::simulator::scenario::Trouble;
+use tpu_watchdog::simulator::trouble::Trouble;
 
 use crate::harness::{POLICY, Rig, job, slot};
 

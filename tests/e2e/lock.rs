@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tpu_watchdog::model::lease::Lease;
 use tpu_watchdog::simulator::http::{Fault, Simulator};
-use tpu_watchdog::simulator::scenario::Trouble;
+use tpu_watchdog::simulator::trouble::Trouble;
 
 use crate::chaos::Dice;
 use crate::harness::{POLICY, Rig, ZONE, get, slot};

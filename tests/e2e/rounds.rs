@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tpu_watchdog::simulator::http::{Fault, Logged};
-use tpu_watchdog::simulator::scenario::Trouble;
+use tpu_watchdog::simulator::trouble::Trouble;
 
 use crate::harness::{POLICY, Rig, ZONE, get, job, kill, slot};
 

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tpu_watchdog::model::time::elapsed;
-use tpu_watchdog::simulator::http::{Fault, Logged, Reply};
-use tpu_watchdog::simulator::scenario::Trouble;
+use tpu_watchdog::simulator::http::{Fault, Logged};
+use tpu_watchdog::simulator::trouble::Trouble;
+use tpu_watchdog::simulator::wire::Reply;
 
 use crate::chaos::Dice;
 use crate::harness::{POLICY, Rig, ZONE, get, job, slot};

@@ -1,8 +1,9 @@
 //! The views of an operator: why nothing happens, that no watchdog runs, which gaps a recovery
 //! would find.
 
-use tpu_watchdog::simulator::http::{Fault, Reply};
-use tpu_watchdog::simulator::scenario::Trouble;
+use tpu_watchdog::simulator::http::Fault;
+use tpu_watchdog::simulator::trouble::Trouble;
+use tpu_watchdog::simulator::wire::Reply;
 
 use crate::harness::{POLICY, Rig, ZONE, job, slot};
 

@@ -13,22 +13,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tpu_watchdog::checkpoint::lister::survey_in;
 use tpu_watchdog::config;
-use tpu_watchdog::decide::step;
+use tpu_watchdog::core::step;
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
 use tpu_watchdog::launch;
 use tpu_watchdog::model::action::{
     Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading,
 };
-use tpu_watchdog::model::beacon::parse_guest_attributes;
 use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::fleet::Fleet;
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::settings::Settings;
-use tpu_watchdog::simulator::api::{self, Request};
+use tpu_watchdog::resource::attributes::parse_guest_attributes;
+use tpu_watchdog::simulator::api;
 use tpu_watchdog::simulator::cloud::Cloud;
-use tpu_watchdog::simulator::scenario::{Event, Scenario, Trouble};
+use tpu_watchdog::simulator::scenario::Scenario;
+use tpu_watchdog::simulator::trouble::{Event, Trouble};
+use tpu_watchdog::simulator::wire::Request;
 use tpu_watchdog::store::{Batch, Store};
 
 /// Milliseconds since the story began.

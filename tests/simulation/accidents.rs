@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tpu_watchdog::model::hold::HoldReason;
 use tpu_watchdog::model::lever::{Lever, Pull};
-use tpu_watchdog::simulator::scenario::{Event, Trouble};
 use tpu_watchdog::simulator::shape::time;
+use tpu_watchdog::simulator::trouble::{Event, Trouble};
 
 use crate::fault::Fault;
 use crate::process::wall;

@@ -11,8 +11,8 @@ use tpu_watchdog::checkpoint::lister::survey_in;
 use tpu_watchdog::model::checkpoint::CheckpointSurvey;
 use tpu_watchdog::model::failure::Failure;
 use tpu_watchdog::model::settings::CheckpointSettings;
-use tpu_watchdog::simulator::cloud::Node;
-use tpu_watchdog::simulator::storage::Object;
+use tpu_watchdog::simulator::things::Node;
+use tpu_watchdog::simulator::things::Object;
 
 use crate::fault::Fault;
 use crate::network::transient;

@@ -13,9 +13,10 @@ use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
-use tpu_watchdog::simulator::api::{self, Request};
-use tpu_watchdog::simulator::cloud::{Node, Operation};
+use tpu_watchdog::simulator::api;
 use tpu_watchdog::simulator::shape;
+use tpu_watchdog::simulator::things::{Node, Operation};
+use tpu_watchdog::simulator::wire::Request;
 
 use crate::accidents::Accident;
 use crate::bucket::Surveys;

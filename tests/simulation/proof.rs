@@ -9,7 +9,7 @@ use tpu_watchdog::model::lever::Lever;
 use tpu_watchdog::model::phase::Phase;
 use tpu_watchdog::model::recovery::Call;
 use tpu_watchdog::model::slot::SlotRecord;
-use tpu_watchdog::simulator::cloud::Node;
+use tpu_watchdog::simulator::things::Node;
 
 use jiff::Timestamp;
 

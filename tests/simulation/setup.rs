@@ -7,7 +7,7 @@ use fastrand::Rng;
 use serde_json::{Map, Value, json};
 use tpu_watchdog::model::quiet::QuietHours;
 use tpu_watchdog::model::settings::*;
-use tpu_watchdog::model::spec::SUPERVISOR_MARK;
+use tpu_watchdog::resource::spec::SUPERVISOR_MARK;
 
 use crate::fault::Fault;
 

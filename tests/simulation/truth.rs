@@ -22,10 +22,10 @@ use tpu_watchdog::model::phase::Phase;
 use tpu_watchdog::model::recovery::Call;
 use tpu_watchdog::model::settings::Grace;
 use tpu_watchdog::model::slot::SlotRecord;
-use tpu_watchdog::model::spec::{SUPERVISOR_MARK, USER_SCRIPT_KEY};
 use tpu_watchdog::model::time::elapsed;
-use tpu_watchdog::simulator::cloud::Node;
+use tpu_watchdog::resource::spec::{SUPERVISOR_MARK, USER_SCRIPT_KEY};
 use tpu_watchdog::simulator::nodes::{Facts, Moment};
+use tpu_watchdog::simulator::things::Node;
 
 use crate::fault::Fault;
 use crate::process::{Tag, ms, wall};

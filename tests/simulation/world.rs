@@ -12,8 +12,9 @@ use tpu_watchdog::model::action::{Action, Input, Look};
 use tpu_watchdog::model::fleet::Memory;
 use tpu_watchdog::model::settings::{Settings, Share};
 use tpu_watchdog::report::audit::Audit;
-use tpu_watchdog::simulator::cloud::{Cloud, Timing};
-use tpu_watchdog::simulator::workload::Workload;
+use tpu_watchdog::simulator::cloud::Cloud;
+use tpu_watchdog::simulator::things::Timing;
+use tpu_watchdog::simulator::things::Workload;
 
 use crate::accidents::Accident;
 use crate::fault::Fault;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tpu_watchdog::decide::step;
+use tpu_watchdog::core::step;
 use tpu_watchdog::model::action::{
     Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading,
 };
@@ -29,8 +29,8 @@ use tpu_watchdog::model::settings::{
     CheckpointSettings, JobSettings, Overlay, Policy, PollSettings, Settings, Share, SlotSettings,
     Storm,
 };
-use tpu_watchdog::model::spec::SUPERVISOR_MARK;
 use tpu_watchdog::model::time::{after, elapsed};
+use tpu_watchdog::resource::spec::SUPERVISOR_MARK;
 
 const OPERATION: &str = "projects/p/locations/z/operations/o";
 

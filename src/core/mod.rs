@@ -12,6 +12,7 @@ mod condemn;
 mod ctx;
 mod diagnose;
 mod ending;
+mod fleet;
 pub mod gates;
 mod identity;
 mod judge;

@@ -10,7 +10,7 @@ use super::turn::Turn;
 /// Applies a config.
 pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
     let mut before = std::mem::replace(&mut fleet.settings, settings);
-    fleet.look_anew();
+    fleet.forget_decisions();
     let kept = fleet.ledger.left_paused.len();
     fleet.ledger.left_paused.retain(|_, pause| pause.until.is_none_or(|until| until > turn.now));
     fleet.dirty_ledger |= fleet.ledger.left_paused.len() != kept;

@@ -6,13 +6,13 @@ use crate::model::action::CallOutcome;
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Memory, Pending, Shortage};
-use crate::model::mask::Mask;
 use crate::model::operation::OperationState;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::settings::Policy;
 use crate::model::slot::SlotRecord;
 use crate::model::time::after;
+use crate::resource::mask::Mask;
 
 use super::budget;
 use super::moves::{advance, backoff, came_of, resend_later, set_call, spend};

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::ids::{OWNER_KEY, RUN_KEY, SLOT_KEY};
+use crate::model::ids::{OWNER_KEY, RUN_KEY, SLOT_KEY};
 
 /// Stands where a value stood.
 const MARK: &str = "[metadata value]";

@@ -13,7 +13,7 @@ fn with_job() -> World {
         no_progress: 3,
         ..JobSettings::default()
     });
-    slot.supervisor = Some(format!("#! /bin/bash\n{}", crate::model::spec::SUPERVISOR_MARK));
+    slot.supervisor = Some(format!("#! /bin/bash\n{}", crate::resource::spec::SUPERVISOR_MARK));
     let mut world = World::new(settings);
     world.fleet.ledger.beacons_seen = true;
     world
@@ -51,7 +51,7 @@ impl World {
     }
 }
 
-const MARK: &str = crate::model::spec::SUPERVISOR_MARK;
+const MARK: &str = crate::resource::spec::SUPERVISOR_MARK;
 
 #[test]
 fn no_beacon_is_expected_from_a_node_of_ours_whose_startup_script_is_not_the_supervisor() {

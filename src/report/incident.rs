@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::condition::{Condition, Kind};
-use super::event::{Event, What};
-use super::failure::FailureClass;
-use super::ids::Incarnation;
-use super::phase::Phase;
+use crate::model::condition::{Condition, Kind};
+use crate::model::event::{Event, What};
+use crate::model::failure::FailureClass;
+use crate::model::ids::Incarnation;
+use crate::model::phase::Phase;
 
 /// How an incident ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -8,7 +8,7 @@ use crate::model::lever::{Lever, Pull};
 use crate::model::quiet::QuietHours;
 use crate::model::settings::CheckpointSettings;
 use crate::model::slot::SlotRecord;
-use crate::model::spec::SUPERVISOR_MARK;
+use crate::resource::spec::SUPERVISOR_MARK;
 
 const LOCATION: &str = "gs://b/c";
 

@@ -34,7 +34,7 @@ pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
             answers::operated(fleet, &slot, &operation, result, turn);
         }
         Input::Pulled(levers) => {
-            fleet.look_anew();
+            fleet.forget_decisions();
             lever::pulled(fleet, levers, turn);
         }
         Input::Tick => {}

@@ -1,0 +1,62 @@
+//! The answer of `getGuestAttributes` (Cloud TPU API v2, `nodes.getGuestAttributes`).
+
+use serde_json::Value;
+
+use crate::model::beacon::{Beacon, NAMESPACE, WorkerReport};
+
+/// Reads the answer of `getGuestAttributes`: one entry a worker, in worker order.
+///
+/// A worker without values is an empty report. An answer without the array holds no report of any
+/// worker.
+pub fn parse_guest_attributes(answer: &Value) -> Result<Vec<WorkerReport>, String> {
+    let all = match answer.get("guestAttributes") {
+        Some(Value::Array(all)) => all,
+        Some(_) => return Err("guestAttributes is not a list".to_owned()),
+        // An empty list is left out of the JSON.
+        None if answer.is_object() => return Ok(Vec::new()),
+        None => return Err("the answer is not an object".to_owned()),
+    };
+    Ok(all.iter().map(worker_report).collect())
+}
+
+fn worker_report(entry: &Value) -> WorkerReport {
+    let mut report = WorkerReport::default();
+    let items = entry.pointer("/queryValue/items").and_then(Value::as_array);
+    for item in items.into_iter().flatten() {
+        let text = |key: &str| item.get(key).and_then(Value::as_str).unwrap_or_default();
+        if text("namespace") != NAMESPACE {
+            continue;
+        }
+        let beacon = Beacon::parse(text("value"));
+        match text("key") {
+            "boot" => report.boot = beacon,
+            "heartbeat" => report.heartbeat = beacon,
+            "step" => report.step = beacon,
+            "exit" => report.exit = beacon,
+            _ => {}
+        }
+    }
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn workers_keep_their_order_and_foreign_namespaces_are_ignored() {
+        let item =
+            |ns: &str, key: &str, value: &str| json!({"namespace": ns, "key": key, "value": value});
+        let answer = json!({"guestAttributes": [
+            {"queryPath": "tpu-watchdog/"},
+            {"queryValue": {"items": [item("tpu-watchdog", "boot", "b 2 1"), item("hostkeys", "boot", "x 9 9")]}},
+        ]});
+        let reports = parse_guest_attributes(&answer).unwrap();
+        assert_eq!(reports.len(), 2);
+        assert_eq!(reports[0], WorkerReport::default());
+        assert_eq!(reports[1].boot.as_ref().unwrap().generation, 2);
+        assert!(parse_guest_attributes(&json!("html")).is_err());
+        assert_eq!(parse_guest_attributes(&json!({})), Ok(vec![]));
+    }
+}

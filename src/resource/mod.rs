@@ -1,0 +1,7 @@
+//! What differs between the kinds of things that are supervised: how Google's JSON is read, and what
+//! a create must say. Pure: knows Google's shapes, and no HTTP.
+
+pub mod attributes;
+pub mod mask;
+pub mod node;
+pub mod spec;

@@ -1,0 +1,251 @@
+//! What happens in the simulated cloud as time goes on, and when something goes wrong.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::cloud::Cloud;
+use super::things::Happening;
+use super::trouble::{Event, Trouble};
+use super::{queued, shape, workload};
+use crate::model::time::after;
+
+impl Cloud {
+    /// Time goes on: everything that is due by `to` happens, in order.
+    pub fn advance(&mut self, to: Timestamp) {
+        while let Some(entry) = self.agenda.first_entry().filter(|e| e.key().0 <= to) {
+            let at = entry.key().0;
+            let happening = entry.remove();
+            // What was changed from outside is so since then.
+            self.nodes.chronicle(self.now());
+            self.now = Some(self.now.map_or(at, |now| now.max(at)));
+            self.happen(happening);
+        }
+        self.nodes.chronicle(self.now());
+        self.now = Some(self.now.map_or(to, |now| now.max(to)));
+    }
+
+    fn end(&mut self, operation: &str, outcome: Result<Value, Value>) {
+        let now = self.now();
+        if let Some(operation) = self.operations.get_mut(operation) {
+            operation.ended = Some(now);
+            match outcome {
+                Ok(response) => operation.response = response,
+                Err(error) => operation.error = Some(error),
+            }
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Created { operation, zone, node, uid } => {
+                let Some(found) = self.same(&zone, &node, uid) else {
+                    return self
+                        .end(&operation, Err(json!({"code": 5, "message": "the node was deleted while it was being created"})));
+                };
+                if found.state != "CREATING" {
+                    let message = format!(
+                        "Cloud TPU received a bad request. update is not supported while in state {} [EID: 0x1]",
+                        found.state
+                    );
+                    return self.end(&operation, Err(json!({"code": 3, "message": message})));
+                }
+                found.state = "READY";
+                found.health = Some("HEALTHY".into());
+                let target =
+                    self.operations.get(&operation).map(|o| o.target.clone()).unwrap_or_default();
+                let response = self
+                    .nodes
+                    .get(&(zone.clone(), node.clone()))
+                    .map(|n| shape::node(n, &target, "v2"));
+                self.end(&operation, Ok(response.unwrap_or_default()));
+                self.schedule(self.timing.boot, Happening::Booted { zone, node, uid });
+            }
+            Happening::Refused { operation, zone, node, uid, error } => {
+                if self.same(&zone, &node, uid).is_some() {
+                    self.nodes.remove(&(zone, node));
+                }
+                self.end(&operation, Err(error));
+            }
+            Happening::Deleted { operation, zone, node, uid } => {
+                if self.same(&zone, &node, uid).is_some() {
+                    self.nodes.remove(&(zone, node));
+                }
+                self.end(
+                    &operation,
+                    Ok(json!({"@type": "type.googleapis.com/google.protobuf.Empty"})),
+                );
+            }
+            Happening::Changed { operation, zone, node, uid, state } => {
+                let started = state == "READY";
+                if let Some(found) = self.same(&zone, &node, uid) {
+                    found.state = state;
+                    found.health = started.then(|| "HEALTHY".to_owned());
+                }
+                self.end(&operation, Ok(json!({})));
+                if started {
+                    self.schedule(self.timing.boot, Happening::Booted { zone, node, uid });
+                }
+            }
+            Happening::Done { operation } => self.end(&operation, Ok(json!({}))),
+            Happening::Booted { zone, node, uid } => {
+                if self.dead_on_arrival.remove(&node) {
+                    return;
+                }
+                workload::boot(self, &zone, &node, uid);
+                self.schedule(self.timing.beat, Happening::Beat { zone, node, uid });
+            }
+            Happening::Beat { zone, node, uid } => {
+                if workload::beat(self, &zone, &node, uid) {
+                    self.schedule(self.timing.beat, Happening::Beat { zone, node, uid });
+                }
+            }
+            Happening::Healed { zone, node, uid, event } => {
+                let now = self.now();
+                // What is being deleted does not come back.
+                let Some(found) =
+                    self.same(&zone, &node, uid).filter(|found| found.state != "DELETING")
+                else {
+                    return;
+                };
+                found.state = "READY";
+                found.health = Some("HEALTHY".into());
+                found.upcoming = None;
+                if event {
+                    found.health_description =
+                        Some(format!("The TPU had a maintenance event at {}", shape::time(now)));
+                    found.run.stopped = true;
+                    // The hosts come up again: the startup script runs once more.
+                    self.schedule(self.timing.boot, Happening::Booted { zone, node, uid });
+                }
+            }
+            Happening::Queue { zone, id } => queued::provision(self, &zone, &id),
+            Happening::Dequeued { operation, zone, id } => {
+                let name = self.queued.remove(&(zone, id)).map(|q| q.name).unwrap_or_default();
+                self.nodes.retain(|_, n| n.queued_resource.as_ref() != Some(&name));
+                self.end(
+                    &operation,
+                    Ok(json!({"@type": "type.googleapis.com/google.protobuf.Empty"})),
+                );
+            }
+            Happening::Scenario(event) => self.trouble(*event),
+        }
+    }
+
+    /// Something goes wrong, or right, as a scenario says.
+    pub fn trouble(&mut self, event: Event) {
+        self.strike(event);
+        self.nodes.chronicle(self.now());
+    }
+
+    fn strike(&mut self, event: Event) {
+        let now = self.now();
+        let until = event.lasts.map(|lasts| after(now, lasts));
+        let forever = Timestamp::MAX;
+        let zone = event.zone.clone();
+        match event.what {
+            Trouble::StockOut => {
+                let message = format!(
+                    "There is no more capacity in the zone \"{zone}\"; you can try in another zone where Cloud TPU Nodes are offered \
+                     (see https://cloud.google.com/tpu/docs/regions) [EID: 0x9f48947a7d57c8d]"
+                );
+                self.refusals.insert(
+                    zone,
+                    (until.unwrap_or(forever), json!({"code": 8, "message": message})),
+                );
+                return;
+            }
+            Trouble::Quota => {
+                let message = format!(
+                    "Quota limit 'TPUV4PerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone {zone}."
+                );
+                self.quota.insert(zone, (until.unwrap_or(forever), message));
+                return;
+            }
+            Trouble::Unreachable => {
+                self.unreachable.insert(zone);
+                return;
+            }
+            Trouble::NeverBoot => {
+                self.dead_on_arrival.insert(event.node);
+                return;
+            }
+            _ => {}
+        }
+        let key = (zone.clone(), event.node.clone());
+        if event.what == Trouble::Vanish {
+            self.nodes.remove(&key);
+            return;
+        }
+        if event.what == Trouble::Replace {
+            if let Some(old) = self.nodes.remove(&key) {
+                let mut body = old.body;
+                body.remove("metadata");
+                self.add_node(&zone, &event.node, body, true);
+            }
+            return;
+        }
+        let Some(node) = self.nodes.get_mut(&key) else { return };
+        let uid = node.uid;
+        let mut dead = true;
+        match event.what {
+            Trouble::Preempt => node.state = "PREEMPTED",
+            Trouble::Terminate => node.state = "TERMINATED",
+            Trouble::FailedRepair => node.state = "UNKNOWN",
+            Trouble::Stop => node.state = "STOPPED",
+            Trouble::Hide => node.state = "HIDDEN",
+            Trouble::Deleting => node.state = "DELETING",
+            Trouble::Restarting => node.state = "RESTARTING",
+            Trouble::Repairing => node.state = "REPAIRING",
+            Trouble::Maintenance => node.health = Some("UNHEALTHY_MAINTENANCE".into()),
+            Trouble::Unresponsive => node.health = Some("TIMEOUT".into()),
+            Trouble::RuntimeUnhealthy => node.health = Some("UNHEALTHY_TENSORFLOW".into()),
+            Trouble::StrangeState => node.state = "STATE_OF_THE_FUTURE",
+            Trouble::Strange => node.health = Some("HEALTH_OF_THE_FUTURE".into()),
+            Trouble::Window => {
+                let end = until.map(shape::time);
+                node.upcoming = Some(
+                    json!({"type": "UNSCHEDULED", "maintenanceStatus": "ONGOING", "canReschedule": false,
+                    "windowStartTime": shape::time(now), "windowEndTime": end, "latestWindowStartTime": shape::time(now)}),
+                );
+            }
+            Trouble::MeshFailure => {
+                node.symptoms.push(
+                    json!({"createTime": shape::time(now), "symptomType": "MESH_BUILD_FAIL", "details": "", "workerId": "0"}),
+                );
+            }
+            Trouble::Silence => {}
+            Trouble::OptOut => {
+                dead = false;
+                let labels = node.body.entry("labels").or_insert_with(|| json!({}));
+                labels["tpu-watchdog"] = json!("off");
+            }
+            Trouble::JobFails => {
+                dead = false;
+                node.run.failing = true;
+            }
+            Trouble::JobEnds => {
+                dead = false;
+                node.run.ended = true;
+            }
+            Trouble::Heal => {
+                self.schedule(
+                    Duration::ZERO,
+                    Happening::Healed { zone, node: event.node, uid, event: true },
+                );
+                return;
+            }
+            Trouble::StockOut
+            | Trouble::Quota
+            | Trouble::Unreachable
+            | Trouble::NeverBoot
+            | Trouble::Vanish
+            | Trouble::Replace => return,
+        }
+        node.run.stopped |= dead;
+        if let (Some(lasts), true) = (event.lasts, dead) {
+            self.schedule(lasts, Happening::Healed { zone, node: event.node, uid, event: true });
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What the simulated cloud holds: nodes and what runs on them, operations, queued resources,
+//! objects; and what is going to happen to them. Plain data.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::trouble::Event;
+use crate::model::ids::RunOrder;
+
+/// How long things take.
+#[derive(Debug, Clone)]
+pub struct Timing {
+    /// A create, from accepted to READY.
+    pub create: Duration,
+    /// A delete.
+    pub delete: Duration,
+    /// Stop, start, patch.
+    pub change: Duration,
+    /// From READY to the first boot beacon.
+    pub boot: Duration,
+    /// Between two heartbeats of a worker.
+    pub beat: Duration,
+    /// A refused create, from accepted to its error.
+    pub refusal: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        let ms = Duration::from_millis;
+        Timing {
+            create: ms(500),
+            delete: ms(300),
+            change: ms(300),
+            boot: ms(200),
+            beat: ms(500),
+            refusal: ms(300),
+        }
+    }
+}
+
+/// One node.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// As it was created.
+    pub body: Map<String, Value>,
+    /// The unique id.
+    pub uid: u64,
+    /// When it was created.
+    pub created: Timestamp,
+    /// `state`.
+    pub state: &'static str,
+    /// `health`; absent when none.
+    pub health: Option<String>,
+    /// `healthDescription`.
+    pub health_description: Option<String>,
+    /// `upcomingMaintenance`.
+    pub upcoming: Option<Value>,
+    /// `symptoms`.
+    pub symptoms: Vec<Value>,
+    /// The API version that made it.
+    pub made_by: &'static str,
+    /// The queued resource that it belongs to.
+    pub queued_resource: Option<String>,
+    /// `multisliceNode`.
+    pub multislice: bool,
+    /// Guest attributes, one map a worker, by "namespace/key".
+    pub attributes: Vec<BTreeMap<String, String>>,
+    /// When a GET last showed it otherwise than READY and HEALTHY, or its guest attributes that
+    /// nothing runs on it.
+    pub shown_sick: Option<Timestamp>,
+    /// What runs on it.
+    pub run: Run,
+}
+
+/// One long-running operation.
+#[derive(Debug, Clone)]
+pub struct Operation {
+    /// Full name.
+    pub name: String,
+    /// The resource.
+    pub target: String,
+    /// `create`, `delete`, …
+    pub verb: &'static str,
+    /// When it was accepted.
+    pub created: Timestamp,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+    /// `error`.
+    pub error: Option<Value>,
+    /// `response`.
+    pub response: Value,
+}
+
+/// A job as a scenario describes it.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    /// Where checkpoints go: gs://bucket/path.
+    pub checkpoint: String,
+    /// Time of one step.
+    pub step: Duration,
+    /// Steps between two checkpoints.
+    pub every: u64,
+    /// Where an adopted node's job stands at the start.
+    pub at_step: u64,
+}
+
+/// The job on one node.
+#[derive(Debug, Clone, Default)]
+pub struct Run {
+    /// Nothing runs (any more) on this incarnation.
+    pub stopped: bool,
+    /// The job fails and its supervisor gives up.
+    pub failing: bool,
+    /// The job has ended well.
+    pub ended: bool,
+    /// The startup script is the watchdog's supervisor.
+    pub supervised: bool,
+    /// The order that the supervisor follows.
+    pub order: RunOrder,
+    /// Boots so far.
+    pub boots: u32,
+    /// Heartbeats so far.
+    pub beats: u64,
+    /// Whole steps done.
+    pub step: u64,
+    /// Part of the next step.
+    pub part: Duration,
+}
+
+/// One queued resource.
+#[derive(Debug, Clone)]
+pub struct Queued {
+    pub(super) name: String,
+    pub(super) body: Map<String, Value>,
+    pub(super) state: &'static str,
+    pub(super) created: Timestamp,
+    pub(super) project: String,
+    /// Node id and body.
+    pub(super) nodes: Vec<(String, Map<String, Value>)>,
+}
+
+/// One object.
+#[derive(Debug, Clone)]
+pub struct Object {
+    /// Bytes.
+    pub size: u64,
+    /// Last update.
+    pub updated: Timestamp,
+    /// Content; empty for what a simulated job wrote.
+    pub body: Vec<u8>,
+    /// New with each write.
+    pub generation: u64,
+}
+
+impl Object {
+    /// One whose content nobody reads.
+    pub fn sized(size: u64, updated: Timestamp) -> Object {
+        Object { size, updated, body: Vec::new(), generation: 1 }
+    }
+
+    pub(super) fn etag(&self) -> String {
+        format!("\"{:x}\"", self.generation)
+    }
+}
+
+/// What is going to happen.
+#[derive(Debug, Clone)]
+pub(super) enum Happening {
+    Created { operation: String, zone: String, node: String, uid: u64 },
+    Refused { operation: String, zone: String, node: String, uid: u64, error: Value },
+    Deleted { operation: String, zone: String, node: String, uid: u64 },
+    Changed { operation: String, zone: String, node: String, uid: u64, state: &'static str },
+    Done { operation: String },
+    Booted { zone: String, node: String, uid: u64 },
+    Beat { zone: String, node: String, uid: u64 },
+    Healed { zone: String, node: String, uid: u64, event: bool },
+    Queue { zone: String, id: String },
+    Dequeued { operation: String, zone: String, id: String },
+    Scenario(Box<Event>),
+}
