@@ -72,6 +72,7 @@ fn settings(names: &[String]) -> Settings {
     Settings {
         project: "p".into(),
         owner: "me".into(),
+        label: None,
         decided_by: "bench".into(),
         dry_run: false,
         alpha: false,
@@ -83,6 +84,7 @@ fn settings(names: &[String]) -> Settings {
         },
         max_unavailable: Share::Percent(25.0),
         max_judged_recreates_per_hour: 20,
+        orphans: Orphans::Report,
         storm: Storm::default(),
         slots: names.iter().map(slot).collect(),
     }

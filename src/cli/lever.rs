@@ -119,7 +119,9 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
     let (mut store, stored) = open(&config).await?;
     let slot = match &pull {
         Pull::Pause { slot, .. } | Pull::Resume { slot, .. } => slot.clone(),
-        Pull::Retry { slot, .. } => Some(slot.clone()),
+        Pull::Retry { slot, .. } | Pull::Forget { slot, .. } | Pull::Recreate { slot, .. } => {
+            Some(slot.clone())
+        }
         Pull::BreakerReset => None,
     };
     let left = |slot: &String| {

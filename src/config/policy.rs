@@ -47,55 +47,21 @@ pub fn storm(c: &mut Check, raw: Option<&RawStorm>) -> Storm {
     }
 }
 
+/// `orphans`.
+pub fn orphans(c: &mut Check, raw: Option<&str>) -> Orphans {
+    match raw {
+        None | Some("report") => Orphans::Report,
+        Some("dead") => Orphans::Dead,
+        Some(other) => {
+            c.wrong("policy.orphans", format!("{other:?} is unknown; use \"report\" or \"dead\""));
+            Orphans::Report
+        }
+    }
+}
+
 pub fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy {
     let k = |name: &str| format!("{key}.{name}");
-    c.later(&k("grace.queue"), &raw.grace.queue, "queued resources");
-    if raw.grace.stall.as_ref().is_some_and(|s| s.as_str() != Some("auto")) {
-        c.wrong(
-            &k("grace.stall"),
-            "not supported yet: stall detection; leave it out or write \"auto\"",
-        );
-    }
-    match raw.on_success.as_deref() {
-        None | Some("keep") => {}
-        Some(other @ ("stop" | "delete")) => {
-            c.wrong(&k("on_success"), format!("not supported yet: {other:?}; use \"keep\""))
-        }
-        Some(other) => c.wrong(&k("on_success"), format!("{other:?} is unknown; use \"keep\"")),
-    }
-    let create_missing = match raw.when_missing.as_deref() {
-        None => base.create_missing,
-        Some("create") => true,
-        Some("hold") => false,
-        Some(other) => {
-            c.wrong(
-                &k("when_missing"),
-                format!("{other:?} is unknown; use \"create\" or \"hold\""),
-            );
-            true
-        }
-    };
-    let zero = Duration::ZERO;
-    let mut grace = |name: &str, value: Option<Span>, default: Duration| {
-        c.span(&k(&format!("grace.{name}")), value, zero, default)
-    };
-    let (g, b) = (&raw.grace, &base.grace);
-    let grace = Grace {
-        startup: grace("startup", g.startup, b.startup),
-        maintenance: grace("maintenance", g.maintenance, b.maintenance),
-        // Reserved capacity is repaired in place and takes longer: three times the ordinary grace,
-        // as in the defaults.
-        maintenance_reserved: g.maintenance.map_or(b.maintenance_reserved, |Span(given)| given * 3),
-        failed_repair: grace("failed_repair", g.failed_repair, b.failed_repair),
-        preempted: grace("preempted", g.preempted, b.preempted),
-        terminated: grace("terminated", g.terminated, b.terminated),
-        unresponsive: grace("unresponsive", g.unresponsive, b.unresponsive),
-        runtime_unhealthy: grace("runtime_unhealthy", g.runtime_unhealthy, b.runtime_unhealthy),
-        boot: grace("boot", g.boot, b.boot),
-        silent: grace("silent", g.silent, b.silent),
-        missing: grace("missing", g.missing, b.missing),
-        deleting: grace("deleting", g.deleting, b.deleting),
-    };
+    unsupported(c, key, raw);
     let second = Duration::from_secs(1);
     let quiet_hours = match &raw.quiet_hours {
         Some(all) => all
@@ -105,57 +71,131 @@ pub fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy
             .collect(),
         None => base.quiet_hours,
     };
-    let backoff_first = c.span(
-        &k("backoff.first"),
-        raw.backoff.first,
-        Duration::from_millis(100),
-        base.backoff_first,
-    );
-    let backoff_max = c.span(
-        &k("backoff.max"),
-        raw.backoff.max,
-        Duration::from_millis(100),
-        base.backoff_max.max(backoff_first),
-    );
-    if backoff_max < backoff_first {
-        c.wrong(&k("backoff.max"), "must not be shorter than backoff.first");
-    }
+    let backoff = range(c, &k("backoff"), &raw.backoff, (base.backoff_first, base.backoff_max));
+    let confirmations =
+        c.at_least(&k("confirmations"), raw.confirmations, 1, base.confirmations as usize);
     Policy {
-        confirmations: u32::try_from(c.at_least(
-            &k("confirmations"),
-            raw.confirmations,
-            1,
-            base.confirmations as usize,
-        ))
-        .unwrap_or(u32::MAX),
+        confirmations: u32::try_from(confirmations).unwrap_or(u32::MAX),
         max_age: c.span(&k("max_age"), raw.max_age, second, base.max_age),
-        grace,
-        heal: c.span(&k("heal"), raw.heal, zero, base.heal),
-        create_missing,
-        attempts: AttemptsPolicy {
-            max: c.at_least(&k("attempts.max"), raw.attempts.max, 1, base.attempts.max),
-            preemptions: c.at_least(
-                &k("attempts.preemptions"),
-                raw.attempts.preemptions,
-                1,
-                base.attempts.preemptions,
-            ),
-            window: c.span(
-                &k("attempts.window"),
-                raw.attempts.window,
-                second,
-                base.attempts.window,
-            ),
-            settled: c.span(
-                &k("attempts.settled"),
-                raw.attempts.settled,
-                second,
-                base.attempts.settled,
-            ),
-        },
-        backoff_first,
-        backoff_max,
+        grace: grace(c, &k("grace"), &raw.grace, &base.grace),
+        heal: c.span(&k("heal"), raw.heal, Duration::ZERO, base.heal),
+        when_missing: when_missing(c, &k("when_missing"), raw, base.when_missing),
+        attempts: attempts(c, &k("attempts"), &raw.attempts, &base.attempts),
+        backoff_first: backoff.0,
+        backoff_max: backoff.1,
+        stock_out: range(c, &k("stock_out"), &raw.stock_out, base.stock_out),
+        priority: raw.priority.unwrap_or(base.priority),
+        create_check: create_check(c, &k("create_check"), raw, base.create_check),
         quiet_hours,
+    }
+}
+
+/// Keys that are read to be refused with a reason.
+fn unsupported(c: &mut Check, key: &str, raw: &RawPolicy) {
+    let k = |name: &str| format!("{key}.{name}");
+    let other = |value: &Option<toml::Value>, only: &str| {
+        value.as_ref().is_some_and(|value| value.as_str() != Some(only))
+    };
+    for (name, value, only, what) in [
+        ("grace.stall", &raw.grace.stall, "auto", "stall detection"),
+        ("grace.queue", &raw.grace.queue, "none", "queued resources"),
+        ("grace.provision", &raw.grace.provision, "auto", "queued resources"),
+        ("grace.slice", &raw.grace.slice, "auto", "multislice"),
+    ] {
+        if other(value, only) {
+            c.wrong(&k(name), format!("not supported yet: {what}; leave it out or write {only:?}"));
+        }
+    }
+    if raw.early_maintenance == Some(true) {
+        c.wrong(&k("early_maintenance"), "not supported yet: starting a maintenance early");
+    }
+    match raw.on_success.as_deref() {
+        None | Some("keep") => {}
+        Some(other @ ("stop" | "delete")) => {
+            c.wrong(&k("on_success"), format!("not supported yet: {other:?}; use \"keep\""))
+        }
+        Some(other) => c.wrong(&k("on_success"), format!("{other:?} is unknown; use \"keep\"")),
+    }
+}
+
+fn when_missing(c: &mut Check, key: &str, raw: &RawPolicy, base: WhenMissing) -> WhenMissing {
+    match raw.when_missing.as_deref() {
+        None => base,
+        Some("auto") => WhenMissing::Auto,
+        Some("create") => WhenMissing::Create,
+        Some("hold") => WhenMissing::Hold,
+        Some(other) => {
+            c.wrong(key, format!("{other:?} is unknown; use \"auto\", \"create\" or \"hold\""));
+            base
+        }
+    }
+}
+
+fn create_check(c: &mut Check, key: &str, raw: &RawPolicy, base: bool) -> bool {
+    match raw.create_check.as_deref() {
+        None => base,
+        Some("hold") => true,
+        Some("warn") => false,
+        Some(other) => {
+            c.wrong(key, format!("{other:?} is unknown; use \"hold\" or \"warn\""));
+            base
+        }
+    }
+}
+
+/// A shortest and a longest wait.
+fn range(
+    c: &mut Check,
+    key: &str,
+    raw: &RawBackoff,
+    base: (Duration, Duration),
+) -> (Duration, Duration) {
+    let least = Duration::from_millis(100);
+    let first = c.span(&format!("{key}.first"), raw.first, least, base.0);
+    let max = c.span(&format!("{key}.max"), raw.max, least, base.1.max(first));
+    if max < first {
+        c.wrong(&format!("{key}.max"), format!("must not be shorter than {key}.first"));
+    }
+    (first, max)
+}
+
+fn grace(c: &mut Check, key: &str, raw: &RawGrace, base: &Grace) -> Grace {
+    let mut given = |name: &str, value: Option<Span>, default: Duration| {
+        c.span(&format!("{key}.{name}"), value, Duration::ZERO, default)
+    };
+    let auto = |value: Option<AutoSpan>, default: Option<Duration>| match value {
+        None => default,
+        Some(AutoSpan::Auto) => None,
+        Some(AutoSpan::Given(Span(given))) => Some(given),
+    };
+    Grace {
+        startup: auto(raw.startup, base.startup),
+        maintenance: auto(raw.maintenance, base.maintenance),
+        failed_repair: given("failed_repair", raw.failed_repair, base.failed_repair),
+        preempted: given("preempted", raw.preempted, base.preempted),
+        terminated: given("terminated", raw.terminated, base.terminated),
+        unresponsive: given("unresponsive", raw.unresponsive, base.unresponsive),
+        runtime_unhealthy: given(
+            "runtime_unhealthy",
+            raw.runtime_unhealthy,
+            base.runtime_unhealthy,
+        ),
+        boot: auto(raw.boot, base.boot),
+        silent: given("silent", raw.silent, base.silent),
+        missing: given("missing", raw.missing, base.missing),
+        deleting: given("deleting", raw.deleting, base.deleting),
+        setup: given("setup", raw.setup, base.setup),
+        compile: given("compile", raw.compile, base.compile),
+    }
+}
+
+fn attempts(c: &mut Check, key: &str, raw: &RawAttempts, base: &AttemptsPolicy) -> AttemptsPolicy {
+    let (k, second) = (|name: &str| format!("{key}.{name}"), Duration::from_secs(1));
+    AttemptsPolicy {
+        max: c.at_least(&k("max"), raw.max, 1, base.max),
+        preemptions: c.at_least(&k("preemptions"), raw.preemptions, 1, base.preemptions),
+        window: c.span(&k("window"), raw.window, second, base.window),
+        settled: c.span(&k("settled"), raw.settled, second, base.settled),
     }
 }
 

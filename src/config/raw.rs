@@ -24,6 +24,24 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+/// A duration, or "auto".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AutoSpan {
+    Auto,
+    Given(Span),
+}
+
+impl<'de> Deserialize<'de> for AutoSpan {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == "auto" {
+            return Ok(AutoSpan::Auto);
+        }
+        let span = serde::de::value::StringDeserializer::<D::Error>::new(text);
+        Span::deserialize(span).map(AutoSpan::Given)
+    }
+}
+
 /// A number, or a percentage in quotes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
@@ -103,6 +121,12 @@ pub struct RawPolicy {
     pub backoff: RawBackoff,
     pub quiet_hours: Option<Vec<RawQuietHours>>,
     pub on_success: Option<String>,
+    pub priority: Option<i64>,
+    #[serde(default)]
+    pub stock_out: RawBackoff,
+    pub create_check: Option<String>,
+    pub orphans: Option<String>,
+    pub early_maintenance: Option<bool>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -116,19 +140,23 @@ pub struct RawQuietHours {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawGrace {
-    pub startup: Option<Span>,
-    pub maintenance: Option<Span>,
+    pub startup: Option<AutoSpan>,
+    pub maintenance: Option<AutoSpan>,
     pub failed_repair: Option<Span>,
     pub preempted: Option<Span>,
     pub terminated: Option<Span>,
     pub unresponsive: Option<Span>,
     pub runtime_unhealthy: Option<Span>,
-    pub boot: Option<Span>,
+    pub boot: Option<AutoSpan>,
     pub silent: Option<Span>,
     pub missing: Option<Span>,
     pub deleting: Option<Span>,
+    pub setup: Option<Span>,
+    pub compile: Option<Span>,
     pub stall: Option<Value>,
     pub queue: Option<Value>,
+    pub provision: Option<Value>,
+    pub slice: Option<Value>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

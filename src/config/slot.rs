@@ -66,6 +66,9 @@ pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path
             "is the whole fleet's; set it under [policy]",
         );
     }
+    if raw.policy.orphans.is_some() {
+        c.wrong(&k("policy.orphans"), "is the whole fleet's; set it under [policy]");
+    }
     let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
     let mut create = overlay(c, &k("create"), &raw.create);
     if let Some(script) = raw.startup_script {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::api::{api, listen};
 use super::check::Check;
 use super::document::Document;
-use super::policy::{policy, share, storm};
+use super::policy::{orphans, policy, share, storm};
 use super::raw::*;
 use super::slot::slot;
 use super::state::{pushgateway, state};
@@ -43,6 +43,7 @@ pub fn validate(
         20,
     );
     let storm = storm(c, raw.policy.storm.as_ref());
+    let orphans = orphans(c, raw.policy.orphans.as_deref());
     let fleet_policy = policy(c, "policy", &raw.policy, Policy::default());
     let lease = c.span("lease", raw.lease, Duration::from_secs(1), Duration::from_secs(30));
     let state = state(c, raw.state.as_deref(), folder, environment);
@@ -67,7 +68,8 @@ pub fn validate(
     check.finish()?;
     let settings = Settings {
         project,
-        owner: raw.owner.unwrap_or_default(),
+        owner: String::new(),
+        label: raw.owner,
         decided_by: String::new(),
         dry_run: raw.dry_run.unwrap_or(false),
         alpha: api.version == "v2alpha1",
@@ -75,6 +77,7 @@ pub fn validate(
         max_unavailable,
         max_judged_recreates_per_hour: per_hour,
         storm,
+        orphans,
         slots,
     };
     Ok(Config { settings, lease, pushgateway, state, listen, api })

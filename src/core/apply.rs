@@ -6,7 +6,7 @@ use crate::model::fleet::{Fleet, Pending};
 use super::identity::Source;
 use super::observe::observe;
 use super::turn::Turn;
-use super::{answers, lever, listing, reload, reports, surveys};
+use super::{answers, lever, listing, lookups, reload, reports, surveys};
 
 /// Applies one input.
 pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
@@ -32,6 +32,14 @@ pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
         Input::Operated { slot, operation, result } => {
             done(fleet, &slot, Pending::Operation);
             answers::operated(fleet, &slot, &operation, result, turn);
+        }
+        Input::CreateChecked { slot, began, found } => {
+            done(fleet, &slot, Pending::CreateCheck);
+            lookups::create_checked(fleet, &slot, began, found, turn);
+        }
+        Input::Deletions { slot, began, result } => {
+            done(fleet, &slot, Pending::Deletions);
+            lookups::deletions(fleet, &slot, began, result, turn);
         }
         Input::Pulled(levers) => {
             fleet.forget_decisions();

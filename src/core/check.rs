@@ -23,7 +23,7 @@ use crate::model::ids::RunOrder;
 use crate::model::lever::Pause;
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
-use crate::model::settings::{Settings, SlotSettings};
+use crate::model::settings::{Settings, Size, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::time::elapsed;
@@ -205,7 +205,7 @@ fn is_verified(case: &Case, condition: Condition, confirmed: &Confirmed) -> Chec
     let Some(suspicion) = &record.suspicion else {
         return Err(Violation("S3", "it is not suspected of anything"));
     };
-    let least = case.slot.policy.grace.of(condition, false);
+    let least = case.slot.policy.grace.of(condition, Size::default());
     let lasted = suspicion.sick_for >= least && suspicion.reads >= case.slot.policy.confirmations;
     rule(lasted, "S3", "the whole grace and all confirmations must have passed")?;
     let wanted = matches!(condition, Condition::Stopped | Condition::Deleting);
@@ -228,7 +228,7 @@ fn is_reported(case: &Case, condition: Condition) -> Checked {
     let state = |worker: usize| record.job.workers.get(&worker);
     let says = if condition == Condition::NeverBooted {
         let lacks = (0..workers).any(|worker| state(worker).is_none_or(|worker| !worker.booted));
-        lacks && record.job.unbooted_for >= graces.boot
+        lacks && record.job.unbooted_for >= graces.boot(record.size())
     } else {
         record.job.workers.values().any(|worker| worker.quiet_for >= graces.silent)
     };

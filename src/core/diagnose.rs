@@ -151,17 +151,15 @@ fn supervisor(
         ));
     }
     let ready = record.ready_since?;
+    let boot = slot.policy.grace.boot(record.size());
     // A listing may show late what the former node wrote: only what comes after the time to boot is
     // this one's.
-    let progressed =
-        record.job.progress_at.is_some_and(|at| elapsed(ready, at) >= slot.policy.grace.boot);
+    let progressed = record.job.progress_at.is_some_and(|at| elapsed(ready, at) >= boot);
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
     let missing: Vec<usize> =
         (0..workers).filter(|w| !record.job.workers.get(w).is_some_and(|s| s.booted)).collect();
     let waited = record.job.unbooted_for;
-    if let (true, false, Some(first)) =
-        (waited >= slot.policy.grace.boot, progressed, missing.first())
-    {
+    if let (true, false, Some(first)) = (waited >= boot, progressed, missing.first()) {
         let channel =
             if ledger.beacons_seen { "" } else { "; no beacon was ever received in this project" };
         let evidence = format!(

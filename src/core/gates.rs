@@ -29,7 +29,7 @@ use crate::model::fleet::Shortage;
 use crate::model::hold::HoldReason;
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
-use crate::model::settings::JobSettings;
+use crate::model::settings::{JobSettings, WhenMissing};
 use crate::model::spec::NodeSpec;
 use crate::model::time::span;
 use crate::model::time::{after, elapsed};
@@ -183,7 +183,7 @@ fn plain_node(ctx: &SlotCtx) -> Option<Decision> {
 fn when_missing(ctx: &SlotCtx) -> Option<Decision> {
     let held = ctx.condition() == Condition::Missing
         && ctx.record.recovery.is_none()
-        && !ctx.slot.policy.create_missing;
+        && ctx.slot.policy.when_missing == WhenMissing::Hold;
     held.then(|| {
         Decision::hold(
             HoldReason::Missing,

@@ -180,12 +180,12 @@ fn graced(ctx: &SlotCtx, kind: Kind) -> Option<Decision> {
     let Some(suspicion) = &record.suspicion else {
         return Some(Decision::wait(format!("{condition}: first read pending"), None));
     };
-    let reserved = record.seen.as_ref().is_some_and(|s| s.reserved);
+    let size = record.size();
     let graces = &ctx.slot.policy.grace;
     let grace = match kind {
-        Kind::Lost => graces.of(condition, reserved),
+        Kind::Lost => graces.of(condition, size),
         Kind::Judged => {
-            suspicion.seen.iter().map(|c| graces.of(*c, reserved)).max().unwrap_or_default()
+            suspicion.seen.iter().map(|c| graces.of(*c, size)).max().unwrap_or_default()
         }
     };
     let announced = record

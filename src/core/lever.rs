@@ -66,6 +66,8 @@ fn name(pull: &Pull) -> CommandName {
         Pull::Pause { .. } => CommandName::Pause,
         Pull::Resume { .. } => CommandName::Resume,
         Pull::Retry { .. } => CommandName::Retry,
+        Pull::Forget { .. } => CommandName::Forget,
+        Pull::Recreate { .. } => CommandName::Recreate,
         Pull::BreakerReset => CommandName::BreakerReset,
     }
 }
@@ -73,7 +75,9 @@ fn name(pull: &Pull) -> CommandName {
 fn slot(pull: &Pull) -> Option<&str> {
     match pull {
         Pull::Pause { slot, .. } | Pull::Resume { slot, .. } => slot.as_deref(),
-        Pull::Retry { slot, .. } => Some(slot),
+        Pull::Retry { slot, .. } | Pull::Forget { slot, .. } | Pull::Recreate { slot, .. } => {
+            Some(slot)
+        }
         Pull::BreakerReset => None,
     }
 }
@@ -138,6 +142,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
                 }
             }
         }
+        Pull::Forget { .. } | Pull::Recreate { .. } => {}
         Pull::BreakerReset => {
             fleet.ledger.breaker = None;
             fleet.ledger.unfit.clear();

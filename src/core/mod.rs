@@ -19,6 +19,7 @@ mod judge;
 mod lever;
 mod listing;
 mod location;
+mod lookups;
 mod moves;
 mod observe;
 mod plan;

@@ -15,7 +15,7 @@ use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
 use crate::model::fleet::{Confirmed, Fleet, Memory};
-use crate::model::node::{NodeState, NodeView};
+use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
 use crate::model::settings::Settings;
@@ -222,6 +222,8 @@ fn learn(
             && view.raw.pointer("/metadata/startup-script").and_then(Value::as_str) == configured,
         accelerator: view.accelerator.clone(),
         reserved: view.reserved,
+        spot: view.spot,
+        reservation: view.reservation.clone(),
         // Endpoints vanish from a node that is being deleted or repaired: the number of workers
         // does not.
         workers: if view.workers > 0 {
@@ -234,8 +236,8 @@ fn learn(
         record.seen = Some(seen);
         dirty.insert(record.name.clone());
     }
-    let healthy = view.state == NodeState::Ready
-        && view.health.as_ref().is_none_or(|h| h.as_str() == "HEALTHY");
+    let healthy =
+        view.state == NodeState::Ready && matches!(view.health, None | Some(Health::Healthy));
     if view.is_v1 || !(record.spec.is_none() || healthy) {
         return;
     }

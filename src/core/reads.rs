@@ -3,7 +3,9 @@
 
 use crate::model::action::Look;
 use crate::model::condition::Condition;
+use crate::model::event::Verb;
 use crate::model::fleet::{Memory, Pending};
+use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
@@ -39,6 +41,8 @@ pub fn look_over_specification(ctx: &mut SlotCtx) {
 pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
     let interval = ctx.settings.poll.operations;
     let slot = ctx.record.name.clone();
+    let creating = ctx.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating);
+    let verb = if creating { Verb::Create } else { Verb::Delete };
     let memory = &mut *ctx.memory;
     if memory.pending.contains(&Pending::Call) {
         return;
@@ -50,6 +54,8 @@ pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
             turn.look(Look::Operation {
                 slot: slot.clone(),
                 operation: operation.clone(),
+                verb,
+                spot: ctx.record.seen.as_ref().is_some_and(|seen| seen.spot),
                 at: after(turn.now, interval),
             });
         }

@@ -45,7 +45,7 @@ pub fn deleting(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
 pub fn creating(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
     let call = recovery.call.clone();
-    if turn.now >= after(recovery.phase_since, ctx.slot.policy.grace.startup)
+    if turn.now >= after(recovery.phase_since, ctx.slot.policy.grace.startup(ctx.record.size()))
         && ctx.memory.operation_lost.is_none()
     {
         // An operation without an end proves nothing: from now on the node itself is asked, too.
@@ -53,7 +53,8 @@ pub fn creating(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     }
     let (since, failed) = (recovery.phase_since, recovery.failed.clone());
     reads::follow(ctx, call.as_ref(), turn);
-    let late = elapsed(since, turn.now) > ctx.slot.policy.grace.startup + UNHEARD_FOR;
+    let late =
+        elapsed(since, turn.now) > ctx.slot.policy.grace.startup(ctx.record.size()) + UNHEARD_FOR;
     if late && ctx.record.incarnation.is_none() {
         let last = failed
             .map_or(String::new(), |failure| format!(" (its operation ended with: {failure})"));
@@ -199,7 +200,8 @@ pub fn awaited(ctx: &SlotCtx, recovery: &Recovery) -> Decision {
     };
     let supervised =
         ctx.record.seen.as_ref().is_some_and(|s| s.supervised) && ctx.slot.supervisor.is_some();
-    let long = elapsed(since, ctx.now) > ctx.slot.policy.grace.boot + UNHEARD_FOR;
+    let long =
+        elapsed(since, ctx.now) > ctx.slot.policy.grace.boot(ctx.record.size()) + UNHEARD_FOR;
     let unheard =
         ctx.memory.answered && ctx.memory.heard.is_none_or(|at| elapsed(at, ctx.now) > UNHEARD_FOR);
     if phase == Phase::Ready && supervised && long && unheard {

@@ -87,7 +87,8 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     // boot.
     let since_ready =
         record.ready_since.zip(record.job.checkpoint_at).map(|(ready, at)| elapsed(ready, at));
-    let own = booted || since_ready.is_some_and(|time| time >= slot.policy.grace.boot);
+    let own =
+        booted || since_ready.is_some_and(|time| time >= slot.policy.grace.boot(record.size()));
     // A checkpoint that was passed over before, and is taken back by a person, is no work of this
     // run.
     let before = started_from.max(record.job.runs.listed_before);

@@ -31,7 +31,7 @@ use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 use crate::model::phase::Phase;
 use crate::model::settings::{
-    JobSettings, Overlay, Policy, PollSettings, Settings, Share, SlotSettings, Storm,
+    JobSettings, Orphans, Overlay, Policy, PollSettings, Settings, Share, SlotSettings, Storm,
 };
 use crate::model::time::after;
 
@@ -66,6 +66,7 @@ fn settings(names: &[&str]) -> Settings {
     Settings {
         project: "p".into(),
         owner: "me".into(),
+        label: None,
         decided_by: "test".into(),
         dry_run: false,
         alpha: false,
@@ -77,6 +78,7 @@ fn settings(names: &[&str]) -> Settings {
         },
         max_unavailable: Share::Percent(25.0),
         max_judged_recreates_per_hour: 20,
+        orphans: Orphans::Report,
         storm: Storm::default(),
         slots: names.iter().map(slot).collect(),
     }

@@ -5,7 +5,7 @@ use crate::driver::message::StoreCall;
 use crate::model::action::Poll;
 use crate::model::lease::Lease;
 use crate::model::lever::Pull;
-use crate::model::settings::{PollSettings, Share, Storm};
+use crate::model::settings::{Orphans, PollSettings, Share, Storm};
 use crate::model::slot::SlotRecord;
 use crate::store::{Batch, Stored};
 
@@ -33,12 +33,14 @@ impl Machine {
         let settings = Settings {
             project: "p".into(),
             owner: String::new(),
+            label: None,
             decided_by: String::new(),
             dry_run: false,
             alpha: false,
             poll,
             max_unavailable: Share::Count(1),
             max_judged_recreates_per_hour: 20,
+            orphans: Orphans::Report,
             storm: Storm::default(),
             slots: Default::default(),
         };

@@ -5,16 +5,19 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::Value;
 
 use super::answers;
 use super::http::{CallFailure, Http, Prepared, Sent};
-use crate::model::action::CallOutcome;
+use crate::model::action::{CallOutcome, CreateCheck, Deletion};
 use crate::model::beacon::{self, WorkerReport};
+use crate::model::event::Verb;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
+use crate::model::spec::NodeSpec;
 use crate::resource::attributes;
 
 /// Asked for on each page; the server may give fewer.
@@ -149,11 +152,40 @@ impl TpuClient {
     pub async fn get_operation(
         &self,
         name: &str,
+        verb: Verb,
+        spot: bool,
         deadline: Instant,
     ) -> Result<OperationState, Failure> {
+        let _ = (verb, spot);
         let url = format!("{}/{name}", self.base);
         let operation = self.http.read("operations.get", Method::GET, &url, None, deadline).await?;
         Ok(answers::operation(&operation))
+    }
+
+    /// Whether a create of this specification could follow a delete (S20).
+    pub async fn create_check(
+        &self,
+        zone: &str,
+        spec: &NodeSpec,
+        deadline: Instant,
+    ) -> CreateCheck {
+        let _ = (zone, spec, deadline);
+        CreateCheck::default()
+    }
+
+    /// The delete operations on a node since then, newest first.
+    ///
+    /// # Errors
+    /// When they could not be listed.
+    pub async fn deletions(
+        &self,
+        zone: &str,
+        node: &str,
+        since: Timestamp,
+        deadline: Instant,
+    ) -> Result<Vec<Deletion>, Failure> {
+        let _ = (zone, node, since, deadline);
+        Ok(Vec::new())
     }
 
     /// The supervisor's guest attributes of all workers.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::beacon::WorkerReport;
 use super::checkpoint::CheckpointSurvey;
-use super::event::Event;
+use super::event::{Event, Verb};
 use super::failure::Failure;
 use super::fleet::Ledger;
 use super::ids::Incarnation;
@@ -17,6 +17,7 @@ use super::node::NodeView;
 use super::operation::OperationState;
 use super::settings::{CheckpointSettings, Settings};
 use super::slot::SlotRecord;
+use super::spec::NodeSpec;
 use super::time::elapsed;
 
 /// A delete leaves at most this long after the GET that verified its target (S1).
@@ -76,6 +77,24 @@ pub enum Input {
         /// Its state; an error says nothing about the operation.
         result: Result<OperationState, Failure>,
     },
+    /// Whether a create could follow was asked.
+    CreateChecked {
+        /// The slot.
+        slot: String,
+        /// When it was asked for.
+        began: Timestamp,
+        /// What was found.
+        found: CreateCheck,
+    },
+    /// The delete operations of a node's name were listed.
+    Deletions {
+        /// The slot.
+        slot: String,
+        /// When they were asked for.
+        began: Timestamp,
+        /// Those in the slot's zone that target its name, newest first.
+        result: Result<Vec<Deletion>, Failure>,
+    },
     /// A person pulled levers.
     Pulled(Vec<Lever>),
     /// Time has passed.
@@ -122,6 +141,24 @@ pub enum CallOutcome {
     Unknown(Failure),
     /// Not sent at all.
     NotSent(Failure),
+}
+
+/// Whether a create could follow a delete (S20).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CreateCheck {
+    /// A create is certainly impossible: why, with the command that mends it.
+    pub certain: Option<String>,
+    /// What may stand in its way; told, not held.
+    pub doubts: Vec<String>,
+}
+
+/// A delete operation on a node, whoever asked for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deletion {
+    /// The operation's full name.
+    pub operation: String,
+    /// When the API accepted it.
+    pub at: Timestamp,
 }
 
 /// A consequence.
@@ -222,6 +259,10 @@ pub enum Look {
         slot: String,
         /// The operation's full name.
         operation: String,
+        /// The call that it carries out: the same error means something else on another call.
+        verb: Verb,
+        /// The capacity is Spot or preemptible: some refusals come in disguise.
+        spot: bool,
         /// Not before.
         at: Timestamp,
     },
@@ -243,6 +284,25 @@ pub enum Look {
         /// A step that is taken only when there is no other.
         set_aside: Option<u64>,
     },
+    /// Ask whether a create of this specification could follow a delete (S20): permissions, runtime
+    /// version, accelerator type. Nothing is asked with anonymous credentials.
+    CreateCheck {
+        /// The slot.
+        slot: String,
+        /// The zone of the create.
+        zone: String,
+        /// What would be created.
+        spec: NodeSpec,
+    },
+    /// List the delete operations on the slot's node.
+    Deletions {
+        /// The slot.
+        slot: String,
+        /// The zone.
+        zone: String,
+        /// Older ones are not wanted.
+        since: Timestamp,
+    },
 }
 
 impl Look {
@@ -252,7 +312,9 @@ impl Look {
             Look::Node { slot, .. }
             | Look::Operation { slot, .. }
             | Look::Attributes { slot, .. }
-            | Look::Checkpoints { slot, .. } => slot,
+            | Look::Checkpoints { slot, .. }
+            | Look::CreateCheck { slot, .. }
+            | Look::Deletions { slot, .. } => slot,
         }
     }
 }

@@ -59,6 +59,10 @@ CommandName {
     Retry = "retry",
     /// `breaker reset`.
     BreakerReset = "breaker_reset",
+    /// Calls off what is owed.
+    Forget = "forget",
+    /// Replaces a node that nothing condemns.
+    Recreate = "recreate",
 }
 }
 

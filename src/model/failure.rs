@@ -23,6 +23,14 @@ FailureClass {
     Conflict = "conflict",
     /// The request itself is wrong; repeating it won't help.
     BadRequest = "bad_request",
+    /// The queue of this zone is closed to the project.
+    ClosedQueue = "closed_queue",
+    /// The project has no billing: the whole API is down for it.
+    Billing = "billing",
+    /// The API is not enabled in the project.
+    ApiDisabled = "api_disabled",
+    /// The resource can't be deleted in its present state.
+    Undeletable = "undeletable",
     /// The node was preempted while it was being created.
     PreemptedInCreation = "preempted_in_creation",
     /// A server error, a timeout, a broken connection: may pass.

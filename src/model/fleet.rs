@@ -92,6 +92,10 @@ pub enum Pending {
     Attributes,
     /// A checkpoint listing.
     Checkpoints,
+    /// Whether a create could follow.
+    CreateCheck,
+    /// The delete operations of its name.
+    Deletions,
 }
 
 /// What is remembered of a slot between inputs but need not survive a restart.

@@ -74,6 +74,20 @@ HoldReason {
     StartupScriptUrl = "startup_script_url",
     /// Neither a create's operation nor its node tells how it ended, although it is long over.
     CreateUnresolved = "create_unresolved",
+    /// A create could certainly not follow: a permission is missing, or its checkpoints are gone.
+    CannotCreate = "cannot_create",
+    /// A call was decided three times running and not sent; it is tried all the same.
+    NotSent = "not_sent",
+    /// The GET that has to confirm a delete takes longer than it may be old (S1).
+    SlowGet = "slow_get",
+    /// The node was deleted on purpose: it is created again by `retry` or `recreate` alone.
+    Deleted = "deleted",
+    /// `forget` called its create off.
+    Forgotten = "forgotten",
+    /// A fleet of one or two: the second judged recreate of a slot within a day waits an hour.
+    Repeated = "repeated",
+    /// Another slot tries first whether the pool has capacity again.
+    WaitsForProbe = "waits_for_probe",
     /// The safety check refused a plan.
     Refused = "refused",
 }
@@ -96,6 +110,9 @@ impl HoldReason {
                 | HoldReason::EndedEarly
                 | HoldReason::StaleOrder
                 | HoldReason::CreateUnresolved
+                | HoldReason::CannotCreate
+                | HoldReason::Deleted
+                | HoldReason::SlowGet
                 | HoldReason::Refused
         )
     }

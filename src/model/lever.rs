@@ -4,6 +4,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::ids::Incarnation;
+
 /// One pull of a lever.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lever {
@@ -46,6 +48,22 @@ pub enum Pull {
         /// Accepts a newest complete checkpoint of this step or later, though a later one is
         /// recorded.
         from: Option<u64>,
+    },
+    /// Calls off what is owed to a slot: nothing is created for it until `retry`.
+    Forget {
+        /// The slot.
+        slot: String,
+        /// Its specification, attempts and recorded checkpoint are dropped as well.
+        #[serde(default)]
+        purge: bool,
+    },
+    /// Replaces the slot's node though nothing condemns it.
+    Recreate {
+        /// The slot.
+        slot: String,
+        /// The incarnation that is meant; none where the slot has no node.
+        #[serde(default)]
+        incarnation: Option<Incarnation>,
     },
     /// Closes the storm breaker: the present is judged anew.
     BreakerReset,

@@ -137,6 +137,10 @@ pub struct NodeView {
     pub accelerator: String,
     /// `schedulingConfig.reserved`.
     pub reserved: bool,
+    /// `schedulingConfig.spot` or `.preemptible`.
+    pub spot: bool,
+    /// `schedulingConfig.reservationName` (v2alpha1); empty where none is named.
+    pub reservation: String,
     /// Number of `networkEndpoints`, one a worker.
     pub workers: usize,
     /// The label `tpu-watchdog=off` is set.

@@ -15,8 +15,10 @@ use super::quiet::QuietHours;
 pub struct Settings {
     /// The Google Cloud project.
     pub project: String,
-    /// Who watches; the store's own id unless the config names one.
+    /// Who watches: the store's own id.
     pub owner: String,
+    /// `owner` of the config: a label for people, which former versions wrote as the owner.
+    pub label: Option<String>,
     /// The process that decides, for the audit.
     pub decided_by: String,
     /// Decide and say, but call nothing that changes anything.
@@ -31,6 +33,8 @@ pub struct Settings {
     pub max_judged_recreates_per_hour: usize,
     /// When too many slots look sick at once.
     pub storm: Storm,
+    /// What becomes of remains of ours that can't run.
+    pub orphans: Orphans,
     /// The desired slots, by name.
     pub slots: BTreeMap<String, SlotSettings>,
 }
@@ -225,16 +229,43 @@ pub struct Policy {
     pub grace: Grace,
     /// This long healthy clears suspicion.
     pub heal: Duration,
-    /// Whether a missing node is created again.
-    pub create_missing: bool,
+    /// What becomes of a slot whose node is missing.
+    pub when_missing: WhenMissing,
     /// Budgets of recoveries.
     pub attempts: AttemptsPolicy,
     /// First wait after a refused create.
     pub backoff_first: Duration,
     /// Longest wait between creates.
     pub backoff_max: Duration,
+    /// Least and longest time between two creates that probe a pool without capacity.
+    pub stock_out: (Duration, Duration),
+    /// Who is created first when capacity or creates are short: the higher one.
+    pub priority: i64,
+    /// A judged TPU waits until a create can follow (S20); else a doubt is told alone.
+    pub create_check: bool,
     /// When judged slots are left alone.
     pub quiet_hours: Vec<QuietHours>,
+}
+
+/// `when_missing`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenMissing {
+    /// Created again, but held after a deletion that was watched and is not ours.
+    Auto,
+    /// Created again.
+    Create,
+    /// Held.
+    Hold,
+}
+
+/// `orphans`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Orphans {
+    /// Told.
+    #[default]
+    Report,
+    /// Remains of ours that can't run are removed as well.
+    Dead,
 }
 
 /// `attempts`.
@@ -253,12 +284,10 @@ pub struct AttemptsPolicy {
 /// `grace`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grace {
-    /// CREATING, STARTING, RESTARTING, REIMAGING.
-    pub startup: Duration,
-    /// Maintenance of ordinary nodes.
-    pub maintenance: Duration,
-    /// Maintenance of reserved nodes.
-    pub maintenance_reserved: Duration,
+    /// CREATING, STARTING, RESTARTING, REIMAGING; none: "auto".
+    pub startup: Option<Duration>,
+    /// Maintenance; none: "auto".
+    pub maintenance: Option<Duration>,
     /// State UNKNOWN.
     pub failed_repair: Duration,
     /// PREEMPTED.
@@ -269,14 +298,27 @@ pub struct Grace {
     pub unresponsive: Duration,
     /// Health UNHEALTHY_TENSORFLOW.
     pub runtime_unhealthy: Duration,
-    /// From READY to the boot beacon.
-    pub boot: Duration,
+    /// From READY to the boot beacon; none: "auto".
+    pub boot: Option<Duration>,
     /// A heartbeat that stands still.
     pub silent: Duration,
     /// Absence.
     pub missing: Duration,
     /// DELETING, not by us; also the deadline of our own deletes.
     pub deleting: Duration,
+    /// From the boot beacon to the end of the user's set-up.
+    pub setup: Duration,
+    /// From the start of the job to its first step.
+    pub compile: Duration,
+}
+
+/// The size of a slot's TPU, on which "auto" graces depend.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Hosts of the slice.
+    pub hosts: usize,
+    /// Reserved capacity.
+    pub reserved: bool,
 }
 
 impl Default for Policy {
@@ -286,7 +328,7 @@ impl Default for Policy {
             max_age: Duration::from_secs(120),
             grace: Grace::default(),
             heal: minutes(10),
-            create_missing: true,
+            when_missing: WhenMissing::Auto,
             attempts: AttemptsPolicy {
                 max: 5,
                 preemptions: 50,
@@ -295,6 +337,9 @@ impl Default for Policy {
             },
             backoff_first: Duration::from_secs(30),
             backoff_max: minutes(30),
+            stock_out: (minutes(2), minutes(3)),
+            priority: 0,
+            create_check: true,
             quiet_hours: Vec::new(),
         }
     }
@@ -303,18 +348,21 @@ impl Default for Policy {
 impl Default for Grace {
     fn default() -> Self {
         Grace {
-            startup: minutes(45),
-            maintenance: minutes(60),
-            maintenance_reserved: minutes(180),
-            failed_repair: minutes(2),
+            startup: None,
+            maintenance: None,
+            // Google's release note for the state: it keeps a node from READY while it is diagnosed.
+            // How long that lasts is unverified.
+            failed_repair: minutes(15),
             preempted: Duration::ZERO,
             terminated: Duration::ZERO,
             unresponsive: minutes(10),
             runtime_unhealthy: minutes(15),
-            boot: minutes(10),
+            boot: None,
             silent: minutes(15),
             missing: minutes(2),
             deleting: minutes(30),
+            setup: minutes(30),
+            compile: minutes(60),
         }
     }
 }
@@ -322,11 +370,10 @@ impl Default for Grace {
 impl Grace {
     /// The grace of a sick condition. `boot` and `silent` are already spent when their verdict is
     /// given.
-    pub fn of(&self, condition: Condition, reserved: bool) -> Duration {
+    pub fn of(&self, condition: Condition, size: Size) -> Duration {
         match condition {
-            Condition::Starting => self.startup,
-            Condition::Maintenance if reserved => self.maintenance_reserved,
-            Condition::Maintenance => self.maintenance,
+            Condition::Starting => self.startup(size),
+            Condition::Maintenance => self.maintenance(size),
             Condition::FailedRepair => self.failed_repair,
             Condition::Preempted => self.preempted,
             Condition::Terminated => self.terminated,
@@ -337,7 +384,31 @@ impl Grace {
             _ => Duration::ZERO,
         }
     }
+
+    /// From CREATING to READY: large slices take longer to assemble.
+    pub fn startup(&self, size: Size) -> Duration {
+        self.startup.unwrap_or(minutes(if size.hosts >= LARGE { 120 } else { 45 }))
+    }
+
+    /// Google: large slices may be unavailable for up to a few hours.
+    pub fn maintenance(&self, size: Size) -> Duration {
+        let long = size.reserved || size.hosts >= LARGE;
+        self.maintenance.unwrap_or(minutes(if long { 180 } else { 60 }))
+    }
+
+    /// From READY to the boot beacon of every host.
+    pub fn boot(&self, size: Size) -> Duration {
+        let auto = match size.hosts {
+            0..=8 => 10,
+            9..=64 => 20,
+            _ => 40,
+        };
+        self.boot.unwrap_or(minutes(auto))
+    }
 }
+
+/// Hosts from which a slice counts as large.
+const LARGE: usize = 16;
 
 const fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)
@@ -356,6 +427,6 @@ pub struct Storm {
 
 impl Default for Storm {
     fn default() -> Self {
-        Storm { percent: 50.0, min: 4, window: Duration::from_secs(600) }
+        Storm { percent: 50.0, min: 3, window: Duration::from_secs(600) }
     }
 }

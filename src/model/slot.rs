@@ -12,7 +12,7 @@ use super::exit::Stuck;
 use super::ids::Incarnation;
 use super::lever::Pause;
 use super::recovery::Recovery;
-use super::settings::Owed;
+use super::settings::{Owed, Size};
 use super::spec::NodeSpec;
 use super::time::elapsed;
 
@@ -48,6 +48,10 @@ pub struct Seen {
     pub accelerator: String,
     /// Reserved capacity.
     pub reserved: bool,
+    /// Spot or preemptible capacity.
+    pub spot: bool,
+    /// The named reservation, where one is named.
+    pub reservation: String,
     /// Workers of the slice.
     pub workers: usize,
 }
@@ -281,6 +285,15 @@ impl SlotRecord {
     pub fn is_well(&self) -> bool {
         let healthy = self.verdict.condition == Condition::Healthy;
         healthy && self.recovery.is_none() && self.suspicion.is_none() && !self.leaving
+    }
+
+    /// The size of its TPU, as it was last seen.
+    pub fn size(&self) -> Size {
+        let seen = self.seen.as_ref();
+        Size {
+            hosts: seen.map_or(1, |seen| seen.workers.max(1)),
+            reserved: seen.is_some_and(|seen| seen.reserved),
+        }
     }
 
     /// How many recoveries of this kind count against their budget (S13). Preemptions slide out of

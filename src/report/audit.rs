@@ -118,7 +118,7 @@ impl Audit {
                 CommandName::Pause => _ = self.paused.insert(slot.clone(), *until),
                 CommandName::Resume => _ = self.paused.remove(slot),
                 CommandName::BreakerReset => self.breaker_open = false,
-                CommandName::Retry => {}
+                CommandName::Retry | CommandName::Forget | CommandName::Recreate => {}
             },
             (What::BreakerOpened { .. }, _) => self.breaker_open = true,
             (What::InvariantViolation { invariant }, _) => {

@@ -94,6 +94,12 @@ impl NodeView {
             multislice: flag("/multisliceNode"),
             accelerator: accelerator(&raw),
             reserved: flag("/schedulingConfig/reserved"),
+            spot: flag("/schedulingConfig/spot") || flag("/schedulingConfig/preemptible"),
+            reservation: raw
+                .pointer("/schedulingConfig/reservationName")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned(),
             workers: raw.get("networkEndpoints").and_then(Value::as_array).map_or(0, Vec::len),
             opted_out: raw
                 .pointer("/labels")

@@ -66,7 +66,10 @@ pub fn query(
         }
         let kind = match &query {
             Look::Node { .. } | Look::Operation { .. } => &permits.calls,
-            Look::Attributes { .. } | Look::Checkpoints { .. } => &permits.surveys,
+            Look::Attributes { .. }
+            | Look::Checkpoints { .. }
+            | Look::CreateCheck { .. }
+            | Look::Deletions { .. } => &permits.surveys,
         };
         // A closed semaphore can't be: it is never closed; without a permit the read goes ahead.
         let _permit = kind.acquire().await;
@@ -87,8 +90,18 @@ pub fn query(
                 };
                 Input::Got { slot, began, reading }
             }
-            Look::Operation { slot, operation, .. } => {
-                let result = world.tpu.get_operation(&operation, deadline).await;
+            Look::CreateCheck { slot, zone, spec } => {
+                let began = Timestamp::now();
+                let found = world.tpu.create_check(&zone, &spec, deadline).await;
+                Input::CreateChecked { slot, began, found }
+            }
+            Look::Deletions { slot, zone, since } => {
+                let began = Timestamp::now();
+                let result = world.tpu.deletions(&zone, &slot, since, deadline).await;
+                Input::Deletions { slot, began, result }
+            }
+            Look::Operation { slot, operation, verb, spot, .. } => {
+                let result = world.tpu.get_operation(&operation, verb, spot, deadline).await;
                 Input::Operated { slot, operation, result }
             }
             Look::Attributes { slot, zone, of } => {

@@ -5,10 +5,13 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tpu_watchdog::driver::poll::Plan;
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
-use tpu_watchdog::model::action::{Action, CallOutcome, Input, Listing, Look, Poll, Reading};
+use tpu_watchdog::model::action::{
+    Action, CallOutcome, CreateCheck, Deletion, Input, Listing, Look, Poll, Reading,
+};
 use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::node::NodeView;
@@ -297,6 +300,13 @@ impl World {
                 };
                 Input::Attributes { slot, of, began, result }
             }
+            Look::CreateCheck { slot, .. } => {
+                Input::CreateChecked { slot, began, found: CreateCheck::default() }
+            }
+            Look::Deletions { slot, zone, since } => {
+                let result = self.deletions(&slot, &zone, since);
+                Input::Deletions { slot, began, result }
+            }
             Look::Checkpoints { slot, location, set_aside } => {
                 let result = self.survey(&slot, &location, set_aside);
                 Input::Surveyed { slot, began, location: location.uri, result }
@@ -304,6 +314,30 @@ impl World {
         };
         let latency = self.latency();
         self.at(self.now + latency, Task::Deliver(tag, Box::new(input), asked));
+    }
+
+    /// The delete operations on a node, newest first.
+    fn deletions(
+        &mut self,
+        slot: &str,
+        zone: &str,
+        since: Timestamp,
+    ) -> Result<Vec<Deletion>, Failure> {
+        if let Some(failure) = self.read_failure() {
+            return Err(failure);
+        }
+        let target = format!("/locations/{zone}/nodes/{slot}");
+        let is = |operation: &&Operation| {
+            operation.verb == "delete"
+                && operation.target.ends_with(&target)
+                && operation.created >= since
+        };
+        let found = self.cloud.operations.values().filter(is);
+        let mut found: Vec<Deletion> = found
+            .map(|operation| Deletion { operation: operation.name.clone(), at: operation.created })
+            .collect();
+        found.sort_by_key(|deletion| std::cmp::Reverse(deletion.at));
+        Ok(found)
     }
 
     /// How many workers an answer lacks: for a while the same of the same slot.

@@ -178,6 +178,7 @@ impl Setup {
         let settings = Settings {
             project: "p".into(),
             owner: OWNER.into(),
+            label: None,
             decided_by: String::new(),
             dry_run: coin("dry run", 25),
             alpha: coin("alpha", 4),
@@ -193,6 +194,7 @@ impl Setup {
                 Share::Count(fleet.usize(1..6))
             },
             max_judged_recreates_per_hour: fleet.usize(8..30),
+            orphans: Orphans::Report,
             storm: Storm {
                 percent: [30.0, 50.0, 100.0][fleet.usize(0..3)],
                 min: fleet.usize(2..6),
@@ -333,17 +335,16 @@ fn policy(seed: u64, watchdogs: &[Kind]) -> Policy {
         confirmations: draw.u32(1..4),
         max_age: if watchdogs == [Kind::Schedule] { minutes(10) } else { minutes(2) },
         grace: Grace {
-            startup: minutes(draw.u64(15..45)),
-            maintenance,
-            maintenance_reserved: maintenance * 3,
+            startup: Some(minutes(draw.u64(15..45))),
+            maintenance: Some(maintenance),
             unresponsive: minutes(draw.u64(3..12)),
             runtime_unhealthy: minutes(draw.u64(3..15)),
-            boot: minutes(draw.u64(5..12)),
+            boot: Some(minutes(draw.u64(5..12))),
             silent: minutes(draw.u64(8..16)),
             ..base.grace.clone()
         },
         heal: minutes(draw.u64(3..10)),
-        create_missing: draw.u32(0..6) > 0,
+        when_missing: if draw.u32(0..6) > 0 { WhenMissing::Create } else { WhenMissing::Hold },
         attempts: AttemptsPolicy {
             max: draw.usize(2..6),
             preemptions: draw.usize(3..50),
@@ -352,6 +353,9 @@ fn policy(seed: u64, watchdogs: &[Kind]) -> Policy {
         },
         backoff_first: Duration::from_secs(30),
         backoff_max: minutes(draw.u64(5..30)),
+        stock_out: base.stock_out,
+        priority: 0,
+        create_check: true,
         quiet_hours: if quiet {
             QuietHours::new(&format!("0 0 {hour} * * *"), minutes(180)).into_iter().collect()
         } else {

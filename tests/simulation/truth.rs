@@ -20,7 +20,7 @@ use tpu_watchdog::model::lease::Lease;
 use tpu_watchdog::model::lever::Pull;
 use tpu_watchdog::model::phase::Phase;
 use tpu_watchdog::model::recovery::Call;
-use tpu_watchdog::model::settings::Grace;
+use tpu_watchdog::model::settings::{Grace, Size};
 use tpu_watchdog::model::slot::SlotRecord;
 use tpu_watchdog::model::time::elapsed;
 use tpu_watchdog::resource::spec::{SUPERVISOR_MARK, USER_SCRIPT_KEY};
@@ -103,8 +103,8 @@ fn illness(facts: &Facts) -> Option<Condition> {
 /// The smallest grace that any rule could give this sickness.
 fn least_grace(graces: &Grace, illness: Condition) -> Duration {
     match illness {
-        Condition::Silent => graces.boot.min(graces.silent.saturating_sub(BEAT)),
-        illness => graces.of(illness, false),
+        Condition::Silent => graces.boot(Size::default()).min(graces.silent.saturating_sub(BEAT)),
+        illness => graces.of(illness, Size::default()),
     }
 }
 

@@ -26,8 +26,8 @@ use tpu_watchdog::model::lever::{Lever, Pull};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::settings::{
-    CheckpointSettings, JobSettings, Overlay, Policy, PollSettings, Settings, Share, SlotSettings,
-    Storm,
+    CheckpointSettings, JobSettings, Orphans, Overlay, Policy, PollSettings, Settings, Share,
+    SlotSettings, Storm,
 };
 use tpu_watchdog::model::time::{after, elapsed};
 use tpu_watchdog::resource::spec::SUPERVISOR_MARK;
@@ -50,6 +50,7 @@ fn settings() -> Settings {
     Settings {
         project: "p".into(),
         owner: "me".into(),
+        label: None,
         decided_by: "story".into(),
         dry_run: false,
         alpha: false,
@@ -61,6 +62,7 @@ fn settings() -> Settings {
         },
         max_unavailable: Share::Percent(25.0),
         max_judged_recreates_per_hour: 20,
+        orphans: Orphans::Report,
         storm: Storm::default(),
         slots: BTreeMap::new(),
     }
@@ -194,6 +196,8 @@ impl Player {
                         Look::Operation { .. } => "the operation",
                         Look::Attributes { .. } => "the workers' reports",
                         Look::Checkpoints { .. } => "the checkpoints",
+                        Look::CreateCheck { .. } => "whether a create can follow",
+                        Look::Deletions { .. } => "the deletes of its name",
                     };
                     let _ = writeln!(self.out, "{time}     {} asks for {what}", look.slot());
                 }

@@ -11,6 +11,7 @@ use crate::model::ids::RunOrder;
 use crate::model::lever::Pause;
 use crate::model::quiet::QuietHours;
 use crate::model::recovery::Recovery;
+use crate::model::settings::WhenMissing;
 use crate::model::slot::SlotRecord;
 
 /// What happens when the gate's row is taken away.
@@ -36,7 +37,7 @@ const STORIES: &[Row] = &[
         w.lost_but(json!({"queuedResource": "q"}), |_| ())
     }),
     ("when_missing", HoldReason::Missing, Acts, |w| {
-        w.missing_but(|w| w.policy().create_missing = false)
+        w.missing_but(|w| w.policy().when_missing = WhenMissing::Hold)
     }),
     ("ended_early", HoldReason::EndedEarly, Acts, |w| {
         w.lost_but(json!({}), |w| w.record().job.stuck = Some(Stuck::EndedEarly));
