@@ -1,5 +1,7 @@
-//! `pause`, `resume`, `retry`, `breaker`: a person's levers, through the store to whoever holds the
+//! `pause`, `resume`, `retry`, `forget`, `recreate`, `breaker`: a person's levers, through the store to whoever holds the
 //! lock.
+
+use std::io::IsTerminal as _;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
@@ -7,6 +9,7 @@ use jiff::Timestamp;
 use super::{ConfigArgs, Failed, Outcome, load, print, wire};
 use crate::config::{self, Config, StateLocation};
 use crate::core::starts_again;
+use crate::model::condition::Condition;
 use crate::model::lever::{Lever, Pull};
 use crate::model::time::after;
 use crate::model::time::span;
@@ -42,6 +45,31 @@ pub struct RetryArgs {
     /// 0: whatever is there, and the beginning where nothing is.
     #[arg(long, value_name = "STEP")]
     from: Option<u64>,
+    #[command(flatten)]
+    why: Why,
+}
+
+#[derive(Debug, Args)]
+pub struct ForgetArgs {
+    /// The slot whose create is called off.
+    slot: String,
+    /// Drops its specification, attempts and recorded checkpoint as well.
+    #[arg(long)]
+    purge: bool,
+    #[command(flatten)]
+    why: Why,
+}
+
+#[derive(Debug, Args)]
+pub struct RecreateArgs {
+    /// The slot whose TPU is deleted and created again.
+    slot: String,
+    /// The TPU that is meant, by its id as `status --output json` shows it; a healthy one needs it.
+    #[arg(long, value_name = "ID")]
+    incarnation: Option<String>,
+    /// Means the present TPU, on a terminal.
+    #[arg(long, conflicts_with = "incarnation")]
+    yes: bool,
     #[command(flatten)]
     why: Why,
 }
@@ -91,6 +119,35 @@ pub async fn resume(args: &ResumeArgs) -> Outcome {
 
 pub async fn retry(args: &RetryArgs) -> Outcome {
     pull(&args.why, Pull::Retry { slot: args.slot.clone(), from: args.from }).await
+}
+
+pub async fn forget(args: &ForgetArgs) -> Outcome {
+    pull(&args.why, Pull::Forget { slot: args.slot.clone(), purge: args.purge }).await
+}
+
+pub async fn recreate(args: &RecreateArgs) -> Outcome {
+    let config = load(&args.why.config)?;
+    let (_, stored) = open(&config).await?;
+    let record = stored.slots.get(&args.slot).filter(|record| record.left_at.is_none());
+    let present = record.and_then(|record| record.incarnation.clone());
+    let healthy = record.is_some_and(|record| record.verdict.condition == Condition::Healthy);
+    if let (Some(meant), Some(present)) = (&args.incarnation, &present)
+        && *meant != present.id
+    {
+        return Err(Failed::Config(format!(
+            "{} is {} now, not {meant}; nothing was done",
+            args.slot, present.id
+        )));
+    }
+    let sure = args.incarnation.is_some() || (args.yes && std::io::stdin().is_terminal());
+    if let Some(present) = present.as_ref().filter(|_| healthy && !sure) {
+        return Err(Failed::Config(format!(
+            "{0} is healthy, and recreating it ends what runs there. Say which TPU is meant: --incarnation {1}, or --yes on a terminal; \
+             nothing was done",
+            args.slot, present.id
+        )));
+    }
+    pull(&args.why, Pull::Recreate { slot: args.slot.clone(), incarnation: present }).await
 }
 
 pub async fn breaker(args: &BreakerArgs) -> Outcome {

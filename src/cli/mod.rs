@@ -52,12 +52,16 @@ enum Command {
     Status(status::StatusArgs),
     /// Shows incidents with their causes, phases and losses, and every event with its evidence.
     History(history::HistoryArgs),
-    /// Nothing is begun on a slot any more; creates that are owed go on.
+    /// Nothing is begun on a slot; a create that was not sent waits as well.
     Pause(lever::PauseArgs),
     /// Takes a pause back.
     Resume(lever::ResumeArgs),
     /// Gives a slot its attempts back.
     Retry(lever::RetryArgs),
+    /// Calls off what is owed to a slot: nothing is created for it until `retry`.
+    Forget(lever::ForgetArgs),
+    /// Deletes a slot's TPU and creates it again, though nothing condemns it.
+    Recreate(lever::RecreateArgs),
     /// Shows the storm breaker, or closes it.
     Breaker(lever::BreakerArgs),
     /// Moves the journal from one place to another.
@@ -147,6 +151,8 @@ pub fn main() -> ExitCode {
             Command::Pause(args) => lever::pause(&args).await,
             Command::Resume(args) => lever::resume(&args).await,
             Command::Retry(args) => lever::retry(&args).await,
+            Command::Forget(args) => lever::forget(&args).await,
+            Command::Recreate(args) => lever::recreate(&args).await,
             Command::Breaker(args) => lever::breaker(&args).await,
             Command::State(args) => state::state(&args).await,
             Command::Check(args) => check::check(&args),

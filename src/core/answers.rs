@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::model::action::CallOutcome;
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::{Fleet, Memory, Pending, Shortage};
+use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::operation::OperationState;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
@@ -14,8 +14,9 @@ use crate::model::slot::SlotRecord;
 use crate::model::time::after;
 use crate::resource::mask::Mask;
 
-use super::budget;
+use super::gates::DELETE_FAILURES;
 use super::moves::{advance, backoff, came_of, resend_later, set_call, spend};
+use super::pool::{self, spread};
 use super::turn::Turn;
 
 /// Applies the outcome of a delete or create.
@@ -33,7 +34,8 @@ pub fn called(fleet: &mut Fleet, slot: &str, outcome: CallOutcome, turn: &mut Tu
 }
 
 fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Turn) {
-    let Some(policy) = fleet.settings.slots.get(name).map(|s| s.policy.clone()) else { return };
+    let Some(slot) = fleet.settings.slots.get(name) else { return };
+    let (policy, several) = (slot.policy.clone(), slot.zones.len() > 1);
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let Some(phase) = record.recovery.as_ref().map(|r| r.phase) else { return };
     let (verb, result) = (
@@ -73,6 +75,18 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
         CallOutcome::NotSent(failure) => format!("{verb} was not sent: {failure}"),
     };
     came_of(record, verb, result, &message, turn);
+    if let Some(recovery) = &mut record.recovery {
+        match &outcome {
+            CallOutcome::NotSent(failure) => {
+                recovery.not_sent += 1;
+                recovery.unsent = Some(failure.to_string());
+            }
+            _ => (recovery.not_sent, recovery.unsent) = (0, None),
+        }
+    }
+    if let (Verb::Delete, CallOutcome::Accepted(operation)) = (verb, &outcome) {
+        record.own_delete = Some(operation.clone());
+    }
     if let Some(memory) = fleet.memory.get_mut(name) {
         // What is known about the last call's operation says nothing about this one's.
         (memory.looked_at, memory.operation_lost, memory.vanished) = (None, None, 0);
@@ -95,6 +109,13 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
             set_call(record, Call::Unknown);
             if let Some(recovery) = &mut record.recovery {
                 recovery.refusal = Some((failure.class, failure.message));
+            }
+        }
+        (_, CallOutcome::Refused(failure)) if several => {
+            // The name is read in a zone before it is left.
+            set_call(record, Call::Unknown);
+            if let Some(recovery) = &mut record.recovery {
+                recovery.failed = Some(failure);
             }
         }
         (_, CallOutcome::Refused(failure)) => create_failed(fleet, name, &policy, failure, turn),
@@ -192,8 +213,13 @@ fn delete_failed(record: &mut SlotRecord, policy: &Policy, failure: &Failure, tu
             FailureClass::Rate | FailureClass::Quota | FailureClass::Transient
         );
         recovery.delete_failures += u32::from(!passing);
-        recovery.not_before =
-            Some(after(turn.now, backoff(policy, recovery.delete_failures.max(1))));
+        recovery.undeleted = Some(failure.to_string());
+        let wait = if recovery.delete_failures < DELETE_FAILURES {
+            backoff(policy, &record.name, recovery.delete_failures.max(1))
+        } else {
+            policy.backoff_max
+        };
+        recovery.not_before = Some(after(turn.now, wait));
     }
 }
 
@@ -209,6 +235,9 @@ pub fn failed_and_gone(record: &mut SlotRecord, memory: &Memory) -> Option<Failu
 }
 
 /// The create is over without a node: the next zone, or the next try.
+///
+/// Every refusal but a rate limit and a transient error goes on to the next zone of the list; when
+/// all of them were asked, a wait comes. A stock-out is waited out by its pool.
 pub fn create_failed(
     fleet: &mut Fleet,
     name: &str,
@@ -216,47 +245,42 @@ pub fn create_failed(
     failure: Failure,
     turn: &mut Turn,
 ) {
-    let Some(record) = fleet.slots.get_mut(name) else { return };
-    let zones = fleet.settings.slots.get(name).map(|s| s.zones.clone()).unwrap_or_default();
+    let (Some(record), Some(slot)) = (fleet.slots.get_mut(name), fleet.settings.slots.get(name))
+    else {
+        return;
+    };
     advance(record, Phase::Gone, &format!("the create failed ({})", failure.class.name()), turn);
+    let pool = pool::name(record, &slot.create, &record.zone);
     let Some(recovery) = &mut record.recovery else { return };
     let cause = recovery.cause;
     recovery.create_failures += 1;
     recovery.refusal = Some((failure.class, failure.message.clone()));
-    if failure.class == FailureClass::StockOut {
-        let accelerator = record.seen.as_ref().map_or("", |s| s.accelerator.as_str());
-        let key = budget::pool(&record.zone, accelerator);
-        let shortage = fleet
-            .ledger
-            .short
-            .entry(key)
-            .or_insert(Shortage { refused_at: turn.now, trial_at: None });
-        shortage.refused_at = turn.now;
+    let short = failure.class == FailureClass::StockOut;
+    if short {
+        let wait = spread(policy.stock_out.0, policy.stock_out.1, &pool, recovery.create_failures);
+        pool::refused(&mut fleet.ledger, &pool, wait, turn.now);
         fleet.dirty_ledger = true;
     }
-    // The next zone is tried at once; a wait comes when all of them were asked.
-    let position = zones.iter().position(|z| *z == record.zone).unwrap_or(0);
-    let next = (position + 1) % zones.len().max(1);
-    let wait = backoff(
-        policy,
-        recovery.create_failures.div_ceil(u32::try_from(zones.len()).unwrap_or(1).max(1)),
-    );
-    let mut until = Some(after(turn.now, wait));
-    // Of other failures a node may be left behind here.
-    if failure.class == FailureClass::StockOut && zones.len() > 1 {
-        if next != 0 {
-            until = None;
-        }
-        record.zone.clone_from(&zones[next]);
+    let zones = slot.zones.len();
+    let position = slot.zones.iter().position(|zone| *zone == record.zone).unwrap_or(0);
+    let next = (position + 1) % zones.max(1);
+    let rounds = recovery.create_failures.div_ceil(u32::try_from(zones).unwrap_or(1).max(1));
+    let mut until = Some(after(turn.now, backoff(policy, name, rounds)));
+    if failure.class.tries_next_zone() && zones > 1 {
+        record.zone.clone_from(&slot.zones[next]);
+        until = until.filter(|_| next == 0);
     }
-    recovery.not_before = until;
+    // The pool says when it is probed again.
+    recovery.not_before = until.filter(|_| !short);
+    let then = match recovery.not_before {
+        Some(at) => format!("the next try is at {at:.0}"),
+        None if zones > 1 => format!("{} is tried next", record.zone),
+        None => "it waits for capacity".to_owned(),
+    };
     let message = format!(
-        "create failed ({}): {}; the specification is kept, {}",
+        "create failed ({}): {}; the specification is kept, {then}",
         failure.class.name(),
         failure.message,
-        until.map_or(format!("{} is tried next", record.zone), |at| format!(
-            "the next try is at {at:.0}"
-        )),
     );
     turn.tell(record, What::RecoveryFailure { cause, reason: failure.class }, message);
     fleet.dirty.insert(name.to_owned());

@@ -37,9 +37,9 @@ pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
             done(fleet, &slot, Pending::CreateCheck);
             lookups::create_checked(fleet, &slot, began, found, turn);
         }
-        Input::Deletions { slot, began, result } => {
+        Input::Deletions { slot, result, .. } => {
             done(fleet, &slot, Pending::Deletions);
-            lookups::deletions(fleet, &slot, began, result, turn);
+            lookups::deletions(fleet, &slot, result, turn);
         }
         Input::Pulled(levers) => {
             fleet.forget_decisions();

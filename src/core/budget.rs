@@ -1,14 +1,13 @@
-//! The budgets of the whole fleet: judged slots in recovery (S6), creates a minute (S18),
-//! preemptions that slide out of their window, and pools, the zone and accelerator type in which
-//! creates are refused or replacements fail (S14).
+//! The budgets of the whole fleet: judged slots in recovery (S6), creates a minute (S18), and
+//! preemptions that slide out of their window.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind};
-use crate::model::fleet::{Fleet, Ledger, Memory, Pending};
+use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::settings::Policy;
@@ -21,6 +20,7 @@ pub const CREATES_PER_MINUTE: usize = 59;
 pub const CREATE_WINDOW: Duration = Duration::from_secs(60);
 
 /// Kept true while slots are decided about one after the other.
+#[derive(Default)]
 pub struct Budget {
     /// Judged slots in recovery.
     pub unavailable: usize,
@@ -32,17 +32,30 @@ pub struct Budget {
     pub desired: usize,
     /// Creates that the ledger counts no more and that may still leave.
     pub on_their_way: usize,
+    /// Pools without capacity in which a create is under way: a probe (S14).
+    pub probing: BTreeMap<String, String>,
+    /// Pools with a judged slot, ready to be tried, that shows no sign of life.
+    pub lifeless: BTreeSet<String>,
 }
 
-/// Whether a slot counts under `max_unavailable` (S6): judged and in recovery, and not merely
-/// waiting for capacity, for an operator, or for nothing at all.
+/// Whether a slot counts under `max_unavailable` (S6): judged and in recovery, its replacement not
+/// booted yet, and not merely waiting for capacity, for an operator, or for nothing at all.
 pub fn is_unavailable(record: &SlotRecord) -> bool {
     let at_rest = matches!(
         record.verdict.condition,
         Condition::Stopped | Condition::JobFailed | Condition::Finished
     );
-    let counts =
-        record.recovery.as_ref().is_some_and(|r| r.is_judged_and_supplied() && !r.set_apart);
+    let beacons = record.seen.as_ref().is_some_and(|seen| seen.supervised);
+    let up = |phase: Phase| match phase {
+        Phase::Booted | Phase::Launched => true,
+        // No beacon is expected where the supervisor is not there to send one.
+        Phase::Ready => !beacons,
+        _ => false,
+    };
+    let counts = record
+        .recovery
+        .as_ref()
+        .is_some_and(|r| r.is_judged_and_supplied() && !r.set_apart && !up(r.phase));
     counts && !at_rest
 }
 
@@ -76,21 +89,4 @@ pub fn slides_at(record: &SlotRecord, policy: &Policy) -> Option<Timestamp> {
         .iter()
         .find(|a| a.kind == Kind::Lost)
         .map(|oldest| after(oldest.at, policy.attempts.window))
-}
-
-/// The name of a zone and accelerator type in the ledger.
-pub fn pool(zone: &str, accelerator: &str) -> String {
-    format!("{zone} {accelerator}")
-}
-
-/// What was created `since` then came up: what was refused there, or failed, before that counts no
-/// more (S14).
-pub fn relieve(ledger: &mut Ledger, pool: &str, since: Option<Timestamp>) {
-    let outlives = |at: Timestamp| since.is_none_or(|since| at >= since);
-    ledger.short.retain(|at, shortage| at != pool || outlives(shortage.refused_at));
-    ledger.suspended.retain(|at, shortage| at != pool || outlives(shortage.refused_at));
-    if let Some(unfit) = ledger.unfit.get_mut(pool) {
-        unfit.retain(|unfit| outlives(unfit.at));
-    }
-    ledger.unfit.retain(|_, unfit| !unfit.is_empty());
 }

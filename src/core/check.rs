@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::model::condition::{Condition, Kind};
 use crate::model::failure::FailureClass;
-use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Shortage};
+use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending};
 use crate::model::ids::RunOrder;
 use crate::model::lever::Pause;
 use crate::model::phase::Phase;
@@ -33,8 +33,13 @@ const VERIFIED_FOR: Duration = Duration::from_secs(5);
 const REPORTED_FOR: Duration = Duration::from_secs(10);
 /// A judged delete rests on a listing of its checkpoints of at most this age.
 const LISTED_FOR: Duration = Duration::from_secs(3600);
-/// After a refusal, or a failed replacement, one trial in this time (S14).
-const TRIAL_EVERY: Duration = Duration::from_secs(30 * 60);
+/// After the first refusal, or failed replacement, one trial in this time (S14).
+const TRIAL_EVERY: Duration = Duration::from_secs(2 * 3600);
+const TRIAL_EVERY_RESERVED: Duration = Duration::from_secs(30 * 60);
+/// In a fleet of one or two a judged recreate within a day after another one, without progress
+/// between them, waits so much longer (S8).
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const SECOND_LOOK: Duration = Duration::from_secs(3600);
 /// Creates that may be in a minute.
 const CREATES: usize = 60;
 
@@ -76,6 +81,8 @@ pub struct Case<'a> {
 pub struct Checker {
     judged: usize,
     most: usize,
+    /// A fleet of one or two.
+    small: bool,
 }
 
 type Checked = Result<(), Violation>;
@@ -87,9 +94,9 @@ fn rule(holds: bool, name: &'static str, text: &'static str) -> Checked {
 impl Checker {
     /// Before a step decides about the first slot.
     pub fn new(fleet: &Fleet) -> Checker {
-        let desired = fleet.slots.values().filter(|record| !record.leaving).count();
+        let desired = fleet.slots.len();
         let judged = fleet.slots.values().filter(|record| takes_room(record)).count();
-        Checker { judged, most: fleet.settings.max_unavailable.of(desired) }
+        Checker { judged, most: fleet.settings.max_unavailable.of(desired), small: desired <= 2 }
     }
 
     /// Whether this slot may be condemned for this condition now, and what it names be deleted.
@@ -97,27 +104,62 @@ impl Checker {
     /// # Errors
     /// The first rule that forbids it.
     pub fn delete(&mut self, case: &Case, condition: Condition, confirmed: &Confirmed) -> Checked {
-        let kind = condition.kind().ok_or(Violation("S5", "the condition is no sickness"))?;
-        is_verified(case, condition, confirmed)?;
-        is_reported(case, condition)?;
+        is_shown(case, condition, confirmed)?;
         is_free(case)?;
         is_plain(case)?;
+        if condition == Condition::Deleting {
+            let long = elapsed(case.record.since, case.now) >= case.slot.policy.grace.deleting;
+            let shown = case.record.verdict.condition == Condition::Deleting;
+            return rule(shown && long, "S10", "another hand deletes it, and not for long");
+        }
+        if condition == Condition::Requested {
+            return self.asked(case);
+        }
+        let kind = condition.kind().ok_or(Violation("S5", "the condition is no sickness"))?;
+        lasted(case, condition)?;
+        is_reported(case, condition)?;
         let counted = takes_room(case.record);
         if kind == Kind::Judged {
             let others = self.judged.saturating_sub(usize::from(counted));
             rule(others < self.most, "S6", "too many judged slots are in recovery")?;
-            guards_judged(case, condition)?;
+            guards_judged(case)?;
+            self.second_look(case)?;
         }
-        is_within_attempts(case, kind)?;
-        let spec = specification(case);
-        let acceptable = spec.acceptable(
-            &case.settings.owner,
-            &case.record.name,
-            case.slot.supervisor.as_deref(),
-        );
-        rule(acceptable.is_ok(), "S12", "there is no stored, valid specification")?;
+        // What is lost and ours is removed; its budget is asked before the create.
+        if !(kind == Kind::Lost && case.record.ours) {
+            is_within_attempts(case, kind)?;
+        }
+        is_specified(case)?;
         self.judged += usize::from(kind == Kind::Judged && !counted);
         Ok(())
+    }
+
+    /// An operator is there: graces, quiet hours, `max_unavailable` and the breaker are skipped.
+    fn asked(&mut self, case: &Case) -> Checked {
+        let wanted = case.record.wanted.as_ref().map(|wish| &wish.incarnation);
+        let meant = wanted.is_some() && wanted == case.record.incarnation.as_ref();
+        rule(meant, "S3", "no operator asked for this incarnation")?;
+        let state = case.record.verdict.condition;
+        let at_work = [Condition::Stopped, Condition::Starting].contains(&state);
+        rule(!at_work, "S10", "it was stopped, or the API works on it")?;
+        rule(state != Condition::Unclear, "S5", "what it is is not known")?;
+        can_follow(case)?;
+        pool_is_supplied(case)?;
+        is_within_attempts(case, Kind::Judged)?;
+        is_specified(case)
+    }
+
+    /// S8, where there is no storm breaker.
+    fn second_look(&self, case: &Case) -> Checked {
+        let again = case.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Condemned);
+        let judged = case.record.attempts.iter().filter(|attempt| attempt.kind == Kind::Judged);
+        let last = judged.map(|attempt| attempt.at).max();
+        let recent = last.is_some_and(|last| {
+            elapsed(last, case.now) < DAY && case.record.job.progress_at.is_none_or(|at| at <= last)
+        });
+        let waited = case.record.suspicion.as_ref().is_some_and(|s| s.sick_for >= SECOND_LOOK);
+        let holds = !self.small || again || !recent || waited;
+        rule(holds, "S8", "a second judged recreate within a day waits an hour")
     }
 
     /// Whether this slot's pending create may be sent now with this body.
@@ -133,7 +175,15 @@ impl Checker {
             "S9",
             "another call of the slot is under way",
         )?;
-        rule(!settings.dry_run, "S7", "dry run")?;
+        rule(!(settings.dry_run || is_held(case)), "S7", "dry run, opted out or paused")?;
+        let recovery = record.recovery.as_ref();
+        if recovery.is_some_and(|recovery| recovery.kind == Kind::Lost) {
+            let attempts = &slot.policy.attempts;
+            let used = record.attempts_used(Kind::Lost, attempts.window, *now);
+            rule(used <= attempts.preemptions, "S13", "its preemptions are used up")?;
+        }
+        let wanted = recovery.is_some_and(|recovery| !recovery.no_create) && !record.forgotten;
+        rule(wanted, "S21", "the create was called off")?;
         rule(
             slot.zones.is_empty() || slot.zones.contains(&record.zone),
             "S17",
@@ -175,7 +225,7 @@ impl Checker {
     }
 }
 
-/// Judged and in recovery; not merely short of capacity, held, or at rest.
+/// Judged and in recovery; not up again, nor merely short of capacity, held, or at rest.
 fn takes_room(record: &SlotRecord) -> bool {
     let Some(recovery) = record.recovery.as_ref().filter(|recovery| recovery.kind == Kind::Judged)
     else {
@@ -186,13 +236,24 @@ fn takes_room(record: &SlotRecord) -> bool {
     };
     let refused = recovery.refusal.as_ref().is_some_and(|(class, _)| shortage(class));
     let short = recovery.phase == Phase::Gone && recovery.not_before.is_some() && refused;
+    let beacons = record.seen.as_ref().is_some_and(|seen| seen.supervised);
+    let up = matches!(recovery.phase, Phase::Booted | Phase::Launched)
+        || (recovery.phase == Phase::Ready && !beacons);
     let at_rest = [Condition::Stopped, Condition::JobFailed, Condition::Finished]
         .contains(&record.verdict.condition);
-    !(short || at_rest || recovery.set_apart)
+    !(short || at_rest || recovery.set_apart || up)
 }
 
-/// S1, S2, S3: this incarnation, sick for its grace, shown by a GET of just now.
-fn is_verified(case: &Case, condition: Condition, confirmed: &Confirmed) -> Checked {
+/// S12.
+fn is_specified(case: &Case) -> Checked {
+    let supervisor = case.slot.supervisor.as_deref();
+    let (owner, name) = (&case.settings.owner, &case.record.name);
+    let acceptable = specification(case).acceptable(owner, name, supervisor);
+    rule(acceptable.is_ok(), "S12", "there is no stored, valid specification")
+}
+
+/// S1, S2: this incarnation, shown by a GET of just now, newer than our last mutation.
+fn is_shown(case: &Case, condition: Condition, confirmed: &Confirmed) -> Checked {
     let (record, now) = (case.record, case.now);
     let target = if condition == Condition::Missing { None } else { record.incarnation.as_ref() };
     let fresh = confirmed.began <= now && elapsed(confirmed.began, now) <= VERIFIED_FOR;
@@ -201,7 +262,12 @@ fn is_verified(case: &Case, condition: Condition, confirmed: &Confirmed) -> Chec
     rule(same && fresh, "S1", "the GET must show the condemned incarnation, at most 5 s ago")?;
     let after = record.mutated_at.is_none_or(|at| confirmed.began > at);
     let read = case.memory.last_read.is_some_and(|at| elapsed(at, now) <= case.slot.policy.max_age);
-    rule(after && read, "S2", "the read must be younger than max_age and than our last mutation")?;
+    rule(after && read, "S2", "the read must be younger than max_age and than our last mutation")
+}
+
+/// S3, S10: sick for its grace, over all confirmations, and nothing that is at work.
+fn lasted(case: &Case, condition: Condition) -> Checked {
+    let record = case.record;
     let Some(suspicion) = &record.suspicion else {
         return Err(Violation("S3", "it is not suspected of anything"));
     };
@@ -209,7 +275,10 @@ fn is_verified(case: &Case, condition: Condition, confirmed: &Confirmed) -> Chec
     let lasted = suspicion.sick_for >= least && suspicion.reads >= case.slot.policy.confirmations;
     rule(lasted, "S3", "the whole grace and all confirmations must have passed")?;
     let wanted = matches!(condition, Condition::Stopped | Condition::Deleting);
-    rule(!wanted, "S10", "stopped, or being deleted")
+    rule(!wanted, "S10", "stopped, or being deleted")?;
+    let creating = record.seen.as_ref().is_some_and(|seen| seen.creating);
+    let made_by_others = condition == Condition::Starting && creating && !record.ours;
+    rule(!made_by_others, "S10", "it is being created, and not by this watchdog")
 }
 
 /// S5: what rests on the workers' reports rests on those of the last 10 s, which still say it.
@@ -235,12 +304,16 @@ fn is_reported(case: &Case, condition: Condition) -> Checked {
     rule(record.ours && says, "S5", "the workers' reports say that it is alive, or it is not ours")
 }
 
-/// S7, S9: no operator holds it, and no create of it is pending.
-fn is_free(case: &Case) -> Checked {
+/// S7: paused, or opted out.
+fn is_held(case: &Case) -> bool {
     let holds = |pause: &&Pause| pause.until.is_none_or(|until| case.now < until);
     let paused = case.record.paused.iter().chain(&case.ledger.paused).any(|pause| holds(&pause));
-    let opted_out = case.record.seen.as_ref().is_some_and(|seen| seen.opted_out);
-    rule(!(case.settings.dry_run || opted_out || paused), "S7", "dry run, opted out or paused")?;
+    paused || case.record.seen.as_ref().is_some_and(|seen| seen.opted_out)
+}
+
+/// S7, S9: no operator holds it, and no create of it is pending.
+fn is_free(case: &Case) -> Checked {
+    rule(!(case.settings.dry_run || is_held(case)), "S7", "dry run, opted out or paused")?;
     let pending = |recovery: &Recovery| {
         matches!(recovery.phase, Phase::Deleting | Phase::Gone | Phase::Creating)
     };
@@ -258,20 +331,28 @@ fn is_plain(case: &Case) -> Checked {
     let Some(seen) = &case.record.seen else { return Ok(()) };
     let adopted = case.record.adopted.as_ref();
     let others = seen.other_owner.as_ref().is_some_and(|owner| adopted != Some(owner));
-    let plain = seen.queued_resource.is_none()
-        && !seen.multislice
-        && !seen.is_v1
-        && !others
-        && !case.record.leaving;
+    let plain = seen.queued_resource.is_none() && !seen.multislice && !seen.is_v1 && !others;
     rule(plain, "S17", "the node is not the slot's own plain node")
 }
 
 /// S7, S8, S14, S20: what guards judged slots alone.
-fn guards_judged(case: &Case, condition: Condition) -> Checked {
-    let Case { slot, record, ledger, now, .. } = case;
+fn guards_judged(case: &Case) -> Checked {
+    let Case { slot, ledger, now, .. } = case;
     let quiet = slot.policy.quiet_hours.iter().any(|hours| hours.until(*now).is_some());
     rule(!quiet, "S7", "quiet hours")?;
     rule(ledger.breaker.is_none(), "S8", "the storm breaker is open")?;
+    can_follow(case)?;
+    pool_is_supplied(case)
+}
+
+/// S20: a create can follow.
+fn can_follow(case: &Case) -> Checked {
+    let Case { slot, record, memory, now, .. } = case;
+    if slot.policy.create_check {
+        let asked = memory.create_check.as_ref().filter(|(at, _)| elapsed(*at, *now) <= LISTED_FOR);
+        let possible = asked.is_some_and(|(_, found)| found.certain.is_none());
+        rule(possible, "S20", "a create could not follow, or that was not asked within the hour")?;
+    }
     if let Some(location) = listed(slot) {
         let listed_at = record.job.listed_at.filter(|_| record.job.location == location);
         let known = listed_at.is_some_and(|at| elapsed(at, *now) <= LISTED_FOR)
@@ -282,25 +363,39 @@ fn guards_judged(case: &Case, condition: Condition) -> Checked {
             "its checkpoints must have been listed within the last hour, and be understood",
         )?;
     }
-    if condition == Condition::FailedRepair {
-        return Ok(());
-    }
-    let accelerator = record.seen.as_ref().map_or("", |seen| seen.accelerator.as_str());
-    let pool = format!("{} {accelerator}", record.zone);
+    Ok(())
+}
+
+/// S14.
+fn pool_is_supplied(case: &Case) -> Checked {
+    let Case { record, ledger, now, .. } = case;
+    let Some(pool) = ledger.pools.get(&pool(case)) else { return Ok(()) };
+    let trouble = pool.short.as_ref().map(|short| short.since).into_iter().chain(pool.failing);
+    let reserved = record.seen.as_ref().is_some_and(|seen| seen.reserved);
+    let every = if reserved { TRIAL_EVERY_RESERVED } else { TRIAL_EVERY };
     let tried = record
         .recovery
         .as_ref()
         .filter(|recovery| recovery.phase == Phase::Condemned)
-        .and_then(|r| r.tried_at);
-    let waits = |shortage: &Shortage| {
-        let last =
-            shortage.trial_at.map_or(shortage.refused_at, |trial| trial.max(shortage.refused_at));
-        let own = tried.is_some_and(|at| shortage.trial_at == Some(at) && at > shortage.refused_at);
-        elapsed(last, *now) < TRIAL_EVERY && !own
-    };
-    let suspended =
-        [ledger.short.get(&pool), ledger.suspended.get(&pool)].into_iter().flatten().any(waits);
-    rule(!suspended, "S14", "creates are refused there, or replacements fail")
+        .and_then(|recovery| recovery.tried_at);
+    let own = tried.is_some() && tried == pool.trial_at;
+    let waits = trouble.min().is_some_and(|since| {
+        elapsed(pool.trial_at.map_or(since, |at| at.max(since)), *now) < every
+    });
+    rule(own || !waits, "S14", "creates are refused there, or replacements fail")
+}
+
+/// Where the slot's capacity comes from, by this file's own reading.
+fn pool(case: &Case) -> String {
+    let Some(seen) = &case.record.seen else { return case.record.zone.clone() };
+    let configured = case.slot.create.fields.get("acceleratorType").and_then(Value::as_str);
+    let kind = configured.unwrap_or(&seen.accelerator);
+    match (seen.reserved, seen.reservation.is_empty(), seen.spot) {
+        (true, false, _) => format!("reservation {} {kind}", seen.reservation),
+        (true, true, _) => format!("{} {kind} reserved", case.record.zone),
+        (false, _, true) => format!("{} {kind} spot", case.record.zone),
+        (false, _, false) => format!("{} {kind}", case.record.zone),
+    }
 }
 
 /// S13: one more recovery fits into the budget, or this one is that of a delete that did not come

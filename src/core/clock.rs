@@ -40,6 +40,7 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         if let Some((_, learned)) = &mut record.left_behind {
             past(learned);
         }
+        record.job.workers.values_mut().for_each(|worker| maybe_past(&mut worker.beat_at));
         record.attempts.iter_mut().for_each(|attempt| past(&mut attempt.at));
         if let Some(suspicion) = &mut record.suspicion {
             past(&mut suspicion.since);
@@ -60,10 +61,16 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
     fleet.ledger.judged.iter_mut().for_each(past);
     fleet.ledger.creates.iter_mut().for_each(past);
     maybe_past(&mut fleet.ledger.observed_at);
-    let (short, suspended) = (&mut fleet.ledger.short, &mut fleet.ledger.suspended);
-    for shortage in short.values_mut().chain(suspended.values_mut()) {
-        past(&mut shortage.refused_at);
-        maybe_past(&mut shortage.trial_at);
+    fleet.left.values_mut().for_each(|record| maybe_past(&mut record.left_at));
+    fleet.ledger.strays.values_mut().for_each(|stray| past(&mut stray.since));
+    for pool in fleet.ledger.pools.values_mut() {
+        if let Some(short) = &mut pool.short {
+            past(&mut short.since);
+            past(&mut short.last);
+            past(&mut short.probe_at);
+        }
+        maybe_past(&mut pool.failing);
+        maybe_past(&mut pool.trial_at);
     }
     fleet.ledger.unfit.values_mut().flatten().for_each(|unfit| past(&mut unfit.at));
     fleet.ledger.storm.iter_mut().for_each(|gust| past(&mut gust.at));
@@ -74,6 +81,6 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         maybe_past(&mut memory.looked_at);
         maybe_past(&mut memory.asks_since);
         // A confirmation's age can't be told any more, nor that of the workers' reports.
-        (memory.confirmed, memory.heard) = (None, None);
+        (memory.confirmed, memory.heard, memory.create_check) = (None, None, None);
     }
 }

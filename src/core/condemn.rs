@@ -41,7 +41,7 @@ pub fn condemn(
         let why = format!("the replacement is {}", condition.name());
         advance(ctx.record, Phase::Condemned, &why, turn);
     }
-    let tries = kind == Kind::Judged && condition != Condition::FailedRepair;
+    let tries = kind == Kind::Judged;
     if tries {
         mark_trial(ctx, turn.now);
     }
@@ -84,10 +84,14 @@ fn open(
 ) {
     let (now, record) = (turn.now, &mut *ctx.record);
     let (condition, kind) = (observed.condition, observed.kind);
-    runs::ended(record, condition, turn);
-    let window = ctx.slot.policy.attempts.window;
-    record.attempts.retain(|a| a.kind != kind || elapsed(a.at, now) < window);
-    record.attempts.push(Attempt { at: now, kind });
+    // Another hand's delete that is sent once more is no recovery of ours.
+    let counts = condition != Condition::Deleting;
+    if counts {
+        runs::ended(record, condition, turn);
+        let window = ctx.slot.policy.attempts.window;
+        record.attempts.retain(|a| a.kind != kind || elapsed(a.at, now) < window);
+        record.attempts.push(Attempt { at: now, kind });
+    }
     if kind == Kind::Judged {
         ctx.ledger.judged.push(now);
     }
@@ -125,10 +129,9 @@ fn open(
 
 /// Where creates are refused, or replacements fail together, this delete is the one that tries it.
 fn mark_trial(ctx: &mut SlotCtx, now: Timestamp) {
-    let pool = ctx.pool();
-    let shortages = [ctx.ledger.short.get_mut(&pool), ctx.ledger.suspended.get_mut(&pool)];
-    for shortage in shortages.into_iter().flatten() {
-        shortage.trial_at = Some(now);
+    let name = ctx.pool();
+    if let Some(pool) = ctx.ledger.pools.get_mut(&name) {
+        pool.trial_at = Some(now);
         ctx.budget.ledger_changed = true;
     }
 }

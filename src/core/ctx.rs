@@ -9,8 +9,9 @@ use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 
-use super::budget::{self, Budget};
+use super::budget::Budget;
 use super::check::{Case, Checker};
+use super::{life, pool};
 
 /// One slot in one step.
 pub struct SlotCtx<'a> {
@@ -45,9 +46,16 @@ impl SlotCtx<'_> {
         self.record.seen.as_ref().map_or("", |seen| seen.accelerator.as_str())
     }
 
-    /// The name of its zone and accelerator type in the ledger.
+    /// The name of the pool that its node would come from.
     pub fn pool(&self) -> String {
-        budget::pool(&self.record.zone, self.accelerator())
+        pool::name(self.record, &self.slot.create, &self.record.zone)
+    }
+
+    /// Whether nothing shows that its hosts or its job live.
+    pub fn is_lifeless(&self) -> bool {
+        !life::beats(self.record, &self.settings.poll, self.now)
+            && life::excused_until(self.record, self.slot.policy.grace.silent)
+                .is_none_or(|until| until <= self.now)
     }
 
     /// What a create in its present zone would ask for.

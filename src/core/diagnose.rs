@@ -12,7 +12,7 @@ use crate::model::condition::{Condition, Verdict};
 use crate::model::fleet::Ledger;
 use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::settings::SlotSettings;
-use crate::model::slot::SlotRecord;
+use crate::model::slot::{Seen, SlotRecord};
 use crate::model::time::elapsed;
 
 /// The announced end of a maintenance is waited for at most this long after the first symptom.
@@ -36,8 +36,16 @@ pub fn node(
         view.state.as_str(),
         health.map_or("absent", Health::as_str)
     );
-    if finished(record, slot) {
+    // What is lost of a finished job is removed: a dead node eats quota.
+    let dead = matches!(view.state, NodeState::Preempted | NodeState::Terminated);
+    if finished(record, slot) && !(dead && record.ours) {
         return Verdict::new(Finished, FINISHED);
+    }
+    if view.incarnation.is_none() {
+        return Verdict::new(
+            Unclear,
+            format!("{text}, but no creation time: the node can't be told from a later one"),
+        );
     }
     match &view.state {
         NodeState::Stopped | NodeState::Stopping | NodeState::Hidden | NodeState::Hiding => {
@@ -57,12 +65,6 @@ pub fn node(
         NodeState::Unspecified | NodeState::Unhiding | NodeState::Other(_) => {
             return Verdict::new(Unclear, text);
         }
-    }
-    if view.incarnation.is_none() {
-        return Verdict::new(
-            Unclear,
-            format!("{text}, but no creation time: the node can't be told from a later one"),
-        );
     }
     match health {
         // S5: a value that this version does not know means hold, whatever else is said.
@@ -180,6 +182,18 @@ fn supervisor(
         return Some(Verdict::new(Condition::Silent, evidence));
     }
     None
+}
+
+/// Whether a node that is deleted, or gone, was alive before: after what was lost, or maintenance on
+/// Spot, that is only its end.
+pub fn lived(seen: &Seen) -> bool {
+    let ends = seen.spot && seen.health.as_deref() == Some(Health::UnhealthyMaintenance.as_str());
+    (seen.ready || seen.creating || seen.stopped) && !ends
+}
+
+/// Whether the absence of a node may be an operator's wish.
+pub fn may_be_on_purpose(record: &SlotRecord) -> bool {
+    record.incarnation.is_some() && record.seen.as_ref().is_some_and(lived)
 }
 
 /// Whether the slot's present job is journaled as finished.

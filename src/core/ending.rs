@@ -38,6 +38,8 @@ pub fn exits(
 ) -> bool {
     let mut finished = false;
     let mut failed = None;
+    // Any process of the guest may write these attributes: a run that was never ordered is none.
+    let newest = record.job.generation.max(from);
     for (index, report) in reports.iter().enumerate() {
         let boot = report
             .boot
@@ -45,11 +47,9 @@ pub fn exits(
             .or(report.heartbeat.as_ref())
             .map(|beacon| beacon.boot_id.as_str());
         let of_this_boot = |boot_id: &str| boot.is_none_or(|boot| boot == boot_id);
-        let Some(exit) = report
-            .exit
-            .as_ref()
-            .filter(|exit| exit.generation >= from && of_this_boot(&exit.boot_id))
-        else {
+        let Some(exit) = report.exit.as_ref().filter(|exit| {
+            (from..=newest).contains(&exit.generation) && of_this_boot(&exit.boot_id)
+        }) else {
             record.job.exits.remove(&index);
             continue;
         };

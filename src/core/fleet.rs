@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::fleet::{Fleet, Ledger, Memory, Pending};
+use crate::model::fleet::{Fleet, Ledger, Memory, Pending, split};
 use crate::model::slot::SlotRecord;
 
 impl Fleet {
     /// The journal could not be written and was read again: it counts, whatever memory said. Calls
     /// that are under way still are.
     pub fn read_again(&mut self, slots: BTreeMap<String, SlotRecord>, ledger: Ledger) {
-        (self.slots, self.ledger) = (slots, ledger);
+        (self.left, self.slots) = split(slots);
+        self.ledger = ledger;
         // What was read may lie in the future of this clock, as at the start.
         self.stepped_at = None;
         for memory in self.memory.values_mut() {

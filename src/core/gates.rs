@@ -25,7 +25,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind};
-use crate::model::fleet::Shortage;
 use crate::model::hold::HoldReason;
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
@@ -37,23 +36,34 @@ use crate::model::view::{ActionName, Decision};
 
 use super::budget::{self, CREATE_WINDOW, CREATES_PER_MINUTE};
 use super::ctx::SlotCtx;
-use super::{ending, location, runs};
+use super::storm::SMALL;
+use super::{diagnose, ending, life, location, pool, runs};
 
-/// After a refusal one doubtful TPU may be tried again after this long (S14).
-const TRIAL_AFTER: Duration = Duration::from_secs(30 * 60);
-/// Refused deletes in a row after which an operator has to look.
-const DELETE_FAILURES: u32 = 3;
+/// In a fleet of one or two, a second judged recreate within this time …
+const REPEATED_WITHIN: Duration = Duration::from_secs(24 * 3600);
+/// … waits so much longer (S8).
+const REPEATED_WAIT: Duration = Duration::from_secs(3600);
+/// Refused deletes in a row after which an operator is called.
+pub const DELETE_FAILURES: u32 = 3;
+/// Whether a create could follow was asked at most so long ago (S20).
+pub const CREATE_CHECKED_FOR: Duration = Duration::from_secs(3600);
 /// A recorded checkpoint that complete listings lack for so long is gone (S15).
 const WENT_BACK_AFTER: Duration = Duration::from_secs(10 * 60);
 
 /// What a gate stands before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
-    /// The recreate of a lost slot.
+    /// The removal of a lost node of ours. Its create is another decision (L9).
     Lost,
+    /// The recreate of a lost node that an operator made.
+    Foreign,
     /// The recreate of a judged slot.
     Judged,
-    /// A pending create.
+    /// A recreate that an operator asked for.
+    Asked,
+    /// A delete by another hand that is sent once more.
+    Stuck,
+    /// A create that was not sent.
     Create,
 }
 
@@ -66,10 +76,16 @@ pub struct Gate {
     check: fn(&SlotCtx) -> Option<Decision>,
 }
 
-const DELETES: &[Before] = &[Before::Lost, Before::Judged];
+const ALL: &[Before] =
+    &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked, Before::Stuck, Before::Create];
+const DELETES: &[Before] =
+    &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked, Before::Stuck];
+const REPLACES: &[Before] = &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked];
+/// What holds the create of a lost node of ours does not hold its removal.
+const RECREATES: &[Before] = &[Before::Foreign, Before::Judged, Before::Asked, Before::Create];
+const DOUBTED: &[Before] = &[Before::Judged, Before::Asked];
 const JUDGED: &[Before] = &[Before::Judged];
 const CREATES: &[Before] = &[Before::Create];
-const ALL: &[Before] = &[Before::Lost, Before::Judged, Before::Create];
 
 const fn gate(
     name: &'static str,
@@ -81,28 +97,33 @@ const fn gate(
 
 /// All gates, in the order in which they are asked.
 pub const GATES: &[Gate] = &[
-    gate("paused", DELETES, paused),
-    gate("opted_out", DELETES, opted_out),
+    gate("paused", ALL, paused),
+    gate("opted_out", ALL, opted_out),
+    gate("forgotten", ALL, forgotten),
     gate("plain_node", DELETES, plain_node),
-    gate("when_missing", DELETES, when_missing),
-    gate("ended_early", DELETES, ended_early),
+    gate("deleted", REPLACES, deleted),
+    gate("when_missing", REPLACES, when_missing),
+    gate("ended_early", RECREATES, ended_early),
     gate("create_backoff", CREATES, create_backoff),
     gate("dry_run", CREATES, dry_run),
     gate(CHECKPOINTS, CREATES, checkpoints),
     gate("create_limit", CREATES, create_limit),
-    gate("startup_script_url", ALL, startup_script_url),
-    gate("specification", DELETES, specification),
+    gate("startup_script_url", RECREATES, startup_script_url),
+    gate("specification", REPLACES, specification),
     gate("body", CREATES, body),
-    gate("delete_failed", DELETES, delete_failed),
     gate("delete_backoff", DELETES, delete_backoff),
-    gate("attempts", DELETES, attempts),
-    gate("beacon_channel", JUDGED, beacon_channel),
+    gate("attempts", RECREATES, attempts),
+    // The last before a create: a slot that is held otherwise must not keep the others waiting.
+    gate("probe", CREATES, probe),
+    gate("beacon_channel", DOUBTED, beacon_channel),
     gate("breaker", JUDGED, breaker),
-    gate("no_progress", JUDGED, no_progress),
-    gate("location", JUDGED, location_listed),
+    gate("no_progress", DOUBTED, no_progress),
+    gate("location", DOUBTED, location_listed),
+    gate("create_check", DOUBTED, create_check),
     gate("quiet_hours", JUDGED, quiet_hours),
-    gate("pool", JUDGED, pool),
-    gate("judged_per_hour", JUDGED, judged_per_hour),
+    gate("pool", DOUBTED, trouble_in_pool),
+    gate("repeated", JUDGED, repeated),
+    gate("judged_per_hour", DOUBTED, judged_per_hour),
     gate("max_unavailable", JUDGED, max_unavailable),
 ];
 
@@ -121,17 +142,32 @@ pub fn first_hold(
         .find_map(|gate| Some((gate.name, (gate.check)(ctx)?)))
 }
 
+/// Whether no gate but this one holds.
+pub fn holds_only(gates: &[Gate], ctx: &SlotCtx, before: Before, name: &str) -> bool {
+    let others = |gate: &&Gate| gate.guards.contains(&before) && gate.name != name;
+    gates.iter().filter(others).all(|gate| (gate.check)(ctx).is_none())
+}
+
 fn hold(reason: HoldReason, text: String, until: Option<Timestamp>) -> Option<Decision> {
     Some(Decision::hold(reason, text, until))
 }
 
-/// S7: an operator said so. Creates that are pending go on.
+/// What a gate of deletes and creates alike holds.
+fn what(ctx: &SlotCtx) -> String {
+    if is_pending(ctx) { "the create is owed".to_owned() } else { ctx.condition().to_string() }
+}
+
+fn is_pending(ctx: &SlotCtx) -> bool {
+    ctx.record.recovery.as_ref().is_some_and(|recovery| recovery.phase == Phase::Gone)
+}
+
+/// S7: an operator said so. A create that was not sent waits as well.
 fn paused(ctx: &SlotCtx) -> Option<Decision> {
     let pause = ctx.paused()?;
     let why = pause.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
     hold(
         HoldReason::Paused,
-        format!("{}, but {} paused it{why}", ctx.condition(), pause.who),
+        format!("{}, but {} paused it{why}", what(ctx), pause.who),
         pause.until,
     )
 }
@@ -139,11 +175,48 @@ fn paused(ctx: &SlotCtx) -> Option<Decision> {
 /// S7: the label is remembered when its node is gone.
 fn opted_out(ctx: &SlotCtx) -> Option<Decision> {
     ctx.record.seen.as_ref().filter(|seen| seen.opted_out)?;
-    hold(
-        HoldReason::OptedOut,
-        format!("{}, but the label tpu-watchdog=off opts it out", ctx.condition()),
-        None,
-    )
+    let release = if is_pending(ctx) {
+        format!("; `resume {}` releases the create", ctx.record.name)
+    } else {
+        String::new()
+    };
+    let text = format!("{}, but the label tpu-watchdog=off opts it out{release}", what(ctx));
+    hold(HoldReason::OptedOut, text, None)
+}
+
+/// What was owed was called off by an operator.
+fn forgotten(ctx: &SlotCtx) -> Option<Decision> {
+    let text = || {
+        format!(
+            "{}, but `forget` called it off; `retry {}` wants it again",
+            what(ctx),
+            ctx.record.name
+        )
+    };
+    ctx.record.forgotten.then(|| Decision::hold(HoldReason::Forgotten, text(), None))
+}
+
+/// A node that was deleted on purpose is not created again by itself.
+fn deleted(ctx: &SlotCtx) -> Option<Decision> {
+    let missing = ctx.condition() == Condition::Missing && ctx.record.recovery.is_none();
+    if !missing || ctx.slot.policy.when_missing != WhenMissing::Auto {
+        return None;
+    }
+    if let Some(why) = &ctx.record.deleted {
+        let text = format!(
+            "missing, and deleted on purpose: {why}. `recreate {0}` creates it again, `forget {0}` keeps it gone",
+            ctx.record.name
+        );
+        return hold(HoldReason::Deleted, text, None);
+    }
+    // Looked up once before the create. After what was lost a deletion is only its end.
+    let unknown = ctx.memory.deletions.is_none() && diagnose::may_be_on_purpose(ctx.record);
+    unknown.then(|| {
+        Decision::wait(
+            "missing: its zone's operations tell whether it was deleted on purpose",
+            None,
+        )
+    })
 }
 
 /// S17: what is not the slot's own plain node is replaced by those whose it is, or not at all.
@@ -203,14 +276,7 @@ fn ended_early(ctx: &SlotCtx) -> Option<Decision> {
 fn startup_script_url(ctx: &SlotCtx) -> Option<Decision> {
     let runs_a_url = ctx.slot.supervisor.is_some()
         && NodeSpec::runs_a_url(ctx.record.spec.as_ref(), &ctx.slot.create);
-    let pending =
-        ctx.record.recovery.as_ref().is_some_and(|recovery| recovery.phase == Phase::Gone);
-    runs_a_url.then(|| {
-        location::unordered_script(
-            ctx.record,
-            if pending { "the create is owed" } else { ctx.condition().name() },
-        )
-    })
+    runs_a_url.then(|| location::unordered_script(ctx.record, &what(ctx)))
 }
 
 /// S12: nothing is deleted that could not be created again.
@@ -236,35 +302,39 @@ fn undeleted<'a>(ctx: &'a SlotCtx) -> Option<&'a Recovery> {
         .then_some(recovery)
 }
 
-/// L2: a delete that is refused again and again is not sent for ever.
-fn delete_failed(ctx: &SlotCtx) -> Option<Decision> {
-    let failures = undeleted(ctx)?.delete_failures;
-    let text = || format!("{}: the delete failed {failures} times", ctx.condition());
-    (failures >= DELETE_FAILURES).then(|| Decision::hold(HoldReason::DeleteFailed, text(), None))
-}
-
+/// After a refusal, or an answer that was lost, the next delete waits; one that is refused again and
+/// again is told, and tried at the longest wait (L2).
 fn delete_backoff(ctx: &SlotCtx) -> Option<Decision> {
-    let at = undeleted(ctx)?.not_before.filter(|at| *at > ctx.now)?;
-    hold(
-        HoldReason::Backoff,
-        format!("{}: waiting after a failed delete", ctx.condition()),
-        Some(at),
-    )
+    let recovery = undeleted(ctx)?;
+    let at = recovery.not_before.filter(|at| *at > ctx.now)?;
+    let (what, failures) = (ctx.condition(), recovery.delete_failures);
+    if failures < DELETE_FAILURES {
+        let text = format!("{what}: waiting after a failed delete");
+        return hold(HoldReason::Backoff, text, Some(at));
+    }
+    let why = recovery.undeleted.as_deref().unwrap_or("see the log");
+    let text =
+        format!("{what}: the delete was refused {failures} times ({why}); it is tried again");
+    hold(HoldReason::DeleteFailed, text, Some(at))
 }
 
 /// S13. A delete that is tried again is the same recovery; what was lost when its delete failed,
 /// and is judged by now, is another decision.
 fn attempts(ctx: &SlotCtx) -> Option<Decision> {
-    let kind = ctx.condition().kind()?;
-    if undeleted(ctx).is_some_and(|recovery| (recovery.kind, kind) != (Kind::Lost, Kind::Judged)) {
+    let pending = ctx.record.recovery.as_ref().filter(|_| is_pending(ctx)).map(|r| r.kind);
+    let kind =
+        pending.or(ctx.condition().kind()).or(ctx.record.wanted.as_ref().map(|_| Kind::Judged))?;
+    // A judged slot has passed here before its delete.
+    if pending == Some(Kind::Judged)
+        || undeleted(ctx)
+            .is_some_and(|recovery| (recovery.kind, kind) != (Kind::Lost, Kind::Judged))
+    {
         return None;
     }
     let policy = &ctx.slot.policy.attempts;
-    let (used, what, window) = (
-        ctx.record.attempts_used(kind, policy.window, ctx.now),
-        ctx.condition(),
-        span(policy.window),
-    );
+    let own = usize::from(pending.is_some());
+    let used = ctx.record.attempts_used(kind, policy.window, ctx.now).saturating_sub(own);
+    let (what, window) = (what(ctx), span(policy.window));
     match kind {
         Kind::Lost if used >= policy.preemptions => {
             let until = budget::slides_at(ctx.record, &ctx.slot.policy);
@@ -325,6 +395,25 @@ fn location_listed(ctx: &SlotCtx) -> Option<Decision> {
     location::holds_judged(ctx.record, ctx.memory, ctx.slot, ctx.now)
 }
 
+/// S20: whether a create could follow was asked within the hour, and nothing says for certain that it
+/// could not.
+fn create_check(ctx: &SlotCtx) -> Option<Decision> {
+    if !ctx.slot.policy.create_check {
+        return None;
+    }
+    let fresh = |at: Timestamp| elapsed(at, ctx.now) <= CREATE_CHECKED_FOR;
+    let Some((_, found)) = ctx.memory.create_check.as_ref().filter(|(at, _)| fresh(*at)) else {
+        let text = format!("{}: whether a create could follow is being asked", ctx.condition());
+        return Some(Decision::wait(text, None));
+    };
+    let text = format!(
+        "{}: keeping the current TPU: a create could not follow: {}",
+        ctx.condition(),
+        found.certain.as_ref()?
+    );
+    hold(HoldReason::CannotCreate, text, None)
+}
+
 /// S7.
 fn quiet_hours(ctx: &SlotCtx) -> Option<Decision> {
     let until =
@@ -336,42 +425,68 @@ fn quiet_hours(ctx: &SlotCtx) -> Option<Decision> {
     )
 }
 
-/// S14: while creates of a zone and type are refused or their replacements fail, a doubtful TPU in
-/// hand is worth more than none.
-fn pool(ctx: &SlotCtx) -> Option<Decision> {
-    if ctx.condition() == Condition::FailedRepair {
+/// S14: while creates of a pool are refused or its replacements fail, a doubtful TPU in hand is worth
+/// more than none. One is tried in a while, first one without any sign of life.
+fn trouble_in_pool(ctx: &SlotCtx) -> Option<Decision> {
+    let (what, name) = (ctx.condition(), ctx.pool());
+    let pool = ctx.ledger.pools.get(&name)?;
+    let (until, failing) = pool::suspended(pool, ctx.record.size().reserved)?;
+    // The trial itself, whose delete did not come about, goes on.
+    let tried_at = undeleted(ctx).and_then(|recovery| recovery.tried_at);
+    if tried_at.is_some() && tried_at == pool.trial_at {
         return None;
     }
-    // The trial itself, whose delete did not come about, goes on until a create is refused once
-    // more.
-    let tried_at = ctx
-        .record
-        .recovery
-        .as_ref()
-        .filter(|r| r.phase == Phase::Condemned)
-        .and_then(|r| r.tried_at);
-    let is_trial = |shortage: &Shortage| {
-        tried_at.is_some_and(|at| shortage.trial_at == Some(at) && at > shortage.refused_at)
-    };
-    // One trial at a time; when nothing was refused for as long after it, the next one may follow.
-    let last = |shortage: &Shortage| {
-        shortage.trial_at.map_or(shortage.refused_at, |at| at.max(shortage.refused_at))
-    };
-    let until = |shortage: &Shortage| after(last(shortage), TRIAL_AFTER);
-    let waits = |shortage: &&Shortage| ctx.now < until(shortage) && !is_trial(shortage);
-    let (what, accelerator, zone, key) =
-        (ctx.condition(), ctx.accelerator(), &ctx.record.zone, ctx.pool());
-    if let Some(shortage) = ctx.ledger.suspended.get(&key).filter(waits) {
-        let text = format!(
-            "{what}: replacements of {accelerator} in {zone} fail to boot, so the TPU in hand is kept; look at one"
+    let (reason, why) = if failing {
+        let why = format!(
+            "replacements in the pool {name} fail to boot or to make progress; inspect one"
         );
-        return hold(HoldReason::ReplacementsFail, text, Some(until(shortage)));
+        (HoldReason::ReplacementsFail, why)
+    } else {
+        (
+            HoldReason::ZoneShort,
+            format!("creates in the pool {name} are refused for want of capacity"),
+        )
+    };
+    if ctx.now < until {
+        let text = format!("{what}: keeping the current TPU: {why}; one is tried at {until:.0}");
+        return hold(reason, text, Some(until));
     }
-    let shortage = ctx.ledger.short.get(&key).filter(waits)?;
-    let text = format!(
-        "{what}: creates of {accelerator} in {zone} are refused, so the TPU in hand is kept"
-    );
-    hold(HoldReason::ZoneShort, text, Some(until(shortage)))
+    let waits = ctx.budget.lifeless.contains(&name) && !ctx.is_lifeless();
+    let text = || {
+        format!(
+            "{what}: keeping the current TPU: {why}; one without any sign of life is tried first"
+        )
+    };
+    waits.then(|| Decision::hold(reason, text(), None))
+}
+
+/// S8: a fleet of one or two has no storm breaker: a second look takes its place.
+fn repeated(ctx: &SlotCtx) -> Option<Decision> {
+    if ctx.budget.desired > SMALL || undeleted(ctx).is_some() {
+        return None;
+    }
+    let judged = ctx.record.attempts.iter().filter(|attempt| attempt.kind == Kind::Judged);
+    let last = judged.map(|attempt| attempt.at).max()?;
+    let progressed = ctx.record.job.progress_at.is_some_and(|at| at > last);
+    if progressed || elapsed(last, ctx.now) >= REPEATED_WITHIN {
+        return None;
+    }
+    let suspicion = ctx.record.suspicion.as_ref()?;
+    let (graces, poll) = (&ctx.slot.policy.grace, &ctx.settings.poll);
+    let grace = suspicion
+        .seen
+        .iter()
+        .map(|condition| life::grace(ctx.record, graces, poll, *condition, ctx.now))
+        .max()?;
+    let left = (grace + REPEATED_WAIT).saturating_sub(suspicion.sick_for);
+    let text = || {
+        format!(
+            "{}: it was recreated on a judgement at {last:.0} and made no progress since, so this one waits 1 h longer",
+            ctx.condition()
+        )
+    };
+    (!left.is_zero())
+        .then(|| Decision::hold(HoldReason::Repeated, text(), Some(after(ctx.now, left))))
 }
 
 /// A slot that counts under `max_unavailable` already is not recreated once more, but still.
@@ -462,6 +577,24 @@ fn checkpoints(ctx: &SlotCtx) -> Option<Decision> {
             until,
         )
     })
+}
+
+/// A pool without capacity is probed by one slot at a time.
+fn probe(ctx: &SlotCtx) -> Option<Decision> {
+    let name = ctx.pool();
+    let short = ctx.ledger.pools.get(&name)?.short.as_ref()?;
+    if let Some(other) = ctx.budget.probing.get(&name).filter(|slot| **slot != ctx.record.name) {
+        let text = format!(
+            "no capacity in the pool {name} since {:.0}; {other} is being tried first",
+            short.since
+        );
+        return hold(HoldReason::WaitsForProbe, text, None);
+    }
+    let text = || {
+        format!("no capacity in the pool {name} since {:.0} (try {})", short.since, short.refusals)
+    };
+    (short.probe_at > ctx.now)
+        .then(|| Decision::hold(HoldReason::Backoff, text(), Some(short.probe_at)))
 }
 
 /// S18.

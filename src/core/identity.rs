@@ -28,6 +28,7 @@ pub enum Source {
 pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, now: Timestamp) {
     record.incarnation.clone_from(&view.incarnation);
     record.ours = ours;
+    record.wanted = None;
     record.ready_since = (view.state == NodeState::Ready).then_some(now);
     record.suspicion = None;
     record.job.heard_from = view.run.as_ref().map(|run| run.generation);
@@ -68,7 +69,9 @@ pub fn shows_the_past(
 /// Whether a node that was read is the result of one of our creates for this slot.
 pub fn is_our_create(record: &SlotRecord, settings: &Settings, view: &NodeView) -> bool {
     let order = record.recovery.as_ref().and_then(|r| r.order.as_ref());
-    view.owner.as_ref() == Some(&settings.owner)
+    // A create that a former version sent carries the label.
+    let owner = view.owner.as_ref();
+    (owner == Some(&settings.owner) || (owner.is_some() && owner == settings.label.as_ref()))
         && view.slot.as_ref() == Some(&record.name)
         && order.is_some()
         && view.run.as_ref().map(|r| r.generation) == order.map(|o| o.generation)

@@ -22,8 +22,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind};
-use crate::model::event::What;
-use crate::model::fleet::{Confirmed, Pending};
+use crate::model::fleet::Pending;
 use crate::model::hold::HoldReason;
 use crate::model::time::span;
 use crate::model::time::{after, elapsed};
@@ -33,10 +32,8 @@ use super::condemn::condemn;
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::turn::Turn;
-use super::{diagnose, ending, reads, storm};
+use super::{asked, confirm, diagnose, ending, life, reads, storm};
 
-/// A confirming GET is good for this long (S1).
-const CONFIRMED_FOR: Duration = Duration::from_secs(5);
 /// The workers' reports on which a delete rests were asked for at most this long before it is
 /// decided: those of a pod take longer than the GET that follows them.
 const HEARD_FOR: Duration = Duration::from_secs(10);
@@ -53,8 +50,14 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     if !condition.is_reported() && condition != Condition::Unclear {
         stop_asking(ctx);
     }
-    let Some(kind) = condition.kind() else { return at_rest(ctx, turn) };
-    if let Some(wait) = graced(ctx, kind) {
+    if ctx.record.wanted.is_some() && asked::applies(ctx) {
+        return asked::judge(ctx, gates, turn);
+    }
+    let Some(kind) = condition.kind() else { return at_rest(ctx, gates, turn) };
+    if kind == Kind::Judged {
+        reads::create_check(ctx, turn);
+    }
+    if let Some(wait) = graced(ctx, kind).or_else(|| excused(ctx)) {
         return wait;
     }
     if has_old_reports(ctx) {
@@ -73,6 +76,9 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
             "{condition}: but its workers' reports say otherwise by now; the next read of the node tells"
         );
         return Decision::wait(text, None);
+    }
+    if condition == Condition::Missing && diagnose::may_be_on_purpose(ctx.record) {
+        reads::deletions(ctx, turn);
     }
     if let Some(hold) = held(ctx, gates, kind) {
         stop_asking(ctx);
@@ -98,7 +104,7 @@ fn confirm(ctx: &mut SlotCtx, kind: Kind, turn: &mut Turn) -> Decision {
         return decision;
     }
     let few = || Decision::wait(format!("{condition}: {reads} of {wanted} confirming reads"), None);
-    let Some(confirmed) = confirmed(ctx) else {
+    let Some(confirmed) = confirm::confirmed(ctx) else {
         if reads + 1 < wanted {
             return few();
         }
@@ -107,8 +113,8 @@ fn confirm(ctx: &mut SlotCtx, kind: Kind, turn: &mut Turn) -> Decision {
             return hear(ctx, action);
         }
         reads::confirm(ctx, turn);
-        let asked = Decision::act(action, format!("{condition}: {evidence}; a GET confirms it"));
-        return unheard(ctx).unwrap_or(asked);
+        let asked = || Decision::act(action, format!("{condition}: {evidence}; a GET confirms it"));
+        return unheard(ctx).or_else(|| confirm::too_slow(ctx)).unwrap_or_else(asked);
     };
     if reads < wanted {
         return few();
@@ -119,57 +125,42 @@ fn confirm(ctx: &mut SlotCtx, kind: Kind, turn: &mut Turn) -> Decision {
     stop_asking(ctx);
     let (checker, case) = ctx.case();
     if let Err(violation) = checker.delete(&case, condition, &confirmed) {
-        return refused(ctx, violation.name(), &violation.to_string(), turn);
+        return confirm::refused(ctx, violation.name(), &violation.to_string(), turn);
     }
     condemn(ctx, condition, kind, confirmed.began, turn);
     Decision::act(action, reason)
 }
 
-/// The checker forbids what was planned: a defect of the plan.
-pub fn refused(ctx: &SlotCtx, invariant: &str, violation: &str, turn: &mut Turn) -> Decision {
-    let message = format!(
-        "the safety check refused the plan ({violation}): nothing is done; this is a defect, please report it"
-    );
-    turn.tell(
-        ctx.record,
-        What::InvariantViolation { invariant: invariant.to_owned() },
-        message.clone(),
-    );
-    Decision::hold(HoldReason::Refused, message, None)
-}
-
-/// The GET that confirms the present condition of exactly this incarnation, if there is one that is
-/// fresh enough.
-fn confirmed(ctx: &SlotCtx) -> Option<Confirmed> {
-    let (condition, record) = (ctx.condition(), &*ctx.record);
-    let confirmed = ctx.memory.confirmed.as_ref()?;
-    let fresh = elapsed(confirmed.began, ctx.now) <= CONFIRMED_FOR;
-    let same = confirmed.incarnation.is_none() || confirmed.incarnation == record.incarnation;
-    let holds = fresh
-        && confirmed.condition == condition
-        && (condition == Condition::Missing) == confirmed.incarnation.is_none()
-        && same
-        && record.mutated_at.is_none_or(|at| confirmed.began > at);
-    holds.then(|| confirmed.clone())
-}
-
 /// Counts a slot whose grace is over as judged, before anything is decided about any slot: the
 /// storm breaker may open, and judged deletes be suspended, with the last of those that are ripe in
 /// one turn (S8, S14).
-pub fn count(ctx: &mut SlotCtx, turn: &mut Turn) {
+pub fn count(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) {
     if ctx.condition().kind() == Some(Kind::Judged)
         && graced(ctx, Kind::Judged).is_none()
+        && excused(ctx).is_none()
         && !has_old_reports(ctx)
         && diagnose::is_still_reported(ctx.record, ctx.slot, ctx.ledger, ctx.now)
     {
         storm::gust(ctx, turn);
         storm::unfit(ctx, ctx.now);
+        // A slot that may be tried where creates are refused: one without a sign of life goes first.
+        let pool = ctx.pool();
+        if ctx.ledger.pools.contains_key(&pool) && ctx.is_lifeless() {
+            reads::look_over_specification(ctx);
+            if gates::holds_only(gates, ctx, Before::Judged, "pool") {
+                ctx.budget.lifeless.insert(pool);
+            }
+        }
     }
 }
 
 fn held(ctx: &mut SlotCtx, gates: &[Gate], kind: Kind) -> Option<Decision> {
     reads::look_over_specification(ctx);
-    let before = if kind == Kind::Lost { Before::Lost } else { Before::Judged };
+    let before = match kind {
+        Kind::Lost if ctx.record.ours => Before::Lost,
+        Kind::Lost => Before::Foreign,
+        Kind::Judged => Before::Judged,
+    };
     gates::first_hold(gates, ctx, before).map(|(_, hold)| hold)
 }
 
@@ -180,13 +171,11 @@ fn graced(ctx: &SlotCtx, kind: Kind) -> Option<Decision> {
     let Some(suspicion) = &record.suspicion else {
         return Some(Decision::wait(format!("{condition}: first read pending"), None));
     };
-    let size = record.size();
-    let graces = &ctx.slot.policy.grace;
+    let (graces, poll) = (&ctx.slot.policy.grace, &ctx.settings.poll);
+    let of = |condition: &Condition| life::grace(record, graces, poll, *condition, now);
     let grace = match kind {
-        Kind::Lost => graces.of(condition, size),
-        Kind::Judged => {
-            suspicion.seen.iter().map(|c| graces.of(*c, size)).max().unwrap_or_default()
-        }
+        Kind::Lost => of(&condition),
+        Kind::Judged => suspicion.seen.iter().map(of).max().unwrap_or_default(),
     };
     let announced = record
         .seen
@@ -207,6 +196,28 @@ fn graced(ctx: &SlotCtx, kind: Kind) -> Option<Decision> {
         format!("{condition}: {evidence}; sick for {sick} of {grace} {why}"),
         Some(until),
     ))
+}
+
+/// A judged TPU that needs no more than its grace, and is left alone all the same: another program
+/// or an operator is making it, or its job keeps its rhythm.
+fn excused(ctx: &SlotCtx) -> Option<Decision> {
+    let (record, condition, now) = (&*ctx.record, ctx.condition(), ctx.now);
+    let creating = record.seen.as_ref().is_some_and(|seen| seen.creating) && !record.ours;
+    if condition == Condition::Starting && creating {
+        let text = "starting: it is being created, and not by this watchdog: it is waited for";
+        return Some(Decision::wait(text, None));
+    }
+    if condition.kind() != Some(Kind::Judged) || condition.is_reported() {
+        return None;
+    }
+    let until = life::excused_until(record, ctx.slot.policy.grace.silent).filter(|at| *at > now)?;
+    let usual = life::usual(&record.job).unwrap_or_default();
+    let text = format!(
+        "{condition}: {}; but its job made progress, usually every {}: it is kept until twice that has passed",
+        record.verdict.evidence,
+        span(usual)
+    );
+    Some(Decision::wait(text, Some(until)))
 }
 
 /// The workers' reports would condemn it, and are too old to act on.
@@ -266,7 +277,7 @@ fn stop_asking(ctx: &mut SlotCtx) {
 }
 
 /// Conditions that never lead to a delete.
-fn at_rest(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
+fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let evidence = ctx.record.verdict.evidence.clone();
     match ctx.condition() {
         Condition::Healthy => match &ctx.record.suspicion {
@@ -280,19 +291,7 @@ fn at_rest(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
         Condition::Stopped => {
             Decision::hold(HoldReason::Stopped, format!("{evidence}: somebody wanted that"), None)
         }
-        Condition::Deleting => {
-            let deadline = after(ctx.record.since, ctx.slot.policy.grace.deleting);
-            if turn.now < deadline {
-                return Decision::wait(format!("{evidence}: somebody deletes it"), Some(deadline));
-            }
-            let mut decision = Decision::hold(
-                HoldReason::Deleting,
-                format!("{evidence}, for too long: a person has to look"),
-                None,
-            );
-            decision.action = ActionName::Escalate;
-            decision
-        }
+        Condition::Deleting => asked::nudge(ctx, gates, turn),
         Condition::JobFailed => ending::hold(ctx.record, &evidence),
         Condition::Degraded => Decision::hold(
             HoldReason::Degraded,

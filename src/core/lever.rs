@@ -1,13 +1,12 @@
 //! Operator commands: what a person told the watchdog.
 
-use jiff::Timestamp;
-
 use crate::model::event::{CommandName, Event, What};
 use crate::model::fleet::{Fleet, Pending};
 use crate::model::lever::{Lever, Pause, Pull};
+use crate::model::slot::{SlotRecord, Wish};
 
 use super::turn::Turn;
-use super::{ending, runs};
+use super::{ending, reload, runs, strays};
 
 /// Carries levers out, each once: the commit that holds what they change takes them out of the
 /// store.
@@ -16,12 +15,13 @@ pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
         let ended = wants_job_again(fleet, &lever.pull);
         let (name, about) = (name(&lever.pull), slot(&lever.pull).map(str::to_owned));
         let left = about.as_ref().filter(|slot| !fleet.slots.contains_key(*slot));
-        // It was known when the lever was pulled: a pause waits for the day when it is so again.
+        // A slot that left the config is known for a while: a pause waits for the day on which it is
+        // back.
         let pauses = matches!(lever.pull, Pull::Pause { .. });
-        let resumes = |slot: &String| {
-            matches!(lever.pull, Pull::Resume { .. }) && fleet.ledger.left_paused.contains_key(slot)
+        let kept = |slot: &String| {
+            fleet.left.contains_key(slot) || fleet.ledger.left_paused.contains_key(slot)
         };
-        let unknown = left.is_some_and(|slot| !pauses && !resumes(slot));
+        let unknown = left.is_some_and(|slot| !pauses && !kept(slot));
         let why = lever.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
         let message = match left {
             Some(slot) if unknown => {
@@ -35,7 +35,7 @@ pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
             _ => format!("{name}{} by {}{why}{ended}", effect(&lever.pull), lever.who),
         };
         if !unknown {
-            pull(fleet, &lever, turn.now);
+            pull(fleet, &lever, turn);
         }
         let until = if let Pull::Pause { until, .. } = &lever.pull { *until } else { None };
         let what = What::Lever {
@@ -91,13 +91,14 @@ fn effect(pull: &Pull) -> String {
     }
 }
 
-fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
+fn pull(fleet: &mut Fleet, lever: &Lever, turn: &mut Turn) {
+    let now = turn.now;
     match &lever.pull {
         Pull::Pause { slot, until } => {
             let pause =
                 Pause { who: lever.who.clone(), reason: lever.reason.clone(), until: *until };
             match slot {
-                Some(slot) if !fleet.slots.contains_key(slot) => {
+                Some(slot) if !fleet.slots.contains_key(slot) && !fleet.left.contains_key(slot) => {
                     drop(fleet.ledger.left_paused.insert(slot.clone(), pause))
                 }
                 Some(slot) => change(fleet, slot, |record| record.paused = Some(pause)),
@@ -109,13 +110,18 @@ fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
             change(fleet, slot, |record| {
                 record.paused = None;
                 if *adopt {
-                    record.adopted = record.seen.as_ref().and_then(|seen| seen.other_owner.clone());
+                    adopt_node(record);
+                }
+                // A create that the label held goes on: its node, which carried it, is gone.
+                if let Some(seen) = record.seen.as_mut().filter(|_| record.incarnation.is_none()) {
+                    seen.opted_out = false;
                 }
             });
         }
         Pull::Resume { slot: None, .. } => fleet.ledger.paused = None,
         Pull::Retry { slot, from } => {
             change(fleet, slot, |record| {
+                (record.forgotten, record.deleted) = (false, None);
                 record.attempts.clear();
                 runs::retry(record);
                 ending::retry(record);
@@ -142,20 +148,52 @@ fn pull(fleet: &mut Fleet, lever: &Lever, now: Timestamp) {
                 }
             }
         }
-        Pull::Forget { .. } | Pull::Recreate { .. } => {}
+        Pull::Forget { slot, purge } => {
+            strays::call_off(fleet, slot, &format!("forget by {}", lever.who), turn);
+            if *purge {
+                reload::purge(fleet, slot, turn);
+            }
+            change(fleet, slot, |record| {
+                record.forgotten = true;
+                record.wanted = None;
+            });
+        }
+        Pull::Recreate { slot, incarnation } => change(fleet, slot, |record| {
+            (record.forgotten, record.deleted) = (false, None);
+            let who = lever.who.clone();
+            record.wanted = incarnation.clone().map(|incarnation| Wish { who, incarnation });
+            if let Some(recovery) = &mut record.recovery {
+                recovery.not_before = None;
+            }
+        }),
         Pull::BreakerReset => {
             fleet.ledger.breaker = None;
             fleet.ledger.unfit.clear();
-            fleet.ledger.suspended.clear();
+            fleet.ledger.pools.values_mut().for_each(|pool| pool.failing = None);
+            fleet.ledger.pools.retain(|_, pool| pool.short.is_some());
             fleet.ledger.storm.iter_mut().for_each(|gust| gust.forgiven = true);
         }
     }
     fleet.dirty_ledger = true;
 }
 
-fn change(fleet: &mut Fleet, slot: &str, change: impl FnOnce(&mut crate::model::slot::SlotRecord)) {
-    if let Some(record) = fleet.slots.get_mut(slot) {
+fn change(fleet: &mut Fleet, slot: &str, change: impl FnOnce(&mut SlotRecord)) {
+    let record = match fleet.slots.get_mut(slot) {
+        Some(record) => Some(record),
+        None => fleet.left.get_mut(slot),
+    };
+    if let Some(record) = record {
         change(record);
         fleet.dirty.insert(slot.to_owned());
+    }
+}
+
+/// An operator makes another watchdog's node ours, in every sense: its generation goes on from the
+/// highest that was seen.
+fn adopt_node(record: &mut SlotRecord) {
+    record.adopted = record.seen.as_ref().and_then(|seen| seen.other_owner.clone());
+    if record.incarnation.is_some() {
+        record.ours = true;
+        record.job.generation = record.job.generation.max(record.heard_from());
     }
 }

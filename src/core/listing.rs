@@ -1,19 +1,17 @@
 //! A finished poll: each slot's reading among the listings of all zones. A zone that was not read
 //! in every part gives no reading.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use crate::model::action::{Listing, Poll, Reading};
+use crate::model::action::{Poll, Reading};
 use crate::model::event::What;
 use crate::model::fleet::{Fleet, Memory};
-use crate::model::node::NodeView;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
 
 use super::identity::Source;
+use super::listed::Listed;
 use super::observe::observe;
 use super::turn::Turn;
+use super::{reload, strays};
 
 /// Applies a poll.
 pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
@@ -32,6 +30,8 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     for (name, reading) in readings {
         observe(fleet, &name, reading, poll.began, Source::List, turn);
     }
+    strays::listed(fleet, &listed, turn);
+    reload::forget_old(fleet, turn);
     if complete {
         fleet.ledger.observed_at = Some(turn.now);
         fleet.dirty_ledger = true;
@@ -68,69 +68,4 @@ fn follow(
     // That it is absent was said of where it was.
     (memory.absence_confirmed, memory.confirmed, memory.last_read) = (false, None, None);
     true
-}
-
-/// The answers of a poll.
-struct Listed {
-    // By zone and name; of a node that is listed twice the last counts.
-    nodes: BTreeMap<String, BTreeMap<String, Arc<NodeView>>>,
-    // Zones that were not read, `-` for all, and why.
-    unread: BTreeMap<String, String>,
-    // One listing of all zones was answered.
-    read_all: bool,
-}
-
-impl Listed {
-    /// Also returns whether every zone was read.
-    fn new(listings: Vec<Listing>) -> (Listed, bool) {
-        let (mut nodes, mut unread, mut read_all) = (BTreeMap::new(), BTreeMap::new(), false);
-        for Listing { zone, result } in listings {
-            match result {
-                Ok((found, unreachable)) => {
-                    read_all |= zone == "-";
-                    let why = "the API could not reach the zone";
-                    unread.extend(unreachable.into_iter().map(|zone| (zone, why.to_owned())));
-                    for view in found {
-                        let zone: &mut BTreeMap<_, _> = nodes.entry(view.zone.clone()).or_default();
-                        zone.insert(view.node.clone(), view);
-                    }
-                }
-                Err(failure) => {
-                    unread.insert(zone, format!("the listing failed: {failure}"));
-                }
-            }
-        }
-        let complete = unread.is_empty();
-        (Listed { nodes, unread, read_all }, complete)
-    }
-
-    fn node(&self, zone: &str, name: &str) -> Option<&Arc<NodeView>> {
-        self.nodes.get(zone)?.get(name)
-    }
-
-    fn was_read(&self, zone: &str) -> bool {
-        !self.unread.contains_key(zone) && (self.read_all || !self.unread.contains_key("-"))
-    }
-
-    /// The first of a slot's zones with a node of its name.
-    fn zone_of<'s>(&self, slot: &'s SlotSettings) -> Option<&'s String> {
-        slot.zones.iter().find(|zone| self.node(zone, &slot.name).is_some())
-    }
-
-    /// The reading that the poll gives of a slot.
-    fn reading(&self, record: &SlotRecord, slot: Option<&SlotSettings>) -> Reading {
-        let found = self.node(&record.zone, &record.name);
-        let all = if self.read_all { None } else { self.unread.get("-") };
-        let mut unread = self.unread.get(&record.zone).or(all);
-        if found.is_none() && record.incarnation.is_none() && record.recovery.is_none() {
-            // It may live in another of its zones, one that could not be read.
-            let mut zones = slot.into_iter().flat_map(|slot| &slot.zones);
-            unread = unread.or_else(|| zones.find_map(|zone| self.unread.get(zone)));
-        }
-        match (unread, found) {
-            (Some(why), _) => Reading::Unread(why.clone()),
-            (None, Some(view)) => Reading::Node(Arc::clone(view)),
-            (None, None) => Reading::Absent,
-        }
-    }
 }

@@ -3,13 +3,14 @@
 
 use jiff::Timestamp;
 
-use crate::model::action::{CreateCheck, Deletion};
+use crate::model::event::What;
 use crate::model::failure::Failure;
 use crate::model::fleet::Fleet;
+use crate::model::lookup::{CreateCheck, Deletion};
 
 use super::turn::Turn;
 
-/// Takes in whether a create could follow.
+/// Takes in whether a create could follow. Doubts are told once; what is certain is a gate's.
 pub fn create_checked(
     fleet: &mut Fleet,
     slot: &str,
@@ -17,16 +18,54 @@ pub fn create_checked(
     found: CreateCheck,
     turn: &mut Turn,
 ) {
-    let _ = (fleet, slot, began, found, turn);
+    let (Some(record), Some(memory)) = (fleet.slots.get(slot), fleet.memory.get_mut(slot)) else {
+        return;
+    };
+    let known = memory.create_check.as_ref().is_some_and(|(_, known)| known.doubts == found.doubts);
+    if !known && !found.doubts.is_empty() {
+        let message = format!(
+            "a create of it may be refused, which holds nothing: {}",
+            found.doubts.join("; ")
+        );
+        turn.tell(record, What::Note, message);
+    }
+    memory.create_check = Some((began.min(turn.now), found));
 }
 
-/// Takes in the delete operations on a slot's node.
+/// Takes in the delete operations on a slot's node: one that is not ours says that the node was
+/// deleted on purpose. Operations that can't be listed are no evidence, and told.
 pub fn deletions(
     fleet: &mut Fleet,
     slot: &str,
-    began: Timestamp,
     result: Result<Vec<Deletion>, Failure>,
     turn: &mut Turn,
 ) {
-    let _ = (fleet, slot, began, result, turn);
+    let (Some(record), Some(memory)) = (fleet.slots.get_mut(slot), fleet.memory.get_mut(slot))
+    else {
+        return;
+    };
+    match result {
+        Ok(found) => {
+            let foreign = found
+                .iter()
+                .find(|deletion| record.own_delete.as_ref() != Some(&deletion.operation));
+            if let Some(deletion) = foreign.filter(|_| record.recovery.is_none()) {
+                record.deleted = Some(format!(
+                    "another hand deleted it at {:.0} (operation {})",
+                    deletion.at,
+                    deletion.operation.rsplit('/').next().unwrap_or_default()
+                ));
+                fleet.dirty.insert(slot.to_owned());
+            }
+            memory.deletions = Some(found);
+        }
+        Err(failure) => {
+            let message = format!(
+                "the operations of its zone can't be listed ({failure}): whether it was deleted on purpose is not known, so it is created \
+                 again"
+            );
+            turn.tell(record, What::Note, message);
+            memory.deletions = Some(Vec::new());
+        }
+    }
 }

@@ -5,10 +5,12 @@
 
 mod answers;
 mod apply;
+mod asked;
 mod budget;
 mod check;
 mod clock;
 mod condemn;
+mod confirm;
 mod ctx;
 mod diagnose;
 mod ending;
@@ -17,12 +19,15 @@ pub mod gates;
 mod identity;
 mod judge;
 mod lever;
+mod life;
+mod listed;
 mod listing;
 mod location;
 mod lookups;
 mod moves;
 mod observe;
 mod plan;
+mod pool;
 mod readback;
 mod reads;
 mod reload;
@@ -32,6 +37,7 @@ mod runs;
 mod settle;
 mod sound;
 mod storm;
+mod strays;
 mod surveys;
 mod suspicion;
 mod turn;
@@ -111,7 +117,13 @@ pub fn next_wake(fleet: &Fleet) -> Option<jiff::Timestamp> {
                     .first()
                     .filter(|_| full)
                     .map(|first| after(*first, budget::CREATE_WINDOW));
-                [recovery.not_before, limit, later(memory.and_then(|m| m.asked_checkpoints))]
+                let create = fleet.settings.slots.get(name).map(|slot| &slot.create);
+                let probe = create.and_then(|create| {
+                    let pool = pool::name(record, create, &record.zone);
+                    pool::probed_at(&fleet.ledger, &pool)
+                });
+                let asked = later(memory.and_then(|m| m.asked_checkpoints));
+                [recovery.not_before.max(probe), limit, asked]
             }
             _ => [None; 3],
         };

@@ -10,6 +10,7 @@ use crate::model::settings::Policy;
 use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
 
+use super::pool::spread;
 use super::turn::Turn;
 
 /// A replacement does not last until its create was told to be done.
@@ -58,7 +59,7 @@ pub fn advance(record: &mut SlotRecord, next: Phase, why: &str, turn: &mut Turn)
     let spent = elapsed(recovery.phase_since, turn.now);
     match recovery.advance(next, turn.now) {
         Ok(()) => {
-            if (from, next) == (Phase::Deleting, Phase::Gone) {
+            if matches!(from, Phase::Condemned | Phase::Deleting) && next == Phase::Gone {
                 // What the delete had to wait for is no reason for the create to wait.
                 recovery.resends = 0;
                 recovery.not_before = None;
@@ -69,6 +70,7 @@ pub fn advance(record: &mut SlotRecord, next: Phase, why: &str, turn: &mut Turn)
                     record.end_was_told = false;
                 }
                 record.ours = false;
+                record.wanted = None;
                 record.ready_since = None;
                 record.suspicion = None;
             }
@@ -101,7 +103,8 @@ pub fn resend_later(
         recovery.refusal =
             failure.or(recovery.refusal.take()).or(Some((FailureClass::Transient, why.to_owned())));
         recovery.resends += 1;
-        recovery.not_before = Some(after(turn.now, backoff(policy, recovery.resends)));
+        recovery.not_before =
+            Some(after(turn.now, backoff(policy, &record.name, recovery.resends)));
     }
 }
 
@@ -112,8 +115,10 @@ pub fn spend(record: &mut SlotRecord) {
     }
 }
 
-/// Exponential, from `backoff.first` to `backoff.max`.
-pub fn backoff(policy: &Policy, failures: u32) -> Duration {
+/// Exponential, from `backoff.first` to `backoff.max`, spread over its last quarter by the slot's
+/// name: two hundred slots do not come back in step.
+pub fn backoff(policy: &Policy, slot: &str, failures: u32) -> Duration {
     let factor = 1u32.checked_shl(failures.saturating_sub(1).min(20)).unwrap_or(u32::MAX);
-    policy.backoff_first.saturating_mul(factor).min(policy.backoff_max)
+    let longest = policy.backoff_first.saturating_mul(factor).min(policy.backoff_max);
+    spread(longest * 3 / 4, longest, slot, failures)
 }

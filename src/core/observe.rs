@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::model::action::Reading;
+use crate::model::action::{Reading, VERIFIED_FOR};
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
 use crate::model::fleet::{Confirmed, Fleet, Memory};
@@ -26,7 +26,7 @@ use crate::model::time::elapsed;
 use super::identity::{Source, become_incarnation, shows_the_past};
 use super::suspicion::{set_verdict, settled, suspect};
 use super::turn::Turn;
-use super::{answers, diagnose, readback, settle};
+use super::{answers, diagnose, pool, readback, settle};
 
 /// Applies one reading that began at `began`.
 pub fn observe(
@@ -38,6 +38,7 @@ pub fn observe(
     turn: &mut Turn,
 ) {
     // The clock may have been set back while the read was under way.
+    let took = elapsed(began, turn.now);
     let began = began.min(turn.now);
     let Some(slot) = fleet.settings.slots.get(name) else { return };
     let Some(record) = fleet.slots.get_mut(name) else { return };
@@ -48,6 +49,10 @@ pub fn observe(
     {
         suspicion.unseen = true;
         fleet.dirty.insert(name.to_owned());
+    }
+    if source == Source::Get {
+        let slow = took > VERIFIED_FOR && !matches!(reading, Reading::Unread(_));
+        memory.slow_gets = if slow { memory.slow_gets + 1 } else { 0 };
     }
     if let Reading::Unread(why) = reading {
         set_verdict(record, Verdict::new(Condition::Unclear, why), &mut fleet.dirty, turn);
@@ -66,6 +71,7 @@ pub fn observe(
     memory.absence_confirmed &= shown.is_none();
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
+        notice_deletion(record, view, &mut fleet.dirty);
         learn(record, view, &fleet.settings, &mut fleet.dirty, &mut fleet.dirty_specs);
         memory.acceptable = None;
     }
@@ -77,6 +83,11 @@ pub fn observe(
     }
     if readback::observed(record, memory, &fleet.settings, &slot.policy, &reading, source, turn) {
         fleet.dirty.insert(name.to_owned());
+        let ready = record.recovery.as_ref().filter(|recovery| recovery.phase == Phase::Ready);
+        if let Some(recovery) = ready {
+            let pool = pool::name(record, &slot.create, &record.zone);
+            fleet.dirty_ledger |= pool::supplied(&mut fleet.ledger, &pool, recovery.creating_since);
+        }
     }
     // While the old node is being deleted, or is gone and the new one not there yet, a read is not
     // a diagnosis.
@@ -126,8 +137,9 @@ fn judge_by(
             Reading::Node(view) => view.incarnation.clone(),
             _ => None,
         };
+        let asked = record.wanted.is_some() || condition == Condition::Deleting;
         memory.confirmed =
-            condition.is_sick().then_some(Confirmed { began, incarnation, condition });
+            (asked || condition.is_sick()).then_some(Confirmed { began, incarnation, condition });
     }
     // A node whose health is not known to this version may not be able to beat either.
     let unknown = condition == Condition::Unclear && matches!(reading, Reading::Node(_));
@@ -208,12 +220,19 @@ fn learn(
     let configured = settings.slots.get(&record.name).and_then(|slot| slot.supervisor.as_deref());
     let seen = Seen {
         state: view.state.as_str().to_owned(),
+        ready: view.state == NodeState::Ready,
+        creating: view.state == NodeState::Creating,
+        stopped: view.state == NodeState::Stopped,
         health: view.health.as_ref().map(|h| h.as_str().to_owned()),
         maintenance_event: view.maintenance_event,
         window_end: view.upcoming.as_ref().filter(|u| u.ongoing).and_then(|u| u.window_end),
         maintenance_start: view.upcoming.as_ref().and_then(|u| u.window_start),
         opted_out: view.opted_out,
-        other_owner: view.owner.clone().filter(|owner| *owner != settings.owner),
+        other_owner: view.owner.clone().filter(|owner| {
+            // Former versions wrote the label; what this journal made stays ours.
+            let labelled = record.ours && settings.label.as_ref() == Some(owner);
+            *owner != settings.owner && !labelled
+        }),
         queued_resource: view.queued_resource.clone(),
         multislice: view.multislice,
         is_v1: view.is_v1,
@@ -270,12 +289,20 @@ fn adopt(
             record.first_seen = Some(turn.now);
             dirty.insert(record.name.clone());
         }
+        // Metadata may come later than the node itself.
+        if !record.ours && is_ours(record, view, settings) {
+            record.ours = true;
+            record.job.generation = record.job.generation.max(record.heard_from());
+            dirty.insert(record.name.clone());
+        }
         // Whoever changes its run order: the job that runs under the former one is still heard.
         if let Some(run) = &view.run {
             record.job.heard_from = Some(record.heard_from().min(run.generation));
         }
         return;
     }
+    // A node of its name is there again: whatever was deleted before is over.
+    record.deleted = None;
     if let (Some(old), Some(new)) = (&record.incarnation, &view.incarnation) {
         turn.tell(
             record,
@@ -283,7 +310,25 @@ fn adopt(
             format!("the node was replaced by somebody: {old} is now {new}"),
         );
     }
-    let ours =
-        view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name);
+    let ours = is_ours(record, view, settings);
     become_incarnation(record, view, ours, turn.now);
+}
+
+/// Whether a node's own metadata names this store and this slot.
+fn is_ours(record: &SlotRecord, view: &NodeView, settings: &Settings) -> bool {
+    view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name)
+}
+
+/// `when_missing = "auto"`: a node at work that turns to DELETING, and not by us, is deleted on
+/// purpose. After what was lost, or maintenance on Spot, DELETING is only its end.
+fn notice_deletion(record: &mut SlotRecord, view: &NodeView, dirty: &mut BTreeSet<String>) {
+    let Some(seen) = record.seen.as_ref().filter(|_| view.state == NodeState::Deleting) else {
+        return;
+    };
+    let by_us = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Deleting);
+    let request = view.queued_resource.is_some();
+    if diagnose::lived(seen) && !by_us && !request && record.deleted.is_none() {
+        record.deleted = Some(format!("it was {} when another hand deleted it", seen.state));
+        dirty.insert(record.name.clone());
+    }
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::model::event::{Reason, What};
 use crate::model::fleet::Fleet;
 use crate::model::hold::HoldReason;
 use crate::model::phase::Phase;
-use crate::model::recovery::Recovery;
-use crate::model::settings::{Owed, SlotSettings};
+use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 use crate::model::view::{ActionName, Decision};
@@ -17,10 +18,13 @@ use super::check::Checker;
 use super::ctx::SlotCtx;
 use super::gates::Gate;
 use super::turn::Turn;
-use super::{judge, reads, replace, settle};
+use super::{judge, pool, reads, replace};
 
 /// What `max_judged_recreates_per_hour` counts.
 const HOUR: Duration = Duration::from_secs(3600);
+
+/// Calls in a row that were not sent, after which that is shown as a hold.
+const NOT_SENT: u32 = 3;
 
 /// A slot that is decided about, with its place among all: reads are staggered by it.
 type Awake = (u64, String);
@@ -30,16 +34,13 @@ pub fn plan(fleet: &mut Fleet, gates: &[Gate], turn: &mut Turn) {
     let (mut budget, awake) = prepare(fleet, turn);
     let mut checker = Checker::new(fleet);
     for (_, name) in &awake {
-        let suspected = |ctx: &SlotCtx| {
-            !ctx.record.leaving && ctx.record.suspicion.is_some() && !is_at_ease(ctx.record)
-        };
+        let suspected = |ctx: &SlotCtx| ctx.record.suspicion.is_some() && !is_at_ease(ctx.record);
         if let Some(mut ctx) =
             context(fleet, name, &mut budget, &mut checker, turn).filter(suspected)
         {
-            judge::count(&mut ctx, turn);
+            judge::count(&mut ctx, gates, turn);
         }
     }
-    let mut removed = Vec::new();
     for (index, name) in awake {
         let Some(mut ctx) = context(fleet, &name, &mut budget, &mut checker, turn) else {
             continue;
@@ -47,16 +48,9 @@ pub fn plan(fleet: &mut Fleet, gates: &[Gate], turn: &mut Turn) {
         let (slot, polls) = (ctx.slot, ctx.polls);
         if is_at_ease(ctx.record) {
             reads::stagger(ctx.record, ctx.memory, slot, polls, index, turn);
-        } else if ctx.record.leaving
-            && ctx.record.recovery.as_ref().is_none_or(|r| !r.owes_create())
-        {
-            removed.push(name);
         } else if one(&mut ctx, gates, index, turn) {
             fleet.dirty.insert(name);
         }
-    }
-    for name in removed {
-        settle::drop_slot(fleet, name, turn);
     }
     fleet.dirty_ledger |= budget.ledger_changed;
 }
@@ -68,8 +62,7 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
     ledger.judged.retain(|at| elapsed(*at, now) < HOUR);
     ledger.creates.retain(|at| elapsed(*at, now) < CREATE_WINDOW);
     let ledger_changed = before != ledger.judged.len() + ledger.creates.len();
-    let mut budget =
-        Budget { unavailable: 0, max_unavailable: 0, desired: 0, on_their_way: 0, ledger_changed };
+    let mut budget = Budget { ledger_changed, ..Budget::default() };
     let looks = turn.polled
         && fleet
             .settings
@@ -78,18 +71,44 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
             .any(|slot| slot.job.is_some() || slot.supervisor.is_some());
     let mut awake = Vec::new();
     for (index, (name, record)) in (0..).zip(&fleet.slots) {
-        budget.desired += usize::from(!record.leaving);
+        budget.desired += 1;
         if record.recovery.is_some() {
             budget.unavailable += usize::from(budget::is_unavailable(record));
             budget.on_their_way +=
                 usize::from(budget::on_its_way(record, &fleet.memory, name, now));
         }
+        if let Some(pool) =
+            fleet.settings.slots.get(name).and_then(|slot| probes(record, slot, now))
+        {
+            budget.probing.entry(pool).or_insert_with(|| name.clone());
+        }
         if looks || !is_at_ease(record) {
             awake.push((index, name.clone()));
         }
     }
+    awake.sort_by_cached_key(|(index, name)| turn_of(fleet, name, *index));
     budget.max_unavailable = fleet.settings.max_unavailable.of(budget.desired);
     (budget, awake)
+}
+
+/// The pool that a create under way draws on, while it may still be refused there.
+fn probes(record: &SlotRecord, slot: &SlotSettings, now: Timestamp) -> Option<String> {
+    let recovery = record.recovery.as_ref()?;
+    let probing = recovery.phase == Phase::Creating
+        && record.incarnation.is_none()
+        && elapsed(recovery.phase_since, now) < pool::PROBES_FOR;
+    probing.then(|| pool::name(record, &slot.create, &record.zone))
+}
+
+/// Pending creates come last, by priority and age; all other slots by their names.
+fn turn_of(fleet: &Fleet, name: &str, index: u64) -> (bool, i64, Option<Timestamp>, u64) {
+    let recovery = fleet.slots.get(name).and_then(|record| record.recovery.as_ref());
+    let pending = recovery.filter(|recovery| recovery.phase == Phase::Gone);
+    let priority = fleet.settings.slots.get(name).map_or(0, |slot| slot.policy.priority);
+    match pending {
+        Some(recovery) => (true, -priority, Some(recovery.condemned_at), index),
+        None => (false, 0, None, index),
+    }
 }
 
 fn context<'a>(
@@ -112,6 +131,7 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], index: u64, turn: &mut Turn) -> bool {
     let phase = |record: &SlotRecord| record.recovery.as_ref().map(|r| (r.phase, r.call.clone()));
     let before = phase(ctx.record);
     let decision = decide(ctx, gates, turn);
+    let decision = unsent(ctx, decision);
     reads::stagger(ctx.record, ctx.memory, ctx.slot, ctx.polls, index, turn);
     let mut changed = false;
     if let Some(recovery) = &mut ctx.record.recovery {
@@ -119,13 +139,28 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], index: u64, turn: &mut Turn) -> bool {
         changed = std::mem::replace(&mut recovery.set_apart, set_apart) != set_apart;
     }
     ctx.budget.unavailable += usize::from(!counted && budget::is_unavailable(ctx.record));
-    changed |= keep(ctx.record, ctx.slot);
     changed |= before != phase(ctx.record);
+    let held = decision.hold.is_some_and(|hold| hold != HoldReason::Unclear);
+    let interrupts = held || ctx.record.recovery.is_some();
+    changed |= interrupts && !std::mem::replace(&mut ctx.record.job.interrupted, true);
     tell(ctx, &decision, turn);
     ctx.record.at_ease =
         ctx.record.is_well() && decision.action == ActionName::None && decision.hold.is_none();
     ctx.memory.decision = Some(decision);
     changed
+}
+
+/// A call that was decided again and again and never left is shown as a hold; it is tried all the
+/// same.
+fn unsent(ctx: &SlotCtx, decision: Decision) -> Decision {
+    let recovery = ctx.record.recovery.as_ref().filter(|recovery| recovery.not_sent >= NOT_SENT);
+    let Some(recovery) = recovery.filter(|_| decision.hold.is_none()) else { return decision };
+    let why = recovery.unsent.as_deref().unwrap_or("see the log");
+    let text = format!(
+        "{}: decided {} times and not sent: {why}; it is tried again",
+        decision.reason, recovery.not_sent
+    );
+    Decision::hold(HoldReason::NotSent, text, decision.until)
 }
 
 /// One line for each new decision, not for each poll that repeats it.
@@ -159,7 +194,6 @@ fn decide(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
             // A replacement that is there is judged like any other node: preempted at birth, stuck
             // in CREATING.
             match ctx.record.incarnation {
-                Some(_) if ctx.record.leaving => replace::leave(ctx, gates, turn, decision),
                 Some(_) => replace::judge_replacement(ctx, gates, turn, decision),
                 None => decision,
             }
@@ -184,16 +218,4 @@ fn is_open_ended(hold: Option<HoldReason>) -> bool {
         hold,
         None | Some(HoldReason::Backoff | HoldReason::CreateLimit | HoldReason::Unclear)
     )
-}
-
-/// Keeps with a pending create what it needs of the config. Returns whether that has changed.
-fn keep(record: &mut SlotRecord, slot: &SlotSettings) -> bool {
-    if !record.recovery.as_ref().is_some_and(Recovery::owes_create) {
-        return record.owed.take().is_some();
-    }
-    let changed = !record.owed.as_ref().is_some_and(|owed| owed.is_of(slot));
-    if changed {
-        record.owed = Some(Box::new(Owed::of(slot)));
-    }
-    changed
 }

@@ -101,13 +101,11 @@ fn node_while_deleting(
         came_of(record, Verb::Delete, CallResult::Failed, text, turn);
         advance(record, Phase::Condemned, "read back: the delete was not carried out", turn);
         if let Some(recovery) = &mut record.recovery {
-            // Once may be bad luck; a server that never carries it out is not asked at the speed of
-            // the network.
+            // It may still be on its way to the API, so the next one waits; and a server that never
+            // carries it out is not asked at the speed of the network.
             recovery.resends += 1;
-            if recovery.resends > 1 {
-                let wait = backoff(policy, recovery.resends - 1);
-                recovery.not_before = Some(after(turn.now, wait));
-            }
+            let wait = backoff(policy, &record.name, recovery.resends);
+            recovery.not_before = Some(after(turn.now, wait));
         }
     } else if memory.operation_lost.is_some() {
         memory.vanished += 1;

@@ -1,6 +1,8 @@
 //! Which reads a decision asks for: the confirming GET, the operation and the node of a call under
 //! way, guest attributes and checkpoints. Each is asked for once and answered by exactly one input.
 
+use jiff::Timestamp;
+
 use crate::model::action::Look;
 use crate::model::condition::Condition;
 use crate::model::event::Verb;
@@ -13,6 +15,7 @@ use crate::model::spec::NodeSpec;
 use crate::model::time::after;
 
 use super::ctx::SlotCtx;
+use super::gates::CREATE_CHECKED_FOR;
 use super::turn::Turn;
 use super::{location, runs};
 
@@ -66,6 +69,28 @@ pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
     if look_at_node && due && memory.pending.insert(Pending::Node) {
         memory.looked_at = Some(turn.now);
         turn.look(Look::Node { slot, zone: ctx.record.zone.clone() });
+    }
+}
+
+/// Asks whether a create could follow, where a judgement may soon rest on it.
+pub fn create_check(ctx: &mut SlotCtx, turn: &mut Turn) {
+    // Renewed before its hour is over, so that a judgement need not wait for it.
+    let due = |at: Timestamp| after(at, CREATE_CHECKED_FOR / 2) <= turn.now;
+    if ctx.memory.create_check.as_ref().is_none_or(|(at, _)| due(*at))
+        && ctx.memory.pending.insert(Pending::CreateCheck)
+    {
+        let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
+        turn.look(Look::CreateCheck { slot, zone, spec: ctx.specification() });
+    }
+}
+
+/// Asks who deleted a node that is missing, once.
+pub fn deletions(ctx: &mut SlotCtx, turn: &mut Turn) {
+    let Some(known) = &ctx.record.incarnation else { return };
+    let since = known.created;
+    if ctx.memory.deletions.is_none() && ctx.memory.pending.insert(Pending::Deletions) {
+        let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
+        turn.look(Look::Deletions { slot, zone, since });
     }
 }
 

@@ -1,31 +1,47 @@
-//! A config, at start or again: slots that are new, gone, or gone while a create is pending.
+//! A config, at start or again: slots that are new, are back, or have left.
+//!
+//! A slot that leaves ends what is owed to it: nothing is created that nobody wants. What is known
+//! of it (specification, attempts, recorded checkpoint, pause) is kept for 30 days, since the config
+//! without it may be a mistake; it counts again when the slot is back.
 
-use crate::model::fleet::Fleet;
-use crate::model::settings::{Policy, Settings, SlotSettings};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::condition::{Condition, Verdict};
+use crate::model::fleet::{Fleet, Memory};
+use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
+use crate::model::time::elapsed;
 
-use super::settle::drop_slot;
+use super::strays;
 use super::turn::Turn;
+
+/// What is known of a slot that left the config is kept for this long.
+const KEPT_FOR: Duration = Duration::from_secs(30 * 86_400);
 
 /// Applies a config.
 pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
-    let mut before = std::mem::replace(&mut fleet.settings, settings);
+    fleet.settings = settings;
     fleet.forget_decisions();
-    let kept = fleet.ledger.left_paused.len();
-    fleet.ledger.left_paused.retain(|_, pause| pause.until.is_none_or(|until| until > turn.now));
-    fleet.dirty_ledger |= fleet.ledger.left_paused.len() != kept;
     for (name, slot) in &fleet.settings.slots {
         match fleet.slots.get_mut(name) {
             None => {
                 let zone = slot.zones.first().map_or("", String::as_str);
-                let mut record = SlotRecord::new(name, zone, turn.now);
-                record.paused = fleet.ledger.left_paused.remove(name);
-                fleet.dirty_ledger |= record.paused.is_some();
+                let record = match fleet.left.remove(name) {
+                    Some(record) => back(record, slot, turn),
+                    None => {
+                        let mut record = SlotRecord::new(name, zone, turn.now);
+                        let pause = fleet.ledger.left_paused.remove(name);
+                        fleet.dirty_ledger |= pause.is_some();
+                        record.paused = pause.filter(|pause| pause.holds(turn.now));
+                        record
+                    }
+                };
                 fleet.slots.insert(name.clone(), record);
                 fleet.memory.entry(name.clone()).or_default();
             }
             Some(record) => {
-                record.leaving = false;
                 let idle = record.incarnation.is_none() && record.recovery.is_none();
                 if idle && !slot.zones.contains(&record.zone) {
                     record.zone = slot.zones.first().cloned().unwrap_or_default();
@@ -34,41 +50,68 @@ pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
         }
         fleet.dirty.insert(name.clone());
     }
-    let gone: Vec<String> = fleet
-        .slots
-        .keys()
-        .filter(|name| !fleet.settings.slots.contains_key(*name))
-        .cloned()
-        .collect();
+    let wanted = &fleet.settings.slots;
+    let gone: Vec<String> =
+        fleet.slots.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();
     for name in gone {
-        let Some(record) = fleet.slots.get_mut(&name) else { continue };
-        if record.recovery.as_ref().is_some_and(|r| r.owes_create()) {
-            turn.note(format!(
-                "{name} was taken out of the config while a create is owed: it is finished first"
-            ));
-            record.leaving = true;
-            // It is created as it was configured last.
-            let slot = before.slots.remove(&name).unwrap_or_else(|| journaled(record));
-            fleet.settings.slots.insert(name.clone(), slot);
-            fleet.dirty.insert(name);
-        } else {
-            turn.note(format!(
-                "{name} is not in the config any more: it is not watched from now on"
-            ));
-            drop_slot(fleet, name, turn);
-        }
+        leave(fleet, name, turn);
+    }
+    forget_old(fleet, turn);
+}
+
+/// A slot is in the config again, with what was known of it.
+fn back(mut record: SlotRecord, slot: &SlotSettings, turn: &mut Turn) -> SlotRecord {
+    record.left_at = None;
+    record.verdict = Verdict::new(Condition::Unclear, "not read yet");
+    record.since = turn.now;
+    if !slot.zones.contains(&record.zone) {
+        record.zone = slot.zones.first().cloned().unwrap_or_default();
+        (record.incarnation, record.ready_since) = (None, None);
+    }
+    record
+}
+
+/// A slot is not in the config any longer: what is owed to it ends.
+fn leave(fleet: &mut Fleet, name: String, turn: &mut Turn) {
+    let ended = strays::call_off(fleet, &name, "it was taken out of the config", turn);
+    let Some(mut record) = fleet.slots.remove(&name) else { return };
+    fleet.memory.remove(&name);
+    turn.note(match ended {
+        Some(ended) => format!("{name} is not in the config: {ended}"),
+        None => format!("{name} is not in the config: it is not watched from now on"),
+    });
+    record.left_at = Some(turn.now);
+    (record.suspicion, record.wanted) = (None, None);
+    fleet.left.insert(name.clone(), record);
+    fleet.dirty.insert(name);
+}
+
+/// Drops what is known of slots that left too long ago.
+pub fn forget_old(fleet: &mut Fleet, turn: &mut Turn) {
+    let old = |at: Timestamp| elapsed(at, turn.now) >= KEPT_FOR;
+    let names: Vec<String> = fleet
+        .left
+        .iter()
+        .filter(|(_, record)| record.left_at.is_some_and(old))
+        .map(|(name, _)| name.clone())
+        .collect();
+    for name in names {
+        purge(fleet, &name, turn);
     }
 }
 
-/// A slot of which nothing is known but what is journaled.
-fn journaled(record: &SlotRecord) -> SlotSettings {
-    let owed = record.owed.as_deref().cloned().unwrap_or_default();
-    SlotSettings {
-        name: record.name.clone(),
-        zones: if owed.zones.is_empty() { vec![record.zone.clone()] } else { owed.zones },
-        create: owed.create,
-        job: owed.job,
-        policy: Policy::default(),
-        supervisor: owed.supervisor,
+/// Drops everything that is known of a slot. One that is in the config begins as if it were new.
+pub fn purge(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
+    fleet.left.remove(name);
+    turn.remove(name.to_owned());
+    if let Some(record) = fleet.slots.get_mut(name) {
+        let fresh = SlotRecord::new(name, &record.zone, turn.now);
+        let old = std::mem::replace(record, fresh);
+        (record.paused, record.incarnation) = (old.paused, old.incarnation);
+        (record.ours, record.seen) = (old.ours, old.seen);
+        // A generation is never used twice: an old create that comes late must not pass for a new one.
+        record.job.generation = old.job.generation;
+        fleet.memory.insert(name.to_owned(), Memory::default());
+        fleet.dirty.insert(name.to_owned());
     }
 }

@@ -19,9 +19,9 @@ use super::condemn::request_id;
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::judge::{self, UNHEARD_FOR};
-use super::moves::{advance, came_to_nothing, resend_later};
+use super::moves::advance;
 use super::turn::Turn;
-use super::{ending, location, reads, runs};
+use super::{confirm, diagnose, ending, location, pool, reads, runs};
 
 /// A delete is under way: its operation is looked at, or the node itself where the operation is not
 /// known.
@@ -82,6 +82,9 @@ fn describe(verb: &str, call: Option<&Call>) -> String {
 /// The node is gone and a create is pending: from the newest complete checkpoint, as soon as the
 /// gates allow.
 pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
+    if let Some(why) = unwanted(ctx) {
+        return withdraw(ctx, why, turn);
+    }
     let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
     let waits = recovery.not_before.is_some_and(|at| at > ctx.now);
     if let Some(first) =
@@ -90,6 +93,9 @@ pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         // The config moved the slot while its node lived elsewhere: the new one is created where it
         // is wanted now.
         ctx.record.zone.clone_from(first);
+    }
+    if let Some(zone) = supplied_zone(ctx).filter(|_| !waits) {
+        ctx.record.zone = zone;
     }
     if let Some((gate, hold)) = gates::first_hold(gates, ctx, Before::Create) {
         if gate == gates::CHECKPOINTS {
@@ -101,6 +107,38 @@ pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let checkpoint = location.and_then(|_| ctx.record.job.checkpoint.clone());
     let spec = ctx.specification();
     create(ctx, &spec, checkpoint, turn)
+}
+
+/// Why nothing is created in the place of what is gone.
+fn unwanted(ctx: &SlotCtx) -> Option<&'static str> {
+    let recovery = ctx.record.recovery.as_ref()?;
+    if recovery.no_create {
+        return Some("its delete by another hand is done: nothing is created");
+    }
+    diagnose::finished(ctx.record, ctx.slot)
+        .then_some("its job is finished: what was lost is removed, and nothing is created")
+}
+
+fn withdraw(ctx: &mut SlotCtx, why: &'static str, turn: &mut Turn) -> Decision {
+    if let Some(recovery) = ctx.record.recovery.take() {
+        if recovery.no_create {
+            ctx.record.deleted = Some("another hand's delete of it was stuck".to_owned());
+        }
+        turn.tell(ctx.record, What::Withdrawn { cause: recovery.cause }, why);
+    }
+    Decision::none(why)
+}
+
+/// The next zone of the list, where the pool of the present one is short and not probed yet.
+fn supplied_zone(ctx: &SlotCtx) -> Option<String> {
+    let zones = &ctx.slot.zones;
+    let here = zones.iter().position(|zone| *zone == ctx.record.zone)?;
+    let short = |zone: &str| {
+        let pool = pool::name(ctx.record, &ctx.slot.create, zone);
+        pool::probed_at(ctx.ledger, &pool).is_some_and(|at| at > ctx.now)
+    };
+    let others = zones[here + 1..].iter().chain(&zones[..here]);
+    short(&zones[here]).then(|| others.into_iter().find(|zone| !short(zone)).cloned())?
 }
 
 fn create(
@@ -123,7 +161,7 @@ fn create(
         spec.render(&ctx.settings.owner, &ctx.record.name, &order, ctx.slot.supervisor.as_deref());
     let (checker, case) = ctx.case();
     if let Err(violation) = checker.create(&case, &order, &body) {
-        return judge::refused(ctx, violation.name(), &violation.to_string(), turn);
+        return confirm::refused(ctx, violation.name(), &violation.to_string(), turn);
     }
     let from = order
         .step
@@ -185,6 +223,8 @@ fn intend(ctx: &mut SlotCtx, order: RunOrder, from: &str, turn: &mut Turn) -> Op
     ctx.memory.looked_at = None;
     ctx.memory.confirmed = None;
     ctx.ledger.creates.push(now);
+    let (pool, slot) = (ctx.pool(), ctx.record.name.clone());
+    ctx.budget.probing.insert(pool, slot);
     ctx.budget.ledger_changed = true;
     request_id
 }
@@ -230,32 +270,5 @@ pub fn judge_replacement(
         otherwise
     } else {
         judged
-    }
-}
-
-/// The replacement of a slot that is not wanted any more: it is waited for and not judged, and
-/// created again if it vanishes.
-pub fn leave(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn, otherwise: Decision) -> Decision {
-    match ctx.condition() {
-        Condition::Starting => otherwise,
-        Condition::Missing => {
-            came_to_nothing(ctx.record, Condition::Missing.name(), turn);
-            resend_later(ctx.record, &ctx.slot.policy, None, "the replacement has vanished", turn);
-            gone(ctx, gates, turn)
-        }
-        Condition::Unclear => judge::judge(ctx, gates, turn),
-        condition => {
-            came_to_nothing(ctx.record, condition.name(), turn);
-            if let Some(recovery) = ctx.record.recovery.take() {
-                turn.tell(
-                    ctx.record,
-                    What::Withdrawn { cause: recovery.cause },
-                    "what was owed is there",
-                );
-            }
-            Decision::none(format!(
-                "{condition}: what was owed is there, and the slot is not watched any more"
-            ))
-        }
     }
 }

@@ -13,7 +13,7 @@ use crate::model::slot::{JobState, SlotRecord, WorkerState};
 use crate::model::time::elapsed;
 
 use super::turn::Turn;
-use super::{ending, runs, settle};
+use super::{ending, life, runs, settle};
 
 /// Applies an answer about the workers of the incarnation `of`, or the failure to get one.
 pub fn answered(
@@ -70,8 +70,9 @@ fn attributes(
         return;
     }
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
-    let gap =
-        record.job.attributes_at.map(|last| elapsed(last, now).min(max_gap)).unwrap_or_default();
+    let since = record.job.attributes_at.map(|last| elapsed(last, now));
+    let gap = since.unwrap_or_default().min(max_gap);
+    let close = since.is_some_and(|since| since <= life::fresh_for(&fleet.settings.poll));
     record.job.attributes_at = Some(now);
     let memory = fleet.memory.entry(slot.to_owned()).or_default();
     memory.attributes_failing = false;
@@ -84,8 +85,12 @@ fn attributes(
     let (mut step, mut booted) = (None, false);
     for (index, report) in reports.iter().enumerate() {
         let worker = record.job.workers.entry(index).or_default();
+        let before = worker.heartbeat.clone();
         booted |= report.boot.as_ref().is_some_and(|boot| boot.generation >= from);
         record.job.runs.began |= heard(worker, report, from, gap);
+        if worker.quiet_for.is_zero() && worker.heartbeat != before {
+            worker.beat_at = (close && before.is_some()).then_some(now);
+        }
         let reported = report.step.as_ref().filter(|beacon| beacon.generation >= from);
         step = step.max(reported.and_then(|beacon| u64::try_from(beacon.value).ok()));
     }

@@ -9,17 +9,18 @@ use crate::model::condition::{Condition, Kind};
 use crate::model::event::What;
 use crate::model::fleet::Fleet;
 use crate::model::phase::Phase;
+use crate::model::settings::Overlay;
 use crate::model::slot::{SlotRecord, WorkerState};
 use crate::model::time::elapsed;
 use crate::model::time::span;
 
-use super::budget;
 use super::moves::advance;
 use super::turn::Turn;
+use super::{life, pool};
 
 /// A mark of progress: while there is progress, bad health alone condemns nothing.
 pub fn progress(record: &mut SlotRecord, now: Timestamp) {
-    record.job.progress_at = Some(now);
+    life::mark(&mut record.job, now);
     // What is lost is lost: a checkpoint that appears late does not bring the node back.
     if record.verdict.condition.kind() != Some(Kind::Lost) {
         record.suspicion = None;
@@ -53,6 +54,9 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         // What held between the decision and the delete does not hold any more.
         let condition = record.verdict.condition;
         let progressed = record.job.progress_at.is_some_and(|at| at > recovery.phase_since);
+        if record.wanted.is_some() {
+            return;
+        }
         if condition == Condition::Healthy {
             withdraw(fleet, name, "healthy again before it was deleted: it is left alone", turn);
         } else if progressed && condition.kind() == Some(Kind::Judged) {
@@ -162,9 +166,9 @@ fn over(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) {
         span(down)
     );
     record.suspicion = None;
-    let pool =
-        budget::pool(&record.zone, record.seen.as_ref().map_or("", |s| s.accelerator.as_str()));
-    budget::relieve(&mut fleet.ledger, &pool, recovery.creating_since);
+    let create = fleet.settings.slots.get(name).map(|slot| &slot.create);
+    let pool = pool::name(record, create.unwrap_or(&Overlay::default()), &record.zone);
+    pool::relieve(&mut fleet.ledger, &pool, recovery.creating_since);
     let what = What::Recovered {
         cause: recovery.cause,
         seconds,
@@ -175,17 +179,4 @@ fn over(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) {
     turn.tell(record, what, message);
     fleet.dirty.insert(name.to_owned());
     fleet.dirty_ledger = true;
-}
-
-/// Forgets a slot, but for a person's pause: the config without it may be a mistake. An incident
-/// that is still open ends.
-pub fn drop_slot(fleet: &mut Fleet, name: String, turn: &mut Turn) {
-    withdraw(fleet, &name, "it is not watched any more", turn);
-    if let Some(pause) = fleet.slots.remove(&name).and_then(|record| record.paused) {
-        fleet.ledger.left_paused.insert(name.clone(), pause);
-        fleet.dirty_ledger = true;
-    }
-    fleet.settings.slots.remove(&name);
-    fleet.memory.remove(&name);
-    turn.remove(name);
 }

@@ -8,20 +8,21 @@ use jiff::Timestamp;
 
 use crate::model::condition::Kind;
 use crate::model::event::{Event, What};
-use crate::model::fleet::{Breaker, Gust, Shortage, Unfit};
+use crate::model::fleet::{Breaker, Gust, Unfit};
 use crate::model::phase::Phase;
 use crate::model::time::elapsed;
 use crate::model::time::span;
 
 use super::ctx::SlotCtx;
+use super::pool;
 use super::turn::Turn;
 
+/// A fleet of so few slots has no storm breaker (S8).
+pub const SMALL: usize = 2;
 /// Slots that were judged are forgotten after this long.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
-/// Replacements of this many slots …
+/// Replacements of this many slots that fail within an hour suspend judged deletes (S14).
 const UNFIT_SLOTS: usize = 2;
-/// … that fail to boot within this time suspend judged deletes (S14).
-const UNFIT_WINDOW: Duration = Duration::from_secs(3600);
 
 /// Counts a slot whose grace is over; too many within the window open the breaker (S8).
 pub fn gust(ctx: &mut SlotCtx, turn: &mut Turn) {
@@ -51,7 +52,9 @@ pub fn gust(ctx: &mut SlotCtx, turn: &mut Turn) {
         .filter(|gust| !gust.forgiven && elapsed(gust.at, now) < storm.window)
         .count();
     let share = count as f64 * 100.0 >= storm.percent * ctx.budget.desired as f64;
-    if ledger.breaker.is_none() && count >= storm.min && share {
+    // Half a fleet of one or two is one slot: there a second judgement waits instead (`repeated`).
+    let large = ctx.budget.desired > SMALL;
+    if ledger.breaker.is_none() && large && count >= storm.min && share {
         let why = format!(
             "{count} of {} slots looked sick for good within {}",
             ctx.budget.desired,
@@ -71,24 +74,29 @@ pub fn gust(ctx: &mut SlotCtx, turn: &mut Turn) {
     }
 }
 
-/// The grace of a replacement is over before it booted: those of two slots within an hour suspend
-/// judged deletes (S14).
+/// The grace of a replacement is over before it booted, or it made no progress within set-up and
+/// compile: those of two slots within an hour suspend judged deletes (S14).
 pub fn unfit(ctx: &mut SlotCtx, now: Timestamp) {
-    let pool = ctx.pool();
+    let (name, graces) = (ctx.pool(), &ctx.slot.policy.grace);
     let (ledger, record) = (&mut *ctx.ledger, &mut *ctx.record);
     let Some(recovery) = &mut record.recovery else { return };
-    if !matches!(recovery.phase, Phase::Creating | Phase::Ready)
-        || recovery.unfit == record.incarnation
-    {
+    let failed = match recovery.phase {
+        Phase::Creating | Phase::Ready => true,
+        Phase::Booted | Phase::Launched => {
+            let ready = record.ready_since.unwrap_or(recovery.phase_since);
+            elapsed(ready, now) >= graces.setup + graces.compile
+        }
+        _ => false,
+    };
+    if !failed || recovery.unfit == record.incarnation {
         return;
     }
     recovery.unfit.clone_from(&record.incarnation);
     ctx.budget.ledger_changed = true;
-    let failed = ledger.unfit.entry(pool.clone()).or_default();
-    failed.retain(|unfit| elapsed(unfit.at, now) < UNFIT_WINDOW && unfit.slot != record.name);
+    let failed = ledger.unfit.entry(name.clone()).or_default();
+    failed.retain(|unfit| pool::is_recent(unfit.at, now) && unfit.slot != record.name);
     failed.push(Unfit { at: now, slot: record.name.clone() });
     if failed.len() >= UNFIT_SLOTS {
-        let before = ledger.suspended.get(&pool).and_then(|shortage| shortage.trial_at);
-        ledger.suspended.insert(pool, Shortage { refused_at: now, trial_at: before });
+        ledger.pools.entry(name).or_default().failing.get_or_insert(now);
     }
 }

@@ -6,8 +6,10 @@ mod gates;
 mod harm;
 mod levers;
 mod liveness;
+mod owed;
 mod regressions;
 mod reports;
+mod rhythm;
 mod runs;
 mod safety;
 
@@ -25,8 +27,9 @@ use crate::model::action::{
 use crate::model::condition::Condition;
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::{Fleet, Ledger};
+use crate::model::fleet::{Fleet, Ledger, Pool, Short};
 use crate::model::hold::HoldReason;
+use crate::model::lookup::{CreateCheck, Deletion};
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 use crate::model::phase::Phase;
@@ -48,16 +51,22 @@ struct World {
     records: Vec<Record>,
     events: Vec<What>,
     messages: Vec<String>,
+    create_check: CreateCheck,
+    deletions: Result<Vec<Deletion>, Failure>,
 }
 
+/// The defaults, but for two that would get in the way of other rules' stories: a repair counts as
+/// failed after 2 min, and the storm breaker wants four slots.
 fn settings(names: &[&str]) -> Settings {
+    let mut policy = Policy::default();
+    policy.grace.failed_repair = Duration::from_secs(120);
     let slot = |name: &&str| {
         let slot = SlotSettings {
             name: (*name).to_owned(),
             zones: vec![ZONE.to_owned()],
             create: Overlay::default(),
             job: None,
-            policy: Policy::default(),
+            policy: policy.clone(),
             supervisor: None,
         };
         ((*name).to_owned(), slot)
@@ -79,7 +88,7 @@ fn settings(names: &[&str]) -> Settings {
         max_unavailable: Share::Percent(25.0),
         max_judged_recreates_per_hour: 20,
         orphans: Orphans::Report,
-        storm: Storm::default(),
+        storm: Storm { min: 4, ..Storm::default() },
         slots: names.iter().map(slot).collect(),
     }
 }
@@ -110,16 +119,35 @@ impl World {
             records: vec![],
             events: vec![],
             messages: vec![],
+            create_check: CreateCheck::default(),
+            deletions: Ok(vec![]),
         };
         world.input(Input::Configured(Box::new(settings)));
         world
     }
 
+    /// One input. Lookups that most stories have nothing to do with are answered at once: a create
+    /// could follow, and no other hand deleted anything.
     fn input(&mut self, input: Input) {
         (self.actions, self.looks, self.records, self.events) = (vec![], vec![], vec![], vec![]);
         self.messages.clear();
+        let mut inputs = std::collections::VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            self.step(input, &mut inputs);
+        }
+    }
+
+    fn step(&mut self, input: Input, next: &mut std::collections::VecDeque<Input>) {
         for effect in step_with(&self.gates, &mut self.fleet, input, self.now) {
             match effect {
+                Effect::Look(Look::CreateCheck { slot, .. }) => {
+                    let found = self.create_check.clone();
+                    next.push_back(Input::CreateChecked { slot, began: self.now, found });
+                }
+                Effect::Look(Look::Deletions { slot, .. }) => {
+                    let result = self.deletions.clone();
+                    next.push_back(Input::Deletions { slot, began: self.now, result });
+                }
                 Effect::Look(look) => self.looks.push(look),
                 Effect::Commit { records, events, then } => {
                     self.actions.extend(then);
@@ -135,9 +163,22 @@ impl World {
         self.now = after(self.now, Duration::from_secs(seconds));
     }
 
-    /// A complete listing of these nodes.
+    /// Creates of v4-8 are refused for want of capacity, for the first time now.
+    fn is_short(&mut self) {
+        let (now, probe_at) = (self.now, after(self.now, Duration::from_secs(120)));
+        let short = Some(Short { since: now, last: now, refusals: 1, probe_at });
+        self.fleet.ledger.pools.insert(format!("{ZONE} v4-8"), Pool { short, ..Pool::default() });
+    }
+
+    /// A complete listing of these nodes, and of idle ones that are healthy.
     fn poll(&mut self, nodes: &[Value]) {
-        let nodes = nodes.iter().map(|n| Arc::new(NodeView::parse(n.clone()).unwrap())).collect();
+        let idle = self.fleet.slots.keys().filter(|name| name.starts_with("idle"));
+        let idle: Vec<Value> = idle.map(|name| node(name, json!({}))).collect();
+        let nodes = nodes
+            .iter()
+            .chain(&idle)
+            .map(|n| Arc::new(NodeView::parse(n.clone()).unwrap()))
+            .collect();
         self.poll_result(Ok((nodes, vec![])));
     }
 

@@ -84,7 +84,7 @@ impl Turn {
             }
         }
         for name in std::mem::take(&mut fleet.dirty) {
-            if let Some(record) = fleet.slots.get(&name) {
+            if let Some(record) = fleet.slots.get(&name).or_else(|| fleet.left.get(&name)) {
                 records.push(Record::Slot(Box::new(record.clone())));
             }
         }

@@ -23,8 +23,10 @@ pub struct Plan {
 /// Lists the zones in use, within one poll interval: the next poll should be on time.
 pub fn plan(fleet: &Fleet) -> Plan {
     let configured = fleet.settings.slots.values().flat_map(|s| s.zones.iter());
-    let zones: BTreeSet<&String> =
-        configured.chain(fleet.slots.values().map(|r| &r.zone)).collect();
+    let zones: BTreeSet<&String> = configured
+        .chain(fleet.slots.values().map(|r| &r.zone))
+        .chain(fleet.ledger.strays.values().map(|stray| &stray.zone))
+        .collect();
     let zones = if zones.len() > ZONES_MAX {
         vec!["-".to_owned()]
     } else {

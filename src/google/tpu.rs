@@ -11,10 +11,11 @@ use serde_json::Value;
 
 use super::answers;
 use super::http::{CallFailure, Http, Prepared, Sent};
-use crate::model::action::{CallOutcome, CreateCheck, Deletion};
+use crate::model::action::CallOutcome;
 use crate::model::beacon::{self, WorkerReport};
 use crate::model::event::Verb;
 use crate::model::failure::{Failure, FailureClass};
+use crate::model::lookup::{CreateCheck, Deletion};
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 use crate::model::spec::NodeSpec;

@@ -13,6 +13,7 @@ use super::failure::Failure;
 use super::fleet::Ledger;
 use super::ids::Incarnation;
 use super::lever::Lever;
+use super::lookup::{CreateCheck, Deletion};
 use super::node::NodeView;
 use super::operation::OperationState;
 use super::settings::{CheckpointSettings, Settings};
@@ -141,24 +142,6 @@ pub enum CallOutcome {
     Unknown(Failure),
     /// Not sent at all.
     NotSent(Failure),
-}
-
-/// Whether a create could follow a delete (S20).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CreateCheck {
-    /// A create is certainly impossible: why, with the command that mends it.
-    pub certain: Option<String>,
-    /// What may stand in its way; told, not held.
-    pub doubts: Vec<String>,
-}
-
-/// A delete operation on a node, whoever asked for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deletion {
-    /// The operation's full name.
-    pub operation: String,
-    /// When the API accepted it.
-    pub at: Timestamp,
 }
 
 /// A consequence.

@@ -38,6 +38,8 @@ Condition {
     Silent = "silent",
     /// The supervisor gave up on the job after its budget of restarts.
     JobFailed = "job_failed",
+    /// No diagnosis, but the cause of a recovery that an operator asked for.
+    Requested = "requested",
     /// READY, and health HEALTHY or absent.
     Healthy = "healthy",
     /// Anything that is not understood or could not be read: never evidence of anything.
@@ -72,6 +74,7 @@ impl Condition {
             | Condition::Deleting
             | Condition::Degraded
             | Condition::JobFailed
+            | Condition::Requested
             | Condition::Healthy
             | Condition::Unclear => None,
         }

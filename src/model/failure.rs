@@ -41,6 +41,19 @@ FailureClass {
 }
 
 impl FailureClass {
+    /// Whether another zone may take what this one refused. A rate limit and an accident pass by
+    /// themselves; billing and an API that is off are the whole project's.
+    pub fn tries_next_zone(self) -> bool {
+        !matches!(
+            self,
+            FailureClass::Rate
+                | FailureClass::Transient
+                | FailureClass::Garbage
+                | FailureClass::Billing
+                | FailureClass::ApiDisabled
+        )
+    }
+
     /// Whether the call was refused for want of capacity, quota or rate: waited out without a
     /// count.
     pub fn is_shortage(self) -> bool {

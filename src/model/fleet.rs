@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::condition::Condition;
 use super::ids::Incarnation;
 use super::lever::Pause;
+use super::lookup::{CreateCheck, Deletion};
 use super::settings::Settings;
 use super::slot::SlotRecord;
 
@@ -21,12 +22,10 @@ pub struct Ledger {
     pub creates: Vec<Timestamp>,
     /// A beacon was received in this project before: guest attributes work here.
     pub beacons_seen: bool,
-    /// The last stock-out by "zone accelerator", and the last trial delete after it.
-    pub short: BTreeMap<String, Shortage>,
-    /// Replacements that failed to boot, by "zone accelerator": which slot's, and when.
+    /// Pools in which creates are refused for want of capacity, or replacements fail.
+    pub pools: BTreeMap<String, Pool>,
+    /// Replacements that failed to boot, or to make progress, by pool: which slot's, and when.
     pub unfit: BTreeMap<String, Vec<Unfit>>,
-    /// Where those of two slots failed within an hour.
-    pub suspended: BTreeMap<String, Shortage>,
     /// The end of the last poll in which every zone was read.
     pub observed_at: Option<Timestamp>,
     /// Slots whose grace was over, within the storm's window.
@@ -35,9 +34,28 @@ pub struct Ledger {
     pub breaker: Option<Breaker>,
     /// Every slot is paused.
     pub paused: Option<Pause>,
-    /// Slots that were paused when they left the config: what a person said counts again when they
-    /// are back.
+    /// Slots of a former version that were paused when they left the config: the pause counts again
+    /// when they are back.
     pub left_paused: BTreeMap<String, Pause>,
+    /// What was asked for and no slot owns, by zone and name.
+    pub strays: BTreeMap<String, Stray>,
+}
+
+/// A node, or a create, of ours that no slot owns (S21).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stray {
+    /// Its zone.
+    pub zone: String,
+    /// The node's name, and that of the slot that it was made for.
+    pub name: String,
+    /// Since when it is followed.
+    pub since: Timestamp,
+    /// Why no slot owns it.
+    pub why: String,
+    /// Its state as it was last listed; none while it was not seen.
+    pub state: Option<String>,
+    /// The incarnation that was seen.
+    pub incarnation: Option<Incarnation>,
 }
 
 /// One slot that was judged.
@@ -61,13 +79,29 @@ pub struct Breaker {
     pub why: String,
 }
 
-/// A stock-out of one zone and accelerator type, or replacements there that fail to boot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shortage {
-    /// The last refusal, or failed replacement.
-    pub refused_at: Timestamp,
-    /// The last judged delete that was tried in spite of it.
+/// Trouble in one pool: a zone or reservation, an accelerator type, a provisioning model.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pool {
+    /// Creates are refused for want of capacity.
+    pub short: Option<Short>,
+    /// Since when replacements of two slots have failed within an hour.
+    pub failing: Option<Timestamp>,
+    /// The last judged delete that was tried in spite of it (S14).
     pub trial_at: Option<Timestamp>,
+}
+
+/// A stock-out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Short {
+    /// The first refusal.
+    pub since: Timestamp,
+    /// The last.
+    pub last: Timestamp,
+    /// Refusals so far.
+    pub refusals: u32,
+    /// The next create there probes the pool, not before this time.
+    pub probe_at: Timestamp,
 }
 
 /// A replacement that failed to boot.
@@ -145,6 +179,12 @@ pub struct Memory {
     pub vanished: u32,
     /// Why the operation under way could not be read the last time.
     pub operation_lost: Option<String>,
+    /// Whether a create could follow, and when that was asked.
+    pub create_check: Option<(Timestamp, CreateCheck)>,
+    /// The delete operations of its node, once they were looked up; none where they can't be listed.
+    pub deletions: Option<Vec<Deletion>>,
+    /// GETs in a row that took longer than a confirmation may be old.
+    pub slow_gets: u32,
     /// The decision last told, so that it is told once.
     pub told: Option<(&'static str, &'static str)>,
     /// The present decision.
@@ -169,6 +209,8 @@ pub struct Fleet {
     pub settings: Settings,
     /// The slots, by name.
     pub slots: BTreeMap<String, SlotRecord>,
+    /// Slots that left the config within the last 30 days: kept for the day on which they are back.
+    pub left: BTreeMap<String, SlotRecord>,
     /// Budgets.
     pub ledger: Ledger,
     /// Per slot, and for each one of them, what a restart may forget.
@@ -187,13 +229,23 @@ pub struct Fleet {
     pub damaged: bool,
 }
 
+/// Slots that left the config, and the others.
+pub fn split(
+    slots: BTreeMap<String, SlotRecord>,
+) -> (BTreeMap<String, SlotRecord>, BTreeMap<String, SlotRecord>) {
+    slots.into_iter().partition(|(_, record)| record.left_at.is_some())
+}
+
 impl Fleet {
     /// A fleet from what the store held.
     pub fn new(settings: Settings, slots: BTreeMap<String, SlotRecord>, ledger: Ledger) -> Self {
-        let memory = slots.keys().map(|name| (name.clone(), Memory::default())).collect();
+        let (left, slots) = split(slots);
+        let memory: BTreeMap<_, _> =
+            slots.keys().map(|name| (name.clone(), Memory::default())).collect();
         Fleet {
             settings,
             slots,
+            left,
             ledger,
             memory,
             dirty: BTreeSet::new(),

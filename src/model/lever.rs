@@ -27,7 +27,7 @@ pub struct Lever {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "lever", rename_all = "snake_case")]
 pub enum Pull {
-    /// Nothing is begun on a slot any more; creates that are owed go on.
+    /// Nothing is begun on a slot; a create that was not sent waits as well.
     Pause {
         /// The slot.
         slot: Option<String>,

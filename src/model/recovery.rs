@@ -71,6 +71,9 @@ pub struct Recovery {
     pub call: Option<Call>,
     /// Deletes that failed in a row.
     pub delete_failures: u32,
+    /// Why the last of them failed.
+    #[serde(default)]
+    pub undeleted: Option<String>,
     /// Creates that failed in a row.
     pub create_failures: u32,
     /// Not before this time is the next create (or delete) sent.
@@ -111,6 +114,15 @@ pub struct Recovery {
     /// The observations on which it was condemned last.
     #[serde(default)]
     pub observed: Option<Evidence>,
+    /// Calls that were decided and not sent, in a row, and why the last was not.
+    #[serde(default)]
+    pub not_sent: u32,
+    /// Why the last of them was not.
+    #[serde(default)]
+    pub unsent: Option<String>,
+    /// Only a stuck delete of another hand is sent once more: no create follows.
+    #[serde(default)]
+    pub no_create: bool,
 }
 
 impl Recovery {
@@ -128,6 +140,7 @@ impl Recovery {
             condemned: None,
             call: None,
             delete_failures: 0,
+            undeleted: None,
             create_failures: 0,
             not_before: None,
             refusal: None,
@@ -142,6 +155,9 @@ impl Recovery {
             creating_since: None,
             failed: None,
             observed: None,
+            not_sent: 0,
+            unsent: None,
+            no_create: false,
         }
     }
 

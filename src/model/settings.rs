@@ -89,48 +89,6 @@ pub struct SlotSettings {
     pub supervisor: Option<String>,
 }
 
-/// What a create that is owed needs of the config. It is journaled with it: the slot may leave the
-/// config, and the process end.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Owed {
-    /// As in [`SlotSettings`].
-    pub zones: Vec<String>,
-    /// As in [`SlotSettings`].
-    pub create: Overlay,
-    /// As in [`SlotSettings`].
-    pub job: Option<JobSettings>,
-    /// As in [`SlotSettings`].
-    pub supervisor: Option<String>,
-}
-
-// Metadata and environment may be secrets: they are never printed.
-impl std::fmt::Debug for Owed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Owed").field("zones", &self.zones).finish_non_exhaustive()
-    }
-}
-
-impl Owed {
-    /// What is to be kept of these settings.
-    pub fn of(slot: &SlotSettings) -> Owed {
-        Owed {
-            zones: slot.zones.clone(),
-            create: slot.create.clone(),
-            job: slot.job.clone(),
-            supervisor: slot.supervisor.clone(),
-        }
-    }
-
-    /// Whether these settings still say the same.
-    pub fn is_of(&self, slot: &SlotSettings) -> bool {
-        self.zones == slot.zones
-            && self.create == slot.create
-            && self.job == slot.job
-            && self.supervisor == slot.supervisor
-    }
-}
-
 /// `[tpu.job]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

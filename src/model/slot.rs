@@ -12,7 +12,7 @@ use super::exit::Stuck;
 use super::ids::Incarnation;
 use super::lever::Pause;
 use super::recovery::Recovery;
-use super::settings::{Owed, Size};
+use super::settings::Size;
 use super::spec::NodeSpec;
 use super::time::elapsed;
 
@@ -22,6 +22,12 @@ use super::time::elapsed;
 pub struct Seen {
     /// State as the API spelled it; empty when the node was absent.
     pub state: String,
+    /// That state is READY.
+    pub ready: bool,
+    /// That state is CREATING.
+    pub creating: bool,
+    /// That state is STOPPED.
+    pub stopped: bool,
     /// Health as the API spelled it.
     pub health: Option<String>,
     /// Time of the last maintenance event that the API mentions; shown, decides nothing.
@@ -78,6 +84,15 @@ pub struct Suspicion {
     pub unseen: bool,
 }
 
+/// An operator's `recreate`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wish {
+    /// Who asked for it.
+    pub who: String,
+    /// The incarnation that is meant.
+    pub incarnation: Incarnation,
+}
+
 /// One recovery or replacement, for the budget of S13.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
@@ -99,6 +114,8 @@ pub struct WorkerState {
     pub heartbeat: Option<(String, i64)>,
     /// How long it stood still over successful reads.
     pub quiet_for: Duration,
+    /// When two reads close together last showed it to change.
+    pub beat_at: Option<Timestamp>,
     /// It still waits for its startup script, or for its index.
     pub in_setup: bool,
 }
@@ -136,6 +153,10 @@ pub struct JobState {
     pub checkpoint_at: Option<Timestamp>,
     /// The last mark of progress.
     pub progress_at: Option<Timestamp>,
+    /// Seconds between the last marks of progress, oldest first: the job's own rhythm.
+    pub intervals: Vec<u64>,
+    /// A recovery, a hold or a pause lay between the last mark and now: what it adds is no rhythm.
+    pub interrupted: bool,
     /// Workers of the present node, by index.
     pub workers: BTreeMap<usize, WorkerState>,
     /// The worker whose job ended and waits for a person, with its code and text …
@@ -251,12 +272,24 @@ pub struct SlotRecord {
     pub job: JobState,
     /// When our last mutation's outcome arrived: older reads prove nothing (S2).
     pub mutated_at: Option<Timestamp>,
-    /// Taken out of the config while a create is owed.
+    /// Since when it has not been in the config: what is known of it is kept for a while.
     #[serde(default)]
-    pub leaving: bool,
-    /// What the create needs of the config while it is owed.
+    pub left_at: Option<Timestamp>,
+    /// `forget` called its create off: nothing is done until `retry`.
     #[serde(default)]
-    pub owed: Option<Box<Owed>>,
+    pub forgotten: bool,
+    /// Why its node counts as deleted on purpose: nothing is created until `retry` or `recreate`.
+    #[serde(default)]
+    pub deleted: Option<String>,
+    /// An operator wants this node replaced.
+    #[serde(default)]
+    pub wanted: Option<Wish>,
+    /// The incarnation whose delete by another hand was stuck, and was sent once more by us.
+    #[serde(default)]
+    pub nudged: Option<Incarnation>,
+    /// The operation of our own last delete.
+    #[serde(default)]
+    pub own_delete: Option<String>,
     /// When the present node was first seen: what it says of the time before is another run's.
     #[serde(default)]
     pub first_seen: Option<Timestamp>,
@@ -284,7 +317,7 @@ impl SlotRecord {
     /// change.
     pub fn is_well(&self) -> bool {
         let healthy = self.verdict.condition == Condition::Healthy;
-        healthy && self.recovery.is_none() && self.suspicion.is_none() && !self.leaving
+        healthy && self.recovery.is_none() && self.suspicion.is_none() && self.wanted.is_none()
     }
 
     /// The size of its TPU, as it was last seen.
@@ -334,8 +367,12 @@ impl SlotRecord {
             healthy_since: None,
             job: JobState::default(),
             mutated_at: None,
-            leaving: false,
-            owed: None,
+            left_at: None,
+            forgotten: false,
+            deleted: None,
+            wanted: None,
+            nudged: None,
+            own_delete: None,
             first_seen: None,
             paused: None,
             adopted: None,

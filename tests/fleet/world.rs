@@ -22,6 +22,7 @@ use tpu_watchdog::model::action::{
 use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::fleet::Fleet;
+use tpu_watchdog::model::lookup::CreateCheck;
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::settings::Settings;
@@ -294,6 +295,12 @@ impl World {
                     _ => Err(Failure::new(FailureClass::NotFound, "no such operation")),
                 };
                 Input::Operated { slot, operation, result }
+            }
+            Look::CreateCheck { slot, .. } => {
+                Input::CreateChecked { slot, began, found: CreateCheck::default() }
+            }
+            Look::Deletions { slot, .. } => {
+                Input::Deletions { slot, began, result: Ok(Vec::new()) }
             }
             Look::Attributes { slot, zone, of } => {
                 let path =

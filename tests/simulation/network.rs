@@ -9,11 +9,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tpu_watchdog::driver::poll::Plan;
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
-use tpu_watchdog::model::action::{
-    Action, CallOutcome, CreateCheck, Deletion, Input, Listing, Look, Poll, Reading,
-};
+use tpu_watchdog::model::action::{Action, CallOutcome, Input, Listing, Look, Poll, Reading};
 use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
 use tpu_watchdog::model::failure::{Failure, FailureClass};
+use tpu_watchdog::model::lookup::{CreateCheck, Deletion};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::simulator::api;

@@ -273,7 +273,7 @@ impl World {
         if condition == Condition::Healthy && phase.is_none() && !progress && !works {
             return found("L1", format!("it is taken for healthy: {state}"));
         }
-        let is_wanted = !record.leaving && condition != Condition::Finished;
+        let is_wanted = condition != Condition::Finished;
         if node.is_none() && is_wanted && hold.is_none() {
             return found("L3", format!("its node is gone, and no create is owed: {state}"));
         }

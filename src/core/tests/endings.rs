@@ -66,12 +66,10 @@ fn an_incident_ends_when_its_slot_leaves_the_config() {
 }
 
 #[test]
-fn an_incident_ends_when_what_was_owed_to_a_slot_that_left_the_config_is_there() {
+fn an_incident_ends_when_its_slot_leaves_the_config_while_it_is_created() {
     let mut world = World::new(settings(&["a", "b"]));
     world.recreate_preempted();
     world.configured(&["b"]);
-    let sick = world.replacement("a", timeout());
-    world.get("a", Some(sick));
     assert!(!world.fleet.slots.contains_key("a") && world.withdrawn(), "{:?}", world.events);
 }
 
@@ -88,7 +86,11 @@ fn s14_what_is_refused_after_a_create_outlives_its_recovery() {
             world.fleet.slots.get_mut("b").unwrap().recovery = Some(recovery);
             world.create_fails("b", FailureClass::StockOut);
             world.fleet.slots.get_mut("b").unwrap().recovery = None;
-            assert!(!world.fleet.ledger.short.is_empty());
+            // The next probe is due.
+            world.fleet.ledger.pools.values_mut().for_each(|pool| {
+                pool.short.as_mut().unwrap().probe_at = world.now;
+            });
+            assert!(!world.fleet.ledger.pools.is_empty());
         };
         let preempted = json!({"state": "PREEMPTED"});
         world.sick(&["a"], preempted.clone(), 0);
@@ -108,7 +110,7 @@ fn s14_what_is_refused_after_a_create_outlives_its_recovery() {
         let ready = world.replacement("a", json!({}));
         world.get("a", Some(ready));
         assert!(world.recovered(), "{:?}", world.events);
-        assert_eq!(world.fleet.ledger.short.is_empty(), refused_before);
+        assert_eq!(world.fleet.ledger.pools.is_empty(), refused_before);
     }
 }
 
@@ -154,11 +156,8 @@ fn s7_a_pause_outlives_a_config_that_lacks_its_slot() {
     let is_paused = |world: &World| world.fleet.slots["a"].paused.is_some();
     world.pull(Pull::Pause { slot: Some("a".into()), until: None });
     world.configured(&["b"]);
-    assert!(
-        world.records.iter().any(|record| matches!(record, Record::Ledger(_))),
-        "{:?}",
-        world.records
-    );
+    let kept = |record: &Record| matches!(record, Record::Slot(slot) if slot.name == "a" && slot.left_at.is_some());
+    assert!(world.records.iter().any(kept), "{:?}", world.records);
     world.configured(&["a", "b"]);
     assert!(is_paused(&world));
     // A person may also take it back meanwhile.
@@ -174,7 +173,7 @@ fn s7_a_pause_that_waited_in_the_store_while_its_slot_left_counts_when_it_is_bac
     world.configured(&["b"]);
     world.pull(Pull::Pause { slot: Some("a".into()), until: None });
     assert!(
-        matches!(&world.records[..], [Record::Pulled(_), Record::Ledger(ledger)] if ledger.left_paused.contains_key("a"))
+        matches!(&world.records[..], [Record::Pulled(_), Record::Slot(slot), Record::Ledger(_)] if slot.paused.is_some())
     );
     world.configured(&["a", "b"]);
     world.poll(&[node("a", json!({"state": "PREEMPTED"})), node("b", json!({}))]);

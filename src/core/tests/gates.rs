@@ -5,14 +5,15 @@ use super::super::check::{Case, Checker};
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
+use crate::model::condition::Kind;
 use crate::model::exit::Stuck;
-use crate::model::fleet::{Breaker, Confirmed, Shortage};
+use crate::model::fleet::{Breaker, Confirmed};
 use crate::model::ids::RunOrder;
 use crate::model::lever::Pause;
 use crate::model::quiet::QuietHours;
 use crate::model::recovery::Recovery;
 use crate::model::settings::WhenMissing;
-use crate::model::slot::SlotRecord;
+use crate::model::slot::{Attempt, SlotRecord};
 
 /// What happens when the gate's row is taken away.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,12 +54,23 @@ const STORIES: &[Row] = &[
             w.fleet.settings.slots.get_mut("a").unwrap().create.labels = invalid_label()
         });
     }),
-    ("delete_failed", HoldReason::DeleteFailed, Acts, |w| {
-        w.lost_but(json!({}), |_| ());
-        w.delete_refused_but(|recovery| {
-            (recovery.delete_failures, recovery.not_before) = (3, None)
+    ("forgotten", HoldReason::Forgotten, Acts, |w| {
+        w.lost_but(json!({}), |w| w.record().forgotten = true);
+    }),
+    ("deleted", HoldReason::Deleted, Acts, |w| {
+        w.missing_but(|w| w.record().deleted = Some("by hand".into()));
+    }),
+    ("create_check", HoldReason::CannotCreate, Refused("S20"), |w| {
+        w.create_check.certain = Some("actAs is missing".into());
+        w.sick_but(timeout(), |_| ());
+    }),
+    ("repeated", HoldReason::Repeated, Refused("S8"), |w| {
+        w.sick_but(timeout(), |w| {
+            let attempt = Attempt { at: w.now, kind: Kind::Judged };
+            w.record().attempts.push(attempt);
         });
     }),
+    ("probe", HoldReason::Backoff, Acts, |w| w.gone_but(World::is_short)),
     ("delete_backoff", HoldReason::Backoff, Acts, |w| {
         w.lost_but(json!({}), |_| ());
         w.delete_refused_but(|_| ());
@@ -84,8 +96,7 @@ const STORIES: &[Row] = &[
     }),
     ("pool", HoldReason::ZoneShort, Refused("S14"), |w| {
         w.sick_but(timeout(), |w| {
-            let shortage = Shortage { refused_at: w.now, trial_at: None };
-            w.fleet.ledger.short.insert(format!("{ZONE} v4-8"), shortage);
+            w.is_short();
         });
     }),
     ("judged_per_hour", HoldReason::JudgedPerHour, Acts, |w| {
@@ -369,7 +380,6 @@ fn the_checker_refuses_by_name_what_a_plan_must_never_ask_for() {
         verdict(&|fleet, _| record(fleet).seen.as_mut().unwrap().other_owner = Some("o".into())),
         Err("S17")
     );
-    assert_eq!(verdict(&|fleet, _| record(fleet).leaving = true), Err("S17"));
 }
 
 #[test]

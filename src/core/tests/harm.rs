@@ -71,11 +71,13 @@ fn s23_an_exit_with_0_finishes_nothing_without_ten_minutes_a_step_or_a_checkpoin
         (world.fleet.slots["a"].job.finished.as_ref(), world.hold("a")),
         (None, Some(HoldReason::EndedEarly))
     );
-    // It may be at work in the background, or done: nothing is created in its place either.
+    // It may be done: what is lost is removed, and nothing is created in its place.
     let mut preempted = node.clone();
     preempted["state"] = json!("PREEMPTED");
     world.next_poll(&preempted);
     world.get("a", Some(preempted));
+    assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
     assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::EndedEarly), 0));
     // Each of the three is evidence.
     let finishes = |shape: fn(&mut World), text: &str| {

@@ -154,7 +154,7 @@ fn s7_what_is_paused_is_left_alone_until_it_is_resumed_or_the_time_is_over() {
 }
 
 #[test]
-fn s7_a_create_that_is_owed_goes_on_while_paused() {
+fn s7_a_create_that_was_not_sent_waits_while_paused() {
     let mut world = World::new(settings(&["a"]));
     let preempted = json!({"state": "PREEMPTED"});
     world.sick(&["a"], preempted.clone(), 0);
@@ -163,6 +163,8 @@ fn s7_a_create_that_is_owed_goes_on_while_paused() {
     world.input(lever(Pull::Pause { slot: None, until: None }));
     world.wait(5);
     world.done("a", OperationState::Succeeded);
+    assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Paused), 0));
+    world.input(lever(Pull::Resume { slot: None, adopt: false }));
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.actions);
 }
 

@@ -95,7 +95,7 @@ fn l6_a_slot_that_is_short_of_capacity_delays_no_other() {
     assert!(matches!(world.actions[..], [Action::Create { .. }]));
     world.called("a", CallOutcome::Refused(Failure::new(FailureClass::Quota, "Quota exhausted")));
     assert_eq!(world.hold("a"), Some(HoldReason::Backoff));
-    world.wait(29);
+    world.wait(20);
     world.poll(&[node("b", json!({"state": "UNKNOWN"}))]);
     world.get("b", Some(node("b", json!({"state": "UNKNOWN"}))));
     assert_eq!(world.phase("b"), Some(Phase::Deleting));
@@ -156,9 +156,17 @@ fn progress_outranks_health() {
 #[test]
 fn l1_a_delete_that_does_not_end_is_told_to_a_person_whoever_started_it() {
     let mut world = World::new(settings(&["a"]));
-    world.sick(&["a"], json!({"state": "DELETING"}), 31 * 60);
-    assert!(world.actions.is_empty() && world.looks.is_empty());
-    assert_eq!(world.hold("a"), Some(HoldReason::Deleting));
+    let deleting = json!({"state": "DELETING"});
+    world.sick(&["a"], deleting.clone(), 31 * 60);
+    assert!(world.actions.is_empty(), "it is confirmed first");
+    world.get("a", Some(node("a", deleting.clone())));
+    assert!(is_delete(&world.actions), "the delete of another hand is sent once more");
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    world.wait(31 * 60);
+    world.done("a", OperationState::Running);
+    assert_eq!(world.hold("a"), Some(HoldReason::DeleteFailed), "then it is told");
+    world.done("a", OperationState::Succeeded);
+    assert!(world.actions.is_empty() && world.phase("a").is_none(), "no create follows");
 
     let mut world = World::new(settings(&["a"]));
     world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
@@ -187,7 +195,9 @@ fn an_owed_create_in_a_zone_without_capacity_moves_on_and_comes_back() {
     world.called("a", CallOutcome::Accepted(OPERATION.into()));
     world.create_fails("a", FailureClass::StockOut);
     assert_eq!(world.hold("a"), Some(HoldReason::Backoff), "all zones were asked");
-    world.wait(31);
+    let probe = super::super::next_wake(&world.fleet).unwrap();
+    assert!((110..=180).contains(&crate::model::time::elapsed(world.now, probe).as_secs()));
+    world.now = probe;
     world.input(Input::Tick);
     assert!(matches!(&world.actions[..], [Action::Create { zone, .. }] if zone == ZONE));
 }
@@ -217,8 +227,11 @@ fn a_create_in_another_region_names_the_subnetwork_that_lies_there() {
             "a",
             CallOutcome::Refused(Failure::new(FailureClass::StockOut, "no more capacity")),
         );
+        assert!(world.actions.is_empty(), "its name is read before the zone is left");
+        world.wait(1);
+        world.get("a", None);
         if region == "us-east5" {
-            world.wait(120);
+            world.wait(180);
             world.input(Input::Tick);
         }
     }

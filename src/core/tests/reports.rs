@@ -45,6 +45,10 @@ impl World {
         // Long enough for the last reports to be too old to act on.
         self.wait(300);
         self.get("a", Some(node.clone()));
+        // A delete whose answer was lost waits before it is repeated.
+        if let Some(recovery) = &mut self.fleet.slots.get_mut("a").unwrap().recovery {
+            recovery.not_before = None;
+        }
         assert_eq!(
             (self.phase("a"), self.actions.len()),
             (Some(Phase::Condemned), 0),

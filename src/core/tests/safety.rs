@@ -187,8 +187,7 @@ fn s6_a_lost_slot_that_is_there_again_and_sick_is_judged_like_any_other() {
     assert_eq!(world.hold("b"), Some(HoldReason::MaxUnavailable));
     // Nor does a delete that was allowed because there was nothing left excuse one of a node that
     // is there again (S14).
-    let short = crate::model::fleet::Shortage { refused_at: world.now, trial_at: None };
-    world.fleet.ledger.short.insert("us-central2-b v4-8".into(), short);
+    world.is_short();
     world.sick(&["b"], timeout(), 900);
     assert_eq!(world.hold("b"), Some(HoldReason::ZoneShort));
 }
@@ -220,6 +219,8 @@ fn s6_a_slot_that_goes_on_to_its_next_zone_keeps_its_place() {
         "b",
         CallOutcome::Refused(Failure::new(FailureClass::StockOut, "no more capacity")),
     );
+    world.wait(1);
+    world.get("b", None);
     assert!(
         matches!(&world.actions[..], [Action::Create { slot, zone, .. }] if slot == "b" && zone == "us-east1-d"),
         "{:?}",
@@ -345,12 +346,12 @@ fn s11_what_is_read_back_is_told_as_the_result() {
     world.get("a", Some(node("a", preempted.clone())));
     world.called("a", lost());
     world.wait(1);
+    world.get("a", Some(node("a", preempted.clone())));
+    assert!(told(&world, Verb::Delete, CallResult::Failed), "{:?}", world.events);
+    world.wait(30);
+    world.poll(&[node("a", preempted.clone())]);
     world.get("a", Some(node("a", preempted)));
-    assert!(
-        told(&world, Verb::Delete, CallResult::Failed) && is_delete(&world.actions),
-        "{:?}",
-        world.events
-    );
+    assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
     world.called("a", lost());
     world.wait(1);
     world.get("a", None);
@@ -407,11 +408,9 @@ fn s6_a_judged_slot_whose_delete_is_carried_out_late_keeps_its_place() {
     world.get("a", Some(node("a", timeout())));
     let others =
         ["b", "c", "d"].map(|name| node(name, if name == "b" { timeout() } else { json!({}) }));
-    for _ in 0..2 {
-        world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "reset")));
-        world.wait(1);
-        world.get("a", Some(node("a", timeout())));
-    }
+    world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "reset")));
+    world.wait(1);
+    world.get("a", Some(node("a", timeout())));
     assert_eq!(
         (world.phase("a"), world.hold("a")),
         (Some(Phase::Condemned), Some(HoldReason::Backoff))
@@ -521,6 +520,8 @@ fn s14_a_stock_out_keeps_doubtful_tpus_but_not_dead_ones() {
     assert_eq!(world.hold("b"), Some(HoldReason::ZoneShort));
     assert_eq!(world.phase("b"), None);
     sick(&mut world, json!({"state": "UNKNOWN"}), 1);
+    assert_eq!(world.phase("b"), None, "a failed repair is a judgement, too");
+    sick(&mut world, json!({"state": "PREEMPTED"}), 1);
     assert_eq!(world.phase("b"), Some(Phase::Deleting), "dead nodes eat quota");
 }
 

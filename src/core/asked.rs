@@ -1,0 +1,115 @@
+//! Deletes that no sickness asks for: an operator's `recreate`, and another hand's delete that is
+//! stuck and is sent once more.
+//!
+//! A `recreate` skips graces, quiet hours, `max_unavailable` and the storm breaker, for a person is
+//! there; every other gate still refuses, by name, and a GET confirms the incarnation that was meant.
+//! A node that is DELETING by another hand for longer than `grace.deleting` is deleted once more,
+//! which has unblocked such deletes; no create follows, and what is still there then is escalated.
+
+use jiff::Timestamp;
+
+use crate::model::condition::{Condition, Kind};
+use crate::model::event::What;
+use crate::model::hold::HoldReason;
+use crate::model::time::after;
+use crate::model::view::{ActionName, Decision};
+
+use super::condemn::condemn;
+use super::ctx::SlotCtx;
+use super::gates::{self, Before, Gate};
+use super::turn::Turn;
+use super::{confirm, reads};
+
+/// Whether an operator's wish counts now: not where the API itself works on the node, where it was
+/// stopped, or where nothing is known of it (S10, S5).
+pub fn applies(ctx: &SlotCtx) -> bool {
+    let at_work = matches!(
+        ctx.condition(),
+        Condition::Stopped | Condition::Deleting | Condition::Unclear | Condition::Starting
+    );
+    !at_work && ctx.condition().kind() != Some(Kind::Lost)
+}
+
+/// Judges a slot that an operator wants recreated.
+pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
+    let Some(wish) = ctx.record.wanted.clone() else { return Decision::none("not asked for") };
+    if ctx.record.incarnation.as_ref() != Some(&wish.incarnation) {
+        ctx.record.wanted = None;
+        let text = format!("recreate by {}: {} is not there", wish.who, wish.incarnation);
+        turn.tell(ctx.record, What::Note, text.clone());
+        return Decision::none(text);
+    }
+    reads::create_check(ctx, turn);
+    reads::look_over_specification(ctx);
+    if let Some((_, hold)) = gates::first_hold(gates, ctx, Before::Asked) {
+        return hold;
+    }
+    let reason = format!("{} asked for it (recreate)", wish.who);
+    match confirmed(ctx, &reason, turn) {
+        Err(decision) => decision,
+        Ok(verified) => {
+            condemn(ctx, Condition::Requested, Kind::Judged, verified, turn);
+            Decision::act(ActionName::Recreate, reason)
+        }
+    }
+}
+
+/// Decides about a node that another hand deletes.
+pub fn nudge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
+    let evidence = ctx.record.verdict.evidence.clone();
+    let deadline = after(ctx.record.since, ctx.slot.policy.grace.deleting);
+    if turn.now < deadline {
+        let text = format!("{evidence}: another hand deletes it");
+        return Decision::wait(text, Some(deadline));
+    }
+    let again = ctx.record.recovery.is_some();
+    if ctx.record.nudged.is_some() && ctx.record.nudged == ctx.record.incarnation && !again {
+        let text = format!(
+            "{evidence} since {:.0}, also after the delete was sent once more: delete it by hand",
+            ctx.record.since
+        );
+        let mut decision = Decision::hold(HoldReason::Deleting, text, None);
+        decision.action = ActionName::Escalate;
+        return decision;
+    }
+    if let Some((_, hold)) = gates::first_hold(gates, ctx, Before::Stuck) {
+        return hold;
+    }
+    let reason = format!("{evidence} since {:.0}: the delete is sent once more", ctx.record.since);
+    match confirmed(ctx, &reason, turn) {
+        Err(decision) => decision,
+        Ok(verified) => {
+            condemn(ctx, Condition::Deleting, Kind::Lost, verified, turn);
+            ctx.record.nudged.clone_from(&ctx.record.incarnation);
+            if let Some(recovery) = &mut ctx.record.recovery {
+                recovery.no_create = true;
+            }
+            Decision::act(ActionName::Wait, reason)
+        }
+    }
+}
+
+/// The GET that a delete rests on, once the checker agrees; else what is done meanwhile.
+fn confirmed(ctx: &mut SlotCtx, reason: &str, turn: &mut Turn) -> Result<Timestamp, Decision> {
+    if ctx.settings.dry_run {
+        let mut decision = Decision::act(ActionName::Recreate, reason);
+        decision.hold = Some(HoldReason::DryRun);
+        return Err(decision);
+    }
+    let Some(confirmed) = confirm::confirmed(ctx) else {
+        reads::confirm(ctx, turn);
+        let asked = || Decision::act(ActionName::Recreate, format!("{reason}; a GET confirms it"));
+        return Err(confirm::too_slow(ctx).unwrap_or_else(asked));
+    };
+    let cause = match ctx.condition() {
+        Condition::Deleting => Condition::Deleting,
+        _ => Condition::Requested,
+    };
+    let (checker, case) = ctx.case();
+    match checker.delete(&case, cause, &confirmed) {
+        Ok(()) => Ok(confirmed.began),
+        Err(violation) => {
+            Err(confirm::refused(ctx, violation.name(), &violation.to_string(), turn))
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The listings of one poll, by zone and name, with what could not be read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::model::action::{Listing, Reading};
+use crate::model::node::NodeView;
+use crate::model::settings::SlotSettings;
+use crate::model::slot::SlotRecord;
+
+/// The answers of a poll.
+pub struct Listed {
+    // By zone and name; of a node that is listed twice the last counts.
+    nodes: BTreeMap<String, BTreeMap<String, Arc<NodeView>>>,
+    // Zones that were not read, `-` for all, and why.
+    unread: BTreeMap<String, String>,
+    // One listing of all zones was answered.
+    read_all: bool,
+}
+
+impl Listed {
+    /// Also returns whether every zone was read.
+    pub fn new(listings: Vec<Listing>) -> (Listed, bool) {
+        let (mut nodes, mut unread, mut read_all) = (BTreeMap::new(), BTreeMap::new(), false);
+        for Listing { zone, result } in listings {
+            match result {
+                Ok((found, unreachable)) => {
+                    read_all |= zone == "-";
+                    let why = "the API could not reach the zone";
+                    unread.extend(unreachable.into_iter().map(|zone| (zone, why.to_owned())));
+                    for view in found {
+                        let zone: &mut BTreeMap<_, _> = nodes.entry(view.zone.clone()).or_default();
+                        zone.insert(view.node.clone(), view);
+                    }
+                }
+                Err(failure) => {
+                    unread.insert(zone, format!("the listing failed: {failure}"));
+                }
+            }
+        }
+        let complete = unread.is_empty();
+        (Listed { nodes, unread, read_all }, complete)
+    }
+
+    /// All nodes of all zones.
+    pub fn views(&self) -> impl Iterator<Item = &Arc<NodeView>> {
+        self.nodes.values().flat_map(BTreeMap::values)
+    }
+
+    /// The node of this name in a zone.
+    pub fn node(&self, zone: &str, name: &str) -> Option<&Arc<NodeView>> {
+        self.nodes.get(zone)?.get(name)
+    }
+
+    /// Whether every part of a zone was read.
+    pub fn was_read(&self, zone: &str) -> bool {
+        !self.unread.contains_key(zone) && (self.read_all || !self.unread.contains_key("-"))
+    }
+
+    /// The first of a slot's zones with a node of its name.
+    pub fn zone_of<'s>(&self, slot: &'s SlotSettings) -> Option<&'s String> {
+        slot.zones.iter().find(|zone| self.node(zone, &slot.name).is_some())
+    }
+
+    /// The reading that the poll gives of a slot.
+    pub fn reading(&self, record: &SlotRecord, slot: Option<&SlotSettings>) -> Reading {
+        let found = self.node(&record.zone, &record.name);
+        let all = if self.read_all { None } else { self.unread.get("-") };
+        let mut unread = self.unread.get(&record.zone).or(all);
+        if found.is_none() && record.incarnation.is_none() && record.recovery.is_none() {
+            // It may live in another of its zones, one that could not be read.
+            let mut zones = slot.into_iter().flat_map(|slot| &slot.zones);
+            unread = unread.or_else(|| zones.find_map(|zone| self.unread.get(zone)));
+        }
+        match (unread, found) {
+            (Some(why), _) => Reading::Unread(why.clone()),
+            (None, Some(view)) => Reading::Node(Arc::clone(view)),
+            (None, None) => Reading::Absent,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Strays (S21): what was asked for and no slot owns. A create that was called off may be carried
+//! out all the same; a zone that was left may show a node late.
+//!
+//! Each is followed in the listings until it is gone, or a slot takes it up, and is told meanwhile
+//! in status, metrics and an alert. A stray that lives is never deleted: its job may be at work. What
+//! was expected and never came is dropped when a create can no longer succeed.
+//!
+//! Example: `a` was taken out of the config while its create was running. The node comes up at
+//! 10:20: from then on "stray a in us-central2-b: READY" is told, until an operator deletes it, or
+//! puts `a` back into the config, which takes it up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::event::What;
+use crate::model::fleet::{Fleet, Stray};
+use crate::model::node::NodeView;
+use crate::model::phase::Phase;
+use crate::model::time::elapsed;
+
+use super::listed::Listed;
+use super::turn::Turn;
+
+/// A create that no listing has shown for so long will not come.
+const EXPECTED_FOR: Duration = Duration::from_secs(3 * 3600);
+
+/// Where a stray is kept.
+fn key(zone: &str, name: &str) -> String {
+    format!("{zone}/{name}")
+}
+
+/// Ends what is owed to a slot. Returns what that was, in words.
+pub fn call_off(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) -> Option<String> {
+    let record = fleet.slots.get_mut(name)?;
+    let recovery = record.recovery.take()?;
+    fleet.dirty.insert(name.to_owned());
+    let ended = match recovery.phase {
+        Phase::Gone => "the create that was owed is called off".to_owned(),
+        Phase::Condemned => "its recovery is called off".to_owned(),
+        Phase::Deleting => "its delete is under way, and no create follows".to_owned(),
+        Phase::Creating | Phase::Ready | Phase::Booted | Phase::Launched => {
+            let seen = record.incarnation.clone();
+            let state = record.seen.as_ref().map(|seen| seen.state.clone());
+            let stray = Stray {
+                zone: record.zone.clone(),
+                name: record.name.clone(),
+                since: turn.now,
+                why: format!("its create was sent when {why}"),
+                state: state.filter(|_| seen.is_some()),
+                incarnation: seen,
+            };
+            fleet.ledger.strays.insert(key(&stray.zone, name), stray);
+            fleet.dirty_ledger = true;
+            "its create was sent and can't be called back: what comes of it is told as a stray"
+                .to_owned()
+        }
+    };
+    let message = format!("{}: {why}; {ended}", recovery.cause.name());
+    turn.tell(record, What::Withdrawn { cause: recovery.cause }, message);
+    Some(ended)
+}
+
+/// Looks for strays among what a poll has listed.
+pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
+    for view in listed.views() {
+        if let Some(why) = ownerless(fleet, view) {
+            show(fleet, view, why, turn);
+        }
+    }
+    let keys: Vec<String> = fleet.ledger.strays.keys().cloned().collect();
+    for key in keys {
+        let Some(stray) = fleet.ledger.strays.get(&key) else { continue };
+        let shown = listed.node(&stray.zone, &stray.name);
+        let owned = fleet.slots.get(&stray.name).is_some_and(|record| {
+            record.zone == stray.zone
+                && (record.recovery.is_none() || record.incarnation.is_some())
+                && shown.is_some()
+        });
+        let gone = shown.is_none() && listed.was_read(&stray.zone);
+        let over = stray.state.is_some() || elapsed(stray.since, turn.now) >= EXPECTED_FOR;
+        let why = match (owned, gone && over) {
+            (true, _) => "its slot has taken it up",
+            (false, true) if stray.state.is_some() => "it is gone",
+            (false, true) => "it never came",
+            (false, false) => continue,
+        };
+        turn.note(format!("stray {} in {}: {why}", stray.name, stray.zone));
+        fleet.ledger.strays.remove(&key);
+        fleet.dirty_ledger = true;
+    }
+}
+
+/// Why no slot owns a node that is ours; none where one does, or where it is not ours.
+fn ownerless(fleet: &Fleet, view: &NodeView) -> Option<String> {
+    let slot = view.slot.as_ref().filter(|slot| **slot == view.node)?;
+    if view.owner.as_ref() != Some(&fleet.settings.owner) {
+        return None;
+    }
+    if let Some(stray) = fleet.ledger.strays.get(&key(&view.zone, slot)) {
+        return Some(stray.why.clone());
+    }
+    // Elsewhere than where its slot lives, while that slot has a node, or is about to have one.
+    let record = fleet.slots.get(slot).filter(|record| record.zone != view.zone)?;
+    let lives = record.incarnation.is_some() || record.recovery.is_some();
+    lives.then(|| format!("{slot} is in {} now", record.zone))
+}
+
+fn show(fleet: &mut Fleet, view: &Arc<NodeView>, why: String, turn: &mut Turn) {
+    let key = key(&view.zone, &view.node);
+    let state = Some(view.state.as_str().to_owned());
+    let known = fleet.ledger.strays.get(&key);
+    if known.is_some_and(|known| known.state == state && known.incarnation == view.incarnation) {
+        return;
+    }
+    let first = known.is_none_or(|known| known.state.is_none());
+    let stray = Stray {
+        zone: view.zone.clone(),
+        name: view.node.clone(),
+        since: known.map_or(turn.now, |known| known.since),
+        why: why.clone(),
+        state,
+        incarnation: view.incarnation.clone(),
+    };
+    if first {
+        turn.note(format!(
+            "stray {0} in {1} is {2}: {why}; no slot owns it, and it may be at work. Put {0} back into the config to take it up, or \
+             delete it: gcloud compute tpus tpu-vm delete {0} --zone {1}",
+            view.node,
+            view.zone,
+            view.state.as_str()
+        ));
+    }
+    fleet.ledger.strays.insert(key, stray);
+    fleet.dirty_ledger = true;
+}

@@ -1,0 +1,140 @@
+//! Signs of life that outrank a bad health value, and graces that depend on the size of a slice.
+
+use super::runs::with_checkpoints;
+use super::*;
+use crate::model::beacon::{Beacon, WorkerReport};
+use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
+use crate::model::settings::{Grace, Size};
+
+#[test]
+fn s10_a_node_that_another_hand_creates_is_never_judged() {
+    let mut world = World::new(settings(&["a"]));
+    let creating = json!({"state": "CREATING"});
+    for _ in 0..400 {
+        world.wait(30);
+        world.poll(&[node("a", creating.clone())]);
+        assert!(world.actions.is_empty() && world.looks.is_empty());
+    }
+    // One of ours is stuck after its grace.
+    let mut world = World::new(settings(&["a"]));
+    world.recreate_preempted();
+    let stuck = world.replacement("a", creating);
+    for _ in 0..100 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(&stuck));
+        if !world.looks.is_empty() {
+            world.get("a", Some(stuck.clone()));
+        }
+        if is_delete(&world.actions) {
+            return;
+        }
+    }
+    panic!("{:?}", world.fleet.memory["a"].decision);
+}
+
+#[test]
+fn s3_fresh_heartbeats_give_an_unresponsive_tpu_an_hour() {
+    let condemned_after = |beats: bool| {
+        let mut world = with_checkpoints();
+        let ready = world.supervised_run();
+        let mut sick = ready.clone();
+        sick["health"] = json!("TIMEOUT");
+        world.surveyed(&[100]);
+        for round in 0..200 {
+            world.reports(if beats { 10 + round } else { 10 }, None);
+            world.wait(30);
+            world.poll(std::slice::from_ref(&sick));
+            world.get("a", Some(sick.clone()));
+            if is_delete(&world.actions) {
+                return round * 30 / 60;
+            }
+        }
+        panic!("{:?}", world.fleet.memory["a"].decision);
+    };
+    assert!((10..=12).contains(&condemned_after(false)));
+    assert!((59..=62).contains(&condemned_after(true)), "{}", condemned_after(true));
+}
+
+#[test]
+fn s3_a_job_that_keeps_its_rhythm_outranks_health() {
+    let mut world = with_checkpoints();
+    world.poll(&[node("a", json!({}))]);
+    // Checkpoints come every 40 min.
+    for step in 1..6 {
+        let newest = Some(Checkpoint { step, uri: format!("gs://b/c/{step}") });
+        let survey = CheckpointSurvey { newest, incomplete: None, other: None };
+        let result = Ok(survey);
+        let (began, location) = (world.now, "gs://b/c".to_owned());
+        world.input(Input::Surveyed { slot: "a".into(), began, location, result });
+        for _ in 0..80 {
+            world.wait(30);
+            world.poll(&[node("a", json!({}))]);
+        }
+    }
+    let last = world.fleet.slots["a"].job.progress_at.unwrap();
+    let mut deleted = None;
+    for _ in 0..200 {
+        world.wait(30);
+        world.poll(&[node("a", timeout())]);
+        world.get("a", Some(node("a", timeout())));
+        if is_delete(&world.actions) {
+            deleted = Some(crate::model::time::elapsed(last, world.now).as_secs() / 60);
+            break;
+        }
+        world.surveyed(&[5]);
+    }
+    assert!((80..=82).contains(&deleted.unwrap()), "twice the usual interval: {deleted:?}");
+}
+
+#[test]
+fn auto_graces_follow_the_size_of_the_slice() {
+    let graces = Grace::default();
+    let minutes = |time: Duration| time.as_secs() / 60;
+    let size = |hosts, reserved| Size { hosts, reserved };
+    let startup = |hosts| minutes(graces.startup(size(hosts, false)));
+    assert_eq!([1, 15, 16, 64].map(startup), [45, 45, 120, 120]);
+    let maintenance = |hosts, reserved| minutes(graces.maintenance(size(hosts, reserved)));
+    assert_eq!(
+        [maintenance(1, false), maintenance(1, true), maintenance(16, false)],
+        [60, 180, 180]
+    );
+    let boot = |hosts| minutes(graces.boot(size(hosts, false)));
+    assert_eq!([1, 8, 9, 64, 65].map(boot), [10, 10, 20, 20, 40]);
+    let given = Grace { maintenance: Some(Duration::from_secs(60)), ..graces };
+    assert_eq!(minutes(given.maintenance(size(64, true))), 1, "what is written counts");
+}
+
+#[test]
+fn a_failed_repair_is_waited_for_and_a_pool_without_capacity_keeps_it() {
+    assert_eq!(Grace::default().failed_repair, Duration::from_secs(900));
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], json!({"state": "UNKNOWN"}), 90);
+    world.is_short();
+    world.wait(30);
+    world.poll(&[node("a", json!({"state": "UNKNOWN"}))]);
+    assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::ZoneShort), 0));
+}
+
+#[test]
+fn an_exit_of_a_generation_that_was_never_ordered_is_nothing() {
+    for (ahead, fails) in [(0, true), (1, false)] {
+        let mut world = with_checkpoints();
+        world.supervised_run();
+        let record = &world.fleet.slots["a"];
+        let (of, generation) = (record.incarnation.clone().unwrap(), record.job.generation + ahead);
+        let text = "final after 5 restarts".to_owned();
+        let exit = Some(Beacon { boot_id: "b".into(), generation, value: 1, text });
+        let result = Ok(vec![WorkerReport { exit, ..WorkerReport::default() }]);
+        world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result });
+        assert_eq!(world.fleet.slots["a"].job.failed.is_some(), fails);
+    }
+}
+
+#[test]
+fn a_node_without_identity_is_unclear_whatever_its_state() {
+    for state in ["PREEMPTED", "STOPPED", "DELETING", "READY"] {
+        let mut world = World::new(settings(&["a"]));
+        world.poll(&[node("a", json!({"state": state, "createTime": "yesterday"}))]);
+        assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Unclear, "{state}");
+    }
+}
