@@ -5,6 +5,7 @@ pub mod audit;
 pub mod incident;
 pub mod log;
 pub mod metrics;
+mod obstacles;
 pub mod page;
 pub mod published;
 pub mod push;
