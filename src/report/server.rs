@@ -5,17 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::body::HttpBody as _;
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 
+use super::access::{Access, Token};
+use super::connections::{self, Limits};
 use super::metrics::Metrics;
 use super::page;
 use super::published::{Lock, Published};
 use crate::model::time::elapsed;
+
+/// Bytes of a request's body. Nothing here reads one.
+const BODY: u64 = 64 * 1024;
 
 /// What the handlers read.
 #[derive(Clone)]
@@ -36,9 +43,22 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::bind(address).await
 }
 
-/// Serves until the future is dropped.
-pub async fn serve(listener: TcpListener, endpoints: Endpoints) {
-    let app = Router::new()
+/// Serves until the future is dropped. Off loopback all but `/metrics` and `/-/` needs the token.
+pub async fn serve(listener: TcpListener, endpoints: Endpoints, token: Option<Token>) {
+    let address = match listener.local_addr() {
+        Ok(address) => address,
+        Err(error) => {
+            return tracing::error!(
+                "the HTTP endpoints are not served: the listener's own address can't be read: {error}; restart tpu-watchdog"
+            );
+        }
+    };
+    let router = router(endpoints, Access::new(address, token));
+    connections::serve(listener, router, Limits::default()).await;
+}
+
+fn router(endpoints: Endpoints, access: Access) -> Router {
+    Router::new()
         .route(
             "/",
             get(async |State(e): State<Endpoints>| {
@@ -49,10 +69,20 @@ pub async fn serve(listener: TcpListener, endpoints: Endpoints) {
         .route("/-/healthy", get(healthy))
         .route("/-/ready", get(ready))
         .route("/api/v1/status", get(status))
-        .with_state(endpoints);
-    if let Err(error) = axum::serve(listener, app).await {
-        tracing::error!("the HTTP endpoints ended: {error}");
+        .with_state(endpoints)
+        .layer(from_fn_with_state(Arc::new(access), guard))
+}
+
+/// Stands before every path, also before those that do not exist.
+async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    if let Err(refused) = access.check(request.uri(), request.headers()) {
+        return refused.into_response();
     }
+    if request.body().size_hint().lower() > BODY {
+        return (StatusCode::PAYLOAD_TOO_LARGE, "a request may have a body of at most 64 KiB\n")
+            .into_response();
+    }
+    next.run(request).await
 }
 
 async fn metrics(State(endpoints): State<Endpoints>) -> Response {
