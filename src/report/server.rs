@@ -18,7 +18,7 @@ use super::access::{Access, Token};
 use super::connections::{self, Limits};
 use super::metrics::Metrics;
 use super::page;
-use super::published::{Lock, Published};
+use super::published::{Lock, Published, Reading, Snapshot};
 use crate::model::time::elapsed;
 
 /// Bytes of a request's body. Nothing here reads one.
@@ -99,25 +99,61 @@ async fn healthy(State(endpoints): State<Endpoints>) -> (StatusCode, String) {
     }
 }
 
-async fn ready(State(endpoints): State<Endpoints>) -> (StatusCode, &'static str) {
-    let snapshot = endpoints.published.get();
-    if matches!(snapshot.lock, Lock::StandingBy(_)) {
-        (StatusCode::OK, "standing by: another watchdog holds the lock\n")
-    } else if snapshot.store_failing {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the journal can't be written: nothing is done to any TPU\n",
-        )
-    } else if snapshot.polls == 0 {
-        (StatusCode::SERVICE_UNAVAILABLE, "the first poll is not done\n")
-    } else {
-        (StatusCode::OK, "ok\n")
+async fn ready(State(endpoints): State<Endpoints>) -> (StatusCode, String) {
+    match readiness(&endpoints.published.get()) {
+        Ok(text) => (StatusCode::OK, format!("{text}\n")),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     }
+}
+
+/// Whether the watchdog can do its work, or why it can't. A standby can: it would take over.
+fn readiness(snapshot: &Snapshot) -> Result<&'static str, String> {
+    let reason = match (&snapshot.lock, &snapshot.reading) {
+        (Lock::StandingBy(_), _) => return Ok("standing by: another watchdog holds the lock"),
+        _ if snapshot.store_failing => {
+            "the journal can't be read or written: nothing is done to any TPU; the log says why"
+        }
+        (Lock::Unknown, _) => "the journal is not read yet, and the lock not taken",
+        (Lock::Held, Reading::NotYet) => "the first poll is not done",
+        (Lock::Held, Reading::Failed(failure)) => {
+            return Err(format!(
+                "no zone could be read since the start: {failure}; the log has the answer of the API"
+            ));
+        }
+        (Lock::Held, Reading::Done) => return Ok("ok"),
+    };
+    Err(reason.to_owned())
 }
 
 async fn status(State(endpoints): State<Endpoints>) -> Response {
     match serde_json::to_string(&endpoints.published.get().status) {
         Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_is_what_can_read_the_journal_and_the_api_or_would_take_over() {
+        let ready = |lock: Lock, store_failing: bool, reading: Reading| {
+            readiness(&Snapshot { lock, store_failing, reading, ..Snapshot::default() })
+        };
+        let standing_by = Lock::StandingBy("vm-1:7:aa".into());
+        let failed = Reading::Failed("us-central2-b: permission".into());
+        assert_eq!(ready(Lock::Held, false, Reading::Done), Ok("ok"));
+        assert!(ready(standing_by, false, Reading::NotYet).is_ok());
+        for (lock, store_failing, reading, words) in [
+            (Lock::Unknown, false, Reading::NotYet, "the journal is not read yet"),
+            (Lock::Unknown, true, Reading::NotYet, "can't be read or written"),
+            (Lock::Held, true, Reading::Done, "can't be read or written"),
+            (Lock::Held, false, Reading::NotYet, "the first poll is not done"),
+            (Lock::Held, false, failed, "since the start: us-central2-b: permission"),
+        ] {
+            let reason = ready(lock, store_failing, reading).unwrap_err();
+            assert!(reason.contains(words), "{reason}");
+        }
     }
 }

@@ -8,6 +8,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use tpu_watchdog::simulator::http::Fault;
+use tpu_watchdog::simulator::wire::Reply;
+
 use crate::harness::{Rig, job};
 
 const TOKEN: &str = "0123456789abcdef-the-token";
@@ -142,6 +145,30 @@ fn on_loopback_a_foreign_name_is_refused_and_no_token_is_asked_for() {
             assert_eq!(ask(&address, path, &format!("Host: {host}\r\n")).0, 200, "{host}");
         }
     }
+}
+
+#[test]
+fn the_service_is_ready_when_a_zone_was_read_and_says_what_keeps_it_until_then() {
+    let mut rig = Rig::with_one_node("");
+    let down = || -> Fault { Fault::AnswerBefore(Reply::new(503, "down")) };
+    let listings_fail = || -> tpu_watchdog::simulator::http::Hook {
+        Box::new(move |logged| logged.path.contains("/nodes").then(down))
+    };
+    rig.simulator.set_hook(Some(listings_fail()));
+    rig.start();
+    let address = address(&rig);
+    rig.wait_until("the reason", || {
+        let (status, text) = ask(&address, "/-/ready", "");
+        assert_eq!(status, 503, "{text}");
+        text.contains("no zone could be read since the start: us-central2-b: ")
+    });
+    assert_eq!(ask(&address, "/-/healthy", "").0, 200, "it lives all the same");
+    rig.simulator.set_hook(None);
+    rig.wait_until("ready", || ask(&address, "/-/ready", "").0 == 200);
+    rig.simulator.set_hook(Some(listings_fail()));
+    rig.wait_for_log("listing the nodes of us-central2-b failed");
+    rig.wait_polls(4);
+    assert_eq!(ask(&address, "/-/ready", "").0, 200, "it was read once: the slots are held");
 }
 
 #[test]
