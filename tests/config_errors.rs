@@ -139,7 +139,7 @@ const BEFORE_A_SLOT: [(&str, &str, &str); 27] = [
     ("lease = \"100ms\"", "w.toml:2: lease:", "at least 1s"),
     ("pushgateway = \"gateway:9091\"", "w.toml:2: pushgateway:", "http://127.0.0.1:9091"),
     ("listen = \"9470\"", "w.toml:2: listen:", "\"127.0.0.1:9470\" or \"off\""),
-    ("listen = \"0.0.0.0:9470\"", "w.toml:2: listen:", "use 127.0.0.1"),
+    ("listen_token_file = \"\"", "w.toml:2: listen_token_file:", "name a file"),
     ("state = \"gs://bucket\"", "w.toml:2: state:", "needs a bucket and a prefix"),
     ("state = \"s3:/b/p\"", "w.toml:2: state:", "needs a bucket and a prefix"),
     ("state = \"gs://b/a//c\"", "w.toml:2: state:", "not a path in a bucket"),
@@ -274,6 +274,20 @@ fn the_project_that_pays_for_calls_is_not_the_one_of_the_tpus() {
     assert_eq!(loaded(user, Some("named")), Ok("named".into()));
     let account = r#"{"type": "service_account", "project_id": "of-the-account", "quota_project_id": "payer"}"#;
     assert_eq!(loaded(account, None), Ok("of-the-account".into()));
+}
+
+#[test]
+fn any_address_may_be_listened_on_and_the_token_file_lies_by_the_config() {
+    let loaded = |text: &str| {
+        let text = format!("listen_token_file = {text}\nlisten = \"0.0.0.0:9470\"\n{GOOD}");
+        config::parse(Path::new("/etc/w.toml"), &text, &|_| None).unwrap()
+    };
+    let config = loaded("\"token\"");
+    assert_eq!(config.listen.unwrap().to_string(), "0.0.0.0:9470");
+    // The file is read by the service alone: other commands may run as another user.
+    assert_eq!(config.listen_token_file.unwrap(), Path::new("/etc/token"));
+    let absolute = loaded("\"/run/credentials/token\"").listen_token_file;
+    assert_eq!(absolute.unwrap(), Path::new("/run/credentials/token"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use tpu_watchdog::cli::table;
-use tpu_watchdog::model::view::StatusDocument;
+use tpu_watchdog::model::view::{StatusDocument, StrayView};
 use tpu_watchdog::report::metrics::Metrics;
 use tpu_watchdog::report::page;
 use tpu_watchdog::report::published::{Lock, Snapshot};
@@ -51,6 +51,22 @@ fn the_page_escapes_what_comes_from_outside() {
     document.tpus[0].reason = "<script>alert(1)</script>".into();
     let html = page::render(&Snapshot { status: document, ..Snapshot::default() }, now());
     assert!(!html.contains("<script>") && html.contains("&lt;script&gt;"));
+    assert!(!html.contains("Belongs to no slot"));
+}
+
+#[test]
+fn the_page_shows_what_belongs_to_no_slot() {
+    let mut document = document();
+    document.strays.push(StrayView {
+        name: "left".into(),
+        zone: "us-east5-a".into(),
+        state: None,
+        since: now(),
+        why: "its create was <called off>".into(),
+    });
+    let html = page::render(&Snapshot { status: document, ..Snapshot::default() }, now());
+    assert!(html.contains("Belongs to no slot") && html.contains("us-east5-a"), "{html}");
+    assert!(html.contains("its create was &lt;called off&gt;"), "{html}");
 }
 
 #[test]

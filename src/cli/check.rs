@@ -1,6 +1,7 @@
 //! `check`: the config alone, offline.
 
 use super::{ConfigArgs, Outcome, load, print};
+use crate::config;
 
 pub fn check(args: &ConfigArgs) -> Outcome {
     let config = load(args)?;
@@ -11,6 +12,10 @@ pub fn check(args: &ConfigArgs) -> Outcome {
         config.settings.project,
         config.settings.slots.len()
     ));
+    // Only a note: the file may be there for the service alone.
+    if let Some(Err(message)) = config.listen_token_file.as_deref().map(config::read_token) {
+        print(&format!("note: as the present user sees it, {message}; `run` does not start so\n"));
+    }
     for slot in config
         .settings
         .slots

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use crate::model::phase::Phase;
 use crate::model::time::elapsed;
 use crate::model::time::span;
 use crate::model::view::{ActionName, SlotView, StatusDocument};
+use crate::report::access::is_loopback;
 use crate::report::systemd::Notify;
 use crate::simulator::http::Simulator;
 use crate::simulator::scenario::Scenario;
@@ -40,8 +42,17 @@ pub struct DemoArgs {
     #[arg(long)]
     serve: bool,
     /// Where the page and metrics are served; port 0 takes a free one, "off" none.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0", value_parser = listen)]
     listen: String,
+}
+
+/// The demo has no token for its page.
+fn listen(text: &str) -> Result<String, String> {
+    let off_loopback = text.parse::<SocketAddr>().is_ok_and(|a| !is_loopback(a.ip()));
+    if off_loopback {
+        return Err(format!("{text} is not a loopback address; use 127.0.0.1:PORT"));
+    }
+    Ok(text.to_owned())
 }
 
 pub fn speed(text: &str) -> Result<f64, String> {
@@ -87,7 +98,7 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
             ))
         })?;
         page = listener.local_addr().map(|a| format!("http://{a}/")).unwrap_or_default();
-        tokio::spawn(crate::report::server::serve(listener, wired.endpoints.clone()));
+        tokio::spawn(crate::report::server::serve(listener, wired.endpoints.clone(), None));
     }
     let began = Timestamp::now();
     let live = std::io::stdout().is_terminal();

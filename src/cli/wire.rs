@@ -18,6 +18,7 @@ use crate::google::tpu::TpuClient;
 use crate::launch;
 use crate::model::beacon::joined;
 use crate::model::settings::Settings;
+use crate::report::access::{Token, is_loopback};
 use crate::report::metrics::Metrics;
 use crate::report::published::Published;
 use crate::report::server::{self, Endpoints};
@@ -199,6 +200,13 @@ pub fn ended(end: End) -> Outcome {
 /// Starts the endpoints, if the config wants them.
 pub async fn serve(config: &Config, endpoints: Endpoints) -> Result<(), Failed> {
     let Some(address) = config.listen else { return Ok(()) };
+    let file = config.listen_token_file.as_deref();
+    let token = file.map(config::read_token).transpose().map_err(Failed::Config)?.map(Token::new);
+    if token.is_none() && !is_loopback(address.ip()) {
+        tracing::warn!(
+            "listen = \"{address}\" is off loopback and listen_token_file is not set: all paths but /metrics and /-/ answer 403"
+        );
+    }
     let listener = match server::bind(address).await {
         Ok(listener) => Some(listener),
         Err(error) if error.kind() == ErrorKind::AddrInUse => None,
@@ -230,7 +238,7 @@ pub async fn serve(config: &Config, endpoints: Endpoints) -> Result<(), Failed> 
                 "serving http://{address}/ (page), /metrics, /-/healthy, /-/ready, /api/v1/status"
             );
         }
-        server::serve(listener, endpoints).await;
+        server::serve(listener, endpoints, token).await;
     });
     Ok(())
 }
@@ -266,7 +274,7 @@ pub fn signals(
                             Signal::NotReloaded
                         }
                         Ok(config) => {
-                            tracing::info!("the config was reloaded (lease and listen need a restart)");
+                            tracing::info!("the config was reloaded (lease, listen and listen_token_file need a restart)");
                             Signal::Reload(Box::new(settings(&config)))
                         }
                         Err(error) => {

@@ -9,6 +9,7 @@ mod policy;
 mod raw;
 mod slot;
 mod state;
+mod token;
 mod validate;
 
 use std::fmt;
@@ -75,6 +76,8 @@ pub struct Config {
     pub state: StateLocation,
     /// `listen`; none for "off".
     pub listen: Option<SocketAddr>,
+    /// `listen_token_file`: what is not open to all needs its token off loopback.
+    pub listen_token_file: Option<PathBuf>,
     /// `[api]`.
     pub api: ApiSettings,
 }
@@ -157,6 +160,14 @@ pub fn log_filter() -> Option<String> {
 /// With what is allowed.
 pub fn state_location(text: &str, folder: &Path) -> Result<StateLocation, String> {
     state::state_location(text, folder)
+}
+
+/// The token of `listen_token_file`.
+///
+/// # Errors
+/// With the file and the remedy, never with its content.
+pub fn read_token(path: &Path) -> Result<String, String> {
+    token::read_token(path)
 }
 
 /// The name of the Cloud Run execution that this process belongs to, if it is one.

@@ -66,6 +66,7 @@ pub struct Raw {
     pub lease: Option<Span>,
     pub owner: Option<String>,
     pub listen: Option<String>,
+    pub listen_token_file: Option<String>,
     pub pushgateway: Option<String>,
     pub dry_run: Option<bool>,
     #[serde(default)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::api::{api, listen};
+use super::api::{api, listen, listen_token_file};
 use super::check::Check;
 use super::document::Document;
 use super::policy::{orphans, policy, share, storm};
@@ -49,6 +49,7 @@ pub fn validate(
     let state = state(c, raw.state.as_deref(), folder, environment);
     let pushgateway = pushgateway(c, raw.pushgateway);
     let listen = listen(c, raw.listen.as_deref());
+    let listen_token_file = listen_token_file(c, raw.listen_token_file.as_deref(), folder);
     let api = api(c, &raw.api);
     if raw.tpu.is_empty() {
         c.wrong("tpu", "there is no [[tpu]]: add one with name and zone");
@@ -80,7 +81,7 @@ pub fn validate(
         orphans,
         slots,
     };
-    Ok(Config { settings, lease, pushgateway, state, listen, api })
+    Ok(Config { settings, lease, pushgateway, state, listen, listen_token_file, api })
 }
 
 /// `[poll]`.

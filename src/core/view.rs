@@ -28,6 +28,7 @@ pub fn document(fleet: &Fleet, now: Timestamp) -> StatusDocument {
             BreakerState::Closed
         },
         tpus: fleet.slots.values().map(|record| slot(fleet, record, now)).collect(),
+        strays: Vec::new(),
     }
 }
 

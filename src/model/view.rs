@@ -88,6 +88,24 @@ pub struct StatusDocument {
     pub breaker: BreakerState,
     /// The slots.
     pub tpus: Vec<SlotView>,
+    /// TPUs that the watchdog asked for, and that no slot owns.
+    #[serde(default)]
+    pub strays: Vec<StrayView>,
+}
+
+/// One stray in that document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StrayView {
+    /// Name.
+    pub name: String,
+    /// Zone.
+    pub zone: String,
+    /// State as the API spelled it, where it was read.
+    pub state: Option<String>,
+    /// Since when no slot owns it.
+    pub since: Timestamp,
+    /// How it came to be one.
+    pub why: String,
 }
 
 /// The process that holds the lock.

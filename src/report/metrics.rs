@@ -7,11 +7,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use prometheus::{Gauge, GaugeVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
+use super::obstacles::Obstacles;
 use super::published::{Lock, Snapshot};
 use super::sums::{Collected, Sums};
 use crate::model::condition::Condition;
 use crate::model::failure::Failure;
-use crate::model::hold::HoldReason;
 use crate::model::view::BreakerState;
 
 /// What a process says of itself, also while it stands by.
@@ -30,7 +30,7 @@ pub struct Metrics {
     slot_attempts: IntGaugeVec,
     slot_paused: IntGaugeVec,
     slot_opted_out: IntGaugeVec,
-    recoveries_held: IntGaugeVec,
+    obstacles: Obstacles,
     recoveries_in_progress: IntGauge,
     breaker_open: IntGauge,
     budget_remaining: IntGauge,
@@ -38,7 +38,6 @@ pub struct Metrics {
     dry_run: IntGauge,
     lock_held: IntGauge,
     store_failing: IntGauge,
-    creates_refused: IntGaugeVec,
     intents_pending: IntGauge,
     job_step: IntGaugeVec,
     job_checkpoint_step: IntGaugeVec,
@@ -123,10 +122,7 @@ impl Metrics {
                     &["slot"],
                 )?,
             )?,
-            recoveries_held: add(
-                r,
-                gauges("recoveries_held", "Slots that are held, by reason.", &["reason"])?,
-            )?,
+            obstacles: Obstacles::new(r)?,
             recoveries_in_progress: add(
                 r,
                 IntGauge::new("recoveries_in_progress", "Recoveries under way.")?,
@@ -153,14 +149,6 @@ impl Metrics {
                 IntGauge::new(
                     "store_failing",
                     "1 while the state can't be written: nothing is done.",
-                )?,
-            )?,
-            creates_refused: add(
-                r,
-                gauges(
-                    "creates_refused",
-                    "Owed creates by the reason of their last refusal.",
-                    &["reason"],
                 )?,
             )?,
             intents_pending: add(
@@ -240,11 +228,7 @@ impl Metrics {
             let count = status.tpus.iter().filter(|s| s.condition == condition).count();
             self.slots.with_label_values(&[condition.name()]).set(count as i64);
         }
-        for reason in HoldReason::ALL {
-            let count =
-                status.tpus.iter().filter(|s| s.hold.as_deref() == Some(reason.name())).count();
-            self.recoveries_held.with_label_values(&[reason.name()]).set(count as i64);
-        }
+        self.obstacles.set(status);
         // Slots come and go with the config: a slot that left it must not stay on the page.
         for family in [
             &self.slot_condition,
@@ -295,12 +279,6 @@ impl Metrics {
         self.paused.set(status.tpus.iter().filter(|s| s.paused).count() as i64);
         self.dry_run.set(i64::from(snapshot.dry_run));
         self.store_failing.set(i64::from(snapshot.store_failing));
-        self.creates_refused.reset();
-        for slot in &status.tpus {
-            if let Some(reason) = &slot.refused {
-                self.creates_refused.with_label_values(&[reason]).inc();
-            }
-        }
         self.lock_held.set(i64::from(snapshot.lock == Lock::Held));
         self.intents_pending.set(snapshot.intents_pending as i64);
     }

@@ -1,10 +1,13 @@
 //! What people and machines are told: logs, metrics, JSON, a page. Reads published snapshots only,
 //! never decides.
 
+pub mod access;
 pub mod audit;
+mod connections;
 pub mod incident;
 pub mod log;
 pub mod metrics;
+mod obstacles;
 pub mod page;
 pub mod published;
 pub mod push;

@@ -9,10 +9,10 @@ use super::published::{Lock, Snapshot};
 use crate::model::condition::Condition;
 use crate::model::time::elapsed;
 use crate::model::time::span;
-use crate::model::view::{ActionName, SlotView};
+use crate::model::view::{ActionName, SlotView, StrayView};
 
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem;color:#1b1f24;background:#fff}\
-h1{font-size:1.3rem;margin:0}p.sub{color:#59636e;margin:.2rem 0 1.2rem}table{border-collapse:collapse;width:100%}\
+h1{font-size:1.3rem;margin:0}h2{font-size:1.1rem;margin:1.6rem 0 .4rem}p.sub{color:#59636e;margin:.2rem 0 1.2rem}table{border-collapse:collapse;width:100%}\
 th{font-weight:600;text-align:left;color:#59636e;border-bottom:2px solid #d1d9e0}th,td{padding:.4rem .8rem .4rem 0;vertical-align:top}\
 td{border-bottom:1px solid #eaeef2}.n{font-weight:600;white-space:nowrap}.z{color:#59636e;font-weight:400;font-size:.85em}\
 .c{display:inline-block;padding:0 .55em;border-radius:.8em;background:#eaeef2;white-space:nowrap}.ok{background:#dafbe1;color:#116329}\
@@ -50,8 +50,31 @@ pub fn render(snapshot: &Snapshot, now: Timestamp) -> String {
     for slot in tpus {
         row(&mut html, slot, now);
     }
-    html.push_str("</table></html>");
+    html.push_str("</table>");
+    strays(&mut html, &snapshot.status.strays, now);
+    html.push_str("</html>");
     html
+}
+
+/// The TPUs that no slot owns, if there are any.
+fn strays(html: &mut String, strays: &[StrayView], now: Timestamp) {
+    if strays.is_empty() {
+        return;
+    }
+    html.push_str("<h2>Belongs to no slot</h2><table><tr><th>TPU<th>State<th>Why");
+    for stray in strays {
+        // Writing to a String never fails.
+        let _ = write!(
+            html,
+            "<tr><td class=n>{}<br><span class=z>{}</span><td>{}<br><span class=z>{}</span><td>{}",
+            escape(&stray.name),
+            escape(&stray.zone),
+            escape(stray.state.as_deref().unwrap_or("not read")),
+            span(elapsed(stray.since, now)),
+            escape(&stray.why),
+        );
+    }
+    html.push_str("</table>");
 }
 
 fn row(html: &mut String, slot: &SlotView, now: Timestamp) {

@@ -21,13 +21,14 @@ use crate::driver::Driver;
 use crate::driver::message::{Claimant, End, Instruction, Level, Message, Mode, Shown, StoreFacts};
 use crate::google::http::Observer;
 use crate::google::tpu::TpuClient;
+use crate::model::action::Input;
 use crate::model::event::Event;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::recovery::Call;
 use crate::model::settings::Settings;
 use crate::model::view::{Acting, StatusDocument};
 use crate::report::metrics::Metrics;
-use crate::report::published::{Lock, Published, Snapshot};
+use crate::report::published::{Lock, Published, Reading, Snapshot};
 use crate::report::{self, systemd};
 use crate::store::{Batch, Store, StoreFailure};
 
@@ -81,6 +82,7 @@ pub struct Watchdog {
     world: World,
     metrics: Arc<Metrics>,
     published: Published,
+    reading: Reading,
     notify: systemd::Notify,
     answers: mpsc::UnboundedReceiver<Message>,
     sender: mpsc::UnboundedSender<Message>,
@@ -112,6 +114,7 @@ impl Watchdog {
             world,
             metrics,
             published,
+            reading: Reading::default(),
             notify: systemd::Notify::default(),
             answers,
             sender,
@@ -196,7 +199,14 @@ impl Watchdog {
                 }
                 answer
             }
-            Some(answer) = self.answers.recv() => answer,
+            Some(answer) = self.answers.recv() => {
+                if let Message::Answer { input, .. } = &answer
+                    && let Input::Polled(poll) = input.as_ref()
+                {
+                    self.reading.polled(poll);
+                }
+                answer
+            }
             () = tokio::time::sleep(wait) => Message::Woke,
         }
     }
@@ -255,6 +265,7 @@ impl Watchdog {
             status: StatusDocument { acting, ..self.document() },
             turned_at: Some(Timestamp::now()),
             polls: fleet.polls,
+            reading: self.reading.clone(),
             store_failing: self.driver.store_fails(),
             intents_pending: recoveries().filter(|r| pending(&r.call)).count(),
             budget_remaining: allowed.saturating_sub(unavailable(fleet)),
@@ -269,7 +280,8 @@ impl Watchdog {
         self.changed = false;
         let settings = self.driver.settings();
         let (turned_at, dry_run) = (Some(Timestamp::now()), settings.dry_run);
-        let snapshot = Snapshot { turned_at, dry_run, ..Snapshot::default() };
+        let reading = self.reading.clone();
+        let snapshot = Snapshot { turned_at, dry_run, reading, ..Snapshot::default() };
         self.show(match shown {
             Shown::Leader => return,
             Shown::Unknown { store_failing } => {

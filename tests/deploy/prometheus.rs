@@ -1,10 +1,13 @@
 //! Metrics as Prometheus reads them: rules, dashboard and exposition, held against the real
 //! programs over the demo.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use tpu_watchdog::model::failure::FailureClass;
+use tpu_watchdog::model::hold::HoldReason;
 
 use crate::cloud_run::{Server, free_port, wait_until};
 use crate::harness::get;
@@ -72,18 +75,44 @@ fn expression(rules: &str, alert: &str) -> String {
     rule.split("expr: >-\n").nth(1).and_then(|rest| rest.lines().next()).unwrap().trim().to_owned()
 }
 
-/// The reasons that a matcher `reason=~"…"` names.
-fn reasons(text: &str) -> Vec<&str> {
-    text.split("reason=~\"")
-        .skip(1)
-        .flat_map(|rest| rest.split('"').next().unwrap().split('|'))
+/// The severity of an alert.
+fn severity(rules: &str, alert: &str) -> String {
+    let (_, rule) = rules.split_once(&format!("- alert: {alert}\n")).unwrap();
+    let (_, rest) = rule.split_once("severity: ").unwrap();
+    rest.lines().next().unwrap().to_owned()
+}
+
+/// The reasons that the matchers of a metric name.
+fn reasons<'a>(text: &'a str, metric: &str) -> Vec<&'a str> {
+    let matchers = text.split(&format!("{metric}{{")).skip(1).collect::<Vec<_>>();
+    let matchers = matchers.into_iter().filter_map(|rest| rest.split('}').next());
+    matchers
+        .filter_map(|matcher| matcher.split_once("reason=")?.1.split('"').nth(1))
+        .flat_map(|reasons| reasons.split('|'))
         .collect()
 }
+
+/// The reasons to hold for which an alert fires: not those that it leaves out.
+fn held(expression: &str) -> Vec<&str> {
+    let fires = expression.split(" unless ").next().unwrap();
+    [reasons(fires, "recoveries_held"), reasons(fires, "slot_held")].concat()
+}
+
+/// Reasons to hold that the rules know ahead of `model::hold`.
+const AHEAD: [&str; 7] = [
+    "cannot_create",
+    "not_sent",
+    "slow_get",
+    "repeated",
+    "deleted",
+    "forgotten",
+    "waits_for_probe",
+];
 
 #[test]
 fn every_reason_to_hold_is_told_by_an_alert_or_left_out_on_purpose() {
     // Over by itself: the create that is owed has an alert for its refusal.
-    let quiet = ["backoff", "create_limit"];
+    let quiet = ["backoff", "create_limit", "waits_for_probe"];
     // By the user's own wish: told after hours or a day, by the metric that shows the wish itself.
     let wishes = [
         ("dry_run", "TpuWatchdogDryRun", "tpuwatchdog_dry_run == 1"),
@@ -108,50 +137,84 @@ fn every_reason_to_hold_is_told_by_an_alert_or_left_out_on_purpose() {
     let alerts = alerts();
     let matched: Vec<(&str, String)> =
         alerts.iter().map(|alert| (alert.as_str(), expression(&rules, alert))).collect();
-    for reason in tpu_watchdog::model::hold::HoldReason::ALL {
-        let name = reason.name();
+    let known: BTreeSet<&str> =
+        HoldReason::ALL.iter().map(|reason| reason.name()).chain(AHEAD).collect();
+    for name in known.iter().copied() {
         let wish = wishes.iter().find(|(wish, ..)| *wish == name);
         let by_wish = wish.map(|(_, alert, expected)| {
-            assert_eq!(expression(&rules, alert), *expected, "{reason}");
+            assert_eq!(expression(&rules, alert), *expected, "{name}");
             *alert
         });
-        let held = |expression: &str| {
-            expression.contains("tpuwatchdog_recoveries_held")
-                && reasons(expression).contains(&name)
-        };
-        let told: Vec<&str> = matched
+        let told: BTreeSet<&str> = matched
             .iter()
-            .filter(|(_, expression)| held(expression))
+            .filter(|(_, expression)| held(expression).contains(&name))
             .map(|(alert, _)| *alert)
             .chain(by_wish)
             .collect();
-        assert_eq!(told.len(), usize::from(!quiet.contains(&name)), "{reason} is told by {told:?}");
-        for alert in told {
+        let expected = usize::from(!quiet.contains(&name));
+        assert_eq!(told.len(), expected, "{name} is told by {told:?}");
+        for alert in &told {
             assert!(
-                section(alert).contains(&format!("`{reason}`")),
-                "{reason} is not in the runbook's section {alert}"
+                section(alert).contains(&format!("`{name}`")),
+                "{name} is not in the runbook's section {alert}"
             );
         }
-        if reason.needs_a_person() {
+        if HoldReason::ALL.iter().any(|reason| reason.name() == name && reason.needs_a_person()) {
             assert!(
-                reasons(&expression(&rules, "TpuWaitsForAPerson")).contains(&name),
-                "{reason} has no page at once"
+                told.iter().all(|alert| severity(&rules, alert) == "page"),
+                "{name} has no page at once"
             );
+        }
+        if AHEAD.contains(&name) {
+            assert!(runbook.contains(&format!("\n### {name}\n")), "{name} has no section");
         }
     }
     // The dashboard counts as waiting for a person just those that page one.
-    let person = expression(&rules, "TpuWaitsForAPerson");
+    let paged: BTreeSet<&str> = matched
+        .iter()
+        .filter(|(alert, _)| severity(&rules, alert) == "page")
+        .flat_map(|(_, expression)| held(expression))
+        .collect();
     let dashboard = read("grafana/dashboard.json").replace("\\\"", "\"");
-    assert!(dashboard.contains(&format!("reason=~\"{}\"", reasons(&person).join("|"))), "{person}");
+    let shown: BTreeSet<&str> = reasons(&dashboard, "recoveries_held").into_iter().collect();
+    assert_eq!(shown, paged);
     // No matcher names a reason that does not exist.
-    let known = tpu_watchdog::model::hold::HoldReason::ALL.map(|reason| reason.name());
-    for (alert, expression) in
-        matched.iter().filter(|(_, expression)| expression.contains("tpuwatchdog_recoveries_held"))
-    {
-        assert!(
-            reasons(expression).iter().all(|reason| known.contains(reason)),
-            "{alert}: {expression}"
-        );
+    for (alert, expression) in &matched {
+        for metric in ["recoveries_held", "slot_held"] {
+            assert!(
+                reasons(expression, metric).iter().all(|reason| known.contains(reason)),
+                "{alert}: {expression}"
+            );
+        }
+    }
+}
+
+#[test]
+fn waiting_for_capacity_is_a_ticket_and_one_cause_pages_once() {
+    let rules = read("prometheus/rules.yml");
+    let (mut tickets, mut pages) = (BTreeSet::new(), BTreeSet::new());
+    for alert in alerts() {
+        let expression = expression(&rules, &alert);
+        let refused = reasons(expression.split(" unless ").next().unwrap(), "creates_refused");
+        let told = if severity(&rules, &alert) == "page" { &mut pages } else { &mut tickets };
+        told.extend(refused.into_iter().map(str::to_owned));
+    }
+    let shortages = FailureClass::ALL.iter().filter(|class| class.is_shortage());
+    let shortages: BTreeSet<String> = shortages.map(|class| class.name().to_owned()).collect();
+    assert_eq!(tickets, shortages);
+    assert!(pages.is_disjoint(&shortages), "{pages:?}");
+    // A slot that is down for long pages only when no other alert has told why.
+    let for_long = expression(&rules, "TpuUnhealthyForLong");
+    let left_out = reasons(&for_long, "slot_create_refused").into_iter().map(str::to_owned);
+    assert_eq!(left_out.collect::<BTreeSet<_>>(), &tickets | &pages);
+    let held_out = reasons(&for_long, "slot_held");
+    for alert in alerts().iter().filter(|alert| severity(&rules, alert) == "page") {
+        for reason in held(&expression(&rules, alert)) {
+            assert!(
+                held_out.contains(&reason),
+                "{reason} pages by {alert} and TpuUnhealthyForLong"
+            );
+        }
     }
 }
 
@@ -305,6 +368,7 @@ fn a_real_prometheus_scrapes_the_demo_evaluates_the_rules_and_answers_the_dashbo
         "slot_attempts",
         "slot_paused",
         "slot_opted_out",
+        "orphans",
         "recoveries_total",
         "recovery_failures_total",
         "recoveries_held",

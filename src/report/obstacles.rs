@@ -1,0 +1,117 @@
+//! Gauges of what stands in the way: holds, refused creates, strays. By slot, too, so that an alert
+//! on one slot can leave out what another alert tells of it.
+
+use prometheus::{IntGaugeVec, Opts, Registry};
+
+use crate::model::hold::HoldReason;
+use crate::model::view::StatusDocument;
+
+/// The gauges.
+pub struct Obstacles {
+    recoveries_held: IntGaugeVec,
+    slot_held: IntGaugeVec,
+    creates_refused: IntGaugeVec,
+    slot_create_refused: IntGaugeVec,
+    orphans: IntGaugeVec,
+}
+
+impl Obstacles {
+    /// Registers them.
+    ///
+    /// # Errors
+    /// Only when two metrics share a name, which a test rules out.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let gauges = |name: &str, help: &str, labels: &[&str]| {
+            let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        Ok(Obstacles {
+            recoveries_held: gauges(
+                "recoveries_held",
+                "Slots that are held, by reason.",
+                &["reason"],
+            )?,
+            slot_held: gauges(
+                "slot_held",
+                "1 for the present reason to hold a slot.",
+                &["slot", "reason"],
+            )?,
+            creates_refused: gauges(
+                "creates_refused",
+                "Owed creates by the reason of their last refusal.",
+                &["reason"],
+            )?,
+            slot_create_refused: gauges(
+                "slot_create_refused",
+                "1 for the reason of the last refusal of a create that a slot is owed.",
+                &["slot", "reason"],
+            )?,
+            orphans: gauges(
+                "orphans",
+                "Strays: what the watchdog asked for and no slot owns.",
+                &["kind"],
+            )?,
+        })
+    }
+
+    /// Follows the published status. Slots come and go with the config: one that left it must not
+    /// stay on the page.
+    pub fn set(&self, status: &StatusDocument) {
+        for reason in HoldReason::ALL {
+            let held = status.tpus.iter().filter(|s| s.hold.as_deref() == Some(reason.name()));
+            self.recoveries_held.with_label_values(&[reason.name()]).set(held.count() as i64);
+        }
+        for family in [&self.slot_held, &self.creates_refused, &self.slot_create_refused] {
+            family.reset();
+        }
+        for slot in &status.tpus {
+            if let Some(reason) = slot.hold.as_deref() {
+                self.slot_held.with_label_values(&[slot.name.as_str(), reason]).set(1);
+            }
+            if let Some(reason) = slot.refused.as_deref() {
+                self.creates_refused.with_label_values(&[reason]).inc();
+                self.slot_create_refused.with_label_values(&[slot.name.as_str(), reason]).set(1);
+            }
+        }
+        self.orphans.with_label_values(&["node"]).set(status.strays.len() as i64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use prometheus::TextEncoder;
+
+    use super::*;
+    use crate::model::view::StrayView;
+
+    fn lines(registry: &Registry) -> String {
+        TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
+    }
+
+    #[test]
+    fn strays_are_counted_and_gone_when_they_are() {
+        let registry = Registry::new();
+        let obstacles = Obstacles::new(&registry).unwrap();
+        let stray = StrayView {
+            name: "a".into(),
+            zone: "us-central2-b".into(),
+            state: Some("READY".into()),
+            since: Timestamp::UNIX_EPOCH,
+            why: "its slot was forgotten".into(),
+        };
+        let mut status = StatusDocument { strays: vec![stray], ..StatusDocument::default() };
+        obstacles.set(&status);
+        assert!(lines(&registry).contains("orphans{kind=\"node\"} 1"));
+        status.strays.clear();
+        obstacles.set(&status);
+        assert!(lines(&registry).contains("orphans{kind=\"node\"} 0"));
+    }
+
+    #[test]
+    fn a_document_of_an_earlier_version_has_no_strays() {
+        let text = "{\"observed_at\":null,\"breaker\":\"closed\",\"tpus\":[]}";
+        assert!(serde_json::from_str::<StatusDocument>(text).unwrap().strays.is_empty());
+    }
+}
