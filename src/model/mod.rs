@@ -15,7 +15,7 @@ pub mod hold;
 pub mod ids;
 pub mod lease;
 pub mod lever;
-mod names;
+pub(crate) mod names;
 pub mod node;
 pub mod operation;
 pub mod phase;
