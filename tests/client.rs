@@ -13,7 +13,9 @@ use tpu_watchdog::google::http::{Http, Observer};
 use tpu_watchdog::google::sources::{Places, Source};
 use tpu_watchdog::google::tpu::TpuClient;
 use tpu_watchdog::model::action::CallOutcome;
+use tpu_watchdog::model::event::Verb;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
+use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::simulator::cloud::Cloud;
 use tpu_watchdog::simulator::http::{Fault, Simulator};
 use tpu_watchdog::simulator::wire::Reply;
@@ -284,6 +286,26 @@ async fn a_mutation_refused_for_its_quota_project_is_not_repeated_but_the_next_l
     assert!(matches!(outcome, CallOutcome::Accepted(_)), "{outcome:?}");
     let projects: Vec<_> = sent(&calls).into_iter().map(|(_, project)| project).collect();
     assert_eq!(projects, [Some("payer".into()), None]);
+}
+
+#[tokio::test]
+async fn what_an_operation_failed_with_depends_on_its_call() {
+    let (base, _) = server(|_, _| {
+        let error = json!({"code": 5, "message": "Reservation not found"});
+        (200, json!({"name": "projects/p/locations/z/operations/o", "done": true, "error": error}))
+    })
+    .await;
+    let client = client_of_a_user(&base, None);
+    let class = async |verb: Verb, spot: bool| {
+        let name = "projects/p/locations/z/operations/o";
+        match client.get_operation(name, verb, spot, in_a_minute()).await.unwrap() {
+            OperationState::Failed(failure) => failure.class,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(class(Verb::Create, true).await, FailureClass::StockOut);
+    assert_eq!(class(Verb::Create, false).await, FailureClass::NotFound);
+    assert_eq!(class(Verb::Delete, true).await, FailureClass::NotFound);
 }
 
 #[tokio::test]

@@ -290,7 +290,6 @@ const LONG_FUNCTIONS: Ratchet = &[
     ("core/settle.rs: settle", 87),
     ("core/surveys.rs: surveyed", 111),
     ("core/tests/gates.rs: the_checker_refuses_by_name_what_a_plan_must_never_ask_for", 72),
-    ("google/http.rs: attempt", 77),
     ("report/metrics.rs: gauges", 72),
     ("report/metrics.rs: new", 139),
     ("simulator/api.rs: handle", 72),

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::auth::Credentials;
 use super::classify::{excerpt, http_failure_masked, quota_project_denied};
+use super::origin::Origin;
 use crate::model::failure::{Failure, FailureClass};
 use crate::resource::mask::Mask;
 
@@ -83,6 +84,15 @@ impl CallFailure {
             repeat: Repeat::ByClass,
         }
     }
+}
+
+/// One call, as often as it is attempted.
+struct Call<'a> {
+    name: &'static str,
+    method: Method,
+    url: &'a str,
+    body: Option<&'a Value>,
+    origin: Origin,
 }
 
 /// The transport below the typed clients.
@@ -161,8 +171,9 @@ impl Http {
             .with_jitter()
             .build();
         let mut without_quota_project = false;
+        let call = Call { name, method, url, body, origin: Origin::READ };
         loop {
-            let error = match self.once(name, method.clone(), url, body, None, deadline).await {
+            let error = match self.once(&call, None, deadline).await {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
@@ -199,19 +210,18 @@ impl Http {
         &self,
         name: &'static str,
         method: Method,
+        origin: Origin,
         url: &str,
         body: Option<&Value>,
         prepared: Prepared,
     ) -> Result<Value, CallFailure> {
-        self.once(name, method, url, body, Some(prepared), Instant::now() + self.timeout).await
+        let call = Call { name, method, url, body, origin };
+        self.once(&call, Some(prepared), Instant::now() + self.timeout).await
     }
 
     async fn once(
         &self,
-        name: &'static str,
-        method: Method,
-        url: &str,
-        body: Option<&Value>,
+        call: &Call<'_>,
         prepared: Option<Prepared>,
         deadline: Instant,
     ) -> Result<Value, CallFailure> {
@@ -223,7 +233,7 @@ impl Http {
         };
         let result = match credentials {
             Ok((client, headers)) => {
-                let attempt = self.attempt(client, method, url, headers, body);
+                let attempt = self.attempt(client, call, headers);
                 tokio::time::timeout(limit.saturating_sub(began.elapsed()), attempt)
                     .await
                     .unwrap_or_else(|_| {
@@ -238,24 +248,26 @@ impl Http {
                 repeat: Repeat::NoToken,
             }),
         };
-        self.observer.attempt(name, began.elapsed(), result.as_ref().err().map(|e| &e.failure));
+        self.observer.attempt(
+            call.name,
+            began.elapsed(),
+            result.as_ref().err().map(|e| &e.failure),
+        );
         result
     }
 
     async fn attempt(
         &self,
         client: &reqwest::Client,
-        method: Method,
-        url: &str,
+        call: &Call<'_>,
         mut headers: HeaderMap,
-        body: Option<&Value>,
     ) -> Result<Value, CallFailure> {
         if self.no_quota_project.load(Ordering::Relaxed) {
             headers.remove(QUOTA_PROJECT);
         }
         let quota_project = headers.get(QUOTA_PROJECT).cloned();
-        let mut request = client.request(method, url).headers(headers);
-        if let Some(body) = body {
+        let mut request = client.request(call.method.clone(), call.url).headers(headers);
+        if let Some(body) = call.body {
             request = request.header("content-type", "application/json").body(body.to_string());
         }
         let mut response = request.send().await.map_err(|error| {
@@ -270,54 +282,37 @@ impl Http {
             .and_then(|v| v.to_str().ok())
             .and_then(|v| v.parse().ok())
             .map(Duration::from_secs);
-        let mut bytes = Vec::new();
-        loop {
-            match response.chunk().await {
-                Ok(Some(chunk)) if bytes.len() + chunk.len() > BODY_MAX => {
-                    let message =
-                        format!("HTTP {status}: the answer is larger than {} MiB", BODY_MAX >> 20);
-                    return Err(CallFailure::new(FailureClass::Garbage, message, Sent::Perhaps));
-                }
-                Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
-                Ok(None) => break,
-                Err(error) => {
+        let bytes = body_of(&mut response).await?;
+        let mask = Mask::of(call.body);
+        if status.is_success() {
+            return match serde_json::from_slice::<Value>(&bytes) {
+                Ok(value) if value.is_object() => Ok(value),
+                _ => {
                     let message = format!(
-                        "HTTP {status}, but the answer broke off: {}",
-                        chain(&error.without_url())
+                        "HTTP {status}, but the answer is not a JSON object: {}",
+                        excerpt(&bytes, &mask)
                     );
-                    return Err(CallFailure::new(FailureClass::Transient, message, Sent::Perhaps));
+                    Err(CallFailure::new(FailureClass::Garbage, message, Sent::Perhaps))
                 }
-            }
+            };
         }
-        if !status.is_success() {
-            let failure = http_failure_masked(status.as_u16(), &bytes, &Mask::of(body));
-            let refused = status.is_client_error()
-                && status != StatusCode::REQUEST_TIMEOUT
-                && failure.class != FailureClass::Garbage;
-            let mut repeat = Repeat::ByClass;
-            if let Some(project) =
-                quota_project.filter(|_| quota_project_denied(status.as_u16(), &bytes))
-            {
-                self.leave_out(project.to_str().unwrap_or_default());
-                repeat = Repeat::WithoutQuotaProject;
-            }
-            return Err(CallFailure {
-                failure,
-                sent: if refused { Sent::Refused } else { Sent::Perhaps },
-                retry_after,
-                repeat,
-            });
+        let failure = http_failure_masked(call.origin, status.as_u16(), &bytes, &mask);
+        let refused = status.is_client_error()
+            && status != StatusCode::REQUEST_TIMEOUT
+            && failure.class != FailureClass::Garbage;
+        let mut repeat = Repeat::ByClass;
+        if let Some(project) =
+            quota_project.filter(|_| quota_project_denied(status.as_u16(), &bytes))
+        {
+            self.leave_out(project.to_str().unwrap_or_default());
+            repeat = Repeat::WithoutQuotaProject;
         }
-        match serde_json::from_slice::<Value>(&bytes) {
-            Ok(value) if value.is_object() => Ok(value),
-            _ => {
-                let message = format!(
-                    "HTTP {status}, but the answer is not a JSON object: {}",
-                    excerpt(&bytes, &Mask::of(body))
-                );
-                Err(CallFailure::new(FailureClass::Garbage, message, Sent::Perhaps))
-            }
-        }
+        Err(CallFailure {
+            failure,
+            sent: if refused { Sent::Refused } else { Sent::Perhaps },
+            retry_after,
+            repeat,
+        })
     }
 
     /// The caller may not use its quota project: without one the call counts on the project that it
@@ -330,6 +325,30 @@ impl Http {
                  another project with `gcloud auth application-default set-quota-project` or GOOGLE_CLOUD_QUOTA_PROJECT, and \
                  restart"
             );
+        }
+    }
+}
+
+/// The whole body of an answer, up to the bound.
+async fn body_of(response: &mut reqwest::Response) -> Result<Vec<u8>, CallFailure> {
+    let status = response.status();
+    let mut bytes = Vec::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) if bytes.len() + chunk.len() > BODY_MAX => {
+                let message =
+                    format!("HTTP {status}: the answer is larger than {} MiB", BODY_MAX >> 20);
+                return Err(CallFailure::new(FailureClass::Garbage, message, Sent::Perhaps));
+            }
+            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
+            Ok(None) => return Ok(bytes),
+            Err(error) => {
+                let message = format!(
+                    "HTTP {status}, but the answer broke off: {}",
+                    chain(&error.without_url())
+                );
+                return Err(CallFailure::new(FailureClass::Transient, message, Sent::Perhaps));
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::answers;
 use super::http::{CallFailure, Http, Prepared, Sent};
+use super::origin::Origin;
 use crate::model::action::{CallOutcome, CreateCheck, Deletion};
 use crate::model::beacon::{self, WorkerReport};
 use crate::model::event::Verb;
@@ -127,7 +128,10 @@ impl TpuClient {
         if let Some(id) = request_id {
             url.push_str(&format!("&requestId={}", encode(id)));
         }
-        outcome(self.http.mutate("nodes.create", Method::POST, &url, Some(body), prepared).await)
+        let origin = Origin::create(body);
+        let sent =
+            self.http.mutate("nodes.create", Method::POST, origin, &url, Some(body), prepared);
+        outcome(sent.await)
     }
 
     /// Deletes a node by its name: the caller has verified the incarnation.
@@ -142,10 +146,13 @@ impl TpuClient {
         if let Some(id) = request_id {
             url.push_str(&format!("?requestId={}", encode(id)));
         }
-        outcome(self.http.mutate("nodes.delete", Method::DELETE, &url, None, prepared).await)
+        let origin = Origin::DELETE;
+        let sent = self.http.mutate("nodes.delete", Method::DELETE, origin, &url, None, prepared);
+        outcome(sent.await)
     }
 
-    /// An operation by its full name. An error says nothing about the operation.
+    /// The operation of a create or delete, by its full name; `spot` says whether the create asked for
+    /// Spot capacity. An error says nothing about the operation.
     ///
     /// # Errors
     /// When it could not be read.
@@ -156,10 +163,9 @@ impl TpuClient {
         spot: bool,
         deadline: Instant,
     ) -> Result<OperationState, Failure> {
-        let _ = (verb, spot);
         let url = format!("{}/{name}", self.base);
         let operation = self.http.read("operations.get", Method::GET, &url, None, deadline).await?;
-        Ok(answers::operation(&operation))
+        Ok(answers::operation(&operation, verb, spot))
     }
 
     /// Whether a create of this specification could follow a delete (S20).
