@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use reqwest::header::HeaderMap;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
-use super::auth::Credentials;
+use super::auth::{Credentials, Signed};
 use super::classify::{excerpt, http_failure_masked, quota_project_denied};
 use super::origin::Origin;
 use crate::model::failure::{Failure, FailureClass};
@@ -31,7 +30,7 @@ const QUOTA_PROJECT: &str = "x-goog-user-project";
 pub const CONNECT_MAX: Duration = Duration::from_secs(2);
 
 /// The headers of a mutation's credentials, fetched before it leaves.
-pub struct Prepared(HeaderMap);
+pub struct Prepared(Signed);
 
 /// Told about each attempt: method's name, how long it took, and the failure if it was one.
 pub trait Observer: Send + Sync {
@@ -59,6 +58,8 @@ pub struct CallFailure {
     pub failure: Failure,
     /// What the server may have done.
     pub sent: Sent,
+    /// It was refused for its access token (HTTP 401), and another one may be had.
+    pub with_another_token: bool,
     retry_after: Option<Duration>,
     repeat: Repeat,
 }
@@ -80,6 +81,7 @@ impl CallFailure {
         CallFailure {
             failure: Failure::new(class, message),
             sent,
+            with_another_token: false,
             retry_after: None,
             repeat: Repeat::ByClass,
         }
@@ -152,7 +154,7 @@ impl Http {
     }
 
     /// A read: repeated with exponential backoff and jitter on 429, 5xx and broken connections,
-    /// until `deadline`.
+    /// until `deadline`; at once, and once, with another access token on 401.
     ///
     /// # Errors
     /// The last failure.
@@ -170,13 +172,16 @@ impl Http {
             .with_max_times(ATTEMPTS - 1)
             .with_jitter()
             .build();
-        let mut without_quota_project = false;
+        let (mut without_quota_project, mut with_another_token) = (false, false);
         let call = Call { name, method, url, body, origin: Origin::READ };
         loop {
             let error = match self.once(&call, None, deadline).await {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
+            if error.with_another_token && !std::mem::replace(&mut with_another_token, true) {
+                continue;
+            }
             let passing = match error.repeat {
                 Repeat::WithoutQuotaProject
                     if !std::mem::replace(&mut without_quota_project, true) =>
@@ -228,12 +233,12 @@ impl Http {
         let began = Instant::now();
         let limit = self.timeout.min(deadline.saturating_duration_since(began));
         let credentials = match prepared {
-            Some(Prepared(headers)) => Ok((&self.mutations, headers)),
-            None => self.credentials.headers(limit).await.map(|headers| (&self.client, headers)),
+            Some(Prepared(signed)) => Ok((&self.mutations, signed)),
+            None => self.credentials.headers(limit).await.map(|signed| (&self.client, signed)),
         };
         let result = match credentials {
-            Ok((client, headers)) => {
-                let attempt = self.attempt(client, call, headers);
+            Ok((client, signed)) => {
+                let attempt = self.attempt(client, call, signed);
                 tokio::time::timeout(limit.saturating_sub(began.elapsed()), attempt)
                     .await
                     .unwrap_or_else(|_| {
@@ -244,6 +249,7 @@ impl Http {
             Err(failure) => Err(CallFailure {
                 failure,
                 sent: Sent::No,
+                with_another_token: false,
                 retry_after: None,
                 repeat: Repeat::NoToken,
             }),
@@ -260,8 +266,9 @@ impl Http {
         &self,
         client: &reqwest::Client,
         call: &Call<'_>,
-        mut headers: HeaderMap,
+        signed: Signed,
     ) -> Result<Value, CallFailure> {
+        let Signed { mut headers, number } = signed;
         if self.no_quota_project.load(Ordering::Relaxed) {
             headers.remove(QUOTA_PROJECT);
         }
@@ -308,6 +315,9 @@ impl Http {
             repeat = Repeat::WithoutQuotaProject;
         }
         Err(CallFailure {
+            with_another_token: refused
+                && status == StatusCode::UNAUTHORIZED
+                && self.credentials.renew(number),
             failure,
             sent: if refused { Sent::Refused } else { Sent::Perhaps },
             retry_after,

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::answers;
 use super::http::{CallFailure, Http, Prepared, Sent};
 use super::origin::Origin;
-use crate::model::action::{CallOutcome, CreateCheck, Deletion};
+use crate::model::action::{Action, CallOutcome, CreateCheck, Deletion};
 use crate::model::beacon::{self, WorkerReport};
 use crate::model::event::Verb;
 use crate::model::failure::{Failure, FailureClass};
@@ -106,6 +106,39 @@ impl TpuClient {
         Ok(view)
     }
 
+    /// Carries out a mutation that `permitted` allows at the moment when it leaves. When its access
+    /// token is refused (HTTP 401), nothing was carried out: it is prepared and permitted again with
+    /// another token, once.
+    pub async fn carry_out(
+        &self,
+        action: &Action,
+        permitted: impl Fn() -> Result<(), CallOutcome>,
+    ) -> CallOutcome {
+        let mut with_another_token = false;
+        loop {
+            // A token that must be fetched is fetched before the age of anything is looked at.
+            let prepared = match self.prepare().await {
+                Ok(prepared) => prepared,
+                Err(failure) => return CallOutcome::NotSent(failure),
+            };
+            if let Err(not_sent) = permitted() {
+                return not_sent;
+            }
+            let result = match action {
+                Action::Delete { slot, zone, request_id, .. } => {
+                    self.delete(zone, slot, request_id.as_deref(), prepared).await
+                }
+                Action::Create { slot, zone, body, request_id } => {
+                    self.create(zone, slot, body, request_id.as_deref(), prepared).await
+                }
+            };
+            let again = result.as_ref().is_err_and(|error| error.with_another_token);
+            if !again || std::mem::replace(&mut with_another_token, true) {
+                return outcome(result);
+            }
+        }
+    }
+
     /// Gets ready for a mutation, which then leaves within [`super::http::CONNECT_MAX`] or not at
     /// all.
     ///
@@ -115,7 +148,7 @@ impl TpuClient {
         self.http.prepare().await
     }
 
-    /// Creates a node.
+    /// Creates a node, in one attempt.
     pub async fn create_node(
         &self,
         zone: &str,
@@ -124,17 +157,26 @@ impl TpuClient {
         request_id: Option<&str>,
         prepared: Prepared,
     ) -> CallOutcome {
+        outcome(self.create(zone, node, body, request_id, prepared).await)
+    }
+
+    async fn create(
+        &self,
+        zone: &str,
+        node: &str,
+        body: &Value,
+        request_id: Option<&str>,
+        prepared: Prepared,
+    ) -> Result<Value, CallFailure> {
         let mut url = format!("{}/nodes?nodeId={}", self.parent(zone), encode(node));
         if let Some(id) = request_id {
             url.push_str(&format!("&requestId={}", encode(id)));
         }
         let origin = Origin::create(body);
-        let sent =
-            self.http.mutate("nodes.create", Method::POST, origin, &url, Some(body), prepared);
-        outcome(sent.await)
+        self.http.mutate("nodes.create", Method::POST, origin, &url, Some(body), prepared).await
     }
 
-    /// Deletes a node by its name: the caller has verified the incarnation.
+    /// Deletes a node by its name, in one attempt: the caller has verified the incarnation.
     pub async fn delete_node(
         &self,
         zone: &str,
@@ -142,13 +184,22 @@ impl TpuClient {
         request_id: Option<&str>,
         prepared: Prepared,
     ) -> CallOutcome {
+        outcome(self.delete(zone, node, request_id, prepared).await)
+    }
+
+    async fn delete(
+        &self,
+        zone: &str,
+        node: &str,
+        request_id: Option<&str>,
+        prepared: Prepared,
+    ) -> Result<Value, CallFailure> {
         let mut url = self.node_url(zone, node);
         if let Some(id) = request_id {
             url.push_str(&format!("?requestId={}", encode(id)));
         }
         let origin = Origin::DELETE;
-        let sent = self.http.mutate("nodes.delete", Method::DELETE, origin, &url, None, prepared);
-        outcome(sent.await)
+        self.http.mutate("nodes.delete", Method::DELETE, origin, &url, None, prepared).await
     }
 
     /// The operation of a create or delete, by its full name; `spot` says whether the create asked for
