@@ -282,8 +282,6 @@ const LONG_FUNCTIONS: Ratchet = &[
     ("checkpoint/lister.rs: survey_in", 96),
     ("cli/demo.rs: demo", 88),
     ("config/policy.rs: policy", 111),
-    ("config/slot.rs: overlay", 102),
-    ("config/slot.rs: slot", 79),
     ("core/answers.rs: operated", 75),
     ("core/answers.rs: settle_call", 71),
     ("core/diagnose.rs: node", 86),
