@@ -1,6 +1,7 @@
 //! The client against a server that misbehaves: what is repeated, what is waited for, what is never
 //! repeated.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,10 @@ use tpu_watchdog::google::auth::Credentials;
 use tpu_watchdog::google::http::{Http, Observer};
 use tpu_watchdog::google::sources::{Places, Source};
 use tpu_watchdog::google::tpu::TpuClient;
-use tpu_watchdog::model::action::CallOutcome;
+use tpu_watchdog::model::action::{Action, CallOutcome};
+use tpu_watchdog::model::event::Verb;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
+use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::simulator::cloud::Cloud;
 use tpu_watchdog::simulator::http::{Fault, Simulator};
 use tpu_watchdog::simulator::wire::Reply;
@@ -161,15 +164,25 @@ async fn a_list_that_never_ends_is_not_believed() {
 /// One call as the server saw it: path with query, and headers.
 type Calls = Arc<Mutex<Vec<(String, HeaderMap)>>>;
 
-/// A server on loopback that answers each call by its path and its headers, and gives out access
-/// tokens at `/token`.
+/// A server on loopback that answers each call by its path and its headers, and gives out the same
+/// access token at `/token` each time.
 async fn server(answer: fn(&str, &HeaderMap) -> (u16, Value)) -> (String, Calls) {
+    server_with_tokens(answer, |_| "loopback-token".to_owned()).await
+}
+
+/// The same, with the access token that is asked for as the so-and-so-many-th.
+async fn server_with_tokens(
+    answer: fn(&str, &HeaderMap) -> (u16, Value),
+    token: fn(usize) -> String,
+) -> (String, Calls) {
     let calls = Calls::default();
     let seen = Arc::clone(&calls);
+    let fetched = Arc::new(AtomicUsize::new(0));
     let app = axum::Router::new().fallback(async move |request: Request| {
         let (path, headers) = (request.uri().to_string(), request.headers().clone());
         if path == "/token" {
-            let token = json!({"access_token": "loopback-token", "expires_in": 3599, "token_type": "Bearer"});
+            let token = token(fetched.fetch_add(1, Ordering::SeqCst) + 1);
+            let token = json!({"access_token": token, "expires_in": 3599, "token_type": "Bearer"});
             return (axum::http::StatusCode::OK, token.to_string());
         }
         let (status, body) = answer(&path, &headers);
@@ -190,8 +203,8 @@ fn client_of_a_user(base: &str, quota_project: Option<&str>) -> TpuClient {
     if let Some(project) = quota_project {
         file["quota_project_id"] = json!(project);
     }
-    let tokens = user_account::Builder::new(file).build_access_token_credentials().unwrap();
-    let credentials = Credentials::ApplicationDefault(tokens, Source::of(Places::default()));
+    let make = move || user_account::Builder::new(file.clone()).build_access_token_credentials();
+    let credentials = Credentials::made(make, Source::of(Places::default())).unwrap();
     let http =
         Http::new(credentials, Duration::from_secs(10), Arc::new(Attempts::default())).unwrap();
     TpuClient::new(http, base, "v2", "p")
@@ -284,6 +297,127 @@ async fn a_mutation_refused_for_its_quota_project_is_not_repeated_but_the_next_l
     assert!(matches!(outcome, CallOutcome::Accepted(_)), "{outcome:?}");
     let projects: Vec<_> = sent(&calls).into_iter().map(|(_, project)| project).collect();
     assert_eq!(projects, [Some("payer".into()), None]);
+}
+
+/// Refuses every access token but the second, as Google does with one that was revoked.
+fn wants_the_second(headers: &HeaderMap) -> Option<(u16, Value)> {
+    let told = headers.get("authorization").map(|v| v.to_str().unwrap());
+    let message = "Request had invalid authentication credentials.";
+    (told != Some("Bearer token-2")).then(|| {
+        (401, json!({"error": {"code": 401, "status": "UNAUTHENTICATED", "message": message}}))
+    })
+}
+
+fn bearers(calls: &Calls) -> Vec<String> {
+    sent(calls).into_iter().map(|(token, _)| token.replace("Bearer token-", "")).collect()
+}
+
+#[tokio::test]
+async fn a_read_whose_token_is_refused_is_repeated_once_with_another_one() {
+    let answer = |_: &str, headers: &HeaderMap| {
+        wants_the_second(headers).unwrap_or((200, json!({"nodes": []})))
+    };
+    let (base, calls) = server_with_tokens(answer, |n| format!("token-{n}")).await;
+    let client = client_of_a_user(&base, None);
+    client.list_nodes(ZONE, in_a_minute()).await.unwrap();
+    client.clone().list_nodes(ZONE, in_a_minute()).await.unwrap();
+    assert_eq!(bearers(&calls), ["1", "2", "2"], "and the other one is kept");
+    // All calls that meet the same refusal share one other token.
+    let (base, calls) = server_with_tokens(answer, |n| format!("token-{n}")).await;
+    let client = client_of_a_user(&base, None);
+    let reads = (0..5).map(|_| client.list_nodes(ZONE, in_a_minute()));
+    for result in futures::future::join_all(reads).await {
+        result.unwrap();
+    }
+    assert!(bearers(&calls).iter().all(|n| n == "1" || n == "2"), "{:?}", bearers(&calls));
+}
+
+#[tokio::test]
+async fn a_token_that_is_refused_again_is_not_replaced_with_each_call() {
+    let refuse = |_: &str, _: &HeaderMap| {
+        (401, json!({"error": {"code": 401, "status": "UNAUTHENTICATED", "message": "m"}}))
+    };
+    let (base, calls) = server_with_tokens(refuse, |n| format!("token-{n}")).await;
+    let client = client_of_a_user(&base, None);
+    for _ in 0..3 {
+        let failure = client.list_nodes(ZONE, in_a_minute()).await.unwrap_err();
+        assert_eq!(failure.class, FailureClass::Permission);
+    }
+    assert_eq!(bearers(&calls), ["1", "2", "2", "2"], "one repetition, one other token a minute");
+    // Without credentials there is none to replace.
+    let http =
+        Http::new(Credentials::Anonymous, Duration::from_secs(5), Arc::new(Attempts::default()));
+    let client = TpuClient::new(http.unwrap(), &base, "v2", "p");
+    assert!(client.list_nodes(ZONE, in_a_minute()).await.is_err());
+    assert_eq!(calls.lock().unwrap().len(), 5);
+}
+
+#[tokio::test]
+async fn a_mutation_whose_token_is_refused_is_permitted_again_and_sent_once_more() {
+    let answer = |_: &str, headers: &HeaderMap| {
+        wants_the_second(headers)
+            .unwrap_or((200, json!({"name": "projects/p/locations/z/operations/o"})))
+    };
+    let body = json!({"acceleratorType": "v4-8", "runtimeVersion": "r"});
+    let create =
+        Action::Create { slot: "a".into(), zone: ZONE.into(), body, request_id: Some("r".into()) };
+    let (base, calls) = server_with_tokens(answer, |n| format!("token-{n}")).await;
+    let asked = AtomicUsize::new(0);
+    let permitted = |times: usize| {
+        let asked = &asked;
+        move || {
+            let not_sent = || Failure::new(FailureClass::Transient, "the lock was lost");
+            let permitted = asked.fetch_add(1, Ordering::SeqCst) < times;
+            permitted.then_some(()).ok_or_else(|| CallOutcome::NotSent(not_sent()))
+        }
+    };
+    let outcome = client_of_a_user(&base, None).carry_out(&create, permitted(2)).await;
+    assert!(matches!(outcome, CallOutcome::Accepted(_)), "{outcome:?}");
+    assert_eq!((bearers(&calls), asked.load(Ordering::SeqCst)), (vec!["1".into(), "2".into()], 2));
+    let urls: Vec<String> = calls.lock().unwrap().iter().map(|(call, _)| call.clone()).collect();
+    assert!(urls[0].ends_with("nodeId=a&requestId=r") && urls[0] == urls[1], "{urls:?}");
+    // What may no longer leave does not: the lock may be lost by the time the other token is there.
+    let (base, calls) = server_with_tokens(answer, |n| format!("token-{n}")).await;
+    asked.store(0, Ordering::SeqCst);
+    let outcome = client_of_a_user(&base, None).carry_out(&create, permitted(1)).await;
+    assert!(matches!(outcome, CallOutcome::NotSent(_)), "{outcome:?}");
+    assert_eq!((bearers(&calls), asked.load(Ordering::SeqCst)), (vec!["1".into()], 2));
+}
+
+#[tokio::test]
+async fn a_mutation_is_never_sent_a_third_time() {
+    let refuse = |_: &str, _: &HeaderMap| {
+        (401, json!({"error": {"code": 401, "status": "UNAUTHENTICATED", "message": "m"}}))
+    };
+    let (base, calls) = server_with_tokens(refuse, |n| format!("token-{n}")).await;
+    let body = json!({"acceleratorType": "v4-8", "runtimeVersion": "r"});
+    let create = Action::Create { slot: "a".into(), zone: ZONE.into(), body, request_id: None };
+    let outcome = client_of_a_user(&base, None).carry_out(&create, || Ok(())).await;
+    assert!(
+        matches!(&outcome, CallOutcome::Refused(f) if f.class == FailureClass::Permission),
+        "{outcome:?}"
+    );
+    assert_eq!(bearers(&calls), ["1", "2"]);
+}
+
+#[tokio::test]
+async fn what_an_operation_failed_with_depends_on_its_call() {
+    let (base, _) = server(|_, _| {
+        let error = json!({"code": 5, "message": "Reservation not found"});
+        (200, json!({"name": "projects/p/locations/z/operations/o", "done": true, "error": error}))
+    })
+    .await;
+    let client = client_of_a_user(&base, None);
+    let class = async |verb: Verb, spot: bool| {
+        let name = "projects/p/locations/z/operations/o";
+        match client.get_operation(name, verb, spot, in_a_minute()).await.unwrap() {
+            OperationState::Failed(failure) => failure.class,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(class(Verb::Create, true).await, FailureClass::StockOut);
+    assert_eq!(class(Verb::Create, false).await, FailureClass::NotFound);
+    assert_eq!(class(Verb::Delete, true).await, FailureClass::NotFound);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ fn error(text: &str) -> String {
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-const AFTER_A_SLOT: [(&str, &str, &str); 33] = [
+const AFTER_A_SLOT: [(&str, &str, &str); 42] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`, expected one of `name`"),
     ("queued_resource = \"q\"", "w.toml:5: tpu[0].queued_resource:", "not supported yet"),
     ("zones = [\"us-east5-a\"]", "w.toml:5: tpu[0].zones:", "keep one of them"),
@@ -53,6 +53,51 @@ const AFTER_A_SLOT: [(&str, &str, &str); 33] = [
         "[tpu.create]\nspot = true\nreserved = true",
         "w.toml:7: tpu[0].create.reserved:",
         "choose one",
+    ),
+    (
+        "[tpu.create]\ncidr_block = \"10.2.0.0/20\"",
+        "w.toml:6: tpu[0].create.cidr_block:",
+        "is a /20; the API takes a /29 alone",
+    ),
+    (
+        "[tpu.create]\ncidr_block = \"10.2.0.0\"",
+        "w.toml:6: tpu[0].create.cidr_block:",
+        "write \"10.2.0.0/29\"",
+    ),
+    (
+        "[tpu.create]\ncidr_block = \"10.2.0.5/29\"",
+        "w.toml:6: tpu[0].create.cidr_block:",
+        "write \"10.2.0.0/29\"",
+    ),
+    (
+        "[tpu.create]\naccelerator_type = \"\"",
+        "w.toml:6: tpu[0].create.accelerator_type:",
+        "is empty; write one like \"v4-8\"",
+    ),
+    (
+        "[tpu.create]\naccelerator_config = { type = \"V4\", topology = \"2x2x\" }",
+        "w.toml:6: tpu[0].create.accelerator_config.topology:",
+        "look like \"2x4\"",
+    ),
+    (
+        "[tpu.create]\nruntime_version = \"tpu ubuntu\"",
+        "w.toml:6: tpu[0].create.runtime_version:",
+        "write one word like",
+    ),
+    (
+        "[tpu.create]\nnetwork = \"Default\"",
+        "w.toml:6: tpu[0].create.network:",
+        "\"projects/my-project/global/networks/my-name\"",
+    ),
+    (
+        "[tpu.create]\nsubnetwork = \"projects/p/global/networks/n\"",
+        "w.toml:6: tpu[0].create.subnetwork:",
+        "/subnetworks/my-name\"",
+    ),
+    (
+        "[tpu.create]\ntags = [\n  \"tpu\",\n  \"my_tag\",\n]",
+        "w.toml:8: tpu[0].create.tags[1]:",
+        "\"my_tag\" is not a network tag: 1 to 63 lower-case letters",
     ),
     ("[tpu.create]\nnodes = 2", "w.toml:6: tpu[0].create.nodes:", "not supported yet"),
     (
@@ -195,6 +240,17 @@ fn every_mistake_has_file_line_key_and_remedy() {
             "{text}\nwanted {place} … {remedy}\ngot    {message}"
         );
     }
+}
+
+#[test]
+fn a_description_is_counted_and_not_quoted() {
+    let create =
+        |length: usize| format!("[tpu.create]\ndescription = \"{}\"\n", "x".repeat(length));
+    let message = error(&format!("{GOOD}{}", create(513)));
+    assert!(message.contains("w.toml:6: tpu[0].create.description:"), "{message}");
+    assert!(message.contains("has 513 characters; at most 512 are allowed"), "{message}");
+    let longest = format!("{GOOD}{}", create(512));
+    assert!(config::parse(Path::new("w.toml"), &longest, &|_| None).is_ok());
 }
 
 #[test]

@@ -2,6 +2,9 @@
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
+use tpu_watchdog::google::classify;
+use tpu_watchdog::google::origin::Origin;
+use tpu_watchdog::model::event::Verb;
 use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::Overlay;
 use tpu_watchdog::model::spec::NodeSpec;
@@ -89,8 +92,8 @@ proptest! {
         let _ = NodeSpec::learn(&raw);
         let _ = tpu_watchdog::model::node::NodeView::parse(raw.clone());
         let _ = tpu_watchdog::resource::attributes::parse_guest_attributes(&raw);
-        let _ = tpu_watchdog::google::classify::operation_failure(&raw);
-        let _ = tpu_watchdog::google::classify::http_failure(500, raw.to_string().as_bytes());
+        let _ = classify::operation_failure(Origin::operation(Verb::Create, true), &raw);
+        let _ = classify::http_failure(Origin::create(&raw), 500, raw.to_string().as_bytes());
     }
 }
 

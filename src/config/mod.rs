@@ -3,6 +3,7 @@
 
 mod api;
 mod check;
+mod create;
 mod document;
 mod job;
 mod policy;

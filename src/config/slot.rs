@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::check::Check;
+use super::create;
 use super::job::job;
 use super::policy::policy;
 use super::raw::*;
@@ -54,21 +55,7 @@ pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path
             c.wrong(&k("zones"), format!("{zone:?} is named twice"));
         }
     }
-    if raw.policy.max_unavailable.is_some() {
-        c.wrong(&k("policy.max_unavailable"), "is the whole fleet's; set it under [policy]");
-    }
-    if raw.policy.storm.is_some() {
-        c.wrong(&k("policy.storm"), "is the whole fleet's; set it under [policy]");
-    }
-    if raw.policy.max_judged_recreates_per_hour.is_some() {
-        c.wrong(
-            &k("policy.max_judged_recreates_per_hour"),
-            "is the whole fleet's; set it under [policy]",
-        );
-    }
-    if raw.policy.orphans.is_some() {
-        c.wrong(&k("policy.orphans"), "is the whole fleet's; set it under [policy]");
-    }
+    fleet_alone(c, &k("policy"), &raw.policy);
     let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
     let mut create = overlay(c, &k("create"), &raw.create);
     if let Some(script) = raw.startup_script {
@@ -95,9 +82,24 @@ pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path
     SlotSettings { name: raw.name, zones, create, job, policy, supervisor: None }
 }
 
+/// Rules of the whole fleet, which a slot can't have for itself.
+fn fleet_alone(c: &mut Check, key: &str, raw: &RawPolicy) {
+    for (name, given) in [
+        ("max_unavailable", raw.max_unavailable.is_some()),
+        ("storm", raw.storm.is_some()),
+        ("max_judged_recreates_per_hour", raw.max_judged_recreates_per_hour.is_some()),
+        ("orphans", raw.orphans.is_some()),
+    ] {
+        if given {
+            c.wrong(&format!("{key}.{name}"), "is the whole fleet's; set it under [policy]");
+        }
+    }
+}
+
 fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
     let k = |name: &str| format!("{key}.{name}");
     c.later(&k("nodes"), &raw.nodes, "multislice queued resources");
+    create::values(c, key, raw);
     let mut fields: BTreeMap<String, Value> = BTreeMap::new();
     if let Some(kind) = &raw.accelerator_type {
         if raw.accelerator_config.is_some() {
@@ -158,7 +160,16 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
     if let Some(tags) = &raw.tags {
         fields.insert("tags".into(), json!(tags));
     }
-    let entries = |c: &mut Check, name: &str, raw: &BTreeMap<String, RawEntry>| {
+    let (labels, metadata) = entries(c, key, raw);
+    Overlay { fields, labels, metadata, startup_script: None }
+}
+
+/// Labels and metadata: text, or nothing where an entry is removed.
+type Entries = BTreeMap<String, Option<String>>;
+
+fn entries(c: &mut Check, key: &str, raw: &RawCreate) -> (Entries, Entries) {
+    let k = |name: &str| format!("{key}.{name}");
+    let read = |c: &mut Check, name: &str, raw: &BTreeMap<String, RawEntry>| {
         let mut map = BTreeMap::new();
         for (entry, value) in raw {
             match value {
@@ -175,13 +186,13 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
         }
         map
     };
-    let labels = entries(c, "labels", &raw.labels);
+    let labels = read(c, "labels", &raw.labels);
     for (label, value) in &labels {
         if let Err(why) = spec::label(label, value.as_deref().unwrap_or_default()) {
             c.wrong(&k(&format!("labels.{label}")), why);
         }
     }
-    let metadata = entries(c, "metadata", &raw.metadata);
+    let metadata = read(c, "metadata", &raw.metadata);
     for name in metadata.keys() {
         if name.starts_with("tpu-watchdog-") {
             c.wrong(
@@ -195,5 +206,5 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
             );
         }
     }
-    Overlay { fields, labels, metadata, startup_script: None }
+    (labels, metadata)
 }

@@ -85,7 +85,7 @@ pub fn step_with(
     if cfg!(debug_assertions) && !fleet.damaged {
         let all = configures || polled;
         let checked = if all { sound::check(fleet) } else { sound::touched(fleet, &effects) };
-        debug_assert_eq!(checked.and_then(|()| sound::intends(fleet, &effects)), Ok(()));
+        debug_assert_eq!(checked.and_then(|()| sound::intends(&effects)), Ok(()));
     }
     effects
 }

@@ -93,12 +93,15 @@ fn slot(record: &SlotRecord, memory: &Memory) -> Result<(), &'static str> {
 ///
 /// # Errors
 /// The mutation that none intends.
-pub fn intends(fleet: &Fleet, effects: &[Effect]) -> Result<(), String> {
+pub fn intends(effects: &[Effect]) -> Result<(), String> {
     for effect in effects {
-        let Effect::Commit { then, .. } = effect else { continue };
+        let Effect::Commit { records, then, .. } = effect else { continue };
         for action in then {
-            let recovery =
-                fleet.slots.get(action.slot()).and_then(|record| record.recovery.as_ref());
+            let written = records.iter().find_map(|record| match record {
+                Record::Slot(slot) if slot.name == action.slot() => Some(slot),
+                _ => None,
+            });
+            let recovery = written.and_then(|record| record.recovery.as_ref());
             if !recovery.is_some_and(|recovery| recovery.call == Some(Call::Intended)) {
                 return Err(format!("nothing intends {action:?}: {recovery:?}"));
             }

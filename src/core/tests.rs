@@ -27,7 +27,7 @@ use crate::model::action::{
 use crate::model::condition::Condition;
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::{Fleet, Ledger, Pool, Short};
+use crate::model::fleet::{Fleet, Ledger, Pending, Pool, Short};
 use crate::model::hold::HoldReason;
 use crate::model::lookup::{CreateCheck, Deletion};
 use crate::model::node::NodeView;
@@ -157,6 +157,13 @@ impl World {
                 }
             }
         }
+        // What the checker refuses is a defect of the plan, also where nothing follows from it.
+        let refused = |event: &What| matches!(event, What::InvariantViolation { .. });
+        assert!(
+            self.gates.len() < GATES.len() || !self.events.iter().any(refused),
+            "{:?}",
+            self.messages
+        );
     }
 
     fn wait(&mut self, seconds: u64) {
@@ -225,6 +232,11 @@ impl World {
 
     fn hold(&self, name: &str) -> Option<HoldReason> {
         self.fleet.memory[name].decision.as_ref().and_then(|d| d.hold)
+    }
+
+    /// A GET was asked for, now or before, and is not answered.
+    fn asks(&self, name: &str) -> bool {
+        self.fleet.memory[name].pending.contains(&Pending::Node)
     }
 
     /// Healthy, then sick with `change` for `seconds`, polled every 30 s; the last poll has just

@@ -7,14 +7,14 @@ use jiff::Timestamp;
 use super::location;
 use crate::model::action::Input;
 use crate::model::condition::{Condition, Kind};
-use crate::model::fleet::{Fleet, Ledger};
+use crate::model::fleet::{Fleet, Ledger, Stray};
 use crate::model::hold::HoldReason;
 use crate::model::phase::Phase;
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::view::{
-    ActionName, AttemptsView, BreakerState, Decision, JobView, SlotView, StatusDocument,
+    ActionName, AttemptsView, BreakerState, Decision, JobView, SlotView, StatusDocument, StrayView,
 };
 
 /// The document of `status` and `plan`.
@@ -28,7 +28,17 @@ pub fn document(fleet: &Fleet, now: Timestamp) -> StatusDocument {
             BreakerState::Closed
         },
         tpus: fleet.slots.values().map(|record| slot(fleet, record, now)).collect(),
-        strays: Vec::new(),
+        strays: fleet.ledger.strays.values().map(stray).collect(),
+    }
+}
+
+fn stray(stray: &Stray) -> StrayView {
+    StrayView {
+        name: stray.name.clone(),
+        zone: stray.zone.clone(),
+        state: stray.state.clone(),
+        since: stray.since,
+        why: stray.why.clone(),
     }
 }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::classify::operation_failure;
+use super::origin::Origin;
+use crate::model::event::Verb;
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 
@@ -50,11 +52,12 @@ pub fn node_page(mut page: Value) -> Result<NodePage, String> {
     Ok(NodePage { nodes, unreachable, next })
 }
 
-/// Reads what `operations.get` answers.
-pub fn operation(answer: &Value) -> OperationState {
+/// Reads what `operations.get` answers of a create or delete. What its error means depends on the
+/// call, and on whether that asked for Spot capacity.
+pub fn operation(answer: &Value, verb: Verb, spot: bool) -> OperationState {
     match (answer.get("done").and_then(Value::as_bool), answer.get("error")) {
         (Some(true), Some(error)) if error.is_object() => {
-            OperationState::Failed(operation_failure(error))
+            OperationState::Failed(operation_failure(Origin::operation(verb, spot), error))
         }
         (Some(true), _) => OperationState::Succeeded,
         _ => OperationState::Running,

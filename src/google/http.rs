@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use reqwest::header::HeaderMap;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
-use super::auth::Credentials;
+use super::auth::{Credentials, Signed};
 use super::classify::{excerpt, http_failure_masked, quota_project_denied};
+use super::origin::Origin;
 use crate::model::failure::{Failure, FailureClass};
 use crate::resource::mask::Mask;
 
@@ -30,7 +30,7 @@ const QUOTA_PROJECT: &str = "x-goog-user-project";
 pub const CONNECT_MAX: Duration = Duration::from_secs(2);
 
 /// The headers of a mutation's credentials, fetched before it leaves.
-pub struct Prepared(HeaderMap);
+pub struct Prepared(Signed);
 
 /// Told about each attempt: method's name, how long it took, and the failure if it was one.
 pub trait Observer: Send + Sync {
@@ -58,6 +58,8 @@ pub struct CallFailure {
     pub failure: Failure,
     /// What the server may have done.
     pub sent: Sent,
+    /// It was refused for its access token (HTTP 401), and another one may be had.
+    pub with_another_token: bool,
     retry_after: Option<Duration>,
     repeat: Repeat,
 }
@@ -79,10 +81,20 @@ impl CallFailure {
         CallFailure {
             failure: Failure::new(class, message),
             sent,
+            with_another_token: false,
             retry_after: None,
             repeat: Repeat::ByClass,
         }
     }
+}
+
+/// One call, as often as it is attempted.
+struct Call<'a> {
+    name: &'static str,
+    method: Method,
+    url: &'a str,
+    body: Option<&'a Value>,
+    origin: Origin,
 }
 
 /// The transport below the typed clients.
@@ -142,7 +154,7 @@ impl Http {
     }
 
     /// A read: repeated with exponential backoff and jitter on 429, 5xx and broken connections,
-    /// until `deadline`.
+    /// until `deadline`; at once, and once, with another access token on 401.
     ///
     /// # Errors
     /// The last failure.
@@ -160,12 +172,16 @@ impl Http {
             .with_max_times(ATTEMPTS - 1)
             .with_jitter()
             .build();
-        let mut without_quota_project = false;
+        let (mut without_quota_project, mut with_another_token) = (false, false);
+        let call = Call { name, method, url, body, origin: Origin::READ };
         loop {
-            let error = match self.once(name, method.clone(), url, body, None, deadline).await {
+            let error = match self.once(&call, None, deadline).await {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
+            if error.with_another_token && !std::mem::replace(&mut with_another_token, true) {
+                continue;
+            }
             let passing = match error.repeat {
                 Repeat::WithoutQuotaProject
                     if !std::mem::replace(&mut without_quota_project, true) =>
@@ -199,31 +215,30 @@ impl Http {
         &self,
         name: &'static str,
         method: Method,
+        origin: Origin,
         url: &str,
         body: Option<&Value>,
         prepared: Prepared,
     ) -> Result<Value, CallFailure> {
-        self.once(name, method, url, body, Some(prepared), Instant::now() + self.timeout).await
+        let call = Call { name, method, url, body, origin };
+        self.once(&call, Some(prepared), Instant::now() + self.timeout).await
     }
 
     async fn once(
         &self,
-        name: &'static str,
-        method: Method,
-        url: &str,
-        body: Option<&Value>,
+        call: &Call<'_>,
         prepared: Option<Prepared>,
         deadline: Instant,
     ) -> Result<Value, CallFailure> {
         let began = Instant::now();
         let limit = self.timeout.min(deadline.saturating_duration_since(began));
         let credentials = match prepared {
-            Some(Prepared(headers)) => Ok((&self.mutations, headers)),
-            None => self.credentials.headers(limit).await.map(|headers| (&self.client, headers)),
+            Some(Prepared(signed)) => Ok((&self.mutations, signed)),
+            None => self.credentials.headers(limit).await.map(|signed| (&self.client, signed)),
         };
         let result = match credentials {
-            Ok((client, headers)) => {
-                let attempt = self.attempt(client, method, url, headers, body);
+            Ok((client, signed)) => {
+                let attempt = self.attempt(client, call, signed);
                 tokio::time::timeout(limit.saturating_sub(began.elapsed()), attempt)
                     .await
                     .unwrap_or_else(|_| {
@@ -234,28 +249,32 @@ impl Http {
             Err(failure) => Err(CallFailure {
                 failure,
                 sent: Sent::No,
+                with_another_token: false,
                 retry_after: None,
                 repeat: Repeat::NoToken,
             }),
         };
-        self.observer.attempt(name, began.elapsed(), result.as_ref().err().map(|e| &e.failure));
+        self.observer.attempt(
+            call.name,
+            began.elapsed(),
+            result.as_ref().err().map(|e| &e.failure),
+        );
         result
     }
 
     async fn attempt(
         &self,
         client: &reqwest::Client,
-        method: Method,
-        url: &str,
-        mut headers: HeaderMap,
-        body: Option<&Value>,
+        call: &Call<'_>,
+        signed: Signed,
     ) -> Result<Value, CallFailure> {
+        let Signed { mut headers, number } = signed;
         if self.no_quota_project.load(Ordering::Relaxed) {
             headers.remove(QUOTA_PROJECT);
         }
         let quota_project = headers.get(QUOTA_PROJECT).cloned();
-        let mut request = client.request(method, url).headers(headers);
-        if let Some(body) = body {
+        let mut request = client.request(call.method.clone(), call.url).headers(headers);
+        if let Some(body) = call.body {
             request = request.header("content-type", "application/json").body(body.to_string());
         }
         let mut response = request.send().await.map_err(|error| {
@@ -270,54 +289,40 @@ impl Http {
             .and_then(|v| v.to_str().ok())
             .and_then(|v| v.parse().ok())
             .map(Duration::from_secs);
-        let mut bytes = Vec::new();
-        loop {
-            match response.chunk().await {
-                Ok(Some(chunk)) if bytes.len() + chunk.len() > BODY_MAX => {
-                    let message =
-                        format!("HTTP {status}: the answer is larger than {} MiB", BODY_MAX >> 20);
-                    return Err(CallFailure::new(FailureClass::Garbage, message, Sent::Perhaps));
-                }
-                Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
-                Ok(None) => break,
-                Err(error) => {
+        let bytes = body_of(&mut response).await?;
+        let mask = Mask::of(call.body);
+        if status.is_success() {
+            return match serde_json::from_slice::<Value>(&bytes) {
+                Ok(value) if value.is_object() => Ok(value),
+                _ => {
                     let message = format!(
-                        "HTTP {status}, but the answer broke off: {}",
-                        chain(&error.without_url())
+                        "HTTP {status}, but the answer is not a JSON object: {}",
+                        excerpt(&bytes, &mask)
                     );
-                    return Err(CallFailure::new(FailureClass::Transient, message, Sent::Perhaps));
+                    Err(CallFailure::new(FailureClass::Garbage, message, Sent::Perhaps))
                 }
-            }
+            };
         }
-        if !status.is_success() {
-            let failure = http_failure_masked(status.as_u16(), &bytes, &Mask::of(body));
-            let refused = status.is_client_error()
-                && status != StatusCode::REQUEST_TIMEOUT
-                && failure.class != FailureClass::Garbage;
-            let mut repeat = Repeat::ByClass;
-            if let Some(project) =
-                quota_project.filter(|_| quota_project_denied(status.as_u16(), &bytes))
-            {
-                self.leave_out(project.to_str().unwrap_or_default());
-                repeat = Repeat::WithoutQuotaProject;
-            }
-            return Err(CallFailure {
-                failure,
-                sent: if refused { Sent::Refused } else { Sent::Perhaps },
-                retry_after,
-                repeat,
-            });
+        let failure = http_failure_masked(call.origin, status.as_u16(), &bytes, &mask);
+        let refused = status.is_client_error()
+            && status != StatusCode::REQUEST_TIMEOUT
+            && failure.class != FailureClass::Garbage;
+        let mut repeat = Repeat::ByClass;
+        if let Some(project) =
+            quota_project.filter(|_| quota_project_denied(status.as_u16(), &bytes))
+        {
+            self.leave_out(project.to_str().unwrap_or_default());
+            repeat = Repeat::WithoutQuotaProject;
         }
-        match serde_json::from_slice::<Value>(&bytes) {
-            Ok(value) if value.is_object() => Ok(value),
-            _ => {
-                let message = format!(
-                    "HTTP {status}, but the answer is not a JSON object: {}",
-                    excerpt(&bytes, &Mask::of(body))
-                );
-                Err(CallFailure::new(FailureClass::Garbage, message, Sent::Perhaps))
-            }
-        }
+        Err(CallFailure {
+            with_another_token: refused
+                && status == StatusCode::UNAUTHORIZED
+                && self.credentials.renew(number),
+            failure,
+            sent: if refused { Sent::Refused } else { Sent::Perhaps },
+            retry_after,
+            repeat,
+        })
     }
 
     /// The caller may not use its quota project: without one the call counts on the project that it
@@ -330,6 +335,30 @@ impl Http {
                  another project with `gcloud auth application-default set-quota-project` or GOOGLE_CLOUD_QUOTA_PROJECT, and \
                  restart"
             );
+        }
+    }
+}
+
+/// The whole body of an answer, up to the bound.
+async fn body_of(response: &mut reqwest::Response) -> Result<Vec<u8>, CallFailure> {
+    let status = response.status();
+    let mut bytes = Vec::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) if bytes.len() + chunk.len() > BODY_MAX => {
+                let message =
+                    format!("HTTP {status}: the answer is larger than {} MiB", BODY_MAX >> 20);
+                return Err(CallFailure::new(FailureClass::Garbage, message, Sent::Perhaps));
+            }
+            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
+            Ok(None) => return Ok(bytes),
+            Err(error) => {
+                let message = format!(
+                    "HTTP {status}, but the answer broke off: {}",
+                    chain(&error.without_url())
+                );
+                return Err(CallFailure::new(FailureClass::Transient, message, Sent::Perhaps));
+            }
         }
     }
 }

@@ -8,5 +8,6 @@ pub mod answers;
 pub mod auth;
 pub mod classify;
 pub mod http;
+pub mod origin;
 pub mod sources;
 pub mod tpu;

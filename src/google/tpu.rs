@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::answers;
 use super::http::{CallFailure, Http, Prepared, Sent};
-use crate::model::action::CallOutcome;
+use super::origin::Origin;
+use crate::model::action::{Action, CallOutcome};
 use crate::model::beacon::{self, WorkerReport};
 use crate::model::event::Verb;
 use crate::model::failure::{Failure, FailureClass};
@@ -106,6 +107,39 @@ impl TpuClient {
         Ok(view)
     }
 
+    /// Carries out a mutation that `permitted` allows at the moment when it leaves. When its access
+    /// token is refused (HTTP 401), nothing was carried out: it is prepared and permitted again with
+    /// another token, once.
+    pub async fn carry_out(
+        &self,
+        action: &Action,
+        permitted: impl Fn() -> Result<(), CallOutcome>,
+    ) -> CallOutcome {
+        let mut with_another_token = false;
+        loop {
+            // A token that must be fetched is fetched before the age of anything is looked at.
+            let prepared = match self.prepare().await {
+                Ok(prepared) => prepared,
+                Err(failure) => return CallOutcome::NotSent(failure),
+            };
+            if let Err(not_sent) = permitted() {
+                return not_sent;
+            }
+            let result = match action {
+                Action::Delete { slot, zone, request_id, .. } => {
+                    self.delete(zone, slot, request_id.as_deref(), prepared).await
+                }
+                Action::Create { slot, zone, body, request_id } => {
+                    self.create(zone, slot, body, request_id.as_deref(), prepared).await
+                }
+            };
+            let again = result.as_ref().is_err_and(|error| error.with_another_token);
+            if !again || std::mem::replace(&mut with_another_token, true) {
+                return outcome(result);
+            }
+        }
+    }
+
     /// Gets ready for a mutation, which then leaves within [`super::http::CONNECT_MAX`] or not at
     /// all.
     ///
@@ -115,7 +149,7 @@ impl TpuClient {
         self.http.prepare().await
     }
 
-    /// Creates a node.
+    /// Creates a node, in one attempt.
     pub async fn create_node(
         &self,
         zone: &str,
@@ -124,14 +158,26 @@ impl TpuClient {
         request_id: Option<&str>,
         prepared: Prepared,
     ) -> CallOutcome {
+        outcome(self.create(zone, node, body, request_id, prepared).await)
+    }
+
+    async fn create(
+        &self,
+        zone: &str,
+        node: &str,
+        body: &Value,
+        request_id: Option<&str>,
+        prepared: Prepared,
+    ) -> Result<Value, CallFailure> {
         let mut url = format!("{}/nodes?nodeId={}", self.parent(zone), encode(node));
         if let Some(id) = request_id {
             url.push_str(&format!("&requestId={}", encode(id)));
         }
-        outcome(self.http.mutate("nodes.create", Method::POST, &url, Some(body), prepared).await)
+        let origin = Origin::create(body);
+        self.http.mutate("nodes.create", Method::POST, origin, &url, Some(body), prepared).await
     }
 
-    /// Deletes a node by its name: the caller has verified the incarnation.
+    /// Deletes a node by its name, in one attempt: the caller has verified the incarnation.
     pub async fn delete_node(
         &self,
         zone: &str,
@@ -139,14 +185,26 @@ impl TpuClient {
         request_id: Option<&str>,
         prepared: Prepared,
     ) -> CallOutcome {
+        outcome(self.delete(zone, node, request_id, prepared).await)
+    }
+
+    async fn delete(
+        &self,
+        zone: &str,
+        node: &str,
+        request_id: Option<&str>,
+        prepared: Prepared,
+    ) -> Result<Value, CallFailure> {
         let mut url = self.node_url(zone, node);
         if let Some(id) = request_id {
             url.push_str(&format!("?requestId={}", encode(id)));
         }
-        outcome(self.http.mutate("nodes.delete", Method::DELETE, &url, None, prepared).await)
+        let origin = Origin::DELETE;
+        self.http.mutate("nodes.delete", Method::DELETE, origin, &url, None, prepared).await
     }
 
-    /// An operation by its full name. An error says nothing about the operation.
+    /// The operation of a create or delete, by its full name; `spot` says whether the create asked for
+    /// Spot capacity. An error says nothing about the operation.
     ///
     /// # Errors
     /// When it could not be read.
@@ -157,10 +215,9 @@ impl TpuClient {
         spot: bool,
         deadline: Instant,
     ) -> Result<OperationState, Failure> {
-        let _ = (verb, spot);
         let url = format!("{}/{name}", self.base);
         let operation = self.http.read("operations.get", Method::GET, &url, None, deadline).await?;
-        Ok(answers::operation(&operation))
+        Ok(answers::operation(&operation, verb, spot))
     }
 
     /// Whether a create of this specification could follow a delete (S20).

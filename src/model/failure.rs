@@ -41,23 +41,18 @@ FailureClass {
 }
 
 impl FailureClass {
-    /// Whether another zone may take what this one refused. A rate limit and an accident pass by
-    /// themselves; billing and an API that is off are the whole project's.
-    pub fn tries_next_zone(self) -> bool {
-        !matches!(
-            self,
-            FailureClass::Rate
-                | FailureClass::Transient
-                | FailureClass::Garbage
-                | FailureClass::Billing
-                | FailureClass::ApiDisabled
-        )
-    }
-
     /// Whether the call was refused for want of capacity, quota or rate: waited out without a
     /// count.
     pub fn is_shortage(self) -> bool {
         matches!(self, FailureClass::StockOut | FailureClass::Quota | FailureClass::Rate)
+    }
+
+    /// Whether a create that was refused so goes on to the next zone: another one may not refuse it.
+    /// A type, a queue, a quota, a network, even a right may be missing in one zone alone. A refusal
+    /// that passes by itself, and one that holds for the whole project, keep it where it is.
+    pub fn tries_next_zone(self) -> bool {
+        use FailureClass::*;
+        !matches!(self, Rate | Transient | Garbage | Billing | ApiDisabled)
     }
 }
 
@@ -84,3 +79,16 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_passes_or_holds_for_the_whole_project_keeps_a_create_in_its_zone() {
+        use FailureClass::*;
+        let stay: Vec<_> =
+            FailureClass::ALL.into_iter().filter(|class| !class.tries_next_zone()).collect();
+        assert_eq!(stay, [Rate, Billing, ApiDisabled, Transient, Garbage]);
+    }
+}

@@ -16,7 +16,7 @@ pub mod ids;
 pub mod lease;
 pub mod lever;
 pub mod lookup;
-mod names;
+pub(crate) mod names;
 pub mod node;
 pub mod operation;
 pub mod phase;

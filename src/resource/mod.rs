@@ -5,3 +5,4 @@ pub mod attributes;
 pub mod mask;
 pub mod node;
 pub mod spec;
+pub mod texts;

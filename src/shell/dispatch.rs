@@ -14,7 +14,7 @@ use crate::driver::message::Message;
 use crate::driver::poll::Plan;
 use crate::driver::term::Term;
 use crate::google::http::CONNECT_MAX;
-use crate::model::action::{Action, CallOutcome, Input, Look, Reading};
+use crate::model::action::{Action, Input, Look, Reading};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::time::elapsed;
 use crate::report::metrics::Metrics;
@@ -136,22 +136,9 @@ pub fn send(
     let (world, permits, sender) = (world.clone(), permits.clone(), sender.clone());
     tokio::spawn(async move {
         let _permit = permits.calls.acquire().await;
-        // A token that must be fetched is fetched before the age of anything is looked at.
-        let prepared = world.tpu.prepare().await;
+        let permitted = || term.permits(&action, clock::now(), CONNECT_MAX);
+        let outcome = world.tpu.carry_out(&action, permitted).await;
         let slot = action.slot().to_owned();
-        let outcome = match (prepared, term.permits(&action, clock::now(), CONNECT_MAX)) {
-            (Err(failure), _) => CallOutcome::NotSent(failure),
-            (Ok(_), Err(not_sent)) => not_sent,
-            (Ok(prepared), Ok(())) => match action {
-                Action::Delete { slot, zone, request_id, .. } => {
-                    world.tpu.delete_node(&zone, &slot, request_id.as_deref(), prepared).await
-                }
-                Action::Create { slot, zone, body, request_id } => {
-                    let id = request_id.as_deref();
-                    world.tpu.create_node(&zone, &slot, &body, id, prepared).await
-                }
-            },
-        };
         answer(&sender, term.number(), Input::Called { slot, outcome });
     });
 }

@@ -17,7 +17,9 @@ use tpu_watchdog::config;
 use tpu_watchdog::core::{step, view};
 use tpu_watchdog::google::answers;
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
+use tpu_watchdog::google::origin::Origin;
 use tpu_watchdog::model::action::{Effect, Input, Listing, Poll, Reading};
+use tpu_watchdog::model::event::Verb;
 use tpu_watchdog::model::fleet::{Fleet, Ledger};
 use tpu_watchdog::model::lever::Lever;
 use tpu_watchdog::model::node::NodeView;
@@ -80,9 +82,11 @@ pub fn list(bytes: &[u8]) -> bool {
 /// An operation. What it says of its failure stays on one line.
 pub fn operation(bytes: &[u8]) -> bool {
     let Some(answer) = json(bytes) else { return false };
-    match answers::operation(&answer) {
-        OperationState::Failed(failure) => is_plain(&failure.message),
-        OperationState::Running | OperationState::Succeeded => {}
+    for verb in Verb::ALL {
+        match answers::operation(&answer, verb, true) {
+            OperationState::Failed(failure) => is_plain(&failure.message),
+            OperationState::Running | OperationState::Succeeded => {}
+        }
     }
     answers::accepted(&answer).is_some()
 }
@@ -91,10 +95,14 @@ pub fn operation(bytes: &[u8]) -> bool {
 /// operation's error.
 pub fn error(bytes: &[u8]) -> bool {
     let Some((status, body)) = bytes.split_first_chunk::<2>() else { return false };
-    let failure = http_failure(u16::from_le_bytes(*status), body);
-    is_plain(&failure.message);
+    let origins = Verb::ALL.map(|verb| Origin::operation(verb, true));
+    for origin in [Origin::READ, Origin::DELETE, Origin::create(&Value::Null)] {
+        is_plain(&http_failure(origin, u16::from_le_bytes(*status), body).message);
+    }
     let Some(value) = json(body) else { return false };
-    is_plain(&operation_failure(&value).message);
+    for origin in origins {
+        is_plain(&operation_failure(origin, &value).message);
+    }
     true
 }
 

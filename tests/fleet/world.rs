@@ -15,6 +15,7 @@ use tpu_watchdog::checkpoint::lister::survey_in;
 use tpu_watchdog::config;
 use tpu_watchdog::core::step;
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
+use tpu_watchdog::google::origin::Origin;
 use tpu_watchdog::launch;
 use tpu_watchdog::model::action::{
     Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading,
@@ -284,11 +285,12 @@ impl World {
                 };
                 Input::Got { slot, began, reading }
             }
-            Look::Operation { slot, operation, .. } => {
+            Look::Operation { slot, operation, verb, spot, .. } => {
                 let (status, answer) = self.call("GET", &format!("v2/{operation}"), &none, None);
+                let of = Origin::operation(verb, spot);
                 let result = match (status, answer["done"].as_bool(), answer.get("error")) {
                     (200, Some(true), Some(error)) => {
-                        Ok(OperationState::Failed(operation_failure(error)))
+                        Ok(OperationState::Failed(operation_failure(of, error)))
                     }
                     (200, Some(true), None) => Ok(OperationState::Succeeded),
                     (200, ..) => Ok(OperationState::Running),
@@ -310,7 +312,7 @@ impl World {
                 let result = if status == 200 {
                     Ok(parse_guest_attributes(&answer).unwrap())
                 } else {
-                    Err(http_failure(status, answer.to_string().as_bytes()))
+                    Err(http_failure(Origin::READ, status, answer.to_string().as_bytes()))
                 };
                 Input::Attributes { slot, of, began, result }
             }
@@ -340,11 +342,12 @@ impl World {
                 ("POST", format!("v2/projects/p/locations/{zone}/nodes"), Some(body.clone()))
             }
         };
+        let of = body.as_ref().map_or(Origin::DELETE, Origin::create);
         let (status, answer) = self.call(method, &path, &query, body.clone());
         self.sent.push(Sent { at: self.now, method: method.into(), path, query, body });
         match answer["name"].as_str() {
             Some(name) if status == 200 => CallOutcome::Accepted(name.to_owned()),
-            _ => CallOutcome::Refused(http_failure(status, answer.to_string().as_bytes())),
+            _ => CallOutcome::Refused(http_failure(of, status, answer.to_string().as_bytes())),
         }
     }
 }

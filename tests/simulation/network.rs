@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tpu_watchdog::driver::poll::Plan;
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
+use tpu_watchdog::google::origin::Origin;
 use tpu_watchdog::model::action::{Action, CallOutcome, Input, Listing, Look, Poll, Reading};
 use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
 use tpu_watchdog::model::failure::{Failure, FailureClass};
@@ -155,7 +156,7 @@ impl World {
             (404, b"<html>not the API's</html>"),
             (500, b""),
         ][self.rng.usize(0..6)];
-        Some(http_failure(status, body))
+        Some(http_failure(Origin::READ, status, body))
     }
 
     pub fn serve_poll(&mut self, tag: Tag, plan: Plan, asked: Ms) {
@@ -276,8 +277,8 @@ impl World {
                 }
                 Input::Got { slot, began, reading }
             }
-            Look::Operation { slot, operation, .. } => {
-                let result = self.operation(&operation);
+            Look::Operation { slot, operation, verb, spot, .. } => {
+                let result = self.operation(&operation, Origin::operation(verb, spot));
                 Input::Operated { slot, operation, result }
             }
             Look::Attributes { slot, zone, of } => {
@@ -350,7 +351,7 @@ impl World {
         short.map_or(0, |(_, lack)| *lack)
     }
 
-    fn operation(&mut self, name: &str) -> Result<OperationState, Failure> {
+    fn operation(&mut self, name: &str, of: Origin) -> Result<OperationState, Failure> {
         if let Some(failure) = self.read_failure() {
             return Err(failure);
         }
@@ -369,7 +370,7 @@ impl World {
             Some(_) if !self.calm && self.network.hanging.contains(name) => OperationState::Running,
             Some(operation) if operation.ended.is_none_or(|at| at > now) => OperationState::Running,
             Some(operation) => match &operation.error {
-                Some(error) => OperationState::Failed(operation_failure(error)),
+                Some(error) => OperationState::Failed(operation_failure(of, error)),
                 None => OperationState::Succeeded,
             },
         })
@@ -383,7 +384,7 @@ impl World {
         let outcome = match self.refusal(&action) {
             Some((status, message)) => {
                 let body = shape::error(status, message).1.to_string();
-                CallOutcome::Refused(http_failure(status, body.as_bytes()))
+                CallOutcome::Refused(http_failure(origin(&action), status, body.as_bytes()))
             }
             None if self.strikes(Fault::ServerError, 8) => {
                 // Nobody can tell from the answer whether it was carried out.
@@ -391,7 +392,7 @@ impl World {
                     self.carry_out(&action, arrival);
                 }
                 let status = [500, 502, 503, 504][self.rng.usize(0..4)];
-                outcome(status, &shape::error(status, "later").1)
+                outcome(origin(&action), status, &shape::error(status, "later").1)
             }
             None => self.carry_out(&action, arrival),
         };
@@ -477,7 +478,7 @@ impl World {
             }
             self.born(zone, slot);
         }
-        outcome(status, &answer)
+        outcome(origin(action), status, &answer)
     }
 
     /// An operation that is accepted and ends in an error: a delete that leaves the node, a create
@@ -498,6 +499,7 @@ impl World {
         ][self.rng.usize(0..4)]
         .clone();
         if create {
+            let of = body.as_ref().map_or(Origin::DELETE, Origin::create);
             let until = wall(self.now + 1, 0);
             let before = self.cloud.refusals.insert(zone.clone(), (until, error));
             let (status, answer) =
@@ -506,7 +508,7 @@ impl World {
             if let Some(before) = before {
                 self.cloud.refusals.insert(zone.clone(), before);
             }
-            return outcome(status, &answer);
+            return outcome(of, status, &answer);
         }
         if !self.cloud.nodes.contains_key(&(zone.clone(), slot.clone())) {
             return CallOutcome::Refused(Failure::new(FailureClass::NotFound, "no such node"));
@@ -576,10 +578,19 @@ fn reports(node: &Node) -> Vec<WorkerReport> {
     node.attributes.iter().map(report).collect()
 }
 
-fn outcome(status: u16, answer: &Value) -> CallOutcome {
+/// Where an answer to it comes from.
+fn origin(action: &Action) -> Origin {
+    match action {
+        Action::Create { body, .. } => Origin::create(body),
+        Action::Delete { .. } => Origin::DELETE,
+    }
+}
+
+fn outcome(of: Origin, status: u16, answer: &Value) -> CallOutcome {
+    let failure = || http_failure(of, status, answer.to_string().as_bytes());
     match (status, answer.get("name").and_then(Value::as_str)) {
         (200, Some(name)) => CallOutcome::Accepted(name.to_owned()),
-        (400..=499, _) => CallOutcome::Refused(http_failure(status, answer.to_string().as_bytes())),
-        _ => CallOutcome::Unknown(http_failure(status, answer.to_string().as_bytes())),
+        (400..=499, _) => CallOutcome::Refused(failure()),
+        _ => CallOutcome::Unknown(failure()),
     }
 }

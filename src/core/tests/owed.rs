@@ -37,9 +37,7 @@ impl World {
         for _ in 0..8 {
             self.wait(30);
             self.poll(&[]);
-            if self.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
-                self.get("a", None);
-            }
+            self.get("a", None);
             if !self.actions.is_empty() {
                 return;
             }
@@ -174,8 +172,6 @@ fn forget_calls_a_create_off_until_retry() {
     assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Forgotten), 0));
     assert!(world.fleet.slots["a"].spec.is_some(), "kept");
     world.order(Pull::Retry { slot: "a".into(), from: None });
-    world.wait(200);
-    world.missing();
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
     let mut world = World::new(settings(&["a"]));
     world.recreate_preempted();
@@ -227,8 +223,6 @@ fn a_node_that_another_hand_deleted_while_it_lived_is_not_created_again() {
     world.missing();
     assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Deleted), 0));
     world.order(Pull::Recreate { slot: "a".into(), incarnation: None });
-    world.wait(1);
-    world.get("a", None);
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
     // After a preemption DELETING is only the end of what was lost.
     let mut world = World::new(settings(&["a"]));

@@ -39,8 +39,8 @@ fn s3_fresh_heartbeats_give_an_unresponsive_tpu_an_hour() {
         let ready = world.supervised_run();
         let mut sick = ready.clone();
         sick["health"] = json!("TIMEOUT");
-        world.surveyed(&[100]);
         for round in 0..200 {
+            world.surveyed(&[100]);
             world.reports(if beats { 10 + round } else { 10 }, None);
             world.wait(30);
             world.poll(std::slice::from_ref(&sick));

@@ -294,16 +294,23 @@ fn s9_there_is_never_a_second_recovery_or_call_for_a_slot() {
 fn s10_a_node_that_the_api_works_on_has_its_own_deadline_and_a_stopped_one_none() {
     let mut world = World::new(settings(&["a"]));
     world.sick(&["a"], json!({"state": "RESTARTING"}), 44 * 60);
-    assert!(world.looks.is_empty() && world.actions.is_empty());
+    assert!(!world.asks("a") && world.actions.is_empty());
     let mut world = World::new(settings(&["a"]));
     world.sick(&["a"], json!({"state": "STOPPED", "health": "TIMEOUT"}), 100_000);
-    assert!(world.looks.is_empty() && world.actions.is_empty());
+    assert!(!world.asks("a") && world.actions.is_empty());
 }
 
 #[test]
 fn s11_the_intent_is_in_the_same_commit_as_the_call_and_a_lost_answer_is_read_back() {
     let mut world = World::new(settings(&["a"]));
+    let evidence = |world: &World, verb: Verb| {
+        world.events.iter().find_map(|event| match event {
+            What::Intent { call, evidence, .. } if *call == verb => evidence.clone(),
+            _ => None,
+        })
+    };
     world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+    world.wait(1);
     world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
     assert!(is_delete(&world.actions));
     assert!(
@@ -312,14 +319,11 @@ fn s11_the_intent_is_in_the_same_commit_as_the_call_and_a_lost_answer_is_read_ba
             .iter()
             .any(|r| matches!(r, Record::Slot(r) if r.recovery.as_ref().is_some_and(|r| r.phase == Phase::Deleting)))
     );
-    let evidence = world.events.iter().find_map(|event| match event {
-        What::Intent { call: Verb::Delete, evidence, .. } => evidence.clone(),
-        _ => None,
-    });
+    let confirmed_at = world.now;
     assert_eq!(
-        evidence.map(|evidence| evidence.confirmed_at),
-        Some(world.now),
-        "S18: the GET that confirmed it"
+        evidence(&world, Verb::Delete).map(|evidence| evidence.confirmed_at),
+        Some(confirmed_at),
+        "S18: the GET that confirmed it, not the first symptom"
     );
     world.wait(1);
     world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "reset")));
@@ -330,6 +334,11 @@ fn s11_the_intent_is_in_the_same_commit_as_the_call_and_a_lost_answer_is_read_ba
         matches!(world.actions[..], [Action::Create { .. }]),
         "it was carried out: {:?}",
         world.actions
+    );
+    assert_eq!(
+        evidence(&world, Verb::Create).map(|evidence| evidence.confirmed_at),
+        Some(confirmed_at),
+        "S18: the create rests on what condemned the node"
     );
 }
 
@@ -466,6 +475,22 @@ fn s12_without_a_valid_specification_nothing_is_deleted() {
     world.poll(&[node("a", bare.clone())]);
     assert!(world.actions.is_empty() && world.looks.is_empty());
     assert_eq!(world.hold("a"), Some(HoldReason::NoSpecification));
+}
+
+#[test]
+fn s12_what_no_version_knows_is_created_as_it_was_read() {
+    let mut world = World::new(settings(&["a"]));
+    let disks = json!([{"sourceDisk": "disks/1", "mode": "READ_ONLY_MULTIPLE"}]);
+    world.poll(&[node("a", json!({"dataDisks": disks}))]);
+    world.wait(30);
+    let preempted = node("a", json!({"dataDisks": disks, "state": "PREEMPTED"}));
+    world.poll(std::slice::from_ref(&preempted));
+    world.get("a", Some(preempted));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    match &world.actions[..] {
+        [Action::Create { body, .. }] => assert_eq!(body["dataDisks"], disks),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
