@@ -110,9 +110,6 @@ impl HoldReason {
                 | HoldReason::EndedEarly
                 | HoldReason::StaleOrder
                 | HoldReason::CreateUnresolved
-                | HoldReason::CannotCreate
-                | HoldReason::Deleted
-                | HoldReason::SlowGet
                 | HoldReason::Refused
         )
     }

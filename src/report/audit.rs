@@ -6,13 +6,13 @@
 //! is open; creates stay under 60 a minute. What a log can't show is no violation: one that begins
 //! in the middle of a call is read from its next intent on.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::condition::Kind;
+use crate::model::condition::{Condition, Kind};
 use crate::model::event::{CallResult, CommandName, Event, Evidence, Verb, What};
 use crate::model::ids::Incarnation;
 use crate::model::time::elapsed;
@@ -62,6 +62,8 @@ pub struct Audit {
     /// Until when each slot, or all of them, is paused; none: until it is resumed.
     paused: BTreeMap<Option<String>, Option<Timestamp>>,
     breaker_open: bool,
+    /// Slots whose creates an operator has called off.
+    forgotten: BTreeSet<String>,
     creates: VecDeque<Timestamp>,
 }
 
@@ -118,7 +120,10 @@ impl Audit {
                 CommandName::Pause => _ = self.paused.insert(slot.clone(), *until),
                 CommandName::Resume => _ = self.paused.remove(slot),
                 CommandName::BreakerReset => self.breaker_open = false,
-                CommandName::Retry | CommandName::Forget | CommandName::Recreate => {}
+                CommandName::Forget => _ = slot.clone().map(|slot| self.forgotten.insert(slot)),
+                CommandName::Retry | CommandName::Recreate => {
+                    _ = slot.as_ref().map(|slot| self.forgotten.remove(slot));
+                }
             },
             (What::BreakerOpened { .. }, _) => self.breaker_open = true,
             (What::InvariantViolation { invariant }, _) => {
@@ -156,17 +161,26 @@ impl Audit {
             found.check("S1", fresh, || {
                 format!("a delete decided at {at} rests on a GET of {}", evidence.confirmed_at)
             });
-            let known = evidence.condition.kind() == Some(evidence.kind);
+            // An operator's recreate, and another hand's stuck delete that is sent once more.
+            let asked = evidence.condition == Condition::Requested;
+            let known = evidence.condition.kind() == Some(evidence.kind)
+                || asked
+                || evidence.condition == Condition::Deleting;
             found.check("S5", known, || {
                 format!("a delete rests on {}, which condemns nothing", evidence.condition)
             });
             let paused = self.is_paused(slot, at);
             found.check("S7", !paused, || "a delete is intended while it is paused".to_owned());
-            found.check("S8", !(self.breaker_open && evidence.kind == Kind::Judged), || {
+            let judged = evidence.kind == Kind::Judged && !asked;
+            found.check("S8", !(self.breaker_open && judged), || {
                 "a judged delete is intended while the storm breaker is open".to_owned()
             });
         }
         if verb == Verb::Create {
+            let paused = self.is_paused(slot, at);
+            found.check("S7", !paused, || "a create is intended while it is paused".to_owned());
+            let wanted = !self.forgotten.contains(slot);
+            found.check("S21", wanted, || "a create is intended that was called off".to_owned());
             self.creates.retain(|create| *create <= at && elapsed(*create, at) < MINUTE);
             self.creates.push_back(at);
             let count = self.creates.len();

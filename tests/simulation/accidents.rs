@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tpu_watchdog::model::hold::HoldReason;
+use tpu_watchdog::model::ids::Incarnation;
 use tpu_watchdog::model::lever::{Lever, Pull};
 use tpu_watchdog::simulator::shape::time;
 use tpu_watchdog::simulator::trouble::{Event, Trouble};
@@ -349,7 +350,7 @@ impl World {
         let names: Vec<String> = self.setup.settings.slots.keys().cloned().collect();
         let slot = names[self.rng.usize(0..names.len())].clone();
         let until = self.rng.bool().then(|| wall(self.now + self.rng.i64(MINUTE..2 * HOUR), 0));
-        let pull = match self.rng.u32(0..6) {
+        let pull = match self.rng.u32(0..9) {
             0 => Pull::Pause { slot: None, until: Some(until.unwrap_or(wall(self.now + HOUR, 0))) },
             1 | 2 => Pull::Pause { slot: Some(slot), until },
             3 => {
@@ -370,6 +371,15 @@ impl World {
                     .flatten()
                     .map(back);
                 Pull::Retry { slot, from }
+            }
+            5 => Pull::Forget { slot, purge: self.rng.u32(0..4) == 0 },
+            6 => {
+                let node = self.cloud.nodes.iter().find(|((_, name), _)| *name == slot);
+                let incarnation = node.map(|(_, node)| Incarnation {
+                    id: node.uid.to_string(),
+                    created: node.created,
+                });
+                Pull::Recreate { slot, incarnation }
             }
             _ => Pull::BreakerReset,
         };

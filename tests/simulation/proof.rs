@@ -30,7 +30,9 @@ pub struct Violation {
 /// Holds that last because somebody wants them, or because there is nothing that a watchdog could
 /// go by. All others that do not call for an operator pass by themselves: long after the faults
 /// have stopped they should have.
-const WANTED: [&str; 11] = [
+const WANTED: [&str; 13] = [
+    "forgotten",
+    "deleted",
     "degraded",
     "stopped",
     "missing",
@@ -252,6 +254,10 @@ impl World {
         if hold.is_some_and(|hold| hold.name() == "paused") {
             return found("L7", format!("it was resumed hours ago: {state}"));
         }
+        if let Some(found) = self.remains(name, fleet, hold.map(|hold| hold.name())) {
+            return Some(found);
+        }
+        looked_at.extend(["L9", "S21"]);
         let told = hold.is_some_and(|hold| hold.needs_a_person() || WANTED.contains(&hold.name()));
         // A job that makes progress outranks the health of its node.
         let progress =
@@ -296,6 +302,37 @@ impl World {
         } else {
             found("L8", format!("its job does not run: {:?}; {state}", node.run))
         }
+    }
+
+    /// L9: what is lost and ours is gone by now. S21: what we asked for has an owner, or is told.
+    fn remains(&self, name: &str, fleet: &Fleet, hold: Option<&'static str>) -> Option<Pending> {
+        let ours = |node: &Node| {
+            let metadata = node.body.get("metadata");
+            let owner = metadata.and_then(|metadata| metadata.get("tpu-watchdog-owner"));
+            owner.is_some_and(|owner| owner == crate::setup::OWNER)
+        };
+        let record = fleet.slots.get(name)?;
+        let excused = ["paused", "opted_out", "forgotten", "delete_failed", "not_sent"];
+        for ((zone, of), node) in self.cloud.nodes.iter().filter(|((_, of), _)| of == name) {
+            if !ours(node) {
+                continue;
+            }
+            let uid = node.uid.to_string();
+            let own = record.incarnation.as_ref().is_some_and(|known| known.id == uid);
+            let told = fleet.ledger.strays.values().any(|s| (&s.zone, &s.name) == (zone, of));
+            if !(own || told || record.recovery.is_some()) {
+                let reason = format!("{uid} in {zone} is {}, and no slot owns it", node.state);
+                return Some(("S21", name.to_owned(), reason));
+            }
+            let dead = matches!(node.state, "PREEMPTED" | "TERMINATED") && own && record.ours;
+            let held = hold.is_some_and(|hold| excused.contains(&hold));
+            if dead && !(held || self.setup.forbidden_deletes) {
+                let reason =
+                    format!("{uid} in {zone} is {}, and not removed: {hold:?}", node.state);
+                return Some(("L9", name.to_owned(), reason));
+            }
+        }
+        None
     }
 
     /// L8: whether a job of ours runs on a node of ours that is well; none where nothing is known

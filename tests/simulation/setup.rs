@@ -344,7 +344,11 @@ fn policy(seed: u64, watchdogs: &[Kind]) -> Policy {
             ..base.grace.clone()
         },
         heal: minutes(draw.u64(3..10)),
-        when_missing: if draw.u32(0..6) > 0 { WhenMissing::Create } else { WhenMissing::Hold },
+        when_missing: match draw.u32(0..6) {
+            0 => WhenMissing::Hold,
+            1 | 2 => WhenMissing::Auto,
+            _ => WhenMissing::Create,
+        },
         attempts: AttemptsPolicy {
             max: draw.usize(2..6),
             preemptions: draw.usize(3..50),

@@ -57,6 +57,8 @@ pub struct Known {
     strays: BTreeSet<u64>,
     theirs: BTreeSet<u64>,
     adopted: bool,
+    /// Nodes that an operator wants recreated.
+    wanted: BTreeSet<String>,
     /// When a delete of ours was carried out last.
     deleted: Option<Ms>,
     /// That delete was of a judged slot.
@@ -133,8 +135,15 @@ impl World {
 
     /// An operator's command went into the store.
     pub fn commanded(&mut self, pull: &Pull) {
-        if let Pull::Resume { slot: Some(slot), adopt: true } = pull {
-            self.truth.slots.entry(slot.clone()).or_default().adopted = true;
+        match pull {
+            Pull::Resume { slot: Some(slot), adopt: true } => {
+                self.truth.slots.entry(slot.clone()).or_default().adopted = true;
+            }
+            Pull::Recreate { slot, incarnation: Some(meant) } => {
+                let known = self.truth.slots.entry(slot.clone()).or_default();
+                known.wanted.insert(meant.id.clone());
+            }
+            _ => {}
         }
     }
 
@@ -310,6 +319,17 @@ impl World {
         let opted_out =
             !recent.is_empty() && recent.iter().filter_map(facts).all(|facts| facts.opted_out);
         self.check("S7", slot, !opted_out, || "its label opts it out".to_owned());
+        let asked = self.truth.slots.get(slot).is_some_and(|k| k.wanted.contains(&uid.to_string()));
+        // Another hand's delete that is stuck may be sent once more.
+        let stuck = recent.iter().any(|index| {
+            let long = elapsed(story[*index].since, now) >= graces.deleting || !counts_time;
+            long && facts(index).is_some_and(|facts| facts.state == "DELETING")
+        });
+        if asked || stuck {
+            return ["S3", "S5", "S10"]
+                .into_iter()
+                .for_each(|name| self.check(name, slot, true, String::new));
+        }
         let mut why = None;
         for index in &recent {
             let Some(illness) = facts(index).and_then(illness) else { continue };

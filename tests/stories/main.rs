@@ -5,7 +5,7 @@
 //! `UPDATE_STORIES=1 cargo test --test stories` writes the outputs anew. The commands of a script
 //! are those of [`Player::play`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::fleet::{Fleet, Ledger};
 use tpu_watchdog::model::lever::{Lever, Pull};
+use tpu_watchdog::model::lookup::{CreateCheck, Deletion};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::settings::{
@@ -43,6 +44,10 @@ struct Player {
     created: BTreeMap<String, (Value, Timestamp)>,
     decisions: BTreeMap<String, String>,
     out: String,
+    /// Slots that left the config.
+    left: BTreeMap<String, SlotSettings>,
+    create_check: CreateCheck,
+    deletions: Vec<Deletion>,
 }
 
 fn settings() -> Settings {
@@ -118,9 +123,19 @@ impl Player {
     fn new(settings: Settings) -> Player {
         let began = "2026-06-01T12:00:00Z".parse().expect("a time");
         let fleet = Fleet::new(settings.clone(), BTreeMap::new(), Ledger::default());
-        let (created, decisions) = Default::default();
-        let mut player =
-            Player { fleet, began, now: began, created, decisions, out: String::new() };
+        let (created, decisions, left) = Default::default();
+        let (create_check, deletions, out) = Default::default();
+        let mut player = Player {
+            fleet,
+            began,
+            now: began,
+            created,
+            decisions,
+            left,
+            create_check,
+            deletions,
+            out,
+        };
         player.input(Input::Configured(Box::new(settings)));
         player
     }
@@ -169,7 +184,38 @@ impl Player {
             ["operator", "resume", slot] => {
                 self.pull(Pull::Resume { slot: Some((*slot).into()), adopt: false })
             }
+            ["operator", "forget", slot] => {
+                self.pull(Pull::Forget { slot: (*slot).into(), purge: false })
+            }
+            ["operator", "retry", slot] => {
+                self.pull(Pull::Retry { slot: (*slot).into(), from: None })
+            }
+            ["operator", "recreate", slot] => {
+                let incarnation = self.fleet.slots[*slot].incarnation.clone();
+                self.pull(Pull::Recreate { slot: (*slot).into(), incarnation })
+            }
             ["operator", "breaker", "reset"] => self.pull(Pull::BreakerReset),
+            // The config loses a slot, or has it again.
+            ["config", "without", slot] => {
+                let mut settings = self.fleet.settings.clone();
+                let left = settings.slots.remove(*slot).expect("a slot of the config");
+                self.left.insert((*slot).into(), left);
+                self.input(Input::Configured(Box::new(settings)));
+            }
+            ["config", "with", slot] => {
+                let mut settings = self.fleet.settings.clone();
+                let back = self.left.remove(*slot).expect("a slot that left");
+                settings.slots.insert((*slot).into(), back);
+                self.input(Input::Configured(Box::new(settings)));
+            }
+            // What the next lookups find: all is well, and no other hand deleted anything.
+            ["create", "impossible", why @ ..] => {
+                self.create_check.certain = Some(why.join(" "));
+            }
+            ["create", "possible"] => self.create_check.certain = None,
+            ["another", "hand", "deletes"] => {
+                self.deletions = vec![Deletion { operation: "o/by-hand".into(), at: self.now }];
+            }
             ["tick"] => self.input(Input::Tick),
             // The process is gone with its memory; the next one reads the journal.
             ["restart"] => {
@@ -186,7 +232,30 @@ impl Player {
         format!("{:02}:{:02}:{:02}", at / 3600, at / 60 % 60, at % 60)
     }
 
+    /// One input; lookups are answered at once, in their order.
     fn input(&mut self, input: Input) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            self.step(input, &mut inputs);
+        }
+    }
+
+    fn lookup(&self, look: &Look) -> Option<Input> {
+        let began = self.now;
+        match look {
+            Look::CreateCheck { slot, .. } => {
+                let found = self.create_check.clone();
+                Some(Input::CreateChecked { slot: slot.clone(), began, found })
+            }
+            Look::Deletions { slot, .. } => {
+                let result = Ok(self.deletions.clone());
+                Some(Input::Deletions { slot: slot.clone(), began, result })
+            }
+            _ => None,
+        }
+    }
+
+    fn step(&mut self, input: Input, next: &mut VecDeque<Input>) {
         let time = self.time();
         for effect in step(&mut self.fleet, input, self.now) {
             match effect {
@@ -200,6 +269,7 @@ impl Player {
                         Look::Deletions { .. } => "the deletes of its name",
                     };
                     let _ = writeln!(self.out, "{time}     {} asks for {what}", look.slot());
+                    next.extend(self.lookup(&look));
                 }
                 Effect::Commit { events, then, .. } => {
                     for event in
@@ -278,7 +348,8 @@ impl Player {
     fn node(&mut self, name: &str, shown: &str) -> Arc<NodeView> {
         let (shown, which) = shown.split_once('#').unwrap_or((shown, "1"));
         let (state, health) = shown.split_once('/').unwrap_or((shown, ""));
-        let zone = self.fleet.slots[name].zone.clone();
+        let record = self.fleet.slots.get(name).or_else(|| self.fleet.left.get(name));
+        let zone = record.expect("a slot, present or former").zone.clone();
         let (mut raw, id, created) = if which == "new" {
             let (body, at) = self
                 .created
@@ -374,6 +445,11 @@ fn story(script: &str) -> String {
         match line.split_whitespace().collect::<Vec<_>>().as_slice() {
             ["slot", words @ ..] => _ = settings.slots.insert(words[0].into(), slot(words)),
             ["dry_run"] => settings.dry_run = true,
+            ["preemptions", count] => {
+                for slot in settings.slots.values_mut() {
+                    slot.policy.attempts.preemptions = count.parse().expect("a number");
+                }
+            }
             ["max_unavailable", count] => {
                 settings.max_unavailable = Share::Count(count.parse().expect("a number"))
             }
