@@ -12,4 +12,5 @@ mod jobs;
 mod lock;
 mod rounds;
 mod schedule;
+mod state;
 mod truth;
