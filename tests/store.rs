@@ -1,6 +1,9 @@
 //! The store's contract, the same for every engine: SQLite on a disk, object storage in memory, and
 //! Cloud Storage and S3 as the real client speaks to them.
 
+#[path = "store/lost.rs"]
+mod lost;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -388,23 +391,43 @@ contract! {
     sqlite: what_was_committed_is_there_after_reopening an_older_epoch_writes_nothing of_two_who_saw_the_same_one_takes_it
         two_that_open_an_empty_place_go_by_one_id a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
         a_lever_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
-        while_it_is_unavailable_nothing_is_half_written_and_afterwards_it_goes_on;
+        while_it_is_unavailable_nothing_is_half_written_and_afterwards_it_goes_on
+        a_lost_state_is_refused_until_its_loss_is_accepted an_old_state_gets_its_marker_from_the_next_holder_and_from_nobody_else
+        a_holder_whose_state_was_removed_writes_nothing_and_gives_up the_marker_follows_a_state_that_moves
+        an_upgrade_keeps_one_copy_of_each_version a_state_of_a_newer_version_names_the_way_back;
     in_memory: what_was_committed_is_there_after_reopening an_older_epoch_writes_nothing of_two_who_saw_the_same_one_takes_it
         two_that_open_an_empty_place_go_by_one_id a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
-        a_lever_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone;
+        a_lever_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
+        a_lost_state_is_refused_until_its_loss_is_accepted an_old_state_gets_its_marker_from_the_next_holder_and_from_nobody_else
+        a_holder_whose_state_was_removed_writes_nothing_and_gives_up the_marker_follows_a_state_that_moves
+        an_upgrade_keeps_one_copy_of_each_version a_state_of_a_newer_version_names_the_way_back;
     gs: what_was_committed_is_there_after_reopening an_older_epoch_writes_nothing of_two_who_saw_the_same_one_takes_it
         two_that_open_an_empty_place_go_by_one_id a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
         a_lever_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
         while_it_is_unavailable_nothing_is_half_written_and_afterwards_it_goes_on
         a_write_whose_answer_is_lost_is_recognised_as_our_own a_crash_at_a_write_leaves_all_of_it_or_nothing
-        events_that_cannot_be_written_stay_in_the_state_until_they_can;
+        events_that_cannot_be_written_stay_in_the_state_until_they_can
+        a_lost_state_is_refused_until_its_loss_is_accepted an_old_state_gets_its_marker_from_the_next_holder_and_from_nobody_else
+        a_holder_whose_state_was_removed_writes_nothing_and_gives_up the_marker_follows_a_state_that_moves
+        an_upgrade_keeps_one_copy_of_each_version a_state_of_a_newer_version_names_the_way_back;
     s3: what_was_committed_is_there_after_reopening an_older_epoch_writes_nothing of_two_who_saw_the_same_one_takes_it
         two_that_open_an_empty_place_go_by_one_id a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
         a_lever_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
         while_it_is_unavailable_nothing_is_half_written_and_afterwards_it_goes_on
         a_write_whose_answer_is_lost_is_recognised_as_our_own a_crash_at_a_write_leaves_all_of_it_or_nothing
-        events_that_cannot_be_written_stay_in_the_state_until_they_can;
+        events_that_cannot_be_written_stay_in_the_state_until_they_can
+        a_lost_state_is_refused_until_its_loss_is_accepted an_old_state_gets_its_marker_from_the_next_holder_and_from_nobody_else
+        a_holder_whose_state_was_removed_writes_nothing_and_gives_up the_marker_follows_a_state_that_moves
+        an_upgrade_keeps_one_copy_of_each_version a_state_of_a_newer_version_names_the_way_back;
 }
+
+use lost::{
+    a_holder_whose_state_was_removed_writes_nothing_and_gives_up,
+    a_lost_state_is_refused_until_its_loss_is_accepted,
+    a_state_of_a_newer_version_names_the_way_back,
+    an_old_state_gets_its_marker_from_the_next_holder_and_from_nobody_else,
+    an_upgrade_keeps_one_copy_of_each_version, the_marker_follows_a_state_that_moves,
+};
 
 fn of(place: &Place) -> &Simulator {
     match place {

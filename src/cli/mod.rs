@@ -64,7 +64,7 @@ enum Command {
     Recreate(lever::RecreateArgs),
     /// Shows the storm breaker, or closes it.
     Breaker(lever::BreakerArgs),
-    /// Moves the journal from one place to another.
+    /// Moves the journal from one place to another, or begins a new one where it was lost.
     State(state::StateArgs),
     /// Checks the config alone, offline.
     Check(ConfigArgs),

@@ -1,6 +1,5 @@
-//! `state`: moves the journal from one place to another.
+//! `state`: moves the journal from one place to another, and begins a new one where it was lost.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
@@ -32,10 +31,55 @@ enum StateCommand {
         #[command(flatten)]
         config: ConfigArgs,
     },
+    /// Begins a new state where one was lost and there is no copy. Refused where a state is.
+    Init {
+        /// Says that the specifications, owed creates, pauses and counters of the lost state are
+        /// given up.
+        #[arg(long, required = true)]
+        accept_loss: bool,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
 }
 
 pub async fn state(args: &StateArgs) -> Outcome {
-    let StateCommand::Migrate { from, to, config } = &args.command;
+    match &args.command {
+        StateCommand::Migrate { from, to, config } => migrate(from, to, config).await,
+        // The command line insists on --accept-loss.
+        StateCommand::Init { accept_loss: _, config } => init(config).await,
+    }
+}
+
+async fn init(config: &ConfigArgs) -> Outcome {
+    let config = load(config)?;
+    if config.state == StateLocation::Memory {
+        return Err(Failed::Config(
+            "state = \"memory:\" ends with each process: there is nothing to begin".into(),
+        ));
+    }
+    let storage = wire::storage_for(&config, &config.state)?;
+    let Some(lost) = wire::accept_loss(&config.state, &storage).await? else {
+        print(&format!(
+            "no state was lost at {}: the next `run` or `once` begins one there; nothing was done\n",
+            config.state
+        ));
+        return Ok(());
+    };
+    let mut store = wire::open_store(&config.state, &storage).await?;
+    let holder = wire::claimant(&config);
+    // The new state has its marker from its first lock on.
+    take(&mut *store, &holder.holder, holder.ttl).await?;
+    store.release(&Batch::default()).await.map_err(|e| Failed::Work(e.to_string()))?;
+    print(&format!(
+        "a new state was begun at {}, with the id {}; the lost one{} is given up. Start `run` or `once`; a TPU that carries the lost id is held as other_owner until `tpu-watchdog resume SLOT --adopt`\n",
+        config.state,
+        store.owner(),
+        lost.whose()
+    ));
+    Ok(())
+}
+
+async fn migrate(from: &str, to: &str, config: &ConfigArgs) -> Outcome {
     let config = load(config)?;
     let location = |argument: &str, text: &str| {
         let here = std::env::current_dir().unwrap_or_default();
@@ -52,14 +96,13 @@ pub async fn state(args: &StateArgs) -> Outcome {
     if from == to {
         return Err(Failed::Config("FROM and TO are the same place; nothing was done".into()));
     }
-    if let StateLocation::Sqlite(path) = &from
-        && !Path::new(path).exists()
-    {
-        return Err(Failed::Work(format!("{from} does not exist; nothing was done")));
-    }
     let failed = |error: StoreError| Failed::Work(error.to_string());
     let holder = wire::claimant(&config);
-    let mut old = wire::open_store(&from, &wire::storage_for(&config, &from)?).await?;
+    let storage = wire::storage_for(&config, &from)?;
+    if wire::open_store_read_only(&from, &storage).await?.is_none() {
+        return Err(Failed::Work(format!("there is no state at {from}; nothing was done")));
+    }
+    let mut old = wire::open_store(&from, &storage).await?;
     let mut new = wire::open_store(&to, &wire::storage_for(&config, &to)?).await?;
     let events = old.events(EVENTS).await.map_err(failed)?;
     let moved_events = events.len();

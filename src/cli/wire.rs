@@ -24,6 +24,7 @@ use crate::report::published::Published;
 use crate::report::server::{self, Endpoints};
 use crate::report::systemd::Notify;
 use crate::shell::{ApiMetrics, Signal, Watchdog, World};
+use crate::store::marker::Lost;
 use crate::store::object::ObjectState;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{Store, StoreError};
@@ -75,6 +76,23 @@ pub async fn open_store_read_only(
             Ok(store.map(|store| Box::new(store) as Box<dyn Store>))
         }
     }
+}
+
+/// Gives up what was lost at a place for state, so that the next opening begins a new one; `None`
+/// when nothing was lost.
+pub async fn accept_loss(
+    location: &StateLocation,
+    storage: &StorageAccess,
+) -> Result<Option<Lost>, Failed> {
+    let lost = match location {
+        StateLocation::Sqlite(path) => SqliteStore::accept_loss(path),
+        StateLocation::Memory => Ok(None),
+        StateLocation::Object { scheme, bucket, prefix } => {
+            let (client, prefix) = bucket_at(storage, scheme, bucket, prefix)?;
+            ObjectState::accept_loss(client, prefix, &location.to_string()).await
+        }
+    };
+    lost.map_err(|error: StoreError| Failed::Work(error.to_string()))
 }
 
 fn bucket_at(

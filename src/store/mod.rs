@@ -2,8 +2,10 @@
 //! a power cut, or not at all; and it is written only while the lock is held by the epoch that
 //! writes.
 
+pub mod marker;
 pub mod object;
 pub mod sqlite;
+pub mod upgrade;
 
 use std::collections::BTreeMap;
 use std::fmt;

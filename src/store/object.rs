@@ -4,63 +4,30 @@
 //! Events are first written with the state (its outbox) and leave it when their own object is
 //! there: an event is never told of a commit that failed, and never lost with one that succeeded.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod document;
+mod keep;
+mod side;
+
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use object_store::path::Path;
-use object_store::{
-    Error, GetOptions, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, UpdateVersion,
-};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use object_store::{Error, ObjectStore, PutMode, PutOptions, UpdateVersion};
 
-use super::{Batch, Store, StoreError, StoreFailure, Stored, fenced, moved};
-use crate::model::action::Record;
+use self::document::{Document, Read, SCHEMA, object, read};
+use super::marker::Lost;
+use super::{Batch, Store, StoreError, StoreFailure, Stored, fenced, moved, upgrade};
 use crate::model::event::Event;
 use crate::model::lease::Lease;
 use crate::model::lever::Lever;
-use crate::model::tally::Tally;
 use crate::model::time::{after, elapsed};
 
-/// Marks the object as ours.
-const FORMAT: &str = "tpu-watchdog state";
-/// The newest shape of the state object.
-const SCHEMA: u32 = 1;
 /// Cloud Storage takes about one write a second of one object:
 /// <https://cloud.google.com/storage/quotas#objects>.
 const PACE: Duration = Duration::from_secs(1);
-/// Beyond this many events in the outbox the oldest are dropped: their objects can't be written,
-/// but the state can.
-const OUTBOX_MAX: usize = 5_000;
-
-/// The state object.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Document {
-    format: String,
-    schema: u32,
-    owner: String,
-    #[serde(default)]
-    moved_to: Option<String>,
-    /// By the writer's clock.
-    written_at: Timestamp,
-    /// Who wrote it, and which of its writes it is: tells a lost answer from somebody else's write.
-    writer: String,
-    sequence: u64,
-    lease: Option<Lease>,
-    slots: BTreeMap<String, Value>,
-    specs: BTreeMap<String, Value>,
-    ledger: Value,
-    tally: Tally,
-    /// Events without an object of their own yet, by the name that it will have.
-    outbox: BTreeMap<String, Vec<Event>>,
-    /// Levers that have worked and whose objects may still be there.
-    #[serde(default)]
-    pulled: BTreeSet<String>,
-}
 
 /// A journal in one object of a bucket.
 pub struct ObjectState {
@@ -77,6 +44,8 @@ pub struct ObjectState {
     flushed: Arc<Mutex<BTreeSet<String>>>,
     // Levers that worked and were not there any more in the last listing.
     removed: BTreeSet<String>,
+    // The marker is there, as far as is known.
+    marked: bool,
     flushing: tokio::task::JoinSet<()>,
 }
 
@@ -85,7 +54,7 @@ impl ObjectState {
     /// is none. `location` is how it is called in the config.
     ///
     /// # Errors
-    /// When it can't be reached, is newer, torn or not ours, or has moved.
+    /// When it can't be reached, is newer, torn or not ours, has moved, or was lost.
     pub async fn open(
         client: Arc<dyn ObjectStore>,
         prefix: Path,
@@ -97,23 +66,7 @@ impl ObjectState {
             return Ok(state);
         }
         let writer = uuid::Uuid::new_v4().to_string();
-        let document = Document {
-            format: FORMAT.to_owned(),
-            schema: SCHEMA,
-            owner: format!("tpu-watchdog-{}", uuid::Uuid::new_v4()),
-            moved_to: None,
-            // A new object was not written within the last second: the first lock need not wait.
-            written_at: Timestamp::UNIX_EPOCH,
-            writer: writer.clone(),
-            sequence: 0,
-            lease: None,
-            slots: BTreeMap::new(),
-            specs: BTreeMap::new(),
-            ledger: Value::Object(serde_json::Map::new()),
-            tally: Tally::new(),
-            outbox: BTreeMap::new(),
-            pulled: BTreeSet::new(),
-        };
+        let document = Document::new(&writer);
         // No version: the object is not there yet.
         let version = UpdateVersion { e_tag: None, version: None };
         Ok(Self::with(client, prefix, location, writer, document, version))
@@ -122,20 +75,36 @@ impl ObjectState {
     /// Opens what is there for reading. `None` when there is no state yet.
     ///
     /// # Errors
-    /// When it can't be reached, is newer, torn or not ours, or has moved.
+    /// When it can't be reached, is newer, torn or not ours, has moved, or was lost.
     pub async fn open_existing(
         client: Arc<dyn ObjectStore>,
         prefix: Path,
         location: &str,
     ) -> Result<Option<Self>, StoreError> {
-        let read = read(&*client, &object(&prefix), location, None).await?;
-        let Read::Found(document, version) = read else { return Ok(None) };
+        let read = read(&*client, &prefix, location, None).await?;
+        let Read::Found(document, version) = read else {
+            keep::refuse_lost(&*client, &prefix, location).await?;
+            return Ok(None);
+        };
         let writer = uuid::Uuid::new_v4().to_string();
         let state = Self::with(client, prefix, location, writer, *document, version);
         match &state.document.moved_to {
             Some(to) => Err(state.refused(moved(to))),
             None => Ok(Some(state)),
         }
+    }
+
+    /// Gives up what was lost under `prefix`, so that the next opening begins a new state. `None`
+    /// when nothing was lost.
+    ///
+    /// # Errors
+    /// When there is a state, or the marker of the lost one can't be read or removed.
+    pub async fn accept_loss(
+        client: Arc<dyn ObjectStore>,
+        prefix: Path,
+        location: &str,
+    ) -> Result<Option<Lost>, StoreError> {
+        keep::accept_loss(&*client, &prefix, location).await
     }
 
     fn with(
@@ -158,12 +127,13 @@ impl ObjectState {
             last_write: None,
             flushed: Arc::default(),
             removed: BTreeSet::new(),
+            marked: false,
             flushing: tokio::task::JoinSet::new(),
         }
     }
 
     fn refused(&self, message: String) -> StoreError {
-        StoreError { failure: StoreFailure::Refused, location: self.location.clone(), message }
+        document::refused(&self.location, message)
     }
 
     fn fenced(&self, lease: Option<&Lease>) -> StoreError {
@@ -181,14 +151,11 @@ impl ObjectState {
     /// Brings the copy up to date with the object.
     async fn refresh(&mut self) -> Result<(), StoreError> {
         let known = self.version.e_tag.clone().filter(|_| !self.stale);
-        match read(&*self.client, &object(&self.prefix), &self.location, known).await? {
+        match read(&*self.client, &self.prefix, &self.location, known).await? {
             Read::Found(document, version) => (self.document, self.version) = (*document, version),
             Read::Unchanged => {}
             Read::Absent if self.exists() => {
-                return Err(self.refused(
-                    "the state object was deleted; restore it, or start anew with another prefix"
-                        .into(),
-                ));
+                return Err(keep::lost(&*self.client, &self.prefix, &self.location).await);
             }
             Read::Absent => {}
         }
@@ -229,7 +196,7 @@ impl ObjectState {
             // the way.
             Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {
                 let Read::Found(found, version) =
-                    read(&*self.client, &path, &self.location, None).await?
+                    read(&*self.client, &self.prefix, &self.location, None).await?
                 else {
                     return Err(self.unavailable("the state object is gone"));
                 };
@@ -247,8 +214,7 @@ impl ObjectState {
     }
 
     fn unavailable(&self, message: &str) -> StoreError {
-        let message = format!("{message}; nothing is done to any TPU until it works again");
-        StoreError { failure: StoreFailure::Unavailable, location: self.location.clone(), message }
+        document::unavailable(&self.location, message)
     }
 
     /// At most one write a second of the object, whoever wrote last.
@@ -279,55 +245,32 @@ impl ObjectState {
         if let Some(to) = &self.document.moved_to {
             return Err(self.refused(moved(to)));
         }
-        if let Some(lease) = &mut next.lease {
-            lease.renewals += 1;
-        }
-        let json = |error: serde_json::Error| {
-            self.refused(format!("a record can't be written as JSON: {error}"))
-        };
-        for record in &batch.records {
-            match record {
-                Record::Slot(record) => {
-                    next.slots
-                        .insert(record.name.clone(), serde_json::to_value(record).map_err(json)?);
-                }
-                Record::Spec(name, body) => {
-                    next.specs.insert(name.clone(), body.clone());
-                }
-                Record::Removed(name) => {
-                    next.slots.remove(name);
-                    next.specs.remove(name);
-                }
-                Record::Pulled(id) => {
-                    next.pulled.insert(id.clone());
-                }
-                Record::Ledger(ledger) => {
-                    next.ledger = serde_json::to_value(ledger).map_err(json)?
-                }
-            }
-        }
-        next.tally.extend(batch.tally.iter().cloned());
         let flushed =
             std::mem::take(&mut *self.flushed.lock().unwrap_or_else(PoisonError::into_inner));
-        next.outbox.retain(|name, _| !flushed.contains(name));
-        // Only what a listing did not show any more can't work twice.
-        next.pulled.retain(|id| !self.removed.contains(id));
-        if let Some(first) = batch.events.first() {
-            let epoch = next.lease.as_ref().map_or(0, |l| l.epoch);
-            let day = first.at.strftime("%Y-%m-%d");
-            let name = format!("{day}/{:.3}-{epoch:06}-{:08}.jsonl", first.at, next.sequence + 1);
-            next.outbox.insert(name, batch.events.clone());
-        }
-        while next.outbox.len() > 1
-            && next.outbox.values().map(Vec::len).sum::<usize>() > OUTBOX_MAX
-        {
-            next.outbox.pop_first();
-            tracing::warn!(
-                "state {}: events can't be written; the oldest are dropped",
-                self.location
-            );
-        }
+        next.apply(batch, &flushed, &self.removed, &self.location)
+            .map_err(|e| self.refused(format!("a record can't be written as JSON: {e}")))?;
         Ok(next)
+    }
+
+    /// Before the first write of a term: an older program's state is copied, a lost one refused.
+    /// False: another process has written meanwhile.
+    async fn take_over(&self) -> Result<bool, StoreError> {
+        let (client, prefix, location) = (&*self.client, &self.prefix, self.location.as_str());
+        if !self.exists() {
+            keep::refuse_lost(client, prefix, location).await?;
+        } else if self.document.is_from_before() {
+            return keep::keep(client, prefix, location, &self.document, &self.version).await;
+        }
+        Ok(true)
+    }
+
+    async fn mark(&mut self, again: bool) -> Result<(), StoreError> {
+        if again || !self.marked {
+            let (client, owner) = (&*self.client, &self.document.owner);
+            keep::mark(client, &self.prefix, &self.location, owner, again).await?;
+            self.marked = true;
+        }
+        Ok(())
     }
 
     /// Writes the outbox into objects of their own, and removes levers that have worked, beside
@@ -342,31 +285,9 @@ impl ObjectState {
         let (outbox, pulled) = (self.document.outbox.clone(), self.document.pulled.clone());
         let (client, flushed, location) =
             (Arc::clone(&self.client), Arc::clone(&self.flushed), self.location.clone());
-        let (folder, levers) = (events(&self.prefix), levers(&self.prefix));
+        let prefix = self.prefix.clone();
         self.flushing.spawn(async move {
-            let done = |name: String| flushed.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
-            for (name, events) in outbox {
-                let lines: String = events.iter().filter_map(|e| serde_json::to_string(e).ok()).map(|line| line + "\n").collect();
-                let path = name.split('/').fold(folder.clone(), |path, part| path.join(part));
-                let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-                match client.put_opts(&path, lines.into(), options).await {
-                    Ok(_) | Err(Error::AlreadyExists { .. }) => done(name),
-                    Err(error) => {
-                        tracing::warn!(
-                            "state {location}: events {name} were not written: {error}; they stay in the state object"
-                        );
-                        return;
-                    }
-                };
-            }
-            for id in pulled {
-                match client.delete(&levers.clone().join(file(&id).as_str())).await {
-                    Ok(()) | Err(Error::NotFound { .. }) => {}
-                    Err(error) => {
-                        tracing::warn!("state {location}: the lever {id} was not removed: {error}; it does not work twice");
-                    }
-                };
-            }
+            side::write_out(&*client, &prefix, &location, outbox, pulled, &flushed).await;
         });
     }
 }
@@ -426,12 +347,18 @@ impl Store for ObjectState {
         if let Some(to) = &self.document.moved_to {
             return Err(self.refused(moved(to)));
         }
+        if !self.take_over().await? {
+            self.stale = true;
+            return Ok(false);
+        }
         let mut next = self.document.clone();
+        (next.schema, next.program) = (SCHEMA, Some(upgrade::PROGRAM.to_owned()));
         let lease = Lease::next(seen, holder, ttl);
         let held = (lease.holder.clone(), lease.epoch);
         next.lease = Some(lease);
         match self.put(next).await {
             Ok(()) => {
+                self.mark(false).await?;
                 self.held = Some(held);
                 self.flush();
                 Ok(true)
@@ -466,45 +393,8 @@ impl Store for ObjectState {
 
     async fn events(&mut self, last: usize) -> Result<Vec<Event>, StoreError> {
         self.refresh().await?;
-        let failed = |error: Error| self.unavailable(&format!("reading events failed: {error}"));
-        let folder = events(&self.prefix);
-        let mut days =
-            self.client.list_with_delimiter(Some(&folder)).await.map_err(failed)?.common_prefixes;
-        days.sort();
-        // Newest first; an event may be in the outbox and have its object already.
-        let mut found: BTreeMap<String, Vec<Event>> = self.document.outbox.clone();
-        while let Some(day) = days.pop() {
-            if found.values().map(Vec::len).sum::<usize>() >= last {
-                break;
-            }
-            let mut names: Vec<Path> = self
-                .client
-                .list(Some(&day))
-                .map_ok(|o| o.location)
-                .try_collect()
-                .await
-                .map_err(failed)?;
-            names.sort();
-            while let Some(name) =
-                names.pop().filter(|_| found.values().map(Vec::len).sum::<usize>() < last)
-            {
-                let bytes =
-                    self.client.get(&name).await.map_err(failed)?.bytes().await.map_err(failed)?;
-                let lines = String::from_utf8_lossy(&bytes)
-                    .lines()
-                    .filter_map(|l| serde_json::from_str(l).ok())
-                    .collect();
-                let key = name
-                    .parts()
-                    .skip(folder.parts().count())
-                    .map(|p| p.as_ref().to_owned())
-                    .collect::<Vec<_>>()
-                    .join("/");
-                found.insert(key, lines);
-            }
-        }
-        let all: Vec<Event> = found.into_values().flatten().collect();
-        Ok(all[all.len().saturating_sub(last)..].to_vec())
+        let outbox = self.document.outbox.clone();
+        side::events(&*self.client, &self.prefix, &self.location, outbox, last).await
     }
 
     async fn pull(&mut self, lever: &Lever) -> Result<(), StoreError> {
@@ -513,7 +403,7 @@ impl Store for ObjectState {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         match self
             .client
-            .put_opts(&levers(&self.prefix).join(file(&lever.id).as_str()), body.into(), options)
+            .put_opts(&side::command(&self.prefix, &lever.id), body.into(), options)
             .await
         {
             Ok(_) | Err(Error::AlreadyExists { .. }) => Ok(()),
@@ -522,37 +412,10 @@ impl Store for ObjectState {
     }
 
     async fn levers(&mut self) -> Result<Vec<Lever>, StoreError> {
-        let failed = |error: Error| self.unavailable(&format!("reading levers failed: {error}"));
-        let names: Vec<Path> = self
-            .client
-            .list(Some(&levers(&self.prefix)))
-            .map_ok(|o| o.location)
-            .try_collect()
-            .await
-            .map_err(failed)?;
-        let there =
-            |id: &String| names.iter().any(|name| name.filename() == Some(file(id).as_str()));
-        let removed = self.document.pulled.iter().filter(|id| !there(id)).cloned().collect();
-        let mut found: Vec<Lever> = Vec::new();
-        for name in &names {
-            if self.document.pulled.iter().any(|id| name.filename() == Some(file(id).as_str())) {
-                continue;
-            }
-            let bytes = match self.client.get(name).await {
-                Ok(object) => object.bytes().await.map_err(failed)?,
-                Err(Error::NotFound { .. }) => continue,
-                Err(error) => return Err(failed(error)),
-            };
-            match serde_json::from_slice(&bytes) {
-                Ok(lever) => found.push(lever),
-                Err(error) => tracing::error!(
-                    "state {}: {name} is no lever ({error}); delete it",
-                    self.location
-                ),
-            }
-        }
+        let pulled = &self.document.pulled;
+        let (found, removed) =
+            side::commands(&*self.client, &self.prefix, &self.location, pulled).await?;
         self.removed = removed;
-        found.sort_by(|a, b| (a.at, &a.id).cmp(&(b.at, &b.id)));
         Ok(found)
     }
 
@@ -570,7 +433,8 @@ impl Store for ObjectState {
         next.owner = owner.to_owned();
         self.put(next).await?;
         self.flush();
-        Ok(())
+        // The marker names the id that moved in.
+        self.mark(true).await
     }
 
     async fn leave_for(&mut self, location: &str) -> Result<(), StoreError> {
@@ -579,86 +443,14 @@ impl Store for ObjectState {
         if let Some(lease) = &mut next.lease {
             lease.released = true;
         }
-        self.put(next).await
-    }
-}
-
-enum Read {
-    Found(Box<Document>, UpdateVersion),
-    Unchanged,
-    Absent,
-}
-
-async fn read(
-    client: &dyn ObjectStore,
-    path: &Path,
-    location: &str,
-    known: Option<String>,
-) -> Result<Read, StoreError> {
-    let at = |failure: StoreFailure, message: String| StoreError {
-        failure,
-        location: location.to_owned(),
-        message,
-    };
-    let lost = |error: Error| match error {
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => at(
-            StoreFailure::Unavailable,
-            format!(
-                "reading is not allowed: {error}; give the service account roles/storage.objectUser on the bucket"
-            ),
-        ),
-        error => at(
-            StoreFailure::Unavailable,
-            format!("reading failed: {error}; nothing is done to any TPU until it works again"),
-        ),
-    };
-    let options = GetOptions { if_none_match: known, ..GetOptions::default() };
-    let found = match client.get_opts(path, options).await {
-        Ok(found) => found,
-        Err(Error::NotModified { .. }) => return Ok(Read::Unchanged),
-        Err(Error::NotFound { .. }) => return Ok(Read::Absent),
-        Err(error) => return Err(lost(error)),
-    };
-    let version =
-        UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
-    let bytes = found.bytes().await.map_err(lost)?;
-    let refused = |message: String| {
-        at(StoreFailure::Refused, format!("{path} {message}; nothing was changed"))
-    };
-    let value: Value = serde_json::from_slice(&bytes).map_err(|e| {
-        refused(format!(
-            "is torn or not ours ({e}): restore an older generation, or use another prefix"
-        ))
-    })?;
-    if value["format"] != FORMAT {
-        return Err(refused("was not written by tpu-watchdog: use another prefix".into()));
-    }
-    match value["schema"].as_u64() {
-        Some(schema) if schema <= u64::from(SCHEMA) => {}
-        schema => {
-            let schema = schema.map_or("unknown".to_owned(), |s| s.to_string());
-            return Err(refused(format!(
-                "has schema version {schema}, this program knows up to {SCHEMA}: install the newer tpu-watchdog again"
-            )));
+        self.put(next).await?;
+        // The state lives elsewhere: nothing is lost when this object goes.
+        if let Err(error) = keep::unmark(&*self.client, &self.prefix).await {
+            tracing::warn!(
+                "state {0}: its marker was not removed: {error}; remove {0}/exists with the closed state",
+                self.location
+            );
         }
+        Ok(())
     }
-    let document = serde_json::from_value(value)
-        .map_err(|e| refused(format!("is damaged ({e}): restore an older generation")))?;
-    Ok(Read::Found(Box::new(document), version))
-}
-
-fn object(prefix: &Path) -> Path {
-    prefix.clone().join("state.json")
-}
-
-fn levers(prefix: &Path) -> Path {
-    prefix.clone().join("levers")
-}
-
-fn file(lever: &str) -> String {
-    format!("{lever}.json")
-}
-
-fn events(prefix: &Path) -> Path {
-    prefix.clone().join("events")
 }

@@ -79,13 +79,13 @@ impl State {
 }
 
 /// One of the two, with its own way into the simulator.
-struct Watchdog {
+pub struct Watchdog {
     config: PathBuf,
-    child: Option<Child>,
+    pub child: Option<Child>,
 }
 
 impl Watchdog {
-    fn new(rig: &Rig, door: &'static str, state: &str) -> Watchdog {
+    pub fn new(rig: &Rig, door: &'static str, state: &str) -> Watchdog {
         let config = rig.folder.path().join(format!("{door}.toml"));
         let text = std::fs::read_to_string(rig.config()).unwrap();
         let text = text.replace(&rig.base, &rig.door(door)).replace("sqlite:state.db", state);
@@ -94,7 +94,7 @@ impl Watchdog {
         Watchdog { config, child: None }
     }
 
-    fn start(&mut self) {
+    pub fn start(&mut self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"));
         let log = std::fs::File::options()
             .create(true)
@@ -130,7 +130,7 @@ impl Watchdog {
         stop(self.pid());
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.config.with_extension("log")).unwrap_or_default()
     }
 }
@@ -160,7 +160,7 @@ fn stop(pid: u32) {
     });
 }
 
-fn waits<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn waits<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(found) = look() {

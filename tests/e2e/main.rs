@@ -13,4 +13,5 @@ mod jobs;
 mod lock;
 mod rounds;
 mod schedule;
+mod state;
 mod truth;

@@ -228,6 +228,7 @@ fn a_state_file_of_0_1_0_is_taken_over_in_the_middle_of_recoveries() {
     let dump = std::fs::read_to_string(fixture("state.sql")).unwrap();
     rusqlite::Connection::open(&file).unwrap().execute_batch(&dump).unwrap();
     take_over(Box::new(SqliteStore::open(&file).unwrap()));
+    assert!(folder.path().join("state.db.v3").exists(), "as 0.1.0 left it");
 }
 
 #[test]
@@ -235,11 +236,12 @@ fn state_in_a_bucket_of_0_1_0_is_taken_over_in_the_middle_of_recoveries() {
     let objects: BTreeMap<String, String> =
         serde_json::from_str(&std::fs::read_to_string(fixture("bucket.json")).unwrap()).unwrap();
     let client = Arc::new(InMemory::new());
+    let left = objects["state/state.json"].clone();
     let mut store = wait(async {
         for (name, content) in objects {
             client.put(&Path::from(name), content.into()).await.unwrap();
         }
-        ObjectState::open(client, Path::from("state"), "gs://bucket/state").await.unwrap()
+        ObjectState::open(client.clone(), Path::from("state"), "gs://bucket/state").await.unwrap()
     });
     // The hour itself is played in memory: a bucket is written once a second at most, by the real
     // clock.
@@ -249,6 +251,8 @@ fn state_in_a_bucket_of_0_1_0_is_taken_over_in_the_middle_of_recoveries() {
         assert!(store.take(stored.lease.as_ref(), "new", Duration::from_secs(30)).await.unwrap());
         let batch = stored.into_batch(Vec::new());
         store.commit(&batch).await.unwrap();
+        let kept = client.get(&Path::from("state/state.v1")).await.unwrap().bytes().await.unwrap();
+        assert_eq!(kept, left, "as 0.1.0 left it");
         assert!(copy.take(None, "copy", Duration::from_secs(30)).await.unwrap());
         copy.release(&batch).await.unwrap();
     });
