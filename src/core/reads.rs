@@ -1,12 +1,15 @@
 //! Which reads a decision asks for: the confirming GET, the operation and the node of a call under
 //! way, guest attributes and checkpoints. Each is asked for once and answered by exactly one input.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use crate::model::action::Look;
 use crate::model::condition::Condition;
 use crate::model::event::Verb;
 use crate::model::fleet::{Memory, Pending};
+use crate::model::lookup::CreateCheck;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::settings::SlotSettings;
@@ -19,6 +22,8 @@ use super::gates::CREATE_CHECKED_FOR;
 use super::turn::Turn;
 use super::{location, runs};
 
+/// Whether a create could follow is asked again after this time, where it could not.
+const MENDED_WITHIN: Duration = Duration::from_secs(300);
 /// Slots that are well are asked for guest attributes and checkpoints once in this many polls.
 const STAGGER: u64 = 4;
 
@@ -74,9 +79,14 @@ pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
 
 /// Asks whether a create could follow, where a judgement may soon rest on it.
 pub fn create_check(ctx: &mut SlotCtx, turn: &mut Turn) {
-    // Renewed before its hour is over, so that a judgement need not wait for it.
-    let due = |at: Timestamp| after(at, CREATE_CHECKED_FOR / 2) <= turn.now;
-    if ctx.memory.create_check.as_ref().is_none_or(|(at, _)| due(*at))
+    // Renewed before its hour is over, so that a judgement need not wait for it; sooner where
+    // something is to be mended.
+    let due = |(at, found): &(Timestamp, CreateCheck)| {
+        let after_so_long =
+            if found.certain.is_some() { MENDED_WITHIN } else { CREATE_CHECKED_FOR / 2 };
+        after(*at, after_so_long) <= turn.now
+    };
+    if ctx.memory.create_check.as_ref().is_none_or(due)
         && ctx.memory.pending.insert(Pending::CreateCheck)
     {
         let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
