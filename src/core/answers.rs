@@ -1,5 +1,6 @@
 //! What came of a call: the answer to a delete or create, and how its operation ended.
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::model::action::CallOutcome;
@@ -48,24 +49,10 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
         },
     );
     if phase == Phase::Creating {
-        // The minute of the limit begins when the call has certainly left (S18); one that never
-        // left counts no more.
         let intended = record.recovery.as_ref().map(|r| r.phase_since);
-        if let Some(position) = fleet.ledger.creates.iter().position(|at| Some(*at) == intended) {
-            fleet.ledger.creates.remove(position);
-        }
-        match outcome {
-            CallOutcome::NotSent(_) => {}
-            // One whose answer was not waited for may still be on its way to the API.
-            CallOutcome::Unknown(_) => {
-                fleet.ledger.creates.push(after(turn.now, fleet.settings.poll.timeout))
-            }
-            CallOutcome::Accepted(_) | CallOutcome::Refused(_) => {
-                fleet.ledger.creates.push(turn.now)
-            }
-        }
-        fleet.dirty_ledger = true;
+        count_create(fleet, intended, &outcome, turn);
     }
+    let Some(record) = fleet.slots.get_mut(name) else { return };
     let message = match &outcome {
         CallOutcome::Accepted(operation) => format!("{verb} accepted: {operation}"),
         CallOutcome::Refused(failure) => format!("{verb} refused: {failure}"),
@@ -75,18 +62,7 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
         CallOutcome::NotSent(failure) => format!("{verb} was not sent: {failure}"),
     };
     came_of(record, verb, result, &message, turn);
-    if let Some(recovery) = &mut record.recovery {
-        match &outcome {
-            CallOutcome::NotSent(failure) => {
-                recovery.not_sent += 1;
-                recovery.unsent = Some(failure.to_string());
-            }
-            _ => (recovery.not_sent, recovery.unsent) = (0, None),
-        }
-    }
-    if let (Verb::Delete, CallOutcome::Accepted(operation)) = (verb, &outcome) {
-        record.own_delete = Some(operation.clone());
-    }
+    remember(record, verb, &outcome);
     if let Some(memory) = fleet.memory.get_mut(name) {
         // What is known about the last call's operation says nothing about this one's.
         (memory.looked_at, memory.operation_lost, memory.vanished) = (None, None, 0);
@@ -122,6 +98,44 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
         (_, CallOutcome::NotSent(failure)) => {
             resend_later(record, &policy, Some(failure), "the create was not sent", turn);
         }
+    }
+}
+
+/// S18: the minute of the limit begins when the call has certainly left; one that never left counts no
+/// more.
+fn count_create(
+    fleet: &mut Fleet,
+    intended: Option<Timestamp>,
+    outcome: &CallOutcome,
+    turn: &Turn,
+) {
+    if let Some(position) = fleet.ledger.creates.iter().position(|at| Some(*at) == intended) {
+        fleet.ledger.creates.remove(position);
+    }
+    match outcome {
+        CallOutcome::NotSent(_) => {}
+        // One whose answer was not waited for may still be on its way to the API.
+        CallOutcome::Unknown(_) => {
+            fleet.ledger.creates.push(after(turn.now, fleet.settings.poll.timeout))
+        }
+        CallOutcome::Accepted(_) | CallOutcome::Refused(_) => fleet.ledger.creates.push(turn.now),
+    }
+    fleet.dirty_ledger = true;
+}
+
+/// Counts calls that were not sent, and keeps the name of our own delete.
+fn remember(record: &mut SlotRecord, verb: Verb, outcome: &CallOutcome) {
+    if let Some(recovery) = &mut record.recovery {
+        match outcome {
+            CallOutcome::NotSent(failure) => {
+                recovery.not_sent += 1;
+                recovery.unsent = Some(failure.to_string());
+            }
+            _ => (recovery.not_sent, recovery.unsent) = (0, None),
+        }
+    }
+    if let (Verb::Delete, CallOutcome::Accepted(operation)) = (verb, outcome) {
+        record.own_delete = Some(operation.clone());
     }
 }
 

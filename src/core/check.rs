@@ -125,7 +125,7 @@ impl Checker {
             guards_judged(case)?;
             self.second_look(case)?;
         }
-        // What is lost and ours is removed; its budget is asked before the create.
+        // A lost node of ours is removed; its budget is asked before the create.
         if !(kind == Kind::Lost && case.record.ours) {
             is_within_attempts(case, kind)?;
         }

@@ -4,7 +4,7 @@
 
 use jiff::Timestamp;
 
-use crate::model::fleet::Fleet;
+use crate::model::fleet::{Fleet, Ledger};
 use crate::model::time::after;
 
 /// Clamps every remembered time to `now`, when `now` lies before the last turn (or this is the
@@ -58,22 +58,8 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
                 recovery.not_before.map(|at| longest.map_or(at, |longest| at.min(longest)));
         }
     }
-    fleet.ledger.judged.iter_mut().for_each(past);
-    fleet.ledger.creates.iter_mut().for_each(past);
-    maybe_past(&mut fleet.ledger.observed_at);
     fleet.left.values_mut().for_each(|record| maybe_past(&mut record.left_at));
-    fleet.ledger.strays.values_mut().for_each(|stray| past(&mut stray.since));
-    for pool in fleet.ledger.pools.values_mut() {
-        if let Some(short) = &mut pool.short {
-            past(&mut short.since);
-            past(&mut short.last);
-            past(&mut short.probe_at);
-        }
-        maybe_past(&mut pool.failing);
-        maybe_past(&mut pool.trial_at);
-    }
-    fleet.ledger.unfit.values_mut().flatten().for_each(|unfit| past(&mut unfit.at));
-    fleet.ledger.storm.iter_mut().for_each(|gust| past(&mut gust.at));
+    ledger(&mut fleet.ledger, now);
     for memory in fleet.memory.values_mut() {
         maybe_past(&mut memory.last_read);
         maybe_past(&mut memory.surveyed_at);
@@ -83,4 +69,24 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         // A confirmation's age can't be told any more, nor that of the workers' reports.
         (memory.confirmed, memory.heard, memory.create_check) = (None, None, None);
     }
+}
+
+fn ledger(ledger: &mut Ledger, now: Timestamp) {
+    let past = |at: &mut Timestamp| *at = (*at).min(now);
+    let maybe_past = |at: &mut Option<Timestamp>| *at = at.map(|at| at.min(now));
+    ledger.judged.iter_mut().for_each(past);
+    ledger.creates.iter_mut().for_each(past);
+    maybe_past(&mut ledger.observed_at);
+    ledger.strays.values_mut().for_each(|stray| past(&mut stray.since));
+    for pool in ledger.pools.values_mut() {
+        if let Some(short) = &mut pool.short {
+            past(&mut short.since);
+            past(&mut short.last);
+            past(&mut short.probe_at);
+        }
+        maybe_past(&mut pool.failing);
+        maybe_past(&mut pool.trial_at);
+    }
+    ledger.unfit.values_mut().flatten().for_each(|unfit| past(&mut unfit.at));
+    ledger.storm.iter_mut().for_each(|gust| past(&mut gust.at));
 }

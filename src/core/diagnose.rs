@@ -36,16 +36,14 @@ pub fn node(
         view.state.as_str(),
         health.map_or("absent", Health::as_str)
     );
-    // What is lost of a finished job is removed: a dead node eats quota.
+    // The remains of a finished job are removed: a dead node eats quota.
     let dead = matches!(view.state, NodeState::Preempted | NodeState::Terminated);
     if finished(record, slot) && !(dead && record.ours) {
         return Verdict::new(Finished, FINISHED);
     }
     if view.incarnation.is_none() {
-        return Verdict::new(
-            Unclear,
-            format!("{text}, but no creation time: the node can't be told from a later one"),
-        );
+        let why = "no creation time: the node can't be told from a later one";
+        return Verdict::new(Unclear, format!("{text}, but {why}"));
     }
     match &view.state {
         NodeState::Stopped | NodeState::Stopping | NodeState::Hidden | NodeState::Hiding => {

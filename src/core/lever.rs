@@ -1,5 +1,7 @@
 //! Operator commands: what a person told the watchdog.
 
+use jiff::Timestamp;
+
 use crate::model::event::{CommandName, Event, What};
 use crate::model::fleet::{Fleet, Pending};
 use crate::model::lever::{Lever, Pause, Pull};
@@ -119,35 +121,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever, turn: &mut Turn) {
             });
         }
         Pull::Resume { slot: None, .. } => fleet.ledger.paused = None,
-        Pull::Retry { slot, from } => {
-            change(fleet, slot, |record| {
-                (record.forgotten, record.deleted) = (false, None);
-                record.attempts.clear();
-                runs::retry(record);
-                ending::retry(record);
-                if record.job.finished.take().is_some() {
-                    record.job.wanted_again = Some(record.job.generation);
-                }
-                if let Some(recovery) = &mut record.recovery {
-                    recovery.delete_failures = 0;
-                    recovery.not_before = None;
-                }
-                // Something older than what is recorded is taken only when a person says from
-                // where.
-                if let Some(step) = from {
-                    (record.job.checkpoint, record.job.incomplete) = (None, None);
-                    record.job.accepts = Some((*step, now));
-                }
-                record.job.went_back_since = None;
-            });
-            if let Some(memory) = fleet.memory.get_mut(slot) {
-                memory.survey_failure = None;
-                memory.surveyed_at = None;
-                if !memory.pending.contains(&Pending::Checkpoints) {
-                    memory.asked_checkpoints = None;
-                }
-            }
-        }
+        Pull::Retry { slot, from } => retry(fleet, slot, *from, now),
         Pull::Forget { slot, purge } => {
             strays::call_off(fleet, slot, &format!("forget by {}", lever.who), turn);
             if *purge {
@@ -175,6 +149,37 @@ fn pull(fleet: &mut Fleet, lever: &Lever, turn: &mut Turn) {
         }
     }
     fleet.dirty_ledger = true;
+}
+
+/// Gives a slot its attempts back, and whatever else was used up.
+fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, now: Timestamp) {
+    change(fleet, slot, |record| {
+        (record.forgotten, record.deleted) = (false, None);
+        record.attempts.clear();
+        runs::retry(record);
+        ending::retry(record);
+        if record.job.finished.take().is_some() {
+            record.job.wanted_again = Some(record.job.generation);
+        }
+        if let Some(recovery) = &mut record.recovery {
+            recovery.delete_failures = 0;
+            recovery.not_before = None;
+        }
+        // Something older than what is recorded is taken only when a person says from
+        // where.
+        if let Some(step) = from {
+            (record.job.checkpoint, record.job.incomplete) = (None, None);
+            record.job.accepts = Some((step, now));
+        }
+        record.job.went_back_since = None;
+    });
+    if let Some(memory) = fleet.memory.get_mut(slot) {
+        memory.survey_failure = None;
+        memory.surveyed_at = None;
+        if !memory.pending.contains(&Pending::Checkpoints) {
+            memory.asked_checkpoints = None;
+        }
+    }
 }
 
 fn change(fleet: &mut Fleet, slot: &str, change: impl FnOnce(&mut SlotRecord)) {

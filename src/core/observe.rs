@@ -14,11 +14,11 @@ use serde_json::Value;
 use crate::model::action::{Reading, VERIFIED_FOR};
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
-use crate::model::fleet::{Confirmed, Fleet, Memory};
+use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory};
 use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
-use crate::model::settings::Settings;
+use crate::model::settings::{Overlay, Settings};
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::spec::NodeSpec;
 use crate::model::time::elapsed;
@@ -83,11 +83,7 @@ pub fn observe(
     }
     if readback::observed(record, memory, &fleet.settings, &slot.policy, &reading, source, turn) {
         fleet.dirty.insert(name.to_owned());
-        let ready = record.recovery.as_ref().filter(|recovery| recovery.phase == Phase::Ready);
-        if let Some(recovery) = ready {
-            let pool = pool::name(record, &slot.create, &record.zone);
-            fleet.dirty_ledger |= pool::supplied(&mut fleet.ledger, &pool, recovery.creating_since);
-        }
+        fleet.dirty_ledger |= supplied(record, &slot.create, &mut fleet.ledger);
     }
     // While the old node is being deleted, or is gone and the new one not there yet, a read is not
     // a diagnosis.
@@ -101,6 +97,15 @@ pub fn observe(
         return;
     }
     judge_by(fleet, name, &reading, began, source, turn);
+}
+
+/// A replacement that is READY ends the stock-out of its pool.
+fn supplied(record: &SlotRecord, create: &Overlay, ledger: &mut Ledger) -> bool {
+    let ready = record.recovery.as_ref().filter(|recovery| recovery.phase == Phase::Ready);
+    ready.is_some_and(|recovery| {
+        let pool = pool::name(record, create, &record.zone);
+        pool::supplied(ledger, &pool, recovery.creating_since)
+    })
 }
 
 /// Whether a read shows the past (S2): it began before our last mutation was answered, or before a

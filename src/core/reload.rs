@@ -17,7 +17,7 @@ use crate::model::time::elapsed;
 use super::strays;
 use super::turn::Turn;
 
-/// What is known of a slot that left the config is kept for this long.
+/// A slot that left the config is remembered for this long.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 86_400);
 
 /// Applies a config.

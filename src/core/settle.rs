@@ -48,24 +48,18 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         // slot is not let go too early.
         let recent =
             record.mutated_at.is_some_and(|at| elapsed(at, turn.now) < slot.policy.max_age);
-        if !there || (recent && recovery.resends + recovery.spent > 0) {
+        let repeats = recent && recovery.resends + recovery.spent > 0;
+        if !there || repeats || record.wanted.is_some() {
             return;
         }
         // What held between the decision and the delete does not hold any more.
         let condition = record.verdict.condition;
         let progressed = record.job.progress_at.is_some_and(|at| at > recovery.phase_since);
-        if record.wanted.is_some() {
-            return;
-        }
         if condition == Condition::Healthy {
             withdraw(fleet, name, "healthy again before it was deleted: it is left alone", turn);
         } else if progressed && condition.kind() == Some(Kind::Judged) {
-            withdraw(
-                fleet,
-                name,
-                "its job made progress before it was deleted: it is left alone",
-                turn,
-            );
+            let why = "its job made progress before it was deleted: it is left alone";
+            withdraw(fleet, name, why, turn);
         }
         return;
     }

@@ -157,7 +157,7 @@ impl World {
                 }
             }
         }
-        // What the checker refuses is a defect of the plan, also where nothing follows from it.
+        // A refusal of the checker is a defect of the plan, also where nothing follows from it.
         let refused = |event: &What| matches!(event, What::InvariantViolation { .. });
         assert!(
             self.gates.len() < GATES.len() || !self.events.iter().any(refused),

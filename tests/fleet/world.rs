@@ -153,10 +153,16 @@ impl World {
             wait(self.store.take(stored.lease.as_ref(), name, std::time::Duration::from_secs(30)))
                 .unwrap();
         assert!(taken);
+        self.settings.owner = stored.owner;
         self.fleet = Fleet::new(self.settings.clone(), stored.slots, stored.ledger);
         self.turn(Input::Configured(Box::new(self.settings.clone())));
         let every = self.every();
         self.at((self.now + every - 1) / every * every, Task::Poll);
+    }
+
+    /// The id of the store, which owns.
+    pub fn owner(&self) -> &str {
+        &self.settings.owner
     }
 
     pub fn run(&mut self, until: Ms) {

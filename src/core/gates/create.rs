@@ -1,0 +1,121 @@
+//! Gates of a create that was not sent.
+
+use super::common::hold;
+use crate::core::budget::{CREATE_WINDOW, CREATES_PER_MINUTE};
+use crate::core::ctx::SlotCtx;
+use crate::core::location;
+use crate::model::hold::HoldReason;
+use crate::model::time::after;
+use crate::model::time::elapsed;
+use crate::model::view::ActionName;
+use crate::model::view::Decision;
+use jiff::Timestamp;
+use std::time::Duration;
+
+/// A recorded checkpoint that complete listings lack for so long is gone (S15).
+const WENT_BACK_AFTER: Duration = Duration::from_secs(10 * 60);
+
+/// After a refusal the next try waits.
+pub fn create_backoff(ctx: &SlotCtx) -> Option<Decision> {
+    let recovery = ctx.record.recovery.as_ref()?;
+    let at = recovery.not_before.filter(|at| *at > ctx.now)?;
+    let (class, text) =
+        recovery.refusal.as_ref().map_or(("", ""), |(class, text)| (class.name(), text.as_str()));
+    hold(
+        HoldReason::Backoff,
+        format!("the create is owed and will be tried again; {class}: {text}"),
+        Some(at),
+    )
+}
+
+/// S7. Trouble with the checkpoints, which holds it anyway, is said first.
+pub fn dry_run(ctx: &SlotCtx) -> Option<Decision> {
+    if !ctx.settings.dry_run {
+        return None;
+    }
+    let trouble = location::listed(ctx.slot).and_then(|_| location::holds_create(ctx.record));
+    let mut decision =
+        trouble.unwrap_or_else(|| Decision::act(ActionName::Create, "a create is owed"));
+    decision.hold = decision.hold.or(Some(HoldReason::DryRun));
+    Some(decision)
+}
+
+/// S15, S20: the checkpoint to start from, listed since the node is gone so that nothing newer can
+/// appear.
+pub fn checkpoints(ctx: &SlotCtx) -> Option<Decision> {
+    let (settings, recovery) = (location::listed(ctx.slot)?, ctx.record.recovery.as_ref()?);
+    let (memory, job) = (&*ctx.memory, &ctx.record.job);
+    let here = job.location == settings.uri;
+    let is_fresh = |at: Timestamp| {
+        at >= recovery.phase_since && elapsed(at, ctx.now) <= ctx.slot.policy.max_age
+    };
+    if here
+        && memory.surveyed_at.is_some_and(is_fresh)
+        && memory.survey_failure.is_none()
+        && job.trouble.is_none()
+    {
+        return None;
+    }
+    let gone_since = job.went_back_since.filter(|_| here && memory.went_back);
+    let Some(why) = &memory.survey_failure else {
+        // The last listing's verdict outlives the process that made it.
+        let looking =
+            || format!("looking for the newest complete checkpoint under {}", settings.uri);
+        return location::holds_create(ctx.record)
+            .or_else(|| Some(Decision::act(ActionName::Create, looking())));
+    };
+    if gone_since.is_some_and(|since| elapsed(since, ctx.now) >= WENT_BACK_AFTER) {
+        let text = format!(
+            "the create is owed, but {why}: restore it, or say from which step with `retry --from`"
+        );
+        return hold(HoldReason::CheckpointWentBack, text, None);
+    }
+    location::holds_create(ctx.record).or_else(|| {
+        let until = gone_since.map(|since| after(since, WENT_BACK_AFTER));
+        hold(
+            HoldReason::CheckpointUnreadable,
+            format!("the create is owed, but {why}; it is listed again"),
+            until,
+        )
+    })
+}
+
+/// A pool without capacity is probed by one slot at a time.
+pub fn probe(ctx: &SlotCtx) -> Option<Decision> {
+    let name = ctx.pool();
+    let short = ctx.ledger.pools.get(&name)?.short.as_ref()?;
+    if let Some(other) = ctx.budget.probing.get(&name).filter(|slot| **slot != ctx.record.name) {
+        let text = format!(
+            "no capacity in the pool {name} since {:.0}; {other} is being tried first",
+            short.since
+        );
+        return hold(HoldReason::WaitsForProbe, text, None);
+    }
+    let text = || {
+        format!("no capacity in the pool {name} since {:.0} (try {})", short.since, short.refusals)
+    };
+    (short.probe_at > ctx.now)
+        .then(|| Decision::hold(HoldReason::Backoff, text(), Some(short.probe_at)))
+}
+
+/// S18.
+pub fn create_limit(ctx: &SlotCtx) -> Option<Decision> {
+    let full = ctx.ledger.creates.len() + ctx.budget.on_their_way >= CREATES_PER_MINUTE;
+    let until = ctx.ledger.creates.first().map(|at| after(*at, CREATE_WINDOW));
+    let text = || format!("{CREATES_PER_MINUTE} creates in the last minute");
+    full.then(|| Decision::hold(HoldReason::CreateLimit, text(), until))
+}
+
+/// S12: the body that would be sent.
+pub fn body(ctx: &SlotCtx) -> Option<Decision> {
+    let acceptable = ctx.specification().acceptable(
+        &ctx.settings.owner,
+        &ctx.record.name,
+        ctx.slot.supervisor.as_deref(),
+    );
+    hold(
+        HoldReason::NoSpecification,
+        format!("the create is owed, but {}", acceptable.err()?),
+        None,
+    )
+}

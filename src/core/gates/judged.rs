@@ -1,0 +1,184 @@
+//! Gates of judged slots: reasons to doubt our eyes, and to keep a doubtful TPU in hand.
+
+use super::common::hold;
+use super::common::undeleted;
+use crate::core::budget;
+use crate::core::ctx::SlotCtx;
+use crate::core::life;
+use crate::core::location;
+use crate::core::pool;
+use crate::core::runs;
+use crate::core::storm::SMALL;
+use crate::model::condition::Condition;
+use crate::model::condition::Kind;
+use crate::model::hold::HoldReason;
+use crate::model::time::after;
+use crate::model::time::elapsed;
+use crate::model::view::Decision;
+use jiff::Timestamp;
+use std::time::Duration;
+
+/// In a fleet of one or two, a second judged recreate within this time …
+const REPEATED_WITHIN: Duration = Duration::from_secs(24 * 3600);
+/// … waits so much longer (S8).
+const REPEATED_WAIT: Duration = Duration::from_secs(3600);
+/// Whether a create could follow was asked at most so long ago (S20).
+pub const CREATE_CHECKED_FOR: Duration = Duration::from_secs(3600);
+
+/// S5: where no beacon was ever received its absence proves nothing.
+pub fn beacon_channel(ctx: &SlotCtx) -> Option<Decision> {
+    let unproven = ctx.condition() == Condition::NeverBooted && !ctx.ledger.beacons_seen;
+    let evidence = &ctx.record.verdict.evidence;
+    let text =
+        || format!("{evidence}; guest attributes may be forbidden here: check the node by hand");
+    unproven.then(|| Decision::hold(HoldReason::NoBeaconChannel, text(), None))
+}
+
+/// S8.
+pub fn breaker(ctx: &SlotCtx) -> Option<Decision> {
+    let breaker = ctx.ledger.breaker.as_ref()?;
+    let text = format!(
+        "{}: the storm breaker has been open since {:.0}: {}",
+        ctx.condition(),
+        breaker.opened_at,
+        breaker.why
+    );
+    hold(HoldReason::Breaker, text, None)
+}
+
+/// S16.
+pub fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
+    let (condition, job) = (ctx.condition(), ctx.slot.job.as_ref());
+    let count = runs::fruitless(ctx.record, condition);
+    let text = || {
+        format!(
+            "{condition}: {count} runs in a row made no new step; find the cause in the job's log, then `retry` it"
+        )
+    };
+    runs::is_over(ctx.record, job, condition)
+        .then(|| Decision::hold(HoldReason::NoProgress, text(), None))
+}
+
+/// S20: its create would be held for the checkpoints.
+pub fn location_listed(ctx: &SlotCtx) -> Option<Decision> {
+    location::holds_judged(ctx.record, ctx.memory, ctx.slot, ctx.now)
+}
+
+/// S20: whether a create could follow was asked within the hour, and nothing says for certain that it
+/// could not.
+pub fn create_check(ctx: &SlotCtx) -> Option<Decision> {
+    if !ctx.slot.policy.create_check {
+        return None;
+    }
+    let fresh = |at: Timestamp| elapsed(at, ctx.now) <= CREATE_CHECKED_FOR;
+    let Some((_, found)) = ctx.memory.create_check.as_ref().filter(|(at, _)| fresh(*at)) else {
+        let text = format!("{}: whether a create could follow is being asked", ctx.condition());
+        return Some(Decision::wait(text, None));
+    };
+    let text = format!(
+        "{}: keeping the current TPU: a create could not follow: {}",
+        ctx.condition(),
+        found.certain.as_ref()?
+    );
+    hold(HoldReason::CannotCreate, text, None)
+}
+
+/// S7.
+pub fn quiet_hours(ctx: &SlotCtx) -> Option<Decision> {
+    let until =
+        ctx.slot.policy.quiet_hours.iter().filter_map(|hours| hours.until(ctx.now)).max()?;
+    hold(
+        HoldReason::QuietHours,
+        format!("{}, but these are quiet hours", ctx.condition()),
+        Some(until),
+    )
+}
+
+/// S14: while creates of a pool are refused or its replacements fail, a doubtful TPU in hand is worth
+/// more than none. One is tried in a while, first one without any sign of life.
+pub fn trouble_in_pool(ctx: &SlotCtx) -> Option<Decision> {
+    let (what, name) = (ctx.condition(), ctx.pool());
+    let pool = ctx.ledger.pools.get(&name)?;
+    let (until, failing) = pool::suspended(pool, ctx.record.size().reserved)?;
+    // The trial itself, whose delete did not come about, goes on.
+    let tried_at = undeleted(ctx).and_then(|recovery| recovery.tried_at);
+    if tried_at.is_some() && tried_at == pool.trial_at {
+        return None;
+    }
+    let (reason, why) = if failing {
+        let why = format!(
+            "replacements in the pool {name} fail to boot or to make progress; inspect one"
+        );
+        (HoldReason::ReplacementsFail, why)
+    } else {
+        (
+            HoldReason::ZoneShort,
+            format!("creates in the pool {name} are refused for want of capacity"),
+        )
+    };
+    if ctx.now < until {
+        let text = format!("{what}: keeping the current TPU: {why}; one is tried at {until:.0}");
+        return hold(reason, text, Some(until));
+    }
+    let waits = ctx.budget.lifeless.contains(&name) && !ctx.is_lifeless();
+    let text = || {
+        format!(
+            "{what}: keeping the current TPU: {why}; one without any sign of life is tried first"
+        )
+    };
+    waits.then(|| Decision::hold(reason, text(), None))
+}
+
+/// S8: a fleet of one or two has no storm breaker: a second look takes its place.
+pub fn repeated(ctx: &SlotCtx) -> Option<Decision> {
+    if ctx.budget.desired > SMALL || undeleted(ctx).is_some() {
+        return None;
+    }
+    let judged = ctx.record.attempts.iter().filter(|attempt| attempt.kind == Kind::Judged);
+    let last = judged.map(|attempt| attempt.at).max()?;
+    let progressed = ctx.record.job.progress_at.is_some_and(|at| at > last);
+    if progressed || elapsed(last, ctx.now) >= REPEATED_WITHIN {
+        return None;
+    }
+    let suspicion = ctx.record.suspicion.as_ref()?;
+    let (graces, poll) = (&ctx.slot.policy.grace, &ctx.settings.poll);
+    let grace = suspicion
+        .seen
+        .iter()
+        .map(|condition| life::grace(ctx.record, graces, poll, *condition, ctx.now))
+        .max()?;
+    let left = (grace + REPEATED_WAIT).saturating_sub(suspicion.sick_for);
+    let text = || {
+        format!(
+            "{}: it was recreated on a judgement at {last:.0} and made no progress since, so this one waits 1 h longer",
+            ctx.condition()
+        )
+    };
+    (!left.is_zero())
+        .then(|| Decision::hold(HoldReason::Repeated, text(), Some(after(ctx.now, left))))
+}
+
+/// A slot that counts under `max_unavailable` already is not recreated once more, but still.
+pub fn judged_per_hour(ctx: &SlotCtx) -> Option<Decision> {
+    let limit = ctx.settings.max_judged_recreates_per_hour;
+    let full = !budget::is_unavailable(ctx.record) && ctx.ledger.judged.len() >= limit;
+    let until = ctx.ledger.judged.first().map(|at| after(*at, Duration::from_secs(3600)));
+    let text = || format!("{}: {limit} judged recreates in the last hour", ctx.condition());
+    full.then(|| Decision::hold(HoldReason::JudgedPerHour, text(), until))
+}
+
+/// S6. A slot that counts already asks as well: it may count again without having passed here, as
+/// after a hold that had set it apart while others took its place.
+pub fn max_unavailable(ctx: &SlotCtx) -> Option<Decision> {
+    let itself = usize::from(budget::is_unavailable(ctx.record));
+    let (others, most) =
+        (ctx.budget.unavailable.saturating_sub(itself), ctx.budget.max_unavailable);
+    let full = others >= most;
+    let text = || {
+        format!(
+            "{}: {others} judged slots are in recovery, max_unavailable allows {most}",
+            ctx.condition()
+        )
+    };
+    full.then(|| Decision::hold(HoldReason::MaxUnavailable, text(), None))
+}

@@ -1,0 +1,209 @@
+//! Gates of deletes and creates alike, and of deletes of every kind.
+
+use super::common::hold;
+use super::common::is_pending;
+use super::common::undeleted;
+use super::common::what;
+use crate::core::budget;
+use crate::core::ctx::SlotCtx;
+use crate::core::diagnose;
+use crate::core::ending;
+use crate::core::location;
+use crate::model::condition::Condition;
+use crate::model::condition::Kind;
+use crate::model::hold::HoldReason;
+use crate::model::settings::JobSettings;
+use crate::model::settings::WhenMissing;
+use crate::model::spec::NodeSpec;
+use crate::model::time::span;
+use crate::model::view::Decision;
+
+/// Refused deletes in a row after which an operator is called.
+pub const DELETE_FAILURES: u32 = 3;
+
+/// S7: an operator said so. A create that was not sent waits as well.
+pub fn paused(ctx: &SlotCtx) -> Option<Decision> {
+    let pause = ctx.paused()?;
+    let why = pause.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+    hold(
+        HoldReason::Paused,
+        format!("{}, but {} paused it{why}", what(ctx), pause.who),
+        pause.until,
+    )
+}
+
+/// S7: the label is remembered when its node is gone.
+pub fn opted_out(ctx: &SlotCtx) -> Option<Decision> {
+    ctx.record.seen.as_ref().filter(|seen| seen.opted_out)?;
+    let release = if is_pending(ctx) {
+        format!("; `resume {}` releases the create", ctx.record.name)
+    } else {
+        String::new()
+    };
+    let text = format!("{}, but the label tpu-watchdog=off opts it out{release}", what(ctx));
+    hold(HoldReason::OptedOut, text, None)
+}
+
+/// An operator has called its create off.
+pub fn forgotten(ctx: &SlotCtx) -> Option<Decision> {
+    let text = || {
+        format!(
+            "{}, but `forget` called it off; `retry {}` wants it again",
+            what(ctx),
+            ctx.record.name
+        )
+    };
+    ctx.record.forgotten.then(|| Decision::hold(HoldReason::Forgotten, text(), None))
+}
+
+/// A node that was deleted on purpose is not created again by itself.
+pub fn deleted(ctx: &SlotCtx) -> Option<Decision> {
+    let missing = ctx.condition() == Condition::Missing && ctx.record.recovery.is_none();
+    if !missing || ctx.slot.policy.when_missing != WhenMissing::Auto {
+        return None;
+    }
+    if let Some(why) = &ctx.record.deleted {
+        let text = format!(
+            "missing, and deleted on purpose: {why}. `recreate {0}` creates it again, `forget {0}` keeps it gone",
+            ctx.record.name
+        );
+        return hold(HoldReason::Deleted, text, None);
+    }
+    // Looked up once before the create. After what was lost a deletion is only its end.
+    let unknown = ctx.memory.deletions.is_none() && diagnose::may_be_on_purpose(ctx.record);
+    unknown.then(|| {
+        Decision::wait(
+            "missing: its zone's operations tell whether it was deleted on purpose",
+            None,
+        )
+    })
+}
+
+/// S17: what is not the slot's own plain node is replaced by those whose it is, or not at all.
+pub fn plain_node(ctx: &SlotCtx) -> Option<Decision> {
+    let (seen, what) = (ctx.record.seen.as_ref()?, ctx.condition());
+    if let Some(owner) =
+        seen.other_owner.as_ref().filter(|owner| ctx.record.adopted.as_ref() != Some(owner))
+    {
+        let text =
+            format!("{what}, but the watchdog {owner:?} owns it (metadata tpu-watchdog-owner)");
+        return hold(HoldReason::OtherOwner, text, None);
+    }
+    if let Some(queued) = &seen.queued_resource {
+        return hold(
+            HoldReason::QueuedResource,
+            format!("{what}, but it belongs to {queued}: recreate that by hand"),
+            None,
+        );
+    }
+    if seen.multislice {
+        return hold(
+            HoldReason::Multislice,
+            format!("{what}, but it is part of a multislice: recreate that by hand"),
+            None,
+        );
+    }
+    seen.is_v1.then(|| {
+        Decision::hold(
+            HoldReason::ApiV1,
+            format!("{what}, but it was made by API v1: v2 can't recreate it"),
+            None,
+        )
+    })
+}
+
+/// A node that is missing may have been deleted on purpose: the config says so.
+pub fn when_missing(ctx: &SlotCtx) -> Option<Decision> {
+    let held = ctx.condition() == Condition::Missing
+        && ctx.record.recovery.is_none()
+        && ctx.slot.policy.when_missing == WhenMissing::Hold;
+    held.then(|| {
+        Decision::hold(
+            HoldReason::Missing,
+            format!("{}, and when_missing = \"hold\"", ctx.condition()),
+            None,
+        )
+    })
+}
+
+/// S23: a job that ended early may be done: neither a replacement nor a delete is known to be
+/// right.
+pub fn ended_early(ctx: &SlotCtx) -> Option<Decision> {
+    ending::holds_recreate(ctx.record, ctx.slot.job.as_ref().map(JobSettings::key))
+}
+
+/// Google's agent would run the script in no order with the supervisor.
+pub fn startup_script_url(ctx: &SlotCtx) -> Option<Decision> {
+    let runs_a_url = ctx.slot.supervisor.is_some()
+        && NodeSpec::runs_a_url(ctx.record.spec.as_ref(), &ctx.slot.create);
+    runs_a_url.then(|| location::unordered_script(ctx.record, &what(ctx)))
+}
+
+/// S12: nothing is deleted that could not be created again.
+pub fn specification(ctx: &SlotCtx) -> Option<Decision> {
+    let Err(why) = ctx.memory.acceptable.as_ref()? else { return None };
+    match ctx.record.spec {
+        None if ctx.record.seen.is_none() => {
+            hold(HoldReason::NeverSeen, format!("never seen, so nothing was learned: {why}"), None)
+        }
+        _ => {
+            let text =
+                format!("{}, but its specification can't be created again: {why}", ctx.condition());
+            hold(HoldReason::NoSpecification, text, None)
+        }
+    }
+}
+
+/// After a refusal, or an answer that was lost, the next delete waits; one that is refused again and
+/// again is told, and tried at the longest wait (L2).
+pub fn delete_backoff(ctx: &SlotCtx) -> Option<Decision> {
+    let recovery = undeleted(ctx)?;
+    let at = recovery.not_before.filter(|at| *at > ctx.now)?;
+    let (what, failures) = (ctx.condition(), recovery.delete_failures);
+    if failures < DELETE_FAILURES {
+        let text = format!("{what}: waiting after a failed delete");
+        return hold(HoldReason::Backoff, text, Some(at));
+    }
+    let why = recovery.undeleted.as_deref().unwrap_or("see the log");
+    let text =
+        format!("{what}: the delete was refused {failures} times ({why}); it is tried again");
+    hold(HoldReason::DeleteFailed, text, Some(at))
+}
+
+/// S13. A delete that is tried again is the same recovery; what was lost when its delete failed,
+/// and is judged by now, is another decision.
+pub fn attempts(ctx: &SlotCtx) -> Option<Decision> {
+    let pending = ctx.record.recovery.as_ref().filter(|_| is_pending(ctx)).map(|r| r.kind);
+    let kind =
+        pending.or(ctx.condition().kind()).or(ctx.record.wanted.as_ref().map(|_| Kind::Judged))?;
+    // A judged slot has passed here before its delete.
+    if pending == Some(Kind::Judged)
+        || undeleted(ctx)
+            .is_some_and(|recovery| (recovery.kind, kind) != (Kind::Lost, Kind::Judged))
+    {
+        return None;
+    }
+    let policy = &ctx.slot.policy.attempts;
+    let own = usize::from(pending.is_some());
+    let used = ctx.record.attempts_used(kind, policy.window, ctx.now).saturating_sub(own);
+    let (what, window) = (what(ctx), span(policy.window));
+    match kind {
+        Kind::Lost if used >= policy.preemptions => {
+            let until = budget::slides_at(ctx.record, &ctx.slot.policy);
+            hold(
+                HoldReason::Preemptions,
+                format!("{what}: {used} preemptions within {window}"),
+                until,
+            )
+        }
+        Kind::Judged if used >= policy.max => {
+            let help = "did not help; find the cause, then `retry` (or raise attempts.max)";
+            hold(
+                HoldReason::Attempts,
+                format!("{what}: {used} recoveries within {window} {help}"),
+                None,
+            )
+        }
+        _ => None,
+    }
+}
