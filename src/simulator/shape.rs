@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::things::{Node, Operation};
-use crate::resource::spec;
+use crate::resource::limits;
 
 /// An answer: HTTP status and JSON body.
 pub type Answer = (u16, Value);
@@ -186,7 +186,7 @@ pub fn check_node(
         let value = value
             .as_str()
             .ok_or_else(|| bad(format!("Invalid value at '{at}.labels[0].value' (TYPE_STRING)")))?;
-        spec::label(key, value).map_err(|why| bad(format!("Invalid label: {why}")))?;
+        limits::label(key, value).map_err(|why| bad(format!("Invalid label: {why}")))?;
     }
     let mut total = 0;
     for (key, value) in body.get("metadata").and_then(Value::as_object).into_iter().flatten() {
