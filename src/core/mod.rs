@@ -16,6 +16,7 @@ mod fleet;
 pub mod gates;
 mod identity;
 mod judge;
+mod learning;
 mod lever;
 mod listing;
 mod location;

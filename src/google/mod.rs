@@ -7,6 +7,9 @@
 pub mod answers;
 pub mod auth;
 pub mod classify;
+mod create_check;
+mod deletions;
 pub mod http;
 pub mod sources;
 pub mod tpu;
+mod workers;
