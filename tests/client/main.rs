@@ -2,6 +2,7 @@
 //! repeated.
 
 mod checks;
+mod reads;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
