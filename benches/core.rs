@@ -10,7 +10,7 @@ use tpu_watchdog::model::action::{Input, Listing, Poll};
 use tpu_watchdog::model::fleet::{Fleet, Ledger};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::settings::{
-    Overlay, Policy, PollSettings, Settings, Share, SlotSettings, Storm,
+    Orphans, Overlay, Policy, PollSettings, Settings, Share, SlotSettings, Storm,
 };
 
 const ZONE: &str = "us-central2-b";

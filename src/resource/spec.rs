@@ -338,7 +338,7 @@ fn in_v2(value: &Value, hidden: &[&str]) -> Option<Value> {
 fn never_sent(body: &mut Map<String, Value>) {
     if let Some(labels) = body.get_mut("labels").and_then(Value::as_object_mut) {
         labels.retain(|key, value| {
-            !key.starts_with(GOOGLE_LABELS) && !(key == OPT_OUT_LABEL && *value == "off")
+            !(key.starts_with(GOOGLE_LABELS) || key == OPT_OUT_LABEL && *value == "off")
         });
         if labels.is_empty() {
             body.remove("labels");
