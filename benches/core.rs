@@ -44,7 +44,7 @@ fn poll(slots: usize, health: &str) -> f64 {
     let mut times: Vec<f64> = (0..POLLS)
         .map(|_| {
             now += Duration::from_secs(30);
-            let result = Ok((nodes.clone(), Vec::new()));
+            let result = Ok((nodes.clone(), Vec::new()).into());
             let listings = vec![Listing { zone: ZONE.into(), result }];
             let input = Input::Polled(Box::new(Poll { began: now, listings }));
             let began = Instant::now();

@@ -377,3 +377,22 @@ fn the_full_example_shows_the_defaults_that_are_in_force() {
     let plain = full.slots.values().find(|s| s.name == "llama-v4-32").unwrap();
     assert_eq!(plain.policy, least.slots["a"].policy);
 }
+
+#[test]
+fn google_is_asked_about_permissions_only_where_its_own_endpoints_serve() {
+    let api = |text: &str| {
+        let text = format!("{GOOD}[api]\n{text}\n");
+        let api = config::parse(Path::new("/etc/w.toml"), &text, &|_| None).unwrap().api;
+        (api.resource_manager, api.iam)
+    };
+    let public = ("https://cloudresourcemanager.googleapis.com", "https://iam.googleapis.com");
+    let public = (Some(public.0.to_owned()), Some(public.1.to_owned()));
+    assert_eq!(api(""), public);
+    assert_eq!(api("tpu = \"https://tpu-psc.p.googleapis.com\""), public);
+    assert_eq!(api("tpu = \"https://tpu.example\""), (None, None));
+    assert_eq!(
+        api("tpu = \"https://tpu.example\"\niam = \"https://iam.example/\""),
+        (None, Some("https://iam.example".to_owned()))
+    );
+    assert!(error(&format!("{GOOD}[api]\niam = \"http://iam.example\"")).contains("use https"));
+}

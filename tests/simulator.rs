@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tpu_watchdog::model::time::after;
 use tpu_watchdog::simulator::api::handle;
 use tpu_watchdog::simulator::cloud::Cloud;
+use tpu_watchdog::simulator::trouble::{Event, Trouble};
 use tpu_watchdog::simulator::wire::Request;
 
 const NODES: &str = "v2/projects/p/locations/us-central2-b/nodes";
@@ -66,7 +67,18 @@ fn what_google_refuses_is_refused_with_its_words() {
             400,
             "Unknown name \"cheap\" at 'node.schedulingConfig'",
         ),
-        ("b1", json!({"bootDiskConfig": {}}), 400, "Unknown name \"bootDiskConfig\""),
+        (
+            "b1",
+            json!({"bootDiskConfig": {"diskSizeGb": "9"}}),
+            400,
+            "Unknown name \"diskSizeGb\" at 'node.bootDiskConfig'",
+        ),
+        (
+            "b1",
+            json!({"autocheckpointEnabled": true}),
+            400,
+            "Unknown name \"autocheckpointEnabled\"",
+        ),
         (
             "b1",
             json!({"acceleratorType": "v99-8"}),
@@ -206,4 +218,180 @@ fn lists_come_in_pages() {
         }
     }
     assert_eq!(names, (0..7).map(|i| format!("n{i}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn v2_hides_the_fields_of_v2alpha1_and_shows_its_own() {
+    let mut api = Api::new();
+    let body = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "autocheckpointEnabled": true,
+        "bootDiskConfig": {"diskSizeGb": "500", "customerEncryptionKey": "k"},
+        "schedulingConfig": {"reserved": true, "provisioningModel": "RESERVATION_BOUND", "reservationName": "r"},
+        "dataDisks": [{"sourceDisk": "d", "mode": "READ_ONLY", "workerIds": ["0"]}]});
+    let nodes = "v2alpha1/projects/p/locations/us-central2-b/nodes";
+    let (status, answer) = api.call("POST", &format!("{NODES}?nodeId=a"), Some(body.clone()));
+    assert_eq!(status, 400, "{answer}");
+    assert_eq!(api.call("POST", &format!("{nodes}?nodeId=a"), Some(body.clone())).0, 200);
+    let (_, whole) = api.call("GET", &format!("{nodes}/a"), None);
+    for field in ["autocheckpointEnabled", "bootDiskConfig", "schedulingConfig", "dataDisks"] {
+        assert_eq!(whole[field], body[field], "{field}");
+    }
+    assert!(whole.get("protectionTier").is_none());
+    let (_, shown) = api.call("GET", &format!("{NODES}/a"), None);
+    assert_eq!(shown["bootDiskConfig"], json!({"customerEncryptionKey": "k"}));
+    assert_eq!(shown["schedulingConfig"], json!({"reserved": true}));
+    assert_eq!(shown["dataDisks"], json!([{"sourceDisk": "d", "mode": "READ_ONLY"}]));
+    assert_eq!(shown["protectionTier"], "STANDARD");
+    assert!(shown.get("autocheckpointEnabled").is_none());
+    // It is ignored in a create of v2, and unknown to v2alpha1.
+    let tier =
+        json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "protectionTier": "STANDARD"});
+    assert_eq!(api.call("POST", &format!("{NODES}?nodeId=b"), Some(tier.clone())).0, 200);
+    assert_eq!(api.call("POST", &format!("{nodes}?nodeId=c"), Some(tier)).0, 400);
+}
+
+#[test]
+fn permissions_are_granted_until_they_are_taken_away() {
+    let mut api = Api::new();
+    let project = "v3/projects/p:testIamPermissions";
+    let account = "v1/projects/-/serviceAccounts/tpu@p.iam.gserviceaccount.com:testIamPermissions";
+    let ask = |api: &mut Api, path: &str, permission: &str| {
+        let (status, answer) =
+            api.call("POST", path, Some(json!({"permissions": [permission, "tpu.nodes.get"]})));
+        (status, answer)
+    };
+    let (create, act_as) = ("tpu.nodes.create", "iam.serviceAccounts.actAs");
+    assert_eq!(
+        ask(&mut api, project, create),
+        (200, json!({"permissions": [create, "tpu.nodes.get"]}))
+    );
+    assert_eq!(ask(&mut api, account, act_as).1["permissions"][0], act_as);
+    api.cloud.denied.insert(act_as.into());
+    assert_eq!(ask(&mut api, account, act_as).1, json!({"permissions": ["tpu.nodes.get"]}));
+    let (status, answer) = api.create("a", json!({}));
+    assert!(status == 403 && answer.to_string().contains("iam.serviceAccountUser"), "{answer}");
+    api.cloud.denied.insert(create.into());
+    api.cloud.denied.insert("tpu.nodes.get".into());
+    assert_eq!(ask(&mut api, project, create), (200, json!({})));
+    let (status, answer) = api.create("a", json!({}));
+    assert!(status == 403 && answer.to_string().contains("'tpu.nodes.create' denied"), "{answer}");
+    assert_eq!(api.call("GET", &format!("{NODES}/a"), None).0, 403);
+    assert_eq!(api.call("POST", project, None).0, 400);
+    assert_eq!(api.call("GET", project, None).0, 404);
+}
+
+#[test]
+fn a_zone_lists_and_shows_its_types_and_versions() {
+    let mut api = Api::new();
+    let zone = "v2/projects/p/locations/us-central2-b";
+    for (path, field, name) in [
+        ("acceleratorTypes", "type", "v4-8"),
+        ("runtimeVersions", "version", "tpu-ubuntu2204-base"),
+    ] {
+        let entry = |api: &mut Api| {
+            let (_, list) = api.call("GET", &format!("{zone}/{path}"), None);
+            let all = list[path].as_array().unwrap().clone();
+            (
+                all.iter().any(|e| e[field] == name),
+                api.call("GET", &format!("{zone}/{path}/{name}"), None),
+            )
+        };
+        let (listed, (status, shown)) = entry(&mut api);
+        assert!(listed && status == 200 && shown[field] == name, "{shown}");
+        api.cloud.withdrawn.insert(("us-central2-b".into(), name.into()));
+        let (listed, (status, _)) = entry(&mut api);
+        assert!(!listed && status == 404);
+        assert_eq!(
+            api.call("GET", &format!("v2/projects/p/locations/us-east5-a/{path}/{name}"), None).0,
+            200
+        );
+        assert_eq!(api.call("GET", &format!("{zone}/{path}/none"), None).0, 404);
+    }
+}
+
+#[test]
+fn a_create_may_fail_and_leave_its_node() {
+    let mut api = Api::new();
+    let strike = |api: &mut Api, node: &str, lasts: Option<u64>| {
+        api.cloud.trouble(Event {
+            at: Duration::ZERO,
+            node: node.into(),
+            zone: "us-central2-b".into(),
+            what: Trouble::LeftBehind,
+            lasts: lasts.map(Duration::from_secs),
+        });
+    };
+    strike(&mut api, "a", Some(15));
+    strike(&mut api, "b", None);
+    for node in ["a", "b"] {
+        let (_, operation) = api.create(node, json!({}));
+        api.wait();
+        let (_, done) =
+            api.call("GET", &format!("v2/{}", operation["name"].as_str().unwrap()), None);
+        assert_eq!((&done["done"], &done["error"]["code"]), (&true.into(), &13.into()), "{done}");
+        assert_eq!(api.call("GET", &format!("{NODES}/{node}"), None).1["state"], "CREATING");
+    }
+    api.wait();
+    assert_eq!(api.call("GET", &format!("{NODES}/a"), None).1["state"], "READY");
+    assert_eq!(api.call("GET", &format!("{NODES}/b"), None).1["state"], "CREATING");
+    // The next one goes well.
+    api.call("DELETE", &format!("{NODES}/b"), None);
+    api.wait();
+    api.create("b", json!({}));
+    api.wait();
+    assert_eq!(api.call("GET", &format!("{NODES}/b"), None).1["state"], "READY");
+}
+
+#[test]
+fn a_guest_attribute_that_a_worker_never_wrote_is_a_404() {
+    let mut api = Api::new();
+    api.create("a", json!({"acceleratorType": "v4-16"}));
+    api.wait();
+    let path = format!("{NODES}/a:getGuestAttributes");
+    let ours = |ids: Value| Some(json!({"queryPath": "tpu-watchdog/", "workerIds": ids}));
+    let (status, answer) = api.call("POST", &path, ours(json!([])));
+    let text = answer["error"]["message"].as_str().unwrap();
+    assert!(
+        status == 404 && text.contains("resource 'tpu-watchdog/' of type 'Guest Attribute'"),
+        "{text}"
+    );
+    let node = api.cloud.nodes.values_mut().next().unwrap();
+    node.attributes[1].insert("tpu-watchdog/boot".into(), "b 1 1".into());
+    assert_eq!(api.call("POST", &path, ours(json!([]))).0, 404, "worker 0 has none");
+    let (status, answer) = api.call("POST", &path, ours(json!(["1"])));
+    assert!(
+        status == 200 && answer["guestAttributes"][0]["queryValue"]["items"][0]["key"] == "boot"
+    );
+    // Without a path there are always some.
+    assert_eq!(api.call("POST", &path, Some(json!({}))).0, 200);
+    let (_, answer) = api.call("POST", &format!("{NODES}/b:getGuestAttributes"), ours(json!([])));
+    assert!(answer.to_string().contains("nodes/b' was not found"), "{answer}");
+}
+
+#[test]
+fn operations_are_listed_in_pages_with_verb_target_and_time() {
+    let mut api = Api::new();
+    api.create("a", json!({}));
+    api.wait();
+    api.call("DELETE", &format!("{NODES}/a"), None);
+    api.create("b", json!({}));
+    let (mut token, mut found) = (String::new(), Vec::new());
+    loop {
+        let path = "v2/projects/p/locations/us-central2-b/operations?pageSize=2&pageToken=";
+        let (_, page) = api.call("GET", &format!("{path}{token}"), None);
+        for operation in page["operations"].as_array().unwrap() {
+            let of = &operation["metadata"];
+            assert!(of["createTime"].as_str().unwrap().parse::<Timestamp>().is_ok());
+            let target = of["target"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+            found.push((of["verb"].as_str().unwrap().to_owned(), target));
+        }
+        match page["nextPageToken"].as_str() {
+            Some(next) => next.clone_into(&mut token),
+            None => break,
+        }
+    }
+    found.sort();
+    let pair = |verb: &str, node: &str| (verb.to_owned(), node.to_owned());
+    assert_eq!(found, [pair("create", "a"), pair("create", "b"), pair("delete", "a")]);
+    let elsewhere = api.call("GET", "v2/projects/p/locations/us-east5-a/operations", None);
+    assert_eq!(elsewhere, (200, json!({})));
 }

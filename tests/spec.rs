@@ -8,7 +8,7 @@ use tpu_watchdog::model::event::Verb;
 use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::Overlay;
 use tpu_watchdog::model::spec::NodeSpec;
-use tpu_watchdog::resource::spec::SUPERVISOR_MARK;
+use tpu_watchdog::resource::spec::{SUPERVISOR_MARK, needs_alpha};
 use tpu_watchdog::simulator::{cloud::Cloud, shape};
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -40,6 +40,7 @@ prop_compose! {
         script in prop::option::of("#! /bin/bash\n\\PC{0,60}"),
         strange in prop::collection::btree_map("x[A-Z][a-z]{1,8}", any_json(), 0..4),
         spot in any::<bool>(),
+        hidden in any::<(bool, bool, bool)>(),
     ) -> Map<String, Value> {
         metadata.retain(|key, _| !key.starts_with("tpu-watchdog"));
         if let Some(script) = script {
@@ -53,7 +54,13 @@ prop_compose! {
             body.insert("metadata".into(), Value::Object(metadata));
         }
         if spot {
-            body.insert("schedulingConfig".into(), json!({"spot": true}));
+            body.insert("schedulingConfig".into(), json!({"spot": true, "preemptible": hidden.0,
+                "provisioningModel": if hidden.1 { "STANDARD" } else { "SPOT" }, "terminationTimestamp": "x"}));
+        }
+        if hidden.2 {
+            body.insert("bootDiskConfig".into(), json!({"diskSizeGb": "500"}));
+            body["labels"]["goog-tpu"] = json!("x");
+            body["labels"]["tpu-watchdog"] = json!("off");
         }
         body
     }
@@ -138,6 +145,97 @@ fn what_the_api_derives_is_not_sent_back() {
     );
     let topology = json!({"acceleratorConfig": {"type": "V4", "topology": "2x2x4"}});
     assert_eq!(Value::Object(NodeSpec::learn(&topology).unwrap().body().clone()), topology);
+}
+
+#[test]
+fn marks_of_others_and_contradictions_are_never_sent() {
+    let raw = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "protectionTier": "STANDARD",
+        "labels": {"team": "llm", "goog-gke": "x", "tpu-watchdog": "off"},
+        "schedulingConfig": {"spot": true, "preemptible": true, "provisioningModel": "STANDARD", "terminationTimestamp": "x"}});
+    let spec = NodeSpec::learn(&raw).unwrap();
+    let expected = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "labels": {"team": "llm"},
+        "schedulingConfig": {"spot": true}});
+    assert_eq!(Value::Object(spec.body().clone()), expected);
+    // Another value of our label is the user's own, and no empty map of labels stays.
+    let labels = |labels: Value| {
+        let raw = json!({"acceleratorType": "v4-8", "labels": labels});
+        NodeSpec::learn(&raw).unwrap().body().get("labels").cloned()
+    };
+    assert_eq!(labels(json!({"tpu-watchdog": "on"})), Some(json!({"tpu-watchdog": "on"})));
+    assert_eq!(labels(json!({"tpu-watchdog": "off"})), None);
+    // Nor what a former version learned, or the config says.
+    let stored: NodeSpec = serde_json::from_value(raw).unwrap();
+    let overlay = Overlay {
+        labels: [("tpu-watchdog".to_owned(), Some("off".to_owned()))].into(),
+        ..Overlay::default()
+    };
+    let mut sent = stored.overlaid(&overlay).render("me", "a", &RunOrder::default(), None);
+    sent.as_object_mut().unwrap().remove("metadata");
+    assert_eq!(sent, expected);
+}
+
+#[test]
+fn a_capacity_that_the_config_chooses_leaves_the_learned_model_and_reservation() {
+    let chosen = |learned: Value, chosen: Value| {
+        let spec =
+            NodeSpec::learn(&json!({"acceleratorType": "v4-8", "schedulingConfig": learned}));
+        let overlay = Overlay {
+            fields: [("schedulingConfig".to_owned(), chosen)].into(),
+            ..Overlay::default()
+        };
+        spec.unwrap().overlaid(&overlay).body()["schedulingConfig"].clone()
+    };
+    let spot = json!({"spot": true, "preemptible": null, "reserved": null});
+    let reserved = json!({"reserved": true, "preemptible": null, "spot": null});
+    let named =
+        json!({"reserved": true, "provisioningModel": "RESERVATION_BOUND", "reservationName": "r"});
+    assert_eq!(chosen(named.clone(), spot.clone()), json!({"spot": true}));
+    assert_eq!(chosen(named.clone(), reserved.clone()), named);
+    let learned = json!({"spot": true, "provisioningModel": "SPOT"});
+    assert_eq!(chosen(learned.clone(), spot.clone()), learned);
+    assert_eq!(chosen(learned, reserved), json!({"reserved": true}));
+    assert_eq!(chosen(json!({"provisioningModel": "STANDARD"}), spot), json!({"spot": true}));
+}
+
+#[test]
+fn what_v2_hides_is_kept_where_v2_shows_the_same_and_is_sent_through_v2alpha1() {
+    let raw = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "autocheckpointEnabled": true,
+        "bootDiskConfig": {"diskSizeGb": "500"}, "schedulingConfig": {"reserved": true, "reservationName": "r"},
+        "dataDisks": [{"sourceDisk": "d", "workerIds": ["0"]}]});
+    let whole = NodeSpec::learn(&raw).unwrap();
+    let v2 = json!({"acceleratorType": "v4-8", "runtimeVersion": "r2", "schedulingConfig": {"reserved": true},
+        "dataDisks": [{"sourceDisk": "d"}]});
+    let shown = NodeSpec::learn(&v2).unwrap();
+    let merged = shown.clone().with_hidden_of(&whole);
+    let mut expected = raw.clone();
+    expected["runtimeVersion"] = json!("r2");
+    assert_eq!(Value::Object(merged.body().clone()), expected);
+    let other = json!({"acceleratorType": "v4-8", "schedulingConfig": {"spot": true}, "dataDisks": [{"sourceDisk": "e"}]});
+    let merged = NodeSpec::learn(&other).unwrap().with_hidden_of(&whole);
+    assert_eq!(merged.body()["schedulingConfig"], json!({"spot": true}));
+    assert_eq!(merged.body()["dataDisks"], json!([{"sourceDisk": "e"}]));
+    assert!(
+        !needs_alpha(&v2)
+            && !needs_alpha(&json!({"bootDiskConfig": {"customerEncryptionKey": "k"}}))
+    );
+    for field in ["autocheckpointEnabled", "bootDiskConfig", "schedulingConfig", "dataDisks"] {
+        assert!(needs_alpha(&json!({field: raw[field]})), "{field}");
+    }
+}
+
+#[test]
+fn a_specification_is_filled_with_what_it_lacks() {
+    let listed = json!({"acceleratorConfig": {"type": "V4", "topology": "2x2x1"}, "runtimeVersion": "r",
+        "labels": {"a": "1"}, "networkConfig": {"network": "n"}});
+    let got = json!({"acceleratorType": "v4-8", "runtimeVersion": "s", "labels": {"a": "2", "b": "3"},
+        "tags": ["t"], "networkConfigs": [{"network": "n"}, {"network": "m"}]});
+    let (listed, got) = (NodeSpec::learn(&listed).unwrap(), NodeSpec::learn(&got).unwrap());
+    let filled = listed.filled_from(&got).unwrap();
+    assert_eq!(
+        Value::Object(filled.body().clone()),
+        json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "labels": {"a": "1", "b": "3"}, "tags": ["t"],
+            "networkConfigs": [{"network": "n"}, {"network": "m"}]})
+    );
 }
 
 #[test]

@@ -72,7 +72,7 @@ bind() {
 step() { echo "# $*"; }
 
 step "APIs"
-run gcloud services enable cloudscheduler.googleapis.com iam.googleapis.com run.googleapis.com \
+run gcloud services enable cloudresourcemanager.googleapis.com cloudscheduler.googleapis.com iam.googleapis.com run.googleapis.com \
   secretmanager.googleapis.com storage.googleapis.com tpu.googleapis.com --project "$project"
 
 step "the job's own service account, and what it may do"

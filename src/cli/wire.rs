@@ -14,7 +14,7 @@ use crate::driver::message::{Claimant, End, Mode};
 use crate::google::auth::{Credentials, StorageCredentials};
 use crate::google::http::Http;
 use crate::google::sources::{NoCredentials, Places};
-use crate::google::tpu::TpuClient;
+use crate::google::tpu::{CheckEndpoints, TpuClient};
 use crate::launch;
 use crate::model::beacon::joined;
 use crate::model::settings::Settings;
@@ -158,7 +158,12 @@ pub fn clients(config: &Config) -> Result<Clients, Failed> {
     // A renewal that hangs must have failed, and been tried again, before the lease is over.
     let state = access(settings.poll.timeout.min(config.lease / 3).max(Duration::from_secs(1)));
     let storage = access(settings.poll.timeout);
-    let tpu = TpuClient::new(http, &config.api.tpu, config.api.version, &settings.project);
+    let checks = CheckEndpoints {
+        resource_manager: config.api.resource_manager.clone(),
+        iam: config.api.iam.clone(),
+    };
+    let tpu = TpuClient::new(http, &config.api.tpu, config.api.version, &settings.project)
+        .with_checks(checks);
     Ok(Clients { state, storage, tpu, metrics, credentials })
 }
 
@@ -193,7 +198,8 @@ pub fn wire(
 ) -> Wired {
     let Clients { state: _, storage, tpu, metrics, credentials: _ } = clients;
     let published = Published::default();
-    let stuck_after = (settings.poll.every.max(config.lease) * 3).max(Duration::from_secs(180));
+    let stuck_after = (settings.poll.every.max(settings.poll.timeout).max(config.lease) * 3)
+        .max(Duration::from_secs(180));
     let world = World { tpu, storage };
     let watchdog = Watchdog::new(
         settings,

@@ -36,16 +36,7 @@ pub fn listen_token_file(c: &mut Check, raw: Option<&str>, folder: &Path) -> Opt
 }
 
 pub fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
-    // Written out as their defaults they change nothing.
-    let other = |given: &Option<toml::Value>, default: &str| {
-        given.as_ref().filter(|v| v.as_str() != Some(default)).cloned()
-    };
-    c.later(
-        "api.vertex",
-        &other(&raw.vertex, "https://{region}-aiplatform.googleapis.com"),
-        "Vertex AI",
-    );
-    c.later("api.ml", &other(&raw.ml, "https://ml.googleapis.com"), "AI Platform");
+    not_yet(c, raw);
     let mut url = |key: &str, given: Option<&String>, default: &str| {
         let text = given.map_or(default, String::as_str).trim_end_matches('/').to_owned();
         let parsed = reqwest::Url::parse(&text)
@@ -62,6 +53,15 @@ pub fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
     };
     let tpu = url("api.tpu", raw.tpu.as_ref(), DEFAULT_TPU);
     let storage = url("api.storage", raw.storage.as_ref(), DEFAULT_STORAGE);
+    // A private endpoint is no reason to ask Google's public ones.
+    let public = is_googles(&tpu);
+    let mut other = |key: &str, given: Option<&String>, default: &str| {
+        let text = url(key, given, default);
+        Some(text).filter(|_| public || given.is_some())
+    };
+    let resource_manager =
+        other("api.resource_manager", raw.resource_manager.as_ref(), DEFAULT_RESOURCE_MANAGER);
+    let iam = other("api.iam", raw.iam.as_ref(), DEFAULT_IAM);
     let anonymous = match raw.credentials.as_deref() {
         None | Some("application-default") => false,
         Some("anonymous") => {
@@ -94,12 +94,32 @@ pub fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
             "v2"
         }
     };
-    ApiSettings { tpu, storage: raw.storage.is_some().then_some(storage), version, anonymous }
+    let storage = raw.storage.is_some().then_some(storage);
+    ApiSettings { tpu, storage, resource_manager, iam, version, anonymous }
+}
+
+/// Endpoints of later kinds. Written out as their defaults they change nothing.
+fn not_yet(c: &mut Check, raw: &RawApi) {
+    let other = |given: &Option<toml::Value>, default: &str| {
+        given.as_ref().filter(|v| v.as_str() != Some(default)).cloned()
+    };
+    let vertex = other(&raw.vertex, "https://{region}-aiplatform.googleapis.com");
+    c.later("api.vertex", &vertex, "Vertex AI");
+    c.later("api.ml", &other(&raw.ml, "https://ml.googleapis.com"), "AI Platform");
 }
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
 const DEFAULT_TPU: &str = "https://tpu.googleapis.com";
 const DEFAULT_STORAGE: &str = "https://storage.googleapis.com";
+
+const DEFAULT_RESOURCE_MANAGER: &str = "https://cloudresourcemanager.googleapis.com";
+const DEFAULT_IAM: &str = "https://iam.googleapis.com";
+
+/// Whether an endpoint is one of Google's, private access to them included.
+fn is_googles(url: &str) -> bool {
+    let host = reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
+    host.is_some_and(|host| host.ends_with(".googleapis.com"))
+}
 
 fn is_loopback(url: &reqwest::Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');

@@ -57,7 +57,11 @@ pub struct ApiSettings {
     pub tpu: String,
     /// Base URL of Cloud Storage, when it is not Google's own.
     pub storage: Option<String>,
-    /// `v2` or `v2alpha1`.
+    /// Base URL of the Resource Manager API; none: it is not asked.
+    pub resource_manager: Option<String>,
+    /// Base URL of the IAM API; none: it is not asked.
+    pub iam: Option<String>,
+    /// `v2` or `v2alpha1`: what creates. Reads of nodes go through v2alpha1 where it answers.
     pub version: &'static str,
     /// Nothing is sent as credentials.
     pub anonymous: bool,

@@ -100,6 +100,8 @@ pub struct RawApi {
     pub vertex: Option<Value>,
     pub storage: Option<String>,
     pub ml: Option<Value>,
+    pub resource_manager: Option<String>,
+    pub iam: Option<String>,
     pub version: Option<String>,
     pub credentials: Option<String>,
 }

@@ -11,7 +11,7 @@ use super::job::job;
 use super::policy::policy;
 use super::raw::*;
 use crate::model::settings::*;
-use crate::resource::spec;
+use crate::resource::limits;
 
 pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path) -> SlotSettings {
     let k = |name: &str| format!("{key}.{name}");
@@ -188,7 +188,7 @@ fn entries(c: &mut Check, key: &str, raw: &RawCreate) -> (Entries, Entries) {
     };
     let labels = read(c, "labels", &raw.labels);
     for (label, value) in &labels {
-        if let Err(why) = spec::label(label, value.as_deref().unwrap_or_default()) {
+        if let Err(why) = limits::label(label, value.as_deref().unwrap_or_default()) {
             c.wrong(&k(&format!("labels.{label}")), why);
         }
     }

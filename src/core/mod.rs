@@ -18,6 +18,7 @@ mod fleet;
 pub mod gates;
 mod identity;
 mod judge;
+mod learning;
 mod lever;
 mod life;
 mod listed;

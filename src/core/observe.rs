@@ -15,18 +15,17 @@ use crate::model::action::{Reading, VERIFIED_FOR};
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
 use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory};
-use crate::model::node::{Health, NodeState, NodeView};
+use crate::model::node::{NodeState, NodeView};
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
 use crate::model::settings::{Overlay, Settings};
 use crate::model::slot::{Seen, SlotRecord};
-use crate::model::spec::NodeSpec;
 use crate::model::time::elapsed;
 
 use super::identity::{Source, become_incarnation, shows_the_past};
 use super::suspicion::{set_verdict, settled, suspect};
 use super::turn::Turn;
-use super::{answers, diagnose, pool, readback, settle};
+use super::{answers, diagnose, learning, pool, readback, settle};
 
 /// Applies one reading that began at `began`.
 pub fn observe(
@@ -72,7 +71,14 @@ pub fn observe(
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
         notice_deletion(record, view, &mut fleet.dirty);
-        learn(record, view, &fleet.settings, &mut fleet.dirty, &mut fleet.dirty_specs);
+        note(record, view, &fleet.settings, &mut fleet.dirty);
+        let lesson = learning::learn(record, view, source, &fleet.settings.owner);
+        if lesson.specification {
+            fleet.dirty_specs.insert(name.to_owned());
+        }
+        if lesson.record {
+            fleet.dirty.insert(name.to_owned());
+        }
         memory.acceptable = None;
     }
     let get = source == Source::Get && shown.is_none();
@@ -214,13 +220,12 @@ fn at_rest(record: &mut SlotRecord) {
     }
 }
 
-/// Keeps what the node is for the day on which it must be created again.
-fn learn(
+/// Notes what the read showed.
+fn note(
     record: &mut SlotRecord,
     view: &NodeView,
     settings: &Settings,
     dirty: &mut BTreeSet<String>,
-    specs: &mut BTreeSet<String>,
 ) {
     let configured = settings.slots.get(&record.name).and_then(|slot| slot.supervisor.as_deref());
     let seen = Seen {
@@ -247,7 +252,7 @@ fn learn(
         accelerator: view.accelerator.clone(),
         reserved: view.reserved,
         spot: view.spot,
-        reservation: view.reservation.clone(),
+        reservation: learning::reservation(record, view),
         // Endpoints vanish from a node that is being deleted or repaired: the number of workers
         // does not.
         workers: if view.workers > 0 {
@@ -259,18 +264,6 @@ fn learn(
     if record.seen.as_ref() != Some(&seen) {
         record.seen = Some(seen);
         dirty.insert(record.name.clone());
-    }
-    let healthy =
-        view.state == NodeState::Ready && matches!(view.health, None | Some(Health::Healthy));
-    if view.is_v1 || !(record.spec.is_none() || healthy) {
-        return;
-    }
-    if let Some(spec) = NodeSpec::learn(&view.raw)
-        && spec.validate().is_ok()
-        && record.spec.as_ref() != Some(&spec)
-    {
-        record.spec = Some(spec);
-        specs.insert(record.name.clone());
     }
 }
 

@@ -150,6 +150,7 @@ pub fn stagger(
             slot: record.name.clone(),
             zone: record.zone.clone(),
             of: of.clone(),
+            workers: record.size().hosts,
         });
     }
     if let Some(checkpoint) = location::listed(slot)

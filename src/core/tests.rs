@@ -4,6 +4,7 @@
 mod endings;
 mod gates;
 mod harm;
+mod learning;
 mod levers;
 mod liveness;
 mod owed;
@@ -190,6 +191,7 @@ impl World {
     }
 
     fn poll_result(&mut self, result: Result<(Vec<Arc<NodeView>>, Vec<String>), Failure>) {
+        let result = result.map(Into::into);
         let poll = Poll { began: self.now, listings: vec![Listing { zone: ZONE.into(), result }] };
         self.input(Input::Polled(Box::new(poll)));
     }

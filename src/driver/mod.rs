@@ -133,8 +133,8 @@ impl Driver {
 
     /// Whether it makes progress: false when polls stopped ending, or a store call hangs.
     pub fn is_alive(&self, now: Duration) -> bool {
-        let patience =
-            self.settings.poll.every.max(self.claimant.ttl) * 2 + Duration::from_secs(30);
+        let poll = self.settings.poll.every.max(self.settings.poll.timeout);
+        let patience = poll.max(self.claimant.ttl) * 2 + Duration::from_secs(30);
         now.saturating_sub(self.progressed) < patience && !self.journal.hangs(now)
     }
 
@@ -237,11 +237,12 @@ impl Driver {
             }
             return;
         }
-        let (term, limit) = (self.term(), self.settings.poll.every);
+        let term = self.term();
         for effect in step(&mut self.fleet, input, now.wall) {
             match effect {
                 Effect::Look(query) => {
                     self.under_way += 1;
+                    let limit = poll::limit(&query, &self.settings.poll);
                     out.push(Instruction::Query { term, query, limit });
                 }
                 Effect::Commit { records, events, then } => {

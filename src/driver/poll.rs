@@ -1,15 +1,20 @@
-//! Which zones a poll lists, and how long it may take.
+//! Which zones a poll lists, and how long it and other reads may take.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::model::action::Look;
 use crate::model::fleet::Fleet;
+use crate::model::settings::PollSettings;
 
 /// With more zones than this in use, one listing of all of them costs less.
 const ZONES_MAX: usize = 8;
 
 /// A listing has this long at least, however short the poll interval is.
 const LEAST: Duration = Duration::from_secs(2);
+
+/// A large bucket takes longer to list than a poll interval lasts.
+const SURVEY: Duration = Duration::from_secs(120);
 
 /// The listings of one poll.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +25,19 @@ pub struct Plan {
     pub limit: Duration,
 }
 
-/// Lists the zones in use, within one poll interval: the next poll should be on time.
+/// How long a read may take: one attempt at least, and a poll interval where that is longer.
+pub fn limit(look: &Look, poll: &PollSettings) -> Duration {
+    match look {
+        Look::Checkpoints { .. } => SURVEY,
+        Look::Node { .. }
+        | Look::Operation { .. }
+        | Look::Attributes { .. }
+        | Look::CreateCheck { .. }
+        | Look::Deletions { .. } => poll.every.max(poll.timeout),
+    }
+}
+
+/// Lists the zones in use; a listing that takes longer than a poll interval delays the next poll.
 pub fn plan(fleet: &Fleet) -> Plan {
     let configured = fleet.settings.slots.values().flat_map(|s| s.zones.iter());
     let zones: BTreeSet<&String> = configured
@@ -32,5 +49,6 @@ pub fn plan(fleet: &Fleet) -> Plan {
     } else {
         zones.into_iter().cloned().collect()
     };
-    Plan { zones, limit: fleet.settings.poll.every.max(LEAST) }
+    let poll = &fleet.settings.poll;
+    Plan { zones, limit: poll.every.max(poll.timeout).max(LEAST) }
 }

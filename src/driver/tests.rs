@@ -399,3 +399,35 @@ fn s11_a_journal_that_is_read_again_on_the_way_out_counts_for_the_last_write() {
     assert!(machine.driver.fleet().slots.contains_key("kept"), "memory is what is stored");
     assert!(matches!(machine.call(), Some(StoreCall::Release(batch)) if batch.records.is_empty()));
 }
+
+#[test]
+fn a_survey_has_its_own_time_and_no_limit_is_cut_to_the_poll_interval() {
+    let mut machine = Machine::leading(Mode::Serve);
+    let poll = PollSettings {
+        every: seconds(5),
+        operations: seconds(5),
+        timeout: seconds(20),
+        max_gap: seconds(300),
+    };
+    let location = crate::model::settings::CheckpointSettings {
+        uri: "gs://b/a".into(),
+        format: None,
+        orbax_mode: Default::default(),
+    };
+    let survey =
+        crate::model::action::Look::Checkpoints { slot: "a".into(), location, set_aside: None };
+    let node = crate::model::action::Look::Node { slot: "a".into(), zone: "z".into() };
+    assert_eq!(poll::limit(&survey, &poll), seconds(120));
+    assert_eq!(poll::limit(&node, &poll), seconds(20));
+    assert_eq!(
+        poll::limit(&node, &PollSettings { every: seconds(60), ..poll.clone() }),
+        seconds(60)
+    );
+    machine.driver.fleet.settings.poll = poll;
+    assert_eq!(poll::plan(&machine.driver.fleet).limit, seconds(20));
+    // A poll that takes so long is no sign of death.
+    machine.settle_store();
+    machine.driver.settings.poll.timeout = seconds(300);
+    machine.boot += seconds(500);
+    assert!(machine.driver.is_alive(machine.boot));
+}

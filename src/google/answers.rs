@@ -2,54 +2,110 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::classify::operation_failure;
 use super::origin::Origin;
 use crate::model::event::Verb;
+use crate::model::lookup::Deletion;
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
+
+/// An entry of a listing that is no node.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// The node's id, where its name shows one.
+    pub node: Option<String>,
+    /// Why it can't be read.
+    pub why: String,
+}
 
 /// One page of `nodes.list`.
 #[derive(Debug)]
 pub struct NodePage {
     /// The nodes on it.
     pub nodes: Vec<Arc<NodeView>>,
+    /// Entries that can't be read: one alien node does not hide a zone.
+    pub unreadable: Vec<Unreadable>,
     /// Zones that did not answer.
     pub unreachable: Vec<String>,
     /// The token of the next page.
     pub next: Option<String>,
 }
 
-/// Reads one page of `nodes.list`.
+/// Reads one page of `nodes.list`, which came through v2alpha1 or not.
 ///
 /// # Errors
-/// When it holds anything but nodes: a list that is understood in part would show the rest as
-/// absent.
-pub fn node_page(mut page: Value) -> Result<NodePage, String> {
-    let nodes = match page.get_mut("nodes").map(Value::take) {
+/// When it is no page: a list that is understood in part would show the rest as absent.
+pub fn node_page(mut page: Value, alpha: bool) -> Result<NodePage, String> {
+    let all = match page.get_mut("nodes").map(Value::take) {
         None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(all)) => all
-            .into_iter()
-            .map(|raw| NodeView::parse(raw).map(Arc::new))
-            .collect::<Result<_, _>>()?,
+        Some(Value::Array(all)) => all,
         Some(_) => return Err("\"nodes\" is not a list".into()),
     };
-    let unreachable = match page.get("unreachable") {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(all)) => all
-            .iter()
-            .filter_map(Value::as_str)
-            .map(|z| z.rsplit('/').next().unwrap_or(z).to_owned())
-            .collect(),
-        Some(_) => return Err("\"unreachable\" is not a list".into()),
+    let (mut nodes, mut unreadable) = (Vec::with_capacity(all.len()), Vec::new());
+    for raw in all {
+        let name =
+            raw.get("name").and_then(Value::as_str).and_then(|name| name.split('/').next_back());
+        let node = name.filter(|name| !name.is_empty()).map(str::to_owned);
+        match NodeView::parse(raw) {
+            Ok(view) => nodes.push(Arc::new(if alpha { view.through_alpha() } else { view })),
+            Err(why) => unreadable.push(Unreadable { node, why }),
+        }
+    }
+    let unreachable = unreachable(&page)?;
+    let next = next_page(&page)?;
+    Ok(NodePage { nodes, unreadable, unreachable, next })
+}
+
+/// The zones that did not answer a listing.
+fn unreachable(page: &Value) -> Result<Vec<String>, String> {
+    match page.get("unreachable") {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(all)) => {
+            let zone = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
+            Ok(all.iter().filter_map(Value::as_str).map(zone).collect())
+        }
+        Some(_) => Err("\"unreachable\" is not a list".into()),
+    }
+}
+
+/// The token of the next page of a listing.
+fn next_page(page: &Value) -> Result<Option<String>, String> {
+    match page.get("nextPageToken") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(next)) => Ok(Some(next.clone()).filter(|next| !next.is_empty())),
+        Some(_) => Err("\"nextPageToken\" is not text".into()),
+    }
+}
+
+/// Reads one page of `operations.list`: its operations, and the token of the next page.
+///
+/// # Errors
+/// When it is no page, or a zone did not answer: a list that lacks something proves nothing.
+pub fn operation_page(page: &Value) -> Result<(&[Value], Option<String>), String> {
+    let operations = match page.get("operations") {
+        None | Some(Value::Null) => &[],
+        Some(Value::Array(all)) => all.as_slice(),
+        Some(_) => return Err("\"operations\" is not a list".into()),
     };
-    let next = match page.get("nextPageToken") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(next)) => Some(next.clone()).filter(|next| !next.is_empty()),
-        Some(_) => return Err("\"nextPageToken\" is not text".into()),
-    };
-    Ok(NodePage { nodes, unreachable, next })
+    let silent = unreachable(page)?;
+    if !silent.is_empty() {
+        return Err(format!("{} did not answer", silent.join(", ")));
+    }
+    Ok((operations, next_page(page)?))
+}
+
+/// An operation that deleted, or is deleting, what `target` ends, unless it began before `since`
+/// or failed.
+pub fn deletion(operation: &Value, target: &str, since: Timestamp) -> Option<Deletion> {
+    let text = |pointer: &str| operation.pointer(pointer).and_then(Value::as_str);
+    let at: Timestamp = text("/metadata/createTime")?.parse().ok()?;
+    let deletes = text("/metadata/verb")?.eq_ignore_ascii_case("delete");
+    let failed = operation.get("error").is_some_and(Value::is_object);
+    (deletes && !failed && at >= since && text("/metadata/target")?.ends_with(target))
+        .then_some(Deletion { operation: text("/name")?.to_owned(), at })
 }
 
 /// Reads what `operations.get` answers of a create or delete. What its error means depends on the

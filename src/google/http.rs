@@ -77,14 +77,19 @@ enum Repeat {
 }
 
 impl CallFailure {
-    fn new(class: FailureClass, message: String, sent: Sent) -> Self {
+    /// A failure that no server asked to wait for.
+    pub fn of(failure: Failure, sent: Sent) -> Self {
         CallFailure {
-            failure: Failure::new(class, message),
+            failure,
             sent,
             with_another_token: false,
             retry_after: None,
             repeat: Repeat::ByClass,
         }
+    }
+
+    fn new(class: FailureClass, message: String, sent: Sent) -> Self {
+        CallFailure::of(Failure::new(class, message), sent)
     }
 }
 
@@ -166,10 +171,51 @@ impl Http {
         body: Option<&Value>,
         deadline: Instant,
     ) -> Result<Value, Failure> {
+        let read = self.repeated(name, method, url, body, deadline, ATTEMPTS);
+        read.await.map_err(|error| error.failure)
+    }
+
+    /// A read for whose failure there is a remedy: it is not repeated.
+    ///
+    /// # Errors
+    /// The failure, for [`Http::wait_out`].
+    pub async fn ask(
+        &self,
+        name: &'static str,
+        method: Method,
+        url: &str,
+        body: Option<&Value>,
+        deadline: Instant,
+    ) -> Result<Value, CallFailure> {
+        self.repeated(name, method, url, body, deadline, 1).await
+    }
+
+    /// Waits as long as the server asked for before anything else is tried.
+    ///
+    /// # Errors
+    /// The failure itself when that is too long.
+    pub async fn wait_out(&self, error: CallFailure, deadline: Instant) -> Result<(), Failure> {
+        let Some(wait) = error.retry_after else { return Ok(()) };
+        if wait > RETRY_AFTER_MAX || Instant::now() + wait >= deadline {
+            return Err(error.failure);
+        }
+        tokio::time::sleep(wait).await;
+        Ok(())
+    }
+
+    async fn repeated(
+        &self,
+        name: &'static str,
+        method: Method,
+        url: &str,
+        body: Option<&Value>,
+        deadline: Instant,
+        attempts: usize,
+    ) -> Result<Value, CallFailure> {
         let mut waits = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(300))
             .with_max_delay(Duration::from_secs(8))
-            .with_max_times(ATTEMPTS - 1)
+            .with_max_times(attempts - 1)
             .with_jitter()
             .build();
         let (mut without_quota_project, mut with_another_token) = (false, false);
@@ -191,13 +237,18 @@ impl Http {
                 Repeat::NoToken => false,
                 _ => matches!(error.failure.class, FailureClass::Transient | FailureClass::Rate),
             };
-            let Some(wait) = waits.next().filter(|_| passing) else { return Err(error.failure) };
+            let Some(wait) = waits.next().filter(|_| passing) else { return Err(error) };
             let wait = error.retry_after.map_or(wait, |asked| asked.max(wait));
             if wait > RETRY_AFTER_MAX || Instant::now() + wait >= deadline {
-                return Err(error.failure);
+                return Err(error);
             }
             tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Whether nothing is sent as credentials.
+    pub fn is_anonymous(&self) -> bool {
+        matches!(self.credentials, Credentials::Anonymous)
     }
 
     /// An answer that is JSON but not what the method returns.

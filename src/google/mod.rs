@@ -7,7 +7,10 @@
 pub mod answers;
 pub mod auth;
 pub mod classify;
+mod create_check;
+mod deletions;
 pub mod http;
 pub mod origin;
 pub mod sources;
 pub mod tpu;
+mod workers;

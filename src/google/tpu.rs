@@ -1,38 +1,60 @@
 //! The Cloud TPU API, as far as the watchdog calls it. Source: Cloud TPU REST reference v2 and
 //! v2alpha1.
 
-use std::collections::HashSet;
-use std::sync::Arc;
-use std::time::Instant;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::Value;
 
-use super::answers;
+use super::answers::{self, Unreadable};
 use super::http::{CallFailure, Http, Prepared, Sent};
 use super::origin::Origin;
-use crate::model::action::{Action, CallOutcome};
-use crate::model::beacon::{self, WorkerReport};
+use crate::model::action::{Action, CallOutcome, NodeList};
+use crate::model::beacon::plain;
 use crate::model::event::Verb;
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::lookup::{CreateCheck, Deletion};
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
-use crate::model::spec::NodeSpec;
-use crate::resource::attributes;
+use crate::resource::spec::needs_alpha;
 
 /// Asked for on each page; the server may give fewer.
 const PAGE_SIZE: u32 = 100;
 /// More pages than any project has: a server that never ends its list is not believed.
 const PAGES_MAX: usize = 2_000;
 
+/// Reads of nodes go through this version: v2 hides fields that a create must say.
+// unverified: v2alpha1 shows each node that v2 shows, and its 404 of a node holds for v2 too.
+const ALPHA: &str = "v2alpha1";
+/// After a read that v2alpha1 did not answer, the configured version is asked directly for so long.
+const ALPHA_RESTS: Duration = Duration::from_secs(600);
+/// As many kinds of unreadable entries are warned of once each; with more of them again from the
+/// start.
+const WARNED_MAX: usize = 1_000;
+
 /// A client for one project.
 #[derive(Clone)]
 pub struct TpuClient {
-    http: Http,
-    base: String,
-    project: String,
+    pub(super) http: Http,
+    endpoint: String,
+    // It creates, deletes, and reads all but nodes.
+    version: String,
+    pub(super) project: String,
+    pub(super) checks: CheckEndpoints,
+    // Until when v2alpha1 is not asked.
+    alpha_rests: Arc<Mutex<Option<Instant>>>,
+    // Unreadable entries of listings that were warned of.
+    warned: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// Whom [`TpuClient::create_check`] asks about permissions; `None`: they are not asked about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CheckEndpoints {
+    /// The Resource Manager API, for the project.
+    pub resource_manager: Option<String>,
+    /// The IAM API, for the service account of the nodes.
+    pub iam: Option<String>,
 }
 
 impl TpuClient {
@@ -40,49 +62,144 @@ impl TpuClient {
     pub fn new(http: Http, endpoint: &str, version: &str, project: &str) -> Self {
         TpuClient {
             http,
-            base: format!("{}/{version}", endpoint.trim_end_matches('/')),
+            endpoint: endpoint.trim_end_matches('/').to_owned(),
+            version: version.to_owned(),
             project: project.to_owned(),
+            checks: CheckEndpoints::default(),
+            alpha_rests: Arc::default(),
+            warned: Arc::default(),
         }
     }
 
-    fn parent(&self, zone: &str) -> String {
-        format!("{}/projects/{}/locations/{zone}", self.base, self.project)
+    /// The same client, which also asks about permissions.
+    pub fn with_checks(self, checks: CheckEndpoints) -> Self {
+        TpuClient { checks, ..self }
     }
 
-    fn node_url(&self, zone: &str, node: &str) -> String {
+    fn parent_in(&self, version: &str, zone: &str) -> String {
+        format!("{}/{version}/projects/{}/locations/{zone}", self.endpoint, self.project)
+    }
+
+    /// The zone in the configured version.
+    pub(super) fn parent(&self, zone: &str) -> String {
+        self.parent_in(&self.version, zone)
+    }
+
+    pub(super) fn node_url(&self, zone: &str, node: &str) -> String {
         format!("{}/nodes/{node}", self.parent(zone))
     }
 
-    /// All nodes of a zone (`-` for all zones), with the zones that did not answer. All pages, or a
-    /// failure.
+    /// When a read through v2alpha1 has to have ended, so that the configured version still has its
+    /// time; none where that one is asked directly.
+    fn alpha_until(&self, deadline: Instant) -> Option<Instant> {
+        let now = Instant::now();
+        let rests = *self.alpha_rests.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = self.version != ALPHA && rests.is_none_or(|until| until <= now);
+        asked.then(|| now + deadline.saturating_duration_since(now) / 2)
+    }
+
+    /// v2alpha1 did not answer: the configured version is asked instead, after as long as the
+    /// server wants to be left alone.
+    async fn instead(
+        &self,
+        method: &'static str,
+        error: CallFailure,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
+        // Without a token or a connection the version was never asked.
+        if error.sent == Sent::No {
+            return Ok(());
+        }
+        let until = Instant::now() + ALPHA_RESTS;
+        let before = self.alpha_rests.lock().unwrap_or_else(PoisonError::into_inner).replace(until);
+        if before.is_none() {
+            tracing::warn!(
+                "{method} through {ALPHA} failed: {}; {} is asked instead, which hides boot disk, provisioning model, \
+                 reservation and autocheckpoint; {ALPHA} is tried again every {} min",
+                error.failure,
+                self.version,
+                ALPHA_RESTS.as_secs() / 60
+            );
+        }
+        self.http.wait_out(error, deadline).await
+    }
+
+    /// All nodes of a zone (`-` for all zones), with the zones that did not answer, and the entries
+    /// that can't be read. All pages, or a failure.
     ///
     /// # Errors
-    /// When any page can't be read, or holds something that is not a node.
-    pub async fn list_nodes(
+    /// When any page can't be read.
+    pub async fn list_nodes(&self, zone: &str, deadline: Instant) -> Result<NodeList, Failure> {
+        if let Some(limit) = self.alpha_until(deadline) {
+            match self.pages(zone, ALPHA, true, limit).await {
+                Ok(list) => return Ok(list),
+                Err(error) => self.instead("nodes.list", error, deadline).await?,
+            }
+        }
+        let listed = self.pages(zone, &self.version, false, deadline).await;
+        listed.map_err(|error| error.failure)
+    }
+
+    /// The pages of a listing through one version; `once`: no page is asked for a second time.
+    async fn pages(
         &self,
         zone: &str,
+        version: &str,
+        once: bool,
         deadline: Instant,
-    ) -> Result<(Vec<Arc<NodeView>>, Vec<String>), Failure> {
-        let garbage = |text: String| self.http.reject("nodes.list", text);
-        let (mut nodes, mut unreachable) = (Vec::new(), Vec::new());
+    ) -> Result<NodeList, CallFailure> {
+        let garbage =
+            |text: String| CallFailure::of(self.http.reject("nodes.list", text), Sent::Perhaps);
+        let mut list = NodeList::default();
         let (mut token, mut tokens) = (String::new(), HashSet::new());
         for _ in 0..PAGES_MAX {
-            let mut url = format!("{}/nodes?pageSize={PAGE_SIZE}", self.parent(zone));
+            let mut url = format!("{}/nodes?pageSize={PAGE_SIZE}", self.parent_in(version, zone));
             if !token.is_empty() {
                 url.push_str("&pageToken=");
                 url.push_str(&encode(&token));
             }
-            let page = self.http.read("nodes.list", Method::GET, &url, None, deadline).await?;
-            let page = answers::node_page(page).map_err(garbage)?;
-            nodes.extend(page.nodes);
-            unreachable.extend(page.unreachable);
-            let Some(next) = page.next else { return Ok((nodes, unreachable)) };
+            let page = if once {
+                self.http.ask("nodes.list", Method::GET, &url, None, deadline).await?
+            } else {
+                let page = self.http.read("nodes.list", Method::GET, &url, None, deadline).await;
+                page.map_err(|failure| CallFailure::of(failure, Sent::Perhaps))?
+            };
+            let page = answers::node_page(page, version == ALPHA).map_err(garbage)?;
+            list.nodes.extend(page.nodes);
+            list.unreachable.extend(page.unreachable);
+            for entry in page.unreadable {
+                self.warn_of(zone, &entry);
+                match entry.node {
+                    Some(node) => list.unreadable.push(node),
+                    None => list.nameless += 1,
+                }
+            }
+            let Some(next) = page.next else { return Ok(list) };
             token = next;
             if !tokens.insert(token.clone()) {
                 return Err(garbage("the list repeats a page".into()));
             }
         }
         Err(garbage(format!("the list did not end within {PAGES_MAX} pages")))
+    }
+
+    /// Counts an entry of a listing that can't be read, and tells of it once.
+    fn warn_of(&self, zone: &str, entry: &Unreadable) {
+        let text = plain(&entry.why);
+        self.http.reject("nodes.list", text.clone());
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.len() >= WARNED_MAX {
+            warned.clear();
+        }
+        if warned.insert(format!("{zone} {text}")) {
+            let consequence = match &entry.node {
+                Some(_) => "a slot of its name is held",
+                None => "it may be any of the slots that the listing lacks, and these are held",
+            };
+            tracing::warn!(
+                "an entry in the listing of {zone} can't be read: {text}; it is left out, and {consequence}"
+            );
+        }
     }
 
     /// One node.
@@ -95,10 +212,26 @@ impl TpuClient {
         node: &str,
         deadline: Instant,
     ) -> Result<NodeView, Failure> {
-        let raw = self
-            .http
-            .read("nodes.get", Method::GET, &self.node_url(zone, node), None, deadline)
-            .await?;
+        if let Some(limit) = self.alpha_until(deadline) {
+            let url = format!("{}/nodes/{node}", self.parent_in(ALPHA, zone));
+            let read = self.http.ask("nodes.get", Method::GET, &url, None, limit).await;
+            let view = read.and_then(|raw| {
+                self.one(raw, zone, node).map_err(|why| CallFailure::of(why, Sent::Perhaps))
+            });
+            match view {
+                Ok(view) => return Ok(view.through_alpha()),
+                Err(error) if is_about(&error.failure, node) => return Err(error.failure),
+                Err(error) => self.instead("nodes.get", error, deadline).await?,
+            }
+        }
+        let url = self.node_url(zone, node);
+        let raw = self.http.read("nodes.get", Method::GET, &url, None, deadline).await?;
+        let view = self.one(raw, zone, node)?;
+        Ok(if self.version == ALPHA { view.through_alpha() } else { view })
+    }
+
+    /// The node that was asked for, and no other.
+    fn one(&self, raw: Value, zone: &str, node: &str) -> Result<NodeView, Failure> {
         let view = NodeView::parse(raw).map_err(|text| self.http.reject("nodes.get", text))?;
         if view.node != node || view.zone != zone {
             let text = format!("asked for {node} in {zone}, got {} in {}", view.node, view.zone);
@@ -149,7 +282,8 @@ impl TpuClient {
         self.http.prepare().await
     }
 
-    /// Creates a node, in one attempt.
+    /// Creates a node, in one attempt: through the configured version or, where the body has fields
+    /// that v2alpha1 alone takes, through that.
     pub async fn create_node(
         &self,
         zone: &str,
@@ -169,8 +303,10 @@ impl TpuClient {
         request_id: Option<&str>,
         prepared: Prepared,
     ) -> Result<Value, CallFailure> {
-        let mut url = format!("{}/nodes?nodeId={}", self.parent(zone), encode(node));
-        if let Some(id) = request_id {
+        let version = if needs_alpha(body) { ALPHA } else { &self.version };
+        let mut url = format!("{}/nodes?nodeId={}", self.parent_in(version, zone), encode(node));
+        // v2 refuses it as an unknown parameter.
+        if let Some(id) = request_id.filter(|_| version == ALPHA) {
             url.push_str(&format!("&requestId={}", encode(id)));
         }
         let origin = Origin::create(body);
@@ -196,15 +332,16 @@ impl TpuClient {
         prepared: Prepared,
     ) -> Result<Value, CallFailure> {
         let mut url = self.node_url(zone, node);
-        if let Some(id) = request_id {
+        if let Some(id) = request_id.filter(|_| self.version == ALPHA) {
             url.push_str(&format!("?requestId={}", encode(id)));
         }
         let origin = Origin::DELETE;
         self.http.mutate("nodes.delete", Method::DELETE, origin, &url, None, prepared).await
     }
 
-    /// The operation of a create or delete, by its full name; `spot` says whether the create asked for
-    /// Spot capacity. An error says nothing about the operation.
+    /// The operation of a create or delete, by its full name and through the configured version;
+    /// `spot` says whether the create asked for Spot capacity. An error says nothing about the
+    /// operation.
     ///
     /// # Errors
     /// When it could not be read.
@@ -215,55 +352,10 @@ impl TpuClient {
         spot: bool,
         deadline: Instant,
     ) -> Result<OperationState, Failure> {
-        let url = format!("{}/{name}", self.base);
+        // unverified: an operation of a create through v2alpha1 is read through v2 under its name.
+        let url = format!("{}/{}/{name}", self.endpoint, self.version);
         let operation = self.http.read("operations.get", Method::GET, &url, None, deadline).await?;
         Ok(answers::operation(&operation, verb, spot))
-    }
-
-    /// Whether a create of this specification could follow a delete (S20).
-    pub async fn create_check(
-        &self,
-        zone: &str,
-        spec: &NodeSpec,
-        deadline: Instant,
-    ) -> CreateCheck {
-        let _ = (zone, spec, deadline);
-        CreateCheck::default()
-    }
-
-    /// The delete operations on a node since then, newest first.
-    ///
-    /// # Errors
-    /// When they could not be listed.
-    pub async fn deletions(
-        &self,
-        zone: &str,
-        node: &str,
-        since: Timestamp,
-        deadline: Instant,
-    ) -> Result<Vec<Deletion>, Failure> {
-        let _ = (zone, node, since, deadline);
-        Ok(Vec::new())
-    }
-
-    /// The supervisor's guest attributes of all workers.
-    ///
-    /// # Errors
-    /// When they could not be read.
-    pub async fn guest_attributes(
-        &self,
-        zone: &str,
-        node: &str,
-        deadline: Instant,
-    ) -> Result<Vec<WorkerReport>, Failure> {
-        let url = format!("{}:getGuestAttributes", self.node_url(zone, node));
-        let body = serde_json::json!({"queryPath": format!("{}/", beacon::NAMESPACE)});
-        let answer = self
-            .http
-            .read("nodes.getGuestAttributes", Method::POST, &url, Some(&body), deadline)
-            .await?;
-        attributes::parse_guest_attributes(&answer)
-            .map_err(|text| self.http.reject("nodes.getGuestAttributes", text))
     }
 }
 
@@ -282,8 +374,14 @@ fn outcome(result: Result<Value, CallFailure>) -> CallOutcome {
     }
 }
 
+/// Whether a failure is the API's word that this very node is not there: an address that does not
+/// exist is a 404 as well.
+fn is_about(failure: &Failure, node: &str) -> bool {
+    failure.class == FailureClass::NotFound && failure.message.contains(&format!("/nodes/{node}"))
+}
+
 /// Percent-encodes a query value.
-fn encode(text: &str) -> String {
+pub(super) fn encode(text: &str) -> String {
     text.bytes()
         .map(|b| match b {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {

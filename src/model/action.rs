@@ -116,8 +116,27 @@ pub struct Poll {
 pub struct Listing {
     /// The zone, or `-`.
     pub zone: String,
-    /// All nodes of all pages, and the zones that did not answer.
-    pub result: Result<(Vec<Arc<NodeView>>, Vec<String>), Failure>,
+    /// All pages, or why they can't be read.
+    pub result: Result<NodeList, Failure>,
+}
+
+/// All pages of a listing.
+#[derive(Debug, Default)]
+pub struct NodeList {
+    /// The nodes.
+    pub nodes: Vec<Arc<NodeView>>,
+    /// The zones that did not answer.
+    pub unreachable: Vec<String>,
+    /// Node ids of entries of which nothing else could be read.
+    pub unreadable: Vec<String>,
+    /// Entries whose name could not be read either: each may be any node.
+    pub nameless: usize,
+}
+
+impl From<(Vec<Arc<NodeView>>, Vec<String>)> for NodeList {
+    fn from((nodes, unreachable): (Vec<Arc<NodeView>>, Vec<String>)) -> Self {
+        NodeList { nodes, unreachable, ..NodeList::default() }
+    }
 }
 
 /// What a read says about one node.
@@ -257,6 +276,8 @@ pub enum Look {
         zone: String,
         /// The incarnation that is meant.
         of: Incarnation,
+        /// The number of its workers, as far as known; at least one.
+        workers: usize,
     },
     /// List the checkpoint location.
     Checkpoints {

@@ -153,8 +153,10 @@ pub struct NodeView {
     pub run: Option<RunOrder>,
     /// The startup script is our supervisor: only then are beacons expected.
     pub supervised: bool,
+    /// Read through v2alpha1, which shows fields that v2 hides.
+    pub alpha: bool,
     /// The node exactly as it was read.
     pub raw: Arc<Value>,
-    /// Of `raw`: two reads that have the same one say the same.
+    /// Of `raw` and `alpha`: two reads that have the same one say the same.
     pub fingerprint: u64,
 }

@@ -251,6 +251,12 @@ pub struct SlotRecord {
     /// record.
     #[serde(skip)]
     pub spec: Option<NodeSpec>,
+    /// The incarnation that the specification was learned from …
+    #[serde(default)]
+    pub learned_from: Option<Incarnation>,
+    /// … and whether v2alpha1 showed it: v2 hides some of what a create must say.
+    #[serde(default)]
+    pub learned_alpha: bool,
     /// The last successful read.
     pub seen: Option<Seen>,
     /// The present condition with its evidence.
@@ -357,6 +363,8 @@ impl SlotRecord {
             ours: false,
             ready_since: None,
             spec: None,
+            learned_from: None,
+            learned_alpha: false,
             seen: None,
             verdict: Verdict::new(Condition::Unclear, "not read yet"),
             since: now,

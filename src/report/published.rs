@@ -4,7 +4,7 @@ use std::sync::{Arc, RwLock};
 
 use jiff::Timestamp;
 
-use crate::model::action::Poll;
+use crate::model::action::{NodeList, Poll};
 use crate::model::view::StatusDocument;
 
 /// Whether this process may act.
@@ -42,7 +42,7 @@ impl Reading {
         *self = Reading::Done;
         for listing in &poll.listings {
             *self = match &listing.result {
-                Ok((_, unreachable)) if unreachable.contains(&listing.zone) => {
+                Ok(NodeList { unreachable, .. }) if unreachable.contains(&listing.zone) => {
                     failure(&listing.zone, "unreachable")
                 }
                 Ok(_) => return *self = Reading::Done,
@@ -101,8 +101,9 @@ mod tests {
         let listing = |result: Result<Vec<&str>, FailureClass>| Listing {
             zone: "z".into(),
             result: result
-                .map(|unreachable| {
-                    (Vec::new(), unreachable.into_iter().map(str::to_owned).collect())
+                .map(|unreachable| NodeList {
+                    unreachable: unreachable.into_iter().map(str::to_owned).collect(),
+                    ..NodeList::default()
                 })
                 .map_err(|class| Failure::new(class, "secret words")),
         };

@@ -9,12 +9,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::spec::is_supervised;
+use super::spec::{OPT_OUT_LABEL, is_supervised};
 use crate::model::ids::{Incarnation, OWNER_KEY, RUN_KEY, SLOT_KEY};
 use crate::model::node::{Health, NodeState, NodeView, Symptom, UpcomingMaintenance};
-
-/// Label by which a person opts a TPU out; the value is `off`.
-pub const OPT_OUT_LABEL: &str = "tpu-watchdog";
 
 impl NodeState {
     /// From the REST text or the proto number.
@@ -75,13 +72,7 @@ impl NodeView {
                 .and_then(Value::as_array)
                 .map(|all| all.iter().map(symptom).collect())
                 .unwrap_or_default(),
-            upcoming: raw.get("upcomingMaintenance").filter(|u| u.is_object()).map(|u| {
-                UpcomingMaintenance {
-                    ongoing: u.get("maintenanceStatus").and_then(Value::as_str) == Some("ONGOING"),
-                    window_start: time(u, "windowStartTime"),
-                    window_end: time(u, "windowEndTime"),
-                }
-            }),
+            upcoming: raw.get("upcomingMaintenance").filter(|u| u.is_object()).map(upcoming),
             is_v1: matches!(
                 raw.get("apiVersion").and_then(Value::as_str),
                 Some("V1" | "V1_ALPHA1")
@@ -112,9 +103,18 @@ impl NodeView {
             run: metadata(RUN_KEY).and_then(|text| serde_json::from_str(text).ok()),
             node,
             zone,
+            alpha: false,
             fingerprint: fingerprint(&raw),
             raw: Arc::new(raw),
         })
+    }
+
+    /// The same node, read through v2alpha1: it teaches more than an equal answer of v2 does.
+    pub fn through_alpha(mut self) -> NodeView {
+        if !std::mem::replace(&mut self.alpha, true) {
+            self.fingerprint = !self.fingerprint;
+        }
+        self
     }
 }
 
@@ -135,6 +135,14 @@ fn accelerator(raw: &Value) -> String {
             .unwrap_or("?")
     };
     format!("{}:{}", part("type"), part("topology"))
+}
+
+fn upcoming(value: &Value) -> UpcomingMaintenance {
+    UpcomingMaintenance {
+        ongoing: value.get("maintenanceStatus").and_then(Value::as_str) == Some("ONGOING"),
+        window_start: time(value, "windowStartTime"),
+        window_end: time(value, "windowEndTime"),
+    }
 }
 
 fn symptom(value: &Value) -> Symptom {

@@ -23,8 +23,14 @@ const STARTUP_SCRIPT: &str = "startup-script";
 const STARTUP_SCRIPT_URL: &str = "startup-script-url";
 const OUR_PREFIX: &str = "tpu-watchdog-";
 
+/// Label by which a person opts a TPU out; the value is `off`.
+pub const OPT_OUT_LABEL: &str = "tpu-watchdog";
+/// Labels of Google's own services begin with this.
+// unverified: a create that carries a goog-* label is refused; it is never sent back.
+const GOOGLE_LABELS: &str = "goog-";
+
 /// Fields that the API sets and never takes: Cloud TPU API v1, v2 and v2alpha1 reference.
-const OUTPUT_ONLY: [&str; 15] = [
+const OUTPUT_ONLY: [&str; 16] = [
     "name",
     "id",
     "state",
@@ -39,13 +45,29 @@ const OUTPUT_ONLY: [&str; 15] = [
     "queuedResource",
     "ipAddress",
     "port",
+    "protectionTier",
     // Reads return the derived range, creates take a /29: sent only when the config sets it.
     "cidrBlock",
 ];
 
-/// Compute Engine metadata limits: 256 KiB a value, 512 KiB in all.
-const METADATA_VALUE_MAX: usize = 262_144;
-const METADATA_TOTAL_MAX: usize = 524_288;
+/// Fields of a node that v2alpha1 alone takes and shows, by the field that holds them; an empty list
+/// means the whole field. Source: discovery documents of v2 and v2alpha1, revision 20261001.
+const ALPHA_ONLY: [(&str, &[&str]); 4] = [
+    ("autocheckpointEnabled", &[]),
+    (
+        "bootDiskConfig",
+        &[
+            "diskSizeGb",
+            "enableConfidentialCompute",
+            "provisionedIops",
+            "provisionedThroughput",
+            "sourceImage",
+            "storagePool",
+        ],
+    ),
+    ("schedulingConfig", &["provisioningModel", "reservationName"]),
+    ("dataDisks", &["workerIds"]),
+];
 
 impl NodeSpec {
     /// Learns the specification of a node from the API's JSON.
@@ -69,9 +91,7 @@ impl NodeSpec {
                 body.insert("networkConfig".into(), only.remove(0));
             }
         }
-        if let Some(scheduling) = body.get_mut("schedulingConfig").and_then(Value::as_object_mut) {
-            scheduling.remove("terminationTimestamp");
-        }
+        never_sent(&mut body);
         if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
             strip_ours(metadata);
             if metadata.is_empty() {
@@ -79,6 +99,38 @@ impl NodeSpec {
             }
         }
         Some(NodeSpec(body))
+    }
+
+    /// This specification with the fields of v2alpha1 that `former` has, where v2 shows both alike:
+    /// a read through v2 hides them, and loses none of them by it.
+    pub fn with_hidden_of(mut self, former: &NodeSpec) -> NodeSpec {
+        for (field, hidden) in ALPHA_ONLY {
+            let shown = |spec: &NodeSpec| spec.0.get(field).and_then(|v| in_v2(v, hidden));
+            if let Some(value) = former.0.get(field)
+                && shown(&self) == shown(former)
+            {
+                self.0.insert(field.to_owned(), value.clone());
+            }
+        }
+        self
+    }
+
+    /// This specification with what it lacks taken from another one of the same node.
+    pub fn filled_from(&self, other: &NodeSpec) -> Option<NodeSpec> {
+        let mut body = self.0.clone();
+        for (key, value) in &other.0 {
+            match (body.get_mut(key), value) {
+                (Some(Value::Object(mine)), Value::Object(theirs)) => {
+                    for (key, value) in theirs {
+                        mine.entry(key).or_insert_with(|| value.clone());
+                    }
+                }
+                (Some(_), _) => {}
+                (None, _) => _ = body.insert(key.clone(), value.clone()),
+            }
+        }
+        // Each of the two may have been given in the other's way.
+        NodeSpec::learn(&Value::Object(body))
     }
 
     /// The specification for a zone, which may lie in another region than the node that it was
@@ -146,6 +198,11 @@ impl NodeSpec {
                 }
             }
         }
+        if overlay.fields.contains_key("schedulingConfig")
+            && let Some(chosen) = body.get_mut("schedulingConfig").and_then(Value::as_object_mut)
+        {
+            agree(chosen);
+        }
         if !overlay.labels.is_empty() {
             merge(&mut body, "labels", overlay.labels.iter());
         }
@@ -203,6 +260,9 @@ impl NodeSpec {
         supervisor: Option<&str>,
     ) -> Value {
         let mut body = self.0.clone();
+        // Learned by a former version, or set by the config.
+        body.remove("protectionTier");
+        never_sent(&mut body);
         let mut metadata = match body.remove("metadata") {
             Some(Value::Object(metadata)) => metadata,
             _ => Map::new(),
@@ -222,83 +282,6 @@ impl NodeSpec {
         metadata.insert(RUN_KEY.into(), json!(order.to_string()));
         body.insert("metadata".into(), Value::Object(metadata));
         Value::Object(body)
-    }
-
-    /// Everything that the API would refuse, found before anything is deleted.
-    ///
-    /// # Errors
-    /// What is wrong, for a person; never with a metadata value in it.
-    pub fn validate(&self) -> Result<(), String> {
-        let text = |key: &str| self.0.get(key).and_then(Value::as_str).unwrap_or_default();
-        if text("acceleratorType").is_empty()
-            && self.0.get("acceleratorConfig").is_none_or(|c| !c.is_object())
-        {
-            return Err("it has neither acceleratorType nor acceleratorConfig; set tpu.create.accelerator_type".into());
-        }
-        if text("runtimeVersion").is_empty() {
-            return Err("it has no runtimeVersion; set tpu.create.runtime_version".into());
-        }
-        if self.0.contains_key("networkConfig") && self.0.contains_key("networkConfigs") {
-            return Err(
-                "it has several networks (networkConfigs), and the config sets one; remove network, subnetwork and external_ips"
-                    .into(),
-            );
-        }
-        if text("description").chars().count() > 512 {
-            return Err("its description is longer than 512 characters".into());
-        }
-        if let Some(labels) = self.0.get("labels").and_then(Value::as_object) {
-            for (key, value) in labels {
-                let value = value.as_str().ok_or_else(|| format!("label {key:?} is not text"))?;
-                label(key, value)?;
-            }
-        }
-        if let Some(metadata) = self.0.get("metadata").and_then(Value::as_object) {
-            let mut total = 0;
-            for (key, value) in metadata {
-                let value =
-                    value.as_str().ok_or_else(|| format!("metadata {key:?} is not text"))?;
-                if key.len() >= 128
-                    || key.is_empty()
-                    || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-                {
-                    return Err(format!(
-                        "metadata key {key:?} must be 1 to 127 letters, digits, '-' or '_'"
-                    ));
-                }
-                if value.len() > METADATA_VALUE_MAX {
-                    return Err(format!(
-                        "metadata {key:?} has {} bytes, more than 256 KiB; use startup-script-url",
-                        value.len()
-                    ));
-                }
-                total += key.len() + value.len();
-            }
-            if total > METADATA_TOTAL_MAX {
-                return Err(format!("its metadata has {total} bytes in all, more than 512 KiB"));
-            }
-        }
-        Ok(())
-    }
-
-    /// [`NodeSpec::validate`], also with everything that a create of the slot adds.
-    ///
-    /// # Errors
-    /// What the API would refuse.
-    pub fn acceptable(
-        &self,
-        owner: &str,
-        slot: &str,
-        supervisor: Option<&str>,
-    ) -> Result<(), String> {
-        self.validate()?;
-        // The longest order that can be: a checkpoint's URI has at most 1,024 bytes of object name.
-        let order =
-            RunOrder { generation: u64::MAX, checkpoint: "x".repeat(1100), step: Some(u64::MAX) };
-        let Value::Object(body) = self.render(owner, slot, &order, supervisor) else {
-            return Ok(());
-        };
-        NodeSpec(body).validate().map_err(|why| format!("with the watchdog's own metadata, {why}"))
     }
 
     /// What laying `overlay` over this would change, by dotted key. Never values.
@@ -322,33 +305,73 @@ impl NodeSpec {
     }
 }
 
-/// Checks one label against Google Cloud's label syntax.
-///
-/// # Errors
-/// Which rule it breaks.
-pub fn label(key: &str, value: &str) -> Result<(), String> {
-    let fits = |c: char| {
-        c.is_lowercase()
-            || c.is_numeric()
-            || c == '-'
-            || c == '_'
-            || (c.is_alphabetic() && !c.is_uppercase())
+/// Whether the body of a create has fields that v2alpha1 alone takes.
+pub fn needs_alpha(body: &Value) -> bool {
+    let has = |value: &Value, hidden: &[&str]| {
+        hidden.is_empty() || hidden.iter().any(|key| value.get(key).is_some())
     };
-    if key.is_empty()
-        || key.chars().count() > 63
-        || !key.chars().all(fits)
-        || !key.starts_with(|c: char| c.is_alphabetic())
-    {
-        return Err(format!(
-            "label key {key:?} must be 1 to 63 lower-case letters, digits, '_' or '-', and start with a letter"
-        ));
+    ALPHA_ONLY.iter().any(|(field, hidden)| match body.get(field) {
+        Some(Value::Array(all)) => all.iter().any(|value| has(value, hidden)),
+        Some(value) => has(value, hidden),
+        None => false,
+    })
+}
+
+/// The part of a field that v2 shows and takes; nothing where it would be empty.
+fn in_v2(value: &Value, hidden: &[&str]) -> Option<Value> {
+    match value {
+        _ if hidden.is_empty() => None,
+        Value::Object(all) => {
+            let mut all = all.clone();
+            all.retain(|key, _| !hidden.contains(&key.as_str()));
+            Some(all).filter(|all| !all.is_empty()).map(Value::Object)
+        }
+        Value::Array(all) => {
+            let shown = |value| in_v2(value, hidden).unwrap_or(Value::Null);
+            Some(Value::Array(all.iter().map(shown).collect()))
+        }
+        value => Some(value.clone()),
     }
-    if value.chars().count() > 63 || !value.chars().all(fits) {
-        return Err(format!(
-            "label {key:?}: its value must be at most 63 lower-case letters, digits, '_' or '-'"
-        ));
+}
+
+/// Takes out of a body all that is never part of a create, whoever put it there.
+fn never_sent(body: &mut Map<String, Value>) {
+    if let Some(labels) = body.get_mut("labels").and_then(Value::as_object_mut) {
+        labels.retain(|key, value| {
+            !(key.starts_with(GOOGLE_LABELS) || key == OPT_OUT_LABEL && *value == "off")
+        });
+        if labels.is_empty() {
+            body.remove("labels");
+        }
     }
-    Ok(())
+    if let Some(scheduling) = body.get_mut("schedulingConfig").and_then(Value::as_object_mut) {
+        scheduling.remove("terminationTimestamp");
+        if is_true(scheduling, "spot") && is_true(scheduling, "preemptible") {
+            scheduling.remove("preemptible");
+        }
+        // Refused by v2alpha1: "STANDARD provisioning model is incompatible with spot requests".
+        if is_true(scheduling, "spot")
+            && scheduling.get("provisioningModel").is_some_and(|model| model == "STANDARD")
+        {
+            scheduling.remove("provisioningModel");
+        }
+    }
+}
+
+/// A capacity that the config chooses does not take along the model and the reservation of the one
+/// that was learned.
+fn agree(scheduling: &mut Map<String, Value>) {
+    let spot = is_true(scheduling, "spot") || is_true(scheduling, "preemptible");
+    if scheduling.get("provisioningModel").is_some_and(|model| (model == "SPOT") != spot) {
+        scheduling.remove("provisioningModel");
+    }
+    if spot {
+        scheduling.remove("reservationName");
+    }
+}
+
+fn is_true(map: &Map<String, Value>, key: &str) -> bool {
+    map.get(key).is_some_and(|value| *value == true)
 }
 
 /// Whether this metadata's startup script is our supervisor: its head says so, and our own keys

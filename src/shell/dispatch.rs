@@ -77,17 +77,7 @@ pub fn query(
         let input = match query {
             Look::Node { slot, zone } => {
                 let began = Timestamp::now();
-                let reading = match world.tpu.get_node(&zone, &slot, deadline).await {
-                    Ok(view) => Reading::Node(Arc::new(view)),
-                    Err(failure) if failure.class == FailureClass::NotFound => Reading::Absent,
-                    Err(failure) => {
-                        tracing::warn!(
-                            slot,
-                            "GET of the node failed: {failure}; nothing is concluded from it"
-                        );
-                        Reading::Unread(format!("GET failed: {failure}"))
-                    }
-                };
+                let reading = get(&world, &slot, &zone, deadline).await;
                 Input::Got { slot, began, reading }
             }
             Look::CreateCheck { slot, zone, spec } => {
@@ -104,9 +94,9 @@ pub fn query(
                 let result = world.tpu.get_operation(&operation, verb, spot, deadline).await;
                 Input::Operated { slot, operation, result }
             }
-            Look::Attributes { slot, zone, of } => {
+            Look::Attributes { slot, zone, of, workers } => {
                 let began = Timestamp::now();
-                let result = world.tpu.guest_attributes(&zone, &slot, deadline).await;
+                let result = world.tpu.guest_attributes(&zone, &slot, workers, deadline).await;
                 Input::Attributes { slot, of, began, result }
             }
             Look::Checkpoints { slot, location, set_aside } => {
@@ -123,6 +113,17 @@ pub fn query(
         };
         answer(&sender, term, input);
     });
+}
+
+async fn get(world: &World, slot: &str, zone: &str, deadline: Instant) -> Reading {
+    match world.tpu.get_node(zone, slot, deadline).await {
+        Ok(view) => Reading::Node(Arc::new(view)),
+        Err(failure) if failure.class == FailureClass::NotFound => Reading::Absent,
+        Err(failure) => {
+            tracing::warn!(slot, "GET of the node failed: {failure}; nothing is concluded from it");
+            Reading::Unread(format!("GET failed: {failure}"))
+        }
+    }
 }
 
 /// Sends a request whose intent is durable, if its term permits it at the moment it leaves.

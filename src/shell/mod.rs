@@ -51,14 +51,23 @@ pub struct ApiMetrics(pub Arc<Metrics>);
 
 impl Observer for ApiMetrics {
     fn attempt(&self, method: &'static str, took: Duration, failure: Option<&Failure>) {
-        self.0.api("tpu", method, took, failure);
+        self.0.api(service(method), method, took, failure);
         if let Some(failure) = failure.filter(|f| f.class != FailureClass::NotFound) {
             tracing::debug!(method, "attempt failed: {failure}");
         }
     }
 
     fn rejected(&self, method: &'static str, failure: &Failure) {
-        self.0.api_failed("tpu", method, failure);
+        self.0.api_failed(service(method), method, failure);
+    }
+}
+
+/// The service of a method, for the metrics.
+fn service(method: &str) -> &'static str {
+    match method {
+        "projects.testIamPermissions" => "resource_manager",
+        "serviceAccounts.testIamPermissions" => "iam",
+        _ => "tpu",
     }
 }
 

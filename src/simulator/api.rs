@@ -1,16 +1,17 @@
 //! The REST API over the cloud's state: paths, parameters, validation, paging, operations. Pure: a
 //! request in, an answer out.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::cloud::Cloud;
-use super::queued;
 use super::shape::{self, Answer, error, not_found};
 use super::things::{Happening, Node};
 use super::trouble::{Event, Trouble};
-use super::wire::{Place, Request, answer_operation, check_parameters};
+use super::wire::{Place, Request, answer_operation, check_parameters, page};
+use super::{catalogue, queued, rights};
 use crate::model::time::elapsed;
 
 /// A delete may rest on a GET of this age.
@@ -22,7 +23,8 @@ pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
     let [version @ ("v1" | "v2" | "v2alpha1"), "projects", project, "locations", rest @ ..] =
         &segments[..]
     else {
-        return error(404, "The requested URL was not found on this server.");
+        return rights::answer(cloud, request)
+            .unwrap_or_else(|| error(404, "The requested URL was not found on this server."));
     };
     let (zone, rest) = match rest {
         [] => return locations(project),
@@ -34,6 +36,9 @@ pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
     }
     if zone != "-" && !is_zone(zone) {
         return error(403, format!("Location {zone} is not found or access is unauthorized."));
+    }
+    if let Some(refusal) = rights::refusal(cloud, request, rest, zone) {
+        return refusal;
     }
     match (request.method, rest) {
         ("GET", []) => (200, location(project, zone)),
@@ -66,28 +71,36 @@ pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
             id,
             request.parameter("force").eq_ignore_ascii_case("true"),
         ),
-        ("GET", ["operations"]) => {
-            let mine = cloud.operations.values().filter(|o| o.name.starts_with(&place.parent()));
-            (
-                200,
-                json!({"operations": mine.map(|o| shape::operation(o, version)).collect::<Vec<_>>()}),
-            )
-        }
+        ("GET", ["operations"]) => list_operations(cloud, &place, request),
         ("GET", ["operations", id]) => {
             answer_operation(cloud, &place, &format!("{}/operations/{id}", place.parent()))
         }
         ("DELETE", ["operations", _]) => (200, json!({})),
-        ("GET", ["acceleratorTypes"]) => {
-            let all = ["v2-8", "v3-8", "v4-8", "v4-16", "v4-32", "v5litepod-8", "v5p-8", "v6e-8"];
-            let one = |t: &&str| json!({"name": format!("{}/acceleratorTypes/{t}", place.parent()), "type": t});
-            (200, json!({"acceleratorTypes": all.iter().map(one).collect::<Vec<_>>()}))
-        }
-        ("GET", ["runtimeVersions"]) => {
-            let name = format!("{}/runtimeVersions/tpu-ubuntu2204-base", place.parent());
-            (200, json!({"runtimeVersions": [{"name": name, "version": "tpu-ubuntu2204-base"}]}))
-        }
+        ("GET", rest) => catalogue::answer(cloud, &place, rest)
+            .unwrap_or_else(|| error(404, "Method not found.")),
         _ => error(404, "Method not found."),
     }
+}
+
+fn list_operations(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
+    let known = ["filter", "pageSize", "pageToken", "returnPartialSuccess"];
+    if let Some(refusal) = check_parameters(request, &known) {
+        return refusal;
+    }
+    let under = format!("{}/operations/", place.parent());
+    let all: Vec<_> = cloud.operations.values().filter(|o| o.name.starts_with(&under)).collect();
+    let (page, next) = match page(&all, request, cloud.page_max) {
+        Ok(page) => page,
+        Err(refusal) => return *refusal,
+    };
+    let mut body = json!({});
+    if !page.is_empty() {
+        body["operations"] = page.iter().map(|o| shape::operation(o, place.version)).collect();
+    }
+    if let Some(next) = next {
+        body["nextPageToken"] = next;
+    }
+    (200, body)
 }
 
 fn is_zone(zone: &str) -> bool {
@@ -116,27 +129,20 @@ fn list_nodes(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
             (place.zone == "-" || *zone == place.zone) && !cloud.unreachable.contains(zone)
         })
         .collect();
-    let start = match request.parameter("pageToken") {
-        "" => 0,
-        token => match token.strip_prefix("page-").and_then(|t| t.parse::<usize>().ok()) {
-            Some(start) => start,
-            None => return error(400, "The page token is invalid."),
-        },
+    let (page, next) = match page(&all, request, cloud.page_max) {
+        Ok(page) => page,
+        Err(refusal) => return *refusal,
     };
-    let asked = request.parameter("pageSize").parse::<usize>().unwrap_or(0);
-    let size = if asked == 0 { 500 } else { asked }.min(cloud.page_max.unwrap_or(500));
-    let page: Vec<Value> = all
+    let page: Vec<Value> = page
         .iter()
-        .skip(start)
-        .take(size)
         .map(|((zone, id), node)| shape::node(node, &place.node(zone, id), place.version))
         .collect();
     let mut body = json!({});
     if !page.is_empty() {
         body["nodes"] = json!(page);
     }
-    if start + size < all.len() {
-        body["nextPageToken"] = json!(format!("page-{}", start + size));
+    if let Some(next) = next {
+        body["nextPageToken"] = next;
     }
     let unreachable: Vec<String> = cloud
         .unreachable
@@ -187,29 +193,41 @@ fn create_node(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     let operation = cloud.operation(place.project, place.zone, name, "create");
     let refusal =
         cloud.refusals.get(place.zone).filter(|(until, _)| *until > now).map(|(_, e)| e.clone());
-    let (zone, node) = (place.zone.to_owned(), id.clone());
     let uid = cloud.add_node(place.zone, &id, body, false);
-    let (wait, happening) = match refusal {
-        Some(error) => {
-            // A refused node was never there to be counted.
-            if let Some(count) = cloud.creations.get_mut(&id) {
-                *count -= 1;
-            }
-            (
-                cloud.timing.refusal,
-                Happening::Refused { operation: operation.clone(), zone, node, uid, error },
-            )
-        }
-        None => (
-            cloud.timing.create,
-            Happening::Created { operation: operation.clone(), zone, node, uid },
-        ),
-    };
-    cloud.schedule(wait, happening);
+    follow_create(cloud, &operation, (place.zone.to_owned(), id), uid, refusal);
     if !request_id.is_empty() {
         cloud.requests.insert(request_id, operation.clone());
     }
     answer_operation(cloud, place, &operation)
+}
+
+/// The end that a create comes to, and when.
+fn follow_create(
+    cloud: &mut Cloud,
+    operation: &str,
+    (zone, node): (String, String),
+    uid: u64,
+    refusal: Option<Value>,
+) {
+    let (create, refused) = (cloud.timing.create, cloud.timing.refusal);
+    let operation = operation.to_owned();
+    if let Some(ready) = cloud.left_behind.remove(&node) {
+        let error = json!({"code": 13, "message": "an internal error has occurred"});
+        cloud.schedule(refused, Happening::Failed { operation, error });
+        if let Some(ready) = ready {
+            // No operation tells of it: the one there was has failed by then.
+            let operation = String::new();
+            cloud.schedule(ready, Happening::Created { operation, zone, node, uid });
+        }
+    } else if let Some(error) = refusal {
+        // A refused node was never there to be counted.
+        if let Some(count) = cloud.creations.get_mut(&node) {
+            *count -= 1;
+        }
+        cloud.schedule(refused, Happening::Refused { operation, zone, node, uid, error });
+    } else {
+        cloud.schedule(create, Happening::Created { operation, zone, node, uid });
+    }
 }
 
 fn is_well(node: &Node) -> bool {
@@ -286,7 +304,7 @@ fn node_verb(cloud: &mut Cloud, place: &Place, id: &str, verb: &str, request: &R
             if node.run.boots == 0 || node.run.stopped {
                 node.shown_sick = Some(now);
             }
-            (200, guest_attributes(node, request.body.as_ref()))
+            guest_attributes(node, request.body.as_ref())
         }
         "stop" | "start" => {
             let (wanted, state) =
@@ -346,26 +364,36 @@ fn node_verb(cloud: &mut Cloud, place: &Place, id: &str, verb: &str, request: &R
     }
 }
 
-fn guest_attributes(node: &Node, body: Option<&Value>) -> Value {
+/// A worker that never wrote below a path makes the answer a 404, as each is a resource of its own
+/// on Compute Engine.
+fn guest_attributes(node: &Node, body: Option<&Value>) -> Answer {
     let path = body.and_then(|b| b.get("queryPath")).and_then(Value::as_str).unwrap_or_default();
     let ids: Vec<usize> = body
         .and_then(|b| b.get("workerIds"))
         .and_then(Value::as_array)
         .map(|ids| ids.iter().filter_map(|id| id.as_str()?.parse().ok()).collect())
         .unwrap_or_default();
-    let answer = node
-        .attributes
-        .iter()
-        .enumerate()
-        .filter(|(index, _)| ids.is_empty() || ids.contains(index))
-        .map(|(_, attributes)| {
-            let items = attributes.iter().filter(|(key, _)| key.starts_with(path)).filter_map(
-                |(key, value)| {
-                    let (namespace, key) = key.split_once('/')?;
-                    Some(json!({"namespace": namespace, "key": key, "value": value}))
-                },
-            );
-            json!({"queryPath": path, "queryValue": {"items": items.collect::<Vec<_>>()}})
-        });
-    json!({"guestAttributes": answer.collect::<Vec<_>>()})
+    let asked = || {
+        let all = node.attributes.iter().enumerate();
+        all.filter(|(index, _)| ids.is_empty() || ids.contains(index))
+    };
+    let wrote = |attributes: &BTreeMap<String, String>| {
+        path.is_empty() || attributes.keys().any(|key| key.starts_with(path))
+    };
+    if asked().any(|(_, attributes)| !wrote(attributes)) {
+        return error(
+            404,
+            format!("The resource '{path}' of type 'Guest Attribute' was not found."),
+        );
+    }
+    let answer = asked().map(|(_, attributes)| {
+        let items = attributes.iter().filter(|(key, _)| key.starts_with(path)).filter_map(
+            |(key, value)| {
+                let (namespace, key) = key.split_once('/')?;
+                Some(json!({"namespace": namespace, "key": key, "value": value}))
+            },
+        );
+        json!({"queryPath": path, "queryValue": {"items": items.collect::<Vec<_>>()}})
+    });
+    (200, json!({"guestAttributes": answer.collect::<Vec<_>>()}))
 }

@@ -37,6 +37,13 @@ pub struct Cloud {
     pub unreachable: BTreeSet<String>,
     /// The next node of this id never boots.
     pub dead_on_arrival: BTreeSet<String>,
+    /// The next create of this id ends in an error and leaves its node, which becomes READY after
+    /// the time given, or never.
+    pub left_behind: BTreeMap<String, Option<Duration>>,
+    /// Permissions that the caller lacks; all others are granted.
+    pub denied: BTreeSet<String>,
+    /// Accelerator types and runtime versions that a zone does not offer, by zone and name.
+    pub withdrawn: BTreeSet<(String, String)>,
     /// Requests by id, for v2alpha1: a repeated one gets the same operation.
     pub requests: BTreeMap<String, String>,
     /// Nodes created so far, by id: what tests count.

@@ -40,28 +40,9 @@ impl Cloud {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Created { operation, zone, node, uid } => {
-                let Some(found) = self.same(&zone, &node, uid) else {
-                    return self
-                        .end(&operation, Err(json!({"code": 5, "message": "the node was deleted while it was being created"})));
-                };
-                if found.state != "CREATING" {
-                    let message = format!(
-                        "Cloud TPU received a bad request. update is not supported while in state {} [EID: 0x1]",
-                        found.state
-                    );
-                    return self.end(&operation, Err(json!({"code": 3, "message": message})));
-                }
-                found.state = "READY";
-                found.health = Some("HEALTHY".into());
-                let target =
-                    self.operations.get(&operation).map(|o| o.target.clone()).unwrap_or_default();
-                let response = self
-                    .nodes
-                    .get(&(zone.clone(), node.clone()))
-                    .map(|n| shape::node(n, &target, "v2"));
-                self.end(&operation, Ok(response.unwrap_or_default()));
-                self.schedule(self.timing.boot, Happening::Booted { zone, node, uid });
+                self.created(&operation, zone, node, uid);
             }
+            Happening::Failed { operation, error } => self.end(&operation, Err(error)),
             Happening::Refused { operation, zone, node, uid, error } => {
                 if self.same(&zone, &node, uid).is_some() {
                     self.nodes.remove(&(zone, node));
@@ -133,15 +114,38 @@ impl Cloud {
         }
     }
 
+    /// A create comes to its end.
+    fn created(&mut self, operation: &str, zone: String, node: String, uid: u64) {
+        let Some(found) = self.same(&zone, &node, uid) else {
+            let text = "the node was deleted while it was being created";
+            return self.end(operation, Err(json!({"code": 5, "message": text})));
+        };
+        if found.state != "CREATING" {
+            let message = format!(
+                "Cloud TPU received a bad request. update is not supported while in state {} [EID: 0x1]",
+                found.state
+            );
+            return self.end(operation, Err(json!({"code": 3, "message": message})));
+        }
+        found.state = "READY";
+        found.health = Some("HEALTHY".into());
+        let target = self.operations.get(operation).map(|o| o.target.clone()).unwrap_or_default();
+        let response =
+            self.nodes.get(&(zone.clone(), node.clone())).map(|n| shape::node(n, &target, "v2"));
+        // Of a create that has failed already nothing is told a second time.
+        self.end(operation, Ok(response.unwrap_or_default()));
+        self.schedule(self.timing.boot, Happening::Booted { zone, node, uid });
+    }
+
     /// Something goes wrong, or right, as a scenario says.
     pub fn trouble(&mut self, event: Event) {
         self.strike(event);
         self.nodes.chronicle(self.now());
     }
 
-    fn strike(&mut self, event: Event) {
-        let now = self.now();
-        let until = event.lasts.map(|lasts| after(now, lasts));
+    /// Whether the event concerns a zone, or nodes to come; it has struck then.
+    fn strike_zone(&mut self, event: &Event) -> bool {
+        let until = event.lasts.map(|lasts| after(self.now(), lasts));
         let forever = Timestamp::MAX;
         let zone = event.zone.clone();
         match event.what {
@@ -154,25 +158,33 @@ impl Cloud {
                     zone,
                     (until.unwrap_or(forever), json!({"code": 8, "message": message})),
                 );
-                return;
             }
             Trouble::Quota => {
                 let message = format!(
                     "Quota limit 'TPUV4PerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone {zone}."
                 );
                 self.quota.insert(zone, (until.unwrap_or(forever), message));
-                return;
             }
             Trouble::Unreachable => {
                 self.unreachable.insert(zone);
-                return;
             }
             Trouble::NeverBoot => {
-                self.dead_on_arrival.insert(event.node);
-                return;
+                self.dead_on_arrival.insert(event.node.clone());
             }
-            _ => {}
+            Trouble::LeftBehind => {
+                self.left_behind.insert(event.node.clone(), event.lasts);
+            }
+            _ => return false,
         }
+        true
+    }
+
+    fn strike(&mut self, event: Event) {
+        if self.strike_zone(&event) {
+            return;
+        }
+        let now = self.now();
+        let zone = event.zone.clone();
         let key = (zone.clone(), event.node.clone());
         if event.what == Trouble::Vanish {
             self.nodes.remove(&key);
@@ -204,7 +216,7 @@ impl Cloud {
             Trouble::StrangeState => node.state = "STATE_OF_THE_FUTURE",
             Trouble::Strange => node.health = Some("HEALTH_OF_THE_FUTURE".into()),
             Trouble::Window => {
-                let end = until.map(shape::time);
+                let end = event.lasts.map(|lasts| shape::time(after(now, lasts)));
                 node.upcoming = Some(
                     json!({"type": "UNSCHEDULED", "maintenanceStatus": "ONGOING", "canReschedule": false,
                     "windowStartTime": shape::time(now), "windowEndTime": end, "latestWindowStartTime": shape::time(now)}),
@@ -240,6 +252,7 @@ impl Cloud {
             | Trouble::Quota
             | Trouble::Unreachable
             | Trouble::NeverBoot
+            | Trouble::LeftBehind
             | Trouble::Vanish
             | Trouble::Replace => return,
         }

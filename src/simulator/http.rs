@@ -41,7 +41,10 @@ impl Logged {
         // Objects in buckets are not what is meant.
         self.path.starts_with("/v")
             && (matches!(self.method.as_str(), "DELETE" | "PATCH")
-                || self.method == "POST" && !self.path.contains(":getGuestAttributes"))
+                || self.method == "POST"
+                    && ![":getGuestAttributes", ":testIamPermissions"]
+                        .iter()
+                        .any(|read| self.path.contains(read)))
     }
 }
 
@@ -129,7 +132,7 @@ impl Simulator {
                 headers: vec![("content-type", "application/json; charset=UTF-8".into())],
                 body: body.to_string().into_bytes(),
             };
-            if path.starts_with("v1/") || path.starts_with("v2/") || path.starts_with("v2alpha1/") {
+            if ["v1/", "v2/", "v2alpha1/", "v3/"].iter().any(|version| path.starts_with(version)) {
                 let body =
                     if body.is_empty() { Ok(None) } else { serde_json::from_slice(body).map(Some) };
                 let Ok(body) = body else {

@@ -1,13 +1,17 @@
 //! A Cloud TPU API that lives in memory: the model is a pure state machine under a virtual clock,
 //! `http` is a skin that speaks the real REST protocol. Scenarios say what goes wrong when.
 
+mod answer;
 pub mod api;
+mod catalogue;
 pub mod cloud;
+mod fields;
 mod happen;
 pub mod http;
 mod metadata;
 pub mod nodes;
 mod queued;
+mod rights;
 pub mod scenario;
 pub mod shape;
 pub mod storage;

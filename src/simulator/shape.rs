@@ -1,114 +1,16 @@
-//! The shapes of the API: what a create accepts, what a read returns, what an error looks like.
+//! The shapes of the API: what a create accepts, what a read returns.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+pub use super::answer::{Answer, error, not_found};
+use super::fields;
 use super::things::{Node, Operation};
-use crate::resource::spec;
-
-/// An answer: HTTP status and JSON body.
-pub type Answer = (u16, Value);
-
-/// A Google error body.
-pub fn error(status: u16, message: impl Into<String>) -> Answer {
-    let name = match status {
-        400 => "INVALID_ARGUMENT",
-        401 => "UNAUTHENTICATED",
-        403 => "PERMISSION_DENIED",
-        404 => "NOT_FOUND",
-        409 => "ALREADY_EXISTS",
-        429 => "RESOURCE_EXHAUSTED",
-        501 => "UNIMPLEMENTED",
-        503 => "UNAVAILABLE",
-        _ => "INTERNAL",
-    };
-    (status, json!({"error": {"code": status, "message": message.into(), "status": name}}))
-}
-
-/// 404 for a resource, with the detail that the API sends.
-pub fn not_found(resource: &str) -> Answer {
-    let (status, mut body) = error(404, format!("Resource '{resource}' was not found"));
-    body["error"]["details"] =
-        json!([{"@type": "type.googleapis.com/google.rpc.ResourceInfo", "resourceName": resource}]);
-    (status, body)
-}
+use crate::resource::limits;
 
 /// RFC 3339 with nine digits, as the API writes times.
 pub fn time(at: Timestamp) -> String {
     format!("{at:.9}")
-}
-
-const V2_FIELDS: [&str; 26] = [
-    "name",
-    "id",
-    "description",
-    "acceleratorType",
-    "acceleratorConfig",
-    "runtimeVersion",
-    "state",
-    "health",
-    "healthDescription",
-    "symptoms",
-    "upcomingMaintenance",
-    "createTime",
-    "apiVersion",
-    "schedulingConfig",
-    "networkConfig",
-    "networkConfigs",
-    "networkEndpoints",
-    "cidrBlock",
-    "serviceAccount",
-    "dataDisks",
-    "labels",
-    "metadata",
-    "tags",
-    "shieldedInstanceConfig",
-    "multisliceNode",
-    "queuedResource",
-];
-const ALPHA_FIELDS: [&str; 2] = ["autocheckpointEnabled", "bootDiskConfig"];
-
-/// Fields of nested messages; those marked by `+` exist in v2alpha1 alone.
-const NESTED: [(&str, &[&str]); 6] = [
-    ("acceleratorConfig", &["type", "topology"]),
-    (
-        "schedulingConfig",
-        &[
-            "preemptible",
-            "reserved",
-            "spot",
-            "+provisioningModel",
-            "+reservationName",
-            "+terminationTimestamp",
-        ],
-    ),
-    (
-        "networkConfig",
-        &["network", "subnetwork", "enableExternalIps", "canIpForward", "queueCount"],
-    ),
-    ("serviceAccount", &["email", "scope"]),
-    ("shieldedInstanceConfig", &["enableSecureBoot"]),
-    (
-        "+bootDiskConfig",
-        &[
-            "customerEncryptionKey",
-            "diskSizeGb",
-            "enableConfidentialCompute",
-            "provisionedIops",
-            "provisionedThroughput",
-            "sourceImage",
-        ],
-    ),
-];
-
-fn unknown(name: &str, at: &str) -> Answer {
-    let message = format!(
-        "Invalid JSON payload received. Unknown name \"{name}\" at '{at}': Cannot find field."
-    );
-    let (status, mut body) = error(400, message.clone());
-    let violations = json!([{"field": at, "description": message}]);
-    body["error"]["details"] = json!([{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}]);
-    (status, body)
 }
 
 /// Checks the body of a create as Google does.
@@ -122,23 +24,7 @@ pub fn check_node(
     let body = body
         .as_object()
         .ok_or_else(|| bad(format!("Invalid JSON payload received. '{at}' is not an object.")))?;
-    for (name, value) in body {
-        if !(V2_FIELDS.contains(&name.as_str()) || alpha && ALPHA_FIELDS.contains(&name.as_str())) {
-            return Err(Box::new(unknown(name, at)));
-        }
-        let fields =
-            NESTED.iter().find(|(n, _)| n.trim_start_matches('+') == name).map(|(_, f)| *f);
-        if let Some(fields) = fields {
-            let inner =
-                value.as_object().ok_or_else(|| bad(format!("Invalid value at '{at}.{name}'")))?;
-            let fits = |key: &String| {
-                fields.iter().any(|f| f == key || alpha && f.strip_prefix('+') == Some(key))
-            };
-            if let Some(key) = inner.keys().find(|key| !fits(key)) {
-                return Err(Box::new(unknown(key, &format!("{at}.{name}"))));
-            }
-        }
-    }
+    fields::check(body, at, alpha)?;
     let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default();
     let (kind, config) = (text("acceleratorType"), body.get("acceleratorConfig"));
     match (kind.is_empty(), config) {
@@ -186,7 +72,7 @@ pub fn check_node(
         let value = value
             .as_str()
             .ok_or_else(|| bad(format!("Invalid value at '{at}.labels[0].value' (TYPE_STRING)")))?;
-        spec::label(key, value).map_err(|why| bad(format!("Invalid label: {why}")))?;
+        limits::label(key, value).map_err(|why| bad(format!("Invalid label: {why}")))?;
     }
     let mut total = 0;
     for (key, value) in body.get("metadata").and_then(Value::as_object).into_iter().flatten() {
@@ -205,25 +91,7 @@ pub fn check_node(
             )));
         }
     }
-    let mut kept = body.clone();
-    // Output-only fields of the input are ignored (AIP-203).
-    for name in [
-        "name",
-        "id",
-        "state",
-        "health",
-        "healthDescription",
-        "symptoms",
-        "upcomingMaintenance",
-        "createTime",
-        "apiVersion",
-    ] {
-        kept.remove(name);
-    }
-    for name in ["networkEndpoints", "multisliceNode", "queuedResource"] {
-        kept.remove(name);
-    }
-    Ok(kept)
+    Ok(fields::kept(body))
 }
 
 /// Whether an id is allowed for a node.
@@ -308,23 +176,7 @@ pub fn node(node: &Node, name: &str, version: &str) -> Value {
             body.insert(key.into(), value);
         }
     }
-    if version == "v1" {
-        for field in [
-            "id",
-            "metadata",
-            "tags",
-            "queuedResource",
-            "acceleratorConfig",
-            "networkConfig",
-            "runtimeVersion",
-        ] {
-            body.remove(field);
-        }
-    } else if version == "v2" {
-        for field in ALPHA_FIELDS {
-            body.remove(field);
-        }
-    }
+    fields::hide(&mut body, version);
     Value::Object(body)
 }
 

@@ -171,6 +171,7 @@ impl Object {
 pub(super) enum Happening {
     Created { operation: String, zone: String, node: String, uid: u64 },
     Refused { operation: String, zone: String, node: String, uid: u64, error: Value },
+    Failed { operation: String, error: Value },
     Deleted { operation: String, zone: String, node: String, uid: u64 },
     Changed { operation: String, zone: String, node: String, uid: u64, state: &'static str },
     Done { operation: String },

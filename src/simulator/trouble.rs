@@ -53,6 +53,9 @@ pub enum Trouble {
     JobEnds,
     /// The next incarnation of the node never boots.
     NeverBoot,
+    /// The next create of the node ends in an error and leaves it: CREATING, and READY after
+    /// `lasts`, or never.
+    LeftBehind,
     /// The node is healthy again.
     Heal,
     /// Creates in the zone are refused for want of capacity.

@@ -90,6 +90,27 @@ pub(super) fn check_parameters(request: &Request, known: &[&str]) -> Option<Answ
     })
 }
 
+/// The page of a listing that a request asks for, of at most so many entries, and the token of the
+/// next one.
+pub(super) fn page<'a, T>(
+    all: &'a [T],
+    request: &Request,
+    most: Option<usize>,
+) -> Result<(&'a [T], Option<Value>), Box<Answer>> {
+    let start = match request.parameter("pageToken") {
+        "" => Some(0),
+        token => token.strip_prefix("page-").and_then(|t| t.parse::<usize>().ok()),
+    };
+    let Some(start) = start else {
+        return Err(Box::new(error(400, "The page token is invalid.")));
+    };
+    let asked = request.parameter("pageSize").parse::<usize>().unwrap_or(0);
+    let size = if asked == 0 { 500 } else { asked }.min(most.unwrap_or(500));
+    let end = (start + size).min(all.len());
+    let next = (end < all.len()).then(|| Value::from(format!("page-{end}")));
+    Ok((all.get(start..end).unwrap_or_default(), next))
+}
+
 pub(super) fn answer_operation(cloud: &Cloud, place: &Place, name: &str) -> Answer {
     match cloud.operations.get(name) {
         Some(operation) => (200, shape::operation(operation, place.version)),

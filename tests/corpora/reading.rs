@@ -72,11 +72,12 @@ pub fn node(bytes: &[u8]) -> bool {
 
 /// One page of a listing, which goes on through the core.
 pub fn list(bytes: &[u8]) -> bool {
-    let Some(page) = json(bytes).and_then(|page| answers::node_page(page).ok()) else {
+    let Some(page) = json(bytes).and_then(|page| answers::node_page(page, true).ok()) else {
         return false;
     };
+    let whole = page.unreadable.is_empty();
     goes_through(page.nodes, None);
-    true
+    whole
 }
 
 /// An operation. What it says of its failure stays on one line.
@@ -240,7 +241,8 @@ fn noon() -> Timestamp {
 fn goes_through(nodes: Vec<Arc<NodeView>>, got: Option<Arc<NodeView>>) {
     let mut fleet = Fleet::new(settings(), BTreeMap::new(), Ledger::default());
     let mut effects = step(&mut fleet, Input::Configured(Box::new(settings())), noon());
-    let listing = Listing { zone: "us-central2-b".into(), result: Ok((nodes, vec!["z".into()])) };
+    let listing =
+        Listing { zone: "us-central2-b".into(), result: Ok((nodes, vec!["z".into()]).into()) };
     effects.extend(step(
         &mut fleet,
         Input::Polled(Box::new(Poll { began: noon(), listings: vec![listing] })),
@@ -267,7 +269,7 @@ fn goes_on(mut fleet: Fleet, levers: Vec<Lever>) {
     let poll = |at| {
         let listing = Listing {
             zone: "us-central2-b".into(),
-            result: Ok((vec![Arc::clone(&view)], Vec::new())),
+            result: Ok((vec![Arc::clone(&view)], Vec::new()).into()),
         };
         Input::Polled(Box::new(Poll { began: at, listings: vec![listing] }))
     };
@@ -302,7 +304,8 @@ pub fn a_batch() -> Batch {
     let view = Arc::new(NodeView::parse(raw).expect("the seed is a node"));
     let mut fleet = Fleet::new(settings(), BTreeMap::new(), Ledger::default());
     let mut effects = step(&mut fleet, Input::Configured(Box::new(settings())), noon());
-    let listing = Listing { zone: "us-central2-b".into(), result: Ok((vec![view], Vec::new())) };
+    let listing =
+        Listing { zone: "us-central2-b".into(), result: Ok((vec![view], Vec::new()).into()) };
     effects.extend(step(
         &mut fleet,
         Input::Polled(Box::new(Poll { began: noon(), listings: vec![listing] })),

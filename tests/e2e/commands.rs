@@ -3,7 +3,9 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use tpu_watchdog::simulator::http::{Fault, Logged};
 use tpu_watchdog::simulator::trouble::{Event, Trouble};
+use tpu_watchdog::simulator::wire::Reply;
 
 use crate::harness::{POLICY, Rig, ZONE, get, job, slot};
 
@@ -358,6 +360,35 @@ fn v2alpha1_keeps_alpha_fields_and_sends_request_ids() {
         "{}",
         rig.mutations_text()
     );
+}
+
+#[test]
+fn fields_that_v2_hides_survive_a_recreate_also_where_v2alpha1_answers_no_more() {
+    let mut rig = Rig::with_one_node("");
+    rig.simulator.with(|cloud| {
+        let node = cloud.nodes.values_mut().next().unwrap();
+        node.body.insert("bootDiskConfig".into(), serde_json::json!({"diskSizeGb": "200"}));
+    });
+    rig.start();
+    rig.wait_polls(2);
+    rig.simulator.set_hook(Some(Box::new(|logged| {
+        let read = logged.method == "GET" && logged.path.starts_with("/v2alpha1/");
+        read.then(|| Fault::AnswerBefore(Reply::new(404, "<html>no such version</html>")))
+    })));
+    for _ in 0..2 {
+        let old = rig.node("a").unwrap().uid;
+        rig.trouble("a", Trouble::Preempt, None);
+        rig.wait_recovered("a", old);
+        assert_eq!(rig.node("a").unwrap().body["bootDiskConfig"]["diskSizeGb"], "200");
+    }
+    let through = |m: &Logged| m.path.starts_with("/v2alpha1/");
+    assert!(
+        rig.mutations().iter().all(|m| through(m) == (m.method == "POST")),
+        "{}",
+        rig.mutations_text()
+    );
+    let warnings = rig.logs().matches("v2 is asked instead").count();
+    assert_eq!(warnings, 1, "{}", rig.logs());
 }
 
 #[test]

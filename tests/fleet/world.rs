@@ -20,6 +20,7 @@ use tpu_watchdog::launch;
 use tpu_watchdog::model::action::{
     Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading,
 };
+use tpu_watchdog::model::beacon::WorkerReport;
 use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::fleet::Fleet;
@@ -185,7 +186,7 @@ impl World {
             Task::Poll => {
                 self.at(self.now + self.every(), Task::Poll);
                 let listings = ["us-central2-b", "us-east5-a"]
-                    .map(|zone| Listing { zone: zone.into(), result: Ok(self.list(zone)) });
+                    .map(|zone| Listing { zone: zone.into(), result: Ok(self.list(zone).into()) });
                 self.turn(Input::Polled(Box::new(Poll {
                     began: at(self.now),
                     listings: listings.into(),
@@ -304,23 +305,25 @@ impl World {
                 };
                 Input::Operated { slot, operation, result }
             }
-            Look::CreateCheck { slot, .. } => {
-                Input::CreateChecked { slot, began, found: CreateCheck::default() }
-            }
-            Look::Deletions { slot, .. } => {
-                Input::Deletions { slot, began, result: Ok(Vec::new()) }
-            }
-            Look::Attributes { slot, zone, of } => {
+            Look::Attributes { slot, zone, of, workers } => {
                 let path =
                     format!("v2/projects/p/locations/{zone}/nodes/{slot}:getGuestAttributes");
                 let body = serde_json::json!({"queryPath": "tpu-watchdog/"});
                 let (status, answer) = self.call("POST", &path, &none, Some(body));
-                let result = if status == 200 {
-                    Ok(parse_guest_attributes(&answer).unwrap())
-                } else {
-                    Err(http_failure(Origin::READ, status, answer.to_string().as_bytes()))
+                let result = match status {
+                    200 => Ok(parse_guest_attributes(&answer).unwrap()),
+                    404 if answer.to_string().contains("Guest Attribute") => {
+                        Ok(vec![WorkerReport::default(); workers])
+                    }
+                    _ => Err(http_failure(Origin::READ, status, answer.to_string().as_bytes())),
                 };
                 Input::Attributes { slot, of, began, result }
+            }
+            Look::CreateCheck { slot, .. } => {
+                Input::CreateChecked { slot, began, found: Default::default() }
+            }
+            Look::Deletions { slot, .. } => {
+                Input::Deletions { slot, began, result: Ok(Vec::new()) }
             }
             Look::Checkpoints { slot, location, set_aside } => {
                 let bucket = InMemory::new();

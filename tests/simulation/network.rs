@@ -119,7 +119,7 @@ impl World {
         let version = if self.setup.settings.alpha { "v2alpha1" } else { "v2" };
         let view = NodeView::parse(shape::node(node, &path, version))
             .expect("the simulated API shows nodes");
-        let view = Arc::new(view);
+        let view = Arc::new(if self.setup.settings.alpha { view.through_alpha() } else { view });
         self.network.views.insert(key, (Print::of(node), Arc::clone(&view)));
         Some(view)
     }
@@ -169,7 +169,7 @@ impl World {
         for zone in plan.zones {
             let result = match self.read_failure() {
                 Some(failure) => Err(failure),
-                None => Ok(self.list(&zone)),
+                None => Ok(self.list(&zone).into()),
             };
             listings.push(Listing { zone, result });
         }
@@ -281,7 +281,7 @@ impl World {
                 let result = self.operation(&operation, Origin::operation(verb, spot));
                 Input::Operated { slot, operation, result }
             }
-            Look::Attributes { slot, zone, of } => {
+            Look::Attributes { slot, zone, of, .. } => {
                 let for_good = self.calm && self.setup.forbidden_reports;
                 let failed = for_good || self.strikes(Fault::AttributesFail, 4);
                 let lack = self.lacks_workers(&slot);

@@ -339,7 +339,7 @@ impl Player {
             .into_iter()
             .map(|zone| {
                 let here = shown.iter().filter(|view| view.zone == zone).cloned().collect();
-                Listing { zone, result: failed.clone().map_or(Ok((here, Vec::new())), Err) }
+                Listing { zone, result: failed.clone().map_or(Ok((here, Vec::new()).into()), Err) }
             })
             .collect();
         self.input(Input::Polled(Box::new(Poll { began: self.now, listings })));

@@ -239,7 +239,7 @@ fn s4_what_somebody_made_anew_in_another_of_its_zones_is_not_created_once_more()
             .into_iter()
             .collect();
         let listings = [(ZONE, vec![]), (OTHER, made)]
-            .map(|(zone, nodes)| Listing { zone: zone.into(), result: Ok((nodes, vec![])) });
+            .map(|(zone, nodes)| Listing { zone: zone.into(), result: Ok((nodes, vec![]).into()) });
         let listings = listings.into();
         world.input(Input::Polled(Box::new(Poll { began, listings })));
         if let [Look::Node { zone, .. }] = &world.looks[..] {

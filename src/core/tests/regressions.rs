@@ -120,13 +120,9 @@ fn a_get_that_saw_a_healthy_node_confirms_nothing_and_an_older_listing_overrules
     world.get("a", Some(node("a", json!({}))));
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
     assert_eq!(world.fleet.memory["a"].confirmed, None);
-    let stale = Poll {
-        began: listed,
-        listings: vec![Listing {
-            zone: ZONE.into(),
-            result: Ok((vec![Arc::new(NodeView::parse(node("a", timeout())).unwrap())], vec![])),
-        }],
-    };
+    let shown = Arc::new(NodeView::parse(node("a", timeout())).unwrap());
+    let listing = Listing { zone: ZONE.into(), result: Ok((vec![shown], vec![]).into()) };
+    let stale = Poll { began: listed, listings: vec![listing] };
     world.input(Input::Polled(Box::new(stale)));
     assert!(world.actions.is_empty());
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
@@ -342,7 +338,7 @@ fn a_slot_that_may_live_in_a_zone_that_was_not_read_is_not_created_elsewhere() {
     let mut world = World::new(settings);
     for _ in 0..20 {
         let listings = vec![
-            Listing { zone: ZONE.into(), result: Ok((vec![], vec![])) },
+            Listing { zone: ZONE.into(), result: Ok(Default::default()) },
             Listing {
                 zone: "us-east5-a".into(),
                 result: Err(Failure::new(FailureClass::Transient, "503")),
@@ -500,7 +496,7 @@ fn a_read_that_was_under_way_when_the_clock_was_set_back_hides_no_later_ones() {
     world.now = "2026-05-31T12:00:00Z".parse().unwrap();
     let listing = Listing {
         zone: ZONE.into(),
-        result: Ok((vec![Arc::new(NodeView::parse(node("a", json!({}))).unwrap())], vec![])),
+        result: Ok((vec![Arc::new(NodeView::parse(node("a", json!({}))).unwrap())], vec![]).into()),
     };
     world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing] })));
     world.wait(30);

@@ -1,0 +1,87 @@
+//! The specification of a slot: which read of its node teaches it.
+//!
+//! v2 hides fields that a create must say (boot disk, provisioning model, reservation's name,
+//! autocheckpoint), so that a read through v2alpha1 teaches more than one through v2.
+
+use crate::model::node::{Health, NodeState, NodeView};
+use crate::model::slot::SlotRecord;
+use crate::model::spec::NodeSpec;
+
+use super::identity::Source;
+
+/// The rows that a read changed.
+#[derive(Debug, Default)]
+pub struct Lesson {
+    pub specification: bool,
+    pub record: bool,
+}
+
+/// Keeps what the node is for the day on which it must be created again.
+pub fn learn(record: &mut SlotRecord, view: &NodeView, source: Source, owner: &str) -> Lesson {
+    let mut lesson = Lesson::default();
+    if view.is_v1 {
+        return lesson;
+    }
+    let Some(shown) = NodeSpec::learn(&view.raw).filter(|spec| spec.validate().is_ok()) else {
+        return lesson;
+    };
+    let Some((spec, alpha)) = taught(record, view, source, shown, owner) else { return lesson };
+    // Two reads may have been put together: the result is looked over once more.
+    if spec.validate().is_err() {
+        return lesson;
+    }
+    if record.learned_alpha != alpha || record.learned_from != view.incarnation {
+        (record.learned_alpha, lesson.record) = (alpha, true);
+        record.learned_from.clone_from(&view.incarnation);
+    }
+    if record.spec.as_ref() != Some(&spec) {
+        (record.spec, lesson.specification) = (Some(spec), true);
+    }
+    lesson
+}
+
+/// The specification after a read, and whether v2alpha1 showed it; none where the known one stays.
+fn taught(
+    record: &SlotRecord,
+    view: &NodeView,
+    source: Source,
+    shown: NodeSpec,
+    owner: &str,
+) -> Option<(NodeSpec, bool)> {
+    let Some(known) = &record.spec else { return Some((shown, view.alpha)) };
+    let healthy =
+        view.state == NodeState::Ready && matches!(view.health, None | Some(Health::Healthy));
+    // A record of a former version does not say where its specification comes from.
+    let from = record.learned_from.as_ref().or(record.incarnation.as_ref());
+    let same = from.is_some() && from == view.incarnation.as_ref();
+    let ours = view.owner.as_deref() == Some(owner) && view.slot.as_ref() == Some(&record.name);
+    match (same, healthy) {
+        (false, false) => None,
+        // Created from the known specification: what v2 hides of it is as it was.
+        (false, true) if !view.alpha && record.learned_alpha && ours => {
+            Some((shown.with_hidden_of(known), true))
+        }
+        (false, true) => Some((shown, view.alpha)),
+        (true, true) if view.alpha || !record.learned_alpha => Some((shown, view.alpha)),
+        // Of a node that is sick or on its way out, reads may lack what it still is.
+        (true, false) if view.alpha && !record.learned_alpha => {
+            Some((shown.filled_from(known)?, true))
+        }
+        // A GET may show what a listing lacked, and the delete that follows it needs all of it.
+        (true, _) if source == Source::Get => {
+            Some((known.filled_from(&shown)?, record.learned_alpha))
+        }
+        (true, _) => None,
+    }
+}
+
+/// The reservation that a node names. v2 hides it: what v2alpha1 showed of the same node holds.
+pub fn reservation(record: &SlotRecord, view: &NodeView) -> String {
+    let same = record.incarnation.is_some() && record.incarnation == view.incarnation;
+    match &record.seen {
+        Some(seen) if same && !view.alpha && view.reservation.is_empty() => {
+            seen.reservation.clone()
+        }
+        _ => view.reservation.clone(),
+    }
+}

@@ -1,0 +1,118 @@
+//! The limits of a create: whatever the API would refuse is found before anything is deleted.
+
+use serde_json::Value;
+
+use crate::model::ids::RunOrder;
+use crate::model::spec::NodeSpec;
+
+/// Compute Engine metadata limits: 256 KiB a value, 512 KiB in all.
+const METADATA_VALUE_MAX: usize = 262_144;
+const METADATA_TOTAL_MAX: usize = 524_288;
+
+impl NodeSpec {
+    /// Everything that the API would refuse, found before anything is deleted.
+    ///
+    /// # Errors
+    /// What is wrong, for a person; never with a metadata value in it.
+    pub fn validate(&self) -> Result<(), String> {
+        let text = |key: &str| self.0.get(key).and_then(Value::as_str).unwrap_or_default();
+        if text("acceleratorType").is_empty()
+            && self.0.get("acceleratorConfig").is_none_or(|c| !c.is_object())
+        {
+            return Err("it has neither acceleratorType nor acceleratorConfig; set tpu.create.accelerator_type".into());
+        }
+        if text("runtimeVersion").is_empty() {
+            return Err("it has no runtimeVersion; set tpu.create.runtime_version".into());
+        }
+        if self.0.contains_key("networkConfig") && self.0.contains_key("networkConfigs") {
+            return Err(
+                "it has several networks (networkConfigs), and the config sets one; remove network, subnetwork and external_ips"
+                    .into(),
+            );
+        }
+        if text("description").chars().count() > 512 {
+            return Err("its description is longer than 512 characters".into());
+        }
+        if let Some(labels) = self.0.get("labels").and_then(Value::as_object) {
+            for (key, value) in labels {
+                let value = value.as_str().ok_or_else(|| format!("label {key:?} is not text"))?;
+                label(key, value)?;
+            }
+        }
+        if let Some(metadata) = self.0.get("metadata").and_then(Value::as_object) {
+            let mut total = 0;
+            for (key, value) in metadata {
+                let value =
+                    value.as_str().ok_or_else(|| format!("metadata {key:?} is not text"))?;
+                if key.len() >= 128
+                    || key.is_empty()
+                    || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+                {
+                    return Err(format!(
+                        "metadata key {key:?} must be 1 to 127 letters, digits, '-' or '_'"
+                    ));
+                }
+                if value.len() > METADATA_VALUE_MAX {
+                    return Err(format!(
+                        "metadata {key:?} has {} bytes, more than 256 KiB; use startup-script-url",
+                        value.len()
+                    ));
+                }
+                total += key.len() + value.len();
+            }
+            if total > METADATA_TOTAL_MAX {
+                return Err(format!("its metadata has {total} bytes in all, more than 512 KiB"));
+            }
+        }
+        Ok(())
+    }
+
+    /// [`NodeSpec::validate`], also with everything that a create of the slot adds.
+    ///
+    /// # Errors
+    /// What the API would refuse.
+    pub fn acceptable(
+        &self,
+        owner: &str,
+        slot: &str,
+        supervisor: Option<&str>,
+    ) -> Result<(), String> {
+        self.validate()?;
+        // The longest order that can be: a checkpoint's URI has at most 1,024 bytes of object name.
+        let order =
+            RunOrder { generation: u64::MAX, checkpoint: "x".repeat(1100), step: Some(u64::MAX) };
+        let Value::Object(body) = self.render(owner, slot, &order, supervisor) else {
+            return Ok(());
+        };
+        NodeSpec(body).validate().map_err(|why| format!("with the watchdog's own metadata, {why}"))
+    }
+}
+
+/// Checks one label against Google Cloud's label syntax.
+///
+/// # Errors
+/// Which rule it breaks.
+pub fn label(key: &str, value: &str) -> Result<(), String> {
+    let fits = |c: char| {
+        c.is_lowercase()
+            || c.is_numeric()
+            || c == '-'
+            || c == '_'
+            || (c.is_alphabetic() && !c.is_uppercase())
+    };
+    if key.is_empty()
+        || key.chars().count() > 63
+        || !key.chars().all(fits)
+        || !key.starts_with(|c: char| c.is_alphabetic())
+    {
+        return Err(format!(
+            "label key {key:?} must be 1 to 63 lower-case letters, digits, '_' or '-', and start with a letter"
+        ));
+    }
+    if value.chars().count() > 63 || !value.chars().all(fits) {
+        return Err(format!(
+            "label {key:?}: its value must be at most 63 lower-case letters, digits, '_' or '-'"
+        ));
+    }
+    Ok(())
+}
