@@ -1,5 +1,5 @@
-//! `pause`, `resume`, `retry`, `forget`, `recreate`, `breaker`: a person's levers, through the store to whoever holds the
-//! lock.
+//! `pause`, `resume`, `retry`, `forget`, `recreate`, `breaker`: an operator's commands, through the
+//! store to the process that holds the lock.
 
 use std::io::IsTerminal as _;
 

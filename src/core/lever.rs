@@ -1,4 +1,4 @@
-//! Operator commands: what a person told the watchdog.
+//! Operator commands, as the journal takes them in.
 
 use jiff::Timestamp;
 
@@ -10,7 +10,7 @@ use crate::model::slot::{SlotRecord, Wish};
 use super::turn::Turn;
 use super::{ending, reload, runs, strays};
 
-/// Carries levers out, each once: the commit that holds what they change takes them out of the
+/// Carries commands out, each once: the commit that holds their effect takes them out of the
 /// store.
 pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
     for lever in levers {
@@ -123,7 +123,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever, turn: &mut Turn) {
         Pull::Resume { slot: None, .. } => fleet.ledger.paused = None,
         Pull::Retry { slot, from } => retry(fleet, slot, *from, now),
         Pull::Forget { slot, purge } => {
-            strays::call_off(fleet, slot, &format!("forget by {}", lever.who), turn);
+            strays::call_off(fleet, slot, &format!("forget by {}", lever.who), !*purge, turn);
             if *purge {
                 reload::purge(fleet, slot, turn);
             }

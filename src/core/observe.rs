@@ -50,8 +50,7 @@ pub fn observe(
         fleet.dirty.insert(name.to_owned());
     }
     if source == Source::Get {
-        let slow = took > VERIFIED_FOR && !matches!(reading, Reading::Unread(_));
-        memory.slow_gets = if slow { memory.slow_gets + 1 } else { 0 };
+        memory.slow_gets = if took > VERIFIED_FOR { memory.slow_gets + 1 } else { 0 };
     }
     if let Reading::Unread(why) = reading {
         set_verdict(record, Verdict::new(Condition::Unclear, why), &mut fleet.dirty, turn);
@@ -60,10 +59,7 @@ pub fn observe(
     if is_outdated(record, memory, began) {
         return;
     }
-    let shown = match &reading {
-        Reading::Node(view) => Some(view),
-        _ => None,
-    };
+    let shown = if let Reading::Node(view) = &reading { Some(view) } else { None };
     if shown.is_some_and(|view| shows_the_past(record, view, began, slot.policy.max_age)) {
         return;
     }
@@ -73,12 +69,8 @@ pub fn observe(
         notice_deletion(record, view, &mut fleet.dirty);
         note(record, view, &fleet.settings, &mut fleet.dirty);
         let lesson = learning::learn(record, view, source, &fleet.settings.owner);
-        if lesson.specification {
-            fleet.dirty_specs.insert(name.to_owned());
-        }
-        if lesson.record {
-            fleet.dirty.insert(name.to_owned());
-        }
+        fleet.dirty_specs.extend(lesson.specification.then(|| name.to_owned()));
+        fleet.dirty.extend(lesson.record.then(|| name.to_owned()));
         memory.acceptable = None;
     }
     let get = source == Source::Get && shown.is_none();

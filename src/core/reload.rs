@@ -1,7 +1,7 @@
 //! A config, at start or again: slots that are new, are back, or have left.
 //!
-//! A slot that leaves ends what is owed to it: nothing is created that nobody wants. What is known
-//! of it (specification, attempts, recorded checkpoint, pause) is kept for 30 days, since the config
+//! A slot that leaves ends what is owed to it: nothing is created that is no longer wanted. Its
+//! specification, attempts, recorded checkpoint and pause are kept for 30 days, since the config
 //! without it may be a mistake; it counts again when the slot is back.
 
 use std::time::Duration;
@@ -73,7 +73,7 @@ fn back(mut record: SlotRecord, slot: &SlotSettings, turn: &mut Turn) -> SlotRec
 
 /// A slot is not in the config any longer: what is owed to it ends.
 fn leave(fleet: &mut Fleet, name: String, turn: &mut Turn) {
-    let ended = strays::call_off(fleet, &name, "it was taken out of the config", turn);
+    let ended = strays::call_off(fleet, &name, "it was taken out of the config", false, turn);
     let Some(mut record) = fleet.slots.remove(&name) else { return };
     fleet.memory.remove(&name);
     turn.note(match ended {

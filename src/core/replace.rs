@@ -113,7 +113,7 @@ pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
 fn unwanted(ctx: &SlotCtx) -> Option<&'static str> {
     let recovery = ctx.record.recovery.as_ref()?;
     if recovery.no_create {
-        return Some("its delete by another hand is done: nothing is created");
+        return Some("it is deleted, and nothing is created");
     }
     diagnose::finished(ctx.record, ctx.slot)
         .then_some("its job is finished: what was lost is removed, and nothing is created")
@@ -121,7 +121,7 @@ fn unwanted(ctx: &SlotCtx) -> Option<&'static str> {
 
 fn withdraw(ctx: &mut SlotCtx, why: &'static str, turn: &mut Turn) -> Decision {
     if let Some(recovery) = ctx.record.recovery.take() {
-        if recovery.no_create {
+        if recovery.cause == Condition::Deleting {
             ctx.record.deleted = Some("another hand's delete of it was stuck".to_owned());
         }
         turn.tell(ctx.record, What::Withdrawn { cause: recovery.cause }, why);

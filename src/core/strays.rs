@@ -12,13 +12,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::event::What;
+use crate::model::event::{CallResult, Verb, What};
 use crate::model::fleet::{Fleet, Stray};
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
+use crate::model::recovery::Call;
 use crate::model::time::elapsed;
 
 use super::listed::Listed;
+use super::moves::came_of;
 use super::turn::Turn;
 
 /// A create that no listing has shown for so long will not come.
@@ -30,11 +32,30 @@ fn key(zone: &str, name: &str) -> String {
 }
 
 /// Ends what is owed to a slot. Returns what that was, in words.
-pub fn call_off(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) -> Option<String> {
+///
+/// A delete that is under way goes on to its end while the slot is watched, without a create.
+pub fn call_off(
+    fleet: &mut Fleet,
+    name: &str,
+    why: &str,
+    watched: bool,
+    turn: &mut Turn,
+) -> Option<String> {
     let record = fleet.slots.get_mut(name)?;
-    let recovery = record.recovery.take()?;
+    let recovery = record.recovery.as_mut()?;
     fleet.dirty.insert(name.to_owned());
-    let ended = match recovery.phase {
+    let (phase, cause) = (recovery.phase, recovery.cause);
+    if phase == Phase::Deleting && watched {
+        recovery.no_create = true;
+        return Some("its delete is under way, and no create follows".to_owned());
+    }
+    let untold = phase == Phase::Deleting
+        || (phase == Phase::Creating && recovery.call != Some(Call::Observed));
+    if untold {
+        let verb = if phase == Phase::Deleting { Verb::Delete } else { Verb::Create };
+        came_of(record, verb, CallResult::CalledOff, &format!("{verb}: {why}"), turn);
+    }
+    let ended = match phase {
         Phase::Gone => "the create that was owed is called off".to_owned(),
         Phase::Condemned => "its recovery is called off".to_owned(),
         Phase::Deleting => "its delete is under way, and no create follows".to_owned(),
@@ -55,8 +76,9 @@ pub fn call_off(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) -> Op
                 .to_owned()
         }
     };
-    let message = format!("{}: {why}; {ended}", recovery.cause.name());
-    turn.tell(record, What::Withdrawn { cause: recovery.cause }, message);
+    record.recovery = None;
+    let message = format!("{}: {why}; {ended}", cause.name());
+    turn.tell(record, What::Withdrawn { cause }, message);
     Some(ended)
 }
 
@@ -73,6 +95,7 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
         let shown = listed.node(&stray.zone, &stray.name);
         let owned = fleet.slots.get(&stray.name).is_some_and(|record| {
             record.zone == stray.zone
+                && !record.forgotten
                 && (record.recovery.is_none() || record.incarnation.is_some())
                 && shown.is_some()
         });

@@ -73,7 +73,7 @@ impl Queue {
         if then.is_empty() { batch } else { Batch::default() }
     }
 
-    /// Those levers among what the store holds that were not handed out before.
+    /// The commands in the store that were not handed out before.
     pub fn fresh(&mut self, levers: Vec<Lever>) -> Vec<Lever> {
         levers.into_iter().filter(|lever| self.pulled.insert(lever.id.clone())).collect()
     }

@@ -93,7 +93,7 @@ pub enum Input {
         slot: String,
         /// When they were asked for.
         began: Timestamp,
-        /// Those in the slot's zone that target its name, newest first.
+        /// The operations in the slot's zone that target its name, newest first.
         result: Result<Vec<Deletion>, Failure>,
     },
     /// A person pulled levers.

@@ -37,6 +37,8 @@ CallResult {
     Done = "done",
     /// Accepted, and not carried out.
     Failed = "failed",
+    /// Called off while its outcome was open: what comes of it is told as a stray.
+    CalledOff = "called_off",
 }
 }
 

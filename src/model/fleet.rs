@@ -37,7 +37,7 @@ pub struct Ledger {
     /// Slots of a former version that were paused when they left the config: the pause counts again
     /// when they are back.
     pub left_paused: BTreeMap<String, Pause>,
-    /// What was asked for and no slot owns, by zone and name.
+    /// Nodes and creates of ours that no slot owns, by zone and name.
     pub strays: BTreeMap<String, Stray>,
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::Incarnation;
 
-/// One pull of a lever.
+/// One command of an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lever {
     /// Made with it, so that it works once.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 pub struct CreateCheck {
     /// A create is certainly impossible: why, with the command that mends it.
     pub certain: Option<String>,
-    /// What may stand in its way; told, not held.
+    /// Reasons that may stand in its way; told, not held.
     pub doubts: Vec<String>,
 }
 

@@ -202,11 +202,16 @@ fn take_over(store: Box<dyn Store>) {
     world.run(TAKEN_OVER + minutes(60));
     // Each as often as it did, at the most.
     let mut known: Vec<String> = story.after.iter().map(Sent::brief).collect();
+    let allowed = known.clone();
     // 0.1.0 wrote the label as the owner; now it is the store's own id.
     let id = format!("\"{}\"", world.owner());
     for sent in &world.sent {
         let brief = sent.brief().replace(&id, "\"team\"");
         let at = known.iter().position(|known| *known == brief);
+        // A pool without capacity is probed every 2 to 3 min; 0.1.0 waited up to half an hour.
+        if at.is_none() && brief.contains("\"waits\"") && allowed.contains(&brief) {
+            continue;
+        }
         let at =
             at.unwrap_or_else(|| panic!("0.1.0 would not have sent {brief}\nbut still {known:#?}"));
         known.swap_remove(at);

@@ -24,7 +24,6 @@ use tpu_watchdog::model::beacon::WorkerReport;
 use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::fleet::Fleet;
-use tpu_watchdog::model::lookup::CreateCheck;
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::settings::Settings;

@@ -247,8 +247,12 @@ impl World {
         if broken.is_some_and(|zone| zones.contains(zone)) {
             return None;
         }
-        if let Some((_, mutation)) = self.truth.late_mutations.iter().find(|(slot, _)| slot == name)
-        {
+        // A refused delete is tried on at the longest wait: the API answers, the world is not asked in
+        // vain.
+        let last = self.setup.settings.slots.keys().next_back().is_some_and(|last| last == name);
+        let refused = self.setup.forbidden_deletes && last;
+        let late = self.truth.late_mutations.iter().find(|(slot, _)| slot == name && !refused);
+        if let Some((_, mutation)) = late {
             return found("L2", format!("hours after the last fault: {mutation}"));
         }
         if hold.is_some_and(|hold| hold.name() == "paused") {

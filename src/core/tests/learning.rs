@@ -151,3 +151,19 @@ fn an_alien_node_blinds_no_zone_and_an_entry_of_unknown_name_may_be_any_that_is_
         }
     }
 }
+
+#[test]
+fn s12_what_no_version_knows_is_created_as_it_was_read() {
+    let mut world = World::new(settings(&["a"]));
+    let disks = json!([{"sourceDisk": "disks/1", "mode": "READ_ONLY_MULTIPLE"}]);
+    world.poll(&[node("a", json!({"dataDisks": disks}))]);
+    world.wait(30);
+    let preempted = node("a", json!({"dataDisks": disks, "state": "PREEMPTED"}));
+    world.poll(std::slice::from_ref(&preempted));
+    world.get("a", Some(preempted));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    match &world.actions[..] {
+        [Action::Create { body, .. }] => assert_eq!(body["dataDisks"], disks),
+        other => panic!("{other:?}"),
+    }
+}

@@ -57,7 +57,7 @@ fn l9_what_is_lost_and_ours_is_removed_although_its_create_is_held() {
     assert!(is_delete(&world.actions), "dead nodes eat quota: {:?}", world.hold("a"));
     world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
     assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Preemptions), 0));
-    // What somebody else made is the person's: its removal waits with its create.
+    // An adopted TPU is the operator's: its removal waits with its create.
     let mut world = World::new(settings(&["a"]));
     world.fleet.settings.slots.get_mut("a").unwrap().policy.attempts.preemptions = 0;
     world.sick(&["a"], preempted(), 0);
@@ -102,7 +102,7 @@ fn s21_a_create_that_was_not_sent_ends_when_its_slot_leaves_the_config() {
         world.poll(&[node("b", json!({}))]);
         assert!(world.actions.is_empty());
     }
-    // What is known of it is kept for 30 days.
+    // Its specification and attempts are kept for 30 days.
     world.config(&["a", "b"]);
     let record = &world.fleet.slots["a"];
     assert_eq!((&record.spec, record.attempts.len(), record.job.generation), (&spec, 1, 1));
@@ -378,4 +378,27 @@ fn what_a_former_version_made_under_the_configured_label_stays_ours() {
     };
     assert_eq!(held(true), (None, 1));
     assert_eq!(held(false), (Some(HoldReason::OtherOwner), 0), "equal labels hold each other");
+}
+
+#[test]
+fn s13_preemptions_have_a_budget_of_their_own() {
+    let mut settings = settings(&["a"]);
+    settings.slots.get_mut("a").unwrap().policy.attempts.max = 1;
+    let mut world = World::new(settings);
+    for _ in 0..3 {
+        world.recreate_preempted();
+        let ready = world.replacement("a", json!({}));
+        world.get("a", Some(ready.clone()));
+        assert_eq!(world.phase("a"), None, "over: READY and not unhealthy");
+        world.wait(30);
+    }
+    world.fleet.settings.slots.get_mut("a").unwrap().policy.attempts.preemptions = 3;
+    let preempted = json!({"state": "PREEMPTED", "createTime": world.now.to_string()});
+    world.sick(&["a"], preempted.clone(), 0);
+    world.get("a", Some(node("a", preempted)));
+    assert_eq!(
+        (world.actions.len(), world.hold("a")),
+        (0, Some(HoldReason::Preemptions)),
+        "the fourth of three"
+    );
 }

@@ -399,7 +399,7 @@ fn a_clock_that_is_set_back_holds_nothing() {
     world.create_fails("a", FailureClass::StockOut);
     assert_eq!(world.hold("a"), Some(HoldReason::Backoff));
     world.now = "2026-05-31T12:00:00Z".parse().unwrap();
-    // What lay in the future would hold it for a day.
+    // A probe that lay in the future would hold it for a day.
     world.input(Input::Tick);
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
 

@@ -478,45 +478,6 @@ fn s12_without_a_valid_specification_nothing_is_deleted() {
 }
 
 #[test]
-fn s12_what_no_version_knows_is_created_as_it_was_read() {
-    let mut world = World::new(settings(&["a"]));
-    let disks = json!([{"sourceDisk": "disks/1", "mode": "READ_ONLY_MULTIPLE"}]);
-    world.poll(&[node("a", json!({"dataDisks": disks}))]);
-    world.wait(30);
-    let preempted = node("a", json!({"dataDisks": disks, "state": "PREEMPTED"}));
-    world.poll(std::slice::from_ref(&preempted));
-    world.get("a", Some(preempted));
-    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
-    match &world.actions[..] {
-        [Action::Create { body, .. }] => assert_eq!(body["dataDisks"], disks),
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn s13_preemptions_have_a_budget_of_their_own() {
-    let mut settings = settings(&["a"]);
-    settings.slots.get_mut("a").unwrap().policy.attempts.max = 1;
-    let mut world = World::new(settings);
-    for _ in 0..3 {
-        world.recreate_preempted();
-        let ready = world.replacement("a", json!({}));
-        world.get("a", Some(ready.clone()));
-        assert_eq!(world.phase("a"), None, "over: READY and not unhealthy");
-        world.wait(30);
-    }
-    world.fleet.settings.slots.get_mut("a").unwrap().policy.attempts.preemptions = 3;
-    let preempted = json!({"state": "PREEMPTED", "createTime": world.now.to_string()});
-    world.sick(&["a"], preempted.clone(), 0);
-    world.get("a", Some(node("a", preempted)));
-    assert_eq!(
-        (world.actions.len(), world.hold("a")),
-        (0, Some(HoldReason::Preemptions)),
-        "the fourth of three"
-    );
-}
-
-#[test]
 fn s14_a_quota_refusal_suspends_nothing() {
     let mut world = World::new(settings(&["a", "b"]));
     world.recreate_preempted();
