@@ -171,6 +171,7 @@ fn config_text(scenario: &Scenario, base: &str, listen: &str, speed: f64) -> Str
         "project = \"demo\"\nstate = \"memory:\"\nowner = \"demo\"\nlisten = \"{listen}\"\n\
          [poll]\nevery = \"{}\"\noperations = \"{}\"\n[api]\ntpu = \"{base}\"\nstorage = \"{base}\"\ncredentials = \"anonymous\"\n\
          [policy]\nheal = \"{}\"\nmax_age = \"{}\"\nbackoff = {{ first = \"{}\", max = \"{}\" }}\n\
+         stock_out = {{ first = \"{}\", max = \"{}\" }}\n\
          attempts = {{ settled = \"{}\" }}\n\
          grace = {{ startup = \"{}\", maintenance = \"{}\", failed_repair = \"{}\", unresponsive = \"{}\", runtime_unhealthy = \"{}\", \
          boot = \"{}\", silent = \"{}\", missing = \"{}\", deleting = \"{}\" }}\n",
@@ -180,10 +181,12 @@ fn config_text(scenario: &Scenario, base: &str, listen: &str, speed: f64) -> Str
         scaled(120.0_f64.max(speed * 2.0)),
         scaled(30.0),
         minutes(30.0),
+        minutes(2.0),
+        minutes(3.0),
         scaled(3600.0_f64.max(speed)),
         minutes(45.0),
         minutes(60.0),
-        minutes(2.0),
+        minutes(15.0),
         minutes(10.0),
         minutes(15.0),
         minutes(10.0),

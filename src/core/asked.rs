@@ -54,6 +54,8 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     }
 }
 
+// unverified: a second delete unblocks one that is stuck (one operator saw it).
+// settled by: gcloud compute tpus tpu-vm delete NODE --zone ZONE, of a node that has been DELETING for long
 /// Decides about a node that another hand deletes.
 pub fn nudge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let evidence = ctx.record.verdict.evidence.clone();

@@ -67,6 +67,7 @@ impl TpuClient {
             ));
         };
         // unverified: v3 takes a project's id where it documents its number.
+        // settled by: gcloud projects test-iam-permissions PROJECT tpu.nodes.create --log-http
         let url = format!("{base}/v3/projects/{}:testIamPermissions", encode(project));
         let mend = format!(
             "gcloud projects add-iam-policy-binding {project} --member serviceAccount:WATCHDOG --role roles/tpu.admin --condition None"
@@ -93,6 +94,7 @@ impl TpuClient {
             ));
         };
         // unverified: testIamPermissions takes "-" for the account's project, as get does.
+        // settled by: gcloud iam service-accounts get-iam-policy ACCOUNT --log-http, and the same call with projects/-
         let url =
             format!("{base}/v1/projects/-/serviceAccounts/{}:testIamPermissions", encode(&account));
         let mend = format!(
@@ -131,6 +133,7 @@ impl TpuClient {
             return Fine;
         }
         // unverified: a grant under an IAM condition is left out of the answer.
+        // settled by: gcloud projects add-iam-policy-binding PROJECT --condition …, then test-iam-permissions
         Certain(format!(
             "{permission} is not granted on {place}; run, with the account that the watchdog uses in the place of WATCHDOG: {mend}; where it \
              is granted under a condition, which this check does not see, set create_check = \"warn\""

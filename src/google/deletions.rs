@@ -13,7 +13,8 @@ use crate::model::lookup::Deletion;
 
 const METHOD: &str = "operations.list";
 /// Asked for on each page; the server may give fewer.
-// unverified: operations.list takes a pageSize of 100, and how long operations are kept.
+// unverified: operations.list takes a pageSize of 100, and keeps a delete for at least a day.
+// settled by: gcloud compute tpus operations list --zone ZONE --page-size 100 --log-http
 const PAGE_SIZE: u32 = 100;
 /// More pages than a zone has operations.
 const PAGES_MAX: usize = 200;

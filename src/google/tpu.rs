@@ -26,6 +26,7 @@ const PAGES_MAX: usize = 2_000;
 
 /// Reads of nodes go through this version: v2 hides fields that a create must say.
 // unverified: v2alpha1 shows each node that v2 shows, and its 404 of a node holds for v2 too.
+// settled by: gcloud alpha compute tpus tpu-vm list --zone ZONE, compared with gcloud compute tpus tpu-vm list --zone ZONE
 const ALPHA: &str = "v2alpha1";
 /// After a read that v2alpha1 did not answer, the configured version is asked directly for so long.
 const ALPHA_RESTS: Duration = Duration::from_secs(600);
@@ -353,6 +354,7 @@ impl TpuClient {
         deadline: Instant,
     ) -> Result<OperationState, Failure> {
         // unverified: an operation of a create through v2alpha1 is read through v2 under its name.
+        // settled by: gcloud compute tpus operations describe OPERATION --zone ZONE, of a gcloud alpha create
         let url = format!("{}/{}/{name}", self.endpoint, self.version);
         let operation = self.http.read("operations.get", Method::GET, &url, None, deadline).await?;
         Ok(answers::operation(&operation, verb, spot))

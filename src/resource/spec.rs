@@ -27,6 +27,7 @@ const OUR_PREFIX: &str = "tpu-watchdog-";
 pub const OPT_OUT_LABEL: &str = "tpu-watchdog";
 /// Labels of Google's own services begin with this.
 // unverified: a create that carries a goog-* label is refused; it is never sent back.
+// settled by: gcloud compute tpus tpu-vm create NODE --zone ZONE --labels goog-test=1 --accelerator-type TYPE --version VERSION
 const GOOGLE_LABELS: &str = "goog-";
 
 /// Fields that the API sets and never takes: Cloud TPU API v1, v2 and v2alpha1 reference.

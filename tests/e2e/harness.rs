@@ -32,6 +32,8 @@ pub const POLICY: &str = r#"
 confirmations = 2
 heal = "800ms"
 backoff = { first = "200ms", max = "400ms" }
+stock_out = { first = "200ms", max = "400ms" }
+storm = { min = 4 }
 attempts = { settled = "60s" }
 grace = { startup = "1s", maintenance = "1s", failed_repair = "1s", unresponsive = "1s", runtime_unhealthy = "1s", boot = "1s", silent = "20s", missing = "1s", deleting = "20s" }
 "#;
