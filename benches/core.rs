@@ -10,7 +10,7 @@ use tpu_watchdog::model::action::{Input, Listing, Poll};
 use tpu_watchdog::model::fleet::{Fleet, Ledger};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::settings::{
-    Orphans, Overlay, Policy, PollSettings, Settings, Share, SlotSettings, Storm,
+    Overlay, Policy, PollSettings, Settings, Share, SlotSettings, Storm,
 };
 
 const ZONE: &str = "us-central2-b";
@@ -84,7 +84,6 @@ fn settings(names: &[String]) -> Settings {
         },
         max_unavailable: Share::Percent(25.0),
         max_judged_recreates_per_hour: 20,
-        orphans: Orphans::Report,
         storm: Storm::default(),
         slots: names.iter().map(slot).collect(),
     }

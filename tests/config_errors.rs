@@ -177,7 +177,7 @@ const AFTER_A_SLOT: [(&str, &str, &str); 42] = [
 ];
 
 /// The text between `project` and the slot.
-const BEFORE_A_SLOT: [(&str, &str, &str); 27] = [
+const BEFORE_A_SLOT: [(&str, &str, &str); 28] = [
     ("dry_run = \"yes\"", "w.toml:2: dry_run:", "expected a boolean"),
     ("polll = 1", "w.toml:2: polll:", "unknown key `polll`"),
     ("owner = \"\"", "w.toml:2: owner:", "leave it out"),
@@ -211,6 +211,11 @@ const BEFORE_A_SLOT: [(&str, &str, &str); 27] = [
         "\"create\" or \"hold\"",
     ),
     ("[policy]\non_success = \"stop\"", "w.toml:3: policy.on_success:", "use \"keep\""),
+    (
+        "[policy]\norphans = \"dead\"",
+        "w.toml:3: policy.orphans:",
+        "this version reports strays and removes none",
+    ),
     (
         "[policy]\ngrace = { maintenence = \"1h\" }",
         "w.toml:3: policy.grace.maintenence:",

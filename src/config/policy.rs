@@ -47,14 +47,16 @@ pub fn storm(c: &mut Check, raw: Option<&RawStorm>) -> Storm {
     }
 }
 
-/// `orphans`.
-pub fn orphans(c: &mut Check, raw: Option<&str>) -> Orphans {
+/// `orphans`: strays are told, and this version removes none.
+pub fn check_orphans(c: &mut Check, raw: Option<&str>) {
     match raw {
-        None | Some("report") => Orphans::Report,
-        Some("dead") => Orphans::Dead,
+        None | Some("report") => {}
+        Some("dead") => c.wrong(
+            "policy.orphans",
+            "this version reports strays and removes none; use \"report\"".to_owned(),
+        ),
         Some(other) => {
-            c.wrong("policy.orphans", format!("{other:?} is unknown; use \"report\" or \"dead\""));
-            Orphans::Report
+            c.wrong("policy.orphans", format!("{other:?} is unknown; use \"report\""));
         }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::api::{api, listen, listen_token_file};
 use super::check::Check;
 use super::document::Document;
-use super::policy::{orphans, policy, share, storm};
+use super::policy::{check_orphans, policy, share, storm};
 use super::raw::*;
 use super::slot::slot;
 use super::state::{pushgateway, state};
@@ -43,7 +43,7 @@ pub fn validate(
         20,
     );
     let storm = storm(c, raw.policy.storm.as_ref());
-    let orphans = orphans(c, raw.policy.orphans.as_deref());
+    check_orphans(c, raw.policy.orphans.as_deref());
     let fleet_policy = policy(c, "policy", &raw.policy, Policy::default());
     let lease = c.span("lease", raw.lease, Duration::from_secs(1), Duration::from_secs(30));
     let state = state(c, raw.state.as_deref(), folder, environment);
@@ -78,7 +78,6 @@ pub fn validate(
         max_unavailable,
         max_judged_recreates_per_hour: per_hour,
         storm,
-        orphans,
         slots,
     };
     Ok(Config { settings, lease, pushgateway, state, listen, listen_token_file, api })

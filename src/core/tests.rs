@@ -35,7 +35,7 @@ use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 use crate::model::phase::Phase;
 use crate::model::settings::{
-    JobSettings, Orphans, Overlay, Policy, PollSettings, Settings, Share, SlotSettings, Storm,
+    JobSettings, Overlay, Policy, PollSettings, Settings, Share, SlotSettings, Storm,
 };
 use crate::model::time::after;
 
@@ -88,7 +88,6 @@ fn settings(names: &[&str]) -> Settings {
         },
         max_unavailable: Share::Percent(25.0),
         max_judged_recreates_per_hour: 20,
-        orphans: Orphans::Report,
         storm: Storm { min: 4, ..Storm::default() },
         slots: names.iter().map(slot).collect(),
     }

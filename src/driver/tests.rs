@@ -5,7 +5,7 @@ use crate::driver::message::StoreCall;
 use crate::model::action::Poll;
 use crate::model::lease::Lease;
 use crate::model::lever::Pull;
-use crate::model::settings::{Orphans, PollSettings, Share, Storm};
+use crate::model::settings::{PollSettings, Share, Storm};
 use crate::model::slot::SlotRecord;
 use crate::store::{Batch, Stored};
 
@@ -40,7 +40,6 @@ impl Machine {
             poll,
             max_unavailable: Share::Count(1),
             max_judged_recreates_per_hour: 20,
-            orphans: Orphans::Report,
             storm: Storm::default(),
             slots: Default::default(),
         };

@@ -33,8 +33,6 @@ pub struct Settings {
     pub max_judged_recreates_per_hour: usize,
     /// When too many slots look sick at once.
     pub storm: Storm,
-    /// What becomes of remains of ours that can't run.
-    pub orphans: Orphans,
     /// The desired slots, by name.
     pub slots: BTreeMap<String, SlotSettings>,
 }
@@ -214,16 +212,6 @@ pub enum WhenMissing {
     Create,
     /// Held.
     Hold,
-}
-
-/// `orphans`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Orphans {
-    /// Told.
-    #[default]
-    Report,
-    /// Remains of ours that can't run are removed as well.
-    Dead,
 }
 
 /// `attempts`.

@@ -194,7 +194,6 @@ impl Setup {
                 Share::Count(fleet.usize(1..6))
             },
             max_judged_recreates_per_hour: fleet.usize(8..30),
-            orphans: Orphans::Report,
             storm: Storm {
                 percent: [30.0, 50.0, 100.0][fleet.usize(0..3)],
                 min: fleet.usize(2..6),

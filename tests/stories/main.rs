@@ -27,8 +27,8 @@ use tpu_watchdog::model::lookup::{CreateCheck, Deletion};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::settings::{
-    CheckpointSettings, JobSettings, Orphans, Overlay, Policy, PollSettings, Settings, Share,
-    SlotSettings, Storm,
+    CheckpointSettings, JobSettings, Overlay, Policy, PollSettings, Settings, Share, SlotSettings,
+    Storm,
 };
 use tpu_watchdog::model::time::{after, elapsed};
 use tpu_watchdog::resource::spec::SUPERVISOR_MARK;
@@ -67,7 +67,6 @@ fn settings() -> Settings {
         },
         max_unavailable: Share::Percent(25.0),
         max_judged_recreates_per_hour: 20,
-        orphans: Orphans::Report,
         storm: Storm::default(),
         slots: BTreeMap::new(),
     }
