@@ -34,11 +34,13 @@ fn after_a_storm_every_slot_is_back_and_no_tpu_at_work_was_deleted() {
     let nodes = format!("[[nodes]]\nprefix = \"n\"\ncount = {SLOTS}\nzone = \"{ZONE}\"\n{run}\n");
     let slots: String =
         (0..SLOTS).map(|i| slot(&format!("n{i}"), &job(&format!("n{i}")))).collect();
-    let policy = format!("storm = {{ min = 1000 }}\nmax_unavailable = \"50%\"\nmax_judged_recreates_per_hour = 1000\n{POLICY}")
-        .replace("attempts = {", "attempts = { max = 1000, preemptions = 1000,")
-        // Between two kills there is seldom time for more than a second or two of continuous
-        // evidence.
-        .replace("startup = \"1s\"", "startup = \"5s\"");
+    let policy =
+        format!("max_unavailable = \"50%\"\nmax_judged_recreates_per_hour = 1000\n{POLICY}")
+            .replace("storm = { min = 4 }", "storm = { min = 1000 }")
+            .replace("attempts = {", "attempts = { max = 1000, preemptions = 1000,")
+            // Between two kills there is seldom time for more than a second or two of continuous
+            // evidence.
+            .replace("startup = \"1s\"", "startup = \"5s\"");
     let mut rig = Rig::new(&nodes, &policy, &slots);
     rig.start();
     rig.wait_polls(2);

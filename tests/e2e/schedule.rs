@@ -35,9 +35,11 @@ fn fleet(rig_policy: &str) -> Rig {
 
 #[test]
 fn three_hundred_runs_that_overlap_and_are_killed_bring_every_slot_back() {
-    let policy = format!("storm = {{ min = 1000 }}\nmax_unavailable = \"50%\"\nmax_judged_recreates_per_hour = 1000\n{POLICY}")
-        .replace("attempts = {", "attempts = { max = 1000, preemptions = 1000,")
-        .replace("startup = \"1s\"", "startup = \"5s\"");
+    let policy =
+        format!("max_unavailable = \"50%\"\nmax_judged_recreates_per_hour = 1000\n{POLICY}")
+            .replace("storm = { min = 4 }", "storm = { min = 1000 }")
+            .replace("attempts = {", "attempts = { max = 1000, preemptions = 1000,")
+            .replace("startup = \"1s\"", "startup = \"5s\"");
     let rig = fleet(&policy);
     let mut dice = Dice(5);
     let mut running: Vec<(Child, Option<Instant>)> = Vec::new();
