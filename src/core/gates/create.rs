@@ -28,12 +28,14 @@ pub fn create_backoff(ctx: &SlotCtx) -> Option<Decision> {
     )
 }
 
-/// S7. Trouble with the checkpoints, which holds it anyway, is said first.
+/// S7. Trouble with the checkpoints or the pool, which holds it anyway, is said first.
 pub fn dry_run(ctx: &SlotCtx) -> Option<Decision> {
     if !ctx.settings.dry_run {
         return None;
     }
-    let trouble = location::listed(ctx.slot).and_then(|_| location::holds_create(ctx.record));
+    let trouble = location::listed(ctx.slot)
+        .and_then(|_| location::holds_create(ctx.record))
+        .or_else(|| probe(ctx));
     let mut decision =
         trouble.unwrap_or_else(|| Decision::act(ActionName::Create, "a create is owed"));
     decision.hold = decision.hold.or(Some(HoldReason::DryRun));
@@ -92,7 +94,10 @@ pub fn probe(ctx: &SlotCtx) -> Option<Decision> {
         return hold(HoldReason::WaitsForProbe, text, None);
     }
     let text = || {
-        format!("no capacity in the pool {name} since {:.0} (try {})", short.since, short.refusals)
+        let refusal = ctx.record.recovery.as_ref().and_then(|recovery| recovery.refusal.as_ref());
+        let words = refusal.map_or(String::new(), |(_, words)| format!(": {words}"));
+        let (since, tries) = (short.since, short.refusals);
+        format!("no capacity in the pool {name} since {since:.0} (try {tries}){words}")
     };
     (short.probe_at > ctx.now)
         .then(|| Decision::hold(HoldReason::Backoff, text(), Some(short.probe_at)))
