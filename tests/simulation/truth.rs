@@ -321,9 +321,12 @@ impl World {
         self.check("S7", slot, !opted_out, || "its label opts it out".to_owned());
         let asked = self.truth.slots.get(slot).is_some_and(|k| k.wanted.contains(&uid.to_string()));
         // Another hand's delete that is stuck may be sent once more.
+        let deleting = |moment: &&Moment| {
+            moment.facts.as_ref().is_some_and(|facts| facts.state == "DELETING")
+        };
         let stuck = recent.iter().any(|index| {
-            let long = elapsed(story[*index].since, now) >= graces.deleting || !counts_time;
-            long && facts(index).is_some_and(|facts| facts.state == "DELETING")
+            let since = story[..=*index].iter().rev().take_while(deleting).last();
+            since.is_some_and(|m| elapsed(m.since, now) >= graces.deleting || !counts_time)
         });
         if asked || stuck {
             return ["S3", "S5", "S10"]
