@@ -59,7 +59,8 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         }
     }
     fleet.left.values_mut().for_each(|record| maybe_past(&mut record.left_at));
-    ledger(&mut fleet.ledger, now);
+    let longest = fleet.settings.slots.values().map(|slot| slot.policy.stock_out.1).max();
+    ledger(&mut fleet.ledger, now, after(now, longest.unwrap_or_default()));
     for memory in fleet.memory.values_mut() {
         maybe_past(&mut memory.last_read);
         maybe_past(&mut memory.surveyed_at);
@@ -71,7 +72,8 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
     }
 }
 
-fn ledger(ledger: &mut Ledger, now: Timestamp) {
+/// `latest` is the latest time at which any pool may be probed next.
+fn ledger(ledger: &mut Ledger, now: Timestamp, latest: Timestamp) {
     let past = |at: &mut Timestamp| *at = (*at).min(now);
     let maybe_past = |at: &mut Option<Timestamp>| *at = at.map(|at| at.min(now));
     ledger.judged.iter_mut().for_each(past);
@@ -82,7 +84,7 @@ fn ledger(ledger: &mut Ledger, now: Timestamp) {
         if let Some(short) = &mut pool.short {
             past(&mut short.since);
             past(&mut short.last);
-            past(&mut short.probe_at);
+            short.probe_at = short.probe_at.min(latest);
         }
         maybe_past(&mut pool.failing);
         maybe_past(&mut pool.trial_at);

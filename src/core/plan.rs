@@ -131,11 +131,12 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], index: u64, turn: &mut Turn) -> bool {
     let phase = |record: &SlotRecord| record.recovery.as_ref().map(|r| (r.phase, r.call.clone()));
     let before = phase(ctx.record);
     let decision = decide(ctx, gates, turn);
+    // What was not sent is tried all the same: shown as a hold, it counts as under way (S6).
+    let set_apart = is_open_ended(decision.hold);
     let decision = unsent(ctx, decision);
     reads::stagger(ctx.record, ctx.memory, ctx.slot, ctx.polls, index, turn);
     let mut changed = false;
     if let Some(recovery) = &mut ctx.record.recovery {
-        let set_apart = is_open_ended(decision.hold);
         changed = std::mem::replace(&mut recovery.set_apart, set_apart) != set_apart;
     }
     ctx.budget.unavailable += usize::from(!counted && budget::is_unavailable(ctx.record));

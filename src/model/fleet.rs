@@ -34,8 +34,8 @@ pub struct Ledger {
     pub breaker: Option<Breaker>,
     /// Every slot is paused.
     pub paused: Option<Pause>,
-    /// Slots of a former version that were paused when they left the config: the pause counts again
-    /// when they are back.
+    /// Pauses of slots that are not in the config and of which nothing else is known: one counts again
+    /// when its slot is back.
     pub left_paused: BTreeMap<String, Pause>,
     /// Nodes and creates of ours that no slot owns, by zone and name.
     pub strays: BTreeMap<String, Stray>,

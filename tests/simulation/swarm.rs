@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     let minutes = number("--minutes");
     let count = number("--count").unwrap_or(if minutes.is_some() { u64::MAX } else { 20 });
     if has("--keep-going") {
-        return survey(from, count);
+        return survey(from, count, minutes.map(minutes_long));
     }
     if has("--arrivals") {
         (from..from.saturating_add(count)).for_each(|seed| {
@@ -66,18 +66,26 @@ fn main() -> ExitCode {
         });
         return ExitCode::SUCCESS;
     }
-    many(from, count, minutes.map(|m| Duration::from_secs(m * 60)))
+    many(from, count, minutes.map(minutes_long))
+}
+
+fn minutes_long(minutes: u64) -> Duration {
+    Duration::from_secs(minutes * 60)
 }
 
 /// Which seeds fail, and of what.
-fn survey(from: u64, count: u64) -> ExitCode {
-    let failed = campaign::on_all_cores(from..from.saturating_add(count), |seed| {
+fn survey(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
+    let began = Instant::now();
+    let seeds = (from..from.saturating_add(count))
+        .take_while(|_| limit.is_none_or(|limit| began.elapsed() <= limit));
+    let failed = campaign::on_all_cores(seeds, |seed| {
         let violation = world::play(Setup::of(seed), false).violation?;
         println!("seed {seed}: {} {}: {}", violation.name, violation.slot, violation.message);
         Some(())
     });
+    let played = failed.len();
     let failed = failed.into_iter().flatten().count();
-    println!("{failed} of {count} seeds failed");
+    println!("{failed} of {played} seeds from {from} failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

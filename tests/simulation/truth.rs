@@ -303,7 +303,7 @@ impl World {
             .is_some_and(|since| arrival.sent - since > MINUTE);
         self.check("S17", slot, !left, || "it has left the config".to_owned());
         self.is_sick_enough(slot, node.uid, now, within);
-        self.leaves_enough(slot);
+        self.leaves_enough(slot, node.uid);
     }
 
     /// S3, S5, S7 and S10: the node that is deleted truly was sick, for long enough, and not opted
@@ -321,9 +321,8 @@ impl World {
         self.check("S7", slot, !opted_out, || "its label opts it out".to_owned());
         let asked = self.truth.slots.get(slot).is_some_and(|k| k.wanted.contains(&uid.to_string()));
         // Another hand's delete that is stuck may be sent once more.
-        let deleting = |moment: &&Moment| {
-            moment.facts.as_ref().is_some_and(|facts| facts.state == "DELETING")
-        };
+        let deleting =
+            |moment: &&Moment| moment.facts.as_ref().is_some_and(|facts| facts.state == "DELETING");
         let stuck = recent.iter().any(|index| {
             let since = story[..=*index].iter().rev().take_while(deleting).last();
             since.is_some_and(|m| elapsed(m.since, now) >= graces.deleting || !counts_time)
@@ -360,11 +359,14 @@ impl World {
         }
     }
 
-    /// S6: judged slots whose delete is truly under way, this one included.
-    fn leaves_enough(&mut self, slot: &str) {
+    /// S6: judged slots whose delete is truly under way, this one included. What an operator asked
+    /// for may go beyond it.
+    fn leaves_enough(&mut self, slot: &str, uid: u64) {
         let judged = self.audit.last_call(slot).is_some_and(|call| call.kind == Some(Kind::Judged));
         let now = self.now;
-        self.truth.slots.entry(slot.to_owned()).or_default().judged = judged;
+        let known = self.truth.slots.entry(slot.to_owned()).or_default();
+        let judged = judged && !known.wanted.contains(&uid.to_string());
+        known.judged = judged;
         if !judged {
             return;
         }

@@ -46,7 +46,8 @@ fn l3_an_owed_create_is_finished_after_a_crash_at_any_phase() {
         let slots = std::mem::take(&mut world.fleet.slots);
         let settings = world.fleet.settings.clone();
         world.fleet = Fleet::new(settings.clone(), slots, world.fleet.ledger.clone());
-        world.wait(60);
+        // Longer than the wait for a pool without capacity.
+        world.wait(180);
         world.input(Input::Configured(Box::new(settings)));
         for _ in 0..10 {
             if matches!(world.actions[..], [Action::Create { .. }]) {

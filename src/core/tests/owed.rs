@@ -402,3 +402,33 @@ fn s13_preemptions_have_a_budget_of_their_own() {
         "the fourth of three"
     );
 }
+
+#[test]
+fn a_pool_that_is_short_is_not_probed_earlier_by_a_restart() {
+    let mut world = World::new(settings(&["a"]));
+    world.recreate_preempted();
+    world.create_fails("a", FailureClass::StockOut);
+    world.wait(30);
+    let (settings, slots, ledger) =
+        (&world.fleet.settings, world.fleet.slots.clone(), world.fleet.ledger.clone());
+    // Nor does a display that reads the journal say that the create goes now.
+    let shown = view::at_rest(settings, slots.clone(), ledger.clone(), world.now);
+    assert_eq!(shown.tpus[0].hold.as_deref(), Some("backoff"), "{}", shown.tpus[0].reason);
+    world.fleet = Fleet::new(settings.clone(), slots, ledger);
+    world.input(Input::Configured(Box::new(world.fleet.settings.clone())));
+    assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Backoff), 0));
+}
+
+#[test]
+fn s7_a_pause_outlives_the_purge_of_a_slot_that_left_the_config() {
+    let mut world = World::new(settings(&["a", "b"]));
+    world.ours();
+    world.config(&["b"]);
+    world.order(Pull::Pause { slot: Some("a".into()), until: None });
+    world.order(Pull::Forget { slot: "a".into(), purge: true });
+    assert!(!world.fleet.left.contains_key("a"));
+    world.config(&["a", "b"]);
+    assert!(world.fleet.slots["a"].paused.is_some(), "{:?}", world.messages);
+    world.order(Pull::Resume { slot: Some("a".into()), adopt: false });
+    assert!(world.fleet.slots["a"].paused.is_none());
+}

@@ -401,6 +401,8 @@ fn a_clock_that_is_set_back_holds_nothing() {
     world.now = "2026-05-31T12:00:00Z".parse().unwrap();
     // A probe that lay in the future would hold it for a day.
     world.input(Input::Tick);
+    world.wait(180);
+    world.input(Input::Tick);
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
 
     let mut world = World::new(settings(&["a"]));

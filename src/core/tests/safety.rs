@@ -467,6 +467,26 @@ fn s6_a_slot_that_was_set_apart_passes_the_budget_again() {
 }
 
 #[test]
+fn s6_a_delete_that_is_not_sent_again_and_again_still_takes_its_place() {
+    let mut world = World::new(settings(&["a", "b", "c", "d"]));
+    world.sick(&["a", "b"], timeout(), 600);
+    let nodes =
+        ["a", "b", "c", "d"].map(|name| node(name, if name < "c" { timeout() } else { json!({}) }));
+    for _ in 0..5 {
+        world.get("a", Some(nodes[0].clone()));
+        assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
+        // While it may be under way, and after it was not sent.
+        world.get("b", Some(nodes[1].clone()));
+        assert!(world.actions.is_empty(), "{:?}", world.messages);
+        world.called("a", CallOutcome::NotSent(Failure::new(FailureClass::Transient, "no token")));
+        world.wait(30);
+        world.poll(&nodes);
+        assert_eq!(world.hold("b"), Some(HoldReason::MaxUnavailable));
+    }
+    assert_eq!(world.hold("a"), Some(HoldReason::NotSent));
+}
+
+#[test]
 fn s12_without_a_valid_specification_nothing_is_deleted() {
     let mut world = World::new(settings(&["a"]));
     let bare = json!({"state": "PREEMPTED", "runtimeVersion": null});
