@@ -54,8 +54,8 @@ fn the_page_escapes_what_comes_from_outside() {
     assert!(!html.contains("Belongs to no slot"));
 }
 
-#[test]
-fn the_page_shows_what_belongs_to_no_slot() {
+/// The same, and a node that no slot owns.
+fn with_a_stray() -> StatusDocument {
     let mut document = document();
     document.strays.push(StrayView {
         name: "left".into(),
@@ -64,9 +64,25 @@ fn the_page_shows_what_belongs_to_no_slot() {
         since: now(),
         why: "its create was <called off>".into(),
     });
-    let html = page::render(&Snapshot { status: document, ..Snapshot::default() }, now());
+    document
+}
+
+#[test]
+fn the_page_shows_what_belongs_to_no_slot() {
+    let html = page::render(&Snapshot { status: with_a_stray(), ..Snapshot::default() }, now());
     assert!(html.contains("Belongs to no slot") && html.contains("us-east5-a"), "{html}");
     assert!(html.contains("its create was &lt;called off&gt;"), "{html}");
+}
+
+#[test]
+fn status_and_plan_show_what_belongs_to_no_slot() {
+    let told = "\n  left  in us-east5-a: not seen yet, told for 0s: its create was <called off>\n";
+    for text in [
+        table::status(&with_a_stray(), "watched by vm-1:7:aa", now()),
+        table::plan("my-project", &with_a_stray(), now()),
+    ] {
+        assert!(text.contains("Belongs to no slot") && text.contains(told), "{text}");
+    }
 }
 
 #[test]

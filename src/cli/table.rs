@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use crate::model::condition::Condition;
 use crate::model::time::elapsed;
 use crate::model::time::span;
-use crate::model::view::{ActionName, SlotView, StatusDocument};
+use crate::model::view::{ActionName, SlotView, StatusDocument, StrayView};
 
 /// A table of all slots; `acting` says who watches them.
 pub fn status(document: &StatusDocument, acting: &str, now: Timestamp) -> String {
@@ -31,6 +31,7 @@ pub fn status(document: &StatusDocument, acting: &str, now: Timestamp) -> String
     lines(&mut text, "Why:", &reasons);
     lines(&mut text, IF_LOST, &resumed(document, now));
     lines(&mut text, "Warnings:", &warnings(document));
+    lines(&mut text, STRAYS, &strays(document, now));
     text
 }
 
@@ -53,6 +54,18 @@ fn warnings(document: &StatusDocument) -> Vec<(&str, String)> {
         .map(of)
         .flat_map(|(name, all)| all.iter().map(move |text| (name, text.clone())))
         .collect()
+}
+
+const STRAYS: &str = "Belongs to no slot, and is never deleted by this service:";
+
+/// What was asked for and no slot owns (S21).
+fn strays(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> {
+    let line = |stray: &StrayView| {
+        let (zone, told) = (&stray.zone, span(elapsed(stray.since, now)));
+        let state = stray.state.as_deref().unwrap_or("not seen yet");
+        format!("in {zone}: {state}, told for {told}: {}", stray.why)
+    };
+    document.strays.iter().map(|stray| (stray.name.as_str(), line(stray))).collect()
 }
 
 fn lines(text: &mut String, head: &str, all: &[(&str, String)]) {
@@ -220,6 +233,7 @@ pub fn plan(project: &str, document: &StatusDocument, now: Timestamp) -> String 
     }
     lines(&mut text, IF_LOST, &resumed(document, now));
     lines(&mut text, "Warnings:", &warnings(document));
+    lines(&mut text, STRAYS, &strays(document, now));
     let unchanged = document.tpus.len() - recreate - create - held - waiting;
     let _ = write!(
         text,

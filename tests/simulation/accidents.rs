@@ -55,7 +55,7 @@ pub enum Accident {
 }
 
 /// Faults that strike by themselves, with the mean time between two strikes in minutes.
-const BY_THEMSELVES: [(Fault, u32); 24] = [
+const BY_THEMSELVES: [(Fault, u32); 25] = [
     (Fault::Crash, 60),
     (Fault::Pause, 90),
     (Fault::ClockJump, 120),
@@ -75,6 +75,7 @@ const BY_THEMSELVES: [(Fault, u32); 24] = [
     (Fault::Outage, 150),
     (Fault::StockOut, 90),
     (Fault::Quota, 120),
+    (Fault::RightsTaken, 150),
     (Fault::BadScript, 150),
     (Fault::StuckJob, 100),
     (Fault::CheckpointsTaken, 100),
@@ -249,6 +250,12 @@ impl World {
                 return;
             }
             Fault::StockOut => return self.trouble(Trouble::StockOut, &zone, "-", Some(long)),
+            Fault::RightsTaken => {
+                let since = self.rights_taken().unwrap_or(self.now);
+                self.rights = (since, self.now + 5 * long);
+                self.tell(|| "nobody may create TPUs".to_owned());
+                return;
+            }
             Fault::BadScript => {
                 self.bad_script_until = self.now + long;
                 return;
@@ -400,6 +407,7 @@ impl World {
         self.calm_since = Some(self.now);
         self.tell(|| "from now on nothing fails by itself".to_owned());
         (self.store_down_until, self.store_full_until, self.bad_script_until) = (0, 0, 0);
+        self.rights = (0, 0);
         self.network.unreachable.clear();
         self.cloud.quota.clear();
         self.cloud.refusals.clear();

@@ -118,6 +118,8 @@ faults! {
     StockOut = "stock-out",
     /// The quota is exhausted.
     Quota = "quota",
+    /// Nobody may create TPUs for a while.
+    RightsTaken = "rights-taken",
     /// Every replacement fails to boot for a while.
     BadScript = "bad-script",
     /// A job that gets nowhere from its checkpoint.

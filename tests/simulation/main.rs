@@ -46,6 +46,8 @@ const LOOKED_AT: &[&str] = &[
     "S15",
     "S17",
     "S18",
+    "S20",
+    "S21",
     "L1",
     "L2",
     "L3",
@@ -56,6 +58,7 @@ const LOOKED_AT: &[&str] = &[
     "L7",
     "L7 in time",
     "L8",
+    "L9",
 ];
 
 /// Plays worlds; one that goes wrong is a panic with the report. Outcomes come in the order of the

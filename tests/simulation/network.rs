@@ -30,6 +30,8 @@ use crate::world::{Arrival, Task, World};
 
 /// A read may show what was so long ago.
 const LAG: Ms = 100_000;
+/// What the API answers where a right is missing.
+const NO_RIGHT: &str = "Permission 'tpu.nodes.create' denied.";
 
 /// What a node looks like from outside: when this changes, its view does. Of its labels it knows
 /// nothing: see [`Network::relabelled`].
@@ -301,7 +303,9 @@ impl World {
                 Input::Attributes { slot, of, began, result }
             }
             Look::CreateCheck { slot, .. } => {
-                Input::CreateChecked { slot, began, found: CreateCheck::default() }
+                let certain = self.rights_taken().map(|_| NO_RIGHT.to_owned());
+                let found = CreateCheck { certain, ..CreateCheck::default() };
+                Input::CreateChecked { slot, began, found }
             }
             Look::Deletions { slot, zone, since } => {
                 let result = self.deletions(&slot, &zone, since);
@@ -411,6 +415,12 @@ impl World {
         }
     }
 
+    /// Since when nobody may create TPUs.
+    pub fn rights_taken(&self) -> Option<Ms> {
+        let (since, until) = self.rights;
+        (self.now < until).then_some(since)
+    }
+
     fn refusal(&mut self, action: &Action) -> Option<(u16, &'static str)> {
         let last = self.setup.settings.slots.keys().next_back().map(String::as_str);
         if matches!(action, Action::Delete { .. })
@@ -419,6 +429,9 @@ impl World {
             && self.setup.forbidden_deletes
         {
             return Some((403, "Permission 'tpu.nodes.delete' denied."));
+        }
+        if matches!(action, Action::Create { .. }) && self.rights_taken().is_some() {
+            return Some((403, NO_RIGHT));
         }
         if !self.strikes(Fault::CallRefused, 6) {
             return None;

@@ -273,6 +273,37 @@ impl Setup {
         setup
     }
 
+    /// A year of a small Spot fleet in zones that run out of stock, whose team pauses, resumes,
+    /// forgets and recreates slots, takes them out of the config and puts them back.
+    #[allow(dead_code, reason = "the swarm plays it")]
+    pub fn year(seed: u64) -> Setup {
+        let mut setup = Setup::of(seed).with_slots(4);
+        setup.faults = [
+            Fault::Crash,
+            Fault::Levers,
+            Fault::Reload,
+            Fault::StockOut,
+            Fault::Quota,
+            Fault::Preemption,
+            Fault::Vanishing,
+            Fault::CallLate,
+            Fault::CallLostAfter,
+        ]
+        .into();
+        // Somebody does something every ten hours, and a zone is short about every day.
+        setup.quarters = setup.faults.iter().map(|fault| (*fault, 60)).collect();
+        setup.quarters.insert(Fault::CallLate, 4);
+        setup.quarters.insert(Fault::CallLostAfter, 4);
+        setup.settings.dry_run = false;
+        setup.watchdogs = vec![Kind::Service];
+        setup.settings.poll.max_gap = Duration::from_secs(300);
+        let days = 365;
+        (setup.chaos, setup.end) = (days * 24 * HOUR, days * 24 * HOUR + 12 * HOUR);
+        (setup.sqlite, setup.broken_zone) = (false, None);
+        (setup.forbidden_reports, setup.forbidden_deletes) = (false, false);
+        setup
+    }
+
     /// The world of a seed as it was before it knew this fault.
     #[allow(dead_code, reason = "the swarm plays them whole")]
     pub fn without(mut self, fault: Fault) -> Setup {

@@ -4,6 +4,7 @@
 //!     cargo test --release --test swarm -- --minutes 60
 //!     cargo test --release --test swarm -- --seed 4711 --trace
 //!     cargo test --release --test swarm -- --speed
+//!     cargo test --release --test swarm -- --year
 
 mod accidents;
 mod bucket;
@@ -26,12 +27,13 @@ use std::time::{Duration, Instant};
 use setup::Setup;
 
 const USAGE: &str =
-    "usage: swarm [--seed N [--trace] [--with FAULT,…]] | [--from N] [--count N] [--minutes M] [--keep-going] | --speed
+    "usage: swarm [--seed N [--trace] [--with FAULT,…]] | [--from N] [--count N] [--minutes M] [--keep-going] | --speed | --year
   --seed N     plays one seed; --trace tells its whole story, --with NAME,… adds faults to its world
   --from N     the first seed; without it one that follows from the committed source, so that the same source plays the same ones
   --count N    so many seeds (20 without --minutes)
   --minutes M  for so long
   --keep-going a line for each seed that fails, without its story
+  --year       a year of a small fleet whose team changes its mind in stock-outs
   --arrivals   what arrived in each of --count N seeds, a line each, as in arrivals.txt";
 
 fn main() -> ExitCode {
@@ -47,6 +49,10 @@ fn main() -> ExitCode {
     if has("--speed") {
         speed();
         return ExitCode::SUCCESS;
+    }
+    if has("--year") {
+        let seed = number("--seed").unwrap_or_default();
+        return one(Setup::year(seed), "", has("--trace"));
     }
     if let Some(seed) = number("--seed") {
         let with = value("--with").map_or("", String::as_str);

@@ -219,6 +219,13 @@ impl World {
             let spec =
                 record.and_then(|r| r.spec.as_ref()).is_some_and(|spec| spec.validate().is_ok());
             self.check("S12", &slot, spec, || "no valid specification is stored".to_owned());
+            let judged = call.and_then(|call| call.kind) == Some(Kind::Judged);
+            let taken = self.rights_taken().filter(|_| judged && !self.setup.has(Fault::ClockJump));
+            // Whether a create could follow is asked every hour.
+            let may_follow = taken.is_none_or(|since| now - since <= HOUR + MINUTE);
+            self.check("S20", &slot, may_follow, || {
+                format!("nobody may create TPUs since {taken:?} ms, and it is {now} ms")
+            });
             self.is_verified(tag, &slot);
         } else {
             self.truth.creates.retain(|at| now - *at < MINUTE);
@@ -269,6 +276,7 @@ impl World {
             Action::Create { zone, body, .. } => {
                 self.is_the_specification(&slot, body);
                 if !(arrival.late || arrival.again) {
+                    self.is_in_its_config(tag, &slot, arrival);
                     self.create_hits(&slot, zone);
                     self.starts_from(&slot, body);
                 }
@@ -297,13 +305,18 @@ impl World {
         if node.uid.to_string() != target {
             return;
         }
+        self.is_in_its_config(tag, slot, arrival);
+        self.is_sick_enough(slot, node.uid, now, within);
+        self.leaves_enough(slot, node.uid);
+    }
+
+    /// S17: the process that sent this has the slot in its config, or had it a minute ago.
+    fn is_in_its_config(&mut self, tag: Tag, slot: &str, arrival: Arrival) {
         let left = self.processes[tag.pid]
             .left
             .get(slot)
             .is_some_and(|since| arrival.sent - since > MINUTE);
         self.check("S17", slot, !left, || "it has left the config".to_owned());
-        self.is_sick_enough(slot, node.uid, now, within);
-        self.leaves_enough(slot, node.uid);
     }
 
     /// S3, S5, S7 and S10: the node that is deleted truly was sick, for long enough, and not opted
@@ -367,7 +380,9 @@ impl World {
         let known = self.truth.slots.entry(slot.to_owned()).or_default();
         let judged = judged && !known.wanted.contains(&uid.to_string());
         known.judged = judged;
-        if !judged {
+        // By a clock that was set, a delete may be taken for one that does not end, which counts
+        // no more.
+        if !judged || self.setup.has(Fault::ClockJump) {
             return;
         }
         let settings = &self.configs;

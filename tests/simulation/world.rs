@@ -99,6 +99,8 @@ pub struct World {
     pub stuck: BTreeMap<String, Option<u64>>,
     /// Until then no replacement boots.
     pub bad_script_until: Ms,
+    /// Since when, and until when, nobody may create TPUs.
+    pub rights: (Ms, Ms),
     /// What whoever gave the lock back last had in its memory.
     pub last_known: BTreeMap<String, Memory>,
     /// Answered GETs in a row, by slot, that settled nothing of a create whose outcome is not
@@ -253,6 +255,7 @@ impl World {
             store_full_until: 0,
             stuck: BTreeMap::new(),
             bad_script_until: 0,
+            rights: (0, 0),
             last_known: BTreeMap::new(),
             unsettled: BTreeMap::new(),
             commands_read: BTreeSet::new(),
