@@ -58,7 +58,7 @@ fn warnings(document: &StatusDocument) -> Vec<(&str, String)> {
 
 const STRAYS: &str = "Belongs to no slot, and is never deleted by this service:";
 
-/// What was asked for and no slot owns (S21).
+/// Nodes and creates of ours that no slot owns (S21).
 fn strays(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> {
     let line = |stray: &StrayView| {
         let (zone, told) = (&stray.zone, span(elapsed(stray.since, now)));

@@ -131,7 +131,7 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], index: u64, turn: &mut Turn) -> bool {
     let phase = |record: &SlotRecord| record.recovery.as_ref().map(|r| (r.phase, r.call.clone()));
     let before = phase(ctx.record);
     let decision = decide(ctx, gates, turn);
-    // What was not sent is tried all the same: shown as a hold, it counts as under way (S6).
+    // A call that was not sent is tried all the same: shown as a hold, it counts as under way (S6).
     let set_apart = is_open_ended(decision.hold);
     let decision = unsent(ctx, decision);
     reads::stagger(ctx.record, ctx.memory, ctx.slot, ctx.polls, index, turn);

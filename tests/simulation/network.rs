@@ -30,7 +30,7 @@ use crate::world::{Arrival, Task, World};
 
 /// A read may show what was so long ago.
 const LAG: Ms = 100_000;
-/// What the API answers where a right is missing.
+/// The API's answer where a right is missing.
 const NO_RIGHT: &str = "Permission 'tpu.nodes.create' denied.";
 
 /// What a node looks like from outside: when this changes, its view does. Of its labels it knows

@@ -277,3 +277,31 @@ fn whether_it_can_be_created_again_is_looked_at_anew_when_node_or_config_say_som
     world.poll(&[node("a", json!({"state": "PREEMPTED"}))]);
     assert_eq!(world.hold("a"), None, "the node says it");
 }
+
+#[test]
+fn a_clock_that_is_set_back_holds_nothing() {
+    let mut world = World::new(settings(&["a"]));
+    world.recreate_preempted();
+    world.create_fails("a", FailureClass::StockOut);
+    assert_eq!(world.hold("a"), Some(HoldReason::Backoff));
+    world.now = "2026-05-31T12:00:00Z".parse().unwrap();
+    // A probe that lay in the future would hold it for a day.
+    world.input(Input::Tick);
+    world.wait(180);
+    world.input(Input::Tick);
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
+
+    let mut world = World::new(settings(&["a"]));
+    world.poll(&[node("a", json!({}))]);
+    world.now = "2026-05-31T12:00:00Z".parse().unwrap();
+    for _ in 0..30 {
+        world.wait(30);
+        world.poll(&[node("a", timeout())]);
+        if matches!(world.looks[..], [Look::Node { .. }]) {
+            world.get("a", Some(node("a", timeout())));
+            assert!(is_delete(&world.actions));
+            return;
+        }
+    }
+    panic!("its reads were ignored");
+}

@@ -393,51 +393,6 @@ fn a_recovery_that_cannot_go_on_does_not_wake_the_loop_again_and_again() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_holds_nothing() {
-    let mut world = World::new(settings(&["a"]));
-    world.recreate_preempted();
-    world.create_fails("a", FailureClass::StockOut);
-    assert_eq!(world.hold("a"), Some(HoldReason::Backoff));
-    world.now = "2026-05-31T12:00:00Z".parse().unwrap();
-    // A probe that lay in the future would hold it for a day.
-    world.input(Input::Tick);
-    world.wait(180);
-    world.input(Input::Tick);
-    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
-
-    let mut world = World::new(settings(&["a"]));
-    world.poll(&[node("a", json!({}))]);
-    world.now = "2026-05-31T12:00:00Z".parse().unwrap();
-    for _ in 0..30 {
-        world.wait(30);
-        world.poll(&[node("a", timeout())]);
-        if matches!(world.looks[..], [Look::Node { .. }]) {
-            world.get("a", Some(node("a", timeout())));
-            assert!(is_delete(&world.actions));
-            return;
-        }
-    }
-    panic!("its reads were ignored");
-}
-
-#[test]
-fn a_clock_that_jumps_ahead_condemns_nothing() {
-    let mut world = with_job();
-    let node = node("a", ours(MARK));
-    world.poll(std::slice::from_ref(&node));
-    world.beacons(None);
-    world.wait(48 * 3600);
-    for _ in 0..3 {
-        world.poll(std::slice::from_ref(&node));
-        world.beacons(None);
-        assert!(
-            world.actions.is_empty() && !world.looks.iter().any(|l| matches!(l, Look::Node { .. }))
-        );
-        world.wait(30);
-    }
-}
-
-#[test]
 fn s11_deletes_that_are_lost_on_the_way_are_not_repeated_without_a_wait() {
     let mut world = World::new(settings(&["a"]));
     let preempted = || Some(node("a", json!({"state": "PREEMPTED"})));
@@ -634,4 +589,21 @@ fn after_a_restart_a_recovery_that_was_held_is_not_counted_and_passes_no_budget(
         world.fleet.ledger.clone(),
     );
     assert_eq!(super::super::unavailable(&world.fleet), 0, "nor after a restart");
+}
+
+#[test]
+fn a_clock_that_jumps_ahead_condemns_nothing() {
+    let mut world = with_job();
+    let node = node("a", ours(MARK));
+    world.poll(std::slice::from_ref(&node));
+    world.beacons(None);
+    world.wait(48 * 3600);
+    for _ in 0..3 {
+        world.poll(std::slice::from_ref(&node));
+        world.beacons(None);
+        assert!(
+            world.actions.is_empty() && !world.looks.iter().any(|l| matches!(l, Look::Node { .. }))
+        );
+        world.wait(30);
+    }
 }
