@@ -347,9 +347,9 @@ fn guards_judged(case: &Case) -> Checked {
 
 /// S20: a create can follow.
 fn can_follow(case: &Case) -> Checked {
-    let Case { slot, record, memory, now, .. } = case;
+    let Case { slot, record, now, .. } = case;
     if slot.policy.create_check {
-        let asked = memory.create_check.as_ref().filter(|(at, _)| elapsed(*at, *now) <= LISTED_FOR);
+        let asked = record.create_check.as_ref().filter(|(at, _)| elapsed(*at, *now) <= LISTED_FOR);
         let possible = asked.is_some_and(|(_, found)| found.certain.is_none());
         rule(possible, "S20", "a create could not follow, or that was not asked within the hour")?;
     }

@@ -37,6 +37,9 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         if let Some((_, at)) = &mut record.last_clear {
             past(at);
         }
+        if let Some((at, _)) = &mut record.create_check {
+            past(at);
+        }
         if let Some((_, learned)) = &mut record.left_behind {
             past(learned);
         }
@@ -68,7 +71,7 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         maybe_past(&mut memory.looked_at);
         maybe_past(&mut memory.asks_since);
         // A confirmation's age can't be told any more, nor that of the workers' reports.
-        (memory.confirmed, memory.heard, memory.create_check) = (None, None, None);
+        (memory.confirmed, memory.heard) = (None, None);
     }
 }
 

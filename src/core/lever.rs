@@ -156,6 +156,8 @@ fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, now: Timestamp) {
     change(fleet, slot, |record| {
         (record.forgotten, record.deleted) = (false, None);
         record.attempts.clear();
+        // Asked again at once: a right may have been granted.
+        record.create_check = None;
         runs::retry(record);
         ending::retry(record);
         if record.job.finished.take().is_some() {

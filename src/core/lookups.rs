@@ -18,10 +18,8 @@ pub fn create_checked(
     found: CreateCheck,
     turn: &mut Turn,
 ) {
-    let (Some(record), Some(memory)) = (fleet.slots.get(slot), fleet.memory.get_mut(slot)) else {
-        return;
-    };
-    let known = memory.create_check.as_ref().is_some_and(|(_, known)| known.doubts == found.doubts);
+    let Some(record) = fleet.slots.get_mut(slot) else { return };
+    let known = record.create_check.as_ref().is_some_and(|(_, known)| known.doubts == found.doubts);
     if !known && !found.doubts.is_empty() {
         let message = format!(
             "a create of it may be refused, which holds nothing: {}",
@@ -29,7 +27,9 @@ pub fn create_checked(
         );
         turn.tell(record, What::Note, message);
     }
-    memory.create_check = Some((began.min(turn.now), found));
+    // Of the journal: `status` shows what is held for it, and the next process need not ask at once.
+    record.create_check = Some((began.min(turn.now), found));
+    fleet.dirty.insert(slot.to_owned());
 }
 
 /// Takes in the delete operations on a slot's node: one that is not ours says that the node was

@@ -86,7 +86,7 @@ pub fn create_check(ctx: &mut SlotCtx, turn: &mut Turn) {
             if found.certain.is_some() { MENDED_WITHIN } else { CREATE_CHECKED_FOR / 2 };
         after(*at, after_so_long) <= turn.now
     };
-    if ctx.memory.create_check.as_ref().is_none_or(due)
+    if ctx.record.create_check.as_ref().is_none_or(due)
         && ctx.memory.pending.insert(Pending::CreateCheck)
     {
         let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());

@@ -82,6 +82,16 @@ pub fn call_off(
     Some(ended)
 }
 
+/// A create that was called off had not left: nothing comes of it.
+pub fn never_left(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
+    let before = fleet.ledger.strays.len();
+    fleet.ledger.strays.retain(|_, stray| stray.name != name || stray.state.is_some());
+    if fleet.ledger.strays.len() < before {
+        fleet.dirty_ledger = true;
+        turn.note(format!("stray {name}: its create was called off before it was sent"));
+    }
+}
+
 /// Looks for strays among what a poll has listed.
 pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
     for view in listed.views() {

@@ -304,15 +304,17 @@ impl Driver {
     fn finished(&mut self, finished: Finished, now: Now, out: &mut Vec<Instruction>) {
         let error = match finished {
             Finished::Underway => return,
-            Finished::Written(then) => return self.send(then, out),
+            Finished::Written(then) => {
+                let (intended, called_off) = queue::apart(&self.fleet, then);
+                self.send(intended, out);
+                return called_off.into_iter().for_each(|answer| self.turn(answer, now, out));
+            }
             Finished::Commands(commands) => return self.commanded(commands, now, out),
             Finished::Reloaded(stored, commands) => {
                 out.push(Instruction::CatchUp(stored.tally));
                 self.fleet.read_again(stored.slots, stored.ledger);
-                out.push(Instruction::Say(
-                    Level::Info,
-                    "the journal can be written again".to_owned(),
-                ));
+                let text = "the journal can be written again".to_owned();
+                out.push(Instruction::Say(Level::Info, text));
                 self.turn(Input::Configured(Box::new(self.settings.clone())), now, out);
                 return self.commanded(commands, now, out);
             }
@@ -468,7 +470,9 @@ impl Driver {
         match finished {
             // Requests are sent while their answers are waited for; later the next start finds
             // their intents.
-            Finished::Written(then) if !leaving.is_writing() => self.send(then, out),
+            Finished::Written(then) if !leaving.is_writing() => {
+                self.send(queue::apart(&self.fleet, then).0, out)
+            }
             Finished::Failed(error, _) if leaving.has_written() => {
                 let text = format!(
                     "{error}; the lock ends by itself, the next start reads back what was under way"

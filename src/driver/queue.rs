@@ -5,9 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::action::{Action, Record};
+use crate::model::action::{Action, CallOutcome, Input, Record};
 use crate::model::event::Event;
+use crate::model::failure::{Failure, FailureClass};
+use crate::model::fleet::Fleet;
 use crate::model::lever::Lever;
+use crate::model::phase::Phase;
+use crate::model::recovery::Call;
 use crate::store::Batch;
 
 /// Commits that wait for the next write.
@@ -77,4 +81,26 @@ impl Queue {
     pub fn fresh(&mut self, levers: Vec<Lever>) -> Vec<Lever> {
         levers.into_iter().filter(|lever| self.pulled.insert(lever.id.clone())).collect()
     }
+}
+
+/// Requests that are still wanted, and the answers for those that were called off while their
+/// intent was being written.
+pub fn apart(fleet: &Fleet, then: Vec<Action>) -> (Vec<Action>, Vec<Input>) {
+    let is_intended = |action: &Action| {
+        let record = fleet.slots.get(action.slot());
+        let phase = match action {
+            Action::Delete { .. } => Phase::Deleting,
+            Action::Create { .. } => Phase::Creating,
+        };
+        record
+            .and_then(|record| record.recovery.as_ref())
+            .is_some_and(|r| r.phase == phase && r.call == Some(Call::Intended))
+    };
+    let (intended, called_off): (Vec<_>, Vec<_>) = then.into_iter().partition(is_intended);
+    let answer = |action: Action| {
+        let text = "it was called off before it was sent";
+        let outcome = CallOutcome::NotSent(Failure::new(FailureClass::Transient, text));
+        Input::Called { slot: action.slot().to_owned(), outcome }
+    };
+    (intended, called_off.into_iter().map(answer).collect())
 }

@@ -3,8 +3,11 @@
 use super::*;
 use crate::driver::message::StoreCall;
 use crate::model::action::Poll;
+use crate::model::condition::{Condition, Kind};
 use crate::model::lease::Lease;
 use crate::model::lever::Pull;
+use crate::model::phase::Phase;
+use crate::model::recovery::{Call, Recovery};
 use crate::model::settings::{PollSettings, Share, Storm};
 use crate::model::slot::SlotRecord;
 use crate::store::{Batch, Stored};
@@ -130,6 +133,14 @@ impl Machine {
         let body = serde_json::Value::Null;
         let create = Action::Create { slot, zone, body, request_id: None };
         self.driver.journal.push(Vec::new(), Vec::new(), vec![create]);
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let mut recovery = Recovery::condemned(Condition::Missing, Kind::Lost, now, now);
+        (recovery.phase, recovery.call) = (Phase::Creating, Some(Call::Intended));
+        recovery.order = Some(Default::default());
+        let mut record = SlotRecord::new("a", "z", now);
+        record.recovery = Some(recovery);
+        self.driver.fleet.slots.insert("a".into(), record);
+        self.driver.fleet.memory.insert("a".into(), Default::default());
         self.on(Message::Woke);
     }
 
@@ -196,6 +207,21 @@ fn s11_no_request_leaves_when_its_write_failed_and_the_journal_is_read_again_fir
         machine.settle_store();
         assert!(!machine.driver.store_fails());
         assert_eq!(machine.sends(), 0);
+    }
+}
+
+#[test]
+fn s11_a_request_that_was_called_off_while_its_intent_was_written_is_not_sent() {
+    for (called_off, sent) in [(false, 1), (true, 0)] {
+        let mut machine = Machine::leading(Mode::Serve);
+        machine.settle_store();
+        machine.decides_a_create();
+        if called_off {
+            let record = machine.driver.fleet.slots.get_mut("a").unwrap();
+            record.recovery = None;
+        }
+        machine.settle_store();
+        assert_eq!(machine.sends(), sent);
     }
 }
 

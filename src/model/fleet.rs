@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::condition::Condition;
 use super::ids::Incarnation;
 use super::lever::Pause;
-use super::lookup::{CreateCheck, Deletion};
+use super::lookup::Deletion;
 use super::settings::Settings;
 use super::slot::SlotRecord;
 
@@ -179,8 +179,6 @@ pub struct Memory {
     pub vanished: u32,
     /// Why the operation under way could not be read the last time.
     pub operation_lost: Option<String>,
-    /// Whether a create could follow, and when that was asked.
-    pub create_check: Option<(Timestamp, CreateCheck)>,
     /// The delete operations of its node, once they were looked up; none where they can't be listed.
     pub deletions: Option<Vec<Deletion>>,
     /// GETs in a row that took longer than a confirmation may be old.

@@ -1,9 +1,11 @@
 //! What is looked up once before something is decided about a slot.
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 /// Whether a create could follow a delete (S20).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CreateCheck {
     /// A create is certainly impossible: why, with the command that mends it.
     pub certain: Option<String>,

@@ -11,6 +11,7 @@ use super::condition::{Condition, Kind, Verdict};
 use super::exit::Stuck;
 use super::ids::Incarnation;
 use super::lever::Pause;
+use super::lookup::CreateCheck;
 use super::recovery::Recovery;
 use super::settings::Size;
 use super::spec::NodeSpec;
@@ -281,6 +282,9 @@ pub struct SlotRecord {
     /// Since when it has not been in the config: what is known of it is kept for a while.
     #[serde(default)]
     pub left_at: Option<Timestamp>,
+    /// Whether a create could follow, and when that was asked (S20).
+    #[serde(default)]
+    pub create_check: Option<(Timestamp, CreateCheck)>,
     /// `forget` called its create off: nothing is done until `retry`.
     #[serde(default)]
     pub forgotten: bool,
@@ -376,6 +380,7 @@ impl SlotRecord {
             job: JobState::default(),
             mutated_at: None,
             left_at: None,
+            create_check: None,
             forgotten: false,
             deleted: None,
             wanted: None,

@@ -105,9 +105,16 @@ impl Rig {
 
     /// Starts `run`, its log in a file.
     pub fn start(&mut self) {
+        self.start_with(&[]);
+    }
+
+    /// The same with variables of its own in the environment.
+    pub fn start_with(&mut self, variables: &[(&str, &str)]) {
         self.starts += 1;
         let log = File::create(self.folder.path().join(format!("log.{}", self.starts))).unwrap();
-        let child = self.command(&["run"]).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let mut command = self.command(&["run"]);
+        command.envs(variables.iter().copied()).env_remove("GOOGLE_APPLICATION_CREDENTIALS");
+        let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
         *self.child.lock().unwrap() = Some(child);
     }
 

@@ -12,6 +12,7 @@ mod hostile;
 mod jobs;
 mod lock;
 mod rounds;
+mod rules;
 mod schedule;
 mod state;
 mod truth;

@@ -71,7 +71,7 @@ pub fn create_check(ctx: &SlotCtx) -> Option<Decision> {
         return None;
     }
     let fresh = |at: Timestamp| elapsed(at, ctx.now) <= CREATE_CHECKED_FOR;
-    let Some((_, found)) = ctx.memory.create_check.as_ref().filter(|(at, _)| fresh(*at)) else {
+    let Some((_, found)) = ctx.record.create_check.as_ref().filter(|(at, _)| fresh(*at)) else {
         let text = format!("{}: whether a create could follow is being asked", ctx.condition());
         return Some(Decision::wait(text, None));
     };

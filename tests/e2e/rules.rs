@@ -1,0 +1,138 @@
+//! Rules that a person's commands and Google's answers are part of: recreate, forget, deletions on
+//! purpose, creates that could not follow, nodes that no slot owns.
+
+use std::time::Duration;
+
+use tpu_watchdog::simulator::trouble::Trouble;
+
+use crate::harness::{POLICY, Rig, job, slot};
+
+/// A command that must succeed.
+#[track_caller]
+fn order(rig: &Rig, arguments: &[&str]) {
+    let output = rig.command(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn text(rig: &Rig, command: &str) -> String {
+    String::from_utf8_lossy(&rig.command(&[command]).output().unwrap().stdout).into_owned()
+}
+
+fn hold(rig: &Rig) -> String {
+    rig.status()["tpus"][0]["hold"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_healthy_tpu_is_recreated_where_an_operator_names_its_incarnation() {
+    let mut rig = Rig::with_one_node(&job("a"));
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    let refused = rig.command(&["recreate", "a"]).output().unwrap();
+    let log = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && log.contains("--incarnation"), "{log}");
+    let id = rig.status()["tpus"][0]["incarnation"]["id"].as_str().unwrap().to_owned();
+    order(&rig, &["recreate", "a", "--incarnation", &id]);
+    rig.wait_recovered("a", old);
+    assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
+}
+
+#[test]
+fn s21_a_create_that_forget_called_off_is_not_sent_until_retry_wants_it() {
+    let mut rig = Rig::with_one_node(&job("a"));
+    // Long enough for a command between two tries.
+    let policy = POLICY.replace(
+        "stock_out = { first = \"200ms\", max = \"400ms\" }",
+        "stock_out = { first = \"20s\", max = \"20s\" }",
+    );
+    rig.configure("", &policy, &slot("a", &job("a")));
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    let over = rig.trouble("", Trouble::StockOut, Some(4_000)) + Duration::from_secs(4);
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_for_log("create failed (stock_out)");
+    order(&rig, &["forget", "a"]);
+    rig.wait_until("it is forgotten", || hold(&rig) == "forgotten");
+    let sent = rig.mutations().len();
+    // Capacity is there again, and nothing is created.
+    rig.wait("the stock-out is over", |cloud| cloud.now() > over);
+    rig.wait_polls(4);
+    assert_eq!(rig.mutations().len(), sent, "{}", rig.mutations_text());
+    order(&rig, &["retry", "a"]);
+    rig.wait_recovered("a", old);
+}
+
+#[test]
+fn a_node_that_a_person_deletes_while_it_works_stays_deleted() {
+    let mut rig = Rig::with_one_node("");
+    rig.start();
+    rig.wait_polls(3);
+    rig.trouble("a", Trouble::Deleting, None);
+    rig.wait_for_log("another hand deletes it");
+    rig.trouble("a", Trouble::Vanish, None);
+    rig.wait_until("it is told", || hold(&rig) == "deleted");
+    rig.wait_polls(4);
+    assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
+    assert!(text(&rig, "status").contains("`recreate a` creates it again"));
+    order(&rig, &["recreate", "a"]);
+    rig.wait("it is created again", |cloud| cloud.creations.get("a") == Some(&2));
+}
+
+#[test]
+fn s20_a_judged_tpu_is_kept_while_google_denies_the_right_to_create() {
+    let mut rig = Rig::with_one_node("");
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    let checks = format!("resource_manager = \"{0}\"\niam = \"{0}\"", rig.base);
+    std::fs::write(rig.config(), config.replace("credentials = \"anonymous\"", &checks)).unwrap();
+    rig.simulator.with(|cloud| cloud.denied.insert("tpu.nodes.create".into()));
+    let home = rig.folder.path().to_str().unwrap().to_owned();
+    let metadata = rig.base.trim_start_matches("http://").to_owned();
+    rig.start_with(&[("GCE_METADATA_HOST", &metadata), ("HOME", &home)]);
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Unresponsive, None);
+    rig.wait_until("it is held", || hold(&rig) == "cannot_create");
+    rig.wait_polls(8);
+    assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
+    let shown = text(&rig, "status");
+    assert!(shown.contains("tpu.nodes.create") && shown.contains("roles/tpu.admin"), "{shown}");
+    rig.simulator.with(|cloud| cloud.denied.clear());
+    // It is asked again within five minutes, or when somebody says so.
+    order(&rig, &["retry", "a"]);
+    rig.wait_until("it is recreated", || {
+        rig.node("a").is_some_and(|node| node.uid != old && node.state == "READY")
+    });
+}
+
+#[test]
+fn s21_what_a_called_off_create_makes_is_told_until_its_slot_takes_it_up() {
+    let run =
+        "job = { checkpoint = \"gs://bucket/{node}\", step = \"100ms\", every = 5, at_step = 10 }";
+    let zone = crate::harness::ZONE;
+    let nodes = format!(
+        "[times]\ncreate = \"3s\"\n[[nodes]]\nnames = [\"a\"]\nzone = \"{zone}\"\nspot = true\n{run}\n"
+    );
+    let mut rig = Rig::new(&nodes, POLICY, &slot("a", &job("a")));
+    rig.start();
+    rig.wait_polls(2);
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_for_log("create accepted");
+    order(&rig, &["forget", "a"]);
+    rig.wait_for_log("can't be called back");
+    rig.wait_until("it is told", || {
+        let shown = text(&rig, "status");
+        shown.contains("Belongs to no slot") && shown.contains(&format!("in {zone}: READY"))
+    });
+    let base = rig.endpoint();
+    let (_, metrics) = crate::harness::get(&format!("{base}/metrics"));
+    assert!(metrics.contains("tpuwatchdog_orphans{kind=\"node\"} 1"), "{metrics}");
+    let sent = rig.mutations().len();
+    order(&rig, &["retry", "a"]);
+    rig.wait_until("its slot has it", || {
+        let status = rig.status();
+        status["strays"].as_array().is_some_and(Vec::is_empty)
+            && status["tpus"][0]["condition"] == "healthy"
+    });
+    assert_eq!(rig.mutations().len(), sent, "{}", rig.mutations_text());
+}
