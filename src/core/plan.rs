@@ -132,7 +132,7 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], index: u64, turn: &mut Turn) -> bool {
     let before = phase(ctx.record);
     let decision = decide(ctx, gates, turn);
     // A call that was not sent is tried all the same: shown as a hold, it counts as under way (S6).
-    let set_apart = is_open_ended(decision.hold);
+    let set_apart = is_open_ended(decision.hold) || is_short(ctx.record, decision.hold);
     let decision = unsent(ctx, decision);
     reads::stagger(ctx.record, ctx.memory, ctx.slot, ctx.polls, index, turn);
     let mut changed = false;
@@ -211,6 +211,13 @@ fn decide(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
 /// next to nothing for the rest.
 fn is_at_ease(record: &SlotRecord) -> bool {
     record.at_ease && record.is_well()
+}
+
+/// Whether a slot waits for capacity: its pool says when it is tried next, not the recovery.
+fn is_short(record: &SlotRecord, hold: Option<HoldReason>) -> bool {
+    let refused = record.recovery.as_ref().filter(|r| r.phase == Phase::Gone);
+    let class = refused.and_then(|recovery| recovery.refusal.as_ref()).map(|(class, _)| class);
+    hold == Some(HoldReason::Backoff) && class.is_some_and(|class| class.is_shortage())
 }
 
 /// Whether a hold may last for ever: it must not keep the rest of the fleet waiting.

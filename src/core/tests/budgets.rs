@@ -163,3 +163,34 @@ fn s6_a_delete_that_is_not_sent_again_and_again_still_takes_its_place() {
     }
     assert_eq!(world.hold("a"), Some(HoldReason::NotSent));
 }
+
+#[test]
+fn s6_a_slot_that_is_short_of_capacity_takes_no_place_from_another_pool() {
+    let mut world = World::new(settings(&["a", "b", "c", "d"]));
+    world.sick(&["a"], timeout(), 600);
+    world.get("a", Some(node("a", timeout())));
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    world.wait(5);
+    world.done("a", OperationState::Succeeded);
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::StockOut, "none")));
+    world.get("a", None);
+    assert_eq!(world.hold("a"), Some(HoldReason::Backoff), "{:?}", world.phase("a"));
+    let sick = json!({"health": "TIMEOUT", "acceleratorType": "v4-16"});
+    let nodes = [node("b", sick.clone()), node("c", json!({})), node("d", json!({}))];
+    for _ in 0..60 {
+        world.wait(30);
+        world.poll(&nodes);
+        if matches!(world.actions[..], [Action::Create { .. }]) {
+            let none = Failure::new(FailureClass::StockOut, "none");
+            world.called("a", CallOutcome::Refused(none));
+            world.get("a", None);
+        }
+        if world.looks.iter().any(|look| matches!(look, Look::Node { slot, .. } if slot == "b")) {
+            world.get("b", Some(nodes[0].clone()));
+        }
+        if is_delete(&world.actions) {
+            return;
+        }
+    }
+    panic!("b is {:?}", world.hold("b"));
+}
