@@ -56,7 +56,8 @@ fn warnings(document: &StatusDocument) -> Vec<(&str, String)> {
         .collect()
 }
 
-const STRAYS: &str = "Belongs to no slot, and is never deleted by this service:";
+const STRAYS: &str =
+    "Belongs to no slot and is left alone; put it back into the config, or delete it by hand:";
 
 /// Nodes and creates of ours that no slot owns (S21).
 fn strays(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> {

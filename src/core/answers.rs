@@ -18,7 +18,6 @@ use crate::resource::mask::Mask;
 use super::gates::DELETE_FAILURES;
 use super::moves::{advance, backoff, came_of, resend_later, set_call, spend};
 use super::pool::{self, spread};
-use super::strays;
 use super::turn::Turn;
 
 /// Applies the outcome of a delete or create.
@@ -31,10 +30,6 @@ pub fn called(fleet: &mut Fleet, slot: &str, outcome: CallOutcome, turn: &mut Tu
             record.mutated_at = Some(turn.now);
         }
         fleet.dirty.insert(slot.to_owned());
-    }
-    let is_over = fleet.slots.get(slot).is_none_or(|record| record.recovery.is_none());
-    if is_over && matches!(outcome, CallOutcome::NotSent(_)) {
-        strays::never_left(fleet, slot, turn);
     }
     settle_call(fleet, slot, outcome, turn);
 }

@@ -72,7 +72,7 @@ pub fn call_off(
             };
             fleet.ledger.strays.insert(key(&stray.zone, name), stray);
             fleet.dirty_ledger = true;
-            "its create was sent and can't be called back: what comes of it is told as a stray"
+            "its create may have been sent and can't be called back: what comes of it is told as a stray"
                 .to_owned()
         }
     };
@@ -80,16 +80,6 @@ pub fn call_off(
     let message = format!("{}: {why}; {ended}", cause.name());
     turn.tell(record, What::Withdrawn { cause }, message);
     Some(ended)
-}
-
-/// A create that was called off had not left: nothing comes of it.
-pub fn never_left(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
-    let before = fleet.ledger.strays.len();
-    fleet.ledger.strays.retain(|_, stray| stray.name != name || stray.state.is_some());
-    if fleet.ledger.strays.len() < before {
-        fleet.dirty_ledger = true;
-        turn.note(format!("stray {name}: its create was called off before it was sent"));
-    }
 }
 
 /// Looks for strays among what a poll has listed.

@@ -98,7 +98,7 @@ fn s20_a_judged_tpu_is_kept_while_google_denies_the_right_to_create() {
     let shown = text(&rig, "status");
     assert!(shown.contains("tpu.nodes.create") && shown.contains("roles/tpu.admin"), "{shown}");
     rig.simulator.with(|cloud| cloud.denied.clear());
-    // It is asked again within five minutes, or when somebody says so.
+    // The right is checked again within five minutes, or after `retry`.
     order(&rig, &["retry", "a"]);
     rig.wait_until("it is recreated", || {
         rig.node("a").is_some_and(|node| node.uid != old && node.state == "READY")

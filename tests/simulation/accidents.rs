@@ -253,7 +253,7 @@ impl World {
             Fault::RightsTaken => {
                 let since = self.rights_taken().unwrap_or(self.now);
                 self.rights = (since, self.now + 5 * long);
-                self.tell(|| "nobody may create TPUs".to_owned());
+                self.tell(|| "the right to create TPUs is taken".to_owned());
                 return;
             }
             Fault::BadScript => {

@@ -118,7 +118,7 @@ faults! {
     StockOut = "stock-out",
     /// The quota is exhausted.
     Quota = "quota",
-    /// Nobody may create TPUs for a while.
+    /// The right to create TPUs is taken for a while.
     RightsTaken = "rights-taken",
     /// Every replacement fails to boot for a while.
     BadScript = "bad-script",

@@ -415,7 +415,7 @@ impl World {
         }
     }
 
-    /// Since when nobody may create TPUs.
+    /// Since when the right to create TPUs is taken.
     pub fn rights_taken(&self) -> Option<Ms> {
         let (since, until) = self.rights;
         (self.now < until).then_some(since)

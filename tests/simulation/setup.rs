@@ -290,7 +290,7 @@ impl Setup {
             Fault::CallLostAfter,
         ]
         .into();
-        // Somebody does something every ten hours, and a zone is short about every day.
+        // The team acts every ten hours, and a zone is short about every day.
         setup.quarters = setup.faults.iter().map(|fault| (*fault, 60)).collect();
         setup.quarters.insert(Fault::CallLate, 4);
         setup.quarters.insert(Fault::CallLostAfter, 4);

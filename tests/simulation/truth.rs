@@ -224,7 +224,7 @@ impl World {
             // Whether a create could follow is asked every hour.
             let may_follow = taken.is_none_or(|since| now - since <= HOUR + MINUTE);
             self.check("S20", &slot, may_follow, || {
-                format!("nobody may create TPUs since {taken:?} ms, and it is {now} ms")
+                format!("the right to create TPUs was taken at {taken:?} ms, and it is {now} ms")
             });
             self.is_verified(tag, &slot);
         } else {

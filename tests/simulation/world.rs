@@ -99,7 +99,7 @@ pub struct World {
     pub stuck: BTreeMap<String, Option<u64>>,
     /// Until then no replacement boots.
     pub bad_script_until: Ms,
-    /// Since when, and until when, nobody may create TPUs.
+    /// Since when, and until when, the right to create TPUs is taken.
     pub rights: (Ms, Ms),
     /// What whoever gave the lock back last had in its memory.
     pub last_known: BTreeMap<String, Memory>,

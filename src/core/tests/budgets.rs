@@ -133,7 +133,7 @@ fn s6_a_slot_that_was_set_apart_passes_the_budget_again() {
     world.get("b", Some(nodes[1].clone()));
     assert!(is_delete(&world.actions));
     world.called("b", CallOutcome::Accepted(OPERATION.into()));
-    // What can't be read is not held by an operator any longer: it counts again.
+    // A slot that can't be read is no longer held by an operator: it counts again.
     world.fleet.slots.get_mut("a").unwrap().paused = None;
     world.wait(30);
     world.poll_result(Err(Failure::new(FailureClass::Transient, "503")));
