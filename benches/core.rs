@@ -83,6 +83,7 @@ fn settings(names: &[String]) -> Settings {
             max_gap: seconds(300),
         },
         max_unavailable: Share::Percent(25.0),
+        removes_dead: false,
         max_judged_recreates_per_hour: 20,
         storm: Storm::default(),
         slots: names.iter().map(slot).collect(),

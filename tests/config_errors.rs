@@ -211,11 +211,7 @@ const BEFORE_A_SLOT: [(&str, &str, &str); 28] = [
         "\"create\" or \"hold\"",
     ),
     ("[policy]\non_success = \"stop\"", "w.toml:3: policy.on_success:", "use \"keep\""),
-    (
-        "[policy]\norphans = \"dead\"",
-        "w.toml:3: policy.orphans:",
-        "this version reports strays and removes none",
-    ),
+    ("[policy]\norphans = \"alive\"", "w.toml:3: policy.orphans:", "use \"report\" or \"dead\""),
     (
         "[policy]\ngrace = { maintenence = \"1h\" }",
         "w.toml:3: policy.grace.maintenence:",

@@ -63,6 +63,7 @@ fn with_a_stray() -> StatusDocument {
         state: None,
         since: now(),
         why: "its create was <called off>".into(),
+        removal: Some("its delete was sent at 2026-06-01T12:00:00Z".into()),
     });
     document
 }
@@ -71,12 +72,12 @@ fn with_a_stray() -> StatusDocument {
 fn the_page_shows_what_belongs_to_no_slot() {
     let html = page::render(&Snapshot { status: with_a_stray(), ..Snapshot::default() }, now());
     assert!(html.contains("Belongs to no slot") && html.contains("us-east5-a"), "{html}");
-    assert!(html.contains("its create was &lt;called off&gt;"), "{html}");
+    assert!(html.contains("its create was &lt;called off&gt;; its delete was sent"), "{html}");
 }
 
 #[test]
 fn status_and_plan_show_what_belongs_to_no_slot() {
-    let told = "\n  left  in us-east5-a: not seen yet, told for 0s: its create was <called off>\n";
+    let told = "\n  left  in us-east5-a: not seen yet, told for 0s: its create was <called off>; its delete was sent at 2026-06-01T12:00:00Z\n";
     for text in [
         table::status(&with_a_stray(), "watched by vm-1:7:aa", now()),
         table::plan("my-project", &with_a_stray(), now()),

@@ -2,6 +2,7 @@
 //! said, where curl is missing.
 
 use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,10 +18,51 @@ use tpu_watchdog::simulator::wire::Reply;
 
 const ZONE: &str = "us-central2-b";
 
+/// In the place of systemd's: a process group is the control group. The real one runs the same
+/// supervisor in tests/deploy.
+const SYSTEMD_RUN: &str = r#"#! /bin/bash
+set -u
+wait='' mode=control-group grace=90 unit='' vars=()
+while [[ $1 == -* ]]; do
+  case $1 in
+    --wait) wait=1 ;;
+    --unit=*) unit=${1#*=} ;;
+    -E) vars+=("$2"); shift ;;
+    -p) case $2 in KillMode=*) mode=${2#*=} ;; TimeoutStopSec=*) grace=${2#*=} ;; esac; shift ;;
+  esac
+  shift
+done
+root=$(dirname "$(dirname "$0")"); mkdir -p "$root/units"; group=$root/units/$unit
+# Whether anything but a zombie is left of a group.
+lives() { ps -eo pgid=,stat= | grep -qE "^ *$1 +[^Z]"; }
+if [[ -e $group ]] && lives "$(<"$group")"; then echo "Unit $unit.service already exists" >&2; exit 1; fi
+env -i "${vars[@]}" setsid "$@" </dev/null >>"$root/supervisor.log" 2>&1 &
+main=$!; echo "$main" >"$group"
+[[ -n $wait ]] || { disown; exit 0; }
+wait "$main"; code=$?
+if [[ $mode == control-group ]]; then
+  kill -TERM -- "-$main" 2>/dev/null; ends=$((SECONDS + grace))
+  while lives "$main"; do ((SECONDS < ends)) || kill -KILL -- "-$main"; sleep 0.02; done
+fi
+rm -f "$group"; exit "$code"
+"#;
+const SYSTEMCTL: &str = r#"#! /bin/bash
+units=$(dirname "$(dirname "$0")")/units
+case $1 in
+  is-system-running) echo "${TPU_WATCHDOG_SYSTEM:-running}" ;;
+  is-active) [[ ${*: -1} == tpu-watchdog-supervisor.service && -e $units/tpu-watchdog-supervisor ]] ;;
+  list-units) cd "$units" && ls -d tpu-watchdog-job-* tpu-watchdog-setup-* 2>/dev/null ;;
+  kill) group=$units/$3; [[ -e $group ]] && kill "-${2#*=}" -- "-$(<"$group")" ;;
+  stop) group=$units/$2; [[ -e $group ]] && kill -KILL -- "-$(<"$group")"; rm -f "$group" ;;
+esac
+"#;
+
 struct Host {
     simulator: Simulator,
     folder: tempfile::TempDir,
     base: String,
+    /// Reboots so far.
+    boots: std::cell::Cell<u32>,
     _runtime: tokio::runtime::Runtime,
 }
 
@@ -68,7 +110,28 @@ impl Host {
             Some(&launch::supervisor("a", job)),
         );
         simulator.with(|cloud| cloud.add_node(ZONE, "a", body.as_object().unwrap().clone(), true));
-        Some(Host { simulator, folder: tempfile::tempdir().unwrap(), base, _runtime: runtime })
+        let (folder, boots) = (tempfile::tempdir().unwrap(), Default::default());
+        let host = Host { simulator, folder, base, boots, _runtime: runtime };
+        host.program("systemd-run", SYSTEMD_RUN);
+        host.program("systemctl", SYSTEMCTL);
+        host.home(&host.path("home"));
+        Some(host)
+    }
+
+    /// A program of this host that comes before the machine's own.
+    fn program(&self, name: &str, text: &str) {
+        std::fs::create_dir_all(self.path("bin")).unwrap();
+        let path = self.path("bin").join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// The home of every user. Never this machine's: a login shell runs what its profile says, and a
+    /// profile that is killed may leave locks that the next one waits for.
+    fn home(&self, home: &Path) {
+        std::fs::create_dir_all(home).unwrap();
+        let home = home.display();
+        self.program("getent", &format!("#! /bin/bash\necho \"$2:x:0:0::{home}:/bin/bash\"\n"));
     }
 
     /// One boot, as the guest agent does it: the metadata's startup script in a temporary file.
@@ -86,8 +149,14 @@ impl Host {
         std::fs::File::create(&file).unwrap().write_all(script.as_bytes()).unwrap();
         let status = Command::new("bash")
             .arg(&file)
+            .env(
+                "PATH",
+                format!("{}:{}", self.path("bin").display(), std::env::var("PATH").unwrap()),
+            )
             .env("TPU_WATCHDOG_METADATA", &self.base)
             .env("TPU_WATCHDOG_STATE", self.folder.path())
+            .env("TPU_WATCHDOG_RUN", self.folder.path())
+            .env("TPU_WATCHDOG_BOOT", format!("boot-{}", self.boots.get()))
             .env("TPU_WATCHDOG_BEAT", "0.2")
             .env("TPU_WATCHDOG_PAUSE", "0.1")
             .env("TPU_WATCHDOG_PAUSES", "0.1 0.2")
@@ -102,6 +171,14 @@ impl Host {
 
     /// Ends everything that was started from this host's folder, by its process ids.
     fn power_off(&self) {
+        for unit in std::fs::read_dir(self.path("units")).into_iter().flatten().flatten() {
+            let group = std::fs::read_to_string(unit.path()).unwrap_or_default();
+            let _ = std::fs::remove_file(unit.path());
+            if let Ok(group) = group.trim().parse::<u32>() {
+                let _ =
+                    Command::new("kill").args(["-KILL", "--"]).arg(format!("-{group}")).status();
+            }
+        }
         let mark = self.folder.path().to_string_lossy().into_owned();
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
             let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
@@ -118,6 +195,8 @@ impl Host {
     fn power_cycle(&self, variables: &[(&str, &str)]) {
         self.power_off();
         self.simulator.with(|cloud| cloud.nodes.values_mut().next().unwrap().attributes[0].clear());
+        let boots = self.boots.get() + 1;
+        self.boots.set(boots);
         self.boot_with(variables);
     }
 
@@ -160,6 +239,7 @@ fn job(command: &str, folder: &Path) -> JobSettings {
             orbax_mode: Default::default(),
         }),
         env: [("QUOTED".to_owned(), "it's $HOME".to_owned())].into(),
+        stop_grace: Duration::from_secs(2),
         restarts_per_run: 2,
         no_progress: 3,
         ..JobSettings::default()
@@ -334,27 +414,28 @@ fn a_command_whose_pipe_fails_has_failed() {
 #[test]
 fn what_ends_while_the_machine_goes_down_is_neither_an_end_nor_a_failure() {
     let work = tempfile::tempdir().unwrap();
-    std::fs::write(work.path().join("systemctl"), "#! /bin/bash\necho stopping\n").unwrap();
-    Command::new("chmod").arg("755").arg(work.path().join("systemctl")).status().unwrap();
-    let path = format!("{}:{}", work.path().display(), std::env::var("PATH").unwrap());
     let tries = work.path().join("tries");
     let command = format!(
         "echo x >> {}; echo 5 > \"$TPU_WATCHDOG_PROGRESS\"; exit $(($(wc -l < {0}) - 1))",
         tries.display()
     );
     let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    let stopping = [("TPU_WATCHDOG_SYSTEM", "stopping")];
     for runs in 1..=2 {
         // The first ends with 0, the second with 1: as trainers do that save on SIGTERM.
         if runs == 1 {
-            host.boot_with(&[("PATH", &path)])
+            host.boot_with(&stopping)
         } else {
-            host.power_cycle(&[("PATH", &path)])
+            host.power_cycle(&stopping)
         }
         host.wait("it stops", || {
             host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("stopping"))
         });
         assert_eq!(std::fs::read_to_string(&tries).unwrap().lines().count(), runs);
-        assert_eq!(host.attribute("exit"), None);
+        // That a run was cut off counts, or a job that reboots its host would do so for ever.
+        let cut_off =
+            "boot-1 7 75 restarting: the host went down in a run, which counts as restart 1 of 2";
+        assert_eq!(host.attribute("exit").as_deref(), (runs == 2).then_some(cut_off));
     }
 }
 
@@ -416,7 +497,7 @@ fn the_heartbeat_outlives_commands_that_fail_at_once() {
     let Some(host) = Host::new(&many, "", &order(None)) else { return };
     host.boot_with(&[("TPU_WATCHDOG_PAUSES", "0")]);
     host.wait("many tries", || {
-        std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() > 100)
+        std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() > 20)
     });
     let beat = host.attribute("heartbeat");
     host.wait("it beats on", || host.attribute("heartbeat") != beat);
@@ -588,4 +669,123 @@ fn the_script_is_valid_and_within_the_limits_of_metadata() {
     let mut bash = Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
     bash.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     assert!(bash.wait().unwrap().success());
+}
+
+#[test]
+fn the_script_is_clean() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    // Without the user's own words: how they are quoted has a test of its own.
+    let plain = JobSettings { env: Default::default(), ..job("x", Path::new("/")) };
+    std::fs::write(file.path(), launch::supervisor("a", &plain)).unwrap();
+    let mut lint = Command::new("shellcheck");
+    match lint.arg("--shell=bash").arg(file.path()).output() {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        }
+        Err(_) => {
+            assert!(std::env::var_os("CI").is_none(), "shellcheck must be there in CI");
+            eprintln!("left out: shellcheck is missing");
+        }
+    }
+}
+
+#[test]
+fn what_a_run_leaves_behind_is_ended_before_the_next_one_begins() {
+    let work = tempfile::tempdir().unwrap();
+    let (met, out) = (work.path().join("met"), work.path().join("out"));
+    // A child that ignores SIGTERM and says every moment that it lives.
+    std::fs::write(
+        work.path().join("child"),
+        format!("trap '' TERM; while :; do echo x > {}; sleep 0.05; done\n", met.display()),
+    )
+    .unwrap();
+    let command = format!(
+        "rm -f {0}; sleep 0.3; [[ -e {0} ]] && echo met >> {1}; echo run >> {1}; bash ./child & sleep 0.2; exit 1",
+        met.display(),
+        out.display()
+    );
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains("final")));
+    assert_eq!(std::fs::read_to_string(out).unwrap(), "run\nrun\nrun\n", "no run met another");
+}
+
+#[test]
+fn a_job_that_takes_its_host_down_is_not_restarted_for_ever() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command = format!("echo x >> {}; sleep 30", tries.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    host.boot();
+    for runs in 1..=3 {
+        host.wait("a run", || {
+            std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() == runs)
+        });
+        host.power_cycle(&[]);
+    }
+    host.wait("the end", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 75 final after 2 restarts"))
+    });
+    assert_eq!(std::fs::read_to_string(&tries).unwrap().lines().count(), 3);
+}
+
+#[test]
+fn a_user_that_does_not_exist_yet_is_waited_for() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let mut settings = job(&format!("echo \"$USER $HOME\" > {}", out.display()), work.path());
+    let me = Command::new("id").arg("-un").output().unwrap().stdout;
+    settings.user = String::from_utf8(me).unwrap().trim().to_owned();
+    // It may be the startup script that makes it.
+    let mark = work.path().join("script");
+    let script = format!("#! /bin/bash\necho x > {}\n", mark.display());
+    let Some(host) = Host::new(&settings, &script, &order(None)) else { return };
+    let there = host.path("there");
+    host.program(
+        "getent",
+        &format!(
+            "#! /bin/bash\n[[ -e {} ]] || exit 2\necho \"$2:x:0:0::{}:/bin/bash\"\n",
+            there.display(),
+            work.path().display()
+        ),
+    );
+    host.boot();
+    host.wait("it says so", || {
+        host.attribute("heartbeat").is_some_and(|beat| beat.contains("does not exist yet"))
+    });
+    assert!(!out.exists() && mark.exists());
+    std::fs::write(there, "").unwrap();
+    let expected = format!("{} {}\n", settings.user, work.path().display());
+    host.wait("it runs", || std::fs::read_to_string(&out).is_ok_and(|text| text == expected));
+}
+
+#[test]
+fn the_folder_may_be_in_the_home_of_the_user_that_runs_it() {
+    for dir in ["~/run", "$HOME/run"] {
+        let work = tempfile::tempdir().unwrap();
+        std::fs::create_dir(work.path().join("run")).unwrap();
+        let out = work.path().join("out");
+        let mut settings = job(&format!("pwd > {}", out.display()), work.path());
+        settings.dir = dir.into();
+        let Some(host) = Host::new(&settings, "", &order(None)) else { return };
+        host.home(work.path());
+        host.boot();
+        let expected = format!("{}/run\n", work.path().display());
+        host.wait("it runs", || std::fs::read_to_string(&out).is_ok_and(|text| text == expected));
+    }
+}
+
+#[test]
+fn run_again_by_hand_it_changes_nothing_under_the_running_supervisor() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command = format!("echo x >> {}; sleep 0.5; exit 1", tries.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("a run", || tries.exists());
+    let before = std::fs::metadata(host.path("supervisor")).unwrap().ino();
+    host.boot();
+    assert_ne!(std::fs::metadata(host.path("supervisor")).unwrap().ino(), before, "a new file");
+    host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains("final")));
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\n");
 }

@@ -64,7 +64,8 @@ fn strays(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> {
     let line = |stray: &StrayView| {
         let (zone, told) = (&stray.zone, span(elapsed(stray.since, now)));
         let state = stray.state.as_deref().unwrap_or("not seen yet");
-        format!("in {zone}: {state}, told for {told}: {}", stray.why)
+        let removal = stray.removal.as_ref().map_or(String::new(), |text| format!("; {text}"));
+        format!("in {zone}: {state}, told for {told}: {}{removal}", stray.why)
     };
     document.strays.iter().map(|stray| (stray.name.as_str(), line(stray))).collect()
 }

@@ -1,5 +1,7 @@
 //! `[tpu.job]`: the command, its environment, and where its checkpoints lie.
 
+use std::time::Duration;
+
 use super::check::Check;
 use super::raw::*;
 use crate::model::settings::*;
@@ -49,6 +51,12 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         user,
         dir: raw.dir.unwrap_or_default(),
         env: raw.env,
+        stop_grace: c.span(
+            &k("stop_grace"),
+            raw.stop_grace,
+            Duration::from_secs(1),
+            Duration::from_secs(60),
+        ),
         restarts_per_run: u32::try_from(c.at_least(
             &k("restart.per_run"),
             raw.restart.per_run,

@@ -47,16 +47,15 @@ pub fn storm(c: &mut Check, raw: Option<&RawStorm>) -> Storm {
     }
 }
 
-/// `orphans`: strays are told, and this version removes none.
-pub fn check_orphans(c: &mut Check, raw: Option<&str>) {
+/// `orphans`: whether strays that can't run are removed.
+pub fn removes_dead(c: &mut Check, raw: Option<&str>) -> bool {
     match raw {
-        None | Some("report") => {}
-        Some("dead") => c.wrong(
-            "policy.orphans",
-            "this version reports strays and removes none; use \"report\"".to_owned(),
-        ),
+        None | Some("report") => false,
+        Some("dead") => true,
         Some(other) => {
-            c.wrong("policy.orphans", format!("{other:?} is unknown; use \"report\""));
+            let text = format!("{other:?} is unknown; use \"report\" or \"dead\"");
+            c.wrong("policy.orphans", text);
+            false
         }
     }
 }

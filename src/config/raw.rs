@@ -243,6 +243,7 @@ pub struct RawJob {
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     pub env_file: Option<Value>,
+    pub stop_grace: Option<Span>,
     pub logs: Option<Value>,
     #[serde(default)]
     pub restart: RawRestart,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::api::{api, listen, listen_token_file};
 use super::check::Check;
 use super::document::Document;
-use super::policy::{check_orphans, policy, share, storm};
+use super::policy::{policy, removes_dead, share, storm};
 use super::raw::*;
 use super::slot::slot;
 use super::state::{pushgateway, state};
@@ -43,7 +43,7 @@ pub fn validate(
         20,
     );
     let storm = storm(c, raw.policy.storm.as_ref());
-    check_orphans(c, raw.policy.orphans.as_deref());
+    let removes_dead = removes_dead(c, raw.policy.orphans.as_deref());
     let fleet_policy = policy(c, "policy", &raw.policy, Policy::default());
     let lease = c.span("lease", raw.lease, Duration::from_secs(1), Duration::from_secs(30));
     let state = state(c, raw.state.as_deref(), folder, environment);
@@ -75,6 +75,7 @@ pub fn validate(
         dry_run: raw.dry_run.unwrap_or(false),
         alpha: api.version == "v2alpha1",
         poll,
+        removes_dead,
         max_unavailable,
         max_judged_recreates_per_hour: per_hour,
         storm,

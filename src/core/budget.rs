@@ -55,7 +55,7 @@ pub fn is_unavailable(record: &SlotRecord) -> bool {
     let counts = record
         .recovery
         .as_ref()
-        .is_some_and(|r| r.is_judged_and_supplied() && !r.set_apart && !up(r.phase));
+        .is_some_and(|r| r.kind == Kind::Judged && !r.set_apart && !up(r.phase));
     counts && !at_rest
 }
 

@@ -82,7 +82,12 @@ fn ledger(ledger: &mut Ledger, now: Timestamp, latest: Timestamp) {
     ledger.judged.iter_mut().for_each(past);
     ledger.creates.iter_mut().for_each(past);
     maybe_past(&mut ledger.observed_at);
-    ledger.strays.values_mut().for_each(|stray| past(&mut stray.since));
+    for stray in ledger.strays.values_mut() {
+        past(&mut stray.since);
+        if let Some(removal) = &mut stray.removal {
+            past(&mut removal.at);
+        }
+    }
     for pool in ledger.pools.values_mut() {
         if let Some(short) = &mut pool.short {
             past(&mut short.since);

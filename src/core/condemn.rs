@@ -170,6 +170,7 @@ fn delete(ctx: &mut SlotCtx, incarnation: Incarnation, observed: Evidence, turn:
         incarnation,
         verified,
         request_id,
+        stray: false,
     });
 }
 

@@ -181,7 +181,7 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
              checkpoint of the TPU's creation; see `stale_order` in the runbook"
         ),
         Some(Stuck::Setup) => format!(
-            "worker {worker} could not be set up for 30 min, and the job waits for it: {text}. See /var/lib/tpu-watchdog/supervisor.log on \
+            "worker {worker} could not be set up for 30 min, and the job waits for it: {text}. See `journalctl -u 'tpu-watchdog-setup*'` on \
              that host; the startup script's exit code counts"
         ),
         Some(Stuck::GaveUp) | None => {
@@ -214,7 +214,7 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
             HoldReason::JobFailed,
             format!(
                 "{evidence}: the startup script must end with code 0, and each host needs its agent-worker-number. It is tried on; read \
-                 /var/lib/tpu-watchdog/supervisor.log on that host"
+                 `journalctl -u 'tpu-watchdog-setup*'` on that host"
             ),
         ),
         Some(Stuck::GaveUp) | None => (

@@ -11,6 +11,8 @@ impl Fleet {
     /// that are under way still are.
     pub fn read_again(&mut self, slots: BTreeMap<String, SlotRecord>, ledger: Ledger) {
         (self.left, self.slots) = split(slots);
+        // A GET that was answered meanwhile was not taken in.
+        self.looked_for.clear();
         self.ledger = ledger;
         // What was read may lie in the future of this clock, as at the start.
         self.stepped_at = None;

@@ -88,6 +88,7 @@ pub const GATES: &[Gate] = &[
     gate("deleted", REPLACES, deleted),
     gate("when_missing", REPLACES, when_missing),
     gate("ended_early", RECREATES, ended_early),
+    gate("remains", CREATES, remains),
     gate("create_backoff", CREATES, create_backoff),
     gate("dry_run", CREATES, dry_run),
     gate(CHECKPOINTS, CREATES, checkpoints),

@@ -11,7 +11,7 @@ use super::identity::Source;
 use super::listed::Listed;
 use super::observe::observe;
 use super::turn::Turn;
-use super::{reload, strays};
+use super::{reload, remains, strays};
 
 /// Applies a poll.
 pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
@@ -31,6 +31,7 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
         observe(fleet, &name, reading, poll.began, Source::List, turn);
     }
     strays::listed(fleet, &listed, turn);
+    remains::look(fleet, turn);
     reload::forget_old(fleet, turn);
     if complete {
         fleet.ledger.observed_at = Some(turn.now);

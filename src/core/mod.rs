@@ -32,6 +32,7 @@ mod pool;
 mod readback;
 mod reads;
 mod reload;
+mod remains;
 mod replace;
 mod reports;
 mod runs;

@@ -2,8 +2,8 @@
 //! and the simulation are, of the slots that a step writes, and after each poll of all. A fleet that
 //! was read from a damaged journal may be unsound; a step never makes it so.
 
-use crate::model::action::{Effect, Record};
-use crate::model::fleet::{Fleet, Memory, Pending};
+use crate::model::action::{Action, Effect, Record};
+use crate::model::fleet::{Fleet, Memory, Pending, Stray};
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::slot::SlotRecord;
@@ -97,6 +97,20 @@ pub fn intends(effects: &[Effect]) -> Result<(), String> {
     for effect in effects {
         let Effect::Commit { records, then, .. } = effect else { continue };
         for action in then {
+            if let Action::Delete { slot, zone, incarnation, stray: true, .. } = action {
+                let removal = records.iter().find_map(|record| match record {
+                    Record::Ledger(ledger) => ledger.strays.get(&Stray::key(zone, slot)),
+                    _ => None,
+                });
+                let removal = removal.and_then(|stray| stray.removal.as_ref());
+                let intended = removal.is_some_and(|removal| {
+                    removal.call == Some(Call::Intended) && removal.incarnation == *incarnation
+                });
+                if !intended {
+                    return Err(format!("nothing intends {action:?}: {removal:?}"));
+                }
+                continue;
+            }
             let written = records.iter().find_map(|record| match record {
                 Record::Slot(slot) if slot.name == action.slot() => Some(slot),
                 _ => None,

@@ -2,8 +2,9 @@
 //! out all the same; a zone that was left may show a node late.
 //!
 //! Each is followed in the listings until it is gone, or a slot takes it up, and is told meanwhile
-//! in status, metrics and an alert. A stray that lives is never deleted: its job may be at work. What
-//! was expected and never came is dropped when a create can no longer succeed.
+//! in status, metrics and an alert. A stray that lives is never deleted: its job may be at work; one
+//! that can't run is removed where the config says so (`remains`). What was expected and never came
+//! is dropped when a create can no longer succeed.
 //!
 //! Example: `a` was taken out of the config while its create was running. The node comes up at
 //! 10:20: from then on "stray a in us-central2-b: READY" is told, until an operator deletes it, or
@@ -21,15 +22,11 @@ use crate::model::time::elapsed;
 
 use super::listed::Listed;
 use super::moves::came_of;
+use super::remains;
 use super::turn::Turn;
 
 /// A create that no listing has shown for so long will not come.
 const EXPECTED_FOR: Duration = Duration::from_secs(3 * 3600);
-
-/// Where a stray is kept.
-fn key(zone: &str, name: &str) -> String {
-    format!("{zone}/{name}")
-}
 
 /// Ends what is owed to a slot. Returns what that was, in words.
 ///
@@ -69,8 +66,9 @@ pub fn call_off(
                 why: format!("its create was sent when {why}"),
                 state: state.filter(|_| seen.is_some()),
                 incarnation: seen,
+                removal: None,
             };
-            fleet.ledger.strays.insert(key(&stray.zone, name), stray);
+            fleet.ledger.strays.insert(Stray::key(&stray.zone, name), stray);
             fleet.dirty_ledger = true;
             "its create may have been sent and can't be called back: what comes of it is told as a stray"
                 .to_owned()
@@ -99,15 +97,19 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
                 && (record.recovery.is_none() || record.incarnation.is_some())
                 && shown.is_some()
         });
-        let gone = shown.is_none() && listed.was_read(&stray.zone);
+        let gone = shown.is_none()
+            && listed.was_read(&stray.zone)
+            && listed.doubt(&stray.zone, &stray.name).is_none();
         let over = stray.state.is_some() || elapsed(stray.since, turn.now) >= EXPECTED_FOR;
-        let why = match (owned, gone && over) {
+        // A delete on its way must not meet another owner, or a new node of that name.
+        let stays = remains::is_on_its_way(stray, turn.now);
+        let why = match (owned && !stays, gone && over && !stays) {
             (true, _) => "its slot has taken it up",
-            (false, true) if stray.state.is_some() => "it is gone",
+            (false, true) if stray.state.is_some() => remains::GONE,
             (false, true) => "it never came",
             (false, false) => continue,
         };
-        turn.note(format!("stray {} in {}: {why}", stray.name, stray.zone));
+        remains::ended(stray, why, turn);
         fleet.ledger.strays.remove(&key);
         fleet.dirty_ledger = true;
     }
@@ -119,7 +121,7 @@ fn ownerless(fleet: &Fleet, view: &NodeView) -> Option<String> {
     if view.owner.as_ref() != Some(&fleet.settings.owner) {
         return None;
     }
-    if let Some(stray) = fleet.ledger.strays.get(&key(&view.zone, slot)) {
+    if let Some(stray) = fleet.ledger.strays.get(&Stray::key(&view.zone, slot)) {
         return Some(stray.why.clone());
     }
     // Elsewhere than where its slot lives, while that slot has a node, or is about to have one.
@@ -129,13 +131,14 @@ fn ownerless(fleet: &Fleet, view: &NodeView) -> Option<String> {
 }
 
 fn show(fleet: &mut Fleet, view: &Arc<NodeView>, why: String, turn: &mut Turn) {
-    let key = key(&view.zone, &view.node);
+    let key = Stray::key(&view.zone, &view.node);
     let state = Some(view.state.as_str().to_owned());
     let known = fleet.ledger.strays.get(&key);
     if known.is_some_and(|known| known.state == state && known.incarnation == view.incarnation) {
         return;
     }
     let first = known.is_none_or(|known| known.state.is_none());
+    fleet.looked_for.remove(&key);
     let stray = Stray {
         zone: view.zone.clone(),
         name: view.node.clone(),
@@ -143,15 +146,25 @@ fn show(fleet: &mut Fleet, view: &Arc<NodeView>, why: String, turn: &mut Turn) {
         why: why.clone(),
         state,
         incarnation: view.incarnation.clone(),
+        // Another node of that name is not the one that was deleted.
+        removal: known
+            .filter(|known| known.incarnation == view.incarnation)
+            .and_then(|known| known.removal.clone()),
     };
     if first {
-        turn.note(format!(
-            "stray {0} in {1} is {2}: {why}; no slot owns it, and it may be at work. Put {0} back into the config to take it up, or \
-             delete it: gcloud compute tpus tpu-vm delete {0} --zone {1}",
-            view.node,
-            view.zone,
-            view.state.as_str()
-        ));
+        let (name, zone) = (&view.node, &view.zone);
+        let advice = match (remains::is_dead(view.state.as_str()), fleet.settings.removes_dead) {
+            (true, true) => "it can't run again, and is removed".to_owned(),
+            (true, false) => format!(
+                "it can't run again, and holds quota. policy.orphans = \"dead\" removes it, or delete it: \
+                 gcloud compute tpus tpu-vm delete {name} --zone {zone}"
+            ),
+            (false, _) => format!(
+                "no slot owns it, and it may be at work. Put {name} back into the config to take it up, or delete it: \
+                 gcloud compute tpus tpu-vm delete {name} --zone {zone}"
+            ),
+        };
+        turn.note(format!("stray {name} in {zone} is {}: {why}; {advice}", view.state.as_str()));
     }
     fleet.ledger.strays.insert(key, stray);
     fleet.dirty_ledger = true;

@@ -10,6 +10,7 @@ mod levers;
 mod liveness;
 mod owed;
 mod regressions;
+mod remains;
 mod reports;
 mod rhythm;
 mod runs;
@@ -88,6 +89,7 @@ fn settings(names: &[&str]) -> Settings {
             max_gap: seconds(300),
         },
         max_unavailable: Share::Percent(25.0),
+        removes_dead: false,
         max_judged_recreates_per_hour: 20,
         storm: Storm { min: 4, ..Storm::default() },
         slots: names.iter().map(slot).collect(),

@@ -7,9 +7,10 @@ use jiff::Timestamp;
 use super::location;
 use crate::model::action::Input;
 use crate::model::condition::{Condition, Kind};
-use crate::model::fleet::{Fleet, Ledger, Stray};
+use crate::model::fleet::{Fleet, Ledger, Removal, Stray};
 use crate::model::hold::HoldReason;
 use crate::model::phase::Phase;
+use crate::model::recovery::Call;
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
@@ -39,6 +40,20 @@ fn stray(stray: &Stray) -> StrayView {
         state: stray.state.clone(),
         since: stray.since,
         why: stray.why.clone(),
+        removal: stray.removal.as_ref().map(removal),
+    }
+}
+
+fn removal(removal: &Removal) -> String {
+    let at = removal.at;
+    match (&removal.call, &removal.failure) {
+        (Some(Call::Intended), _) => format!("its delete was decided at {at:.0}"),
+        (Some(_), None) => format!("its delete was sent at {at:.0}"),
+        (Some(_), Some(why)) => format!("its delete of {at:.0} has no answer: {why}"),
+        (None, why) => {
+            let why = why.as_deref().unwrap_or("see the log");
+            format!("its delete of {at:.0} failed and is tried again: {why}")
+        }
     }
 }
 

@@ -210,13 +210,13 @@ impl Driver {
         }
         self.under_way = self.under_way.saturating_sub(1);
         match input {
-            Input::Called { .. } => self.requests = self.requests.saturating_sub(1),
+            _ if input.is_outcome() => self.requests = self.requests.saturating_sub(1),
             Input::Polled(_) => (self.polling, self.progressed) = (false, now.boot),
             _ => {}
         }
         // On the way out only outcomes count: anything else could lead to a request that nothing
         // would wait for.
-        if matches!(self.role, Role::Leading) || matches!(input, Input::Called { .. }) {
+        if matches!(self.role, Role::Leading) || input.is_outcome() {
             self.turn(input, now, out);
         }
     }
@@ -353,7 +353,7 @@ impl Driver {
         };
         let text = format!("{error}; {unsent}; the state is read again before anything is decided");
         out.push(Instruction::Say(Level::Error, text));
-        for action in then {
+        for action in then.iter().filter(|action| !action.is_of_stray()) {
             self.fleet.forget_call(action.slot());
         }
         out.push(Instruction::Show(Shown::Leader));

@@ -30,6 +30,7 @@ pub fn limit(look: &Look, poll: &PollSettings) -> Duration {
     match look {
         Look::Checkpoints { .. } => SURVEY,
         Look::Node { .. }
+        | Look::Stray { .. }
         | Look::Operation { .. }
         | Look::Attributes { .. }
         | Look::CreateCheck { .. }

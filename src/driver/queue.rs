@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use crate::model::action::{Action, CallOutcome, Input, Record};
 use crate::model::event::Event;
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::Fleet;
+use crate::model::fleet::{Fleet, Stray};
 use crate::model::lever::Lever;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
@@ -87,6 +87,14 @@ impl Queue {
 /// intent was being written.
 pub fn apart(fleet: &Fleet, then: Vec<Action>) -> (Vec<Action>, Vec<Input>) {
     let is_intended = |action: &Action| {
+        if let Action::Delete { slot, zone, incarnation, stray: true, .. } = action {
+            let stray = fleet.ledger.strays.get(&Stray::key(zone, slot));
+            return stray.is_some_and(|stray| {
+                let removal = stray.removal.as_ref();
+                let intended = removal.is_some_and(|r| r.call == Some(Call::Intended));
+                intended && stray.incarnation.as_ref() == Some(incarnation)
+            });
+        }
         let record = fleet.slots.get(action.slot());
         let phase = match action {
             Action::Delete { .. } => Phase::Deleting,
@@ -100,7 +108,7 @@ pub fn apart(fleet: &Fleet, then: Vec<Action>) -> (Vec<Action>, Vec<Input>) {
     let answer = |action: Action| {
         let text = "it was called off before it was sent";
         let outcome = CallOutcome::NotSent(Failure::new(FailureClass::Transient, text));
-        Input::Called { slot: action.slot().to_owned(), outcome }
+        action.answer(outcome)
     };
     (intended, called_off.into_iter().map(answer).collect())
 }

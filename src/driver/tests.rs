@@ -4,6 +4,8 @@ use super::*;
 use crate::driver::message::StoreCall;
 use crate::model::action::Poll;
 use crate::model::condition::{Condition, Kind};
+use crate::model::fleet::Pending;
+use crate::model::ids::Incarnation;
 use crate::model::lease::Lease;
 use crate::model::lever::Pull;
 use crate::model::phase::Phase;
@@ -42,6 +44,7 @@ impl Machine {
             alpha: false,
             poll,
             max_unavailable: Share::Count(1),
+            removes_dead: false,
             max_judged_recreates_per_hour: 20,
             storm: Storm::default(),
             slots: Default::default(),
@@ -208,6 +211,27 @@ fn s11_no_request_leaves_when_its_write_failed_and_the_journal_is_read_again_fir
         assert!(!machine.driver.store_fails());
         assert_eq!(machine.sends(), 0);
     }
+}
+
+#[test]
+fn s9_a_delete_of_a_stray_that_was_not_written_ends_no_call_of_the_slot_of_that_name() {
+    let mut machine = Machine::leading(Mode::Serve);
+    machine.settle_store();
+    machine.decides_a_create();
+    machine.settle_store();
+    let pending = &mut machine.driver.fleet.memory.get_mut("a").unwrap().pending;
+    pending.insert(Pending::Call);
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    let delete = Action::Delete {
+        slot: "a".into(),
+        zone: "another".into(),
+        incarnation: Incarnation { id: "1".into(), created: now },
+        verified: now,
+        request_id: None,
+        stray: true,
+    };
+    machine.driver.not_written(&error(StoreFailure::Unavailable), &[delete], &mut Vec::new());
+    assert!(machine.driver.fleet.memory["a"].pending.contains(&Pending::Call));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 #! /bin/bash
-# tpu-watchdog-supervisor 1.1
+# tpu-watchdog-supervisor 1.2
 # Written by tpu-watchdog as this node's startup script; your own script stands verbatim in the metadata
-# tpu-watchdog-user-script and is run from here. It runs at every boot of every host.
+# tpu-watchdog-user-script and is run from here. It runs at every boot of every host, which has bash, curl and systemd.
+# Its output and that of the job: journalctl -u 'tpu-watchdog-*'
 set -u
 #@SETTINGS@
 MD=${TPU_WATCHDOG_METADATA:-http://metadata.google.internal/computeMetadata/v1}
@@ -12,7 +13,7 @@ PAUSE=${TPU_WATCHDOG_PAUSE:-10}
 read -ra PAUSES <<<"${TPU_WATCHDOG_PAUSES:-10 20 40 80 160 320 600}"
 LONG=${TPU_WATCHDOG_LONG:-600}
 REFILL=${TPU_WATCHDOG_REFILL:-3600}
-BOOT=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null || date +%s)
+BOOT=${TPU_WATCHDOG_BOOT:-$(cat /proc/sys/kernel/random/boot_id 2>/dev/null || date +%s)}
 mkdir -p "$STATE"
 # The guest agent runs startup scripts without HOME.
 export HOME=${HOME:-$(getent passwd "$(id -un)" | cut -d: -f6)}
@@ -33,11 +34,29 @@ order() {
   export CHECKPOINT_PATH CHECKPOINT_STEP CHECKPOINT_BASE TPU_WATCHDOG_GENERATION=$GENERATION
 }
 
+# unit NAME OPTIONS… -- PROGRAM…: a transient unit with this script's variables: a control group of its own, output in the journal.
+unit() {
+  local name=$1 variable options=(); shift
+  while [[ $1 != -- ]]; do options+=("$1"); shift; done; shift
+  for variable in HOME PATH CHECKPOINT_BASE CHECKPOINT_PATH CHECKPOINT_STEP "${!TPU_WATCHDOG_@}"; do
+    options+=(-E "$variable=${!variable-}")
+  done
+  systemd-run --quiet --collect --unit="tpu-watchdog-$name" "${options[@]}" "$@"
+}
+
 if [[ ${1:-} != supervise ]]; then
-  # First the boot beacon, then detach, so that boot goes on.
+  # First the boot beacon, then detach, so that boot goes on. Run by hand beside a running supervisor, this changes nothing:
+  # bash goes on reading the file that it has open, and a unit of that name is there.
   order && report boot 1
-  cp "$0" "$STATE/supervisor" && chmod 755 "$STATE/supervisor"
-  setsid bash "$STATE/supervisor" supervise </dev/null >>"$STATE/supervisor.log" 2>&1 &
+  cp "$0" "$STATE/supervisor.new" && chmod 755 "$STATE/supervisor.new" && mv "$STATE/supervisor.new" "$STATE/supervisor"
+  # Killed, it starts again; its heartbeat ends with it; when memory is short, the job goes first.
+  for _ in {1..30}; do
+    unit supervisor -p Restart=on-failure -p RestartSec=10 -p TimeoutStopSec=5 -p OOMScoreAdjust=-900 \
+      -- /bin/bash "$STATE/supervisor" supervise </dev/null && break
+    # Early in a boot systemd may not answer yet.
+    systemctl is-active --quiet tpu-watchdog-supervisor.service && break
+    sleep "$PAUSE"
+  done
   exit 0
 fi
 
@@ -87,14 +106,74 @@ fetch_user_script() {
     sleep "$PAUSE"
   done
 }
-user_script() { "$STATE/user-script" 9>&-; }
+# The code of the last run: not on the disk, which may be full.
+CODE=${TPU_WATCHDOG_RUN:-/run}/tpu-watchdog.code
+export TPU_WATCHDOG_CODE=$CODE
+# The shell around a program: it tells that it began, and 139 for a program that a signal ended. A pipe and not the journal's
+# socket, since scripts open /dev/stderr; it outlives SIGTERM for the last lines.
+WRAPPER=$STATE/wrapper
+# shellcheck disable=SC2016 # It is the wrapper that expands them.
+printf '%s\n' ': >"$TPU_WATCHDOG_CODE"' '"$@" > >(trap "" TERM; exec cat) 2>&1' 'code=$?; echo "$code" >"$TPU_WATCHDOG_CODE"; exit "$code"' >"$WRAPPER"
+# run_unit NAME OPTIONS… -- PROGRAM…: runs it to its end and returns its code. A program with KillMode=control-group is over when
+# nothing is left of it: a grandchild would keep the chips. Each run has a name of its own, since what a startup script leaves
+# behind keeps the former one.
+RUNS=0
+run_unit() {
+  local kind=$1 name code; shift
+  while :; do
+    RUNS=$((RUNS + 1)); name=$kind-$$-$RUNS
+    rm -f "$CODE"
+    unit "$name" --wait -p TimeoutStopSec="$STOP_GRACE" -p LimitNOFILE=1048576 -p LimitMEMLOCK=infinity -p TasksMax=infinity \
+      -p OOMPolicy=continue -p IgnoreSIGPIPE=no "$@" 9>&-
+    code=$?
+    # systemd-run may end before its unit, when systemd is updated.
+    while systemctl is-active --quiet "tpu-watchdog-$name.service"; do sleep "$PAUSE"; done
+    [[ ! -e $CODE ]] || break
+    # Nothing has begun, so nothing has failed.
+    sleep "$PAUSE"
+  done
+  # systemd-run has no codes of signals; without one the program was ended from outside.
+  [[ -s $CODE ]] && return "$(<"$CODE")"
+  return $((code == 0 ? 143 : code))
+}
+# end_earlier: what a supervisor that was killed left running is ended whole, a startup script's finished services are not.
+end_earlier() {
+  local name
+  for name in $(systemctl list-units --plain --no-legend --state=active,activating,deactivating 'tpu-watchdog-job-*' 'tpu-watchdog-setup-*' | cut -d' ' -f1); do
+    systemctl kill --signal=TERM "$name"; systemctl stop "$name"; systemctl kill --signal=KILL "$name" 2>/dev/null
+  done
+}
+end_earlier
+# A startup script may leave services behind, as it may without us.
+user_script() { run_unit setup -p KillMode=process -- /bin/bash "$WRAPPER" "$STATE/user-script"; }
+# folder: RUN_IN as the job's shell reads it; ~ and $HOME are the home of the user that runs it.
+folder() {
+  # shellcheck disable=SC2016,SC2088 # Literally, as the config has them.
+  case $RUN_IN in
+    '' | '~' | '$HOME') echo '"$HOME"' ;;
+    '~/'*) printf '"$HOME"/%q' "${RUN_IN:2}" ;;
+    '$HOME/'*) printf '"$HOME"/%q' "${RUN_IN:6}" ;;
+    *) printf '%q' "$RUN_IN" ;;
+  esac
+}
+# free_chips: lock files that killed processes left behind keep every later one from the chips.
+free_chips() {
+  local lock
+  for lock in /tmp/libtpu_lockfile /tmp/libtpu_lock_*; do
+    [[ -e $lock ]] || continue
+    [[ -n $(find /proc/[0-9]*/fd -lname "$lock" -print -quit 2>/dev/null) ]] || rm -f "$lock"
+  done
+}
+# The command's file: what it is told is not among the arguments that ps shows, and systemd expands nothing in it.
 job() {
-  local body="cd ${RUN_IN:+$(printf %q "$RUN_IN")} || exit 1"$'\n'"$JOB_ENV"$'\n'"$COMMAND"
-  if [[ -n $RUN_AS && $RUN_AS != "$(id -un)" ]]; then
-    runuser -u "$RUN_AS" -- env HOME="$(getent passwd "$RUN_AS" | cut -d: -f6)" bash -o pipefail -c "$body" 9>&-
-  else
-    bash -o pipefail -c "$body" 9>&-
-  fi
+  local as=()
+  rm -f "$STATE/job"
+  (umask 077; printf 'cd %s || exit 1\n%s\n%s\n' "$(folder)" "$JOB_ENV" "$COMMAND" >"$STATE/job"); chown "$RUN_AS" "$STATE/job"
+  # Not runuser: a session of PAM could lower the limits again.
+  [[ $RUN_AS == "$(id -un)" ]] || as=(setpriv --reuid="$RUN_AS" --regid="$(id -g "$RUN_AS")" --init-groups --)
+  free_chips
+  run_unit job -p KillMode=control-group -- /bin/bash "$WRAPPER" "${as[@]}" env HOME="$RUN_HOME" USER="$RUN_AS" LOGNAME="$RUN_AS" \
+    PYTHONUNBUFFERED=1 bash -l -o pipefail "$STATE/job"
 }
 # last_word: nothing follows that would repeat it.
 last_word() { until report exit "$@"; do sleep "$PAUSE"; done; }
@@ -134,6 +213,11 @@ if [[ -n $COMMAND ]]; then
       sleep "$pause"
     done
   fi
+  RUN_AS=${RUN_AS:-$(id -un)}
+  # The startup script, OS Login or the guest agent makes it.
+  until RUN_HOME=$(getent passwd "$RUN_AS" | cut -d: -f6) && [[ -n $RUN_HOME ]]; do
+    echo "setup_failed: the user $RUN_AS does not exist yet" >"$PHASE"; sleep "$PAUSE"
+  done
   RUN=job
 elif fetch_user_script; then
   RUN=user_script
@@ -142,6 +226,16 @@ else
   rest running
 fi
 
+# A job that takes its host down counts as well, or it would do so for ever.
+RUNNING=$STATE/running.$GENERATION
+host_went_down() { [[ -e $RUNNING && $(<"$RUNNING") != "$BOOT" && ! -e $LONG_RUN ]]; }
+if host_went_down; then
+  used=$(cat "$USED" 2>/dev/null); used=$((${used:-0} + 1)); echo "$used" >"$USED"; sync "$USED" 2>/dev/null; rm -f "$RUNNING"
+  report exit 75 "restarting: the host went down in a run, which counts as restart $used of $RESTARTS"
+  if ((used > RESTARTS && WORKERS == 1)); then
+    last_word 75 "final after $RESTARTS restarts: the host went down in a run"; rest failed
+  fi
+fi
 became_long() { echo "$1" >"$LONG_RUN"; sync "$LONG_RUN" 2>/dev/null; }
 # mark_long: beside each run, so that a host that goes down without a word leaves the mark as well.
 mark_long() {
@@ -153,12 +247,14 @@ mark_long() {
 code=75
 while :; do
   not_stale "$code"
+  echo "$BOOT" >"$RUNNING"; sync "$RUNNING" 2>/dev/null
   echo running >"$PHASE"; began=$(uptime)
   mark_long 9>&- & marking=$!
   $RUN; code=$?
   ran=$(($(uptime) - began))
   kill "$marking" 2>/dev/null; wait "$marking" 2>/dev/null
   going_down && rest stopping
+  rm -f "$RUNNING"
   if [[ $code == 0 ]]; then
     # A startup script that ends well has set things up; only a command can finish.
     [[ -n $COMMAND ]] || rest idle

@@ -69,6 +69,26 @@ pub enum Input {
         /// What came of it.
         outcome: CallOutcome,
     },
+    /// A GET of a stray was answered.
+    StrayGot {
+        /// Its zone.
+        zone: String,
+        /// Its name.
+        name: String,
+        /// When the GET was sent.
+        began: Timestamp,
+        /// The answer.
+        reading: Reading,
+    },
+    /// The delete of a stray was sent (or not).
+    StrayCalled {
+        /// Its zone.
+        zone: String,
+        /// Its name.
+        name: String,
+        /// The outcome.
+        outcome: CallOutcome,
+    },
     /// A look at an operation.
     Operated {
         /// The slot.
@@ -100,6 +120,13 @@ pub enum Input {
     Pulled(Vec<Lever>),
     /// Time has passed.
     Tick,
+}
+
+impl Input {
+    /// Whether it says what came of a request.
+    pub fn is_outcome(&self) -> bool {
+        matches!(self, Input::Called { .. } | Input::StrayCalled { .. })
+    }
 }
 
 /// One poll: listings of zones.
@@ -210,6 +237,8 @@ pub enum Action {
         verified: Timestamp,
         /// For v2alpha1.
         request_id: Option<String>,
+        /// It is no slot's: a dead stray, removed with `orphans = "dead"`.
+        stray: bool,
     },
     /// Create the node.
     Create {
@@ -229,6 +258,23 @@ impl Action {
     pub fn slot(&self) -> &str {
         match self {
             Action::Delete { slot, .. } | Action::Create { slot, .. } => slot,
+        }
+    }
+
+    /// Whether it deletes a stray: the slot of that name has no part in it.
+    pub fn is_of_stray(&self) -> bool {
+        matches!(self, Action::Delete { stray: true, .. })
+    }
+
+    /// The input that tells its outcome.
+    pub fn answer(&self, outcome: CallOutcome) -> Input {
+        match self {
+            Action::Delete { slot, zone, stray: true, .. } => {
+                Input::StrayCalled { zone: zone.clone(), name: slot.clone(), outcome }
+            }
+            Action::Delete { slot, .. } | Action::Create { slot, .. } => {
+                Input::Called { slot: slot.clone(), outcome }
+            }
         }
     }
 
@@ -254,6 +300,13 @@ pub enum Look {
         slot: String,
         /// Its zone.
         zone: String,
+    },
+    /// GET a stray.
+    Stray {
+        /// Its zone.
+        zone: String,
+        /// Its name.
+        name: String,
     },
     /// Look at an operation, not before the time given.
     Operation {
@@ -310,10 +363,11 @@ pub enum Look {
 }
 
 impl Look {
-    /// The slot that is looked at.
+    /// The slot that is looked at, or that a stray was made for.
     pub fn slot(&self) -> &str {
         match self {
             Look::Node { slot, .. }
+            | Look::Stray { name: slot, .. }
             | Look::Operation { slot, .. }
             | Look::Attributes { slot, .. }
             | Look::Checkpoints { slot, .. }

@@ -257,6 +257,30 @@ pub enum What {
         /// Its step.
         step: u64,
     },
+    /// The delete of a stray that can't run is about to be sent: its audit record (S18).
+    StrayIntent {
+        /// Its zone.
+        zone: String,
+        /// Its name.
+        name: String,
+        /// The incarnation to delete.
+        incarnation: Incarnation,
+        /// When the GET that confirmed it was sent.
+        confirmed_at: Timestamp,
+        /// The state that it showed.
+        observed: String,
+        /// Who decided: the process that held the lock.
+        decided_by: String,
+    },
+    /// The outcome of that delete.
+    StrayOutcome {
+        /// Its zone.
+        zone: String,
+        /// Its name.
+        name: String,
+        /// The result.
+        result: CallResult,
+    },
     /// Anything else worth a line.
     Note,
 }

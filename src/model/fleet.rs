@@ -9,6 +9,7 @@ use super::condition::Condition;
 use super::ids::Incarnation;
 use super::lever::Pause;
 use super::lookup::Deletion;
+use super::recovery::Call;
 use super::settings::Settings;
 use super::slot::SlotRecord;
 
@@ -56,6 +57,36 @@ pub struct Stray {
     pub state: Option<String>,
     /// The incarnation that was seen.
     pub incarnation: Option<Incarnation>,
+    /// Its delete, once one was decided (`orphans = "dead"`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removal: Option<Removal>,
+}
+
+/// The delete of a stray that can't run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removal {
+    /// When it was decided.
+    pub at: Timestamp,
+    /// The incarnation that is deleted.
+    pub incarnation: Incarnation,
+    /// The state that the GET before it showed.
+    pub state: String,
+    /// How far it is; none when it was refused or not sent.
+    pub call: Option<Call>,
+    /// Why it was refused or not sent.
+    pub failure: Option<String>,
+}
+
+impl Stray {
+    /// Where a stray of this zone and name is kept in the ledger.
+    pub fn key(zone: &str, name: &str) -> String {
+        format!("{zone}/{name}")
+    }
+
+    /// Whether a delete of it may be under way: its name is not free.
+    pub fn is_being_removed(&self) -> bool {
+        self.removal.as_ref().is_some_and(|removal| removal.call.is_some())
+    }
 }
 
 /// One slot that was judged.
@@ -213,6 +244,8 @@ pub struct Fleet {
     pub ledger: Ledger,
     /// Per slot, and for each one of them, what a restart may forget.
     pub memory: BTreeMap<String, Memory>,
+    /// Strays of which a GET is under way, by their keys.
+    pub looked_for: BTreeSet<String>,
     /// Slots changed since the last commit.
     pub dirty: BTreeSet<String>,
     /// Slots whose specification changed since the last commit.
@@ -246,6 +279,7 @@ impl Fleet {
             left,
             ledger,
             memory,
+            looked_for: BTreeSet::new(),
             dirty: BTreeSet::new(),
             dirty_specs: BTreeSet::new(),
             dirty_ledger: false,

@@ -185,15 +185,6 @@ impl Recovery {
     pub fn owes_create(&self) -> bool {
         matches!(self.phase, Phase::Deleting | Phase::Gone | Phase::Creating)
     }
-
-    /// Whether this is a judged recovery that is not merely short of capacity.
-    pub fn is_judged_and_supplied(&self) -> bool {
-        // One that goes on to its next zone at once waits for nothing yet.
-        let short = self.phase == Phase::Gone
-            && self.not_before.is_some()
-            && self.refusal.as_ref().is_some_and(|(class, _)| class.is_shortage());
-        self.kind == Kind::Judged && !short
-    }
 }
 
 #[cfg(test)]

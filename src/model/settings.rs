@@ -27,6 +27,8 @@ pub struct Settings {
     pub alpha: bool,
     /// How often health is read.
     pub poll: PollSettings,
+    /// Strays of ours that can't run are removed (`orphans = "dead"`).
+    pub removes_dead: bool,
     /// At most this many judged slots in recovery at once.
     pub max_unavailable: Share,
     /// At most this many judged recreates in a sliding hour.
@@ -101,6 +103,8 @@ pub struct JobSettings {
     pub dir: String,
     /// Its environment.
     pub env: BTreeMap<String, String>,
+    /// From SIGTERM to the end of what is left of a run.
+    pub stop_grace: Duration,
     /// Restarts by the supervisor within one generation.
     pub restarts_per_run: u32,
     /// Runs in a row without a new step after which a person has to look (S16).

@@ -106,6 +106,9 @@ pub struct StrayView {
     pub since: Timestamp,
     /// How it came to be one.
     pub why: String,
+    /// Its removal, where one was decided: when, and what came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removal: Option<String>,
 }
 
 /// The process that holds the lock.

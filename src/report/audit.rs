@@ -125,6 +125,18 @@ impl Audit {
                     _ = slot.as_ref().map(|slot| self.forgotten.remove(slot));
                 }
             },
+            (What::StrayIntent { confirmed_at, decided_by, name, .. }, _) => {
+                let at = event.at;
+                let fresh = *confirmed_at <= at && elapsed(*confirmed_at, at) <= VERIFIED_FOR;
+                found.check("S1", fresh, || {
+                    format!("the delete of stray {name} rests on a GET of {confirmed_at}")
+                });
+                found.check("S18", !decided_by.is_empty(), || {
+                    format!("the delete of stray {name} does not say who decided it")
+                });
+                let paused = self.is_paused(name, at);
+                found.check("S7", !paused, || format!("stray {name} is paused, and deleted"));
+            }
             (What::BreakerOpened { .. }, _) => self.breaker_open = true,
             (What::InvariantViolation { invariant }, _) => {
                 found.check("checker", false, || {

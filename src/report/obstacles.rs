@@ -100,6 +100,7 @@ mod tests {
             state: Some("READY".into()),
             since: Timestamp::UNIX_EPOCH,
             why: "its slot was forgotten".into(),
+            removal: None,
         };
         let mut status = StatusDocument { strays: vec![stray], ..StatusDocument::default() };
         obstacles.set(&status);

@@ -63,15 +63,17 @@ fn strays(html: &mut String, strays: &[StrayView], now: Timestamp) {
     }
     html.push_str("<h2>Belongs to no slot</h2><table><tr><th>TPU<th>State<th>Why");
     for stray in strays {
+        let removal = stray.removal.as_ref().map_or(String::new(), |text| format!("; {text}"));
         // Writing to a String never fails.
         let _ = write!(
             html,
-            "<tr><td class=n>{}<br><span class=z>{}</span><td>{}<br><span class=z>{}</span><td>{}",
+            "<tr><td class=n>{}<br><span class=z>{}</span><td>{}<br><span class=z>{}</span><td>{}{}",
             escape(&stray.name),
             escape(&stray.zone),
             escape(stray.state.as_deref().unwrap_or("not read")),
             span(elapsed(stray.since, now)),
             escape(&stray.why),
+            escape(&removal),
         );
     }
     html.push_str("</table>");

@@ -65,7 +65,7 @@ pub fn query(
             tokio::time::sleep(elapsed(Timestamp::now(), *at)).await;
         }
         let kind = match &query {
-            Look::Node { .. } | Look::Operation { .. } => &permits.calls,
+            Look::Node { .. } | Look::Stray { .. } | Look::Operation { .. } => &permits.calls,
             Look::Attributes { .. }
             | Look::Checkpoints { .. }
             | Look::CreateCheck { .. }
@@ -79,6 +79,11 @@ pub fn query(
                 let began = Timestamp::now();
                 let reading = get(&world, &slot, &zone, deadline).await;
                 Input::Got { slot, began, reading }
+            }
+            Look::Stray { zone, name } => {
+                let began = Timestamp::now();
+                let reading = get(&world, &name, &zone, deadline).await;
+                Input::StrayGot { zone, name, began, reading }
             }
             Look::CreateCheck { slot, zone, spec } => {
                 let began = Timestamp::now();
@@ -139,8 +144,7 @@ pub fn send(
         let _permit = permits.calls.acquire().await;
         let permitted = || term.permits(&action, clock::now(), CONNECT_MAX);
         let outcome = world.tpu.carry_out(&action, permitted).await;
-        let slot = action.slot().to_owned();
-        answer(&sender, term.number(), Input::Called { slot, outcome });
+        answer(&sender, term.number(), action.answer(outcome));
     });
 }
 

@@ -6,7 +6,9 @@ mod cloud_run;
 #[path = "../e2e/harness.rs"]
 mod harness;
 mod iam;
+mod machine;
 mod prometheus;
+mod supervisor;
 mod systemd;
 
 use std::path::{Path, PathBuf};

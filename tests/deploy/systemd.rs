@@ -2,7 +2,6 @@
 //! where one can be started.
 
 use std::io::ErrorKind;
-use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,6 +11,7 @@ use tpu_watchdog::simulator::http::Fault;
 use tpu_watchdog::simulator::trouble::Trouble;
 
 use crate::harness::{POLICY, Rig, slot};
+use crate::machine::{self, Machine};
 use crate::{deploy, have, text};
 
 const UNIT: &str = "etc/systemd/system/tpu-watchdog.service";
@@ -328,67 +328,15 @@ fn the_real_unit_runs_under_a_real_systemd() {
     if !have("systemd-nspawn") {
         return;
     }
-    let mut trial = Command::new("systemd-nspawn");
-    trial.args([
-        "--quiet",
-        "--register=no",
-        "--keep-unit",
-        "--directory=/",
-        "--volatile=yes",
-        "/bin/true",
-    ]);
-    let (code, out) = text(&trial.stdin(Stdio::null()).output().unwrap());
-    if code != Some(0) {
-        eprintln!("LEFT OUT: no container can be started here, so no systemd either: {out}");
+    if !machine::can_start() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     let (code, out) = install(&[env!("CARGO_BIN_EXE_tpu-watchdog")], root);
     assert_eq!(code, Some(0), "{out}");
-    let put = |path: &str, text: &str| {
-        let path = root.join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    };
-    for folder in [
-        "usr/bin",
-        "usr/sbin",
-        "usr/lib",
-        "usr/lib64",
-        "usr/share",
-        "var/log/journal",
-        "run",
-        "tmp",
-        "proc",
-        "sys",
-        "dev",
-    ] {
-        std::fs::create_dir_all(root.join(folder)).unwrap();
-    }
-    for name in ["bin", "sbin", "lib", "lib64"] {
-        symlink(format!("usr/{name}"), root.join(name)).unwrap();
-    }
-    put("etc/os-release", "ID=story\n");
-    put("etc/machine-id", "0123456789abcdef0123456789abcdef\n");
-    put("etc/passwd", "root:x:0:0::/root:/bin/bash\nnobody:x:65534:65534::/:/bin/false\n");
-    put("etc/group", "root:x:0:\nnogroup:x:65534:\nsystemd-journal:x:101:\n");
-    put("etc/nsswitch.conf", "passwd: files systemd\ngroup: files systemd\nhosts: files\n");
-    put("etc/hosts", "127.0.0.1 localhost\n");
-    put("test/story.sh", STORY);
-    put(
-        "etc/systemd/system/simulator.service",
-        "[Service]\nExecStart=/usr/local/bin/tpu-watchdog simulator --scenario /test/scenario.toml\n",
-    );
-    put(
-        "etc/systemd/system/story.service",
-        "[Unit]\nWants=systemd-journald.service\nAfter=systemd-journald.service\n[Service]\nType=oneshot\n\
-         ExecStart=/bin/bash /test/story.sh\nExecStopPost=/bin/systemctl --no-block exit\n",
-    );
-    put(
-        "etc/systemd/system/story.target",
-        "[Unit]\nRequires=basic.target story.service\nAfter=basic.target\nAllowIsolate=yes\n",
-    );
+    let machine = Machine::new(root, STORY);
+    let put = |path: &str, text: &str| machine.put(path, text);
     put(
         "test/scenario.toml",
         "[[nodes]]\nnames = [\"a\"]\nzone = \"us-central2-b\"\nspot = true\n[[event]]\nat = \"3s\"\nnode = \"a\"\nwhat = \"preempt\"\n",
@@ -397,28 +345,8 @@ fn the_real_unit_runs_under_a_real_systemd() {
                   storage = \"http://127.0.0.1:9471\"\n";
     put("test/watchdog.toml", &format!("{config}[policy]\n{POLICY}\n{}", slot("a", "")));
     put("test/credentials.json", &service_account());
-    let binds = ["/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/share", "/etc/ssl"]
-        .map(|path| format!("--bind-ro={path}"));
-    let mut nspawn = Command::new("timeout");
-    nspawn.args([
-        "--kill-after=10",
-        "240",
-        "systemd-nspawn",
-        "--quiet",
-        "--private-network",
-        "--register=no",
-        "--keep-unit",
-    ]);
-    nspawn
-        .args(["--console=pipe", "--directory"])
-        .arg(root)
-        .args(binds)
-        .arg(concat!("--bind-ro=", env!("CARGO_MANIFEST_DIR"), ":/project"))
-        .arg("--boot")
-        .arg("systemd.unit=story.target");
-    let (_, out) = text(&nspawn.stdin(Stdio::null()).output().unwrap());
-    let read =
-        |name: &str| std::fs::read_to_string(root.join("test").join(name)).unwrap_or_default();
+    let out = machine.boot();
+    let read = |name: &str| machine.read(name);
     let result = read("result");
     let journal = read("journal");
     for line in [

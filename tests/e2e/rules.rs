@@ -136,3 +136,29 @@ fn s21_what_a_called_off_create_makes_is_told_until_its_slot_takes_it_up() {
     });
     assert_eq!(rig.mutations().len(), sent, "{}", rig.mutations_text());
 }
+
+#[test]
+fn s17_a_stray_that_can_not_run_is_removed_where_the_config_says_so() {
+    let zone = crate::harness::ZONE;
+    let nodes = format!(
+        "[times]\ncreate = \"3s\"\n[[nodes]]\nnames = [\"a\"]\nzone = \"{zone}\"\nspot = true\n"
+    );
+    let policy = format!("{POLICY}\norphans = \"dead\"");
+    let mut rig = Rig::new(&nodes, &policy, &slot("a", ""));
+    rig.start();
+    rig.wait_polls(2);
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_for_log("create accepted");
+    order(&rig, &["forget", "a"]);
+    rig.wait_for_log("can't be called back");
+    rig.wait_until("it is told", || text(&rig, "status").contains(&format!("in {zone}: READY")));
+    // It runs: it is left alone, until it is preempted.
+    rig.wait_polls(4);
+    let sent = rig.mutations().len();
+    assert!(rig.node("a").is_some(), "{}", rig.mutations_text());
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait("it is removed", |cloud| cloud.nodes.is_empty());
+    rig.wait_for_log("stray a in us-central2-b: it is gone");
+    assert_eq!(rig.mutations().len(), sent + 1, "{}", rig.mutations_text());
+    assert_eq!(rig.status()["strays"].as_array().map(Vec::len), Some(0));
+}

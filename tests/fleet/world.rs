@@ -201,9 +201,8 @@ impl World {
             }
             Task::Answer(input) => self.turn(input),
             Task::Arrive(action) => {
-                let slot = action.slot().to_owned();
                 let outcome = self.carry_out(&action);
-                self.at(self.now + 200, Task::Answer(Input::Called { slot, outcome }));
+                self.at(self.now + 200, Task::Answer(action.answer(outcome)));
             }
             Task::Exit(slot, zone, text) => {
                 let node = self.cloud.nodes.get_mut(&(zone.into(), slot.into())).unwrap();
@@ -273,22 +272,24 @@ impl World {
         )
     }
 
+    fn get(&mut self, zone: &str, node: &str) -> Reading {
+        let path = format!("v2/projects/p/locations/{zone}/nodes/{node}");
+        match self.call("GET", &path, &BTreeMap::new(), None) {
+            (200, node) => Reading::Node(Arc::new(NodeView::parse(node).unwrap())),
+            _ => Reading::Absent,
+        }
+    }
+
     fn look(&mut self, look: Look) -> Input {
         let began = at(self.now);
         let none = BTreeMap::new();
         match look {
+            Look::Stray { zone, name } => {
+                let reading = self.get(&zone, &name);
+                Input::StrayGot { zone, name, began, reading }
+            }
             Look::Node { slot, zone } => {
-                let (status, node) = self.call(
-                    "GET",
-                    &format!("v2/projects/p/locations/{zone}/nodes/{slot}"),
-                    &none,
-                    None,
-                );
-                let reading = if status == 200 {
-                    Reading::Node(Arc::new(NodeView::parse(node).unwrap()))
-                } else {
-                    Reading::Absent
-                };
+                let reading = self.get(&zone, &slot);
                 Input::Got { slot, began, reading }
             }
             Look::Operation { slot, operation, verb, spot, .. } => {

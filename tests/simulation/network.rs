@@ -279,6 +279,14 @@ impl World {
                 }
                 Input::Got { slot, began, reading }
             }
+            Look::Stray { zone, name } => {
+                let reading = match (self.read_failure(), self.shown(&zone, &name)) {
+                    (Some(failure), _) => Reading::Unread(failure.to_string()),
+                    (None, Some(view)) => Reading::Node(view),
+                    (None, None) => Reading::Absent,
+                };
+                Input::StrayGot { zone, name, began, reading }
+            }
             Look::Operation { slot, operation, verb, spot, .. } => {
                 let result = self.operation(&operation, Origin::operation(verb, spot));
                 Input::Operated { slot, operation, result }
@@ -383,6 +391,7 @@ impl World {
     /// A mutation reaches the API.
     pub fn arrive(&mut self, tag: Tag, action: Action, arrival: Arrival) {
         let slot = action.slot().to_owned();
+        let answer = action.clone();
         self.arrivals.arrives(self.now, &action);
         self.arrives(tag, &action, arrival);
         let outcome = match self.refusal(&action) {
@@ -410,7 +419,7 @@ impl World {
             let latency = self.rng.i64(20..400);
             self.at(
                 self.now + latency,
-                Task::Deliver(tag, Box::new(Input::Called { slot, outcome }), arrival.sent),
+                Task::Deliver(tag, Box::new(answer.answer(outcome)), arrival.sent),
             );
         }
     }

@@ -286,7 +286,7 @@ impl World {
     /// Answers a poll, a query or a request of a process.
     pub fn deliver(&mut self, tag: Tag, input: Input, asked: Ms) {
         let pid = tag.pid;
-        if matches!(input, Input::Called { .. }) && self.strikes(Fault::AnswerCrash, 5) {
+        if input.is_outcome() && self.strikes(Fault::AnswerCrash, 5) {
             return self.crash(pid);
         }
         let present = self.processes[pid].leading().is_some_and(|d| d.term() == tag.term);
@@ -323,23 +323,23 @@ impl World {
         };
         if let Some(outcome) = refused {
             let latency = self.latency();
-            let answer = Box::new(Input::Called { slot, outcome });
+            let answer = Box::new(action.answer(outcome));
             return self.at(self.now + latency, Task::Deliver(tag, answer, self.now));
         }
         let present = self.processes[pid].leading().is_some_and(|d| d.term() == term.number());
         self.check("S9", &slot, present, || "it was handed out in a term that is over".to_owned());
         let epoch = self.shelf.epoch(pid);
-        let (record, lease) = self.shelf.durable(&slot);
-        self.leaves(tag, epoch, &action, record.as_ref(), lease.as_ref());
+        let durable = self.shelf.durable(&slot);
+        self.leaves(tag, epoch, &action, &durable);
         self.tell(|| format!("watchdog {pid} sends {}", brief(&action)));
-        self.on_the_wire(tag, slot, action);
+        self.on_the_wire(tag, action);
         if self.strikes(Fault::SendCrash, 10) {
             self.crash(pid);
         }
     }
 
     /// It has left: it arrives, late or twice or never, and is answered or not.
-    fn on_the_wire(&mut self, tag: Tag, slot: String, action: Action) {
+    fn on_the_wire(&mut self, tag: Tag, action: Action) {
         let lost_before = self.strikes(Fault::CallLostBefore, 8);
         let late = !lost_before && self.strikes(Fault::CallLate, 8);
         let lost_after = self.strikes(Fault::CallLostAfter, 8);
@@ -358,11 +358,11 @@ impl World {
                 let second = Task::Arrive(tag, Box::new(action.clone()), again);
                 self.at(self.now + delay + after, second);
             }
-            self.at(self.now + delay, Task::Arrive(tag, Box::new(action), arrival));
+            self.at(self.now + delay, Task::Arrive(tag, Box::new(action.clone()), arrival));
         }
         if !answered || lost_before {
             let outcome = CallOutcome::Unknown(transient("no answer within 20 s"));
-            let answer = Box::new(Input::Called { slot, outcome });
+            let answer = Box::new(action.answer(outcome));
             self.at(self.now + 20_000, Task::Deliver(tag, answer, self.now));
         }
     }

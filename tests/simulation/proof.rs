@@ -328,7 +328,9 @@ impl World {
                 let reason = format!("{uid} in {zone} is {}, and no slot owns it", node.state);
                 return Some(("S21", name.to_owned(), reason));
             }
-            let dead = matches!(node.state, "PREEMPTED" | "TERMINATED") && own && record.ours;
+            let lies = matches!(node.state, "PREEMPTED" | "TERMINATED");
+            let stray = told && !own && record.zone != *zone && self.setup.settings.removes_dead;
+            let dead = lies && (own && record.ours || stray);
             let held = hold.is_some_and(|hold| excused.contains(&hold));
             if dead && !(held || self.setup.forbidden_deletes) {
                 let reason =

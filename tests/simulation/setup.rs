@@ -193,6 +193,7 @@ impl Setup {
             } else {
                 Share::Count(fleet.usize(1..6))
             },
+            removes_dead: rng(seed, "strays").bool(),
             max_judged_recreates_per_hour: fleet.usize(8..30),
             storm: Storm {
                 percent: [30.0, 50.0, 100.0][fleet.usize(0..3)],

@@ -23,6 +23,13 @@ struct Claim {
     epoch: u64,
 }
 
+/// The durable state when a request leaves.
+pub struct Durable {
+    pub record: Option<SlotRecord>,
+    pub ledger: Ledger,
+    pub lease: Option<Lease>,
+}
+
 /// The store, and what each process holds of it.
 pub struct Shelf {
     engine: Engine,
@@ -159,13 +166,18 @@ impl Shelf {
         }
     }
 
-    /// What is durable of a slot, and the lease.
-    pub fn durable(&mut self, slot: &str) -> (Option<SlotRecord>, Option<Lease>) {
+    /// The durable state of a slot, of the fleet, and the lease.
+    pub fn durable(&mut self, slot: &str) -> Durable {
         match &mut self.engine {
-            Engine::Memory(memory) => (memory.slots.get(slot).cloned(), memory.lease.clone()),
+            Engine::Memory(memory) => Durable {
+                record: memory.slots.get(slot).cloned(),
+                ledger: memory.ledger.clone(),
+                lease: memory.lease.clone(),
+            },
             Engine::Sqlite(_) => {
-                let stored = self.load(usize::MAX).expect("what is durable can be read");
-                (stored.slots.get(slot).cloned(), stored.lease)
+                let mut stored = self.load(usize::MAX).expect("what is durable can be read");
+                let record = stored.slots.remove(slot);
+                Durable { record, ledger: stored.ledger, lease: stored.lease }
             }
         }
     }

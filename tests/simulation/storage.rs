@@ -109,9 +109,9 @@ impl World {
         let at = self.rng.f64();
         self.tell(|| format!("the power fails within a write of watchdog {}", tag.pid));
         let renewals = |lease: Option<Lease>| lease.map(|l| (l.epoch, l.renewals));
-        let before = renewals(self.shelf.durable("").1);
+        let before = renewals(self.shelf.durable("").lease);
         self.shelf.tear(tag.pid, batch, at);
-        if renewals(self.shelf.durable("").1) != before {
+        if renewals(self.shelf.durable("").lease) != before {
             self.written(&events);
         }
         for pid in 0..self.processes.len() {

@@ -15,13 +15,12 @@ use serde_json::{Map, Value};
 use tpu_watchdog::model::action::Action;
 use tpu_watchdog::model::condition::{Condition, Kind};
 use tpu_watchdog::model::event::Verb;
-use tpu_watchdog::model::ids::RunOrder;
-use tpu_watchdog::model::lease::Lease;
+use tpu_watchdog::model::fleet::{Ledger, Stray};
+use tpu_watchdog::model::ids::{Incarnation, RunOrder};
 use tpu_watchdog::model::lever::Pull;
 use tpu_watchdog::model::phase::Phase;
 use tpu_watchdog::model::recovery::Call;
 use tpu_watchdog::model::settings::{Grace, Size};
-use tpu_watchdog::model::slot::SlotRecord;
 use tpu_watchdog::model::time::elapsed;
 use tpu_watchdog::resource::spec::{SUPERVISOR_MARK, USER_SCRIPT_KEY};
 use tpu_watchdog::simulator::nodes::{Facts, Moment};
@@ -30,6 +29,7 @@ use tpu_watchdog::simulator::things::Node;
 use crate::fault::Fault;
 use crate::process::{Tag, ms, wall};
 use crate::setup::{HOUR, MINUTE, Ms, OWNER};
+use crate::shelf::Durable;
 use crate::world::{Arrival, World};
 
 /// From the GET, or the workers' reports, that showed a node sick, to the arrival of its delete.
@@ -168,15 +168,9 @@ impl World {
     }
 
     /// A mutation leaves. `record` and `lease` are what is durable in this moment.
-    pub fn leaves(
-        &mut self,
-        tag: Tag,
-        epoch: u64,
-        action: &Action,
-        record: Option<&SlotRecord>,
-        lease: Option<&Lease>,
-    ) {
+    pub fn leaves(&mut self, tag: Tag, epoch: u64, action: &Action, durable: &Durable) {
         let (slot, now) = (action.slot().to_owned(), self.now);
+        let (record, lease) = (durable.record.as_ref(), durable.lease.as_ref());
         if self.settled {
             self.truth.late_mutations.push((slot.clone(), crate::world::brief(action)));
         }
@@ -189,6 +183,9 @@ impl World {
         self.check("S9", &slot, since <= most, || {
             format!("it sends {since} ms after the lock was renewed, {most} are allowed")
         });
+        if let Action::Delete { zone, incarnation, stray: true, .. } = action {
+            return self.stray_leaves(&Stray::key(zone, &slot), incarnation, &durable.ledger);
+        }
         let (verb, wanted) = match action {
             Action::Delete { .. } => (Verb::Delete, Phase::Deleting),
             Action::Create { .. } => (Verb::Create, Phase::Creating),
@@ -238,6 +235,32 @@ impl World {
         self.truth.slots.entry(slot).or_default().last_sent = Some(now);
     }
 
+    /// S11: the delete of a stray is intended by what is durable.
+    fn stray_leaves(&mut self, key: &str, target: &Incarnation, ledger: &Ledger) {
+        let removal = ledger.strays.get(key).and_then(|stray| stray.removal.as_ref());
+        let intended =
+            removal.is_some_and(|r| r.call == Some(Call::Intended) && r.incarnation == *target);
+        self.check("S11", key, intended, || format!("the journal does not intend it: {removal:?}"));
+    }
+
+    /// S17, S1, S10: what is removed is a dead node of ours, and the one that was meant.
+    fn stray_arrives(&mut self, at: &(String, String), target: &str, arrival: Arrival) {
+        let wanted = self.setup.settings.removes_dead && !self.setup.settings.dry_run;
+        self.check("S17", &at.1, wanted, || "the config removes no strays".to_owned());
+        let Some(node) =
+            self.cloud.nodes.get(at).cloned().filter(|_| !(arrival.late || arrival.again))
+        else {
+            return;
+        };
+        let metadata = node.body.get("metadata");
+        let owner = metadata.and_then(|m| m["tpu-watchdog-owner"].as_str());
+        let (state, uid, ours) = (node.state, node.uid.to_string(), owner == Some(OWNER));
+        self.check("S17", &at.1, ours, || format!("{uid} is not ours: {owner:?}"));
+        self.check("S1", &at.1, uid == target, || format!("meant for {target}, it hits {uid}"));
+        let dead = matches!(state, "PREEMPTED" | "TERMINATED" | "DELETING");
+        self.check("S10", &at.1, dead, || format!("{uid} is {state}, and is removed as a stray"));
+    }
+
     /// A GET of at most 5 s ago, asked for after our last mutation, goes before a delete.
     fn is_verified(&mut self, tag: Tag, slot: &str) {
         let (now, clock_set) = (self.now, self.processes[tag.pid].clock_set);
@@ -261,6 +284,9 @@ impl World {
     /// A mutation reaches the API.
     pub fn arrives(&mut self, tag: Tag, action: &Action, arrival: Arrival) {
         let slot = action.slot().to_owned();
+        if let Action::Delete { zone, incarnation, stray: true, .. } = action {
+            return self.stray_arrives(&(zone.clone(), slot), &incarnation.id, arrival);
+        }
         let configured = self.setup.settings.slots.contains_key(&slot);
         self.check("S17", &slot, configured, || "it is not configured".to_owned());
         let dry_run =

@@ -66,6 +66,7 @@ fn settings() -> Settings {
             max_gap: seconds(300),
         },
         max_unavailable: Share::Percent(25.0),
+        removes_dead: false,
         max_judged_recreates_per_hour: 20,
         storm: Storm::default(),
         slots: BTreeMap::new(),
@@ -260,7 +261,7 @@ impl Player {
             match effect {
                 Effect::Look(look) => {
                     let what = match &look {
-                        Look::Node { .. } => "GET of the node",
+                        Look::Node { .. } | Look::Stray { .. } => "GET of the node",
                         Look::Operation { .. } => "the operation",
                         Look::Attributes { .. } => "the workers' reports",
                         Look::Checkpoints { .. } => "the checkpoints",
@@ -380,11 +381,24 @@ impl Player {
     }
 
     fn got(&mut self, slot: &str, reading: Reading) {
-        self.input(Input::Got { slot: slot.into(), began: self.now, reading });
+        // A stray's GET is answered in the same words.
+        let asked = |look: &String| look.split_once('/').is_some_and(|(_, name)| name == slot);
+        let stray = self.fleet.looked_for.iter().find(|look| asked(look)).cloned();
+        let (name, began) = (slot.to_owned(), self.now);
+        self.input(match stray.as_ref().and_then(|key| key.split_once('/')) {
+            Some((zone, _)) => Input::StrayGot { zone: zone.into(), name, began, reading },
+            None => Input::Got { slot: name, began, reading },
+        });
     }
 
     fn answered(&mut self, slot: &str, outcome: CallOutcome) {
-        self.input(Input::Called { slot: slot.into(), outcome });
+        let mut strays = self.fleet.ledger.strays.values();
+        let stray = strays.find(|stray| stray.name == slot && stray.is_being_removed());
+        let name = slot.to_owned();
+        self.input(match stray.map(|stray| stray.zone.clone()) {
+            Some(zone) => Input::StrayCalled { zone, name, outcome },
+            None => Input::Called { slot: name, outcome },
+        });
     }
 
     fn operated(&mut self, slot: &str, state: OperationState) {
@@ -444,6 +458,7 @@ fn story(script: &str) -> String {
         match line.split_whitespace().collect::<Vec<_>>().as_slice() {
             ["slot", words @ ..] => _ = settings.slots.insert(words[0].into(), slot(words)),
             ["dry_run"] => settings.dry_run = true,
+            ["orphans", "dead"] => settings.removes_dead = true,
             ["preemptions", count] => {
                 for slot in settings.slots.values_mut() {
                     slot.policy.attempts.preemptions = count.parse().expect("a number");

@@ -4,6 +4,7 @@ use super::common::hold;
 use crate::core::budget::{CREATE_WINDOW, CREATES_PER_MINUTE};
 use crate::core::ctx::SlotCtx;
 use crate::core::location;
+use crate::model::fleet::Stray;
 use crate::model::hold::HoldReason;
 use crate::model::time::after;
 use crate::model::time::elapsed;
@@ -14,6 +15,16 @@ use std::time::Duration;
 
 /// A recorded checkpoint that complete listings lack for so long is gone (S15).
 const WENT_BACK_AFTER: Duration = Duration::from_secs(10 * 60);
+
+/// S9: the delete of a dead stray must not hit the node that this create makes.
+pub fn remains(ctx: &SlotCtx) -> Option<Decision> {
+    let (zone, name) = (&ctx.record.zone, &ctx.record.name);
+    ctx.ledger.strays.get(&Stray::key(zone, name)).filter(|stray| stray.is_being_removed())?;
+    let text = format!(
+        "the create is owed, but a dead node of that name is being removed in {zone} first"
+    );
+    hold(HoldReason::Backoff, text, None)
+}
 
 /// After a refusal the next try waits.
 pub fn create_backoff(ctx: &SlotCtx) -> Option<Decision> {

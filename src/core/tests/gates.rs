@@ -7,11 +7,11 @@ use super::*;
 use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
 use crate::model::condition::Kind;
 use crate::model::exit::Stuck;
-use crate::model::fleet::{Breaker, Confirmed};
-use crate::model::ids::RunOrder;
+use crate::model::fleet::{Breaker, Confirmed, Removal, Stray};
+use crate::model::ids::{Incarnation, RunOrder};
 use crate::model::lever::Pause;
 use crate::model::quiet::QuietHours;
-use crate::model::recovery::Recovery;
+use crate::model::recovery::{Call, Recovery};
 use crate::model::settings::WhenMissing;
 use crate::model::slot::{Attempt, SlotRecord};
 
@@ -69,6 +69,29 @@ const STORIES: &[Row] = &[
             let attempt = Attempt { at: w.now, kind: Kind::Judged };
             w.record().attempts.push(attempt);
         });
+    }),
+    ("remains", HoldReason::Backoff, Refused("S9"), |w| {
+        w.gone_but(|w| {
+            let (zone, name, since) = (ZONE.to_owned(), "a".to_owned(), w.now);
+            let incarnation = Incarnation { id: "9".into(), created: since };
+            let removal = Removal {
+                at: since,
+                incarnation: incarnation.clone(),
+                state: "PREEMPTED".into(),
+                call: Some(Call::Unknown),
+                failure: None,
+            };
+            let stray = Stray {
+                zone,
+                name,
+                since,
+                why: "late".into(),
+                state: Some("PREEMPTED".into()),
+                incarnation: Some(incarnation),
+                removal: Some(removal),
+            };
+            w.fleet.ledger.strays.insert(Stray::key(ZONE, "a"), stray);
+        })
     }),
     ("probe", HoldReason::Backoff, Acts, |w| w.gone_but(World::is_short)),
     ("delete_backoff", HoldReason::Backoff, Acts, |w| {
@@ -278,7 +301,7 @@ fn every_gate_holds_its_story_and_without_its_row_the_slot_acts_or_the_checker_r
         let is = match (world.actions.len(), refused) {
             (1.., None) => Some(Acts),
             (0, Some(invariant)) => {
-                ["S6", "S7", "S8", "S12", "S13", "S14", "S15", "S17", "S18", "S20"]
+                ["S6", "S7", "S8", "S9", "S12", "S13", "S14", "S15", "S17", "S18", "S20"]
                     .into_iter()
                     .find(|name| *name == invariant)
                     .map(Refused)

@@ -1,0 +1,215 @@
+//! The removal of strays that can't run (`orphans = "dead"`): PREEMPTED or TERMINATED nodes that a
+//! create of this journal made and that no slot owns. They run nothing, and they eat quota.
+//!
+//! Each removal takes a GET of that node (S1), an intent in the journal (S11), the delete, and the
+//! listings that show the node gone. The delete's operation is not followed: a node that is still
+//! listed 30 minutes later is deleted once more, and 5 minutes after a refusal. What is or may become READY is never removed,
+//! nor what an operator paused or opted out, nor what lives where a slot of that name does: that
+//! slot deals with it. While a removal may be under way, no create of that name is sent there.
+//!
+//! Example: `a` was taken out of the config while its create was running; the node came up and was
+//! preempted at 10:20. The listing shows PREEMPTED, the GET shows the same incarnation with our
+//! store's id: it is deleted at 10:20, and at 10:21 "stray a in us-central2-b: it is gone".
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::action::{Action, CallOutcome, Look, Reading, VERIFIED_FOR};
+use crate::model::event::{CallResult, Event, What};
+use crate::model::failure::FailureClass;
+use crate::model::fleet::{Fleet, Removal, Stray};
+use crate::model::node::{NodeState, NodeView};
+use crate::model::recovery::Call;
+use crate::model::time::elapsed;
+
+use super::check;
+use super::turn::Turn;
+
+/// Why a stray is followed no longer: the listings lack it.
+pub const GONE: &str = "it is gone";
+/// A stray that is still there so long after its delete is deleted once more.
+const AGAIN_AFTER: Duration = Duration::from_secs(30 * 60);
+/// One whose delete was refused or not sent is tried again after this.
+const RETRY_AFTER: Duration = Duration::from_secs(5 * 60);
+/// A delete that was decided so long ago was answered, or never will be.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Asks for the GET that a removal rests on, of each stray that was listed dead.
+pub fn look(fleet: &mut Fleet, turn: &mut Turn) {
+    let wanted = |(_, stray): &(&String, &Stray)| is_removable(fleet, stray, turn.now);
+    let strays = fleet.ledger.strays.iter().filter(wanted);
+    let keys: Vec<(String, String, String)> =
+        strays.map(|(key, stray)| (key.clone(), stray.zone.clone(), stray.name.clone())).collect();
+    for (key, zone, name) in keys {
+        if fleet.looked_for.insert(key) {
+            turn.look(Look::Stray { zone, name });
+        }
+    }
+}
+
+/// Takes in that GET: the delete is intended when it shows the same dead node.
+pub fn got(
+    fleet: &mut Fleet,
+    zone: &str,
+    name: &str,
+    began: Timestamp,
+    reading: Reading,
+    turn: &mut Turn,
+) {
+    let key = Stray::key(zone, name);
+    fleet.looked_for.remove(&key);
+    // The listings follow a stray that can't be read, or is gone.
+    let (Reading::Node(view), Some(stray)) = (reading, fleet.ledger.strays.get(&key)) else {
+        return;
+    };
+    let now = turn.now;
+    let is_fresh = began <= now && elapsed(began, now) <= VERIFIED_FOR;
+    let is_it = view.incarnation == stray.incarnation && is_dead(view.state.as_str());
+    if is_it && !is_plain(fleet, &view) {
+        // It is not asked about again by this process while the listings show the same.
+        fleet.looked_for.insert(key);
+        return;
+    }
+    if !(is_fresh && is_it && is_removable(fleet, stray, now)) {
+        return;
+    }
+    let Some(incarnation) = view.incarnation.clone() else { return };
+    if let Err(violation) = check::removal(&fleet.settings, &fleet.ledger, stray, &view, began, now)
+    {
+        let what = What::InvariantViolation { invariant: violation.name().to_owned() };
+        let message = format!("the safety check refused to remove stray {key} ({violation})");
+        return turn.happened(Event { at: now, slot: None, message, what });
+    }
+    let removal = Removal {
+        at: now,
+        incarnation: incarnation.clone(),
+        state: view.state.as_str().to_owned(),
+        call: Some(Call::Intended),
+        failure: None,
+    };
+    let message = format!(
+        "delete stray {name} in {zone}, incarnation {incarnation}: {}; {}",
+        removal.state, stray.why
+    );
+    let what = What::StrayIntent {
+        zone: zone.to_owned(),
+        name: name.to_owned(),
+        incarnation: incarnation.clone(),
+        confirmed_at: began,
+        observed: removal.state.clone(),
+        decided_by: fleet.settings.decided_by.clone(),
+    };
+    turn.happened(Event { at: now, slot: None, message, what });
+    let request_id = fleet.settings.alpha.then(|| {
+        let of = format!("delete stray {zone} {name} {incarnation} {now}");
+        uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, of.as_bytes()).to_string()
+    });
+    if let Some(stray) = fleet.ledger.strays.get_mut(&key) {
+        stray.removal = Some(removal);
+        fleet.dirty_ledger = true;
+    }
+    turn.act(Action::Delete {
+        slot: name.to_owned(),
+        zone: zone.to_owned(),
+        incarnation,
+        verified: began,
+        request_id,
+        stray: true,
+    });
+}
+
+/// Takes in what came of that delete.
+pub fn called(fleet: &mut Fleet, zone: &str, name: &str, outcome: CallOutcome, turn: &mut Turn) {
+    let key = Stray::key(zone, name);
+    let Some(stray) = fleet.ledger.strays.get_mut(&key) else { return };
+    let Some(removal) = &mut stray.removal else { return };
+    let (call, failure, result) = match outcome {
+        CallOutcome::Accepted(operation) => {
+            // A slot of that name that is back must not take it for another hand's delete.
+            if let Some(record) = fleet.slots.get_mut(name).or_else(|| fleet.left.get_mut(name)) {
+                record.own_delete = Some(operation.clone());
+                fleet.dirty.insert(name.to_owned());
+            }
+            (Some(Call::Accepted { operation }), None, CallResult::Accepted)
+        }
+        CallOutcome::Unknown(failure) => {
+            (Some(Call::Unknown), Some(failure.to_string()), CallResult::Unknown)
+        }
+        // The listings show that it is gone.
+        CallOutcome::Refused(failure) if failure.class == FailureClass::NotFound => {
+            (Some(Call::Unknown), None, CallResult::Refused)
+        }
+        CallOutcome::Refused(failure) => (None, Some(failure.to_string()), CallResult::Refused),
+        CallOutcome::NotSent(failure) => (None, Some(failure.to_string()), CallResult::NotSent),
+    };
+    let why = failure.as_ref().map_or(String::new(), |failure| format!(": {failure}"));
+    let message = format!("delete of stray {name} in {zone} {}{why}", words(result));
+    (removal.call, removal.failure) = (call, failure);
+    fleet.dirty_ledger = true;
+    let what = What::StrayOutcome { zone: zone.to_owned(), name: name.to_owned(), result };
+    turn.happened(Event { at: turn.now, slot: None, message, what });
+}
+
+fn words(result: CallResult) -> &'static str {
+    match result {
+        CallResult::Accepted => "accepted",
+        CallResult::Unknown => "has no answer; the listings show what came of it",
+        CallResult::NotSent => "was not sent; it is tried again in 5 min",
+        _ => "refused; it is tried again in 5 min",
+    }
+}
+
+/// Tells why a stray is followed no longer, and how its removal ended.
+pub fn ended(stray: &Stray, why: &str, turn: &mut Turn) {
+    let (zone, name) = (&stray.zone, &stray.name);
+    let message = format!("stray {name} in {zone}: {why}");
+    let what = match stray.is_being_removed() {
+        true => {
+            What::StrayOutcome { zone: zone.clone(), name: name.clone(), result: CallResult::Done }
+        }
+        false => What::Note,
+    };
+    turn.happened(Event { at: turn.now, slot: None, message, what });
+}
+
+/// Whether a delete that was decided may be on its way to the API: nothing has answered it yet.
+pub fn is_on_its_way(stray: &Stray, now: Timestamp) -> bool {
+    let intended = stray.removal.as_ref().filter(|r| r.call == Some(Call::Intended));
+    intended.is_some_and(|removal| elapsed(removal.at, now) <= ANSWERED_WITHIN)
+}
+
+/// Whether the config, the operators and the slots leave a dead stray to be removed now.
+fn is_removable(fleet: &Fleet, stray: &Stray, now: Timestamp) -> bool {
+    let (zone, name) = (&stray.zone, &stray.name);
+    let dead = stray.state.as_deref().is_some_and(is_dead);
+    let waits = stray.removal.as_ref().is_some_and(|removal| {
+        let wait = if removal.call.is_some() { AGAIN_AFTER } else { RETRY_AFTER };
+        elapsed(removal.at, now) < wait
+    });
+    let record = fleet.slots.get(name).or_else(|| fleet.left.get(name));
+    let lives_here =
+        fleet.slots.get(name).is_some_and(|record| record.zone == *zone && !record.forgotten);
+    let ledger = &fleet.ledger;
+    let pauses = [
+        record.and_then(|record| record.paused.as_ref()),
+        ledger.left_paused.get(name),
+        ledger.paused.as_ref(),
+    ];
+    let paused = pauses.into_iter().flatten().any(|pause| pause.holds(now));
+    let wanted = fleet.settings.removes_dead && !fleet.settings.dry_run;
+    wanted && dead && stray.incarnation.is_some() && !(waits || lives_here || paused)
+}
+
+/// Whether nothing runs in this state, nor ever will.
+pub fn is_dead(state: &str) -> bool {
+    [NodeState::Preempted, NodeState::Terminated].iter().any(|dead| dead.as_str() == state)
+}
+
+/// A node of its own, made by a create of this journal and not opted out.
+fn is_plain(fleet: &Fleet, view: &NodeView) -> bool {
+    let ours = view.owner.as_ref() == Some(&fleet.settings.owner)
+        && view.slot.as_ref() == Some(&view.node);
+    let others = view.queued_resource.is_some() || view.multislice || view.is_v1;
+    ours && !others && !view.opted_out
+}

@@ -1,0 +1,122 @@
+//! The supervisor on a machine with the real systemd: what the stubs of tests/supervisor.rs stand
+//! for.
+
+use serde_json::json;
+use tpu_watchdog::launch;
+use tpu_watchdog::model::ids::RunOrder;
+use tpu_watchdog::model::settings::JobSettings;
+use tpu_watchdog::model::spec::NodeSpec;
+
+use crate::machine::{self, Machine};
+
+/// The first run leaves a child behind that has a session of its own and ignores SIGTERM, and dies
+/// by a signal; the second is cut off with its supervisor; the third ends well.
+const COMMAND: &str = r#"
+echo run >>/test/runs; runs=$(wc -l </test/runs)
+[[ $(pgrep -c -f /test/child) == 0 ]] || echo "run $runs met a child" >>/test/met
+echo "output of run $runs"
+if ((runs == 1)); then
+  setsid bash /test/child & sleep 1
+  echo "$USER $HOME $PWD $PYTHONUNBUFFERED" >/test/environment
+  kill -SEGV $$
+fi
+((runs == 2)) && sleep 600
+echo 7 >"$TPU_WATCHDOG_PROGRESS"
+"#;
+
+const STORY: &str = r#"
+set -u
+exec >/test/result 2>&1
+say() { echo "== $*"; }
+end() { journalctl --no-pager -o short-precise >/test/journal; say "$@"; exit; }
+waits() { for _ in {1..600}; do eval "$1" >/dev/null 2>&1 && return; sleep 0.1; done; end "waited in vain: $1"; }
+API=http://127.0.0.1:9471/v2/projects/p/locations/us-central2-b/nodes
+export TPU_WATCHDOG_METADATA=http://127.0.0.1:9471/metadata/us-central2-b/a/0/computeMetadata/v1 TPU_WATCHDOG_BEAT=0.2
+export TPU_WATCHDOG_PAUSE=0.2 TPU_WATCHDOG_PAUSES='0.5'
+reports() { curl -s -X POST "$API/a:getGuestAttributes" -d '{"queryPath": "tpu-watchdog/"}' | tr -d '\n'; }
+systemctl start simulator
+waits "curl -sf $API"
+curl -sf -X POST "$API?nodeId=a" -H 'Content-Type: application/json' -d @/test/node.json >/dev/null || end "no node"
+waits "curl -sf -H 'Metadata-Flavor: Google' $TPU_WATCHDOG_METADATA/instance/attributes/agent-worker-number"
+touch /tmp/libtpu_lockfile
+exec 8>/tmp/libtpu_lock_held
+bash /test/startup.sh
+waits 'reports | grep "the user ubuntu does not exist yet"'
+say "waits for its user"
+mkdir -p /home/ubuntu/run; chown -R 1000 /home/ubuntu; chmod 777 /test
+echo 'ubuntu:x:1000:1000::/home/ubuntu:/bin/bash' >>/etc/passwd
+waits 'reports | grep " 7 139 restarting 1 of 3"'
+say "a signal's code is reported"
+waits '[[ $(wc -l </test/runs) == 2 ]]'
+say "environment: $(cat /test/environment)"
+job=$(systemctl list-units --plain --no-legend 'tpu-watchdog-job-*' | cut -d" " -f1)
+say "limits: $(systemctl show -P LimitNOFILE "$job") $(systemctl show -P LimitMEMLOCK "$job")"
+say "child: $(pgrep -c -f /test/child) met: $(cat /test/met 2>/dev/null)"
+say "stale lock: $(ls /tmp/libtpu_lockfile 2>/dev/null) held lock: $(ls /tmp/libtpu_lock_held)"
+bash /test/startup.sh
+say "units: $(systemctl list-units --plain --no-legend 'tpu-watchdog-*' | wc -l)"
+before=$(systemctl show -p MainPID --value tpu-watchdog-supervisor)
+systemctl kill -s KILL --kill-who=main tpu-watchdog-supervisor
+waits '[[ $(systemctl show -p MainPID --value tpu-watchdog-supervisor) != "$before" ]]'
+waits '[[ $(systemctl is-active tpu-watchdog-supervisor) == active ]]'
+say "a killed supervisor is back"
+waits 'reports | grep " 7 0 done ran="'
+say "runs: $(wc -l </test/runs)"
+say "left: $(systemctl list-units --plain --no-legend 'tpu-watchdog-job-*' | wc -l)"
+say "setup: $(wc -l </test/setups) daemon: $(pgrep -c -f /test/daemon)"
+say "journal: $(journalctl -u 'tpu-watchdog-job-*' -o cat | grep -c '^output of run')"
+end "end"
+"#;
+
+#[test]
+fn each_run_is_a_control_group_that_is_ended_whole_under_a_real_systemd() {
+    if !machine::can_start() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let machine = Machine::new(folder.path(), STORY);
+    let job = JobSettings {
+        command: Some(COMMAND.into()),
+        user: "ubuntu".into(),
+        dir: "~/run".into(),
+        stop_grace: std::time::Duration::from_secs(2),
+        restarts_per_run: 3,
+        ..JobSettings::default()
+    };
+    let supervisor = launch::supervisor("a", &job);
+    // The user's own script leaves a service behind and opens /dev/stderr; it runs once for each supervisor.
+    let script = "#! /bin/bash\nset -e\necho x >>/test/setups\nbash /test/daemon & echo set up >/dev/stderr\n";
+    let spec = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "metadata": {"startup-script": script}});
+    let spec = NodeSpec::learn(&spec).unwrap();
+    let order = RunOrder { generation: 7, ..RunOrder::default() };
+    machine.put("test/node.json", &spec.render("me", "a", &order, Some(&supervisor)).to_string());
+    machine.put("test/startup.sh", &supervisor);
+    machine.put(
+        "test/daemon",
+        "pgrep -c -f /test/daemon >/test/daemons\n[[ $(</test/daemons) == 1 ]] && sleep 1000\n",
+    );
+    machine.put("test/child", "trap '' TERM\nwhile :; do sleep 0.1; done\n");
+    machine.put("test/scenario.toml", "[times]\ncreate = \"1s\"\n");
+    let program = folder.path().join("usr/local/bin");
+    std::fs::create_dir_all(&program).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_tpu-watchdog"), program.join("tpu-watchdog")).unwrap();
+    let out = machine.boot();
+    let (result, journal) = (machine.read("result"), machine.read("journal"));
+    for line in [
+        "== waits for its user",
+        "== a signal's code is reported",
+        "== environment: ubuntu /home/ubuntu /home/ubuntu/run 1",
+        "== limits: 1048576 infinity",
+        "== child: 0 met: \n",
+        "== stale lock:  held lock: /tmp/libtpu_lock_held",
+        "== units: 2",
+        "== a killed supervisor is back",
+        "== runs: 3",
+        "== left: 0",
+        "== journal: 3",
+        "== setup: 2 daemon: 1",
+        "== end",
+    ] {
+        assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{journal}");
+    }
+}
