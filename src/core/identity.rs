@@ -46,8 +46,8 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
 /// Whether a read that began now still shows a node that has been replaced or deleted: reads may
 /// lag behind.
 ///
-/// Creation times are the API's own, so that they order the nodes of one name; a node that is there
-/// again long after its end was seen never ended.
+/// Creation times are the API's own, so that they order the nodes of one name in one zone; a node
+/// that is there again long after its end was seen never ended.
 pub fn shows_the_past(
     record: &SlotRecord,
     view: &NodeView,
@@ -61,9 +61,10 @@ pub fn shows_the_past(
     // Clocks of two watchdogs may disagree by more than reads lag: what the API itself has ended
     // stays so for a day.
     let lag = if record.end_was_told { lag.max(ENDED_FOR) } else { lag };
-    record
-        .left_behind
-        .is_some_and(|(created, at)| shown.created <= created && elapsed(at, began) < lag)
+    record.left_in.as_ref().is_none_or(|zone| *zone == view.zone)
+        && record
+            .left_behind
+            .is_some_and(|(created, at)| shown.created <= created && elapsed(at, began) < lag)
 }
 
 /// Whether a node that was read is the result of one of our creates for this slot.

@@ -67,6 +67,7 @@ pub fn advance(record: &mut SlotRecord, next: Phase, why: &str, turn: &mut Turn)
             if next == Phase::Gone {
                 if let Some(gone) = record.incarnation.take() {
                     record.left_behind = Some((gone.created, turn.now));
+                    record.left_in = Some(record.zone.clone());
                     record.end_was_told = false;
                 }
                 record.ours = false;

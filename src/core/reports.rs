@@ -117,6 +117,8 @@ fn heard(worker: &mut WorkerState, report: &WorkerReport, from: u64, gap: Durati
     let fresh = |beacon: &&Beacon| beacon.generation >= from;
     // A host that has just booted is alive, although its first heartbeat is still to come.
     let mut rebooted = false;
+    // The time before a boot was first seen is no silence.
+    let was_booted = worker.booted;
     if let Some(boot) = report.boot.as_ref().filter(fresh) {
         let before = worker.boot_id.replace(boot.boot_id.clone());
         rebooted = before.is_some_and(|before| before != boot.boot_id);
@@ -135,7 +137,7 @@ fn heard(worker: &mut WorkerState, report: &WorkerReport, from: u64, gap: Durati
                 worker.quiet_for = Duration::ZERO;
             }
         }
-        None if worker.booted => worker.quiet_for += gap,
+        None if was_booted => worker.quiet_for += gap,
         None => {}
     }
     if rebooted {

@@ -313,6 +313,10 @@ pub struct SlotRecord {
     /// read that still shows it shows the past.
     #[serde(default)]
     pub left_behind: Option<(Timestamp, Timestamp)>,
+    /// Its zone: a node of that name elsewhere is another one, however old. Records of version
+    /// 0.1.0 do not name it.
+    #[serde(default)]
+    pub left_in: Option<String>,
     /// That end was told by the delete's own operation: no read, however late, shows that node
     /// alive.
     #[serde(default)]
@@ -390,6 +394,7 @@ impl SlotRecord {
             paused: None,
             adopted: None,
             left_behind: None,
+            left_in: None,
             end_was_told: false,
             at_ease: false,
         }

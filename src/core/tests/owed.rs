@@ -272,6 +272,27 @@ fn every_refusal_but_rate_and_transient_goes_on_to_the_next_zone() {
 }
 
 #[test]
+fn l1_a_node_of_that_name_in_the_next_zone_is_seen_although_it_is_older_than_the_one_that_is_gone()
+{
+    let mut two = settings(&["a"]);
+    two.slots.get_mut("a").unwrap().zones.push("us-east5-a".into());
+    let mut world = World::new(two);
+    world.recreate_preempted();
+    world.create_fails("a", FailureClass::StockOut);
+    assert!(matches!(&world.actions[..], [Action::Create { zone, .. }] if zone == "us-east5-a"));
+    world.wait(1);
+    let exists = Failure::new(FailureClass::Conflict, "HTTP 409 ALREADY_EXISTS");
+    world.called("a", CallOutcome::Refused(exists));
+    world.wait(5);
+    // A create of before the outage made it, after its answer was lost.
+    let older = json!({"name": "projects/p/locations/us-east5-a/nodes/a", "id": "9"});
+    world.get("a", Some(node("a", older)));
+    let record = &world.fleet.slots["a"];
+    assert_eq!(record.incarnation.as_ref().map(|i| i.id.as_str()), Some("9"));
+    assert!(record.recovery.is_none() && world.actions.is_empty());
+}
+
+#[test]
 fn one_slot_probes_a_pool_without_capacity_and_priority_says_which() {
     let mut two = settings(&["a", "b"]);
     two.slots.get_mut("b").unwrap().policy.priority = 1;

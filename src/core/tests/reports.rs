@@ -93,6 +93,41 @@ fn s3_silence_of_a_tpu_that_somebody_stopped_or_hid_counts_only_from_when_it_is_
 }
 
 #[test]
+fn s5_the_time_before_a_boot_was_first_seen_is_no_silence() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    let answer = |world: &mut World, heartbeat: Option<i64>| {
+        let record = &world.fleet.slots["a"];
+        let (of, generation) = (record.incarnation.clone().unwrap(), record.job.generation);
+        let beacon =
+            |value: i64| Beacon { boot_id: "b".into(), generation, value, text: String::new() };
+        let boot = heartbeat.map(|_| beacon(1));
+        let heartbeat = heartbeat.filter(|value| *value > 0).map(beacon);
+        let report = WorkerReport { boot, heartbeat, ..WorkerReport::default() };
+        world.input(Input::Attributes {
+            slot: "a".into(),
+            of,
+            began: world.now,
+            result: Ok(vec![report]),
+        });
+    };
+    let record = world.fleet.slots.get_mut("a").unwrap();
+    record.job.workers.clear();
+    answer(&mut world, None);
+    // For half an hour nobody may read them. Then there is a boot, and its heartbeat is to come.
+    world.wait(30 * 60);
+    answer(&mut world, Some(0));
+    assert_eq!(world.fleet.slots["a"].job.workers[&0].quiet_for, Duration::ZERO);
+    world.wait(60);
+    answer(&mut world, Some(0));
+    assert_eq!(world.fleet.slots["a"].job.workers[&0].quiet_for, Duration::from_secs(60));
+    world.wait(60);
+    answer(&mut world, Some(1));
+    assert_eq!(world.fleet.slots["a"].job.workers[&0].quiet_for, Duration::ZERO);
+    world.poll(std::slice::from_ref(&node));
+}
+
+#[test]
 fn s5_a_host_that_has_just_booted_is_alive_although_its_heartbeat_is_still_the_old_one() {
     let mut world = with_checkpoints();
     let node = world.supervised_run();
