@@ -22,13 +22,13 @@ const ZONE: &str = "us-central2-b";
 /// supervisor in tests/deploy.
 const SYSTEMD_RUN: &str = r#"#! /bin/bash
 set -u
-wait='' mode=control-group grace=90 unit='' vars=()
+wait='' mode=control-group grace=90 unit='' restart='' vars=()
 while [[ $1 == -* ]]; do
   case $1 in
     --wait) wait=1 ;;
     --unit=*) unit=${1#*=} ;;
     -E) vars+=("$2"); shift ;;
-    -p) case $2 in KillMode=*) mode=${2#*=} ;; TimeoutStopSec=*) grace=${2#*=} ;; esac; shift ;;
+    -p) case $2 in KillMode=*) mode=${2#*=} ;; Restart=*) restart=${2#*=} ;; TimeoutStopSec=*) grace=${2#*=} ;; esac; shift ;;
   esac
   shift
 done
@@ -36,8 +36,24 @@ root=$(dirname "$(dirname "$0")"); mkdir -p "$root/units"; group=$root/units/$un
 # Whether anything but a zombie is left of a group.
 lives() { ps -eo pgid=,stat= | grep -qE "^ *$1 +[^Z]"; }
 if [[ -e $group ]] && lives "$(<"$group")"; then echo "Unit $unit.service already exists" >&2; exit 1; fi
-env -i "${vars[@]}" setsid "$@" </dev/null >>"$root/supervisor.log" 2>&1 &
-main=$!; echo "$main" >"$group"
+start() {
+  env -i "${vars[@]}" setsid "$@" </dev/null >>"$root/supervisor.log" 2>&1 &
+  main=$!; echo "$main" >"$group"
+}
+# What fails is started again, after what is left of it was ended.
+again() {
+  until wait "$main"; do
+    kill -KILL -- "-$main" 2>/dev/null; sleep 0.1
+    [[ -e $group ]] || exit 0
+    start "$@"
+  done
+}
+if [[ -n $restart ]]; then
+  { start "$@"; again "$@"; } </dev/null >/dev/null 2>&1 & disown
+  until [[ -e $group ]]; do sleep 0.01; done
+  exit 0
+fi
+start "$@"
 [[ -n $wait ]] || { disown; exit 0; }
 wait "$main"; code=$?
 if [[ $mode == control-group ]]; then
@@ -167,6 +183,14 @@ impl Host {
         assert!(status.success());
         // The guest agent removes its temporary file when the script returns.
         std::fs::remove_file(file).unwrap();
+    }
+
+    /// The watchdog has changed the run order in the node's metadata.
+    fn orders(&self, order: RunOrder) {
+        self.simulator.with(|cloud| {
+            let node = cloud.nodes.values_mut().next().unwrap();
+            node.body["metadata"]["tpu-watchdog-run"] = order.text().into();
+        });
     }
 
     /// Ends everything that was started from this host's folder, by its process ids.
@@ -788,4 +812,52 @@ fn run_again_by_hand_it_changes_nothing_under_the_running_supervisor() {
     assert_ne!(std::fs::metadata(host.path("supervisor")).unwrap().ino(), before, "a new file");
     host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains("final")));
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\n");
+}
+
+#[test]
+fn a_newer_order_ends_the_run_and_starts_the_next_one_from_its_checkpoint() {
+    let work = tempfile::tempdir().unwrap();
+    let (out, set_up) = (work.path().join("out"), work.path().join("set-up"));
+    // A job that would run for ever, with a child that ignores SIGTERM.
+    let command = format!(
+        "echo \"$TPU_WATCHDOG_GENERATION $CHECKPOINT_PATH $CHECKPOINT_STEP\" >> {}; (trap '' TERM; sleep 60) & sleep 60",
+        out.display()
+    );
+    let script = format!("#! /bin/bash\necho x >> {}\n", set_up.display());
+    let settings = job(&command, work.path());
+    let Some(host) = Host::new(&settings, &script, &order(Some(1200))) else { return };
+    host.boot();
+    let runs = |text: &str| std::fs::read_to_string(&out).is_ok_and(|out| out == text);
+    let first = "7 gs://b/ckpt/1200 1200\n";
+    host.wait("the first run", || runs(first));
+    let beacon = host.attribute("boot").unwrap();
+    assert!(beacon.ends_with(" 7 1 v2"), "it says that it takes newer orders: {beacon}");
+    // The same generation once more, or an older one, changes nothing.
+    host.orders(RunOrder { generation: 6, ..order(Some(1)) });
+    host.orders(RunOrder { generation: 8, ..order(Some(2400)) });
+    host.wait("the next run", || runs(&format!("{first}8 gs://b/ckpt/2400 2400\n")));
+    host.wait("its boot beacon", || host.attribute("boot").is_some_and(|b| b.ends_with(" 8 1 v2")));
+    assert_eq!(host.attribute("exit"), None, "an order is no exit");
+    let set_up = std::fs::read_to_string(set_up).unwrap();
+    assert_eq!(set_up, "x\n", "the startup script runs once a boot");
+    let units = std::fs::read_dir(host.path("units")).unwrap().flatten();
+    let jobs = units.filter(|unit| unit.file_name().to_string_lossy().contains("-job-")).count();
+    assert_eq!(jobs, 1, "nothing is left of the former run");
+}
+
+#[test]
+fn a_supervisor_that_rests_starts_the_job_when_it_is_ordered() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let command = format!("echo \"$CHECKPOINT_STEP\" >> {}; sleep 1.3; exit 1", out.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(Some(1200))) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_LONG", "1")]);
+    let stale = |generation: u64| {
+        let text = format!(" {generation} 1 stale_order ran=");
+        host.wait("it is stale", || host.attribute("exit").is_some_and(|e| e.contains(&text)));
+    };
+    stale(7);
+    host.orders(RunOrder { generation: 8, ..order(Some(2400)) });
+    stale(8);
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), "1200\n2400\n");
 }

@@ -1,4 +1,4 @@
-//! `pause`, `resume`, `retry`, `forget`, `recreate`, `breaker`: an operator's commands, through the
+//! `pause`, `resume`, `retry`, `forget`, `recreate`, `relaunch`, `breaker`: an operator's commands, through the
 //! store to the process that holds the lock.
 
 use std::io::IsTerminal as _;
@@ -70,6 +70,14 @@ pub struct RecreateArgs {
     /// Means the present TPU, on a terminal.
     #[arg(long, conflicts_with = "incarnation")]
     yes: bool,
+    #[command(flatten)]
+    why: Why,
+}
+
+#[derive(Debug, Args)]
+pub struct RelaunchArgs {
+    /// The slot whose job starts again on the TPU that is there, from its newest checkpoint.
+    slot: String,
     #[command(flatten)]
     why: Why,
 }
@@ -150,6 +158,10 @@ pub async fn recreate(args: &RecreateArgs) -> Outcome {
     pull(&args.why, Pull::Recreate { slot: args.slot.clone(), incarnation: present }).await
 }
 
+pub async fn relaunch(args: &RelaunchArgs) -> Outcome {
+    pull(&args.why, Pull::Relaunch { slot: args.slot.clone() }).await
+}
+
 pub async fn breaker(args: &BreakerArgs) -> Outcome {
     if args.action.is_some() {
         return pull(&args.why, Pull::BreakerReset).await;
@@ -176,9 +188,10 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
     let (mut store, stored) = open(&config).await?;
     let slot = match &pull {
         Pull::Pause { slot, .. } | Pull::Resume { slot, .. } => slot.clone(),
-        Pull::Retry { slot, .. } | Pull::Forget { slot, .. } | Pull::Recreate { slot, .. } => {
-            Some(slot.clone())
-        }
+        Pull::Retry { slot, .. }
+        | Pull::Forget { slot, .. }
+        | Pull::Recreate { slot, .. }
+        | Pull::Relaunch { slot } => Some(slot.clone()),
         Pull::BreakerReset => None,
     };
     let left = |slot: &String| {
@@ -209,7 +222,7 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
         .slots
         .get(about.as_deref().unwrap_or_default())
         .filter(|_| matches!(lever.pull, Pull::Retry { .. }));
-    let job = ended.and_then(|record| starts_again(&record.job)).unwrap_or_default();
+    let job = ended.and_then(|record| starts_again(record)).unwrap_or_default();
     print(&format!("done; {when}{job}\n"));
     Ok(())
 }

@@ -62,6 +62,8 @@ enum Command {
     Forget(lever::ForgetArgs),
     /// Deletes a slot's TPU and creates it again, though nothing condemns it.
     Recreate(lever::RecreateArgs),
+    /// Starts a slot's job again on the TPU that is there, from its newest complete checkpoint.
+    Relaunch(lever::RelaunchArgs),
     /// Shows the storm breaker, or closes it.
     Breaker(lever::BreakerArgs),
     /// Moves the journal from one place to another, or begins a new one where it was lost.
@@ -153,6 +155,7 @@ pub fn main() -> ExitCode {
             Command::Retry(args) => lever::retry(&args).await,
             Command::Forget(args) => lever::forget(&args).await,
             Command::Recreate(args) => lever::recreate(&args).await,
+            Command::Relaunch(args) => lever::relaunch(&args).await,
             Command::Breaker(args) => lever::breaker(&args).await,
             Command::State(args) => state::state(&args).await,
             Command::Check(args) => check::check(&args),

@@ -87,7 +87,7 @@ fn open(
     // Another hand's delete that is sent once more is no recovery of ours.
     let counts = condition != Condition::Deleting;
     if counts {
-        runs::ended(record, condition, turn);
+        _ = runs::ended(record, condition, turn);
         let window = ctx.slot.policy.attempts.window;
         record.attempts.retain(|a| a.kind != kind || elapsed(a.at, now) < window);
         record.attempts.push(Attempt { at: now, kind });

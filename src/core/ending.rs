@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use crate::model::beacon::{SetUp, WorkerReport};
 use crate::model::exit::{Exit, Stuck};
 use crate::model::hold::HoldReason;
-use crate::model::slot::{JobState, SlotRecord};
+use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 use crate::model::view::Decision;
 
@@ -151,10 +151,14 @@ pub fn retry(record: &mut SlotRecord) -> bool {
     ended
 }
 
-/// When a job that an operator wants again starts: a supervisor that rests can't be told before its
-/// next boot, and one whose order is stale or done not even then.
-pub fn starts_again(job: &JobState) -> Option<&'static str> {
+/// When a job that an operator wants again starts. A supervisor before version 2 that rests can't be
+/// told before its next boot, and one whose order is stale or done not even then.
+pub fn starts_again(record: &SlotRecord) -> Option<&'static str> {
+    let job = &record.job;
     match job.stuck {
+        _ if record.takes_orders() && (job.finished.is_some() || job.failed.is_some()) => {
+            Some("; `relaunch` starts the job on the TPU that is there")
+        }
         _ if job.finished.is_some() => {
             Some("; the job was finished, and starts at the next recreate")
         }
@@ -199,7 +203,12 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
             HoldReason::EndedEarly,
             format!(
                 "{evidence}: exit 0 after less than 10 min, without a new step or checkpoint. Run the training in the foreground of \
-                 the command, then `retry {name}`; the job starts at the next boot or recreate"
+                 the command, then {}",
+                if record.takes_orders() {
+                    format!("`relaunch {name}` (after a change of the config `recreate {name}`)")
+                } else {
+                    format!("`retry {name}`; the job starts at the next boot or recreate")
+                }
             ),
         ),
         Some(Stuck::StaleOrder) => (
@@ -215,6 +224,13 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
             format!(
                 "{evidence}: the startup script must end with code 0, and each host needs its agent-worker-number. It is tried on; read \
                  `journalctl -u 'tpu-watchdog-setup*'` on that host"
+            ),
+        ),
+        Some(Stuck::GaveUp) | None if record.takes_orders() => (
+            HoldReason::JobFailed,
+            format!(
+                "{evidence}; fix the job, then `relaunch {name}`: it starts again on the same TPU, from its newest checkpoint. After a change of \
+                 the config `recreate {name}`"
             ),
         ),
         Some(Stuck::GaveUp) | None => (

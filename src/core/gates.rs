@@ -23,10 +23,12 @@
 mod common;
 mod create;
 mod judged;
+mod relaunch;
 mod slot;
 
 use self::create::*;
 use self::judged::*;
+use self::relaunch::*;
 use self::slot::*;
 use super::ctx::SlotCtx;
 use crate::model::view::Decision;
@@ -49,6 +51,8 @@ pub enum Before {
     Stuck,
     /// A create that was not sent.
     Create,
+    /// A newer run order for the node that is there.
+    Relaunch,
 }
 
 /// One row of the table.
@@ -60,8 +64,25 @@ pub struct Gate {
     check: fn(&SlotCtx) -> Option<Decision>,
 }
 
-const ALL: &[Before] =
-    &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked, Before::Stuck, Before::Create];
+const ALL: &[Before] = &[
+    Before::Lost,
+    Before::Foreign,
+    Before::Judged,
+    Before::Asked,
+    Before::Stuck,
+    Before::Create,
+    Before::Relaunch,
+];
+const THERE: &[Before] = &[
+    Before::Lost,
+    Before::Foreign,
+    Before::Judged,
+    Before::Asked,
+    Before::Stuck,
+    Before::Relaunch,
+];
+const RUNS: &[Before] = &[Before::Judged, Before::Asked, Before::Relaunch];
+const RELAUNCHES: &[Before] = &[Before::Relaunch];
 const DELETES: &[Before] =
     &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked, Before::Stuck];
 const REPLACES: &[Before] = &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked];
@@ -84,7 +105,7 @@ pub const GATES: &[Gate] = &[
     gate("paused", ALL, paused),
     gate("opted_out", ALL, opted_out),
     gate("forgotten", ALL, forgotten),
-    gate("plain_node", DELETES, plain_node),
+    gate("plain_node", THERE, plain_node),
     gate("deleted", REPLACES, deleted),
     gate("when_missing", REPLACES, when_missing),
     gate("ended_early", RECREATES, ended_early),
@@ -102,7 +123,7 @@ pub const GATES: &[Gate] = &[
     gate("probe", CREATES, probe),
     gate("beacon_channel", DOUBTED, beacon_channel),
     gate("breaker", JUDGED, breaker),
-    gate("no_progress", DOUBTED, no_progress),
+    gate("no_progress", RUNS, no_progress),
     gate("location", DOUBTED, location_listed),
     gate("create_check", DOUBTED, create_check),
     gate("quiet_hours", JUDGED, quiet_hours),
@@ -110,10 +131,15 @@ pub const GATES: &[Gate] = &[
     gate("repeated", JUDGED, repeated),
     gate("judged_per_hour", DOUBTED, judged_per_hour),
     gate("max_unavailable", JUDGED, max_unavailable),
+    gate("order_dry_run", RELAUNCHES, order_dry_run),
+    gate("supervisors", RELAUNCHES, supervisors),
+    gate(ORDER_CHECKPOINTS, RELAUNCHES, order_checkpoints),
 ];
 
 /// The gate whose hold is ended by a listing, which has to be asked for.
 pub const CHECKPOINTS: &str = "checkpoints";
+/// The same of a run order.
+pub const ORDER_CHECKPOINTS: &str = "order_checkpoints";
 
 /// The first gate that holds, and its decision.
 pub fn first_hold(

@@ -8,46 +8,46 @@ use crate::model::lever::{Lever, Pause, Pull};
 use crate::model::slot::{SlotRecord, Wish};
 
 use super::turn::Turn;
-use super::{ending, reload, runs, strays};
+use super::{ending, relaunch, reload, runs, strays};
 
 /// Carries commands out, each once: the commit that holds their effect takes them out of the
 /// store.
 pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
-    for lever in levers {
-        let ended = wants_job_again(fleet, &lever.pull);
-        let (name, about) = (name(&lever.pull), slot(&lever.pull).map(str::to_owned));
+    for command in levers {
+        let ended = wants_job_again(fleet, &command.pull);
+        let (name, about) = (name(&command.pull), slot(&command.pull).map(str::to_owned));
         let left = about.as_ref().filter(|slot| !fleet.slots.contains_key(*slot));
         // A slot that left the config is known for a while: a pause waits for the day on which it is
         // back.
-        let pauses = matches!(lever.pull, Pull::Pause { .. });
+        let pauses = matches!(command.pull, Pull::Pause { .. });
         let kept = |slot: &String| {
             fleet.left.contains_key(slot) || fleet.ledger.left_paused.contains_key(slot)
         };
         let unknown = left.is_some_and(|slot| !pauses && !kept(slot));
-        let why = lever.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+        let why = command.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
         let message = match left {
             Some(slot) if unknown => {
-                format!("{name} by {}: there is no slot {slot:?}; nothing was done", lever.who)
+                format!("{name} by {}: there is no slot {slot:?}; nothing was done", command.who)
             }
             Some(_) if pauses => format!(
                 "{name}{} by {}{why}; it is not in the config, and is paused when it is there again",
-                effect(&lever.pull),
-                lever.who
+                effect(&command.pull),
+                command.who
             ),
-            _ => format!("{name}{} by {}{why}{ended}", effect(&lever.pull), lever.who),
+            _ => format!("{name}{} by {}{why}{ended}", effect(&command.pull), command.who),
         };
         if !unknown {
-            pull(fleet, &lever, turn);
+            pull(fleet, &command, turn);
         }
-        let until = if let Pull::Pause { until, .. } = &lever.pull { *until } else { None };
+        let until = if let Pull::Pause { until, .. } = &command.pull { *until } else { None };
         let what = What::Lever {
             lever: name,
-            who: lever.who.clone(),
-            reason: lever.reason.clone(),
+            who: command.who.clone(),
+            reason: command.reason.clone(),
             until,
         };
         turn.happened(Event { at: turn.now, slot: about, message, what });
-        turn.pulled(lever.id);
+        turn.pulled(command.id);
     }
 }
 
@@ -55,12 +55,8 @@ pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
 /// its next boot.
 fn wants_job_again(fleet: &Fleet, pull: &Pull) -> &'static str {
     let Pull::Retry { slot, .. } = pull else { return "" };
-    let job = fleet
-        .slots
-        .get(slot)
-        .filter(|record| record.incarnation.is_some())
-        .map(|record| &record.job);
-    job.and_then(ending::starts_again).unwrap_or_default()
+    let record = fleet.slots.get(slot).filter(|record| record.incarnation.is_some());
+    record.and_then(ending::starts_again).unwrap_or_default()
 }
 
 fn name(pull: &Pull) -> CommandName {
@@ -70,6 +66,7 @@ fn name(pull: &Pull) -> CommandName {
         Pull::Retry { .. } => CommandName::Retry,
         Pull::Forget { .. } => CommandName::Forget,
         Pull::Recreate { .. } => CommandName::Recreate,
+        Pull::Relaunch { .. } => CommandName::Relaunch,
         Pull::BreakerReset => CommandName::BreakerReset,
     }
 }
@@ -77,9 +74,10 @@ fn name(pull: &Pull) -> CommandName {
 fn slot(pull: &Pull) -> Option<&str> {
     match pull {
         Pull::Pause { slot, .. } | Pull::Resume { slot, .. } => slot.as_deref(),
-        Pull::Retry { slot, .. } | Pull::Forget { slot, .. } | Pull::Recreate { slot, .. } => {
-            Some(slot)
-        }
+        Pull::Retry { slot, .. }
+        | Pull::Forget { slot, .. }
+        | Pull::Recreate { slot, .. }
+        | Pull::Relaunch { slot } => Some(slot),
         Pull::BreakerReset => None,
     }
 }
@@ -93,12 +91,12 @@ fn effect(pull: &Pull) -> String {
     }
 }
 
-fn pull(fleet: &mut Fleet, lever: &Lever, turn: &mut Turn) {
+fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
     let now = turn.now;
-    match &lever.pull {
+    match &command.pull {
         Pull::Pause { slot, until } => {
             let pause =
-                Pause { who: lever.who.clone(), reason: lever.reason.clone(), until: *until };
+                Pause { who: command.who.clone(), reason: command.reason.clone(), until: *until };
             match slot {
                 Some(slot) if !fleet.slots.contains_key(slot) && !fleet.left.contains_key(slot) => {
                     drop(fleet.ledger.left_paused.insert(slot.clone(), pause))
@@ -123,7 +121,7 @@ fn pull(fleet: &mut Fleet, lever: &Lever, turn: &mut Turn) {
         Pull::Resume { slot: None, .. } => fleet.ledger.paused = None,
         Pull::Retry { slot, from } => retry(fleet, slot, *from, now),
         Pull::Forget { slot, purge } => {
-            strays::call_off(fleet, slot, &format!("forget by {}", lever.who), !*purge, turn);
+            strays::call_off(fleet, slot, &format!("forget by {}", command.who), !*purge, turn);
             if *purge {
                 reload::purge(fleet, slot, turn);
             }
@@ -134,12 +132,19 @@ fn pull(fleet: &mut Fleet, lever: &Lever, turn: &mut Turn) {
         }
         Pull::Recreate { slot, incarnation } => change(fleet, slot, |record| {
             (record.forgotten, record.deleted) = (false, None);
-            let who = lever.who.clone();
+            let who = command.who.clone();
             record.wanted = incarnation.clone().map(|incarnation| Wish { who, incarnation });
             if let Some(recovery) = &mut record.recovery {
                 recovery.not_before = None;
             }
         }),
+        Pull::Relaunch { slot } => {
+            let calling = fleet
+                .memory
+                .get(slot)
+                .is_some_and(|memory| memory.pending.contains(&Pending::Call));
+            change(fleet, slot, |record| relaunch::asked(record, &command.who, calling));
+        }
         Pull::BreakerReset => {
             fleet.ledger.breaker = None;
             fleet.ledger.unfit.clear();
@@ -158,6 +163,7 @@ fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, now: Timestamp) {
         record.attempts.clear();
         // Asked again at once: a right may have been granted.
         record.create_check = None;
+        record.job.relaunch_by = None;
         runs::retry(record);
         ending::retry(record);
         if record.job.finished.take().is_some() {

@@ -31,6 +31,7 @@ mod plan;
 mod pool;
 mod readback;
 mod reads;
+mod relaunch;
 mod reload;
 mod remains;
 mod replace;

@@ -6,6 +6,7 @@
 //! accumulated; a recovery that has reached its end is closed.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,7 +15,7 @@ use serde_json::Value;
 use crate::model::action::{Reading, VERIFIED_FOR};
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
-use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory};
+use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending};
 use crate::model::node::{NodeState, NodeView};
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
@@ -25,7 +26,7 @@ use crate::model::time::elapsed;
 use super::identity::{Source, become_incarnation, shows_the_past};
 use super::suspicion::{set_verdict, settled, suspect};
 use super::turn::Turn;
-use super::{answers, diagnose, learning, pool, readback, settle};
+use super::{answers, diagnose, learning, pool, readback, relaunch, settle};
 
 /// Applies one reading that began at `began`.
 pub fn observe(
@@ -73,6 +74,8 @@ pub fn observe(
         fleet.dirty.extend(lesson.record.then(|| name.to_owned()));
         memory.acceptable = None;
     }
+    let told = order_is_shown(record, memory, shown, began, turn);
+    fleet.dirty.extend(told.then(|| name.to_owned()));
     let get = source == Source::Get && shown.is_none();
     if let Some(failure) = if get { answers::failed_and_gone(record, memory) } else { None } {
         memory.last_read = Some(began);
@@ -95,6 +98,18 @@ pub fn observe(
         return;
     }
     judge_by(fleet, name, &reading, began, source, turn);
+}
+
+/// Whether a node shows how far a run order got that is not being sent.
+fn order_is_shown(
+    record: &mut SlotRecord,
+    memory: &Memory,
+    shown: Option<&Arc<NodeView>>,
+    began: Timestamp,
+    turn: &mut Turn,
+) -> bool {
+    !memory.pending.contains(&Pending::Call)
+        && shown.is_some_and(|view| relaunch::shown(record, view, began, turn))
 }
 
 /// A replacement that is READY ends the stock-out of its pool.

@@ -134,7 +134,8 @@ pub fn stagger(
     if !turn.polled || record.verdict.condition == Condition::Finished {
         return;
     }
-    let settled = record.recovery.is_none() && record.suspicion.is_none();
+    let relaunches = record.job.relaunch.is_some() || record.job.relaunch_by.is_some();
+    let settled = record.recovery.is_none() && record.suspicion.is_none() && !relaunches;
     // The first look of a process comes at once: a scheduled run may have no second poll.
     let waits = settled && !(polls + index).is_multiple_of(STAGGER);
     let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);

@@ -186,6 +186,7 @@ fn intend(ctx: &mut SlotCtx, order: RunOrder, from: &str, turn: &mut Turn) -> Op
     record.job.location_since = Some(location::began(record, now));
     record.job.step = None;
     record.job.workers.clear();
+    (record.job.relaunch, record.job.relaunch_by) = (None, None);
     ending::forget(record);
     runs::ordered(record, step);
     record.incarnation = None;

@@ -13,7 +13,7 @@ use crate::model::slot::{JobState, SlotRecord, WorkerState};
 use crate::model::time::elapsed;
 
 use super::turn::Turn;
-use super::{ending, life, runs, settle};
+use super::{ending, life, relaunch, runs, settle};
 
 /// Applies an answer about the workers of the incarnation `of`, or the failure to get one.
 pub fn answered(
@@ -81,6 +81,9 @@ fn attributes(
     if whole {
         memory.heard = memory.heard.max(Some(began.min(now)));
     }
+    if whole {
+        follow(record, reports);
+    }
     let from = record.heard_from();
     let (mut step, mut booted) = (None, false);
     for (index, report) in reports.iter().enumerate() {
@@ -109,7 +112,20 @@ fn attributes(
         settle::progress(record, now);
     }
     ends(fleet, slot, reports, from, whole, turn);
+    relaunch::reported(fleet, slot, turn);
     settle::settle(fleet, slot, turn);
+}
+
+/// Whatever a node's metadata showed last: once every worker follows an order, the reports of earlier
+/// ones are stale.
+fn follow(record: &mut SlotRecord, reports: &[WorkerReport]) {
+    let of = |report: &WorkerReport| report.boot.as_ref().map(|boot| boot.generation);
+    let follows = reports.iter().map(of).min().flatten();
+    // Any process of the guest may write these attributes.
+    let ordered = follows.filter(|generation| *generation <= record.job.generation);
+    if let Some(generation) = ordered.filter(|generation| *generation > record.heard_from()) {
+        record.job.heard_from = Some(generation);
+    }
 }
 
 /// Takes in one worker's boot and heartbeat. Returns whether its job has begun.
@@ -123,6 +139,7 @@ fn heard(worker: &mut WorkerState, report: &WorkerReport, from: u64, gap: Durati
         let before = worker.boot_id.replace(boot.boot_id.clone());
         rebooted = before.is_some_and(|before| before != boot.boot_id);
         worker.booted = true;
+        (worker.generation, worker.version) = (boot.generation, boot.version());
     }
     let mut began = false;
     match report.heartbeat.as_ref().filter(fresh) {

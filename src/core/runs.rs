@@ -68,19 +68,26 @@ pub fn progressed(record: &mut SlotRecord) {
 /// Whether the job is what fails under this condition: a node that breaks under it says nothing
 /// about its runs.
 fn is_about_the_job(condition: Condition) -> bool {
-    matches!(condition, Condition::Silent | Condition::RuntimeUnhealthy)
+    matches!(condition, Condition::Silent | Condition::RuntimeUnhealthy | Condition::JobFailed)
+}
+
+/// Whether the present run has begun and its end was not counted yet: it is counted once, however
+/// often the slot is condemned, or its job ordered, before the next run.
+fn counts(record: &SlotRecord, condition: Condition) -> bool {
+    let runs = &record.job.runs;
+    is_about_the_job(condition) && runs.began && runs.counted != Some(record.job.generation)
 }
 
 /// Runs in a row without a new step, the present one included, if this condition ended it now.
 pub fn fruitless(record: &SlotRecord, condition: Condition) -> u32 {
     let runs = &record.job.runs;
-    runs.fruitless + u32::from(is_about_the_job(condition) && runs.began && !runs.progressed)
+    runs.fruitless + u32::from(counts(record, condition) && !runs.progressed)
 }
 
 /// Whether the next run starts from an older checkpoint, if this condition ends the present one.
 fn passes_over(record: &SlotRecord, condition: Condition) -> Option<u64> {
     let runs = &record.job.runs;
-    let stuck = runs.stuck + u32::from(is_about_the_job(condition) && runs.began && !runs.stepped);
+    let stuck = runs.stuck + u32::from(counts(record, condition) && !runs.stepped);
     runs.started_from.filter(|_| stuck >= STUCK_RUNS && runs.set_aside.is_none())
 }
 
@@ -91,23 +98,25 @@ pub fn is_over(record: &SlotRecord, job: Option<&JobSettings>, condition: Condit
         && passes_over(record, condition).is_none()
 }
 
-/// The slot was condemned: the present run has ended.
-pub fn ended(record: &mut SlotRecord, condition: Condition, turn: &mut Turn) {
+/// The slot was condemned, or its job is ordered again: the present run has ended. Returns whether its
+/// checkpoint is passed over from now on.
+pub fn ended(record: &mut SlotRecord, condition: Condition, turn: &mut Turn) -> bool {
     let passed_over = passes_over(record, condition);
-    let count = fruitless(record, condition);
+    let (counts, count) = (counts(record, condition), fruitless(record, condition));
     let runs = &mut record.job.runs;
-    if is_about_the_job(condition) && runs.began {
+    if counts {
         runs.stuck = if runs.stepped { 0 } else { runs.stuck + 1 };
+        runs.counted = Some(record.job.generation);
     }
-    // It is counted once, however often the slot is condemned before the next run.
     (runs.fruitless, runs.began) = (count, false);
-    let Some(step) = passed_over else { return };
+    let Some(step) = passed_over else { return false };
     (runs.set_aside, runs.fruitless, runs.stuck) = (Some((step, turn.now)), 0, 0);
     (record.job.checkpoint, record.job.incomplete) = (None, None);
     let message = format!(
         "{STUCK_RUNS} runs from the checkpoint of step {step} never reached a step: it is passed over, once; `retry` takes it back"
     );
     turn.tell(record, What::SetAside { step }, message);
+    true
 }
 
 /// The step that is passed over when checkpoints are looked for.
@@ -127,5 +136,5 @@ pub fn retry(record: &mut SlotRecord) {
     let runs = &mut record.job.runs;
     (runs.fruitless, runs.stuck, runs.set_aside) = (0, 0, None);
     // The present run is given its time again, too.
-    runs.began = false;
+    (runs.began, runs.counted) = (false, None);
 }

@@ -82,8 +82,9 @@ fn slot(record: &SlotRecord, memory: &Memory) -> Result<(), &'static str> {
             rule(record.incarnation.is_some(), "its replacement is nowhere")
         }
     }?;
+    let orders = record.job.relaunch.is_some();
     rule(
-        !calling || matches!(recovery.phase, Phase::Deleting | Phase::Creating),
+        !calling || orders || matches!(recovery.phase, Phase::Deleting | Phase::Creating),
         "a call is under way in no phase of one",
     )
 }
@@ -115,6 +116,15 @@ pub fn intends(effects: &[Effect]) -> Result<(), String> {
                 Record::Slot(slot) if slot.name == action.slot() => Some(slot),
                 _ => None,
             });
+            if let Action::Order { order, .. } = action {
+                let relaunch = written.and_then(|record| record.job.relaunch.as_ref());
+                if !relaunch.is_some_and(|relaunch| {
+                    relaunch.call == Some(Call::Intended) && relaunch.order == *order
+                }) {
+                    return Err(format!("nothing intends {action:?}: {relaunch:?}"));
+                }
+                continue;
+            }
             let recovery = written.and_then(|record| record.recovery.as_ref());
             if !recovery.is_some_and(|recovery| recovery.call == Some(Call::Intended)) {
                 return Err(format!("nothing intends {action:?}: {recovery:?}"));

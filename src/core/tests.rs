@@ -10,6 +10,7 @@ mod levers;
 mod liveness;
 mod owed;
 mod regressions;
+mod relaunch;
 mod remains;
 mod reports;
 mod rhythm;

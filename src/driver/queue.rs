@@ -99,6 +99,12 @@ pub fn apart(fleet: &Fleet, then: Vec<Action>) -> (Vec<Action>, Vec<Input>) {
         let phase = match action {
             Action::Delete { .. } => Phase::Deleting,
             Action::Create { .. } => Phase::Creating,
+            Action::Order { order, .. } => {
+                let relaunch = record.and_then(|record| record.job.relaunch.as_ref());
+                return relaunch.is_some_and(|relaunch| {
+                    relaunch.call == Some(Call::Intended) && relaunch.order == *order
+                });
+            }
         };
         record
             .and_then(|record| record.recovery.as_ref())

@@ -73,7 +73,7 @@ pub fn operation_failure(origin: Origin, error: &Value) -> Failure {
     // A create that ran out of something ran out of capacity, unless its words tell of a quota.
     let otherwise = match origin.call {
         Call::Create => FailureClass::StockOut,
-        Call::Delete | Call::Read => FailureClass::Transient,
+        Call::Delete | Call::Patch | Call::Read => FailureClass::Transient,
     };
     let class = match (known, code) {
         (Some((_, class)), _) => class,

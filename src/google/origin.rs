@@ -14,6 +14,8 @@ pub enum Call {
     Create,
     /// A delete.
     Delete,
+    /// A change of a node's metadata.
+    Patch,
     /// Whatever changes nothing.
     Read,
 }
@@ -43,6 +45,9 @@ impl Origin {
     pub const READ: Origin = Origin { call: Call::Read, by: By::AtOnce, spot: false };
     /// The answer to a delete.
     pub const DELETE: Origin = Origin { call: Call::Delete, by: By::AtOnce, spot: false };
+
+    /// The answer to a change of a node's metadata.
+    pub const PATCH: Origin = Origin { call: Call::Patch, by: By::AtOnce, spot: false };
 
     /// The answer to a create with this body.
     pub fn create(body: &Value) -> Origin {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::answers::{self, Unreadable};
 use super::http::{CallFailure, Http, Prepared, Sent};
@@ -15,6 +15,7 @@ use crate::model::action::{Action, CallOutcome, NodeList};
 use crate::model::beacon::plain;
 use crate::model::event::Verb;
 use crate::model::failure::{Failure, FailureClass};
+use crate::model::ids::{Incarnation, RUN_KEY, RunOrder};
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 use crate::resource::spec::needs_alpha;
@@ -30,6 +31,8 @@ const PAGES_MAX: usize = 2_000;
 const ALPHA: &str = "v2alpha1";
 /// After a read that v2alpha1 did not answer, the configured version is asked directly for so long.
 const ALPHA_RESTS: Duration = Duration::from_secs(600);
+/// The metadata that a patch changes is read within this time.
+const METADATA_WITHIN: Duration = Duration::from_secs(10);
 /// As many kinds of unreadable entries are warned of once each; with more of them again from the
 /// start.
 const WARNED_MAX: usize = 1_000;
@@ -250,6 +253,16 @@ impl TpuClient {
         permitted: impl Fn() -> Result<(), CallOutcome>,
     ) -> CallOutcome {
         let mut with_another_token = false;
+        // Read before the request is permitted: that may take seconds.
+        let metadata = match action {
+            Action::Order { slot, zone, incarnation, order } => {
+                match self.metadata_with(zone, slot, incarnation, order).await {
+                    Ok(metadata) => metadata,
+                    Err(outcome) => return outcome,
+                }
+            }
+            Action::Delete { .. } | Action::Create { .. } => Value::Null,
+        };
         loop {
             // A token that must be fetched is fetched before the age of anything is looked at.
             let prepared = match self.prepare().await {
@@ -266,12 +279,39 @@ impl TpuClient {
                 Action::Create { slot, zone, body, request_id } => {
                     self.create(zone, slot, body, request_id.as_deref(), prepared).await
                 }
+                Action::Order { slot, zone, .. } => {
+                    let url = format!("{}?updateMask=metadata", self.node_url(zone, slot));
+                    let (name, method) = ("nodes.patch", Method::PATCH);
+                    let (origin, body) = (Origin::PATCH, Some(&metadata));
+                    self.http.mutate(name, method, origin, &url, body, prepared).await
+                }
             };
             let again = result.as_ref().is_err_and(|error| error.with_another_token);
             if !again || std::mem::replace(&mut with_another_token, true) {
                 return outcome(result);
             }
         }
+    }
+
+    /// The body of a patch that changes the run order in the metadata of exactly this node, and keeps
+    /// every other key.
+    async fn metadata_with(
+        &self,
+        zone: &str,
+        node: &str,
+        incarnation: &Incarnation,
+        order: &RunOrder,
+    ) -> Result<Value, CallOutcome> {
+        let deadline = Instant::now() + METADATA_WITHIN;
+        let view = self.get_node(zone, node, deadline).await.map_err(CallOutcome::NotSent)?;
+        if view.incarnation.as_ref() != Some(incarnation) {
+            let text = format!("the node is {:?} by now, not {incarnation}", view.incarnation);
+            return Err(CallOutcome::Refused(Failure::new(FailureClass::NotFound, text)));
+        }
+        let mut metadata: Map<String, Value> =
+            view.raw.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+        metadata.insert(RUN_KEY.to_owned(), Value::String(order.text()));
+        Ok(json!({ "metadata": metadata }))
     }
 
     /// Gets ready for a mutation, which then leaves within [`super::http::CONNECT_MAX`] or not at

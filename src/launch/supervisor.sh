@@ -1,5 +1,5 @@
 #! /bin/bash
-# tpu-watchdog-supervisor 1.2
+# tpu-watchdog-supervisor 2.0
 # Written by tpu-watchdog as this node's startup script; your own script stands verbatim in the metadata
 # tpu-watchdog-user-script and is run from here. It runs at every boot of every host, which has bash, curl and systemd.
 # Its output and that of the job: journalctl -u 'tpu-watchdog-*'
@@ -24,10 +24,13 @@ report() {
   curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data "$BOOT $GENERATION $2${3:+ $3}" \
     "$MD/instance/guest-attributes/tpu-watchdog/$1" >/dev/null
 }
+generation_in() { sed -n 's/.*"generation":\([0-9]*\).*/\1/p' <<<"$1"; }
+# boot_beacon: v2 says that this supervisor follows newer orders.
+boot_beacon() { report boot 1 v2; }
 # order: reads the run order; without an answer the last one stays, and nothing ever starts as generation 0.
 order() {
   local run generation; run=$(attribute tpu-watchdog-run) || return 1
-  generation=$(sed -n 's/.*"generation":\([0-9]*\).*/\1/p' <<<"$run"); [[ -n $generation ]] || return 1
+  generation=$(generation_in "$run"); [[ -n $generation ]] || return 1
   GENERATION=$generation
   CHECKPOINT_PATH=$(sed -n 's/.*"checkpoint":"\([^"]*\)".*/\1/p' <<<"$run")
   CHECKPOINT_STEP=$(sed -n 's/.*"step":\([0-9]*\).*/\1/p' <<<"$run")
@@ -47,7 +50,7 @@ unit() {
 if [[ ${1:-} != supervise ]]; then
   # First the boot beacon, then detach, so that boot goes on. Run by hand beside a running supervisor, this changes nothing:
   # bash goes on reading the file that it has open, and a unit of that name is there.
-  order && report boot 1
+  order && boot_beacon
   cp "$0" "$STATE/supervisor.new" && chmod 755 "$STATE/supervisor.new" && mv "$STATE/supervisor.new" "$STATE/supervisor"
   # Killed, it starts again; its heartbeat ends with it; when memory is short, the job goes first.
   for _ in {1..30}; do
@@ -74,15 +77,32 @@ beat() {
   local count=0 step='' last=''
   while :; do
     count=$((count + 1))
-    report boot 1; report heartbeat "$count" "$(cat "$PHASE")"
+    boot_beacon; report heartbeat "$count" "$(cat "$PHASE")"
     step=$(last_step)
     [[ -n $step && $step != "$last" ]] && report step "$step" && last=$step
     sleep "$BEAT"
   done
 }
+# watch_order: a newer generation ends this one. systemd starts this supervisor again, which ends what is left of the run and reads the
+# new order.
+watch_order() {
+  local etag=0 answer newer
+  while :; do
+    answer=$(curl -sfi --max-time 330 -H 'Metadata-Flavor: Google' \
+      "$MD/instance/attributes/tpu-watchdog-run?wait_for_change=true&timeout_sec=300&last_etag=$etag")
+    etag=$(tr -d '\r' <<<"$answer" | sed -n 's/^[Ee][Tt][Aa][Gg]: *//p'); etag=${etag:-0}
+    newer=$(generation_in "$answer")
+    if [[ $newer =~ ^[0-9]+$ ]] && ((newer > GENERATION)); then
+      echo "generation $newer is ordered: the run of generation $GENERATION ends"
+      kill -KILL $$
+    fi
+    sleep "$PAUSE"
+  done
+}
 beat 9>&- & BEATING=$!
+watch_order 9>&- & WATCHING=$!
 # A subshell that is ended right after its fork still runs this trap: the heartbeat must outlive it.
-trap '[[ $BASHPID == $$ ]] && kill $BEATING 2>/dev/null' EXIT
+trap '[[ $BASHPID == $$ ]] && kill $BEATING $WATCHING 2>/dev/null' EXIT
 # rest PHASE: nothing more is started in this boot; the heartbeat goes on.
 rest() { echo "$1" >"$PHASE"; wait "$BEATING"; exit 0; }
 
@@ -201,8 +221,11 @@ if [[ -e $DONE ]]; then
   # This boot follows a success: the job is not run again, only reported.
   last_word 0 "$(cat "$DONE")"; rest 'done'
 fi
+# A host is set up once a boot: a newer order and a supervisor that was killed find it so.
+SET_UP=${TPU_WATCHDOG_RUN:-/run}/tpu-watchdog.set-up
+is_set_up() { [[ -e $SET_UP && $(<"$SET_UP") == "$BOOT" ]]; }
 if [[ -n $COMMAND ]]; then
-  if fetch_user_script; then
+  if ! is_set_up && fetch_user_script; then
     not_stale 75
     tries=0
     until user_script; do
@@ -212,6 +235,7 @@ if [[ -n $COMMAND ]]; then
       echo "setup_failed code=$code tries=$tries: the startup script is tried again in $pause s" | tee "$PHASE"
       sleep "$pause"
     done
+    echo "$BOOT" >"$SET_UP"
   fi
   RUN_AS=${RUN_AS:-$(id -un)}
   # The startup script, OS Login or the guest agent makes it.

@@ -11,7 +11,7 @@ use super::checkpoint::CheckpointSurvey;
 use super::event::{Event, Verb};
 use super::failure::Failure;
 use super::fleet::Ledger;
-use super::ids::Incarnation;
+use super::ids::{Incarnation, RunOrder};
 use super::lever::Lever;
 use super::lookup::{CreateCheck, Deletion};
 use super::node::NodeView;
@@ -80,6 +80,15 @@ pub enum Input {
         /// The answer.
         reading: Reading,
     },
+    /// A run order was written (or not).
+    Ordered {
+        /// The slot.
+        slot: String,
+        /// The generation that it names.
+        generation: u64,
+        /// The outcome.
+        outcome: CallOutcome,
+    },
     /// The delete of a stray was sent (or not).
     StrayCalled {
         /// Its zone.
@@ -125,7 +134,7 @@ pub enum Input {
 impl Input {
     /// Whether it says what came of a request.
     pub fn is_outcome(&self) -> bool {
-        matches!(self, Input::Called { .. } | Input::StrayCalled { .. })
+        matches!(self, Input::Called { .. } | Input::Ordered { .. } | Input::StrayCalled { .. })
     }
 }
 
@@ -251,13 +260,27 @@ pub enum Action {
         /// For v2alpha1.
         request_id: Option<String>,
     },
+    /// Write a newer run order into the node's metadata. The metadata is read and the incarnation
+    /// compared right before.
+    Order {
+        /// The slot, and node id.
+        slot: String,
+        /// Its zone.
+        zone: String,
+        /// The node that is meant.
+        incarnation: Incarnation,
+        /// The order.
+        order: RunOrder,
+    },
 }
 
 impl Action {
     /// The slot that is acted on.
     pub fn slot(&self) -> &str {
         match self {
-            Action::Delete { slot, .. } | Action::Create { slot, .. } => slot,
+            Action::Delete { slot, .. }
+            | Action::Create { slot, .. }
+            | Action::Order { slot, .. } => slot,
         }
     }
 
@@ -275,6 +298,9 @@ impl Action {
             Action::Delete { slot, .. } | Action::Create { slot, .. } => {
                 Input::Called { slot: slot.clone(), outcome }
             }
+            Action::Order { slot, order, .. } => {
+                Input::Ordered { slot: slot.clone(), generation: order.generation, outcome }
+            }
         }
     }
 
@@ -286,7 +312,7 @@ impl Action {
             Action::Delete { verified, .. } => {
                 *verified <= now && elapsed(*verified, now) + connecting <= VERIFIED_FOR
             }
-            Action::Create { .. } => true,
+            Action::Create { .. } | Action::Order { .. } => true,
         }
     }
 }

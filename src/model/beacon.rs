@@ -88,6 +88,12 @@ pub enum SetUp {
 }
 
 impl Beacon {
+    /// The version of the supervisor that a boot beacon names; 1 where it names none.
+    pub fn version(&self) -> u64 {
+        let word = self.text.split(' ').next().unwrap_or_default();
+        word.strip_prefix('v').and_then(|version| version.parse().ok()).unwrap_or(1)
+    }
+
     /// The host's set-up, as the text of a heartbeat tells it (supervisor 1.1); none when it is set
     /// up.
     pub fn set_up(&self) -> Option<SetUp> {

@@ -65,6 +65,8 @@ CommandName {
     Forget = "forget",
     /// Replaces a node that nothing condemns.
     Recreate = "recreate",
+    /// Starts the job again on the same node.
+    Relaunch = "relaunch",
 }
 }
 
@@ -256,6 +258,24 @@ pub enum What {
     SetAside {
         /// Its step.
         step: u64,
+    },
+    /// A newer run order is about to be written: its audit record (S18).
+    OrderIntent {
+        /// The node that gets it.
+        incarnation: Incarnation,
+        /// The generation that it names.
+        generation: u64,
+        /// Why.
+        evidence: String,
+        /// Who decided: the process that held the lock.
+        decided_by: String,
+    },
+    /// It was written or not; `done` when all workers follow it.
+    OrderOutcome {
+        /// The generation that it names.
+        generation: u64,
+        /// The result.
+        result: CallResult,
     },
     /// The delete of a stray that can't run is about to be sent: its audit record (S18).
     StrayIntent {

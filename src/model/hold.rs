@@ -88,6 +88,8 @@ HoldReason {
     Repeated = "repeated",
     /// Another slot tries first whether the pool has capacity again.
     WaitsForProbe = "waits_for_probe",
+    /// A newer run order was refused, or its workers do not follow it.
+    CannotRelaunch = "cannot_relaunch",
     /// The safety check refused a plan.
     Refused = "refused",
 }
@@ -110,6 +112,7 @@ impl HoldReason {
                 | HoldReason::EndedEarly
                 | HoldReason::StaleOrder
                 | HoldReason::CreateUnresolved
+                | HoldReason::CannotRelaunch
                 | HoldReason::Refused
         )
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 /// Metadata key: who watches the node.
 pub const OWNER_KEY: &str = "tpu-watchdog-owner";
@@ -38,4 +39,12 @@ pub struct RunOrder {
     /// The step of that checkpoint.
     #[serde(default)]
     pub step: Option<u64>,
+}
+
+impl RunOrder {
+    /// The order as the metadata key holds it.
+    pub fn text(&self) -> String {
+        let RunOrder { generation, checkpoint, step } = self;
+        json!({"generation": generation, "checkpoint": checkpoint, "step": step}).to_string()
+    }
 }

@@ -65,6 +65,11 @@ pub enum Pull {
         #[serde(default)]
         incarnation: Option<Incarnation>,
     },
+    /// Starts the slot's job again on the node that is there.
+    Relaunch {
+        /// The slot.
+        slot: String,
+    },
     /// Closes the storm breaker: the present is judged anew.
     BreakerReset,
 }

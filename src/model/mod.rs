@@ -22,6 +22,7 @@ pub mod operation;
 pub mod phase;
 pub mod quiet;
 pub mod recovery;
+pub mod relaunch;
 pub mod settings;
 pub mod slot;
 pub mod spec;

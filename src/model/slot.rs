@@ -13,6 +13,7 @@ use super::ids::Incarnation;
 use super::lever::Pause;
 use super::lookup::CreateCheck;
 use super::recovery::Recovery;
+use super::relaunch::{Relaunch, TAKES_ORDERS};
 use super::settings::Size;
 use super::spec::NodeSpec;
 use super::time::elapsed;
@@ -119,6 +120,10 @@ pub struct WorkerState {
     pub beat_at: Option<Timestamp>,
     /// It still waits for its startup script, or for its index.
     pub in_setup: bool,
+    /// The generation of the last boot beacon.
+    pub generation: u64,
+    /// The version of its supervisor, where it tells one.
+    pub version: u64,
 }
 
 /// The job of a slot.
@@ -187,6 +192,10 @@ pub struct JobState {
     pub unheard_since: Option<Timestamp>,
     /// The runs of the job, for S16.
     pub runs: Runs,
+    /// A newer run order for the present node, until its workers follow it.
+    pub relaunch: Option<Relaunch>,
+    /// The operator who wants one.
+    pub relaunch_by: Option<String>,
 }
 
 /// Why no create may rest on a checkpoint location, in words for an operator.
@@ -222,6 +231,8 @@ pub struct Runs {
     pub progressed: bool,
     /// The present one reported a first step beyond its checkpoint.
     pub stepped: bool,
+    /// The generation of the run whose end was counted last: each is counted once.
+    pub counted: Option<u64>,
     /// Runs in a row that ended without a new step.
     pub fruitless: u32,
     /// Those among them, the latest in a row, that never got away from `started_from`.
@@ -331,7 +342,17 @@ impl SlotRecord {
     /// change.
     pub fn is_well(&self) -> bool {
         let healthy = self.verdict.condition == Condition::Healthy;
-        healthy && self.recovery.is_none() && self.suspicion.is_none() && self.wanted.is_none()
+        let asked = self.wanted.is_some() || self.job.relaunch_by.is_some();
+        let under_way = self.recovery.is_some() || self.job.relaunch.is_some();
+        healthy && !under_way && self.suspicion.is_none() && !asked
+    }
+
+    /// Whether every worker has reported a supervisor that follows newer run orders.
+    pub fn takes_orders(&self) -> bool {
+        (0..self.size().hosts).all(|worker| {
+            let state = self.job.workers.get(&worker);
+            state.is_some_and(|state| state.booted && state.version >= TAKES_ORDERS)
+        })
     }
 
     /// The size of its TPU, as it was last seen.

@@ -124,7 +124,15 @@ impl Audit {
                 CommandName::Retry | CommandName::Recreate => {
                     _ = slot.as_ref().map(|slot| self.forgotten.remove(slot));
                 }
+                CommandName::Relaunch => {}
             },
+            (What::OrderIntent { decided_by, .. }, Some(slot)) => {
+                let paused = self.is_paused(slot, event.at);
+                found.check("S7", !paused, || "an order is intended while it is paused".to_owned());
+                found.check("S18", !decided_by.is_empty(), || {
+                    "the intent of an order does not say who decided it".to_owned()
+                });
+            }
             (What::StrayIntent { confirmed_at, decided_by, name, .. }, _) => {
                 let at = event.at;
                 let fresh = *confirmed_at <= at && elapsed(*confirmed_at, at) <= VERIFIED_FOR;

@@ -279,8 +279,7 @@ impl NodeSpec {
         }
         metadata.insert(OWNER_KEY.into(), json!(owner));
         metadata.insert(SLOT_KEY.into(), json!(slot));
-        let order = json!({"generation": order.generation, "checkpoint": order.checkpoint, "step": order.step});
-        metadata.insert(RUN_KEY.into(), json!(order.to_string()));
+        metadata.insert(RUN_KEY.into(), json!(order.text()));
         body.insert("metadata".into(), Value::Object(metadata));
         Value::Object(body)
     }

@@ -11,7 +11,7 @@ use super::shape::{self, Answer, error, not_found};
 use super::things::{Happening, Node};
 use super::trouble::{Event, Trouble};
 use super::wire::{Place, Request, answer_operation, check_parameters, page};
-use super::{catalogue, queued, rights};
+use super::{catalogue, queued, rights, workload};
 use crate::model::time::elapsed;
 
 /// A delete may rest on a GET of this age.
@@ -288,6 +288,10 @@ fn patch_node(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) -> 
             Some(value) => node.body.insert(field.clone(), value.clone()),
             None => node.body.remove(field),
         };
+    }
+    let uid = node.uid;
+    if mask.iter().any(|field| field == "metadata") {
+        workload::ordered(cloud, place.zone, id, uid);
     }
     let operation = cloud.operation(place.project, place.zone, name, "update");
     cloud.schedule(cloud.timing.change, Happening::Done { operation: operation.clone() });

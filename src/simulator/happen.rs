@@ -233,13 +233,9 @@ impl Cloud {
                 let labels = node.body.entry("labels").or_insert_with(|| json!({}));
                 labels["tpu-watchdog"] = json!("off");
             }
-            Trouble::JobFails => {
+            Trouble::JobFails | Trouble::JobCrashes | Trouble::JobEnds => {
                 dead = false;
-                node.run.failing = true;
-            }
-            Trouble::JobEnds => {
-                dead = false;
-                node.run.ended = true;
+                node.run.end(event.what);
             }
             Trouble::Heal => {
                 self.schedule(

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -17,6 +18,10 @@ use super::api;
 use super::cloud::Cloud;
 use super::wire::{Reply, Request};
 use super::{metadata, storage};
+
+/// The metadata server looks for a change so often, and answers without one after so long.
+const LOOKS_AGAIN: Duration = Duration::from_millis(20);
+const WAITS_FOR_CHANGE: Duration = Duration::from_secs(60);
 
 /// What was asked, for the log and for faults.
 #[derive(Debug, Clone)]
@@ -123,6 +128,24 @@ impl Simulator {
         TcpListener::bind(address).await
     }
 
+    /// A read that waits for a change (`wait_for_change=true&last_etag=…`) is answered when there is
+    /// one, or its time is over.
+    async fn answer(&self, method: &str, uri: &Uri, headers: &HeaderMap, body: &Bytes) -> Reply {
+        let ends = tokio::time::Instant::now() + WAITS_FOR_CHANGE;
+        loop {
+            let reply = self.carry_out(method, uri, headers, body);
+            let query = query(uri.query().unwrap_or_default());
+            let etag = reply.headers.iter().find(|(name, _)| *name == "etag").map(|(_, etag)| etag);
+            let waits = query.get("wait_for_change").is_some_and(|waits| waits == "true")
+                && etag.is_some()
+                && query.get("last_etag") == etag;
+            if !waits || tokio::time::Instant::now() >= ends {
+                return reply;
+            }
+            tokio::time::sleep(LOOKS_AGAIN).await;
+        }
+    }
+
     fn carry_out(&self, method: &str, uri: &Uri, headers: &HeaderMap, body: &Bytes) -> Reply {
         let path = uri.path().trim_start_matches('/').to_owned();
         let query = query(uri.query().unwrap_or_default());
@@ -150,7 +173,10 @@ impl Simulator {
             if let Some(rest) = path.strip_prefix("metadata/") {
                 let (status, text) =
                     metadata::handle(cloud, method, rest, &String::from_utf8_lossy(body));
-                return Reply::new(status, text);
+                let etag = metadata::etag(&text);
+                let mut reply = Reply::new(status, text);
+                reply.headers.push(("etag", etag));
+                return reply;
             }
             if path == metadata::TOKEN_PATH {
                 return json(200, &metadata::token());
@@ -210,7 +236,7 @@ async fn answer(
     let log =
         |logged: Logged| simulator.log.lock().unwrap_or_else(PoisonError::into_inner).push(logged);
     let reply = match fault {
-        None => simulator.carry_out(method.as_str(), &uri, &headers, &body),
+        None => simulator.answer(method.as_str(), &uri, &headers, &body).await,
         Some(Fault::AnswerBefore(reply)) => reply,
         Some(Fault::AnswerAfter(reply)) => {
             simulator.carry_out(method.as_str(), &uri, &headers, &body);

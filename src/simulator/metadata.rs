@@ -1,6 +1,8 @@
 //! The metadata server of one worker, under `/metadata/ZONE/NODE/WORKER/computeMetadata/v1/…`: what
 //! a supervisor reads and reports.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use serde_json::{Value, json};
 
 use super::cloud::Cloud;
@@ -13,6 +15,13 @@ pub const TOKEN: &str = "simulated-access-token";
 /// The answer at [`TOKEN_PATH`].
 pub fn token() -> Value {
     json!({"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"})
+}
+
+/// The ETag of a value: another one for another value.
+pub fn etag(text: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
 
 /// Answers as the metadata server does: status and text.

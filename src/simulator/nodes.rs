@@ -37,7 +37,7 @@ impl Facts {
                 .upcoming
                 .as_ref()
                 .is_some_and(|upcoming| upcoming["maintenanceStatus"] == "ONGOING"),
-            at_work: run.boots > 0 && !(run.stopped || run.failing || run.ended),
+            at_work: run.boots > 0 && !(run.stopped || run.failing || run.crashed || run.ended),
             opted_out: label.is_some_and(|label| label == "off"),
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::trouble::Event;
+use super::trouble::{Event, Trouble};
 use crate::model::ids::RunOrder;
 
 /// How long things take.
@@ -114,6 +114,8 @@ pub struct Run {
     pub stopped: bool,
     /// The job fails and its supervisor gives up.
     pub failing: bool,
+    /// It has crashed after a long run, and waits for a newer order.
+    pub crashed: bool,
     /// The job has ended well.
     pub ended: bool,
     /// The startup script is the watchdog's supervisor.
@@ -128,6 +130,17 @@ pub struct Run {
     pub step: u64,
     /// Part of the next step.
     pub part: Duration,
+}
+
+impl Run {
+    /// The job ends in one of three ways.
+    pub(super) fn end(&mut self, how: Trouble) {
+        match how {
+            Trouble::JobFails => self.failing = true,
+            Trouble::JobCrashes => self.crashed = true,
+            _ => self.ended = true,
+        }
+    }
 }
 
 /// One queued resource.

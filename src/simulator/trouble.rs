@@ -49,6 +49,8 @@ pub enum Trouble {
     Silence,
     /// The job fails and its supervisor gives up.
     JobFails,
+    /// The job crashes after a long run: its order is older than its checkpoints.
+    JobCrashes,
     /// The job ends well.
     JobEnds,
     /// The next incarnation of the node never boots.

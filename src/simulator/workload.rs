@@ -1,12 +1,17 @@
 //! What runs on simulated nodes: workers that speak the supervisor's protocol, make steps and write
 //! checkpoints.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::cloud::Cloud;
 use super::things::Object;
 use crate::model::ids::{RUN_KEY, RunOrder};
 use crate::resource::spec::is_supervised;
+
+/// Its boot beacon says so of the supervisor.
+const VERSION: &str = "v2";
 
 /// The hosts of a node come up: the supervisor sends its boot beacon and starts the job from the
 /// order's checkpoint.
@@ -38,7 +43,24 @@ pub fn boot(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
         // A reboot loses what was not saved.
         node.run.step = saved;
     }
-    report(cloud, zone, name, uid, "boot", 1, "");
+    report(cloud, zone, name, uid, "boot", 1, VERSION);
+}
+
+/// The run order in the metadata has changed: a newer generation ends the run and starts from its
+/// checkpoint, as supervisor 2 does.
+pub fn ordered(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
+    let Some(node) = cloud.same(zone, name, uid) else { return };
+    let metadata = node.body.get("metadata");
+    let text = metadata.and_then(|metadata| metadata.get(RUN_KEY)).and_then(Value::as_str);
+    let order: RunOrder = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let up = node.state == "READY" && node.run.boots > 0 && !node.run.stopped;
+    if !up || !node.run.supervised || order.generation <= node.run.order.generation {
+        return;
+    }
+    (node.run.ended, node.run.failing, node.run.crashed) = (false, false, false);
+    (node.run.step, node.run.part) = (order.step.unwrap_or(0), Duration::ZERO);
+    node.run.order = order;
+    report(cloud, zone, name, uid, "boot", 1, VERSION);
 }
 
 /// One heartbeat interval passes. Returns whether there will be another one.
@@ -62,6 +84,10 @@ pub fn beat(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) -> bool {
     }
     if node.run.failing {
         report(cloud, zone, name, uid, "exit", 1, "final after 5 restarts");
+        return true;
+    }
+    if node.run.crashed {
+        report(cloud, zone, name, uid, "exit", 139, "stale_order ran=734");
         return true;
     }
     let before = node.run.step;

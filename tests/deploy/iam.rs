@@ -22,6 +22,7 @@ fn permission(logged: &Logged) -> Option<&'static str> {
         ("GET", path) if path.contains("/nodes/") => "tpu.nodes.get",
         ("POST", path) if path.ends_with("/nodes") => "tpu.nodes.create",
         ("DELETE", path) if path.contains("/nodes/") => "tpu.nodes.delete",
+        ("PATCH", path) if path.contains("/nodes/") => "tpu.nodes.update",
         other => panic!("no permission is known for {other:?}: add it to the role and its README"),
     })
 }
@@ -43,6 +44,8 @@ fn the_role_has_exactly_what_the_calls_need() {
     let old = rig.node("a").unwrap().uid;
     rig.trouble("a", Trouble::Preempt, None);
     rig.wait_recovered("a", old);
+    rig.trouble("a", Trouble::JobCrashes, None);
+    rig.wait_for_log("every worker follows generation");
     let log = rig.simulator.log();
     let used: BTreeSet<String> = log
         .iter()
@@ -78,6 +81,7 @@ fn the_role_has_exactly_what_the_calls_need() {
         "nodes.get",
         "nodes.getGuestAttributes",
         "nodes.list",
+        "nodes.patch",
         "operations.get",
         "operations.list",
         "projects.testIamPermissions",

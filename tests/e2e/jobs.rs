@@ -164,3 +164,51 @@ fn s15_a_person_says_from_which_checkpoint_a_job_goes_on_and_a_restart_forgets_n
     rig.wait_recovered("a", old);
     assert_eq!(rig.node("a").unwrap().run.order.step, Some(25));
 }
+
+#[test]
+fn l10_a_job_that_crashes_after_a_long_run_goes_on_on_the_same_tpu_from_its_newest_checkpoint() {
+    let rig = ours();
+    let before = rig.node("a").unwrap();
+    rig.wait("a later checkpoint", |cloud| {
+        let later = before.run.step / 5 * 5 + 10;
+        cloud.objects.contains_key(&format!("bucket/a/{later}/commit_success.txt"))
+    });
+    rig.trouble("a", Trouble::JobCrashes, None);
+    rig.wait_for_log("every worker follows generation");
+    let after = rig.node("a").unwrap();
+    assert_eq!((after.uid, rig.creations("a")), (before.uid, 2), "{}", rig.mutations_text());
+    assert_eq!(after.run.order.generation, before.run.order.generation + 1);
+    let step = after.run.order.step.unwrap();
+    assert!(step >= before.run.step / 5 * 5 + 10, "{:?}", after.run.order);
+    let others = |body: &serde_json::Map<String, serde_json::Value>| {
+        let mut metadata = body["metadata"].clone();
+        metadata.as_object_mut().unwrap().remove("tpu-watchdog-run");
+        metadata
+    };
+    assert_eq!(others(&after.body), others(&before.body), "one key is changed");
+    rig.wait_until("it runs", || {
+        let slot = rig.status()["tpus"][0].clone();
+        slot["condition"] == "healthy" && slot["job"]["step"].as_u64() > Some(step)
+    });
+}
+
+#[test]
+fn an_operator_starts_a_job_that_gave_up_again_and_without_the_right_is_told_which() {
+    let rig = ours();
+    let uid = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::JobFails, None);
+    rig.wait_for_log("its restarts are used up");
+    rig.simulator.with(|cloud| cloud.denied.insert("tpu.nodes.update".into()));
+    let relaunch = || rig.command(&["relaunch", "a"]).output().unwrap().status.success();
+    assert!(relaunch());
+    rig.wait_until("it is held", || {
+        let slot = rig.status()["tpus"][0].clone();
+        let reason = slot["reason"].as_str().unwrap_or_default().to_owned();
+        slot["hold"] == "cannot_relaunch" && reason.contains("tpu.nodes.update")
+    });
+    rig.simulator.with(|cloud| cloud.denied.clear());
+    assert!(relaunch());
+    rig.wait_for_log("every worker follows generation");
+    rig.wait_until("it runs", || rig.status()["tpus"][0]["condition"] == "healthy");
+    assert_eq!((rig.node("a").unwrap().uid, rig.creations("a")), (uid, 2));
+}

@@ -324,7 +324,11 @@ impl World {
                 }
             }
             Fault::JobEnds => {
-                let what = if self.rng.bool() { Trouble::JobEnds } else { Trouble::JobFails };
+                let what = match (self.rng.bool(), self.now / MINUTE % 2 == 0) {
+                    (true, _) => Trouble::JobEnds,
+                    (false, true) => Trouble::JobFails,
+                    (false, false) => Trouble::JobCrashes,
+                };
                 self.trouble(what, &zone, &name, None);
             }
             _ => unreachable!("{fault} strikes elsewhere"),
@@ -388,6 +392,7 @@ impl World {
                 });
                 Pull::Recreate { slot, incarnation }
             }
+            7 => Pull::Relaunch { slot },
             _ => Pull::BreakerReset,
         };
         self.pull(pull);

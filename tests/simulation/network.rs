@@ -13,6 +13,7 @@ use tpu_watchdog::google::origin::Origin;
 use tpu_watchdog::model::action::{Action, CallOutcome, Input, Listing, Look, Poll, Reading};
 use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
 use tpu_watchdog::model::failure::{Failure, FailureClass};
+use tpu_watchdog::model::ids::{Incarnation, RunOrder};
 use tpu_watchdog::model::lookup::{CreateCheck, Deletion};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
@@ -461,11 +462,15 @@ impl World {
                 (404, "no such network"),
                 (429, "rate limit exceeded"),
             ],
+            Action::Order { .. } => &[(400, "bad request"), (403, "no"), (409, "busy")],
         };
         Some(all[self.rng.usize(0..all.len())])
     }
 
     fn carry_out(&mut self, action: &Action, arrival: Arrival) -> CallOutcome {
+        if let Action::Order { slot, zone, incarnation, order } = action {
+            return self.patch(slot, zone, incarnation, order);
+        }
         let version = if self.setup.settings.alpha { "v2alpha1" } else { "v2" };
         let (method, zone, slot, body, request_id) = match action {
             Action::Delete { slot, zone, request_id, .. } => {
@@ -474,6 +479,7 @@ impl World {
             Action::Create { slot, zone, body, request_id } => {
                 ("POST", zone, slot, Some(body.clone()), request_id)
             }
+            Action::Order { .. } => unreachable!("it is a patch"),
         };
         let parent = format!("{version}/projects/p/locations/{zone}/nodes");
         let mut query = BTreeMap::new();
@@ -501,6 +507,30 @@ impl World {
             self.born(zone, slot);
         }
         outcome(origin(action), status, &answer)
+    }
+
+    /// The run order in a node's metadata, changed as the client does it.
+    fn patch(
+        &mut self,
+        slot: &str,
+        zone: &str,
+        meant: &Incarnation,
+        order: &RunOrder,
+    ) -> CallOutcome {
+        let node = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned()));
+        let Some(node) = node.filter(|node| node.uid.to_string() == meant.id) else {
+            let text = "another node is there";
+            return CallOutcome::Refused(Failure::new(FailureClass::NotFound, text));
+        };
+        let mut metadata = node.body["metadata"].clone();
+        metadata["tpu-watchdog-run"] = json!(order.text());
+        let path = format!("v2/projects/p/locations/{zone}/nodes/{slot}");
+        let query = [("updateMask".to_owned(), "metadata".to_owned())].into();
+        let body = Some(json!({ "metadata": metadata }));
+        let request = Request { method: "PATCH", path: &path, query: &query, body };
+        let (status, answer) = api::handle(&mut self.cloud, &request);
+        self.network.relabelled(zone, slot);
+        outcome(Origin::PATCH, status, &answer)
     }
 
     /// An operation that is accepted and ends in an error: a delete that leaves the node, a create
@@ -605,6 +635,7 @@ fn origin(action: &Action) -> Origin {
     match action {
         Action::Create { body, .. } => Origin::create(body),
         Action::Delete { .. } => Origin::DELETE,
+        Action::Order { .. } => Origin::PATCH,
     }
 }
 

@@ -189,6 +189,14 @@ impl World {
         let (verb, wanted) = match action {
             Action::Delete { .. } => (Verb::Delete, Phase::Deleting),
             Action::Create { .. } => (Verb::Create, Phase::Creating),
+            Action::Order { order, .. } => {
+                let relaunch = record.and_then(|record| record.job.relaunch.as_ref());
+                let intended =
+                    relaunch.is_some_and(|r| r.call == Some(Call::Intended) && r.order == *order);
+                return self.check("S11", &slot, intended, || {
+                    format!("the journal does not intend the order: {relaunch:?}")
+                });
+            }
         };
         let recovery = record.and_then(|r| r.recovery.as_ref());
         let intended =
@@ -207,6 +215,7 @@ impl World {
                     Action::Create { body, zone, .. } => {
                         (call.generation, &call.zone) == (Some(ordered(body).generation), zone)
                     }
+                    Action::Order { .. } => false,
                 }
         });
         self.check("S18", &slot, told, || {
@@ -304,7 +313,17 @@ impl World {
                 if !(arrival.late || arrival.again) {
                     self.is_in_its_config(tag, &slot, arrival);
                     self.create_hits(&slot, zone);
-                    self.starts_from(&slot, body);
+                    self.starts_from(&slot, &ordered(body));
+                }
+            }
+            Action::Order { zone, order, .. } => {
+                let node = self.cloud.nodes.get(&(zone.clone(), slot.clone()));
+                if let Some(present) = node.map(|node| node.run.order.generation)
+                    && !(arrival.late || arrival.again)
+                {
+                    let newer = order.generation > present;
+                    self.check("S15", &slot, newer, || format!("{order:?} after {present}"));
+                    self.starts_from(&slot, order);
                 }
             }
         }
@@ -538,8 +557,7 @@ impl World {
     /// S15: a job starts from a checkpoint that was complete, and from none that is older than the
     /// last one it started from, unless somebody wanted that, or a checkpoint without progress was
     /// passed over.
-    fn starts_from(&mut self, slot: &str, body: &Value) {
-        let order = ordered(body);
+    fn starts_from(&mut self, slot: &str, order: &RunOrder) {
         let wanted = self.calm_since.is_some_and(|calm| self.now > calm + 4 * HOUR);
         let excused = wanted
             || [Fault::Levers, Fault::Reload, Fault::StuckJob]

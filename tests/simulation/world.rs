@@ -407,5 +407,6 @@ pub fn brief(action: &Action) -> String {
                 .unwrap_or_default();
             format!("CREATE {slot} in {zone} {run}")
         }
+        Action::Order { slot, order, .. } => format!("ORDER {slot} {}", order.text()),
     }
 }

@@ -304,6 +304,9 @@ impl Player {
                     .unwrap_or_default();
                 writeln!(self.out, "{time}     {slot} CREATE in {zone}, run {run}")
             }
+            Action::Order { slot, incarnation, order, .. } => {
+                writeln!(self.out, "{time}     {slot} ORDER on {incarnation}, run {}", order.text())
+            }
         };
     }
 

@@ -9,7 +9,7 @@ use crate::model::lever::{Lever, Pull};
 use crate::model::recovery::Recovery;
 
 impl World {
-    fn pull(&mut self, pull: Pull) {
+    pub fn pull(&mut self, pull: Pull) {
         let lever = Lever { id: "1".into(), at: self.now, who: "ada".into(), reason: None, pull };
         self.input(Input::Pulled(vec![lever]));
     }

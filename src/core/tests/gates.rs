@@ -54,6 +54,17 @@ const STORIES: &[Row] = &[
             w.fleet.settings.slots.get_mut("a").unwrap().create.labels = invalid_label()
         });
     }),
+    ("order_dry_run", HoldReason::DryRun, Refused("S7"), |w| {
+        w.relaunch_but(|w| w.fleet.settings.dry_run = true)
+    }),
+    ("supervisors", HoldReason::CannotRelaunch, Refused("S22"), |w| {
+        w.relaunch_but(|w| w.record().job.workers.clear())
+    }),
+    ("order_checkpoints", HoldReason::CheckpointUnreadable, Refused("S15"), |w| {
+        w.relaunch_but(|w| {
+            w.fleet.memory.get_mut("a").unwrap().survey_failure = Some("listing failed".into());
+        })
+    }),
     ("forgotten", HoldReason::Forgotten, Acts, |w| {
         w.lost_but(json!({}), |w| w.record().forgotten = true);
     }),
@@ -269,7 +280,16 @@ impl World {
 }
 
 fn played(row: &Row, gates: Vec<Gate>) -> World {
-    let needs_job = ["beacon_channel", "no_progress", "location", "checkpoints"].contains(&row.0);
+    let needs_job = [
+        "beacon_channel",
+        "no_progress",
+        "location",
+        "checkpoints",
+        "order_dry_run",
+        "supervisors",
+        "order_checkpoints",
+    ];
+    let needs_job = needs_job.contains(&row.0);
     let slots: &[&str] = if row.0 == "max_unavailable" { &["a", "b"] } else { &["a"] };
     let mut world = if needs_job { with_checkpoints() } else { World::new(settings(slots)) };
     world.gates = gates;
@@ -301,7 +321,7 @@ fn every_gate_holds_its_story_and_without_its_row_the_slot_acts_or_the_checker_r
         let is = match (world.actions.len(), refused) {
             (1.., None) => Some(Acts),
             (0, Some(invariant)) => {
-                ["S6", "S7", "S8", "S9", "S12", "S13", "S14", "S15", "S17", "S18", "S20"]
+                ["S6", "S7", "S8", "S9", "S12", "S13", "S14", "S15", "S17", "S18", "S20", "S22"]
                     .into_iter()
                     .find(|name| *name == invariant)
                     .map(Refused)

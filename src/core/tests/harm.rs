@@ -50,7 +50,7 @@ impl World {
     }
 
     /// A job whose slot is decided about with `node` shown.
-    fn next_poll(&mut self, node: &Value) {
+    pub fn next_poll(&mut self, node: &Value) {
         self.wait(30);
         self.poll(std::slice::from_ref(node));
     }

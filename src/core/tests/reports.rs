@@ -114,7 +114,7 @@ fn s5_the_time_before_a_boot_was_first_seen_is_no_silence() {
     let record = world.fleet.slots.get_mut("a").unwrap();
     record.job.workers.clear();
     answer(&mut world, None);
-    // For half an hour nobody may read them. Then there is a boot, and its heartbeat is to come.
+    // For half an hour they may not be read. Then there is a boot, and its heartbeat is to come.
     world.wait(30 * 60);
     answer(&mut world, Some(0));
     assert_eq!(world.fleet.slots["a"].job.workers[&0].quiet_for, Duration::ZERO);

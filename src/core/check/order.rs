@@ -1,0 +1,49 @@
+//! The rules of writing a newer run order to the node that is there.
+
+use std::time::Duration;
+
+use super::{Case, Checked, Checker, is_held, is_plain, listed, rule};
+use crate::model::condition::Condition;
+use crate::model::fleet::Pending;
+use crate::model::ids::RunOrder;
+use crate::model::phase::Phase;
+use crate::model::time::elapsed;
+
+/// Checkpoints were listed at most so long ago.
+const LISTED_FOR: Duration = Duration::from_secs(60);
+
+impl Checker {
+    /// Whether this order may be written to the slot's node now.
+    ///
+    /// # Errors
+    /// The first rule that forbids it.
+    pub fn order(&self, case: &Case, order: &RunOrder) -> Checked {
+        let Case { settings, slot, record, memory, now, .. } = case;
+        rule(!(settings.dry_run || is_held(case)), "S7", "dry run, opted out or paused")?;
+        is_plain(case)?;
+        let seen = record.seen.as_ref();
+        let ours = record.ours && !record.forgotten && seen.is_some_and(|seen| seen.supervised);
+        rule(ours, "S17", "the node runs no supervisor of this watchdog")?;
+        let well = [Condition::Healthy, Condition::JobFailed].contains(&record.verdict.condition);
+        rule(well && seen.is_some_and(|seen| seen.ready), "S15", "the node is not READY and well")?;
+        let idle = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
+        let calls = memory.pending.contains(&Pending::Call);
+        rule(idle && !calls, "S9", "the slot is in recovery, or another call is under way")?;
+        let newer = order.generation > record.job.generation.max(record.heard_from());
+        rule(newer, "S15", "the generation is not new")?;
+        let hosts = seen.map_or(1, |seen| seen.workers.max(1));
+        let there =
+            (0..hosts).all(|worker| record.job.workers.get(&worker).is_some_and(|w| w.booted));
+        rule(there, "S22", "not every worker has reported")?;
+        let Some(location) = listed(slot) else {
+            return rule(order.checkpoint.is_empty(), "S15", "a checkpoint of no location");
+        };
+        let recorded = record.job.checkpoint.as_ref().filter(|_| record.job.location == location);
+        let newest = order.step == recorded.map(|checkpoint| checkpoint.step);
+        rule(newest, "S15", "not the newest complete checkpoint")?;
+        let fresh = memory.surveyed_at.is_some_and(|at| elapsed(at, *now) <= LISTED_FOR);
+        let known = fresh && memory.survey_failure.is_none();
+        rule(known, "S15", "the checkpoints were not listed within a minute")?;
+        rule(record.job.trouble.is_none(), "S20", "the checkpoint location is not understood")
+    }
+}

@@ -1,0 +1,39 @@
+//! The rules of removing a stray.
+
+use jiff::Timestamp;
+
+use super::{Checked, VERIFIED_FOR, rule};
+use crate::model::fleet::{Ledger, Stray};
+use crate::model::lever::Pause;
+use crate::model::node::{NodeState, NodeView};
+use crate::model::settings::Settings;
+use crate::model::time::elapsed;
+
+/// Whether this stray may be removed now.
+///
+/// # Errors
+/// The first rule that forbids it.
+pub fn removal(
+    settings: &Settings,
+    ledger: &Ledger,
+    stray: &Stray,
+    view: &NodeView,
+    began: Timestamp,
+    now: Timestamp,
+) -> Checked {
+    rule(settings.removes_dead, "S17", "the config removes no strays")?;
+    let made_here = view.owner.as_ref() == Some(&settings.owner)
+        && view.slot.as_ref() == Some(&stray.name)
+        && (&view.zone, &view.node) == (&stray.zone, &stray.name);
+    let plain = view.queued_resource.is_none() && !view.multislice && !view.is_v1;
+    rule(made_here && plain, "S17", "no create of this journal made it")?;
+    let dead = matches!(view.state, NodeState::Preempted | NodeState::Terminated);
+    rule(dead, "S10", "only what can't run is removed")?;
+    let fresh = began <= now && elapsed(began, now) <= VERIFIED_FOR;
+    let same = view.incarnation.is_some() && view.incarnation == stray.incarnation;
+    rule(fresh && same, "S1", "the GET must show the listed incarnation, at most 5 s ago")?;
+    let holds = |pause: &Pause| pause.until.is_none_or(|until| now < until);
+    let paused = ledger.paused.iter().chain(ledger.left_paused.get(&stray.name)).any(holds);
+    let held = settings.dry_run || view.opted_out || paused;
+    rule(!held, "S7", "dry run, opted out or paused")
+}

@@ -1,0 +1,302 @@
+//! A newer run order for the node that is there: the job starts again on the same machines, from the
+//! newest complete checkpoint of that moment.
+//!
+//! Asked for by an operator (`relaunch`), or by a run that ended after its order had become stale. It
+//! takes supervisors that follow newer orders on every worker (S22), a complete listing of the
+//! checkpoints within the last minute (S15), and an intent in the journal (S11). The metadata is
+//! patched; then each worker reports the new generation. An order that is refused, or that no worker
+//! follows within 5 min, says nothing about the machine: it is held as `cannot_relaunch`, and judges
+//! nothing.
+//!
+//! Example: generation 3 of `a` began at step 1,200, ran for an hour, saved step 4,800 and crashed at
+//! 11:02. Worker 0 reports `stale_order` at 11:02. The listing of 11:02 shows 4,800: generation 4 is
+//! ordered from there, and at 11:03 "every worker follows generation 4".
+
+// unverified: a key that nodes.patch changes in the metadata reaches a guest that runs.
+// settled by: gcloud compute tpus tpu-vm ssh NODE --zone ZONE --command "curl -H Metadata-Flavor:Google http://metadata/computeMetadata/v1/instance/attributes/tpu-watchdog-run", after a patch of that key
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::action::{Action, CallOutcome, Look};
+use crate::model::condition::Condition;
+use crate::model::event::{CallResult, What};
+use crate::model::exit::Stuck;
+use crate::model::fleet::{Fleet, Pending};
+use crate::model::hold::HoldReason;
+use crate::model::ids::RunOrder;
+use crate::model::node::NodeView;
+use crate::model::phase::Phase;
+use crate::model::recovery::Call;
+use crate::model::relaunch::Relaunch;
+use crate::model::slot::SlotRecord;
+use crate::model::time::{after, elapsed};
+use crate::model::view::{ActionName, Decision};
+
+use super::ctx::SlotCtx;
+use super::gates::{self, Before, Gate};
+use super::turn::Turn;
+use super::{confirm, ending, location, runs};
+
+/// Workers that do not report the new generation so long after it was written can't be told.
+const FOLLOWED_WITHIN: Duration = Duration::from_secs(5 * 60);
+/// A refused order is tried again after this, one that was not sent after half a minute.
+const REFUSED_WAIT: Duration = Duration::from_secs(5 * 60);
+const UNSENT_WAIT: Duration = Duration::from_secs(30);
+/// A node that still shows the former order so long after an answer was lost never got the new one.
+const READ_BACK_AFTER: Duration = Duration::from_secs(60);
+
+/// Decides about a slot whose job is to start again, or whose order is on its way.
+pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Option<Decision> {
+    if let Some(relaunch) = &ctx.record.job.relaunch
+        && ctx.memory.pending.contains(&Pending::Call)
+    {
+        let text = format!("generation {} is being ordered", relaunch.order.generation);
+        return Some(Decision::act(ActionName::Relaunch, text));
+    }
+    // A sick node is judged; its replacement starts the job anyway.
+    let recovery = ctx.record.recovery.as_ref();
+    let settled = recovery.is_none_or(|recovery| recovery.phase == Phase::Launched);
+    if !settled || !matches!(ctx.condition(), Condition::Healthy | Condition::JobFailed) {
+        return None;
+    }
+    if let Some(relaunch) = ctx.record.job.relaunch.clone()
+        && let Some(decision) = follow(ctx, &relaunch)
+    {
+        return Some(decision);
+    }
+    let why = wanted(ctx.record)?;
+    if let Some((gate, hold)) = gates::first_hold(gates, ctx, Before::Relaunch) {
+        if gate == gates::ORDER_CHECKPOINTS {
+            list(ctx, turn);
+        }
+        return Some(hold);
+    }
+    Some(order(ctx, why, turn))
+}
+
+/// Why a newer order is wanted.
+fn wanted(record: &SlotRecord) -> Option<String> {
+    if let Some(who) = &record.job.relaunch_by {
+        return Some(format!("{who} asked for it (relaunch)"));
+    }
+    let stale = record.job.stuck == Some(Stuck::StaleOrder);
+    // An older supervisor is held as it always was.
+    (stale && record.takes_orders()).then(|| record.verdict.evidence.clone())
+}
+
+/// An order that was decided: what it waits for. None when it is to be decided once more.
+fn follow(ctx: &mut SlotCtx, relaunch: &Relaunch) -> Option<Decision> {
+    let generation = relaunch.order.generation;
+    if let Some(at) = relaunch.written_at {
+        let until = after(at, FOLLOWED_WITHIN);
+        if ctx.now < until {
+            let text = format!("generation {generation} was ordered at {at:.0}: its workers start");
+            return Some(Decision::wait(text, Some(until)));
+        }
+        let text = format!(
+            "generation {generation} was ordered at {at:.0}, and not every worker has reported it: what runs there is not known. \
+             `relaunch {0}` orders again, a reboot of its hosts reads the order, `recreate {0}` replaces the TPU",
+            ctx.record.name
+        );
+        return Some(Decision::hold(HoldReason::CannotRelaunch, text, None));
+    }
+    if relaunch.call.is_some() {
+        let text = format!("what became of the order of generation {generation} is read back");
+        return Some(Decision::act(ActionName::Relaunch, text));
+    }
+    let wait = if relaunch.refused { REFUSED_WAIT } else { UNSENT_WAIT };
+    let until = after(relaunch.at, wait);
+    if ctx.now >= until {
+        ctx.record.job.relaunch = None;
+        return None;
+    }
+    let failure = relaunch.failure.as_deref().unwrap_or("see the log");
+    if !relaunch.refused {
+        let text = format!("the order of generation {generation} was not sent: {failure}");
+        return Some(Decision::wait(text, Some(until)));
+    }
+    let text = format!(
+        "{}, but the order of generation {generation} was refused: {failure}. It takes tpu.nodes.update (deploy/iam); without it the job \
+         starts again with a new TPU alone: `recreate {}`",
+        relaunch.why, ctx.record.name
+    );
+    Some(Decision::hold(HoldReason::CannotRelaunch, text, Some(until)))
+}
+
+/// Asks for the listing that the order rests on.
+fn list(ctx: &mut SlotCtx, turn: &mut Turn) {
+    let Some(location) = location::listed(ctx.slot) else { return };
+    let again = ctx.settings.poll.operations;
+    if ctx.memory.asked_checkpoints.is_none_or(|at| after(at, again) <= turn.now)
+        && ctx.memory.pending.insert(Pending::Checkpoints)
+    {
+        ctx.memory.asked_checkpoints = Some(turn.now);
+        let (slot, set_aside) = (ctx.record.name.clone(), runs::set_aside(ctx.record));
+        turn.look(Look::Checkpoints { slot, location: location.clone(), set_aside });
+    }
+}
+
+/// Every gate is open: the order is intended, and leaves when that is durable.
+fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
+    let Some(incarnation) = ctx.record.incarnation.clone() else {
+        return Decision::none("no node");
+    };
+    if runs::ended(ctx.record, Condition::JobFailed, turn) {
+        // Listed once more, without the checkpoint that no run got away from.
+        ctx.memory.surveyed_at = None;
+        list(ctx, turn);
+        return Decision::act(ActionName::Relaunch, "an older checkpoint is looked for");
+    }
+    let checkpoint = location::listed(ctx.slot).and_then(|_| ctx.record.job.checkpoint.clone());
+    let generation = ctx.record.job.generation + 1;
+    let step = checkpoint.as_ref().map(|checkpoint| checkpoint.step);
+    let uri = checkpoint.map(|checkpoint| checkpoint.uri).unwrap_or_default();
+    let order = RunOrder { generation, checkpoint: uri, step };
+    let (checker, case) = ctx.case();
+    if let Err(violation) = checker.order(&case, &order) {
+        return confirm::refused(ctx, violation.name(), &violation.to_string(), turn);
+    }
+    let record = &mut *ctx.record;
+    runs::ordered(record, step);
+    record.job.generation = generation;
+    record.job.ordered = ctx.slot.job.as_ref().map(|job| job.key());
+    let from = step.map_or("no checkpoint".to_owned(), |s| format!("the checkpoint of step {s}"));
+    let intent = What::OrderIntent {
+        incarnation: incarnation.clone(),
+        generation,
+        evidence: why.clone(),
+        decided_by: ctx.settings.decided_by.clone(),
+    };
+    let message = format!("order generation {generation} from {from}, on {incarnation}: {why}");
+    turn.tell(record, intent, message);
+    let message = format!("generation {generation} is ordered to start from {from}");
+    turn.tell(record, What::Launch { generation, step }, message.clone());
+    record.job.relaunch = Some(Relaunch {
+        at: turn.now,
+        why,
+        incarnation: incarnation.clone(),
+        order: order.clone(),
+        call: Some(Call::Intended),
+        failure: None,
+        refused: false,
+        written_at: None,
+    });
+    ctx.memory.pending.insert(Pending::Call);
+    let (slot, zone) = (record.name.clone(), record.zone.clone());
+    turn.act(Action::Order { slot, zone, incarnation, order });
+    Decision::act(ActionName::Relaunch, message)
+}
+
+/// Takes in what came of writing an order.
+pub fn ordered(
+    fleet: &mut Fleet,
+    slot: &str,
+    generation: u64,
+    outcome: CallOutcome,
+    turn: &mut Turn,
+) {
+    let Some(record) = fleet.slots.get_mut(slot).or_else(|| fleet.left.get_mut(slot)) else {
+        return;
+    };
+    fleet.dirty.insert(slot.to_owned());
+    let present = |relaunch: &&mut Relaunch| relaunch.order.generation == generation;
+    let Some(relaunch) = record.job.relaunch.as_mut().filter(present) else { return };
+    let (result, text) = match outcome {
+        CallOutcome::Accepted(operation) => {
+            relaunch.call = Some(Call::Accepted { operation });
+            let text = format!("generation {generation} is written to the node");
+            return written(record, CallResult::Accepted, text, turn);
+        }
+        CallOutcome::Unknown(failure) => {
+            relaunch.call = Some(Call::Unknown);
+            let text = format!("{failure}; it may have been written, so it is read back");
+            (CallResult::Unknown, text)
+        }
+        CallOutcome::Refused(failure) => {
+            (relaunch.call, relaunch.refused) = (None, true);
+            relaunch.failure = Some(failure.to_string());
+            (CallResult::Refused, failure.to_string())
+        }
+        CallOutcome::NotSent(failure) => {
+            relaunch.call = None;
+            relaunch.failure = Some(failure.to_string());
+            (CallResult::NotSent, failure.to_string())
+        }
+    };
+    let what = What::OrderOutcome { generation, result };
+    turn.tell(record, what, format!("order of generation {generation}: {}: {text}", result.name()));
+}
+
+/// The node has the order: what its workers reported of the former generation counts no more.
+fn written(record: &mut SlotRecord, result: CallResult, text: String, turn: &mut Turn) {
+    let Some(relaunch) = &mut record.job.relaunch else { return };
+    relaunch.written_at = Some(turn.now);
+    let generation = relaunch.order.generation;
+    ending::retry(record);
+    record.job.early = None;
+    record.job.relaunch_by = None;
+    turn.tell(record, What::OrderOutcome { generation, result }, text);
+}
+
+/// A read shows which order the node has. Returns whether the record changed.
+pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &mut Turn) -> bool {
+    let Some(relaunch) = &mut record.job.relaunch else { return false };
+    let known = view.incarnation.as_ref() == Some(&relaunch.incarnation);
+    if !known || relaunch.written_at.is_some() || relaunch.call.is_none() || began <= relaunch.at {
+        return false;
+    }
+    let generation = relaunch.order.generation;
+    if view.run.as_ref().is_some_and(|run| run.generation >= generation) {
+        relaunch.call = Some(Call::Observed);
+        let text = format!("read back: the node has the order of generation {generation}");
+        written(record, CallResult::Accepted, text, turn);
+    } else if elapsed(relaunch.at, began) >= READ_BACK_AFTER {
+        let text = format!("read back: the order of generation {generation} was not written");
+        (relaunch.call, relaunch.failure) = (None, Some("it was not written".to_owned()));
+        turn.tell(record, What::OrderOutcome { generation, result: CallResult::Failed }, text);
+    } else {
+        return false;
+    }
+    true
+}
+
+/// The workers' reports were taken in: the order is followed when each of them names it.
+pub fn reported(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
+    let Some(record) = fleet.slots.get_mut(slot) else { return };
+    let Some(relaunch) = &record.job.relaunch else { return };
+    let generation = relaunch.order.generation;
+    let follows = |worker| {
+        record.job.workers.get(&worker).is_some_and(|state| state.generation >= generation)
+    };
+    if !(0..record.size().hosts).all(follows) {
+        return;
+    }
+    if relaunch.written_at.is_none() {
+        let text = format!("read back: the workers have the order of generation {generation}");
+        written(record, CallResult::Accepted, text, turn);
+    }
+    record.job.relaunch = None;
+    record.job.heard_from = Some(generation);
+    // The former generation's step is that of another run.
+    record.job.step = None;
+    for worker in record.job.workers.values_mut() {
+        (worker.heartbeat, worker.beat_at) = (None, None);
+        worker.quiet_for = Duration::ZERO;
+    }
+    let text = format!("every worker follows generation {generation}");
+    turn.tell(record, What::OrderOutcome { generation, result: CallResult::Done }, text);
+}
+
+/// An operator wants the job to start again.
+pub fn asked(record: &mut SlotRecord, who: &str, calling: bool) {
+    if !calling {
+        record.job.relaunch = None;
+    }
+    record.job.relaunch_by = Some(who.to_owned());
+    runs::retry(record);
+    if record.job.finished.take().is_some() {
+        record.job.wanted_again = Some(record.job.generation);
+    }
+}

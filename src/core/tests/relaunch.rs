@@ -1,0 +1,327 @@
+//! A newer run order for the node that is there: when it is written, what follows, and what is
+//! never concluded from it.
+
+use super::runs::with_checkpoints;
+use super::*;
+use crate::model::beacon::{Beacon, WorkerReport};
+use crate::model::ids::RunOrder;
+use crate::model::lever::{Pause, Pull};
+
+const STALE: (i64, &str) = (139, "stale_order ran=734: a run of this order lasted that long");
+
+impl World {
+    /// One answer of each worker: the generation that it follows, its supervisor's word, its exit.
+    fn workers_say(&mut self, says: &[(u64, &str, Option<(i64, &str)>)]) {
+        let of = self.fleet.slots["a"].incarnation.clone().unwrap();
+        let beat = i64::try_from(self.now.as_second() % 100_000).unwrap();
+        let report = |(generation, version, exit): &(u64, &str, Option<(i64, &str)>)| {
+            let beacon = |value: i64, text: &str| Beacon {
+                boot_id: "b".into(),
+                generation: *generation,
+                value,
+                text: text.into(),
+            };
+            WorkerReport {
+                boot: Some(beacon(1, version)),
+                heartbeat: Some(beacon(beat, "running")),
+                step: None,
+                exit: exit.map(|(code, text)| beacon(code, text)),
+            }
+        };
+        let result = Ok(says.iter().map(report).collect());
+        self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result });
+    }
+
+    fn ordered(&mut self, outcome: CallOutcome) {
+        let generation = self.fleet.slots["a"].job.generation;
+        self.input(Input::Ordered { slot: "a".into(), generation, outcome });
+    }
+
+    fn run_order(&self) -> Option<RunOrder> {
+        match &self.actions[..] {
+            [Action::Order { order, .. }] => Some(order.clone()),
+            _ => None,
+        }
+    }
+
+    fn asks_for_checkpoints(&self) -> bool {
+        self.looks.iter().any(|look| matches!(look, Look::Checkpoints { .. }))
+    }
+
+    /// A run of generation 1 that has crashed after a long time. Returns its node.
+    fn crashed(&mut self) -> Value {
+        let node = self.supervised_run();
+        self.workers_say(&[(1, "v2", None)]);
+        for _ in 0..30 {
+            self.wait(30);
+            self.poll(std::slice::from_ref(&node));
+            self.workers_say(&[(1, "v2", None)]);
+        }
+        self.surveyed(&[100, 200]);
+        self.wait(90);
+        self.workers_say(&[(1, "v2", Some(STALE))]);
+        self.poll(std::slice::from_ref(&node));
+        node
+    }
+
+    /// An operator wants the job of a healthy slot to start again; `change` comes before that is
+    /// decided.
+    pub fn relaunch_but(&mut self, change: impl FnOnce(&mut World)) {
+        let node = self.supervised_run();
+        self.reports(7, None);
+        for worker in self.fleet.slots.get_mut("a").unwrap().job.workers.values_mut() {
+            worker.version = 2;
+        }
+        self.wait(30);
+        self.poll(std::slice::from_ref(&node));
+        self.surveyed(&[100]);
+        self.fleet.slots.get_mut("a").unwrap().job.relaunch_by = Some("ada".into());
+        change(self);
+        self.wait(1);
+        self.get("a", Some(node));
+    }
+
+    fn relaunch(&mut self) {
+        self.pull(Pull::Relaunch { slot: "a".into() });
+    }
+}
+
+/// The node after the order was written.
+fn patched(node: &Value, order: &RunOrder) -> Value {
+    let mut node = node.clone();
+    node["metadata"]["tpu-watchdog-run"] = json!(order.text());
+    node
+}
+
+fn accepted() -> CallOutcome {
+    CallOutcome::Accepted(OPERATION.into())
+}
+
+fn lost() -> CallOutcome {
+    CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer"))
+}
+
+#[test]
+fn l10_a_run_whose_order_is_stale_is_followed_by_one_from_the_newest_checkpoint() {
+    let mut world = with_checkpoints();
+    let node = world.crashed();
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::JobFailed);
+    assert!(world.asks_for_checkpoints() && world.actions.is_empty(), "{:?}", world.hold("a"));
+    world.wait(1);
+    world.surveyed(&[100, 200, 300]);
+    let order = world.run_order().expect("an order");
+    assert_eq!((order.generation, order.step), (2, Some(300)));
+    assert!(world.events.iter().any(|event| matches!(event, What::OrderIntent { .. })));
+    world.ordered(accepted());
+    // The former generation's words count no more, and nothing else is ordered meanwhile.
+    world.next_poll(&patched(&node, &order));
+    world.workers_say(&[(1, "v2", Some(STALE))]);
+    assert!(world.actions.is_empty());
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    world.wait(30);
+    world.workers_say(&[(2, "v2", None)]);
+    assert!(world.messages.iter().any(|m| m.contains("every worker follows generation 2")));
+    // A listing that lags behind shows the former order once more.
+    world.next_poll(&node);
+    world.workers_say(&[(2, "v2", None)]);
+    assert_eq!(world.fleet.slots["a"].heard_from(), 2);
+    world.next_poll(&patched(&node, &order));
+    let record = &world.fleet.slots["a"];
+    assert_eq!((record.job.relaunch.as_ref(), world.hold("a")), (None, None));
+    assert_eq!(record.incarnation.as_ref().unwrap().id, "10", "the same node");
+}
+
+#[test]
+fn an_older_supervisor_is_held_as_ever_and_gets_no_order() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.workers_say(&[(1, "", Some(STALE))]);
+    world.next_poll(&node);
+    world.surveyed(&[100, 200]);
+    assert_eq!(world.hold("a"), Some(HoldReason::StaleOrder));
+    world.relaunch();
+    assert_eq!(world.hold("a"), Some(HoldReason::CannotRelaunch));
+    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.next_poll(&node);
+    assert_eq!(world.hold("a"), None, "an operator takes the wish back");
+}
+
+#[test]
+fn an_order_that_is_refused_is_held_by_name_and_tried_again_with_a_new_listing() {
+    let mut world = with_checkpoints();
+    let node = world.crashed();
+    world.surveyed(&[100, 200]);
+    let refused = Failure::new(FailureClass::Permission, "HTTP 403 tpu.nodes.update");
+    world.ordered(CallOutcome::Refused(refused));
+    world.next_poll(&node);
+    assert_eq!(world.hold("a"), Some(HoldReason::CannotRelaunch));
+    assert!(world.fleet.slots["a"].suspicion.is_none(), "it says nothing about the machine");
+    for _ in 0..8 {
+        world.next_poll(&node);
+        assert!(world.actions.is_empty());
+        world.workers_say(&[(1, "v2", Some(STALE))]);
+    }
+    for _ in 0..4 {
+        world.next_poll(&node);
+        world.workers_say(&[(1, "v2", Some(STALE))]);
+    }
+    world.surveyed(&[100, 200, 400]);
+    assert_eq!(world.run_order().and_then(|order| order.step), Some(400));
+}
+
+#[test]
+fn s11_an_order_whose_answer_is_lost_is_read_back() {
+    let mut world = with_checkpoints();
+    let node = world.crashed();
+    world.surveyed(&[200]);
+    let order = world.run_order().expect("an order");
+    world.ordered(lost());
+    world.next_poll(&patched(&node, &order));
+    let relaunch = world.fleet.slots["a"].job.relaunch.clone().unwrap();
+    assert!(relaunch.written_at.is_some() && world.actions.is_empty(), "it was written");
+
+    let mut world = with_checkpoints();
+    let node = world.crashed();
+    world.surveyed(&[200]);
+    world.ordered(lost());
+    let mut waited = 0;
+    while world.run_order().is_none() {
+        waited += 30;
+        assert!(waited < 180, "{:?}", world.fleet.memory["a"].decision);
+        world.next_poll(&node);
+        if world.run_order().is_none() && world.asks_for_checkpoints() {
+            world.surveyed(&[200]);
+        }
+    }
+    assert_eq!(world.run_order().map(|order| order.generation), Some(3), "once more");
+    assert!(waited >= 60, "after {waited} s");
+}
+
+#[test]
+fn s11_an_order_that_a_former_process_intended_is_read_back() {
+    let mut world = with_checkpoints();
+    let node = world.crashed();
+    world.surveyed(&[200]);
+    let order = world.run_order().expect("an order");
+    // The process ends before the answer.
+    let (settings, slots) = (world.fleet.settings.clone(), world.fleet.slots.clone());
+    world.fleet = Fleet::new(settings, slots, world.fleet.ledger.clone());
+    let settings = Box::new(world.fleet.settings.clone());
+    world.input(Input::Configured(settings));
+    assert!(world.actions.is_empty());
+    world.next_poll(&patched(&node, &order));
+    world.workers_say(&[(2, "v2", None)]);
+    assert!(world.fleet.slots["a"].job.relaunch.is_none() && world.actions.is_empty());
+}
+
+#[test]
+fn an_order_that_no_worker_follows_judges_nothing_and_an_operator_orders_again() {
+    let mut world = with_checkpoints();
+    let node = world.crashed();
+    world.surveyed(&[200]);
+    let order = world.run_order().expect("an order");
+    world.ordered(accepted());
+    for _ in 0..60 {
+        world.next_poll(&patched(&node, &order));
+        world.workers_say(&[(1, "v2", Some(STALE))]);
+        assert!(world.actions.is_empty());
+    }
+    assert_eq!(world.hold("a"), Some(HoldReason::CannotRelaunch));
+    assert!(world.fleet.slots["a"].suspicion.is_none());
+    world.relaunch();
+    world.surveyed(&[200]);
+    assert_eq!(world.run_order().map(|order| order.generation), Some(3));
+}
+
+#[test]
+fn an_operator_starts_the_job_of_a_healthy_slot_again_and_one_that_was_finished() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.workers_say(&[(1, "v2", None)]);
+    world.next_poll(&node);
+    world.wait(90);
+    world.relaunch();
+    world.surveyed(&[100]);
+    let order = world.run_order().expect("an order");
+    assert_eq!((order.generation, order.step), (2, Some(100)));
+    world.ordered(accepted());
+    world.workers_say(&[(2, "v2", None)]);
+    for _ in 0..25 {
+        world.next_poll(&patched(&node, &order));
+        world.workers_say(&[(2, "v2", None)]);
+    }
+    world.surveyed(&[100, 200]);
+    world.workers_say(&[(2, "v2", Some((0, "done ran=734 step=200")))]);
+    world.next_poll(&patched(&node, &order));
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Finished);
+    world.relaunch();
+    world.next_poll(&patched(&node, &order));
+    assert_eq!(world.run_order().map(|order| (order.generation, order.step)), Some((3, Some(200))));
+}
+
+#[test]
+fn s7_nothing_is_ordered_while_the_slot_is_paused() {
+    let mut world = with_checkpoints();
+    let node = world.crashed();
+    let pause = Pause { who: "ada".into(), reason: None, until: None };
+    world.fleet.slots.get_mut("a").unwrap().paused = Some(pause);
+    world.surveyed(&[200]);
+    world.next_poll(&node);
+    assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Paused), 0));
+}
+
+#[test]
+fn s16_orders_end_after_three_runs_without_a_new_step() {
+    let mut world = with_checkpoints();
+    let mut node = world.crashed();
+    let mut orders = Vec::new();
+    for _ in 0..12 {
+        // A checkpoint that is passed over is listed no more.
+        let passed_over = world.fleet.slots["a"].job.runs.set_aside.is_some();
+        world.surveyed(if passed_over { &[100] } else { &[100, 200] });
+        let Some(order) = world.run_order() else {
+            world.next_poll(&node);
+            continue;
+        };
+        orders.push(order.step.unwrap());
+        world.ordered(accepted());
+        node = patched(&node, &order);
+        world.next_poll(&node);
+        let generation = order.generation;
+        world.workers_say(&[(generation, "v2", None)]);
+        world.next_poll(&node);
+        world.workers_say(&[(generation, "v2", None)]);
+        world.wait(700);
+        world.workers_say(&[(generation, "v2", Some(STALE))]);
+        world.next_poll(&node);
+        world.wait(30);
+    }
+    assert_eq!(orders, [200, 200, 200, 100, 100, 100]);
+    assert_eq!(world.hold("a"), Some(HoldReason::NoProgress));
+}
+
+#[test]
+fn s9_nothing_is_deleted_while_an_order_is_being_written() {
+    let mut world = with_checkpoints();
+    let node = world.crashed();
+    world.surveyed(&[200]);
+    assert!(world.run_order().is_some());
+    let mut preempted = node.clone();
+    preempted["state"] = json!("PREEMPTED");
+    world.next_poll(&preempted);
+    world.get("a", Some(preempted.clone()));
+    assert!(world.actions.is_empty(), "{:?}", world.actions);
+    world.ordered(accepted());
+    assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
+}
+
+#[test]
+fn s22_nothing_is_ordered_before_every_worker_has_reported() {
+    let mut world = with_checkpoints();
+    world.crashed();
+    let seen = world.fleet.slots.get_mut("a").unwrap().seen.as_mut().unwrap();
+    seen.workers = 2;
+    world.surveyed(&[200]);
+    assert!(world.actions.is_empty());
+    assert_eq!(world.hold("a"), Some(HoldReason::StaleOrder));
+}
