@@ -10,7 +10,8 @@ use tpu_watchdog::model::spec::NodeSpec;
 use crate::machine::{self, Machine};
 
 /// The first run leaves a child behind that has a session of its own and ignores SIGTERM, and dies
-/// by a signal; the second is cut off with its supervisor; the third ends well.
+/// by a signal; the second is cut off with its supervisor, the third by a newer order; the fourth ends
+/// well.
 const COMMAND: &str = r#"
 echo run >>/test/runs; runs=$(wc -l </test/runs)
 [[ $(pgrep -c -f /test/child) == 0 ]] || echo "run $runs met a child" >>/test/met
@@ -20,7 +21,7 @@ if ((runs == 1)); then
   echo "$USER $HOME $PWD $PYTHONUNBUFFERED" >/test/environment
   kill -SEGV $$
 fi
-((runs == 2)) && sleep 600
+((runs == 2 || runs == 3)) && sleep 600
 echo 7 >"$TPU_WATCHDOG_PROGRESS"
 "#;
 
@@ -60,7 +61,9 @@ systemctl kill -s KILL --kill-who=main tpu-watchdog-supervisor
 waits '[[ $(systemctl show -p MainPID --value tpu-watchdog-supervisor) != "$before" ]]'
 waits '[[ $(systemctl is-active tpu-watchdog-supervisor) == active ]]'
 say "a killed supervisor is back"
-waits 'reports | grep " 7 0 done ran="'
+waits '[[ $(wc -l </test/runs) == 3 ]]'
+curl -sf -X PATCH "$API/a?updateMask=metadata" -H 'Content-Type: application/json' -d @/test/order.json >/dev/null || end "no order"
+waits 'reports | grep " 8 0 done ran="'
 say "runs: $(wc -l </test/runs)"
 say "left: $(systemctl list-units --plain --no-legend 'tpu-watchdog-job-*' | wc -l)"
 say "setup: $(wc -l </test/setups) daemon: $(pgrep -c -f /test/daemon)"
@@ -84,12 +87,15 @@ fn each_run_is_a_control_group_that_is_ended_whole_under_a_real_systemd() {
         ..JobSettings::default()
     };
     let supervisor = launch::supervisor("a", &job);
-    // The user's own script leaves a service behind and opens /dev/stderr; it runs once for each supervisor.
+    // The user's own script leaves a service behind and opens /dev/stderr; it runs once a boot.
     let script = "#! /bin/bash\nset -e\necho x >>/test/setups\nbash /test/daemon & echo set up >/dev/stderr\n";
     let spec = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "metadata": {"startup-script": script}});
     let spec = NodeSpec::learn(&spec).unwrap();
     let order = RunOrder { generation: 7, ..RunOrder::default() };
     machine.put("test/node.json", &spec.render("me", "a", &order, Some(&supervisor)).to_string());
+    let newer = RunOrder { generation: 8, ..RunOrder::default() };
+    let newer = spec.render("me", "a", &newer, Some(&supervisor));
+    machine.put("test/order.json", &json!({"metadata": newer["metadata"]}).to_string());
     machine.put("test/startup.sh", &supervisor);
     machine.put(
         "test/daemon",
@@ -111,10 +117,10 @@ fn each_run_is_a_control_group_that_is_ended_whole_under_a_real_systemd() {
         "== stale lock:  held lock: /tmp/libtpu_lock_held",
         "== units: 2",
         "== a killed supervisor is back",
-        "== runs: 3",
+        "== runs: 4",
         "== left: 0",
-        "== journal: 3",
-        "== setup: 2 daemon: 1",
+        "== journal: 4",
+        "== setup: 1 daemon: 1",
         "== end",
     ] {
         assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{journal}");
