@@ -846,6 +846,22 @@ fn a_newer_order_ends_the_run_and_starts_the_next_one_from_its_checkpoint() {
 }
 
 #[test]
+fn a_startup_script_that_reads_the_order_runs_for_each_of_them() {
+    let work = tempfile::tempdir().unwrap();
+    let (out, runs) = (work.path().join("out"), work.path().join("runs"));
+    let script = format!("#! /bin/bash\necho \"$CHECKPOINT_STEP\" > {}\n", out.display());
+    let command = format!("cat {} >> {}; sleep 60", out.display(), runs.display());
+    let Some(host) = Host::new(&job(&command, work.path()), &script, &order(Some(1200))) else {
+        return;
+    };
+    host.boot();
+    let ran = |text: &str| std::fs::read_to_string(&runs).is_ok_and(|runs| runs == text);
+    host.wait("the first run", || ran("1200\n"));
+    host.orders(RunOrder { generation: 8, ..order(Some(2400)) });
+    host.wait("the next run", || ran("1200\n2400\n"));
+}
+
+#[test]
 fn a_supervisor_that_rests_starts_the_job_when_it_is_ordered() {
     let work = tempfile::tempdir().unwrap();
     let out = work.path().join("out");

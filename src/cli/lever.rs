@@ -222,7 +222,7 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
         .slots
         .get(about.as_deref().unwrap_or_default())
         .filter(|_| matches!(lever.pull, Pull::Retry { .. }));
-    let job = ended.and_then(|record| starts_again(record)).unwrap_or_default();
+    let job = ended.and_then(starts_again).unwrap_or_default();
     print(&format!("done; {when}{job}\n"));
     Ok(())
 }

@@ -48,7 +48,10 @@ pub fn exits(
             .map(|beacon| beacon.boot_id.as_str());
         let of_this_boot = |boot_id: &str| boot.is_none_or(|boot| boot == boot_id);
         let Some(exit) = report.exit.as_ref().filter(|exit| {
-            (from..=newest).contains(&exit.generation) && of_this_boot(&exit.boot_id)
+            // A supervisor that follows a newer order has left that run behind.
+            let left = report.boot.as_ref().is_some_and(|boot| boot.generation > exit.generation);
+            let counts = (from..=newest).contains(&exit.generation) && !left;
+            counts && of_this_boot(&exit.boot_id)
         }) else {
             record.job.exits.remove(&index);
             continue;

@@ -132,6 +132,7 @@ pub const GATES: &[Gate] = &[
     gate("judged_per_hour", DOUBTED, judged_per_hour),
     gate("max_unavailable", JUDGED, max_unavailable),
     gate("order_dry_run", RELAUNCHES, order_dry_run),
+    gate("same_job", RELAUNCHES, same_job),
     gate("supervisors", RELAUNCHES, supervisors),
     gate(ORDER_CHECKPOINTS, RELAUNCHES, order_checkpoints),
 ];

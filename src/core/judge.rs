@@ -50,11 +50,14 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     if !condition.is_reported() && condition != Condition::Unclear {
         stop_asking(ctx);
     }
-    if let Some(decision) = relaunch::judge(ctx, gates, turn) {
+    if let Some(decision) = relaunch::is_sent(ctx) {
         return decision;
     }
     if ctx.record.wanted.is_some() && asked::applies(ctx) {
         return asked::judge(ctx, gates, turn);
+    }
+    if let Some(decision) = relaunch::judge(ctx, gates, turn) {
+        return decision;
     }
     let Some(kind) = condition.kind() else { return at_rest(ctx, gates, turn) };
     if kind == Kind::Judged {

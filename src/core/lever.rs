@@ -132,6 +132,7 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
         }
         Pull::Recreate { slot, incarnation } => change(fleet, slot, |record| {
             (record.forgotten, record.deleted) = (false, None);
+            record.job.relaunch_by = None;
             let who = command.who.clone();
             record.wanted = incarnation.clone().map(|incarnation| Wish { who, incarnation });
             if let Some(recovery) = &mut record.recovery {
@@ -143,7 +144,7 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
                 .memory
                 .get(slot)
                 .is_some_and(|memory| memory.pending.contains(&Pending::Call));
-            change(fleet, slot, |record| relaunch::asked(record, &command.who, calling));
+            change(fleet, slot, |record| relaunch::asked(record, &command.who, now, calling));
         }
         Pull::BreakerReset => {
             fleet.ledger.breaker = None;

@@ -23,13 +23,14 @@ use crate::model::action::{Action, CallOutcome, Look};
 use crate::model::condition::Condition;
 use crate::model::event::{CallResult, What};
 use crate::model::exit::Stuck;
+use crate::model::failure::FailureClass;
 use crate::model::fleet::{Fleet, Pending};
 use crate::model::hold::HoldReason;
 use crate::model::ids::RunOrder;
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
-use crate::model::relaunch::Relaunch;
+use crate::model::relaunch::{Asked, Relaunch};
 use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
@@ -44,21 +45,28 @@ const FOLLOWED_WITHIN: Duration = Duration::from_secs(5 * 60);
 /// A refused order is tried again after this, one that was not sent after half a minute.
 const REFUSED_WAIT: Duration = Duration::from_secs(5 * 60);
 const UNSENT_WAIT: Duration = Duration::from_secs(30);
-/// A node that still shows the former order so long after an answer was lost never got the new one.
-const READ_BACK_AFTER: Duration = Duration::from_secs(60);
+/// An operator's wish is dropped after this.
+const WANTED_FOR: Duration = Duration::from_secs(3600);
+/// A node that still shows the former order so long after the new one was sent never got it. Reads may
+/// lag behind.
+const READ_BACK_AFTER: Duration = Duration::from_secs(3 * 60);
+
+/// An order is being sent: nothing else is done to its slot meanwhile (S9).
+pub fn is_sent(ctx: &SlotCtx) -> Option<Decision> {
+    let relaunch = ctx.record.job.relaunch.as_ref()?;
+    let text = || format!("generation {} is being ordered", relaunch.order.generation);
+    let calls = ctx.memory.pending.contains(&Pending::Call);
+    calls.then(|| Decision::act(ActionName::Relaunch, text()))
+}
 
 /// Decides about a slot whose job is to start again, or whose order is on its way.
 pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Option<Decision> {
-    if let Some(relaunch) = &ctx.record.job.relaunch
-        && ctx.memory.pending.contains(&Pending::Call)
-    {
-        let text = format!("generation {} is being ordered", relaunch.order.generation);
-        return Some(Decision::act(ActionName::Relaunch, text));
-    }
+    forget_old_wish(ctx, turn);
     // A sick node is judged; its replacement starts the job anyway.
     let recovery = ctx.record.recovery.as_ref();
     let settled = recovery.is_none_or(|recovery| recovery.phase == Phase::Launched);
-    if !settled || !matches!(ctx.condition(), Condition::Healthy | Condition::JobFailed) {
+    let well = [Condition::Healthy, Condition::Degraded, Condition::JobFailed];
+    if !settled || !well.contains(&ctx.condition()) {
         return None;
     }
     if let Some(relaunch) = ctx.record.job.relaunch.clone()
@@ -66,7 +74,7 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Option<Decis
     {
         return Some(decision);
     }
-    let why = wanted(ctx.record)?;
+    let why = wanted(ctx)?;
     if let Some((gate, hold)) = gates::first_hold(gates, ctx, Before::Relaunch) {
         if gate == gates::ORDER_CHECKPOINTS {
             list(ctx, turn);
@@ -77,13 +85,29 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Option<Decis
 }
 
 /// Why a newer order is wanted.
-fn wanted(record: &SlotRecord) -> Option<String> {
-    if let Some(who) = &record.job.relaunch_by {
-        return Some(format!("{who} asked for it (relaunch)"));
+fn wanted(ctx: &SlotCtx) -> Option<String> {
+    let record = &*ctx.record;
+    if let Some(asked) = &record.job.relaunch_by {
+        return Some(format!("{} asked for it (relaunch)", asked.who));
     }
-    let stale = record.job.stuck == Some(Stuck::StaleOrder);
+    let stale = record.job.stuck == Some(Stuck::StaleOrder)
+        && ctx.condition() == Condition::JobFailed
+        && ctx.slot.supervisor.is_some();
     // An older supervisor is held as it always was.
     (stale && record.takes_orders()).then(|| record.verdict.evidence.clone())
+}
+
+/// A wish that could not be met for long is another day's: what runs by then is not ended for it.
+fn forget_old_wish(ctx: &mut SlotCtx, turn: &mut Turn) {
+    let old = |asked: &mut Asked| elapsed(asked.at, turn.now) >= WANTED_FOR;
+    let free = ctx.record.job.relaunch.is_none();
+    if let Some(asked) = ctx.record.job.relaunch_by.take_if(|asked| free && old(asked)) {
+        let text = format!(
+            "relaunch by {}: it could not be ordered within an hour and is dropped; ask again",
+            asked.who
+        );
+        turn.tell(ctx.record, What::Note, text);
+    }
 }
 
 /// An order that was decided: what it waits for. None when it is to be decided once more.
@@ -106,20 +130,24 @@ fn follow(ctx: &mut SlotCtx, relaunch: &Relaunch) -> Option<Decision> {
         let text = format!("what became of the order of generation {generation} is read back");
         return Some(Decision::act(ActionName::Relaunch, text));
     }
-    let wait = if relaunch.refused { REFUSED_WAIT } else { UNSENT_WAIT };
+    let wait = if relaunch.refused.is_some() { REFUSED_WAIT } else { UNSENT_WAIT };
     let until = after(relaunch.at, wait);
     if ctx.now >= until {
         ctx.record.job.relaunch = None;
         return None;
     }
     let failure = relaunch.failure.as_deref().unwrap_or("see the log");
-    if !relaunch.refused {
-        let text = format!("the order of generation {generation} was not sent: {failure}");
+    if relaunch.refused.is_none() {
+        let text = format!("the order of generation {generation} did not arrive: {failure}");
         return Some(Decision::wait(text, Some(until)));
     }
+    let right = match relaunch.refused {
+        Some(FailureClass::Permission) => " It takes the right tpu.nodes.update (deploy/iam).",
+        _ => "",
+    };
     let text = format!(
-        "{}, but the order of generation {generation} was refused: {failure}. It takes tpu.nodes.update (deploy/iam); without it the job \
-         starts again with a new TPU alone: `recreate {}`",
+        "{}, but the order of generation {generation} was refused: {failure}.{right} It is tried again; `recreate {}` starts the job on a new \
+         TPU",
         relaunch.why, ctx.record.name
     );
     Some(Decision::hold(HoldReason::CannotRelaunch, text, Some(until)))
@@ -159,9 +187,7 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
         return confirm::refused(ctx, violation.name(), &violation.to_string(), turn);
     }
     let record = &mut *ctx.record;
-    runs::ordered(record, step);
     record.job.generation = generation;
-    record.job.ordered = ctx.slot.job.as_ref().map(|job| job.key());
     let from = step.map_or("no checkpoint".to_owned(), |s| format!("the checkpoint of step {s}"));
     let intent = What::OrderIntent {
         incarnation: incarnation.clone(),
@@ -180,7 +206,7 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
         order: order.clone(),
         call: Some(Call::Intended),
         failure: None,
-        refused: false,
+        refused: None,
         written_at: None,
     });
     ctx.memory.pending.insert(Pending::Call);
@@ -205,9 +231,10 @@ pub fn ordered(
     let Some(relaunch) = record.job.relaunch.as_mut().filter(present) else { return };
     let (result, text) = match outcome {
         CallOutcome::Accepted(operation) => {
+            // Its operation may fail: the node itself, or its workers, show that it was written.
+            let text = operation.clone();
             relaunch.call = Some(Call::Accepted { operation });
-            let text = format!("generation {generation} is written to the node");
-            return written(record, CallResult::Accepted, text, turn);
+            (CallResult::Accepted, text)
         }
         CallOutcome::Unknown(failure) => {
             relaunch.call = Some(Call::Unknown);
@@ -215,7 +242,7 @@ pub fn ordered(
             (CallResult::Unknown, text)
         }
         CallOutcome::Refused(failure) => {
-            (relaunch.call, relaunch.refused) = (None, true);
+            (relaunch.call, relaunch.refused) = (None, Some(failure.class));
             relaunch.failure = Some(failure.to_string());
             (CallResult::Refused, failure.to_string())
         }
@@ -233,7 +260,8 @@ pub fn ordered(
 fn written(record: &mut SlotRecord, result: CallResult, text: String, turn: &mut Turn) {
     let Some(relaunch) = &mut record.job.relaunch else { return };
     relaunch.written_at = Some(turn.now);
-    let generation = relaunch.order.generation;
+    let (generation, step) = (relaunch.order.generation, relaunch.order.step);
+    runs::ordered(record, step);
     ending::retry(record);
     record.job.early = None;
     record.job.relaunch_by = None;
@@ -279,6 +307,7 @@ pub fn reported(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
     }
     record.job.relaunch = None;
     record.job.heard_from = Some(generation);
+    ending::clear(record);
     // The former generation's step is that of another run.
     record.job.step = None;
     for worker in record.job.workers.values_mut() {
@@ -290,11 +319,11 @@ pub fn reported(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
 }
 
 /// An operator wants the job to start again.
-pub fn asked(record: &mut SlotRecord, who: &str, calling: bool) {
+pub fn asked(record: &mut SlotRecord, who: &str, now: Timestamp, calling: bool) {
     if !calling {
         record.job.relaunch = None;
     }
-    record.job.relaunch_by = Some(who.to_owned());
+    record.job.relaunch_by = Some(Asked { who: who.to_owned(), at: now });
     runs::retry(record);
     if record.job.finished.take().is_some() {
         record.job.wanted_again = Some(record.job.generation);

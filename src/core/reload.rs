@@ -82,6 +82,7 @@ fn leave(fleet: &mut Fleet, name: String, turn: &mut Turn) {
     });
     record.left_at = Some(turn.now);
     (record.suspicion, record.wanted) = (None, None);
+    (record.job.relaunch, record.job.relaunch_by) = (None, None);
     fleet.left.insert(name.clone(), record);
     fleet.dirty.insert(name);
 }

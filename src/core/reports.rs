@@ -218,6 +218,9 @@ fn ends(
         settle::finished(fleet, slot, turn);
     }
     let Some(record) = fleet.slots.get_mut(slot) else { return };
+    if kind(&record.job) != failed {
+        record.job.failed_at = record.job.failed.is_some().then_some(turn.now);
+    }
     if kind(&record.job) != failed
         && let Some((code, message)) = ending::told(record)
     {

@@ -75,7 +75,7 @@ fn is_about_the_job(condition: Condition) -> bool {
 /// often the slot is condemned, or its job ordered, before the next run.
 fn counts(record: &SlotRecord, condition: Condition) -> bool {
     let runs = &record.job.runs;
-    is_about_the_job(condition) && runs.began && runs.counted != Some(record.job.generation)
+    is_about_the_job(condition) && runs.began && runs.counted != Some(record.heard_from())
 }
 
 /// Runs in a row without a new step, the present one included, if this condition ended it now.
@@ -103,10 +103,11 @@ pub fn is_over(record: &SlotRecord, job: Option<&JobSettings>, condition: Condit
 pub fn ended(record: &mut SlotRecord, condition: Condition, turn: &mut Turn) -> bool {
     let passed_over = passes_over(record, condition);
     let (counts, count) = (counts(record, condition), fruitless(record, condition));
+    let heard_from = record.heard_from();
     let runs = &mut record.job.runs;
     if counts {
         runs.stuck = if runs.stepped { 0 } else { runs.stuck + 1 };
-        runs.counted = Some(record.job.generation);
+        runs.counted = Some(heard_from);
     }
     (runs.fruitless, runs.began) = (count, false);
     let Some(step) = passed_over else { return false };

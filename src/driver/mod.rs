@@ -232,7 +232,7 @@ impl Driver {
         out.push(Instruction::Show(Shown::Leader));
         if self.journal.is_failing() {
             // The outcome of this request is read back from the API once the journal works again.
-            if let Input::Called { slot, .. } = &input {
+            if let Input::Called { slot, .. } | Input::Ordered { slot, .. } = &input {
                 self.fleet.forget_call(slot);
             }
             return;

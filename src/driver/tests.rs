@@ -235,6 +235,20 @@ fn s9_a_delete_of_a_stray_that_was_not_written_ends_no_call_of_the_slot_of_that_
 }
 
 #[test]
+fn s11_the_answer_to_an_order_that_comes_while_nothing_can_be_written_ends_its_call() {
+    let mut machine = Machine::leading(Mode::Serve);
+    machine.settle_store();
+    machine.decides_a_create();
+    let pending = &mut machine.driver.fleet.memory.get_mut("a").unwrap().pending;
+    pending.insert(Pending::Call);
+    machine.on(Message::Written(Err(error(StoreFailure::Unavailable))));
+    let outcome = crate::model::action::CallOutcome::Accepted("o".into());
+    let input = Box::new(Input::Ordered { slot: "a".into(), generation: 1, outcome });
+    machine.on(Message::Answer { term: machine.driver.term(), input });
+    assert!(!machine.driver.fleet.memory["a"].pending.contains(&Pending::Call));
+}
+
+#[test]
 fn s11_a_request_that_was_called_off_while_its_intent_was_written_is_not_sent() {
     for (called_off, sent) in [(false, 1), (true, 0)] {
         let mut machine = Machine::leading(Mode::Serve);

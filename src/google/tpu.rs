@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::answers::{self, Unreadable};
 use super::http::{CallFailure, Http, Prepared, Sent};
@@ -15,10 +15,10 @@ use crate::model::action::{Action, CallOutcome, NodeList};
 use crate::model::beacon::plain;
 use crate::model::event::Verb;
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::ids::{Incarnation, RUN_KEY, RunOrder};
+use crate::model::ids::RUN_KEY;
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
-use crate::resource::spec::needs_alpha;
+use crate::resource::spec::{is_supervised, needs_alpha};
 
 /// Asked for on each page; the server may give fewer.
 const PAGE_SIZE: u32 = 100;
@@ -32,7 +32,7 @@ const ALPHA: &str = "v2alpha1";
 /// After a read that v2alpha1 did not answer, the configured version is asked directly for so long.
 const ALPHA_RESTS: Duration = Duration::from_secs(600);
 /// The metadata that a patch changes is read within this time.
-const METADATA_WITHIN: Duration = Duration::from_secs(10);
+const METADATA_WITHIN: Duration = Duration::from_secs(5);
 /// As many kinds of unreadable entries are warned of once each; with more of them again from the
 /// start.
 const WARNED_MAX: usize = 1_000;
@@ -253,24 +253,24 @@ impl TpuClient {
         permitted: impl Fn() -> Result<(), CallOutcome>,
     ) -> CallOutcome {
         let mut with_another_token = false;
-        // Read before the request is permitted: that may take seconds.
-        let metadata = match action {
-            Action::Order { slot, zone, incarnation, order } => {
-                match self.metadata_with(zone, slot, incarnation, order).await {
-                    Ok(metadata) => metadata,
-                    Err(outcome) => return outcome,
-                }
-            }
-            Action::Delete { .. } | Action::Create { .. } => Value::Null,
-        };
         loop {
             // A token that must be fetched is fetched before the age of anything is looked at.
             let prepared = match self.prepare().await {
                 Ok(prepared) => prepared,
                 Err(failure) => return CallOutcome::NotSent(failure),
             };
+            // Read before the request is permitted: that may take seconds.
+            let read_at = Instant::now();
+            let metadata = match self.metadata(action).await {
+                Ok(metadata) => metadata,
+                Err(outcome) => return outcome,
+            };
             if let Err(not_sent) = permitted() {
                 return not_sent;
+            }
+            if read_at.elapsed() > METADATA_WITHIN {
+                let text = "the metadata was read more than 5 s ago; it is read again";
+                return CallOutcome::NotSent(Failure::new(FailureClass::Transient, text));
             }
             let result = match action {
                 Action::Delete { slot, zone, request_id, .. } => {
@@ -294,22 +294,26 @@ impl TpuClient {
     }
 
     /// The body of a patch that changes the run order in the metadata of exactly this node, and keeps
-    /// every other key.
-    async fn metadata_with(
-        &self,
-        zone: &str,
-        node: &str,
-        incarnation: &Incarnation,
-        order: &RunOrder,
-    ) -> Result<Value, CallOutcome> {
+    /// every other key. The API has no patch of one key.
+    async fn metadata(&self, action: &Action) -> Result<Value, CallOutcome> {
+        let Action::Order { slot, zone, incarnation, order } = action else {
+            return Ok(Value::Null);
+        };
         let deadline = Instant::now() + METADATA_WITHIN;
-        let view = self.get_node(zone, node, deadline).await.map_err(CallOutcome::NotSent)?;
+        let view = self.get_node(zone, slot, deadline).await.map_err(CallOutcome::NotSent)?;
         if view.incarnation.as_ref() != Some(incarnation) {
-            let text = format!("the node is {:?} by now, not {incarnation}", view.incarnation);
+            let text = format!("another node than {incarnation} is there by now");
             return Err(CallOutcome::Refused(Failure::new(FailureClass::NotFound, text)));
         }
-        let mut metadata: Map<String, Value> =
-            view.raw.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+        let metadata = view.raw.get("metadata").and_then(Value::as_object);
+        // An answer that lacks them would take them from the node.
+        let whole = metadata.filter(|metadata| {
+            is_supervised(metadata) && view.slot.as_deref() == Some(slot) && view.run.is_some()
+        });
+        let Some(mut metadata) = whole.cloned() else {
+            let text = "the node was read without its metadata: supervisor, owner, slot, run order";
+            return Err(CallOutcome::NotSent(Failure::new(FailureClass::Garbage, text)));
+        };
         metadata.insert(RUN_KEY.to_owned(), Value::String(order.text()));
         Ok(json!({ "metadata": metadata }))
     }

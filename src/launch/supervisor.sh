@@ -221,9 +221,10 @@ if [[ -e $DONE ]]; then
   # This boot follows a success: the job is not run again, only reported.
   last_word 0 "$(cat "$DONE")"; rest 'done'
 fi
-# A host is set up once a boot: a newer order and a supervisor that was killed find it so.
+# A host is set up once a boot: a newer order and a supervisor that was killed find it so. A script that reads the order runs for each.
 SET_UP=${TPU_WATCHDOG_RUN:-/run}/tpu-watchdog.set-up
-is_set_up() { [[ -e $SET_UP && $(<"$SET_UP") == "$BOOT" ]]; }
+set_up_for() { grep -qsE 'CHECKPOINT_(PATH|STEP)|TPU_WATCHDOG_GENERATION' "$STATE/user-script" && echo "$BOOT $GENERATION" || echo "$BOOT"; }
+is_set_up() { [[ -e $SET_UP && $(<"$SET_UP") == "$(set_up_for)" ]]; }
 if [[ -n $COMMAND ]]; then
   if ! is_set_up && fetch_user_script; then
     not_stale 75
@@ -235,7 +236,7 @@ if [[ -n $COMMAND ]]; then
       echo "setup_failed code=$code tries=$tries: the startup script is tried again in $pause s" | tee "$PHASE"
       sleep "$pause"
     done
-    echo "$BOOT" >"$SET_UP"
+    set_up_for >"$SET_UP"
   fi
   RUN_AS=${RUN_AS:-$(id -un)}
   # The startup script, OS Login or the guest agent makes it.

@@ -3,11 +3,21 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::failure::FailureClass;
 use super::ids::{Incarnation, RunOrder};
 use super::recovery::Call;
 
 /// The version of the supervisor from which on it follows a newer run order.
 pub const TAKES_ORDERS: u64 = 2;
+
+/// An operator's wish that the job starts again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Who.
+    pub who: String,
+    /// When.
+    pub at: Timestamp,
+}
 
 /// A run order that is being written to a node, or waits for its workers to follow it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,8 +34,8 @@ pub struct Relaunch {
     pub call: Option<Call>,
     /// Why it was refused or not sent.
     pub failure: Option<String>,
-    /// It was refused, and not merely not sent.
-    pub refused: bool,
-    /// When the API took it.
+    /// How it was refused, where it was not merely not sent.
+    pub refused: Option<FailureClass>,
+    /// When the node, or its workers, first showed it.
     pub written_at: Option<Timestamp>,
 }

@@ -13,7 +13,7 @@ use super::ids::Incarnation;
 use super::lever::Pause;
 use super::lookup::CreateCheck;
 use super::recovery::Recovery;
-use super::relaunch::{Relaunch, TAKES_ORDERS};
+use super::relaunch::{Asked, Relaunch, TAKES_ORDERS};
 use super::settings::Size;
 use super::spec::NodeSpec;
 use super::time::elapsed;
@@ -167,6 +167,8 @@ pub struct JobState {
     pub workers: BTreeMap<usize, WorkerState>,
     /// The worker whose job ended and waits for a person, with its code and text …
     pub failed: Option<(usize, i64, String)>,
+    /// When that was first heard.
+    pub failed_at: Option<Timestamp>,
     /// … and why; in a record of the first version, because the restarts were used up.
     pub stuck: Option<Stuck>,
     /// Since when a worker has reported that it can't be set up.
@@ -195,7 +197,7 @@ pub struct JobState {
     /// A newer run order for the present node, until its workers follow it.
     pub relaunch: Option<Relaunch>,
     /// The operator who wants one.
-    pub relaunch_by: Option<String>,
+    pub relaunch_by: Option<Asked>,
 }
 
 /// Why no create may rest on a checkpoint location, in words for an operator.

@@ -24,13 +24,17 @@ impl Checker {
         let seen = record.seen.as_ref();
         let ours = record.ours && !record.forgotten && seen.is_some_and(|seen| seen.supervised);
         rule(ours, "S17", "the node runs no supervisor of this watchdog")?;
-        let well = [Condition::Healthy, Condition::JobFailed].contains(&record.verdict.condition);
+        let well = [Condition::Healthy, Condition::Degraded, Condition::JobFailed];
+        let well = well.contains(&record.verdict.condition);
         rule(well && seen.is_some_and(|seen| seen.ready), "S15", "the node is not READY and well")?;
         let idle = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
         let calls = memory.pending.contains(&Pending::Call);
         rule(idle && !calls, "S9", "the slot is in recovery, or another call is under way")?;
         let newer = order.generation > record.job.generation.max(record.heard_from());
         rule(newer, "S15", "the generation is not new")?;
+        let key = slot.job.as_ref().map(|job| job.key());
+        let same = record.job.ordered.is_none() || record.job.ordered == key;
+        rule(same, "S15", "the TPU runs another job than the config names")?;
         let hosts = seen.map_or(1, |seen| seen.workers.max(1));
         let there =
             (0..hosts).all(|worker| record.job.workers.get(&worker).is_some_and(|w| w.booted));
@@ -41,7 +45,10 @@ impl Checker {
         let recorded = record.job.checkpoint.as_ref().filter(|_| record.job.location == location);
         let newest = order.step == recorded.map(|checkpoint| checkpoint.step);
         rule(newest, "S15", "not the newest complete checkpoint")?;
-        let fresh = memory.surveyed_at.is_some_and(|at| elapsed(at, *now) <= LISTED_FOR);
+        let ended = record.job.failed_at;
+        let fresh = memory
+            .surveyed_at
+            .is_some_and(|at| elapsed(at, *now) <= LISTED_FOR && Some(at) >= ended);
         let known = fresh && memory.survey_failure.is_none();
         rule(known, "S15", "the checkpoints were not listed within a minute")?;
         rule(record.job.trouble.is_none(), "S20", "the checkpoint location is not understood")

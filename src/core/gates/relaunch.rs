@@ -8,7 +8,8 @@ use crate::model::time::elapsed;
 use crate::model::view::{ActionName, Decision};
 use std::time::Duration;
 
-/// The listing that an order rests on is at most this old: what runs may save meanwhile.
+/// The listing that an order rests on is at most this old, and newer than the exit or the wish: what runs
+/// may save at its end.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// S7.
@@ -26,14 +27,38 @@ pub fn supervisors(ctx: &SlotCtx) -> Option<Decision> {
     let (record, hosts) = (&*ctx.record, ctx.record.size().hosts);
     let ours =
         record.ours && record.seen.as_ref().is_some_and(|seen| seen.supervised && seen.ready);
-    if ours && ctx.slot.supervisor.is_some() && record.takes_orders() {
-        return None;
+    if !(ours && record.takes_orders()) {
+        let text = format!(
+            "a relaunch is wanted, but not all of {hosts} workers have reported a supervisor that follows newer orders (version 2): a TPU \
+             that this version creates has it; `recreate {}` replaces this one",
+            record.name
+        );
+        return hold(HoldReason::CannotRelaunch, text, None);
     }
-    let text = format!(
-        "a relaunch is wanted, but not all of {hosts} workers have reported a supervisor that follows newer orders (version 2): a TPU that \
-         this version creates has it; `recreate {}` replaces this one",
-        record.name
-    );
+    let setting_up = record.job.workers.iter().find(|(_, worker)| worker.in_setup);
+    setting_up.map(|(worker, _)| {
+        let text = format!("a relaunch is wanted; worker {worker} is still being set up");
+        Decision::wait(text, None)
+    })
+}
+
+/// The supervisors on the TPU run the command of its creation: another job of the config is not what
+/// would start.
+pub fn same_job(ctx: &SlotCtx) -> Option<Decision> {
+    let record = &*ctx.record;
+    let job = ctx.slot.job.as_ref().filter(|_| ctx.slot.supervisor.is_some());
+    let runs = job.filter(|job| job.command.as_ref().is_some_and(|text| !text.trim().is_empty()));
+    let known = record.seen.as_ref().is_some_and(|seen| seen.as_configured);
+    let why = match (runs, &record.job.ordered) {
+        (None, _) => "the config names no command for it, so there is nothing to start",
+        (Some(job), Some(ordered)) if *ordered != job.key() => {
+            "the config names another command or checkpoint location by now than the TPU was created with"
+        }
+        (Some(_), None) if !known => "it is not known which command the TPU was created with",
+        _ => return None,
+    };
+    let text =
+        format!("a relaunch is wanted, but {why}; `recreate {}` replaces the TPU", record.name);
     hold(HoldReason::CannotRelaunch, text, None)
 }
 
@@ -49,7 +74,8 @@ pub fn order_checkpoints(ctx: &SlotCtx) -> Option<Decision> {
         let text = format!("a relaunch is wanted, but {why}; it is listed again");
         return hold(HoldReason::CheckpointUnreadable, text, None);
     }
-    let fresh = |at| elapsed(at, ctx.now) <= LISTED_WITHIN;
+    let since = job.failed_at.max(job.relaunch_by.as_ref().map(|asked| asked.at));
+    let fresh = |at| elapsed(at, ctx.now) <= LISTED_WITHIN && Some(at) >= since;
     let known = job.location == settings.uri && memory.surveyed_at.is_some_and(fresh);
     let text = || format!("looking for the newest complete checkpoint under {}", settings.uri);
     (!known).then(|| Decision::act(ActionName::Relaunch, text()))

@@ -57,6 +57,9 @@ const STORIES: &[Row] = &[
     ("order_dry_run", HoldReason::DryRun, Refused("S7"), |w| {
         w.relaunch_but(|w| w.fleet.settings.dry_run = true)
     }),
+    ("same_job", HoldReason::CannotRelaunch, Refused("S15"), |w| {
+        w.relaunch_but(|w| w.record().job.ordered = Some("another".into()))
+    }),
     ("supervisors", HoldReason::CannotRelaunch, Refused("S22"), |w| {
         w.relaunch_but(|w| w.record().job.workers.clear())
     }),
@@ -286,6 +289,7 @@ fn played(row: &Row, gates: Vec<Gate>) -> World {
         "location",
         "checkpoints",
         "order_dry_run",
+        "same_job",
         "supervisors",
         "order_checkpoints",
     ];

@@ -6,15 +6,19 @@ use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
 use crate::model::ids::RunOrder;
 use crate::model::lever::{Pause, Pull};
+use crate::model::relaunch::Asked;
 
 const STALE: (i64, &str) = (139, "stale_order ran=734: a run of this order lasted that long");
 
+/// A worker's generation, its supervisor's word, and its exit.
+type Says<'a> = (u64, &'a str, Option<(i64, &'a str)>);
+
 impl World {
-    /// One answer of each worker: the generation that it follows, its supervisor's word, its exit.
-    fn workers_say(&mut self, says: &[(u64, &str, Option<(i64, &str)>)]) {
+    /// One answer of each worker.
+    fn workers_say(&mut self, says: &[Says]) {
         let of = self.fleet.slots["a"].incarnation.clone().unwrap();
-        let beat = i64::try_from(self.now.as_second() % 100_000).unwrap();
-        let report = |(generation, version, exit): &(u64, &str, Option<(i64, &str)>)| {
+        let beat = self.now.as_second() % 100_000;
+        let report = |(generation, version, exit): &Says| {
             let beacon = |value: i64, text: &str| Beacon {
                 boot_id: "b".into(),
                 generation: *generation,
@@ -75,7 +79,8 @@ impl World {
         self.wait(30);
         self.poll(std::slice::from_ref(&node));
         self.surveyed(&[100]);
-        self.fleet.slots.get_mut("a").unwrap().job.relaunch_by = Some("ada".into());
+        self.fleet.slots.get_mut("a").unwrap().job.relaunch_by =
+            Some(Asked { who: "ada".into(), at: self.now });
         change(self);
         self.wait(1);
         self.get("a", Some(node));
@@ -187,14 +192,14 @@ fn s11_an_order_whose_answer_is_lost_is_read_back() {
     let mut waited = 0;
     while world.run_order().is_none() {
         waited += 30;
-        assert!(waited < 180, "{:?}", world.fleet.memory["a"].decision);
+        assert!(waited < 300, "{:?}", world.fleet.memory["a"].decision);
         world.next_poll(&node);
         if world.run_order().is_none() && world.asks_for_checkpoints() {
             world.surveyed(&[200]);
         }
     }
     assert_eq!(world.run_order().map(|order| order.generation), Some(3), "once more");
-    assert!(waited >= 60, "after {waited} s");
+    assert!(waited >= 180, "after {waited} s");
 }
 
 #[test]
@@ -256,6 +261,8 @@ fn an_operator_starts_the_job_of_a_healthy_slot_again_and_one_that_was_finished(
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Finished);
     world.relaunch();
     world.next_poll(&patched(&node, &order));
+    assert_eq!(world.run_order(), None, "listed before the wish");
+    world.surveyed(&[100, 200]);
     assert_eq!(world.run_order().map(|order| (order.generation, order.step)), Some((3, Some(200))));
 }
 
@@ -324,4 +331,124 @@ fn s22_nothing_is_ordered_before_every_worker_has_reported() {
     world.surveyed(&[200]);
     assert!(world.actions.is_empty());
     assert_eq!(world.hold("a"), Some(HoldReason::StaleOrder));
+}
+
+#[test]
+fn s16_an_order_that_is_refused_again_and_again_counts_no_run() {
+    let mut world = with_checkpoints();
+    let node = world.crashed();
+    for _ in 0..8 {
+        world.surveyed(&[100, 200]);
+        assert_eq!(world.run_order().and_then(|order| order.step), Some(200));
+        world.ordered(CallOutcome::Refused(Failure::new(FailureClass::Permission, "403")));
+        for _ in 0..11 {
+            world.next_poll(&node);
+            world.workers_say(&[(1, "v2", Some(STALE))]);
+        }
+    }
+    let runs = &world.fleet.slots["a"].job.runs;
+    assert_eq!(
+        (runs.set_aside, runs.stuck, runs.fruitless),
+        (None, 1, 0),
+        "the run of generation 1"
+    );
+}
+
+#[test]
+fn an_order_that_was_accepted_and_is_never_shown_is_written_again() {
+    let mut world = with_checkpoints();
+    let node = world.crashed();
+    world.surveyed(&[200]);
+    world.ordered(accepted());
+    let mut generations = Vec::new();
+    for _ in 0..12 {
+        world.next_poll(&node);
+        generations.extend(world.run_order().map(|order| order.generation));
+        world.workers_say(&[(1, "v2", Some(STALE))]);
+        world.surveyed(&[200]);
+        generations.extend(world.run_order().map(|order| order.generation));
+    }
+    assert_eq!(generations, [3]);
+}
+
+#[test]
+fn s15_an_order_rests_on_a_listing_that_is_newer_than_the_exit() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.workers_say(&[(1, "v2", None)]);
+    world.next_poll(&node);
+    world.workers_say(&[(1, "v2", None)]);
+    world.surveyed(&[100, 200]);
+    world.wait(5);
+    // It saved once more at its end.
+    world.workers_say(&[(1, "v2", Some(STALE))]);
+    world.wait(1);
+    world.poll(std::slice::from_ref(&node));
+    assert_eq!(world.run_order(), None);
+    world.surveyed(&[100, 200, 300]);
+    assert_eq!(world.run_order().and_then(|order| order.step), Some(300));
+}
+
+#[test]
+fn recreate_is_a_way_out_of_a_relaunch_that_is_held() {
+    let mut world = with_checkpoints();
+    let node = world.crashed();
+    world.surveyed(&[200]);
+    world.ordered(CallOutcome::Refused(Failure::new(FailureClass::Permission, "403")));
+    world.next_poll(&node);
+    assert_eq!(world.hold("a"), Some(HoldReason::CannotRelaunch));
+    let incarnation = world.fleet.slots["a"].incarnation.clone();
+    world.pull(Pull::Recreate { slot: "a".into(), incarnation });
+    world.wait(1);
+    world.get("a", Some(node));
+    assert!(is_delete(&world.actions), "{:?}", world.fleet.memory["a"].decision);
+}
+
+#[test]
+fn a_wish_that_could_not_be_met_within_an_hour_is_dropped() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.workers_say(&[(1, "v2", None)]);
+    world.next_poll(&node);
+    let pause = Pause { who: "ada".into(), reason: None, until: None };
+    world.fleet.slots.get_mut("a").unwrap().paused = Some(pause);
+    world.relaunch();
+    let mut told = false;
+    for beat in 0..130 {
+        world.next_poll(&node);
+        told |= world.messages.iter().any(|message| message.contains("is dropped"));
+        world.reports(1000 + beat, None);
+    }
+    assert!(told);
+    world.fleet.slots.get_mut("a").unwrap().paused = None;
+    world.next_poll(&node);
+    world.surveyed(&[100]);
+    assert_eq!((world.run_order(), world.hold("a")), (None, None));
+}
+
+#[test]
+fn the_exit_of_a_run_that_its_supervisor_has_left_behind_counts_no_more() {
+    let mut world = with_checkpoints();
+    world.crashed();
+    world.surveyed(&[200]);
+    world.ordered(accepted());
+    world.wait(30);
+    world.workers_say(&[(2, "v2", None)]);
+    // A listing that lags lowers what is heard, and the attribute of the former run is still there.
+    let record = world.fleet.slots.get_mut("a").unwrap();
+    record.job.heard_from = Some(1);
+    record.job.pardoned.clear();
+    let of = record.incarnation.clone().unwrap();
+    let beacon = |generation: u64, value: i64, text: &str| {
+        Some(Beacon { boot_id: "b".into(), generation, value, text: text.into() })
+    };
+    let report = WorkerReport {
+        boot: beacon(2, 1, "v2"),
+        heartbeat: beacon(2, 9, "running"),
+        step: None,
+        exit: beacon(1, STALE.0, STALE.1),
+    };
+    let began = world.now;
+    world.input(Input::Attributes { slot: "a".into(), of, began, result: Ok(vec![report]) });
+    assert_eq!(world.fleet.slots["a"].job.failed, None);
 }
