@@ -183,6 +183,9 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
             "worker {worker} ended with code 0 ({text}), but nothing shows that the job did its work: less than 10 min of running, no \
              new step, no new checkpoint. The TPU is kept; see `ended_early` in the runbook"
         ),
+        Some(Stuck::StaleOrder) if record.takes_orders() => format!(
+            "worker {worker} ended with code {code} ({text}): a newer run order follows, from the newest checkpoint"
+        ),
         Some(Stuck::StaleOrder) => format!(
             "worker {worker} does not start the job again ({text}): the command reads CHECKPOINT_PATH, which would send it back to the \
              checkpoint of the TPU's creation; see `stale_order` in the runbook"

@@ -197,8 +197,6 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
     };
     let message = format!("order generation {generation} from {from}, on {incarnation}: {why}");
     turn.tell(record, intent, message);
-    let message = format!("generation {generation} is ordered to start from {from}");
-    turn.tell(record, What::Launch { generation, step }, message.clone());
     record.job.relaunch = Some(Relaunch {
         at: turn.now,
         why,
@@ -212,7 +210,8 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
     ctx.memory.pending.insert(Pending::Call);
     let (slot, zone) = (record.name.clone(), record.zone.clone());
     turn.act(Action::Order { slot, zone, incarnation, order });
-    Decision::act(ActionName::Relaunch, message)
+    let text = format!("ordering generation {generation} from {from}");
+    Decision::act(ActionName::Relaunch, text)
 }
 
 /// Takes in what came of writing an order.
@@ -266,6 +265,9 @@ fn written(record: &mut SlotRecord, result: CallResult, text: String, turn: &mut
     record.job.early = None;
     record.job.relaunch_by = None;
     turn.tell(record, What::OrderOutcome { generation, result }, text);
+    let from = step.map_or("no checkpoint".to_owned(), |s| format!("the checkpoint of step {s}"));
+    let text = format!("generation {generation} is ordered to start from {from}");
+    turn.tell(record, What::Launch { generation, step }, text);
 }
 
 /// A read shows which order the node has. Returns whether the record changed.

@@ -22,6 +22,7 @@ use tpu_watchdog::model::checkpoint::{Checkpoint, CheckpointSurvey};
 use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::fleet::{Fleet, Ledger};
+use tpu_watchdog::model::ids::{RUN_KEY, RunOrder};
 use tpu_watchdog::model::lever::{Lever, Pull};
 use tpu_watchdog::model::lookup::{CreateCheck, Deletion};
 use tpu_watchdog::model::node::NodeView;
@@ -176,8 +177,13 @@ impl Player {
                 self.operated(slot, OperationState::Failed(failure(class)))
             }
             ["checkpoints", slot, steps @ ..] => self.surveyed(slot, steps),
-            ["workers", slot, beat] => self.workers(slot, beat, None),
-            ["workers", slot, beat, step] => self.workers(slot, beat, Some(step)),
+            ["workers", slot, beat] => self.workers(slot, beat, None, None),
+            ["workers", slot, beat, step] => self.workers(slot, beat, Some(step), None),
+            // The worker follows the newest order, where its node has it.
+            ["exit", slot, beat, code, text @ ..] => {
+                self.workers(slot, beat, None, Some((code, text.join(" "))))
+            }
+            ["operator", "relaunch", slot] => self.pull(Pull::Relaunch { slot: (*slot).into() }),
             ["operator", "pause", slot] => {
                 self.pull(Pull::Pause { slot: Some((*slot).into()), until: None })
             }
@@ -305,6 +311,9 @@ impl Player {
                 writeln!(self.out, "{time}     {slot} CREATE in {zone}, run {run}")
             }
             Action::Order { slot, incarnation, order, .. } => {
+                if let Some((body, _)) = self.created.get_mut(slot) {
+                    body["metadata"][RUN_KEY] = json!(order.text());
+                }
                 writeln!(self.out, "{time}     {slot} ORDER on {incarnation}, run {}", order.text())
             }
         };
@@ -397,10 +406,13 @@ impl Player {
     fn answered(&mut self, slot: &str, outcome: CallOutcome) {
         let mut strays = self.fleet.ledger.strays.values();
         let stray = strays.find(|stray| stray.name == slot && stray.is_being_removed());
+        let relaunch = self.fleet.slots.get(slot).and_then(|record| record.job.relaunch.as_ref());
+        let generation = relaunch.map(|relaunch| relaunch.order.generation);
         let name = slot.to_owned();
-        self.input(match stray.map(|stray| stray.zone.clone()) {
-            Some(zone) => Input::StrayCalled { zone, name, outcome },
-            None => Input::Called { slot: name, outcome },
+        self.input(match (stray.map(|stray| stray.zone.clone()), generation) {
+            (Some(zone), _) => Input::StrayCalled { zone, name, outcome },
+            (None, Some(generation)) => Input::Ordered { slot: name, generation, outcome },
+            (None, None) => Input::Called { slot: name, outcome },
         });
     }
 
@@ -423,18 +435,32 @@ impl Player {
         self.input(Input::Surveyed { slot: slot.into(), began: self.now, location, result });
     }
 
-    /// The only worker's boot beacon, heartbeat counter, and step.
-    fn workers(&mut self, slot: &str, beat: &str, step: Option<&str>) {
+    /// The only worker's boot beacon, heartbeat counter, step and exit; it follows the order of its
+    /// node.
+    fn workers(
+        &mut self,
+        slot: &str,
+        beat: &str,
+        step: Option<&str>,
+        exit: Option<(&str, String)>,
+    ) {
         let record = &self.fleet.slots[slot];
-        let (of, generation) = (record.incarnation.clone().expect("a node"), record.heard_from());
-        let beacon =
-            |value: i64| Beacon { boot_id: "b".into(), generation, value, text: String::new() };
-        let number = |text: &str| text.parse().ok().map(beacon);
+        let of = record.incarnation.clone().expect("a node");
+        let written = self.created.get(slot).map(|(body, _)| body["metadata"][RUN_KEY].clone());
+        let run = written.and_then(|run| serde_json::from_str(run.as_str()?).ok());
+        let generation = run.map_or(record.heard_from(), |run: RunOrder| run.generation);
+        let beacon = |value: i64, text: &str| Beacon {
+            boot_id: "b".into(),
+            generation,
+            value,
+            text: text.into(),
+        };
+        let number = |text: &str| text.parse().ok().map(|value| beacon(value, ""));
         let report = WorkerReport {
-            boot: Some(beacon(1)),
+            boot: Some(beacon(1, "v2")),
             heartbeat: number(beat),
             step: step.and_then(number),
-            exit: None,
+            exit: exit.map(|(code, text)| beacon(code.parse().expect("a code"), &text)),
         };
         self.input(Input::Attributes {
             slot: slot.into(),
