@@ -176,6 +176,7 @@ impl Host {
             .env("TPU_WATCHDOG_BEAT", "0.2")
             .env("TPU_WATCHDOG_PAUSE", "0.1")
             .env("TPU_WATCHDOG_PAUSES", "0.1 0.2")
+            .env("TPU_WATCHDOG_ALONE", "0.1")
             .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .status()
@@ -859,6 +860,29 @@ fn a_startup_script_that_reads_the_order_runs_for_each_of_them() {
     host.wait("the first run", || ran("1200\n"));
     host.orders(RunOrder { generation: 8, ..order(Some(2400)) });
     host.wait("the next run", || ran("1200\n2400\n"));
+}
+
+#[test]
+fn a_host_of_several_waits_for_the_order_that_starts_all_of_them() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let command = format!(
+        "echo \"$TPU_WATCHDOG_GENERATION\" >> {}; [[ $TPU_WATCHDOG_GENERATION == 7 ]] && exit 3; sleep 60",
+        out.display()
+    );
+    let job = job(&command, work.path());
+    let Some(host) = Host::of_type("v4-16", &job, "", &order(None)) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_ALONE", "600")]);
+    host.wait("it waits", || {
+        let waits = " 7 3 waits: for a newer order, or starts by itself in 600 s";
+        host.attribute("exit").is_some_and(|exit| exit.ends_with(waits))
+            && host
+                .attribute("heartbeat")
+                .is_some_and(|beat| beat.ends_with("waiting for an order"))
+    });
+    host.orders(RunOrder { generation: 8, ..order(Some(2400)) });
+    let runs = || std::fs::read_to_string(&out).unwrap_or_default();
+    host.wait("it runs", || runs() == "7\n8\n");
 }
 
 #[test]

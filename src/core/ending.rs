@@ -77,6 +77,7 @@ pub fn exits(
             }
             Exit::GaveUp => Some(Stuck::GaveUp),
             Exit::StaleOrder => Some(Stuck::StaleOrder),
+            Exit::Waits => Some(Stuck::Waits),
             Exit::Well { .. } | Exit::Passing => None,
         };
         failed = failed.or_else(|| Some((stuck?, (index, exit.value, exit.text.clone()))));
@@ -183,13 +184,14 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
             "worker {worker} ended with code 0 ({text}), but nothing shows that the job did its work: less than 10 min of running, no \
              new step, no new checkpoint. The TPU is kept; see `ended_early` in the runbook"
         ),
-        Some(Stuck::StaleOrder) if record.takes_orders() => format!(
+        Some(Stuck::StaleOrder | Stuck::Waits) if record.takes_orders() => format!(
             "worker {worker} ended with code {code} ({text}): a newer run order follows, from the newest checkpoint"
         ),
         Some(Stuck::StaleOrder) => format!(
             "worker {worker} does not start the job again ({text}): the command reads CHECKPOINT_PATH, which would send it back to the \
              checkpoint of the TPU's creation; see `stale_order` in the runbook"
         ),
+        Some(Stuck::Waits) => format!("worker {worker} ended with code {code} ({text})"),
         Some(Stuck::Setup) => format!(
             "worker {worker} could not be set up for 30 min, and the job waits for it: {text}. See `journalctl -u 'tpu-watchdog-setup*'` on \
              that host; the startup script's exit code counts"
@@ -205,6 +207,8 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
 pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
     let name = &record.name;
     let (reason, text) = match record.job.stuck {
+        // By itself, if not before: not all of its workers follow newer orders.
+        Some(Stuck::Waits) => return Decision::wait(format!("{evidence}: it starts again"), None),
         Some(Stuck::EndedEarly) => (
             HoldReason::EndedEarly,
             format!(

@@ -1,8 +1,8 @@
 //! A newer run order for the node that is there: the job starts again on the same machines, from the
 //! newest complete checkpoint of that moment.
 //!
-//! Asked for by an operator (`relaunch`), or by a run that ended after its order had become stale. It
-//! takes supervisors that follow newer orders on every worker (S22), a complete listing of the
+//! Asked for by an operator (`relaunch`), by a run that ended after its order had become stale, or by
+//! one worker of several whose run failed: all start together. It takes supervisors that follow newer orders on every worker (S22), a complete listing of the
 //! checkpoints within the last minute (S15), and an intent in the journal (S11). The metadata is
 //! patched; then each worker reports the new generation. An order that is refused, or that no worker
 //! follows within 5 min, says nothing about the machine: it is held as `cannot_relaunch`, and judges
@@ -90,7 +90,7 @@ fn wanted(ctx: &SlotCtx) -> Option<String> {
     if let Some(asked) = &record.job.relaunch_by {
         return Some(format!("{} asked for it (relaunch)", asked.who));
     }
-    let stale = record.job.stuck == Some(Stuck::StaleOrder)
+    let stale = matches!(record.job.stuck, Some(Stuck::StaleOrder | Stuck::Waits))
         && ctx.condition() == Condition::JobFailed
         && ctx.slot.supervisor.is_some();
     // An older supervisor is held as it always was.

@@ -12,6 +12,7 @@ PAUSE=${TPU_WATCHDOG_PAUSE:-10}
 # Seconds before each restart; the last one repeats.
 read -ra PAUSES <<<"${TPU_WATCHDOG_PAUSES:-10 20 40 80 160 320 600}"
 LONG=${TPU_WATCHDOG_LONG:-600}
+ALONE=${TPU_WATCHDOG_ALONE:-300}
 REFILL=${TPU_WATCHDOG_REFILL:-3600}
 BOOT=${TPU_WATCHDOG_BOOT:-$(cat /proc/sys/kernel/random/boot_id 2>/dev/null || date +%s)}
 mkdir -p "$STATE"
@@ -261,6 +262,16 @@ if host_went_down; then
     last_word 75 "final after $RESTARTS restarts: the host went down in a run"; rest failed
   fi
 fi
+# tell_exit: on several hosts the last word must be told, since the watchdog orders all of them on it.
+tell_exit() { if ((WORKERS == 1)); then report exit "$@"; else last_word "$@"; fi; }
+# wait_for_order CODE: a host of several that starts by itself meets others that hang in the former run. A newer order ends and starts
+# them all, within two polls; without a watchdog each starts by itself, as before.
+wait_for_order() {
+  ((WORKERS == 1)) && return
+  echo "waiting for an order" >"$PHASE"
+  tell_exit "$1" "waits: for a newer order, or starts by itself in $ALONE s"
+  sleep "$ALONE"
+}
 became_long() { echo "$1" >"$LONG_RUN"; sync "$LONG_RUN" 2>/dev/null; }
 # mark_long: beside each run, so that a host that goes down without a word leaves the mark as well.
 mark_long() {
@@ -296,15 +307,16 @@ while :; do
   used=$(cat "$USED" 2>/dev/null); used=${used:-0}
   # Each try has a number of its own: an answered report is known by it.
   echo $((used + 1)) >"$USED"
+  wait_for_order "$code"
   if ((used < RESTARTS)); then
     pause=$(pause_of "$used")
-    report exit "$code" "restarting $((used + 1)) of $RESTARTS in $pause s"
+    tell_exit "$code" "restarting $((used + 1)) of $RESTARTS in $pause s"
   else
     echo "$code" >"$FAILING"
     # One host of several that gives up keeps the others from ever starting; how many there are may not have been answered.
     ((WORKERS != 1)) || { last_word "$code" "final after $RESTARTS restarts"; rest failed; }
     pause=${PAUSES[-1]}
-    report exit "$code" "failing after $used restarts: tried again every $pause s"
+    tell_exit "$code" "failing after $used restarts: tried again every $pause s"
   fi
   echo restarting >"$PHASE"; sleep "$pause"
 done

@@ -17,6 +17,8 @@ pub enum Exit {
     },
     /// It is started again, or has run for long since.
     Passing,
+    /// On one host of several it waits for a newer order, which starts all of them together.
+    Waits,
     /// The restarts are used up; on several hosts it is still tried every ten minutes.
     GaveUp,
     /// It is not started again from the checkpoint that its order names: a run of that order was
@@ -34,6 +36,7 @@ impl Exit {
             (0, _) => Exit::Well { ran: number("ran="), step: number("step=") },
             (_, "final" | "failing") => Exit::GaveUp,
             (_, "stale_order") => Exit::StaleOrder,
+            (_, "waits:") => Exit::Waits,
             _ => Exit::Passing,
         }
     }
@@ -47,6 +50,8 @@ pub enum Stuck {
     GaveUp,
     /// Its order names an older checkpoint than it had reached.
     StaleOrder,
+    /// On one host of several it waits for a newer order, for a few minutes.
+    Waits,
     /// A host can't be set up: its startup script fails, or it has no index.
     Setup,
     /// It ended with 0, and nothing shows that it did its work.

@@ -452,3 +452,36 @@ fn the_exit_of_a_run_that_its_supervisor_has_left_behind_counts_no_more() {
     world.input(Input::Attributes { slot: "a".into(), of, began, result: Ok(vec![report]) });
     assert_eq!(world.fleet.slots["a"].job.failed, None);
 }
+
+#[test]
+fn s15_when_one_worker_of_several_fails_all_of_them_start_together() {
+    let mut world = with_checkpoints();
+    let mut node = world.supervised_run();
+    node["networkEndpoints"] = json!([{}, {}]);
+    world.workers_say(&[(1, "v2", None), (1, "v2", None)]);
+    world.next_poll(&node);
+    world.workers_say(&[(1, "v2", None), (1, "v2", None)]);
+    let waits = Some((139, "waits: for a newer order, or starts by itself in 300 s"));
+    world.workers_say(&[(1, "v2", None), (1, "v2", waits)]);
+    world.next_poll(&node);
+    world.surveyed(&[100, 200]);
+    let order = world.run_order().expect("an order");
+    assert_eq!((order.generation, order.step), (2, Some(200)));
+    world.ordered(accepted());
+    world.next_poll(&patched(&node, &order));
+    // One follows at once, the other later: nothing is concluded before.
+    world.workers_say(&[(1, "v2", None), (2, "v2", None)]);
+    assert!(world.fleet.slots["a"].job.relaunch.is_some() && world.actions.is_empty());
+    world.next_poll(&patched(&node, &order));
+    world.workers_say(&[(2, "v2", None), (2, "v2", None)]);
+    assert!(world.fleet.slots["a"].job.relaunch.is_none());
+    // A worker with an older supervisor starts by itself: no person is called.
+    let mut world = with_checkpoints();
+    let mut node = world.supervised_run();
+    node["networkEndpoints"] = json!([{}, {}]);
+    world.next_poll(&node);
+    world.workers_say(&[(1, "", None), (1, "v2", waits)]);
+    world.next_poll(&node);
+    world.surveyed(&[100, 200]);
+    assert_eq!((world.run_order(), world.hold("a")), (None, None));
+}
