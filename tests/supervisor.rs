@@ -886,6 +886,27 @@ fn a_host_of_several_waits_for_the_order_that_starts_all_of_them() {
 }
 
 #[test]
+fn a_host_of_several_that_reboots_in_a_run_waits_for_the_others() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let command = format!("echo \"$TPU_WATCHDOG_GENERATION\" >> {}; sleep 60", out.display());
+    let job = job(&command, work.path());
+    let Some(host) = Host::of_type("v4-16", &job, "", &order(None)) else { return };
+    let alone = [("TPU_WATCHDOG_ALONE", "600")];
+    host.boot_with(&alone);
+    let runs = |text: &str| std::fs::read_to_string(&out).is_ok_and(|runs| runs == text);
+    host.wait("it runs", || runs("7\n"));
+    host.power_cycle(&alone);
+    host.wait("it waits", || host.attribute("exit").is_some_and(|e| e.contains(" 7 75 waits: ")));
+    host.orders(RunOrder { generation: 8, ..order(None) });
+    host.wait("it runs again", || runs("7\n8\n"));
+    // Without an order it starts by itself, and says so.
+    host.power_cycle(&[]);
+    host.wait("it runs by itself", || runs("7\n8\n8\n"));
+    assert!(host.attribute("exit").unwrap().contains(" 8 75 restarting by itself"));
+}
+
+#[test]
 fn a_supervisor_that_rests_starts_the_job_when_it_is_ordered() {
     let work = tempfile::tempdir().unwrap();
     let out = work.path().join("out");

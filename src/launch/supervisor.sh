@@ -252,16 +252,6 @@ else
   rest running
 fi
 
-# A job that takes its host down counts as well, or it would do so for ever.
-RUNNING=$STATE/running.$GENERATION
-host_went_down() { [[ -e $RUNNING && $(<"$RUNNING") != "$BOOT" && ! -e $LONG_RUN ]]; }
-if host_went_down; then
-  used=$(cat "$USED" 2>/dev/null); used=$((${used:-0} + 1)); echo "$used" >"$USED"; sync "$USED" 2>/dev/null; rm -f "$RUNNING"
-  report exit 75 "restarting: the host went down in a run, which counts as restart $used of $RESTARTS"
-  if ((used > RESTARTS && WORKERS == 1)); then
-    last_word 75 "final after $RESTARTS restarts: the host went down in a run"; rest failed
-  fi
-fi
 # tell_exit: on several hosts the last word must be told, since the watchdog orders all of them on it.
 tell_exit() { if ((WORKERS == 1)); then report exit "$@"; else last_word "$@"; fi; }
 # wait_for_order CODE: a host of several that starts by itself meets others that hang in the former run. A newer order ends and starts
@@ -271,7 +261,20 @@ wait_for_order() {
   echo "waiting for an order" >"$PHASE"
   tell_exit "$1" "waits: for a newer order, or starts by itself in $ALONE s"
   sleep "$ALONE"
+  tell_exit "$1" "restarting by itself, since no order came in $ALONE s"
 }
+# A job that takes its host down counts as well, or it would do so for ever.
+RUNNING=$STATE/running.$GENERATION
+cut_off=''
+[[ -e $RUNNING && $(<"$RUNNING") != "$BOOT" ]] && cut_off=1
+if [[ -n $cut_off && ! -e $LONG_RUN ]]; then
+  used=$(cat "$USED" 2>/dev/null); used=$((${used:-0} + 1)); echo "$used" >"$USED"; sync "$USED" 2>/dev/null; rm -f "$RUNNING"
+  report exit 75 "restarting: the host went down in a run, which counts as restart $used of $RESTARTS"
+  if ((used > RESTARTS && WORKERS == 1)); then
+    last_word 75 "final after $RESTARTS restarts: the host went down in a run"; rest failed
+  fi
+fi
+if [[ -n $cut_off ]]; then not_stale 75; wait_for_order 75; fi
 became_long() { echo "$1" >"$LONG_RUN"; sync "$LONG_RUN" 2>/dev/null; }
 # mark_long: beside each run, so that a host that goes down without a word leaves the mark as well.
 mark_long() {
