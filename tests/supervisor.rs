@@ -40,7 +40,7 @@ start() {
   env -i "${vars[@]}" setsid "$@" </dev/null >>"$root/supervisor.log" 2>&1 &
   main=$!; echo "$main" >"$group"
 }
-# What fails is started again, after what is left of it was ended.
+# A program that fails is started again, once its remains are ended.
 again() {
   until wait "$main"; do
     kill -KILL -- "-$main" 2>/dev/null; sleep 0.1

@@ -105,6 +105,16 @@ fn s20_a_judged_tpu_is_kept_while_google_denies_the_right_to_create() {
     });
 }
 
+/// The slot's TPU is preempted, and `forget` comes when its create has been accepted.
+fn forgotten_after_its_create(rig: &mut Rig) {
+    rig.start();
+    rig.wait_polls(2);
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_for_log("create accepted");
+    order(rig, &["forget", "a"]);
+    rig.wait_for_log("can't be called back");
+}
+
 #[test]
 fn s21_what_a_called_off_create_makes_is_told_until_its_slot_takes_it_up() {
     let run =
@@ -114,12 +124,7 @@ fn s21_what_a_called_off_create_makes_is_told_until_its_slot_takes_it_up() {
         "[times]\ncreate = \"3s\"\n[[nodes]]\nnames = [\"a\"]\nzone = \"{zone}\"\nspot = true\n{run}\n"
     );
     let mut rig = Rig::new(&nodes, POLICY, &slot("a", &job("a")));
-    rig.start();
-    rig.wait_polls(2);
-    rig.trouble("a", Trouble::Preempt, None);
-    rig.wait_for_log("create accepted");
-    order(&rig, &["forget", "a"]);
-    rig.wait_for_log("can't be called back");
+    forgotten_after_its_create(&mut rig);
     rig.wait_until("it is told", || {
         let shown = text(&rig, "status");
         shown.contains("Belongs to no slot") && shown.contains(&format!("in {zone}: READY"))
@@ -145,12 +150,7 @@ fn s17_a_stray_that_can_not_run_is_removed_where_the_config_says_so() {
     );
     let policy = format!("{POLICY}\norphans = \"dead\"");
     let mut rig = Rig::new(&nodes, &policy, &slot("a", ""));
-    rig.start();
-    rig.wait_polls(2);
-    rig.trouble("a", Trouble::Preempt, None);
-    rig.wait_for_log("create accepted");
-    order(&rig, &["forget", "a"]);
-    rig.wait_for_log("can't be called back");
+    forgotten_after_its_create(&mut rig);
     rig.wait_until("it is told", || text(&rig, "status").contains(&format!("in {zone}: READY")));
     // It runs: it is left alone, until it is preempted.
     rig.wait_polls(4);
