@@ -434,8 +434,10 @@ fn the_exit_of_a_run_that_its_supervisor_has_left_behind_counts_no_more() {
     world.ordered(accepted());
     world.wait(30);
     world.workers_say(&[(2, "v2", None)]);
-    // A listing that lags lowers what is heard, and the attribute of the former run is still there.
+    // A listing that lags lowers what is heard, the attribute of the former run is still there, and the
+    // answer lacks a worker.
     let record = world.fleet.slots.get_mut("a").unwrap();
+    record.seen.as_mut().unwrap().workers = 2;
     record.job.heard_from = Some(1);
     record.job.pardoned.clear();
     let of = record.incarnation.clone().unwrap();
