@@ -164,6 +164,10 @@ fn judge_by(
     if condition == Condition::Maintenance || unknown {
         at_rest(record);
     }
+    if unknown {
+        // It was read, and was something else: a condition from before does not last through it.
+        record.last_clear = None;
+    }
     if set_verdict(record, verdict, &mut fleet.dirty, turn)
         || condition.is_sick()
         || record.suspicion.is_some()

@@ -180,6 +180,34 @@ fn l1_a_delete_that_does_not_end_is_told_to_a_person_whoever_started_it() {
 }
 
 #[test]
+fn s10_only_a_deletion_that_was_never_seen_to_pause_counts_as_stuck() {
+    fn shown(world: &mut World, node: &Value, minutes: u32) {
+        for _ in 0..minutes * 2 {
+            world.poll(&[node.clone()]);
+            world.wait(30);
+        }
+    }
+    let deleting = node("a", json!({"state": "DELETING"}));
+    let mut world = World::new(settings(&["a"]));
+    shown(&mut world, &deleting, 20);
+    shown(&mut world, &node("a", json!({"state": "DREAMING"})), 1);
+    shown(&mut world, &deleting, 15);
+    world.get("a", Some(deleting.clone()));
+    assert!(world.actions.is_empty() && world.looks.is_empty(), "15 min, and 20 before a pause");
+    shown(&mut world, &deleting, 16);
+    world.get("a", Some(deleting.clone()));
+    assert!(is_delete(&world.actions), "31 min without a pause");
+
+    let mut world = World::new(settings(&["a"]));
+    shown(&mut world, &deleting, 20);
+    let later = json!({"state": "DELETING", "createTime": world.now.to_string()});
+    let later = node("a", later);
+    shown(&mut world, &later, 15);
+    world.get("a", Some(later));
+    assert!(world.actions.is_empty() && world.looks.is_empty(), "another node has its own time");
+}
+
+#[test]
 fn an_owed_create_in_a_zone_without_capacity_moves_on_and_comes_back() {
     let mut settings = settings(&["a"]);
     settings.slots.get_mut("a").unwrap().zones = vec![ZONE.to_owned(), "us-east5-a".to_owned()];
