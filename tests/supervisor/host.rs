@@ -1,0 +1,145 @@
+//! A host: a machine whose startup script is the supervisor, and a simulated metadata server.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tpu_watchdog::launch;
+use tpu_watchdog::model::ids::RunOrder;
+use tpu_watchdog::model::settings::{CheckpointSettings, JobSettings};
+use tpu_watchdog::model::spec::NodeSpec;
+use tpu_watchdog::simulator::cloud::Cloud;
+use tpu_watchdog::simulator::http::Simulator;
+
+use crate::machine::Machine;
+
+const ZONE: &str = "us-central2-b";
+
+pub struct Host {
+    pub simulator: Simulator,
+    machine: Machine,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Host {
+    /// A node whose startup script is the supervisor for `job`, beside the user's own script.
+    pub fn new(job: &JobSettings, user_script: &str, order: &RunOrder) -> Option<Host> {
+        Host::of_type("v4-8", job, user_script, order)
+    }
+
+    pub fn of_type(
+        accelerator: &str,
+        job: &JobSettings,
+        user_script: &str,
+        order: &RunOrder,
+    ) -> Option<Host> {
+        if !Machine::is_possible() {
+            return None;
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let simulator = Simulator::new(Cloud::new(Default::default()));
+        let listener = runtime.block_on(Simulator::bind(([127, 0, 0, 1], 0).into())).unwrap();
+        let base = format!(
+            "http://{}/metadata/{ZONE}/a/0/computeMetadata/v1",
+            listener.local_addr().unwrap()
+        );
+        runtime.spawn(simulator.clone().serve(listener));
+        let spec = json!({"acceleratorType": accelerator, "runtimeVersion": "r", "metadata": {"startup-script": user_script}});
+        let body = NodeSpec::learn(&spec).unwrap().render(
+            "me",
+            "a",
+            order,
+            Some(&launch::supervisor("a", job)),
+        );
+        simulator.with(|cloud| cloud.add_node(ZONE, "a", body.as_object().unwrap().clone(), true));
+        Some(Host { simulator, machine: Machine::new("boot", &base), _runtime: runtime })
+    }
+
+    pub fn program(&self, name: &str, text: &str) {
+        self.machine.program(name, text);
+    }
+
+    pub fn home(&self, home: &Path) {
+        self.machine.home(home);
+    }
+
+    pub fn boot(&self) {
+        self.boot_with(&[]);
+    }
+
+    /// A boot whose supervisor also has these variables.
+    pub fn boot_with(&self, variables: &[(&str, &str)]) {
+        let script = self.simulator.with(|cloud| {
+            let node = cloud.nodes.values().next().unwrap();
+            node.body["metadata"]["startup-script"].as_str().unwrap().to_owned()
+        });
+        self.machine.boot(&script, variables);
+    }
+
+    /// The watchdog has changed the run order in the node's metadata.
+    pub fn orders(&self, order: RunOrder) {
+        self.simulator.with(|cloud| {
+            let node = cloud.nodes.values_mut().next().unwrap();
+            node.body["metadata"]["tpu-watchdog-run"] = order.text().into();
+        });
+    }
+
+    /// The machine is down and comes up again: nothing runs, nothing is reported; what is on the
+    /// disk stays.
+    pub fn power_cycle(&self, variables: &[(&str, &str)]) {
+        self.machine.power_off();
+        self.simulator.with(|cloud| cloud.nodes.values_mut().next().unwrap().attributes[0].clear());
+        self.boot_with(variables);
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.machine.path(name)
+    }
+
+    pub fn attribute(&self, key: &str) -> Option<String> {
+        self.simulator.with(|cloud| {
+            cloud.nodes.values().next().unwrap().attributes[0]
+                .get(&format!("tpu-watchdog/{key}"))
+                .cloned()
+        })
+    }
+
+    #[track_caller]
+    pub fn wait(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !condition() {
+            let in_time = began.elapsed() < Duration::from_secs(30);
+            assert!(in_time, "waited in vain: {what}\n{}", self.machine.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+pub fn job(command: &str, folder: &Path) -> JobSettings {
+    JobSettings {
+        command: Some(command.to_owned()),
+        dir: folder.display().to_string(),
+        checkpoint: Some(CheckpointSettings {
+            uri: "gs://b/ckpt".into(),
+            format: None,
+            orbax_mode: Default::default(),
+        }),
+        env: [("QUOTED".to_owned(), "it's $HOME".to_owned())].into(),
+        stop_grace: Duration::from_secs(2),
+        restarts_per_run: 2,
+        no_progress: 3,
+        ..JobSettings::default()
+    }
+}
+
+pub fn order(step: Option<u64>) -> RunOrder {
+    RunOrder {
+        generation: 7,
+        checkpoint: step.map_or(String::new(), |s| format!("gs://b/ckpt/{s}")),
+        step,
+    }
+}

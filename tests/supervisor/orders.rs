@@ -1,0 +1,234 @@
+//! Run orders: what a run starts from, when its order is stale, and how a newer one is followed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tpu_watchdog::model::ids::RunOrder;
+use tpu_watchdog::simulator::http::{Fault, Logged};
+use tpu_watchdog::simulator::wire::Reply;
+
+use crate::host::{Host, job, order};
+
+#[test]
+fn after_a_long_run_a_job_that_reads_its_order_is_not_sent_back_to_the_checkpoint_of_the_create() {
+    for (command, script) in [
+        ("cat $CHECKPOINT_PATH >> {}; sleep 1.3; exit 1", ""),
+        ("bash {}.sh", "#! /bin/bash\n# uses CHECKPOINT_PATH\n"),
+    ] {
+        let work = tempfile::tempdir().unwrap();
+        let tries = work.path().join("tries");
+        let command = command.replace("{}", &tries.display().to_string());
+        std::fs::write(work.path().join("tries.sh"), "sleep 1.3; exit 1").unwrap();
+        let Some(host) = Host::new(&job(&command, work.path()), script, &order(Some(1200))) else {
+            return;
+        };
+        let long = [("TPU_WATCHDOG_LONG", "1")];
+        host.boot_with(&long);
+        let stale = || {
+            host.attribute("exit")
+                .is_some_and(|e| e.contains(" 7 1 stale_order ran=") && e.contains("step 1200"))
+        };
+        host.wait("it is held", stale);
+        assert!(host.path("long.7").exists());
+        let restarted = host.path("restarts.7");
+        assert!(!restarted.exists(), "{:?}", std::fs::read_to_string(restarted));
+        // The length of the run is on the disk: a reboot changes nothing.
+        host.power_cycle(&long);
+        host.wait("it is held again", || {
+            host.attribute("exit").is_some_and(|e| e.contains(" 7 75 stale_order ran="))
+        });
+    }
+}
+
+#[test]
+fn a_host_that_goes_down_in_the_middle_of_a_long_run_knows_of_it_at_its_next_boot() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command = format!("echo \"$CHECKPOINT_PATH\" >> {}; sleep 30", tries.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(Some(1200))) else { return };
+    let long = [("TPU_WATCHDOG_LONG", "1")];
+    host.boot_with(&long);
+    host.wait("the mark", || host.path("long.7").exists());
+    host.power_cycle(&long);
+    host.wait("it is held", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 75 stale_order ran=1"))
+    });
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "gs://b/ckpt/1200\n");
+}
+
+#[test]
+fn after_a_long_run_a_job_that_finds_its_own_checkpoint_goes_on_and_hidden_readers_fail_loudly() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    std::fs::write(
+        work.path().join("train.sh"),
+        format!("echo \"[$CHECKPOINT_BASE][$CHECKPOINT_PATH][$CHECKPOINT_STEP]\" >> {}; sleep 1.3; exit 1", out.display()),
+    )
+    .unwrap();
+    let Some(host) = Host::new(&job("bash ./train.sh", work.path()), "", &order(Some(1200))) else {
+        return;
+    };
+    host.boot_with(&[("TPU_WATCHDOG_LONG", "1")]);
+    let base = "[gs://b/ckpt]";
+    let expected =
+        format!("{base}[gs://b/ckpt/1200][1200]\n{base}[stale:gs://b/ckpt/1200][stale:1200]\n");
+    host.wait("two runs", || {
+        std::fs::read_to_string(&out).is_ok_and(|text| text.starts_with(&expected))
+    });
+}
+
+#[test]
+fn on_several_hosts_no_try_is_the_last_and_one_that_runs_on_is_reported() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command =
+        format!("echo x >> {0}; [[ $(wc -l < {0}) -lt 5 ]] && exit 1; sleep 20", tries.display());
+    let job = job(&command, work.path());
+    let Some(host) = Host::of_type("v4-16", &job, "", &order(None)) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_LONG", "1")]);
+    host.wait("it is told", || {
+        host.attribute("exit")
+            .is_some_and(|e| e.contains(" 7 1 failing after 2 restarts: tried again every 0.2 s"))
+    });
+    host.wait("it is tried on", || {
+        std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() == 5)
+    });
+    host.wait("it runs again", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 1 recovered ran="))
+    });
+}
+
+#[test]
+fn nothing_starts_before_the_run_order_could_be_read() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let command = format!("echo $TPU_WATCHDOG_GENERATION > {}", out.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(Some(5))) else { return };
+    let outage = |logged: &Logged| {
+        let reply = Reply::new(503, "");
+        logged.path.contains("tpu-watchdog-run").then_some(Fault::AnswerBefore(reply))
+    };
+    let (asked, count) = (Arc::new(AtomicU32::new(0)), Ordering::SeqCst);
+    let seen = Arc::clone(&asked);
+    host.simulator.set_hook(Some(Box::new(move |logged| {
+        // curl itself asks four times.
+        if seen.load(count) >= 8 {
+            return None;
+        }
+        let fault = outage(logged);
+        seen.fetch_add(u32::from(fault.is_some()), count);
+        fault
+    })));
+    host.boot();
+    host.wait("the end", || host.attribute("exit").is_some());
+    assert_eq!(std::fs::read_to_string(out).unwrap(), "7\n");
+    assert!(asked.load(count) >= 8);
+}
+
+#[test]
+fn a_newer_order_ends_the_run_and_starts_the_next_one_from_its_checkpoint() {
+    let work = tempfile::tempdir().unwrap();
+    let (out, set_up) = (work.path().join("out"), work.path().join("set-up"));
+    // A job that would run for ever, with a child that ignores SIGTERM.
+    let command = format!(
+        "echo \"$TPU_WATCHDOG_GENERATION $CHECKPOINT_PATH $CHECKPOINT_STEP\" >> {}; (trap '' TERM; sleep 60) & sleep 60",
+        out.display()
+    );
+    let script = format!("#! /bin/bash\necho x >> {}\n", set_up.display());
+    let settings = job(&command, work.path());
+    let Some(host) = Host::new(&settings, &script, &order(Some(1200))) else { return };
+    host.boot();
+    let runs = |text: &str| std::fs::read_to_string(&out).is_ok_and(|out| out == text);
+    let first = "7 gs://b/ckpt/1200 1200\n";
+    host.wait("the first run", || runs(first));
+    let beacon = host.attribute("boot").unwrap();
+    assert!(beacon.ends_with(" 7 1 v2"), "it says that it takes newer orders: {beacon}");
+    // The same generation once more, or an older one, changes nothing.
+    host.orders(RunOrder { generation: 6, ..order(Some(1)) });
+    host.orders(RunOrder { generation: 8, ..order(Some(2400)) });
+    host.wait("the next run", || runs(&format!("{first}8 gs://b/ckpt/2400 2400\n")));
+    host.wait("its boot beacon", || host.attribute("boot").is_some_and(|b| b.ends_with(" 8 1 v2")));
+    assert_eq!(host.attribute("exit"), None, "an order is no exit");
+    let set_up = std::fs::read_to_string(set_up).unwrap();
+    assert_eq!(set_up, "x\n", "the startup script runs once a boot");
+    let units = std::fs::read_dir(host.path("units")).unwrap().flatten();
+    let jobs = units.filter(|unit| unit.file_name().to_string_lossy().contains("-job-")).count();
+    assert_eq!(jobs, 1, "nothing is left of the former run");
+}
+
+#[test]
+fn a_startup_script_that_reads_the_order_runs_for_each_of_them() {
+    let work = tempfile::tempdir().unwrap();
+    let (out, runs) = (work.path().join("out"), work.path().join("runs"));
+    let script = format!("#! /bin/bash\necho \"$CHECKPOINT_STEP\" > {}\n", out.display());
+    let command = format!("cat {} >> {}; sleep 60", out.display(), runs.display());
+    let Some(host) = Host::new(&job(&command, work.path()), &script, &order(Some(1200))) else {
+        return;
+    };
+    host.boot();
+    let ran = |text: &str| std::fs::read_to_string(&runs).is_ok_and(|runs| runs == text);
+    host.wait("the first run", || ran("1200\n"));
+    host.orders(RunOrder { generation: 8, ..order(Some(2400)) });
+    host.wait("the next run", || ran("1200\n2400\n"));
+}
+
+#[test]
+fn a_host_of_several_waits_for_the_order_that_starts_all_of_them() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let command = format!(
+        "echo \"$TPU_WATCHDOG_GENERATION\" >> {}; [[ $TPU_WATCHDOG_GENERATION == 7 ]] && exit 3; sleep 60",
+        out.display()
+    );
+    let job = job(&command, work.path());
+    let Some(host) = Host::of_type("v4-16", &job, "", &order(None)) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_ALONE", "600")]);
+    host.wait("it waits", || {
+        let waits = " 7 3 waits: for a newer order, or starts by itself in 600 s";
+        host.attribute("exit").is_some_and(|exit| exit.ends_with(waits))
+            && host
+                .attribute("heartbeat")
+                .is_some_and(|beat| beat.ends_with("waiting for an order"))
+    });
+    host.orders(RunOrder { generation: 8, ..order(Some(2400)) });
+    let runs = || std::fs::read_to_string(&out).unwrap_or_default();
+    host.wait("it runs", || runs() == "7\n8\n");
+}
+
+#[test]
+fn a_host_of_several_that_reboots_in_a_run_waits_for_the_others() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let command = format!("echo \"$TPU_WATCHDOG_GENERATION\" >> {}; sleep 60", out.display());
+    let job = job(&command, work.path());
+    let Some(host) = Host::of_type("v4-16", &job, "", &order(None)) else { return };
+    let alone = [("TPU_WATCHDOG_ALONE", "600")];
+    host.boot_with(&alone);
+    let runs = |text: &str| std::fs::read_to_string(&out).is_ok_and(|runs| runs == text);
+    host.wait("it runs", || runs("7\n"));
+    host.power_cycle(&alone);
+    host.wait("it waits", || host.attribute("exit").is_some_and(|e| e.contains(" 7 75 waits: ")));
+    host.orders(RunOrder { generation: 8, ..order(None) });
+    host.wait("it runs again", || runs("7\n8\n"));
+    // Without an order it starts by itself, and says so.
+    host.power_cycle(&[]);
+    host.wait("it runs by itself", || runs("7\n8\n8\n"));
+    assert!(host.attribute("exit").unwrap().contains(" 8 75 restarting by itself"));
+}
+
+#[test]
+fn a_supervisor_that_rests_starts_the_job_when_it_is_ordered() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let command = format!("echo \"$CHECKPOINT_STEP\" >> {}; sleep 1.3; exit 1", out.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(Some(1200))) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_LONG", "1")]);
+    let stale = |generation: u64| {
+        let text = format!(" {generation} 1 stale_order ran=");
+        host.wait("it is stale", || host.attribute("exit").is_some_and(|e| e.contains(&text)));
+    };
+    stale(7);
+    host.orders(RunOrder { generation: 8, ..order(Some(2400)) });
+    stale(8);
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), "1200\n2400\n");
+}

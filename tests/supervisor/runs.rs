@@ -1,0 +1,254 @@
+//! Runs of the job: how they end, what is restarted, what is reported.
+
+use std::path::Path;
+
+use tpu_watchdog::launch;
+use tpu_watchdog::model::settings::JobSettings;
+
+use crate::host::{Host, job, order};
+
+#[test]
+fn it_beats_runs_both_scripts_with_the_variables_of_the_contract_and_reports_the_end() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let command = format!(
+        "env | grep -E '^(CHECKPOINT_(BASE|PATH|STEP)|TPU_WATCHDOG_(SLOT|GEN|WORKER)|QUOTED)' | sort > {0}; pwd >> {0}; echo 1234 > \"$TPU_WATCHDOG_PROGRESS\"; \
+         while ! test -e {1}; do sleep 0.05; done",
+        out.display(),
+        work.path().join("go").display()
+    );
+    let user_script = format!("#! /bin/bash\necho user > {}\n", work.path().join("user").display());
+    let Some(host) = Host::new(&job(&command, work.path()), &user_script, &order(Some(1200)))
+    else {
+        return;
+    };
+    host.boot();
+    assert!(host.attribute("boot").is_some(), "the boot beacon is sent before boot goes on");
+    host.wait("the step", || host.attribute("step").is_some_and(|s| s.ends_with(" 7 1234")));
+    host.wait("the heartbeat", || {
+        host.attribute("heartbeat").is_some_and(|h| h.ends_with("running"))
+    });
+    assert_eq!(std::fs::read_to_string(work.path().join("user")).unwrap(), "user\n");
+    let expected = format!(
+        "CHECKPOINT_BASE=gs://b/ckpt\nCHECKPOINT_PATH=gs://b/ckpt/1200\nCHECKPOINT_STEP=1200\nQUOTED=it's $HOME\nTPU_WATCHDOG_GENERATION=7\nTPU_WATCHDOG_SLOT=a\n\
+         TPU_WATCHDOG_WORKER=0\nTPU_WATCHDOG_WORKERS=1\n{}\n",
+        work.path().display()
+    );
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), expected);
+    std::fs::write(work.path().join("go"), "").unwrap();
+    host.wait("the end", || {
+        host.attribute("exit")
+            .is_some_and(|e| e.contains(" 7 0 done ran=") && e.ends_with("step=1234"))
+    });
+}
+
+#[test]
+fn without_a_checkpoint_its_variables_are_empty() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let command = format!(
+        "echo \"[${{CHECKPOINT_PATH}}][${{CHECKPOINT_STEP}}]${{CHECKPOINT_PATH:+ --resume}}\" > {}",
+        out.display()
+    );
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("the end", || host.attribute("exit").is_some());
+    assert_eq!(std::fs::read_to_string(out).unwrap(), "[][]\n");
+}
+
+#[test]
+fn a_failing_command_is_restarted_within_its_budget_and_then_reported() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let Some(host) = Host::new(
+        &job(&format!("echo x >> {}; exit 139", tries.display()), work.path()),
+        "",
+        &order(None),
+    ) else {
+        return;
+    };
+    host.boot();
+    host.wait("the end", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 139 final after 2 restarts"))
+    });
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\n");
+    // The budget is counted over reboots of the same disk.
+    assert_eq!(std::fs::read_to_string(host.path("restarts.7")).unwrap().trim(), "3");
+    host.power_cycle(&[]);
+    host.wait("one try in this boot", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 139 final after 2 restarts"))
+    });
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\nx\n");
+}
+
+#[test]
+fn a_boot_after_the_end_does_not_run_the_job_again() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command = format!("echo x >> {}; echo 5 > \"$TPU_WATCHDOG_PROGRESS\"", tries.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("the end", || host.attribute("exit").is_some());
+    // The host goes down with everything on it, and comes up with the same disk.
+    host.power_cycle(&[]);
+    host.wait("the end is reported again", || {
+        host.attribute("exit").is_some_and(|e| e.ends_with("step=5"))
+    });
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\n");
+}
+
+#[test]
+fn an_end_without_evidence_is_reported_and_the_next_boot_starts_the_job_again() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let Some(host) =
+        Host::new(&job(&format!("echo x >> {}", tries.display()), work.path()), "", &order(None))
+    else {
+        return;
+    };
+    host.boot();
+    host.wait("the end", || {
+        host.attribute("exit")
+            .is_some_and(|e| e.contains(" 7 0 done ran=") && e.ends_with("step=none"))
+    });
+    host.wait("the heartbeat says so", || {
+        host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("ended_early"))
+    });
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\n", "not again in the same boot");
+    host.power_cycle(&[]);
+    host.wait("the second run", || std::fs::read_to_string(&tries).unwrap() == "x\nx\n");
+}
+
+#[test]
+fn the_step_of_the_checkpoint_that_it_began_with_is_no_work_done() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command = format!("echo x >> {}; echo 1200 > \"$TPU_WATCHDOG_PROGRESS\"", tries.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(Some(1200))) else { return };
+    host.boot();
+    host.wait("it is held", || {
+        host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("ended_early"))
+    });
+    assert!(!host.path("done.7").exists());
+}
+
+#[test]
+fn a_command_whose_pipe_fails_has_failed() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(host) = Host::new(&job("exit 3 | cat", work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("its code", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 3 restarting 1 of 2 in 0.1 s"))
+    });
+    host.wait("a longer pause", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 3 restarting 2 of 2 in 0.2 s"))
+    });
+    // The pauses of a real host double, from 10 s to 10 min.
+    assert!(
+        launch::supervisor("a", &job("x", Path::new("/")))
+            .contains("TPU_WATCHDOG_PAUSES:-10 20 40 80 160 320 600}")
+    );
+}
+
+#[test]
+fn what_ends_while_the_machine_goes_down_is_neither_an_end_nor_a_failure() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command = format!(
+        "echo x >> {}; echo 5 > \"$TPU_WATCHDOG_PROGRESS\"; exit $(($(wc -l < {0}) - 1))",
+        tries.display()
+    );
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    let stopping = [("TPU_WATCHDOG_SYSTEM", "stopping")];
+    for runs in 1..=2 {
+        // The first ends with 0, the second with 1: as trainers do that save on SIGTERM.
+        if runs == 1 {
+            host.boot_with(&stopping)
+        } else {
+            host.power_cycle(&stopping)
+        }
+        host.wait("it stops", || {
+            host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("stopping"))
+        });
+        assert_eq!(std::fs::read_to_string(&tries).unwrap().lines().count(), runs);
+        // That a run was cut off counts, or a job that reboots its host would do so for ever.
+        let cut_off =
+            "boot-1 7 75 restarting: the host went down in a run, which counts as restart 1 of 2";
+        assert_eq!(host.attribute("exit").as_deref(), (runs == 2).then_some(cut_off));
+    }
+}
+
+#[test]
+fn the_heartbeat_outlives_commands_that_fail_at_once() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let many = JobSettings {
+        restarts_per_run: 1000,
+        ..job(&format!("echo x >> {}; exit 1", tries.display()), work.path())
+    };
+    let Some(host) = Host::new(&many, "", &order(None)) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_PAUSES", "0")]);
+    host.wait("many tries", || {
+        std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() > 20)
+    });
+    let beat = host.attribute("heartbeat");
+    host.wait("it beats on", || host.attribute("heartbeat") != beat);
+}
+
+#[test]
+fn a_long_run_refills_the_restarts() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let Some(host) = Host::new(
+        &job(&format!("echo x >> {}; exit 1", tries.display()), work.path()),
+        "",
+        &order(None),
+    ) else {
+        return;
+    };
+    host.boot_with(&[("TPU_WATCHDOG_REFILL", "0")]);
+    host.wait("more tries than its budget", || {
+        std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() > 4)
+    });
+    assert!(host.attribute("exit").unwrap().contains("restarting 1 of 2"));
+}
+
+#[test]
+fn what_a_run_leaves_behind_is_ended_before_the_next_one_begins() {
+    let work = tempfile::tempdir().unwrap();
+    let (met, out) = (work.path().join("met"), work.path().join("out"));
+    // A child that ignores SIGTERM and says every moment that it lives.
+    std::fs::write(
+        work.path().join("child"),
+        format!("trap '' TERM; while :; do echo x > {}; sleep 0.05; done\n", met.display()),
+    )
+    .unwrap();
+    let command = format!(
+        "rm -f {0}; sleep 0.3; [[ -e {0} ]] && echo met >> {1}; echo run >> {1}; bash ./child & sleep 0.2; exit 1",
+        met.display(),
+        out.display()
+    );
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains("final")));
+    assert_eq!(std::fs::read_to_string(out).unwrap(), "run\nrun\nrun\n", "no run met another");
+}
+
+#[test]
+fn a_job_that_takes_its_host_down_is_not_restarted_for_ever() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command = format!("echo x >> {}; sleep 30", tries.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    host.boot();
+    for runs in 1..=3 {
+        host.wait("a run", || {
+            std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() == runs)
+        });
+        host.power_cycle(&[]);
+    }
+    host.wait("the end", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7 75 final after 2 restarts"))
+    });
+    assert_eq!(std::fs::read_to_string(&tries).unwrap().lines().count(), 3);
+}
