@@ -1,4 +1,4 @@
-//! The supervisor on a machine with the real systemd: what the stubs of tests/supervisor.rs stand
+//! The supervisor on a machine with the real systemd: what the stubs of tests/supervisor stand
 //! for.
 
 use serde_json::json;

@@ -67,7 +67,7 @@ pub struct Machine {
     folder: tempfile::TempDir,
     /// Of its metadata server.
     metadata: String,
-    /// What its boot ids begin with.
+    /// The beginning of its boot ids.
     name: String,
     /// Reboots so far.
     boots: AtomicU32,
@@ -172,7 +172,7 @@ impl Machine {
         self.folder.path().join(name)
     }
 
-    /// What the supervisor, set-up and job have written: the journal's content.
+    /// The journal: all that the supervisor, the set-up and the job have written.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("supervisor.log")).unwrap_or_default()
     }
