@@ -47,6 +47,8 @@ pub struct Stage {
     pub rig: Rig,
     folder: tempfile::TempDir,
     machines: Machines,
+    /// After so many seconds without an order a host starts by itself.
+    alone: &'static str,
     is_over: Arc<AtomicBool>,
     power: Option<JoinHandle<()>>,
 }
@@ -54,10 +56,19 @@ pub struct Stage {
 impl Stage {
     /// The watchdog runs, and its slot has no TPU yet. `setup` is the user's startup script.
     pub fn new(setup: &str) -> Option<Stage> {
+        let mut stage = Stage::with(setup, "50")?;
+        stage.rig.start();
+        Some(stage)
+    }
+
+    /// The same before the watchdog starts. After so many seconds without an order a host starts by
+    /// itself.
+    pub fn with(setup: &str, alone: &'static str) -> Option<Stage> {
         if !Machine::is_possible() {
             return None;
         }
-        let python = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+        let python =
+            Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
         let Ok(python) = python else {
             assert!(std::env::var_os("CI").is_none(), "python3 must be there in CI");
             eprintln!("left out: python3 is missing");
@@ -74,7 +85,9 @@ impl Stage {
             "confirmations = 2\nheal = \"2s\"\nbackoff = {{ first = \"200ms\", max = \"400ms\" }}\n\
              stock_out = {{ first = \"200ms\", max = \"400ms\" }}\nattempts = {{ settled = \"60s\" }}\n\
              grace = {{ startup = \"10s\", boot = \"{}\", silent = \"{}\", missing = \"300ms\", maintenance = \"{}\" }}\n",
-            minutes(40), minutes(15), minutes(60)
+            minutes(40),
+            minutes(15),
+            minutes(60)
         );
         let slot = format!(
             "[[tpu]]\nname = \"a\"\nzone = \"{ZONE}\"\nstartup_script = \"setup.sh\"\n\
@@ -89,10 +102,8 @@ impl Stage {
         );
         rig.configure("", &policy, &slot);
         let (machines, is_over) = (Machines::default(), Arc::new(AtomicBool::new(false)));
-        let power = power(&rig, &machines, &is_over);
-        let mut stage = Stage { rig, folder, machines, is_over, power: Some(power) };
-        stage.rig.start();
-        Some(stage)
+        let power = power(&rig, alone, &machines, &is_over);
+        Some(Stage { rig, folder, machines, alone, is_over, power: Some(power) })
     }
 
     /// A file that the trainers look for.
@@ -112,7 +123,7 @@ impl Stage {
 
     /// The machine boots with the present metadata.
     pub fn boot(&self, host: &Machine) {
-        boot(host, &self.rig.simulator.with(|cloud| script(cloud)).unwrap());
+        boot(host, &self.rig.simulator.with(|cloud| script(cloud)).unwrap(), self.alone);
     }
 
     pub fn diary(&self) -> Vec<Entry> {
@@ -145,8 +156,7 @@ impl Stage {
         let began = std::time::Instant::now();
         while !condition() {
             if began.elapsed() > Duration::from_secs(60) {
-                let machines = self.machines.lock().unwrap();
-                for ((uid, worker), machine) in machines.iter() {
+                for ((uid, worker), machine) in self.machines.lock().unwrap().iter() {
                     println!("---- worker {worker} of {uid}\n{}", machine.log());
                 }
                 self.rig.wait_long_until(what, Duration::ZERO, || false);
@@ -217,19 +227,24 @@ fn script(cloud: &Cloud) -> Option<String> {
     (node.state == "READY").then(|| script.to_owned())
 }
 
-fn boot(host: &Machine, script: &str) {
+fn boot(host: &Machine, script: &str, alone: &str) {
     host.boot(
         script,
         &[
             ("TPU_WATCHDOG_BEAT", "0.5"),
             ("TPU_WATCHDOG_PAUSES", "0.3 0.6"),
-            ("TPU_WATCHDOG_ALONE", "50"),
+            ("TPU_WATCHDOG_ALONE", alone),
         ],
     );
 }
 
 /// Powers the machines of the slot's node on while it is READY, each with an empty disk.
-fn power(rig: &Rig, machines: &Machines, is_over: &Arc<AtomicBool>) -> JoinHandle<()> {
+fn power(
+    rig: &Rig,
+    alone: &'static str,
+    machines: &Machines,
+    is_over: &Arc<AtomicBool>,
+) -> JoinHandle<()> {
     let (simulator, base) = (rig.simulator.clone(), rig.base.clone());
     let (machines, is_over) = (Arc::clone(machines), Arc::clone(is_over));
     std::thread::spawn(move || {
@@ -247,7 +262,7 @@ fn power(rig: &Rig, machines: &Machines, is_over: &Arc<AtomicBool>) -> JoinHandl
                     let machine = Arc::new(Machine::new(&format!("{uid}-{worker}"), &metadata));
                     machines.insert((uid, worker), Arc::clone(&machine));
                     let script = script.clone();
-                    std::thread::spawn(move || boot(&machine, &script));
+                    std::thread::spawn(move || boot(&machine, &script, alone));
                 }
             }
             drop(machines);

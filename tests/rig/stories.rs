@@ -1,5 +1,7 @@
 //! The stories: a slice of four hosts, and what happens to it.
 
+use std::collections::BTreeSet;
+
 use tpu_watchdog::simulator::trouble::Trouble;
 
 use crate::stage::Stage;
@@ -27,5 +29,80 @@ fn a_preempted_slice_goes_on_on_the_next_one() {
     stage.rig.trouble("a", Trouble::Preempt, None);
     stage.runs(first + 1, 15);
     assert_eq!(stage.rig.creations("a"), 2);
+    stage.audit();
+}
+
+#[test]
+fn a_host_that_reboots_much_later_meets_the_others_at_the_newest_checkpoint() {
+    let Some(stage) = Stage::new("") else { return };
+    let first = stage.runs(1, 45);
+    let host = stage.host(1);
+    host.power_off();
+    stage.boot(&host);
+    let second = stage.runs(first + 1, 15);
+    // Worker 0 takes the coordinator with it.
+    let host = stage.host(0);
+    host.power_off();
+    stage.boot(&host);
+    stage.runs(second + 1, 15);
+    assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
+    stage.audit();
+}
+
+#[test]
+fn a_host_that_does_not_come_back_costs_the_slice_and_not_the_run() {
+    let Some(stage) = Stage::new("") else { return };
+    let first = stage.runs(1, 25);
+    stage.host(3).power_off();
+    stage.runs(first + 1, 15);
+    assert_eq!(stage.rig.creations("a"), 2, "{}", stage.rig.mutations_text());
+    stage.audit();
+}
+
+#[test]
+fn an_error_of_the_user_stops_after_three_runs_and_a_person_starts_it_again() {
+    let Some(mut stage) = Stage::with("", "50") else { return };
+    stage.tell("user-error");
+    stage.rig.start();
+    stage.wait("a person has to look", || {
+        stage.rig.node("a").is_some() && stage.rig.status()["tpus"][0]["action"] == "escalate"
+    });
+    let tried: BTreeSet<u64> = stage.diary().iter().map(|entry| entry.generation).collect();
+    assert_eq!(tried, [1, 2, 3].into());
+    std::fs::remove_file(stage.path("user-error")).unwrap();
+    assert!(stage.rig.command(&["relaunch", "a"]).output().unwrap().status.success());
+    stage.runs(4, 15);
+    assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
+    stage.audit();
+}
+
+#[test]
+fn set_up_that_fails_twice_on_one_worker_delays_the_start_of_all() {
+    let setup = "#! /bin/bash\n[[ $TPU_WATCHDOG_WORKER == 2 ]] || exit 0\n\
+                 echo x >>\"$HOME/tries\"; (($(wc -l <\"$HOME/tries\") > 2))\n";
+    let Some(stage) = Stage::new(setup) else { return };
+    stage.runs(1, 15);
+    let tries = std::fs::read_to_string(stage.host(2).path("home/tries")).unwrap();
+    assert_eq!(tries, "x\nx\nx\n");
+    assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
+    stage.audit();
+}
+
+#[test]
+fn while_the_watchdog_is_away_the_hosts_start_together_by_themselves() {
+    let Some(mut stage) = Stage::with("", "2") else { return };
+    stage.rig.start();
+    let first = stage.runs(1, 25);
+    stage.rig.kill();
+    stage.tell("crash.2");
+    stage.wait("they start again", || {
+        let starts = stage.diary().into_iter().filter(|entry| entry.event == "start");
+        starts.filter(|entry| entry.generation == first).count() == 8
+    });
+    stage.rig.start();
+    stage.wait("they make new steps", || {
+        stage.diary().iter().filter(|entry| entry.event == "step" && entry.step == 60).count() == 4
+    });
+    assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
     stage.audit();
 }

@@ -123,6 +123,8 @@ impl Machine {
         let path = std::env::var("PATH").unwrap();
         let status = Command::new("bash")
             .arg(&file)
+            // The guest agent runs startup scripts without it.
+            .env_remove("HOME")
             .env("PATH", format!("{}:{path}", self.path("bin").display()))
             .env("TPU_WATCHDOG_METADATA", &self.metadata)
             .env("TPU_WATCHDOG_STATE", self.folder.path())
