@@ -134,6 +134,7 @@ pub const GATES: &[Gate] = &[
     gate("order_dry_run", RELAUNCHES, order_dry_run),
     gate("same_job", RELAUNCHES, same_job),
     gate("supervisors", RELAUNCHES, supervisors),
+    gate("order_pause", RELAUNCHES, order_pause),
     gate(ORDER_CHECKPOINTS, RELAUNCHES, order_checkpoints),
 ];
 

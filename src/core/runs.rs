@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use crate::model::condition::Condition;
 use crate::model::event::What;
+use crate::model::exit::Stuck;
 use crate::model::settings::JobSettings;
 use crate::model::slot::{Runs, SlotRecord};
 
@@ -93,9 +94,18 @@ fn passes_over(record: &SlotRecord, condition: Condition) -> Option<u64> {
 
 /// Whether a person has to look before the job is started again.
 pub fn is_over(record: &SlotRecord, job: Option<&JobSettings>, condition: Condition) -> bool {
+    let most = |job: &JobSettings| {
+        if ends_by_itself(record, condition) { job.restarts_per_run } else { job.no_progress }
+    };
     is_about_the_job(condition)
-        && job.is_some_and(|job| fruitless(record, condition) >= job.no_progress)
+        && job.is_some_and(|job| fruitless(record, condition) >= most(job))
         && passes_over(record, condition).is_none()
+}
+
+/// Whether the run is one on several hosts that ended with a code: on a single one its supervisor
+/// would start it again, `restart.per_run` times.
+pub fn ends_by_itself(record: &SlotRecord, condition: Condition) -> bool {
+    condition == Condition::JobFailed && record.job.stuck == Some(Stuck::Waits)
 }
 
 /// The slot was condemned, or its job is ordered again: the present run has ended. Returns whether its

@@ -9,6 +9,7 @@ mod learning;
 mod levers;
 mod liveness;
 mod owed;
+mod pauses;
 mod regressions;
 mod relaunch;
 mod remains;

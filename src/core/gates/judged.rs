@@ -49,14 +49,22 @@ pub fn breaker(ctx: &SlotCtx) -> Option<Decision> {
 /// S16.
 pub fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
     let (condition, job) = (ctx.condition(), ctx.slot.job.as_ref());
+    if !runs::is_over(ctx.record, job, condition) {
+        return None;
+    }
     let count = runs::fruitless(ctx.record, condition);
-    let text = || {
-        format!(
-            "{condition}: {count} runs in a row made no new step; find the cause in the job's log, then `retry` it"
-        )
-    };
-    runs::is_over(ctx.record, job, condition)
-        .then(|| Decision::hold(HoldReason::NoProgress, text(), None))
+    if runs::ends_by_itself(ctx.record, condition) {
+        let (evidence, name) = (&ctx.record.verdict.evidence, &ctx.record.name);
+        let text = format!(
+            "{evidence}; {count} runs in a row made no new step (restart.per_run); fix the job, then `relaunch {name}`: it starts again on \
+             the same TPU, from its newest checkpoint. After a change of the config `recreate {name}`"
+        );
+        return hold(HoldReason::JobFailed, text, None);
+    }
+    let text = format!(
+        "{condition}: {count} runs in a row made no new step; find the cause in the job's log, then `retry` it"
+    );
+    hold(HoldReason::NoProgress, text, None)
 }
 
 /// S20: its create would be held for the checkpoints.

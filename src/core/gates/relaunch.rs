@@ -2,15 +2,20 @@
 
 use super::common::hold;
 use crate::core::ctx::SlotCtx;
-use crate::core::location;
+use crate::core::{location, runs};
 use crate::model::hold::HoldReason;
-use crate::model::time::elapsed;
+use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
 use std::time::Duration;
 
 /// The listing that an order rests on is at most this old, and newer than the exit or the wish: what runs
 /// may save at its end.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
+
+/// The pause after the first run without a new step; it doubles so many times. Hosts that get no order
+/// start by themselves after 5 min: the longest pause ends well before.
+const PAUSE: Duration = Duration::from_secs(10);
+const PAUSES: u32 = 4;
 
 /// S7.
 pub fn order_dry_run(ctx: &SlotCtx) -> Option<Decision> {
@@ -60,6 +65,20 @@ pub fn same_job(ctx: &SlotCtx) -> Option<Decision> {
     let text =
         format!("a relaunch is wanted, but {why}; `recreate {}` replaces the TPU", record.name);
     hold(HoldReason::CannotRelaunch, text, None)
+}
+
+/// S16: runs on several hosts that fail at once are ordered again after growing pauses, so that
+/// trouble of some minutes does not use them up.
+pub fn order_pause(ctx: &SlotCtx) -> Option<Decision> {
+    let job = &ctx.record.job;
+    let waits = runs::ends_by_itself(ctx.record, ctx.condition()) && job.relaunch_by.is_none();
+    let ended = job.failed_at.filter(|_| waits)?;
+    let count = runs::fruitless(ctx.record, ctx.condition()).checked_sub(1)?;
+    let until = after(ended, PAUSE.saturating_mul(1 << count.min(PAUSES)));
+    let evidence = &ctx.record.verdict.evidence;
+    let text =
+        format!("{evidence}; {} runs in a row made no new step, so there is a pause", count + 1);
+    if ctx.now < until { hold(HoldReason::Backoff, text, Some(until)) } else { None }
 }
 
 /// S15: the newest complete checkpoint, listed just now.

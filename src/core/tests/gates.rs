@@ -63,6 +63,7 @@ const STORIES: &[Row] = &[
     ("supervisors", HoldReason::CannotRelaunch, Refused("S22"), |w| {
         w.relaunch_but(|w| w.record().job.workers.clear())
     }),
+    ("order_pause", HoldReason::Backoff, Acts, World::failed_at_once),
     ("order_checkpoints", HoldReason::CheckpointUnreadable, Refused("S15"), |w| {
         w.relaunch_but(|w| {
             w.fleet.memory.get_mut("a").unwrap().survey_failure = Some("listing failed".into());
@@ -292,6 +293,7 @@ fn played(row: &Row, gates: Vec<Gate>) -> World {
         "same_job",
         "supervisors",
         "order_checkpoints",
+        "order_pause",
     ];
     let needs_job = needs_job.contains(&row.0);
     let slots: &[&str] = if row.0 == "max_unavailable" { &["a", "b"] } else { &["a"] };

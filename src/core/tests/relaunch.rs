@@ -10,12 +10,15 @@ use crate::model::relaunch::Asked;
 
 const STALE: (i64, &str) = (139, "stale_order ran=734: a run of this order lasted that long");
 
+pub const WAITS: Option<(i64, &str)> =
+    Some((139, "waits: for a newer order, or starts by itself in 300 s"));
+
 /// A worker's generation, its supervisor's word, and its exit.
-type Says<'a> = (u64, &'a str, Option<(i64, &'a str)>);
+pub type Says<'a> = (u64, &'a str, Option<(i64, &'a str)>);
 
 impl World {
     /// One answer of each worker.
-    fn workers_say(&mut self, says: &[Says]) {
+    pub fn workers_say(&mut self, says: &[Says]) {
         let of = self.fleet.slots["a"].incarnation.clone().unwrap();
         let beat = self.now.as_second() % 100_000;
         let report = |(generation, version, exit): &Says| {
@@ -36,12 +39,12 @@ impl World {
         self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result });
     }
 
-    fn ordered(&mut self, outcome: CallOutcome) {
+    pub fn ordered(&mut self, outcome: CallOutcome) {
         let generation = self.fleet.slots["a"].job.generation;
         self.input(Input::Ordered { slot: "a".into(), generation, outcome });
     }
 
-    fn run_order(&self) -> Option<RunOrder> {
+    pub fn run_order(&self) -> Option<RunOrder> {
         match &self.actions[..] {
             [Action::Order { order, .. }] => Some(order.clone()),
             _ => None,
@@ -92,13 +95,13 @@ impl World {
 }
 
 /// The node after the order was written.
-fn patched(node: &Value, order: &RunOrder) -> Value {
+pub fn patched(node: &Value, order: &RunOrder) -> Value {
     let mut node = node.clone();
     node["metadata"]["tpu-watchdog-run"] = json!(order.text());
     node
 }
 
-fn accepted() -> CallOutcome {
+pub fn accepted() -> CallOutcome {
     CallOutcome::Accepted(OPERATION.into())
 }
 
@@ -463,8 +466,7 @@ fn s15_when_one_worker_of_several_fails_all_of_them_start_together() {
     world.workers_say(&[(1, "v2", None), (1, "v2", None)]);
     world.next_poll(&node);
     world.workers_say(&[(1, "v2", None), (1, "v2", None)]);
-    let waits = Some((139, "waits: for a newer order, or starts by itself in 300 s"));
-    world.workers_say(&[(1, "v2", None), (1, "v2", waits)]);
+    world.workers_say(&[(1, "v2", None), (1, "v2", WAITS)]);
     world.next_poll(&node);
     world.surveyed(&[100, 200]);
     let order = world.run_order().expect("an order");
@@ -482,7 +484,7 @@ fn s15_when_one_worker_of_several_fails_all_of_them_start_together() {
     let mut node = world.supervised_run();
     node["networkEndpoints"] = json!([{}, {}]);
     world.next_poll(&node);
-    world.workers_say(&[(1, "", None), (1, "v2", waits)]);
+    world.workers_say(&[(1, "", None), (1, "v2", WAITS)]);
     world.next_poll(&node);
     world.surveyed(&[100, 200]);
     assert_eq!((world.run_order(), world.hold("a")), (None, None));

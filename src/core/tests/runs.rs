@@ -23,6 +23,7 @@ pub fn with_checkpoints() -> World {
         command,
         checkpoint: Some(checkpoint),
         no_progress: 3,
+        restarts_per_run: 5,
         ..JobSettings::default()
     });
     slot.supervisor = Some(format!("#! /bin/bash\n{SUPERVISOR_MARK}"));

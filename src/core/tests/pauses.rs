@@ -1,0 +1,60 @@
+//! Runs on several hosts that fail one after the other: the pauses between them, and their end.
+
+use super::relaunch::{WAITS, accepted, patched};
+use super::runs::with_checkpoints;
+use super::*;
+use crate::model::time::elapsed;
+
+impl World {
+    /// A run on two hosts that ended at once.
+    pub fn failed_at_once(&mut self) {
+        let mut node = self.supervised_run();
+        node["networkEndpoints"] = json!([{}, {}]);
+        self.workers_say(&[(1, "v2", None), (1, "v2", None)]);
+        self.next_poll(&node);
+        self.workers_say(&[(1, "v2", None), (1, "v2", WAITS)]);
+        self.surveyed(&[100]);
+        self.wait(1);
+        self.poll(&[node]);
+    }
+}
+
+#[test]
+fn s16_a_run_that_fails_at_once_on_several_hosts_is_ordered_again_after_growing_pauses() {
+    let mut world = with_checkpoints();
+    let mut node = world.supervised_run();
+    node["networkEndpoints"] = json!([{}, {}]);
+    // Nothing is passed over twice.
+    world.fleet.slots.get_mut("a").unwrap().job.runs.set_aside = Some((110, world.now));
+    let mut pauses = Vec::new();
+    for generation in 1..=5 {
+        let runs = (generation, "v2", None);
+        world.workers_say(&[runs, runs]);
+        world.next_poll(&node);
+        world.workers_say(&[(generation, "v2", WAITS), runs]);
+        let ended = world.now;
+        let mut order = None;
+        for _ in 0..40 {
+            world.wait(5);
+            world.poll(std::slice::from_ref(&node));
+            order = world.run_order();
+            if order.is_none() {
+                world.workers_say(&[(generation, "v2", WAITS), runs]);
+                world.surveyed(&[100]);
+                order = world.run_order();
+            }
+            if order.is_some() {
+                break;
+            }
+        }
+        let Some(order) = order else { break };
+        pauses.push(elapsed(ended, world.now).as_secs());
+        world.ordered(accepted());
+        node = patched(&node, &order);
+        world.next_poll(&node);
+    }
+    assert_eq!(pauses, [10, 20, 40, 80]);
+    assert_eq!(world.hold("a"), Some(HoldReason::JobFailed), "five runs");
+    let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
+    assert!(reason.contains("5 runs in a row") && reason.contains("`relaunch a`"), "{reason}");
+}
