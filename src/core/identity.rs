@@ -41,7 +41,7 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
     (record.job.relaunch, record.job.relaunch_by) = (None, None);
     record.job.unbooted_for = Duration::ZERO;
     record.first_seen = Some(now);
-    // What was seen of the former node is no time of this one.
+    // The former node's time is not its own.
     (record.since, record.last_clear) = (now, None);
     ending::forget(record);
 }

@@ -71,7 +71,7 @@ fn an_error_of_the_user_stops_after_its_restarts_and_a_person_starts_it_again() 
     assert_eq!(tried, [1, 2].into(), "restart.per_run is 2 here");
     std::fs::remove_file(stage.path("user-error")).unwrap();
     assert!(stage.rig.command(&["relaunch", "a"]).output().unwrap().status.success());
-    stage.runs(4, 15);
+    stage.runs(3, 15);
     assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
     stage.audit();
 }

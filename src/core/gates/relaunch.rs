@@ -76,8 +76,7 @@ pub fn order_pause(ctx: &SlotCtx) -> Option<Decision> {
     let count = runs::fruitless(ctx.record, ctx.condition()).checked_sub(1)?;
     let until = after(ended, PAUSE.saturating_mul(1 << count.min(PAUSES)));
     let evidence = &ctx.record.verdict.evidence;
-    let text =
-        format!("{evidence}; {} runs in a row made no new step, so there is a pause", count + 1);
+    let text = format!("{evidence}; run {} without a new step, so the next one waits", count + 1);
     if ctx.now < until { hold(HoldReason::Backoff, text, Some(until)) } else { None }
 }
 

@@ -18,9 +18,8 @@ pub fn with_checkpoints() -> World {
     let slot = settings.slots.get_mut("a").unwrap();
     let checkpoint =
         CheckpointSettings { uri: LOCATION.into(), format: None, orbax_mode: Default::default() };
-    let command = Some("train".to_owned());
     slot.job = Some(JobSettings {
-        command,
+        command: Some("train".to_owned()),
         checkpoint: Some(checkpoint),
         no_progress: 3,
         restarts_per_run: 5,
