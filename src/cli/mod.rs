@@ -5,6 +5,7 @@ mod check;
 mod demo;
 mod history;
 mod lever;
+mod logs;
 mod once;
 mod plan;
 mod run;
@@ -52,6 +53,8 @@ enum Command {
     Status(status::StatusArgs),
     /// Shows incidents with their causes, phases and losses, and every event with its evidence.
     History(history::HistoryArgs),
+    /// Shows the last lines of a slot's failed runs, also when their TPU is gone.
+    Logs(logs::LogsArgs),
     /// Nothing is begun on a slot; a create that was not sent waits as well.
     Pause(lever::PauseArgs),
     /// Takes a pause back.
@@ -150,6 +153,7 @@ pub fn main() -> ExitCode {
             Command::Plan(args) => plan::plan(&args).await,
             Command::Status(args) => status::status(&args).await,
             Command::History(args) => history::history(&args).await,
+            Command::Logs(args) => logs::logs(&args).await,
             Command::Pause(args) => lever::pause(&args).await,
             Command::Resume(args) => lever::resume(&args).await,
             Command::Retry(args) => lever::retry(&args).await,

@@ -10,7 +10,6 @@ use crate::model::settings::*;
 pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
     let k = |name: &str| format!("{key}.{name}");
     c.later(&k("env_file"), &raw.env_file, "env_file");
-    c.later(&k("logs"), &raw.logs, "shipping logs");
     c.later(&k("progress"), &raw.progress, "progress from the job's own metrics");
     c.later(&k("restart.job"), &raw.restart.job, "relaunches of the job");
     c.later(
@@ -50,6 +49,7 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         checkpoint: raw.checkpoint.and_then(|raw| checkpoint(c, &k("checkpoint"), raw)),
         user,
         dir: raw.dir.unwrap_or_default(),
+        logs: raw.logs.and_then(|uri| logs(c, &k("logs"), &uri)),
         env: raw.env,
         stop_grace: c.span(
             &k("stop_grace"),
@@ -72,6 +72,21 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         ))
         .unwrap_or(3),
     }
+}
+
+/// The place of the jobs' last lines: a supervisor writes there with its host's own account.
+fn logs(c: &mut Check, key: &str, uri: &str) -> Option<String> {
+    let place = uri.trim_end_matches('/');
+    let plain = |ch: char| ch.is_ascii_alphanumeric() || "-_./=+".contains(ch);
+    let parts =
+        place.strip_prefix("gs://").map(|path| path.split('/').all(|part| !part.is_empty()));
+    if parts != Some(true) || !place["gs://".len()..].chars().all(plain) {
+        let text =
+            "is not a place for logs; write \"gs://bucket/path\", of letters, digits and - _ . = +";
+        c.wrong(key, format!("{uri:?} {text}"));
+        return None;
+    }
+    Some(place.to_owned())
 }
 
 fn checkpoint(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<CheckpointSettings> {

@@ -244,7 +244,7 @@ pub struct RawJob {
     pub env: BTreeMap<String, String>,
     pub env_file: Option<Value>,
     pub stop_grace: Option<Span>,
-    pub logs: Option<Value>,
+    pub logs: Option<String>,
     #[serde(default)]
     pub restart: RawRestart,
     pub progress: Option<Value>,

@@ -15,6 +15,8 @@ use crate::model::settings::SlotSettings;
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::time::elapsed;
 
+use super::ending;
+
 /// The announced end of a maintenance is waited for at most this long after the first symptom.
 pub const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
 
@@ -147,7 +149,7 @@ fn supervisor(
     if let Some((worker, code, text)) = &record.job.failed {
         return Some(Verdict::new(
             Condition::JobFailed,
-            format!("worker {worker} ended with code {code}: {text}"),
+            format!("worker {worker} ended with code {code}: {text}{}", ending::last_line(record)),
         ));
     }
     let ready = record.ready_since?;

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use crate::model::beacon::{SetUp, WorkerReport};
 use crate::model::exit::{Exit, Stuck};
 use crate::model::hold::HoldReason;
+use crate::model::lines::KeptLines;
 use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 use crate::model::view::Decision;
@@ -144,6 +145,7 @@ pub fn forget(record: &mut SlotRecord) {
     record.job.early = None;
     record.job.exits.clear();
     record.job.pardoned.clear();
+    record.job.lines = KeptLines::default();
 }
 
 /// An operator says that the job is wanted: what was reported so far counts no more. Returns
@@ -200,7 +202,17 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
             format!("worker {worker} ended with code {code} and its restarts are used up ({text})")
         }
     };
-    Some((*code, message))
+    Some((*code, message + &last_line(record)))
+}
+
+/// The last line of the present generation that may name the cause, to follow what is told.
+pub fn last_line(record: &SlotRecord) -> String {
+    let lines = &record.job.lines;
+    let present = lines.generation >= record.heard_from();
+    lines
+        .cause()
+        .filter(|_| present)
+        .map_or(String::new(), |(worker, line)| format!("; last line of worker {worker}: {line}"))
 }
 
 /// The hold of a slot whose job has ended and waits, under the condition `job_failed`.
@@ -239,7 +251,7 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
         Some(Stuck::GaveUp) | None if record.takes_orders() => (
             HoldReason::JobFailed,
             format!(
-                "{evidence}; fix the job, then `relaunch {name}`: it starts again on the same TPU, from its newest checkpoint. After a change of \
+                "{evidence}; fix the job (`logs {name}` shows how it ended), then `relaunch {name}`: it starts again on the same TPU, from its newest checkpoint. After a change of \
                  the config `recreate {name}`"
             ),
         ),

@@ -21,6 +21,7 @@ mod judge;
 mod learning;
 mod lever;
 mod life;
+mod lines;
 mod listed;
 mod listing;
 mod location;

@@ -13,7 +13,7 @@ use crate::model::slot::{JobState, SlotRecord, WorkerState};
 use crate::model::time::elapsed;
 
 use super::turn::Turn;
-use super::{ending, life, relaunch, runs, settle};
+use super::{ending, life, lines, relaunch, runs, settle};
 
 /// Applies an answer about the workers of the incarnation `of`, or the failure to get one.
 pub fn answered(
@@ -110,6 +110,9 @@ fn attributes(
         record.job.step = step;
         step.into_iter().for_each(|step| _ = runs::stepped(record, step));
         settle::progress(record, now);
+    }
+    if let Some(record) = fleet.slots.get_mut(slot) {
+        lines::keep(record, reports, from, turn);
     }
     ends(fleet, slot, reports, from, whole, turn);
     relaunch::reported(fleet, slot, turn);

@@ -7,6 +7,7 @@ mod gates;
 mod harm;
 mod learning;
 mod levers;
+mod lines;
 mod liveness;
 mod owed;
 mod pauses;

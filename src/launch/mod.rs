@@ -20,6 +20,7 @@ pub fn supervisor(slot: &str, job: &JobSettings) -> String {
     set("RUN_AS", &job.user);
     set("RUN_IN", &job.dir);
     set("STOP_GRACE", &job.stop_grace.as_secs().to_string());
+    set("LOGS", job.logs.as_deref().unwrap_or_default());
     set("RESTARTS", &job.restarts_per_run.to_string());
     set(
         "CHECKPOINT_BASE",

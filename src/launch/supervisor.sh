@@ -1,11 +1,12 @@
 #! /bin/bash
-# tpu-watchdog-supervisor 2.0
+# tpu-watchdog-supervisor 2.1
 # Written by tpu-watchdog as this node's startup script; your own script stands verbatim in the metadata
 # tpu-watchdog-user-script and is run from here. It runs at every boot of every host, which has bash, curl and systemd.
 # Its output and that of the job: journalctl -u 'tpu-watchdog-*'
 set -u
 #@SETTINGS@
 MD=${TPU_WATCHDOG_METADATA:-http://metadata.google.internal/computeMetadata/v1}
+STORAGE=${TPU_WATCHDOG_STORAGE:-https://storage.googleapis.com}
 STATE=${TPU_WATCHDOG_STATE:-/var/lib/tpu-watchdog}
 BEAT=${TPU_WATCHDOG_BEAT:-60}
 PAUSE=${TPU_WATCHDOG_PAUSE:-10}
@@ -142,7 +143,7 @@ RUNS=0
 run_unit() {
   local kind=$1 name code; shift
   while :; do
-    RUNS=$((RUNS + 1)); name=$kind-$$-$RUNS
+    RUNS=$((RUNS + 1)); name=$kind-$$-$RUNS; LAST=tpu-watchdog-$name.service
     rm -f "$CODE"
     unit "$name" --wait -p TimeoutStopSec="$STOP_GRACE" -p LimitNOFILE=1048576 -p LimitMEMLOCK=infinity -p TasksMax=infinity \
       -p OOMPolicy=continue -p IgnoreSIGPIPE=no "$@" 9>&-
@@ -196,6 +197,20 @@ job() {
   run_unit job -p KillMode=control-group -- /bin/bash "$WRAPPER" "${as[@]}" env HOME="$RUN_HOME" USER="$RUN_AS" LOGNAME="$RUN_AS" \
     PYTHONUNBUFFERED=1 bash -l -o pipefail "$STATE/job"
 }
+# tell_lines CODE: the last lines of a run that failed, before its exit is told: whole to LOGS, the end of them in a report. Neither may
+# keep the job from starting again.
+tell_lines() {
+  local file=$STATE/last-lines bucket=${LOGS#gs://} token
+  timeout 10 journalctl --sync 2>/dev/null
+  (umask 077; journalctl --quiet --no-pager -o cat -n 200 -u "$LAST" 2>/dev/null | iconv -cf UTF-8 -t UTF-8 >"$file")
+  { printf '%s\n' "$BOOT $GENERATION $1 $$-$RUNS"; tail -n 30 "$file" | tail -c 2000 | iconv -cf UTF-8 -t UTF-8; } |
+    curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data-binary @- "$MD/instance/guest-attributes/tpu-watchdog/log" >/dev/null
+  [[ -n $LOGS ]] || return 0
+  token=$(curl -sf --max-time 10 -H 'Metadata-Flavor: Google' "$MD/instance/service-accounts/default/token" | sed -n 's/.*"access_token": *"\([^"]*\)".*/\1/p')
+  curl -sf --max-time 20 -X PUT -H @<(printf 'Authorization: Bearer %s\n' "$token") -H 'Content-Type: text/plain' --data-binary "@$file" \
+    "$STORAGE/$bucket/$SLOT/$GENERATION/worker-$WORKER.log" >/dev/null ||
+    echo "the last lines could not be written to $LOGS"
+}
 # last_word: nothing follows that would repeat it.
 last_word() { until report exit "$@"; do sleep "$PAUSE"; done; }
 uptime() { cut -d. -f1 /proc/uptime; }
@@ -233,6 +248,7 @@ if [[ -n $COMMAND ]]; then
     until user_script; do
       code=$?
       going_down && rest stopping
+      tell_lines "$code"
       pause=$(pause_of "$tries"); tries=$((tries + 1))
       echo "setup_failed code=$code tries=$tries: the startup script is tried again in $pause s" | tee "$PHASE"
       sleep "$pause"
@@ -304,6 +320,7 @@ while :; do
     # Not kept on disk: the next boot starts it again.
     last_word 0 "done ran=$ran step=none"; rest ended_early
   fi
+  tell_lines "$code"
   ((ran >= LONG)) && became_long "$ran"
   [[ -e $LONG_RUN ]] && reads_order && continue
   ((ran >= REFILL)) && rm -f "$USED"

@@ -11,6 +11,10 @@ const TEXT_MAX: usize = 300;
 /// The longest boot id that is kept; Linux gives 36 characters.
 const BOOT_ID_MAX: usize = 100;
 
+/// So many lines of a `log` are kept, and so many characters of each.
+const LINES: usize = 40;
+const LINE_MAX: usize = 400;
+
 /// Text from outside on one line: what could end a line, move a terminal's cursor or turn the
 /// direction of writing becomes a space, a run of it one space.
 pub fn plain(text: &str) -> String {
@@ -104,6 +108,27 @@ impl Beacon {
     }
 }
 
+/// The last lines of a run that failed: the value's first line is `<boot_id> <generation> <code>
+/// <number of the run>`, the lines follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastLines {
+    /// Boot, generation, code, and the number of the run within the boot.
+    pub of: Beacon,
+    /// Oldest first, each on one line.
+    pub lines: Vec<String>,
+}
+
+impl LastLines {
+    /// Reads one value; anything malformed is no report.
+    pub fn parse(text: &str) -> Option<LastLines> {
+        let (of, lines) = text.split_once('\n').unwrap_or((text, ""));
+        let cut = |line: &str| plain(&line.chars().take(LINE_MAX).collect::<String>());
+        let mut lines: Vec<String> = lines.trim_end().lines().map(cut).collect();
+        lines.drain(..lines.len().saturating_sub(LINES));
+        Some(LastLines { of: Beacon::parse(of)?, lines })
+    }
+}
+
 /// What one worker reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkerReport {
@@ -115,6 +140,8 @@ pub struct WorkerReport {
     pub step: Option<Beacon>,
     /// `exit`: the code with which the job's command ended; the text is `final` or `restarting …`.
     pub exit: Option<Beacon>,
+    /// `log`: the last lines of the last run that failed.
+    pub lines: Option<LastLines>,
 }
 
 #[cfg(test)]
@@ -146,6 +173,18 @@ mod tests {
             Beacon::parse(&format!("{} 7 139 {}", "b".repeat(9_000), "é".repeat(9_000))).unwrap();
         assert_eq!((beacon.boot_id.chars().count(), beacon.text.chars().count()), (100, 300));
         assert_eq!(Beacon::parse("\u{1b} 7 139"), None, "nothing is left of its boot id");
+    }
+
+    #[test]
+    fn a_report_is_cut_and_made_of_plain_lines() {
+        let text: String =
+            (0..60).map(|n| format!("line {n}\u{1b}[31m{}\n", "x".repeat(500))).collect();
+        let report = LastLines::parse(&format!("b 3 139 2\n{text}\n\n")).unwrap();
+        assert_eq!((report.of.generation, report.of.value, report.of.text.as_str()), (3, 139, "2"));
+        assert_eq!(report.lines.len(), 40);
+        assert!(report.lines[39].starts_with("line 59 [31mxxx") && report.lines[39].len() <= 400);
+        assert_eq!(LastLines::parse("b 3 139 2").unwrap().lines, Vec::<String>::new());
+        assert_eq!(LastLines::parse("nothing"), None);
     }
 
     #[test]

@@ -224,6 +224,17 @@ pub enum What {
         /// The exit code of the first worker that failed.
         code: i64,
     },
+    /// The last lines of a run that failed on one worker.
+    LastLines {
+        /// Its index.
+        worker: usize,
+        /// The generation of the run.
+        generation: u64,
+        /// The code that it ended with.
+        code: i64,
+        /// Oldest first.
+        lines: Vec<String>,
+    },
     /// The safety check refused a plan: a defect, and nothing was done.
     InvariantViolation {
         /// The invariant's name.

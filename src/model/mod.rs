@@ -15,6 +15,7 @@ pub mod hold;
 pub mod ids;
 pub mod lease;
 pub mod lever;
+pub mod lines;
 pub mod lookup;
 pub(crate) mod names;
 pub mod node;

@@ -103,6 +103,8 @@ pub struct JobSettings {
     pub dir: String,
     /// Its environment.
     pub env: BTreeMap<String, String>,
+    /// Where the last lines of failed runs are written as well: gs://, without a slash at the end.
+    pub logs: Option<String>,
     /// From SIGTERM to the end of what is left of a run.
     pub stop_grace: Duration,
     /// Restarts by the supervisor within one generation.

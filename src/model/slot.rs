@@ -11,6 +11,7 @@ use super::condition::{Condition, Kind, Verdict};
 use super::exit::Stuck;
 use super::ids::Incarnation;
 use super::lever::Pause;
+use super::lines::KeptLines;
 use super::lookup::CreateCheck;
 use super::recovery::Recovery;
 use super::relaunch::{Asked, Relaunch, TAKES_ORDERS};
@@ -177,6 +178,8 @@ pub struct JobState {
     pub early: Option<String>,
     /// The last `exit` report of each worker of the present node.
     pub exits: BTreeMap<usize, String>,
+    /// The last lines of failed runs that were told.
+    pub lines: KeptLines,
     /// The reports that an operator has answered by `retry`: they count no more.
     pub pardoned: BTreeMap<usize, String>,
     /// The key of a job whose success is journaled.

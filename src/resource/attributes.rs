@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::model::beacon::{Beacon, NAMESPACE, WorkerReport};
+use crate::model::beacon::{Beacon, LastLines, NAMESPACE, WorkerReport};
 
 /// Reads the answer of `getGuestAttributes`: one entry a worker, in worker order.
 ///
@@ -33,6 +33,7 @@ fn worker_report(entry: &Value) -> WorkerReport {
             "heartbeat" => report.heartbeat = beacon,
             "step" => report.step = beacon,
             "exit" => report.exit = beacon,
+            "log" => report.lines = LastLines::parse(text("value")),
             _ => {}
         }
     }

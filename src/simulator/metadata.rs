@@ -43,6 +43,7 @@ pub fn handle(cloud: &mut Cloud, method: &str, path: &str, body: &str) -> (u16, 
             attributes.insert(format!("{namespace}/{key}"), body.to_owned());
             (200, String::new())
         }
+        ("GET", ["service-accounts", "default", "token"]) => (200, token().to_string()),
         ("GET", ["attributes", "agent-worker-number"]) => (200, (*worker).to_owned()),
         ("GET", ["attributes", "worker-network-endpoints"]) => {
             let all: Vec<String> = (0..found.attributes.len())

@@ -83,10 +83,12 @@ pub fn beat(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) -> bool {
         return true;
     }
     if node.run.failing {
+        report(cloud, zone, name, uid, "log", 1, "0\nTraceback\nValueError: shapes differ");
         report(cloud, zone, name, uid, "exit", 1, "final after 5 restarts");
         return true;
     }
     if node.run.crashed {
+        report(cloud, zone, name, uid, "log", 139, "0\nFatal error: Segmentation fault");
         report(cloud, zone, name, uid, "exit", 139, "stale_order ran=734");
         return true;
     }

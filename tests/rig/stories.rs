@@ -69,6 +69,12 @@ fn an_error_of_the_user_stops_after_its_restarts_and_a_person_starts_it_again() 
     });
     let tried: BTreeSet<u64> = stage.diary().iter().map(|entry| entry.generation).collect();
     assert_eq!(tried, [1, 2].into(), "restart.per_run is 2 here");
+    let reason = stage.rig.status()["tpus"][0]["reason"].to_string();
+    assert!(reason.contains("ValueError: Dimensions must be equal"), "{reason}");
+    let logs = stage.rig.command(&["logs", "a"]).output().unwrap();
+    let logs = String::from_utf8(logs.stdout).unwrap();
+    assert!(logs.contains("generation 2, ended with code 1 at "), "{logs}");
+    assert!(logs.contains("\n    Traceback (most recent call last):\n"), "{logs}");
     std::fs::remove_file(stage.path("user-error")).unwrap();
     assert!(stage.rig.command(&["relaunch", "a"]).output().unwrap().status.success());
     stage.runs(3, 15);

@@ -461,6 +461,7 @@ impl Player {
             heartbeat: number(beat),
             step: step.and_then(number),
             exit: exit.map(|(code, text)| beacon(code.parse().expect("a code"), &text)),
+            ..WorkerReport::default()
         };
         self.input(Input::Attributes {
             slot: slot.into(),

@@ -18,6 +18,7 @@ const ZONE: &str = "us-central2-b";
 pub struct Host {
     pub simulator: Simulator,
     machine: Machine,
+    base: String,
     _runtime: tokio::runtime::Runtime,
 }
 
@@ -56,7 +57,7 @@ impl Host {
             Some(&launch::supervisor("a", job)),
         );
         simulator.with(|cloud| cloud.add_node(ZONE, "a", body.as_object().unwrap().clone(), true));
-        Some(Host { simulator, machine: Machine::new("boot", &base), _runtime: runtime })
+        Some(Host { simulator, machine: Machine::new("boot", &base), base, _runtime: runtime })
     }
 
     pub fn program(&self, name: &str, text: &str) {
@@ -94,6 +95,11 @@ impl Host {
         self.machine.power_off();
         self.simulator.with(|cloud| cloud.nodes.values_mut().next().unwrap().attributes[0].clear());
         self.boot_with(variables);
+    }
+
+    /// The address of the simulated APIs.
+    pub fn origin(&self) -> String {
+        self.base.split_once("/metadata/").unwrap().0.to_owned()
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -21,12 +21,12 @@ while [[ $1 == -* ]]; do
   esac
   shift
 done
-root=$(dirname "$(dirname "$0")"); mkdir -p "$root/units"; group=$root/units/$unit
+root=$(dirname "$(dirname "$0")"); mkdir -p "$root/units" "$root/journal"; group=$root/units/$unit
 # Whether anything but a zombie is left of a group.
 lives() { ps -eo pgid=,stat= | grep -qE "^ *$1 +[^Z]"; }
 if [[ -e $group ]] && lives "$(<"$group")"; then echo "Unit $unit.service already exists" >&2; exit 1; fi
 start() {
-  env -i "${vars[@]}" setsid "$@" </dev/null >>"$root/supervisor.log" 2>&1 &
+  env -i "${vars[@]}" setsid "$@" </dev/null >>"$root/journal/$unit.service" 2>&1 &
   main=$!; echo "$main" >"$group"
 }
 # A program that fails is started again, once its remains are ended.
@@ -62,6 +62,11 @@ case $1 in
 esac
 "#;
 
+const JOURNALCTL: &str = r#"#! /bin/bash
+[[ $1 == --sync ]] && exit
+tail -n 200 "$(dirname "$(dirname "$0")")/journal/${*: -1}"
+"#;
+
 /// A machine; its power is cut when it is dropped.
 pub struct Machine {
     folder: tempfile::TempDir,
@@ -81,6 +86,7 @@ impl Machine {
         let machine = Machine { folder, metadata, name, boots: AtomicU32::new(0) };
         machine.program("systemd-run", SYSTEMD_RUN);
         machine.program("systemctl", SYSTEMCTL);
+        machine.program("journalctl", JOURNALCTL);
         machine.home(&machine.path("home"));
         machine
     }
@@ -176,7 +182,8 @@ impl Machine {
 
     /// The journal: all that the supervisor, the set-up and the job have written.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.path("supervisor.log")).unwrap_or_default()
+        let files = std::fs::read_dir(self.path("journal")).into_iter().flatten().flatten();
+        files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use tpu_watchdog::launch;
+use tpu_watchdog::model::beacon::LastLines;
 use tpu_watchdog::model::settings::JobSettings;
 
 use crate::host::{Host, job, order};
@@ -251,4 +252,29 @@ fn a_job_that_takes_its_host_down_is_not_restarted_for_ever() {
         host.attribute("exit").is_some_and(|e| e.contains(" 7 75 final after 2 restarts"))
     });
     assert_eq!(std::fs::read_to_string(&tries).unwrap().lines().count(), 3);
+}
+
+#[test]
+fn the_last_lines_of_a_run_that_failed_are_reported_before_its_exit_and_written_whole() {
+    let work = tempfile::tempdir().unwrap();
+    let command = "for n in {1..300}; do echo \"line $n\"; done; echo 'Traceback ü' >&2; exit 1";
+    let settings =
+        JobSettings { logs: Some("gs://bucket/logs".into()), ..job(command, work.path()) };
+    let Some(host) = Host::new(&settings, "", &order(None)) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_STORAGE", &host.origin())]);
+    host.wait("its exit", || host.attribute("exit").is_some());
+    let report = LastLines::parse(&host.attribute("log").unwrap()).unwrap();
+    assert_eq!((report.of.generation, report.of.value, report.lines.len()), (7, 1, 30));
+    assert_eq!(report.lines[28..], ["line 300", "Traceback ü"]);
+    let (size, asked) = host.simulator.with(|cloud| {
+        let object = cloud.objects.get("bucket/logs/a/7/worker-0.log").expect("written");
+        (object.body.len(), object.body.starts_with(b"line 102\n"))
+    });
+    assert!(asked && size > 1500, "200 lines, {size} bytes");
+    // One after the other is told apart.
+    let first = report.of.text;
+    host.wait("the next run", || {
+        let report = LastLines::parse(&host.attribute("log").unwrap());
+        report.is_some_and(|report| report.of.text != first)
+    });
 }

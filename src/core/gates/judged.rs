@@ -56,13 +56,14 @@ pub fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
     if runs::ends_by_itself(ctx.record, condition) {
         let (evidence, name) = (&ctx.record.verdict.evidence, &ctx.record.name);
         let text = format!(
-            "{evidence}; {count} runs in a row made no new step (restart.per_run); fix the job, then `relaunch {name}`: it starts again on \
+            "{evidence}; {count} runs in a row made no new step (restart.per_run); fix the job (`logs {name}` shows how they ended), then `relaunch {name}`: it starts again on \
              the same TPU, from its newest checkpoint. After a change of the config `recreate {name}`"
         );
         return hold(HoldReason::JobFailed, text, None);
     }
     let text = format!(
-        "{condition}: {count} runs in a row made no new step; find the cause in the job's log, then `retry` it"
+        "{condition}: {count} runs in a row made no new step; find the cause (`logs {0}`), then `retry {0}`",
+        ctx.record.name
     );
     hold(HoldReason::NoProgress, text, None)
 }

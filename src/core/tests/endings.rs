@@ -24,8 +24,8 @@ impl World {
         let report = WorkerReport {
             boot: beacon(1, ""),
             heartbeat: beacon(7, ""),
-            step: None,
             exit: beacon(code, text),
+            ..WorkerReport::default()
         };
         self.input(Input::Attributes {
             slot: "a".into(),

@@ -22,8 +22,8 @@ impl World {
         let report = |(boot, of_boot, code, text): &(&str, &str, i64, &str)| WorkerReport {
             boot: beacon(boot, 1, ""),
             heartbeat: beacon(boot, 7, ""),
-            step: None,
             exit: beacon(of_boot, *code, text),
+            ..WorkerReport::default()
         };
         let result = Ok(exits.iter().map(report).collect());
         self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result });

@@ -183,7 +183,7 @@ fn l1_a_delete_that_does_not_end_is_told_to_a_person_whoever_started_it() {
 fn s10_only_a_deletion_that_was_never_seen_to_pause_counts_as_stuck() {
     fn shown(world: &mut World, node: &Value, minutes: u32) {
         for _ in 0..minutes * 2 {
-            world.poll(&[node.clone()]);
+            world.poll(std::slice::from_ref(node));
             world.wait(30);
         }
     }

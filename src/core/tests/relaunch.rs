@@ -31,8 +31,8 @@ impl World {
             WorkerReport {
                 boot: Some(beacon(1, version)),
                 heartbeat: Some(beacon(beat, "running")),
-                step: None,
                 exit: exit.map(|(code, text)| beacon(code, text)),
+                ..WorkerReport::default()
             }
         };
         let result = Ok(says.iter().map(report).collect());
@@ -450,8 +450,8 @@ fn the_exit_of_a_run_that_its_supervisor_has_left_behind_counts_no_more() {
     let report = WorkerReport {
         boot: beacon(2, 1, "v2"),
         heartbeat: beacon(2, 9, "running"),
-        step: None,
         exit: beacon(1, STALE.0, STALE.1),
+        ..WorkerReport::default()
     };
     let began = world.now;
     world.input(Input::Attributes { slot: "a".into(), of, began, result: Ok(vec![report]) });

@@ -438,7 +438,7 @@ fn s5_a_node_of_an_earlier_order_that_comes_late_is_heard_by_its_own_generation(
         let beacon =
             Some(Beacon { boot_id: "b".into(), generation, value: beat, text: String::new() });
         let report =
-            WorkerReport { boot: beacon.clone(), heartbeat: beacon, step: None, exit: None };
+            WorkerReport { boot: beacon.clone(), heartbeat: beacon, ..WorkerReport::default() };
         world.input(Input::Attributes {
             slot: "a".into(),
             of: of.clone(),
@@ -479,7 +479,7 @@ fn s5_a_run_order_that_somebody_changes_makes_nobody_deaf_to_the_job_that_runs()
             let beacon =
                 Some(Beacon { boot_id: "b".into(), generation, value: beat, text: String::new() });
             let report =
-                WorkerReport { boot: beacon.clone(), heartbeat: beacon, step: None, exit: None };
+                WorkerReport { boot: beacon.clone(), heartbeat: beacon, ..WorkerReport::default() };
             world.input(Input::Attributes {
                 slot: "a".into(),
                 of: of.clone(),

@@ -16,11 +16,10 @@ pub fn with_checkpoints() -> World {
     // In a fleet of one or two a second judged recreate would wait for an hour (S8).
     let mut settings = settings(&["a", "idle-1", "idle-2"]);
     let slot = settings.slots.get_mut("a").unwrap();
-    let checkpoint =
-        CheckpointSettings { uri: LOCATION.into(), format: None, orbax_mode: Default::default() };
+    let (uri, orbax_mode) = (LOCATION.into(), Default::default());
     slot.job = Some(JobSettings {
         command: Some("train".to_owned()),
-        checkpoint: Some(checkpoint),
+        checkpoint: Some(CheckpointSettings { uri, format: None, orbax_mode }),
         no_progress: 3,
         restarts_per_run: 5,
         ..JobSettings::default()
@@ -63,7 +62,7 @@ impl World {
             boot: beacon(1),
             heartbeat: beacon(beat),
             step: step.and_then(beacon),
-            exit: None,
+            ..WorkerReport::default()
         };
         self.input(Input::Attributes {
             slot: "a".into(),
@@ -569,7 +568,8 @@ fn a_finished_job_that_a_person_wants_again_stays_wanted() {
         value: 0,
         text: "done ran=700 step=none".into(),
     });
-    let report = WorkerReport { boot: beacon(1), heartbeat: beacon(7), step: None, exit };
+    let boot = beacon(1);
+    let report = WorkerReport { boot, heartbeat: beacon(7), exit, ..Default::default() };
     let ended = |world: &mut World| {
         world.wait(30);
         let result = Ok(vec![report.clone()]);

@@ -1,0 +1,156 @@
+//! `logs`: the last lines of a slot's failed runs, from the journal: they are there when the TPU is gone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::{ConfigArgs, Failed, Outcome, Output, load, print, wire};
+use crate::config::Config;
+use crate::model::event::{Event, What};
+use crate::model::time::{elapsed, span};
+
+/// The newest events that are looked through.
+const EVENTS: usize = 20_000;
+/// How often `--follow` looks for more.
+const AGAIN: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// The slot.
+    slot: String,
+    /// This worker alone.
+    #[arg(long, value_name = "N")]
+    worker: Option<usize>,
+    /// All runs that failed, not the newest generation among them alone.
+    #[arg(long)]
+    all: bool,
+    /// Goes on with what is reported from now on, until it is interrupted.
+    #[arg(short, long, conflicts_with = "output")]
+    follow: bool,
+    /// Text for people, or one JSON document.
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// One run's last lines.
+struct Run {
+    at: Timestamp,
+    worker: usize,
+    generation: u64,
+    code: i64,
+    lines: Vec<String>,
+}
+
+pub async fn logs(args: &LogsArgs) -> Outcome {
+    let config = load(&args.config)?;
+    let storage = wire::storage_for(&config, &config.state)?;
+    let Some(mut store) = wire::open_store_read_only(&config.state, &storage).await? else {
+        return Err(Failed::Work("there is no state yet: start `run` or `once` first".into()));
+    };
+    let failed = |error: crate::store::StoreError| Failed::Work(error.to_string());
+    let mut shown = None;
+    loop {
+        let events = store.events(EVENTS).await.map_err(failed)?;
+        is_known(args, &config, &events)?;
+        let runs = runs(args, &events, shown);
+        let newest = events.last().map(|event| event.at);
+        match args.output {
+            Output::Json => print(&format!("{}\n", document(&runs))),
+            Output::Text if runs.is_empty() && shown.is_none() => print(&nothing(args, &config)),
+            Output::Text => print(&text(args, &config, &runs)),
+        }
+        if !args.follow {
+            return Ok(());
+        }
+        shown = newest.or(shown).or(Some(Timestamp::UNIX_EPOCH));
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// A name that is neither in the config nor in any event is a mistake.
+fn is_known(args: &LogsArgs, config: &Config, events: &[Event]) -> Outcome {
+    let slots = &config.settings.slots;
+    let known = slots.contains_key(&args.slot)
+        || events.iter().any(|event| event.slot.as_ref() == Some(&args.slot));
+    if known {
+        return Ok(());
+    }
+    let names: Vec<&str> = slots.keys().map(String::as_str).collect();
+    let text = format!("there is no slot {:?}; there are {}", args.slot, names.join(", "));
+    Err(Failed::Config(text))
+}
+
+/// The runs to be shown, oldest first: after `shown` all, else of the newest generation alone.
+fn runs(args: &LogsArgs, events: &[Event], shown: Option<Timestamp>) -> Vec<Run> {
+    let wanted = |event: &&Event| {
+        event.slot.as_ref() == Some(&args.slot) && shown.is_none_or(|shown| event.at > shown)
+    };
+    let run = |event: &Event| match &event.what {
+        What::LastLines { worker, generation, code, lines } => Some(Run {
+            at: event.at,
+            worker: *worker,
+            generation: *generation,
+            code: *code,
+            lines: lines.clone(),
+        }),
+        _ => None,
+    };
+    let mut runs: Vec<Run> = events.iter().filter(wanted).filter_map(run).collect();
+    let newest = runs.iter().map(|run| run.generation).max();
+    runs.retain(|run| args.all || shown.is_some() || Some(run.generation) == newest);
+    runs.retain(|run| args.worker.is_none_or(|worker| worker == run.worker));
+    runs
+}
+
+fn document(runs: &[Run]) -> serde_json::Value {
+    let run = |run: &Run| {
+        json!({
+            "at": run.at, "worker": run.worker, "generation": run.generation, "code": run.code, "lines": run.lines
+        })
+    };
+    json!({"runs": runs.iter().map(run).collect::<Vec<_>>()})
+}
+
+fn text(args: &LogsArgs, config: &Config, runs: &[Run]) -> String {
+    let now = Timestamp::now();
+    let mut text = String::new();
+    let mut ended: BTreeMap<u64, usize> = BTreeMap::new();
+    for run in runs {
+        *ended.entry(run.generation).or_default() += 1;
+        text += &format!(
+            "{}: worker {}, generation {}, ended with code {} at {:.0} ({} ago)\n",
+            args.slot,
+            run.worker,
+            run.generation,
+            run.code,
+            run.at,
+            span(elapsed(run.at, now))
+        );
+        text.extend(run.lines.iter().map(|line| format!("    {line}\n")));
+        text += "\n";
+    }
+    let job = config.settings.slots.get(&args.slot).and_then(|slot| slot.job.as_ref());
+    if let (Some(place), Some((generation, _))) =
+        (job.and_then(|job| job.logs.as_ref()), ended.last_key_value())
+    {
+        text += &format!("200 lines of each worker: {place}/{}/{generation}/\n", args.slot);
+    }
+    text
+}
+
+fn nothing(args: &LogsArgs, config: &Config) -> String {
+    let slot = config.settings.slots.get(&args.slot);
+    let zone = slot.and_then(|slot| slot.zones.first()).map_or("ZONE", String::as_str);
+    let worker = args.worker.unwrap_or(0);
+    format!(
+        "no last lines of {0} are kept: a run's are when it ends with another code than 0, under a supervisor of version 2.1 or later. While \
+         it runs, the journal of its host has them:\n    gcloud compute tpus tpu-vm ssh {0} --zone {zone} --worker {worker} --command \
+         \"sudo journalctl -f -u 'tpu-watchdog-job-*'\"\n",
+        args.slot
+    )
+}
