@@ -15,7 +15,7 @@ fn error(text: &str) -> String {
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-const AFTER_A_SLOT: [(&str, &str, &str); 42] = [
+const AFTER_A_SLOT: [(&str, &str, &str); 46] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`, expected one of `name`"),
     ("queued_resource = \"q\"", "w.toml:5: tpu[0].queued_resource:", "not supported yet"),
     ("zones = [\"us-east5-a\"]", "w.toml:5: tpu[0].zones:", "keep one of them"),
@@ -119,6 +119,26 @@ const AFTER_A_SLOT: [(&str, &str, &str); 42] = [
         "[tpu.create.metadata]\nstartup-script = \"x\"",
         "w.toml:6: tpu[0].create.metadata.startup-script:",
         "startup_script = \"file\"",
+    ),
+    (
+        "[tpu.job]\nlogs = \"s3://bucket/logs\"",
+        "w.toml:6: tpu[0].job.logs:",
+        "write \"gs://bucket/path\"",
+    ),
+    (
+        "[tpu.job]\nenv_file = \"train.env\"",
+        "w.toml:6: tpu[0].job.env_file:",
+        "write its whole path",
+    ),
+    (
+        "[tpu.job]\nsecret = { HF_TOKEN = \"hf_0123\" }",
+        "w.toml:6: tpu[0].job.secret.HF_TOKEN:",
+        "keep the value in Secret Manager",
+    ),
+    (
+        "[tpu.job]\nsecret = { 1X = \"projects/p/secrets/hf\" }",
+        "w.toml:6: tpu[0].job.secret.1X:",
+        "letters, digits and '_'",
     ),
     (
         "[tpu.job]\ncheckpoint = \"gs://b/run//x\"",

@@ -1,5 +1,6 @@
 //! `[tpu.job]`: the command, its environment, and where its checkpoints lie.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::check::Check;
@@ -9,7 +10,6 @@ use crate::model::settings::*;
 /// `[tpu.job]` below `key`.
 pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
     let k = |name: &str| format!("{key}.{name}");
-    c.later(&k("env_file"), &raw.env_file, "env_file");
     c.later(&k("progress"), &raw.progress, "progress from the job's own metrics");
     c.later(&k("restart.job"), &raw.restart.job, "relaunches of the job");
     c.later(
@@ -30,15 +30,7 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         c.wrong(&k("command"), "is empty; leave it out when the startup script is the job");
     }
     for name in raw.env.keys() {
-        if name.is_empty()
-            || name.starts_with(|ch: char| ch.is_ascii_digit())
-            || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
-        {
-            c.wrong(
-                &k(&format!("env.{name}")),
-                "is not a name for an environment variable: letters, digits and '_'",
-            );
-        }
+        is_variable(c, &k("env"), name);
     }
     let user = raw.user.unwrap_or_default();
     if !user.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.')) {
@@ -49,6 +41,8 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         checkpoint: raw.checkpoint.and_then(|raw| checkpoint(c, &k("checkpoint"), raw)),
         user,
         dir: raw.dir.unwrap_or_default(),
+        env_file: raw.env_file.and_then(|path| env_file(c, &k("env_file"), path)),
+        secrets: secrets(c, &k("secret"), &raw.secret),
         logs: raw.logs.and_then(|uri| logs(c, &k("logs"), &uri)),
         env: raw.env,
         stop_grace: c.span(
@@ -72,6 +66,59 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         ))
         .unwrap_or(3),
     }
+}
+
+fn is_variable(c: &mut Check, key: &str, name: &str) {
+    let starts = name.starts_with(|ch: char| ch.is_ascii_alphabetic() || ch == '_');
+    if !starts || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+        c.wrong(
+            &format!("{key}.{name}"),
+            "is not a name for an environment variable: letters, digits and '_'",
+        );
+    }
+}
+
+/// A file on each host: whether it is there is seen when the job starts.
+fn env_file(c: &mut Check, key: &str, path: String) -> Option<String> {
+    if !path.starts_with('/') || path.chars().any(char::is_control) {
+        let text = "is a file on the TPU's hosts; write its whole path, as \"/etc/train.env\"";
+        c.wrong(key, format!("{path:?} {text}"));
+        return None;
+    }
+    Some(path)
+}
+
+/// Secrets by the resource name of their version, the latest where none is named.
+fn secrets(c: &mut Check, key: &str, raw: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut secrets = BTreeMap::new();
+    for (name, secret) in raw {
+        is_variable(c, key, name);
+        let id = |part: &str| {
+            !part.is_empty()
+                && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
+        };
+        let parts: Vec<&str> = secret.split('/').collect();
+        let version = match parts[..] {
+            ["projects", project, "secrets", secret] if id(project) && id(secret) => {
+                "/versions/latest"
+            }
+            ["projects", project, "secrets", secret, "versions", version]
+                if id(project) && id(secret) && id(version) =>
+            {
+                ""
+            }
+            _ => {
+                // The value may be the secret itself: it is not repeated.
+                c.wrong(
+                    &format!("{key}.{name}"),
+                    "is not the name of a secret; write \"projects/PROJECT/secrets/NAME\", and keep the value in Secret Manager",
+                );
+                continue;
+            }
+        };
+        secrets.insert(name.clone(), format!("{secret}{version}"));
+    }
+    secrets
 }
 
 /// The place of the jobs' last lines: a supervisor writes there with its host's own account.

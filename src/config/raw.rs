@@ -242,7 +242,9 @@ pub struct RawJob {
     pub dir: Option<String>,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    pub env_file: Option<Value>,
+    pub env_file: Option<String>,
+    #[serde(default)]
+    pub secret: BTreeMap<String, String>,
     pub stop_grace: Option<Span>,
     pub logs: Option<String>,
     #[serde(default)]

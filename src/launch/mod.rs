@@ -20,6 +20,10 @@ pub fn supervisor(slot: &str, job: &JobSettings) -> String {
     set("RUN_AS", &job.user);
     set("RUN_IN", &job.dir);
     set("STOP_GRACE", &job.stop_grace.as_secs().to_string());
+    let secrets: Vec<String> =
+        job.secrets.iter().map(|(name, secret)| format!("{name} {secret}")).collect();
+    set("SECRETS", &secrets.join("\n"));
+    set("ENV_FILE", job.env_file.as_deref().unwrap_or_default());
     set("LOGS", job.logs.as_deref().unwrap_or_default());
     set("RESTARTS", &job.restarts_per_run.to_string());
     set(

@@ -7,6 +7,7 @@ set -u
 #@SETTINGS@
 MD=${TPU_WATCHDOG_METADATA:-http://metadata.google.internal/computeMetadata/v1}
 STORAGE=${TPU_WATCHDOG_STORAGE:-https://storage.googleapis.com}
+SECRET_MANAGER=${TPU_WATCHDOG_SECRET_MANAGER:-https://secretmanager.googleapis.com}
 STATE=${TPU_WATCHDOG_STATE:-/var/lib/tpu-watchdog}
 BEAT=${TPU_WATCHDOG_BEAT:-60}
 PAUSE=${TPU_WATCHDOG_PAUSE:-10}
@@ -186,11 +187,45 @@ free_chips() {
     [[ -n $(find /proc/[0-9]*/fd -lname "$lock" -print -quit 2>/dev/null) ]] || rm -f "$lock"
   done
 }
+# as_host CURL-OPTIONS…: a call with the token of the host's own account, which is among no arguments.
+as_host() {
+  local token
+  token=$(curl -sf --max-time 10 -H 'Metadata-Flavor: Google' "$MD/instance/service-accounts/default/token" | sed -n 's/.*"access_token": *"\([^"]*\)".*/\1/p')
+  curl -sf --max-time 20 -H @<(printf 'Authorization: Bearer %s\n' "$token") "$@"
+}
+# fetch_secrets: before each run, into memory, for the job's user alone. Fails with the name of one that can't be read.
+SECRET_FILE=${TPU_WATCHDOG_RUN:-/run}/tpu-watchdog.secrets
+SECRET_VALUES=()
+fetch_secrets() {
+  local name place data value
+  rm -f "$SECRET_FILE"; (umask 077; : >"$SECRET_FILE"); chown "$RUN_AS" "$SECRET_FILE"
+  SECRET_VALUES=()
+  while read -r name place; do
+    [[ -n $name ]] || continue
+    data=$(as_host "$SECRET_MANAGER/v1/$place:access" | tr -d '\n' | sed -n 's/.*"data": *"\([^"]*\)".*/\1/p')
+    [[ -n $data ]] || { UNREAD=$name; return 1; }
+    value=$(base64 -d <<<"$data")
+    SECRET_VALUES+=("$value"); printf 'export %s=%q\n' "$name" "$value" >>"$SECRET_FILE"
+  done <<<"$SECRETS"
+}
+# masked: without the values of secrets and of env_file.
+masked() {
+  local text value; text=$(cat)
+  while IFS= read -r value; do
+    ((${#value} < 8)) || text=${text//"$value"/***}
+  done < <(printf '%s\n' "${SECRET_VALUES[@]}"; [[ -z $ENV_FILE ]] || sed -n "s/^ *\(export \)\?[A-Za-z_][A-Za-z_0-9]*=[\"']\?\(.*[^\"']\)[\"']\? *\$/\2/p" "$ENV_FILE" 2>/dev/null)
+  printf '%s\n' "$text"
+}
 # The command's file: what it is told is not among the arguments that ps shows, and systemd expands nothing in it.
 job() {
   local as=()
+  until fetch_secrets; do
+    echo "setup_failed: the secret of $UNREAD can't be read with this host's account" >"$PHASE"; sleep "$PAUSE"
+  done
+  echo running >"$PHASE"
   rm -f "$STATE/job"
-  (umask 077; printf 'cd %s || exit 1\n%s\n%s\n' "$(folder)" "$JOB_ENV" "$COMMAND" >"$STATE/job"); chown "$RUN_AS" "$STATE/job"
+  (umask 077; printf '%s\n' ". $SECRET_FILE" "${ENV_FILE:+set -a; . $(printf %q "$ENV_FILE") || exit 1; set +a}" "cd $(folder) || exit 1" "$JOB_ENV" "$COMMAND" >"$STATE/job")
+  chown "$RUN_AS" "$STATE/job"
   # Not runuser: a session of PAM could lower the limits again.
   [[ $RUN_AS == "$(id -un)" ]] || as=(setpriv --reuid="$RUN_AS" --regid="$(id -g "$RUN_AS")" --init-groups --)
   free_chips
@@ -200,14 +235,13 @@ job() {
 # tell_lines CODE: the last lines of a run that failed, before its exit is told: whole to LOGS, the end of them in a report. Neither may
 # keep the job from starting again.
 tell_lines() {
-  local file=$STATE/last-lines bucket=${LOGS#gs://} token
+  local file=$STATE/last-lines bucket=${LOGS#gs://}
   timeout 10 journalctl --sync 2>/dev/null
-  (umask 077; journalctl --quiet --no-pager -o cat -n 200 -u "$LAST" 2>/dev/null | iconv -cf UTF-8 -t UTF-8 >"$file")
+  (umask 077; journalctl --quiet --no-pager -o cat -n 200 -u "$LAST" 2>/dev/null | iconv -cf UTF-8 -t UTF-8 | masked >"$file")
   { printf '%s\n' "$BOOT $GENERATION $1 $$-$RUNS"; tail -n 30 "$file" | tail -c 2000 | iconv -cf UTF-8 -t UTF-8; } |
     curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data-binary @- "$MD/instance/guest-attributes/tpu-watchdog/log" >/dev/null
   [[ -n $LOGS ]] || return 0
-  token=$(curl -sf --max-time 10 -H 'Metadata-Flavor: Google' "$MD/instance/service-accounts/default/token" | sed -n 's/.*"access_token": *"\([^"]*\)".*/\1/p')
-  curl -sf --max-time 20 -X PUT -H @<(printf 'Authorization: Bearer %s\n' "$token") -H 'Content-Type: text/plain' --data-binary "@$file" \
+  as_host -X PUT -H 'Content-Type: text/plain' --data-binary "@$file" \
     "$STORAGE/$bucket/$SLOT/$GENERATION/worker-$WORKER.log" >/dev/null ||
     echo "the last lines could not be written to $LOGS"
 }

@@ -103,6 +103,10 @@ pub struct JobSettings {
     pub dir: String,
     /// Its environment.
     pub env: BTreeMap<String, String>,
+    /// A file of variables on the host.
+    pub env_file: Option<String>,
+    /// Variables that the host reads from Secret Manager, each by the resource name of a version.
+    pub secrets: BTreeMap<String, String>,
     /// Where the last lines of failed runs are written as well: gs://, without a slash at the end.
     pub logs: Option<String>,
     /// From SIGTERM to the end of what is left of a run.

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde_json::json;
 use tpu_watchdog::launch;
 use tpu_watchdog::model::settings::JobSettings;
 use tpu_watchdog::simulator::http::Fault;
@@ -179,4 +180,52 @@ fn run_again_by_hand_it_changes_nothing_under_the_running_supervisor() {
     assert_ne!(std::fs::metadata(host.path("supervisor")).unwrap().ino(), before, "a new file");
     host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains("final")));
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\n");
+}
+
+#[test]
+fn secrets_reach_the_job_and_neither_arguments_nor_files_of_others_nor_the_last_lines() {
+    let work = tempfile::tempdir().unwrap();
+    let (out, file) = (work.path().join("out"), work.path().join("train.env"));
+    std::fs::write(&file, "WANDB_API_KEY='abc def 0123456'\nDEBUG=1\n").unwrap();
+    let command = format!(
+        "echo \"$HF_TOKEN|$WANDB_API_KEY|$DEBUG\" > {}; tr '\\0' ' ' < /proc/$PPID/cmdline >> {0}; \
+         echo \"token $HF_TOKEN key $WANDB_API_KEY\"; exit 1",
+        out.display()
+    );
+    let settings = JobSettings {
+        env_file: Some(file.display().to_string()),
+        secrets: [("HF_TOKEN".into(), "projects/p/secrets/hf/versions/latest".into())].into(),
+        ..job(&command, work.path())
+    };
+    let Some(host) = Host::new(&settings, "", &order(None)) else { return };
+    let known = Arc::new(AtomicBool::new(false));
+    let knows = Arc::clone(&known);
+    host.simulator.set_hook(Some(Box::new(move |logged| {
+        let asks = logged.path.ends_with("/v1/projects/p/secrets/hf/versions/latest:access");
+        // base64 of "s3cret-'value\"\n"
+        let payload =
+            json!({"name": "x", "payload": {"data": "czNjcmV0LSd2YWx1ZSIK", "dataCrc32c": "1"}});
+        let answer = if knows.load(Ordering::SeqCst) {
+            Reply::new(200, serde_json::to_string_pretty(&payload).unwrap())
+        } else {
+            Reply::new(403, "PERMISSION_DENIED")
+        };
+        asks.then(|| Fault::AnswerBefore(answer))
+    })));
+    host.boot_with(&[("TPU_WATCHDOG_SECRET_MANAGER", &host.origin())]);
+    host.wait("it says what is missing", || {
+        let beat = host.attribute("heartbeat");
+        beat.is_some_and(|beat| beat.contains("setup_failed: the secret of HF_TOKEN"))
+    });
+    assert!(!out.exists());
+    known.store(true, Ordering::SeqCst);
+    host.wait("its exit", || host.attribute("exit").is_some());
+    let told = std::fs::read_to_string(out).unwrap();
+    let (values, arguments) = told.split_once('\n').unwrap();
+    assert_eq!(values, "s3cret-'value\"|abc def 0123456|1");
+    assert!(!arguments.contains("s3cret"), "{arguments}");
+    let report = host.attribute("log").unwrap();
+    assert!(report.ends_with("token *** key ***\n"), "{report}");
+    let mode = std::fs::metadata(host.path("tpu-watchdog.secrets")).unwrap().mode();
+    assert_eq!(mode & 0o077, 0, "{mode:o}");
 }
