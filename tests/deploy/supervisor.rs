@@ -15,7 +15,7 @@ use crate::machine::{self, Machine};
 const COMMAND: &str = r#"
 echo run >>/test/runs; runs=$(wc -l </test/runs)
 [[ $(pgrep -c -f /test/child) == 0 ]] || echo "run $runs met a child" >>/test/met
-echo "output of run $runs"
+echo "output of run $runs, token $TOKEN"
 if ((runs == 1)); then
   setsid bash /test/child & sleep 1
   echo "$USER $HOME $PWD $PYTHONUNBUFFERED" >/test/environment
@@ -48,6 +48,7 @@ mkdir -p /home/ubuntu/run; chown -R 1000 /home/ubuntu; chmod 777 /test
 echo 'ubuntu:x:1000:1000::/home/ubuntu:/bin/bash' >>/etc/passwd
 waits 'reports | grep " 7 139 restarting 1 of 3"'
 say "a signal's code is reported"
+say "kept: $(reports | grep -o 'output of run 1, token [^\\]*')"
 waits '[[ $(wc -l </test/runs) == 2 ]]'
 say "environment: $(cat /test/environment)"
 job=$(systemctl list-units --plain --no-legend 'tpu-watchdog-job-*' | cut -d" " -f1)
@@ -84,6 +85,7 @@ fn each_run_is_a_control_group_that_is_ended_whole_under_a_real_systemd() {
         dir: "~/run".into(),
         stop_grace: std::time::Duration::from_secs(2),
         restarts_per_run: 3,
+        env_file: Some("/test/train.env".into()),
         ..JobSettings::default()
     };
     let supervisor = launch::supervisor("a", &job);
@@ -101,6 +103,7 @@ fn each_run_is_a_control_group_that_is_ended_whole_under_a_real_systemd() {
         "test/daemon",
         "pgrep -c -f /test/daemon >/test/daemons\n[[ $(</test/daemons) == 1 ]] && sleep 1000\n",
     );
+    machine.put("test/train.env", "TOKEN=abcdefgh1234\n");
     machine.put("test/child", "trap '' TERM\nwhile :; do sleep 0.1; done\n");
     machine.put("test/scenario.toml", "[times]\ncreate = \"1s\"\n");
     let program = folder.path().join("usr/local/bin");
@@ -111,6 +114,7 @@ fn each_run_is_a_control_group_that_is_ended_whole_under_a_real_systemd() {
     for line in [
         "== waits for its user",
         "== a signal's code is reported",
+        "== kept: output of run 1, token ***\n",
         "== environment: ubuntu /home/ubuntu /home/ubuntu/run 1",
         "== limits: 1048576 infinity",
         "== child: 0 met: \n",
