@@ -8,7 +8,9 @@ set -u
 MD=${TPU_WATCHDOG_METADATA:-http://metadata.google.internal/computeMetadata/v1}
 STORAGE=${TPU_WATCHDOG_STORAGE:-https://storage.googleapis.com}
 SECRET_MANAGER=${TPU_WATCHDOG_SECRET_MANAGER:-https://secretmanager.googleapis.com}
+# What must outlive a reboot is on the disk, which a job may fill; all else is in memory.
 STATE=${TPU_WATCHDOG_STATE:-/var/lib/tpu-watchdog}
+MEMORY=${TPU_WATCHDOG_RUN:-/run}/tpu-watchdog
 BEAT=${TPU_WATCHDOG_BEAT:-60}
 PAUSE=${TPU_WATCHDOG_PAUSE:-10}
 # Seconds before each restart; the last one repeats.
@@ -22,6 +24,19 @@ mkdir -p "$STATE"
 export HOME=${HOME:-$(getent passwd "$(id -un)" | cut -d: -f6)}
 
 attribute() { curl -sf --retry 3 --retry-delay 1 --retry-connrefused --max-time 10 -H 'Metadata-Flavor: Google' "$MD/instance/attributes/$1"; }
+is_full() { (($(df --output=avail -k "$STATE" | tail -n 1) < 64)); }
+# full_disk: to follow what is told.
+full_disk() { ! is_full || echo "; the disk of $STATE is full"; }
+# keep FILE TEXT: what must outlive a reboot. When the disk is full, the reserve makes room; without room the former text stays.
+RESERVE=$STATE/reserve
+keep() {
+  local try
+  for try in 1 2; do
+    { printf '%s\n' "$2" >"$1.new"; } 2>/dev/null && sync "$1.new" 2>/dev/null && mv "$1.new" "$1" && return
+    rm -f "$1.new" "$RESERVE"
+  done
+  echo "$1 could not be written$(full_disk)"
+}
 # report KEY VALUE TEXT: a lost report is repeated by the next one; writes are limited to about 10 a minute.
 report() {
   curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data "$BOOT $GENERATION $2${3:+ $3}" \
@@ -54,11 +69,11 @@ if [[ ${1:-} != supervise ]]; then
   # First the boot beacon, then detach, so that boot goes on. Run by hand beside a running supervisor, this changes nothing:
   # bash goes on reading the file that it has open, and a unit of that name is there.
   order && boot_beacon
-  cp "$0" "$STATE/supervisor.new" && chmod 755 "$STATE/supervisor.new" && mv "$STATE/supervisor.new" "$STATE/supervisor"
+  cp "$0" "$MEMORY.new" && mv "$MEMORY.new" "$MEMORY.supervisor"
   # Killed, it starts again; its heartbeat ends with it; when memory is short, the job goes first.
   for _ in {1..30}; do
     unit supervisor -p Restart=on-failure -p RestartSec=10 -p TimeoutStopSec=5 -p OOMScoreAdjust=-900 \
-      -- /bin/bash "$STATE/supervisor" supervise </dev/null && break
+      -- /bin/bash "$MEMORY.supervisor" supervise </dev/null && break
     # Early in a boot systemd may not answer yet.
     systemctl is-active --quiet tpu-watchdog-supervisor.service && break
     sleep "$PAUSE"
@@ -66,11 +81,12 @@ if [[ ${1:-} != supervise ]]; then
   exit 0
 fi
 
-exec 9>"$STATE/lock"; flock -n 9 || exit 0
+exec 9>"$MEMORY.lock"; flock -n 9 || exit 0
 until order; do sleep "$PAUSE"; done
+[[ -s $RESERVE ]] || head -c 65536 /dev/zero >"$RESERVE" 2>/dev/null
 PROGRESS=$STATE/progress.$GENERATION
 : >>"$PROGRESS"; chmod 666 "$PROGRESS"
-PHASE=$STATE/phase; echo setup >"$PHASE"
+PHASE=$MEMORY.phase; echo setup >"$PHASE"
 ORDERED_PATH=$CHECKPOINT_PATH ORDERED_STEP=$CHECKPOINT_STEP
 
 last_step() { tail -n 1 "$PROGRESS" | tr -dc '0-9'; }
@@ -80,7 +96,7 @@ beat() {
   local count=0 step='' last=''
   while :; do
     count=$((count + 1))
-    boot_beacon; report heartbeat "$count" "$(cat "$PHASE")"
+    boot_beacon; report heartbeat "$count" "$(cat "$PHASE")$(full_disk)"
     step=$(last_step)
     [[ -n $step && $step != "$last" ]] && report step "$step" && last=$step
     sleep "$BEAT"
@@ -129,12 +145,12 @@ fetch_user_script() {
     sleep "$PAUSE"
   done
 }
-# The code of the last run: not on the disk, which may be full.
-CODE=${TPU_WATCHDOG_RUN:-/run}/tpu-watchdog.code
+# The code of the last run.
+CODE=$MEMORY.code
 export TPU_WATCHDOG_CODE=$CODE
 # The shell around a program: it tells that it began, and 139 for a program that a signal ended. A pipe and not the journal's
 # socket, since scripts open /dev/stderr; it outlives SIGTERM for the last lines.
-WRAPPER=$STATE/wrapper
+WRAPPER=$MEMORY.wrapper
 # shellcheck disable=SC2016 # It is the wrapper that expands them.
 printf '%s\n' ': >"$TPU_WATCHDOG_CODE"' '"$@" > >(trap "" TERM; exec cat) 2>&1' 'code=$?; echo "$code" >"$TPU_WATCHDOG_CODE"; exit "$code"' >"$WRAPPER"
 # run_unit NAME OPTIONS… -- PROGRAM…: runs it to its end and returns its code. A program with KillMode=control-group is over when
@@ -194,7 +210,7 @@ as_host() {
   curl -sf --max-time 20 -H @<(printf 'Authorization: Bearer %s\n' "$token") "$@"
 }
 # fetch_secrets: before each run, into memory, for the job's user alone. Fails with the name of one that can't be read.
-SECRET_FILE=${TPU_WATCHDOG_RUN:-/run}/tpu-watchdog.secrets
+SECRET_FILE=$MEMORY.secrets
 SECRET_VALUES=()
 fetch_secrets() {
   local name place data value
@@ -223,21 +239,24 @@ job() {
     echo "setup_failed: the secret of $UNREAD can't be read with this host's account" >"$PHASE"; sleep "$PAUSE"
   done
   echo running >"$PHASE"
-  rm -f "$STATE/job"
-  (umask 077; printf '%s\n' ". $SECRET_FILE" "${ENV_FILE:+set -a; . $(printf %q "$ENV_FILE") || exit 1; set +a}" "cd $(folder) || exit 1" "$JOB_ENV" "$COMMAND" >"$STATE/job")
-  chown "$RUN_AS" "$STATE/job"
+  rm -f "$MEMORY.job"
+  # A command that was written in part must not run.
+  until (umask 077; printf '%s\n' ". $SECRET_FILE" "${ENV_FILE:+set -a; . $(printf %q "$ENV_FILE") || exit 1; set +a}" "cd $(folder) || exit 1" "$JOB_ENV" "$COMMAND" >"$MEMORY.job"); do
+    echo "setup_failed: $MEMORY.job can't be written" >"$PHASE"; sleep "$PAUSE"
+  done
+  chown "$RUN_AS" "$MEMORY.job"
   # Not runuser: a session of PAM could lower the limits again.
   [[ $RUN_AS == "$(id -un)" ]] || as=(setpriv --reuid="$RUN_AS" --regid="$(id -g "$RUN_AS")" --init-groups --)
   free_chips
   run_unit job -p KillMode=control-group -- /bin/bash "$WRAPPER" "${as[@]}" env HOME="$RUN_HOME" USER="$RUN_AS" LOGNAME="$RUN_AS" \
-    PYTHONUNBUFFERED=1 bash -l -o pipefail "$STATE/job"
+    PYTHONUNBUFFERED=1 bash -l -o pipefail "$MEMORY.job"
 }
 # tell_lines CODE: the last lines of a run that failed, before its exit is told: whole to LOGS, the end of them in a report. Neither may
 # keep the job from starting again.
 tell_lines() {
-  local file=$STATE/last-lines bucket=${LOGS#gs://}
+  local file=$MEMORY.last-lines bucket=${LOGS#gs://}
   timeout 10 journalctl --sync 2>/dev/null
-  (umask 077; journalctl --quiet --no-pager -o cat -n 200 -u "$LAST" 2>/dev/null | iconv -cf UTF-8 -t UTF-8 | masked >"$file")
+  (umask 077; journalctl --quiet --no-pager -o cat -n 200 _SYSTEMD_UNIT="$LAST" 2>/dev/null | iconv -cf UTF-8 -t UTF-8 | masked >"$file")
   { printf '%s\n' "$BOOT $GENERATION $1 $$-$RUNS"; tail -n 30 "$file" | tail -c 2000 | iconv -cf UTF-8 -t UTF-8; } |
     curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data-binary @- "$MD/instance/guest-attributes/tpu-watchdog/log" >/dev/null
   [[ -n $LOGS ]] || return 0
@@ -246,7 +265,8 @@ tell_lines() {
     echo "the last lines could not be written to $LOGS"
 }
 # last_word: nothing follows that would repeat it.
-last_word() { until report exit "$@"; do sleep "$PAUSE"; done; }
+last_word() { until report_exit "$@"; do sleep "$PAUSE"; done; }
+report_exit() { report exit "$1" "$2$([[ $1 == 0 ]] || full_disk)"; }
 uptime() { cut -d. -f1 /proc/uptime; }
 # pause_of N: the pause before restart N, counted from 0.
 pause_of() { local last=$((${#PAUSES[@]} - 1)); echo "${PAUSES[$(($1 < last ? $1 : last))]}"; }
@@ -256,7 +276,7 @@ going_down() { [[ $(systemctl is-system-running 2>/dev/null) == stopping ]]; }
 reads_order() { grep -qE 'CHECKPOINT_(PATH|STEP)' <<<"$COMMAND$JOB_ENV" || grep -qsE 'CHECKPOINT_(PATH|STEP)' "$STATE/user-script"; }
 
 # Restarts are counted a generation over reboots of the same boot disk. So is a long run: from then on the order is stale.
-DONE=$STATE/done.$GENERATION USED=$STATE/restarts.$GENERATION LONG_RUN=$STATE/long.$GENERATION FAILING=$STATE/failing
+DONE=$STATE/done.$GENERATION USED=$STATE/restarts.$GENERATION LONG_RUN=$STATE/long.$GENERATION FAILING=$MEMORY.failing
 rm -f "$FAILING"
 # not_stale CODE: before anything runs that could read the order. CODE is that of the last run, 75 after a reboot without a word.
 not_stale() {
@@ -272,7 +292,7 @@ if [[ -e $DONE ]]; then
   last_word 0 "$(cat "$DONE")"; rest 'done'
 fi
 # A host is set up once a boot: a newer order and a supervisor that was killed find it so. A script that reads the order runs for each.
-SET_UP=${TPU_WATCHDOG_RUN:-/run}/tpu-watchdog.set-up
+SET_UP=$MEMORY.set-up
 set_up_for() { grep -qsE 'CHECKPOINT_(PATH|STEP)|TPU_WATCHDOG_GENERATION' "$STATE/user-script" && echo "$BOOT $GENERATION" || echo "$BOOT"; }
 is_set_up() { [[ -e $SET_UP && $(<"$SET_UP") == "$(set_up_for)" ]]; }
 if [[ -n $COMMAND ]]; then
@@ -303,7 +323,7 @@ else
 fi
 
 # tell_exit: on several hosts the last word must be told, since the watchdog orders all of them on it.
-tell_exit() { if ((WORKERS == 1)); then report exit "$@"; else last_word "$@"; fi; }
+tell_exit() { if ((WORKERS == 1)); then report_exit "$@"; else last_word "$@"; fi; }
 # wait_for_order CODE: a host of several that starts by itself meets others that hang in the former run. A newer order ends and starts
 # them all, within two polls; without a watchdog each starts by itself, as before.
 wait_for_order() {
@@ -318,14 +338,14 @@ RUNNING=$STATE/running.$GENERATION
 cut_off=''
 [[ -e $RUNNING && $(<"$RUNNING") != "$BOOT" ]] && cut_off=1
 if [[ -n $cut_off && ! -e $LONG_RUN ]]; then
-  used=$(cat "$USED" 2>/dev/null); used=$((${used:-0} + 1)); echo "$used" >"$USED"; sync "$USED" 2>/dev/null; rm -f "$RUNNING"
+  used=$(cat "$USED" 2>/dev/null); used=$((${used:-0} + 1)); keep "$USED" "$used"; rm -f "$RUNNING"
   report exit 75 "restarting: the host went down in a run, which counts as restart $used of $RESTARTS"
   if ((used > RESTARTS && WORKERS == 1)); then
     last_word 75 "final after $RESTARTS restarts: the host went down in a run"; rest failed
   fi
 fi
 if [[ -n $cut_off ]]; then not_stale 75; wait_for_order 75; fi
-became_long() { echo "$1" >"$LONG_RUN"; sync "$LONG_RUN" 2>/dev/null; }
+became_long() { keep "$LONG_RUN" "$1"; }
 # mark_long: beside each run, so that a host that goes down without a word leaves the mark as well.
 mark_long() {
   local sleeping; sleep "$LONG" & sleeping=$!
@@ -334,9 +354,10 @@ mark_long() {
   [[ -e $FAILING ]] && last_word "$(cat "$FAILING")" "recovered ran=$LONG" && rm -f "$FAILING"
 }
 code=75
+used=$(cat "$USED" 2>/dev/null); used=${used:-0}
 while :; do
   not_stale "$code"
-  echo "$BOOT" >"$RUNNING"; sync "$RUNNING" 2>/dev/null
+  keep "$RUNNING" "$BOOT"
   echo running >"$PHASE"; began=$(uptime)
   mark_long 9>&- & marking=$!
   $RUN; code=$?
@@ -349,7 +370,7 @@ while :; do
     [[ -n $COMMAND ]] || rest idle
     step=$(last_step)
     if ((ran >= LONG)) || is_new "$step"; then
-      echo "done ran=$ran step=${step:-none}" >"$DONE"; last_word 0 "$(cat "$DONE")"; rest 'done'
+      text="done ran=$ran step=${step:-none}"; keep "$DONE" "$text"; last_word 0 "$text"; rest 'done'
     fi
     # Not kept on disk: the next boot starts it again.
     last_word 0 "done ran=$ran step=none"; rest ended_early
@@ -357,10 +378,9 @@ while :; do
   tell_lines "$code"
   ((ran >= LONG)) && became_long "$ran"
   [[ -e $LONG_RUN ]] && reads_order && continue
-  ((ran >= REFILL)) && rm -f "$USED"
-  used=$(cat "$USED" 2>/dev/null); used=${used:-0}
+  ((ran < REFILL)) || used=0
   # Each try has a number of its own: an answered report is known by it.
-  echo $((used + 1)) >"$USED"
+  keep "$USED" $((used + 1))
   wait_for_order "$code"
   if ((used < RESTARTS)); then
     pause=$(pause_of "$used")
@@ -372,5 +392,6 @@ while :; do
     pause=${PAUSES[-1]}
     tell_exit "$code" "failing after $used restarts: tried again every $pause s"
   fi
+  used=$((used + 1))
   echo restarting >"$PHASE"; sleep "$pause"
 done

@@ -25,7 +25,8 @@ fi
 echo 7 >"$TPU_WATCHDOG_PROGRESS"
 "#;
 
-const STORY: &str = r#"
+/// The beginning of a story: a node whose supervisor is in /test/startup.sh.
+const NODE: &str = r#"
 set -u
 exec >/test/result 2>&1
 say() { echo "== $*"; }
@@ -39,6 +40,9 @@ systemctl start simulator
 waits "curl -sf $API"
 curl -sf -X POST "$API?nodeId=a" -H 'Content-Type: application/json' -d @/test/node.json >/dev/null || end "no node"
 waits "curl -sf -H 'Metadata-Flavor: Google' $TPU_WATCHDOG_METADATA/instance/attributes/agent-worker-number"
+"#;
+
+const CONTROL_GROUPS: &str = r#"
 touch /tmp/libtpu_lockfile
 exec 8>/tmp/libtpu_lock_held
 bash /test/startup.sh
@@ -72,13 +76,28 @@ say "journal: $(journalctl -u 'tpu-watchdog-job-*' -o cat | grep -c '^output of 
 end "end"
 "#;
 
+/// Each run makes a step, fills the disk to the last byte, and fails.
+const FILLS_THE_DISK: &str = r#"
+echo run >>/test/runs
+echo 7 >>"$TPU_WATCHDOG_PROGRESS"
+dd if=/dev/zero of="${TPU_WATCHDOG_PROGRESS%/*}/filler.$(wc -l </test/runs)" bs=512
+exit 3
+"#;
+
+const FULL_DISK: &str = r#"
+mkdir -p /var/lib/tpu-watchdog
+mount -t tmpfs -o size=2m tmpfs /var/lib/tpu-watchdog || end "no disk"
+bash /test/startup.sh
+waits 'reports | grep -E " 7 (3 final|0 done)"'
+say "exit: $(reports | grep -oE " 7 (3 final after 2 restarts|0 done)")"
+say "runs: $(wc -l </test/runs), full: $(($(df --output=avail /var/lib/tpu-watchdog | tail -1) < 64))"
+say "used: $(cat /var/lib/tpu-watchdog/restarts.7)"
+say "told: $(reports | grep -o "disk of /var/lib/tpu-watchdog is full" | head -1)"
+end "end"
+"#;
+
 #[test]
 fn each_run_is_a_control_group_that_is_ended_whole_under_a_real_systemd() {
-    if !machine::can_start() {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let machine = Machine::new(folder.path(), STORY);
     let job = JobSettings {
         command: Some(COMMAND.into()),
         user: "ubuntu".into(),
@@ -88,7 +107,58 @@ fn each_run_is_a_control_group_that_is_ended_whole_under_a_real_systemd() {
         env_file: Some("/test/train.env".into()),
         ..JobSettings::default()
     };
-    let supervisor = launch::supervisor("a", &job);
+    let Some((_folder, machine, out)) = played(CONTROL_GROUPS, &job) else { return };
+    let (result, journal) = (machine.read("result"), machine.read("journal"));
+    for line in [
+        "== waits for its user",
+        "== a signal's code is reported",
+        "== kept: output of run 1, token ***\n",
+        "== environment: ubuntu /home/ubuntu /home/ubuntu/run 1",
+        "== limits: 1048576 infinity",
+        "== child: 0 met: \n",
+        "== stale lock:  held lock: /tmp/libtpu_lock_held",
+        "== units: 2",
+        "== a killed supervisor is back",
+        "== runs: 4",
+        "== left: 0",
+        "== journal: 4",
+        "== setup: 1 daemon: 1",
+        "== end",
+    ] {
+        assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{journal}");
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_neither_ends_a_run_well_nor_restarts_it_for_ever() {
+    let job = JobSettings {
+        command: Some(FILLS_THE_DISK.into()),
+        restarts_per_run: 2,
+        stop_grace: std::time::Duration::from_secs(2),
+        ..JobSettings::default()
+    };
+    let Some((_folder, machine, out)) = played(FULL_DISK, &job) else { return };
+    let (result, journal) = (machine.read("result"), machine.read("journal"));
+    for line in [
+        "== exit:  7 3 final after 2 restarts\n",
+        "== runs: 3, full: 1\n",
+        "== used: 3\n",
+        "== told: disk of /var/lib/tpu-watchdog is full\n",
+        "== end",
+    ] {
+        assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{journal}");
+    }
+}
+
+/// Plays a story on a machine whose node has a job; none where no machine can be started. Also what it
+/// said on its console.
+fn played(story: &str, job: &JobSettings) -> Option<(tempfile::TempDir, Machine, String)> {
+    if !machine::can_start() {
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let machine = Machine::new(folder.path(), &format!("{NODE}{story}"));
+    let supervisor = launch::supervisor("a", job);
     // The user's own script leaves a service behind and opens /dev/stderr; it runs once a boot.
     let script = "#! /bin/bash\nset -e\necho x >>/test/setups\nbash /test/daemon & echo set up >/dev/stderr\n";
     let spec = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "metadata": {"startup-script": script}});
@@ -110,23 +180,5 @@ fn each_run_is_a_control_group_that_is_ended_whole_under_a_real_systemd() {
     std::fs::create_dir_all(&program).unwrap();
     std::fs::copy(env!("CARGO_BIN_EXE_tpu-watchdog"), program.join("tpu-watchdog")).unwrap();
     let out = machine.boot();
-    let (result, journal) = (machine.read("result"), machine.read("journal"));
-    for line in [
-        "== waits for its user",
-        "== a signal's code is reported",
-        "== kept: output of run 1, token ***\n",
-        "== environment: ubuntu /home/ubuntu /home/ubuntu/run 1",
-        "== limits: 1048576 infinity",
-        "== child: 0 met: \n",
-        "== stale lock:  held lock: /tmp/libtpu_lock_held",
-        "== units: 2",
-        "== a killed supervisor is back",
-        "== runs: 4",
-        "== left: 0",
-        "== journal: 4",
-        "== setup: 1 daemon: 1",
-        "== end",
-    ] {
-        assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{journal}");
-    }
+    Some((folder, machine, out))
 }

@@ -64,7 +64,7 @@ esac
 
 const JOURNALCTL: &str = r#"#! /bin/bash
 [[ $1 == --sync ]] && exit
-tail -n 200 "$(dirname "$(dirname "$0")")/journal/${*: -1}"
+last=${*: -1}; tail -n 200 "$(dirname "$(dirname "$0")")/journal/${last#*=}"
 "#;
 
 /// A machine; its power is cut when it is dropped.

@@ -175,9 +175,13 @@ fn run_again_by_hand_it_changes_nothing_under_the_running_supervisor() {
     let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
     host.boot();
     host.wait("a run", || tries.exists());
-    let before = std::fs::metadata(host.path("supervisor")).unwrap().ino();
+    let before = std::fs::metadata(host.path("tpu-watchdog.supervisor")).unwrap().ino();
     host.boot();
-    assert_ne!(std::fs::metadata(host.path("supervisor")).unwrap().ino(), before, "a new file");
+    assert_ne!(
+        std::fs::metadata(host.path("tpu-watchdog.supervisor")).unwrap().ino(),
+        before,
+        "a new file"
+    );
     host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains("final")));
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\n");
 }
