@@ -41,6 +41,7 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         checkpoint: raw.checkpoint.and_then(|raw| checkpoint(c, &k("checkpoint"), raw)),
         user,
         dir: raw.dir.unwrap_or_default(),
+        on_notice: raw.on_notice.and_then(|how| on_notice(c, &k("on_notice"), how)),
         env_file: raw.env_file.and_then(|path| env_file(c, &k("env_file"), path)),
         secrets: secrets(c, &k("secret"), &raw.secret),
         logs: raw.logs.and_then(|uri| logs(c, &k("logs"), &uri)),
@@ -76,6 +77,17 @@ fn is_variable(c: &mut Check, key: &str, name: &str) {
             "is not a name for an environment variable: letters, digits and '_'",
         );
     }
+}
+
+/// A signal that is not taken for the end of the run, or a command.
+fn on_notice(c: &mut Check, key: &str, how: String) -> Option<String> {
+    let signal = how.strip_prefix("SIG").filter(|name| !name.contains(' '));
+    if how.trim().is_empty() || signal.is_some_and(|name| !matches!(name, "USR1" | "USR2")) {
+        let text = "is neither \"SIGUSR1\" nor \"SIGUSR2\" nor a command; another signal takes one, as \"pkill -TERM -f train.py\"";
+        c.wrong(key, format!("{how:?} {text}"));
+        return None;
+    }
+    Some(how)
 }
 
 /// A file on each host: whether it is there is seen when the job starts.

@@ -242,6 +242,7 @@ pub struct RawJob {
     pub dir: Option<String>,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    pub on_notice: Option<String>,
     pub env_file: Option<String>,
     #[serde(default)]
     pub secret: BTreeMap<String, String>,

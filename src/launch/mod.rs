@@ -23,6 +23,7 @@ pub fn supervisor(slot: &str, job: &JobSettings) -> String {
     let secrets: Vec<String> =
         job.secrets.iter().map(|(name, secret)| format!("{name} {secret}")).collect();
     set("SECRETS", &secrets.join("\n"));
+    set("ON_NOTICE", job.on_notice.as_deref().unwrap_or_default());
     set("ENV_FILE", job.env_file.as_deref().unwrap_or_default());
     set("LOGS", job.logs.as_deref().unwrap_or_default());
     set("RESTARTS", &job.restarts_per_run.to_string());

@@ -30,8 +30,7 @@ full_disk() { ! is_full || echo "; the disk of $STATE is full"; }
 # keep FILE TEXT: what must outlive a reboot. When the disk is full, the reserve makes room; without room the former text stays.
 RESERVE=$STATE/reserve
 keep() {
-  local try
-  for try in 1 2; do
+  for _ in 1 2; do
     { printf '%s\n' "$2" >"$1.new"; } 2>/dev/null && sync "$1.new" 2>/dev/null && mv "$1.new" "$1" && return
     rm -f "$1.new" "$RESERVE"
   done
@@ -102,15 +101,19 @@ beat() {
     sleep "$BEAT"
   done
 }
+# await KEY: the value of instance/KEY into ANSWER, when it is another one than at the last call, or after 5 min.
+ETAG=0
+await() {
+  ANSWER=$(curl -sfi --max-time 330 -H 'Metadata-Flavor: Google' "$MD/instance/$1?wait_for_change=true&timeout_sec=300&last_etag=$ETAG" | tr -d '\r')
+  ETAG=$(sed -n 's/^[Ee][Tt][Aa][Gg]: *//p' <<<"$ANSWER"); ETAG=${ETAG:-0}
+}
 # watch_order: a newer generation ends this one. systemd starts this supervisor again, which ends what is left of the run and reads the
 # new order.
 watch_order() {
-  local etag=0 answer newer
+  local newer
   while :; do
-    answer=$(curl -sfi --max-time 330 -H 'Metadata-Flavor: Google' \
-      "$MD/instance/attributes/tpu-watchdog-run?wait_for_change=true&timeout_sec=300&last_etag=$etag")
-    etag=$(tr -d '\r' <<<"$answer" | sed -n 's/^[Ee][Tt][Aa][Gg]: *//p'); etag=${etag:-0}
-    newer=$(generation_in "$answer")
+    await attributes/tpu-watchdog-run
+    newer=$(generation_in "$ANSWER")
     if [[ $newer =~ ^[0-9]+$ ]] && ((newer > GENERATION)); then
       echo "generation $newer is ordered: the run of generation $GENERATION ends"
       kill -KILL $$
@@ -121,7 +124,8 @@ watch_order() {
 beat 9>&- & BEATING=$!
 watch_order 9>&- & WATCHING=$!
 # A subshell that is ended right after its fork still runs this trap: the heartbeat must outlive it.
-trap '[[ $BASHPID == $$ ]] && kill $BEATING $WATCHING 2>/dev/null' EXIT
+NOTICING=''
+trap '[[ $BASHPID == $$ ]] && kill $BEATING $WATCHING $NOTICING 2>/dev/null' EXIT
 # rest PHASE: nothing more is started in this boot; the heartbeat goes on.
 rest() { echo "$1" >"$PHASE"; wait "$BEATING"; exit 0; }
 
@@ -152,7 +156,7 @@ export TPU_WATCHDOG_CODE=$CODE
 # socket, since scripts open /dev/stderr; it outlives SIGTERM for the last lines.
 WRAPPER=$MEMORY.wrapper
 # shellcheck disable=SC2016 # It is the wrapper that expands them.
-printf '%s\n' ': >"$TPU_WATCHDOG_CODE"' '"$@" > >(trap "" TERM; exec cat) 2>&1' 'code=$?; echo "$code" >"$TPU_WATCHDOG_CODE"; exit "$code"' >"$WRAPPER"
+printf '%s\n' "$([[ $ON_NOTICE != SIG* ]] || echo "trap '' ${ON_NOTICE#SIG}")" ': >"$TPU_WATCHDOG_CODE"' '"$@" > >(trap "" TERM; exec cat) 2>&1' 'code=$?; echo "$code" >"$TPU_WATCHDOG_CODE"; exit "$code"' >"$WRAPPER"
 # run_unit NAME OPTIONS… -- PROGRAM…: runs it to its end and returns its code. A program with KillMode=control-group is over when
 # nothing is left of it: a grandchild would keep the chips. Each run has a name of its own, since what a startup script leaves
 # behind keeps the former one.
@@ -232,24 +236,45 @@ masked() {
   done < <(printf '%s\n' "${SECRET_VALUES[@]}"; [[ -z $ENV_FILE ]] || sed -n "s/^ *\(export \)\?[A-Za-z_][A-Za-z_0-9]*=[\"']\?\(.*[^\"']\)[\"']\? *\$/\2/p" "$ENV_FILE" 2>/dev/null)
   printf '%s\n' "$text"
 }
-# The command's file: what it is told is not among the arguments that ps shows, and systemd expands nothing in it.
+# shell_of FILE TEXT: the program that runs this text as the job's user, into SHELL_OF. What it is told is not among the arguments that
+# ps shows, and systemd expands nothing in it. A text that was written in part must not run.
+shell_of() {
+  rm -f "$1"
+  (umask 077; printf '%s\n' ". $SECRET_FILE" "${ENV_FILE:+set -a; . $(printf %q "$ENV_FILE") || exit 1; set +a}" "cd $(folder) || exit 1" "$JOB_ENV" "$2" >"$1") || return 1
+  chown "$RUN_AS" "$1"
+  SHELL_OF=(env HOME="$RUN_HOME" USER="$RUN_AS" LOGNAME="$RUN_AS" PYTHONUNBUFFERED=1 bash -l -o pipefail "$1")
+  # Not runuser: a session of PAM could lower the limits again.
+  [[ $RUN_AS == "$(id -un)" ]] || SHELL_OF=(setpriv --reuid="$RUN_AS" --regid="$(id -g "$RUN_AS")" --init-groups -- "${SHELL_OF[@]}")
+}
 job() {
-  local as=()
   until fetch_secrets; do
     echo "setup_failed: the secret of $UNREAD can't be read with this host's account" >"$PHASE"; sleep "$PAUSE"
   done
-  echo running >"$PHASE"
-  rm -f "$MEMORY.job"
-  # A command that was written in part must not run.
-  until (umask 077; printf '%s\n' ". $SECRET_FILE" "${ENV_FILE:+set -a; . $(printf %q "$ENV_FILE") || exit 1; set +a}" "cd $(folder) || exit 1" "$JOB_ENV" "$COMMAND" >"$MEMORY.job"); do
+  until shell_of "$MEMORY.job" "$COMMAND"; do
     echo "setup_failed: $MEMORY.job can't be written" >"$PHASE"; sleep "$PAUSE"
   done
-  chown "$RUN_AS" "$MEMORY.job"
-  # Not runuser: a session of PAM could lower the limits again.
-  [[ $RUN_AS == "$(id -un)" ]] || as=(setpriv --reuid="$RUN_AS" --regid="$(id -g "$RUN_AS")" --init-groups --)
+  echo running >"$PHASE"
   free_chips
-  run_unit job -p KillMode=control-group -- /bin/bash "$WRAPPER" "${as[@]}" env HOME="$RUN_HOME" USER="$RUN_AS" LOGNAME="$RUN_AS" \
-    PYTHONUNBUFFERED=1 bash -l -o pipefail "$MEMORY.job"
+  run_unit job -p KillMode=control-group -- /bin/bash "$WRAPPER" "${SHELL_OF[@]}"
+}
+# watch_notice: when the end of this machine is announced the job is asked for a checkpoint, once. A signal is ignored by all that does
+# not handle it.
+NOTICED=$MEMORY.notice
+watch_notice() {
+  local units=job name
+  [[ -n $COMMAND ]] || units=setup
+  until [[ ${ANSWER##*$'\n'} == TRUE ]]; do await preempted; sleep "$PAUSE"; done
+  [[ ! -e $NOTICED ]] || return 0
+  : >"$NOTICED"
+  echo "the end of this machine is announced: $ON_NOTICE"
+  echo saving >"$PHASE"
+  case $ON_NOTICE in
+    SIG*)
+      for name in $(systemctl list-units --plain --no-legend --state=active "tpu-watchdog-$units-*" | cut -d' ' -f1); do
+        systemctl kill --signal="$ON_NOTICE" "$name"
+      done ;;
+    *) shell_of "$MEMORY.on-notice" "$ON_NOTICE" && unit "notice-$$" -- "${SHELL_OF[@]}" ;;
+  esac
 }
 # tell_lines CODE: the last lines of a run that failed, before its exit is told: whole to LOGS, the end of them in a report. Neither may
 # keep the job from starting again.
@@ -353,6 +378,8 @@ mark_long() {
   wait "$sleeping"; became_long "$LONG"
   [[ -e $FAILING ]] && last_word "$(cat "$FAILING")" "recovered ran=$LONG" && rm -f "$FAILING"
 }
+ANSWER='' ETAG=0 FREE=0
+if [[ -n $ON_NOTICE ]]; then watch_notice 9>&- & NOTICING=$!; fi
 code=75
 used=$(cat "$USED" 2>/dev/null); used=${used:-0}
 while :; do
@@ -379,6 +406,8 @@ while :; do
   ((ran >= LONG)) && became_long "$ran"
   [[ -e $LONG_RUN ]] && reads_order && continue
   ((ran < REFILL)) || used=0
+  # After an announced end three say nothing about the job.
+  if [[ -e $NOTICED ]] && ((FREE < 3)); then used=0 FREE=$((FREE + 1)); fi
   # Each try has a number of its own: an answered report is known by it.
   keep "$USED" $((used + 1))
   wait_for_order "$code"

@@ -103,6 +103,9 @@ pub struct JobSettings {
     pub dir: String,
     /// Its environment.
     pub env: BTreeMap<String, String>,
+    /// How the job is asked for a checkpoint when the end of its machine is announced: a signal, or a
+    /// command.
+    pub on_notice: Option<String>,
     /// A file of variables on the host.
     pub env_file: Option<String>,
     /// Variables that the host reads from Secret Manager, each by the resource name of a version.

@@ -43,6 +43,9 @@ pub fn handle(cloud: &mut Cloud, method: &str, path: &str, body: &str) -> (u16, 
             attributes.insert(format!("{namespace}/{key}"), body.to_owned());
             (200, String::new())
         }
+        ("GET", ["preempted"]) => {
+            (200, if found.run.announced { "TRUE" } else { "FALSE" }.to_owned())
+        }
         ("GET", ["service-accounts", "default", "token"]) => (200, token().to_string()),
         ("GET", ["attributes", "agent-worker-number"]) => (200, (*worker).to_owned()),
         ("GET", ["attributes", "worker-network-endpoints"]) => {

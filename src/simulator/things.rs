@@ -112,6 +112,8 @@ pub struct Workload {
 pub struct Run {
     /// Nothing runs (any more) on this incarnation.
     pub stopped: bool,
+    /// Its end is announced to its hosts (`instance/preempted`).
+    pub announced: bool,
     /// The job fails and its supervisor gives up.
     pub failing: bool,
     /// It has crashed after a long run, and waits for a newer order.

@@ -56,9 +56,9 @@ units=$(dirname "$(dirname "$0")")/units
 case $1 in
   is-system-running) echo "${TPU_WATCHDOG_SYSTEM:-running}" ;;
   is-active) [[ ${*: -1} == tpu-watchdog-supervisor.service && -e $units/tpu-watchdog-supervisor ]] ;;
-  list-units) cd "$units" && ls -d tpu-watchdog-job-* tpu-watchdog-setup-* 2>/dev/null ;;
-  kill) group=$units/$3; [[ -e $group ]] && kill "-${2#*=}" -- "-$(<"$group")" ;;
-  stop) group=$units/$2; [[ -e $group ]] && kill -KILL -- "-$(<"$group")"; rm -f "$group" ;;
+  list-units) cd "$units" && for unit in "${@:2}"; do [[ $unit == -* ]] || ls -d $unit 2>/dev/null; done ;;
+  kill) group=$units/${3%.service}; [[ -e $group ]] && kill "-${2#*=}" -- "-$(<"$group")" ;;
+  stop) group=$units/${2%.service}; [[ -e $group ]] && kill -KILL -- "-$(<"$group")"; rm -f "$group" ;;
 esac
 "#;
 

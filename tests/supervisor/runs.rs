@@ -278,3 +278,31 @@ fn the_last_lines_of_a_run_that_failed_are_reported_before_its_exit_and_written_
         report.is_some_and(|report| report.of.text != first)
     });
 }
+
+#[test]
+fn the_end_of_the_machine_that_is_announced_asks_the_job_for_a_checkpoint_once() {
+    let handler = "import os, signal, sys, time\n\
+                   def save(*_):\n    open(sys.argv[1], 'a').write('saved ' + os.environ['TPU_WATCHDOG_GENERATION'] + '\\n')\n\
+                   signal.signal(signal.SIGUSR1, save)\nopen(sys.argv[1] + '.ready', 'w')\nwhile True: time.sleep(0.1)\n";
+    for how in ["SIGUSR1", "pkill -USR1 -f \"$PWD/train.py\""] {
+        let work = tempfile::tempdir().unwrap();
+        let (out, script) = (work.path().join("out"), work.path().join("train.py"));
+        std::fs::write(&script, handler).unwrap();
+        // A child that handles nothing must not be ended by it.
+        let command = format!("sleep 60 & python3 {} {}", script.display(), out.display());
+        let settings = JobSettings { on_notice: Some(how.into()), ..job(&command, work.path()) };
+        let Some(host) = Host::new(&settings, "", &order(None)) else { return };
+        host.boot();
+        host.wait("it runs", || work.path().join("out.ready").exists());
+        assert!(!out.exists());
+        host.simulator.with(|cloud| {
+            cloud.nodes.values_mut().for_each(|node| node.run.announced = true);
+        });
+        host.wait("it saves", || std::fs::read_to_string(&out).is_ok_and(|out| out == "saved 7\n"));
+        host.wait("it is told", || {
+            host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("saving"))
+        });
+        assert_eq!(host.attribute("exit"), None, "{how}: the run goes on");
+        assert_eq!(std::fs::read_to_string(&out).unwrap(), "saved 7\n", "once");
+    }
+}

@@ -214,7 +214,7 @@ fn secrets_reach_the_job_and_neither_arguments_nor_files_of_others_nor_the_last_
         } else {
             Reply::new(403, "PERMISSION_DENIED")
         };
-        asks.then(|| Fault::AnswerBefore(answer))
+        (asks && logged.authorized).then(|| Fault::AnswerBefore(answer))
     })));
     host.boot_with(&[("TPU_WATCHDOG_SECRET_MANAGER", &host.origin())]);
     host.wait("it says what is missing", || {
