@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::{ConfigArgs, Failed, Outcome, Output, load, print, wire};
 use crate::config::Config;
+use crate::model::beacon::Meaning;
 use crate::model::event::{Event, What};
 use crate::model::time::{elapsed, span};
 
@@ -44,6 +45,7 @@ struct Run {
     generation: u64,
     code: i64,
     lines: Vec<String>,
+    meaning: Option<Meaning>,
 }
 
 pub async fn logs(args: &LogsArgs) -> Outcome {
@@ -91,12 +93,13 @@ fn runs(args: &LogsArgs, events: &[Event], shown: Option<Timestamp>) -> Vec<Run>
         event.slot.as_ref() == Some(&args.slot) && shown.is_none_or(|shown| event.at > shown)
     };
     let run = |event: &Event| match &event.what {
-        What::LastLines { worker, generation, code, lines } => Some(Run {
+        What::LastLines { worker, generation, code, lines, meaning } => Some(Run {
             at: event.at,
             worker: *worker,
             generation: *generation,
             code: *code,
             lines: lines.clone(),
+            meaning: meaning.clone(),
         }),
         _ => None,
     };
@@ -110,7 +113,10 @@ fn runs(args: &LogsArgs, events: &[Event], shown: Option<Timestamp>) -> Vec<Run>
 fn document(runs: &[Run]) -> serde_json::Value {
     let run = |run: &Run| {
         json!({
-            "at": run.at, "worker": run.worker, "generation": run.generation, "code": run.code, "lines": run.lines
+            "at": run.at, "worker": run.worker, "generation": run.generation, "code": run.code,
+            "class": run.meaning.as_ref().map(|meaning| &meaning.class),
+            "advice": run.meaning.as_ref().map(|meaning| &meaning.advice),
+            "lines": run.lines
         })
     };
     json!({"runs": runs.iter().map(run).collect::<Vec<_>>()})
@@ -132,6 +138,9 @@ fn text(args: &LogsArgs, config: &Config, runs: &[Run]) -> String {
             span(elapsed(run.at, now))
         );
         text.extend(run.lines.iter().map(|line| format!("    {line}\n")));
+        if let Some(meaning) = &run.meaning {
+            text += &format!("{}: {}\n", meaning.class, meaning.advice);
+        }
         text += "\n";
     }
     let job = config.settings.slots.get(&args.slot).and_then(|slot| slot.job.as_ref());

@@ -209,10 +209,9 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
 pub fn last_line(record: &SlotRecord) -> String {
     let lines = &record.job.lines;
     let present = lines.generation >= record.heard_from();
-    lines
-        .cause()
-        .filter(|_| present)
-        .map_or(String::new(), |(worker, line)| format!("; last line of worker {worker}: {line}"))
+    lines.cause().filter(|_| present).map_or(String::new(), |(worker, line)| {
+        format!("; last line of worker {worker}: {}", line.text())
+    })
 }
 
 /// The hold of a slot whose job has ended and waits, under the condition `job_failed`.

@@ -6,7 +6,7 @@
 
 use crate::model::beacon::WorkerReport;
 use crate::model::event::What;
-use crate::model::lines::{KeptLines, shown};
+use crate::model::lines::{KeptLines, LastLine, shown};
 use crate::model::slot::SlotRecord;
 
 use super::turn::Turn;
@@ -38,9 +38,16 @@ pub fn keep(record: &mut SlotRecord, reports: &[WorkerReport], from: u64, turn: 
         if !again && (kept.knows(last) || kept.last.len() >= WORKERS) {
             continue;
         }
-        kept.last.insert(worker, shown(last));
-        let text = format!("worker {worker}, generation {generation}: {}", shown(last));
-        let (code, lines) = (lines.of.value, lines.lines.clone());
-        turn.tell(record, What::LastLines { worker, generation, code, lines }, text);
+        let last = LastLine { line: shown(last), meaning: lines.meaning.clone() };
+        let text = format!("worker {worker}, generation {generation}: {}", last.text());
+        kept.last.insert(worker, last);
+        let what = What::LastLines {
+            worker,
+            generation,
+            code: lines.of.value,
+            lines: lines.lines.clone(),
+            meaning: lines.meaning.clone(),
+        };
+        turn.tell(record, what, text);
     }
 }

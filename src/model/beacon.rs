@@ -3,6 +3,8 @@
 //! Every value is `<boot_id> <generation> <counter or code> <text>`, so that a stale one is never
 //! taken for a fresh one.
 
+use serde::{Deserialize, Serialize};
+
 /// The namespace of all guest attributes that the supervisor writes.
 pub const NAMESPACE: &str = "tpu-watchdog";
 
@@ -116,6 +118,19 @@ pub struct LastLines {
     pub of: Beacon,
     /// Oldest first, each on one line.
     pub lines: Vec<String>,
+    /// Their meaning, where the table of texts knows one.
+    pub meaning: Option<Meaning>,
+}
+
+/// The meaning of a run's last lines.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meaning {
+    /// The class of the failure.
+    pub class: String,
+    /// The process died because another one had: the cause is in another worker's lines.
+    pub is_victim: bool,
+    /// One or two sentences for a person.
+    pub advice: String,
 }
 
 impl LastLines {
@@ -125,7 +140,7 @@ impl LastLines {
         let cut = |line: &str| plain(&line.chars().take(LINE_MAX).collect::<String>());
         let mut lines: Vec<String> = lines.trim_end().lines().map(cut).collect();
         lines.drain(..lines.len().saturating_sub(LINES));
-        Some(LastLines { of: Beacon::parse(of)?, lines })
+        Some(LastLines { of: Beacon::parse(of)?, lines, meaning: None })
     }
 }
 

@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::beacon::Meaning;
 use super::condition::{Condition, Kind};
 use super::failure::FailureClass;
 use super::hold::HoldReason;
@@ -234,6 +235,8 @@ pub enum What {
         code: i64,
         /// Oldest first.
         lines: Vec<String>,
+        /// Their meaning, where one is known.
+        meaning: Option<Meaning>,
     },
     /// The safety check refused a plan: a defect, and nothing was done.
     InvariantViolation {

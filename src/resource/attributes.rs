@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::model::beacon::{Beacon, LastLines, NAMESPACE, WorkerReport};
+use super::texts::{self, Blame};
+use crate::model::beacon::{Beacon, LastLines, Meaning, NAMESPACE, WorkerReport};
 
 /// Reads the answer of `getGuestAttributes`: one entry a worker, in worker order.
 ///
@@ -33,11 +34,22 @@ fn worker_report(entry: &Value) -> WorkerReport {
             "heartbeat" => report.heartbeat = beacon,
             "step" => report.step = beacon,
             "exit" => report.exit = beacon,
-            "log" => report.lines = LastLines::parse(text("value")),
+            "log" => report.lines = last_lines(text("value")),
             _ => {}
         }
     }
     report
+}
+
+/// The last lines of a run, with their meaning.
+pub fn last_lines(text: &str) -> Option<LastLines> {
+    let lines = LastLines::parse(text)?;
+    let meaning = texts::explain(&lines.lines.join("\n")).map(|row| Meaning {
+        class: row.class.to_owned(),
+        is_victim: row.blame == Blame::Victim,
+        advice: row.advice.to_owned(),
+    });
+    Some(LastLines { meaning, ..lines })
 }
 
 #[cfg(test)]
@@ -59,5 +71,16 @@ mod tests {
         assert_eq!(reports[1].boot.as_ref().unwrap().generation, 2);
         assert!(parse_guest_attributes(&json!("html")).is_err());
         assert_eq!(parse_guest_attributes(&json!({})), Ok(vec![]));
+    }
+
+    #[test]
+    fn the_last_lines_of_a_run_have_a_meaning_where_the_table_knows_one() {
+        let oom = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.";
+        let victim = "Task /job:jax_worker/replica:0/task:3 heartbeat timeout. This indicates that the remote task has failed";
+        let meaning = |text: &str| last_lines(&format!("b 7 1 1\n{text}\nlast")).unwrap().meaning;
+        let class = |text: &str| meaning(text).map(|meaning| (meaning.class, meaning.is_victim));
+        assert_eq!(class(oom), Some(("oom_hbm".into(), false)));
+        assert_eq!(class(victim), Some(("victim_of_sibling".into(), true)));
+        assert_eq!(class("ValueError: my own"), None);
     }
 }

@@ -11,7 +11,7 @@ use tpu_watchdog::driver::poll::Plan;
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
 use tpu_watchdog::google::origin::Origin;
 use tpu_watchdog::model::action::{Action, CallOutcome, Input, Listing, Look, Poll, Reading};
-use tpu_watchdog::model::beacon::{Beacon, LastLines, WorkerReport};
+use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::ids::{Incarnation, RunOrder};
 use tpu_watchdog::model::lookup::{CreateCheck, Deletion};
@@ -626,7 +626,9 @@ fn reports(node: &Node) -> Vec<WorkerReport> {
         heartbeat: beacon(attributes, "tpu-watchdog/heartbeat"),
         step: beacon(attributes, "tpu-watchdog/step"),
         exit: beacon(attributes, "tpu-watchdog/exit"),
-        lines: attributes.get("tpu-watchdog/log").and_then(|text| LastLines::parse(text)),
+        lines: attributes
+            .get("tpu-watchdog/log")
+            .and_then(|text| tpu_watchdog::resource::attributes::last_lines(text)),
     };
     node.attributes.iter().map(report).collect()
 }

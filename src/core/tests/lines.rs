@@ -3,7 +3,7 @@
 
 use super::runs::with_checkpoints;
 use super::*;
-use crate::model::beacon::{Beacon, LastLines, WorkerReport};
+use crate::model::beacon::{Beacon, LastLines, Meaning, WorkerReport};
 
 impl World {
     /// Each worker reports that its run of `generation` failed, with this last line.
@@ -22,6 +22,11 @@ impl World {
             lines: Some(LastLines {
                 of: beacon(1, run),
                 lines: vec!["before".into(), (*last).to_owned()],
+                meaning: (*last == VICTIM).then(|| Meaning {
+                    class: "victim_of_sibling".into(),
+                    is_victim: true,
+                    advice: "Another task died.".into(),
+                }),
             }),
             ..WorkerReport::default()
         };
