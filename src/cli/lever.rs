@@ -1,4 +1,4 @@
-//! `pause`, `resume`, `retry`, `forget`, `recreate`, `relaunch`, `breaker`: an operator's commands, through the
+//! `pause`, `resume`, `retry`, `forget`, `recreate`, `relaunch`, `done`, `breaker`: an operator's commands, through the
 //! store to the process that holds the lock.
 
 use std::io::IsTerminal as _;
@@ -77,6 +77,14 @@ pub struct RecreateArgs {
 #[derive(Debug, Args)]
 pub struct RelaunchArgs {
     /// The slot whose job starts again on the TPU that is there, from its newest checkpoint.
+    slot: String,
+    #[command(flatten)]
+    why: Why,
+}
+
+#[derive(Debug, Args)]
+pub struct DoneArgs {
+    /// The slot whose job has done its work, whatever it ended with.
     slot: String,
     #[command(flatten)]
     why: Why,
@@ -162,6 +170,15 @@ pub async fn relaunch(args: &RelaunchArgs) -> Outcome {
     pull(&args.why, Pull::Relaunch { slot: args.slot.clone() }).await
 }
 
+pub async fn done(args: &DoneArgs) -> Outcome {
+    let config = load(&args.why.config)?;
+    if config.settings.slots.get(&args.slot).is_some_and(|slot| slot.job.is_none()) {
+        let text = "has no [tpu.job] in the config, so there is no work to be done";
+        return Err(Failed::Config(format!("{} {text}; nothing was done", args.slot)));
+    }
+    pull(&args.why, Pull::Done { slot: args.slot.clone() }).await
+}
+
 pub async fn breaker(args: &BreakerArgs) -> Outcome {
     if args.action.is_some() {
         return pull(&args.why, Pull::BreakerReset).await;
@@ -191,7 +208,8 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
         Pull::Retry { slot, .. }
         | Pull::Forget { slot, .. }
         | Pull::Recreate { slot, .. }
-        | Pull::Relaunch { slot } => Some(slot.clone()),
+        | Pull::Relaunch { slot }
+        | Pull::Done { slot } => Some(slot.clone()),
         Pull::BreakerReset => None,
     };
     let left = |slot: &String| {

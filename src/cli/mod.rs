@@ -67,6 +67,8 @@ enum Command {
     Recreate(lever::RecreateArgs),
     /// Starts a slot's job again on the TPU that is there, from its newest complete checkpoint.
     Relaunch(lever::RelaunchArgs),
+    /// Says that the work of a slot's job is done: nothing is recreated or started until `retry`.
+    Done(lever::DoneArgs),
     /// Shows the storm breaker, or closes it.
     Breaker(lever::BreakerArgs),
     /// Moves the journal from one place to another, or begins a new one where it was lost.
@@ -160,6 +162,7 @@ pub fn main() -> ExitCode {
             Command::Forget(args) => lever::forget(&args).await,
             Command::Recreate(args) => lever::recreate(&args).await,
             Command::Relaunch(args) => lever::relaunch(&args).await,
+            Command::Done(args) => lever::done(&args).await,
             Command::Breaker(args) => lever::breaker(&args).await,
             Command::State(args) => state::state(&args).await,
             Command::Check(args) => check::check(&args),

@@ -223,8 +223,8 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
         Some(Stuck::EndedEarly) => (
             HoldReason::EndedEarly,
             format!(
-                "{evidence}: exit 0 after less than 10 min, without a new step or checkpoint. Run the training in the foreground of \
-                 the command, then {}",
+                "{evidence}: exit 0 after less than 10 min, without a new step or checkpoint. Is the work done, `done {name}`; else run the \
+                 training in the foreground of the command, then {}",
                 if record.takes_orders() {
                     format!("`relaunch {name}` (after a change of the config `recreate {name}`)")
                 } else {
@@ -273,7 +273,7 @@ pub fn holds_recreate(record: &SlotRecord, key: Option<String>) -> Option<Decisi
     (record.job.stuck == Some(Stuck::EndedEarly) && same).then(|| {
         let (_, _, text) = record.job.failed.clone().unwrap_or_default();
         let text = format!(
-            "{}, but its job ended with exit 0 ({text}) and may be done: `retry {}` when it is not, else take the slot out of the config",
+            "{}, but its job ended with exit 0 ({text}) and may be done: `done {1}` when it is, `retry {1}` when it is not",
             record.verdict.condition.name(),
             record.name
         );

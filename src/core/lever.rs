@@ -8,7 +8,7 @@ use crate::model::lever::{Lever, Pause, Pull};
 use crate::model::slot::{SlotRecord, Wish};
 
 use super::turn::Turn;
-use super::{ending, relaunch, reload, runs, strays};
+use super::{ending, relaunch, reload, runs, settle, strays};
 
 /// Carries commands out, each once: the commit that holds their effect takes them out of the
 /// store.
@@ -67,6 +67,7 @@ fn name(pull: &Pull) -> CommandName {
         Pull::Forget { .. } => CommandName::Forget,
         Pull::Recreate { .. } => CommandName::Recreate,
         Pull::Relaunch { .. } => CommandName::Relaunch,
+        Pull::Done { .. } => CommandName::Done,
         Pull::BreakerReset => CommandName::BreakerReset,
     }
 }
@@ -77,7 +78,8 @@ fn slot(pull: &Pull) -> Option<&str> {
         Pull::Retry { slot, .. }
         | Pull::Forget { slot, .. }
         | Pull::Recreate { slot, .. }
-        | Pull::Relaunch { slot } => Some(slot),
+        | Pull::Relaunch { slot }
+        | Pull::Done { slot } => Some(slot),
         Pull::BreakerReset => None,
     }
 }
@@ -146,6 +148,7 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
                 .is_some_and(|memory| memory.pending.contains(&Pending::Call));
             change(fleet, slot, |record| relaunch::asked(record, &command.who, now, calling));
         }
+        Pull::Done { slot } => done(fleet, slot, turn),
         Pull::BreakerReset => {
             fleet.ledger.breaker = None;
             fleet.ledger.unfit.clear();
@@ -155,6 +158,24 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
         }
     }
     fleet.dirty_ledger = true;
+}
+
+/// A person knows that the present job's work is done: as when it has ended well.
+fn done(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
+    let job = fleet.settings.slots.get(slot).and_then(|slot| slot.job.as_ref());
+    let (Some(key), Some(record)) = (job.map(|job| job.key()), fleet.slots.get_mut(slot)) else {
+        turn.note(format!("done {slot}: the config names no job for it; nothing was done"));
+        return;
+    };
+    record.job.finished = Some(key);
+    (record.wanted, record.job.relaunch_by, record.job.wanted_again) = (None, None, None);
+    record.suspicion = None;
+    ending::retry(record);
+    if let Some(memory) = fleet.memory.get_mut(slot) {
+        memory.confirmed = None;
+    }
+    fleet.dirty.insert(slot.to_owned());
+    settle::finished(fleet, slot, turn);
 }
 
 /// Gives a slot its attempts back, and whatever else was used up.

@@ -56,7 +56,7 @@ impl Turn {
         self.events.push(event);
     }
 
-    /// A lever has worked.
+    /// A command has worked.
     pub fn pulled(&mut self, lever: String) {
         self.pulled.push(lever);
     }

@@ -68,6 +68,8 @@ CommandName {
     Recreate = "recreate",
     /// Starts the job again on the same node.
     Relaunch = "relaunch",
+    /// Says that the job's work is done.
+    Done = "done",
 }
 }
 

@@ -23,7 +23,7 @@ pub struct Lever {
     pub pull: Pull,
 }
 
-/// The levers. No slot means all of them, now and later.
+/// The commands. No slot means all of them, now and later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "lever", rename_all = "snake_case")]
 pub enum Pull {
@@ -67,6 +67,11 @@ pub enum Pull {
     },
     /// Starts the slot's job again on the node that is there.
     Relaunch {
+        /// The slot.
+        slot: String,
+    },
+    /// Journals the success of the slot's job: nothing is wanted until `retry`.
+    Done {
         /// The slot.
         slot: String,
     },

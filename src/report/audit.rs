@@ -124,7 +124,7 @@ impl Audit {
                 CommandName::Retry | CommandName::Recreate => {
                     _ = slot.as_ref().map(|slot| self.forgotten.remove(slot));
                 }
-                CommandName::Relaunch => {}
+                CommandName::Relaunch | CommandName::Done => {}
             },
             (What::OrderIntent { decided_by, .. }, Some(slot)) => {
                 let paused = self.is_paused(slot, event.at);

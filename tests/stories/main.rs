@@ -183,6 +183,7 @@ impl Player {
             ["exit", slot, beat, code, text @ ..] => {
                 self.workers(slot, beat, None, Some((code, text.join(" "))))
             }
+            ["operator", "done", slot] => self.pull(Pull::Done { slot: (*slot).into() }),
             ["operator", "relaunch", slot] => self.pull(Pull::Relaunch { slot: (*slot).into() }),
             ["operator", "pause", slot] => {
                 self.pull(Pull::Pause { slot: Some((*slot).into()), until: None })

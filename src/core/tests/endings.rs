@@ -283,3 +283,68 @@ fn s11_a_get_from_before_a_create_does_not_read_back_what_became_of_it() {
     world.input(absent(world.now));
     assert_eq!(world.phase("a"), Some(Phase::Gone), "this one was asked for after it");
 }
+
+#[test]
+fn done_ends_what_was_wanted_and_retry_takes_it_back() {
+    let done = || Pull::Done { slot: "a".into() };
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.exited(0, "done ran=4 step=none");
+    world.next_poll(&node);
+    assert_eq!(world.hold("a"), Some(HoldReason::EndedEarly));
+    world.pull(done());
+    world.exited(0, "done ran=4 step=none");
+    world.next_poll(&node);
+    let condition = |world: &World| world.fleet.slots["a"].verdict.condition;
+    assert_eq!((condition(&world), world.hold("a")), (Condition::Finished, None));
+    // Lost, it is removed, and nothing comes in its place.
+    let mut lost = node.clone();
+    lost["state"] = json!("PREEMPTED");
+    world.next_poll(&lost);
+    world.get("a", Some(lost));
+    assert!(is_delete(&world.actions), "{:?}", world.fleet.memory["a"].decision);
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    for _ in 0..8 {
+        world.wait(30);
+        world.poll(&[]);
+        world.get("a", None);
+        world.surveyed(&[100]);
+        assert!(world.actions.is_empty());
+    }
+    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    for _ in 0..8 {
+        world.wait(30);
+        world.poll(&[]);
+        world.get("a", None);
+        if world.actions.is_empty() {
+            world.surveyed(&[100]);
+        }
+        if matches!(world.actions[..], [Action::Create { .. }]) {
+            return;
+        }
+    }
+    panic!("nothing is created: {:?}", world.fleet.memory["a"].decision);
+}
+
+#[test]
+fn done_calls_an_owed_create_off_and_says_where_there_is_no_job() {
+    let mut world = with_checkpoints();
+    world.sick(&["a"], json!({"state": "PREEMPTED"}), 0);
+    world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    assert_eq!(world.phase("a"), Some(Phase::Gone));
+    world.pull(Pull::Done { slot: "a".into() });
+    world.surveyed(&[100]);
+    for _ in 0..8 {
+        world.wait(30);
+        world.poll(&[]);
+        assert!(world.actions.is_empty(), "{:?}", world.actions);
+    }
+    assert_eq!(world.phase("a"), None);
+
+    let mut world = World::new(settings(&["b"]));
+    world.poll(&[node("b", json!({}))]);
+    world.pull(Pull::Done { slot: "b".into() });
+    assert!(world.messages.iter().any(|message| message.contains("names no job")));
+    assert_eq!(world.fleet.slots["b"].job.finished, None);
+}
