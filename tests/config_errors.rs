@@ -15,7 +15,7 @@ fn error(text: &str) -> String {
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-const AFTER_A_SLOT: [(&str, &str, &str); 47] = [
+const AFTER_A_SLOT: [(&str, &str, &str); 48] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`, expected one of `name`"),
     ("queued_resource = \"q\"", "w.toml:5: tpu[0].queued_resource:", "not supported yet"),
     ("zones = [\"us-east5-a\"]", "w.toml:5: tpu[0].zones:", "keep one of them"),
@@ -124,6 +124,11 @@ const AFTER_A_SLOT: [(&str, &str, &str); 47] = [
         "[tpu.job]\non_notice = \"SIGTERM\"",
         "w.toml:6: tpu[0].job.on_notice:",
         "as \"pkill -TERM -f train.py\"",
+    ),
+    (
+        "[tpu.job]\ncheckpoint = { uri = \"gs://b\", as = \"mnt\" }",
+        "w.toml:6: tpu[0].job.checkpoint.as:",
+        "as \"/mnt/checkpoints\"",
     ),
     (
         "[tpu.job]\nlogs = \"s3://bucket/logs\"",

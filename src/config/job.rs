@@ -38,6 +38,7 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
     }
     JobSettings {
         command: raw.command,
+        checkpoint_as: seen_as(c, &k("checkpoint.as"), raw.checkpoint.as_ref()),
         checkpoint: raw.checkpoint.and_then(|raw| checkpoint(c, &k("checkpoint"), raw)),
         user,
         dir: raw.dir.unwrap_or_default(),
@@ -146,6 +147,19 @@ fn logs(c: &mut Check, key: &str, uri: &str) -> Option<String> {
         return None;
     }
     Some(place.to_owned())
+}
+
+/// The mounted folder that the job knows a location by.
+fn seen_as(c: &mut Check, key: &str, raw: Option<&RawCheckpoint>) -> Option<String> {
+    let Some(RawCheckpoint::Table(RawCheckpointTable { seen_as: Some(path), .. })) = raw else {
+        return None;
+    };
+    if !path.starts_with('/') || path.chars().any(char::is_control) {
+        let text = "is the folder of the hosts where it is mounted; write its whole path, as \"/mnt/checkpoints\"";
+        c.wrong(key, format!("{path:?} {text}"));
+        return None;
+    }
+    Some(path.trim_end_matches('/').to_owned())
 }
 
 fn checkpoint(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<CheckpointSettings> {

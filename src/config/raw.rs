@@ -264,6 +264,8 @@ pub enum RawCheckpoint {
 #[serde(deny_unknown_fields)]
 pub struct RawCheckpointTable {
     pub uri: String,
+    #[serde(rename = "as")]
+    pub seen_as: Option<String>,
     pub format: Option<String>,
     pub orbax_mode: Option<String>,
 }

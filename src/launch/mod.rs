@@ -27,10 +27,9 @@ pub fn supervisor(slot: &str, job: &JobSettings) -> String {
     set("ENV_FILE", job.env_file.as_deref().unwrap_or_default());
     set("LOGS", job.logs.as_deref().unwrap_or_default());
     set("RESTARTS", &job.restarts_per_run.to_string());
-    set(
-        "CHECKPOINT_BASE",
-        job.checkpoint.as_ref().map_or("", |checkpoint| checkpoint.uri.as_str()),
-    );
+    let uri = job.checkpoint.as_ref().map_or("", |checkpoint| checkpoint.uri.as_str());
+    set("CHECKPOINT_URI", uri);
+    set("CHECKPOINT_BASE", job.checkpoint_as.as_deref().unwrap_or(uri));
     let exports: Vec<String> =
         job.env.iter().map(|(name, value)| format!("export {name}={}", quote(value))).collect();
     set("JOB_ENV", &exports.join("\n"));

@@ -50,6 +50,8 @@ order() {
   generation=$(generation_in "$run"); [[ -n $generation ]] || return 1
   GENERATION=$generation
   CHECKPOINT_PATH=$(sed -n 's/.*"checkpoint":"\([^"]*\)".*/\1/p' <<<"$run")
+  # As the job sees it, where the location is mounted.
+  CHECKPOINT_PATH=${CHECKPOINT_PATH/#"$CHECKPOINT_URI"/"$CHECKPOINT_BASE"}
   CHECKPOINT_STEP=$(sed -n 's/.*"step":\([0-9]*\).*/\1/p' <<<"$run")
   export CHECKPOINT_PATH CHECKPOINT_STEP CHECKPOINT_BASE TPU_WATCHDOG_GENERATION=$GENERATION
 }

@@ -97,6 +97,8 @@ pub struct JobSettings {
     pub command: Option<String>,
     /// Where checkpoints are written.
     pub checkpoint: Option<CheckpointSettings>,
+    /// The path under which the job sees `checkpoint`, where that is mounted.
+    pub checkpoint_as: Option<String>,
     /// The user that runs the command; root when empty.
     pub user: String,
     /// The folder it runs in; the user's home when empty.

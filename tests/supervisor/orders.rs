@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tpu_watchdog::model::ids::RunOrder;
+use tpu_watchdog::model::settings::JobSettings;
 use tpu_watchdog::simulator::http::{Fault, Logged};
 use tpu_watchdog::simulator::wire::Reply;
 
@@ -231,4 +232,18 @@ fn a_supervisor_that_rests_starts_the_job_when_it_is_ordered() {
     host.orders(RunOrder { generation: 8, ..order(Some(2400)) });
     stale(8);
     assert_eq!(std::fs::read_to_string(&out).unwrap(), "1200\n2400\n");
+}
+
+#[test]
+fn a_job_that_sees_its_checkpoints_under_a_mounted_folder_is_told_paths_there() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let command = format!("echo \"$CHECKPOINT_BASE|$CHECKPOINT_PATH\" > {}", out.display());
+    for (step, told) in [(Some(1200), "/mnt/a&b|/mnt/a&b/1200\n"), (None, "/mnt/a&b|\n")] {
+        let settings =
+            JobSettings { checkpoint_as: Some("/mnt/a&b".into()), ..job(&command, work.path()) };
+        let Some(host) = Host::new(&settings, "", &order(step)) else { return };
+        host.boot();
+        host.wait("it runs", || std::fs::read_to_string(&out).is_ok_and(|out| out == told));
+    }
 }
