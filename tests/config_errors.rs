@@ -427,3 +427,21 @@ fn google_is_asked_about_permissions_only_where_its_own_endpoints_serve() {
     );
     assert!(error(&format!("{GOOD}[api]\niam = \"http://iam.example\"")).contains("use https"));
 }
+
+#[test]
+fn every_recipe_is_a_config_that_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("mount.sh"), "#! /bin/bash\n").unwrap();
+    let recipes = include_str!("../docs/recipes.md");
+    let blocks: Vec<&str> = recipes.split("```toml\n").skip(1).collect();
+    for block in &blocks {
+        let text = block.split("```").next().unwrap();
+        let config = format!("project = \"my-project\"\n{text}");
+        let parsed = config::parse(&folder.path().join("w.toml"), &config, &|_| None);
+        let slot = &parsed.unwrap_or_else(|e| panic!("{e}\n{text}")).settings.slots;
+        let job = slot.values().next().and_then(|slot| slot.job.as_ref());
+        let whole = job.is_some_and(|job| job.command.is_some() && job.checkpoint.is_some());
+        assert!(whole, "{text}");
+    }
+    assert_eq!(blocks.len(), 5);
+}
