@@ -93,7 +93,7 @@ impl Stage {
             "[[tpu]]\nname = \"a\"\nzone = \"{ZONE}\"\nstartup_script = \"setup.sh\"\n\
              [tpu.create]\naccelerator_type = \"v4-32\"\nruntime_version = \"tpu-ubuntu2204-base\"\nspot = true\n\
              [tpu.job]\ncommand = '{} {}/tests/rig/trainer.py'\ncheckpoint = \"gs://bucket/a\"\ndir = \"{rig}\"\n\
-             stop_grace = \"2s\"\nrestart = {{ per_run = 2 }}\n\
+             stop_grace = \"2s\"\non_notice = \"SIGUSR1\"\nrestart = {{ per_run = 2 }}\n\
              env = {{ RIG = \"{rig}\", RIG_STORE = \"{}\", RIG_STEP = \"0.05\", RIG_PATIENCE = \"20\" }}\n",
             python.trim(),
             env!("CARGO_MANIFEST_DIR"),

@@ -112,3 +112,48 @@ fn while_the_watchdog_is_away_the_hosts_start_together_by_themselves() {
     assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
     stage.audit();
 }
+
+#[test]
+fn the_work_before_an_announced_preemption_is_not_done_twice() {
+    let Some(stage) = Stage::new("") else { return };
+    let first = stage.runs(1, 22);
+    stage.rig.simulator.with(|cloud| {
+        cloud.nodes.values_mut().for_each(|node| node.run.announced = true);
+    });
+    let mut saved = None;
+    stage.wait("a checkpoint between two regular ones", || {
+        saved = stage.rig.simulator.with(|cloud| {
+            let steps = cloud.objects.keys().filter_map(|key| {
+                key.strip_prefix("bucket/a/")?.strip_suffix("/commit_success.txt")?.parse().ok()
+            });
+            steps.filter(|step: &u64| !step.is_multiple_of(10)).max()
+        });
+        saved.is_some()
+    });
+    stage.rig.trouble("a", Trouble::Preempt, None);
+    let second = stage.runs(first + 1, 15);
+    let diary = stage.diary();
+    let starts = diary.iter().filter(|e| e.event == "start" && e.generation == second);
+    assert!(starts.map(|entry| entry.step).min() >= saved, "{saved:?}");
+    stage.audit();
+}
+
+#[test]
+fn what_crashes_while_the_slot_is_paused_starts_together_when_it_is_resumed() {
+    let Some(stage) = Stage::new("") else { return };
+    let first = stage.runs(1, 25);
+    let pull = |arguments: &[&str]| stage.rig.command(arguments).output().unwrap().status.success();
+    assert!(pull(&["pause", "a"]));
+    stage.rig.wait_for_log("pause by");
+    stage.tell("crash.2");
+    stage.wait("it is held", || {
+        let slot = stage.rig.status()["tpus"][0].clone();
+        slot["hold"] == "paused" && slot["condition"] == "job_failed"
+    });
+    stage.rig.wait_polls(4);
+    assert_eq!(stage.rig.mutations().len(), 1, "{}", stage.rig.mutations_text());
+    assert!(pull(&["resume", "a"]));
+    stage.runs(first + 1, 15);
+    assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
+    stage.audit();
+}

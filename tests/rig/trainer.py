@@ -27,6 +27,10 @@ PATIENCE = float(os.environ["RIG_PATIENCE"])
 COORDINATOR = "\0" + RIG
 
 
+NOTICED = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: NOTICED.set())
+
+
 def diary(**entry):
     entry |= {"generation": GENERATION, "worker": WORKER, "pid": os.getpid(), "at": time.time()}
     with open(f"{RIG}/diary", "a") as file:
@@ -161,7 +165,8 @@ def train():
         if WORKER == 0:
             with open(os.environ["TPU_WATCHDOG_PROGRESS"], "a") as file:
                 file.write(f"{step}\n")
-            if step % EVERY == 0:
+            if step % EVERY == 0 or NOTICED.is_set():
+                NOTICED.clear()
                 save(step, loss)
     diary(event="end", step=step)
     if WORKER == 0:
