@@ -212,3 +212,29 @@ fn an_operator_starts_a_job_that_gave_up_again_and_without_the_right_is_told_whi
     rig.wait_until("it runs", || rig.status()["tpus"][0]["condition"] == "healthy");
     assert_eq!((rig.node("a").unwrap().uid, rig.creations("a")), (uid, 2));
 }
+
+#[test]
+fn a_person_reads_why_a_job_failed_and_says_that_its_work_is_done() {
+    let rig = ours();
+    rig.trouble("a", Trouble::JobFails, None);
+    rig.wait_for_log("its restarts are used up");
+    let output = rig.command(&["logs", "a", "--worker", "0"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("a: worker 0, generation ") && text.contains(", ended with code 1 at "));
+    assert!(text.contains("    Traceback\n    ValueError: shapes differ\n"), "{text}");
+    let output = rig.command(&["logs", "a", "--output", "json"]).output().unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["runs"][0]["lines"][1], "ValueError: shapes differ", "{document}");
+    let unknown = rig.command(&["logs", "b"]).output().unwrap();
+    assert_eq!(unknown.status.code(), Some(2));
+    let none = rig.command(&["logs", "a", "--worker", "7"]).output().unwrap();
+    let none = String::from_utf8(none.stdout).unwrap();
+    assert!(none.contains("tpu-vm ssh a --zone us-central2-b --worker 7"), "{none}");
+    assert!(rig.command(&["done", "a"]).output().unwrap().status.success());
+    rig.wait_until("it is finished", || rig.status()["tpus"][0]["condition"] == "finished");
+    let before = rig.creations("a");
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait("its remains are removed", |cloud| cloud.nodes.is_empty());
+    rig.wait_polls(6);
+    assert_eq!(rig.creations("a"), before, "{}", rig.mutations_text());
+}
