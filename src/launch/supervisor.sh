@@ -269,7 +269,7 @@ watch_notice() {
   [[ ! -e $NOTICED ]] || return 0
   : >"$NOTICED"
   echo "the end of this machine is announced: $ON_NOTICE"
-  echo saving >"$PHASE"
+  [[ $(<"$PHASE") != running ]] || echo saving >"$PHASE"
   case $ON_NOTICE in
     SIG*)
       for name in $(systemctl list-units --plain --no-legend --state=active "tpu-watchdog-$units-*" | cut -d' ' -f1); do
