@@ -1,6 +1,6 @@
 //! `logs`: the last lines of a slot's failed runs, from the journal: they are there when the TPU is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use clap::Args;
@@ -63,7 +63,9 @@ pub async fn logs(args: &LogsArgs) -> Outcome {
         let newest = events.last().map(|event| event.at);
         match args.output {
             Output::Json => print(&format!("{}\n", document(&runs))),
-            Output::Text if runs.is_empty() && shown.is_none() => print(&nothing(args, &config)),
+            Output::Text if runs.is_empty() && shown.is_none() => {
+                print(&nothing(args, &config, &events))
+            }
             Output::Text => print(&text(args, &config, &runs)),
         }
         if !args.follow {
@@ -152,7 +154,20 @@ fn text(args: &LogsArgs, config: &Config, runs: &[Run]) -> String {
     text
 }
 
-fn nothing(args: &LogsArgs, config: &Config) -> String {
+fn nothing(args: &LogsArgs, config: &Config, events: &[Event]) -> String {
+    let of = |event: &Event| match &event.what {
+        What::LastLines { worker, .. } if event.slot.as_ref() == Some(&args.slot) => Some(*worker),
+        _ => None,
+    };
+    let others: BTreeSet<usize> = events.iter().filter_map(of).collect();
+    if let Some(worker) = args.worker.filter(|_| !others.is_empty()) {
+        let others: Vec<String> = others.iter().map(usize::to_string).collect();
+        return format!(
+            "no last lines of worker {worker} of {} are kept: of workers that end with the same words one is, and these are: {}\n",
+            args.slot,
+            others.join(", ")
+        );
+    }
     let slot = config.settings.slots.get(&args.slot);
     let zone = slot.and_then(|slot| slot.zones.first()).map_or("ZONE", String::as_str);
     let worker = args.worker.unwrap_or(0);

@@ -216,6 +216,9 @@ fn an_operator_starts_a_job_that_gave_up_again_and_without_the_right_is_told_whi
 #[test]
 fn a_person_reads_why_a_job_failed_and_says_that_its_work_is_done() {
     let rig = ours();
+    let none = rig.command(&["logs", "a", "--worker", "7"]).output().unwrap();
+    let none = String::from_utf8(none.stdout).unwrap();
+    assert!(none.contains("tpu-vm ssh a --zone us-central2-b --worker 7"), "{none}");
     rig.trouble("a", Trouble::JobFails, None);
     rig.wait_for_log("its restarts are used up");
     let output = rig.command(&["logs", "a", "--worker", "0"]).output().unwrap();
@@ -229,7 +232,7 @@ fn a_person_reads_why_a_job_failed_and_says_that_its_work_is_done() {
     assert_eq!(unknown.status.code(), Some(2));
     let none = rig.command(&["logs", "a", "--worker", "7"]).output().unwrap();
     let none = String::from_utf8(none.stdout).unwrap();
-    assert!(none.contains("tpu-vm ssh a --zone us-central2-b --worker 7"), "{none}");
+    assert!(none.contains("worker 7 of a") && none.ends_with("these are: 0\n"), "{none}");
     assert!(rig.command(&["done", "a"]).output().unwrap().status.success());
     rig.wait_until("it is finished", || rig.status()["tpus"][0]["condition"] == "finished");
     let before = rig.creations("a");
