@@ -15,7 +15,7 @@ fn error(text: &str) -> String {
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-const AFTER_A_SLOT: [(&str, &str, &str); 48] = [
+const AFTER_A_SLOT: [(&str, &str, &str); 49] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`, expected one of `name`"),
     ("queued_resource = \"q\"", "w.toml:5: tpu[0].queued_resource:", "not supported yet"),
     ("zones = [\"us-east5-a\"]", "w.toml:5: tpu[0].zones:", "keep one of them"),
@@ -121,8 +121,8 @@ const AFTER_A_SLOT: [(&str, &str, &str); 48] = [
         "startup_script = \"file\"",
     ),
     (
-        "[tpu.job]\non_notice = \"SIGTERM\"",
-        "w.toml:6: tpu[0].job.on_notice:",
+        "[tpu.job]\ncommand = \"x\"\non_notice = \"SIGTERM\"",
+        "w.toml:7: tpu[0].job.on_notice:",
         "as \"pkill -TERM -f train.py\"",
     ),
     (
@@ -131,23 +131,28 @@ const AFTER_A_SLOT: [(&str, &str, &str); 48] = [
         "as \"/mnt/checkpoints\"",
     ),
     (
+        "[tpu.job]\nsecret = { A = \"projects/p/secrets/a\" }",
+        "w.toml:6: tpu[0].job.secret:",
+        "needs `command`",
+    ),
+    (
         "[tpu.job]\nlogs = \"s3://bucket/logs\"",
         "w.toml:6: tpu[0].job.logs:",
         "write \"gs://bucket/path\"",
     ),
     (
-        "[tpu.job]\nenv_file = \"train.env\"",
-        "w.toml:6: tpu[0].job.env_file:",
+        "[tpu.job]\ncommand = \"x\"\nenv_file = \"train.env\"",
+        "w.toml:7: tpu[0].job.env_file:",
         "write its whole path",
     ),
     (
-        "[tpu.job]\nsecret = { HF_TOKEN = \"hf_0123\" }",
-        "w.toml:6: tpu[0].job.secret.HF_TOKEN:",
+        "[tpu.job]\ncommand = \"x\"\nsecret = { HF_TOKEN = \"hf_0123\" }",
+        "w.toml:7: tpu[0].job.secret.HF_TOKEN:",
         "keep the value in Secret Manager",
     ),
     (
-        "[tpu.job]\nsecret = { 1X = \"projects/p/secrets/hf\" }",
-        "w.toml:6: tpu[0].job.secret.1X:",
+        "[tpu.job]\ncommand = \"x\"\nsecret = { 1X = \"projects/p/secrets/hf\" }",
+        "w.toml:7: tpu[0].job.secret.1X:",
         "letters, digits and '_'",
     ),
     (

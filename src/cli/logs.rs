@@ -8,15 +8,16 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::{ConfigArgs, Failed, Outcome, Output, load, print, wire};
-use crate::config::Config;
+use crate::config::{Config, StateLocation};
 use crate::model::beacon::Meaning;
 use crate::model::event::{Event, What};
 use crate::model::time::{elapsed, span};
 
 /// The newest events that are looked through.
 const EVENTS: usize = 20_000;
-/// How often `--follow` looks for more.
+/// How often `--follow` looks for more: in a bucket each look reads many objects.
 const AGAIN: Duration = Duration::from_secs(2);
+const AGAIN_IN_A_BUCKET: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 pub struct LogsArgs {
@@ -72,7 +73,8 @@ pub async fn logs(args: &LogsArgs) -> Outcome {
             return Ok(());
         }
         shown = newest.or(shown).or(Some(Timestamp::UNIX_EPOCH));
-        tokio::time::sleep(AGAIN).await;
+        let local = matches!(config.state, StateLocation::Sqlite(_));
+        tokio::time::sleep(if local { AGAIN } else { AGAIN_IN_A_BUCKET }).await;
     }
 }
 

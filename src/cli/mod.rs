@@ -67,7 +67,7 @@ enum Command {
     Recreate(lever::RecreateArgs),
     /// Starts a slot's job again on the TPU that is there, from its newest complete checkpoint.
     Relaunch(lever::RelaunchArgs),
-    /// Says that the work of a slot's job is done: nothing is recreated or started until `retry`.
+    /// Says that the work of a slot's job is done: nothing is recreated or ordered until `retry`.
     Done(lever::DoneArgs),
     /// Shows the storm breaker, or closes it.
     Breaker(lever::BreakerArgs),

@@ -137,6 +137,7 @@ fn did_its_work(record: &SlotRecord, ran: Option<u64>, step: Option<u64>, now: T
 /// Nothing is known to have ended.
 pub fn clear(record: &mut SlotRecord) {
     (record.job.failed, record.job.stuck) = (None, None);
+    record.job.failing_since = None;
 }
 
 /// Another node, another run: what was reported before is stale.
@@ -187,7 +188,7 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
              new step, no new checkpoint. The TPU is kept; see `ended_early` in the runbook"
         ),
         Some(Stuck::StaleOrder | Stuck::Waits) if record.takes_orders() => format!(
-            "worker {worker} ended with code {code} ({text}): a newer run order follows, from the newest checkpoint"
+            "worker {worker} ended with code {code} ({text}): a newer run order follows, from the newest checkpoint, unless its restarts are used up"
         ),
         Some(Stuck::StaleOrder) => format!(
             "worker {worker} does not start the job again ({text}): the command reads CHECKPOINT_PATH, which would send it back to the \
@@ -195,8 +196,7 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
         ),
         Some(Stuck::Waits) => format!("worker {worker} ended with code {code} ({text})"),
         Some(Stuck::Setup) => format!(
-            "worker {worker} could not be set up for 30 min, and the job waits for it: {text}. See `journalctl -u 'tpu-watchdog-setup*'` on \
-             that host; the startup script's exit code counts"
+            "worker {worker} could not be set up for 30 min, and the job waits for it: {text}"
         ),
         Some(Stuck::GaveUp) | None => {
             format!("worker {worker} ended with code {code} and its restarts are used up ({text})")
@@ -243,8 +243,8 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
         Some(Stuck::Setup) => (
             HoldReason::JobFailed,
             format!(
-                "{evidence}: the startup script must end with code 0, and each host needs its agent-worker-number. It is tried on; read \
-                 `journalctl -u 'tpu-watchdog-setup*'` on that host"
+                "{evidence}: the startup script must end with code 0, and each host needs its agent-worker-number and the right to read \
+                 each secret (roles/secretmanager.secretAccessor). It is tried on; `logs {name}` shows how the script ended"
             ),
         ),
         Some(Stuck::GaveUp) | None if record.takes_orders() => (

@@ -167,7 +167,12 @@ fn done(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
         turn.note(format!("done {slot}: the config names no job for it; nothing was done"));
         return;
     };
-    record.job.finished = Some(key);
+    let ran = record.job.ordered.clone().unwrap_or_else(|| key.clone());
+    if ran != key {
+        let text = "done: the job that ran is not the one that the config names by now, which is still wanted";
+        turn.tell(record, What::Note, text);
+    }
+    record.job.finished = Some(ran);
     (record.wanted, record.job.relaunch_by, record.job.wanted_again) = (None, None, None);
     record.suspicion = None;
     ending::retry(record);

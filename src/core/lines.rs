@@ -34,8 +34,8 @@ pub fn keep(record: &mut SlotRecord, reports: &[WorkerReport], from: u64, turn: 
             continue;
         }
         let Some(last) = lines.lines.last() else { continue };
-        let again = kept.last.remove(&worker).is_some();
-        if !again && (kept.knows(last) || kept.last.len() >= WORKERS) {
+        let again = kept.last.contains_key(&worker);
+        if kept.knows(last) || (!again && kept.last.len() >= WORKERS) {
             continue;
         }
         let last = LastLine { line: shown(last), meaning: lines.meaning.clone() };

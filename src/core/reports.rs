@@ -224,7 +224,13 @@ fn ends(
     if kind(&record.job) != failed {
         record.job.failed_at = record.job.failed.is_some().then_some(turn.now);
     }
+    // The pause before the next run counts from the first word of the present one's end.
+    let since = record.job.failing_since.or(Some(turn.now));
+    record.job.failing_since = since.filter(|_| record.job.failed.is_some());
+    // After `done` the hosts may go on trying: that is no failure of anything that is wanted.
+    let wanted = record.job.finished.is_none();
     if kind(&record.job) != failed
+        && wanted
         && let Some((code, message)) = ending::told(record)
     {
         turn.tell(record, What::JobFailed { code }, message);

@@ -28,7 +28,7 @@ pub fn ordered(record: &mut SlotRecord, from: Option<u64>) {
 /// old one means nothing here.
 pub fn elsewhere(runs: &mut Runs, newest: Option<u64>) {
     (runs.best_listed, runs.listed_before, runs.set_aside) = (None, newest, None);
-    (runs.fruitless, runs.stuck) = (0, 0);
+    (runs.fruitless, runs.exits, runs.stuck) = (0, 0, 0);
 }
 
 /// A listing's newest complete checkpoint. Returns whether none before got so far.
@@ -63,7 +63,7 @@ pub fn stepped(record: &mut SlotRecord, step: u64) -> bool {
 pub fn progressed(record: &mut SlotRecord) {
     let runs = &mut record.job.runs;
     runs.progressed = true;
-    (runs.fruitless, runs.stuck) = (0, 0);
+    (runs.fruitless, runs.exits, runs.stuck) = (0, 0, 0);
 }
 
 /// Whether the job is what fails under this condition: a node that breaks under it says nothing
@@ -82,7 +82,8 @@ fn counts(record: &SlotRecord, condition: Condition) -> bool {
 /// Runs in a row without a new step, the present one included, if this condition ended it now.
 pub fn fruitless(record: &SlotRecord, condition: Condition) -> u32 {
     let runs = &record.job.runs;
-    runs.fruitless + u32::from(counts(record, condition) && !runs.progressed)
+    let before = if ends_by_itself(record, condition) { runs.exits } else { runs.fruitless };
+    before + u32::from(counts(record, condition) && !runs.progressed)
 }
 
 /// Whether the next run starts from an older checkpoint, if this condition ends the present one.
@@ -113,15 +114,17 @@ pub fn ends_by_itself(record: &SlotRecord, condition: Condition) -> bool {
 pub fn ended(record: &mut SlotRecord, condition: Condition, turn: &mut Turn) -> bool {
     let passed_over = passes_over(record, condition);
     let (counts, count) = (counts(record, condition), fruitless(record, condition));
-    let heard_from = record.heard_from();
+    let (heard_from, exited) = (record.heard_from(), ends_by_itself(record, condition));
     let runs = &mut record.job.runs;
     if counts {
         runs.stuck = if runs.stepped { 0 } else { runs.stuck + 1 };
         runs.counted = Some(heard_from);
     }
-    (runs.fruitless, runs.began) = (count, false);
+    *(if exited { &mut runs.exits } else { &mut runs.fruitless }) = count;
+    runs.began = false;
     let Some(step) = passed_over else { return false };
-    (runs.set_aside, runs.fruitless, runs.stuck) = (Some((step, turn.now)), 0, 0);
+    (runs.set_aside, runs.stuck) = (Some((step, turn.now)), 0);
+    (runs.fruitless, runs.exits) = (0, 0);
     (record.job.checkpoint, record.job.incomplete) = (None, None);
     let message = format!(
         "{STUCK_RUNS} runs from the checkpoint of step {step} never reached a step: it is passed over, once; `retry` takes it back"
@@ -145,7 +148,7 @@ pub fn is_outdated(record: &SlotRecord, began: Timestamp) -> bool {
 /// A person wants another try.
 pub fn retry(record: &mut SlotRecord) {
     let runs = &mut record.job.runs;
-    (runs.fruitless, runs.stuck, runs.set_aside) = (0, 0, None);
+    (runs.fruitless, runs.exits, runs.stuck, runs.set_aside) = (0, 0, 0, None);
     // The present run is given its time again, too.
     (runs.began, runs.counted) = (false, None);
 }

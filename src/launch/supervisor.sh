@@ -217,7 +217,7 @@ as_host() {
 }
 # fetch_secrets: before each run, into memory, for the job's user alone. Fails with the name of one that can't be read.
 SECRET_FILE=$MEMORY.secrets
-SECRET_VALUES=()
+SECRET_VALUES=() AS=()
 fetch_secrets() {
   local name place data value
   rm -f "$SECRET_FILE"; (umask 077; : >"$SECRET_FILE"); chown "$RUN_AS" "$SECRET_FILE"
@@ -230,12 +230,21 @@ fetch_secrets() {
     SECRET_VALUES+=("$value"); printf 'export %s=%q\n' "$name" "$value" >>"$SECRET_FILE"
   done <<<"$SECRETS"
 }
-# masked: without the values of secrets and of env_file.
+# values: of secrets and of env_file, as the job gets them: a line each, the longest first.
+values() {
+  # shellcheck disable=SC2016 # It is the other shell that expands them.
+  local pair shell='set -a; . "$1" >/dev/null 2>&1; env -0'
+  {
+    printf '%s\n' "${SECRET_VALUES[@]}"
+    [[ -z $ENV_FILE ]] || while IFS= read -r -d '' pair; do
+      [[ $pair == @(PWD|OLDPWD|SHLVL|_|PATH|HOME|USER|LANG)=* ]] || printf '%s\n' "${pair#*=}"
+    done < <(timeout 5 "${AS[@]}" env -i bash -c "$shell" - "$ENV_FILE" 2>/dev/null)
+  } | awk 'length($0) >= 8 { print length($0) "\t" $0 }' | sort -rn | cut -f 2-
+}
+# masked: the text without them.
 masked() {
-  local text value; text=$(cat)
-  while IFS= read -r value; do
-    ((${#value} < 8)) || text=${text//"$value"/***}
-  done < <(printf '%s\n' "${SECRET_VALUES[@]}"; [[ -z $ENV_FILE ]] || sed -n "s/^ *\(export \)\?[A-Za-z_][A-Za-z_0-9]*=[\"']\?\(.*[^\"']\)[\"']\? *\$/\2/p" "$ENV_FILE" 2>/dev/null)
+  local LC_ALL=C text value; text=$(cat)
+  while IFS= read -r value; do text=${text//"$value"/***}; done < <(values)
   printf '%s\n' "$text"
 }
 # shell_of FILE TEXT: the program that runs this text as the job's user, into SHELL_OF. What it is told is not among the arguments that
@@ -246,16 +255,18 @@ shell_of() {
   chown "$RUN_AS" "$1"
   SHELL_OF=(env HOME="$RUN_HOME" USER="$RUN_AS" LOGNAME="$RUN_AS" PYTHONUNBUFFERED=1 bash -l -o pipefail "$1")
   # Not runuser: a session of PAM could lower the limits again.
-  [[ $RUN_AS == "$(id -un)" ]] || SHELL_OF=(setpriv --reuid="$RUN_AS" --regid="$(id -g "$RUN_AS")" --init-groups -- "${SHELL_OF[@]}")
+  [[ $RUN_AS == "$(id -un)" ]] || AS=(setpriv --reuid="$RUN_AS" --regid="$(id -g "$RUN_AS")" --init-groups --)
+  SHELL_OF=("${AS[@]}" "${SHELL_OF[@]}")
 }
-job() {
+prepare_job() {
   until fetch_secrets; do
     echo "setup_failed: the secret of $UNREAD can't be read with this host's account" >"$PHASE"; sleep "$PAUSE"
   done
   until shell_of "$MEMORY.job" "$COMMAND"; do
     echo "setup_failed: $MEMORY.job can't be written" >"$PHASE"; sleep "$PAUSE"
   done
-  echo running >"$PHASE"
+}
+job() {
   free_chips
   run_unit job -p KillMode=control-group -- /bin/bash "$WRAPPER" "${SHELL_OF[@]}"
 }
@@ -265,7 +276,7 @@ NOTICED=$MEMORY.notice
 watch_notice() {
   local units=job name
   [[ -n $COMMAND ]] || units=setup
-  until [[ ${ANSWER##*$'\n'} == TRUE ]]; do await preempted; sleep "$PAUSE"; done
+  while await preempted; [[ ${ANSWER##*$'\n'} != TRUE ]]; do sleep "$PAUSE"; done
   [[ ! -e $NOTICED ]] || return 0
   : >"$NOTICED"
   echo "the end of this machine is announced: $ON_NOTICE"
@@ -283,7 +294,8 @@ watch_notice() {
 tell_lines() {
   local file=$MEMORY.last-lines bucket=${LOGS#gs://}
   timeout 10 journalctl --sync 2>/dev/null
-  (umask 077; journalctl --quiet --no-pager -o cat -n 200 _SYSTEMD_UNIT="$LAST" 2>/dev/null | iconv -cf UTF-8 -t UTF-8 | masked >"$file")
+  (umask 077; journalctl --quiet --no-pager -o cat -n 200 _SYSTEMD_UNIT="$LAST" 2>/dev/null | tr '\r' '\n' | cut -c -1000 | tail -n 200 |
+    iconv -cf UTF-8 -t UTF-8 | masked >"$file")
   { printf '%s\n' "$BOOT $GENERATION $1 $$-$RUNS"; tail -n 30 "$file" | tail -c 2000 | iconv -cf UTF-8 -t UTF-8; } |
     curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data-binary @- "$MD/instance/guest-attributes/tpu-watchdog/log" >/dev/null
   [[ -n $LOGS ]] || return 0
@@ -386,6 +398,8 @@ code=75
 used=$(cat "$USED" 2>/dev/null); used=${used:-0}
 while :; do
   not_stale "$code"
+  # Time in which a secret can't be read is no running.
+  [[ $RUN != job ]] || prepare_job
   keep "$RUNNING" "$BOOT"
   echo running >"$PHASE"; began=$(uptime)
   mark_long 9>&- & marking=$!
@@ -394,6 +408,8 @@ while :; do
   kill "$marking" 2>/dev/null; wait "$marking" 2>/dev/null
   going_down && rest stopping
   rm -f "$RUNNING"
+  # Right after an announced end 0 means that the job has saved, not that its work is done.
+  if [[ $code == 0 && -e $NOTICED ]] && (($(date +%s) - $(stat -c %Y "$NOTICED") < 300)); then code=143; fi
   if [[ $code == 0 ]]; then
     # A startup script that ends well has set things up; only a command can finish.
     [[ -n $COMMAND ]] || rest idle

@@ -170,6 +170,8 @@ pub struct JobState {
     pub failed: Option<(usize, i64, String)>,
     /// When that was first heard.
     pub failed_at: Option<Timestamp>,
+    /// When the first of its workers was heard to have failed.
+    pub failing_since: Option<Timestamp>,
     /// … and why; in a record of the first version, because the restarts were used up.
     pub stuck: Option<Stuck>,
     /// Since when a worker has reported that it can't be set up.
@@ -240,6 +242,8 @@ pub struct Runs {
     pub counted: Option<u64>,
     /// Runs in a row that ended without a new step.
     pub fruitless: u32,
+    /// The same of runs on several hosts that ended with a code: `restart.per_run` bounds them.
+    pub exits: u32,
     /// Those among them, the latest in a row, that never got away from `started_from`.
     pub stuck: u32,
     /// The checkpoint's step that is passed over, and since when.

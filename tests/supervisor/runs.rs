@@ -306,3 +306,25 @@ fn the_end_of_the_machine_that_is_announced_asks_the_job_for_a_checkpoint_once()
         assert_eq!(std::fs::read_to_string(&out).unwrap(), "saved 7\n", "once");
     }
 }
+
+#[test]
+fn a_job_that_saves_and_ends_with_0_on_the_notice_has_not_finished() {
+    let work = tempfile::tempdir().unwrap();
+    let ready = work.path().join("ready");
+    let command = format!(
+        "exec python3 -c \"import os, signal, time\ndef save(*_):\n    open(os.environ['TPU_WATCHDOG_PROGRESS'], 'a').write('5\\n')\n    os._exit(0)\n\
+         signal.signal(signal.SIGUSR1, save)\nopen('{}', 'w')\nwhile True: time.sleep(0.1)\"",
+        ready.display()
+    );
+    let settings = JobSettings { on_notice: Some("SIGUSR1".into()), ..job(&command, work.path()) };
+    let Some(host) = Host::new(&settings, "", &order(None)) else { return };
+    host.boot();
+    host.wait("it runs", || ready.exists());
+    host.simulator.with(|cloud| {
+        cloud.nodes.values_mut().for_each(|node| node.run.announced = true);
+    });
+    host.wait("it has saved, and is wanted on", || {
+        host.attribute("exit").is_some_and(|exit| exit.contains(" 7 143 restarting 1 of 2"))
+    });
+    assert!(!host.path("done.7").exists());
+}

@@ -12,10 +12,12 @@ use std::time::Duration;
 /// may save at its end.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// The pause after the first run without a new step; it doubles so many times. Hosts that get no order
-/// start by themselves after 5 min: the longest pause ends well before.
+/// The pause after the first run without a new step; it doubles so many times.
 const PAUSE: Duration = Duration::from_secs(10);
 const PAUSES: u32 = 4;
+/// Hosts that get no order start by themselves after this, as the supervisor's ALONE says: an order comes
+/// some polls before.
+const ALONE: Duration = Duration::from_secs(300);
 
 /// S7.
 pub fn order_dry_run(ctx: &SlotCtx) -> Option<Decision> {
@@ -72,9 +74,10 @@ pub fn same_job(ctx: &SlotCtx) -> Option<Decision> {
 pub fn order_pause(ctx: &SlotCtx) -> Option<Decision> {
     let job = &ctx.record.job;
     let waits = runs::ends_by_itself(ctx.record, ctx.condition()) && job.relaunch_by.is_none();
-    let ended = job.failed_at.filter(|_| waits)?;
+    let ended = job.failing_since.filter(|_| waits)?;
     let count = runs::fruitless(ctx.record, ctx.condition()).checked_sub(1)?;
-    let until = after(ended, PAUSE.saturating_mul(1 << count.min(PAUSES)));
+    let most = ALONE.saturating_sub(ctx.settings.poll.every.saturating_mul(3));
+    let until = after(ended, PAUSE.saturating_mul(1 << count.min(PAUSES)).min(most));
     let evidence = &ctx.record.verdict.evidence;
     let text = format!("{evidence}; run {} without a new step, so the next one waits", count + 1);
     if ctx.now < until { hold(HoldReason::Backoff, text, Some(until)) } else { None }

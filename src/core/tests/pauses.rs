@@ -3,6 +3,7 @@
 use super::relaunch::{WAITS, accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
+use crate::model::lever::Pull;
 use crate::model::time::elapsed;
 
 impl World {
@@ -31,7 +32,7 @@ fn s16_a_run_that_fails_at_once_on_several_hosts_is_ordered_again_after_growing_
         let runs = (generation, "v2", None);
         world.workers_say(&[runs, runs]);
         world.next_poll(&node);
-        world.workers_say(&[(generation, "v2", WAITS), runs]);
+        world.workers_say(&[runs, (generation, "v2", WAITS)]);
         let ended = world.now;
         let mut order = None;
         for _ in 0..40 {
@@ -39,7 +40,8 @@ fn s16_a_run_that_fails_at_once_on_several_hosts_is_ordered_again_after_growing_
             world.poll(std::slice::from_ref(&node));
             order = world.run_order();
             if order.is_none() {
-                world.workers_say(&[(generation, "v2", WAITS), runs]);
+                // The other one dies of it later: the pause does not begin anew.
+                world.workers_say(&[(generation, "v2", WAITS), (generation, "v2", WAITS)]);
                 world.surveyed(&[100]);
                 order = world.run_order();
             }
@@ -57,4 +59,14 @@ fn s16_a_run_that_fails_at_once_on_several_hosts_is_ordered_again_after_growing_
     assert_eq!(world.hold("a"), Some(HoldReason::JobFailed), "five runs");
     let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
     assert!(reason.contains("5 runs in a row") && reason.contains("`relaunch a`"), "{reason}");
+    assert_eq!(world.fleet.slots["a"].job.runs.fruitless, 0, "runs that end otherwise count apart");
+    world.wait(5);
+    world.pull(Pull::Relaunch { slot: "a".into() });
+    world.workers_say(&[(5, "v2", WAITS), (5, "v2", WAITS)]);
+    world.surveyed(&[100]);
+    assert_eq!(
+        world.run_order().map(|order| order.generation),
+        Some(6),
+        "a person starts it again"
+    );
 }
