@@ -245,7 +245,7 @@ pub enum What {
         /// The invariant's name.
         invariant: String,
     },
-    /// A person pulled a lever.
+    /// A person gave a command.
     Lever {
         /// Which one.
         lever: CommandName,
@@ -258,7 +258,7 @@ pub enum What {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
     },
-    /// The storm breaker opened (a reset is a lever).
+    /// The storm breaker opened (its reset is a command).
     BreakerOpened {
         /// Slots judged within the window.
         slots: usize,

@@ -49,7 +49,7 @@ pub fn breaker(ctx: &SlotCtx) -> Option<Decision> {
 /// S16.
 pub fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
     let (condition, job) = (ctx.condition(), ctx.slot.job.as_ref());
-    // An operator's `relaunch` starts the count anew.
+    // An operator's `relaunch` has set the count back.
     let asked = ctx.record.job.relaunch_by.is_some();
     if asked || !runs::is_over(ctx.record, job, condition) {
         return None;

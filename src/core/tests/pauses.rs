@@ -40,7 +40,7 @@ fn s16_a_run_that_fails_at_once_on_several_hosts_is_ordered_again_after_growing_
             world.poll(std::slice::from_ref(&node));
             order = world.run_order();
             if order.is_none() {
-                // The other one dies of it later: the pause does not begin anew.
+                // The other one dies of it later: the pause goes on.
                 world.workers_say(&[(generation, "v2", WAITS), (generation, "v2", WAITS)]);
                 world.surveyed(&[100]);
                 order = world.run_order();
