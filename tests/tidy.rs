@@ -312,7 +312,7 @@ const WORDS: Ratchet = &[
     ("anew", 12),
     ("any more", 19),
     ("beside", 19),
-    ("lever", 213),
+    ("lever", 212),
     ("nobody", 13),
     ("somebody", 37),
     ("tenure", 2),
