@@ -236,7 +236,8 @@ values() {
   local pair shell='set -a; . "$1" >/dev/null 2>&1; env -0'
   {
     printf '%s\n' "${SECRET_VALUES[@]}"
-    [[ -z $ENV_FILE ]] || while IFS= read -r -d '' pair; do
+    # Only as the job's user: it is a program in a file that may be that user's.
+    [[ -z $ENV_FILE || -z ${RUN_HOME-} ]] || while IFS= read -r -d '' pair; do
       [[ $pair == @(PWD|OLDPWD|SHLVL|_|PATH|HOME|USER|LANG)=* ]] || printf '%s\n' "${pair#*=}"
     done < <(timeout 5 "${AS[@]}" env -i bash -c "$shell" - "$ENV_FILE" 2>/dev/null)
   } | awk 'length($0) >= 8 { print length($0) "\t" $0 }' | sort -rn | cut -f 2-
