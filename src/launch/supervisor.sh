@@ -11,6 +11,8 @@ SECRET_MANAGER=${TPU_WATCHDOG_SECRET_MANAGER:-https://secretmanager.googleapis.c
 # What must outlive a reboot is on the disk, which a job may fill; all else is in memory.
 STATE=${TPU_WATCHDOG_STATE:-/var/lib/tpu-watchdog}
 MEMORY=${TPU_WATCHDOG_RUN:-/run}/tpu-watchdog
+# Bash before 5.1 writes here-strings there.
+TMPDIR=${MEMORY%/*}
 BEAT=${TPU_WATCHDOG_BEAT:-60}
 PAUSE=${TPU_WATCHDOG_PAUSE:-10}
 # Seconds before each restart; the last one repeats.
