@@ -209,6 +209,8 @@ fn ends(
     let kind =
         |job: &JobState| (job.stuck, job.failed.as_ref().map(|(worker, code, _)| (*worker, *code)));
     let failed = kind(&record.job);
+    // After `done` the hosts may go on trying: that is no failure of anything that is wanted.
+    let over = key.is_some() && record.job.finished == key;
     let finished = ending::exits(record, reports, from, key.as_deref(), whole, turn.now);
     if finished && key.is_some() && record.job.finished != key {
         record.job.finished = key;
@@ -227,10 +229,8 @@ fn ends(
     // The pause before the next run counts from the first word of the present one's end.
     let since = record.job.failing_since.or(Some(turn.now));
     record.job.failing_since = since.filter(|_| record.job.failed.is_some());
-    // After `done` the hosts may go on trying: that is no failure of anything that is wanted.
-    let wanted = record.job.finished.is_none();
     if kind(&record.job) != failed
-        && wanted
+        && !over
         && let Some((code, message)) = ending::told(record)
     {
         turn.tell(record, What::JobFailed { code }, message);

@@ -297,6 +297,14 @@ fn done_ends_what_was_wanted_and_retry_takes_it_back() {
     world.next_poll(&node);
     let condition = |world: &World| world.fleet.slots["a"].verdict.condition;
     assert_eq!((condition(&world), world.hold("a")), (Condition::Finished, None));
+    // Its hosts may go on trying; the failure of a later job is one.
+    let told = |world: &World| world.events.iter().any(|e| matches!(e, What::JobFailed { .. }));
+    world.exited(1, "final after 5 restarts");
+    assert!(!told(&world));
+    let key = world.fleet.slots.get_mut("a").unwrap().job.finished.replace("another".into());
+    world.exited(3, "final after 5 restarts");
+    assert!(told(&world));
+    world.fleet.slots.get_mut("a").unwrap().job.finished = key;
     // Lost, it is removed, and nothing comes in its place.
     let mut lost = node.clone();
     lost["state"] = json!("PREEMPTED");
