@@ -235,14 +235,14 @@ fetch_secrets() {
 # values: of secrets and of env_file, as the job gets them: a line each, the longest first.
 values() {
   # shellcheck disable=SC2016 # It is the other shell that expands them.
-  local pair shell='set -a; . "$1" >/dev/null 2>&1; env -0'
+  local pair value shell='set -a; . "$1" >/dev/null 2>&1; env -0'
   {
     printf '%s\n' "${SECRET_VALUES[@]}"
     # Only as the job's user: it is a program in a file that may be that user's.
     [[ -z $ENV_FILE || -z ${RUN_HOME-} ]] || while IFS= read -r -d '' pair; do
       [[ $pair == @(PWD|OLDPWD|SHLVL|_|PATH|HOME|USER|LANG)=* ]] || printf '%s\n' "${pair#*=}"
     done < <(timeout 5 "${AS[@]}" env -i bash -c "$shell" - "$ENV_FILE" 2>/dev/null)
-  } | awk 'length($0) >= 8 { print length($0) "\t" $0 }' | sort -rn | cut -f 2-
+  } | while IFS= read -r value; do ((${#value} < 8)) || printf '%d\t%s\n' ${#value} "$value"; done | sort -rn | cut -f 2-
 }
 # masked: the text without them.
 masked() {
