@@ -23,7 +23,7 @@ pub const MINUTE: Duration = Duration::from_millis(500);
 
 type Machines = Arc<Mutex<BTreeMap<(u64, usize), Arc<Machine>>>>;
 
-/// What a trainer wrote down.
+/// An entry of a trainer.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Entry {
     pub event: String,
@@ -165,7 +165,7 @@ impl Stage {
         }
     }
 
-    /// What holds in each story: no process met one of another generation; all workers of one start
+    /// Holds in each story: no process met one of another generation; all workers of one start
     /// from the same complete checkpoint, the newest of that moment; the loss goes on as if nothing
     /// had happened. Prints how long each interruption was.
     #[track_caller]
