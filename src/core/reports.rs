@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::beacon::{Beacon, SetUp, WorkerReport};
+use crate::model::condition::Condition;
 use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Memory};
@@ -71,7 +72,9 @@ fn attributes(
     }
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
     let since = record.job.attributes_at.map(|last| elapsed(last, now));
-    let gap = since.unwrap_or_default().min(max_gap);
+    // A node that can't be read may be stopped or in maintenance: its silence counts from the next read.
+    let unread = record.verdict.condition == Condition::Unclear;
+    let gap = since.filter(|_| !unread).unwrap_or_default().min(max_gap);
     let close = since.is_some_and(|since| since <= life::fresh_for(&fleet.settings.poll));
     record.job.attributes_at = Some(now);
     let memory = fleet.memory.entry(slot.to_owned()).or_default();

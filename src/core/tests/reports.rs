@@ -93,6 +93,24 @@ fn s3_silence_of_a_tpu_that_somebody_stopped_or_hid_counts_only_from_when_it_is_
 }
 
 #[test]
+fn s3_silence_counts_only_while_the_node_itself_can_be_read() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.reports(7, None);
+    // Its workers still answer; whether it is stopped or in maintenance meanwhile is not known.
+    for _ in 0..60 {
+        world.wait(30);
+        world.poll_result(Err(Failure::new(FailureClass::Transient, "zone unreachable")));
+        world.reports(7, None);
+    }
+    world.wait(30);
+    world.poll(std::slice::from_ref(&node));
+    world.reports(7, None);
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    assert!(world.actions.is_empty(), "{:?}", world.actions);
+}
+
+#[test]
 fn s5_the_time_before_a_boot_was_first_seen_is_no_silence() {
     let mut world = with_checkpoints();
     let node = world.supervised_run();
