@@ -8,7 +8,7 @@ set -u
 MD=${TPU_WATCHDOG_METADATA:-http://metadata.google.internal/computeMetadata/v1}
 STORAGE=${TPU_WATCHDOG_STORAGE:-https://storage.googleapis.com}
 SECRET_MANAGER=${TPU_WATCHDOG_SECRET_MANAGER:-https://secretmanager.googleapis.com}
-# What must outlive a reboot is on the disk, which a job may fill; all else is in memory.
+# The disk, which a job may fill, has only files that outlive a reboot; all others are in memory.
 STATE=${TPU_WATCHDOG_STATE:-/var/lib/tpu-watchdog}
 MEMORY=${TPU_WATCHDOG_RUN:-/run}/tpu-watchdog
 # Bash before 5.1 writes here-strings there.
@@ -232,22 +232,25 @@ fetch_secrets() {
     SECRET_VALUES+=("$value"); printf 'export %s=%q\n' "$name" "$value" >>"$SECRET_FILE"
   done <<<"$SECRETS"
 }
-# values: of secrets and of env_file, as the job gets them: a line each, the longest first.
+# values: of secrets and of env_file, as the job gets them: a line each, the longest first. Fails where env_file can't be read.
 values() {
   # shellcheck disable=SC2016 # It is the other shell that expands them.
-  local pair value shell='set -a; . "$1" >/dev/null 2>&1; env -0'
-  {
-    printf '%s\n' "${SECRET_VALUES[@]}"
-    # Only as the job's user: it is a program in a file that may be that user's.
-    [[ -z $ENV_FILE || -z ${RUN_HOME-} ]] || while IFS= read -r -d '' pair; do
-      [[ $pair == @(PWD|OLDPWD|SHLVL|_|PATH|HOME|USER|LANG)=* ]] || printf '%s\n' "${pair#*=}"
+  local pair value whole='' all=("${SECRET_VALUES[@]}") shell='[[ -r $1 ]] && set -a && { . "$1" >/dev/null 2>&1; env -0; printf "=whole\0"; }'
+  # Only as the job's user: it is a program in a file that may be that user's.
+  if [[ -n $ENV_FILE && -n ${RUN_HOME-} ]]; then
+    while IFS= read -r -d '' pair; do
+      [[ $pair != =whole ]] || whole=1
+      [[ $pair == @(PWD|OLDPWD|SHLVL|_|PATH|HOME|USER|LANG|)=* ]] || all+=("${pair#*=}")
     done < <(timeout 5 "${AS[@]}" env -i bash -c "$shell" - "$ENV_FILE" 2>/dev/null)
-  } | while IFS= read -r value; do ((${#value} < 8)) || printf '%d\t%s\n' ${#value} "$value"; done | sort -rn | cut -f 2-
+    [[ -n $whole ]] || return 1
+  fi
+  printf '%s\n' "${all[@]}" | while IFS= read -r value; do ((${#value} < 8)) || printf '%d\t%s\n' ${#value} "$value"; done | sort -rn | cut -f 2-
 }
-# masked: the text without them.
+# masked: the text without them, and no text where they are not known.
 masked() {
-  local LC_ALL=C text value; text=$(cat)
-  while IFS= read -r value; do text=${text//"$value"/***}; done < <(values)
+  local LC_ALL=C text known value; text=$(cat)
+  known=$(values) || { echo "the lines are not kept: $ENV_FILE can't be read, so its values can't be masked"; return; }
+  while IFS= read -r value; do [[ -z $value ]] || text=${text//"$value"/***}; done <<<"$known"
   printf '%s\n' "$text"
 }
 # shell_of FILE TEXT: the program that runs this text as the job's user, into SHELL_OF. What it is told is not among the arguments that

@@ -1,4 +1,4 @@
-//! What comes before a run: the script itself, the user's startup script, the user, the folder.
+//! The time before a run: the script itself, the user's startup script, the user, the folder.
 
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -232,4 +232,19 @@ fn secrets_reach_the_job_and_neither_arguments_nor_files_of_others_nor_the_last_
     assert!(report.ends_with("token *** key *** at ***\n"), "{report}");
     let mode = std::fs::metadata(host.path("tpu-watchdog.secrets")).unwrap().mode();
     assert_eq!(mode & 0o077, 0, "{mode:o}");
+}
+
+#[test]
+fn lines_are_not_kept_where_the_values_to_mask_are_not_known() {
+    let work = tempfile::tempdir().unwrap();
+    let file = work.path().join("train.env");
+    // The job's shell gets the value; a second reading of the file ends before it.
+    std::fs::write(&file, "KEY=hunter2pass\n[[ -n ${TPU_WATCHDOG_SLOT-} ]] || exit 3\n").unwrap();
+    let env_file = Some(file.display().to_string());
+    let settings = JobSettings { env_file, ..job("echo \"key $KEY\"; exit 1", work.path()) };
+    let Some(host) = Host::new(&settings, "", &order(None)) else { return };
+    host.boot();
+    host.wait("its exit", || host.attribute("exit").is_some());
+    let report = host.attribute("log").unwrap();
+    assert!(report.contains("the lines are not kept") && !report.contains("hunter2"), "{report}");
 }
