@@ -38,6 +38,7 @@ prop_compose! {
         labels in texts("[a-z]{1,8}"),
         mut metadata in texts("[a-z][a-z-]{0,8}"),
         script in prop::option::of("#! /bin/bash\n\\PC{0,60}"),
+        url in prop::option::of("gs://[a-z]{1,8}/[a-z.]{1,8}"),
         strange in prop::collection::btree_map("x[A-Z][a-z]{1,8}", any_json(), 0..4),
         spot in any::<bool>(),
         hidden in any::<(bool, bool, bool)>(),
@@ -45,6 +46,9 @@ prop_compose! {
         metadata.retain(|key, _| !key.starts_with("tpu-watchdog"));
         if let Some(script) = script {
             metadata.insert("startup-script".into(), json!(script));
+        }
+        if let Some(url) = url {
+            metadata.insert("startup-script-url".into(), json!(url));
         }
         let mut body: Map<String, Value> = strange.into_iter().collect();
         body.insert("acceleratorType".into(), json!(kind));

@@ -236,7 +236,7 @@ fn relative(path: &Path) -> String {
 }
 
 const LONG_FILES: Ratchet = &[
-    ("core/tests/harm.rs", 580),
+    ("core/tests/harm.rs", 578),
     ("core/tests/regressions.rs", 609),
     ("core/tests/runs.rs", 655),
     ("core/tests/safety.rs", 553),
@@ -311,7 +311,7 @@ const WORDS: Ratchet = &[
     ("absorb", 5),
     ("anew", 12),
     ("any more", 19),
-    ("beside", 19),
+    ("beside", 18),
     ("lever", 212),
     ("nobody", 13),
     ("somebody", 37),

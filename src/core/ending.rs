@@ -67,12 +67,12 @@ pub fn exits(
         }
         record.job.pardoned.remove(&index);
         let stuck = match Exit::of(exit) {
-            Exit::Well { ran, step }
+            Exit::Well { ran, step, said }
                 if index == 0
                     && Some(exit.generation) > record.job.wanted_again
                     && has_command(key) =>
             {
-                finished = !judged && did_its_work(record, ran, step, now);
+                finished = !judged && (said || did_its_work(record, ran, step, now));
                 record.job.early = (!finished).then_some(text);
                 (!finished).then_some(Stuck::EndedEarly)
             }

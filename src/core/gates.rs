@@ -114,7 +114,6 @@ pub const GATES: &[Gate] = &[
     gate("dry_run", CREATES, dry_run),
     gate(CHECKPOINTS, CREATES, checkpoints),
     gate("create_limit", CREATES, create_limit),
-    gate("startup_script_url", RECREATES, startup_script_url),
     gate("specification", REPLACES, specification),
     gate("body", CREATES, body),
     gate("delete_backoff", DELETES, delete_backoff),

@@ -133,14 +133,3 @@ pub fn holds_judged(
     let text = format!("{}, but {why}; the TPU in hand is kept", record.verdict.condition.name());
     Some(Decision::hold(HoldReason::CheckpointUnreadable, text, None))
 }
-
-/// Google's agent runs a script from a URL beside the supervisor, before or after it: the job might
-/// start on a bare host, or the boot beacon come so late that a healthy TPU is taken for dead.
-pub fn unordered_script(record: &SlotRecord, what: &str) -> Decision {
-    let text = format!(
-        "{what}, but {}'s metadata has startup-script-url, which can't be run in order with the job. Download that script and set \
-         startup_script = \"FILE\" beside the config; it then takes the URL's place",
-        record.name
-    );
-    Decision::hold(HoldReason::StartupScriptUrl, text, None)
-}

@@ -132,13 +132,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
 fn warnings(record: &SlotRecord, slot: &SlotSettings) -> Vec<String> {
     let Some(job) = slot.job.as_ref() else { return Vec::new() };
     let (learned, mut all) = (record.spec.as_ref(), Vec::new());
-    if NodeSpec::runs_a_url(learned, &slot.create) {
-        all.push(
-            "its metadata has startup-script-url, which can't be run in order with the job: it would not be recreated; download that \
-             script and set startup_script = \"FILE\""
-                .to_owned(),
-        );
-    } else if !NodeSpec::has_a_script(learned, &slot.create)
+    if !NodeSpec::has_a_script(learned, &slot.create)
         && (learned.is_some() || record.seen.is_none())
     {
         let lacks = if job.command.is_some() {

@@ -5,7 +5,15 @@ use std::fmt::Write as _;
 
 use crate::model::settings::JobSettings;
 
-const TEMPLATE: &str = include_str!("supervisor.sh");
+/// One script, in the order in which bash reads it: functions first, at the end what runs.
+const TEMPLATE: &str = concat!(
+    include_str!("supervisor/host.sh"),
+    include_str!("supervisor/reports.sh"),
+    include_str!("supervisor/setup.sh"),
+    include_str!("supervisor/program.sh"),
+    include_str!("supervisor/runs.sh"),
+    include_str!("supervisor/supervise.sh"),
+);
 const PLACE: &str = "#@SETTINGS@\n";
 
 /// The supervisor for a slot's job.

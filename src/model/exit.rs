@@ -1,5 +1,5 @@
 //! The supervisor's report `exit`, as far as decisions depend on it. The words are those of
-//! `launch/supervisor.sh`.
+//! `launch/supervisor/runs.sh`.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,8 @@ pub enum Exit {
         ran: Option<u64>,
         /// The last step that it wrote, where it is known.
         step: Option<u64>,
+        /// The job itself said that its work is done: it wrote the file `TPU_WATCHDOG_DONE`.
+        said: bool,
     },
     /// It is started again, or has run for long since.
     Passing,
@@ -33,7 +35,11 @@ impl Exit {
             report.text.split(' ').find_map(|word| word.strip_prefix(key)?.parse().ok())
         };
         match (report.value, report.text.split(' ').next().unwrap_or_default()) {
-            (0, _) => Exit::Well { ran: number("ran="), step: number("step=") },
+            (0, _) => Exit::Well {
+                ran: number("ran="),
+                step: number("step="),
+                said: report.text.contains("TPU_WATCHDOG_DONE"),
+            },
             (_, "final" | "failing") => Exit::GaveUp,
             (_, "stale_order") => Exit::StaleOrder,
             (_, "waits:") => Exit::Waits,
@@ -67,9 +73,12 @@ mod tests {
         let exit = |value: i64, text: &str| {
             Exit::of(&Beacon { boot_id: "b".into(), generation: 1, value, text: text.into() })
         };
-        assert_eq!(exit(0, "done"), Exit::Well { ran: None, step: None });
-        assert_eq!(exit(0, "done ran=734 step=none"), Exit::Well { ran: Some(734), step: None });
-        assert_eq!(exit(0, "done ran=4 step=1200"), Exit::Well { ran: Some(4), step: Some(1200) });
+        let well = |ran, step, said| Exit::Well { ran, step, said };
+        assert_eq!(exit(0, "done"), well(None, None, false));
+        assert_eq!(exit(0, "done ran=734 step=none"), well(Some(734), None, false));
+        assert_eq!(exit(0, "done ran=4 step=1200"), well(Some(4), Some(1200), false));
+        let said = "done ran=4 step=none; it wrote TPU_WATCHDOG_DONE";
+        assert_eq!(exit(0, said), well(Some(4), None, true));
         assert_eq!(exit(1, "final after 5 restarts"), Exit::GaveUp);
         assert_eq!(exit(1, "failing after 5 restarts: tried again every 600 s"), Exit::GaveUp);
         assert_eq!(

@@ -70,8 +70,6 @@ HoldReason {
     EndedEarly = "ended_early",
     /// A run of the job ended, and its order names an older checkpoint than it had reached.
     StaleOrder = "stale_order",
-    /// The node has a `startup-script-url`, beside which the supervisor can't be run in order.
-    StartupScriptUrl = "startup_script_url",
     /// Neither a create's operation nor its node tells how it ended, although it is long over.
     CreateUnresolved = "create_unresolved",
     /// A create could certainly not follow: a permission is missing, or its checkpoints are gone.

@@ -13,6 +13,8 @@ use crate::model::spec::NodeSpec;
 
 /// Metadata key: the user's startup script, verbatim, beside our supervisor.
 pub const USER_SCRIPT_KEY: &str = "tpu-watchdog-user-script";
+/// Metadata key: where the user's startup script is fetched from.
+pub const USER_SCRIPT_URL_KEY: &str = "tpu-watchdog-user-script-url";
 /// Metadata key: other keys that we added because the user had not set them.
 pub const ADDED_KEY: &str = "tpu-watchdog-added";
 /// The line by which a startup script is known to be our supervisor.
@@ -226,25 +228,16 @@ impl NodeSpec {
         NodeSpec(body)
     }
 
-    /// Whether a node of this specification with this overlay would run a startup script from a
-    /// URL.
-    pub fn runs_a_url(learned: Option<&NodeSpec>, overlay: &Overlay) -> bool {
-        match overlay.metadata.get(STARTUP_SCRIPT_URL) {
-            Some(configured) => configured.is_some(),
-            None => {
-                overlay.startup_script.is_none()
-                    && learned.is_some_and(|spec| spec.metadata(STARTUP_SCRIPT_URL).is_some())
-            }
-        }
-    }
-
     /// Whether a node of this specification with this overlay would run a startup script of the
     /// user's, whatever it comes from.
     pub fn has_a_script(learned: Option<&NodeSpec>, overlay: &Overlay) -> bool {
-        let learned = learned
-            .and_then(|spec| spec.metadata(STARTUP_SCRIPT))
-            .is_some_and(|script| !script.trim().is_empty());
-        overlay.startup_script.is_some() || learned
+        let is_there = |key| match overlay.metadata.get(key) {
+            Some(configured) => configured.is_some(),
+            None => learned
+                .and_then(|spec| spec.metadata(key))
+                .is_some_and(|value| !value.trim().is_empty()),
+        };
+        overlay.startup_script.is_some() || is_there(STARTUP_SCRIPT) || is_there(STARTUP_SCRIPT_URL)
     }
 
     fn metadata(&self, key: &str) -> Option<&str> {
@@ -252,7 +245,7 @@ impl NodeSpec {
     }
 
     /// The body of a create: the specification and our own metadata. With a supervisor, it becomes
-    /// the startup script and the user's script stands verbatim beside it.
+    /// the startup script and the user's script, or its URL, stands verbatim beside it.
     pub fn render(
         &self,
         owner: &str,
@@ -271,6 +264,10 @@ impl NodeSpec {
         if let Some(supervisor) = supervisor {
             if let Some(script) = metadata.insert(STARTUP_SCRIPT.into(), json!(supervisor)) {
                 metadata.insert(USER_SCRIPT_KEY.into(), script);
+            }
+            // Google's agent would run it before, after or beside the supervisor, by its version.
+            if let Some(url) = metadata.remove(STARTUP_SCRIPT_URL) {
+                metadata.insert(USER_SCRIPT_URL_KEY.into(), url);
             }
             if !metadata.contains_key(GUEST_ATTRIBUTES_KEY) {
                 metadata.insert(GUEST_ATTRIBUTES_KEY.into(), json!("TRUE"));
@@ -391,6 +388,9 @@ fn strip_ours(metadata: &mut Map<String, Value>) {
             Some(script) => metadata.insert(STARTUP_SCRIPT.into(), script),
             None => metadata.remove(STARTUP_SCRIPT),
         };
+        if let Some(url) = metadata.remove(USER_SCRIPT_URL_KEY) {
+            metadata.insert(STARTUP_SCRIPT_URL.into(), url);
+        }
     }
     if let Some(Value::String(added)) = metadata.remove(ADDED_KEY) {
         for key in added.split(',') {

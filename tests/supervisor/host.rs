@@ -81,12 +81,17 @@ impl Host {
         self.machine.boot(&script, variables);
     }
 
-    /// The watchdog has changed the run order in the node's metadata.
-    pub fn orders(&self, order: RunOrder) {
+    /// The node's metadata has this value as well.
+    pub fn metadata(&self, key: &str, value: &str) {
         self.simulator.with(|cloud| {
             let node = cloud.nodes.values_mut().next().unwrap();
-            node.body["metadata"]["tpu-watchdog-run"] = order.text().into();
+            node.body["metadata"][key] = value.into();
         });
+    }
+
+    /// The watchdog has changed the run order in the node's metadata.
+    pub fn orders(&self, order: RunOrder) {
+        self.metadata("tpu-watchdog-run", &order.text());
     }
 
     /// The machine is down and comes up again: nothing runs, nothing is reported; what is on the

@@ -121,6 +121,24 @@ fn an_end_without_evidence_is_reported_and_the_next_boot_starts_the_job_again() 
 }
 
 #[test]
+fn a_job_that_says_that_its_work_is_done_has_finished() {
+    let work = tempfile::tempdir().unwrap();
+    // A former run's word is none of the next one's.
+    let command = "[[ -e $TPU_WATCHDOG_DONE ]] && exit 3; touch $TPU_WATCHDOG_DONE; [[ -e again ]] || { touch again; exit 1; }";
+    let Some(host) = Host::new(&job(command, work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("its end", || {
+        host.attribute("exit").is_some_and(|exit| {
+            exit.contains(" 0 done ran=") && exit.ends_with("it wrote TPU_WATCHDOG_DONE")
+        })
+    });
+    host.power_cycle(&[]);
+    host.wait("the end is told again", || {
+        host.attribute("exit").is_some_and(|exit| exit.ends_with("it wrote TPU_WATCHDOG_DONE"))
+    });
+}
+
+#[test]
 fn the_step_of_the_checkpoint_that_it_began_with_is_no_work_done() {
     let work = tempfile::tempdir().unwrap();
     let tries = work.path().join("tries");

@@ -248,3 +248,33 @@ fn lines_are_not_kept_where_the_values_to_mask_are_not_known() {
     let report = host.attribute("log").unwrap();
     assert!(report.contains("the lines are not kept") && !report.contains("hunter2"), "{report}");
 }
+
+#[test]
+fn a_script_from_a_url_runs_first_and_is_fetched_until_it_is_there() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let says = |word: &str| format!("#! /bin/bash\necho {word} >> {}\n", out.display());
+    let settings = job(&format!("echo command >> {}", out.display()), work.path());
+    let Some(host) = Host::new(&settings, &says("script"), &order(None)) else { return };
+    host.metadata("tpu-watchdog-user-script-url", "gs://b/setup.sh?key=hidden");
+    host.boot_with(&[("TPU_WATCHDOG_STORAGE", &host.origin())]);
+    host.wait("it says what is missing", || {
+        let beat = host.attribute("heartbeat");
+        beat.is_some_and(|beat| {
+            beat.contains("setup_failed: the startup script gs://b/setup.sh can't be fetched")
+        })
+    });
+    assert!(!out.exists(), "neither script has run");
+    let (asked, body) = (Arc::new(AtomicBool::new(false)), says("url"));
+    let asks = Arc::clone(&asked);
+    host.simulator.set_hook(Some(Box::new(move |logged| {
+        let script = logged.path.starts_with("/b/setup.sh") && logged.authorized;
+        asks.fetch_or(script, Ordering::SeqCst);
+        script.then(|| Fault::AnswerBefore(Reply::new(200, body.clone())))
+    })));
+    host.wait("the command", || {
+        std::fs::read_to_string(&out).is_ok_and(|text| text.ends_with("command\n"))
+    });
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), "url\nscript\ncommand\n");
+    assert!(asked.load(Ordering::SeqCst), "with the host's own account");
+}

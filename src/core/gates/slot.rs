@@ -8,13 +8,11 @@ use crate::core::budget;
 use crate::core::ctx::SlotCtx;
 use crate::core::diagnose;
 use crate::core::ending;
-use crate::core::location;
 use crate::model::condition::Condition;
 use crate::model::condition::Kind;
 use crate::model::hold::HoldReason;
 use crate::model::settings::JobSettings;
 use crate::model::settings::WhenMissing;
-use crate::model::spec::NodeSpec;
 use crate::model::time::span;
 use crate::model::view::Decision;
 
@@ -130,13 +128,6 @@ pub fn when_missing(ctx: &SlotCtx) -> Option<Decision> {
 /// right.
 pub fn ended_early(ctx: &SlotCtx) -> Option<Decision> {
     ending::holds_recreate(ctx.record, ctx.slot.job.as_ref().map(JobSettings::key))
-}
-
-/// Google's agent would run the script in no order with the supervisor.
-pub fn startup_script_url(ctx: &SlotCtx) -> Option<Decision> {
-    let runs_a_url = ctx.slot.supervisor.is_some()
-        && NodeSpec::runs_a_url(ctx.record.spec.as_ref(), &ctx.slot.create);
-    runs_a_url.then(|| location::unordered_script(ctx.record, &what(ctx)))
 }
 
 /// S12: nothing is deleted that could not be created again.

@@ -58,6 +58,19 @@ fn an_incident_ends_when_its_job_is_finished() {
 }
 
 #[test]
+fn s23_exit_0_finishes_at_once_where_the_job_said_that_its_work_is_done() {
+    for (text, finished) in [
+        ("done ran=4 step=none", false),
+        ("done ran=4 step=none; it wrote TPU_WATCHDOG_DONE", true),
+    ] {
+        let mut world = with_checkpoints();
+        world.supervised_run();
+        world.exited(0, text);
+        assert_eq!(world.fleet.slots["a"].job.finished.is_some(), finished, "{text}");
+    }
+}
+
+#[test]
 fn an_incident_ends_when_its_slot_leaves_the_config() {
     let mut world = with_checkpoints();
     world.supervised_run();

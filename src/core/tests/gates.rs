@@ -43,12 +43,6 @@ const STORIES: &[Row] = &[
     ("ended_early", HoldReason::EndedEarly, Acts, |w| {
         w.lost_but(json!({}), |w| w.record().job.stuck = Some(Stuck::EndedEarly));
     }),
-    ("startup_script_url", HoldReason::StartupScriptUrl, Acts, |w| {
-        let script = json!({"metadata": {"startup-script-url": "gs://b/s"}});
-        w.lost_but(script, |w| {
-            w.fleet.settings.slots.get_mut("a").unwrap().supervisor = Some("#! /bin/bash".into())
-        });
-    }),
     ("specification", HoldReason::NoSpecification, Refused("S12"), |w| {
         w.lost_but(json!({}), |w| {
             w.fleet.settings.slots.get_mut("a").unwrap().create.labels = invalid_label()

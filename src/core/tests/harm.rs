@@ -279,37 +279,35 @@ fn s20_a_judged_delete_needs_a_complete_listing_of_the_last_hour() {
 }
 
 #[test]
-fn a_startup_script_from_a_url_holds_a_slot_with_a_job_and_a_file_takes_its_place() {
+fn a_startup_script_from_a_url_is_left_to_the_supervisor_and_a_file_takes_its_place() {
     let url = json!({"metadata": {"startup-script-url": "gs://b/setup.sh"}});
-    let lost = |world: &mut World| {
+    let created = |script: Option<&str>| {
+        let mut world = with_checkpoints();
+        let mut settings = world.fleet.settings.clone();
+        let slot = settings.slots.get_mut("a").unwrap();
+        slot.supervisor = Some("#! /bin/bash\n# tpu-watchdog-supervisor 2\n".into());
+        slot.create.startup_script = script.map(str::to_owned);
+        world.input(Input::Configured(Box::new(settings)));
+        world.poll(&[node("a", url.clone())]);
+        assert_eq!(view::document(&world.fleet, world.now).tpus[0].warnings, Vec::<String>::new());
         let mut preempted = node("a", url.clone());
         preempted["state"] = json!("PREEMPTED");
-        world.poll(&[node("a", url.clone())]);
         world.next_poll(&preempted);
         world.get("a", Some(preempted));
+        assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
+        world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+        world.wait(1);
+        world.surveyed(&[100]);
+        let Some(Action::Create { body, .. }) = world.actions.first() else {
+            panic!("{:?}", world.hold("a"))
+        };
+        let metadata = &body["metadata"];
+        assert_eq!(metadata.get("startup-script-url"), None, "no agent may run it beside the job");
+        let text = |key: &str| metadata.get(key).and_then(Value::as_str).map(str::to_owned);
+        (text("tpu-watchdog-user-script-url"), text("tpu-watchdog-user-script"))
     };
-    let mut world = with_checkpoints();
-    lost(&mut world);
-    assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::StartupScriptUrl), 0));
-    assert!(
-        view::document(&world.fleet, world.now).tpus[0]
-            .warnings
-            .iter()
-            .any(|text| text.contains("startup_script"))
-    );
-    let mut world = with_checkpoints();
-    let mut file = world.fleet.settings.clone();
-    file.slots.get_mut("a").unwrap().create.startup_script = Some("#! /bin/bash\n".into());
-    world.input(Input::Configured(Box::new(file)));
-    lost(&mut world);
-    assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
-    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
-    world.wait(1);
-    world.surveyed(&[100]);
-    let Some(Action::Create { body, .. }) = world.actions.first() else {
-        panic!("{:?}", world.hold("a"))
-    };
-    assert_eq!(body.pointer("/metadata/startup-script-url"), None);
+    assert_eq!(created(None), (Some("gs://b/setup.sh".into()), None));
+    assert_eq!(created(Some("#! /bin/sh\n")), (None, Some("#! /bin/sh\n".into())));
 }
 
 #[test]

@@ -62,55 +62,6 @@ impl World {
 }
 
 #[test]
-fn s3_silence_of_a_tpu_that_somebody_stopped_or_hid_counts_only_from_when_it_is_back() {
-    let states = ["STOPPED", "HIDDEN", "UNHIDING", "STATE_OF_THE_FUTURE"].map(|s| ("state", s));
-    for (key, state) in states.into_iter().chain([("health", "HEALTH_OF_THE_FUTURE")]) {
-        let mut world = with_checkpoints();
-        let node = world.supervised_run();
-        world.reports(7, None);
-        let mut away = node.clone();
-        away[key] = json!(state);
-        for _ in 0..120 {
-            world.wait(30);
-            world.poll(std::slice::from_ref(&away));
-            world.reports(7, None);
-        }
-        for _ in 0..4 {
-            world.wait(30);
-            world.poll(std::slice::from_ref(&node));
-            world.reports(7, None);
-            assert_ne!(
-                world.fleet.slots["a"].verdict.condition,
-                Condition::Silent,
-                "{state}: it is booting"
-            );
-            assert!(
-                world.actions.is_empty()
-                    && world.looks.iter().all(|look| !matches!(look, Look::Node { .. }))
-            );
-        }
-    }
-}
-
-#[test]
-fn s3_silence_counts_only_while_the_node_itself_can_be_read() {
-    let mut world = with_checkpoints();
-    let node = world.supervised_run();
-    world.reports(7, None);
-    // Its workers still answer; whether it is stopped or in maintenance meanwhile is not known.
-    for _ in 0..60 {
-        world.wait(30);
-        world.poll_result(Err(Failure::new(FailureClass::Transient, "zone unreachable")));
-        world.reports(7, None);
-    }
-    world.wait(30);
-    world.poll(std::slice::from_ref(&node));
-    world.reports(7, None);
-    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
-    assert!(world.actions.is_empty(), "{:?}", world.actions);
-}
-
-#[test]
 fn s5_the_time_before_a_boot_was_first_seen_is_no_silence() {
     let mut world = with_checkpoints();
     let node = world.supervised_run();

@@ -1,0 +1,56 @@
+
+# Reports, and changes of the metadata that are waited for.
+last_step() { tail -n 1 "$PROGRESS" | tr -dc '0-9'; }
+# is_new STEP: beyond the checkpoint that this generation began with.
+is_new() { [[ -n $1 ]] && { [[ -z $ORDERED_STEP ]] || ((10#$1 > 10#$ORDERED_STEP)); }; }
+beat() {
+  local count=0 step='' last=''
+  while :; do
+    count=$((count + 1))
+    boot_beacon; report heartbeat "$count" "$(cat "$PHASE")$(full_disk)"
+    step=$(last_step)
+    [[ -n $step && $step != "$last" ]] && report step "$step" && last=$step
+    sleep "$BEAT"
+  done
+}
+# await KEY: the value of instance/KEY into ANSWER, when it is another one than at the last call, or after 5 min.
+ETAG=0
+await() {
+  ANSWER=$(curl -sfi --max-time 330 -H 'Metadata-Flavor: Google' "$MD/instance/$1?wait_for_change=true&timeout_sec=300&last_etag=$ETAG" | tr -d '\r')
+  ETAG=$(sed -n 's/^[Ee][Tt][Aa][Gg]: *//p' <<<"$ANSWER"); ETAG=${ETAG:-0}
+}
+# watch_order: a newer generation ends this one. systemd starts this supervisor again, which ends what is left of the run and reads the
+# new order.
+watch_order() {
+  local newer
+  while :; do
+    await attributes/tpu-watchdog-run
+    newer=$(generation_in "$ANSWER")
+    if [[ $newer =~ ^[0-9]+$ ]] && ((newer > GENERATION)); then
+      echo "generation $newer is ordered: the run of generation $GENERATION ends"
+      kill -KILL $$
+    fi
+    sleep "$PAUSE"
+  done
+}
+# rest PHASE: nothing more is started in this boot; the heartbeat goes on.
+rest() { echo "$1" >"$PHASE"; wait "$BEATING"; exit 0; }
+# last_word: nothing follows that would repeat it.
+last_word() { until report_exit "$@"; do sleep "$PAUSE"; done; }
+report_exit() { report exit "$1" "$2$([[ $1 == 0 ]] || full_disk)"; }
+# tell_exit: on several hosts the last word must be told, since the watchdog orders all of them on it.
+tell_exit() { if ((WORKERS == 1)); then report_exit "$@"; else last_word "$@"; fi; }
+# tell_lines CODE: the last lines of a run that failed, before its exit is told: whole to LOGS, the end of them in a report. Neither may
+# keep the job from starting again.
+tell_lines() {
+  local file=$MEMORY.last-lines bucket=${LOGS#gs://}
+  timeout 10 journalctl --sync 2>/dev/null
+  (umask 077; journalctl --quiet --no-pager -o cat -n 200 _SYSTEMD_UNIT="$LAST" 2>/dev/null | tr '\r' '\n' | cut -c -1000 | tail -n 200 |
+    iconv -cf UTF-8 -t UTF-8 | masked >"$file")
+  { printf '%s\n' "$BOOT $GENERATION $1 $$-$RUNS"; tail -n 30 "$file" | tail -c 2000 | iconv -cf UTF-8 -t UTF-8; } |
+    curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data-binary @- "$MD/instance/guest-attributes/tpu-watchdog/log" >/dev/null
+  [[ -n $LOGS ]] || return 0
+  as_host -X PUT -H 'Content-Type: text/plain' --data-binary "@$file" \
+    "$STORAGE/$bucket/$SLOT/$GENERATION/worker-$WORKER.log" >/dev/null ||
+    echo "the last lines could not be written to $LOGS"
+}

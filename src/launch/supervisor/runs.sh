@@ -1,0 +1,105 @@
+
+# Runs: each in a unit of its own, ended whole.
+# The code of the last run.
+CODE=$MEMORY.code
+export TPU_WATCHDOG_CODE=$CODE
+# The shell around a program: it tells that it began, and 139 for a program that a signal ended. A pipe and not the journal's
+# socket, since scripts open /dev/stderr; it outlives SIGTERM for the last lines.
+WRAPPER=$MEMORY.wrapper
+write_wrapper() {
+  # shellcheck disable=SC2016 # It is the wrapper that expands them.
+  printf '%s\n' "$([[ $ON_NOTICE != SIG* ]] || echo "trap '' ${ON_NOTICE#SIG}")" ': >"$TPU_WATCHDOG_CODE"' '"$@" > >(trap "" TERM; exec cat) 2>&1' 'code=$?; echo "$code" >"$TPU_WATCHDOG_CODE"; exit "$code"' >"$WRAPPER"
+}
+# run_unit NAME OPTIONS… -- PROGRAM…: runs it to its end and returns its code. A program with KillMode=control-group is over when
+# nothing is left of it: a grandchild would keep the chips. Each run has a name of its own, since what a startup script leaves
+# behind keeps the former one.
+RUNS=0
+run_unit() {
+  local kind=$1 name code; shift
+  while :; do
+    RUNS=$((RUNS + 1)); name=$kind-$$-$RUNS; LAST=tpu-watchdog-$name.service
+    rm -f "$CODE"
+    unit "$name" --wait -p TimeoutStopSec="$STOP_GRACE" -p LimitNOFILE=1048576 -p LimitMEMLOCK=infinity -p TasksMax=infinity \
+      -p OOMPolicy=continue -p IgnoreSIGPIPE=no "$@" 9>&-
+    code=$?
+    # systemd-run may end before its unit, when systemd is updated.
+    while systemctl is-active --quiet "tpu-watchdog-$name.service"; do sleep "$PAUSE"; done
+    [[ ! -e $CODE ]] || break
+    # Nothing has begun, so nothing has failed.
+    sleep "$PAUSE"
+  done
+  # systemd-run has no codes of signals; without one the program was ended from outside.
+  [[ -s $CODE ]] && return "$(<"$CODE")"
+  return $((code == 0 ? 143 : code))
+}
+# end_earlier: what a supervisor that was killed left running is ended whole, a startup script's finished services are not.
+end_earlier() {
+  local name
+  for name in $(systemctl list-units --plain --no-legend --state=active,activating,deactivating 'tpu-watchdog-job-*' 'tpu-watchdog-setup-*' | cut -d' ' -f1); do
+    systemctl kill --signal=TERM "$name"; systemctl stop "$name"; systemctl kill --signal=KILL "$name" 2>/dev/null
+  done
+}
+# free_chips: lock files that killed processes left behind keep every later one from the chips.
+free_chips() {
+  local lock
+  for lock in /tmp/libtpu_lockfile /tmp/libtpu_lock_*; do
+    [[ -e $lock ]] || continue
+    [[ -n $(find /proc/[0-9]*/fd -lname "$lock" -print -quit 2>/dev/null) ]] || rm -f "$lock"
+  done
+}
+job() {
+  free_chips
+  run_unit job -p KillMode=control-group -- /bin/bash "$WRAPPER" "${SHELL_OF[@]}"
+}
+# watch_notice: when the end of this machine is announced the job is asked for a checkpoint, once. A signal is ignored by all that does
+# not handle it.
+NOTICED=$MEMORY.notice
+watch_notice() {
+  local units=job name
+  [[ -n $COMMAND ]] || units=setup
+  while await preempted; [[ ${ANSWER##*$'\n'} != TRUE ]]; do sleep "$PAUSE"; done
+  [[ ! -e $NOTICED ]] || return 0
+  : >"$NOTICED"
+  echo "the end of this machine is announced: $ON_NOTICE"
+  [[ $(<"$PHASE") != running ]] || echo saving >"$PHASE"
+  case $ON_NOTICE in
+    SIG*)
+      for name in $(systemctl list-units --plain --no-legend --state=active "tpu-watchdog-$units-*" | cut -d' ' -f1); do
+        systemctl kill --signal="$ON_NOTICE" "$name"
+      done ;;
+    *) shell_of "$MEMORY.on-notice" "$ON_NOTICE" && unit "notice-$$" -- "${SHELL_OF[@]}" ;;
+  esac
+}
+uptime() { cut -d. -f1 /proc/uptime; }
+# pause_of N: the pause before restart N, counted from 0.
+pause_of() { local last=$((${#PAUSES[@]} - 1)); echo "${PAUSES[$(($1 < last ? $1 : last))]}"; }
+# An end that comes because the machine goes down says nothing about the job: the next boot starts it again.
+going_down() { [[ $(systemctl is-system-running 2>/dev/null) == stopping ]]; }
+# Jobs that are told where to resume must not be told the checkpoint of the create for ever.
+reads_order() { grep -qE 'CHECKPOINT_(PATH|STEP)' <<<"$COMMAND$JOB_ENV" || grep -qsE 'CHECKPOINT_(PATH|STEP)' "$STATE"/user-script*; }
+# not_stale CODE: before anything runs that could read the order. CODE is that of the last run, 75 after a reboot without a word.
+not_stale() {
+  [[ -e $LONG_RUN ]] || return 0
+  if reads_order; then
+    last_word "$1" "stale_order ran=$(cat "$LONG_RUN"): a run of this order lasted that long, and the order still names step ${ORDERED_STEP:-none}"
+    rest stale_order
+  fi
+  export CHECKPOINT_PATH=stale:$ORDERED_PATH CHECKPOINT_STEP=stale:$ORDERED_STEP
+}
+# wait_for_order CODE: a host of several that starts by itself meets others that hang in the former run. A newer order ends and starts
+# them all, within two polls; without a watchdog each starts by itself, as before.
+wait_for_order() {
+  ((WORKERS == 1)) && return
+  echo "waiting for an order" >"$PHASE"
+  tell_exit "$1" "waits: for a newer order, or starts by itself in $ALONE s"
+  sleep "$ALONE"
+  tell_exit "$1" "restarting by itself, since no order came in $ALONE s"
+}
+became_long() { keep "$LONG_RUN" "$1"; }
+# mark_long: beside each run, so that a host that goes down without a word leaves the mark as well.
+mark_long() {
+  local sleeping; sleep "$LONG" & sleeping=$!
+  trap 'kill $sleeping 2>/dev/null; exit' TERM
+  wait "$sleeping"; became_long "$LONG"
+  [[ -e $FAILING ]] && last_word "$(cat "$FAILING")" "recovered ran=$LONG" && rm -f "$FAILING"
+}

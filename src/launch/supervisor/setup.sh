@@ -1,0 +1,83 @@
+
+# The time before a run: the user's startup scripts, the account of the host.
+# as_host CURL-OPTIONS…: a call with the token of the host's own account, which is among no arguments.
+as_host() {
+  local token
+  token=$(curl -sf --max-time 10 -H 'Metadata-Flavor: Google' "$MD/instance/service-accounts/default/token" | sed -n 's/.*"access_token": *"\([^"]*\)".*/\1/p')
+  curl -sf --max-time 20 -H @<(printf 'Authorization: Bearer %s\n' "$token") "$@"
+}
+# The user's startup scripts, in the order in which they run: that of startup-script-url, then that of startup-script.
+USER_SCRIPTS=()
+# fetch ATTRIBUTE FILE: 0 when the value is there whole, 1 when there is none; any other answer is asked for again.
+fetch() {
+  local answer
+  while :; do
+    if answer=$(curl -s --max-time 10 -H 'Metadata-Flavor: Google' -o "$2" -w '%{http_code}' "$MD/instance/attributes/$1"); then
+      case $answer in
+        200) return 0 ;;
+        404) rm -f "$2"; return 1 ;;
+      esac
+    fi
+    sleep "$PAUSE"
+  done
+}
+# download URL FILE: with the host's account from a bucket, as Google's agent does, else as anybody.
+download() {
+  local object
+  case $1 in
+    gs://*) object=${1#gs://} ;;
+    https://storage.googleapis.com/* | http://storage.googleapis.com/*) object=${1#*//storage.googleapis.com/} ;;
+    *) curl -sfL --max-time 300 -o "$2" "$1"; return ;;
+  esac
+  as_host --max-time 300 -o "$2" "$STORAGE/$object"
+}
+# fetch_user_scripts: 0 when all are there whole, 1 when the user has none.
+fetch_user_scripts() {
+  local file url
+  USER_SCRIPTS=()
+  file=$STATE/user-script-of-url
+  if fetch tpu-watchdog-user-script-url "$MEMORY.url"; then
+    url=$(<"$MEMORY.url")
+    until download "$url" "$file"; do
+      # The part behind ? may be a key.
+      echo "setup_failed: the startup script ${url%%\?*} can't be fetched with this host's account$(full_disk)" >"$PHASE"; sleep "$PAUSE"
+    done
+    echo setup >"$PHASE"
+    USER_SCRIPTS+=("$file")
+  else
+    rm -f "$file"
+  fi
+  file=$STATE/user-script
+  if fetch tpu-watchdog-user-script "$file"; then USER_SCRIPTS+=("$file"); fi
+  ((${#USER_SCRIPTS[@]})) && chmod 755 "${USER_SCRIPTS[@]}"
+}
+# A startup script may leave services behind, as it may without us.
+user_scripts() {
+  local script
+  for script in "${USER_SCRIPTS[@]}"; do
+    run_unit setup -p KillMode=process -- /bin/bash "$WRAPPER" "$script" || return
+  done
+}
+# A host is set up once a boot: a newer order and a supervisor that was killed find it so. A script that reads the order runs for each.
+SET_UP=$MEMORY.set-up
+set_up_for() { grep -qsE 'CHECKPOINT_(PATH|STEP)|TPU_WATCHDOG_GENERATION' "$STATE"/user-script* && echo "$BOOT $GENERATION" || echo "$BOOT"; }
+is_set_up() { [[ -e $SET_UP && $(<"$SET_UP") == "$(set_up_for)" ]]; }
+set_up() {
+  local code pause tries=0
+  until user_scripts; do
+    code=$?
+    going_down && rest stopping
+    tell_lines "$code"
+    pause=$(pause_of "$tries"); tries=$((tries + 1))
+    echo "setup_failed code=$code tries=$tries: the startup script is tried again in $pause s" | tee "$PHASE"
+    sleep "$pause"
+  done
+  set_up_for >"$SET_UP"
+}
+# find_user: the startup script, OS Login or the guest agent makes it.
+find_user() {
+  RUN_AS=${RUN_AS:-$(id -un)}
+  until RUN_HOME=$(getent passwd "$RUN_AS" | cut -d: -f6) && [[ -n $RUN_HOME ]]; do
+    echo "setup_failed: the user $RUN_AS does not exist yet" >"$PHASE"; sleep "$PAUSE"
+  done
+}
