@@ -245,7 +245,11 @@ const BEFORE_A_SLOT: [(&str, &str, &str); 28] = [
         "w.toml:3: policy.when_missing:",
         "\"create\" or \"hold\"",
     ),
-    ("[policy]\non_success = \"stop\"", "w.toml:3: policy.on_success:", "use \"keep\""),
+    (
+        "[policy]\non_success = \"stop\"",
+        "w.toml:3: policy.on_success:",
+        "use \"keep\" or \"delete\"",
+    ),
     ("[policy]\norphans = \"alive\"", "w.toml:3: policy.orphans:", "use \"report\" or \"dead\""),
     (
         "[policy]\ngrace = { maintenence = \"1h\" }",

@@ -312,7 +312,7 @@ const WORDS: Ratchet = &[
     ("anew", 12),
     ("any more", 19),
     ("beside", 18),
-    ("lever", 212),
+    ("lever", 211),
     ("nobody", 13),
     ("somebody", 37),
     ("tenure", 2),

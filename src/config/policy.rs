@@ -81,6 +81,7 @@ pub fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy
         grace: grace(c, &k("grace"), &raw.grace, &base.grace),
         heal: c.span(&k("heal"), raw.heal, Duration::ZERO, base.heal),
         when_missing: when_missing(c, &k("when_missing"), raw, base.when_missing),
+        on_success: on_success(c, &k("on_success"), raw, base.on_success),
         attempts: attempts(c, &k("attempts"), &raw.attempts, &base.attempts),
         backoff_first: backoff.0,
         backoff_max: backoff.1,
@@ -110,12 +111,18 @@ fn unsupported(c: &mut Check, key: &str, raw: &RawPolicy) {
     if raw.early_maintenance == Some(true) {
         c.wrong(&k("early_maintenance"), "not supported yet: starting a maintenance early");
     }
+}
+
+fn on_success(c: &mut Check, key: &str, raw: &RawPolicy, base: OnSuccess) -> OnSuccess {
     match raw.on_success.as_deref() {
-        None | Some("keep") => {}
-        Some(other @ ("stop" | "delete")) => {
-            c.wrong(&k("on_success"), format!("not supported yet: {other:?}; use \"keep\""))
+        None => base,
+        Some("keep") => OnSuccess::Keep,
+        Some("delete") => OnSuccess::Delete,
+        Some(other) => {
+            let wrong = if other == "stop" { "not supported yet" } else { "unknown" };
+            c.wrong(key, format!("{other:?} is {wrong}; use \"keep\" or \"delete\""));
+            base
         }
-        Some(other) => c.wrong(&k("on_success"), format!("{other:?} is unknown; use \"keep\"")),
     }
 }
 

@@ -1,16 +1,21 @@
-//! Deletes that no sickness asks for: an operator's `recreate`, and another hand's delete that is
-//! stuck and is sent once more.
+//! Deletes that no sickness asks for: an operator's `recreate`, another hand's delete that is
+//! stuck and is sent once more, and the removal of a TPU whose job has finished.
 //!
 //! A `recreate` skips graces, quiet hours, `max_unavailable` and the storm breaker, for a person is
 //! there; every other gate still refuses, by name, and a GET confirms the incarnation that was meant.
 //! A node that is DELETING by another hand for longer than `grace.deleting` is deleted once more,
 //! which has unblocked such deletes; no create follows, and what is still there then is escalated.
+//! With `on_success = "delete"` a TPU of ours is deleted ten minutes after the success of its job was
+//! journaled, where worker 0 has reported an end with code 0; no create follows, until `retry`.
+
+use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind};
 use crate::model::event::What;
 use crate::model::hold::HoldReason;
+use crate::model::settings::OnSuccess;
 use crate::model::time::after;
 use crate::model::view::{ActionName, Decision};
 
@@ -19,6 +24,10 @@ use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::turn::Turn;
 use super::{confirm, reads};
+
+/// From the success of a job to the removal of its TPU: other workers may still save or write their
+/// logs, and an operator may still want it.
+const REMOVED_AFTER: Duration = Duration::from_secs(10 * 60);
 
 /// Whether an operator's wish counts now: not where the API itself works on the node, where it was
 /// stopped, or where nothing is known of it (S10, S5).
@@ -45,7 +54,7 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         return hold;
     }
     let reason = format!("{} asked for it (recreate)", wish.who);
-    match confirmed(ctx, &reason, turn) {
+    match confirmed(ctx, Condition::Requested, &reason, turn) {
         Err(decision) => decision,
         Ok(verified) => {
             condemn(ctx, Condition::Requested, Kind::Judged, verified, turn);
@@ -78,7 +87,7 @@ pub fn nudge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         return hold;
     }
     let reason = format!("{evidence} since {:.0}: the delete is sent once more", ctx.record.since);
-    match confirmed(ctx, &reason, turn) {
+    match confirmed(ctx, Condition::Deleting, &reason, turn) {
         Err(decision) => decision,
         Ok(verified) => {
             condemn(ctx, Condition::Deleting, Kind::Lost, verified, turn);
@@ -91,21 +100,65 @@ pub fn nudge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     }
 }
 
+/// Decides about a node whose job has finished.
+pub fn finished(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
+    let evidence = ctx.record.verdict.evidence.clone();
+    let there =
+        ctx.record.incarnation.is_some() && ctx.record.seen.as_ref().is_some_and(|s| s.ready);
+    if ctx.slot.policy.on_success == OnSuccess::Keep || !there {
+        return Decision::none(evidence);
+    }
+    if !ctx.record.ours {
+        let text = "it is adopted, so it is kept although on_success = \"delete\"";
+        return Decision::none(format!("{evidence}; {text}"));
+    }
+    let ended = |(generation, code)| code == 0 && generation >= ctx.record.heard_from();
+    if !ctx.record.exit_of(0).is_some_and(ended) {
+        let text = "worker 0 has reported no end with code 0, so the TPU is kept although on_success = \"delete\"";
+        return Decision::none(format!("{evidence}; {text}"));
+    }
+    let until = after(ctx.record.since, REMOVED_AFTER);
+    if turn.now < until {
+        let text = format!("{evidence}; the TPU is deleted, as on_success says; `pause` keeps it");
+        return Decision::wait(text, Some(until));
+    }
+    reads::look_over_specification(ctx);
+    if let Some((_, hold)) = gates::first_hold(gates, ctx, Before::Finished) {
+        return hold;
+    }
+    let reason = format!("{evidence}, and on_success = \"delete\"");
+    match confirmed(ctx, Condition::Finished, &reason, turn) {
+        Err(decision) => decision,
+        Ok(verified) => {
+            condemn(ctx, Condition::Finished, Kind::Lost, verified, turn);
+            if let Some(recovery) = &mut ctx.record.recovery {
+                recovery.no_create = true;
+            }
+            Decision::act(ActionName::Wait, reason)
+        }
+    }
+}
+
 /// The GET that a delete rests on, once the checker agrees; else what is done meanwhile.
-fn confirmed(ctx: &mut SlotCtx, reason: &str, turn: &mut Turn) -> Result<Timestamp, Decision> {
+fn confirmed(
+    ctx: &mut SlotCtx,
+    cause: Condition,
+    reason: &str,
+    turn: &mut Turn,
+) -> Result<Timestamp, Decision> {
+    let action = match cause {
+        Condition::Requested => ActionName::Recreate,
+        _ => ActionName::Wait,
+    };
     if ctx.settings.dry_run {
-        let mut decision = Decision::act(ActionName::Recreate, reason);
+        let mut decision = Decision::act(action, reason);
         decision.hold = Some(HoldReason::DryRun);
         return Err(decision);
     }
     let Some(confirmed) = confirm::confirmed(ctx) else {
         reads::confirm(ctx, turn);
-        let asked = || Decision::act(ActionName::Recreate, format!("{reason}; a GET confirms it"));
+        let asked = || Decision::act(action, format!("{reason}; a GET confirms it"));
         return Err(confirm::too_slow(ctx).unwrap_or_else(asked));
-    };
-    let cause = match ctx.condition() {
-        Condition::Deleting => Condition::Deleting,
-        _ => Condition::Requested,
     };
     let (checker, case) = ctx.case();
     match checker.delete(&case, cause, &confirmed) {

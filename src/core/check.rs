@@ -28,7 +28,7 @@ use crate::model::ids::RunOrder;
 use crate::model::lever::Pause;
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
-use crate::model::settings::{Settings, Size, SlotSettings};
+use crate::model::settings::{OnSuccess, Settings, Size, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::time::elapsed;
@@ -45,6 +45,8 @@ const TRIAL_EVERY_RESERVED: Duration = Duration::from_secs(30 * 60);
 /// between them, waits so much longer (S8).
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const SECOND_LOOK: Duration = Duration::from_secs(3600);
+/// A job has been finished for so long when its TPU is deleted.
+const FINISHED_FOR: Duration = Duration::from_secs(600);
 /// Creates that may be in a minute.
 const CREATES: usize = 60;
 
@@ -119,6 +121,9 @@ impl Checker {
         }
         if condition == Condition::Requested {
             return self.asked(case);
+        }
+        if condition == Condition::Finished {
+            return is_over(case);
         }
         let kind = condition.kind().ok_or(Violation("S5", "the condition is no sickness"))?;
         lasted(case, condition)?;
@@ -231,6 +236,24 @@ impl Checker {
         )?;
         rule(record.job.trouble.is_none(), "S20", "the checkpoint location is not understood")
     }
+}
+
+/// S23: the TPU of a job that has finished, with evidence, is not wanted any longer.
+fn is_over(case: &Case) -> Checked {
+    let Case { slot, record, now, .. } = case;
+    let wanted = slot.policy.on_success == OnSuccess::Delete;
+    rule(wanted && record.ours, "S17", "it is not ours, or the config keeps it")?;
+    let ready = record.seen.as_ref().is_some_and(|seen| seen.ready);
+    rule(ready, "S10", "it is not READY")?;
+    let key = slot.job.as_ref().map(|job| job.key());
+    let journaled = key.is_some() && record.job.finished == key;
+    let ended = |(generation, code)| code == 0 && generation >= record.heard_from();
+    let over = journaled && record.exit_of(0).is_some_and(ended);
+    rule(over, "S23", "nothing shows that its job has finished on it")?;
+    let shown = record.verdict.condition == Condition::Finished;
+    let long = shown && elapsed(record.since, *now) >= FINISHED_FOR;
+    rule(long, "S23", "its job has finished just now")?;
+    is_specified(case)
 }
 
 /// Judged and in recovery; not up again, nor merely short of capacity, held, or at rest.

@@ -84,8 +84,8 @@ fn open(
 ) {
     let (now, record) = (turn.now, &mut *ctx.record);
     let (condition, kind) = (observed.condition, observed.kind);
-    // Another hand's delete that is sent once more is no recovery of ours.
-    let counts = condition != Condition::Deleting;
+    // Another hand's delete that is sent once more is no recovery, nor is the end of a finished job.
+    let counts = !matches!(condition, Condition::Deleting | Condition::Finished);
     if counts {
         _ = runs::ended(record, condition, turn);
         let window = ctx.slot.policy.attempts.window;

@@ -49,6 +49,8 @@ pub enum Before {
     Asked,
     /// A delete by another hand that is sent once more.
     Stuck,
+    /// The removal of a TPU whose job has finished.
+    Finished,
     /// A create that was not sent.
     Create,
     /// A newer run order for the node that is there.
@@ -70,6 +72,7 @@ const ALL: &[Before] = &[
     Before::Judged,
     Before::Asked,
     Before::Stuck,
+    Before::Finished,
     Before::Create,
     Before::Relaunch,
 ];
@@ -79,13 +82,23 @@ const THERE: &[Before] = &[
     Before::Judged,
     Before::Asked,
     Before::Stuck,
+    Before::Finished,
     Before::Relaunch,
 ];
 const RUNS: &[Before] = &[Before::Judged, Before::Asked, Before::Relaunch];
 const RELAUNCHES: &[Before] = &[Before::Relaunch];
-const DELETES: &[Before] =
-    &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked, Before::Stuck];
+const DELETES: &[Before] = &[
+    Before::Lost,
+    Before::Foreign,
+    Before::Judged,
+    Before::Asked,
+    Before::Stuck,
+    Before::Finished,
+];
 const REPLACES: &[Before] = &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked];
+/// `retry` may want a finished job again: its TPU is deleted only where it could be created again.
+const SPECIFIED: &[Before] =
+    &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked, Before::Finished];
 /// The create of a lost node of ours is held by these, its removal is not.
 const RECREATES: &[Before] = &[Before::Foreign, Before::Judged, Before::Asked, Before::Create];
 const DOUBTED: &[Before] = &[Before::Judged, Before::Asked];
@@ -114,7 +127,7 @@ pub const GATES: &[Gate] = &[
     gate("dry_run", CREATES, dry_run),
     gate(CHECKPOINTS, CREATES, checkpoints),
     gate("create_limit", CREATES, create_limit),
-    gate("specification", REPLACES, specification),
+    gate("specification", SPECIFIED, specification),
     gate("body", CREATES, body),
     gate("delete_backoff", DELETES, delete_backoff),
     gate("attempts", RECREATES, attempts),

@@ -298,6 +298,7 @@ fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
             Decision::hold(HoldReason::Stopped, format!("{evidence}: somebody wanted that"), None)
         }
         Condition::Deleting => asked::nudge(ctx, gates, turn),
+        Condition::Finished => asked::finished(ctx, gates, turn),
         Condition::JobFailed => ending::hold(ctx.record, &evidence),
         Condition::Degraded => Decision::hold(
             HoldReason::Degraded,

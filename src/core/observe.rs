@@ -155,7 +155,8 @@ fn judge_by(
             Reading::Node(view) => view.incarnation.clone(),
             _ => None,
         };
-        let asked = record.wanted.is_some() || condition == Condition::Deleting;
+        let asked = record.wanted.is_some()
+            || matches!(condition, Condition::Deleting | Condition::Finished);
         memory.confirmed =
             (asked || condition.is_sick()).then_some(Confirmed { began, incarnation, condition });
     }

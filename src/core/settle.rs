@@ -9,6 +9,7 @@ use crate::model::condition::{Condition, Kind};
 use crate::model::event::What;
 use crate::model::fleet::Fleet;
 use crate::model::phase::Phase;
+use crate::model::recovery::Recovery;
 use crate::model::settings::Overlay;
 use crate::model::slot::{SlotRecord, WorkerState};
 use crate::model::time::elapsed;
@@ -40,7 +41,7 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         Phase::Creating => record.incarnation.is_some(),
         phase => matches!(phase, Phase::Ready | Phase::Booted | Phase::Launched),
     };
-    if there && record.verdict.condition == Condition::Finished {
+    if there && is_unwanted(record, recovery) {
         return withdraw(fleet, name, "its job is finished: nothing is wanted any more", turn);
     }
     if recovery.phase == Phase::Condemned {
@@ -115,6 +116,12 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     if healthy && elapsed(recovery.phase_since, turn.now) >= patience {
         over(fleet, name, "the node stays healthy; no step was reported", turn);
     }
+}
+
+/// The job is finished; a delete that is its very end, and did not come about yet, goes on.
+fn is_unwanted(record: &SlotRecord, recovery: &Recovery) -> bool {
+    let finished = Condition::Finished;
+    record.verdict.condition == finished && recovery.cause != finished
 }
 
 /// The job of a slot has ended well. What was sent, and what is owed, goes on: that ends no delete

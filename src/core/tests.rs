@@ -3,6 +3,7 @@
 
 mod budgets;
 mod endings;
+mod finished;
 mod gates;
 mod harm;
 mod learning;

@@ -202,6 +202,8 @@ pub struct Policy {
     pub heal: Duration,
     /// What becomes of a slot whose node is missing.
     pub when_missing: WhenMissing,
+    /// Whether a TPU of ours outlives its job's success.
+    pub on_success: OnSuccess,
     /// Budgets of recoveries.
     pub attempts: AttemptsPolicy,
     /// First wait after a refused create.
@@ -227,6 +229,15 @@ pub enum WhenMissing {
     Create,
     /// Held.
     Hold,
+}
+
+/// `on_success`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnSuccess {
+    /// The TPU is kept, and billed.
+    Keep,
+    /// It is deleted.
+    Delete,
 }
 
 /// `attempts`.
@@ -290,6 +301,7 @@ impl Default for Policy {
             grace: Grace::default(),
             heal: minutes(10),
             when_missing: WhenMissing::Auto,
+            on_success: OnSuccess::Keep,
             attempts: AttemptsPolicy {
                 max: 5,
                 preemptions: 50,

@@ -364,6 +364,12 @@ impl SlotRecord {
         })
     }
 
+    /// The generation and the code of the last end that this worker of the present node reported.
+    pub fn exit_of(&self, worker: usize) -> Option<(u64, i64)> {
+        let mut words = self.job.exits.get(&worker)?.split(' ').skip(1);
+        Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+    }
+
     /// The size of its TPU, as it was last seen.
     pub fn size(&self) -> Size {
         let seen = self.seen.as_ref();

@@ -80,6 +80,8 @@ pub struct Call {
     pub generation: Option<u64>,
     /// Lost or judged, by its evidence.
     pub kind: Option<Kind>,
+    /// The condition that its evidence names.
+    pub cause: Option<Condition>,
     /// The log does not say yet how it ended.
     pub open: bool,
 }
@@ -105,6 +107,7 @@ impl Audit {
                     incarnation: incarnation.clone(),
                     generation: *generation,
                     kind: evidence.as_ref().map(|evidence| evidence.kind),
+                    cause: evidence.as_ref().map(|evidence| evidence.condition),
                     open: true,
                 };
                 self.calls.insert(slot.clone(), call);
@@ -181,11 +184,12 @@ impl Audit {
             found.check("S1", fresh, || {
                 format!("a delete decided at {at} rests on a GET of {}", evidence.confirmed_at)
             });
-            // An operator's recreate, and another hand's stuck delete that is sent once more.
+            // An operator's recreate, another hand's stuck delete that is sent once more, and the end
+            // of a finished job.
             let asked = evidence.condition == Condition::Requested;
             let known = evidence.condition.kind() == Some(evidence.kind)
                 || asked
-                || evidence.condition == Condition::Deleting;
+                || matches!(evidence.condition, Condition::Deleting | Condition::Finished);
             found.check("S5", known, || {
                 format!("a delete rests on {}, which condemns nothing", evidence.condition)
             });

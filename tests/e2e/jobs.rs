@@ -127,6 +127,20 @@ fn a_job_that_ended_well_wants_no_tpu_any_more() {
 }
 
 #[test]
+fn the_end_of_a_finished_tpu_is_told_before_it_comes() {
+    let rig = ours_under(&format!("on_success = \"delete\"\n{POLICY}"));
+    rig.trouble("a", Trouble::JobEnds, None);
+    rig.wait_until("status says when it is deleted, and what keeps it", || {
+        let slot = rig.status()["tpus"][0].clone();
+        let says = slot["reason"].as_str().is_some_and(|reason| {
+            reason.contains("deleted, as on_success says") && reason.contains("`pause` keeps it")
+        });
+        says && slot["action"] == "wait" && slot["until"].is_string()
+    });
+    assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
+}
+
+#[test]
 fn s15_a_person_says_from_which_checkpoint_a_job_goes_on_and_a_restart_forgets_nothing_of_it() {
     let mut rig = Rig::with_one_node(&job("a"));
     rig.start();

@@ -380,6 +380,10 @@ fn policy(seed: u64, watchdogs: &[Kind]) -> Policy {
             1 | 2 => WhenMissing::Auto,
             _ => WhenMissing::Create,
         },
+        on_success: match rng(seed, "on success").u32(0..4) {
+            0 => OnSuccess::Delete,
+            _ => OnSuccess::Keep,
+        },
         attempts: AttemptsPolicy {
             max: draw.usize(2..6),
             preemptions: draw.usize(3..50),

@@ -20,7 +20,7 @@ use tpu_watchdog::model::ids::{Incarnation, RunOrder};
 use tpu_watchdog::model::lever::Pull;
 use tpu_watchdog::model::phase::Phase;
 use tpu_watchdog::model::recovery::Call;
-use tpu_watchdog::model::settings::{Grace, Size};
+use tpu_watchdog::model::settings::{Grace, OnSuccess, Size};
 use tpu_watchdog::model::time::elapsed;
 use tpu_watchdog::resource::spec::{SUPERVISOR_MARK, USER_SCRIPT_KEY};
 use tpu_watchdog::simulator::nodes::{Facts, Moment};
@@ -351,6 +351,9 @@ impl World {
             return;
         }
         self.is_in_its_config(tag, slot, arrival);
+        if self.is_over(slot, node) {
+            return;
+        }
         self.is_sick_enough(slot, node.uid, now, within);
         self.leaves_enough(slot, node.uid);
     }
@@ -362,6 +365,17 @@ impl World {
             .get(slot)
             .is_some_and(|since| arrival.sent - since > MINUTE);
         self.check("S17", slot, !left, || "it has left the config".to_owned());
+    }
+
+    /// S23: its job has ended well, and the config wants no such node.
+    fn is_over(&mut self, slot: &str, node: &Node) -> bool {
+        let removes = self.setup.settings.slots[slot].policy.on_success == OnSuccess::Delete;
+        let finished =
+            self.audit.last_call(slot).is_some_and(|call| call.cause == Some(Condition::Finished));
+        self.check("S23", slot, !finished || removes && node.run.ended, || {
+            format!("{} is removed as finished, and is {}: {:?}", node.uid, node.state, node.run)
+        });
+        finished
     }
 
     /// S3, S5, S7 and S10: the node that is deleted truly was sick, for long enough, and not opted

@@ -5,17 +5,18 @@ use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
 use crate::model::ids::RunOrder;
-use crate::model::lever::{Lever, Pull};
+use crate::model::lever::Lever;
+pub use crate::model::lever::Pull;
 use crate::model::recovery::Recovery;
 
 impl World {
     pub fn pull(&mut self, pull: Pull) {
-        let lever = Lever { id: "1".into(), at: self.now, who: "ada".into(), reason: None, pull };
-        self.input(Input::Pulled(vec![lever]));
+        let command = Lever { id: "1".into(), at: self.now, who: "ada".into(), reason: None, pull };
+        self.input(Input::Pulled(vec![command]));
     }
 
     /// Worker 0 of `a` has ended with `code`.
-    fn exited(&mut self, code: i64, text: &str) {
+    pub fn exited(&mut self, code: i64, text: &str) {
         let record = &self.fleet.slots["a"];
         let (of, generation) = (record.incarnation.clone().unwrap(), record.heard_from());
         let beacon = |value: i64, text: &str| {

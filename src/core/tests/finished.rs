@@ -1,0 +1,169 @@
+//! A TPU whose job has finished: kept, or deleted.
+
+use super::super::check::{Case, Checker};
+use super::endings::Pull;
+use super::runs::with_checkpoints;
+use super::*;
+use crate::model::settings::OnSuccess;
+use crate::model::slot::SlotRecord;
+
+impl World {
+    /// A run of ours whose command ends with 0 after an hour, under this policy. Returns its node.
+    fn finishes(&mut self, on_success: OnSuccess) -> Value {
+        let node = self.supervised_run();
+        let mut settings = self.fleet.settings.clone();
+        settings.slots.get_mut("a").unwrap().policy.on_success = on_success;
+        self.input(Input::Configured(Box::new(settings)));
+        self.exited(0, "done ran=3600 step=200");
+        assert!(self.fleet.slots["a"].job.finished.is_some());
+        node
+    }
+
+    /// Polls for so many minutes, and answers each GET. Returns after how many a delete left.
+    fn deleted_within(&mut self, node: &Value, minutes: u64) -> Option<u64> {
+        for half in 1..=2 * minutes {
+            self.wait(30);
+            self.poll(std::slice::from_ref(node));
+            if self.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
+                self.get("a", Some(node.clone()));
+            }
+            if is_delete(&self.actions) {
+                return Some(half / 2);
+            }
+        }
+        None
+    }
+}
+
+#[test]
+fn s23_the_tpu_of_a_finished_job_is_kept_unless_the_config_says_otherwise() {
+    for (on_success, deleted) in [(OnSuccess::Keep, None), (OnSuccess::Delete, Some(10))] {
+        let mut world = with_checkpoints();
+        let node = world.finishes(on_success);
+        assert_eq!(world.deleted_within(&node, 60), deleted);
+    }
+}
+
+#[test]
+fn l2_nothing_follows_the_delete_until_the_job_is_wanted_again() {
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Delete);
+    let attempts = world.fleet.slots["a"].attempts.len();
+    assert_eq!(world.deleted_within(&node, 60), Some(10));
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    world.wait(5);
+    world.done("a", OperationState::Succeeded);
+    assert_eq!((world.phase("a"), world.actions.len()), (None, 0));
+    assert_eq!(world.fleet.slots["a"].attempts.len(), attempts, "it is no recovery");
+    for _ in 0..120 {
+        world.wait(30);
+        world.poll(&[]);
+        assert!(world.actions.is_empty() && world.phase("a").is_none());
+    }
+    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    for _ in 0..6 {
+        world.wait(30);
+        world.poll(&[]);
+        if world.asks("a") {
+            world.get("a", None);
+        }
+        world.surveyed(&[100]);
+    }
+    assert!(world.phase("a").is_some(), "it is created again: {:?}", world.hold("a"));
+}
+
+fn node_of_a_person(world: &World) -> Value {
+    node("a", json!({"id": "77", "createTime": world.now.to_string()}))
+}
+
+#[test]
+fn s23_what_is_not_known_to_have_ended_here_is_kept() {
+    // An operator's word alone: what runs on the hosts goes on.
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    let mut settings = world.fleet.settings.clone();
+    settings.slots.get_mut("a").unwrap().policy.on_success = OnSuccess::Delete;
+    world.input(Input::Configured(Box::new(settings)));
+    world.pull(Pull::Done { slot: "a".into() });
+    assert_eq!(world.deleted_within(&node, 60), None);
+    // A TPU that a person made in its place.
+    let mut world = with_checkpoints();
+    world.finishes(OnSuccess::Delete);
+    let theirs = node_of_a_person(&world);
+    assert_eq!(world.deleted_within(&theirs, 60), None);
+}
+
+#[test]
+fn s7_s10_a_paused_a_stopped_and_an_opted_out_tpu_is_kept() {
+    for change in [json!({"state": "STOPPED"}), json!({"labels": {"tpu-watchdog": "off"}})] {
+        let mut world = with_checkpoints();
+        let node = world.finishes(OnSuccess::Delete);
+        let mut held = node.clone();
+        for (key, value) in change.as_object().unwrap() {
+            held[key] = value.clone();
+        }
+        assert_eq!(world.deleted_within(&held, 60), None, "{change}");
+        assert_eq!(world.deleted_within(&node, 60), Some(0), "{change}");
+    }
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Delete);
+    world.pull(Pull::Pause { slot: Some("a".into()), until: None });
+    assert_eq!(world.deleted_within(&node, 60), None);
+    assert_eq!(world.hold("a"), Some(HoldReason::Paused));
+}
+
+#[test]
+fn l3_a_delete_that_was_refused_is_tried_again_after_a_wait() {
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Delete);
+    assert_eq!(world.deleted_within(&node, 60), Some(10));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::Permission, "403")));
+    assert!(world.phase("a").is_some(), "it is still owed");
+    world.wait(1);
+    world.poll(std::slice::from_ref(&node));
+    assert!(world.actions.is_empty(), "not at once");
+    assert!(world.deleted_within(&node, 60).is_some());
+}
+
+#[test]
+fn the_checker_refuses_the_removal_of_what_has_not_finished_here() {
+    type Change<'a> = &'a dyn Fn(&mut Fleet);
+    let verdict = |change: Change| {
+        let mut world = with_checkpoints();
+        let node = world.finishes(OnSuccess::Delete);
+        world.wait(30);
+        world.poll(std::slice::from_ref(&node));
+        world.wait(600);
+        // The very GET that the delete would rest on, with the delete held back.
+        world.pull(Pull::Pause { slot: Some("a".into()), until: None });
+        world.get("a", Some(node));
+        let fleet = &mut world.fleet;
+        fleet.slots.get_mut("a").unwrap().paused = None;
+        let confirmed = fleet.memory["a"].confirmed.clone().unwrap();
+        change(fleet);
+        let (slot, record, memory) =
+            (&fleet.settings.slots["a"], &fleet.slots["a"], &fleet.memory["a"]);
+        let (settings, ledger, now) = (&fleet.settings, &fleet.ledger, world.now);
+        let case = Case { settings, slot, record, memory, ledger, now };
+        let verdict = Checker::new(fleet).delete(&case, Condition::Finished, &confirmed);
+        verdict.map_err(|violation| violation.name())
+    };
+    let record = |fleet: &mut Fleet, change: &dyn Fn(&mut SlotRecord)| {
+        change(fleet.slots.get_mut("a").unwrap());
+    };
+    assert_eq!(verdict(&|_| ()), Ok(()), "the plan as it should be");
+    let keep = |fleet: &mut Fleet| {
+        fleet.settings.slots.get_mut("a").unwrap().policy.on_success = OnSuccess::Keep;
+    };
+    assert_eq!(verdict(&keep), Err("S17"));
+    assert_eq!(verdict(&|fleet| record(fleet, &|r| r.ours = false)), Err("S17"));
+    assert_eq!(
+        verdict(&|fleet| record(fleet, &|r| r.seen.as_mut().unwrap().ready = false)),
+        Err("S10")
+    );
+    assert_eq!(verdict(&|fleet| record(fleet, &|r| r.job.finished = None)), Err("S23"));
+    assert_eq!(verdict(&|fleet| record(fleet, &|r| r.job.exits.clear())), Err("S23"));
+    let later = |r: &mut SlotRecord| r.since = after(r.since, Duration::from_secs(300));
+    assert_eq!(verdict(&|fleet| record(fleet, &later)), Err("S23"));
+    assert_eq!(verdict(&|fleet| record(fleet, &|r| r.spec = None)), Err("S12"));
+}
