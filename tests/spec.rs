@@ -81,7 +81,7 @@ proptest! {
         let first = NodeSpec::learn(&read(&cloud)).unwrap();
         let supervisor = format!("#! /bin/bash\n{SUPERVISOR_MARK} 1\n");
         for generation in 1..=50 {
-            let order = RunOrder { generation, checkpoint: format!("gs://b/{generation}"), step: Some(generation) };
+            let order = RunOrder { generation, checkpoint: format!("gs://b/{generation}"), step: Some(generation), ..RunOrder::default() };
             let rendered = first.render("owner", "a", &order, supervised.then_some(supervisor.as_str()));
             cloud.nodes.clear();
             cloud.add_node("us-central2-b", "a", rendered.as_object().unwrap().clone(), true);

@@ -250,7 +250,7 @@ async fn open(config: &Config) -> Result<(Box<dyn Store>, Stored), Failed> {
     let storage = wire::storage_for(config, &config.state)?;
     if config.state == StateLocation::Memory {
         return Err(Failed::Work(
-            "state = \"memory:\" is known to the running process alone: nothing was done; levers need a state in sqlite: or a bucket".into(),
+            "state = \"memory:\" is known to the running process alone: nothing was done; commands need a state in sqlite: or a bucket".into(),
         ));
     }
     if wire::open_store_read_only(&config.state, &storage).await?.is_none() {

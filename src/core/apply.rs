@@ -6,7 +6,7 @@ use crate::model::fleet::{Fleet, Pending};
 use super::identity::Source;
 use super::observe::observe;
 use super::turn::Turn;
-use super::{answers, lever, listing, lookups, relaunch, reload, remains, reports, surveys};
+use super::{amend, answers, lever, listing, lookups, relaunch, reload, remains, reports, surveys};
 
 /// Applies one input.
 pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
@@ -31,7 +31,9 @@ pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
         }
         Input::Ordered { slot, generation, outcome } => {
             done(fleet, &slot, Pending::Call);
-            relaunch::ordered(fleet, &slot, generation, outcome, turn);
+            if !amend::ordered(fleet, &slot, generation, &outcome, turn) {
+                relaunch::ordered(fleet, &slot, generation, outcome, turn);
+            }
         }
         Input::StrayGot { zone, name, began, reading } => {
             remains::got(fleet, &zone, &name, began, reading, turn);

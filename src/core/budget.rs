@@ -30,6 +30,8 @@ pub struct Budget {
     pub ledger_changed: bool,
     /// Slots that are wanted.
     pub desired: usize,
+    /// Changes of run orders that this turn decided.
+    pub amended: usize,
     /// Creates that the ledger counts no more and that may still leave.
     pub on_their_way: usize,
     /// Pools without capacity in which a create is under way: a probe (S14).

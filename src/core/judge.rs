@@ -32,7 +32,7 @@ use super::condemn::condemn;
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::turn::Turn;
-use super::{asked, confirm, diagnose, ending, life, reads, relaunch, storm};
+use super::{amend, asked, confirm, diagnose, ending, life, reads, relaunch, storm};
 
 /// The workers' reports on which a delete rests were asked for at most this long before it is
 /// decided: those of a pod take longer than the GET that follows them.
@@ -50,7 +50,7 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     if !condition.is_reported() && condition != Condition::Unclear {
         stop_asking(ctx);
     }
-    if let Some(decision) = relaunch::is_sent(ctx) {
+    if let Some(decision) = relaunch::is_sent(ctx).or_else(|| amend::is_sent(ctx)) {
         return decision;
     }
     if ctx.record.wanted.is_some() && asked::applies(ctx) {

@@ -26,7 +26,7 @@ use crate::model::time::elapsed;
 use super::identity::{Source, become_incarnation, shows_the_past};
 use super::suspicion::{set_verdict, settled, suspect};
 use super::turn::Turn;
-use super::{answers, diagnose, learning, pool, readback, relaunch, settle};
+use super::{amend, answers, diagnose, learning, pool, readback, relaunch, settle};
 
 /// Applies one reading that began at `began`.
 pub fn observe(
@@ -109,7 +109,9 @@ fn order_is_shown(
     turn: &mut Turn,
 ) -> bool {
     !memory.pending.contains(&Pending::Call)
-        && shown.is_some_and(|view| relaunch::shown(record, view, began, turn))
+        && shown.is_some_and(|view| {
+            amend::shown(record, view, began, turn) | relaunch::shown(record, view, began, turn)
+        })
 }
 
 /// A replacement that is READY ends the stock-out of its pool.
@@ -272,6 +274,7 @@ fn note(
         } else {
             record.seen.as_ref().map_or(0, |s| s.workers)
         },
+        run: view.run.clone(),
     };
     if record.seen.as_ref() != Some(&seen) {
         record.seen = Some(seen);

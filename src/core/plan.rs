@@ -18,7 +18,7 @@ use super::check::Checker;
 use super::ctx::SlotCtx;
 use super::gates::Gate;
 use super::turn::Turn;
-use super::{judge, pool, reads, replace};
+use super::{amend, judge, pool, reads, replace};
 
 /// What `max_judged_recreates_per_hour` counts.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -46,9 +46,13 @@ pub fn plan(fleet: &mut Fleet, gates: &[Gate], turn: &mut Turn) {
             continue;
         };
         let (slot, polls) = (ctx.slot, ctx.polls);
+        let mut changed = false;
         if is_at_ease(ctx.record) {
             reads::stagger(ctx.record, ctx.memory, slot, polls, index, turn);
-        } else if one(&mut ctx, gates, index, turn) {
+        } else {
+            changed = one(&mut ctx, gates, index, turn);
+        }
+        if amend::keep(&mut ctx, turn) || changed {
             fleet.dirty.insert(name);
         }
     }

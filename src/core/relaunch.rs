@@ -181,7 +181,7 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
     let generation = ctx.record.job.generation + 1;
     let step = checkpoint.as_ref().map(|checkpoint| checkpoint.step);
     let uri = checkpoint.map(|checkpoint| checkpoint.uri).unwrap_or_default();
-    let order = RunOrder { generation, checkpoint: uri, step };
+    let order = RunOrder { generation, checkpoint: uri, step, ..RunOrder::default() };
     let (checker, case) = ctx.case();
     if let Err(violation) = checker.order(&case, &order) {
         return confirm::refused(ctx, violation.name(), &violation.to_string(), turn);

@@ -83,6 +83,7 @@ fn leave(fleet: &mut Fleet, name: String, turn: &mut Turn) {
     record.left_at = Some(turn.now);
     (record.suspicion, record.wanted) = (None, None);
     (record.job.relaunch, record.job.relaunch_by) = (None, None);
+    record.job.amendment = None;
     fleet.left.insert(name.clone(), record);
     fleet.dirty.insert(name);
 }

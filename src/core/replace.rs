@@ -156,6 +156,7 @@ fn create(
         generation,
         step: checkpoint.as_ref().map(|c| c.step),
         checkpoint: checkpoint.map(|c| c.uri).unwrap_or_default(),
+        ..RunOrder::default()
     };
     let body =
         spec.render(&ctx.settings.owner, &ctx.record.name, &order, ctx.slot.supervisor.as_deref());
@@ -187,6 +188,7 @@ fn intend(ctx: &mut SlotCtx, order: RunOrder, from: &str, turn: &mut Turn) -> Op
     record.job.step = None;
     record.job.workers.clear();
     (record.job.relaunch, record.job.relaunch_by) = (None, None);
+    record.job.amendment = None;
     ending::forget(record);
     runs::ordered(record, step);
     record.incarnation = None;

@@ -14,7 +14,7 @@ use crate::model::slot::{JobState, SlotRecord, WorkerState};
 use crate::model::time::elapsed;
 
 use super::turn::Turn;
-use super::{ending, life, lines, relaunch, runs, settle};
+use super::{amend, ending, life, lines, relaunch, runs, settle};
 
 /// Applies an answer about the workers of the incarnation `of`, or the failure to get one.
 pub fn answered(
@@ -87,6 +87,7 @@ fn attributes(
     if whole {
         follow(record, reports);
     }
+    let waited = amend::is_followed(record);
     let from = record.heard_from();
     let (mut step, mut booted) = (None, false);
     for (index, report) in reports.iter().enumerate() {
@@ -108,6 +109,7 @@ fn attributes(
     if whole && !all_booted && record.ready_since.is_some() {
         record.job.unbooted_for += gap;
     }
+    amend::tell_followed(record, waited, turn);
     fleet.dirty.insert(slot.to_owned());
     if step > record.job.step {
         record.job.step = step;
@@ -146,6 +148,7 @@ fn heard(worker: &mut WorkerState, report: &WorkerReport, from: u64, gap: Durati
         rebooted = before.is_some_and(|before| before != boot.boot_id);
         worker.booted = true;
         (worker.generation, worker.version) = (boot.generation, boot.version());
+        worker.waits = boot.waits();
     }
     let mut began = false;
     match report.heartbeat.as_ref().filter(fresh) {

@@ -82,7 +82,7 @@ fn slot(record: &SlotRecord, memory: &Memory) -> Result<(), &'static str> {
             rule(record.incarnation.is_some(), "its replacement is nowhere")
         }
     }?;
-    let orders = record.job.relaunch.is_some();
+    let orders = record.job.relaunch.is_some() || record.job.amendment.is_some();
     rule(
         !calling || orders || matches!(recovery.phase, Phase::Deleting | Phase::Creating),
         "a call is under way in no phase of one",
@@ -117,11 +117,8 @@ pub fn intends(effects: &[Effect]) -> Result<(), String> {
                 _ => None,
             });
             if let Action::Order { order, .. } = action {
-                let relaunch = written.and_then(|record| record.job.relaunch.as_ref());
-                if !relaunch.is_some_and(|relaunch| {
-                    relaunch.call == Some(Call::Intended) && relaunch.order == *order
-                }) {
-                    return Err(format!("nothing intends {action:?}: {relaunch:?}"));
+                if !written.is_some_and(|record| record.job.intends(order)) {
+                    return Err(format!("nothing intends {action:?}"));
                 }
                 continue;
             }

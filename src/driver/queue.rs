@@ -100,10 +100,7 @@ pub fn apart(fleet: &Fleet, then: Vec<Action>) -> (Vec<Action>, Vec<Input>) {
             Action::Delete { .. } => Phase::Deleting,
             Action::Create { .. } => Phase::Creating,
             Action::Order { order, .. } => {
-                let relaunch = record.and_then(|record| record.job.relaunch.as_ref());
-                return relaunch.is_some_and(|relaunch| {
-                    relaunch.call == Some(Call::Intended) && relaunch.order == *order
-                });
+                return record.is_some_and(|record| record.job.intends(order));
             }
         };
         record

@@ -314,6 +314,10 @@ impl TpuClient {
             let text = "the node was read without its metadata: supervisor, owner, slot, run order";
             return Err(CallOutcome::NotSent(Failure::new(FailureClass::Garbage, text)));
         };
+        if let Some(run) = view.run.filter(|run| run.generation > order.generation) {
+            let text = format!("the node has the order of generation {} by now", run.generation);
+            return Err(CallOutcome::Refused(Failure::new(FailureClass::Conflict, text)));
+        }
         metadata.insert(RUN_KEY.to_owned(), Value::String(order.text()));
         Ok(json!({ "metadata": metadata }))
     }

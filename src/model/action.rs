@@ -186,7 +186,7 @@ pub enum Reading {
     Unread(String),
 }
 
-/// What came of a mutation.
+/// The outcome of a mutation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallOutcome {
     /// Accepted, with the operation's name.

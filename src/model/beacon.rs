@@ -100,6 +100,11 @@ impl Beacon {
         word.strip_prefix('v').and_then(|version| version.parse().ok()).unwrap_or(1)
     }
 
+    /// Whether a boot beacon says that its supervisor has read `wait` in its order.
+    pub fn waits(&self) -> bool {
+        self.text.split(' ').skip(1).any(|word| word == "wait")
+    }
+
     /// The host's set-up, as the text of a heartbeat tells it (supervisor 1.1); none when it is set
     /// up.
     pub fn set_up(&self) -> Option<SetUp> {

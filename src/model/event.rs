@@ -286,7 +286,20 @@ pub enum What {
         /// Who decided: the process that held the lock.
         decided_by: String,
     },
-    /// It was written or not; `done` when all workers follow it.
+    /// A flag of the present order is about to be changed: its audit record (S18).
+    Amendment {
+        /// The node that gets it.
+        incarnation: Incarnation,
+        /// The generation, which stays.
+        generation: u64,
+        /// Nothing starts by itself from then on.
+        wait: bool,
+        /// The job is asked for a checkpoint.
+        notice: bool,
+        /// Who decided: the process that held the lock.
+        decided_by: String,
+    },
+    /// An order was written or not; `done` when all workers follow it.
     OrderOutcome {
         /// The generation that it names.
         generation: u64,

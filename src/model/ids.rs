@@ -39,12 +39,22 @@ pub struct RunOrder {
     /// The step of that checkpoint.
     #[serde(default)]
     pub step: Option<u64>,
+    /// Nothing starts by itself until a later order takes this back; what runs goes on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wait: bool,
+    /// The API announces the end of the machines: the job is asked for a checkpoint.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub notice: bool,
 }
 
 impl RunOrder {
     /// The order as the metadata key holds it.
     pub fn text(&self) -> String {
-        let RunOrder { generation, checkpoint, step } = self;
-        json!({"generation": generation, "checkpoint": checkpoint, "step": step}).to_string()
+        let RunOrder { generation, checkpoint, step, wait, notice } = self;
+        let mut text = json!({"generation": generation, "checkpoint": checkpoint, "step": step});
+        for (key, _) in [("wait", wait), ("notice", notice)].iter().filter(|(_, set)| **set) {
+            text[key] = true.into();
+        }
+        text.to_string()
     }
 }

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::Checkpoint;
 use super::condition::{Condition, Kind, Verdict};
 use super::exit::Stuck;
-use super::ids::Incarnation;
+use super::ids::{Incarnation, RunOrder};
 use super::lever::Pause;
 use super::lines::KeptLines;
 use super::lookup::CreateCheck;
-use super::recovery::Recovery;
-use super::relaunch::{Asked, Relaunch, TAKES_ORDERS};
+use super::recovery::{Call, Recovery};
+use super::relaunch::{Amendment, Asked, Relaunch, TAKES_ORDERS};
 use super::settings::Size;
 use super::spec::NodeSpec;
 use super::time::elapsed;
@@ -63,6 +63,8 @@ pub struct Seen {
     pub reservation: String,
     /// Workers of the slice.
     pub workers: usize,
+    /// The run order in its metadata.
+    pub run: Option<RunOrder>,
 }
 
 /// Sickness, accumulated over successful reads only.
@@ -125,6 +127,8 @@ pub struct WorkerState {
     pub generation: u64,
     /// The version of its supervisor, where it tells one.
     pub version: u64,
+    /// It has read that its order says `wait`.
+    pub waits: bool,
 }
 
 /// The job of a slot.
@@ -203,6 +207,18 @@ pub struct JobState {
     pub relaunch: Option<Relaunch>,
     /// The operator who wants one.
     pub relaunch_by: Option<Asked>,
+    /// A flag of the present order that is being changed.
+    pub amendment: Option<Amendment>,
+}
+
+impl JobState {
+    /// Whether this very order is journaled as about to be written to the node (S11).
+    pub fn intends(&self, order: &RunOrder) -> bool {
+        let intended = Some(&Call::Intended);
+        let relaunch = self.relaunch.as_ref().map(|r| (r.call.as_ref(), &r.order));
+        let amendment = self.amendment.as_ref().map(|a| (a.call.as_ref(), &a.order));
+        [relaunch, amendment].contains(&Some((intended, order)))
+    }
 }
 
 /// Why no create may rest on a checkpoint location, in words for an operator.
@@ -358,9 +374,14 @@ impl SlotRecord {
 
     /// Whether every worker has reported a supervisor that follows newer run orders.
     pub fn takes_orders(&self) -> bool {
+        self.supervisors_are(TAKES_ORDERS)
+    }
+
+    /// Whether every worker has reported a supervisor of at least this version.
+    pub fn supervisors_are(&self, version: u64) -> bool {
         (0..self.size().hosts).all(|worker| {
             let state = self.job.workers.get(&worker);
-            state.is_some_and(|state| state.booted && state.version >= TAKES_ORDERS)
+            state.is_some_and(|state| state.booted && state.version >= version)
         })
     }
 

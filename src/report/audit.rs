@@ -130,11 +130,10 @@ impl Audit {
                 CommandName::Relaunch | CommandName::Done => {}
             },
             (What::OrderIntent { decided_by, .. }, Some(slot)) => {
-                let paused = self.is_paused(slot, event.at);
-                found.check("S7", !paused, || "an order is intended while it is paused".to_owned());
-                found.check("S18", !decided_by.is_empty(), || {
-                    "the intent of an order does not say who decided it".to_owned()
-                });
+                self.order(slot, false, decided_by, &mut found);
+            }
+            (What::Amendment { decided_by, wait, .. }, Some(slot)) => {
+                self.order(slot, *wait, decided_by, &mut found);
             }
             (What::StrayIntent { confirmed_at, decided_by, name, .. }, _) => {
                 let at = event.at;
@@ -157,6 +156,17 @@ impl Audit {
             _ => {}
         }
         found.violations
+    }
+
+    /// An order that lets a job start, or says that it waits.
+    fn order(&self, slot: &str, waits: bool, decided_by: &str, found: &mut Found) {
+        let paused = self.is_paused(slot, found.event.at);
+        found.check("S7", waits || !paused, || {
+            "an order lets its job start while the slot is paused".to_owned()
+        });
+        found.check("S18", !decided_by.is_empty(), || {
+            "the intent of an order does not say who decided it".to_owned()
+        });
     }
 
     fn intent(

@@ -79,8 +79,13 @@ impl NodeSpec {
     ) -> Result<(), String> {
         self.validate()?;
         // The longest order that can be: a checkpoint's URI has at most 1,024 bytes of object name.
-        let order =
-            RunOrder { generation: u64::MAX, checkpoint: "x".repeat(1100), step: Some(u64::MAX) };
+        let order = RunOrder {
+            generation: u64::MAX,
+            checkpoint: "x".repeat(1100),
+            step: Some(u64::MAX),
+            wait: true,
+            notice: true,
+        };
         let Value::Object(body) = self.render(owner, slot, &order, supervisor) else {
             return Ok(());
         };

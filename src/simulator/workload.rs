@@ -11,7 +11,7 @@ use crate::model::ids::{RUN_KEY, RunOrder};
 use crate::resource::spec::is_supervised;
 
 /// Its boot beacon says so of the supervisor.
-const VERSION: &str = "v2";
+const VERSION: &str = "v3";
 
 /// The hosts of a node come up: the supervisor sends its boot beacon and starts the job from the
 /// order's checkpoint.

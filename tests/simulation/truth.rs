@@ -190,11 +190,9 @@ impl World {
             Action::Delete { .. } => (Verb::Delete, Phase::Deleting),
             Action::Create { .. } => (Verb::Create, Phase::Creating),
             Action::Order { order, .. } => {
-                let relaunch = record.and_then(|record| record.job.relaunch.as_ref());
-                let intended =
-                    relaunch.is_some_and(|r| r.call == Some(Call::Intended) && r.order == *order);
+                let intended = record.is_some_and(|record| record.job.intends(order));
                 return self.check("S11", &slot, intended, || {
-                    format!("the journal does not intend the order: {relaunch:?}")
+                    format!("the journal does not intend {order:?}")
                 });
             }
         };
@@ -318,12 +316,17 @@ impl World {
             }
             Action::Order { zone, order, .. } => {
                 let node = self.cloud.nodes.get(&(zone.clone(), slot.clone()));
-                if let Some(present) = node.map(|node| node.run.order.generation)
+                if let Some(present) = node.map(|node| node.run.order.clone())
                     && !(arrival.late || arrival.again)
                 {
-                    let newer = order.generation > present;
-                    self.check("S15", &slot, newer, || format!("{order:?} after {present}"));
-                    self.starts_from(&slot, order);
+                    let amends = order.generation == present.generation;
+                    let same = order.step == present.step;
+                    let newer = order.generation > present.generation;
+                    let text = || format!("{order:?} after {present:?}");
+                    self.check("S15", &slot, newer || amends && same, text);
+                    if !amends {
+                        self.starts_from(&slot, order);
+                    }
                 }
             }
         }

@@ -152,5 +152,6 @@ pub fn order(step: Option<u64>) -> RunOrder {
         generation: 7,
         checkpoint: step.map_or(String::new(), |s| format!("gs://b/ckpt/{s}")),
         step,
+        ..RunOrder::default()
     }
 }

@@ -247,3 +247,35 @@ fn a_job_that_sees_its_checkpoints_under_a_mounted_folder_is_told_paths_there() 
         host.wait("it runs", || std::fs::read_to_string(&out).is_ok_and(|out| out == told));
     }
 }
+
+#[test]
+fn while_its_order_says_wait_nothing_starts_and_what_runs_goes_on() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command = format!(
+        "echo x >> {}; until [[ -e end ]]; do sleep 0.05; done; rm end; exit 1",
+        tries.display()
+    );
+    let starts = || std::fs::read_to_string(&tries).unwrap_or_default().lines().count();
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_PAUSES", "0.1")]);
+    host.wait("the first run", || starts() == 1);
+    let waits = RunOrder { wait: true, ..order(None) };
+    host.orders(waits);
+    host.wait("the flag", || host.path("tpu-watchdog.wait").exists());
+    let beat = host.attribute("heartbeat");
+    host.wait("it beats on", || host.attribute("heartbeat") != beat);
+    assert_eq!((starts(), host.attribute("exit")), (1, None), "what runs goes on");
+    let boot = host.attribute("boot").unwrap();
+    assert!(boot.ends_with(" v3 wait"), "{boot}");
+    std::fs::write(work.path().join("end"), "").unwrap();
+    let says = || host.attribute("heartbeat").is_some_and(|text| text.contains("order says wait"));
+    host.wait("it waits", says);
+    assert_eq!(starts(), 1);
+    // A reboot is no way around it.
+    host.power_cycle(&[("TPU_WATCHDOG_PAUSES", "0.1")]);
+    host.wait("it waits again", says);
+    assert_eq!(starts(), 1);
+    host.orders(order(None));
+    host.wait("the next run", || starts() == 2);
+}

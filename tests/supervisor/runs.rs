@@ -4,6 +4,7 @@ use std::path::Path;
 
 use tpu_watchdog::launch;
 use tpu_watchdog::model::beacon::LastLines;
+use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::JobSettings;
 
 use crate::host::{Host, job, order};
@@ -323,6 +324,28 @@ fn the_end_of_the_machine_that_is_announced_asks_the_job_for_a_checkpoint_once()
         assert_eq!(host.attribute("exit"), None, "{how}: the run goes on");
         assert_eq!(std::fs::read_to_string(&out).unwrap(), "saved 7\n", "once");
     }
+}
+
+#[test]
+fn an_order_that_announces_the_end_asks_the_job_for_a_checkpoint_each_time() {
+    let work = tempfile::tempdir().unwrap();
+    let (saved, script) = (work.path().join("saved"), work.path().join("train.py"));
+    let train = "import signal, time\n\
+                 signal.signal(signal.SIGUSR1, lambda *_: open('saved', 'a').write('x'))\n\
+                 open('ready', 'w')\nwhile True: time.sleep(0.1)\n";
+    std::fs::write(&script, train).unwrap();
+    let command = "exec python3 train.py";
+    let settings = JobSettings { on_notice: Some("SIGUSR1".into()), ..job(command, work.path()) };
+    let Some(host) = Host::new(&settings, "", &order(None)) else { return };
+    host.boot();
+    host.wait("it runs", || work.path().join("ready").exists());
+    for saves in ["x", "xx"] {
+        host.orders(RunOrder { notice: true, ..order(None) });
+        host.wait("it saves", || std::fs::read_to_string(&saved).is_ok_and(|text| text == saves));
+        host.orders(order(None));
+        host.wait("the flag is gone", || !host.path("tpu-watchdog.announced").exists());
+    }
+    assert_eq!(host.attribute("exit"), None, "the run goes on");
 }
 
 #[test]

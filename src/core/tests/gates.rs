@@ -442,8 +442,12 @@ fn the_checker_refuses_creates_that_no_plan_may_send() {
         });
         assert_eq!(world.phase("a"), Some(Phase::Gone));
         let fleet = &mut world.fleet;
-        let mut order =
-            RunOrder { generation: 2, step: Some(100), checkpoint: "gs://b/c/100".into() };
+        let mut order = RunOrder {
+            generation: 2,
+            step: Some(100),
+            checkpoint: "gs://b/c/100".into(),
+            ..RunOrder::default()
+        };
         let (slot, record) = (&fleet.settings.slots["a"], &fleet.slots["a"]);
         let spec = record.spec.clone().unwrap().overlaid(&slot.create);
         let mut body = spec.render("me", "a", &order, slot.supervisor.as_deref());

@@ -1,5 +1,5 @@
 #! /bin/bash
-# tpu-watchdog-supervisor 2.2
+# tpu-watchdog-supervisor 3.0
 # Written by tpu-watchdog as this node's startup script; your own stands verbatim in the metadata tpu-watchdog-user-script, its URL in
 # tpu-watchdog-user-script-url, and is run from here. It runs at every boot of every host, which has bash, curl and systemd.
 # Its output and that of the job: journalctl -u 'tpu-watchdog-*'
@@ -44,13 +44,20 @@ report() {
     "$MD/instance/guest-attributes/tpu-watchdog/$1" >/dev/null
 }
 generation_in() { sed -n 's/.*"generation":\([0-9]*\).*/\1/p' <<<"$1"; }
-# boot_beacon: v2 says that this supervisor follows newer orders.
-boot_beacon() { report boot 1 v2; }
+# boot_beacon: v3 says that this supervisor follows newer orders, and the flags of the present one; wait, that it has read it.
+boot_beacon() { report boot 1 "v3$([[ ! -e $WAITS ]] || echo ' wait')"; }
+# flags ORDER: wait and notice, as files, since a change of them ends nothing.
+WAITS=$MEMORY.wait ANNOUNCED=$MEMORY.announced
+flags() {
+  if [[ $1 == *'"wait":true'* ]]; then : >"$WAITS"; else rm -f "$WAITS"; fi
+  if [[ $1 == *'"notice":true'* ]]; then : >"$ANNOUNCED"; else rm -f "$ANNOUNCED"; fi
+}
 # order: reads the run order; without an answer the last one stays, and nothing ever starts as generation 0.
 order() {
   local run generation; run=$(attribute tpu-watchdog-run) || return 1
   generation=$(generation_in "$run"); [[ -n $generation ]] || return 1
   GENERATION=$generation
+  flags "$run"
   CHECKPOINT_PATH=$(sed -n 's/.*"checkpoint":"\([^"]*\)".*/\1/p' <<<"$run")
   # As the job sees it, where the location is mounted.
   CHECKPOINT_PATH=${CHECKPOINT_PATH/#"$CHECKPOINT_URI"/"$CHECKPOINT_BASE"}

@@ -19,7 +19,7 @@ await() {
   ANSWER=$(curl -sfi --max-time 330 -H 'Metadata-Flavor: Google' "$MD/instance/$1?wait_for_change=true&timeout_sec=300&last_etag=$ETAG" | tr -d '\r')
   ETAG=$(sed -n 's/^[Ee][Tt][Aa][Gg]: *//p' <<<"$ANSWER"); ETAG=${ETAG:-0}
 }
-# watch_order: a newer generation ends this one. systemd starts this supervisor again, which ends what is left of the run and reads the
+# watch_order: the flags of this generation are followed, a newer one ends it. systemd starts this supervisor again, which ends what is left of the run and reads the
 # new order.
 watch_order() {
   local newer
@@ -30,6 +30,7 @@ watch_order() {
       echo "generation $newer is ordered: the run of generation $GENERATION ends"
       kill -KILL $$
     fi
+    [[ $newer != "$GENERATION" ]] || flags "$ANSWER"
     sleep "$PAUSE"
   done
 }

@@ -51,14 +51,12 @@ job() {
   free_chips
   run_unit job -p KillMode=control-group -- /bin/bash "$WRAPPER" "${SHELL_OF[@]}"
 }
-# watch_notice: when the end of this machine is announced the job is asked for a checkpoint, once. A signal is ignored by all that does
-# not handle it.
+# notice: the end of this machine is announced, so that the job is asked for a checkpoint. A signal is ignored by all that does not
+# handle it.
 NOTICED=$MEMORY.notice
-watch_notice() {
+notice() {
   local units=job name
   [[ -n $COMMAND ]] || units=setup
-  while await preempted; [[ ${ANSWER##*$'\n'} != TRUE ]]; do sleep "$PAUSE"; done
-  [[ ! -e $NOTICED ]] || return 0
   : >"$NOTICED"
   echo "the end of this machine is announced: $ON_NOTICE"
   [[ $(<"$PHASE") != running ]] || echo saving >"$PHASE"
@@ -69,6 +67,18 @@ watch_notice() {
       done ;;
     *) shell_of "$MEMORY.on-notice" "$ON_NOTICE" && unit "notice-$$" -- "${SHELL_OF[@]}" ;;
   esac
+}
+# watch_notice: by the machine itself, once a boot.
+watch_notice() {
+  while await preempted; [[ ${ANSWER##*$'\n'} != TRUE ]]; do sleep "$PAUSE"; done
+  [[ -e $MEMORY.preempted ]] || { : >"$MEMORY.preempted"; notice; }
+}
+# watch_announced: by the run order, each time that it says so anew.
+watch_announced() {
+  local told=''
+  while sleep "$PAUSE"; do
+    if [[ ! -e $ANNOUNCED ]]; then told=''; elif [[ -z $told ]]; then told=1; notice; fi
+  done
 }
 uptime() { cut -d. -f1 /proc/uptime; }
 # pause_of N: the pause before restart N, counted from 0.
@@ -93,7 +103,13 @@ wait_for_order() {
   echo "waiting for an order" >"$PHASE"
   tell_exit "$1" "waits: for a newer order, or starts by itself in $ALONE s"
   sleep "$ALONE"
+  held_back
   tell_exit "$1" "restarting by itself, since no order came in $ALONE s"
+}
+# held_back: while the order says wait, nothing starts.
+held_back() {
+  [[ ! -e $WAITS ]] || echo "the run order says wait: nothing starts until it no longer does"
+  while [[ -e $WAITS ]]; do echo "waiting: the run order says wait" >"$PHASE"; sleep "$PAUSE"; done
 }
 became_long() { keep "$LONG_RUN" "$1"; }
 # mark_long: beside each run, so that a host that goes down without a word leaves the mark as well.

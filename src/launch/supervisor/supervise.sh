@@ -73,10 +73,14 @@ if [[ -n $cut_off && ! -e $LONG_RUN ]]; then
 fi
 if [[ -n $cut_off ]]; then not_stale 75; wait_for_order 75; fi
 ANSWER='' ETAG=0 FREE=0
-if [[ -n $ON_NOTICE ]]; then watch_notice 9>&- & NOTICING=$!; fi
+if [[ -n $ON_NOTICE ]]; then
+  watch_notice 9>&- & NOTICING=$!
+  watch_announced 9>&- & NOTICING+=" $!"
+fi
 code=75
 used=$(cat "$USED" 2>/dev/null); used=${used:-0}
 while :; do
+  held_back
   not_stale "$code"
   # Time in which a secret can't be read is no running.
   [[ $RUN != job ]] || prepare_job

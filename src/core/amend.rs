@@ -1,0 +1,210 @@
+//! The flags of the present run order, kept as they should be: `wait` while the slot is paused,
+//! `notice` while the API announces the end of a Spot TPU whose job can be asked for a checkpoint.
+//!
+//! A flag changes neither the generation nor what runs: supervisors of version 3 start nothing by
+//! themselves while the order says `wait`, and ask the job for a checkpoint when it says `notice`.
+//! The change is journaled before it is sent (S11), on a READY node of ours alone (S17), and what
+//! the node shows decides whether it is sent again. One that is refused is no hold: the slot is as
+//! safe as without it, so that it is told, and tried again after five minutes.
+//!
+//! Example: `pause a` at 10:00. The poll of 10:00:30 decides `wait` for generation 4, the patch is
+//! accepted, and the poll of 10:01 shows it. `a` crashes at 10:05 and stays down. `resume a` at
+//! 11:00 takes the flag back within a poll, and its hosts start again.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::action::{Action, CallOutcome};
+use crate::model::condition::Condition;
+use crate::model::event::{CallResult, What};
+use crate::model::fleet::{Fleet, Pending};
+use crate::model::ids::RunOrder;
+use crate::model::node::NodeView;
+use crate::model::phase::Phase;
+use crate::model::recovery::Call;
+use crate::model::relaunch::{Amendment, TAKES_WAIT};
+use crate::model::slot::SlotRecord;
+use crate::model::time::{after, elapsed};
+use crate::model::view::{ActionName, Decision};
+
+use super::confirm;
+use super::ctx::SlotCtx;
+use super::turn::Turn;
+
+/// A change that was sent is read back for so long; one that was refused or not seen is tried again
+/// after as long.
+const AGAIN_AFTER: Duration = Duration::from_secs(5 * 60);
+/// Changes that one turn decides: a pause of the whole fleet must not use the API's quota up.
+const IN_A_TURN: usize = 50;
+
+/// A change is being sent: nothing else is sent to its slot meanwhile (S9).
+pub fn is_sent(ctx: &SlotCtx) -> Option<Decision> {
+    ctx.record.job.amendment.as_ref()?;
+    let calls = ctx.memory.pending.contains(&Pending::Call);
+    calls.then(|| Decision::act(ActionName::Wait, "its run order is being written"))
+}
+
+/// Brings the flags to what they should be. Returns whether the record changed.
+pub fn keep(ctx: &mut SlotCtx, turn: &mut Turn) -> bool {
+    if ctx.memory.pending.contains(&Pending::Call) {
+        return false;
+    }
+    let mut changed = false;
+    if let Some(amendment) = &ctx.record.job.amendment {
+        if ctx.now < after(amendment.at, AGAIN_AFTER) {
+            return false;
+        }
+        ctx.record.job.amendment = None;
+        changed = true;
+    }
+    let Some(order) = wanted(ctx) else { return changed };
+    if ctx.budget.amended >= IN_A_TURN || !may_be_written(ctx, &order) {
+        return changed;
+    }
+    intend(ctx, order, turn);
+    true
+}
+
+/// The present order with the flags as they should be, where they are not.
+fn wanted(ctx: &SlotCtx) -> Option<RunOrder> {
+    let seen = ctx.record.seen.as_ref()?;
+    let run = seen.run.as_ref()?;
+    let ending = seen.spot
+        && ctx.condition() == Condition::Maintenance
+        && seen.health.as_deref() == Some("UNHEALTHY_MAINTENANCE");
+    let asks = ctx.slot.job.as_ref().is_some_and(|job| job.on_notice.is_some());
+    let (wait, notice) = (ctx.paused().is_some(), ending && asks);
+    ((run.wait, run.notice) != (wait, notice)).then(|| RunOrder { wait, notice, ..run.clone() })
+}
+
+/// Whether the node and its supervisors can take it now.
+fn may_be_written(ctx: &SlotCtx, order: &RunOrder) -> bool {
+    let record = &*ctx.record;
+    let seen = |seen: &crate::model::slot::Seen| seen.supervised && seen.ready && !seen.opted_out;
+    let there = record.ours && !record.forgotten && record.seen.as_ref().is_some_and(seen);
+    let free = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched)
+        && record.job.relaunch.is_none();
+    // A read from before the last order would take that back.
+    let present = order.generation == record.job.generation;
+    let read = ctx.condition() != Condition::Unclear && !ctx.settings.dry_run;
+    there && free && present && read && record.supervisors_are(TAKES_WAIT)
+}
+
+fn intend(ctx: &mut SlotCtx, order: RunOrder, turn: &mut Turn) {
+    let Some(incarnation) = ctx.record.incarnation.clone() else { return };
+    let (checker, case) = ctx.case();
+    if let Err(violation) = checker.amendment(&case, &order) {
+        _ = confirm::refused(ctx, violation.name(), &violation.to_string(), turn);
+        return;
+    }
+    ctx.budget.amended += 1;
+    let who = ctx.paused().map(|pause| pause.who.clone()).unwrap_or_default();
+    let record = &mut *ctx.record;
+    let generation = order.generation;
+    let why = match (order.wait, order.notice) {
+        (true, _) => format!("{who} paused it, so nothing starts by itself"),
+        (_, true) => format!("{}: its job is asked for a checkpoint", record.verdict.evidence),
+        _ => "it is neither paused nor about to end".to_owned(),
+    };
+    let (wait, notice) = (order.wait, order.notice);
+    let text =
+        format!("order of generation {generation}: wait {wait}, notice {notice}, since {why}");
+    let decided_by = ctx.settings.decided_by.clone();
+    let what =
+        What::Amendment { incarnation: incarnation.clone(), generation, wait, notice, decided_by };
+    turn.tell(record, what, text);
+    record.job.amendment = Some(Amendment {
+        at: turn.now,
+        incarnation: incarnation.clone(),
+        order: order.clone(),
+        call: Some(Call::Intended),
+    });
+    ctx.memory.pending.insert(Pending::Call);
+    let (slot, zone) = (record.name.clone(), record.zone.clone());
+    turn.act(Action::Order { slot, zone, incarnation, order });
+}
+
+/// Takes in the answer to a change. Returns whether it was one.
+pub fn ordered(
+    fleet: &mut Fleet,
+    slot: &str,
+    generation: u64,
+    outcome: &CallOutcome,
+    turn: &mut Turn,
+) -> bool {
+    let record = match fleet.slots.get_mut(slot) {
+        Some(record) => Some(record),
+        None => fleet.left.get_mut(slot),
+    };
+    let Some(record) = record else { return false };
+    let sent = |amendment: &&mut Amendment| {
+        amendment.order.generation == generation && amendment.call == Some(Call::Intended)
+    };
+    let Some(amendment) = record.job.amendment.as_mut().filter(sent) else { return false };
+    fleet.dirty.insert(slot.to_owned());
+    let again = "it is tried again in 5 min";
+    let (call, result, text) = match outcome {
+        CallOutcome::Accepted(operation) => {
+            let operation = operation.clone();
+            let text = operation.clone();
+            (Some(Call::Accepted { operation }), CallResult::Accepted, text)
+        }
+        CallOutcome::Unknown(failure) => {
+            (Some(Call::Unknown), CallResult::Unknown, format!("{failure}; it is read back"))
+        }
+        CallOutcome::Refused(failure) => (
+            None,
+            CallResult::Refused,
+            format!("{failure}; what runs goes on as before, and {again}"),
+        ),
+        CallOutcome::NotSent(failure) => (None, CallResult::NotSent, format!("{failure}; {again}")),
+    };
+    amendment.call = call;
+    let what = What::OrderOutcome { generation, result };
+    let name = result.name();
+    turn.tell(record, what, format!("flags of generation {generation}: {name}: {text}"));
+    true
+}
+
+/// A read shows whether the change is there. Returns whether the record changed.
+pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &mut Turn) -> bool {
+    let Some(amendment) = &record.job.amendment else { return false };
+    let (order, at) = (&amendment.order, amendment.at);
+    let flags = |run: &RunOrder| (run.generation, run.wait, run.notice);
+    let there = began > at
+        && view.incarnation.as_ref() == Some(&amendment.incarnation)
+        && view.run.as_ref().map(flags) == Some(flags(order));
+    if there {
+        let generation = order.generation;
+        let text = format!(
+            "read back: the order of generation {generation} says wait {}, notice {}, {} s later",
+            order.wait,
+            order.notice,
+            elapsed(at, turn.now).as_secs()
+        );
+        record.job.amendment = None;
+        turn.tell(record, What::OrderOutcome { generation, result: CallResult::Done }, text);
+    }
+    there
+}
+
+/// Whether every worker has read that its order says `wait`; none where some have, and some not.
+pub fn is_followed(record: &SlotRecord) -> Option<bool> {
+    let waits = |worker| record.job.workers.get(&worker).is_some_and(|state| state.waits);
+    let hosts = record.size().hosts;
+    let count = (0..hosts).filter(|worker| waits(*worker)).count();
+    (count == 0 || count == hosts).then_some(count == hosts)
+}
+
+/// Tells that every worker follows a change by now: how long a patched key takes to reach a guest.
+pub fn tell_followed(record: &SlotRecord, before: Option<bool>, turn: &mut Turn) {
+    let (now, said) = (is_followed(record), record.seen.as_ref().and_then(|s| s.run.as_ref()));
+    if now != before
+        && let (Some(waits), Some(order)) = (now, said)
+        && waits == order.wait
+    {
+        let what = if waits { "waits: nothing starts by itself" } else { "may start again" };
+        turn.tell(record, What::Note, format!("every worker has read its order and {what}"));
+    }
+}

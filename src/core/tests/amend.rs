@@ -1,0 +1,198 @@
+//! The flags of the present run order: when they are changed, and when not.
+
+use super::super::check::{Case, Checker};
+use super::endings::Pull;
+use super::relaunch::{accepted, patched};
+use super::runs::with_checkpoints;
+use super::*;
+use crate::model::ids::RunOrder;
+use crate::model::lever::Pause;
+use crate::model::slot::Seen;
+
+impl World {
+    /// A run whose workers have this supervisor, at work. Returns its node.
+    fn at_work(&mut self, version: &str) -> Value {
+        let node = self.supervised_run();
+        self.workers_say(&[(1, version, None)]);
+        self.polled(&node);
+        node
+    }
+
+    fn polled(&mut self, node: &Value) {
+        self.wait(30);
+        self.poll(std::slice::from_ref(node));
+    }
+
+    fn pause(&mut self) {
+        self.pull(Pull::Pause { slot: Some("a".into()), until: None });
+    }
+
+    fn resume(&mut self) {
+        self.pull(Pull::Resume { slot: Some("a".into()), adopt: false });
+    }
+}
+
+#[test]
+fn s22_a_pause_orders_to_wait_and_its_end_takes_that_back_each_once() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    let order = RunOrder { generation: 1, ..present(&node) };
+    world.pause();
+    let waits = world.run_order().expect("an order");
+    assert_eq!(waits, RunOrder { wait: true, ..order.clone() }, "its generation stays");
+    assert!(world.events.iter().any(|event| matches!(event, What::Amendment { wait: true, .. })));
+    world.ordered(accepted());
+    let waiting = patched(&node, &waits);
+    world.polled(&waiting);
+    world.workers_say(&[(1, "v3 wait", None)]);
+    assert!(world.messages[0].contains("every worker has read its order and waits"));
+    for _ in 0..30 {
+        world.polled(&waiting);
+        assert!(world.actions.is_empty(), "L2: {:?}", world.actions);
+    }
+    world.resume();
+    let goes_on = world.run_order().expect("an order");
+    assert_eq!(goes_on, order);
+    world.ordered(accepted());
+    for _ in 0..30 {
+        world.polled(&node);
+        assert!(world.actions.is_empty(), "L2: {:?}", world.actions);
+    }
+}
+
+fn present(node: &Value) -> RunOrder {
+    serde_json::from_str(node["metadata"]["tpu-watchdog-run"].as_str().unwrap()).unwrap()
+}
+
+#[test]
+fn s17_nothing_is_written_to_an_older_supervisor_or_where_nothing_may_be_called() {
+    type Change = fn(&mut World, &mut Value);
+    let changes: [(&str, Change); 5] = [
+        ("v2", |_, _| ()),
+        ("v3", |world, _| world.fleet.settings.dry_run = true),
+        ("v3", |_, node| node["labels"] = json!({"tpu-watchdog": "off"})),
+        ("v3", |_, node| node["state"] = json!("STOPPED")),
+        // Another order than the last one: a read from before it.
+        ("v3", |world, _| world.fleet.slots.get_mut("a").unwrap().job.generation = 2),
+    ];
+    for (index, (version, change)) in changes.into_iter().enumerate() {
+        let mut world = with_checkpoints();
+        let mut node = world.at_work(version);
+        change(&mut world, &mut node);
+        world.polled(&node);
+        world.pause();
+        for _ in 0..10 {
+            world.polled(&node);
+            assert!(world.actions.is_empty(), "{index}: {:?}", world.actions);
+        }
+    }
+}
+
+#[test]
+fn what_was_refused_is_no_hold_and_is_tried_again_after_five_minutes() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    world.pause();
+    assert!(world.run_order().is_some());
+    let refused = Failure::new(FailureClass::Permission, "nodes.update is missing");
+    world.ordered(CallOutcome::Refused(refused));
+    assert!(world.messages.iter().any(|text| text.contains("tried again in 5 min")));
+    let again = (1..=20).find(|_| {
+        world.polled(&node);
+        world.run_order().is_some()
+    });
+    assert_eq!(again, Some(10));
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+}
+
+#[test]
+fn s11_a_process_that_ends_before_the_answer_reads_it_back() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    world.pause();
+    let waits = world.run_order().expect("an order");
+    let (settings, slots, ledger) =
+        (world.fleet.settings.clone(), world.fleet.slots.clone(), world.fleet.ledger.clone());
+    world.fleet = Fleet::new(settings.clone(), slots, ledger);
+    world.input(Input::Configured(Box::new(settings)));
+    world.polled(&patched(&node, &waits));
+    assert!(world.fleet.slots["a"].job.amendment.is_none() && world.actions.is_empty());
+    let told = |what: &What| matches!(what, What::OrderOutcome { result: CallResult::Done, .. });
+    assert!(world.events.iter().any(told), "{:?}", world.messages);
+}
+
+#[test]
+fn a_spot_tpu_whose_end_is_announced_asks_its_job_for_a_checkpoint() {
+    for (spot, asks) in [(true, true), (true, false), (false, true)] {
+        let mut world = with_checkpoints();
+        let mut settings = world.fleet.settings.clone();
+        let job = settings.slots.get_mut("a").unwrap().job.as_mut().unwrap();
+        job.on_notice = asks.then(|| "SIGUSR1".to_owned());
+        world.input(Input::Configured(Box::new(settings)));
+        let mut node = world.at_work("v3");
+        node["schedulingConfig"] = json!({"spot": spot});
+        world.polled(&node);
+        let mut sick = node.clone();
+        sick["health"] = json!("UNHEALTHY_MAINTENANCE");
+        world.polled(&sick);
+        assert_eq!(world.run_order().is_some_and(|order| order.notice), spot && asks);
+        if !(spot && asks) {
+            continue;
+        }
+        world.ordered(accepted());
+        world.polled(&patched(&sick, &RunOrder { notice: true, ..present(&node) }));
+        assert!(world.actions.is_empty());
+        // It passes, and the notice with it.
+        world.polled(&patched(&node, &RunOrder { notice: true, ..present(&node) }));
+        assert_eq!(world.run_order(), Some(present(&node)));
+    }
+}
+
+#[test]
+fn s9_nothing_is_deleted_while_a_flag_is_on_its_way() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    world.pause();
+    assert!(world.run_order().is_some());
+    let mut dead = node;
+    dead["state"] = json!("PREEMPTED");
+    world.polled(&dead);
+    assert!(world.actions.is_empty() && world.looks.is_empty(), "{:?}", world.looks);
+}
+
+#[test]
+fn the_checker_refuses_changes_that_no_plan_may_send() {
+    type Change<'a> = &'a dyn Fn(&mut Fleet, &mut RunOrder);
+    let verdict = |change: Change| {
+        let mut world = with_checkpoints();
+        let node = world.at_work("v3");
+        let mut order = RunOrder { wait: true, ..present(&node) };
+        change(&mut world.fleet, &mut order);
+        let (fleet, now) = (&world.fleet, world.now);
+        let (slot, record, memory) =
+            (&fleet.settings.slots["a"], &fleet.slots["a"], &fleet.memory["a"]);
+        let (settings, ledger) = (&fleet.settings, &fleet.ledger);
+        let case = Case { settings, slot, record, memory, ledger, now };
+        let verdict = Checker::new(fleet).amendment(&case, &order);
+        verdict.map_err(|violation| violation.name())
+    };
+    fn seen(fleet: &mut Fleet) -> &mut Seen {
+        fleet.slots.get_mut("a").unwrap().seen.as_mut().unwrap()
+    }
+    assert_eq!(verdict(&|_, _| ()), Ok(()), "the plan as it should be");
+    assert_eq!(verdict(&|fleet, _| fleet.settings.dry_run = true), Err("S7"));
+    assert_eq!(verdict(&|fleet, _| seen(fleet).opted_out = true), Err("S7"));
+    let starts_while_paused = |fleet: &mut Fleet, order: &mut RunOrder| {
+        fleet.ledger.paused = Some(Pause { who: "ada".into(), reason: None, until: None });
+        order.wait = false;
+    };
+    assert_eq!(verdict(&starts_while_paused), Err("S7"));
+    let calls =
+        |fleet: &mut Fleet| _ = fleet.memory.get_mut("a").unwrap().pending.insert(Pending::Call);
+    assert_eq!(verdict(&|fleet, _| calls(fleet)), Err("S9"));
+    assert_eq!(verdict(&|fleet, _| seen(fleet).ready = false), Err("S10"));
+    assert_eq!(verdict(&|_, order| order.generation = 2), Err("S15"));
+    assert_eq!(verdict(&|_, order| order.step = None), Err("S15"));
+    assert_eq!(verdict(&|fleet, _| seen(fleet).supervised = false), Err("S17"));
+    assert_eq!(verdict(&|fleet, _| seen(fleet).is_v1 = true), Err("S17"));
+}
