@@ -1,4 +1,4 @@
-//! `pause`, `resume`, `retry`, `forget`, `recreate`, `relaunch`, `done`, `breaker`: an operator's commands, through the
+//! `pause`, `resume`, `retry`, `forget`, `recreate`, `relaunch`, `done`, `release`, `breaker`: an operator's commands, through the
 //! store to the process that holds the lock.
 
 use std::io::IsTerminal as _;
@@ -85,6 +85,14 @@ pub struct RelaunchArgs {
 #[derive(Debug, Args)]
 pub struct DoneArgs {
     /// The slot whose job has done its work, whatever it ended with.
+    slot: String,
+    #[command(flatten)]
+    why: Why,
+}
+
+#[derive(Debug, Args)]
+pub struct ReleaseArgs {
+    /// The slot whose TPU is given back.
     slot: String,
     #[command(flatten)]
     why: Why,
@@ -179,6 +187,10 @@ pub async fn done(args: &DoneArgs) -> Outcome {
     pull(&args.why, Pull::Done { slot: args.slot.clone() }).await
 }
 
+pub async fn release(args: &ReleaseArgs) -> Outcome {
+    pull(&args.why, Pull::Release { slot: args.slot.clone() }).await
+}
+
 pub async fn breaker(args: &BreakerArgs) -> Outcome {
     if args.action.is_some() {
         return pull(&args.why, Pull::BreakerReset).await;
@@ -209,6 +221,7 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
         | Pull::Forget { slot, .. }
         | Pull::Recreate { slot, .. }
         | Pull::Relaunch { slot }
+        | Pull::Release { slot }
         | Pull::Done { slot } => Some(slot.clone()),
         Pull::BreakerReset => None,
     };

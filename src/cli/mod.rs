@@ -69,6 +69,9 @@ enum Command {
     Relaunch(lever::RelaunchArgs),
     /// Says that the work of a slot's job is done: nothing is recreated or ordered until `retry`.
     Done(lever::DoneArgs),
+    /// Gives a slot's TPU back: takes all that is the watchdog's out of its metadata, and leaves it
+    /// alone until `retry`.
+    Release(lever::ReleaseArgs),
     /// Shows the storm breaker, or closes it.
     Breaker(lever::BreakerArgs),
     /// Moves the journal from one place to another, or begins a new one where it was lost.
@@ -163,6 +166,7 @@ pub fn main() -> ExitCode {
             Command::Recreate(args) => lever::recreate(&args).await,
             Command::Relaunch(args) => lever::relaunch(&args).await,
             Command::Done(args) => lever::done(&args).await,
+            Command::Release(args) => lever::release(&args).await,
             Command::Breaker(args) => lever::breaker(&args).await,
             Command::State(args) => state::state(&args).await,
             Command::Check(args) => check::check(&args),

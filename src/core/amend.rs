@@ -1,5 +1,6 @@
 //! The flags of the present run order, kept as they should be: `wait` while the slot is paused,
 //! `notice` while the API announces the end of a Spot TPU whose job can be asked for a checkpoint.
+//! And the release of a node: all that is ours is taken out of its metadata.
 //!
 //! A flag changes neither the generation nor what runs: supervisors of version 3 start nothing by
 //! themselves while the order says `wait`, and ask the job for a checkpoint when it says `notice`.
@@ -23,7 +24,7 @@ use crate::model::ids::RunOrder;
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
-use crate::model::relaunch::{Amendment, TAKES_WAIT};
+use crate::model::relaunch::{Amendment, Patch, TAKES_WAIT};
 use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
@@ -58,16 +59,19 @@ pub fn keep(ctx: &mut SlotCtx, turn: &mut Turn) -> bool {
         ctx.record.job.amendment = None;
         changed = true;
     }
-    let Some(order) = wanted(ctx) else { return changed };
-    if ctx.budget.amended >= IN_A_TURN || !may_be_written(ctx, &order) {
+    let Some(patch) = wanted(ctx) else { return changed };
+    if ctx.budget.amended >= IN_A_TURN || !may_be_written(ctx, &patch) {
         return changed;
     }
-    intend(ctx, order, turn);
+    intend(ctx, patch, turn);
     true
 }
 
-/// The present order with the flags as they should be, where they are not.
-fn wanted(ctx: &SlotCtx) -> Option<RunOrder> {
+/// The present order with the flags as they should be, where they are not; or the release.
+fn wanted(ctx: &SlotCtx) -> Option<Patch> {
+    if let Some(release) = &ctx.record.released {
+        return (!release.done).then_some(Patch::Release);
+    }
     let seen = ctx.record.seen.as_ref()?;
     let run = seen.run.as_ref()?;
     let ending = seen.spot
@@ -75,41 +79,62 @@ fn wanted(ctx: &SlotCtx) -> Option<RunOrder> {
         && seen.health.as_deref() == Some("UNHEALTHY_MAINTENANCE");
     let asks = ctx.slot.job.as_ref().is_some_and(|job| job.on_notice.is_some());
     let (wait, notice) = (ctx.paused().is_some(), ending && asks);
-    ((run.wait, run.notice) != (wait, notice)).then(|| RunOrder { wait, notice, ..run.clone() })
+    let order = || Patch::Order(RunOrder { wait, notice, ..run.clone() });
+    ((run.wait, run.notice) != (wait, notice)).then(order)
 }
 
 /// Whether the node and its supervisors can take it now.
-fn may_be_written(ctx: &SlotCtx, order: &RunOrder) -> bool {
+fn may_be_written(ctx: &SlotCtx, patch: &Patch) -> bool {
     let record = &*ctx.record;
-    let seen = |seen: &crate::model::slot::Seen| seen.supervised && seen.ready && !seen.opted_out;
-    let there = record.ours && !record.forgotten && record.seen.as_ref().is_some_and(seen);
+    let there = record.ours && record.seen.as_ref().is_some_and(|s| s.ready && !s.opted_out);
     let free = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched)
         && record.job.relaunch.is_none();
-    // A read from before the last order would take that back.
-    let present = order.generation == record.job.generation;
     let read = ctx.condition() != Condition::Unclear && !ctx.settings.dry_run;
-    there && free && present && read && record.supervisors_are(TAKES_WAIT)
+    let takes = match patch {
+        Patch::Release => true,
+        // A read from before the last order would take that back.
+        Patch::Order(order) => {
+            let supervised = record.seen.as_ref().is_some_and(|seen| seen.supervised);
+            let present = order.generation == record.job.generation && !record.forgotten;
+            supervised && present && record.supervisors_are(TAKES_WAIT)
+        }
+    };
+    there && free && read && takes
 }
 
-fn intend(ctx: &mut SlotCtx, order: RunOrder, turn: &mut Turn) {
+fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
     let Some(incarnation) = ctx.record.incarnation.clone() else { return };
     let (checker, case) = ctx.case();
-    if let Err(violation) = checker.amendment(&case, &order) {
+    if let Err(violation) = checker.amendment(&case, &patch) {
         _ = confirm::refused(ctx, violation.name(), &violation.to_string(), turn);
         return;
     }
     ctx.budget.amended += 1;
     let who = ctx.paused().map(|pause| pause.who.clone()).unwrap_or_default();
     let record = &mut *ctx.record;
-    let generation = order.generation;
-    let why = match (order.wait, order.notice) {
-        (true, _) => format!("{who} paused it, so nothing starts by itself"),
-        (_, true) => format!("{}: its job is asked for a checkpoint", record.verdict.evidence),
-        _ => "it is neither paused nor about to end".to_owned(),
+    let generation = patch.generation();
+    let (wait, notice, text) = match &patch {
+        Patch::Release => {
+            let who = record.released.as_ref().map(|release| release.who.clone());
+            let who = who.unwrap_or_default();
+            let text = format!(
+                "{who} releases {incarnation}: what is the watchdog's goes out of its metadata; what runs goes on, and its next boot runs the user's own script"
+            );
+            (false, false, text)
+        }
+        Patch::Order(order) => {
+            let why = match (order.wait, order.notice) {
+                (true, _) => format!("{who} paused it, so nothing starts by itself"),
+                (_, true) => {
+                    format!("{}: its job is asked for a checkpoint", record.verdict.evidence)
+                }
+                _ => "it is neither paused nor about to end".to_owned(),
+            };
+            let flags = format!("wait {}, notice {}", order.wait, order.notice);
+            let text = format!("order of generation {generation}: {flags}, since {why}");
+            (order.wait, order.notice, text)
+        }
     };
-    let (wait, notice) = (order.wait, order.notice);
-    let text =
-        format!("order of generation {generation}: wait {wait}, notice {notice}, since {why}");
     let decided_by = ctx.settings.decided_by.clone();
     let what =
         What::Amendment { incarnation: incarnation.clone(), generation, wait, notice, decided_by };
@@ -117,12 +142,12 @@ fn intend(ctx: &mut SlotCtx, order: RunOrder, turn: &mut Turn) {
     record.job.amendment = Some(Amendment {
         at: turn.now,
         incarnation: incarnation.clone(),
-        order: order.clone(),
+        patch: patch.clone(),
         call: Some(Call::Intended),
     });
     ctx.memory.pending.insert(Pending::Call);
     let (slot, zone) = (record.name.clone(), record.zone.clone());
-    turn.act(Action::Order { slot, zone, incarnation, order });
+    turn.act(Action::Patch { slot, zone, incarnation, patch });
 }
 
 /// Takes in the answer to a change. Returns whether it was one.
@@ -139,7 +164,7 @@ pub fn ordered(
     };
     let Some(record) = record else { return false };
     let sent = |amendment: &&mut Amendment| {
-        amendment.order.generation == generation && amendment.call == Some(Call::Intended)
+        amendment.patch.generation() == generation && amendment.call == Some(Call::Intended)
     };
     let Some(amendment) = record.job.amendment.as_mut().filter(sent) else { return false };
     fleet.dirty.insert(slot.to_owned());
@@ -163,27 +188,41 @@ pub fn ordered(
     amendment.call = call;
     let what = What::OrderOutcome { generation, result };
     let name = result.name();
-    turn.tell(record, what, format!("flags of generation {generation}: {name}: {text}"));
+    let about = match generation {
+        0 => "release".to_owned(),
+        generation => format!("flags of generation {generation}"),
+    };
+    turn.tell(record, what, format!("{about}: {name}: {text}"));
     true
 }
 
 /// A read shows whether the change is there. Returns whether the record changed.
 pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &mut Turn) -> bool {
     let Some(amendment) = &record.job.amendment else { return false };
-    let (order, at) = (&amendment.order, amendment.at);
+    let at = amendment.at;
+    if began <= at || view.incarnation.as_ref() != Some(&amendment.incarnation) {
+        return false;
+    }
     let flags = |run: &RunOrder| (run.generation, run.wait, run.notice);
-    let there = began > at
-        && view.incarnation.as_ref() == Some(&amendment.incarnation)
-        && view.run.as_ref().map(flags) == Some(flags(order));
+    let (there, text) = match &amendment.patch {
+        Patch::Order(order) => {
+            let there = view.run.as_ref().map(flags) == Some(flags(order));
+            let says = format!("wait {}, notice {}", order.wait, order.notice);
+            (there, format!("the order of generation {} says {says}", order.generation))
+        }
+        Patch::Release => {
+            let ours = view.owner.is_some() || view.run.is_some() || view.supervised;
+            (!ours, "nothing of the watchdog's is left on it".to_owned())
+        }
+    };
     if there {
-        let generation = order.generation;
-        let text = format!(
-            "read back: the order of generation {generation} says wait {}, notice {}, {} s later",
-            order.wait,
-            order.notice,
-            elapsed(at, turn.now).as_secs()
-        );
+        let generation = amendment.patch.generation();
+        if let Some(release) = record.released.as_mut().filter(|_| generation == 0) {
+            (release.done, record.ours) = (true, false);
+        }
         record.job.amendment = None;
+        let took = elapsed(at, turn.now).as_secs();
+        let text = format!("read back {took} s later: {text}");
         turn.tell(record, What::OrderOutcome { generation, result: CallResult::Done }, text);
     }
     there

@@ -39,7 +39,7 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
     record.job.workers.clear();
     (record.job.attributes_at, record.job.unheard_since) = (None, None);
     (record.job.relaunch, record.job.relaunch_by) = (None, None);
-    record.job.amendment = None;
+    (record.job.amendment, record.released) = (None, None);
     record.job.unbooted_for = Duration::ZERO;
     record.first_seen = Some(now);
     // The former node's time is not its own.

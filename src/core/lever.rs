@@ -5,6 +5,8 @@ use jiff::Timestamp;
 use crate::model::event::{CommandName, Event, What};
 use crate::model::fleet::{Fleet, Pending};
 use crate::model::lever::{Lever, Pause, Pull};
+use crate::model::phase::Phase;
+use crate::model::relaunch::Release;
 use crate::model::slot::{SlotRecord, Wish};
 
 use super::turn::Turn;
@@ -68,6 +70,7 @@ fn name(pull: &Pull) -> CommandName {
         Pull::Recreate { .. } => CommandName::Recreate,
         Pull::Relaunch { .. } => CommandName::Relaunch,
         Pull::Done { .. } => CommandName::Done,
+        Pull::Release { .. } => CommandName::Release,
         Pull::BreakerReset => CommandName::BreakerReset,
     }
 }
@@ -79,6 +82,7 @@ fn slot(pull: &Pull) -> Option<&str> {
         | Pull::Forget { slot, .. }
         | Pull::Recreate { slot, .. }
         | Pull::Relaunch { slot }
+        | Pull::Release { slot }
         | Pull::Done { slot } => Some(slot),
         Pull::BreakerReset => None,
     }
@@ -133,7 +137,7 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
             });
         }
         Pull::Recreate { slot, incarnation } => change(fleet, slot, |record| {
-            (record.forgotten, record.deleted) = (false, None);
+            (record.forgotten, record.deleted, record.released) = (false, None, None);
             record.job.relaunch_by = None;
             let who = command.who.clone();
             record.wanted = incarnation.clone().map(|incarnation| Wish { who, incarnation });
@@ -149,6 +153,7 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
             change(fleet, slot, |record| relaunch::asked(record, &command.who, now, calling));
         }
         Pull::Done { slot } => done(fleet, slot, turn),
+        Pull::Release { slot } => release(fleet, slot, &command.who, turn),
         Pull::BreakerReset => {
             fleet.ledger.breaker = None;
             fleet.ledger.unfit.clear();
@@ -183,10 +188,27 @@ fn done(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
     settle::finished(fleet, slot, turn);
 }
 
+/// An operator wants a TPU of ours back, without anything of ours on it.
+fn release(fleet: &mut Fleet, slot: &str, who: &str, turn: &mut Turn) {
+    let Some(record) = fleet.slots.get_mut(slot) else { return };
+    let rests = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
+    let node = record.incarnation.clone().filter(|_| record.ours && rests);
+    let Some(incarnation) = node else {
+        let why = if record.ours { "it is being replaced" } else { "its TPU has nothing of ours" };
+        return turn.tell(record, What::Note, format!("release: {why}; nothing was done"));
+    };
+    settle::withdraw(fleet, slot, "its TPU is given back", turn);
+    change(fleet, slot, |record| {
+        record.released = Some(Release { who: who.to_owned(), incarnation, done: false });
+        (record.forgotten, record.suspicion) = (true, None);
+        (record.wanted, record.job.relaunch_by, record.job.amendment) = (None, None, None);
+    });
+}
+
 /// Gives a slot its attempts back, and whatever else was used up.
 fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, now: Timestamp) {
     change(fleet, slot, |record| {
-        (record.forgotten, record.deleted) = (false, None);
+        (record.forgotten, record.deleted, record.released) = (false, None, None);
         record.attempts.clear();
         // Asked again at once: a right may have been granted.
         record.create_check = None;

@@ -303,7 +303,7 @@ fn adopt(
             dirty.insert(record.name.clone());
         }
         // Metadata may come later than the node itself.
-        if !record.ours && is_ours(record, view, settings) {
+        if !record.ours && record.released.is_none() && is_ours(record, view, settings) {
             record.ours = true;
             record.job.generation = record.job.generation.max(record.heard_from());
             dirty.insert(record.name.clone());

@@ -30,7 +30,7 @@ use crate::model::ids::RunOrder;
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
-use crate::model::relaunch::{Asked, Relaunch};
+use crate::model::relaunch::{Asked, Patch, Relaunch};
 use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
@@ -209,7 +209,7 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
     });
     ctx.memory.pending.insert(Pending::Call);
     let (slot, zone) = (record.name.clone(), record.zone.clone());
-    turn.act(Action::Order { slot, zone, incarnation, order });
+    turn.act(Action::Patch { slot, zone, incarnation, patch: Patch::Order(order) });
     let text = format!("ordering generation {generation} from {from}");
     Decision::act(ActionName::Relaunch, text)
 }

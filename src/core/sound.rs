@@ -116,8 +116,8 @@ pub fn intends(effects: &[Effect]) -> Result<(), String> {
                 Record::Slot(slot) if slot.name == action.slot() => Some(slot),
                 _ => None,
             });
-            if let Action::Order { order, .. } = action {
-                if !written.is_some_and(|record| record.job.intends(order)) {
+            if let Action::Patch { patch, .. } = action {
+                if !written.is_some_and(|record| record.job.intends(patch)) {
                     return Err(format!("nothing intends {action:?}"));
                 }
                 continue;

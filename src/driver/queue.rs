@@ -99,8 +99,8 @@ pub fn apart(fleet: &Fleet, then: Vec<Action>) -> (Vec<Action>, Vec<Input>) {
         let phase = match action {
             Action::Delete { .. } => Phase::Deleting,
             Action::Create { .. } => Phase::Creating,
-            Action::Order { order, .. } => {
-                return record.is_some_and(|record| record.job.intends(order));
+            Action::Patch { patch, .. } => {
+                return record.is_some_and(|record| record.job.intends(patch));
             }
         };
         record

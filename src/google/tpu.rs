@@ -18,7 +18,8 @@ use crate::model::failure::{Failure, FailureClass};
 use crate::model::ids::RUN_KEY;
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
-use crate::resource::spec::{is_supervised, needs_alpha};
+use crate::model::relaunch::Patch;
+use crate::resource::spec::{is_supervised, needs_alpha, strip_ours};
 
 /// Asked for on each page; the server may give fewer.
 const PAGE_SIZE: u32 = 100;
@@ -279,7 +280,7 @@ impl TpuClient {
                 Action::Create { slot, zone, body, request_id } => {
                     self.create(zone, slot, body, request_id.as_deref(), prepared).await
                 }
-                Action::Order { slot, zone, .. } => {
+                Action::Patch { slot, zone, .. } => {
                     let url = format!("{}?updateMask=metadata", self.node_url(zone, slot));
                     let (name, method) = ("nodes.patch", Method::PATCH);
                     let (origin, body) = (Origin::PATCH, Some(&metadata));
@@ -293,10 +294,10 @@ impl TpuClient {
         }
     }
 
-    /// The body of a patch that changes the run order in the metadata of exactly this node, and keeps
-    /// every other key. The API has no patch of one key.
+    /// The body of a patch that changes our part of the metadata of exactly this node, and keeps every
+    /// other key. The API has no patch of one key.
     async fn metadata(&self, action: &Action) -> Result<Value, CallOutcome> {
-        let Action::Order { slot, zone, incarnation, order } = action else {
+        let Action::Patch { slot, zone, incarnation, patch } = action else {
             return Ok(Value::Null);
         };
         let deadline = Instant::now() + METADATA_WITHIN;
@@ -306,13 +307,18 @@ impl TpuClient {
             return Err(CallOutcome::Refused(Failure::new(FailureClass::NotFound, text)));
         }
         let metadata = view.raw.get("metadata").and_then(Value::as_object);
-        // An answer that lacks them would take them from the node.
+        // An answer that lacks them would take them from the node. A TPU without a job has no supervisor.
         let whole = metadata.filter(|metadata| {
-            is_supervised(metadata) && view.slot.as_deref() == Some(slot) && view.run.is_some()
+            let supervised = is_supervised(metadata) || *patch == Patch::Release;
+            supervised && view.slot.as_deref() == Some(slot) && view.run.is_some()
         });
         let Some(mut metadata) = whole.cloned() else {
             let text = "the node was read without its metadata: supervisor, owner, slot, run order";
             return Err(CallOutcome::NotSent(Failure::new(FailureClass::Garbage, text)));
+        };
+        let Patch::Order(order) = patch else {
+            strip_ours(&mut metadata);
+            return Ok(json!({ "metadata": metadata }));
         };
         if let Some(run) = view.run.filter(|run| run.generation > order.generation) {
             let text = format!("the node has the order of generation {} by now", run.generation);

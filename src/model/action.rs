@@ -11,11 +11,12 @@ use super::checkpoint::CheckpointSurvey;
 use super::event::{Event, Verb};
 use super::failure::Failure;
 use super::fleet::Ledger;
-use super::ids::{Incarnation, RunOrder};
+use super::ids::Incarnation;
 use super::lever::Lever;
 use super::lookup::{CreateCheck, Deletion};
 use super::node::NodeView;
 use super::operation::OperationState;
+use super::relaunch::Patch;
 use super::settings::{CheckpointSettings, Settings};
 use super::slot::SlotRecord;
 use super::spec::NodeSpec;
@@ -80,11 +81,11 @@ pub enum Input {
         /// The answer.
         reading: Reading,
     },
-    /// A run order was written (or not).
+    /// A node was patched (or not).
     Ordered {
         /// The slot.
         slot: String,
-        /// The generation that it names.
+        /// The generation that it orders; 0: none.
         generation: u64,
         /// The outcome.
         outcome: CallOutcome,
@@ -125,7 +126,7 @@ pub enum Input {
         /// The operations in the slot's zone that target its name, newest first.
         result: Result<Vec<Deletion>, Failure>,
     },
-    /// A person pulled levers.
+    /// Commands of an operator.
     Pulled(Vec<Lever>),
     /// Time has passed.
     Tick,
@@ -226,7 +227,7 @@ pub enum Record {
     Removed(String),
     /// Budgets and counts of the fleet.
     Ledger(Box<Ledger>),
-    /// The lever of this id has worked: it is taken out of the store by the same commit.
+    /// The command of this id has worked: it is taken out of the store by the same commit.
     Pulled(String),
 }
 
@@ -260,17 +261,17 @@ pub enum Action {
         /// For v2alpha1.
         request_id: Option<String>,
     },
-    /// Write a newer run order into the node's metadata. The metadata is read and the incarnation
-    /// compared right before.
-    Order {
+    /// Change our part of the node's metadata. The metadata is read and the incarnation compared
+    /// right before.
+    Patch {
         /// The slot, and node id.
         slot: String,
         /// Its zone.
         zone: String,
         /// The node that is meant.
         incarnation: Incarnation,
-        /// The order.
-        order: RunOrder,
+        /// The change.
+        patch: Patch,
     },
 }
 
@@ -280,7 +281,7 @@ impl Action {
         match self {
             Action::Delete { slot, .. }
             | Action::Create { slot, .. }
-            | Action::Order { slot, .. } => slot,
+            | Action::Patch { slot, .. } => slot,
         }
     }
 
@@ -298,8 +299,8 @@ impl Action {
             Action::Delete { slot, .. } | Action::Create { slot, .. } => {
                 Input::Called { slot: slot.clone(), outcome }
             }
-            Action::Order { slot, order, .. } => {
-                Input::Ordered { slot: slot.clone(), generation: order.generation, outcome }
+            Action::Patch { slot, patch, .. } => {
+                Input::Ordered { slot: slot.clone(), generation: patch.generation(), outcome }
             }
         }
     }
@@ -312,7 +313,7 @@ impl Action {
             Action::Delete { verified, .. } => {
                 *verified <= now && elapsed(*verified, now) + connecting <= VERIFIED_FOR
             }
-            Action::Create { .. } | Action::Order { .. } => true,
+            Action::Create { .. } | Action::Patch { .. } => true,
         }
     }
 }

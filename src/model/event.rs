@@ -70,6 +70,8 @@ CommandName {
     Relaunch = "relaunch",
     /// Says that the job's work is done.
     Done = "done",
+    /// Gives a node back.
+    Release = "release",
 }
 }
 
@@ -286,11 +288,12 @@ pub enum What {
         /// Who decided: the process that held the lock.
         decided_by: String,
     },
-    /// A flag of the present order is about to be changed: its audit record (S18).
+    /// A flag of the present order is about to be changed, or the node given back: its audit record
+    /// (S18).
     Amendment {
         /// The node that gets it.
         incarnation: Incarnation,
-        /// The generation, which stays.
+        /// The generation, which stays; 0 where the node is given back.
         generation: u64,
         /// Nothing starts by itself from then on.
         wait: bool,

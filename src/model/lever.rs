@@ -75,6 +75,12 @@ pub enum Pull {
         /// The slot.
         slot: String,
     },
+    /// Takes all that is ours out of the metadata of the slot's node, and leaves it alone until
+    /// `retry`.
+    Release {
+        /// The slot.
+        slot: String,
+    },
     /// Closes the storm breaker: the present is judged anew.
     BreakerReset,
 }

@@ -43,16 +43,47 @@ pub struct Relaunch {
     pub written_at: Option<Timestamp>,
 }
 
-/// The present order of a node, with a flag that is being changed: no new generation, and no end of
-/// what runs.
+/// A change of the metadata that is ours on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Patch {
+    /// This run order takes the place of the present one.
+    Order(RunOrder),
+    /// All that is ours is taken out, and the user's startup script put back.
+    Release,
+}
+
+impl Patch {
+    /// The generation that it orders; 0 where it orders none.
+    pub fn generation(&self) -> u64 {
+        match self {
+            Patch::Order(order) => order.generation,
+            Patch::Release => 0,
+        }
+    }
+}
+
+/// A node that is given back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Release {
+    /// The operator who asked for it.
+    pub who: String,
+    /// The node that is meant.
+    pub incarnation: Incarnation,
+    /// A read has shown it without anything of ours.
+    pub done: bool,
+}
+
+/// A patch of a node that starts no generation and ends nothing that runs: flags of the present
+/// order, or its release.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amendment {
     /// When it was decided.
     pub at: Timestamp,
     /// The node that gets it.
     pub incarnation: Incarnation,
-    /// The order as it becomes.
-    pub order: RunOrder,
+    /// The metadata as it becomes.
+    pub patch: Patch,
     /// How far the call is; none when it was refused or not sent.
     pub call: Option<Call>,
 }

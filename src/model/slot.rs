@@ -14,7 +14,7 @@ use super::lever::Pause;
 use super::lines::KeptLines;
 use super::lookup::CreateCheck;
 use super::recovery::{Call, Recovery};
-use super::relaunch::{Amendment, Asked, Relaunch, TAKES_ORDERS};
+use super::relaunch::{Amendment, Asked, Patch, Relaunch, Release, TAKES_ORDERS};
 use super::settings::Size;
 use super::spec::NodeSpec;
 use super::time::elapsed;
@@ -212,12 +212,13 @@ pub struct JobState {
 }
 
 impl JobState {
-    /// Whether this very order is journaled as about to be written to the node (S11).
-    pub fn intends(&self, order: &RunOrder) -> bool {
-        let intended = Some(&Call::Intended);
-        let relaunch = self.relaunch.as_ref().map(|r| (r.call.as_ref(), &r.order));
-        let amendment = self.amendment.as_ref().map(|a| (a.call.as_ref(), &a.order));
-        [relaunch, amendment].contains(&Some((intended, order)))
+    /// Whether this very patch is journaled as about to be written to the node (S11).
+    pub fn intends(&self, patch: &Patch) -> bool {
+        let relaunch = self.relaunch.as_ref().filter(|r| r.call == Some(Call::Intended));
+        let amendment = self.amendment.as_ref().filter(|a| a.call == Some(Call::Intended));
+        let ordered =
+            relaunch.is_some_and(|relaunch| *patch == Patch::Order(relaunch.order.clone()));
+        ordered || amendment.is_some_and(|amendment| *patch == amendment.patch)
     }
 }
 
@@ -324,6 +325,9 @@ pub struct SlotRecord {
     /// `forget` called its create off: nothing is done until `retry`.
     #[serde(default)]
     pub forgotten: bool,
+    /// `release` gives its node back, or has given it back.
+    #[serde(default)]
+    pub released: Option<Release>,
     /// Why its node counts as deleted on purpose: nothing is created until `retry` or `recreate`.
     #[serde(default)]
     pub deleted: Option<String>,
@@ -443,6 +447,7 @@ impl SlotRecord {
             left_at: None,
             create_check: None,
             forgotten: false,
+            released: None,
             deleted: None,
             wanted: None,
             nudged: None,

@@ -127,13 +127,14 @@ impl Audit {
                 CommandName::Retry | CommandName::Recreate => {
                     _ = slot.as_ref().map(|slot| self.forgotten.remove(slot));
                 }
-                CommandName::Relaunch | CommandName::Done => {}
+                CommandName::Relaunch | CommandName::Done | CommandName::Release => {}
             },
             (What::OrderIntent { decided_by, .. }, Some(slot)) => {
                 self.order(slot, false, decided_by, &mut found);
             }
-            (What::Amendment { decided_by, wait, .. }, Some(slot)) => {
-                self.order(slot, *wait, decided_by, &mut found);
+            (What::Amendment { decided_by, wait, generation, .. }, Some(slot)) => {
+                let starts = !*wait && *generation > 0;
+                self.order(slot, !starts, decided_by, &mut found);
             }
             (What::StrayIntent { confirmed_at, decided_by, name, .. }, _) => {
                 let at = event.at;

@@ -382,7 +382,8 @@ pub fn is_supervised(metadata: &Map<String, Value>) -> bool {
         && text(SLOT_KEY).is_some()
 }
 
-fn strip_ours(metadata: &mut Map<String, Value>) {
+/// Takes out of a node's metadata all that is ours, and puts the user's startup script back.
+pub fn strip_ours(metadata: &mut Map<String, Value>) {
     if is_supervised(metadata) {
         match metadata.remove(USER_SCRIPT_KEY) {
             Some(script) => metadata.insert(STARTUP_SCRIPT.into(), script),

@@ -255,3 +255,34 @@ fn a_person_reads_why_a_job_failed_and_says_that_its_work_is_done() {
     rig.wait_polls(6);
     assert_eq!(rig.creations("a"), before, "{}", rig.mutations_text());
 }
+
+#[test]
+fn a_tpu_is_paused_and_given_back_through_the_metadata_of_its_node() {
+    let rig = ours();
+    let order = |rig: &Rig| {
+        let node = rig.node("a").unwrap();
+        node.body["metadata"].get("tpu-watchdog-run").map(|run| run.as_str().unwrap().to_owned())
+    };
+    let works = |arguments: &[&str]| {
+        let output = rig.command(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    works(&["pause", "a"]);
+    rig.wait_until("its order says wait", || {
+        order(&rig).is_some_and(|order| order.contains("\"wait\":true"))
+    });
+    works(&["resume", "a"]);
+    rig.wait_until("its order no longer does", || {
+        order(&rig).is_some_and(|order| !order.contains("wait"))
+    });
+    works(&["release", "a"]);
+    rig.wait_for_log("nothing of the watchdog's is left on it");
+    let metadata = rig.node("a").unwrap().body["metadata"].clone();
+    let left: Vec<&String> = metadata.as_object().unwrap().keys().collect();
+    assert!(left.iter().all(|key| !key.starts_with("tpu-watchdog")), "{metadata}");
+    let script = metadata.get("startup-script").and_then(|script| script.as_str());
+    assert!(script.is_none_or(|script| !script.contains("tpu-watchdog")), "{script:?}");
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_until("it is left alone", || rig.status()["tpus"][0]["hold"] == "forgotten");
+    assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
+}

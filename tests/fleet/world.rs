@@ -350,7 +350,7 @@ impl World {
                 query.insert("nodeId".to_owned(), slot.clone());
                 ("POST", format!("v2/projects/p/locations/{zone}/nodes"), Some(body.clone()))
             }
-            Action::Order { .. } => unreachable!("no operator and no stale order in these worlds"),
+            Action::Patch { .. } => unreachable!("no operator and no stale order in these worlds"),
         };
         let of = body.as_ref().map_or(Origin::DELETE, Origin::create);
         let (status, answer) = self.call(method, &path, &query, body.clone());

@@ -13,10 +13,12 @@ use tpu_watchdog::google::origin::Origin;
 use tpu_watchdog::model::action::{Action, CallOutcome, Input, Listing, Look, Poll, Reading};
 use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
 use tpu_watchdog::model::failure::{Failure, FailureClass};
-use tpu_watchdog::model::ids::{Incarnation, RunOrder};
+use tpu_watchdog::model::ids::Incarnation;
 use tpu_watchdog::model::lookup::{CreateCheck, Deletion};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
+use tpu_watchdog::model::relaunch::Patch;
+use tpu_watchdog::resource::spec::strip_ours;
 use tpu_watchdog::simulator::api;
 use tpu_watchdog::simulator::shape;
 use tpu_watchdog::simulator::things::{Node, Operation};
@@ -462,14 +464,14 @@ impl World {
                 (404, "no such network"),
                 (429, "rate limit exceeded"),
             ],
-            Action::Order { .. } => &[(400, "bad request"), (403, "no"), (409, "busy")],
+            Action::Patch { .. } => &[(400, "bad request"), (403, "no"), (409, "busy")],
         };
         Some(all[self.rng.usize(0..all.len())])
     }
 
     fn carry_out(&mut self, action: &Action, arrival: Arrival) -> CallOutcome {
-        if let Action::Order { slot, zone, incarnation, order } = action {
-            return self.patch(slot, zone, incarnation, order);
+        if let Action::Patch { slot, zone, incarnation, patch } = action {
+            return self.patch(slot, zone, incarnation, patch);
         }
         let version = if self.setup.settings.alpha { "v2alpha1" } else { "v2" };
         let (method, zone, slot, body, request_id) = match action {
@@ -479,7 +481,7 @@ impl World {
             Action::Create { slot, zone, body, request_id } => {
                 ("POST", zone, slot, Some(body.clone()), request_id)
             }
-            Action::Order { .. } => unreachable!("it is a patch"),
+            Action::Patch { .. } => unreachable!("it is a patch"),
         };
         let parent = format!("{version}/projects/p/locations/{zone}/nodes");
         let mut query = BTreeMap::new();
@@ -510,20 +512,18 @@ impl World {
     }
 
     /// The run order in a node's metadata, changed as the client does it.
-    fn patch(
-        &mut self,
-        slot: &str,
-        zone: &str,
-        meant: &Incarnation,
-        order: &RunOrder,
-    ) -> CallOutcome {
+    fn patch(&mut self, slot: &str, zone: &str, meant: &Incarnation, patch: &Patch) -> CallOutcome {
         let node = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned()));
         let Some(node) = node.filter(|node| node.uid.to_string() == meant.id) else {
             let text = "another node is there";
             return CallOutcome::Refused(Failure::new(FailureClass::NotFound, text));
         };
         let mut metadata = node.body["metadata"].clone();
-        metadata["tpu-watchdog-run"] = json!(order.text());
+        match (patch, metadata.as_object_mut()) {
+            (Patch::Order(order), _) => metadata["tpu-watchdog-run"] = json!(order.text()),
+            (Patch::Release, Some(metadata)) => strip_ours(metadata),
+            (Patch::Release, None) => {}
+        }
         let path = format!("v2/projects/p/locations/{zone}/nodes/{slot}");
         let query = [("updateMask".to_owned(), "metadata".to_owned())].into();
         let body = Some(json!({ "metadata": metadata }));
@@ -638,7 +638,7 @@ fn origin(action: &Action) -> Origin {
     match action {
         Action::Create { body, .. } => Origin::create(body),
         Action::Delete { .. } => Origin::DELETE,
-        Action::Order { .. } => Origin::PATCH,
+        Action::Patch { .. } => Origin::PATCH,
     }
 }
 

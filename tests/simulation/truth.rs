@@ -20,6 +20,7 @@ use tpu_watchdog::model::ids::{Incarnation, RunOrder};
 use tpu_watchdog::model::lever::Pull;
 use tpu_watchdog::model::phase::Phase;
 use tpu_watchdog::model::recovery::Call;
+use tpu_watchdog::model::relaunch::Patch;
 use tpu_watchdog::model::settings::{Grace, OnSuccess, Size};
 use tpu_watchdog::model::time::elapsed;
 use tpu_watchdog::resource::spec::{SUPERVISOR_MARK, USER_SCRIPT_KEY};
@@ -63,6 +64,8 @@ pub struct Known {
     deleted: Option<Ms>,
     /// That delete was of a judged slot.
     judged: bool,
+    /// An operator wants its node back.
+    released: bool,
 }
 
 /// What was sent and answered, as far as the checks need it.
@@ -139,6 +142,9 @@ impl World {
             Pull::Resume { slot: Some(slot), adopt: true } => {
                 self.truth.slots.entry(slot.clone()).or_default().adopted = true;
             }
+            Pull::Release { slot } => {
+                self.truth.slots.entry(slot.clone()).or_default().released = true;
+            }
             Pull::Recreate { slot, incarnation: Some(meant) } => {
                 let known = self.truth.slots.entry(slot.clone()).or_default();
                 known.wanted.insert(meant.id.clone());
@@ -189,10 +195,10 @@ impl World {
         let (verb, wanted) = match action {
             Action::Delete { .. } => (Verb::Delete, Phase::Deleting),
             Action::Create { .. } => (Verb::Create, Phase::Creating),
-            Action::Order { order, .. } => {
-                let intended = record.is_some_and(|record| record.job.intends(order));
+            Action::Patch { patch, .. } => {
+                let intended = record.is_some_and(|record| record.job.intends(patch));
                 return self.check("S11", &slot, intended, || {
-                    format!("the journal does not intend {order:?}")
+                    format!("the journal does not intend {patch:?}")
                 });
             }
         };
@@ -213,7 +219,7 @@ impl World {
                     Action::Create { body, zone, .. } => {
                         (call.generation, &call.zone) == (Some(ordered(body).generation), zone)
                     }
-                    Action::Order { .. } => false,
+                    Action::Patch { .. } => false,
                 }
         });
         self.check("S18", &slot, told, || {
@@ -314,7 +320,11 @@ impl World {
                     self.starts_from(&slot, &ordered(body));
                 }
             }
-            Action::Order { zone, order, .. } => {
+            Action::Patch { patch: Patch::Release, .. } => {
+                let asked = self.truth.slots.get(&slot).is_some_and(|known| known.released);
+                self.check("S17", &slot, asked, || "nobody wants it released".to_owned());
+            }
+            Action::Patch { zone, patch: Patch::Order(order), .. } => {
                 let node = self.cloud.nodes.get(&(zone.clone(), slot.clone()));
                 if let Some(present) = node.map(|node| node.run.order.clone())
                     && !(arrival.late || arrival.again)

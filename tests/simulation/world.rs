@@ -10,6 +10,7 @@ use tpu_watchdog::driver::poll::Plan;
 use tpu_watchdog::driver::term::Term;
 use tpu_watchdog::model::action::{Action, Input, Look};
 use tpu_watchdog::model::fleet::Memory;
+use tpu_watchdog::model::relaunch::Patch;
 use tpu_watchdog::model::settings::{Settings, Share};
 use tpu_watchdog::report::audit::Audit;
 use tpu_watchdog::simulator::cloud::Cloud;
@@ -407,6 +408,9 @@ pub fn brief(action: &Action) -> String {
                 .unwrap_or_default();
             format!("CREATE {slot} in {zone} {run}")
         }
-        Action::Order { slot, order, .. } => format!("ORDER {slot} {}", order.text()),
+        Action::Patch { slot, patch: Patch::Order(order), .. } => {
+            format!("ORDER {slot} {}", order.text())
+        }
+        Action::Patch { slot, patch: Patch::Release, .. } => format!("RELEASE {slot}"),
     }
 }

@@ -27,6 +27,7 @@ use tpu_watchdog::model::lever::{Lever, Pull};
 use tpu_watchdog::model::lookup::{CreateCheck, Deletion};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
+use tpu_watchdog::model::relaunch::Patch;
 use tpu_watchdog::model::settings::{
     CheckpointSettings, JobSettings, Overlay, Policy, PollSettings, Settings, Share, SlotSettings,
     Storm,
@@ -311,7 +312,11 @@ impl Player {
                     .unwrap_or_default();
                 writeln!(self.out, "{time}     {slot} CREATE in {zone}, run {run}")
             }
-            Action::Order { slot, incarnation, order, .. } => {
+            Action::Patch { slot, incarnation, patch, .. } => {
+                let Patch::Order(order) = patch else {
+                    let _ = writeln!(self.out, "{time}     {slot} RELEASE of {incarnation}");
+                    return;
+                };
                 if let Some((body, _)) = self.created.get_mut(slot) {
                     body["metadata"][RUN_KEY] = json!(order.text());
                 }

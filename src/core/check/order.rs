@@ -7,6 +7,7 @@ use crate::model::condition::Condition;
 use crate::model::fleet::Pending;
 use crate::model::ids::RunOrder;
 use crate::model::phase::Phase;
+use crate::model::relaunch::Patch;
 use crate::model::time::elapsed;
 
 /// Checkpoints were listed at most so long ago.
@@ -54,23 +55,29 @@ impl Checker {
         rule(record.job.trouble.is_none(), "S20", "the checkpoint location is not understood")
     }
 
-    /// Whether the flags of the present order may be changed on the slot's node now.
+    /// Whether the slot's node may be patched so now, with no new generation.
     ///
     /// # Errors
     /// The first rule that forbids it.
-    pub fn amendment(&self, case: &Case, order: &RunOrder) -> Checked {
+    pub fn amendment(&self, case: &Case, patch: &Patch) -> Checked {
         let Case { settings, record, memory, .. } = case;
         let opted_out = record.seen.as_ref().is_some_and(|seen| seen.opted_out);
         rule(!settings.dry_run && !opted_out, "S7", "dry run, or opted out")?;
-        rule(order.wait || !is_held(case), "S7", "it is paused, and its job would start")?;
         is_plain(case)?;
+        rule(record.ours, "S17", "the node is not this watchdog's")?;
         let seen = record.seen.as_ref();
-        let ours = record.ours && !record.forgotten && seen.is_some_and(|seen| seen.supervised);
-        rule(ours, "S17", "the node runs no supervisor of this watchdog")?;
         rule(seen.is_some_and(|seen| seen.ready), "S10", "the node is not READY")?;
         let idle = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
         let calls = memory.pending.contains(&Pending::Call) || record.job.relaunch.is_some();
         rule(idle && !calls, "S9", "the slot is in recovery, or another call is under way")?;
+        let Patch::Order(order) = patch else {
+            let meant = record.released.as_ref().map(|release| &release.incarnation);
+            let asked = meant.is_some() && meant == record.incarnation.as_ref();
+            return rule(asked, "S17", "no operator wants this node released");
+        };
+        rule(order.wait || !is_held(case), "S7", "it is paused, and its job would start")?;
+        let ours = !record.forgotten && seen.is_some_and(|seen| seen.supervised);
+        rule(ours, "S17", "the node runs no supervisor of this watchdog")?;
         let run = seen.and_then(|seen| seen.run.as_ref());
         let flags_alone = run.is_some_and(|run| {
             *order == RunOrder { wait: order.wait, notice: order.notice, ..run.clone() }

@@ -45,11 +45,11 @@ pub fn opted_out(ctx: &SlotCtx) -> Option<Decision> {
 /// An operator has called its create off.
 pub fn forgotten(ctx: &SlotCtx) -> Option<Decision> {
     let text = || {
-        format!(
-            "{}, but `forget` called it off; `retry {}` wants it again",
-            what(ctx),
-            ctx.record.name
-        )
+        let why = match &ctx.record.released {
+            Some(release) => format!("{} released its TPU", release.who),
+            None => "`forget` called it off".to_owned(),
+        };
+        format!("{}, but {why}; `retry {}` wants it again", what(ctx), ctx.record.name)
     };
     ctx.record.forgotten.then(|| Decision::hold(HoldReason::Forgotten, text(), None))
 }

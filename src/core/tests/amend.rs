@@ -7,6 +7,7 @@ use super::runs::with_checkpoints;
 use super::*;
 use crate::model::ids::RunOrder;
 use crate::model::lever::Pause;
+use crate::model::relaunch::Patch;
 use crate::model::slot::Seen;
 
 impl World {
@@ -173,7 +174,7 @@ fn the_checker_refuses_changes_that_no_plan_may_send() {
             (&fleet.settings.slots["a"], &fleet.slots["a"], &fleet.memory["a"]);
         let (settings, ledger) = (&fleet.settings, &fleet.ledger);
         let case = Case { settings, slot, record, memory, ledger, now };
-        let verdict = Checker::new(fleet).amendment(&case, &order);
+        let verdict = Checker::new(fleet).amendment(&case, &Patch::Order(order));
         verdict.map_err(|violation| violation.name())
     };
     fn seen(fleet: &mut Fleet) -> &mut Seen {
@@ -195,4 +196,50 @@ fn the_checker_refuses_changes_that_no_plan_may_send() {
     assert_eq!(verdict(&|_, order| order.step = None), Err("S15"));
     assert_eq!(verdict(&|fleet, _| seen(fleet).supervised = false), Err("S17"));
     assert_eq!(verdict(&|fleet, _| seen(fleet).is_v1 = true), Err("S17"));
+}
+
+#[test]
+fn s17_a_release_takes_out_what_is_ours_once_and_the_slot_is_left_alone_until_retry() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    world.pull(Pull::Release { slot: "a".into() });
+    let released =
+        |world: &World| matches!(world.actions[..], [Action::Patch { patch: Patch::Release, .. }]);
+    assert!(released(&world), "{:?}", world.actions);
+    world.input(Input::Ordered { slot: "a".into(), generation: 0, outcome: accepted() });
+    let mut theirs = node.clone();
+    theirs["metadata"] = json!({"startup-script": "#! /bin/sh\n"});
+    world.polled(&theirs);
+    assert!(
+        !world.fleet.slots["a"].ours
+            && world.messages[0].contains("nothing of the watchdog's is left")
+    );
+    // A read that lags behind makes it ours no more.
+    world.polled(&node);
+    assert!(!world.fleet.slots["a"].ours);
+    let mut lost = theirs.clone();
+    lost["state"] = json!("PREEMPTED");
+    for _ in 0..40 {
+        world.polled(&lost);
+        assert!(
+            world.actions.is_empty() && !world.looks.iter().any(|l| matches!(l, Look::Node { .. }))
+        );
+    }
+    assert_eq!(world.hold("a"), Some(HoldReason::Forgotten));
+    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.get("a", Some(lost));
+    assert!(is_delete(&world.actions), "it is watched again: {:?}", world.hold("a"));
+}
+
+#[test]
+fn s17_only_a_tpu_of_ours_is_released() {
+    let mut world = with_checkpoints();
+    world.poll(&[node("a", json!({}))]);
+    world.pull(Pull::Release { slot: "a".into() });
+    assert!(world.actions.is_empty() && !world.fleet.slots["a"].forgotten);
+    assert!(world.messages.iter().any(|text| text.contains("its TPU has nothing of ours")));
+    // While it is being replaced there is nothing to give back.
+    world.begin(&[100]);
+    world.pull(Pull::Release { slot: "a".into() });
+    assert!(!world.fleet.slots["a"].forgotten, "{:?}", world.messages);
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
 use crate::model::ids::RunOrder;
 use crate::model::lever::{Pause, Pull};
-use crate::model::relaunch::Asked;
+use crate::model::relaunch::{Asked, Patch};
 
 const STALE: (i64, &str) = (139, "stale_order ran=734: a run of this order lasted that long");
 
@@ -46,7 +46,7 @@ impl World {
 
     pub fn run_order(&self) -> Option<RunOrder> {
         match &self.actions[..] {
-            [Action::Order { order, .. }] => Some(order.clone()),
+            [Action::Patch { patch: Patch::Order(order), .. }] => Some(order.clone()),
             _ => None,
         }
     }
