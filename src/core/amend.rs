@@ -29,9 +29,9 @@ use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
 
-use super::confirm;
 use super::ctx::SlotCtx;
 use super::turn::Turn;
+use super::{confirm, relaunch};
 
 /// A change that was sent is read back for so long; one that was refused or not seen is tried again
 /// after as long.
@@ -78,7 +78,10 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
         && ctx.condition() == Condition::Maintenance
         && seen.health.as_deref() == Some("UNHEALTHY_MAINTENANCE");
     let asks = ctx.slot.job.as_ref().is_some_and(|job| job.on_notice.is_some());
-    let (wait, notice) = (ctx.paused().is_some(), ending && asks);
+    // Hosts that wait for a newer order start by that order alone: one that started now would meet
+    // those that hang in the former run.
+    let ordered_soon = run.wait && relaunch::wanted(ctx).is_some();
+    let (wait, notice) = (ctx.paused().is_some() || ordered_soon, ending && asks);
     let order = || Patch::Order(RunOrder { wait, notice, ..run.clone() });
     ((run.wait, run.notice) != (wait, notice)).then(order)
 }

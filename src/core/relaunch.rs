@@ -85,7 +85,7 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Option<Decis
 }
 
 /// Why a newer order is wanted.
-fn wanted(ctx: &SlotCtx) -> Option<String> {
+pub fn wanted(ctx: &SlotCtx) -> Option<String> {
     let record = &*ctx.record;
     if let Some(asked) = &record.job.relaunch_by {
         return Some(format!("{} asked for it (relaunch)", asked.who));

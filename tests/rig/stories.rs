@@ -140,17 +140,19 @@ fn the_work_before_an_announced_preemption_is_not_done_twice() {
 
 #[test]
 fn what_crashes_while_the_slot_is_paused_starts_together_when_it_is_resumed() {
-    let Some(stage) = Stage::new("") else { return };
+    // Hosts start by themselves after two seconds without an order.
+    let Some(mut stage) = Stage::with("", "2") else { return };
+    stage.rig.start();
     let first = stage.runs(1, 25);
     let pull = |arguments: &[&str]| stage.rig.command(arguments).output().unwrap().status.success();
     assert!(pull(&["pause", "a"]));
-    stage.rig.wait_for_log("pause by");
+    stage.rig.wait_for_log("every worker has read its order and waits");
     stage.tell("crash.2");
     stage.wait("it is held", || {
         let slot = stage.rig.status()["tpus"][0].clone();
         slot["hold"] == "paused" && slot["condition"] == "job_failed"
     });
-    // Longer than hosts that get no order wait before they start by themselves.
+    // Much longer than two seconds.
     stage.rig.wait_polls(14);
     let starts = stage.diary().iter().filter(|entry| entry.event == "start").count();
     assert_eq!(starts, 4, "the order says wait, so that nothing starts");
@@ -158,5 +160,6 @@ fn what_crashes_while_the_slot_is_paused_starts_together_when_it_is_resumed() {
     assert!(pull(&["resume", "a"]));
     stage.runs(first + 1, 15);
     assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
+    assert_eq!(stage.rig.mutations().len(), 3, "the newer order ends the wait by itself");
     stage.audit();
 }

@@ -2,7 +2,7 @@
 
 use super::super::check::{Case, Checker};
 use super::endings::Pull;
-use super::relaunch::{accepted, patched};
+use super::relaunch::{WAITS, accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::ids::RunOrder;
@@ -242,4 +242,34 @@ fn s17_only_a_tpu_of_ours_is_released() {
     world.begin(&[100]);
     world.pull(Pull::Release { slot: "a".into() });
     assert!(!world.fleet.slots["a"].forgotten, "{:?}", world.messages);
+}
+
+#[test]
+fn s22_hosts_that_wait_for_an_order_start_by_that_order_alone_after_a_pause() {
+    let mut world = with_checkpoints();
+    let mut node = world.supervised_run();
+    node["networkEndpoints"] = json!([{}, {}]);
+    world.workers_say(&[(1, "v3", None), (1, "v3", None)]);
+    world.polled(&node);
+    world.pause();
+    let waits = world.run_order().expect("an order");
+    world.ordered(accepted());
+    node = patched(&node, &waits);
+    world.polled(&node);
+    world.workers_say(&[(1, "v3 wait", None), (1, "v3 wait", WAITS)]);
+    world.polled(&node);
+    assert_eq!(world.hold("a"), Some(HoldReason::Paused));
+    world.resume();
+    // A host that started now would meet those that hang in the former run.
+    let order = (0..20).find_map(|_| {
+        let order = world.run_order();
+        assert!(order.as_ref().is_none_or(|order| order.generation == 2), "{order:?}");
+        if order.is_none() {
+            world.polled(&node);
+            world.workers_say(&[(1, "v3 wait", None), (1, "v3 wait", WAITS)]);
+            world.surveyed(&[100]);
+        }
+        order
+    });
+    assert!(order.is_some_and(|order| !order.wait), "{:?}", world.hold("a"));
 }
