@@ -79,7 +79,7 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
         && seen.health.as_deref() == Some("UNHEALTHY_MAINTENANCE");
     let asks = ctx.slot.job.as_ref().is_some_and(|job| job.on_notice.is_some());
     // Hosts that wait for a newer order start by that order alone: one that started now would meet
-    // those that hang in the former run.
+    // hosts that hang in the former run.
     let ordered_soon = run.wait && relaunch::wanted(ctx).is_some();
     let (wait, notice) = (ctx.paused().is_some() || ordered_soon, ending && asks);
     let order = || Patch::Order(RunOrder { wait, notice, ..run.clone() });

@@ -260,7 +260,7 @@ fn s22_hosts_that_wait_for_an_order_start_by_that_order_alone_after_a_pause() {
     world.polled(&node);
     assert_eq!(world.hold("a"), Some(HoldReason::Paused));
     world.resume();
-    // A host that started now would meet those that hang in the former run.
+    // A host that started now would meet others that hang in the former run.
     let order = (0..20).find_map(|_| {
         let order = world.run_order();
         assert!(order.as_ref().is_none_or(|order| order.generation == 2), "{order:?}");
