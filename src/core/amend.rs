@@ -95,11 +95,11 @@ fn may_be_written(ctx: &SlotCtx, patch: &Patch) -> bool {
     let read = ctx.condition() != Condition::Unclear && !ctx.settings.dry_run;
     let takes = match patch {
         Patch::Release => true,
-        // A read from before the last order would take that back.
+        // Where the read is from before the last order, the GET before the patch tells.
         Patch::Order(order) => {
             let supervised = record.seen.as_ref().is_some_and(|seen| seen.supervised);
-            let present = order.generation == record.job.generation && !record.forgotten;
-            supervised && present && record.supervisors_are(TAKES_WAIT)
+            let known = order.generation <= record.job.generation && !record.forgotten;
+            supervised && known && record.supervisors_are(TAKES_WAIT)
         }
     };
     there && free && read && takes
@@ -150,7 +150,7 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
     });
     ctx.memory.pending.insert(Pending::Call);
     let (slot, zone) = (record.name.clone(), record.zone.clone());
-    turn.act(Action::Patch { slot, zone, incarnation, patch });
+    turn.act(Action::Patch { slot, zone, incarnation, patch, stray: false });
 }
 
 /// Takes in the answer to a change. Returns whether it was one.

@@ -6,7 +6,9 @@ use crate::model::fleet::{Fleet, Pending};
 use super::identity::Source;
 use super::observe::observe;
 use super::turn::Turn;
-use super::{amend, answers, lever, listing, lookups, relaunch, reload, remains, reports, surveys};
+use super::{
+    amend, answers, idle, lever, listing, lookups, relaunch, reload, remains, reports, surveys,
+};
 
 /// Applies one input.
 pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
@@ -39,7 +41,9 @@ pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
             remains::got(fleet, &zone, &name, began, reading, turn);
         }
         Input::StrayCalled { zone, name, outcome } => {
-            remains::called(fleet, &zone, &name, outcome, turn);
+            if !idle::called(fleet, &zone, &name, &outcome, turn) {
+                remains::called(fleet, &zone, &name, outcome, turn);
+            }
         }
         Input::Operated { slot, operation, result } => {
             done(fleet, &slot, Pending::Operation);

@@ -13,7 +13,7 @@
 mod order;
 mod removal;
 
-pub use removal::removal;
+pub use removal::{idling, removal};
 
 use std::fmt;
 use std::time::Duration;

@@ -18,6 +18,7 @@ mod ending;
 mod fleet;
 pub mod gates;
 mod identity;
+mod idle;
 mod judge;
 mod learning;
 mod lever;

@@ -209,7 +209,7 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
     });
     ctx.memory.pending.insert(Pending::Call);
     let (slot, zone) = (record.name.clone(), record.zone.clone());
-    turn.act(Action::Patch { slot, zone, incarnation, patch: Patch::Order(order) });
+    turn.act(Action::Patch { slot, zone, incarnation, patch: Patch::Order(order), stray: false });
     let text = format!("ordering generation {generation} from {from}");
     Decision::act(ActionName::Relaunch, text)
 }

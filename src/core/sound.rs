@@ -112,6 +112,19 @@ pub fn intends(effects: &[Effect]) -> Result<(), String> {
                 }
                 continue;
             }
+            if let Action::Patch { slot, zone, patch, stray: true, .. } = action {
+                let intends = |record: &Record| match record {
+                    Record::Ledger(ledger) => {
+                        let stray = ledger.strays.get(&Stray::key(zone, slot));
+                        stray.is_some_and(|stray| stray.intends(patch))
+                    }
+                    _ => false,
+                };
+                if !records.iter().any(intends) {
+                    return Err(format!("nothing intends {action:?}"));
+                }
+                continue;
+            }
             let written = records.iter().find_map(|record| match record {
                 Record::Slot(slot) if slot.name == action.slot() => Some(slot),
                 _ => None,

@@ -22,8 +22,8 @@ use crate::model::time::elapsed;
 
 use super::listed::Listed;
 use super::moves::came_of;
-use super::remains;
 use super::turn::Turn;
+use super::{idle, remains};
 
 /// A create that no listing has shown for so long will not come.
 const EXPECTED_FOR: Duration = Duration::from_secs(3 * 3600);
@@ -67,6 +67,8 @@ pub fn call_off(
                 state: state.filter(|_| seen.is_some()),
                 incarnation: seen,
                 removal: None,
+                told: None,
+                told_in: None,
             };
             fleet.ledger.strays.insert(Stray::key(&stray.zone, name), stray);
             fleet.dirty_ledger = true;
@@ -85,6 +87,7 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
     for view in listed.views() {
         if let Some(why) = ownerless(fleet, view) {
             show(fleet, view, why, turn);
+            idle::order(fleet, view, turn);
         }
     }
     let keys: Vec<String> = fleet.ledger.strays.keys().cloned().collect();
@@ -150,6 +153,8 @@ fn show(fleet: &mut Fleet, view: &Arc<NodeView>, why: String, turn: &mut Turn) {
         removal: known
             .filter(|known| known.incarnation == view.incarnation)
             .and_then(|known| known.removal.clone()),
+        told: known.and_then(|known| known.told.clone()),
+        told_in: known.and_then(|known| known.told_in.clone()),
     };
     if first {
         let (name, zone) = (&view.node, &view.zone);

@@ -7,6 +7,7 @@ mod endings;
 mod finished;
 mod gates;
 mod harm;
+mod idle;
 mod learning;
 mod levers;
 mod lines;

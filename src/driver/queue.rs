@@ -95,6 +95,10 @@ pub fn apart(fleet: &Fleet, then: Vec<Action>) -> (Vec<Action>, Vec<Input>) {
                 intended && stray.incarnation.as_ref() == Some(incarnation)
             });
         }
+        if let Action::Patch { slot, zone, patch, stray: true, .. } = action {
+            let stray = fleet.ledger.strays.get(&Stray::key(zone, slot));
+            return stray.is_some_and(|stray| stray.intends(patch));
+        }
         let record = fleet.slots.get(action.slot());
         let phase = match action {
             Action::Delete { .. } => Phase::Deleting,

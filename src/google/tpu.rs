@@ -297,7 +297,7 @@ impl TpuClient {
     /// The body of a patch that changes our part of the metadata of exactly this node, and keeps every
     /// other key. The API has no patch of one key.
     async fn metadata(&self, action: &Action) -> Result<Value, CallOutcome> {
-        let Action::Patch { slot, zone, incarnation, patch } = action else {
+        let Action::Patch { slot, zone, incarnation, patch, .. } = action else {
             return Ok(Value::Null);
         };
         let deadline = Instant::now() + METADATA_WITHIN;

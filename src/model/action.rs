@@ -90,7 +90,7 @@ pub enum Input {
         /// The outcome.
         outcome: CallOutcome,
     },
-    /// The delete of a stray was sent (or not).
+    /// The delete of a stray, or its order to wait, was sent (or not).
     StrayCalled {
         /// Its zone.
         zone: String,
@@ -272,6 +272,8 @@ pub enum Action {
         incarnation: Incarnation,
         /// The change.
         patch: Patch,
+        /// It goes to a stray.
+        stray: bool,
     },
 }
 
@@ -285,15 +287,16 @@ impl Action {
         }
     }
 
-    /// Whether it deletes a stray: the slot of that name has no part in it.
+    /// Whether it is a stray's: the slot of that name has no part in it.
     pub fn is_of_stray(&self) -> bool {
-        matches!(self, Action::Delete { stray: true, .. })
+        matches!(self, Action::Delete { stray: true, .. } | Action::Patch { stray: true, .. })
     }
 
     /// The input that tells its outcome.
     pub fn answer(&self, outcome: CallOutcome) -> Input {
         match self {
-            Action::Delete { slot, zone, stray: true, .. } => {
+            Action::Delete { slot, zone, stray: true, .. }
+            | Action::Patch { slot, zone, stray: true, .. } => {
                 Input::StrayCalled { zone: zone.clone(), name: slot.clone(), outcome }
             }
             Action::Delete { slot, .. } | Action::Create { slot, .. } => {

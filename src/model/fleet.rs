@@ -10,6 +10,7 @@ use super::ids::Incarnation;
 use super::lever::Pause;
 use super::lookup::Deletion;
 use super::recovery::Call;
+use super::relaunch::{Amendment, Patch};
 use super::settings::Settings;
 use super::slot::SlotRecord;
 
@@ -60,6 +61,12 @@ pub struct Stray {
     /// Its delete, once one was decided (`orphans = "dead"`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removal: Option<Removal>,
+    /// The order to wait that it was sent …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<Amendment>,
+    /// … and in which state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_in: Option<String>,
 }
 
 /// The delete of a stray that can't run.
@@ -81,6 +88,12 @@ impl Stray {
     /// Where a stray of this zone and name is kept in the ledger.
     pub fn key(zone: &str, name: &str) -> String {
         format!("{zone}/{name}")
+    }
+
+    /// Whether this very patch of it is journaled as about to be sent (S11).
+    pub fn intends(&self, patch: &Patch) -> bool {
+        let intended = |told: &&Amendment| told.call == Some(Call::Intended);
+        self.told.as_ref().filter(intended).is_some_and(|told| told.patch == *patch)
     }
 
     /// Whether a delete of it may be under way: its name is not free.

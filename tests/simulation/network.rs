@@ -13,7 +13,7 @@ use tpu_watchdog::google::origin::Origin;
 use tpu_watchdog::model::action::{Action, CallOutcome, Input, Listing, Look, Poll, Reading};
 use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
 use tpu_watchdog::model::failure::{Failure, FailureClass};
-use tpu_watchdog::model::ids::Incarnation;
+use tpu_watchdog::model::ids::{Incarnation, RunOrder};
 use tpu_watchdog::model::lookup::{CreateCheck, Deletion};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
@@ -470,7 +470,7 @@ impl World {
     }
 
     fn carry_out(&mut self, action: &Action, arrival: Arrival) -> CallOutcome {
-        if let Action::Patch { slot, zone, incarnation, patch } = action {
+        if let Action::Patch { slot, zone, incarnation, patch, .. } = action {
             return self.patch(slot, zone, incarnation, patch);
         }
         let version = if self.setup.settings.alpha { "v2alpha1" } else { "v2" };
@@ -519,6 +519,12 @@ impl World {
             return CallOutcome::Refused(Failure::new(FailureClass::NotFound, text));
         };
         let mut metadata = node.body["metadata"].clone();
+        // As the client does, which reads the node right before.
+        let run = metadata["tpu-watchdog-run"].as_str().unwrap_or_default();
+        let present: RunOrder = serde_json::from_str(run).unwrap_or_default();
+        if present.generation > patch.generation() && *patch != Patch::Release {
+            return CallOutcome::Refused(Failure::new(FailureClass::Conflict, "a newer order"));
+        }
         match (patch, metadata.as_object_mut()) {
             (Patch::Order(order), _) => metadata["tpu-watchdog-run"] = json!(order.text()),
             (Patch::Release, Some(metadata)) => strip_ours(metadata),

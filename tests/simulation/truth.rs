@@ -189,6 +189,11 @@ impl World {
         self.check("S9", &slot, since <= most, || {
             format!("it sends {since} ms after the lock was renewed, {most} are allowed")
         });
+        if let Action::Patch { zone, patch, stray: true, .. } = action {
+            let stray = durable.ledger.strays.get(&Stray::key(zone, &slot));
+            let intended = stray.is_some_and(|stray| stray.intends(patch));
+            return self.check("S11", &slot, intended, || format!("{patch:?} of {stray:?}"));
+        }
         if let Action::Delete { zone, incarnation, stray: true, .. } = action {
             return self.stray_leaves(&Stray::key(zone, &slot), incarnation, &durable.ledger);
         }
@@ -299,6 +304,13 @@ impl World {
         let slot = action.slot().to_owned();
         if let Action::Delete { zone, incarnation, stray: true, .. } = action {
             return self.stray_arrives(&(zone.clone(), slot), &incarnation.id, arrival);
+        }
+        if let Action::Patch { zone, stray: true, .. } = action {
+            let node = self.cloud.nodes.get(&(zone.clone(), slot.clone()));
+            let owner = node.and_then(|node| node.body["metadata"]["tpu-watchdog-owner"].as_str());
+            let ours = owner.is_none_or(|owner| owner == OWNER);
+            let owner = owner.map(str::to_owned);
+            return self.check("S17", &slot, ours, || format!("it is not ours: {owner:?}"));
         }
         let configured = self.setup.settings.slots.contains_key(&slot);
         self.check("S17", &slot, configured, || "it is not configured".to_owned());

@@ -1,9 +1,10 @@
-//! The rules of removing a stray.
+//! The rules of removing a stray, and of telling one to wait.
 
 use jiff::Timestamp;
 
 use super::{Checked, VERIFIED_FOR, rule};
 use crate::model::fleet::{Ledger, Stray};
+use crate::model::ids::RunOrder;
 use crate::model::lever::Pause;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::settings::Settings;
@@ -36,4 +37,21 @@ pub fn removal(
     let paused = ledger.paused.iter().chain(ledger.left_paused.get(&stray.name)).any(holds);
     let held = settings.dry_run || view.opted_out || paused;
     rule(!held, "S7", "dry run, opted out or paused")
+}
+
+/// Whether this stray's run order may become this one now.
+///
+/// # Errors
+/// The first rule that forbids it.
+pub fn idling(settings: &Settings, stray: &Stray, view: &NodeView, order: &RunOrder) -> Checked {
+    let made_here = view.owner.as_ref() == Some(&settings.owner)
+        && view.slot.as_ref() == Some(&stray.name)
+        && (&view.zone, &view.node) == (&stray.zone, &stray.name);
+    let plain = view.queued_resource.is_none() && !view.multislice && !view.is_v1;
+    rule(made_here && plain && view.supervised, "S17", "no create of this journal made it")?;
+    rule(!(settings.dry_run || view.opted_out), "S7", "dry run, or opted out")?;
+    rule(stray.removal.is_none(), "S9", "it is being removed")?;
+    let flag_alone =
+        view.run.as_ref().is_some_and(|run| RunOrder { wait: true, ..run.clone() } == *order);
+    rule(flag_alone, "S15", "more than its flag would change")
 }

@@ -73,8 +73,8 @@ fn s17_nothing_is_written_to_an_older_supervisor_or_where_nothing_may_be_called(
         ("v3", |world, _| world.fleet.settings.dry_run = true),
         ("v3", |_, node| node["labels"] = json!({"tpu-watchdog": "off"})),
         ("v3", |_, node| node["state"] = json!("STOPPED")),
-        // Another order than the last one: a read from before it.
-        ("v3", |world, _| world.fleet.slots.get_mut("a").unwrap().job.generation = 2),
+        // An order that this journal never sent.
+        ("v3", |world, _| world.fleet.slots.get_mut("a").unwrap().job.generation = 0),
     ];
     for (index, (version, change)) in changes.into_iter().enumerate() {
         let mut world = with_checkpoints();

@@ -98,6 +98,8 @@ const STORIES: &[Row] = &[
                 state: Some("PREEMPTED".into()),
                 incarnation: Some(incarnation),
                 removal: Some(removal),
+                told: None,
+                told_in: None,
             };
             w.fleet.ledger.strays.insert(Stray::key(ZONE, "a"), stray);
         })

@@ -5,7 +5,7 @@ use crate::model::fleet::Stray;
 
 impl World {
     /// `a` left the config while its create was running; with `dead`, strays are removed.
-    fn stray(dead: bool) -> (World, Value) {
+    pub fn stray(dead: bool) -> (World, Value) {
         let mut world = World::new(settings(&["a", "b"]));
         world.recreate_preempted();
         let made = world.replacement("a", json!({"state": "PREEMPTED"}));
@@ -16,7 +16,7 @@ impl World {
     }
 
     /// The next poll shows this node of `a`, or none.
-    fn shows(&mut self, stray: Option<&Value>) {
+    pub fn shows(&mut self, stray: Option<&Value>) {
         self.wait(30);
         let nodes: Vec<Value> = stray.cloned().into_iter().chain([node("b", json!({}))]).collect();
         self.poll(&nodes);
@@ -32,7 +32,7 @@ impl World {
         self.input(Input::StrayGot { zone, name, began, reading });
     }
 
-    fn stray_called(&mut self, outcome: CallOutcome) {
+    pub fn stray_called(&mut self, outcome: CallOutcome) {
         self.input(Input::StrayCalled { zone: ZONE.into(), name: "a".into(), outcome });
     }
 
@@ -41,7 +41,7 @@ impl World {
     }
 }
 
-fn changed(raw: &Value, change: Value) -> Value {
+pub fn changed(raw: &Value, change: Value) -> Value {
     let mut raw = raw.clone();
     for (key, value) in change.as_object().unwrap() {
         raw[key] = value.clone();
@@ -216,6 +216,8 @@ fn s9_no_create_is_sent_where_a_dead_node_of_that_name_is_being_removed() {
         state: Some("PREEMPTED".into()),
         incarnation: None,
         removal: Some(removal),
+        told: None,
+        told_in: None,
     };
     world.fleet.ledger.strays.insert(Stray::key(ZONE, "a"), stray);
     for _ in 0..20 {

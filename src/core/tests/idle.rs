@@ -1,0 +1,105 @@
+//! Strays that live: what a called-off create made all the same runs no second job.
+
+use super::relaunch::accepted;
+use super::remains::changed;
+use super::*;
+use crate::model::ids::RunOrder;
+use crate::model::relaunch::Patch;
+use crate::resource::spec::SUPERVISOR_MARK;
+
+impl World {
+    /// `a` left the config while its create was running. Returns its node, as that create made it.
+    fn late_create() -> (World, Value) {
+        let (world, made) = World::stray(false);
+        let mut made = changed(&made, json!({"state": "READY"}));
+        made["metadata"]["startup-script"] = json!(SUPERVISOR_MARK);
+        (world, made)
+    }
+
+    fn stray_order(&self) -> Option<RunOrder> {
+        match &self.actions[..] {
+            [Action::Patch { stray: true, patch: Patch::Order(order), .. }] => Some(order.clone()),
+            [] => None,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn patched(node: &Value, order: &RunOrder) -> Value {
+    super::relaunch::patched(node, order)
+}
+
+#[test]
+fn s15_a_stray_that_comes_up_is_told_to_wait_once() {
+    let (mut world, made) = World::late_create();
+    world.shows(Some(&changed(&made, json!({"state": "CREATING"}))));
+    let order = world.stray_order().expect("as soon as it is seen");
+    assert!(order.wait && order.generation > 0);
+    // Not while it is created, perhaps: its next state is another chance.
+    let refused = Failure::new(FailureClass::Conflict, "the node is not READY");
+    world.stray_called(CallOutcome::Refused(refused));
+    assert!(world.messages.iter().any(|text| text.contains("its job may run there")));
+    world.shows(Some(&changed(&made, json!({"state": "CREATING"}))));
+    assert_eq!(world.stray_order(), None, "not at once");
+    world.shows(Some(&made));
+    assert_eq!(world.stray_order().as_ref(), Some(&order));
+    world.stray_called(accepted());
+    for _ in 0..20 {
+        world.shows(Some(&patched(&made, &order)));
+        assert_eq!(world.stray_order(), None, "L2");
+    }
+}
+
+#[test]
+fn s17_only_a_plain_living_stray_of_ours_is_told() {
+    for change in [
+        json!({"state": "PREEMPTED"}),
+        json!({"state": "STOPPED"}),
+        json!({"labels": {"tpu-watchdog": "off"}}),
+        json!({"queuedResource": "projects/p/locations/z/queuedResources/q"}),
+    ] {
+        let (mut world, made) = World::late_create();
+        for _ in 0..3 {
+            world.shows(Some(&changed(&made, change.clone())));
+            assert_eq!(world.stray_order(), None, "{change}");
+        }
+    }
+    // Not ours, or without a supervisor that would start anything.
+    for key in ["tpu-watchdog-owner", "startup-script"] {
+        let (mut world, mut made) = World::late_create();
+        made["metadata"][key] = json!("another one");
+        world.shows(Some(&made));
+        assert_eq!(world.stray_order(), None, "{key}");
+    }
+    let (mut world, made) = World::late_create();
+    world.fleet.settings.dry_run = true;
+    world.shows(Some(&made));
+    assert_eq!(world.stray_order(), None, "dry run");
+}
+
+#[test]
+fn a_slot_that_takes_the_node_up_takes_the_flag_back() {
+    let (mut world, made) = World::late_create();
+    world.shows(Some(&made));
+    let order = world.stray_order().unwrap();
+    world.stray_called(accepted());
+    let waiting = patched(&made, &order);
+    world.shows(Some(&waiting));
+    let mut config = settings(&["a", "b"]);
+    let slot = config.slots.get_mut("a").unwrap();
+    slot.supervisor = Some(SUPERVISOR_MARK.to_owned());
+    slot.job = Some(JobSettings { command: Some("train".into()), ..JobSettings::default() });
+    world.input(Input::Configured(Box::new(config)));
+    let goes_on = (0..4).find_map(|_| {
+        world.shows(Some(&waiting));
+        let answers = |record: &crate::model::slot::SlotRecord| record.incarnation.is_some();
+        if answers(&world.fleet.slots["a"]) && world.actions.is_empty() {
+            world.workers_say(&[(order.generation, "v3 wait", None)]);
+        }
+        world.run_order()
+    });
+    assert_eq!(
+        goes_on.map(|order| (order.generation, order.wait)),
+        Some((order.generation, false))
+    );
+}
