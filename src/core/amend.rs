@@ -20,6 +20,7 @@ use crate::model::action::{Action, CallOutcome};
 use crate::model::condition::Condition;
 use crate::model::event::{CallResult, What};
 use crate::model::fleet::{Fleet, Pending};
+use crate::model::hold::HoldReason;
 use crate::model::ids::RunOrder;
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
@@ -36,6 +37,7 @@ use super::{confirm, relaunch};
 /// A change that was sent is read back for so long; one that was refused or not seen is tried again
 /// after as long.
 const AGAIN_AFTER: Duration = Duration::from_secs(5 * 60);
+const UNSENT_WAIT: Duration = Duration::from_secs(30);
 /// Changes that one turn decides: a pause of the whole fleet must not use the API's quota up.
 const IN_A_TURN: usize = 50;
 
@@ -51,15 +53,17 @@ pub fn keep(ctx: &mut SlotCtx, turn: &mut Turn) -> bool {
     if ctx.memory.pending.contains(&Pending::Call) {
         return false;
     }
-    let mut changed = false;
-    if let Some(amendment) = &ctx.record.job.amendment {
-        if ctx.now < after(amendment.at, AGAIN_AFTER) {
-            return false;
-        }
-        ctx.record.job.amendment = None;
-        changed = true;
+    let wanted = wanted(ctx);
+    // One that failed must not keep another one waiting.
+    let waits = |amendment: &Amendment| {
+        let same = amendment.call.is_some() || wanted.as_ref() == Some(&amendment.patch);
+        ctx.now < amendment.until && same
+    };
+    if ctx.record.job.amendment.as_ref().is_some_and(waits) {
+        return false;
     }
-    let Some(patch) = wanted(ctx) else { return changed };
+    let changed = ctx.record.job.amendment.take().is_some();
+    let Some(patch) = wanted else { return changed };
     if ctx.budget.amended >= IN_A_TURN || !may_be_written(ctx, &patch) {
         return changed;
     }
@@ -79,8 +83,10 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
         && seen.health.as_deref() == Some("UNHEALTHY_MAINTENANCE");
     let asks = ctx.slot.job.as_ref().is_some_and(|job| job.on_notice.is_some());
     // Hosts that wait for a newer order start by that order alone: one that started now would meet
-    // hosts that hang in the former run.
-    let ordered_soon = run.wait && relaunch::wanted(ctx).is_some();
+    // hosts that hang in the former run. Where that order is held, they start as they would without.
+    let hold = ctx.memory.decision.as_ref().and_then(|decision| decision.hold);
+    let comes = hold.is_none_or(|hold| hold == HoldReason::Backoff);
+    let ordered_soon = run.wait && comes && relaunch::wanted(ctx).is_some();
     let (wait, notice) = (ctx.paused().is_some() || ordered_soon, ending && asks);
     let order = || Patch::Order(RunOrder { wait, notice, ..run.clone() });
     ((run.wait, run.notice) != (wait, notice)).then(order)
@@ -89,17 +95,22 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
 /// Whether the node and its supervisors can take it now.
 fn may_be_written(ctx: &SlotCtx, patch: &Patch) -> bool {
     let record = &*ctx.record;
-    let there = record.ours && record.seen.as_ref().is_some_and(|s| s.ready && !s.opted_out);
+    let Some(seen) = &record.seen else { return false };
+    let others = seen.other_owner.is_some() && record.adopted != seen.other_owner;
+    let plain = seen.queued_resource.is_none() && !seen.multislice && !seen.is_v1 && !others;
+    // A flag is taken back also where nothing else is done.
+    let undoes = matches!(patch, Patch::Order(order) if !order.wait && !order.notice);
+    let there = record.ours && seen.ready && plain && (undoes || !seen.opted_out);
     let free = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched)
         && record.job.relaunch.is_none();
-    let read = ctx.condition() != Condition::Unclear && !ctx.settings.dry_run;
+    let read = (undoes || ctx.condition() != Condition::Unclear) && !ctx.settings.dry_run;
     let takes = match patch {
         Patch::Release => true,
         // Where the read is from before the last order, the GET before the patch tells.
         Patch::Order(order) => {
-            let supervised = record.seen.as_ref().is_some_and(|seen| seen.supervised);
-            let known = order.generation <= record.job.generation && !record.forgotten;
-            supervised && known && record.supervisors_are(TAKES_WAIT)
+            let known = order.generation <= record.job.generation;
+            let takes = record.supervisors_are(TAKES_WAIT);
+            seen.supervised && known && takes && (undoes || !record.forgotten)
         }
     };
     there && free && read && takes
@@ -127,6 +138,7 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
         }
         Patch::Order(order) => {
             let why = match (order.wait, order.notice) {
+                (true, _) if who.is_empty() => "a newer order follows".to_owned(),
                 (true, _) => format!("{who} paused it, so nothing starts by itself"),
                 (_, true) => {
                     format!("{}: its job is asked for a checkpoint", record.verdict.evidence)
@@ -147,6 +159,7 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
         incarnation: incarnation.clone(),
         patch: patch.clone(),
         call: Some(Call::Intended),
+        until: after(turn.now, AGAIN_AFTER),
     });
     ctx.memory.pending.insert(Pending::Call);
     let (slot, zone) = (record.name.clone(), record.zone.clone());
@@ -186,7 +199,10 @@ pub fn ordered(
             CallResult::Refused,
             format!("{failure}; what runs goes on as before, and {again}"),
         ),
-        CallOutcome::NotSent(failure) => (None, CallResult::NotSent, format!("{failure}; {again}")),
+        CallOutcome::NotSent(failure) => {
+            amendment.until = after(turn.now, UNSENT_WAIT);
+            (None, CallResult::NotSent, format!("{failure}; it is tried again in 30 s"))
+        }
     };
     amendment.call = call;
     let what = What::OrderOutcome { generation, result };
@@ -214,14 +230,19 @@ pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &
             (there, format!("the order of generation {} says {says}", order.generation))
         }
         Patch::Release => {
+            // A read that lacks the metadata proves nothing of a patch that was refused.
             let ours = view.owner.is_some() || view.run.is_some() || view.supervised;
-            (!ours, "nothing of the watchdog's is left on it".to_owned())
+            (
+                !ours && amendment.call.is_some(),
+                "nothing of the watchdog's is left on it".to_owned(),
+            )
         }
     };
     if there {
         let generation = amendment.patch.generation();
-        if let Some(release) = record.released.as_mut().filter(|_| generation == 0) {
-            (release.done, record.ours) = (true, false);
+        if generation == 0 {
+            record.ours = false;
+            record.released.iter_mut().for_each(|release| release.done = true);
         }
         record.job.amendment = None;
         let took = elapsed(at, turn.now).as_secs();

@@ -5,8 +5,8 @@
 //! there; every other gate still refuses, by name, and a GET confirms the incarnation that was meant.
 //! A node that is DELETING by another hand for longer than `grace.deleting` is deleted once more,
 //! which has unblocked such deletes; no create follows, and what is still there then is escalated.
-//! With `on_success = "delete"` a TPU of ours is deleted ten minutes after the success of its job was
-//! journaled, where worker 0 has reported an end with code 0; no create follows, until `retry`.
+//! With `on_success = "delete"` a TPU of ours is deleted where worker 0 has reported an end with code 0,
+//! once it has been READY and held by nothing for ten minutes; no create follows, until `retry`.
 
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use jiff::Timestamp;
 use crate::model::condition::{Condition, Kind};
 use crate::model::event::What;
 use crate::model::hold::HoldReason;
+use crate::model::phase::Phase;
+use crate::model::recovery::Recovery;
 use crate::model::settings::OnSuccess;
 use crate::model::time::after;
 use crate::model::view::{ActionName, Decision};
@@ -103,28 +105,24 @@ pub fn nudge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
 /// Decides about a node whose job has finished.
 pub fn finished(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let evidence = ctx.record.verdict.evidence.clone();
-    let there =
-        ctx.record.incarnation.is_some() && ctx.record.seen.as_ref().is_some_and(|s| s.ready);
-    if ctx.slot.policy.on_success == OnSuccess::Keep || !there {
-        return Decision::none(evidence);
-    }
-    if !ctx.record.ours {
-        let text = "it is adopted, so it is kept although on_success = \"delete\"";
-        return Decision::none(format!("{evidence}; {text}"));
-    }
-    let ended = |(generation, code)| code == 0 && generation >= ctx.record.heard_from();
-    if !ctx.record.exit_of(0).is_some_and(ended) {
-        let text = "worker 0 has reported no end with code 0, so the TPU is kept although on_success = \"delete\"";
-        return Decision::none(format!("{evidence}; {text}"));
-    }
-    let until = after(ctx.record.since, REMOVED_AFTER);
-    if turn.now < until {
-        let text = format!("{evidence}; the TPU is deleted, as on_success says; `pause` keeps it");
-        return Decision::wait(text, Some(until));
+    if let Some(why) = outlives(ctx) {
+        ctx.record.job.removable_since = None;
+        withdraw_removal(ctx, turn);
+        return Decision::none(format!("{evidence}{why}"));
     }
     reads::look_over_specification(ctx);
     if let Some((_, hold)) = gates::first_hold(gates, ctx, Before::Finished) {
+        // It may be held for something that is still to be fetched: the ten minutes begin once more.
+        let refused = matches!(hold.hold, Some(HoldReason::Backoff | HoldReason::DeleteFailed));
+        if !refused {
+            ctx.record.job.removable_since = None;
+        }
         return hold;
+    }
+    let until = after(*ctx.record.job.removable_since.get_or_insert(turn.now), REMOVED_AFTER);
+    if turn.now < until {
+        let text = format!("{evidence}; the TPU is deleted, as on_success says; `pause` keeps it");
+        return Decision::wait(text, Some(until));
     }
     let reason = format!("{evidence}, and on_success = \"delete\"");
     match confirmed(ctx, Condition::Finished, &reason, turn) {
@@ -136,6 +134,39 @@ pub fn finished(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision 
             }
             Decision::act(ActionName::Wait, reason)
         }
+    }
+}
+
+/// Why a finished TPU is not deleted, in words that follow the evidence.
+fn outlives(ctx: &SlotCtx) -> Option<&'static str> {
+    let (record, job) = (&*ctx.record, &ctx.record.job);
+    let there = record.incarnation.is_some() && record.seen.as_ref().is_some_and(|s| s.ready);
+    if ctx.slot.policy.on_success == OnSuccess::Keep || !there || ctx.memory.absence_confirmed {
+        return Some("");
+    }
+    if !record.ours {
+        return Some("; it is adopted, so it is kept although on_success = \"delete\"");
+    }
+    // An operator's `done` says nothing about what still runs on the hosts, nor does another job's end.
+    let ended = |(generation, code)| code == 0 && generation >= record.heard_from();
+    let counts = job.exits.get(&0).is_none_or(|exit| job.pardoned.get(&0) != Some(exit));
+    let its_own = job.ordered.is_none() || job.ordered == job.finished;
+    let known = record.exit_of(0).is_some_and(ended) && counts && its_own;
+    (!known).then_some(
+        "; nothing shows that its job has ended by itself on this TPU, so that is kept although on_success = \"delete\"",
+    )
+}
+
+/// A delete that did not come about yet is not wanted any longer, or the node is gone without it.
+fn withdraw_removal(ctx: &mut SlotCtx, turn: &mut Turn) {
+    let pending = |recovery: &mut Recovery| {
+        recovery.cause == Condition::Finished
+            && recovery.phase == Phase::Condemned
+            && recovery.call.is_none()
+    };
+    if let Some(recovery) = ctx.record.recovery.take_if(pending) {
+        let what = What::Withdrawn { cause: recovery.cause };
+        turn.tell(ctx.record, what, "its TPU is kept, stopped, or gone by another hand");
     }
 }
 

@@ -45,7 +45,7 @@ const TRIAL_EVERY_RESERVED: Duration = Duration::from_secs(30 * 60);
 /// between them, waits so much longer (S8).
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const SECOND_LOOK: Duration = Duration::from_secs(3600);
-/// A job has been finished for so long when its TPU is deleted.
+/// A finished TPU has been READY and held by nothing for so long when it is deleted.
 const FINISHED_FOR: Duration = Duration::from_secs(600);
 /// Creates that may be in a minute.
 const CREATES: usize = 60;
@@ -248,11 +248,14 @@ fn is_over(case: &Case) -> Checked {
     let key = slot.job.as_ref().map(|job| job.key());
     let journaled = key.is_some() && record.job.finished == key;
     let ended = |(generation, code)| code == 0 && generation >= record.heard_from();
-    let over = journaled && record.exit_of(0).is_some_and(ended);
+    let its_own = record.job.ordered.is_none() || record.job.ordered == key;
+    let said = record.job.exits.get(&0).filter(|exit| record.job.pardoned.get(&0) != Some(exit));
+    let over = journaled && its_own && said.is_some() && record.exit_of(0).is_some_and(ended);
     rule(over, "S23", "nothing shows that its job has finished on it")?;
     let shown = record.verdict.condition == Condition::Finished;
-    let long = shown && elapsed(record.since, *now) >= FINISHED_FOR;
-    rule(long, "S23", "its job has finished just now")?;
+    let since = record.job.removable_since.filter(|_| shown);
+    let long = since.is_some_and(|since| elapsed(since, *now) >= FINISHED_FOR);
+    rule(long, "S23", "it has not been there, held by nothing, for long enough")?;
     is_specified(case)
 }
 
@@ -335,11 +338,15 @@ fn is_reported(case: &Case, condition: Condition) -> Checked {
     rule(record.ours && says, "S5", "the workers' reports say that it is alive, or it is not ours")
 }
 
+/// S7: paused.
+fn is_paused(case: &Case) -> bool {
+    let holds = |pause: &&Pause| pause.until.is_none_or(|until| case.now < until);
+    case.record.paused.iter().chain(&case.ledger.paused).any(|pause| holds(&pause))
+}
+
 /// S7: paused, or opted out.
 fn is_held(case: &Case) -> bool {
-    let holds = |pause: &&Pause| pause.until.is_none_or(|until| case.now < until);
-    let paused = case.record.paused.iter().chain(&case.ledger.paused).any(|pause| holds(&pause));
-    paused || case.record.seen.as_ref().is_some_and(|seen| seen.opted_out)
+    is_paused(case) || case.record.seen.as_ref().is_some_and(|seen| seen.opted_out)
 }
 
 /// S7, S9: no operator holds it, and no create of it is pending.

@@ -21,7 +21,7 @@ use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::recovery::Call;
 use crate::model::relaunch::{Amendment, Patch};
-use crate::model::time::elapsed;
+use crate::model::time::after;
 
 use super::check;
 use super::turn::Turn;
@@ -65,6 +65,7 @@ pub fn order(fleet: &mut Fleet, view: &NodeView, turn: &mut Turn) {
         incarnation: incarnation.clone(),
         patch: patch.clone(),
         call: Some(Call::Intended),
+        until: after(turn.now, AGAIN_AFTER),
     };
     if let Some(stray) = fleet.ledger.strays.get_mut(&key) {
         (stray.told, stray.told_in) = (Some(told), stray.state.clone());
@@ -109,7 +110,7 @@ fn is_wanted(fleet: &Fleet, stray: &Stray, view: &NodeView, now: Timestamp) -> b
         .is_some_and(|record| record.zone == stray.zone && !record.forgotten);
     let waits = stray.told.as_ref().is_some_and(|told| {
         let same = view.incarnation.as_ref() == Some(&told.incarnation);
-        let recent = elapsed(told.at, now) < AGAIN_AFTER;
+        let recent = now < told.until;
         // The state in which it was refused may be why.
         let sent = told.call.is_some() || stray.told_in == stray.state;
         same && recent && sent

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::model::event::{CommandName, Event, What};
-use crate::model::fleet::{Fleet, Pending};
+use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::lever::{Lever, Pause, Pull};
 use crate::model::phase::Phase;
 use crate::model::relaunch::Release;
@@ -190,11 +190,20 @@ fn done(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
 
 /// An operator wants a TPU of ours back, without anything of ours on it.
 fn release(fleet: &mut Fleet, slot: &str, who: &str, turn: &mut Turn) {
-    let Some(record) = fleet.slots.get_mut(slot) else { return };
+    let calls = |memory: &Memory| memory.pending.contains(&Pending::Call);
+    let calling = fleet.memory.get(slot).is_some_and(calls);
+    let Some(record) = fleet.slots.get_mut(slot) else {
+        let text = "it is not in the config, so its TPU is not read; put it back, then release it";
+        return turn.note(format!("release {slot}: {text}; nothing was done"));
+    };
     let rests = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
     let node = record.incarnation.clone().filter(|_| record.ours && rests);
     let Some(incarnation) = node else {
-        let why = if record.ours { "it is being replaced" } else { "its TPU has nothing of ours" };
+        let why = match (&record.incarnation, record.ours) {
+            (None, _) => "it has no TPU now",
+            (_, true) => "its TPU is being deleted or replaced",
+            (_, false) => "its TPU has nothing of ours",
+        };
         return turn.tell(record, What::Note, format!("release: {why}; nothing was done"));
     };
     settle::withdraw(fleet, slot, "its TPU is given back", turn);
@@ -202,6 +211,7 @@ fn release(fleet: &mut Fleet, slot: &str, who: &str, turn: &mut Turn) {
         record.released = Some(Release { who: who.to_owned(), incarnation, done: false });
         (record.forgotten, record.suspicion) = (true, None);
         (record.wanted, record.job.relaunch_by, record.job.amendment) = (None, None, None);
+        record.job.relaunch.take_if(|_| !calling);
     });
 }
 

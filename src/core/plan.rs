@@ -135,6 +135,7 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], index: u64, turn: &mut Turn) -> bool {
     let phase = |record: &SlotRecord| record.recovery.as_ref().map(|r| (r.phase, r.call.clone()));
     let before = phase(ctx.record);
     let relaunch = ctx.record.job.relaunch.clone();
+    let removable = ctx.record.job.removable_since;
     let decision = decide(ctx, gates, turn);
     // A call that was not sent is tried all the same: shown as a hold, it counts as under way (S6).
     let set_apart = is_open_ended(decision.hold) || is_short(ctx.record, decision.hold);
@@ -146,6 +147,7 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], index: u64, turn: &mut Turn) -> bool {
     }
     ctx.budget.unavailable += usize::from(!counted && budget::is_unavailable(ctx.record));
     changed |= before != phase(ctx.record) || relaunch != ctx.record.job.relaunch;
+    changed |= removable != ctx.record.job.removable_since;
     let held = decision.hold.is_some_and(|hold| hold != HoldReason::Unclear);
     let interrupts = held || ctx.record.recovery.is_some();
     changed |= interrupts && !std::mem::replace(&mut ctx.record.job.interrupted, true);

@@ -80,6 +80,12 @@ fn leave(fleet: &mut Fleet, name: String, turn: &mut Turn) {
         Some(ended) => format!("{name} is not in the config: {ended}"),
         None => format!("{name} is not in the config: it is not watched from now on"),
     });
+    if record.seen.as_ref().and_then(|seen| seen.run.as_ref()).is_some_and(|run| run.wait) {
+        turn.note(format!(
+            "{name}: its run order says wait, so its hosts start nothing once their job ends; put it back into the config and `resume {name}`, \
+             or `release {name}`, to end that"
+        ));
+    }
     record.left_at = Some(turn.now);
     (record.suspicion, record.wanted) = (None, None);
     (record.job.relaunch, record.job.relaunch_by) = (None, None);

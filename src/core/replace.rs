@@ -28,7 +28,7 @@ use super::{confirm, diagnose, ending, location, pool, reads, runs};
 pub fn deleting(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
     let deadline = after(recovery.phase_since, ctx.slot.policy.grace.deleting);
-    let call = recovery.call.clone();
+    let (call, no_create) = (recovery.call.clone(), recovery.no_create);
     if turn.now >= deadline && ctx.memory.operation_lost.is_none() {
         ctx.memory.operation_lost = Some("the delete is not done in its time".to_owned());
     }
@@ -38,7 +38,8 @@ pub fn deleting(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
             .to_owned();
         return Decision::hold(HoldReason::DeleteFailed, text, None);
     }
-    Decision::act(ActionName::Recreate, describe("delete", call.as_ref()))
+    let action = if no_create { ActionName::Wait } else { ActionName::Recreate };
+    Decision::act(action, describe("delete", call.as_ref()))
 }
 
 /// A create is under way.
@@ -82,6 +83,13 @@ fn describe(verb: &str, call: Option<&Call>) -> String {
 /// The node is gone and a create is pending: from the newest complete checkpoint, as soon as the
 /// gates allow.
 pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
+    let finished = diagnose::finished(ctx.record, ctx.slot);
+    if let Some(recovery) = &mut ctx.record.recovery
+        && recovery.cause == Condition::Finished
+    {
+        // Where the job is wanted again by now, the delete was that of a recreate.
+        recovery.no_create = finished;
+    }
     if let Some(why) = unwanted(ctx) {
         return withdraw(ctx, why, turn);
     }

@@ -224,7 +224,7 @@ fn ends(
         if let Some(memory) = fleet.memory.get_mut(slot) {
             memory.confirmed = None;
         }
-        let message = "worker 0 ended with code 0: the job is finished, the TPU is kept";
+        let message = "worker 0 ended with code 0: the job is finished, and nothing more is wanted";
         turn.tell(record, What::JobFinished, message);
         settle::finished(fleet, slot, turn);
     }

@@ -86,4 +86,6 @@ pub struct Amendment {
     pub patch: Patch,
     /// How far the call is; none when it was refused or not sent.
     pub call: Option<Call>,
+    /// It is not decided once more before.
+    pub until: Timestamp,
 }

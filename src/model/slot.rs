@@ -190,6 +190,8 @@ pub struct JobState {
     pub pardoned: BTreeMap<usize, String>,
     /// The key of a job whose success is journaled.
     pub finished: Option<String>,
+    /// Since when its TPU has been READY and held by nothing, where success deletes it.
+    pub removable_since: Option<Timestamp>,
     /// The generation whose success a person took back: it is not journaled once more.
     pub wanted_again: Option<u64>,
     /// The key of the job that the last run order started.

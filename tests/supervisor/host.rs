@@ -89,6 +89,15 @@ impl Host {
         });
     }
 
+    /// The watchdog has given the node back.
+    pub fn released(&self) {
+        self.simulator.with(|cloud| {
+            let node = cloud.nodes.values_mut().next().unwrap();
+            let metadata = node.body["metadata"].as_object_mut().unwrap();
+            metadata.retain(|key, _| !key.starts_with("tpu-watchdog-"));
+        });
+    }
+
     /// The watchdog has changed the run order in the node's metadata.
     pub fn orders(&self, order: RunOrder) {
         self.metadata("tpu-watchdog-run", &order.text());

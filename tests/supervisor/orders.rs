@@ -143,12 +143,12 @@ fn a_newer_order_ends_the_run_and_starts_the_next_one_from_its_checkpoint() {
     let first = "7 gs://b/ckpt/1200 1200\n";
     host.wait("the first run", || runs(first));
     let beacon = host.attribute("boot").unwrap();
-    assert!(beacon.ends_with(" 7 1 v2"), "it says that it takes newer orders: {beacon}");
+    assert!(beacon.ends_with(" 7 1 v3"), "it says that it takes newer orders: {beacon}");
     // The same generation once more, or an older one, changes nothing.
     host.orders(RunOrder { generation: 6, ..order(Some(1)) });
     host.orders(RunOrder { generation: 8, ..order(Some(2400)) });
     host.wait("the next run", || runs(&format!("{first}8 gs://b/ckpt/2400 2400\n")));
-    host.wait("its boot beacon", || host.attribute("boot").is_some_and(|b| b.ends_with(" 8 1 v2")));
+    host.wait("its boot beacon", || host.attribute("boot").is_some_and(|b| b.ends_with(" 8 1 v3")));
     assert_eq!(host.attribute("exit"), None, "an order is no exit");
     let set_up = std::fs::read_to_string(set_up).unwrap();
     assert_eq!(set_up, "x\n", "the startup script runs once a boot");
@@ -278,4 +278,20 @@ fn while_its_order_says_wait_nothing_starts_and_what_runs_goes_on() {
     assert_eq!(starts(), 1);
     host.orders(order(None));
     host.wait("the next run", || starts() == 2);
+}
+
+#[test]
+fn a_tpu_that_is_given_back_while_its_order_says_wait_goes_on_by_itself() {
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let command = format!("echo x >> {}; sleep 20", out.display());
+    let waits = RunOrder { wait: true, ..order(None) };
+    let Some(host) = Host::new(&job(&command, work.path()), "", &waits) else { return };
+    host.boot();
+    host.wait("it waits", || {
+        host.attribute("heartbeat").is_some_and(|text| text.contains("order says wait"))
+    });
+    assert!(!out.exists());
+    host.released();
+    host.wait("it starts", || out.exists());
 }

@@ -327,6 +327,22 @@ fn the_end_of_the_machine_that_is_announced_asks_the_job_for_a_checkpoint_once()
 }
 
 #[test]
+fn a_job_that_says_so_has_finished_also_right_after_a_notice() {
+    let work = tempfile::tempdir().unwrap();
+    let command = "touch ready; until [[ -e end ]]; do sleep 0.05; done; touch $TPU_WATCHDOG_DONE";
+    let settings = JobSettings { on_notice: Some("SIGUSR1".into()), ..job(command, work.path()) };
+    let Some(host) = Host::new(&settings, "", &order(None)) else { return };
+    host.boot();
+    host.wait("it runs", || work.path().join("ready").exists());
+    host.orders(RunOrder { notice: true, ..order(None) });
+    host.wait("the notice", || host.path("tpu-watchdog.notice").exists());
+    std::fs::write(work.path().join("end"), "").unwrap();
+    host.wait("its end", || {
+        host.attribute("exit").is_some_and(|exit| exit.contains(" 0 done ran="))
+    });
+}
+
+#[test]
 fn an_order_that_announces_the_end_asks_the_job_for_a_checkpoint_each_time() {
     let work = tempfile::tempdir().unwrap();
     let (saved, script) = (work.path().join("saved"), work.path().join("train.py"));

@@ -278,3 +278,39 @@ fn a_script_from_a_url_runs_first_and_is_fetched_until_it_is_there() {
     assert_eq!(std::fs::read_to_string(&out).unwrap(), "url\nscript\ncommand\n");
     assert!(asked.load(Ordering::SeqCst), "with the host's own account");
 }
+
+#[test]
+fn a_script_that_anybody_may_read_needs_no_account_and_an_empty_url_is_none() {
+    for (url, first) in
+        [("https://storage.googleapis.com/b/setup.sh?X-Goog-Signature=1", "url\n"), ("", "")]
+    {
+        let work = tempfile::tempdir().unwrap();
+        let out = work.path().join("out");
+        let settings = job(&format!("echo command >> {}", out.display()), work.path());
+        let Some(host) = Host::new(&settings, "", &order(None)) else { return };
+        host.metadata("tpu-watchdog-user-script-url", url);
+        let body = format!("#! /bin/bash\necho url >> {}\n", out.display());
+        host.simulator.set_hook(Some(Box::new(move |logged| {
+            let reply = if logged.authorized { (403, "no") } else { (200, body.as_str()) };
+            let asks = logged.path.starts_with("/b/setup.sh");
+            asks.then(|| Fault::AnswerBefore(Reply::new(reply.0, reply.1.to_owned())))
+        })));
+        // There is no way from a test to the real host of that name.
+        let curl = format!(
+            "#! /bin/bash\nexec {} \"${{@/#https:\\/\\/storage.googleapis.com/{}}}\"\n",
+            curl(),
+            host.origin()
+        );
+        host.program("curl", &curl);
+        host.boot_with(&[("TPU_WATCHDOG_STORAGE", &host.origin())]);
+        host.wait("the command", || {
+            std::fs::read_to_string(&out).is_ok_and(|text| text.ends_with("command\n"))
+        });
+        assert_eq!(std::fs::read_to_string(&out).unwrap(), format!("{first}command\n"));
+    }
+}
+
+fn curl() -> String {
+    let found = Command::new("sh").args(["-c", "command -v curl"]).output().unwrap();
+    String::from_utf8(found.stdout).unwrap().trim().to_owned()
+}

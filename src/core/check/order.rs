@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Case, Checked, Checker, is_held, is_plain, listed, rule};
+use super::{Case, Checked, Checker, is_held, is_paused, is_plain, listed, rule};
 use crate::model::condition::Condition;
 use crate::model::fleet::Pending;
 use crate::model::ids::RunOrder;
@@ -62,7 +62,8 @@ impl Checker {
     pub fn amendment(&self, case: &Case, patch: &Patch) -> Checked {
         let Case { settings, record, memory, .. } = case;
         let opted_out = record.seen.as_ref().is_some_and(|seen| seen.opted_out);
-        rule(!settings.dry_run && !opted_out, "S7", "dry run, or opted out")?;
+        let undoes = matches!(patch, Patch::Order(order) if !order.wait && !order.notice);
+        rule(!settings.dry_run && (undoes || !opted_out), "S7", "dry run, or opted out")?;
         is_plain(case)?;
         rule(record.ours, "S17", "the node is not this watchdog's")?;
         let seen = record.seen.as_ref();
@@ -75,8 +76,8 @@ impl Checker {
             let asked = meant.is_some() && meant == record.incarnation.as_ref();
             return rule(asked, "S17", "no operator wants this node released");
         };
-        rule(order.wait || !is_held(case), "S7", "it is paused, and its job would start")?;
-        let ours = !record.forgotten && seen.is_some_and(|seen| seen.supervised);
+        rule(order.wait || !is_paused(case), "S7", "it is paused, and its job would start")?;
+        let ours = (undoes || !record.forgotten) && seen.is_some_and(|seen| seen.supervised);
         rule(ours, "S17", "the node runs no supervisor of this watchdog")?;
         let run = seen.and_then(|seen| seen.run.as_ref());
         let flags_alone = run.is_some_and(|run| {

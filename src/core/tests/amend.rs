@@ -273,3 +273,84 @@ fn s22_hosts_that_wait_for_an_order_start_by_that_order_alone_after_a_pause() {
     });
     assert!(order.is_some_and(|order| !order.wait), "{:?}", world.hold("a"));
 }
+
+#[test]
+fn a_wait_is_taken_back_whatever_else_holds_the_slot() {
+    let forget = |world: &mut World, _: &mut Value| {
+        world.pull(Pull::Forget { slot: "a".into(), purge: false });
+    };
+    let opt_out = |_: &mut World, node: &mut Value| node["labels"] = json!({"tpu-watchdog": "off"});
+    let strange = |_: &mut World, node: &mut Value| node["health"] = json!("HEALTH_OF_THE_FUTURE");
+    type Hold<'a> = &'a dyn Fn(&mut World, &mut Value);
+    let holds: [Hold; 3] = [&forget, &opt_out, &strange];
+    for (index, hold) in holds.into_iter().enumerate() {
+        let mut world = with_checkpoints();
+        let node = world.at_work("v3");
+        world.pause();
+        let mut node = patched(&node, &world.run_order().expect("an order"));
+        world.ordered(accepted());
+        world.polled(&node);
+        hold(&mut world, &mut node);
+        world.polled(&node);
+        world.resume();
+        let taken_back = world.run_order().is_some_and(|order| !order.wait);
+        assert!(taken_back, "{index}: {:?}", world.actions);
+    }
+}
+
+#[test]
+fn hosts_whose_newer_order_is_held_start_as_they_would_without_a_pause() {
+    let mut world = with_checkpoints();
+    let mut node = world.supervised_run();
+    node["networkEndpoints"] = json!([{}, {}]);
+    world.workers_say(&[(1, "v3", None), (1, "v3", None)]);
+    world.polled(&node);
+    world.pause();
+    node = patched(&node, &world.run_order().expect("an order"));
+    world.ordered(accepted());
+    world.polled(&node);
+    // The config names another command by now: no order can follow.
+    world.fleet.slots.get_mut("a").unwrap().job.ordered = Some("another\njob".into());
+    world.workers_say(&[(1, "v3 wait", None), (1, "v3 wait", WAITS)]);
+    world.resume();
+    let taken_back = (0..4).any(|_| {
+        let order = world.run_order();
+        world.polled(&node);
+        order.is_some_and(|order| !order.wait && order.generation == 1)
+    });
+    assert!(taken_back, "{:?}", world.hold("a"));
+}
+
+#[test]
+fn what_was_not_sent_is_tried_after_half_a_minute_and_keeps_nothing_else_waiting() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    world.pause();
+    let unsent = || CallOutcome::NotSent(Failure::new(FailureClass::Transient, "timeout"));
+    world.ordered(unsent());
+    world.polled(&node);
+    assert!(world.run_order().is_some_and(|order| order.wait));
+    let refused = Failure::new(FailureClass::Permission, "no");
+    world.ordered(CallOutcome::Refused(refused));
+    world.pull(Pull::Release { slot: "a".into() });
+    assert!(matches!(world.actions[..], [Action::Patch { patch: Patch::Release, .. }]));
+}
+
+#[test]
+fn a_release_is_no_relaunch_any_longer_and_a_slot_that_left_is_told() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    world.pull(Pull::Relaunch { slot: "a".into() });
+    world.surveyed(&[100]);
+    assert!(world.run_order().is_some());
+    world.ordered(accepted());
+    world.polled(&node);
+    world.pull(Pull::Release { slot: "a".into() });
+    assert!(world.fleet.slots["a"].job.relaunch.is_none());
+    assert!(matches!(world.actions[..], [Action::Patch { patch: Patch::Release, .. }]));
+    let mut world = with_checkpoints();
+    world.at_work("v3");
+    world.input(Input::Configured(Box::new(settings(&["b"]))));
+    world.pull(Pull::Release { slot: "a".into() });
+    assert!(world.messages.iter().any(|text| text.contains("put it back, then release it")));
+}

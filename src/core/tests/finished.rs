@@ -4,7 +4,7 @@ use super::super::check::{Case, Checker};
 use super::endings::Pull;
 use super::runs::with_checkpoints;
 use super::*;
-use crate::model::settings::OnSuccess;
+use crate::model::settings::{OnSuccess, WhenMissing};
 use crate::model::slot::SlotRecord;
 
 impl World {
@@ -86,6 +86,16 @@ fn s23_what_is_not_known_to_have_ended_here_is_kept() {
     world.input(Input::Configured(Box::new(settings)));
     world.pull(Pull::Done { slot: "a".into() });
     assert_eq!(world.deleted_within(&node, 60), None);
+    // Also after an end that came too early: a training in the background may be at work.
+    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.exited(0, "done ran=1 step=none");
+    world.pull(Pull::Done { slot: "a".into() });
+    assert_eq!(world.deleted_within(&node, 60), None);
+    // The end of another job that the same TPU was ordered to run.
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Delete);
+    world.fleet.slots.get_mut("a").unwrap().job.ordered = Some("another\njob".into());
+    assert_eq!(world.deleted_within(&node, 60), None);
     // A TPU that a person made in its place.
     let mut world = with_checkpoints();
     world.finishes(OnSuccess::Delete);
@@ -103,13 +113,50 @@ fn s7_s10_a_paused_a_stopped_and_an_opted_out_tpu_is_kept() {
             held[key] = value.clone();
         }
         assert_eq!(world.deleted_within(&held, 60), None, "{change}");
-        assert_eq!(world.deleted_within(&node, 60), Some(0), "{change}");
+        // It may have been started for its files: ten minutes from then on.
+        assert_eq!(world.deleted_within(&node, 60), Some(10), "{change}");
     }
     let mut world = with_checkpoints();
     let node = world.finishes(OnSuccess::Delete);
     world.pull(Pull::Pause { slot: Some("a".into()), until: None });
     assert_eq!(world.deleted_within(&node, 60), None);
     assert_eq!(world.hold("a"), Some(HoldReason::Paused));
+    world.pull(Pull::Resume { slot: Some("a".into()), adopt: false });
+    assert_eq!(world.deleted_within(&node, 60), Some(10));
+}
+
+#[test]
+fn a_job_that_is_wanted_again_while_its_tpu_is_deleted_gets_another_one() {
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Delete);
+    world.fleet.settings.slots.get_mut("a").unwrap().policy.when_missing = WhenMissing::Hold;
+    assert_eq!(world.deleted_within(&node, 60), Some(10));
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.wait(5);
+    world.done("a", OperationState::Succeeded);
+    world.wait(1);
+    world.surveyed(&[100, 200]);
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
+}
+
+#[test]
+fn l1_a_removal_ends_when_the_tpu_is_gone_by_another_hand() {
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Delete);
+    assert_eq!(world.deleted_within(&node, 60), Some(10));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::Permission, "403")));
+    for _ in 0..4 {
+        world.wait(30);
+        world.poll(&[]);
+        if world.asks("a") {
+            world.get("a", None);
+        }
+    }
+    assert!(world.phase("a").is_none(), "{:?}", world.fleet.memory["a"].decision);
+    world.wait(30);
+    world.poll(&[]);
+    assert!(!world.asks("a"), "nothing is left to be asked about");
 }
 
 #[test]
@@ -138,7 +185,8 @@ fn the_checker_refuses_the_removal_of_what_has_not_finished_here() {
         world.pull(Pull::Pause { slot: Some("a".into()), until: None });
         world.get("a", Some(node));
         let fleet = &mut world.fleet;
-        fleet.slots.get_mut("a").unwrap().paused = None;
+        let record = fleet.slots.get_mut("a").unwrap();
+        (record.paused, record.job.removable_since) = (None, Some(record.since));
         let confirmed = fleet.memory["a"].confirmed.clone().unwrap();
         change(fleet);
         let (slot, record, memory) =
@@ -163,7 +211,13 @@ fn the_checker_refuses_the_removal_of_what_has_not_finished_here() {
     );
     assert_eq!(verdict(&|fleet| record(fleet, &|r| r.job.finished = None)), Err("S23"));
     assert_eq!(verdict(&|fleet| record(fleet, &|r| r.job.exits.clear())), Err("S23"));
-    let later = |r: &mut SlotRecord| r.since = after(r.since, Duration::from_secs(300));
+    let later = |r: &mut SlotRecord| {
+        r.job.removable_since = Some(after(r.since, Duration::from_secs(300)));
+    };
+    let another = |r: &mut SlotRecord| r.job.ordered = Some("another job".into());
+    assert_eq!(verdict(&|fleet| record(fleet, &another)), Err("S23"));
+    let doubted = |r: &mut SlotRecord| r.job.pardoned.clone_from(&r.job.exits);
+    assert_eq!(verdict(&|fleet| record(fleet, &doubted)), Err("S23"));
     assert_eq!(verdict(&|fleet| record(fleet, &later)), Err("S23"));
     assert_eq!(verdict(&|fleet| record(fleet, &|r| r.spec = None)), Err("S12"));
 }

@@ -30,14 +30,16 @@ watch_order() {
       echo "generation $newer is ordered: the run of generation $GENERATION ends"
       kill -KILL $$
     fi
-    [[ $newer != "$GENERATION" ]] || flags "$ANSWER"
+    if [[ $newer == "$GENERATION" ]]; then flags "$ANSWER"; elif [[ -z $newer ]] && is_released; then flags ''; fi
     sleep "$PAUSE"
   done
 }
 # rest PHASE: nothing more is started in this boot; the heartbeat goes on.
 rest() { echo "$1" >"$PHASE"; wait "$BEATING"; exit 0; }
-# last_word: nothing follows that would repeat it.
-last_word() { until report_exit "$@"; do sleep "$PAUSE"; done; }
+# last_word: nothing follows that would repeat it. A TPU that was given back may have no reports.
+last_word() { until report_exit "$@" || is_released; do sleep "$PAUSE"; done; }
+# is_released: the watchdog has given this TPU back, and orders nothing any longer.
+is_released() { [[ $(curl -s --max-time 10 -o /dev/null -w '%{http_code}' -H 'Metadata-Flavor: Google' "$MD/instance/attributes/tpu-watchdog-run") == 404 ]]; }
 report_exit() { report exit "$1" "$2$([[ $1 == 0 ]] || full_disk)"; }
 # tell_exit: on several hosts the last word must be told, since the watchdog orders all of them on it.
 tell_exit() { if ((WORKERS == 1)); then report_exit "$@"; else last_word "$@"; fi; }

@@ -21,26 +21,26 @@ fetch() {
     sleep "$PAUSE"
   done
 }
-# download URL FILE: with the host's account from a bucket, as Google's agent does, else as anybody.
+# download URL FILE: from a bucket with the host's account, as Google's agent does; what that does not give, and all else, as anybody.
 download() {
-  local object
-  case $1 in
-    gs://*) object=${1#gs://} ;;
-    https://storage.googleapis.com/* | http://storage.googleapis.com/*) object=${1#*//storage.googleapis.com/} ;;
-    *) curl -sfL --max-time 300 -o "$2" "$1"; return ;;
+  local object='' url=$1
+  case $url in
+    gs://*) object=${url#gs://}; url=$STORAGE/$object ;;
+    http*://storage.googleapis.com/* | http*://storage.cloud.google.com/* | http*://commondatastorage.googleapis.com/*) object=${url#*://*/} ;;
+    http*://*.storage.googleapis.com/*) object=${url#*://}; object=${object%%.storage.googleapis.com/*}/${object#*/} ;;
   esac
-  as_host --max-time 300 -o "$2" "$STORAGE/$object"
+  if [[ -n $object ]] && as_host --max-time 300 -o "$2" "$STORAGE/${object%%\?*}"; then return; fi
+  curl -sfL --max-time 300 -o "$2" "$url"
 }
 # fetch_user_scripts: 0 when all are there whole, 1 when the user has none.
 fetch_user_scripts() {
   local file url
   USER_SCRIPTS=()
   file=$STATE/user-script-of-url
-  if fetch tpu-watchdog-user-script-url "$MEMORY.url"; then
-    url=$(<"$MEMORY.url")
+  if fetch tpu-watchdog-user-script-url "$MEMORY.url" && url=$(<"$MEMORY.url") && [[ -n $url ]]; then
     until download "$url" "$file"; do
       # The part behind ? may be a key.
-      echo "setup_failed: the startup script ${url%%\?*} can't be fetched with this host's account$(full_disk)" >"$PHASE"; sleep "$PAUSE"
+      echo "setup_failed: the startup script ${url%%\?*} can't be fetched, neither with this host's account nor without$(full_disk)" >"$PHASE"; sleep "$PAUSE"
     done
     echo setup >"$PHASE"
     USER_SCRIPTS+=("$file")

@@ -94,7 +94,7 @@ while :; do
   going_down && rest stopping
   rm -f "$RUNNING"
   # Right after an announced end 0 means that the job has saved, not that its work is done.
-  if [[ $code == 0 && -e $NOTICED ]] && (($(date +%s) - $(stat -c %Y "$NOTICED") < 300)); then code=143; fi
+  if [[ $code == 0 && -e $NOTICED && ! -e $TPU_WATCHDOG_DONE ]] && (($(date +%s) - $(stat -c %Y "$NOTICED") < 300)); then code=143; fi
   if [[ $code == 0 ]]; then
     # A startup script that ends well has set things up; only a command can finish.
     [[ -n $COMMAND ]] || rest idle
