@@ -11,6 +11,7 @@ use crate::model::fleet::{Fleet, Ledger, Removal, Stray};
 use crate::model::hold::HoldReason;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
+use crate::model::relaunch::{TAKES_ORDERS, TAKES_WAIT};
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
@@ -145,10 +146,27 @@ fn warnings(record: &SlotRecord, slot: &SlotSettings) -> Vec<String> {
              what the job needs"
         ));
     }
+    all.extend(old_supervisor(record));
     if location::listed(slot).is_some() {
         all.extend(record.job.trouble.as_ref().map(|trouble| trouble.text().to_owned()));
     }
     all
+}
+
+/// Its hosts run an earlier supervisor: nothing condemns them for it, and some commands do not reach
+/// them.
+fn old_supervisor(record: &SlotRecord) -> Option<String> {
+    let supervised = record.ours && record.seen.as_ref().is_some_and(|seen| seen.supervised);
+    let booted = |worker| record.job.workers.get(&worker).filter(|state| state.booted);
+    let versions: Option<Vec<u64>> =
+        (0..record.size().hosts).map(|worker| Some(booted(worker)?.version)).collect();
+    let oldest = versions.filter(|_| supervised)?.into_iter().min()?;
+    let lacks = match oldest {
+        TAKES_WAIT.. => return None,
+        TAKES_ORDERS.. => "a pause and a health notice do not reach its hosts",
+        _ => "no newer run order, pause or health notice reaches its hosts",
+    };
+    Some(format!("old supervisor (version {oldest}) until the next recreate: {lacks}"))
 }
 
 fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {

@@ -354,3 +354,15 @@ fn a_release_is_no_relaunch_any_longer_and_a_slot_that_left_is_told() {
     world.pull(Pull::Release { slot: "a".into() });
     assert!(world.messages.iter().any(|text| text.contains("put it back, then release it")));
 }
+
+#[test]
+fn an_old_supervisor_is_named_and_condemns_nothing() {
+    for (version, named) in [("", Some("version 1")), ("v2", Some("version 2")), ("v3", None)] {
+        let mut world = with_checkpoints();
+        world.at_work(version);
+        let warnings = view::document(&world.fleet, world.now).tpus[0].warnings.join("; ");
+        assert_eq!(named.is_some(), warnings.contains("old supervisor"), "{warnings}");
+        assert!(named.is_none_or(|named| warnings.contains(named)), "{warnings}");
+        assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    }
+}
