@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use crate::model::action::{Action, CallOutcome};
 use crate::model::condition::Condition;
 use crate::model::event::{CallResult, What};
-use crate::model::fleet::{Fleet, Pending};
+use crate::model::fleet::{Fleet, Pending, Stray};
 use crate::model::hold::HoldReason;
 use crate::model::ids::RunOrder;
 use crate::model::node::NodeView;
@@ -32,7 +32,7 @@ use crate::model::view::{ActionName, Decision};
 
 use super::ctx::SlotCtx;
 use super::turn::Turn;
-use super::{confirm, relaunch};
+use super::{confirm, idle, relaunch};
 
 /// A change that was sent is read back for so long; one that was refused or not seen is tried again
 /// after as long.
@@ -102,15 +102,21 @@ fn may_be_written(ctx: &SlotCtx, patch: &Patch) -> bool {
     let undoes = matches!(patch, Patch::Order(order) if !order.wait && !order.notice);
     let there = record.ours && seen.ready && plain && (undoes || !seen.opted_out);
     let free = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched)
-        && record.job.relaunch.is_none();
+        && (record.job.relaunch.is_none() || *patch == Patch::Release);
     let read = (undoes || ctx.condition() != Condition::Unclear) && !ctx.settings.dry_run;
     let takes = match patch {
-        Patch::Release => true,
+        Patch::Release => {
+            let stray = ctx.ledger.strays.get(&Stray::key(&record.zone, &record.name));
+            !stray.is_some_and(|stray| idle::is_on_its_way(stray, ctx.now))
+        }
         // Where the read is from before the last order, the GET before the patch tells.
         Patch::Order(order) => {
             let known = order.generation <= record.job.generation;
             let takes = record.supervisors_are(TAKES_WAIT);
-            seen.supervised && known && takes && (undoes || !record.forgotten)
+            // A called-off create's node is a stray, which waits until its slot takes it up.
+            let stray = ctx.ledger.strays.contains_key(&Stray::key(&record.zone, &record.name));
+            let free = !record.forgotten || undoes && !stray;
+            seen.supervised && known && takes && free
         }
     };
     there && free && read && takes

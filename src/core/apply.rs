@@ -40,8 +40,10 @@ pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
         Input::StrayGot { zone, name, began, reading } => {
             remains::got(fleet, &zone, &name, began, reading, turn);
         }
-        Input::StrayCalled { zone, name, outcome } => {
-            if !idle::called(fleet, &zone, &name, &outcome, turn) {
+        Input::StrayCalled { zone, name, patch, outcome } => {
+            if patch {
+                idle::called(fleet, &zone, &name, &outcome, turn);
+            } else {
                 remains::called(fleet, &zone, &name, outcome, turn);
             }
         }

@@ -253,7 +253,7 @@ fn is_over(case: &Case) -> Checked {
     let over = journaled && its_own && said.is_some() && record.exit_of(0).is_some_and(ended);
     rule(over, "S23", "nothing shows that its job has finished on it")?;
     let shown = record.verdict.condition == Condition::Finished;
-    let since = record.job.removable_since.filter(|_| shown);
+    let since = record.job.removable_since.filter(|_| shown).map(|at| at.max(record.since));
     let long = since.is_some_and(|since| elapsed(since, *now) >= FINISHED_FOR);
     rule(long, "S23", "it has not been there, held by nothing, for long enough")?;
     is_specified(case)

@@ -30,21 +30,22 @@ use super::turn::Turn;
 /// is another one.
 const AGAIN_AFTER: Duration = Duration::from_secs(5 * 60);
 
-/// Writes `wait` into the order of a stray as it was just listed.
-pub fn order(fleet: &mut Fleet, view: &NodeView, turn: &mut Turn) {
+/// Writes `wait` into the order of a stray as it was just listed. Returns whether it did.
+pub fn order(fleet: &mut Fleet, view: &NodeView, turn: &mut Turn) -> bool {
     let key = Stray::key(&view.zone, &view.node);
-    let Some(stray) = fleet.ledger.strays.get(&key) else { return };
+    let Some(stray) = fleet.ledger.strays.get(&key) else { return false };
     let Some(run) =
         view.run.clone().filter(|run| !run.wait && is_wanted(fleet, stray, view, turn.now))
     else {
-        return;
+        return false;
     };
-    let Some(incarnation) = view.incarnation.clone() else { return };
+    let Some(incarnation) = view.incarnation.clone() else { return false };
     let order = RunOrder { wait: true, ..run };
-    if let Err(violation) = check::idling(&fleet.settings, stray, view, &order) {
+    if let Err(violation) = check::idling(fleet, stray, view, &order) {
         let what = What::InvariantViolation { invariant: violation.name().to_owned() };
         let message = format!("the safety check refused the order to stray {key} ({violation})");
-        return turn.happened(Event { at: turn.now, slot: None, message, what });
+        turn.happened(Event { at: turn.now, slot: None, message, what });
+        return false;
     }
     let (name, zone, generation) = (view.node.clone(), view.zone.clone(), order.generation);
     let what = What::Amendment {
@@ -72,19 +73,14 @@ pub fn order(fleet: &mut Fleet, view: &NodeView, turn: &mut Turn) {
         fleet.dirty_ledger = true;
     }
     turn.act(Action::Patch { slot: name, zone, incarnation, patch, stray: true });
+    true
 }
 
-/// Takes in the answer. Returns whether it was one to such an order.
-pub fn called(
-    fleet: &mut Fleet,
-    zone: &str,
-    name: &str,
-    outcome: &CallOutcome,
-    turn: &mut Turn,
-) -> bool {
-    let Some(stray) = fleet.ledger.strays.get_mut(&Stray::key(zone, name)) else { return false };
+/// Takes in the answer.
+pub fn called(fleet: &mut Fleet, zone: &str, name: &str, outcome: &CallOutcome, turn: &mut Turn) {
+    let Some(stray) = fleet.ledger.strays.get_mut(&Stray::key(zone, name)) else { return };
     let sent = |told: &&mut Amendment| told.call == Some(Call::Intended);
-    let Some(told) = stray.told.as_mut().filter(sent) else { return false };
+    let Some(told) = stray.told.as_mut().filter(sent) else { return };
     let (call, text) = match outcome {
         CallOutcome::Accepted(operation) => {
             (Some(Call::Accepted { operation: operation.clone() }), "accepted".to_owned())
@@ -99,15 +95,19 @@ pub fn called(
     told.call = call;
     fleet.dirty_ledger = true;
     turn.note(format!("order to stray {name} in {zone} to wait: {text}"));
-    true
+}
+
+/// Whether such an order may be on its way to the API: nothing has answered it yet.
+pub fn is_on_its_way(stray: &Stray, now: Timestamp) -> bool {
+    let sent = stray.told.as_ref().filter(|told| told.call == Some(Call::Intended));
+    sent.is_some_and(|told| now < told.until)
 }
 
 /// Whether the config and the operators leave this stray to be told now.
 fn is_wanted(fleet: &Fleet, stray: &Stray, view: &NodeView, now: Timestamp) -> bool {
-    let lives_here = fleet
-        .slots
-        .get(&stray.name)
-        .is_some_and(|record| record.zone == stray.zone && !record.forgotten);
+    let lives_here = fleet.slots.get(&stray.name).is_some_and(|record| {
+        record.zone == stray.zone && !(record.forgotten && record.released.is_none())
+    });
     let waits = stray.told.as_ref().is_some_and(|told| {
         let same = view.incarnation.as_ref() == Some(&told.incarnation);
         let recent = now < told.until;

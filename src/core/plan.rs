@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::model::condition::Condition;
 use crate::model::event::{Reason, What};
 use crate::model::fleet::Fleet;
 use crate::model::hold::HoldReason;
@@ -137,6 +138,7 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], index: u64, turn: &mut Turn) -> bool {
     let relaunch = ctx.record.job.relaunch.clone();
     let removable = ctx.record.job.removable_since;
     let decision = decide(ctx, gates, turn);
+    ctx.record.job.removable_since.take_if(|_| ctx.record.verdict.condition != Condition::Finished);
     // A call that was not sent is tried all the same: shown as a hold, it counts as under way (S6).
     let set_apart = is_open_ended(decision.hold) || is_short(ctx.record, decision.hold);
     let decision = unsent(ctx, decision);

@@ -86,6 +86,7 @@ pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let finished = diagnose::finished(ctx.record, ctx.slot);
     if let Some(recovery) = &mut ctx.record.recovery
         && recovery.cause == Condition::Finished
+        && !ctx.record.forgotten
     {
         // Where the job is wanted again by now, the delete was that of a recreate.
         recovery.no_create = finished;

@@ -27,6 +27,8 @@ use super::{idle, remains};
 
 /// A create that no listing has shown for so long will not come.
 const EXPECTED_FOR: Duration = Duration::from_secs(3 * 3600);
+/// Strays that one poll tells to wait: the API's quota is everybody's.
+const TOLD_IN_A_POLL: usize = 50;
 
 /// Ends what is owed to a slot. Returns what that was, in words.
 ///
@@ -84,10 +86,11 @@ pub fn call_off(
 
 /// Looks for strays among what a poll has listed.
 pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
+    let mut told = 0;
     for view in listed.views() {
         if let Some(why) = ownerless(fleet, view) {
             show(fleet, view, why, turn);
-            idle::order(fleet, view, turn);
+            told += usize::from(told < TOLD_IN_A_POLL && idle::order(fleet, view, turn));
         }
     }
     let keys: Vec<String> = fleet.ledger.strays.keys().cloned().collect();

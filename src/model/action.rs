@@ -96,6 +96,8 @@ pub enum Input {
         zone: String,
         /// Its name.
         name: String,
+        /// It was the order to wait.
+        patch: bool,
         /// The outcome.
         outcome: CallOutcome,
     },
@@ -297,7 +299,9 @@ impl Action {
         match self {
             Action::Delete { slot, zone, stray: true, .. }
             | Action::Patch { slot, zone, stray: true, .. } => {
-                Input::StrayCalled { zone: zone.clone(), name: slot.clone(), outcome }
+                let (zone, name) = (zone.clone(), slot.clone());
+                let patch = matches!(self, Action::Patch { .. });
+                Input::StrayCalled { zone, name, patch, outcome }
             }
             Action::Delete { slot, .. } | Action::Create { slot, .. } => {
                 Input::Called { slot: slot.clone(), outcome }

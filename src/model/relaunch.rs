@@ -87,5 +87,6 @@ pub struct Amendment {
     /// How far the call is; none when it was refused or not sent.
     pub call: Option<Call>,
     /// It is not decided once more before.
+    #[serde(default)]
     pub until: Timestamp,
 }

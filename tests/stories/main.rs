@@ -416,7 +416,7 @@ impl Player {
         let generation = relaunch.map(|relaunch| relaunch.order.generation);
         let name = slot.to_owned();
         self.input(match (stray.map(|stray| stray.zone.clone()), generation) {
-            (Some(zone), _) => Input::StrayCalled { zone, name, outcome },
+            (Some(zone), _) => Input::StrayCalled { zone, name, patch: false, outcome },
             (None, Some(generation)) => Input::Ordered { slot: name, generation, outcome },
             (None, None) => Input::Called { slot: name, outcome },
         });

@@ -69,7 +69,8 @@ impl Checker {
         let seen = record.seen.as_ref();
         rule(seen.is_some_and(|seen| seen.ready), "S10", "the node is not READY")?;
         let idle = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
-        let calls = memory.pending.contains(&Pending::Call) || record.job.relaunch.is_some();
+        let ordered = record.job.relaunch.is_some() && *patch != Patch::Release;
+        let calls = memory.pending.contains(&Pending::Call) || ordered;
         rule(idle && !calls, "S9", "the slot is in recovery, or another call is under way")?;
         let Patch::Order(order) = patch else {
             let meant = record.released.as_ref().map(|release| &release.incarnation);

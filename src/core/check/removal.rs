@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{Checked, VERIFIED_FOR, rule};
-use crate::model::fleet::{Ledger, Stray};
+use crate::model::fleet::{Fleet, Ledger, Stray};
 use crate::model::ids::RunOrder;
 use crate::model::lever::Pause;
 use crate::model::node::{NodeState, NodeView};
@@ -43,10 +43,13 @@ pub fn removal(
 ///
 /// # Errors
 /// The first rule that forbids it.
-pub fn idling(settings: &Settings, stray: &Stray, view: &NodeView, order: &RunOrder) -> Checked {
+pub fn idling(fleet: &Fleet, stray: &Stray, view: &NodeView, order: &RunOrder) -> Checked {
+    let settings = &fleet.settings;
     let made_here = view.owner.as_ref() == Some(&settings.owner)
         && view.slot.as_ref() == Some(&stray.name)
         && (&view.zone, &view.node) == (&stray.zone, &stray.name);
+    let slot = fleet.slots.get(&stray.name).filter(|record| record.zone == stray.zone);
+    rule(slot.is_none_or(|record| record.forgotten), "S17", "a slot owns the node")?;
     let plain = view.queued_resource.is_none() && !view.multislice && !view.is_v1;
     rule(made_here && plain && view.supervised, "S17", "no create of this journal made it")?;
     rule(!(settings.dry_run || view.opted_out), "S7", "dry run, or opted out")?;

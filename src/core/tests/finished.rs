@@ -221,3 +221,22 @@ fn the_checker_refuses_the_removal_of_what_has_not_finished_here() {
     assert_eq!(verdict(&|fleet| record(fleet, &later)), Err("S23"));
     assert_eq!(verdict(&|fleet| record(fleet, &|r| r.spec = None)), Err("S12"));
 }
+
+#[test]
+fn the_ten_minutes_are_those_of_this_success_alone() {
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Delete);
+    assert_eq!(world.deleted_within(&node, 5), None);
+    // It is wanted again, works on the same TPU for a while, and finishes once more.
+    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.fleet.slots.get_mut("a").unwrap().job.wanted_again = None;
+    world.exited(1, "restarting 1 of 5 in 10 s");
+    for _ in 0..8 {
+        world.wait(60);
+        world.poll(std::slice::from_ref(&node));
+        world.exited(1, "restarting 1 of 5 in 10 s");
+    }
+    world.exited(0, "done ran=7200 step=300");
+    assert!(world.fleet.slots["a"].job.finished.is_some());
+    assert_eq!(world.deleted_within(&node, 60), Some(10), "{:?}", world.fleet.memory["a"].decision);
+}

@@ -103,3 +103,41 @@ fn a_slot_that_takes_the_node_up_takes_the_flag_back() {
         Some((order.generation, false))
     );
 }
+
+#[test]
+fn a_forgotten_slots_late_node_waits_and_nothing_takes_that_back_until_retry() {
+    let mut world = super::runs::with_checkpoints();
+    let node = world.supervised_run();
+    world.workers_say(&[(1, "v3", None)]);
+    world.pull(super::endings::Pull::Forget { slot: "a".into(), purge: false });
+    world.wait(30);
+    world.poll(std::slice::from_ref(&node));
+    let order = world.stray_order().expect("it is a stray by now");
+    world.stray_called(accepted());
+    let waiting = patched(&node, &order);
+    for _ in 0..40 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(&waiting));
+        assert!(world.actions.is_empty(), "L2: {:?}", world.actions);
+    }
+    world.pull(super::endings::Pull::Retry { slot: "a".into(), from: None });
+    assert!(world.run_order().is_some_and(|order| !order.wait), "{:?}", world.actions);
+}
+
+#[test]
+fn the_answer_to_a_delete_is_none_to_the_order_before_it() {
+    let (mut world, made) = World::stray(true);
+    let mut ready = changed(&made, json!({"state": "READY"}));
+    ready["metadata"]["startup-script"] = json!(SUPERVISOR_MARK);
+    world.shows(Some(&ready));
+    let order = world.stray_order().expect("told");
+    // Its answer never comes: the process ended. Hours later the node is dead.
+    let dead = changed(&patched(&ready, &order), json!({"state": "PREEMPTED"}));
+    world.shows(Some(&dead));
+    world.stray_got(dead);
+    assert!(matches!(world.actions[..], [Action::Delete { stray: true, .. }]));
+    world.stray_called(accepted());
+    let stray = world.fleet.ledger.strays.values().next().unwrap();
+    let call = stray.removal.as_ref().unwrap().call.clone();
+    assert!(matches!(call, Some(crate::model::recovery::Call::Accepted { .. })), "{call:?}");
+}

@@ -26,14 +26,16 @@ impl World {
         self.looks.iter().any(|look| matches!(look, Look::Stray { name, .. } if name == "a"))
     }
 
-    fn stray_got(&mut self, raw: Value) {
+    pub fn stray_got(&mut self, raw: Value) {
         let reading = Reading::Node(Arc::new(NodeView::parse(raw).unwrap()));
         let (zone, name, began) = (ZONE.into(), "a".into(), self.now);
         self.input(Input::StrayGot { zone, name, began, reading });
     }
 
     pub fn stray_called(&mut self, outcome: CallOutcome) {
-        self.input(Input::StrayCalled { zone: ZONE.into(), name: "a".into(), outcome });
+        let patch = matches!(self.actions[..], [Action::Patch { .. }]);
+        let (zone, name) = (ZONE.into(), "a".into());
+        self.input(Input::StrayCalled { zone, name, patch, outcome });
     }
 
     fn told(&self, what: &str) -> bool {

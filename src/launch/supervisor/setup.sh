@@ -25,11 +25,14 @@ fetch() {
 download() {
   local object='' url=$1
   case $url in
-    gs://*) object=${url#gs://}; url=$STORAGE/$object ;;
+    gs://*) object=${url#gs://} ;;
     http*://storage.googleapis.com/* | http*://storage.cloud.google.com/* | http*://commondatastorage.googleapis.com/*) object=${url#*://*/} ;;
     http*://*.storage.googleapis.com/*) object=${url#*://}; object=${object%%.storage.googleapis.com/*}/${object#*/} ;;
   esac
-  if [[ -n $object ]] && as_host --max-time 300 -o "$2" "$STORAGE/${object%%\?*}"; then return; fi
+  if [[ -n $object ]]; then
+    url=$STORAGE/$object
+    as_host --max-time 300 -o "$2" "$url" && return
+  fi
   curl -sfL --max-time 300 -o "$2" "$url"
 }
 # fetch_user_scripts: 0 when all are there whole, 1 when the user has none.
