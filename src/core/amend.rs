@@ -6,7 +6,8 @@
 //! themselves while the order says `wait`, and ask the job for a checkpoint when it says `notice`.
 //! The change is journaled before it is sent (S11), on a READY node of ours alone (S17), and what
 //! the node shows decides whether it is sent again. One that is refused is no hold: the slot is as
-//! safe as without it, so that it is told, and tried again after five minutes.
+//! safe as without it, so that it is told, and tried again after five minutes; after six hours where the right
+//! is missing, or with the next `pause` or `resume`.
 //!
 //! Example: `pause a` at 10:00. The poll of 10:00:30 decides `wait` for generation 4, the patch is
 //! accepted, and the poll of 10:01 shows it. `a` crashes at 10:05 and stays down. `resume a` at
@@ -19,6 +20,7 @@ use jiff::Timestamp;
 use crate::model::action::{Action, CallOutcome};
 use crate::model::condition::Condition;
 use crate::model::event::{CallResult, What};
+use crate::model::failure::FailureClass;
 use crate::model::fleet::{Fleet, Pending, Stray};
 use crate::model::hold::HoldReason;
 use crate::model::ids::RunOrder;
@@ -27,7 +29,7 @@ use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::relaunch::{Amendment, Patch, TAKES_WAIT};
 use crate::model::slot::SlotRecord;
-use crate::model::time::{after, elapsed};
+use crate::model::time::{after, elapsed, span};
 use crate::model::view::{ActionName, Decision};
 
 use super::ctx::SlotCtx;
@@ -38,6 +40,8 @@ use super::{confirm, idle, relaunch};
 /// after as long.
 const AGAIN_AFTER: Duration = Duration::from_secs(5 * 60);
 const UNSENT_WAIT: Duration = Duration::from_secs(30);
+/// A role that lacks the right refuses each slot of a paused fleet: that must not fill the log.
+const FORBIDDEN_WAIT: Duration = Duration::from_secs(6 * 3600);
 /// Changes that one turn decides: a pause of the whole fleet must not use the API's quota up.
 const IN_A_TURN: usize = 50;
 
@@ -190,7 +194,6 @@ pub fn ordered(
     };
     let Some(amendment) = record.job.amendment.as_mut().filter(sent) else { return false };
     fleet.dirty.insert(slot.to_owned());
-    let again = "it is tried again in 5 min";
     let (call, result, text) = match outcome {
         CallOutcome::Accepted(operation) => {
             let operation = operation.clone();
@@ -200,11 +203,15 @@ pub fn ordered(
         CallOutcome::Unknown(failure) => {
             (Some(Call::Unknown), CallResult::Unknown, format!("{failure}; it is read back"))
         }
-        CallOutcome::Refused(failure) => (
-            None,
-            CallResult::Refused,
-            format!("{failure}; what runs goes on as before, and {again}"),
-        ),
+        CallOutcome::Refused(failure) => {
+            if failure.class == FailureClass::Permission {
+                amendment.until = after(turn.now, FORBIDDEN_WAIT);
+            }
+            let again = span(elapsed(turn.now, amendment.until));
+            let text =
+                format!("{failure}; what runs goes on as before, and it is tried again in {again}");
+            (None, CallResult::Refused, text)
+        }
         CallOutcome::NotSent(failure) => {
             amendment.until = after(turn.now, UNSENT_WAIT);
             (None, CallResult::NotSent, format!("{failure}; it is tried again in 30 s"))

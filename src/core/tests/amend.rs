@@ -95,15 +95,24 @@ fn what_was_refused_is_no_hold_and_is_tried_again_after_five_minutes() {
     let node = world.at_work("v3");
     world.pause();
     assert!(world.run_order().is_some());
-    let refused = Failure::new(FailureClass::Permission, "nodes.update is missing");
-    world.ordered(CallOutcome::Refused(refused));
-    assert!(world.messages.iter().any(|text| text.contains("tried again in 5 min")));
+    world.ordered(CallOutcome::Refused(Failure::new(FailureClass::Conflict, "busy")));
+    assert!(world.messages.iter().any(|text| text.contains("tried again in 5m")));
     let again = (1..=20).find(|_| {
         world.polled(&node);
         world.run_order().is_some()
     });
     assert_eq!(again, Some(10));
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    // Without the right it is tried some times a day, and at once when it is asked for again.
+    world.ordered(CallOutcome::Refused(Failure::new(FailureClass::Permission, "no")));
+    assert!(world.messages.iter().any(|text| text.contains("tried again in 6h")));
+    for _ in 0..100 {
+        world.polled(&node);
+        assert!(world.actions.is_empty(), "{:?}", world.actions);
+    }
+    world.resume();
+    world.pause();
+    assert!(world.run_order().is_some());
 }
 
 #[test]
