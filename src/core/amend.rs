@@ -107,7 +107,11 @@ fn may_be_written(ctx: &SlotCtx, patch: &Patch) -> bool {
     let there = record.ours && seen.ready && plain && (undoes || !seen.opted_out);
     let free = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched)
         && (record.job.relaunch.is_none() || *patch == Patch::Release);
-    let read = (undoes || ctx.condition() != Condition::Unclear) && !ctx.settings.dry_run;
+    // Shown by a read of just now: it may be gone, or its zone out of reach.
+    let recent = |at: Timestamp| elapsed(at, ctx.now) <= ctx.slot.policy.max_age;
+    let shown = ctx.memory.is_there && ctx.memory.last_read.is_some_and(recent);
+    let clear = undoes || ctx.condition() != Condition::Unclear;
+    let read = shown && clear && !ctx.settings.dry_run;
     let takes = match patch {
         Patch::Release => {
             let stray = ctx.ledger.strays.get(&Stray::key(&record.zone, &record.name));

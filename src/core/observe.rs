@@ -65,6 +65,7 @@ pub fn observe(
         return;
     }
     memory.absence_confirmed &= shown.is_none();
+    memory.is_there = shown.is_some();
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
         notice_deletion(record, view, &mut fleet.dirty);

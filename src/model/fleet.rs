@@ -183,6 +183,8 @@ pub struct Memory {
     pub last_read: Option<Timestamp>,
     /// Fingerprint of the node as it was last taken in.
     pub shown: Option<u64>,
+    /// The last successful read showed the node.
+    pub is_there: bool,
     /// Guest attributes could not be read the last time: told once.
     pub attributes_failing: bool,
     /// A worker's startup script fails: told once.

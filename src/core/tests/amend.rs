@@ -377,3 +377,29 @@ fn an_old_supervisor_is_named_and_condemns_nothing() {
         assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
     }
 }
+
+#[test]
+fn l2_what_is_gone_or_out_of_reach_is_patched_no_more() {
+    let mut world = with_checkpoints();
+    world.fleet.settings.slots.get_mut("a").unwrap().policy.when_missing =
+        crate::model::settings::WhenMissing::Hold;
+    let node = world.at_work("v3");
+    world.pause();
+    let waiting = patched(&node, &world.run_order().expect("an order"));
+    world.ordered(accepted());
+    world.polled(&waiting);
+    for gone in [true, false] {
+        world.wait(300);
+        if gone {
+            world.poll(&[]);
+        } else {
+            world.poll_result(Err(Failure::new(FailureClass::Transient, "unreachable")));
+        }
+        world.resume();
+        assert!(world.actions.is_empty(), "{gone}: {:?}", world.actions);
+        world.pause();
+    }
+    world.polled(&waiting);
+    world.resume();
+    assert!(world.run_order().is_some_and(|order| !order.wait), "it is there again");
+}
