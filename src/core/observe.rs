@@ -75,8 +75,7 @@ pub fn observe(
         fleet.dirty.extend(lesson.record.then(|| name.to_owned()));
         memory.acceptable = None;
     }
-    let told = order_is_shown(record, memory, shown, began, turn);
-    fleet.dirty.extend(told.then(|| name.to_owned()));
+    fleet.dirty.extend(order_is_shown(record, memory, shown, began, turn).then(|| name.to_owned()));
     let get = source == Source::Get && shown.is_none();
     if let Some(failure) = if get { answers::failed_and_gone(record, memory) } else { None } {
         memory.last_read = Some(began);
