@@ -120,15 +120,16 @@ pub fn finished(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision 
         return hold;
     }
     let reason = format!("{evidence}, and on_success = \"delete\"");
-    if ctx.settings.dry_run {
-        ctx.record.job.removable_since = None;
+    let known = ctx.record.job.removable_since;
+    // Not from a former success, nor from before the slot was there again.
+    let until = after(known.unwrap_or(turn.now).max(ctx.record.since), REMOVED_AFTER);
+    let dry = ctx.settings.dry_run && (known.is_none() || turn.now >= until);
+    ctx.record.job.removable_since = Some(known.unwrap_or(turn.now)).filter(|_| !dry);
+    if dry {
         let mut decision = Decision::act(ActionName::Wait, reason);
         decision.hold = Some(HoldReason::DryRun);
         return decision;
     }
-    // Not from a former success, nor from before the slot was there again.
-    let since = *ctx.record.job.removable_since.get_or_insert(turn.now);
-    let until = after(since.max(ctx.record.since), REMOVED_AFTER);
     if turn.now < until {
         let text = format!("{evidence}; the TPU is deleted, as on_success says; `pause` keeps it");
         return Decision::wait(text, Some(until));

@@ -139,7 +139,13 @@ fn s21_what_a_called_off_create_makes_is_told_until_its_slot_takes_it_up() {
         status["strays"].as_array().is_some_and(Vec::is_empty)
             && status["tpus"][0]["condition"] == "healthy"
     });
-    assert_eq!(rig.mutations().len(), sent, "{}", rig.mutations_text());
+    // As a stray it was told to wait; its slot takes that back, and changes nothing else.
+    rig.wait("its job may start", |cloud| {
+        let order =
+            cloud.nodes.values().next().unwrap().body["metadata"]["tpu-watchdog-run"].clone();
+        order.as_str().is_some_and(|order| !order.contains("wait"))
+    });
+    assert_eq!(rig.mutations().len(), sent + 1, "{}", rig.mutations_text());
 }
 
 #[test]

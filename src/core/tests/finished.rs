@@ -126,6 +126,17 @@ fn s7_s10_a_paused_a_stopped_and_an_opted_out_tpu_is_kept() {
 }
 
 #[test]
+fn s7_in_dry_run_nothing_is_deleted_and_its_time_does_not_count() {
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Delete);
+    world.fleet.settings.dry_run = true;
+    assert_eq!(world.deleted_within(&node, 60), None);
+    assert_eq!(world.hold("a"), Some(HoldReason::DryRun));
+    world.fleet.settings.dry_run = false;
+    assert_eq!(world.deleted_within(&node, 60), Some(10));
+}
+
+#[test]
 fn a_job_that_is_wanted_again_while_its_tpu_is_deleted_gets_another_one() {
     let mut world = with_checkpoints();
     let node = world.finishes(OnSuccess::Delete);
