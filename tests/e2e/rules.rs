@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tpu_watchdog::simulator::cloud::Cloud;
 use tpu_watchdog::simulator::trouble::Trouble;
 
 use crate::harness::{POLICY, Rig, job, slot};
@@ -132,6 +133,12 @@ fn s21_what_a_called_off_create_makes_is_told_until_its_slot_takes_it_up() {
     let base = rig.endpoint();
     let (_, metrics) = crate::harness::get(&format!("{base}/metrics"));
     assert!(metrics.contains("tpuwatchdog_orphans{kind=\"node\"} 1"), "{metrics}");
+    let waits = |cloud: &mut Cloud| {
+        let node = cloud.nodes.values().next().unwrap();
+        let order = node.body["metadata"]["tpu-watchdog-run"].as_str().unwrap_or_default();
+        order.contains("wait")
+    };
+    rig.wait("it is told to wait", waits);
     let sent = rig.mutations().len();
     order(&rig, &["retry", "a"]);
     rig.wait_until("its slot has it", || {
@@ -140,11 +147,7 @@ fn s21_what_a_called_off_create_makes_is_told_until_its_slot_takes_it_up() {
             && status["tpus"][0]["condition"] == "healthy"
     });
     // As a stray it was told to wait; its slot takes that back, and changes nothing else.
-    rig.wait("its job may start", |cloud| {
-        let order =
-            cloud.nodes.values().next().unwrap().body["metadata"]["tpu-watchdog-run"].clone();
-        order.as_str().is_some_and(|order| !order.contains("wait"))
-    });
+    rig.wait("its job may start", |cloud| !waits(cloud));
     assert_eq!(rig.mutations().len(), sent + 1, "{}", rig.mutations_text());
 }
 
