@@ -23,12 +23,12 @@ use crate::model::event::{CallResult, What};
 use crate::model::failure::FailureClass;
 use crate::model::fleet::{Fleet, Pending, Stray};
 use crate::model::hold::HoldReason;
-use crate::model::ids::RunOrder;
+use crate::model::ids::{Incarnation, RunOrder};
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::relaunch::{Amendment, Patch, TAKES_WAIT};
-use crate::model::slot::SlotRecord;
+use crate::model::slot::{Seen, SlotRecord};
 use crate::model::time::{after, elapsed, span};
 use crate::model::view::{ActionName, Decision};
 
@@ -100,34 +100,48 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
 fn may_be_written(ctx: &SlotCtx, patch: &Patch) -> bool {
     let record = &*ctx.record;
     let Some(seen) = &record.seen else { return false };
-    let others = seen.other_owner.is_some() && record.adopted != seen.other_owner;
-    let plain = seen.queued_resource.is_none() && !seen.multislice && !seen.is_v1 && !others;
+    let idle = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
     // A flag is taken back also where nothing else is done.
     let undoes = matches!(patch, Patch::Order(order) if !order.wait && !order.notice);
-    let there = record.ours && seen.ready && plain && (undoes || !seen.opted_out);
-    let free = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched)
-        && (record.job.relaunch.is_none() || *patch == Patch::Release);
-    // Shown by a read of just now: it may be gone, or its zone out of reach.
+    let clear = ctx.condition() != Condition::Unclear && !seen.opted_out;
+    let allowed = !ctx.settings.dry_run && (undoes || clear);
+    let takes = match patch {
+        Patch::Release => may_be_released(ctx),
+        Patch::Order(order) => follows(ctx, order, undoes),
+    };
+    is_shown(ctx, seen) && idle && allowed && takes
+}
+
+/// A read of just now showed the slot's own plain node as READY: it may be gone, or its zone out of
+/// reach.
+fn is_shown(ctx: &SlotCtx, seen: &Seen) -> bool {
+    let record = &*ctx.record;
     let recent = |at: Timestamp| elapsed(at, ctx.now) <= ctx.slot.policy.max_age;
     let shown = ctx.memory.is_there && ctx.memory.last_read.is_some_and(recent);
-    let clear = undoes || ctx.condition() != Condition::Unclear;
-    let read = shown && clear && !ctx.settings.dry_run;
-    let takes = match patch {
-        Patch::Release => {
-            let stray = ctx.ledger.strays.get(&Stray::key(&record.zone, &record.name));
-            !stray.is_some_and(|stray| idle::is_on_its_way(stray, ctx.now))
-        }
-        // Where the read is from before the last order, the GET before the patch tells.
-        Patch::Order(order) => {
-            let known = order.generation <= record.job.generation;
-            let takes = record.supervisors_are(TAKES_WAIT);
-            // A called-off create's node is a stray, which waits until its slot takes it up.
-            let stray = ctx.ledger.strays.contains_key(&Stray::key(&record.zone, &record.name));
-            let free = !record.forgotten || undoes && !stray;
-            seen.supervised && known && takes && free
-        }
-    };
-    there && free && read && takes
+    let others = seen.other_owner.is_some() && record.adopted != seen.other_owner;
+    let plain = seen.queued_resource.is_none() && !seen.multislice && !seen.is_v1 && !others;
+    shown && record.ours && seen.ready && plain
+}
+
+/// No other patch of the node is on its way.
+fn may_be_released(ctx: &SlotCtx) -> bool {
+    !stray(ctx).is_some_and(|stray| idle::is_on_its_way(stray, ctx.now))
+}
+
+/// Whether its supervisors follow the flags of this order, and the slot is not left to itself.
+fn follows(ctx: &SlotCtx, order: &RunOrder, undoes: bool) -> bool {
+    let record = &*ctx.record;
+    let supervised = record.seen.as_ref().is_some_and(|seen| seen.supervised);
+    // Where the read is from before the last order, the GET before the patch tells.
+    let known = order.generation <= record.job.generation && record.job.relaunch.is_none();
+    // A called-off create's node is a stray, which waits until its slot takes it up.
+    let wanted = !record.forgotten || undoes && stray(ctx).is_none();
+    supervised && known && wanted && record.supervisors_are(TAKES_WAIT)
+}
+
+/// The slot's own node, as far as it is followed as a stray.
+fn stray<'a>(ctx: &'a SlotCtx) -> Option<&'a Stray> {
+    ctx.ledger.strays.get(&Stray::key(&ctx.record.zone, &ctx.record.name))
 }
 
 fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
@@ -138,31 +152,12 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
         return;
     }
     ctx.budget.amended += 1;
-    let who = ctx.paused().map(|pause| pause.who.clone()).unwrap_or_default();
+    let paused_by = ctx.paused().map(|pause| pause.who.clone());
     let record = &mut *ctx.record;
     let generation = patch.generation();
     let (wait, notice, text) = match &patch {
-        Patch::Release => {
-            let who = record.released.as_ref().map(|release| release.who.clone());
-            let who = who.unwrap_or_default();
-            let text = format!(
-                "{who} releases {incarnation}: what is the watchdog's goes out of its metadata; what runs goes on, and its next boot runs the user's own script"
-            );
-            (false, false, text)
-        }
-        Patch::Order(order) => {
-            let why = match (order.wait, order.notice) {
-                (true, _) if who.is_empty() => "a newer order follows".to_owned(),
-                (true, _) => format!("{who} paused it, so nothing starts by itself"),
-                (_, true) => {
-                    format!("{}: its job is asked for a checkpoint", record.verdict.evidence)
-                }
-                _ => "it is neither paused nor about to end".to_owned(),
-            };
-            let flags = format!("wait {}, notice {}", order.wait, order.notice);
-            let text = format!("order of generation {generation}: {flags}, since {why}");
-            (order.wait, order.notice, text)
-        }
+        Patch::Release => (false, false, release_text(record, &incarnation)),
+        Patch::Order(order) => (order.wait, order.notice, flags_text(record, order, paused_by)),
     };
     let decided_by = ctx.settings.decided_by.clone();
     let what =
@@ -178,6 +173,25 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
     ctx.memory.pending.insert(Pending::Call);
     let (slot, zone) = (record.name.clone(), record.zone.clone());
     turn.act(Action::Patch { slot, zone, incarnation, patch, stray: false });
+}
+
+fn release_text(record: &SlotRecord, incarnation: &Incarnation) -> String {
+    let who = record.released.as_ref().map_or("an operator", |release| release.who.as_str());
+    format!(
+        "release of {incarnation} by {who}: the watchdog's part of its metadata is removed; what runs goes on, and the next boot runs the \
+         user's own script"
+    )
+}
+
+fn flags_text(record: &SlotRecord, order: &RunOrder, paused_by: Option<String>) -> String {
+    let RunOrder { generation, wait, notice, .. } = order;
+    let why = match (wait, notice, paused_by) {
+        (true, _, Some(who)) => format!("{who} paused it, so nothing starts by itself"),
+        (true, _, None) => "a newer order follows".to_owned(),
+        (_, true, _) => format!("{}: its job is asked for a checkpoint", record.verdict.evidence),
+        _ => "it is neither paused nor about to end".to_owned(),
+    };
+    format!("order of generation {generation}: wait {wait}, notice {notice}: {why}")
 }
 
 /// Takes in the answer to a change. Returns whether it was one.

@@ -123,6 +123,7 @@ pub fn finished(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision 
     let known = ctx.record.job.removable_since;
     // Not from a former success, nor from before the slot was there again.
     let until = after(known.unwrap_or(turn.now).max(ctx.record.since), REMOVED_AFTER);
+    // `status` judges as in dry run, and shows the time that the service counts; a dry run counts none.
     let dry = ctx.settings.dry_run && (known.is_none() || turn.now >= until);
     ctx.record.job.removable_since = Some(known.unwrap_or(turn.now)).filter(|_| !dry);
     if dry {

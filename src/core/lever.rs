@@ -206,6 +206,9 @@ fn release(fleet: &mut Fleet, slot: &str, who: &str, turn: &mut Turn) {
         };
         return turn.tell(record, What::Note, format!("release: {why}; nothing was done"));
     };
+    if !record.seen.as_ref().is_some_and(|seen| seen.ready) {
+        turn.tell(record, What::Note, "release: its TPU is not READY; it is released when it is");
+    }
     settle::withdraw(fleet, slot, "its TPU is given back", turn);
     change(fleet, slot, |record| {
         record.released = Some(Release { who: who.to_owned(), incarnation, done: false });

@@ -82,8 +82,8 @@ fn leave(fleet: &mut Fleet, name: String, turn: &mut Turn) {
     });
     if record.seen.as_ref().and_then(|seen| seen.run.as_ref()).is_some_and(|run| run.wait) {
         turn.note(format!(
-            "{name}: its run order says wait, so its hosts start nothing once their job ends; put it back into the config and `resume {name}`, \
-             or `release {name}`, to end that"
+            "{name}: its run order says wait, so its hosts start nothing once their job ends; to end that, put it back into the config, then \
+             `resume {name}` or `release {name}`"
         ));
     }
     record.left_at = Some(turn.now);

@@ -334,7 +334,7 @@ impl World {
             }
             Action::Patch { patch: Patch::Release, .. } => {
                 let asked = self.truth.slots.get(&slot).is_some_and(|known| known.released);
-                self.check("S17", &slot, asked, || "nobody wants it released".to_owned());
+                self.check("S17", &slot, asked, || "no operator wants it released".to_owned());
             }
             Action::Patch { zone, patch: Patch::Order(order), .. } => {
                 let node = self.cloud.nodes.get(&(zone.clone(), slot.clone()));

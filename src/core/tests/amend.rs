@@ -19,6 +19,19 @@ impl World {
         node
     }
 
+    /// A run on two hosts whose order says `wait`. Returns its node.
+    fn paused_on_two_hosts(&mut self) -> Value {
+        let mut node = self.supervised_run();
+        node["networkEndpoints"] = json!([{}, {}]);
+        self.workers_say(&[(1, "v3", None), (1, "v3", None)]);
+        self.polled(&node);
+        self.pause();
+        let waiting = patched(&node, &self.run_order().expect("an order"));
+        self.ordered(accepted());
+        self.polled(&waiting);
+        waiting
+    }
+
     fn polled(&mut self, node: &Value) {
         self.wait(30);
         self.poll(std::slice::from_ref(node));
@@ -256,15 +269,7 @@ fn s17_only_a_tpu_of_ours_is_released() {
 #[test]
 fn s22_hosts_that_wait_for_an_order_start_by_that_order_alone_after_a_pause() {
     let mut world = with_checkpoints();
-    let mut node = world.supervised_run();
-    node["networkEndpoints"] = json!([{}, {}]);
-    world.workers_say(&[(1, "v3", None), (1, "v3", None)]);
-    world.polled(&node);
-    world.pause();
-    let waits = world.run_order().expect("an order");
-    world.ordered(accepted());
-    node = patched(&node, &waits);
-    world.polled(&node);
+    let node = world.paused_on_two_hosts();
     world.workers_say(&[(1, "v3 wait", None), (1, "v3 wait", WAITS)]);
     world.polled(&node);
     assert_eq!(world.hold("a"), Some(HoldReason::Paused));
@@ -312,14 +317,7 @@ fn a_wait_is_taken_back_whatever_else_holds_the_slot() {
 #[test]
 fn hosts_whose_newer_order_is_held_start_as_they_would_without_a_pause() {
     let mut world = with_checkpoints();
-    let mut node = world.supervised_run();
-    node["networkEndpoints"] = json!([{}, {}]);
-    world.workers_say(&[(1, "v3", None), (1, "v3", None)]);
-    world.polled(&node);
-    world.pause();
-    node = patched(&node, &world.run_order().expect("an order"));
-    world.ordered(accepted());
-    world.polled(&node);
+    let node = world.paused_on_two_hosts();
     // The config names another command by now: no order can follow.
     world.fleet.slots.get_mut("a").unwrap().job.ordered = Some("another\njob".into());
     world.workers_say(&[(1, "v3 wait", None), (1, "v3 wait", WAITS)]);

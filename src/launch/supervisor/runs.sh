@@ -73,7 +73,7 @@ watch_notice() {
   while await preempted; [[ ${ANSWER##*$'\n'} != TRUE ]]; do sleep "$PAUSE"; done
   [[ -e $MEMORY.preempted ]] || { : >"$MEMORY.preempted"; notice; }
 }
-# watch_announced: by the run order, each time that it says so anew.
+# watch_announced: by the run order, each time that it says so after it did not.
 watch_announced() {
   local told=''
   while sleep "$PAUSE"; do
