@@ -20,6 +20,7 @@ use jiff::Timestamp;
 use crate::model::action::{Action, CallOutcome};
 use crate::model::condition::Condition;
 use crate::model::event::{CallResult, What};
+use crate::model::exit::Stuck;
 use crate::model::failure::FailureClass;
 use crate::model::fleet::{Fleet, Pending, Stray};
 use crate::model::hold::HoldReason;
@@ -90,7 +91,9 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     // hosts that hang in the former run. Where that order is held, they start as they would without.
     let hold = ctx.memory.decision.as_ref().and_then(|decision| decision.hold);
     let comes = hold.is_none_or(|hold| hold == HoldReason::Backoff);
-    let ordered_soon = run.wait && comes && relaunch::wanted(ctx).is_some();
+    // Their exits may be in before the read that judges by them.
+    let waits = ctx.record.job.stuck == Some(Stuck::Waits) && ctx.record.takes_orders();
+    let ordered_soon = run.wait && comes && (waits || relaunch::wanted(ctx).is_some());
     let (wait, notice) = (ctx.paused().is_some() || ordered_soon, ending && asks);
     let order = || Patch::Order(RunOrder { wait, notice, ..run.clone() });
     ((run.wait, run.notice) != (wait, notice)).then(order)

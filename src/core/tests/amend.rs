@@ -254,6 +254,20 @@ fn s17_a_release_takes_out_what_is_ours_once_and_the_slot_is_left_alone_until_re
 }
 
 #[test]
+fn a_release_that_was_refused_is_not_done_by_a_read_that_lacks_the_metadata() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    world.pull(Pull::Release { slot: "a".into() });
+    let refused = CallOutcome::Refused(Failure::new(FailureClass::Permission, "no"));
+    world.input(Input::Ordered { slot: "a".into(), generation: 0, outcome: refused });
+    let mut bare = node.clone();
+    bare["metadata"] = json!({"startup-script": "#! /bin/sh\n"});
+    world.polled(&bare);
+    let record = &world.fleet.slots["a"];
+    assert!(record.ours && !record.released.as_ref().unwrap().done, "{:?}", world.messages);
+}
+
+#[test]
 fn s17_only_a_tpu_of_ours_is_released() {
     let mut world = with_checkpoints();
     world.poll(&[node("a", json!({}))]);
@@ -270,9 +284,8 @@ fn s17_only_a_tpu_of_ours_is_released() {
 fn s22_hosts_that_wait_for_an_order_start_by_that_order_alone_after_a_pause() {
     let mut world = with_checkpoints();
     let node = world.paused_on_two_hosts();
+    // The resume comes before the read that judges by the exit.
     world.workers_say(&[(1, "v3 wait", None), (1, "v3 wait", WAITS)]);
-    world.polled(&node);
-    assert_eq!(world.hold("a"), Some(HoldReason::Paused));
     world.resume();
     // A host that started now would meet others that hang in the former run.
     let order = (0..20).find_map(|_| {
@@ -321,7 +334,9 @@ fn hosts_whose_newer_order_is_held_start_as_they_would_without_a_pause() {
     // The config names another command by now: no order can follow.
     world.fleet.slots.get_mut("a").unwrap().job.ordered = Some("another\njob".into());
     world.workers_say(&[(1, "v3 wait", None), (1, "v3 wait", WAITS)]);
+    world.polled(&node);
     world.resume();
+    assert_eq!(world.hold("a"), Some(HoldReason::CannotRelaunch));
     let taken_back = (0..4).any(|_| {
         let order = world.run_order();
         world.polled(&node);

@@ -118,6 +118,7 @@ fn s7_s10_a_paused_a_stopped_and_an_opted_out_tpu_is_kept() {
     }
     let mut world = with_checkpoints();
     let node = world.finishes(OnSuccess::Delete);
+    assert_eq!(world.deleted_within(&node, 5), None);
     world.pull(Pull::Pause { slot: Some("a".into()), until: None });
     assert_eq!(world.deleted_within(&node, 60), None);
     assert_eq!(world.hold("a"), Some(HoldReason::Paused));
@@ -250,4 +251,16 @@ fn the_ten_minutes_are_those_of_this_success_alone() {
     world.exited(0, "done ran=7200 step=300");
     assert!(world.fleet.slots["a"].job.finished.is_some());
     assert_eq!(world.deleted_within(&node, 60), Some(10), "{:?}", world.fleet.memory["a"].decision);
+}
+
+#[test]
+fn time_in_which_it_was_not_understood_does_not_count_towards_its_end() {
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Delete);
+    assert_eq!(world.deleted_within(&node, 5), None);
+    for _ in 0..60 {
+        world.wait(30);
+        world.poll_result(Err(Failure::new(FailureClass::Transient, "zone unreachable")));
+    }
+    assert_eq!(world.deleted_within(&node, 60), Some(10));
 }

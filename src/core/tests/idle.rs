@@ -141,3 +141,31 @@ fn the_answer_to_a_delete_is_none_to_the_order_before_it() {
     let call = stray.removal.as_ref().unwrap().call.clone();
     assert!(matches!(call, Some(crate::model::recovery::Call::Accepted { .. })), "{call:?}");
 }
+
+#[test]
+fn the_checker_refuses_orders_to_strays_that_no_plan_may_send() {
+    type Change<'a> = &'a dyn Fn(&mut Fleet, &mut NodeView, &mut RunOrder);
+    let verdict = |change: Change| {
+        let (mut world, made) = World::late_create();
+        world.shows(Some(&made));
+        let mut view = NodeView::parse(made).unwrap();
+        let mut order = RunOrder { wait: true, ..view.run.clone().unwrap() };
+        change(&mut world.fleet, &mut view, &mut order);
+        let stray = world.fleet.ledger.strays.values().next().unwrap();
+        let verdict = super::super::check::idling(&world.fleet, stray, &view, &order);
+        verdict.map_err(|violation| violation.name())
+    };
+    assert_eq!(verdict(&|_, _, _| ()), Ok(()), "the plan as it should be");
+    assert_eq!(verdict(&|fleet, _, _| fleet.settings.dry_run = true), Err("S7"));
+    assert_eq!(verdict(&|_, view, _| view.opted_out = true), Err("S7"));
+    assert_eq!(verdict(&|_, _, order| order.wait = false), Err("S15"));
+    assert_eq!(verdict(&|_, _, order| order.generation += 1), Err("S15"));
+    assert_eq!(verdict(&|_, view, _| view.owner = None), Err("S17"));
+    assert_eq!(verdict(&|_, view, _| view.supervised = false), Err("S17"));
+    assert_eq!(verdict(&|_, view, _| view.multislice = true), Err("S17"));
+    let owned = |fleet: &mut Fleet| {
+        let record = crate::model::slot::SlotRecord::new("a", ZONE, Timestamp::UNIX_EPOCH);
+        fleet.slots.insert("a".into(), record);
+    };
+    assert_eq!(verdict(&|fleet, _, _| owned(fleet)), Err("S17"), "a slot owns it");
+}

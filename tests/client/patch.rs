@@ -1,0 +1,91 @@
+//! Patches of a node's metadata: one key is changed or all of ours taken out, on exactly the node
+//! that is meant, and every other key stays.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tpu_watchdog::google::tpu::TpuClient;
+use tpu_watchdog::model::action::{Action, CallOutcome};
+use tpu_watchdog::model::failure::FailureClass;
+use tpu_watchdog::model::ids::{Incarnation, RunOrder};
+use tpu_watchdog::model::relaunch::Patch;
+use tpu_watchdog::model::spec::NodeSpec;
+use tpu_watchdog::resource::spec::SUPERVISOR_MARK;
+use tpu_watchdog::simulator::http::Simulator;
+
+use crate::{ZONE, in_a_minute, peer};
+
+fn order(generation: u64) -> RunOrder {
+    RunOrder { generation, ..RunOrder::default() }
+}
+
+/// A node of generation 4 with a person's own metadata, and its incarnation.
+async fn node() -> (Simulator, TpuClient, Incarnation) {
+    let (simulator, client, _) = peer(Duration::from_secs(10)).await;
+    let own = json!({"startup-script": "#! /bin/sh\n", "team": "llm"});
+    let raw = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "metadata": own});
+    let supervisor = format!("#! /bin/bash\n{SUPERVISOR_MARK} 3\n");
+    let spec = NodeSpec::learn(&raw).unwrap();
+    let body = spec.render("me", "a", &order(4), Some(&supervisor));
+    simulator.with(|cloud| {
+        cloud.nodes.clear();
+        cloud.add_node(ZONE, "a", body.as_object().unwrap().clone(), true);
+    });
+    let view = client.get_node(ZONE, "a", in_a_minute()).await.unwrap();
+    let incarnation = view.incarnation.clone().unwrap();
+    (simulator, client, incarnation)
+}
+
+async fn send(client: &TpuClient, incarnation: &Incarnation, patch: Patch) -> CallOutcome {
+    let (slot, zone, incarnation) = ("a".to_owned(), ZONE.to_owned(), incarnation.clone());
+    client
+        .carry_out(&Action::Patch { slot, zone, incarnation, patch, stray: false }, || Ok(()))
+        .await
+}
+
+fn metadata(simulator: &Simulator) -> Value {
+    simulator.with(|cloud| cloud.nodes.values().next().unwrap().body["metadata"].clone())
+}
+
+#[tokio::test]
+async fn an_order_changes_one_key_and_a_release_leaves_what_was_there_before_us() {
+    let (simulator, client, incarnation) = node().await;
+    let before = metadata(&simulator);
+    let waits = RunOrder { wait: true, ..order(4) };
+    let outcome = send(&client, &incarnation, Patch::Order(waits.clone())).await;
+    assert!(matches!(outcome, CallOutcome::Accepted(_)), "{outcome:?}");
+    let mut expected = before.clone();
+    expected["tpu-watchdog-run"] = json!(waits.text());
+    assert_eq!(metadata(&simulator), expected);
+    let outcome = send(&client, &incarnation, Patch::Release).await;
+    assert!(matches!(outcome, CallOutcome::Accepted(_)), "{outcome:?}");
+    let own = json!({"startup-script": "#! /bin/sh\n", "team": "llm"});
+    assert_eq!(metadata(&simulator), own);
+}
+
+#[tokio::test]
+async fn an_older_order_another_node_and_a_read_without_metadata_send_nothing() {
+    let (simulator, client, incarnation) = node().await;
+    let before = metadata(&simulator);
+    let is = |outcome: &CallOutcome, class| match outcome {
+        CallOutcome::Refused(failure) | CallOutcome::NotSent(failure) => failure.class == class,
+        _ => false,
+    };
+    let older = send(&client, &incarnation, Patch::Order(order(3))).await;
+    assert!(is(&older, FailureClass::Conflict), "{older:?}");
+    let other = Incarnation { id: "77".into(), ..incarnation.clone() };
+    for patch in [Patch::Order(order(5)), Patch::Release] {
+        let outcome = send(&client, &other, patch).await;
+        assert!(is(&outcome, FailureClass::NotFound), "{outcome:?}");
+    }
+    assert_eq!(metadata(&simulator), before);
+    simulator.with(|cloud| {
+        let body = &mut cloud.nodes.values_mut().next().unwrap().body;
+        body.remove("metadata");
+    });
+    for patch in [Patch::Order(order(5)), Patch::Release] {
+        let outcome = send(&client, &incarnation, patch).await;
+        assert!(is(&outcome, FailureClass::Garbage), "{outcome:?}");
+    }
+    assert!(simulator.log().iter().all(|logged| logged.method != "PATCH"));
+}
