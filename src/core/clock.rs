@@ -27,6 +27,7 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         maybe_past(&mut record.job.unheard_since);
         maybe_past(&mut record.job.went_back_since);
         maybe_past(&mut record.job.setup_since);
+        maybe_past(&mut record.job.roll_call_since);
         maybe_past(&mut record.job.failed_at);
         maybe_past(&mut record.job.failing_since);
         maybe_past(&mut record.job.listed_at);

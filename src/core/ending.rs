@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::beacon::{SetUp, WorkerReport};
+use crate::model::beacon::{Beacon, Idle, WorkerReport};
 use crate::model::exit::{Exit, Stuck};
 use crate::model::hold::HoldReason;
 use crate::model::lines::KeptLines;
@@ -23,6 +23,9 @@ pub const LONG: Duration = Duration::from_secs(600);
 
 /// A startup script that fails for this long is told as a failure of the job that waits for it.
 const SETUP: Duration = Duration::from_secs(1800);
+
+/// Hosts that wait for each other for this long don't meet by themselves.
+const ROLL_CALL: Duration = Duration::from_secs(600);
 
 /// Takes the workers' exits in. `whole`: every worker answered. Returns whether the job has
 /// finished.
@@ -49,15 +52,15 @@ pub fn exits(
             .map(|beacon| beacon.boot_id.as_str());
         let of_this_boot = |boot_id: &str| boot.is_none_or(|boot| boot == boot_id);
         let Some(exit) = report.exit.as_ref().filter(|exit| {
-            // A supervisor that follows a newer order has left that run behind.
-            let left = report.boot.as_ref().is_some_and(|boot| boot.generation > exit.generation);
+            // A supervisor that follows a newer order, or runs the job again, has left that run behind.
+            let left = report.boot.as_ref().is_some_and(|boot| boot.run() > exit.run());
             let counts = (from..=newest).contains(&exit.generation) && !left;
             counts && of_this_boot(&exit.boot_id)
         }) else {
             record.job.exits.remove(&index);
             continue;
         };
-        let text = format!("{} {} {} {}", exit.boot_id, exit.generation, exit.value, exit.text);
+        let text = exit.id();
         // Judged when it is first seen: a training in the background makes steps and checkpoints
         // after the command's end, too.
         let judged = record.job.early.as_ref() == Some(&text);
@@ -84,6 +87,7 @@ pub fn exits(
         failed = failed.or_else(|| Some((stuck?, (index, exit.value, exit.text.clone()))));
     }
     let failed = failed.or_else(|| setup(record, reports, now));
+    let failed = failed.or_else(|| roll_call(record, reports, from, now));
     // An answer that lacks the worker says nothing about it.
     let answered = |worker: usize| whole || worker < reports.len();
     match failed {
@@ -106,7 +110,7 @@ fn setup(
 ) -> Option<(Stuck, (usize, i64, String))> {
     let failing = |(index, report): (usize, &WorkerReport)| {
         let beat =
-            report.heartbeat.as_ref().filter(|beat| beat.set_up() == Some(SetUp::Failing))?;
+            report.heartbeat.as_ref().filter(|beat| beat.idle() == Some(Idle::SetUpFails))?;
         Some((index, 0, beat.text.clone()))
     };
     let Some(worker) = reports.iter().enumerate().find_map(failing) else {
@@ -115,6 +119,27 @@ fn setup(
     };
     let since = *record.job.setup_since.get_or_insert(now);
     (elapsed(since, now) >= SETUP).then_some((Stuck::Setup, worker))
+}
+
+/// Hosts that are all set up and don't meet: nothing else would tell.
+fn roll_call(
+    record: &mut SlotRecord,
+    reports: &[WorkerReport],
+    from: u64,
+    now: Timestamp,
+) -> Option<(Stuck, (usize, i64, String))> {
+    let beats = || reports.iter().filter_map(|report| report.heartbeat.as_ref());
+    let set_up = beats().all(|beat| !beat.in_setup());
+    let calls = |beat: &&Beacon| beat.idle() == Some(Idle::RollCall) && beat.generation >= from;
+    let called = reports.iter().enumerate().find_map(|(index, report)| {
+        Some((index, 0, report.heartbeat.as_ref().filter(calls)?.text.clone()))
+    });
+    let Some(worker) = called.filter(|_| set_up) else {
+        record.job.roll_call_since = None;
+        return None;
+    };
+    let since = *record.job.roll_call_since.get_or_insert(now);
+    (elapsed(since, now) >= ROLL_CALL).then_some((Stuck::RollCall, worker))
 }
 
 /// A startup script that ends well has set a host up: only a command can finish.
@@ -195,6 +220,9 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
              checkpoint of the TPU's creation; see `stale_order` in the runbook"
         ),
         Some(Stuck::Waits) => format!("worker {worker} ended with code {code} ({text})"),
+        Some(Stuck::RollCall) => format!(
+            "the hosts have waited for each other for 10 min, and nothing has started (worker {worker}: {text})"
+        ),
         Some(Stuck::Setup) => format!(
             "worker {worker} could not be set up for 30 min, and the job waits for it: {text}"
         ),
@@ -238,6 +266,15 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
                 "{evidence}. Delete the TPU (gcloud compute tpus tpu-vm delete {name} --zone {}): it is created again, and starts from the \
                  newest checkpoint. Better: let the command find its own under $CHECKPOINT_BASE, without CHECKPOINT_PATH",
                 record.zone
+            ),
+        ),
+        Some(Stuck::RollCall) => (
+            HoldReason::JobFailed,
+            format!(
+                "{evidence}: a run starts when each of {} hosts has called worker 0, on TCP port 8377. Open it between the hosts of the TPU (the network's \
+                 rule default-allow-internal does); `logs {name}` and journalctl -u 'tpu-watchdog-*' on the hosts show more; `recreate {name}` \
+                 replaces the TPU",
+                record.size().hosts
             ),
         ),
         Some(Stuck::Setup) => (

@@ -28,8 +28,7 @@ pub fn keep(record: &mut SlotRecord, reports: &[WorkerReport], from: u64, turn: 
         if kept.generation < generation {
             *kept = KeptLines { generation, ..KeptLines::default() };
         }
-        let id =
-            format!("{} {} {} {}", lines.of.boot_id, generation, lines.of.value, lines.of.text);
+        let id = lines.of.id();
         if kept.reports.insert(worker, id.clone()).is_some_and(|before| before == id) {
             continue;
         }

@@ -90,9 +90,16 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
     if let Some(asked) = &record.job.relaunch_by {
         return Some(format!("{} asked for it (relaunch)", asked.who));
     }
-    let stale = matches!(record.job.stuck, Some(Stuck::StaleOrder | Stuck::Waits))
-        && ctx.condition() == Condition::JobFailed
-        && ctx.slot.supervisor.is_some();
+    let ended = match record.job.stuck {
+        Some(Stuck::StaleOrder | Stuck::Waits) => true,
+        // Once: the hosts start an order that was written after all of them had reported.
+        Some(Stuck::RollCall) => {
+            let seen = record.seen.as_ref().and_then(|seen| seen.run.as_ref());
+            record.roll_is_whole() && seen.is_some_and(|run| !run.roll_called)
+        }
+        _ => false,
+    };
+    let stale = ended && ctx.condition() == Condition::JobFailed && ctx.slot.supervisor.is_some();
     // An older supervisor is held as it always was.
     (stale && record.takes_orders()).then(|| record.verdict.evidence.clone())
 }
@@ -181,7 +188,8 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
     let generation = ctx.record.job.generation + 1;
     let step = checkpoint.as_ref().map(|checkpoint| checkpoint.step);
     let uri = checkpoint.map(|checkpoint| checkpoint.uri).unwrap_or_default();
-    let order = RunOrder { generation, checkpoint: uri, step, ..RunOrder::default() };
+    let roll_called = ctx.record.roll_is_whole();
+    let order = RunOrder { generation, checkpoint: uri, step, roll_called, ..RunOrder::default() };
     let (checker, case) = ctx.case();
     if let Err(violation) = checker.order(&case, &order) {
         return confirm::refused(ctx, violation.name(), &violation.to_string(), turn);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::beacon::{Beacon, SetUp, WorkerReport};
+use crate::model::beacon::{Beacon, Idle, WorkerReport};
 use crate::model::condition::Condition;
 use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
@@ -148,13 +148,13 @@ fn heard(worker: &mut WorkerState, report: &WorkerReport, from: u64, gap: Durati
         rebooted = before.is_some_and(|before| before != boot.boot_id);
         worker.booted = true;
         (worker.generation, worker.version) = (boot.generation, boot.version());
-        worker.waits = boot.waits();
+        (worker.waits, worker.index) = (boot.waits(), boot.index());
     }
     let mut began = false;
     match report.heartbeat.as_ref().filter(fresh) {
         Some(beat) => {
-            worker.in_setup = beat.set_up().is_some();
-            began = !worker.in_setup;
+            worker.in_setup = beat.in_setup();
+            began = beat.idle().is_none();
             let value = (beat.boot_id.clone(), beat.value);
             if worker.heartbeat.as_ref() == Some(&value) {
                 worker.quiet_for += gap;
@@ -180,7 +180,7 @@ fn tell_of_set_up(
     turn: &mut Turn,
 ) {
     let setup = |report: &WorkerReport| {
-        report.heartbeat.as_ref().filter(|beat| beat.set_up() == Some(SetUp::Failing)).cloned()
+        report.heartbeat.as_ref().filter(|beat| beat.idle() == Some(Idle::SetUpFails)).cloned()
     };
     let failing =
         reports.iter().enumerate().find_map(|(index, report)| Some((index, setup(report)?)));

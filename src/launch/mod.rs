@@ -12,6 +12,7 @@ const TEMPLATE: &str = concat!(
     include_str!("supervisor/setup.sh"),
     include_str!("supervisor/program.sh"),
     include_str!("supervisor/runs.sh"),
+    include_str!("supervisor/rollcall.sh"),
     include_str!("supervisor/supervise.sh"),
 );
 const PLACE: &str = "#@SETTINGS@\n";

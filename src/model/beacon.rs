@@ -1,7 +1,7 @@
 //! What the supervisor reports through guest attributes (namespace `tpu-watchdog`).
 //!
-//! Every value is `<boot_id> <generation> <counter or code> <text>`, so that a stale one is never
-//! taken for a fresh one.
+//! Every value is `<boot_id> <generation>.<try> <counter or code> <text>`, so that a stale one is
+//! never taken for a fresh one. Supervisors before version 4 leave the try out.
 
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +60,8 @@ pub struct Beacon {
     pub boot_id: String,
     /// The generation of the run order that the supervisor follows.
     pub generation: u64,
+    /// The runs of this generation that its host has started; 0 also where that is not said.
+    pub attempt: u64,
     /// A counter, a step, or an exit code.
     pub value: i64,
     /// Free text: one line, shortened.
@@ -73,9 +75,14 @@ impl Beacon {
         // Any process of the guest may write these attributes, and they are shown in logs.
         let boot_id: String =
             parts.next()?.chars().filter(|c| !breaks_a_line(*c)).take(BOOT_ID_MAX).collect();
+        let (generation, attempt) = match parts.next()? {
+            run if run.contains('.') => run.split_once('.')?,
+            generation => (generation, "0"),
+        };
         Some(Beacon {
             boot_id: Some(boot_id).filter(|id| !id.is_empty())?,
-            generation: parts.next()?.parse().ok()?,
+            generation: generation.parse().ok()?,
+            attempt: attempt.parse().ok()?,
             value: parts.next()?.parse().ok()?,
             text: plain(
                 &parts.next().unwrap_or_default().chars().take(TEXT_MAX).collect::<String>(),
@@ -84,13 +91,17 @@ impl Beacon {
     }
 }
 
-/// What a heartbeat says while the host is not ready for the job.
+/// What a heartbeat says while nothing of the job runs on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetUp {
+pub enum Idle {
     /// It waits for its startup script, or for its index.
-    Running,
+    SetUp,
     /// Its startup script fails, or it has no index; it tries on.
-    Failing,
+    SetUpFails,
+    /// It is ready, and not every host has called.
+    RollCall,
+    /// It waits for an order.
+    Waits,
 }
 
 impl Beacon {
@@ -105,13 +116,39 @@ impl Beacon {
         self.text.split(' ').skip(1).any(|word| word == "wait")
     }
 
-    /// The host's set-up, as the text of a heartbeat tells it (supervisor 1.1); none when it is set
-    /// up.
-    pub fn set_up(&self) -> Option<SetUp> {
-        match self.text.strip_prefix("setup")? {
-            rest if rest.starts_with("_failed") => Some(SetUp::Failing),
-            _ => Some(SetUp::Running),
+    /// The index that a boot beacon says its host has; none where it has none, or says nothing.
+    pub fn index(&self) -> Option<usize> {
+        self.text.split(' ').find_map(|word| word.strip_prefix('i')?.parse().ok())
+    }
+
+    /// The generation and the number of its run on the host, to compare and to tell apart.
+    pub fn run(&self) -> (u64, u64) {
+        (self.generation, self.attempt)
+    }
+
+    /// What this report is of, as one text: equal for a report that is only repeated.
+    pub fn id(&self) -> String {
+        let run = match self.attempt {
+            0 => self.generation.to_string(),
+            attempt => format!("{}.{attempt}", self.generation),
+        };
+        format!("{} {run} {} {}", self.boot_id, self.value, self.text)
+    }
+
+    /// Why nothing of the job runs, as the text of a heartbeat tells it; none while something may.
+    pub fn idle(&self) -> Option<Idle> {
+        match self.text.as_str() {
+            text if text.starts_with("setup_failed") => Some(Idle::SetUpFails),
+            text if text.starts_with("setup") => Some(Idle::SetUp),
+            text if text.starts_with("roll_call") => Some(Idle::RollCall),
+            text if text.starts_with("waiting") => Some(Idle::Waits),
+            _ => None,
         }
+    }
+
+    /// Whether a heartbeat says that its host is not set up.
+    pub fn in_setup(&self) -> bool {
+        matches!(self.idle(), Some(Idle::SetUp | Idle::SetUpFails))
     }
 }
 

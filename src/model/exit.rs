@@ -58,6 +58,8 @@ pub enum Stuck {
     StaleOrder,
     /// On one host of several it waits for a newer order, for a few minutes.
     Waits,
+    /// Its hosts wait for each other, and not all of them have called.
+    RollCall,
     /// A host can't be set up: its startup script fails, or it has no index.
     Setup,
     /// It ended with 0, and nothing shows that it did its work.
@@ -71,7 +73,13 @@ mod tests {
     #[test]
     fn both_supervisors_are_understood() {
         let exit = |value: i64, text: &str| {
-            Exit::of(&Beacon { boot_id: "b".into(), generation: 1, value, text: text.into() })
+            Exit::of(&Beacon {
+                boot_id: "b".into(),
+                generation: 1,
+                attempt: 0,
+                value,
+                text: text.into(),
+            })
         };
         let well = |ran, step, said| Exit::Well { ran, step, said };
         assert_eq!(exit(0, "done"), well(None, None, false));

@@ -45,14 +45,19 @@ pub struct RunOrder {
     /// The API announces the end of the machines: the job is asked for a checkpoint.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub notice: bool,
+    /// Every host had reported when this was written (S22): hosts that can't reach each other start it
+    /// all the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub roll_called: bool,
 }
 
 impl RunOrder {
     /// The order as the metadata key holds it.
     pub fn text(&self) -> String {
-        let RunOrder { generation, checkpoint, step, wait, notice } = self;
+        let RunOrder { generation, checkpoint, step, wait, notice, roll_called } = self;
         let mut text = json!({"generation": generation, "checkpoint": checkpoint, "step": step});
-        for (key, _) in [("wait", wait), ("notice", notice)].iter().filter(|(_, set)| **set) {
+        let flags = [("wait", wait), ("notice", notice), ("roll_called", roll_called)];
+        for (key, _) in flags.iter().filter(|(_, set)| **set) {
             text[key] = true.into();
         }
         text.to_string()

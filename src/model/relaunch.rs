@@ -13,6 +13,9 @@ pub const TAKES_ORDERS: u64 = 2;
 /// The version from which on it waits while its order says so, and takes notices from it.
 pub const TAKES_WAIT: u64 = 3;
 
+/// The version from which on the hosts of a slice start a run together, or none of them does.
+pub const TAKES_ROLL_CALL: u64 = 4;
+
 /// An operator's wish that the job starts again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {

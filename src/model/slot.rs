@@ -14,7 +14,7 @@ use super::lever::Pause;
 use super::lines::KeptLines;
 use super::lookup::CreateCheck;
 use super::recovery::{Call, Recovery};
-use super::relaunch::{Amendment, Asked, Patch, Relaunch, Release, TAKES_ORDERS};
+use super::relaunch::{Amendment, Asked, Patch, Relaunch, Release, TAKES_ORDERS, TAKES_ROLL_CALL};
 use super::settings::Size;
 use super::spec::NodeSpec;
 use super::time::elapsed;
@@ -129,6 +129,8 @@ pub struct WorkerState {
     pub version: u64,
     /// It has read that its order says `wait`.
     pub waits: bool,
+    /// The index that it says it has.
+    pub index: Option<usize>,
 }
 
 /// The job of a slot.
@@ -180,6 +182,8 @@ pub struct JobState {
     pub stuck: Option<Stuck>,
     /// Since when a worker has reported that it can't be set up.
     pub setup_since: Option<Timestamp>,
+    /// Since when hosts that are set up wait for each other.
+    pub roll_call_since: Option<Timestamp>,
     /// The report of an exit with 0 that was judged to be too early.
     pub early: Option<String>,
     /// The last `exit` report of each worker of the present node.
@@ -391,10 +395,21 @@ impl SlotRecord {
         })
     }
 
+    /// Whether every host has reported, each with an index of its own (S22). Supervisors before version 4
+    /// tell no index.
+    pub fn roll_is_whole(&self) -> bool {
+        let hosts = self.size().hosts;
+        let index = |worker| self.job.workers.get(&worker)?.index.filter(|index| *index < hosts);
+        let distinct: BTreeSet<usize> = (0..hosts).filter_map(index).collect();
+        self.supervisors_are(TAKES_ROLL_CALL) && distinct.len() == hosts
+    }
+
     /// The generation and the code of the last end that this worker of the present node reported.
     pub fn exit_of(&self, worker: usize) -> Option<(u64, i64)> {
         let mut words = self.job.exits.get(&worker)?.split(' ').skip(1);
-        Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+        let run = words.next()?;
+        let generation = run.split_once('.').map_or(run, |(generation, _)| generation);
+        Some((generation.parse().ok()?, words.next()?.parse().ok()?))
     }
 
     /// The size of its TPU, as it was last seen.

@@ -85,6 +85,7 @@ impl NodeSpec {
             step: Some(u64::MAX),
             wait: true,
             notice: true,
+            roll_called: true,
         };
         let Value::Object(body) = self.render(owner, slot, &order, supervisor) else {
             return Ok(());

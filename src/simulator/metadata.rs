@@ -31,6 +31,7 @@ pub fn handle(cloud: &mut Cloud, method: &str, path: &str, body: &str) -> (u16, 
     let [zone, node, worker, "computeMetadata", "v1", "instance", rest @ ..] = &parts[..] else {
         return missing;
     };
+    let address = cloud.host_address.clone();
     let Some(found) = cloud.nodes.get_mut(&((*zone).to_owned(), (*node).to_owned())) else {
         return missing;
     };
@@ -50,7 +51,10 @@ pub fn handle(cloud: &mut Cloud, method: &str, path: &str, body: &str) -> (u16, 
         ("GET", ["attributes", "agent-worker-number"]) => (200, (*worker).to_owned()),
         ("GET", ["attributes", "worker-network-endpoints"]) => {
             let all: Vec<String> = (0..found.attributes.len())
-                .map(|i| format!("w-{i}:uid:10.0.0.{}", i + 2))
+                .map(|i| match &address {
+                    Some(address) => format!("w-{i}:uid:{address}"),
+                    None => format!("w-{i}:uid:10.0.0.{}", i + 2),
+                })
                 .collect();
             (200, all.join(","))
         }

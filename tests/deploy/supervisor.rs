@@ -50,7 +50,7 @@ waits 'reports | grep "the user ubuntu does not exist yet"'
 say "waits for its user"
 mkdir -p /home/ubuntu/run; chown -R 1000 /home/ubuntu; chmod 777 /test
 echo 'ubuntu:x:1000:1000::/home/ubuntu:/bin/bash' >>/etc/passwd
-waits 'reports | grep " 7 139 restarting 1 of 3"'
+waits 'reports | grep " 7.1 139 restarting 1 of 3"'
 say "a signal's code is reported"
 say "kept: $(reports | grep -o 'output of run 1, token [^\\]*')"
 waits '[[ $(wc -l </test/runs) == 2 ]]'
@@ -68,7 +68,7 @@ waits '[[ $(systemctl is-active tpu-watchdog-supervisor) == active ]]'
 say "a killed supervisor is back"
 waits '[[ $(wc -l </test/runs) == 3 ]]'
 curl -sf -X PATCH "$API/a?updateMask=metadata" -H 'Content-Type: application/json' -d @/test/order.json >/dev/null || end "no order"
-waits 'reports | grep " 8 0 done ran="'
+waits 'reports | grep " 8.1 0 done ran="'
 say "runs: $(wc -l </test/runs)"
 say "left: $(systemctl list-units --plain --no-legend 'tpu-watchdog-job-*' | wc -l)"
 say "setup: $(wc -l </test/setups) daemon: $(pgrep -c -f /test/daemon)"
@@ -88,8 +88,8 @@ const FULL_DISK: &str = r#"
 mkdir -p /var/lib/tpu-watchdog
 mount -t tmpfs -o size=2m tmpfs /var/lib/tpu-watchdog || end "no disk"
 bash /test/startup.sh
-waits 'reports | grep -E " 7 (3 final|0 done)"'
-say "exit: $(reports | grep -oE " 7 (3 final after 2 restarts|0 done)")"
+waits 'reports | grep -E " 7\.[0-9] (3 final|0 done)"'
+say "exit: $(reports | grep -oE " 7\.[0-9] (3 final after 2 restarts|0 done)")"
 say "runs: $(wc -l </test/runs), full: $(($(df --output=avail /var/lib/tpu-watchdog | tail -1) < 64))"
 say "used: $(cat /var/lib/tpu-watchdog/restarts.7)"
 say "told: $(reports | grep -o "disk of /var/lib/tpu-watchdog is full" | head -1)"
@@ -140,7 +140,7 @@ fn a_disk_that_is_full_neither_ends_a_run_well_nor_restarts_it_for_ever() {
     let Some((_folder, machine, out)) = played(FULL_DISK, &job) else { return };
     let (result, journal) = (machine.read("result"), machine.read("journal"));
     for line in [
-        "== exit:  7 3 final after 2 restarts\n",
+        "== exit:  7.3 3 final after 2 restarts\n",
         "== runs: 3, full: 1\n",
         "== used: 3\n",
         "== told: disk of /var/lib/tpu-watchdog is full\n",

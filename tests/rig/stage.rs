@@ -101,6 +101,8 @@ impl Stage {
             rig = folder.path().display(),
         );
         rig.configure("", &policy, &slot);
+        let address = Machine::address();
+        rig.simulator.with(|cloud| cloud.host_address = Some(address));
         let (machines, is_over) = (Machines::default(), Arc::new(AtomicBool::new(false)));
         let power = power(&rig, alone, &machines, &is_over);
         Some(Stage { rig, folder, machines, alone, is_over, power: Some(power) })

@@ -458,6 +458,7 @@ impl Player {
         let beacon = |value: i64, text: &str| Beacon {
             boot_id: "b".into(),
             generation,
+            attempt: 0,
             value,
             text: text.into(),
         };

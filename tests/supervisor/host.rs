@@ -1,6 +1,11 @@
 //! A host: a machine whose startup script is the supervisor, and a simulated metadata server.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -10,6 +15,7 @@ use tpu_watchdog::model::settings::{CheckpointSettings, JobSettings};
 use tpu_watchdog::model::spec::NodeSpec;
 use tpu_watchdog::simulator::cloud::Cloud;
 use tpu_watchdog::simulator::http::Simulator;
+use tpu_watchdog::simulator::things::Timing;
 
 use crate::machine::Machine;
 
@@ -19,6 +25,8 @@ pub struct Host {
     pub simulator: Simulator,
     machine: Machine,
     base: String,
+    /// The internal address of this machine.
+    pub address: String,
     _runtime: tokio::runtime::Runtime,
 }
 
@@ -42,7 +50,9 @@ impl Host {
             .enable_all()
             .build()
             .unwrap();
-        let simulator = Simulator::new(Cloud::new(Default::default()));
+        // No guest is simulated: this one is real.
+        let timing = Timing { boot: Duration::from_secs(9000 * 3600), ..Timing::default() };
+        let simulator = Simulator::new(Cloud::new(timing));
         let listener = runtime.block_on(Simulator::bind(([127, 0, 0, 1], 0).into())).unwrap();
         let base = format!(
             "http://{}/metadata/{ZONE}/a/0/computeMetadata/v1",
@@ -56,8 +66,13 @@ impl Host {
             order,
             Some(&launch::supervisor("a", job)),
         );
-        simulator.with(|cloud| cloud.add_node(ZONE, "a", body.as_object().unwrap().clone(), true));
-        Some(Host { simulator, machine: Machine::new("boot", &base), base, _runtime: runtime })
+        let address = Machine::address();
+        simulator.with(|cloud| {
+            cloud.add_node(ZONE, "a", body.as_object().unwrap().clone(), true);
+            cloud.host_address = Some(address.clone());
+        });
+        let machine = Machine::new("boot", &base);
+        Some(Host { simulator, machine, base, address, _runtime: runtime })
     }
 
     pub fn program(&self, name: &str, text: &str) {
@@ -128,6 +143,46 @@ impl Host {
         })
     }
 
+    /// What its last heartbeat says that it does.
+    pub fn phase(&self) -> String {
+        let beat = self.attribute("heartbeat").unwrap_or_default();
+        beat.splitn(4, ' ').nth(3).unwrap_or_default().to_owned()
+    }
+
+    /// What worker 0 answers to a call; nothing where it does not listen.
+    pub fn call(&self, line: &str) -> String {
+        call(&self.address, line)
+    }
+
+    /// Another host of the slice, which is ready to start the present generation again and again.
+    pub fn other(&self, worker: usize) -> Other {
+        self.other_of(worker, &format!("other-{worker}"))
+    }
+
+    /// The same with this boot id.
+    pub fn other_of(&self, worker: usize, boot: &str) -> Other {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (over, said) = (Arc::clone(&is_over), Arc::new(Mutex::new(String::new())));
+        let (boot, heard) = (boot.to_owned(), Arc::clone(&said));
+        let (address, simulator) = (self.address.clone(), self.simulator.clone());
+        let calls = std::thread::spawn(move || {
+            let (mut of, mut tried) = (0, 0);
+            while !over.load(Ordering::SeqCst) {
+                let generation = simulator.with(|cloud| ordered(cloud));
+                if of != generation {
+                    (of, tried) = (generation, 0);
+                }
+                let line = format!("roll-call me a {generation} {worker} {tried} {boot}");
+                let answer = call(&address, &line);
+                let go = answer.trim().strip_prefix("go ").and_then(|go| go.parse().ok());
+                tried = go.unwrap_or(tried);
+                heard.lock().unwrap().push_str(&answer);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        Other { is_over, said, calls: Some(calls) }
+    }
+
     #[track_caller]
     pub fn wait(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let began = Instant::now();
@@ -137,6 +192,46 @@ impl Host {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// A host that calls until it is dropped.
+pub struct Other {
+    is_over: Arc<AtomicBool>,
+    said: Arc<Mutex<String>>,
+    calls: Option<JoinHandle<()>>,
+}
+
+impl Other {
+    /// What worker 0 answered, a line a call.
+    pub fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        if let Some(calls) = self.calls.take() {
+            let _ = calls.join();
+        }
+    }
+}
+
+fn call(address: &str, line: &str) -> String {
+    let mut answer = String::new();
+    if let Ok(mut stream) = TcpStream::connect((address, 8377)) {
+        // Where it is gone by then, the answer is none.
+        let _ = stream.write_all(format!("{line}\n").as_bytes());
+        let _ = stream.read_to_string(&mut answer);
+    }
+    answer
+}
+
+/// The generation of the present run order.
+fn ordered(cloud: &Cloud) -> u64 {
+    let node = cloud.nodes.values().next().unwrap();
+    let order = node.body["metadata"]["tpu-watchdog-run"].as_str().unwrap_or_default();
+    serde_json::from_str::<RunOrder>(order).map_or(0, |order| order.generation)
 }
 
 pub fn job(command: &str, folder: &Path) -> JobSettings {

@@ -55,7 +55,14 @@ const SYSTEMCTL: &str = r#"#! /bin/bash
 units=$(dirname "$(dirname "$0")")/units
 case $1 in
   is-system-running) echo "${TPU_WATCHDOG_SYSTEM:-running}" ;;
-  is-active) [[ ${*: -1} == tpu-watchdog-supervisor.service && -e $units/tpu-watchdog-supervisor ]] ;;
+  is-active) [[ ${*: -1} == tpu-watchdog-supervisor.service && -e $units/tpu-watchdog-supervisor || ${*: -1} == *.socket && -e $units/${*: -1} ]] ;;
+  start)
+    # A socket whose service is started for each connection, with it as standard input and output.
+    name=${2%.socket}; files=$(dirname "$units")/systemd/system
+    read -ra program <<<"$(sed -n 's/^ExecStart=//p' "$files/$name@.service")"
+    grep -q '^Accept=yes' "$files/$2" && grep -q '^StandardOutput=socket' "$files/$name@.service" || exit 1
+    setsid systemd-socket-activate --accept --inetd -l "$(sed -n 's/^ListenStream=//p' "$files/$2")" "${program[@]}" </dev/null >/dev/null 2>&1 &
+    echo $! >"$units/$2" ;;
   list-units) cd "$units" && for unit in "${@:2}"; do [[ $unit == -* ]] || ls -d $unit 2>/dev/null; done ;;
   kill) group=$units/${3%.service}; [[ -e $group ]] && kill "-${2#*=}" -- "-$(<"$group")" ;;
   stop) group=$units/${2%.service}; [[ -e $group ]] && kill -KILL -- "-$(<"$group")"; rm -f "$group" ;;
@@ -97,12 +104,22 @@ impl Machine {
             let mut command = Command::new(program);
             command.arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success())
         };
-        let possible = works("curl") && works("bash");
-        assert!(possible || std::env::var_os("CI").is_none(), "curl and bash must be there in CI");
+        let possible = works("curl") && works("bash") && works("systemd-socket-activate");
+        assert!(
+            possible || std::env::var_os("CI").is_none(),
+            "curl and systemd must be there in CI"
+        );
         if !possible {
-            eprintln!("left out: curl or bash is missing");
+            eprintln!("left out: curl, bash or systemd's own programs are missing");
         }
         possible
+    }
+
+    /// An address of this computer that no other machine of any test has.
+    pub fn address() -> String {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
+        format!("127.{}.{}.{}", 1 + process / 250 % 250, 1 + process % 250, number % 250 + 1)
     }
 
     /// A program of this machine that comes before the machine's own.
@@ -143,6 +160,8 @@ impl Machine {
             .env("TPU_WATCHDOG_PAUSE", "0.1")
             .env("TPU_WATCHDOG_PAUSES", "0.1 0.2")
             .env("TPU_WATCHDOG_ALONE", "0.1")
+            .env("TPU_WATCHDOG_CALL", "0.1")
+            .env("TPU_WATCHDOG_FRESH", "2")
             .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .status()

@@ -4,5 +4,6 @@
 mod host;
 mod machine;
 mod orders;
+mod rollcall;
 mod runs;
 mod setup;

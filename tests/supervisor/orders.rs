@@ -27,7 +27,7 @@ fn after_a_long_run_a_job_that_reads_its_order_is_not_sent_back_to_the_checkpoin
         host.boot_with(&long);
         let stale = || {
             host.attribute("exit")
-                .is_some_and(|e| e.contains(" 7 1 stale_order ran=") && e.contains("step 1200"))
+                .is_some_and(|e| e.contains(" 7.1 1 stale_order ran=") && e.contains("step 1200"))
         };
         host.wait("it is held", stale);
         assert!(host.path("long.7").exists());
@@ -36,7 +36,7 @@ fn after_a_long_run_a_job_that_reads_its_order_is_not_sent_back_to_the_checkpoin
         // The length of the run is on the disk: a reboot changes nothing.
         host.power_cycle(&long);
         host.wait("it is held again", || {
-            host.attribute("exit").is_some_and(|e| e.contains(" 7 75 stale_order ran="))
+            host.attribute("exit").is_some_and(|e| e.contains(" 7.1 75 stale_order ran="))
         });
     }
 }
@@ -52,7 +52,7 @@ fn a_host_that_goes_down_in_the_middle_of_a_long_run_knows_of_it_at_its_next_boo
     host.wait("the mark", || host.path("long.7").exists());
     host.power_cycle(&long);
     host.wait("it is held", || {
-        host.attribute("exit").is_some_and(|e| e.contains(" 7 75 stale_order ran=1"))
+        host.attribute("exit").is_some_and(|e| e.contains(" 7.1 75 stale_order ran=1"))
     });
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "gs://b/ckpt/1200\n");
 }
@@ -86,16 +86,17 @@ fn on_several_hosts_no_try_is_the_last_and_one_that_runs_on_is_reported() {
         format!("echo x >> {0}; [[ $(wc -l < {0}) -lt 5 ]] && exit 1; sleep 20", tries.display());
     let job = job(&command, work.path());
     let Some(host) = Host::of_type("v4-16", &job, "", &order(None)) else { return };
+    let _other = host.other(1);
     host.boot_with(&[("TPU_WATCHDOG_LONG", "1")]);
     host.wait("it is told", || {
         host.attribute("exit")
-            .is_some_and(|e| e.contains(" 7 1 failing after 2 restarts: tried again every 0.2 s"))
+            .is_some_and(|e| e.contains(" 1 failing after 2 restarts: tried again every 0.2 s"))
     });
     host.wait("it is tried on", || {
         std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() == 5)
     });
     host.wait("it runs again", || {
-        host.attribute("exit").is_some_and(|e| e.contains(" 7 1 recovered ran="))
+        host.attribute("exit").is_some_and(|e| e.contains(" 7.5 1 recovered ran="))
     });
 }
 
@@ -143,12 +144,14 @@ fn a_newer_order_ends_the_run_and_starts_the_next_one_from_its_checkpoint() {
     let first = "7 gs://b/ckpt/1200 1200\n";
     host.wait("the first run", || runs(first));
     let beacon = host.attribute("boot").unwrap();
-    assert!(beacon.ends_with(" 7 1 v3"), "it says that it takes newer orders: {beacon}");
+    assert!(beacon.ends_with(" 7.1 1 v4 i0"), "it says that it takes newer orders: {beacon}");
     // The same generation once more, or an older one, changes nothing.
     host.orders(RunOrder { generation: 6, ..order(Some(1)) });
     host.orders(RunOrder { generation: 8, ..order(Some(2400)) });
     host.wait("the next run", || runs(&format!("{first}8 gs://b/ckpt/2400 2400\n")));
-    host.wait("its boot beacon", || host.attribute("boot").is_some_and(|b| b.ends_with(" 8 1 v3")));
+    host.wait("its boot beacon", || {
+        host.attribute("boot").is_some_and(|b| b.ends_with(" 8.1 1 v4 i0"))
+    });
     assert_eq!(host.attribute("exit"), None, "an order is no exit");
     let set_up = std::fs::read_to_string(set_up).unwrap();
     assert_eq!(set_up, "x\n", "the startup script runs once a boot");
@@ -183,9 +186,10 @@ fn a_host_of_several_waits_for_the_order_that_starts_all_of_them() {
     );
     let job = job(&command, work.path());
     let Some(host) = Host::of_type("v4-16", &job, "", &order(None)) else { return };
+    let _other = host.other(1);
     host.boot_with(&[("TPU_WATCHDOG_ALONE", "600")]);
     host.wait("it waits", || {
-        let waits = " 7 3 waits: for a newer order, or starts by itself in 600 s";
+        let waits = " 7.1 3 waits: for a newer order, or in 600 s for the other hosts";
         host.attribute("exit").is_some_and(|exit| exit.ends_with(waits))
             && host
                 .attribute("heartbeat")
@@ -203,18 +207,28 @@ fn a_host_of_several_that_reboots_in_a_run_waits_for_the_others() {
     let command = format!("echo \"$TPU_WATCHDOG_GENERATION\" >> {}; sleep 60", out.display());
     let job = job(&command, work.path());
     let Some(host) = Host::of_type("v4-16", &job, "", &order(None)) else { return };
+    let other = host.other(1);
     let alone = [("TPU_WATCHDOG_ALONE", "600")];
     host.boot_with(&alone);
     let runs = |text: &str| std::fs::read_to_string(&out).is_ok_and(|runs| runs == text);
     host.wait("it runs", || runs("7\n"));
     host.power_cycle(&alone);
-    host.wait("it waits", || host.attribute("exit").is_some_and(|e| e.contains(" 7 75 waits: ")));
+    host.wait("it waits", || host.attribute("exit").is_some_and(|e| e.contains(" 7.1 75 waits: ")));
     host.orders(RunOrder { generation: 8, ..order(None) });
     host.wait("it runs again", || runs("7\n8\n"));
-    // Without an order it starts by itself, and says so.
+    // Without an order it starts when the other waits as well.
+    drop(other);
+    let call = host.path("tpu-watchdog.roll/8/1");
+    host.wait("its last call is old", || {
+        let at = std::fs::metadata(&call).and_then(|data| data.modified());
+        at.map_or(true, |at| at.elapsed().is_ok_and(|age| age.as_secs() >= 3))
+    });
     host.power_cycle(&[]);
+    host.wait("it calls", || host.phase().starts_with("roll_call: not heard from: 1"));
+    assert!(runs("7\n8\n"));
+    let _other = host.other(1);
     host.wait("it runs by itself", || runs("7\n8\n8\n"));
-    assert!(host.attribute("exit").unwrap().contains(" 8 75 restarting by itself"));
+    host.wait("its try", || host.attribute("boot").is_some_and(|b| b.ends_with(" 8.2 1 v4 i0")));
 }
 
 #[test]
@@ -225,7 +239,7 @@ fn a_supervisor_that_rests_starts_the_job_when_it_is_ordered() {
     let Some(host) = Host::new(&job(&command, work.path()), "", &order(Some(1200))) else { return };
     host.boot_with(&[("TPU_WATCHDOG_LONG", "1")]);
     let stale = |generation: u64| {
-        let text = format!(" {generation} 1 stale_order ran=");
+        let text = format!(" {generation}.1 1 stale_order ran=");
         host.wait("it is stale", || host.attribute("exit").is_some_and(|e| e.contains(&text)));
     };
     stale(7);
@@ -267,7 +281,7 @@ fn while_its_order_says_wait_nothing_starts_and_what_runs_goes_on() {
     host.wait("it beats on", || host.attribute("heartbeat") != beat);
     assert_eq!((starts(), host.attribute("exit")), (1, None), "what runs goes on");
     let boot = host.attribute("boot").unwrap();
-    assert!(boot.ends_with(" v3 wait"), "{boot}");
+    assert!(boot.ends_with(" v4 i0 wait"), "{boot}");
     std::fs::write(work.path().join("end"), "").unwrap();
     let says = || host.attribute("heartbeat").is_some_and(|text| text.contains("order says wait"));
     host.wait("it waits", says);

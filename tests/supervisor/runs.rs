@@ -26,7 +26,7 @@ fn it_beats_runs_both_scripts_with_the_variables_of_the_contract_and_reports_the
     };
     host.boot();
     assert!(host.attribute("boot").is_some(), "the boot beacon is sent before boot goes on");
-    host.wait("the step", || host.attribute("step").is_some_and(|s| s.ends_with(" 7 1234")));
+    host.wait("the step", || host.attribute("step").is_some_and(|s| s.ends_with(" 7.1 1234")));
     host.wait("the heartbeat", || {
         host.attribute("heartbeat").is_some_and(|h| h.ends_with("running"))
     });
@@ -40,7 +40,7 @@ fn it_beats_runs_both_scripts_with_the_variables_of_the_contract_and_reports_the
     std::fs::write(work.path().join("go"), "").unwrap();
     host.wait("the end", || {
         host.attribute("exit")
-            .is_some_and(|e| e.contains(" 7 0 done ran=") && e.ends_with("step=1234"))
+            .is_some_and(|e| e.contains(" 7.1 0 done ran=") && e.ends_with("step=1234"))
     });
 }
 
@@ -71,14 +71,14 @@ fn a_failing_command_is_restarted_within_its_budget_and_then_reported() {
     };
     host.boot();
     host.wait("the end", || {
-        host.attribute("exit").is_some_and(|e| e.contains(" 7 139 final after 2 restarts"))
+        host.attribute("exit").is_some_and(|e| e.contains(" 7.3 139 final after 2 restarts"))
     });
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\n");
     // The budget is counted over reboots of the same disk.
     assert_eq!(std::fs::read_to_string(host.path("restarts.7")).unwrap().trim(), "3");
     host.power_cycle(&[]);
     host.wait("one try in this boot", || {
-        host.attribute("exit").is_some_and(|e| e.contains(" 7 139 final after 2 restarts"))
+        host.attribute("exit").is_some_and(|e| e.contains(" 7.4 139 final after 2 restarts"))
     });
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\nx\n");
 }
@@ -111,7 +111,7 @@ fn an_end_without_evidence_is_reported_and_the_next_boot_starts_the_job_again() 
     host.boot();
     host.wait("the end", || {
         host.attribute("exit")
-            .is_some_and(|e| e.contains(" 7 0 done ran=") && e.ends_with("step=none"))
+            .is_some_and(|e| e.contains(" 7.1 0 done ran=") && e.ends_with("step=none"))
     });
     host.wait("the heartbeat says so", || {
         host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("ended_early"))
@@ -158,10 +158,10 @@ fn a_command_whose_pipe_fails_has_failed() {
     let Some(host) = Host::new(&job("exit 3 | cat", work.path()), "", &order(None)) else { return };
     host.boot();
     host.wait("its code", || {
-        host.attribute("exit").is_some_and(|e| e.contains(" 7 3 restarting 1 of 2 in 0.1 s"))
+        host.attribute("exit").is_some_and(|e| e.contains(" 7.1 3 restarting 1 of 2 in 0.1 s"))
     });
     host.wait("a longer pause", || {
-        host.attribute("exit").is_some_and(|e| e.contains(" 7 3 restarting 2 of 2 in 0.2 s"))
+        host.attribute("exit").is_some_and(|e| e.contains(" 7.2 3 restarting 2 of 2 in 0.2 s"))
     });
     // The pauses of a real host double, from 10 s to 10 min.
     assert!(
@@ -193,7 +193,7 @@ fn what_ends_while_the_machine_goes_down_is_neither_an_end_nor_a_failure() {
         assert_eq!(std::fs::read_to_string(&tries).unwrap().lines().count(), runs);
         // That a run was cut off counts, or a job that reboots its host would do so for ever.
         let cut_off =
-            "boot-1 7 75 restarting: the host went down in a run, which counts as restart 1 of 2";
+            "boot-1 7.1 75 restarting: the host went down in a run, which counts as restart 1 of 2";
         assert_eq!(host.attribute("exit").as_deref(), (runs == 2).then_some(cut_off));
     }
 }
@@ -268,7 +268,7 @@ fn a_job_that_takes_its_host_down_is_not_restarted_for_ever() {
         host.power_cycle(&[]);
     }
     host.wait("the end", || {
-        host.attribute("exit").is_some_and(|e| e.contains(" 7 75 final after 2 restarts"))
+        host.attribute("exit").is_some_and(|e| e.contains(" 7.3 75 final after 2 restarts"))
     });
     assert_eq!(std::fs::read_to_string(&tries).unwrap().lines().count(), 3);
 }
@@ -381,7 +381,7 @@ fn a_job_that_saves_and_ends_with_0_on_the_notice_has_not_finished() {
         cloud.nodes.values_mut().for_each(|node| node.run.announced = true);
     });
     host.wait("it has saved, and is wanted on", || {
-        host.attribute("exit").is_some_and(|exit| exit.contains(" 7 143 restarting 1 of 2"))
+        host.attribute("exit").is_some_and(|exit| exit.contains(" 7.1 143 restarting 1 of 2"))
     });
     assert!(!host.path("done.7").exists());
 }

@@ -20,7 +20,7 @@ impl World {
         let record = &self.fleet.slots["a"];
         let (of, generation) = (record.incarnation.clone().unwrap(), record.heard_from());
         let beacon = |value: i64, text: &str| {
-            Some(Beacon { boot_id: "b".into(), generation, value, text: text.into() })
+            Some(Beacon { boot_id: "b".into(), generation, attempt: 0, value, text: text.into() })
         };
         let report = WorkerReport {
             boot: beacon(1, ""),

@@ -17,7 +17,7 @@ impl World {
         let record = &self.fleet.slots["a"];
         let (of, generation) = (record.incarnation.clone().unwrap(), record.heard_from());
         let beacon = |boot: &str, value: i64, text: &str| {
-            Some(Beacon { boot_id: boot.into(), generation, value, text: text.into() })
+            Some(Beacon { boot_id: boot.into(), generation, attempt: 0, value, text: text.into() })
         };
         let report = |(boot, of_boot, code, text): &(&str, &str, i64, &str)| WorkerReport {
             boot: beacon(boot, 1, ""),
@@ -170,7 +170,9 @@ fn a_failing_startup_script_is_told_once() {
     let (of, generation) = (record.incarnation.clone().unwrap(), record.heard_from());
     let text =
         "setup_failed code=100 tries=1: the startup script is tried again in 10 s".to_owned();
-    let beat = |value| Some(Beacon { boot_id: "b".into(), generation, value, text: text.clone() });
+    let beat = |value| {
+        Some(Beacon { boot_id: "b".into(), generation, attempt: 0, value, text: text.clone() })
+    };
     for count in 1..4 {
         let result = Ok(vec![WorkerReport {
             boot: beat(1),
@@ -457,7 +459,7 @@ fn a_host_that_cannot_be_set_up_is_told_after_half_an_hour_and_is_no_launch() {
             world.fleet.slots["a"].heard_from(),
         );
         let beat = |value, text: &str| {
-            Some(Beacon { boot_id: "b".into(), generation, value, text: text.into() })
+            Some(Beacon { boot_id: "b".into(), generation, attempt: 0, value, text: text.into() })
         };
         let report = |world: &mut World, count: i64, text: &str| {
             let result = Ok(vec![WorkerReport {

@@ -12,6 +12,7 @@ impl World {
         let beacon = |value: i64, text: &str| Beacon {
             boot_id: "b".into(),
             generation,
+            attempt: 0,
             value,
             text: text.into(),
         };

@@ -37,8 +37,13 @@ fn and(mut change: Value, more: Value) -> Value {
 impl World {
     fn beacons(&mut self, heartbeat: Option<i64>) {
         let of = Incarnation { id: "1".into(), created: "2026-01-01T00:00:00Z".parse().unwrap() };
-        let beacon =
-            |value| Beacon { boot_id: "b".into(), generation: 1, value, text: String::new() };
+        let beacon = |value| Beacon {
+            boot_id: "b".into(),
+            generation: 1,
+            attempt: 0,
+            value,
+            text: String::new(),
+        };
         let report = heartbeat.map(|value| WorkerReport {
             boot: Some(beacon(1)),
             heartbeat: Some(beacon(value)),
@@ -362,7 +367,13 @@ fn a_success_is_journaled_under_the_job_that_was_ordered() {
     changed.slots.get_mut("a").unwrap().job.as_mut().unwrap().command = Some("another".into());
     world.input(Input::Configured(Box::new(changed)));
     let of = world.fleet.slots["a"].incarnation.clone().unwrap();
-    let exit = Beacon { boot_id: "b".into(), generation: 1, value: 0, text: "done ran=700".into() };
+    let exit = Beacon {
+        boot_id: "b".into(),
+        generation: 1,
+        attempt: 0,
+        value: 0,
+        text: "done ran=700".into(),
+    };
     let report = WorkerReport { exit: Some(exit), ..WorkerReport::default() };
     world.input(Input::Attributes {
         slot: "a".into(),

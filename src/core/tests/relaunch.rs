@@ -25,6 +25,7 @@ impl World {
             let beacon = |value: i64, text: &str| Beacon {
                 boot_id: "b".into(),
                 generation: *generation,
+                attempt: 0,
                 value,
                 text: text.into(),
             };
@@ -445,7 +446,7 @@ fn the_exit_of_a_run_that_its_supervisor_has_left_behind_counts_no_more() {
     record.job.pardoned.clear();
     let of = record.incarnation.clone().unwrap();
     let beacon = |generation: u64, value: i64, text: &str| {
-        Some(Beacon { boot_id: "b".into(), generation, value, text: text.into() })
+        Some(Beacon { boot_id: "b".into(), generation, attempt: 0, value, text: text.into() })
     };
     let report = WorkerReport {
         boot: beacon(2, 1, "v2"),

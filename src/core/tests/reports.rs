@@ -68,8 +68,13 @@ fn s5_the_time_before_a_boot_was_first_seen_is_no_silence() {
     let answer = |world: &mut World, heartbeat: Option<i64>| {
         let record = &world.fleet.slots["a"];
         let (of, generation) = (record.incarnation.clone().unwrap(), record.job.generation);
-        let beacon =
-            |value: i64| Beacon { boot_id: "b".into(), generation, value, text: String::new() };
+        let beacon = |value: i64| Beacon {
+            boot_id: "b".into(),
+            generation,
+            attempt: 0,
+            value,
+            text: String::new(),
+        };
         let boot = heartbeat.map(|_| beacon(1));
         let heartbeat = heartbeat.filter(|value| *value > 0).map(beacon);
         let report = WorkerReport { boot, heartbeat, ..WorkerReport::default() };
@@ -104,7 +109,13 @@ fn s5_a_host_that_has_just_booted_is_alive_although_its_heartbeat_is_still_the_o
         let record = &world.fleet.slots["a"];
         let (of, generation) = (record.incarnation.clone().unwrap(), record.job.generation);
         let beacon = |boot_id: &str, value: i64| {
-            Some(Beacon { boot_id: boot_id.into(), generation, value, text: String::new() })
+            Some(Beacon {
+                boot_id: boot_id.into(),
+                generation,
+                attempt: 0,
+                value,
+                text: String::new(),
+            })
         };
         let report = WorkerReport {
             boot: beacon(boot_id, 1),
@@ -404,8 +415,13 @@ fn s5_a_node_of_an_earlier_order_that_comes_late_is_heard_by_its_own_generation(
     for beat in 1..40 {
         world.wait(30);
         world.poll(std::slice::from_ref(&node));
-        let beacon =
-            Some(Beacon { boot_id: "b".into(), generation, value: beat, text: String::new() });
+        let beacon = Some(Beacon {
+            boot_id: "b".into(),
+            generation,
+            attempt: 0,
+            value: beat,
+            text: String::new(),
+        });
         let report =
             WorkerReport { boot: beacon.clone(), heartbeat: beacon, ..WorkerReport::default() };
         world.input(Input::Attributes {
@@ -445,8 +461,13 @@ fn s5_a_run_order_that_somebody_changes_makes_nobody_deaf_to_the_job_that_runs()
         for beat in 1..60 {
             world.wait(30);
             world.poll(std::slice::from_ref(&node));
-            let beacon =
-                Some(Beacon { boot_id: "b".into(), generation, value: beat, text: String::new() });
+            let beacon = Some(Beacon {
+                boot_id: "b".into(),
+                generation,
+                attempt: 0,
+                value: beat,
+                text: String::new(),
+            });
             let report =
                 WorkerReport { boot: beacon.clone(), heartbeat: beacon, ..WorkerReport::default() };
             world.input(Input::Attributes {

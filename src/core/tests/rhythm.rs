@@ -123,7 +123,7 @@ fn an_exit_of_a_generation_that_was_never_ordered_is_nothing() {
         let record = &world.fleet.slots["a"];
         let (of, generation) = (record.incarnation.clone().unwrap(), record.job.generation + ahead);
         let text = "final after 5 restarts".to_owned();
-        let exit = Some(Beacon { boot_id: "b".into(), generation, value: 1, text });
+        let exit = Some(Beacon { boot_id: "b".into(), generation, attempt: 0, value: 1, text });
         let result = Ok(vec![WorkerReport { exit, ..WorkerReport::default() }]);
         world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result });
         assert_eq!(world.fleet.slots["a"].job.failed.is_some(), fails);

@@ -56,7 +56,7 @@ impl World {
         let record = &self.fleet.slots["a"];
         let (of, generation) = (record.incarnation.clone().unwrap(), record.job.generation);
         let beacon = |value: i64| {
-            Some(Beacon { boot_id: "b".into(), generation, value, text: String::new() })
+            Some(Beacon { boot_id: "b".into(), generation, attempt: 0, value, text: String::new() })
         };
         let report = WorkerReport {
             boot: beacon(1),
@@ -560,11 +560,13 @@ fn a_finished_job_that_a_person_wants_again_stays_wanted() {
         world.fleet.slots["a"].incarnation.clone().unwrap(),
         world.fleet.slots["a"].job.generation,
     );
-    let beacon =
-        |value: i64| Some(Beacon { boot_id: "b".into(), generation, value, text: String::new() });
+    let beacon = |value: i64| {
+        Some(Beacon { boot_id: "b".into(), generation, attempt: 0, value, text: String::new() })
+    };
     let exit = Some(Beacon {
         boot_id: "b".into(),
         generation,
+        attempt: 0,
         value: 0,
         text: "done ran=700 step=none".into(),
     });
@@ -641,8 +643,13 @@ fn a_success_whose_order_is_not_known_counts_for_the_job_that_the_nodes_script_r
         world.poll(std::slice::from_ref(&node));
         let of = world.fleet.slots["a"].incarnation.clone().unwrap();
         let generation = world.fleet.slots["a"].heard_from();
-        let exit =
-            Beacon { boot_id: "b".into(), generation, value: 0, text: "done ran=700".into() };
+        let exit = Beacon {
+            boot_id: "b".into(),
+            generation,
+            attempt: 0,
+            value: 0,
+            text: "done ran=700".into(),
+        };
         let report = WorkerReport { exit: Some(exit), ..WorkerReport::default() };
         world.input(Input::Attributes {
             slot: "a".into(),

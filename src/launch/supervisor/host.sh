@@ -1,5 +1,5 @@
 #! /bin/bash
-# tpu-watchdog-supervisor 3.0
+# tpu-watchdog-supervisor 4.0
 # Written by tpu-watchdog as this node's startup script; your own stands verbatim in the metadata tpu-watchdog-user-script, its URL in
 # tpu-watchdog-user-script-url, and is run from here. It runs at every boot of every host, which has bash, curl and systemd.
 # Its output and that of the job: journalctl -u 'tpu-watchdog-*'
@@ -18,7 +18,7 @@ PAUSE=${TPU_WATCHDOG_PAUSE:-10}
 # Seconds before each restart; the last one repeats.
 read -ra PAUSES <<<"${TPU_WATCHDOG_PAUSES:-10 20 40 80 160 320 600}"
 LONG=${TPU_WATCHDOG_LONG:-600}
-ALONE=${TPU_WATCHDOG_ALONE:-300}
+ALONE=${TPU_WATCHDOG_ALONE:-600}
 REFILL=${TPU_WATCHDOG_REFILL:-3600}
 BOOT=${TPU_WATCHDOG_BOOT:-$(cat /proc/sys/kernel/random/boot_id 2>/dev/null || date +%s)}
 mkdir -p "$STATE"
@@ -40,17 +40,19 @@ keep() {
 }
 # report KEY VALUE TEXT: a lost report is repeated by the next one; writes are limited to about 10 a minute.
 report() {
-  curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data "$BOOT $GENERATION $2${3:+ $3}" \
+  curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data "$BOOT $GENERATION.$(tried) $2${3:+ $3}" \
     "$MD/instance/guest-attributes/tpu-watchdog/$1" >/dev/null
 }
 generation_in() { sed -n 's/.*"generation":\([0-9]*\).*/\1/p' <<<"$1"; }
-# boot_beacon: v3 says that this supervisor follows newer orders, and the flags of the present one; wait, that it has read it.
-boot_beacon() { report boot 1 "v3$([[ ! -e $WAITS ]] || echo ' wait')"; }
-# flags ORDER: wait and notice, as files, since a change of them ends nothing.
-WAITS=$MEMORY.wait ANNOUNCED=$MEMORY.announced
+# boot_beacon: v4 says that this supervisor follows newer orders and their flags, and takes the roll-call; the index, `-` where there is none
+# yet; wait, that it has read it.
+boot_beacon() { report boot 1 "v4 i$(cat "$MEMORY.index" 2>/dev/null || echo -)$([[ ! -e $WAITS ]] || echo ' wait')"; }
+# flags ORDER: wait, notice and roll_called, as files, since a change of them ends nothing.
+WAITS=$MEMORY.wait ANNOUNCED=$MEMORY.announced CALLED=$MEMORY.called
 flags() {
   if [[ $1 == *'"wait":true'* ]]; then : >"$WAITS"; else rm -f "$WAITS"; fi
   if [[ $1 == *'"notice":true'* ]]; then : >"$ANNOUNCED"; else rm -f "$ANNOUNCED"; fi
+  if [[ $1 == *'"roll_called":true'* ]]; then : >"$CALLED"; else rm -f "$CALLED"; fi
 }
 # order: reads the run order; without an answer the last one stays, and nothing ever starts as generation 0.
 order() {

@@ -50,7 +50,7 @@ tell_lines() {
   timeout 10 journalctl --sync 2>/dev/null
   (umask 077; journalctl --quiet --no-pager -o cat -n 200 _SYSTEMD_UNIT="$LAST" 2>/dev/null | tr '\r' '\n' | cut -c -1000 | tail -n 200 |
     iconv -cf UTF-8 -t UTF-8 | masked >"$file")
-  { printf '%s\n' "$BOOT $GENERATION $1 $$-$RUNS"; tail -n 30 "$file" | tail -c 2000 | iconv -cf UTF-8 -t UTF-8; } |
+  { printf '%s\n' "$BOOT $GENERATION.$(tried) $1 $$-$RUNS"; tail -n 30 "$file" | tail -c 2000 | iconv -cf UTF-8 -t UTF-8; } |
     curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data-binary @- "$MD/instance/guest-attributes/tpu-watchdog/log" >/dev/null
   [[ -n $LOGS ]] || return 0
   as_host -X PUT -H 'Content-Type: text/plain' --data-binary "@$file" \

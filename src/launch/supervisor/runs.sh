@@ -96,15 +96,14 @@ not_stale() {
   fi
   export CHECKPOINT_PATH=stale:$ORDERED_PATH CHECKPOINT_STEP=stale:$ORDERED_STEP
 }
-# wait_for_order CODE: a host of several that starts by itself meets others that hang in the former run. A newer order ends and starts
-# them all, within two polls; without a watchdog each starts by itself, as before.
+# wait_for_order CODE: the others of several hosts may hang in the former run. A newer order ends and starts them all, within two polls;
+# without a watchdog they start once all of them wait.
 wait_for_order() {
   ((WORKERS == 1)) && return
   echo "waiting for an order" >"$PHASE"
-  tell_exit "$1" "waits: for a newer order, or starts by itself in $ALONE s"
+  tell_exit "$1" "waits: for a newer order, or in $ALONE s for the other hosts"
   sleep "$ALONE"
   held_back
-  tell_exit "$1" "restarting by itself, since no order came in $ALONE s"
 }
 # held_back: while the order says wait, nothing starts.
 held_back() {
@@ -117,5 +116,5 @@ mark_long() {
   local sleeping; sleep "$LONG" & sleeping=$!
   trap 'kill $sleeping 2>/dev/null; exit' TERM
   wait "$sleeping"; became_long "$LONG"
-  [[ -e $FAILING ]] && last_word "$(cat "$FAILING")" "recovered ran=$LONG" && rm -f "$FAILING"
+  [[ -e $FAILING ]] && last_word "$(cut -d' ' -f1 "$FAILING")" "recovered ran=$LONG" && rm -f "$FAILING"
 }

@@ -35,10 +35,13 @@ NOTICING=''
 trap '[[ $BASHPID == $$ ]] && kill $BEATING $WATCHING $NOTICING 2>/dev/null' EXIT
 
 # A host without an index must not pass for worker 0: two of them would keep the slice from starting.
+rm -f "$MEMORY.index"
 until WORKER=$(attribute agent-worker-number) && [[ $WORKER =~ ^[0-9]+$ ]]; do
   echo "setup_failed: this host has no agent-worker-number yet" >"$PHASE"; sleep "$PAUSE"
 done
-WORKERS=$(attribute worker-network-endpoints | tr ',' '\n' | grep -c . || true)
+echo "$WORKER" >"$MEMORY.index"; boot_beacon
+find_hosts
+((WORKERS <= 1 || WORKER != 0)) || listen
 # A job that writes this file says that its work is done. A folder of its own, so that the job's user may make it.
 WORK=$MEMORY.work
 export TPU_WATCHDOG_SLOT=$SLOT TPU_WATCHDOG_WORKER=$WORKER TPU_WATCHDOG_WORKERS=$WORKERS TPU_WATCHDOG_PROGRESS=$PROGRESS TPU_WATCHDOG_DONE=$WORK/done
@@ -84,6 +87,9 @@ while :; do
   not_stale "$code"
   # Time in which a secret can't be read is no running.
   [[ $RUN != job ]] || prepare_job
+  begin
+  # What has failed so often is told until it runs on.
+  if [[ -e $FAILING ]]; then read -r failed text <"$FAILING"; report_exit "$failed" "$text"; fi
   rm -rf "$WORK"; mkdir "$WORK" && chown "${RUN_AS:-$(id -un)}" "$WORK"
   keep "$RUNNING" "$BOOT"
   echo running >"$PHASE"; began=$(uptime)
@@ -119,11 +125,11 @@ while :; do
     pause=$(pause_of "$used")
     tell_exit "$code" "restarting $((used + 1)) of $RESTARTS in $pause s"
   else
-    echo "$code" >"$FAILING"
     # One host of several that gives up keeps the others from ever starting; how many there are may not have been answered.
     ((WORKERS != 1)) || { last_word "$code" "final after $RESTARTS restarts"; rest failed; }
-    pause=${PAUSES[-1]}
-    tell_exit "$code" "failing after $used restarts: tried again every $pause s"
+    pause=${PAUSES[-1]}; text="failing after $used restarts: tried again every $pause s"
+    echo "$code $text" >"$FAILING"
+    tell_exit "$code" "$text"
   fi
   used=$((used + 1))
   echo restarting >"$PHASE"; sleep "$pause"
