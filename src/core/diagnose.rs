@@ -149,7 +149,11 @@ fn supervisor(
     if let Some((worker, code, text)) = &record.job.failed {
         return Some(Verdict::new(
             Condition::JobFailed,
-            format!("worker {worker} ended with code {code}: {text}{}", ending::last_line(record)),
+            format!(
+                "{}{}",
+                ending::evidence(record.job.stuck, *worker, *code, text),
+                ending::last_line(record)
+            ),
         ));
     }
     let ready = record.ready_since?;

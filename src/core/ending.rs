@@ -233,6 +233,15 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
     Some((*code, message + &last_line(record)))
 }
 
+/// How the job's failure is told in a verdict: of a host that started nothing, no code.
+pub fn evidence(stuck: Option<Stuck>, worker: usize, code: i64, text: &str) -> String {
+    match stuck {
+        Some(Stuck::RollCall) => format!("the hosts wait for each other (worker {worker}: {text})"),
+        Some(Stuck::Setup) => format!("worker {worker} could not be set up: {text}"),
+        _ => format!("worker {worker} ended with code {code}: {text}"),
+    }
+}
+
 /// The last line of the present generation that may name the cause, to follow what is told.
 pub fn last_line(record: &SlotRecord) -> String {
     let lines = &record.job.lines;
@@ -240,6 +249,13 @@ pub fn last_line(record: &SlotRecord) -> String {
     lines.cause().filter(|_| present).map_or(String::new(), |(worker, line)| {
         format!("; last line of worker {worker}: {}", line.text())
     })
+}
+
+/// Which workers the hosts of a slice say that they are.
+pub fn said_indices(record: &SlotRecord) -> String {
+    let said = |index: &Option<usize>| index.map_or("none".to_owned(), |index| index.to_string());
+    let said: Vec<String> = record.indices().iter().map(said).collect();
+    format!("its {} hosts say that they are the workers {}", said.len(), said.join(", "))
 }
 
 /// The hold of a slot whose job has ended and waits, under the condition `job_failed`.
@@ -268,13 +284,20 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
                 record.zone
             ),
         ),
+        Some(Stuck::RollCall) if record.roll_is_whole() => (
+            HoldReason::JobFailed,
+            format!(
+                "{evidence}: a run starts when each of {} hosts has called worker 0, on TCP port 8377. Open it between the hosts of the TPU (the \
+                 network's rule default-allow-internal does), then `relaunch {name}`; journalctl -u 'tpu-watchdog-*' on the hosts shows more",
+                record.size().hosts
+            ),
+        ),
         Some(Stuck::RollCall) => (
             HoldReason::JobFailed,
             format!(
-                "{evidence}: a run starts when each of {} hosts has called worker 0, on TCP port 8377. Open it between the hosts of the TPU (the network's \
-                 rule default-allow-internal does); `logs {name}` and journalctl -u 'tpu-watchdog-*' on the hosts show more; `recreate {name}` \
-                 replaces the TPU",
-                record.size().hosts
+                "{evidence}: a run starts when each host has called worker 0, and {}; a reboot of the hosts concerned may mend it, \
+                 `recreate {name}` replaces the TPU",
+                said_indices(record)
             ),
         ),
         Some(Stuck::Setup) => (

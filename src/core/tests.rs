@@ -19,6 +19,7 @@ mod relaunch;
 mod remains;
 mod reports;
 mod rhythm;
+mod rollcall;
 mod runs;
 mod safety;
 

@@ -395,13 +395,19 @@ impl SlotRecord {
         })
     }
 
+    /// The indices that the hosts say they have.
+    pub fn indices(&self) -> Vec<Option<usize>> {
+        let index = |worker| self.job.workers.get(&worker)?.index;
+        (0..self.size().hosts).map(index).collect()
+    }
+
     /// Whether every host has reported, each with an index of its own (S22). Supervisors before version 4
     /// tell no index.
     pub fn roll_is_whole(&self) -> bool {
-        let hosts = self.size().hosts;
-        let index = |worker| self.job.workers.get(&worker)?.index.filter(|index| *index < hosts);
-        let distinct: BTreeSet<usize> = (0..hosts).filter_map(index).collect();
-        self.supervisors_are(TAKES_ROLL_CALL) && distinct.len() == hosts
+        let indices = self.indices();
+        let known = indices.iter().flatten().filter(|index| **index < indices.len());
+        self.supervisors_are(TAKES_ROLL_CALL)
+            && known.collect::<BTreeSet<_>>().len() == indices.len()
     }
 
     /// The generation and the code of the last end that this worker of the present node reported.

@@ -28,6 +28,9 @@ type Machines = Arc<Mutex<BTreeMap<(u64, usize), Arc<Machine>>>>;
 pub struct Entry {
     pub event: String,
     pub generation: u64,
+    /// The number of the run within its generation.
+    #[serde(rename = "try")]
+    pub attempt: u64,
     pub worker: usize,
     pub at: f64,
     #[serde(default)]
@@ -41,6 +44,8 @@ pub struct Entry {
 struct Peer {
     worker: usize,
     generation: u64,
+    #[serde(rename = "try")]
+    attempt: u64,
 }
 
 pub struct Stage {
@@ -167,7 +172,7 @@ impl Stage {
         }
     }
 
-    /// Holds in each story: no process met one of another generation; all workers of one start
+    /// Holds in each story: no process met one of another generation or try; all workers of one start
     /// from the same complete checkpoint, the newest of that moment; the loss goes on as if nothing
     /// had happened. Prints how long each interruption was.
     #[track_caller]
@@ -176,7 +181,8 @@ impl Stage {
         let of = |event: &'static str| diary.iter().filter(move |entry| entry.event == event);
         for met in of("met") {
             let peer = met.peer.as_ref().unwrap();
-            assert_eq!(peer.generation, met.generation, "it met worker {}: {met:?}", peer.worker);
+            let (its, theirs) = ((met.generation, met.attempt), (peer.generation, peer.attempt));
+            assert_eq!(its, theirs, "it met worker {}: {met:?}", peer.worker);
         }
         let mut curve = vec![1.0];
         let last = of("step").map(|entry| entry.step).max().unwrap_or(0);

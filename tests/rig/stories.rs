@@ -163,3 +163,35 @@ fn what_crashes_while_the_slot_is_paused_starts_together_when_it_is_resumed() {
     assert_eq!(stage.rig.mutations().len(), 3, "the newer order ends the wait by itself");
     stage.audit();
 }
+
+#[test]
+fn s15_two_runs_never_meet_although_one_host_ends_its_part_late() {
+    let Some(mut stage) = Stage::with("", "50") else { return };
+    // Worker 0, whose process the others would find.
+    stage.tell("slow.0");
+    stage.rig.start();
+    let first = stage.runs(1, 25);
+    stage.tell("crash.2");
+    stage.runs(first + 1, 15);
+    assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
+    stage.audit();
+}
+
+#[test]
+fn a_supervisor_that_is_killed_while_the_watchdog_is_away_starts_its_host_with_the_others() {
+    let Some(mut stage) = Stage::with("", "2") else { return };
+    stage.rig.start();
+    let first = stage.runs(1, 25);
+    stage.rig.kill();
+    stage.host(1).kill_supervisor();
+    stage.wait("all start the second try", || {
+        let starts = stage.diary().into_iter().filter(|e| e.event == "start" && e.attempt == 2);
+        starts.filter(|entry| entry.generation == first).count() == 4
+    });
+    stage.rig.start();
+    stage.wait("they make new steps", || {
+        stage.diary().iter().filter(|e| e.event == "step" && e.attempt == 2).count() >= 20
+    });
+    assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
+    stage.audit();
+}

@@ -16,6 +16,7 @@ import time
 WORKER = int(os.environ["TPU_WATCHDOG_WORKER"])
 WORKERS = int(os.environ["TPU_WATCHDOG_WORKERS"])
 GENERATION = int(os.environ["TPU_WATCHDOG_GENERATION"])
+TRY = int(os.environ["TPU_WATCHDOG_TRY"])
 # Given by the rig: the folder of diary and orders, the storage, steps between checkpoints, times.
 RIG = os.environ["RIG"]
 STORE = os.environ["RIG_STORE"]
@@ -29,10 +30,13 @@ COORDINATOR = "\0" + RIG
 
 NOTICED = threading.Event()
 signal.signal(signal.SIGUSR1, lambda *_: NOTICED.set())
+if os.path.exists(f"{RIG}/slow.{WORKER}"):
+    # It ends by SIGKILL alone, when its grace is over.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def diary(**entry):
-    entry |= {"generation": GENERATION, "worker": WORKER, "pid": os.getpid(), "at": time.time()}
+    entry |= {"generation": GENERATION, "try": TRY, "worker": WORKER, "pid": os.getpid(), "at": time.time()}
     with open(f"{RIG}/diary", "a") as file:
         file.write(json.dumps(entry) + "\n")
 
@@ -146,7 +150,7 @@ def train():
         raise ValueError("Dimensions must be equal, but are 512 and 1024")
     coordinator = Coordinator() if WORKER == 0 else None
     peer = connect()
-    peer.sendall((json.dumps({"worker": WORKER, "generation": GENERATION}) + "\n").encode())
+    peer.sendall((json.dumps({"worker": WORKER, "generation": GENERATION, "try": TRY}) + "\n").encode())
     if coordinator and not coordinator.all_are_there():
         sys.exit("DEADLINE_EXCEEDED: not all tasks have registered")
     lines = peer.makefile("r")

@@ -21,13 +21,13 @@ while [[ $1 == -* ]]; do
   esac
   shift
 done
-root=$(dirname "$(dirname "$0")"); mkdir -p "$root/units" "$root/journal"; group=$root/units/$unit
+root=$(dirname "$(dirname "$0")"); mkdir -p "$root/units" "$root/graces" "$root/journal"; group=$root/units/$unit
 # Whether anything but a zombie is left of a group.
 lives() { ps -eo pgid=,stat= | grep -qE "^ *$1 +[^Z]"; }
 if [[ -e $group ]] && lives "$(<"$group")"; then echo "Unit $unit.service already exists" >&2; exit 1; fi
 start() {
   env -i "${vars[@]}" setsid "$@" </dev/null >>"$root/journal/$unit.service" 2>&1 &
-  main=$!; echo "$main" >"$group"
+  main=$!; echo "$grace" >"$root/graces/$unit"; echo "$main" >"$group"
 }
 # A program that fails is started again, once its remains are ended.
 again() {
@@ -65,7 +65,12 @@ case $1 in
     echo $! >"$units/$2" ;;
   list-units) cd "$units" && for unit in "${@:2}"; do [[ $unit == -* ]] || ls -d $unit 2>/dev/null; done ;;
   kill) group=$units/${3%.service}; [[ -e $group ]] && kill "-${2#*=}" -- "-$(<"$group")" ;;
-  stop) group=$units/${2%.service}; [[ -e $group ]] && kill -KILL -- "-$(<"$group")"; rm -f "$group" ;;
+  stop)
+    group=$units/${2%.service}; [[ -e $group ]] || exit 0
+    main=$(<"$group"); ends=$((SECONDS + $(<"$units/../graces/${2%.service}")))
+    kill -TERM -- "-$main"
+    while ps -eo pgid=,stat= | grep -qE "^ *$main +[^Z]"; do ((SECONDS < ends)) || kill -KILL -- "-$main"; sleep 0.02; done
+    rm -f "$group" ;;
 esac
 "#;
 
@@ -192,6 +197,13 @@ impl Machine {
                 let _ = Command::new("kill").arg("-KILL").arg(pid.to_string()).status();
             }
         }
+    }
+
+    /// Kills the supervisor, as a lack of memory may; systemd starts it again.
+    pub fn kill_supervisor(&self) {
+        let main = std::fs::read_to_string(self.path("units/tpu-watchdog-supervisor")).unwrap();
+        let killed = Command::new("kill").args(["-KILL", main.trim()]).status().unwrap();
+        assert!(killed.success());
     }
 
     /// A file of this machine.

@@ -2,8 +2,9 @@
 
 use super::common::hold;
 use crate::core::ctx::SlotCtx;
-use crate::core::{location, runs};
+use crate::core::{ending, location, runs};
 use crate::model::hold::HoldReason;
+use crate::model::relaunch::TAKES_ROLL_CALL;
 use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
 use std::time::Duration;
@@ -43,10 +44,20 @@ pub fn supervisors(ctx: &SlotCtx) -> Option<Decision> {
         return hold(HoldReason::CannotRelaunch, text, None);
     }
     let setting_up = record.job.workers.iter().find(|(_, worker)| worker.in_setup);
-    setting_up.map(|(worker, _)| {
+    if let Some((worker, _)) = setting_up {
         let text = format!("a relaunch is wanted; worker {worker} is still being set up");
-        Decision::wait(text, None)
-    })
+        return Some(Decision::wait(text, None));
+    }
+    // Supervisors that tell no index start it without one.
+    if !record.supervisors_are(TAKES_ROLL_CALL) || record.roll_is_whole() {
+        return None;
+    }
+    let text = format!(
+        "a relaunch is wanted, but {}, so that they would never start together; `recreate {}` replaces the TPU",
+        ending::said_indices(record),
+        record.name
+    );
+    hold(HoldReason::CannotRelaunch, text, None)
 }
 
 /// The supervisors on the TPU run the command of its creation: another job of the config is not what

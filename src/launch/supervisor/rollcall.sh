@@ -85,6 +85,7 @@ roll_call() {
 # begin: the next run of this generation. A startup script sets each host up by itself; only what follows a run of it waits for the others.
 begin() {
   if ((WORKERS > 1)) && [[ -n $COMMAND || $(tried) != 0 ]]; then roll_call; else count_try $(($(tried) + 1)); fi
+  TPU_WATCHDOG_TRY=$(tried); export TPU_WATCHDOG_TRY
   # The exit of the run before is stale from now on.
   boot_beacon
 }
