@@ -235,12 +235,7 @@ fn relative(path: &Path) -> String {
     path.strip_prefix(src()).unwrap().display().to_string()
 }
 
-const LONG_FILES: Ratchet = &[
-    ("core/tests/harm.rs", 578),
-    ("core/tests/regressions.rs", 609),
-    ("core/tests/runs.rs", 655),
-    ("core/tests/safety.rs", 553),
-];
+const LONG_FILES: Ratchet = &[];
 
 #[test]
 fn files_stay_readable() {
@@ -305,14 +300,14 @@ fn functions_stay_readable() {
 /// Words that engineers do not use for these things, and how often they are still in the source's comments and texts.
 const WORDS: Ratchet = &[
     ("// Those ", 3),
-    ("// What ", 119),
+    ("// What ", 118),
     ("// Whoever ", 1),
     ("a person has to look", 9),
     ("absorb", 5),
     ("anew", 12),
     ("any more", 19),
     ("beside", 18),
-    ("lever", 211),
+    ("lever", 205),
     ("nobody", 13),
     ("somebody", 37),
     ("tenure", 2),

@@ -3,6 +3,7 @@
 
 mod amend;
 mod budgets;
+mod effects;
 mod endings;
 mod finished;
 mod gates;
@@ -22,6 +23,9 @@ mod rhythm;
 mod rollcall;
 mod runs;
 mod safety;
+mod set_up;
+mod times;
+mod went_back;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -91,7 +91,7 @@ impl Beacon {
     }
 }
 
-/// What a heartbeat says while nothing of the job runs on the host.
+/// Why nothing of the job runs on a host, as its heartbeat says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Idle {
     /// It waits for its startup script, or for its index.
@@ -126,7 +126,7 @@ impl Beacon {
         (self.generation, self.attempt)
     }
 
-    /// What this report is of, as one text: equal for a report that is only repeated.
+    /// The report as one text: equal for a report that is only repeated.
     pub fn id(&self) -> String {
         let run = match self.attempt {
             0 => self.generation.to_string(),

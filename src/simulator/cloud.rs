@@ -53,8 +53,8 @@ pub struct Cloud {
     /// Those among them that no read within the 5 s before had shown sick. A node that heals in
     /// between is not protected: the API deletes by name, whatever it has become.
     pub harmed_unseen: u32,
-    /// The internal address of every host, where hosts are processes of one machine; else each has its
-    /// own.
+    /// The internal address of every host, where several slices are processes of one machine; else each
+    /// host has a loopback address of its own.
     pub host_address: Option<String>,
     /// The most nodes that one page holds.
     pub page_max: Option<usize>,

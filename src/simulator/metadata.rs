@@ -53,7 +53,7 @@ pub fn handle(cloud: &mut Cloud, method: &str, path: &str, body: &str) -> (u16, 
             let all: Vec<String> = (0..found.attributes.len())
                 .map(|i| match &address {
                     Some(address) => format!("w-{i}:uid:{address}"),
-                    None => format!("w-{i}:uid:10.0.0.{}", i + 2),
+                    None => format!("w-{i}:uid:127.0.0.{}", i + 2),
                 })
                 .collect();
             (200, all.join(","))

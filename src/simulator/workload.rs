@@ -11,7 +11,7 @@ use crate::model::ids::{RUN_KEY, RunOrder};
 use crate::resource::spec::is_supervised;
 
 /// Its boot beacon says so of the supervisor.
-const VERSION: &str = "v3";
+const VERSION: &str = "v4";
 
 /// The hosts of a node come up: the supervisor sends its boot beacon and starts the job from the
 /// order's checkpoint.
@@ -43,7 +43,7 @@ pub fn boot(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
         // A reboot loses what was not saved.
         node.run.step = saved;
     }
-    report(cloud, zone, name, uid, "boot", 1, VERSION);
+    report(cloud, zone, name, uid, "boot", 1, "");
 }
 
 /// The run order in the metadata has changed: a newer generation ends the run and starts from its
@@ -60,7 +60,7 @@ pub fn ordered(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
     (node.run.ended, node.run.failing, node.run.crashed) = (false, false, false);
     (node.run.step, node.run.part) = (order.step.unwrap_or(0), Duration::ZERO);
     node.run.order = order;
-    report(cloud, zone, name, uid, "boot", 1, VERSION);
+    report(cloud, zone, name, uid, "boot", 1, "");
 }
 
 /// One heartbeat interval passes. Returns whether there will be another one.
@@ -117,7 +117,8 @@ fn report(cloud: &mut Cloud, zone: &str, name: &str, uid: u64, key: &str, value:
     let Some(node) = cloud.same(zone, name, uid).filter(|n| n.run.supervised) else { return };
     let (boots, generation) = (node.run.boots, node.run.order.generation);
     for (index, attributes) in node.attributes.iter_mut().enumerate() {
-        let value = format!("boot-{uid}-{index}-{boots} {generation} {value} {text}");
+        let said = if key == "boot" { format!("{VERSION} i{index}") } else { text.to_owned() };
+        let value = format!("boot-{uid}-{index}-{boots} {generation}.1 {value} {said}");
         attributes.insert(format!("tpu-watchdog/{key}"), value.trim_end().to_owned());
     }
 }

@@ -96,6 +96,52 @@ say "told: $(reports | grep -o "disk of /var/lib/tpu-watchdog is full" | head -1
 end "end"
 "#;
 
+/// Worker 0 of two hosts; the other one is played by calls.
+const ROLL_CALL: &str = r#"
+export TPU_WATCHDOG_ALONE=1 TPU_WATCHDOG_CALL=0.5 TPU_WATCHDOG_FRESH=5
+calls() { exec 3<>/dev/tcp/127.0.0.2/8377; echo "roll-call me a 7 1 $1 other" >&3; read -r -u 3 line; exec 3>&-; echo "$line"; }
+bash /test/startup.sh
+waits 'reports | grep "roll_call: not heard from: 1"'
+say "socket: $(systemctl is-active tpu-watchdog-roll-call.socket), runs: $(cat /test/runs 2>/dev/null)"
+waits 'calls 0 | grep "^go 1"'
+waits '[[ $(wc -l </test/runs) == 1 ]]'
+waits 'reports | grep " 7.1 1 waits: for a newer order"'
+waits 'reports | grep "roll_call: not heard from: 1"'
+say "runs: $(wc -l </test/runs)"
+waits 'calls 1 | grep "^go 2"'
+waits '[[ $(wc -l </test/runs) == 2 ]]'
+say "try: $(sed -n 2p /test/runs)"
+systemctl kill -s KILL --kill-who=main tpu-watchdog-supervisor
+waits 'reports | grep "roll_call: not heard from: 1"'
+say "a killed supervisor waits as well, runs: $(wc -l </test/runs)"
+say "failed: $(systemctl list-units --failed --plain --no-legend 'tpu-watchdog-roll-call*' | wc -l)"
+say "told: $(($(journalctl -o cat -u 'tpu-watchdog-roll-call@*' | wc -l) < 5))"
+end "end"
+"#;
+
+#[test]
+fn s22_the_hosts_of_a_slice_call_each_other_under_a_real_systemd() {
+    let job = JobSettings {
+        command: Some("echo \"$TPU_WATCHDOG_TRY\" >>/test/runs; ((TPU_WATCHDOG_TRY > 1)) && sleep 600; exit 1".into()),
+        stop_grace: std::time::Duration::from_secs(2),
+        restarts_per_run: 3,
+        ..JobSettings::default()
+    };
+    let Some((_folder, machine, out)) = played_on("v4-16", ROLL_CALL, &job) else { return };
+    let (result, journal) = (machine.read("result"), machine.read("journal"));
+    for line in [
+        "== socket: active, runs: \n",
+        "== runs: 1\n",
+        "== try: 2\n",
+        "== a killed supervisor waits as well, runs: 2\n",
+        "== failed: 0\n",
+        "== told: 1\n",
+        "== end",
+    ] {
+        assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{journal}");
+    }
+}
+
 #[test]
 fn each_run_is_a_control_group_that_is_ended_whole_under_a_real_systemd() {
     let job = JobSettings {
@@ -153,6 +199,15 @@ fn a_disk_that_is_full_neither_ends_a_run_well_nor_restarts_it_for_ever() {
 /// Plays a story on a machine whose node has a job; none where no machine can be started. Also what it
 /// said on its console.
 fn played(story: &str, job: &JobSettings) -> Option<(tempfile::TempDir, Machine, String)> {
+    played_on("v4-8", story, job)
+}
+
+/// The same on worker 0 of a TPU of this type.
+fn played_on(
+    accelerator: &str,
+    story: &str,
+    job: &JobSettings,
+) -> Option<(tempfile::TempDir, Machine, String)> {
     if !machine::can_start() {
         return None;
     }
@@ -161,7 +216,7 @@ fn played(story: &str, job: &JobSettings) -> Option<(tempfile::TempDir, Machine,
     let supervisor = launch::supervisor("a", job);
     // The user's own script leaves a service behind and opens /dev/stderr; it runs once a boot.
     let script = "#! /bin/bash\nset -e\necho x >>/test/setups\nbash /test/daemon & echo set up >/dev/stderr\n";
-    let spec = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "metadata": {"startup-script": script}});
+    let spec = json!({"acceleratorType": accelerator, "runtimeVersion": "r", "metadata": {"startup-script": script}});
     let spec = NodeSpec::learn(&spec).unwrap();
     let order = RunOrder { generation: 7, ..RunOrder::default() };
     machine.put("test/node.json", &spec.render("me", "a", &order, Some(&supervisor)).to_string());

@@ -133,6 +133,14 @@ impl Stage {
         boot(host, &self.rig.simulator.with(|cloud| script(cloud)).unwrap(), self.alone);
     }
 
+    /// Kills a host's supervisor, as a lack of memory may; systemd starts it again.
+    pub fn kill_supervisor(&self, worker: usize) {
+        let unit = self.host(worker).path("units/tpu-watchdog-supervisor");
+        let main = std::fs::read_to_string(unit).unwrap();
+        let killed = Command::new("kill").args(["-KILL", main.trim()]).status().unwrap();
+        assert!(killed.success());
+    }
+
     pub fn diary(&self) -> Vec<Entry> {
         let text = std::fs::read_to_string(self.path("diary")).unwrap_or_default();
         // The last line may be half written.

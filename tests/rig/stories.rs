@@ -183,7 +183,7 @@ fn a_supervisor_that_is_killed_while_the_watchdog_is_away_starts_its_host_with_t
     stage.rig.start();
     let first = stage.runs(1, 25);
     stage.rig.kill();
-    stage.host(1).kill_supervisor();
+    stage.kill_supervisor(1);
     stage.wait("all start the second try", || {
         let starts = stage.diary().into_iter().filter(|e| e.event == "start" && e.attempt == 2);
         starts.filter(|entry| entry.generation == first).count() == 4

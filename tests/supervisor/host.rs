@@ -143,13 +143,13 @@ impl Host {
         })
     }
 
-    /// What its last heartbeat says that it does.
+    /// The text of its last heartbeat.
     pub fn phase(&self) -> String {
         let beat = self.attribute("heartbeat").unwrap_or_default();
         beat.splitn(4, ' ').nth(3).unwrap_or_default().to_owned()
     }
 
-    /// What worker 0 answers to a call; nothing where it does not listen.
+    /// The answer of worker 0 to a call; nothing where it does not listen.
     pub fn call(&self, line: &str) -> String {
         call(&self.address, line)
     }
@@ -202,7 +202,7 @@ pub struct Other {
 }
 
 impl Other {
-    /// What worker 0 answered, a line a call.
+    /// The answers of worker 0, a line each.
     pub fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }

@@ -199,13 +199,6 @@ impl Machine {
         }
     }
 
-    /// Kills the supervisor, as a lack of memory may; systemd starts it again.
-    pub fn kill_supervisor(&self) {
-        let main = std::fs::read_to_string(self.path("units/tpu-watchdog-supervisor")).unwrap();
-        let killed = Command::new("kill").args(["-KILL", main.trim()]).status().unwrap();
-        assert!(killed.success());
-    }
-
     /// A file of this machine.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)

@@ -13,7 +13,7 @@ const LOCATION: &str = "gs://b/c";
 
 impl World {
     /// Each worker's exit in its boot: boot id, code, text.
-    fn exits(&mut self, exits: &[(&str, &str, i64, &str)]) {
+    pub fn exits(&mut self, exits: &[(&str, &str, i64, &str)]) {
         let record = &self.fleet.slots["a"];
         let (of, generation) = (record.incarnation.clone().unwrap(), record.heard_from());
         let beacon = |boot: &str, value: i64, text: &str| {
@@ -29,7 +29,7 @@ impl World {
         self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result });
     }
 
-    fn listed(&mut self, result: Result<CheckpointSurvey, Failure>) {
+    pub fn listed(&mut self, result: Result<CheckpointSurvey, Failure>) {
         self.input(Input::Surveyed {
             slot: "a".into(),
             began: self.now,
@@ -38,7 +38,7 @@ impl World {
         });
     }
 
-    fn retry(&mut self) {
+    pub fn retry(&mut self) {
         let pull = Pull::Retry { slot: "a".into(), from: None };
         self.input(Input::Pulled(vec![Lever {
             id: "1".into(),
@@ -163,38 +163,6 @@ fn retry_clears_what_ended_until_something_else_is_reported() {
 }
 
 #[test]
-fn a_failing_startup_script_is_told_once() {
-    let mut world = with_checkpoints();
-    world.supervised_run();
-    let record = &world.fleet.slots["a"];
-    let (of, generation) = (record.incarnation.clone().unwrap(), record.heard_from());
-    let text =
-        "setup_failed code=100 tries=1: the startup script is tried again in 10 s".to_owned();
-    let beat = |value| {
-        Some(Beacon { boot_id: "b".into(), generation, attempt: 0, value, text: text.clone() })
-    };
-    for count in 1..4 {
-        let result = Ok(vec![WorkerReport {
-            boot: beat(1),
-            heartbeat: beat(count),
-            ..WorkerReport::default()
-        }]);
-        world.input(Input::Attributes {
-            slot: "a".into(),
-            of: of.clone(),
-            began: world.now,
-            result,
-        });
-        let told = world
-            .events
-            .iter()
-            .filter(|what| matches!(what, What::SetupFailed { worker: 0 }))
-            .count();
-        assert_eq!(told, usize::from(count == 1));
-    }
-}
-
-#[test]
 fn s20_a_location_that_is_not_understood_holds_judged_deletes_and_creates() {
     // The node was created long before.
     let old = "2025-01-01T00:00:00Z".parse().unwrap();
@@ -278,38 +246,6 @@ fn s20_a_judged_delete_needs_a_complete_listing_of_the_last_hour() {
     world.surveyed(&[100]);
     assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
     assert_eq!(shown(&world), None);
-}
-
-#[test]
-fn a_startup_script_from_a_url_is_left_to_the_supervisor_and_a_file_takes_its_place() {
-    let url = json!({"metadata": {"startup-script-url": "gs://b/setup.sh"}});
-    let created = |script: Option<&str>| {
-        let mut world = with_checkpoints();
-        let mut settings = world.fleet.settings.clone();
-        let slot = settings.slots.get_mut("a").unwrap();
-        slot.supervisor = Some("#! /bin/bash\n# tpu-watchdog-supervisor 2\n".into());
-        slot.create.startup_script = script.map(str::to_owned);
-        world.input(Input::Configured(Box::new(settings)));
-        world.poll(&[node("a", url.clone())]);
-        assert_eq!(view::document(&world.fleet, world.now).tpus[0].warnings, Vec::<String>::new());
-        let mut preempted = node("a", url.clone());
-        preempted["state"] = json!("PREEMPTED");
-        world.next_poll(&preempted);
-        world.get("a", Some(preempted));
-        assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
-        world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
-        world.wait(1);
-        world.surveyed(&[100]);
-        let Some(Action::Create { body, .. }) = world.actions.first() else {
-            panic!("{:?}", world.hold("a"))
-        };
-        let metadata = &body["metadata"];
-        assert_eq!(metadata.get("startup-script-url"), None, "no agent may run it beside the job");
-        let text = |key: &str| metadata.get(key).and_then(Value::as_str).map(str::to_owned);
-        (text("tpu-watchdog-user-script-url"), text("tpu-watchdog-user-script"))
-    };
-    assert_eq!(created(None), (Some("gs://b/setup.sh".into()), None));
-    assert_eq!(created(Some("#! /bin/sh\n")), (None, Some("#! /bin/sh\n".into())));
 }
 
 #[test]
@@ -443,48 +379,6 @@ fn s23_steps_and_checkpoints_that_come_after_an_early_end_are_no_evidence() {
             (None, Some(HoldReason::EndedEarly)),
             "{text}"
         );
-    }
-}
-
-#[test]
-fn a_host_that_cannot_be_set_up_is_told_after_half_an_hour_and_is_no_launch() {
-    for text in [
-        "setup_failed code=1 tries=3: the startup script is tried again in 40 s",
-        "setup_failed: this host has no agent-worker-number yet",
-    ] {
-        let mut world = with_checkpoints();
-        let node = world.supervised_run();
-        let (of, generation) = (
-            world.fleet.slots["a"].incarnation.clone().unwrap(),
-            world.fleet.slots["a"].heard_from(),
-        );
-        let beat = |value, text: &str| {
-            Some(Beacon { boot_id: "b".into(), generation, attempt: 0, value, text: text.into() })
-        };
-        let report = |world: &mut World, count: i64, text: &str| {
-            let result = Ok(vec![WorkerReport {
-                boot: beat(1, ""),
-                heartbeat: beat(count, text),
-                ..WorkerReport::default()
-            }]);
-            world.input(Input::Attributes {
-                slot: "a".into(),
-                of: of.clone(),
-                began: world.now,
-                result,
-            });
-        };
-        for count in 1..=60 {
-            report(&mut world, count, text);
-            world.next_poll(&node);
-            assert_eq!((world.phase("a"), world.hold("a")), (Some(Phase::Booted), None), "{count}");
-        }
-        report(&mut world, 61, text);
-        world.next_poll(&node);
-        assert_eq!(world.hold("a"), Some(HoldReason::JobFailed));
-        report(&mut world, 62, "running");
-        world.next_poll(&node);
-        assert_eq!((world.phase("a"), world.hold("a")), (Some(Phase::Launched), None));
     }
 }
 

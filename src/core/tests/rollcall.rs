@@ -1,13 +1,13 @@
 //! Hosts that wait for each other: when they are ordered to start, and when a person is told.
 
+use super::endings::Pull;
 use super::relaunch::{accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
 use crate::model::ids::RunOrder;
-use crate::model::lever::Pull;
 
-/// What a host of two says: its generation and try, its index, what it does, how its last run ended.
+/// A host of two: its generation and try, its index, what it does, how its last run ended.
 type Host<'a> = ((u64, u64), &'a str, &'a str, Option<(u64, i64, &'a str)>);
 
 const CALLS: &str = "roll_call: not heard from: 1";

@@ -1,0 +1,111 @@
+//! Startup scripts: the user's own, and what fails before a job can start.
+
+use super::runs::with_checkpoints;
+use super::*;
+use crate::model::beacon::{Beacon, WorkerReport};
+
+#[test]
+fn a_failing_startup_script_is_told_once() {
+    let mut world = with_checkpoints();
+    world.supervised_run();
+    let record = &world.fleet.slots["a"];
+    let (of, generation) = (record.incarnation.clone().unwrap(), record.heard_from());
+    let text =
+        "setup_failed code=100 tries=1: the startup script is tried again in 10 s".to_owned();
+    let beat = |value| {
+        Some(Beacon { boot_id: "b".into(), generation, attempt: 0, value, text: text.clone() })
+    };
+    for count in 1..4 {
+        let result = Ok(vec![WorkerReport {
+            boot: beat(1),
+            heartbeat: beat(count),
+            ..WorkerReport::default()
+        }]);
+        world.input(Input::Attributes {
+            slot: "a".into(),
+            of: of.clone(),
+            began: world.now,
+            result,
+        });
+        let told = world
+            .events
+            .iter()
+            .filter(|what| matches!(what, What::SetupFailed { worker: 0 }))
+            .count();
+        assert_eq!(told, usize::from(count == 1));
+    }
+}
+
+#[test]
+fn a_startup_script_from_a_url_is_left_to_the_supervisor_and_a_file_takes_its_place() {
+    let url = json!({"metadata": {"startup-script-url": "gs://b/setup.sh"}});
+    let created = |script: Option<&str>| {
+        let mut world = with_checkpoints();
+        let mut settings = world.fleet.settings.clone();
+        let slot = settings.slots.get_mut("a").unwrap();
+        slot.supervisor = Some("#! /bin/bash\n# tpu-watchdog-supervisor 2\n".into());
+        slot.create.startup_script = script.map(str::to_owned);
+        world.input(Input::Configured(Box::new(settings)));
+        world.poll(&[node("a", url.clone())]);
+        assert_eq!(view::document(&world.fleet, world.now).tpus[0].warnings, Vec::<String>::new());
+        let mut preempted = node("a", url.clone());
+        preempted["state"] = json!("PREEMPTED");
+        world.next_poll(&preempted);
+        world.get("a", Some(preempted));
+        assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
+        world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+        world.wait(1);
+        world.surveyed(&[100]);
+        let Some(Action::Create { body, .. }) = world.actions.first() else {
+            panic!("{:?}", world.hold("a"))
+        };
+        let metadata = &body["metadata"];
+        assert_eq!(metadata.get("startup-script-url"), None, "no agent may run it beside the job");
+        let text = |key: &str| metadata.get(key).and_then(Value::as_str).map(str::to_owned);
+        (text("tpu-watchdog-user-script-url"), text("tpu-watchdog-user-script"))
+    };
+    assert_eq!(created(None), (Some("gs://b/setup.sh".into()), None));
+    assert_eq!(created(Some("#! /bin/sh\n")), (None, Some("#! /bin/sh\n".into())));
+}
+
+#[test]
+fn a_host_that_cannot_be_set_up_is_told_after_half_an_hour_and_is_no_launch() {
+    for text in [
+        "setup_failed code=1 tries=3: the startup script is tried again in 40 s",
+        "setup_failed: this host has no agent-worker-number yet",
+    ] {
+        let mut world = with_checkpoints();
+        let node = world.supervised_run();
+        let (of, generation) = (
+            world.fleet.slots["a"].incarnation.clone().unwrap(),
+            world.fleet.slots["a"].heard_from(),
+        );
+        let beat = |value, text: &str| {
+            Some(Beacon { boot_id: "b".into(), generation, attempt: 0, value, text: text.into() })
+        };
+        let report = |world: &mut World, count: i64, text: &str| {
+            let result = Ok(vec![WorkerReport {
+                boot: beat(1, ""),
+                heartbeat: beat(count, text),
+                ..WorkerReport::default()
+            }]);
+            world.input(Input::Attributes {
+                slot: "a".into(),
+                of: of.clone(),
+                began: world.now,
+                result,
+            });
+        };
+        for count in 1..=60 {
+            report(&mut world, count, text);
+            world.next_poll(&node);
+            assert_eq!((world.phase("a"), world.hold("a")), (Some(Phase::Booted), None), "{count}");
+        }
+        report(&mut world, 61, text);
+        world.next_poll(&node);
+        assert_eq!(world.hold("a"), Some(HoldReason::JobFailed));
+        report(&mut world, 62, "running");
+        world.next_poll(&node);
+        assert_eq!((world.phase("a"), world.hold("a")), (Some(Phase::Launched), None));
+    }
+}
