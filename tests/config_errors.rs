@@ -15,7 +15,7 @@ fn error(text: &str) -> String {
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-const AFTER_A_SLOT: [(&str, &str, &str); 49] = [
+const AFTER_A_SLOT: [(&str, &str, &str); 56] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`, expected one of `name`"),
     ("queued_resource = \"q\"", "w.toml:5: tpu[0].queued_resource:", "not supported yet"),
     ("zones = [\"us-east5-a\"]", "w.toml:5: tpu[0].zones:", "keep one of them"),
@@ -135,6 +135,33 @@ const AFTER_A_SLOT: [(&str, &str, &str); 49] = [
         "w.toml:6: tpu[0].job.secret:",
         "needs `command`",
     ),
+    ("[tpu.job]\nimage = \"train:1\"", "w.toml:6: tpu[0].job.image:", "needs `command`"),
+    (
+        "[tpu.job]\ncommand = \"x\"\nimage = \"train:1; reboot\"",
+        "w.toml:7: tpu[0].job.image:",
+        "write \"us-docker.pkg.dev/",
+    ),
+    (
+        "[tpu.job]\ncommand = \"x\"\ncode = \"gs://b/train.py\"",
+        "w.toml:7: tpu[0].job.code:",
+        "its name ends with .tar",
+    ),
+    (
+        "[tpu.job]\ncommand = \"x\"\ncode = \"gs://b/code.tar.gz#main\"",
+        "w.toml:7: tpu[0].job.code:",
+        "pinned by its generation",
+    ),
+    (
+        "[tpu.job]\ncommand = \"x\"\ncode = \"https://github.com/o/r.git#main\"",
+        "w.toml:7: tpu[0].job.code:",
+        "all 40 digits",
+    ),
+    (
+        "[tpu.job]\ncommand = \"x\"\ncode = \"https://me:token@host/r.git#0\"",
+        "w.toml:7: tpu[0].job.code:",
+        "other characters",
+    ),
+    ("[tpu.job]\ncommand = \"x\"\ncode = \"./src\"", "w.toml:7: tpu[0].job.code:", "is neither"),
     (
         "[tpu.job]\nlogs = \"s3://bucket/logs\"",
         "w.toml:6: tpu[0].job.logs:",
@@ -452,5 +479,5 @@ fn every_recipe_is_a_config_that_is_accepted() {
         let whole = job.is_some_and(|job| job.command.is_some() && job.checkpoint.is_some());
         assert!(whole, "{text}");
     }
-    assert_eq!(blocks.len(), 5);
+    assert_eq!(blocks.len(), 6);
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::check::Check;
+use super::program;
 use super::raw::*;
 use crate::model::settings::*;
 
@@ -30,6 +31,8 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         c.wrong(&k("command"), "is empty; leave it out when the startup script is the job");
     }
     let needs_command = [
+        ("image", raw.image.is_some()),
+        ("code", raw.code.is_some()),
         ("env_file", raw.env_file.is_some()),
         ("secret", !raw.secret.is_empty()),
         ("on_notice", raw.on_notice.as_ref().is_some_and(|how| !how.starts_with("SIG"))),
@@ -50,6 +53,8 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         checkpoint: raw.checkpoint.and_then(|raw| checkpoint(c, &k("checkpoint"), raw)),
         user,
         dir: raw.dir.unwrap_or_default(),
+        image: raw.image.and_then(|image| program::image(c, &k("image"), image)),
+        code: raw.code.and_then(|code| program::code(c, &k("code"), code)),
         on_notice: raw.on_notice.and_then(|how| on_notice(c, &k("on_notice"), how)),
         env_file: raw.env_file.and_then(|path| env_file(c, &k("env_file"), path)),
         secrets: secrets(c, &k("secret"), &raw.secret),

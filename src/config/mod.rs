@@ -7,6 +7,7 @@ mod create;
 mod document;
 mod job;
 mod policy;
+mod program;
 mod raw;
 mod slot;
 mod state;

@@ -240,6 +240,8 @@ pub struct RawJob {
     pub launch: Option<String>,
     pub user: Option<String>,
     pub dir: Option<String>,
+    pub image: Option<String>,
+    pub code: Option<String>,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     pub on_notice: Option<String>,

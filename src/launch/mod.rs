@@ -10,6 +10,8 @@ const TEMPLATE: &str = concat!(
     include_str!("supervisor/host.sh"),
     include_str!("supervisor/reports.sh"),
     include_str!("supervisor/setup.sh"),
+    include_str!("supervisor/code.sh"),
+    include_str!("supervisor/container.sh"),
     include_str!("supervisor/program.sh"),
     include_str!("supervisor/runs.sh"),
     include_str!("supervisor/rollcall.sh"),
@@ -32,6 +34,8 @@ pub fn supervisor(slot: &str, job: &JobSettings) -> String {
     let secrets: Vec<String> =
         job.secrets.iter().map(|(name, secret)| format!("{name} {secret}")).collect();
     set("SECRETS", &secrets.join("\n"));
+    set("IMAGE", job.image.as_deref().unwrap_or_default());
+    set("SOURCE", job.code.as_deref().unwrap_or_default());
     set("ON_NOTICE", job.on_notice.as_deref().unwrap_or_default());
     set("ENV_FILE", job.env_file.as_deref().unwrap_or_default());
     set("LOGS", job.logs.as_deref().unwrap_or_default());

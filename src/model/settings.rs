@@ -103,6 +103,11 @@ pub struct JobSettings {
     pub user: String,
     /// The folder it runs in; the user's home when empty.
     pub dir: String,
+    /// The container's image that the command is run in.
+    pub image: Option<String>,
+    /// Its code, fetched into `dir` before each run: `gs://bucket/archive.tar.gz#GENERATION`, or the URL
+    /// of a git repository with `#` and a commit.
+    pub code: Option<String>,
     /// Its environment.
     pub env: BTreeMap<String, String>,
     /// How the job is asked for a checkpoint when the end of its machine is announced: a signal, or a

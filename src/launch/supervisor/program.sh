@@ -1,13 +1,13 @@
 
 # The program of a run: its user, folder and environment, its secrets, and the text without them.
-# folder: RUN_IN as the job's shell reads it; ~ and $HOME are the home of the user that runs it.
-folder() {
+# find_folder: RUN_IN into FOLDER; ~ and $HOME are the home of the user that runs it.
+find_folder() {
   # shellcheck disable=SC2016,SC2088 # Literally, as the config has them.
   case $RUN_IN in
-    '' | '~' | '$HOME') echo '"$HOME"' ;;
-    '~/'*) printf '"$HOME"/%q' "${RUN_IN:2}" ;;
-    '$HOME/'*) printf '"$HOME"/%q' "${RUN_IN:6}" ;;
-    *) printf '%q' "$RUN_IN" ;;
+    '' | '~' | '$HOME') FOLDER=$RUN_HOME ;;
+    '~/'*) FOLDER=$RUN_HOME/${RUN_IN:2} ;;
+    '$HOME/'*) FOLDER=$RUN_HOME/${RUN_IN:6} ;;
+    *) FOLDER=$RUN_IN ;;
   esac
 }
 # fetch_secrets: before each run, into memory, for the job's user alone. Fails with the name of one that can't be read.
@@ -49,18 +49,30 @@ masked() {
 # shell_of FILE TEXT: the program that runs this text as the job's user, into SHELL_OF. What it is told is not among the arguments that
 # ps shows, and systemd expands nothing in it. A text that was written in part must not run.
 shell_of() {
+  local place; place="cd $(printf %q "$FOLDER") || exit 1"
   rm -f "$1"
-  (umask 077; printf '%s\n' ". $SECRET_FILE" "${ENV_FILE:+set -a; . $(printf %q "$ENV_FILE") || exit 1; set +a}" "cd $(folder) || exit 1" "$JOB_ENV" "$2" >"$1") || return 1
+  if [[ $1 == "$MEMORY.job" && -n $IMAGE ]]; then
+    # The image's own folder where none is named; the host's limits and ignored signals do not reach a container, and all of it is killed
+    # when this shell ends.
+    place="ulimit -l unlimited 2>/dev/null; ulimit -n 1048576 2>/dev/null; trap 'exit 143' TERM; $(ignore_notice)"$'\n'"${RUN_IN:+$place}"
+  fi
+  (umask 077; printf '%s\n' ". $SECRET_FILE" "${ENV_FILE:+set -a; . $(printf %q "$ENV_FILE") || exit 1; set +a}" "$place" "$JOB_ENV" "$2" >"$1") || return 1
   chown "$RUN_AS" "$1"
   SHELL_OF=(env HOME="$RUN_HOME" USER="$RUN_AS" LOGNAME="$RUN_AS" PYTHONUNBUFFERED=1 bash -l -o pipefail "$1")
-  # Not runuser: a session of PAM could lower the limits again.
-  [[ $RUN_AS == "$(id -un)" ]] || AS=(setpriv --reuid="$RUN_AS" --regid="$(id -g "$RUN_AS")" --init-groups --)
   SHELL_OF=("${AS[@]}" "${SHELL_OF[@]}")
 }
 prepare_job() {
   until fetch_secrets; do
     echo "setup_failed: the secret of $UNREAD can't be read with this host's account" >"$PHASE"; sleep "$PAUSE"
   done
+  until fetch_code; do
+    echo "setup_failed: the code can't be fetched: $(tail -n 1 <<<"$UNFETCHED" | cut -c -200)$(full_disk)" >"$PHASE"; sleep "$PAUSE"
+  done
+  if [[ -n $IMAGE ]]; then
+    until pull_image; do
+      echo "setup_failed: the image $IMAGE can't be pulled: $(tail -n 1 <<<"$UNPULLED" | cut -c -200)$(full_disk)" >"$PHASE"; sleep "$PAUSE"
+    done
+  fi
   until shell_of "$MEMORY.job" "$COMMAND"; do
     echo "setup_failed: $MEMORY.job can't be written" >"$PHASE"; sleep "$PAUSE"
   done

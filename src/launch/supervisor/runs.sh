@@ -6,9 +6,11 @@ export TPU_WATCHDOG_CODE=$CODE
 # The shell around a program: it tells that it began, and 139 for a program that a signal ended. A pipe and not the journal's
 # socket, since scripts open /dev/stderr; it outlives SIGTERM for the last lines.
 WRAPPER=$MEMORY.wrapper
+# ignore_notice: the signal of a notice, by all that does not handle it.
+ignore_notice() { [[ $ON_NOTICE != SIG* ]] || echo "trap '' ${ON_NOTICE#SIG}"; }
 write_wrapper() {
   # shellcheck disable=SC2016 # It is the wrapper that expands them.
-  printf '%s\n' "$([[ $ON_NOTICE != SIG* ]] || echo "trap '' ${ON_NOTICE#SIG}")" ': >"$TPU_WATCHDOG_CODE"' '"$@" > >(trap "" TERM; exec cat) 2>&1' 'code=$?; echo "$code" >"$TPU_WATCHDOG_CODE"; exit "$code"' >"$WRAPPER"
+  printf '%s\n' "$(ignore_notice)" ': >"$TPU_WATCHDOG_CODE"' '"$@" > >(trap "" TERM; exec cat) 2>&1' 'code=$?; echo "$code" >"$TPU_WATCHDOG_CODE"; exit "$code"' >"$WRAPPER"
 }
 # run_unit NAME OPTIONS… -- PROGRAM…: runs it to its end and returns its code. A program with KillMode=control-group is over when
 # nothing is left of it: a grandchild would keep the chips. Each run has a name of its own, since what a startup script leaves
@@ -38,6 +40,7 @@ end_earlier() {
   for name in $(systemctl list-units --plain --no-legend --state=active,activating,deactivating 'tpu-watchdog-job-*' 'tpu-watchdog-setup-*' | cut -d' ' -f1); do
     systemctl kill --signal=TERM "$name"; systemctl stop "$name"; systemctl kill --signal=KILL "$name" 2>/dev/null
   done
+  end_container
 }
 # free_chips: lock files that killed processes left behind keep every later one from the chips.
 free_chips() {
@@ -48,7 +51,12 @@ free_chips() {
   done
 }
 job() {
-  free_chips
+  end_container; free_chips
+  if [[ -n $IMAGE ]]; then
+    write_container
+    run_unit job -p KillMode=mixed -- /bin/bash "$MEMORY.container"
+    set -- $?; end_container; return "$1"
+  fi
   run_unit job -p KillMode=control-group -- /bin/bash "$WRAPPER" "${SHELL_OF[@]}"
 }
 # notice: the end of this machine is announced, so that the job is asked for a checkpoint. A signal is ignored by all that does not
@@ -62,6 +70,7 @@ notice() {
   [[ $(<"$PHASE") != running ]] || echo saving >"$PHASE"
   case $ON_NOTICE in
     SIG*)
+      if [[ -n $IMAGE ]]; then docker exec "$CONTAINER" /bin/bash -c "kill -${ON_NOTICE#SIG} -1" >/dev/null 2>&1; return; fi
       for name in $(systemctl list-units --plain --no-legend --state=active "tpu-watchdog-$units-*" | cut -d' ' -f1); do
         systemctl kill --signal="$ON_NOTICE" "$name"
       done ;;

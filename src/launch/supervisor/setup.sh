@@ -1,11 +1,9 @@
 
 # The time before a run: the user's startup scripts, the account of the host.
-# as_host CURL-OPTIONS…: a call with the token of the host's own account, which is among no arguments.
-as_host() {
-  local token
-  token=$(curl -sf --max-time 10 -H 'Metadata-Flavor: Google' "$MD/instance/service-accounts/default/token" | sed -n 's/.*"access_token": *"\([^"]*\)".*/\1/p')
-  curl -sf --max-time 20 -H @<(printf 'Authorization: Bearer %s\n' "$token") "$@"
-}
+# host_token: of the host's own account.
+host_token() { curl -sf --max-time 10 -H 'Metadata-Flavor: Google' "$MD/instance/service-accounts/default/token" | sed -n 's/.*"access_token": *"\([^"]*\)".*/\1/p'; }
+# as_host CURL-OPTIONS…: a call with that token, which is among no arguments.
+as_host() { curl -sf --max-time 20 -H @<(printf 'Authorization: Bearer %s\n' "$(host_token)") "$@"; }
 # The user's startup scripts, in the order in which they run: that of startup-script-url, then that of startup-script.
 USER_SCRIPTS=()
 # fetch ATTRIBUTE FILE: 0 when the value is there whole, 1 when there is none; any other answer is asked for again.
@@ -83,4 +81,7 @@ find_user() {
   until RUN_HOME=$(getent passwd "$RUN_AS" | cut -d: -f6) && [[ -n $RUN_HOME ]]; do
     echo "setup_failed: the user $RUN_AS does not exist yet" >"$PHASE"; sleep "$PAUSE"
   done
+  find_folder
+  # Not runuser: a session of PAM could lower the limits again.
+  [[ $RUN_AS == "$(id -un)" ]] || AS=(setpriv --reuid="$RUN_AS" --regid="$(id -g "$RUN_AS")" --init-groups --)
 }
