@@ -222,6 +222,7 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
         | Pull::Recreate { slot, .. }
         | Pull::Relaunch { slot }
         | Pull::Release { slot }
+        | Pull::Drill { slot }
         | Pull::Done { slot } => Some(slot.clone()),
         Pull::BreakerReset => None,
     };
@@ -258,7 +259,7 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
     Ok(())
 }
 
-async fn open(config: &Config) -> Result<(Box<dyn Store>, Stored), Failed> {
+pub async fn open(config: &Config) -> Result<(Box<dyn Store>, Stored), Failed> {
     let failed = |error: StoreError| Failed::Work(error.to_string());
     let storage = wire::storage_for(config, &config.state)?;
     if config.state == StateLocation::Memory {

@@ -3,6 +3,7 @@
 
 mod check;
 mod demo;
+mod drill;
 mod history;
 mod lever;
 mod logs;
@@ -72,6 +73,9 @@ enum Command {
     /// Gives a slot's TPU back: takes all that is the watchdog's out of its metadata, and leaves it
     /// alone until `retry`.
     Release(lever::ReleaseArgs),
+    /// Asks the API for a simulated maintenance event on a slot's TPU, and follows what happens. Measures
+    /// first whether a changed run order reaches its hosts.
+    Drill(drill::DrillArgs),
     /// Shows the storm breaker, or closes it.
     Breaker(lever::BreakerArgs),
     /// Moves the journal from one place to another, or begins a new one where it was lost.
@@ -167,6 +171,7 @@ pub fn main() -> ExitCode {
             Command::Relaunch(args) => lever::relaunch(&args).await,
             Command::Done(args) => lever::done(&args).await,
             Command::Release(args) => lever::release(&args).await,
+            Command::Drill(args) => drill::drill(&args).await,
             Command::Breaker(args) => lever::breaker(&args).await,
             Command::State(args) => state::state(&args).await,
             Command::Check(args) => check::check(&args),

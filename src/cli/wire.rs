@@ -121,7 +121,7 @@ pub fn storage_for(config: &Config, location: &StateLocation) -> Result<StorageA
 pub struct Clients {
     pub state: StorageAccess,
     storage: StorageAccess,
-    tpu: TpuClient,
+    pub tpu: TpuClient,
     metrics: Arc<Metrics>,
     credentials: Credentials,
 }

@@ -286,6 +286,9 @@ pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &
     there
 }
 
+/// How it is told that every worker has read its changed order.
+pub const FOLLOWED: &str = "every worker has read its order";
+
 /// Whether every worker has read that its order says `wait`; none where some have, and some not.
 pub fn is_followed(record: &SlotRecord) -> Option<bool> {
     let waits = |worker| record.job.workers.get(&worker).is_some_and(|state| state.waits);
@@ -302,6 +305,6 @@ pub fn tell_followed(record: &SlotRecord, before: Option<bool>, turn: &mut Turn)
         && waits == order.wait
     {
         let what = if waits { "waits: nothing starts by itself" } else { "may start again" };
-        turn.tell(record, What::Note, format!("every worker has read its order and {what}"));
+        turn.tell(record, What::Note, format!("{FOLLOWED} and {what}"));
     }
 }

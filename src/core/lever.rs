@@ -71,6 +71,7 @@ fn name(pull: &Pull) -> CommandName {
         Pull::Relaunch { .. } => CommandName::Relaunch,
         Pull::Done { .. } => CommandName::Done,
         Pull::Release { .. } => CommandName::Release,
+        Pull::Drill { .. } => CommandName::Drill,
         Pull::BreakerReset => CommandName::BreakerReset,
     }
 }
@@ -83,6 +84,7 @@ fn slot(pull: &Pull) -> Option<&str> {
         | Pull::Recreate { slot, .. }
         | Pull::Relaunch { slot }
         | Pull::Release { slot }
+        | Pull::Drill { slot }
         | Pull::Done { slot } => Some(slot),
         Pull::BreakerReset => None,
     }
@@ -153,6 +155,8 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
             change(fleet, slot, |record| relaunch::asked(record, &command.who, now, calling));
         }
         Pull::Done { slot } => done(fleet, slot, turn),
+        // What comes of it is watched like any other event.
+        Pull::Drill { .. } => {}
         Pull::Release { slot } => release(fleet, slot, &command.who, turn),
         Pull::BreakerReset => {
             fleet.ledger.breaker = None;

@@ -96,6 +96,7 @@ pub fn step_with(
     effects
 }
 
+pub use amend::FOLLOWED;
 pub use budget::unavailable;
 pub use ending::starts_again;
 

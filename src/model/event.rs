@@ -72,6 +72,8 @@ CommandName {
     Done = "done",
     /// Gives a node back.
     Release = "release",
+    /// Asks the API for a simulated maintenance event.
+    Drill = "drill",
 }
 }
 

@@ -81,6 +81,12 @@ pub enum Pull {
         /// The slot.
         slot: String,
     },
+    /// A person asks the API for a simulated maintenance event on the slot's node: it is written down
+    /// before, and nothing is done about it here.
+    Drill {
+        /// The slot.
+        slot: String,
+    },
     /// Closes the storm breaker: the present is judged anew.
     BreakerReset,
 }

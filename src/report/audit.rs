@@ -127,7 +127,10 @@ impl Audit {
                 CommandName::Retry | CommandName::Recreate => {
                     _ = slot.as_ref().map(|slot| self.forgotten.remove(slot));
                 }
-                CommandName::Relaunch | CommandName::Done | CommandName::Release => {}
+                CommandName::Relaunch
+                | CommandName::Done
+                | CommandName::Drill
+                | CommandName::Release => {}
             },
             (What::OrderIntent { decided_by, .. }, Some(slot)) => {
                 self.order(slot, false, decided_by, &mut found);

@@ -54,7 +54,16 @@ pub fn ordered(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
     let text = metadata.and_then(|metadata| metadata.get(RUN_KEY)).and_then(Value::as_str);
     let order: RunOrder = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let up = node.state == "READY" && node.run.boots > 0 && !node.run.stopped;
-    if !up || !node.run.supervised || order.generation <= node.run.order.generation {
+    if !up || !node.run.supervised || order.generation < node.run.order.generation {
+        return;
+    }
+    if order.generation == node.run.order.generation {
+        // Flags: what runs goes on.
+        let read = order.wait != node.run.order.wait;
+        node.run.order = order;
+        if read {
+            report(cloud, zone, name, uid, "boot", 1, "");
+        }
         return;
     }
     (node.run.ended, node.run.failing, node.run.crashed) = (false, false, false);
@@ -116,8 +125,10 @@ pub fn beat(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) -> bool {
 fn report(cloud: &mut Cloud, zone: &str, name: &str, uid: u64, key: &str, value: i64, text: &str) {
     let Some(node) = cloud.same(zone, name, uid).filter(|n| n.run.supervised) else { return };
     let (boots, generation) = (node.run.boots, node.run.order.generation);
+    let waits = if node.run.order.wait { " wait" } else { "" };
     for (index, attributes) in node.attributes.iter_mut().enumerate() {
-        let said = if key == "boot" { format!("{VERSION} i{index}") } else { text.to_owned() };
+        let said =
+            if key == "boot" { format!("{VERSION} i{index}{waits}") } else { text.to_owned() };
         let value = format!("boot-{uid}-{index}-{boots} {generation}.1 {value} {said}");
         attributes.insert(format!("tpu-watchdog/{key}"), value.trim_end().to_owned());
     }

@@ -5,6 +5,7 @@ mod chaos;
 mod commands;
 mod conditions;
 mod crash;
+mod drill;
 mod endpoints;
 mod fleet;
 mod harness;
