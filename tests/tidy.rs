@@ -307,7 +307,7 @@ const WORDS: Ratchet = &[
     ("anew", 12),
     ("any more", 19),
     ("beside", 18),
-    ("lever", 205),
+    ("lever", 192),
     ("nobody", 13),
     ("somebody", 37),
     ("tenure", 2),

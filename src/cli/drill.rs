@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use jiff::Timestamp;
 
-use super::{ConfigArgs, Failed, Outcome, lever, load, print, wire};
+use super::{ConfigArgs, Failed, Outcome, load, operator, print, wire};
 use crate::config::{self, Config};
 use crate::core::FOLLOWED;
 use crate::model::action::CallOutcome;
@@ -50,7 +50,7 @@ pub struct DrillArgs {
 
 pub async fn drill(args: &DrillArgs) -> Outcome {
     let config = load(&args.config)?;
-    let (store, stored) = lever::open(&config).await?;
+    let (store, stored) = operator::open(&config).await?;
     let record = meant(args, &config, &stored)?;
     let clients = wire::clients(&config)?;
     let deadline = Instant::now() + config.settings.poll.timeout;
@@ -82,7 +82,7 @@ pub async fn drill(args: &DrillArgs) -> Outcome {
     drill.follow(args.lasts).await
 }
 
-/// The slot, if a drill of its TPU is meant and somebody watches.
+/// The slot, if a drill of its TPU is meant and a watchdog runs.
 fn meant<'a>(
     args: &DrillArgs,
     config: &Config,

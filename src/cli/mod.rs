@@ -5,9 +5,9 @@ mod check;
 mod demo;
 mod drill;
 mod history;
-mod lever;
 mod logs;
 mod once;
+mod operator;
 mod plan;
 mod run;
 mod simulator;
@@ -57,27 +57,27 @@ enum Command {
     /// Shows the last lines of a slot's failed runs, also when their TPU is gone.
     Logs(logs::LogsArgs),
     /// Nothing is begun on a slot; a create that was not sent waits as well.
-    Pause(lever::PauseArgs),
+    Pause(operator::PauseArgs),
     /// Takes a pause back.
-    Resume(lever::ResumeArgs),
+    Resume(operator::ResumeArgs),
     /// Gives a slot its attempts back.
-    Retry(lever::RetryArgs),
+    Retry(operator::RetryArgs),
     /// Calls off what is owed to a slot: nothing is created for it until `retry`.
-    Forget(lever::ForgetArgs),
+    Forget(operator::ForgetArgs),
     /// Deletes a slot's TPU and creates it again, though nothing condemns it.
-    Recreate(lever::RecreateArgs),
+    Recreate(operator::RecreateArgs),
     /// Starts a slot's job again on the TPU that is there, from its newest complete checkpoint.
-    Relaunch(lever::RelaunchArgs),
+    Relaunch(operator::RelaunchArgs),
     /// Says that the work of a slot's job is done: nothing is recreated or ordered until `retry`.
-    Done(lever::DoneArgs),
+    Done(operator::DoneArgs),
     /// Gives a slot's TPU back: takes all that is the watchdog's out of its metadata, and leaves it
     /// alone until `retry`.
-    Release(lever::ReleaseArgs),
+    Release(operator::ReleaseArgs),
     /// Asks the API for a simulated maintenance event on a slot's TPU, and follows what happens. Measures
     /// first whether a changed run order reaches its hosts.
     Drill(drill::DrillArgs),
     /// Shows the storm breaker, or closes it.
-    Breaker(lever::BreakerArgs),
+    Breaker(operator::BreakerArgs),
     /// Moves the journal from one place to another, or begins a new one where it was lost.
     State(state::StateArgs),
     /// Checks the config alone, offline.
@@ -163,16 +163,16 @@ pub fn main() -> ExitCode {
             Command::Status(args) => status::status(&args).await,
             Command::History(args) => history::history(&args).await,
             Command::Logs(args) => logs::logs(&args).await,
-            Command::Pause(args) => lever::pause(&args).await,
-            Command::Resume(args) => lever::resume(&args).await,
-            Command::Retry(args) => lever::retry(&args).await,
-            Command::Forget(args) => lever::forget(&args).await,
-            Command::Recreate(args) => lever::recreate(&args).await,
-            Command::Relaunch(args) => lever::relaunch(&args).await,
-            Command::Done(args) => lever::done(&args).await,
-            Command::Release(args) => lever::release(&args).await,
+            Command::Pause(args) => operator::pause(&args).await,
+            Command::Resume(args) => operator::resume(&args).await,
+            Command::Retry(args) => operator::retry(&args).await,
+            Command::Forget(args) => operator::forget(&args).await,
+            Command::Recreate(args) => operator::recreate(&args).await,
+            Command::Relaunch(args) => operator::relaunch(&args).await,
+            Command::Done(args) => operator::done(&args).await,
+            Command::Release(args) => operator::release(&args).await,
             Command::Drill(args) => drill::drill(&args).await,
-            Command::Breaker(args) => lever::breaker(&args).await,
+            Command::Breaker(args) => operator::breaker(&args).await,
             Command::State(args) => state::state(&args).await,
             Command::Check(args) => check::check(&args),
             Command::Demo(args) => demo::demo(&args).await,

@@ -30,16 +30,7 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
     if raw.command.as_ref().is_some_and(|command| command.trim().is_empty()) {
         c.wrong(&k("command"), "is empty; leave it out when the startup script is the job");
     }
-    let needs_command = [
-        ("image", raw.image.is_some()),
-        ("code", raw.code.is_some()),
-        ("env_file", raw.env_file.is_some()),
-        ("secret", !raw.secret.is_empty()),
-        ("on_notice", raw.on_notice.as_ref().is_some_and(|how| !how.starts_with("SIG"))),
-    ];
-    for (name, _) in needs_command.iter().filter(|(_, set)| *set && raw.command.is_none()) {
-        c.wrong(&k(name), "needs `command`: a startup script alone is run as it is");
-    }
+    needs_command(c, key, &raw);
     for name in raw.env.keys() {
         is_variable(c, &k("env"), name);
     }
@@ -80,6 +71,23 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
             3,
         ))
         .unwrap_or(3),
+    }
+}
+
+/// Keys that say how a command is run.
+fn needs_command(c: &mut Check, key: &str, raw: &RawJob) {
+    let needs_command = [
+        ("image", raw.image.is_some()),
+        ("code", raw.code.is_some()),
+        ("env_file", raw.env_file.is_some()),
+        ("secret", !raw.secret.is_empty()),
+        ("on_notice", raw.on_notice.as_ref().is_some_and(|how| !how.starts_with("SIG"))),
+    ];
+    for (name, _) in needs_command.iter().filter(|(_, set)| *set && raw.command.is_none()) {
+        c.wrong(
+            &format!("{key}.{name}"),
+            "needs `command`: a startup script alone is run as it is",
+        );
     }
 }
 

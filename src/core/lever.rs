@@ -155,7 +155,7 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
             change(fleet, slot, |record| relaunch::asked(record, &command.who, now, calling));
         }
         Pull::Done { slot } => done(fleet, slot, turn),
-        // What comes of it is watched like any other event.
+        // The event is watched like any other.
         Pull::Drill { .. } => {}
         Pull::Release { slot } => release(fleet, slot, &command.who, turn),
         Pull::BreakerReset => {

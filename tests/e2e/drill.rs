@@ -1,4 +1,4 @@
-//! `drill` with the real binary: what it measures, what it follows, and what it refuses.
+//! `drill` with the real binary: what it measures, what it follows, and when it refuses.
 
 use std::process::{Command, Output};
 
