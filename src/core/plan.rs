@@ -34,6 +34,7 @@ type Awake = (u64, String);
 pub fn plan(fleet: &mut Fleet, gates: &[Gate], turn: &mut Turn) {
     let (mut budget, awake) = prepare(fleet, turn);
     let mut checker = Checker::new(fleet);
+    let turns = reads::attribute_turns(fleet, turn.now);
     for (_, name) in &awake {
         let suspected = |ctx: &SlotCtx| ctx.record.suspicion.is_some() && !is_at_ease(ctx.record);
         if let Some(mut ctx) =
@@ -49,9 +50,9 @@ pub fn plan(fleet: &mut Fleet, gates: &[Gate], turn: &mut Turn) {
         let (slot, polls) = (ctx.slot, ctx.polls);
         let mut changed = false;
         if is_at_ease(ctx.record) {
-            reads::stagger(ctx.record, ctx.memory, slot, polls, index, turn);
+            reads::stagger(ctx.record, ctx.memory, slot, (polls, index), turns, turn);
         } else {
-            changed = one(&mut ctx, gates, index, turn);
+            changed = one(&mut ctx, gates, (index, turns), turn);
         }
         if amend::keep(&mut ctx, turn) || changed {
             fleet.dirty.insert(name);
@@ -131,7 +132,7 @@ fn context<'a>(
 }
 
 /// Decides about one slot. Returns whether its record has to be written.
-fn one(ctx: &mut SlotCtx, gates: &[Gate], index: u64, turn: &mut Turn) -> bool {
+fn one(ctx: &mut SlotCtx, gates: &[Gate], (index, turns): (u64, u64), turn: &mut Turn) -> bool {
     let counted = budget::is_unavailable(ctx.record);
     let phase = |record: &SlotRecord| record.recovery.as_ref().map(|r| (r.phase, r.call.clone()));
     let before = phase(ctx.record);
@@ -142,7 +143,7 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], index: u64, turn: &mut Turn) -> bool {
     // A call that was not sent is tried all the same: shown as a hold, it counts as under way (S6).
     let set_apart = is_open_ended(decision.hold) || is_short(ctx.record, decision.hold);
     let decision = unsent(ctx, decision);
-    reads::stagger(ctx.record, ctx.memory, ctx.slot, ctx.polls, index, turn);
+    reads::stagger(ctx.record, ctx.memory, ctx.slot, (ctx.polls, index), turns, turn);
     let mut changed = false;
     if let Some(recovery) = &mut ctx.record.recovery {
         changed = std::mem::replace(&mut recovery.set_apart, set_apart) != set_apart;

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::model::action::Look;
 use crate::model::condition::Condition;
 use crate::model::event::Verb;
-use crate::model::fleet::{Memory, Pending};
+use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::lookup::CreateCheck;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
@@ -24,8 +24,20 @@ use super::{location, runs};
 
 /// Whether a create could follow is asked again after this time, where it could not.
 const MENDED_WITHIN: Duration = Duration::from_secs(300);
-/// Slots that are well are asked for guest attributes and checkpoints once in this many polls.
+/// Slots that are well are asked for checkpoints once in this many polls.
 const STAGGER: u64 = 4;
+/// Calls a second that guest attributes use, and in a poll at least so many.
+const ATTRIBUTES_A_SECOND: u128 = 5;
+const ATTRIBUTES_LEAST: u128 = 20;
+
+/// In how many polls each slot that is well is asked for guest attributes once: in every one, unless
+/// the fleet is too large for that, or the API has refused one for its rate.
+pub fn attribute_turns(fleet: &Fleet, now: Timestamp) -> u64 {
+    let in_a_poll = fleet.settings.poll.every.as_millis() * ATTRIBUTES_A_SECOND / 1000;
+    let slowed = fleet.attributes_slowed.is_some_and(|until| now < until);
+    let most = in_a_poll.max(ATTRIBUTES_LEAST) / if slowed { 2 } else { 1 };
+    u64::try_from((fleet.slots.len() as u128).div_ceil(most)).unwrap_or(u64::MAX).max(1)
+}
 
 /// Asks for the confirming GET, at most once a poll.
 pub fn confirm(ctx: &mut SlotCtx, turn: &mut Turn) {
@@ -127,8 +139,8 @@ pub fn stagger(
     record: &SlotRecord,
     memory: &mut Memory,
     slot: &SlotSettings,
-    polls: u64,
-    index: u64,
+    (polls, index): (u64, u64),
+    turns: u64,
     turn: &mut Turn,
 ) {
     if !turn.polled || record.verdict.condition == Condition::Finished {
@@ -137,9 +149,9 @@ pub fn stagger(
     let relaunches = record.job.relaunch.is_some() || record.job.relaunch_by.is_some();
     let settled = record.recovery.is_none() && record.suspicion.is_none() && !relaunches;
     // The first look of a process comes at once: a scheduled run may have no second poll.
-    let waits = settled && !(polls + index).is_multiple_of(STAGGER);
+    let in_turn = |turns: u64| !settled || (polls + index).is_multiple_of(turns);
     let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);
-    if !(waits && memory.asked_attributes)
+    if (in_turn(turns) || !memory.asked_attributes)
         && record.ours
         && supervised
         && slot.supervisor.is_some()
@@ -155,7 +167,7 @@ pub fn stagger(
         });
     }
     if let Some(checkpoint) = location::listed(slot)
-        && !(waits && memory.asked_checkpoints.is_some())
+        && (in_turn(STAGGER) || memory.asked_checkpoints.is_none())
         && record.incarnation.is_some()
         && memory.pending.insert(Pending::Checkpoints)
     {

@@ -11,10 +11,13 @@ use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Memory};
 use crate::model::ids::Incarnation;
 use crate::model::slot::{JobState, SlotRecord, WorkerState};
-use crate::model::time::elapsed;
+use crate::model::time::{after, elapsed};
 
 use super::turn::Turn;
 use super::{amend, ending, life, lines, relaunch, runs, settle};
+
+/// After a refusal for its rate half as many reads are asked for, for so long.
+const SLOWED: Duration = Duration::from_secs(600);
 
 /// Applies an answer about the workers of the incarnation `of`, or the failure to get one.
 pub fn answered(
@@ -37,6 +40,9 @@ pub fn answered(
 /// An organisation may forbid guest attributes: a failed read adds nothing and clears nothing, and
 /// is told once.
 fn unread_attributes(fleet: &mut Fleet, slot: &str, failure: &Failure, turn: &mut Turn) {
+    if failure.class == FailureClass::Rate {
+        fleet.attributes_slowed = Some(after(turn.now, SLOWED));
+    }
     let memory = fleet.memory.entry(slot.to_owned()).or_default();
     if !std::mem::replace(&mut memory.attributes_failing, true)
         && let Some(record) = fleet.slots.get(slot)

@@ -269,6 +269,8 @@ pub struct Fleet {
     pub dirty_ledger: bool,
     /// Polls absorbed.
     pub polls: u64,
+    /// The API had enough of reads of guest attributes: fewer are asked for until then.
+    pub attributes_slowed: Option<Timestamp>,
     /// The time of the last turn.
     pub stepped_at: Option<Timestamp>,
     /// The journal held what can't be: nothing is asserted of such a fleet.
@@ -299,6 +301,7 @@ impl Fleet {
             dirty_specs: BTreeSet::new(),
             dirty_ledger: false,
             polls: 0,
+            attributes_slowed: None,
             stepped_at: None,
             damaged: false,
         }

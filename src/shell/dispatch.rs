@@ -1,7 +1,7 @@
 //! Carries out polls, queries and requests, each in a task of its own that answers with exactly one
 //! message.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -19,18 +19,42 @@ use crate::model::failure::{Failure, FailureClass};
 use crate::model::time::elapsed;
 use crate::report::metrics::Metrics;
 
+/// Between two reads of guest attributes: 5 a second.
+const ATTRIBUTES_APART: Duration = Duration::from_millis(200);
+const ATTRIBUTES_IN_A_POLL: u32 = 20;
+
 /// Bounds on what is under way at once. What a slow bucket or many guests hold up must never hold
 /// up a delete.
 #[derive(Clone)]
 pub struct Permits {
     calls: Arc<Semaphore>,
     surveys: Arc<Semaphore>,
+    // When the next read of guest attributes may leave, and how far apart they are.
+    attributes: Arc<Mutex<Instant>>,
+    apart: Duration,
 }
 
 impl Permits {
-    /// So many of each kind.
-    pub fn new(each: usize) -> Self {
-        Permits { calls: Arc::new(Semaphore::new(each)), surveys: Arc::new(Semaphore::new(each)) }
+    /// So many of each kind, of which reads of guest attributes leave one after the other.
+    pub fn new(each: usize, poll: Duration) -> Self {
+        Permits {
+            calls: Arc::new(Semaphore::new(each)),
+            surveys: Arc::new(Semaphore::new(each)),
+            attributes: Arc::new(Mutex::new(Instant::now())),
+            // Polls of less than a second are a test's.
+            apart: (poll / ATTRIBUTES_IN_A_POLL).min(ATTRIBUTES_APART),
+        }
+    }
+
+    /// Waits until a read of guest attributes may leave.
+    async fn attributes(&self) {
+        let turn = {
+            let mut next = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = (*next).max(Instant::now());
+            *next = turn + self.apart;
+            turn
+        };
+        tokio::time::sleep_until(turn.into()).await;
     }
 }
 
@@ -63,6 +87,9 @@ pub fn query(
     tokio::spawn(async move {
         if let Look::Operation { at, .. } = &query {
             tokio::time::sleep(elapsed(Timestamp::now(), *at)).await;
+        }
+        if matches!(query, Look::Attributes { .. }) {
+            permits.attributes().await;
         }
         let kind = match &query {
             Look::Node { .. } | Look::Stray { .. } | Look::Operation { .. } => &permits.calls,

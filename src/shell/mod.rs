@@ -117,6 +117,7 @@ impl Watchdog {
     ) -> Self {
         let (sender, answers) = mpsc::unbounded_channel();
         let facts = StoreFacts { location: store.location().to_owned(), pace: store.pace() };
+        let permits = dispatch::Permits::new(CONCURRENCY, settings.poll.every);
         Watchdog {
             driver: Driver::new(settings, facts, claimant, mode, clock::boottime()),
             calls: Calls::new(store),
@@ -127,7 +128,7 @@ impl Watchdog {
             notify: systemd::Notify::default(),
             answers,
             sender,
-            permits: dispatch::Permits::new(CONCURRENCY),
+            permits,
             listener: None,
             shown: Instant::now(),
             changed: false,
