@@ -15,7 +15,7 @@ fn error(text: &str) -> String {
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-const AFTER_A_SLOT: [(&str, &str, &str); 56] = [
+const AFTER_A_SLOT: [(&str, &str, &str); 57] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`, expected one of `name`"),
     ("queued_resource = \"q\"", "w.toml:5: tpu[0].queued_resource:", "not supported yet"),
     ("zones = [\"us-east5-a\"]", "w.toml:5: tpu[0].zones:", "keep one of them"),
@@ -160,6 +160,11 @@ const AFTER_A_SLOT: [(&str, &str, &str); 56] = [
         "[tpu.job]\ncommand = \"x\"\ncode = \"https://me:token@host/r.git#0\"",
         "w.toml:7: tpu[0].job.code:",
         "other characters",
+    ),
+    (
+        "[tpu.job]\ncommand = \"x\"\nimage = \"train:1\"\ncode = \"gs://b/c.tar\"",
+        "w.toml:8: tpu[0].job.code:",
+        "with `image` needs `dir`",
     ),
     ("[tpu.job]\ncommand = \"x\"\ncode = \"./src\"", "w.toml:7: tpu[0].job.code:", "is neither"),
     (

@@ -74,7 +74,7 @@ pub async fn drill(args: &DrillArgs) -> Outcome {
         told: Vec::new(),
     };
     drill.seen = drill.events().await?.last().map(|event| event.at);
-    match not_measured(&config, &stored, record) {
+    match not_measured(record) {
         Some(why) => print(&format!("A changed run order is not measured: {why}.\n")),
         None => drill.measure(&config).await?,
     }
@@ -94,9 +94,19 @@ fn meant<'a>(
         let text = format!("there is no slot {:?}; there are {}", args.slot, names.join(", "));
         return Err(Failed::Config(format!("{text}; nothing was done")));
     };
-    if stored.lease.as_ref().is_none_or(|lease| lease.released) {
+    let poll = &config.settings.poll;
+    // As long as `status` believes in a holder that does not poll.
+    let patience = (poll.every * 3).max(config.lease * 2) + poll.timeout;
+    let polls = |at| elapsed(at, Timestamp::now()) <= patience;
+    let held = stored.lease.as_ref().is_some_and(|lease| !lease.released);
+    if !(held && stored.ledger.observed_at.is_some_and(polls)) {
         let text = "no watchdog runs that could react: start `run` first; nothing was done";
         return Err(Failed::Work(text.into()));
+    }
+    if let Some(why) = left_alone(config, stored, record) {
+        let text =
+            format!("{}: {why}, so that nothing would mend its TPU; nothing was done", args.slot);
+        return Err(Failed::Config(text));
     }
     let id = record.incarnation.as_ref().map(|incarnation| incarnation.id.as_str());
     let sure = args.yes && std::io::stdin().is_terminal() || args.incarnation.as_deref() == id;
@@ -111,14 +121,23 @@ fn meant<'a>(
     Ok(record)
 }
 
+/// Why the watchdog would not act on the slot.
+fn left_alone(config: &Config, stored: &Stored, record: &SlotRecord) -> Option<&'static str> {
+    let seen = record.seen.as_ref();
+    let others = seen.is_some_and(|s| s.other_owner.is_some() && record.adopted != s.other_owner);
+    [
+        (config.settings.dry_run, "dry_run is set"),
+        (record.paused.is_some() || stored.ledger.paused.is_some(), "it is paused"),
+        (seen.is_some_and(|seen| seen.opted_out), "the label tpu-watchdog=off is set"),
+        (record.forgotten || record.released.is_some(), "it was forgotten or given back"),
+        (others, "its TPU belongs to another watchdog"),
+    ]
+    .into_iter()
+    .find_map(|(is_so, why)| is_so.then_some(why))
+}
+
 /// Why it is not measured when a changed run order reaches the hosts.
-fn not_measured(config: &Config, stored: &Stored, record: &SlotRecord) -> Option<&'static str> {
-    if config.settings.dry_run {
-        return Some("dry_run is set");
-    }
-    if record.paused.is_some() || stored.ledger.paused.is_some() {
-        return Some("the slot is paused");
-    }
+fn not_measured(record: &SlotRecord) -> Option<&'static str> {
     let supervised = record.seen.as_ref().is_some_and(|seen| seen.supervised);
     let takes = record.ours && supervised && record.supervisors_are(TAKES_WAIT);
     (!takes).then_some("its hosts have reported no supervisor of ours that follows one (version 3)")
@@ -174,12 +193,17 @@ impl Drill {
         }
     }
 
-    /// Puts a command into the journal, and waits until its holder has taken it.
-    async fn pull(&mut self, pull: Pull, name: CommandName, reason: &str) -> Outcome {
+    /// Puts a command into the journal.
+    async fn queue(&mut self, pull: Pull, reason: &str) -> Outcome {
         let id = uuid::Uuid::new_v4().to_string();
         let (at, who) = (Timestamp::now(), config::person());
         let command = Lever { id, at, who, reason: Some(reason.to_owned()), pull };
-        self.store.pull(&command).await.map_err(|error| Failed::Work(error.to_string()))?;
+        self.store.pull(&command).await.map_err(|error| Failed::Work(error.to_string()))
+    }
+
+    /// Puts a command into the journal, and waits until its holder has taken it.
+    async fn pull(&mut self, pull: Pull, name: CommandName, reason: &str) -> Outcome {
+        self.queue(pull, reason).await?;
         let taken = |event: &Event| {
             matches!(&event.what, What::Lever { lever, reason: Some(said), .. } if *lever == name && said == reason)
                 .then_some(())
@@ -200,7 +224,12 @@ impl Drill {
         let until = Some(after(Timestamp::now(), PAUSED_FOR));
         let from = self.told.len();
         let pause = Pull::Pause { slot: Some(self.slot.clone()), until };
-        self.pull(pause, CommandName::Pause, "drill").await?;
+        let resume = Pull::Resume { slot: Some(self.slot.clone()), adopt: false };
+        if let Err(failed) = self.pull(pause, CommandName::Pause, "drill").await {
+            // It may be taken later, and so is this.
+            self.queue(resume, "drill").await?;
+            return Err(failed);
+        }
         let mut patched = None;
         let read = self
             .until(from, READ_WITHIN, |event| {
@@ -217,7 +246,6 @@ impl Drill {
                 None
             })
             .await;
-        let resume = Pull::Resume { slot: Some(self.slot.clone()), adopt: false };
         self.pull(resume, CommandName::Resume, "drill").await?;
         print(&match (read?, patched) {
             (Some(Ok(at)), Some(patched)) => format!(

@@ -31,6 +31,9 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         c.wrong(&k("command"), "is empty; leave it out when the startup script is the job");
     }
     needs_command(c, key, &raw);
+    if raw.image.is_some() && raw.code.is_some() && raw.dir.is_none() {
+        c.wrong(&k("code"), "with `image` needs `dir`: the folder of the host where the code is unpacked, which the container sees as well");
+    }
     for name in raw.env.keys() {
         is_variable(c, &k("env"), name);
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Verdict};
+use crate::model::exit::Stuck;
 use crate::model::fleet::Ledger;
 use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::settings::SlotSettings;
@@ -146,16 +147,24 @@ fn supervisor(
     if !record.ours || !supervised || slot.supervisor.is_none() {
         return None;
     }
-    if let Some((worker, code, text)) = &record.job.failed {
-        return Some(Verdict::new(
-            Condition::JobFailed,
-            format!(
-                "{}{}",
-                ending::evidence(record.job.stuck, *worker, *code, text),
-                ending::last_line(record)
-            ),
-        ));
+    let failed = record.job.failed.as_ref().map(|(worker, code, text)| {
+        let evidence = ending::evidence(record.job.stuck, *worker, *code, text);
+        Verdict::new(Condition::JobFailed, evidence + &ending::last_line(record))
+    });
+    // Whom the others wait for may be dead.
+    match record.job.stuck {
+        Some(Stuck::RollCall) => lifeless(record, slot, ledger, now).or(failed),
+        _ => failed.or_else(|| lifeless(record, slot, ledger, now)),
     }
+}
+
+/// A host that never booted, or whose heartbeat stands still.
+fn lifeless(
+    record: &SlotRecord,
+    slot: &SlotSettings,
+    ledger: &Ledger,
+    now: Timestamp,
+) -> Option<Verdict> {
     let ready = record.ready_since?;
     let boot = slot.policy.grace.boot(record.size());
     // A listing may show late what the former node wrote: only what comes after the time to boot is

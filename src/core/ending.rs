@@ -183,6 +183,15 @@ pub fn retry(record: &mut SlotRecord) -> bool {
     ended
 }
 
+/// A newer order is followed: the exits before it count no more. One of its own may have been reported
+/// in the same answer.
+pub fn leave_behind(record: &mut SlotRecord, generation: u64) {
+    let before = |worker: &usize| record.exit_of(*worker).is_none_or(|(of, _)| of < generation);
+    let exits = record.job.exits.iter().filter(|(worker, _)| before(worker));
+    record.job.pardoned = exits.map(|(worker, text)| (*worker, text.clone())).collect();
+    clear(record);
+}
+
 /// When a job that an operator wants again starts. A supervisor before version 2 that rests can't be
 /// told before its next boot, and one whose order is stale or done not even then.
 pub fn starts_again(record: &SlotRecord) -> Option<&'static str> {
@@ -284,11 +293,11 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
                 record.zone
             ),
         ),
-        Some(Stuck::RollCall) if record.roll_is_whole() => (
+        Some(Stuck::RollCall) if record.has_its_indices() => (
             HoldReason::JobFailed,
             format!(
                 "{evidence}: a run starts when each of {} hosts has called worker 0, on TCP port 8377. Open it between the hosts of the TPU (the \
-                 network's rule default-allow-internal does), then `relaunch {name}`; journalctl -u 'tpu-watchdog-*' on the hosts shows more",
+                 network's rule default-allow-internal does), then `relaunch {name}`, which also ends a run that hangs on one of them; journalctl -u 'tpu-watchdog-*' on the hosts shows more",
                 record.size().hosts
             ),
         ),

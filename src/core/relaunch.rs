@@ -92,10 +92,12 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
     }
     let ended = match record.job.stuck {
         Some(Stuck::StaleOrder | Stuck::Waits) => true,
-        // Once: the hosts start an order that was written after all of them had reported.
+        // Hosts that have started nothing of an order that was written after all of them had reported are
+        // kept apart by something that no other order would mend. Those that have wait for some that hang.
         Some(Stuck::RollCall) => {
             let seen = record.seen.as_ref().and_then(|seen| seen.run.as_ref());
-            record.roll_is_whole() && seen.is_some_and(|run| !run.roll_called)
+            let tried = record.job.workers.values().any(|worker| worker.attempt > 0);
+            record.roll_is_whole() && (tried || seen.is_some_and(|run| !run.roll_called))
         }
         _ => false,
     };
@@ -269,7 +271,7 @@ fn written(record: &mut SlotRecord, result: CallResult, text: String, turn: &mut
     relaunch.written_at = Some(turn.now);
     let (generation, step) = (relaunch.order.generation, relaunch.order.step);
     runs::ordered(record, step);
-    ending::retry(record);
+    ending::leave_behind(record, generation);
     record.job.early = None;
     record.job.relaunch_by = None;
     turn.tell(record, What::OrderOutcome { generation, result }, text);
@@ -321,7 +323,7 @@ pub fn reported(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
     // The former generation's step is that of another run.
     record.job.step = None;
     for worker in record.job.workers.values_mut() {
-        (worker.heartbeat, worker.beat_at) = (None, None);
+        (worker.heartbeat, worker.beat_at, worker.phase) = (None, None, None);
         worker.quiet_for = Duration::ZERO;
     }
     let text = format!("every worker follows generation {generation}");

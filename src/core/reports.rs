@@ -10,6 +10,8 @@ use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Memory};
 use crate::model::ids::Incarnation;
+use crate::model::job_phase::JobPhase;
+use crate::model::relaunch::TAKES_ROLL_CALL;
 use crate::model::slot::{JobState, SlotRecord, WorkerState};
 use crate::model::time::{after, elapsed};
 
@@ -155,12 +157,15 @@ fn heard(worker: &mut WorkerState, report: &WorkerReport, from: u64, gap: Durati
         worker.booted = true;
         (worker.generation, worker.version) = (boot.generation, boot.version());
         (worker.waits, worker.index) = (boot.waits(), boot.index());
+        worker.attempt = boot.attempt;
     }
-    let mut began = false;
+    // A run that ended between two heartbeats has begun as well.
+    let mut began = worker.version >= TAKES_ROLL_CALL && worker.attempt > 0;
     match report.heartbeat.as_ref().filter(fresh) {
         Some(beat) => {
             worker.in_setup = beat.in_setup();
-            began = beat.idle().is_none();
+            began |= beat.idle().is_none();
+            worker.phase = JobPhase::told(beat);
             let value = (beat.boot_id.clone(), beat.value);
             if worker.heartbeat.as_ref() == Some(&value) {
                 worker.quiet_for += gap;

@@ -15,6 +15,7 @@ mod lines;
 mod liveness;
 mod owed;
 mod pauses;
+mod reads;
 mod regressions;
 mod relaunch;
 mod remains;

@@ -9,6 +9,7 @@ use crate::model::action::Input;
 use crate::model::condition::{Condition, Kind};
 use crate::model::fleet::{Fleet, Ledger, Removal, Stray};
 use crate::model::hold::HoldReason;
+use crate::model::job_phase::JobPhase;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::relaunch::{TAKES_ORDERS, TAKES_WAIT};
@@ -147,10 +148,24 @@ fn warnings(record: &SlotRecord, slot: &SlotSettings) -> Vec<String> {
         ));
     }
     all.extend(old_supervisor(record));
+    all.extend(waits(record));
     if location::listed(slot).is_some() {
         all.extend(record.job.trouble.as_ref().map(|trouble| trouble.text().to_owned()));
     }
     all
+}
+
+/// Its TPU is well, and its job has not begun: on which host it waits, and for what.
+fn waits(record: &SlotRecord) -> Option<String> {
+    let (phase, worker, words) = present_phase(record)?;
+    let well = record.verdict.condition == Condition::Healthy && phase.is_before_a_run();
+    well.then(|| format!("the job does not run yet: worker {worker}: {words}"))
+}
+
+/// The job's phase on the hosts of a node that is READY.
+fn present_phase(record: &SlotRecord) -> Option<(JobPhase, usize, &str)> {
+    let ready = record.seen.as_ref().is_some_and(|seen| seen.ready && seen.supervised);
+    record.job_phase().filter(|_| ready && record.ours)
 }
 
 /// Its hosts run an earlier supervisor: nothing condemns them for it, and some commands do not reach
@@ -171,9 +186,11 @@ fn old_supervisor(record: &SlotRecord) -> Option<String> {
 
 fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
     let phase = record.recovery.as_ref().map(|r| r.phase);
+    let on_hosts = present_phase(record).map(|(phase, ..)| phase);
     let state = match (record.verdict.condition, phase) {
         (Condition::Finished, _) => "finished",
         (Condition::JobFailed, _) => "failed",
+        (Condition::Healthy, _) if on_hosts.is_some_and(JobPhase::is_before_a_run) => "waiting",
         (_, Some(Phase::Launched)) => "running",
         (_, Some(_)) => "waiting",
         (Condition::Healthy, None) if record.ours || record.job.progress_at.is_some() => "running",
@@ -185,6 +202,7 @@ fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
         record.job.checkpoint.as_ref().filter(|_| location.as_ref() == Some(&record.job.location));
     JobView {
         state: state.to_owned(),
+        phase: on_hosts,
         step: record.job.step,
         checkpoint: checkpoint.map(|c| c.uri.clone()),
         checkpoint_step: checkpoint.map(|c| c.step),

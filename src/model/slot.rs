@@ -10,11 +10,12 @@ use super::checkpoint::Checkpoint;
 use super::condition::{Condition, Kind, Verdict};
 use super::exit::Stuck;
 use super::ids::{Incarnation, RunOrder};
+use super::job_phase::JobPhase;
 use super::lever::Pause;
 use super::lines::KeptLines;
 use super::lookup::CreateCheck;
 use super::recovery::{Call, Recovery};
-use super::relaunch::{Amendment, Asked, Patch, Relaunch, Release, TAKES_ORDERS, TAKES_ROLL_CALL};
+use super::relaunch::{Amendment, Asked, Patch, Relaunch, Release};
 use super::settings::Size;
 use super::spec::NodeSpec;
 use super::time::elapsed;
@@ -125,12 +126,16 @@ pub struct WorkerState {
     pub in_setup: bool,
     /// The generation of the last boot beacon.
     pub generation: u64,
+    /// The runs of that generation that its host has started; 0 also where it does not say.
+    pub attempt: u64,
     /// The version of its supervisor, where it tells one.
     pub version: u64,
     /// It has read that its order says `wait`.
     pub waits: bool,
     /// The index that it says it has.
     pub index: Option<usize>,
+    /// The job's phase there, as its last heartbeat tells it, and the words.
+    pub phase: Option<(JobPhase, String)>,
 }
 
 /// The job of a slot.
@@ -380,34 +385,6 @@ impl SlotRecord {
         let asked = self.wanted.is_some() || self.job.relaunch_by.is_some();
         let under_way = self.recovery.is_some() || self.job.relaunch.is_some();
         healthy && !under_way && self.suspicion.is_none() && !asked
-    }
-
-    /// Whether every worker has reported a supervisor that follows newer run orders.
-    pub fn takes_orders(&self) -> bool {
-        self.supervisors_are(TAKES_ORDERS)
-    }
-
-    /// Whether every worker has reported a supervisor of at least this version.
-    pub fn supervisors_are(&self, version: u64) -> bool {
-        (0..self.size().hosts).all(|worker| {
-            let state = self.job.workers.get(&worker);
-            state.is_some_and(|state| state.booted && state.version >= version)
-        })
-    }
-
-    /// The indices that the hosts say they have.
-    pub fn indices(&self) -> Vec<Option<usize>> {
-        let index = |worker| self.job.workers.get(&worker)?.index;
-        (0..self.size().hosts).map(index).collect()
-    }
-
-    /// Whether every host has reported, each with an index of its own (S22). Supervisors before version 4
-    /// tell no index.
-    pub fn roll_is_whole(&self) -> bool {
-        let indices = self.indices();
-        let known = indices.iter().flatten().filter(|index| **index < indices.len());
-        self.supervisors_are(TAKES_ROLL_CALL)
-            && known.collect::<BTreeSet<_>>().len() == indices.len()
     }
 
     /// The generation and the code of the last end that this worker of the present node reported.

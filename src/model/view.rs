@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
 use super::hold::HoldReason;
+use super::job_phase::JobPhase;
 use super::names::named;
 
 named! {
@@ -203,6 +204,9 @@ pub struct AttemptsView {
 pub struct JobView {
     /// `unknown`, `waiting`, `running`, `failed` or `finished`.
     pub state: String,
+    /// Where it stands on the hosts; none where they do not tell.
+    #[serde(default)]
+    pub phase: Option<JobPhase>,
     /// The newest reported step.
     pub step: Option<u64>,
     /// The newest complete checkpoint.

@@ -40,6 +40,7 @@ pub struct Metrics {
     store_failing: IntGauge,
     intents_pending: IntGauge,
     job_step: IntGaugeVec,
+    job_phase: IntGaugeVec,
     job_checkpoint_step: IntGaugeVec,
     job_checkpoint_time: GaugeVec,
 }
@@ -116,11 +117,7 @@ impl Metrics {
             )?,
             slot_opted_out: add(
                 r,
-                gauges(
-                    "slot_opted_out",
-                    "1 while the label tpu-watchdog=off opts the slot out.",
-                    &["slot"],
-                )?,
+                gauges("slot_opted_out", "1 while tpu-watchdog=off opts it out.", &["slot"])?,
             )?,
             obstacles: Obstacles::new(r)?,
             recoveries_in_progress: add(
@@ -155,6 +152,7 @@ impl Metrics {
                 r,
                 IntGauge::new("intents_pending", "Journaled calls whose result is not known yet.")?,
             )?,
+            job_phase: add(r, gauges("job_phase", "1 for the job's phase.", &["slot", "phase"])?)?,
             job_step: add(r, gauges("job_step", "Newest step that the job reported.", &["slot"])?)?,
             job_checkpoint_step: add(
                 r,
@@ -237,6 +235,7 @@ impl Metrics {
             &self.slot_paused,
             &self.slot_opted_out,
             &self.job_step,
+            &self.job_phase,
             &self.job_checkpoint_step,
         ] {
             family.reset();
@@ -262,6 +261,9 @@ impl Metrics {
                 self.slot_maintenance_start.with_label_values(&[name]).set(seconds(at));
             }
             let Some(job) = &slot.job else { continue };
+            if let Some(phase) = job.phase {
+                self.job_phase.with_label_values(&[name, phase.name()]).set(1);
+            }
             if let Some(step) = job.step {
                 self.job_step.with_label_values(&[name]).set(step as i64);
             }

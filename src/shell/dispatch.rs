@@ -85,11 +85,10 @@ pub fn query(
 ) {
     let (world, permits, sender) = (world.clone(), permits.clone(), sender.clone());
     tokio::spawn(async move {
-        if let Look::Operation { at, .. } = &query {
-            tokio::time::sleep(elapsed(Timestamp::now(), *at)).await;
-        }
-        if matches!(query, Look::Attributes { .. }) {
-            permits.attributes().await;
+        match &query {
+            Look::Operation { at, .. } => tokio::time::sleep(elapsed(Timestamp::now(), *at)).await,
+            Look::Attributes { .. } => permits.attributes().await,
+            _ => {}
         }
         let kind = match &query {
             Look::Node { .. } | Look::Stray { .. } | Look::Operation { .. } => &permits.calls,

@@ -68,6 +68,13 @@ fn a_drill_needs_the_tpu_that_is_meant_somebody_who_watches_and_the_right() {
     refused(&run(&rig, &["drill", "a"]), 2, "Say which TPU is meant: --incarnation ");
     refused(&run(&rig, &["drill", "a", "--incarnation", "7"]), 2, "Say which TPU is meant");
     refused(&run(&rig, &["drill", "b", "--incarnation", "7"]), 2, "there is no slot \"b\"");
+    assert!(run(&rig, &["pause", "a"]).status.success());
+    rig.wait_until("it is paused", || rig.status()["tpus"][0]["paused"] == true);
+    let (code, _, err) = drill(&rig, &[]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("it is paused, so that nothing would mend its TPU"), "{err}");
+    assert!(run(&rig, &["resume", "a"]).status.success());
+    rig.wait_until("it is not", || rig.status()["tpus"][0]["paused"] == false);
     rig.simulator.set_hook(Some(Box::new(|logged| {
         let event = logged.path.contains(":simulateMaintenanceEvent");
         let body = r#"{"error": {"code": 403, "message": "Permission denied", "status": "PERMISSION_DENIED"}}"#;

@@ -189,7 +189,7 @@ fn a_host_of_several_waits_for_the_order_that_starts_all_of_them() {
     let _other = host.other(1);
     host.boot_with(&[("TPU_WATCHDOG_ALONE", "600")]);
     host.wait("it waits", || {
-        let waits = " 7.1 3 waits: for a newer order, or in 600 s for the other hosts";
+        let waits = " 7.1 3 waits: for a newer order, or 600 s, then for the other hosts";
         host.attribute("exit").is_some_and(|exit| exit.ends_with(waits))
             && host
                 .attribute("heartbeat")

@@ -1,6 +1,7 @@
 //! The hosts of a slice start a run together, or none of them does (S22).
 
 use tpu_watchdog::model::ids::RunOrder;
+use tpu_watchdog::model::settings::JobSettings;
 
 use crate::host::{Host, job, order};
 
@@ -84,4 +85,60 @@ fn hosts_that_cannot_reach_each_other_start_what_was_ordered_after_all_had_repor
     host.orders(RunOrder { generation: 9, roll_called: true, ..order(None) });
     host.wait("the start", || work.path().join("tries").exists());
     assert!(host.attribute("boot").unwrap().ends_with(" 9.1 1 v4 i0"));
+}
+
+#[test]
+fn a_host_that_is_told_to_wait_is_there_no_longer_and_nothing_starts_under_a_pause() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(host) = worker_0(work.path()) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_FRESH", "600")]);
+    host.wait("it calls", || host.phase() == "roll_call: not heard from: 1 2 3");
+    for worker in 1..3 {
+        host.call(&format!("roll-call me a 7 {worker} 0 other-{worker}"));
+    }
+    // Another one of that index does not take it away.
+    host.call("leave me a 7 1 0 twin");
+    assert_eq!(host.call("roll-call me a 7 2 0 other-2"), "not heard from: 3\n");
+    host.call("leave me a 7 1 0 other-1");
+    assert_eq!(host.call("roll-call me a 7 2 0 other-2"), "not heard from: 1 3\n");
+    host.orders(RunOrder { wait: true, ..order(None) });
+    host.wait("it waits", || host.phase().contains("order says wait"));
+    let waits = "the run order of worker 0 says wait\n";
+    for worker in 1..4 {
+        let call = format!("roll-call me a 7 {worker} 0 other-{worker}");
+        assert_eq!(host.call(&call), waits);
+    }
+    assert!(!work.path().join("tries").exists());
+    host.orders(order(None));
+    let _others: Vec<_> = (1..4).map(|worker| host.other(worker)).collect();
+    host.wait("the start", || work.path().join("tries").exists());
+}
+
+#[test]
+fn a_host_waits_for_metadata_that_names_it_and_its_owner() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(host) = worker_0(work.path()) else { return };
+    let owner = host.simulator.with(|cloud| {
+        let node = cloud.nodes.values_mut().next().unwrap();
+        node.body["metadata"].as_object_mut().unwrap().remove("tpu-watchdog-owner")
+    });
+    host.boot();
+    host.wait("it is told", || {
+        host.phase().starts_with("setup_failed: the metadata lacks the owner")
+    });
+    host.metadata("tpu-watchdog-owner", owner.unwrap().as_str().unwrap());
+    host.wait("it calls", || host.phase() == "roll_call: not heard from: 1 2 3");
+}
+
+#[test]
+fn a_startup_script_without_a_command_is_tried_again_on_its_host_alone() {
+    let work = tempfile::tempdir().unwrap();
+    let runs = work.path().join("runs");
+    let script = format!("#! /bin/bash\necho x >>{0}; (($(wc -l <{0}) > 1))\n", runs.display());
+    let settings = JobSettings { command: None, ..job("", work.path()) };
+    let Some(host) = Host::of_type("v4-16", &settings, &script, &order(None)) else { return };
+    host.boot();
+    // The other one is done with its own, and calls nobody.
+    host.wait("it ends well", || host.phase() == "idle");
+    assert_eq!(std::fs::read_to_string(&runs).unwrap(), "x\nx\n");
 }

@@ -49,7 +49,7 @@ pub fn supervisors(ctx: &SlotCtx) -> Option<Decision> {
         return Some(Decision::wait(text, None));
     }
     // Supervisors that tell no index start it without one.
-    if !record.supervisors_are(TAKES_ROLL_CALL) || record.roll_is_whole() {
+    if !record.supervisors_are(TAKES_ROLL_CALL) || record.has_its_indices() {
         return None;
     }
     let text = format!(

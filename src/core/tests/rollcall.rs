@@ -136,7 +136,7 @@ fn hosts_that_wait_for_one_that_is_set_up_are_let_wait() {
 fn the_exit_of_an_earlier_try_is_stale() {
     let mut world = with_checkpoints();
     let node = world.slice();
-    let waits = Some((1, 139, "waits: for a newer order, or in 600 s for the other hosts"));
+    let waits = Some((1, 139, "waits: for a newer order, or 600 s, then for the other hosts"));
     world.hosts_say([((1, 1), "i0", "running", None), ((1, 1), "i1", "running", waits)]);
     assert!(world.fleet.slots["a"].job.failed.is_some());
     // They have begun the next one, and the former's exit is still there to be read.
@@ -151,8 +151,128 @@ fn the_exit_of_an_earlier_try_is_stale() {
         None
     );
     // The same words once more are another exit.
-    let again = Some((2, 139, "waits: for a newer order, or in 600 s for the other hosts"));
+    let again = Some((2, 139, "waits: for a newer order, or 600 s, then for the other hosts"));
     world.hosts_say([((1, 2), "i0", "running", None), ((1, 2), "i1", "running", again)]);
     assert!(world.fleet.slots["a"].job.failed.is_some());
     assert_eq!(world.fleet.slots["a"].exit_of(1), Some((1, 139)));
+}
+
+#[test]
+fn where_the_job_stands_is_shown_by_the_host_that_is_least_advanced() {
+    let mut world = with_checkpoints();
+    let node = world.slice();
+    let shown = |world: &World| {
+        let slot = view::document(&world.fleet, world.now).tpus.remove(0);
+        let job = slot.job.unwrap();
+        let waits = slot.warnings.into_iter().find(|text| text.starts_with("the job does"));
+        (job.state, job.phase.map(|phase| phase.name()), waits.unwrap_or_default())
+    };
+    let mut says = |zero: &str, one: &str| {
+        world.wait(30);
+        world.hosts_say([host(1, "i0", zero), host(1, "i1", one)]);
+        world.poll(std::slice::from_ref(&node));
+        shown(&world)
+    };
+    let waits =
+        |worker: usize, words: &str| format!("the job does not run yet: worker {worker}: {words}");
+    let setup = says(CALLS, "setup_failed code=1 tries=2: again in 20 s");
+    let words = waits(1, "setup_failed code=1 tries=2: again in 20 s");
+    assert_eq!(setup, ("waiting".into(), Some("setup"), words));
+    let calls = says(CALLS, "roll_call: worker 0 does not answer");
+    assert_eq!(calls, ("waiting".into(), Some("waiting"), waits(0, CALLS)));
+    assert_eq!(says("running", "restarting").1, Some("waiting"));
+    assert_eq!(says("running", "running"), ("running".into(), Some("running"), String::new()));
+    assert_eq!(says("saving", "saving; the disk of /var is full").1, Some("saving"));
+    assert_eq!(says("running", "done").1, Some("running"));
+    assert_eq!(says("running", "a word of a later version").1, None);
+    // Where steps are reported, what has made none yet compiles.
+    world.fleet.slots.get_mut("a").unwrap().job.runs.best_step = Some(100);
+    world.hosts_say([host(1, "i0", "running"), host(1, "i1", "running")]);
+    assert_eq!(shown(&world).1, Some("compile"));
+    world.fleet.slots.get_mut("a").unwrap().job.step = Some(101);
+    assert_eq!(shown(&world).1, Some("running"));
+}
+
+#[test]
+fn a_dead_host_that_the_others_wait_for_is_found_and_replaced() {
+    // One that never booted, and one that fell silent after it had.
+    for booted in [false, true] {
+        let mut world = with_checkpoints();
+        let node = world.slice();
+        let of = world.fleet.slots["a"].incarnation.clone().unwrap();
+        let dead = |beat: i64| {
+            let beacon = |value: i64, text: &str| {
+                booted.then(|| Beacon {
+                    boot_id: "c".into(),
+                    generation: 1,
+                    attempt: 0,
+                    value,
+                    text: text.into(),
+                })
+            };
+            WorkerReport {
+                boot: beacon(1, "v4 i1"),
+                heartbeat: beacon(beat, CALLS),
+                ..WorkerReport::default()
+            }
+        };
+        let calls = |beat: i64| WorkerReport {
+            boot: Beacon::parse("b 1.0 1 v4 i0"),
+            heartbeat: Beacon::parse(&format!("b 1.0 {beat} {CALLS}")),
+            ..WorkerReport::default()
+        };
+        let cause = (0..60).find_map(|beat| {
+            world.wait(30);
+            let result = Ok(vec![calls(beat), dead(7)]);
+            let input =
+                Input::Attributes { slot: "a".into(), of: of.clone(), began: world.now, result };
+            world.input(input);
+            assert_eq!(world.run_order(), None, "who is dead does not start");
+            world.poll(std::slice::from_ref(&node));
+            world.surveyed(&[100]);
+            assert_eq!(world.run_order(), None, "who is dead does not start");
+            let condition = world.fleet.slots["a"].verdict.condition;
+            (condition != Condition::Healthy && condition != Condition::JobFailed)
+                .then_some(condition)
+        });
+        let expected = if booted { Condition::Silent } else { Condition::NeverBooted };
+        assert_eq!(cause, Some(expected), "{:?}", world.fleet.slots["a"].verdict);
+    }
+}
+
+#[test]
+fn s16_a_run_that_ends_between_two_heartbeats_is_counted() {
+    let mut world = with_checkpoints();
+    let node = world.slice();
+    let waits = "waits: for a newer order, or 600 s, then for the other hosts";
+    let mut orders = Vec::new();
+    for generation in 1..=20 {
+        // No heartbeat ever says that it runs.
+        let fails = ((generation, 1), "i1", "waiting for an order", Some((1, 1, waits)));
+        let lost = ((generation, 1), "i0", "waiting for an order", Some((1, 134, waits)));
+        let Some((minutes, order)) = world.ordered_within(&node, 30, [lost, fails]) else { break };
+        world.ordered(accepted());
+        orders.push((order.generation, minutes));
+    }
+    let generations: Vec<u64> = orders.iter().map(|(generation, _)| *generation).collect();
+    // restart.per_run is 5, and a checkpoint that none got away from is passed over once.
+    assert_eq!(generations, [2, 3, 4, 5, 6, 7]);
+    assert!(orders[3].1 >= 1, "it is paused between them: {orders:?}");
+    assert_eq!(world.hold("a"), Some(HoldReason::JobFailed));
+}
+
+#[test]
+fn hosts_that_have_run_their_order_and_wait_for_one_that_hangs_are_ordered_again() {
+    let mut world = with_checkpoints();
+    let node = world.slice();
+    let node = patched(&node, &RunOrder { roll_called: true, ..order_of(&node) });
+    world.poll(std::slice::from_ref(&node));
+    // One was started again by its systemd, and calls; the other hangs in the first try.
+    let hangs = [((1, 1), "i0", "running", None), ((1, 1), "i1", CALLS, None)];
+    let (minute, order) = world.ordered_within(&node, 20, hangs).expect("an order");
+    assert!((9..=11).contains(&minute) && order.generation == 2, "{minute} {order:?}");
+}
+
+fn order_of(node: &Value) -> RunOrder {
+    serde_json::from_str(node["metadata"]["tpu-watchdog-run"].as_str().unwrap()).unwrap()
 }

@@ -16,6 +16,6 @@ fetch_code() {
     UNFETCHED=$(in_folder tar -xf "$file" 2>&1) || { rm -f "$file"; return 1; }
     rm -f "$file"
   else
-    UNFETCHED=$({ in_folder git init --quiet && in_folder git fetch --quiet --depth 1 "$place" "$pin" && in_folder git checkout --quiet --force --detach FETCH_HEAD; } 2>&1)
+    UNFETCHED=$({ in_folder git init --quiet && rm -f "$FOLDER"/.git/*.lock && in_folder timeout 900 git fetch --quiet --depth 1 "$place" "$pin" && in_folder git checkout --quiet --force --detach FETCH_HEAD; } 2>&1)
   fi
 }

@@ -1,33 +1,36 @@
 # A run in a container. Its processes are no children of docker's client, so that it is ended by its name, before each run and after.
 CONTAINER=tpu-watchdog-job
 # Chips are devices; tests run where they may not be given away.
-CONTAINER_RIGHTS=${TPU_WATCHDOG_CONTAINER_RIGHTS:---privileged}
+CONTAINER_RIGHTS=${TPU_WATCHDOG_CONTAINER_RIGHTS:---privileged --ulimit memlock=-1:-1 --ulimit nofile=1048576:1048576}
 end_container() { [[ -z $IMAGE ]] || docker rm --force "$CONTAINER" >/dev/null 2>&1 || true; }
 # pull_image: as the host's account where the registry is Google's. Without an answer the image that is there is taken. Fails with the
 # reason in UNPULLED.
 pull_image() {
   local registry=${IMAGE%%/*}
-  # In memory: docker keeps the token there.
-  export DOCKER_CONFIG=$MEMORY.docker
-  (umask 077; mkdir -p "$DOCKER_CONFIG")
   command -v docker >/dev/null || { UNPULLED='docker is not installed on this host'; return 1; }
-  if [[ $registry == *gcr.io || $registry == *-docker.pkg.dev ]]; then
+  if [[ $registry == gcr.io || $registry == *.gcr.io || $registry == *-docker.pkg.dev ]]; then
+    # In memory: docker keeps the token there.
+    export DOCKER_CONFIG=$MEMORY.docker
+    (umask 077; mkdir -p "$DOCKER_CONFIG")
     host_token | docker login --username oauth2accesstoken --password-stdin "https://$registry" >/dev/null 2>&1
   fi
-  UNPULLED=$(docker pull --quiet "$IMAGE" 2>&1 >/dev/null) || docker image inspect "$IMAGE" >/dev/null 2>&1
+  UNPULLED=$(timeout 1800 docker pull --quiet "$IMAGE" 2>&1 >/dev/null) || docker image inspect "$IMAGE" >/dev/null 2>&1
 }
 # write_container: the main process of the unit, which waits for the container, and passes SIGTERM on to all that runs in it.
 write_container() {
-  local variable options=()
+  local variable options=() env_file=''
+  # Docker makes what is missing, and root owns it: without the file the command fails, as it does on the host.
+  [[ ! -r $ENV_FILE ]] || env_file=$ENV_FILE
+  in_folder true
   for variable in CHECKPOINT_BASE CHECKPOINT_PATH CHECKPOINT_STEP "${!TPU_WATCHDOG_@}" PYTHONUNBUFFERED; do options+=(--env "$variable"); done
-  for variable in "$MEMORY.job:ro" "$SECRET_FILE:ro" ${ENV_FILE:+"$ENV_FILE:ro"} "$PROGRESS" "$WORK" ${RUN_IN:+"$FOLDER"}; do
+  for variable in "$MEMORY.job:ro" "$SECRET_FILE:ro" ${env_file:+"$env_file:ro"} "$PROGRESS" "$WORK" ${RUN_IN:+"$FOLDER"}; do
     options+=(--volume "${variable%:ro}:$variable")
   done
   # What is mounted on the host is seen as well.
   [[ $CHECKPOINT_BASE != /* ]] || options+=(--volume "$CHECKPOINT_BASE:$CHECKPOINT_BASE:rslave")
   printf '%s\n' "IMAGE=$(printf %q "$IMAGE") CONTAINER=$CONTAINER" \
-    "run=(docker run --detach --name $CONTAINER --label tpu-watchdog=$SLOT --init $CONTAINER_RIGHTS --net host --ipc host --user $(id -u "$RUN_AS"):$(id -g "$RUN_AS")$(printf ' %q' "${options[@]}") --entrypoint /bin/bash)" \
-    "run+=($(printf %q "$IMAGE") -l -o pipefail $(printf %q "$MEMORY.job"))" >"$MEMORY.container"
+    "run=(docker run --detach --name $CONTAINER --label tpu-watchdog=$SLOT --init $CONTAINER_RIGHTS --log-driver json-file --log-opt max-size=64m --log-opt max-file=2 --net host --ipc host --user $(id -u "$RUN_AS"):$(id -g "$RUN_AS")$(printf ' %q' "${options[@]}") --entrypoint /bin/bash)" \
+    "run+=($(printf %q "$IMAGE") -o pipefail $(printf %q "$MEMORY.job"))" >"$MEMORY.container"
   cat >>"$MEMORY.container" <<'CONTAINER'
 export PYTHONUNBUFFERED=1
 trap 'docker exec "$CONTAINER" /bin/bash -c "kill -TERM -1" >/dev/null 2>&1' TERM

@@ -15,9 +15,11 @@ find_hosts() {
   ! fetch worker-network-endpoints "$MEMORY.hosts" || hosts=$(<"$MEMORY.hosts")
   WORKERS=$(tr ',' '\n' <<<"$hosts" | grep -c . || true)
   HEAD=${hosts%%,*}; HEAD=${HEAD##*:}
-  OWNER=$(attribute tpu-watchdog-owner)
+  OWNER=$(attribute tpu-watchdog-owner); [[ -n $OWNER ]] || return
   # So many calls that worker 0 is not busy with them.
   ((WORKERS <= 64)) || CALL=20 FRESH=60
+  # Without the list it is not known how many there are; with a short one it is not whole yet.
+  ((WORKERS == 0 || WORKER < WORKERS))
 }
 # listen: worker 0's part, by units that are gone with the boot. systemd starts the registrar for each call.
 listen() {
@@ -33,9 +35,9 @@ listen() {
 }
 # write_registrar: answers one call. Who calls names owner and slot, since addresses pass from one TPU to another.
 write_registrar() {
-  { printf '%s=%q\n' ROLL "$ROLL" OWNER "$OWNER" SLOT "$SLOT" WORKERS "$WORKERS" FRESH "$FRESH" LATE "$LATE"; cat <<'REGISTRAR'; } >"$MEMORY.registrar.new"
+  { printf '%s=%q\n' ROLL "$ROLL" OWNER "$OWNER" SLOT "$SLOT" WORKERS "$WORKERS" FRESH "$FRESH" LATE "$LATE" WAITS "$WAITS"; cat <<'REGISTRAR'; } >"$MEMORY.registrar.new"
 read -r -t 5 word owner slot generation worker try boot || exit
-[[ $word == roll-call && $owner == "$OWNER" && $slot == "$SLOT" ]] || { echo "this is worker 0 of another TPU"; exit; }
+[[ $word == @(roll-call|leave) && $owner == "$OWNER" && $slot == "$SLOT" ]] || { echo "this is worker 0 of another TPU"; exit; }
 [[ $generation =~ ^[0-9]{1,9}$ && $worker =~ ^[0-9]{1,5}$ && $try =~ ^[0-9]{1,9}$ ]] && ((worker < WORKERS)) || { echo "this call is not understood"; exit; }
 mkdir -p "$ROLL/$generation"; cd "$ROLL/$generation" || exit
 exec 9>lock; flock 9
@@ -43,8 +45,13 @@ now=$(cut -d. -f1 /proc/uptime)
 # seen FILE: what it says, into at, number, who; fails where it is older than $2 seconds.
 seen() { at=''; { read -r at number who <"$1"; } 2>/dev/null; [[ -n $at ]] && ((now - at < $2)); }
 ((worker == 0)) || : >others
+if [[ $word == leave ]]; then
+  if seen "$worker" "$FRESH" && [[ $who == "$boot" ]]; then rm -f "$worker"; fi
+  echo "left"; exit
+fi
 # A host whose answer was lost joins the run that the others have begun.
 if seen go "$LATE" && ((try < number)); then echo "go $number"; exit; fi
+if [[ -e $WAITS ]]; then echo "the run order of worker 0 says wait"; exit; fi
 if seen "$worker" "$FRESH" && [[ $who != "$boot" ]]; then echo "two hosts call themselves worker $worker"; exit; fi
 echo "$now $try $boot" >"$worker"
 highest=0 missing=''
@@ -57,11 +64,11 @@ echo "$now $((highest + 1))" >go; echo "go $((highest + 1))"
 REGISTRAR
   mv "$MEMORY.registrar.new" "$MEMORY.registrar"
 }
-# call: one call; what worker 0 says into ANSWERED, nothing where it can't be reached.
+# call WORD: one call; what worker 0 says into ANSWERED, nothing where it can't be reached.
 call() {
   # shellcheck disable=SC2016 # It is the other shell that expands them.
   ANSWERED=$(timeout 5 bash -c 'exec 3<>"/dev/tcp/$0/$1" && echo "$2" >&3 && IFS= read -r line <&3 && echo "$line"' \
-    "$HEAD" "$PORT" "roll-call $OWNER $SLOT $GENERATION $WORKER $(tried) $BOOT" 2>/dev/null)
+    "$HEAD" "$PORT" "$1 $OWNER $SLOT $GENERATION $WORKER $(tried) $BOOT" 2>/dev/null)
 }
 # unreached: no host has heard another one since SILENT_SINCE.
 unreached() { if ((WORKER == 0)); then [[ ! -e $ROLL/$GENERATION/others ]]; else [[ -z $ANSWERED ]]; fi; }
@@ -69,8 +76,8 @@ unreached() { if ((WORKER == 0)); then [[ ! -e $ROLL/$GENERATION/others ]]; else
 roll_call() {
   local silent_since; silent_since=$(uptime)
   while :; do
-    if [[ -e $WAITS ]]; then held_back; silent_since=$(uptime); fi
-    call
+    if [[ -e $WAITS ]]; then call leave; held_back; silent_since=$(uptime); fi
+    call roll-call
     if [[ $ANSWERED =~ ^go\ ([0-9]+)$ ]]; then count_try "${BASH_REMATCH[1]}"; return; fi
     unreached || silent_since=$(uptime)
     # The watchdog has taken the roll-call of this order, of which nothing has run here.
@@ -82,9 +89,9 @@ roll_call() {
     sleep "$CALL"
   done
 }
-# begin: the next run of this generation. A startup script sets each host up by itself; only what follows a run of it waits for the others.
+# begin: the next run of this generation. A startup script without a command sets each host up by itself: those that are done call nobody.
 begin() {
-  if ((WORKERS > 1)) && [[ -n $COMMAND || $(tried) != 0 ]]; then roll_call; else count_try $(($(tried) + 1)); fi
+  if ((WORKERS > 1)) && [[ -n $COMMAND ]]; then roll_call; else count_try $(($(tried) + 1)); fi
   TPU_WATCHDOG_TRY=$(tried); export TPU_WATCHDOG_TRY
   # The exit of the run before is stale from now on.
   boot_beacon

@@ -110,7 +110,7 @@ not_stale() {
 wait_for_order() {
   ((WORKERS == 1)) && return
   echo "waiting for an order" >"$PHASE"
-  tell_exit "$1" "waits: for a newer order, or in $ALONE s for the other hosts"
+  tell_exit "$1" "waits: for a newer order, or $ALONE s$([[ -z $COMMAND ]] || echo ", then for the other hosts")"
   sleep "$ALONE"
   held_back
 }

@@ -40,7 +40,10 @@ until WORKER=$(attribute agent-worker-number) && [[ $WORKER =~ ^[0-9]+$ ]]; do
   echo "setup_failed: this host has no agent-worker-number yet" >"$PHASE"; sleep "$PAUSE"
 done
 echo "$WORKER" >"$MEMORY.index"; boot_beacon
-find_hosts
+until find_hosts; do
+  echo "setup_failed: the metadata lacks the owner, or names $WORKERS hosts, and this is worker $WORKER" >"$PHASE"; sleep "$PAUSE"
+done
+echo setup >"$PHASE"
 ((WORKERS <= 1 || WORKER != 0)) || listen
 # A job that writes this file says that its work is done. A folder of its own, so that the job's user may make it.
 WORK=$MEMORY.work
@@ -74,7 +77,8 @@ if [[ -n $cut_off && ! -e $LONG_RUN ]]; then
     last_word 75 "final after $RESTARTS restarts: the host went down in a run"; rest failed
   fi
 fi
-if [[ -n $cut_off ]]; then not_stale 75; wait_for_order 75; fi
+# The others may still be in a run that ended here with its supervisor.
+if [[ -n $cut_off || -e $RUNNING ]]; then not_stale 75; wait_for_order 75; fi
 ANSWER='' ETAG=0 FREE=0
 if [[ -n $ON_NOTICE ]]; then
   watch_notice 9>&- & NOTICING=$!

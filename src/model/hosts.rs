@@ -1,0 +1,62 @@
+//! The hosts of a slot's TPU together: their supervisors, their indices, where the job stands on them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::job_phase::JobPhase;
+use super::relaunch::{TAKES_ORDERS, TAKES_ROLL_CALL};
+use super::slot::SlotRecord;
+
+/// A host whose heartbeat, one a minute, stood still for less than this is there.
+const ALIVE: Duration = Duration::from_secs(180);
+
+impl SlotRecord {
+    /// Whether every worker has reported a supervisor that follows newer run orders.
+    pub fn takes_orders(&self) -> bool {
+        self.supervisors_are(TAKES_ORDERS)
+    }
+
+    /// Whether every worker has reported a supervisor of at least this version.
+    pub fn supervisors_are(&self, version: u64) -> bool {
+        (0..self.size().hosts).all(|worker| {
+            let state = self.job.workers.get(&worker);
+            state.is_some_and(|state| state.booted && state.version >= version)
+        })
+    }
+
+    /// The job's phase, with the host that is least advanced and its words; none where a host tells none.
+    pub fn job_phase(&self) -> Option<(JobPhase, usize, &str)> {
+        let of = |worker| {
+            let (phase, words) = self.job.workers.get(&worker)?.phase.as_ref()?;
+            Some((*phase, worker, words.as_str()))
+        };
+        let all: Option<Vec<_>> = (0..self.size().hosts).map(of).collect();
+        let (phase, worker, words) =
+            all?.into_iter().min_by_key(|(phase, worker, _)| (*phase, *worker))?;
+        // Only where steps are reported at all.
+        let compiles = self.job.step.is_none() && self.job.runs.best_step.is_some();
+        let phase = if phase == JobPhase::Running && compiles { JobPhase::Compile } else { phase };
+        Some((phase, worker, words))
+    }
+
+    /// The indices that the hosts say they have.
+    pub fn indices(&self) -> Vec<Option<usize>> {
+        let index = |worker| self.job.workers.get(&worker)?.index;
+        (0..self.size().hosts).map(index).collect()
+    }
+
+    /// Whether every host has reported within the last minutes, each with an index of its own (S22).
+    /// Supervisors before version 4 tell no index.
+    pub fn roll_is_whole(&self) -> bool {
+        let alive = self.job.workers.values().all(|worker| worker.quiet_for < ALIVE);
+        alive && self.has_its_indices()
+    }
+
+    /// Whether every host has an index of its own.
+    pub fn has_its_indices(&self) -> bool {
+        let indices = self.indices();
+        let known = indices.iter().flatten().filter(|index| **index < indices.len());
+        self.supervisors_are(TAKES_ROLL_CALL)
+            && known.collect::<BTreeSet<_>>().len() == indices.len()
+    }
+}
