@@ -4,10 +4,12 @@ last_step() { tail -n 1 "$PROGRESS" | tr -dc '0-9'; }
 # is_new STEP: beyond the checkpoint that this generation began with.
 is_new() { [[ -n $1 ]] && { [[ -z $ORDERED_STEP ]] || ((10#$1 > 10#$ORDERED_STEP)); }; }
 beat() {
-  local count=0 step='' last=''
+  local count=0 step='' last='' phase=setup said
   while :; do
     count=$((count + 1))
-    boot_beacon; report heartbeat "$count" "$(cat "$PHASE")$(full_disk)"
+    # Empty while it is being written.
+    said=$(cat "$PHASE"); phase=${said:-$phase}
+    boot_beacon; report heartbeat "$count" "$phase$(full_disk)"
     step=$(last_step)
     [[ -n $step && $step != "$last" ]] && report step "$step" && last=$step
     sleep "$BEAT"
