@@ -13,7 +13,7 @@
 //! ordered from there, and at 11:03 "every worker follows generation 4".
 
 // unverified: a key that nodes.patch changes in the metadata reaches a guest that runs.
-// settled by: gcloud compute tpus tpu-vm ssh NODE --zone ZONE --command "curl -H Metadata-Flavor:Google http://metadata/computeMetadata/v1/instance/attributes/tpu-watchdog-run", after a patch of that key
+// settled by: tpu-watchdog drill SLOT --incarnation ID, which measures when each host has read a patched key
 
 use std::time::Duration;
 
