@@ -276,3 +276,19 @@ fn hosts_that_have_run_their_order_and_wait_for_one_that_hangs_are_ordered_again
 fn order_of(node: &Value) -> RunOrder {
     serde_json::from_str(node["metadata"]["tpu-watchdog-run"].as_str().unwrap()).unwrap()
 }
+
+#[test]
+fn s22_an_order_vouches_only_for_hosts_that_were_heard_within_the_last_minutes() {
+    for (quiet, called) in [(0, true), (180, false)] {
+        let mut world = with_checkpoints();
+        let node = world.slice();
+        let both = [host(1, "i0", "running"), host(1, "i1", "running")];
+        assert_eq!(world.ordered_within(&node, 2, both), None);
+        let workers = &mut world.fleet.slots.get_mut("a").unwrap().job.workers;
+        workers.get_mut(&1).unwrap().quiet_for = Duration::from_secs(quiet);
+        world.pull(Pull::Relaunch { slot: "a".into() });
+        world.surveyed(&[100]);
+        let order = world.run_order().expect("an order");
+        assert_eq!((order.generation, order.roll_called), (2, called), "quiet for {quiet} s");
+    }
+}
