@@ -135,8 +135,9 @@ fn may_be_released(ctx: &SlotCtx) -> bool {
 fn follows(ctx: &SlotCtx, order: &RunOrder, undoes: bool) -> bool {
     let record = &*ctx.record;
     let supervised = record.seen.as_ref().is_some_and(|seen| seen.supervised);
-    // Where the read is from before the last order, the GET before the patch tells.
-    let known = order.generation <= record.job.generation && record.job.relaunch.is_none();
+    // Workers may follow a newer order than the last read showed.
+    let known = (record.heard_from()..=record.job.generation).contains(&order.generation)
+        && record.job.relaunch.is_none();
     // A called-off create's node is a stray, which waits until its slot takes it up.
     let wanted = !record.forgotten || undoes && stray(ctx).is_none();
     supervised && known && wanted && record.supervisors_are(TAKES_WAIT)

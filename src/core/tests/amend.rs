@@ -416,3 +416,34 @@ fn l2_what_is_gone_or_out_of_reach_is_patched_no_more() {
     world.resume();
     assert!(world.run_order().is_some_and(|order| !order.wait), "it is there again");
 }
+
+#[test]
+fn s15_workers_that_follow_a_newer_order_than_the_last_read_showed_get_no_older_one() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    world.pause();
+    let waits = world.run_order().expect("an order");
+    world.ordered(accepted());
+    world.polled(&patched(&node, &waits));
+    world.pull(Pull::Relaunch { slot: "a".into() });
+    world.resume();
+    world.surveyed(&[100]);
+    let mut newer = None;
+    for _ in 0..4 {
+        newer = newer.or(world.run_order().filter(|order| order.generation == 2));
+        if newer.is_none() {
+            world.polled(&patched(&node, &waits));
+            world.surveyed(&[100]);
+        } else {
+            break;
+        }
+    }
+    let newer = newer.expect("generation 2");
+    let lost = CallOutcome::Unknown(Failure::new(FailureClass::Transient, "503"));
+    world.ordered(lost);
+    // They tell before the node is read again, which showed `wait` last.
+    world.workers_say(&[(2, "v3", None)]);
+    assert_eq!(world.run_order(), None, "{:?}", world.messages);
+    world.polled(&patched(&node, &newer));
+    assert_eq!(world.run_order(), None, "it says no `wait` by now");
+}
