@@ -1,7 +1,7 @@
 //! `drill`: asks the API for a simulated maintenance event on a slot's TPU, and follows what the watchdog
 //! makes of it. Before that it measures whether, and when, a changed run order reaches the hosts.
 //!
-//! What is told comes from the journal: the process that holds the lock watches and acts as ever. The
+//! The lines that it prints come from the journal: the process that holds the lock watches and acts as ever. The
 //! event itself is sent from here, with the credentials of the person who asks, after the journal has
 //! taken in who did.
 

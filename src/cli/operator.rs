@@ -215,17 +215,7 @@ pub async fn breaker(args: &BreakerArgs) -> Outcome {
 async fn pull(why: &Why, pull: Pull) -> Outcome {
     let config = load(&why.config)?;
     let (mut store, stored) = open(&config).await?;
-    let slot = match &pull {
-        Pull::Pause { slot, .. } | Pull::Resume { slot, .. } => slot.clone(),
-        Pull::Retry { slot, .. }
-        | Pull::Forget { slot, .. }
-        | Pull::Recreate { slot, .. }
-        | Pull::Relaunch { slot }
-        | Pull::Release { slot }
-        | Pull::Drill { slot }
-        | Pull::Done { slot } => Some(slot.clone()),
-        Pull::BreakerReset => None,
-    };
+    let slot = pull.slot().map(str::to_owned);
     let left = |slot: &String| {
         matches!(pull, Pull::Resume { .. }) && stored.ledger.left_paused.contains_key(slot)
     };

@@ -1,4 +1,4 @@
-//! What a job runs: a container's image, and code that is fetched.
+//! The image that a job runs in, and the code that is fetched for it.
 
 use super::check::Check;
 

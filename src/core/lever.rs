@@ -17,7 +17,7 @@ use super::{ending, relaunch, reload, runs, settle, strays};
 pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
     for command in levers {
         let ended = wants_job_again(fleet, &command.pull);
-        let (name, about) = (name(&command.pull), slot(&command.pull).map(str::to_owned));
+        let (name, about) = (name(&command.pull), command.pull.slot().map(str::to_owned));
         let left = about.as_ref().filter(|slot| !fleet.slots.contains_key(*slot));
         // A slot that left the config is known for a while: a pause waits for the day on which it is
         // back.
@@ -73,20 +73,6 @@ fn name(pull: &Pull) -> CommandName {
         Pull::Release { .. } => CommandName::Release,
         Pull::Drill { .. } => CommandName::Drill,
         Pull::BreakerReset => CommandName::BreakerReset,
-    }
-}
-
-fn slot(pull: &Pull) -> Option<&str> {
-    match pull {
-        Pull::Pause { slot, .. } | Pull::Resume { slot, .. } => slot.as_deref(),
-        Pull::Retry { slot, .. }
-        | Pull::Forget { slot, .. }
-        | Pull::Recreate { slot, .. }
-        | Pull::Relaunch { slot }
-        | Pull::Release { slot }
-        | Pull::Drill { slot }
-        | Pull::Done { slot } => Some(slot),
-        Pull::BreakerReset => None,
     }
 }
 

@@ -91,6 +91,23 @@ pub enum Pull {
     BreakerReset,
 }
 
+impl Pull {
+    /// The slot that it names; none where it means all of them, or no slot.
+    pub fn slot(&self) -> Option<&str> {
+        match self {
+            Pull::Pause { slot, .. } | Pull::Resume { slot, .. } => slot.as_deref(),
+            Pull::Retry { slot, .. }
+            | Pull::Forget { slot, .. }
+            | Pull::Recreate { slot, .. }
+            | Pull::Relaunch { slot }
+            | Pull::Release { slot }
+            | Pull::Drill { slot }
+            | Pull::Done { slot } => Some(slot),
+            Pull::BreakerReset => None,
+        }
+    }
+}
+
 /// A pause, as it is remembered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {

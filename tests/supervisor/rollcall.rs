@@ -138,7 +138,7 @@ fn a_startup_script_without_a_command_is_tried_again_on_its_host_alone() {
     let settings = JobSettings { command: None, ..job("", work.path()) };
     let Some(host) = Host::of_type("v4-16", &settings, &script, &order(None)) else { return };
     host.boot();
-    // The other one is done with its own, and calls nobody.
+    // The other one is done with its own, and does not call.
     host.wait("it ends well", || host.phase() == "idle");
     assert_eq!(std::fs::read_to_string(&runs).unwrap(), "x\nx\n");
 }

@@ -43,7 +43,7 @@ until [[ $code =~ ^[0-9]+$ ]]; do
   # A signal interrupts the wait, not the container.
   while kill -0 "$waiting" 2>/dev/null; do wait "$waiting"; done
   code=$(<"$TPU_WATCHDOG_CODE.container")
-  # Somebody has removed it; a daemon that does not answer says nothing.
+  # It was removed by hand; a daemon that does not answer says nothing.
   [[ -n $code || -n $(docker ps --all --quiet --filter "name=^$CONTAINER$" 2>&1) ]] || code=143
   [[ -n $code ]] || sleep 1
 done

@@ -89,7 +89,7 @@ roll_call() {
     sleep "$CALL"
   done
 }
-# begin: the next run of this generation. A startup script without a command sets each host up by itself: those that are done call nobody.
+# begin: the next run of this generation. A startup script without a command sets each host up by itself: a host that is done no longer calls.
 begin() {
   if ((WORKERS > 1)) && [[ -n $COMMAND ]]; then roll_call; else count_try $(($(tried) + 1)); fi
   TPU_WATCHDOG_TRY=$(tried); export TPU_WATCHDOG_TRY
