@@ -15,7 +15,7 @@ fn error(text: &str) -> String {
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-const AFTER_A_SLOT: [(&str, &str, &str); 57] = [
+const AFTER_A_SLOT: [(&str, &str, &str); 58] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`, expected one of `name`"),
     ("queued_resource = \"q\"", "w.toml:5: tpu[0].queued_resource:", "not supported yet"),
     ("zones = [\"us-east5-a\"]", "w.toml:5: tpu[0].zones:", "keep one of them"),
@@ -221,6 +221,11 @@ const AFTER_A_SLOT: [(&str, &str, &str); 57] = [
     ("[tpu.job]\ncommand = \" \"", "w.toml:6: tpu[0].job.command:", "leave it out"),
     ("[tpu.job]\nuser = \"a b\"", "w.toml:6: tpu[0].job.user:", "not a user name"),
     ("[tpu.job.env]\n\"1A\" = \"x\"", "w.toml:6: tpu[0].job.env.1A:", "letters, digits"),
+    (
+        "[tpu.job]\nrestart = { transient_exit_codes = [6, 0] }",
+        "w.toml:6: tpu[0].job.restart.transient_exit_codes:",
+        "0 is no code of a failure; those are 1 to 255",
+    ),
     (
         "[tpu.job]\nrestart = { per_run = -1 }",
         "w.toml:6: tpu[0].job.restart.per_run:",

@@ -73,8 +73,8 @@ fn rooms_import_only_what_the_map_allows() {
     let allowed = |room: &str| -> Vec<&str> {
         match room {
             "model" => vec!["model"],
-            "resource" | "checkpoint" | "store" | "launch" | "report" => vec!["model"],
-            "core" | "google" | "simulator" | "config" => vec!["model", "resource"],
+            "resource" | "checkpoint" | "store" | "report" => vec!["model"],
+            "launch" | "core" | "google" | "simulator" | "config" => vec!["model", "resource"],
             "driver" => vec!["core", "model", "store"],
             "shell" => all
                 .iter()

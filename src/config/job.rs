@@ -13,11 +13,6 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
     let k = |name: &str| format!("{key}.{name}");
     c.later(&k("progress"), &raw.progress, "progress from the job's own metrics");
     c.later(&k("restart.job"), &raw.restart.job, "relaunches of the job");
-    c.later(
-        &k("restart.transient_exit_codes"),
-        &raw.restart.transient_exit_codes,
-        "exit codes by class",
-    );
     match raw.launch.as_deref() {
         None | Some("startup-script") => {}
         Some(other @ ("ssh" | "command")) => {
@@ -74,7 +69,23 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
             3,
         ))
         .unwrap_or(3),
+        transient_exit_codes: transient(
+            c,
+            &k("restart.transient_exit_codes"),
+            raw.restart.transient_exit_codes,
+        ),
     }
+}
+
+/// Codes of signals (128 and its number), and the bare numbers that some launchers make of them.
+const TRANSIENT: &[i64] = &[6, 11, 134, 139];
+
+fn transient(c: &mut Check, key: &str, codes: Option<Vec<i64>>) -> Vec<i64> {
+    let codes = codes.unwrap_or_else(|| TRANSIENT.to_vec());
+    if let Some(code) = codes.iter().find(|code| !(1..=255).contains(*code)) {
+        c.wrong(key, format!("{code} is no code of a failure; those are 1 to 255"));
+    }
+    codes
 }
 
 /// Keys that say how a command is run.

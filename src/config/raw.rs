@@ -278,5 +278,5 @@ pub struct RawRestart {
     pub per_run: Option<i64>,
     pub job: Option<Value>,
     pub no_progress: Option<i64>,
-    pub transient_exit_codes: Option<Value>,
+    pub transient_exit_codes: Option<Vec<i64>>,
 }

@@ -10,6 +10,7 @@ mod asked;
 mod budget;
 mod check;
 mod clock;
+mod codes;
 mod condemn;
 mod confirm;
 mod ctx;

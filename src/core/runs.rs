@@ -9,6 +9,7 @@ use crate::model::exit::Stuck;
 use crate::model::settings::JobSettings;
 use crate::model::slot::{Runs, SlotRecord};
 
+use super::codes;
 use super::turn::Turn;
 
 /// Runs from one checkpoint that never reached a first step, after which it is passed over.
@@ -28,7 +29,7 @@ pub fn ordered(record: &mut SlotRecord, from: Option<u64>) {
 /// old one means nothing here.
 pub fn elsewhere(runs: &mut Runs, newest: Option<u64>) {
     (runs.best_listed, runs.listed_before, runs.set_aside) = (None, newest, None);
-    (runs.fruitless, runs.exits, runs.stuck) = (0, 0, 0);
+    (runs.fruitless, runs.exits, runs.stuck, runs.code) = (0, 0, 0, None);
 }
 
 /// A listing's newest complete checkpoint. Returns whether none before got so far.
@@ -63,7 +64,7 @@ pub fn stepped(record: &mut SlotRecord, step: u64) -> bool {
 pub fn progressed(record: &mut SlotRecord) {
     let runs = &mut record.job.runs;
     runs.progressed = true;
-    (runs.fruitless, runs.exits, runs.stuck) = (0, 0, 0);
+    (runs.fruitless, runs.exits, runs.stuck, runs.code) = (0, 0, 0, None);
 }
 
 /// Whether the job is what fails under this condition: a node that breaks under it says nothing
@@ -72,11 +73,20 @@ fn is_about_the_job(condition: Condition) -> bool {
     matches!(condition, Condition::Silent | Condition::RuntimeUnhealthy | Condition::JobFailed)
 }
 
-/// Whether the present run has begun and its end was not counted yet: it is counted once, however
+/// Whether the present run has begun and its end was not taken in yet: that is done once, however
 /// often the slot is condemned, or its job ordered, before the next run.
-fn counts(record: &SlotRecord, condition: Condition) -> bool {
+fn is_new(record: &SlotRecord, condition: Condition) -> bool {
     let runs = &record.job.runs;
     is_about_the_job(condition) && runs.began && runs.counted != Some(record.heard_from())
+}
+
+/// Whether that end counts against the job.
+fn counts(record: &SlotRecord, condition: Condition) -> bool {
+    is_new(record, condition) && !is_free(record, condition)
+}
+
+fn is_free(record: &SlotRecord, condition: Condition) -> bool {
+    ends_by_itself(record, condition) && codes::is_free(record)
 }
 
 /// Runs in a row without a new step, the present one included, if this condition ended it now.
@@ -99,8 +109,18 @@ pub fn is_over(record: &SlotRecord, job: Option<&JobSettings>, condition: Condit
         if ends_by_itself(record, condition) { job.restarts_per_run } else { job.no_progress }
     };
     is_about_the_job(condition)
-        && job.is_some_and(|job| fruitless(record, condition) >= most(job))
+        && job.is_some_and(|job| {
+            fruitless(record, condition) >= most(job) || permanent(record, job, condition).is_some()
+        })
         && passes_over(record, condition).is_none()
+}
+
+/// Why the present run would end as it did once more, where that is known.
+pub fn permanent(record: &SlotRecord, job: &JobSettings, condition: Condition) -> Option<String> {
+    if !ends_by_itself(record, condition) {
+        return None;
+    }
+    codes::permanent(record, job, counts(record, condition))
 }
 
 /// Whether the run is one on several hosts that ended with a code: on a single one its supervisor
@@ -115,16 +135,22 @@ pub fn ended(record: &mut SlotRecord, condition: Condition, turn: &mut Turn) -> 
     let passed_over = passes_over(record, condition);
     let (counts, count) = (counts(record, condition), fruitless(record, condition));
     let (heard_from, exited) = (record.heard_from(), ends_by_itself(record, condition));
+    let (is_new, is_free) = (is_new(record, condition), is_free(record, condition));
+    let code = if exited && counts { codes::counted(record) } else { record.job.runs.code };
     let runs = &mut record.job.runs;
+    if is_new {
+        runs.counted = Some(heard_from);
+        runs.free = if is_free { runs.free + 1 } else { 0 };
+    }
     if counts {
         runs.stuck = if runs.stepped { 0 } else { runs.stuck + 1 };
-        runs.counted = Some(heard_from);
     }
+    runs.code = code;
     *(if exited { &mut runs.exits } else { &mut runs.fruitless }) = count;
     runs.began = false;
     let Some(step) = passed_over else { return false };
     (runs.set_aside, runs.stuck) = (Some((step, turn.now)), 0);
-    (runs.fruitless, runs.exits) = (0, 0);
+    (runs.fruitless, runs.exits, runs.code) = (0, 0, None);
     (record.job.checkpoint, record.job.incomplete) = (None, None);
     let message = format!(
         "{STUCK_RUNS} runs from the checkpoint of step {step} never reached a step: it is passed over, once; `retry` takes it back"
@@ -149,6 +175,7 @@ pub fn is_outdated(record: &SlotRecord, began: Timestamp) -> bool {
 pub fn retry(record: &mut SlotRecord) {
     let runs = &mut record.job.runs;
     (runs.fruitless, runs.exits, runs.stuck, runs.set_aside) = (0, 0, 0, None);
+    (runs.code, runs.free) = (None, 0);
     // The present run is given its time again, too.
     (runs.began, runs.counted) = (false, None);
 }

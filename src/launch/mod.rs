@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use crate::model::settings::JobSettings;
+use crate::resource::texts;
 
 /// One script, in the order in which bash reads it: functions first, at the end what runs.
 const TEMPLATE: &str = concat!(
@@ -40,6 +41,9 @@ pub fn supervisor(slot: &str, job: &JobSettings) -> String {
     set("ENV_FILE", job.env_file.as_deref().unwrap_or_default());
     set("LOGS", job.logs.as_deref().unwrap_or_default());
     set("RESTARTS", &job.restarts_per_run.to_string());
+    let transient: Vec<String> = job.transient_exit_codes.iter().map(i64::to_string).collect();
+    set("TRANSIENT", &transient.join(" "));
+    set("OUT_OF_MEMORY", &texts::out_of_memory().join("|"));
     let uri = job.checkpoint.as_ref().map_or("", |checkpoint| checkpoint.uri.as_str());
     set("CHECKPOINT_URI", uri);
     set("CHECKPOINT_BASE", job.checkpoint_as.as_deref().unwrap_or(uri));

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::job_phase::JobPhase;
+use super::lines::LastLine;
 use super::relaunch::{TAKES_ORDERS, TAKES_ROLL_CALL};
 use super::slot::SlotRecord;
 
@@ -37,6 +38,14 @@ impl SlotRecord {
         let compiles = self.job.step.is_none() && self.job.runs.best_step.is_some();
         let phase = if phase == JobPhase::Running && compiles { JobPhase::Compile } else { phase };
         Some((phase, worker, words))
+    }
+
+    /// The worker whose last lines name the cause of the present run's end, and those.
+    pub fn known_cause(&self) -> Option<(usize, &LastLine)> {
+        let lines = &self.job.lines;
+        let (worker, last) = lines.cause().filter(|_| lines.generation >= self.heard_from())?;
+        let known = last.meaning.as_ref().is_some_and(|meaning| !meaning.is_victim);
+        known.then_some((worker, last))
     }
 
     /// The indices that the hosts say they have.

@@ -125,6 +125,8 @@ pub struct JobSettings {
     pub restarts_per_run: u32,
     /// Runs in a row without a new step after which a person has to look (S16).
     pub no_progress: u32,
+    /// Codes with which a run may end again and again without being the program's fault.
+    pub transient_exit_codes: Vec<i64>,
 }
 
 impl JobSettings {

@@ -272,6 +272,10 @@ pub struct Runs {
     pub fruitless: u32,
     /// The same of runs on several hosts that ended with a code: `restart.per_run` bounds them.
     pub exits: u32,
+    /// The code that those ended with last, and how many in a row did.
+    pub code: Option<(i64, u32)>,
+    /// Runs in a row that ended with their machine and count for nothing.
+    pub free: u32,
     /// Those among them, the latest in a row, that never got away from `started_from`.
     pub stuck: u32,
     /// The checkpoint's step that is passed over, and since when.

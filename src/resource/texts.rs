@@ -174,6 +174,12 @@ pub fn matching(text: &str) -> impl Iterator<Item = &'static Text> {
     TABLE.set.matches(looked_at).into_iter().filter_map(|at| TABLE.rows.get(at).copied())
 }
 
+/// What a program or the kernel writes when memory ran out: expressions that grep -E understands as well.
+pub fn out_of_memory() -> Vec<&'static str> {
+    let rows = all().filter(|row| row.section == Section::Memory && row.class.starts_with("oom_"));
+    rows.flat_map(|row| row.patterns).copied().collect()
+}
+
 /// The meaning of a text. Within a section the first match of the table wins; among sections a cause
 /// before its victims, then what stands first in the text.
 pub fn explain(text: &str) -> Option<&'static Text> {

@@ -247,6 +247,7 @@ pub fn job(command: &str, folder: &Path) -> JobSettings {
         stop_grace: Duration::from_secs(2),
         restarts_per_run: 2,
         no_progress: 3,
+        transient_exit_codes: vec![6, 11, 134, 139],
         ..JobSettings::default()
     }
 }

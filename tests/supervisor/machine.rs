@@ -76,6 +76,7 @@ esac
 
 const JOURNALCTL: &str = r#"#! /bin/bash
 [[ $1 == --sync ]] && exit
+[[ " $* " != *" -k "* ]] || { cat "$(dirname "$(dirname "$0")")/kernel" 2>/dev/null; exit; }
 last=${*: -1}; tail -n 200 "$(dirname "$(dirname "$0")")/journal/${last#*=}"
 "#;
 

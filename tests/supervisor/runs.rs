@@ -75,12 +75,65 @@ fn a_failing_command_is_restarted_within_its_budget_and_then_reported() {
     });
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\n");
     // The budget is counted over reboots of the same disk.
-    assert_eq!(std::fs::read_to_string(host.path("restarts.7")).unwrap().trim(), "3");
+    assert_eq!(std::fs::read_to_string(host.path("restarts.7")).unwrap().trim(), "3 139 3");
     host.power_cycle(&[]);
     host.wait("one try in this boot", || {
         host.attribute("exit").is_some_and(|e| e.contains(" 7.4 139 final after 2 restarts"))
     });
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\nx\nx\n");
+}
+
+#[test]
+fn a_run_that_would_end_the_same_way_again_is_not_restarted() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let count = format!("echo x >> {}", tries.display());
+    let codes = format!("{count}; ! [[ $(wc -l < {}) == 1 ]] || exit 3; exit 1", tries.display());
+    let full =
+        "echo 'XLA:TPU compile permanent error. Ran out of memory in memory space hbm.'; exit 1";
+    for (command, runs, end) in [
+        (codes, 4, "1 final after 3 restarts: code 1 3 times in a row without a new step"),
+        (format!("{count}; {full}"), 1, "1 final after 0 restarts: memory ran out"),
+    ] {
+        let job = JobSettings { restarts_per_run: 9, ..job(&command, work.path()) };
+        let Some(host) = Host::new(&job, "", &order(None)) else { return };
+        host.boot();
+        host.wait(end, || host.attribute("exit").is_some_and(|exit| exit.ends_with(end)));
+        assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\n".repeat(runs));
+        std::fs::remove_file(&tries).unwrap();
+    }
+}
+
+#[test]
+fn a_program_that_the_kernel_ended_for_its_memory_is_known_by_the_kernels_log() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(host) = Host::new(&job("kill -KILL $$", work.path()), "", &order(None)) else {
+        return;
+    };
+    let line = "Out of memory: Killed process 4242 (python3) total-vm:98765432kB";
+    std::fs::write(host.path("kernel"), format!("usb 1-1: new device\n{line}\n")).unwrap();
+    host.boot();
+    host.wait("the end", || {
+        let exit = host.attribute("exit").unwrap_or_default();
+        exit.ends_with("7.1 137 final after 0 restarts: memory ran out")
+    });
+    let lines = host.attribute("log").unwrap();
+    assert!(lines.ends_with(&format!("\nkernel: {line}\n")), "{lines:?}");
+}
+
+#[test]
+fn new_steps_between_two_ends_say_that_the_program_can_work() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command =
+        format!("echo x >> {0}; wc -l < {0} > \"$TPU_WATCHDOG_PROGRESS\"; exit 1", tries.display());
+    let job = JobSettings { restarts_per_run: 4, ..job(&command, work.path()) };
+    let Some(host) = Host::new(&job, "", &order(None)) else { return };
+    host.boot();
+    host.wait("the end", || {
+        host.attribute("exit").is_some_and(|exit| exit.ends_with("1 final after 4 restarts"))
+    });
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\n".repeat(5));
 }
 
 #[test]
@@ -204,7 +257,7 @@ fn the_heartbeat_outlives_commands_that_fail_at_once() {
     let tries = work.path().join("tries");
     let many = JobSettings {
         restarts_per_run: 1000,
-        ..job(&format!("echo x >> {}; exit 1", tries.display()), work.path())
+        ..job(&format!("echo x >> {}; exit 139", tries.display()), work.path())
     };
     let Some(host) = Host::new(&many, "", &order(None)) else { return };
     host.boot_with(&[("TPU_WATCHDOG_PAUSES", "0")]);

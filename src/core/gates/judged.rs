@@ -57,8 +57,11 @@ pub fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
     let count = runs::fruitless(ctx.record, condition);
     if runs::ends_by_itself(ctx.record, condition) {
         let (evidence, name) = (&ctx.record.verdict.evidence, &ctx.record.name);
+        let permanent = job.and_then(|job| runs::permanent(ctx.record, job, condition));
+        let why = permanent
+            .unwrap_or_else(|| format!("{count} runs in a row made no new step (restart.per_run)"));
         let text = format!(
-            "{evidence}; {count} runs in a row made no new step (restart.per_run); fix the job (`logs {name}` shows how they ended), then `relaunch {name}`: it starts again on \
+            "{evidence}; {why}; fix the job (`logs {name}` shows how its runs ended), then `relaunch {name}`: it starts again on \
              the same TPU, from its newest checkpoint. After a change of the config `recreate {name}`"
         );
         return hold(HoldReason::JobFailed, text, None);

@@ -22,6 +22,7 @@ pub fn with_checkpoints() -> World {
         checkpoint: Some(CheckpointSettings { uri, format: None, orbax_mode }),
         no_progress: 3,
         restarts_per_run: 5,
+        transient_exit_codes: vec![6, 11, 134, 139],
         ..JobSettings::default()
     });
     slot.supervisor = Some(format!("#! /bin/bash\n{SUPERVISOR_MARK}"));

@@ -62,6 +62,8 @@ job() {
 # notice: the end of this machine is announced, so that the job is asked for a checkpoint. A signal is ignored by all that does not
 # handle it.
 NOTICED=$MEMORY.notice
+# noticed SECONDS: within so many.
+noticed() { [[ -e $NOTICED ]] && (($(date +%s) - $(stat -c %Y "$NOTICED") < $1)); }
 notice() {
   local units=job name
   [[ -n $COMMAND ]] || units=setup
@@ -110,7 +112,7 @@ not_stale() {
 wait_for_order() {
   ((WORKERS == 1)) && return
   echo "waiting for an order" >"$PHASE"
-  tell_exit "$1" "waits: for a newer order, or $ALONE s$([[ -z $COMMAND ]] || echo ", then for the other hosts")"
+  tell_exit "$1" "waits: for a newer order, or $ALONE s$([[ -z $COMMAND ]] || echo ", then for the other hosts")$(! noticed 900 || echo '; after a notice')"
   sleep "$ALONE"
   held_back
 }
@@ -118,6 +120,20 @@ wait_for_order() {
 held_back() {
   [[ ! -e $WAITS ]] || echo "the run order says wait: nothing starts until it no longer does"
   while [[ -e $WAITS ]]; do echo "waiting: the run order says wait" >"$PHASE"; sleep "$PAUSE"; done
+}
+# read_used: how many restarts of this generation are used, and the code of the last ends with their number.
+read_used() { used=0 last_code='' same=0; [[ ! -s $USED ]] || read -r used last_code same <"$USED"; }
+# count_code CODE RAN STEP-BEFORE: in WHY, why a run would end the same way once more: memory ran out, or the third end with one code that is
+# not a transient one. A run that came further, or was long, says nothing of the kind.
+count_code() {
+  local step; step=$(last_step); WHY=''
+  if (($2 >= LONG)) || [[ -n $step && $step != "$3" ]]; then same=0 last_code=''; return; fi
+  if [[ $1 == "$last_code" ]]; then same=$((same + 1)); else same=1 last_code=$1; fi
+  if grep -qiE "$OUT_OF_MEMORY" "$MEMORY.last-lines"; then
+    WHY='memory ran out'
+  elif ((same >= 3)) && [[ " $TRANSIENT " != *" $1 "* ]]; then
+    WHY="code $1 $same times in a row without a new step"
+  fi
 }
 became_long() { keep "$LONG_RUN" "$1"; }
 # mark_long: beside each run, so that a host that goes down without a word leaves the mark as well.

@@ -71,7 +71,7 @@ fi
 cut_off=''
 [[ -e $RUNNING && $(<"$RUNNING") != "$BOOT" ]] && cut_off=1
 if [[ -n $cut_off && ! -e $LONG_RUN ]]; then
-  used=$(cat "$USED" 2>/dev/null); used=$((${used:-0} + 1)); keep "$USED" "$used"; rm -f "$RUNNING"
+  read_used; used=$((used + 1)); keep "$USED" "$used"; rm -f "$RUNNING"
   report exit 75 "restarting: the host went down in a run, which counts as restart $used of $RESTARTS"
   if ((used > RESTARTS && WORKERS == 1)); then
     last_word 75 "final after $RESTARTS restarts: the host went down in a run"; rest failed
@@ -85,7 +85,7 @@ if [[ -n $ON_NOTICE ]]; then
   watch_announced 9>&- & NOTICING+=" $!"
 fi
 code=75
-used=$(cat "$USED" 2>/dev/null); used=${used:-0}
+read_used
 while :; do
   held_back
   not_stale "$code"
@@ -96,7 +96,7 @@ while :; do
   if [[ -e $FAILING ]]; then read -r failed text <"$FAILING"; report_exit "$failed" "$text"; fi
   rm -rf "$WORK"; mkdir "$WORK" && chown "${RUN_AS:-$(id -un)}" "$WORK"
   keep "$RUNNING" "$BOOT"
-  echo running >"$PHASE"; began=$(uptime)
+  echo running >"$PHASE"; began=$(uptime); before=$(last_step)
   mark_long 9>&- & marking=$!
   $RUN; code=$?
   ran=$(($(uptime) - began))
@@ -104,7 +104,7 @@ while :; do
   going_down && rest stopping
   rm -f "$RUNNING"
   # Right after an announced end 0 means that the job has saved, not that its work is done.
-  if [[ $code == 0 && -e $NOTICED && ! -e $TPU_WATCHDOG_DONE ]] && (($(date +%s) - $(stat -c %Y "$NOTICED") < 300)); then code=143; fi
+  if [[ $code == 0 && ! -e $TPU_WATCHDOG_DONE ]] && noticed 300; then code=143; fi
   if [[ $code == 0 ]]; then
     # A startup script that ends well has set things up; only a command can finish.
     [[ -n $COMMAND ]] || rest idle
@@ -119,12 +119,15 @@ while :; do
   tell_lines "$code"
   ((ran >= LONG)) && became_long "$ran"
   [[ -e $LONG_RUN ]] && reads_order && continue
-  ((ran < REFILL)) || used=0
+  ((ran < REFILL)) || used=0 last_code=''
+  count_code "$code" "$ran" "$before"
   # After an announced end three say nothing about the job.
-  if [[ -e $NOTICED ]] && ((FREE < 3)); then used=0 FREE=$((FREE + 1)); fi
+  if [[ -e $NOTICED ]] && ((FREE < 3)); then used=0 same=0 WHY='' FREE=$((FREE + 1)); fi
   # Each try has a number of its own: an answered report is known by it.
-  keep "$USED" $((used + 1))
+  keep "$USED" "$((used + 1)) $last_code $same"
   wait_for_order "$code"
+  # Of several hosts it is the watchdog that judges.
+  if [[ -n $WHY ]] && ((WORKERS == 1)); then last_word "$code" "final after $used restarts: $WHY"; rest failed; fi
   if ((used < RESTARTS)); then
     pause=$(pause_of "$used")
     tell_exit "$code" "restarting $((used + 1)) of $RESTARTS in $pause s"

@@ -1,0 +1,71 @@
+//! How runs on several hosts end, by class: some ends are their machine's and count for nothing (free),
+//! some would come again with every start (permanent).
+//!
+//! A single host's supervisor does the same by itself. An end is free after a notice, or where a
+//! read that began before it showed the node as not healthy; three in a row at most. An end is
+//! permanent when the last lines say that memory ran out, or when it is the third in a row with the
+//! same code, which is not a transient one, each time without a new step.
+//!
+//! Example: worker 2 ends with code 1 ("KeyError: 'loss'"), and so do the others. Generations 5 and
+//! 6 end the same way. The job is held after the third, not after `restart.per_run`.
+
+use crate::model::exit;
+use crate::model::settings::JobSettings;
+use crate::model::slot::SlotRecord;
+
+/// So many ends with one code are a program's fault.
+const SAME: u32 = 3;
+/// So many in a row count for nothing.
+const FREE: u32 = 3;
+
+/// Whether the end of the present run is that of its machine.
+pub fn is_free(record: &SlotRecord) -> bool {
+    let job = &record.job;
+    let noticed = present(record).any(|worker| exit::follows_a_notice(&job.exits[&worker]));
+    let sick = record.suspicion.as_ref().zip(job.failing_since);
+    let was_sick = sick.is_some_and(|(suspicion, failing)| suspicion.since < failing);
+    job.runs.free < FREE && (noticed || was_sick)
+}
+
+/// Why the present run would end the same way once more. `counts`: its end was not taken in yet.
+pub fn permanent(record: &SlotRecord, job: &JobSettings, counts: bool) -> Option<String> {
+    if let Some(line) = out_of_memory(record) {
+        return Some(format!("memory ran out: {line}"));
+    }
+    let (code, times) = if counts { counted(record) } else { record.job.runs.code }?;
+    let permanent = times >= SAME && !job.transient_exit_codes.contains(&code);
+    permanent.then(|| format!("code {code} {times} times in a row without a new step"))
+}
+
+/// The code of the present run, and how many runs in a row ended with it.
+pub fn counted(record: &SlotRecord) -> Option<(i64, u32)> {
+    let runs = &record.job.runs;
+    let code = code(record).filter(|_| !runs.progressed)?;
+    let before = runs.code.filter(|(before, _)| *before == code).map_or(0, |(_, times)| times);
+    Some((code, before + 1))
+}
+
+/// The workers that have reported the end of the present run.
+fn present(record: &SlotRecord) -> impl Iterator<Item = usize> + '_ {
+    let of = move |worker: &usize| record.exit_of(*worker).map(|(generation, _)| generation);
+    let newest = record.heard_from();
+    record.job.exits.keys().copied().filter(move |worker| of(worker) == Some(newest))
+}
+
+/// The code of the worker whose last lines name a cause; else the one that all of them ended with.
+fn code(record: &SlotRecord) -> Option<i64> {
+    let code = |worker: usize| record.exit_of(worker).map(|(_, code)| code);
+    if let Some((worker, _)) = record.known_cause() {
+        return code(worker).filter(|_| present(record).any(|ended| ended == worker));
+    }
+    let mut codes = present(record).filter_map(code);
+    let first = codes.next()?;
+    codes.all(|other| other == first).then_some(first)
+}
+
+/// The line that says so; a run that had made new steps has fitted.
+fn out_of_memory(record: &SlotRecord) -> Option<String> {
+    let (_, last) = record.known_cause().filter(|_| !record.job.runs.progressed)?;
+    let class = &last.meaning.as_ref()?.class;
+    class.starts_with("oom_").then(|| last.text())
+}

@@ -1,0 +1,131 @@
+//! Ends of runs by their class: what counts for nothing, what would come again with every start.
+
+use super::relaunch::{accepted, patched};
+use super::runs::with_checkpoints;
+use super::*;
+use crate::model::beacon::{Beacon, LastLines, Meaning, WorkerReport};
+use crate::model::lever::Pull;
+
+/// A worker's code, the text of its exit, and the class and blame of its last line.
+type End = (i64, &'static str, Option<(&'static str, bool)>);
+
+const WAITS: &str = "waits: for a newer order, or 600 s";
+const NOTICED: &str = "waits: for a newer order, or 600 s; after a notice";
+
+impl World {
+    /// Two workers that run a generation, or have ended.
+    fn ends(&mut self, generation: u64, ends: Option<[End; 2]>) {
+        let of = self.fleet.slots["a"].incarnation.clone().unwrap();
+        let beat = self.now.as_second() % 100_000;
+        let beacon = |value: i64, text: &str| Beacon {
+            boot_id: "b".into(),
+            generation,
+            attempt: 0,
+            value,
+            text: text.into(),
+        };
+        let report = |end: Option<End>| WorkerReport {
+            boot: Some(beacon(1, "v2")),
+            heartbeat: Some(beacon(beat, "running")),
+            exit: end.map(|(code, text, _)| beacon(code, text)),
+            lines: end.and_then(|(code, _, line)| {
+                let (class, is_victim) = line?;
+                let lines = vec![format!("the line of {class}")];
+                let (class, advice) = (class.to_owned(), "Look.".to_owned());
+                let meaning = Some(Meaning { class, is_victim, advice });
+                Some(LastLines { of: beacon(code, "1"), lines, meaning })
+            }),
+            ..WorkerReport::default()
+        };
+        let workers = match ends {
+            Some(ends) => ends.map(|end| report(Some(end))),
+            None => [report(None), report(None)],
+        };
+        let result = Ok(workers.into());
+        self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result });
+    }
+
+    /// Runs generation after generation, each of which ends like this. Returns how many began, and why
+    /// no other does.
+    fn runs_that_end(&mut self, ends: impl Fn(u64) -> [End; 2]) -> (u64, String) {
+        let mut node = self.supervised_run();
+        node["networkEndpoints"] = json!([{}, {}]);
+        // Nothing is passed over twice.
+        self.fleet.slots.get_mut("a").unwrap().job.runs.set_aside = Some((110, self.now));
+        for generation in 1..=30 {
+            self.ends(generation, None);
+            self.next_poll(&node);
+            let order = (0..400).find_map(|_| {
+                self.wait(5);
+                self.ends(generation, Some(ends(generation)));
+                if self.run_order().is_none() {
+                    self.surveyed(&[100]);
+                }
+                if self.run_order().is_none() {
+                    self.poll(std::slice::from_ref(&node));
+                }
+                self.run_order()
+            });
+            let Some(order) = order else {
+                assert_eq!(self.hold("a"), Some(HoldReason::JobFailed), "{generation}");
+                let decision = self.fleet.memory["a"].decision.as_ref();
+                return (generation, decision.unwrap().reason.clone());
+            };
+            self.ordered(accepted());
+            node = patched(&node, &order);
+            self.next_poll(&node);
+        }
+        panic!("thirty runs")
+    }
+}
+
+#[test]
+fn the_same_code_three_times_without_a_new_step_is_the_programs_fault() {
+    let fails = (1, WAITS, None);
+    let (runs, why) = with_checkpoints().runs_that_end(|_| [fails, fails]);
+    assert_eq!(runs, 3, "{why}");
+    assert!(why.contains("code 1 3 times in a row without a new step"), "{why}");
+    // Other codes between them, or codes that crashes have, are given all of restart.per_run.
+    let other = |generation: u64| if generation == 2 { (2, WAITS, None) } else { fails };
+    let (runs, why) = with_checkpoints().runs_that_end(|of| [other(of), other(of)]);
+    assert_eq!(runs, 5, "{why}");
+    let (runs, _) = with_checkpoints().runs_that_end(|_| [(139, WAITS, None), (139, WAITS, None)]);
+    assert_eq!(runs, 5);
+}
+
+#[test]
+fn the_code_is_that_of_the_worker_whose_lines_name_the_cause() {
+    let victim = (1, WAITS, Some(("victim_of_sibling", true)));
+    let crashes = (139, WAITS, None);
+    let (runs, why) = with_checkpoints().runs_that_end(|_| [victim, crashes]);
+    assert_eq!(runs, 5, "whose fault it is, is not known: {why}");
+    let cause = (2, WAITS, Some(("setup", false)));
+    let (runs, why) = with_checkpoints().runs_that_end(|_| [victim, cause]);
+    assert_eq!(runs, 3, "{why}");
+    assert!(why.contains("code 2 3 times in a row"), "{why}");
+}
+
+#[test]
+fn a_program_that_does_not_fit_is_not_started_again_and_a_person_may() {
+    let mut world = with_checkpoints();
+    let full = (137, WAITS, Some(("oom_host", false)));
+    let (runs, why) = world.runs_that_end(|_| [full, (1, WAITS, Some(("coordinator", true)))]);
+    assert_eq!(runs, 1, "{why}");
+    assert!(why.contains("memory ran out: the line of oom_host (oom_host: Look.)"), "{why}");
+    world.wait(5);
+    world.pull(Pull::Relaunch { slot: "a".into() });
+    world.ends(1, Some([full, full]));
+    world.surveyed(&[100]);
+    assert_eq!(world.run_order().map(|order| order.generation), Some(2));
+}
+
+#[test]
+fn what_ends_with_its_machine_is_free_three_times_in_a_row() {
+    let noticed = (143, NOTICED, None);
+    let (runs, why) = with_checkpoints()
+        .runs_that_end(|of| if of < 4 { [noticed, noticed] } else { [(1, WAITS, None); 2] });
+    assert_eq!(runs, 6, "three that are free, three with the same code: {why}");
+    let (runs, _) = with_checkpoints().runs_that_end(|_| [(7, NOTICED, None), (8, WAITS, None)]);
+    // Of each four, three are free: five count.
+    assert_eq!(runs, 19 + 1, "the bound holds");
+}
