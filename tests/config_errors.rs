@@ -283,9 +283,9 @@ const BEFORE_A_SLOT: [(&str, &str, &str); 28] = [
         "\"create\" or \"hold\"",
     ),
     (
-        "[policy]\non_success = \"stop\"",
+        "[policy]\non_success = \"halt\"",
         "w.toml:3: policy.on_success:",
-        "use \"keep\" or \"delete\"",
+        "use \"keep\", \"stop\" or \"delete\"",
     ),
     ("[policy]\norphans = \"alive\"", "w.toml:3: policy.orphans:", "use \"report\" or \"dead\""),
     (

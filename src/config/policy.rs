@@ -117,10 +117,10 @@ fn on_success(c: &mut Check, key: &str, raw: &RawPolicy, base: OnSuccess) -> OnS
     match raw.on_success.as_deref() {
         None => base,
         Some("keep") => OnSuccess::Keep,
+        Some("stop") => OnSuccess::Stop,
         Some("delete") => OnSuccess::Delete,
         Some(other) => {
-            let wrong = if other == "stop" { "not supported yet" } else { "unknown" };
-            c.wrong(key, format!("{other:?} is {wrong}; use \"keep\" or \"delete\""));
+            c.wrong(key, format!("{other:?} is unknown; use \"keep\", \"stop\" or \"delete\""));
             base
         }
     }

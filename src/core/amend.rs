@@ -1,6 +1,7 @@
 //! The flags of the present run order, kept as they should be: `wait` while the slot is paused,
 //! `notice` while the API announces the end of a Spot TPU whose job can be asked for a checkpoint.
-//! And the release of a node: all that is ours is taken out of its metadata.
+//! And the release of a node: all that is ours is taken out of its metadata; and the stop of one whose
+//! job has finished.
 //!
 //! A flag changes neither the generation nor what runs: supervisors of version 3 start nothing by
 //! themselves while the order says `wait`, and ask the job for a checkpoint when it says `notice`.
@@ -25,7 +26,7 @@ use crate::model::failure::FailureClass;
 use crate::model::fleet::{Fleet, Pending, Stray};
 use crate::model::hold::HoldReason;
 use crate::model::ids::{Incarnation, RunOrder};
-use crate::model::node::NodeView;
+use crate::model::node::{NodeState, NodeView};
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::relaunch::{Amendment, Patch, TAKES_WAIT};
@@ -62,7 +63,7 @@ pub fn keep(ctx: &mut SlotCtx, turn: &mut Turn) -> bool {
     // One that failed must not keep another one waiting.
     let waits = |amendment: &Amendment| {
         let same = amendment.call.is_some() || wanted.as_ref() == Some(&amendment.patch);
-        ctx.now < amendment.until && same
+        ctx.now < amendment.until && (same || amendment.patch == Patch::Stop)
     };
     if ctx.record.job.amendment.as_ref().is_some_and(waits) {
         return false;
@@ -110,6 +111,7 @@ fn may_be_written(ctx: &SlotCtx, patch: &Patch) -> bool {
     let allowed = !ctx.settings.dry_run && (undoes || clear);
     let takes = match patch {
         Patch::Release => may_be_released(ctx),
+        Patch::Stop => true,
         Patch::Order(order) => follows(ctx, order, undoes),
     };
     is_shown(ctx, seen) && idle && allowed && takes
@@ -148,6 +150,19 @@ fn stray<'a>(ctx: &'a SlotCtx) -> Option<&'a Stray> {
     ctx.ledger.strays.get(&Stray::key(&ctx.record.zone, &ctx.record.name))
 }
 
+/// Stops the node of a finished job, which has passed every gate.
+pub fn stop(ctx: &mut SlotCtx, reason: String, turn: &mut Turn) -> Decision {
+    if let Some(amendment) = &ctx.record.job.amendment {
+        let text = format!("{reason}; what became of its last change is read back");
+        return Decision::wait(text, Some(amendment.until));
+    }
+    if !may_be_written(ctx, &Patch::Stop) {
+        return Decision::wait(format!("{reason}; a read of just now is awaited"), None);
+    }
+    intend(ctx, Patch::Stop, turn);
+    Decision::act(ActionName::Wait, reason)
+}
+
 fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
     let Some(incarnation) = ctx.record.incarnation.clone() else { return };
     let (checker, case) = ctx.case();
@@ -161,6 +176,11 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
     let generation = patch.generation();
     let (wait, notice, text) = match &patch {
         Patch::Release => (false, false, release_text(record, &incarnation)),
+        Patch::Stop => {
+            let text =
+                format!("stop {incarnation}: its job is finished, and on_success = \"stop\"");
+            (false, false, text)
+        }
         Patch::Order(order) => (order.wait, order.notice, flags_text(record, order, paused_by)),
     };
     let decided_by = ctx.settings.decided_by.clone();
@@ -226,12 +246,20 @@ pub fn ordered(
             (Some(Call::Unknown), CallResult::Unknown, format!("{failure}; it is read back"))
         }
         CallOutcome::Refused(failure) => {
-            if failure.class == FailureClass::Permission {
+            let stops = amendment.patch == Patch::Stop && !failure.class.passes_by_itself();
+            if failure.class == FailureClass::Permission || stops {
                 amendment.until = after(turn.now, FORBIDDEN_WAIT);
             }
             let again = span(elapsed(turn.now, amendment.until));
-            let text =
-                format!("{failure}; what runs goes on as before, and it is tried again in {again}");
+            let right = match (amendment.patch == Patch::Stop, failure.class) {
+                (true, FailureClass::Permission) => {
+                    " (it takes the right tpu.nodes.stop, see deploy/iam)"
+                }
+                _ => "",
+            };
+            let text = format!(
+                "{failure}{right}; what runs goes on as before, and it is tried again in {again}"
+            );
             (None, CallResult::Refused, text)
         }
         CallOutcome::NotSent(failure) => {
@@ -242,9 +270,10 @@ pub fn ordered(
     amendment.call = call;
     let what = What::OrderOutcome { generation, result };
     let name = result.name();
-    let about = match generation {
-        0 => "release".to_owned(),
-        generation => format!("flags of generation {generation}"),
+    let about = match &amendment.patch {
+        Patch::Order(_) => format!("flags of generation {generation}"),
+        Patch::Release => "release".to_owned(),
+        Patch::Stop => "stop".to_owned(),
     };
     turn.tell(record, what, format!("{about}: {name}: {text}"));
     true
@@ -272,12 +301,20 @@ pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &
                 "nothing of the watchdog's is left on it".to_owned(),
             )
         }
+        Patch::Stop => {
+            let stops = matches!(view.state, NodeState::Stopping | NodeState::Stopped);
+            (stops && amendment.call.is_some(), "it is stopped".to_owned())
+        }
     };
     if there {
         let generation = amendment.patch.generation();
-        if generation == 0 {
-            record.ours = false;
-            record.released.iter_mut().for_each(|release| release.done = true);
+        match amendment.patch {
+            Patch::Order(_) => {}
+            Patch::Release => {
+                record.ours = false;
+                record.released.iter_mut().for_each(|release| release.done = true);
+            }
+            Patch::Stop => record.job.stopped = Some(amendment.incarnation.clone()),
         }
         record.job.amendment = None;
         let took = elapsed(at, turn.now).as_secs();

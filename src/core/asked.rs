@@ -6,7 +6,8 @@
 //! A node that is DELETING by another hand for longer than `grace.deleting` is deleted once more,
 //! which has unblocked such deletes; no create follows, and what is still there then is escalated.
 //! With `on_success = "delete"` a TPU of ours is deleted where worker 0 has reported an end with code 0,
-//! once it has been READY and held by nothing for ten minutes; no create follows, until `retry`.
+//! once it has been READY and held by nothing for ten minutes; no create follows, until `retry`. With
+//! `on_success = "stop"` one of a single host is stopped instead, once: started by hand, it is left running.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use super::condemn::condemn;
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::turn::Turn;
-use super::{confirm, reads};
+use super::{amend, confirm, reads};
 
 /// From the success of a job to the removal of its TPU: other workers may still save or write their
 /// logs, and an operator may still want it.
@@ -119,7 +120,9 @@ pub fn finished(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision 
         }
         return hold;
     }
-    let reason = format!("{evidence}, and on_success = \"delete\"");
+    let stops = ctx.slot.policy.on_success == OnSuccess::Stop;
+    let (how, done) = if stops { ("stop", "stopped") } else { ("delete", "deleted") };
+    let reason = format!("{evidence}, and on_success = \"{how}\"");
     let known = ctx.record.job.removable_since;
     // Not from a former success, nor from before the slot was there again.
     let until = after(known.unwrap_or(turn.now).max(ctx.record.since), REMOVED_AFTER);
@@ -132,8 +135,11 @@ pub fn finished(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision 
         return decision;
     }
     if turn.now < until {
-        let text = format!("{evidence}; the TPU is deleted, as on_success says; `pause` keeps it");
+        let text = format!("{evidence}; the TPU is {done}, as on_success says; `pause` keeps it");
         return Decision::wait(text, Some(until));
+    }
+    if stops {
+        return amend::stop(ctx, reason, turn);
     }
     match confirmed(ctx, Condition::Finished, &reason, turn) {
         Err(decision) => decision,
@@ -147,24 +153,37 @@ pub fn finished(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision 
     }
 }
 
-/// Why a finished TPU is not deleted, in words that follow the evidence.
-fn outlives(ctx: &SlotCtx) -> Option<&'static str> {
+/// Why a finished TPU is neither deleted nor stopped, in words that follow the evidence.
+fn outlives(ctx: &SlotCtx) -> Option<String> {
     let (record, job) = (&*ctx.record, &ctx.record.job);
     let there = record.incarnation.is_some() && record.seen.as_ref().is_some_and(|s| s.ready);
-    if ctx.slot.policy.on_success == OnSuccess::Keep || !there || ctx.memory.absence_confirmed {
-        return Some("");
+    let how = match ctx.slot.policy.on_success {
+        OnSuccess::Keep => return Some(String::new()),
+        OnSuccess::Stop => "stop",
+        OnSuccess::Delete => "delete",
+    };
+    if !there || ctx.memory.absence_confirmed {
+        return Some(String::new());
     }
+    let although = format!("so it is kept although on_success = \"{how}\"");
     if !record.ours {
-        return Some("; it is adopted, so it is kept although on_success = \"delete\"");
+        return Some(format!("; it is adopted, {although}"));
     }
     // An operator's `done` says nothing about what still runs on the hosts, nor does another job's end.
     let ended = |(generation, code)| code == 0 && generation >= record.heard_from();
     let counts = job.exits.get(&0).is_none_or(|exit| job.pardoned.get(&0) != Some(exit));
     let its_own = job.ordered.is_none() || job.ordered == job.finished;
-    let known = record.exit_of(0).is_some_and(ended) && counts && its_own;
-    (!known).then_some(
-        "; nothing shows that its job has ended by itself on this TPU, so that is kept although on_success = \"delete\"",
-    )
+    if !(record.exit_of(0).is_some_and(ended) && counts && its_own) {
+        let why = "nothing shows that its job has ended by itself on this TPU";
+        return Some(format!("; {why}, {although}"));
+    }
+    // "Only available with single TPU nodes" (Cloud TPU API v2, nodes.stop).
+    let hosts = record.size().hosts;
+    if how == "stop" && hosts > 1 {
+        return Some(format!("; a TPU of {hosts} hosts can't be stopped, {although}"));
+    }
+    let started = how == "stop" && record.job.stopped == record.incarnation;
+    started.then(|| format!("; it was stopped once and started by hand, {although}"))
 }
 
 /// A delete that did not come about yet is not wanted any longer, or the node is gone without it.

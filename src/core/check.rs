@@ -123,7 +123,7 @@ impl Checker {
             return self.asked(case);
         }
         if condition == Condition::Finished {
-            return is_over(case);
+            return is_over(case, OnSuccess::Delete);
         }
         let kind = condition.kind().ok_or(Violation("S5", "the condition is no sickness"))?;
         lasted(case, condition)?;
@@ -239,9 +239,9 @@ impl Checker {
 }
 
 /// S23: the TPU of a job that has finished, with evidence, is not wanted any longer.
-fn is_over(case: &Case) -> Checked {
+fn is_over(case: &Case, how: OnSuccess) -> Checked {
     let Case { slot, record, now, .. } = case;
-    let wanted = slot.policy.on_success == OnSuccess::Delete;
+    let wanted = slot.policy.on_success == how;
     rule(wanted && record.ours, "S17", "it is not ours, or the config keeps it")?;
     let ready = record.seen.as_ref().is_some_and(|seen| seen.ready);
     rule(ready, "S10", "it is not READY")?;

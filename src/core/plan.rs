@@ -136,7 +136,8 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], (index, turns): (u64, u64), turn: &mut
     let counted = budget::is_unavailable(ctx.record);
     let phase = |record: &SlotRecord| record.recovery.as_ref().map(|r| (r.phase, r.call.clone()));
     let before = phase(ctx.record);
-    let relaunch = ctx.record.job.relaunch.clone();
+    let patches = |record: &SlotRecord| (record.job.relaunch.clone(), record.job.amendment.clone());
+    let patched = patches(ctx.record);
     let removable = ctx.record.job.removable_since;
     let decision = decide(ctx, gates, turn);
     ctx.record.job.removable_since.take_if(|_| ctx.record.verdict.condition != Condition::Finished);
@@ -149,7 +150,7 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], (index, turns): (u64, u64), turn: &mut
         changed = std::mem::replace(&mut recovery.set_apart, set_apart) != set_apart;
     }
     ctx.budget.unavailable += usize::from(!counted && budget::is_unavailable(ctx.record));
-    changed |= before != phase(ctx.record) || relaunch != ctx.record.job.relaunch;
+    changed |= before != phase(ctx.record) || patched != patches(ctx.record);
     changed |= removable != ctx.record.job.removable_since;
     let held = decision.hold.is_some_and(|hold| hold != HoldReason::Unclear);
     let interrupts = held || ctx.record.recovery.is_some();

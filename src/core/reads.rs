@@ -133,6 +133,20 @@ pub fn checkpoints(ctx: &mut SlotCtx, turn: &mut Turn) {
     }
 }
 
+/// Asks for the workers' reports, not before `at`.
+pub fn attributes(record: &SlotRecord, memory: &mut Memory, at: Timestamp, turn: &mut Turn) {
+    let Some(of) = &record.incarnation else { return };
+    if memory.pending.insert(Pending::Attributes) {
+        turn.look(Look::Attributes {
+            slot: record.name.clone(),
+            zone: record.zone.clone(),
+            of: of.clone(),
+            workers: record.size().hosts,
+            at,
+        });
+    }
+}
+
 /// Reads that need a call a slot: every poll where something is wrong or under way, else spread
 /// over several polls.
 pub fn stagger(
@@ -155,16 +169,10 @@ pub fn stagger(
         && record.ours
         && supervised
         && slot.supervisor.is_some()
-        && let (Some(of), Some(_)) = (&record.incarnation, record.ready_since)
-        && memory.pending.insert(Pending::Attributes)
+        && record.ready_since.is_some()
     {
         memory.asked_attributes = true;
-        turn.look(Look::Attributes {
-            slot: record.name.clone(),
-            zone: record.zone.clone(),
-            of: of.clone(),
-            workers: record.size().hosts,
-        });
+        attributes(record, memory, turn.now, turn);
     }
     if let Some(checkpoint) = location::listed(slot)
         && (in_turn(STAGGER) || memory.asked_checkpoints.is_none())

@@ -16,7 +16,10 @@ use crate::model::slot::{JobState, SlotRecord, WorkerState};
 use crate::model::time::{after, elapsed};
 
 use super::turn::Turn;
-use super::{amend, ending, life, lines, relaunch, runs, settle};
+use super::{amend, ending, life, lines, reads, relaunch, runs, settle};
+
+/// After the first word of an end the reports are read once more.
+const SIBLINGS: Duration = Duration::from_secs(5);
 
 /// After a refusal for its rate half as many reads are asked for, for so long.
 const SLOWED: Duration = Duration::from_secs(600);
@@ -165,7 +168,8 @@ fn heard(worker: &mut WorkerState, report: &WorkerReport, from: u64, gap: Durati
         Some(beat) => {
             worker.in_setup = beat.in_setup();
             began |= beat.idle().is_none();
-            worker.phase = JobPhase::told(beat);
+            let phase = || JobPhase::told(report.phase.as_ref().filter(fresh)?);
+            worker.phase = JobPhase::told(beat).or_else(phase);
             let value = (beat.boot_id.clone(), beat.value);
             if worker.heartbeat.as_ref() == Some(&value) {
                 worker.quiet_for += gap;
@@ -246,6 +250,12 @@ fn ends(
     // The pause before the next run counts from the first word of the present one's end.
     let since = record.job.failing_since.or(Some(turn.now));
     record.job.failing_since = since.filter(|_| record.job.failed.is_some());
+    let ended = kind(&record.job) != failed && record.job.failed.is_some();
+    if let Some(memory) = fleet.memory.get_mut(slot).filter(|_| ended) {
+        // The other workers' ends, and what they say of the cause, follow in a moment.
+        let soon = after(turn.now, SIBLINGS.min(fleet.settings.poll.every));
+        reads::attributes(record, memory, soon, turn);
+    }
     if kind(&record.job) != failed
         && !over
         && let Some((code, message)) = ending::told(record)

@@ -280,6 +280,12 @@ impl TpuClient {
                 Action::Create { slot, zone, body, request_id } => {
                     self.create(zone, slot, body, request_id.as_deref(), prepared).await
                 }
+                Action::Patch { slot, zone, patch: Patch::Stop, .. } => {
+                    let url = format!("{}:stop", self.node_url(zone, slot));
+                    let (name, method) = ("nodes.stop", Method::POST);
+                    let (origin, body) = (Origin::PATCH, Some(&metadata));
+                    self.http.mutate(name, method, origin, &url, body, prepared).await
+                }
                 Action::Patch { slot, zone, .. } => {
                     let url = format!("{}?updateMask=metadata", self.node_url(zone, slot));
                     let (name, method) = ("nodes.patch", Method::PATCH);
@@ -294,7 +300,7 @@ impl TpuClient {
         }
     }
 
-    /// The body of a patch that changes our part of the metadata of exactly this node, and keeps every
+    /// The body of a stop, which is empty, or of a patch that changes our part of the metadata of exactly this node, and keeps every
     /// other key. The API has no patch of one key.
     async fn metadata(&self, action: &Action) -> Result<Value, CallOutcome> {
         let Action::Patch { slot, zone, incarnation, patch, .. } = action else {
@@ -305,6 +311,9 @@ impl TpuClient {
         if view.incarnation.as_ref() != Some(incarnation) {
             let text = format!("another node than {incarnation} is there by now");
             return Err(CallOutcome::Refused(Failure::new(FailureClass::NotFound, text)));
+        }
+        if *patch == Patch::Stop {
+            return Ok(json!({}));
         }
         let metadata = view.raw.get("metadata").and_then(Value::as_object);
         // An answer that lacks them would take them from the node. A TPU without a job has no supervisor.

@@ -365,6 +365,8 @@ pub enum Look {
         of: Incarnation,
         /// The number of its workers, as far as known; at least one.
         workers: usize,
+        /// Not before.
+        at: Timestamp,
     },
     /// List the checkpoint location.
     Checkpoints {
@@ -397,6 +399,14 @@ pub enum Look {
 }
 
 impl Look {
+    /// When it is due, where that is not at once.
+    pub fn at(&self) -> Option<Timestamp> {
+        match self {
+            Look::Operation { at, .. } | Look::Attributes { at, .. } => Some(*at),
+            _ => None,
+        }
+    }
+
     /// The slot that is looked at, or that a stray was made for.
     pub fn slot(&self) -> &str {
         match self {

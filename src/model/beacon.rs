@@ -197,6 +197,8 @@ pub struct WorkerReport {
     pub step: Option<Beacon>,
     /// `exit`: the code with which the job's command ended; the text is `final` or `restarting …`.
     pub exit: Option<Beacon>,
+    /// `phase`: what the host is at, and since when (seconds of the Unix epoch).
+    pub phase: Option<Beacon>,
     /// `log`: the last lines of the last run that failed.
     pub lines: Option<LastLines>,
 }

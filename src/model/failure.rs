@@ -47,12 +47,18 @@ impl FailureClass {
         matches!(self, FailureClass::StockOut | FailureClass::Quota | FailureClass::Rate)
     }
 
+    /// Whether the same call may be taken a little later.
+    pub fn passes_by_itself(self) -> bool {
+        use FailureClass::*;
+        matches!(self, Rate | Transient | Garbage)
+    }
+
     /// Whether a create that was refused so goes on to the next zone: another one may not refuse it.
     /// A type, a queue, a quota, a network, even a right may be missing in one zone alone. A refusal
     /// that passes by itself, and one that holds for the whole project, keep it where it is.
     pub fn tries_next_zone(self) -> bool {
         use FailureClass::*;
-        !matches!(self, Rate | Transient | Garbage | Billing | ApiDisabled)
+        !self.passes_by_itself() && !matches!(self, Billing | ApiDisabled)
     }
 }
 

@@ -46,7 +46,7 @@ pub struct Relaunch {
     pub written_at: Option<Timestamp>,
 }
 
-/// A change of the metadata that is ours on a node.
+/// A change of a node that is there: of the metadata that is ours, or its stop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Patch {
@@ -54,6 +54,8 @@ pub enum Patch {
     Order(RunOrder),
     /// All that is ours is taken out, and the user's startup script put back.
     Release,
+    /// It is stopped: its job has finished.
+    Stop,
 }
 
 impl Patch {
@@ -61,7 +63,7 @@ impl Patch {
     pub fn generation(&self) -> u64 {
         match self {
             Patch::Order(order) => order.generation,
-            Patch::Release => 0,
+            Patch::Release | Patch::Stop => 0,
         }
     }
 }

@@ -243,6 +243,8 @@ pub enum WhenMissing {
 pub enum OnSuccess {
     /// The TPU is kept, and billed.
     Keep,
+    /// It is stopped, where it has one host: what is on its disk stays.
+    Stop,
     /// It is deleted.
     Delete,
 }

@@ -201,6 +201,9 @@ pub struct JobState {
     pub finished: Option<String>,
     /// Since when its TPU has been READY and held by nothing, where success deletes it.
     pub removable_since: Option<Timestamp>,
+    /// The node that was stopped after the success: it is stopped once.
+    #[serde(default)]
+    pub stopped: Option<Incarnation>,
     /// The generation whose success a person took back: it is not journaled once more.
     pub wanted_again: Option<u64>,
     /// The key of the job that the last run order started.

@@ -34,6 +34,7 @@ fn worker_report(entry: &Value) -> WorkerReport {
             "heartbeat" => report.heartbeat = beacon,
             "step" => report.step = beacon,
             "exit" => report.exit = beacon,
+            "phase" => report.phase = beacon,
             "log" => report.lines = last_lines(text("value")),
             _ => {}
         }

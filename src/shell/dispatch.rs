@@ -85,10 +85,11 @@ pub fn query(
 ) {
     let (world, permits, sender) = (world.clone(), permits.clone(), sender.clone());
     tokio::spawn(async move {
-        match &query {
-            Look::Operation { at, .. } => tokio::time::sleep(elapsed(Timestamp::now(), *at)).await,
-            Look::Attributes { .. } => permits.attributes().await,
-            _ => {}
+        if let Some(at) = query.at() {
+            tokio::time::sleep(elapsed(Timestamp::now(), at)).await;
+        }
+        if let Look::Attributes { .. } = &query {
+            permits.attributes().await;
         }
         let kind = match &query {
             Look::Node { .. } | Look::Stray { .. } | Look::Operation { .. } => &permits.calls,
@@ -125,7 +126,7 @@ pub fn query(
                 let result = world.tpu.get_operation(&operation, verb, spot, deadline).await;
                 Input::Operated { slot, operation, result }
             }
-            Look::Attributes { slot, zone, of, workers } => {
+            Look::Attributes { slot, zone, of, workers, .. } => {
                 let began = Timestamp::now();
                 let result = world.tpu.guest_attributes(&zone, &slot, workers, deadline).await;
                 Input::Attributes { slot, of, began, result }

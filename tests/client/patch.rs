@@ -64,6 +64,21 @@ async fn an_order_changes_one_key_and_a_release_leaves_what_was_there_before_us(
 }
 
 #[tokio::test]
+async fn exactly_the_node_that_is_meant_is_stopped() {
+    let (simulator, client, incarnation) = node().await;
+    let other = Incarnation { id: "77".into(), ..incarnation.clone() };
+    let outcome = send(&client, &other, Patch::Stop).await;
+    assert!(matches!(outcome, CallOutcome::Refused(_)), "{outcome:?}");
+    let stops = || simulator.log().iter().filter(|logged| logged.path.ends_with("a:stop")).count();
+    assert_eq!(stops(), 0);
+    let outcome = send(&client, &incarnation, Patch::Stop).await;
+    assert!(matches!(outcome, CallOutcome::Accepted(_)), "{outcome:?}");
+    assert_eq!(stops(), 1);
+    let state = simulator.with(|cloud| cloud.nodes.values().next().unwrap().state);
+    assert_eq!(state, "STOPPING");
+}
+
+#[tokio::test]
 async fn an_older_order_another_node_and_a_read_without_metadata_send_nothing() {
     let (simulator, client, incarnation) = node().await;
     let before = metadata(&simulator);

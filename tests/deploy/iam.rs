@@ -82,6 +82,8 @@ fn the_role_has_exactly_what_the_calls_need() {
         "nodes.getGuestAttributes",
         "nodes.list",
         "nodes.patch",
+        // With `on_success = "stop"` alone: the README says so, the role lacks it.
+        "nodes.stop",
         // By `drill` alone, with the credentials of the person who runs it.
         "nodes.simulateMaintenanceEvent",
         "operations.get",

@@ -218,12 +218,9 @@ impl World {
         for effect in step(&mut self.fleet, input, at(self.now)) {
             match effect {
                 Effect::Look(look) => {
-                    let due = match &look {
-                        Look::Operation { at: due, .. } => {
-                            due.as_millisecond() - at(0).as_millisecond()
-                        }
-                        _ => self.now,
-                    };
+                    let due = look
+                        .at()
+                        .map_or(self.now, |due| due.as_millisecond() - at(0).as_millisecond());
                     self.at(due.max(self.now) + 100, Task::Look(look));
                 }
                 Effect::Commit { records, events, then } => {
@@ -305,7 +302,7 @@ impl World {
                 };
                 Input::Operated { slot, operation, result }
             }
-            Look::Attributes { slot, zone, of, workers } => {
+            Look::Attributes { slot, zone, of, workers, .. } => {
                 let path =
                     format!("v2/projects/p/locations/{zone}/nodes/{slot}:getGuestAttributes");
                 let body = serde_json::json!({"queryPath": "tpu-watchdog/"});

@@ -518,6 +518,14 @@ impl World {
             let text = "another node is there";
             return CallOutcome::Refused(Failure::new(FailureClass::NotFound, text));
         };
+        let path = format!("v2/projects/p/locations/{zone}/nodes/{slot}");
+        if *patch == Patch::Stop {
+            let (path, query) = (format!("{path}:stop"), BTreeMap::new());
+            let request =
+                Request { method: "POST", path: &path, query: &query, body: Some(json!({})) };
+            let (status, answer) = api::handle(&mut self.cloud, &request);
+            return outcome(Origin::PATCH, status, &answer);
+        }
         let mut metadata = node.body["metadata"].clone();
         // As the client does, which reads the node right before.
         let run = metadata["tpu-watchdog-run"].as_str().unwrap_or_default();
@@ -528,9 +536,8 @@ impl World {
         match (patch, metadata.as_object_mut()) {
             (Patch::Order(order), _) => metadata["tpu-watchdog-run"] = json!(order.text()),
             (Patch::Release, Some(metadata)) => strip_ours(metadata),
-            (Patch::Release, None) => {}
+            _ => {}
         }
-        let path = format!("v2/projects/p/locations/{zone}/nodes/{slot}");
         let query = [("updateMask".to_owned(), "metadata".to_owned())].into();
         let body = Some(json!({ "metadata": metadata }));
         let request = Request { method: "PATCH", path: &path, query: &query, body };

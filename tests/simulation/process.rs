@@ -251,10 +251,7 @@ impl World {
     }
 
     fn query(&mut self, tag: Tag, query: Look, now: Timestamp) {
-        let wait = match &query {
-            Look::Operation { at, .. } => at.duration_since(now).as_millis().max(0) as Ms,
-            _ => 0,
-        };
+        let wait = query.at().map_or(0, |at| at.duration_since(now).as_millis().max(0) as Ms);
         let latency = self.latency();
         let asked = self.now + wait;
         self.at(asked + latency, Task::Serve(tag, Box::new(query), asked));

@@ -382,6 +382,7 @@ fn policy(seed: u64, watchdogs: &[Kind]) -> Policy {
         },
         on_success: match rng(seed, "on success").u32(0..4) {
             0 => OnSuccess::Delete,
+            1 => OnSuccess::Stop,
             _ => OnSuccess::Keep,
         },
         attempts: AttemptsPolicy {

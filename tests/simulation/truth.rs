@@ -336,6 +336,15 @@ impl World {
                 let asked = self.truth.slots.get(&slot).is_some_and(|known| known.released);
                 self.check("S17", &slot, asked, || "no operator wants it released".to_owned());
             }
+            Action::Patch { zone, patch: Patch::Stop, .. } => {
+                let node = self.cloud.nodes.get(&(zone.clone(), slot.clone()));
+                let run = node.map(|node| node.run.clone());
+                let over = run.as_ref().is_none_or(|run| run.ended);
+                let stops = self.setup.settings.slots[&slot].policy.on_success == OnSuccess::Stop;
+                self.check("S23", &slot, over && stops || arrival.late || arrival.again, || {
+                    format!("it is stopped as finished: {run:?}")
+                });
+            }
             Action::Patch { zone, patch: Patch::Order(order), .. } => {
                 let node = self.cloud.nodes.get(&(zone.clone(), slot.clone()));
                 if let Some(present) = node.map(|node| node.run.order.clone())

@@ -412,5 +412,6 @@ pub fn brief(action: &Action) -> String {
             format!("ORDER {slot} {}", order.text())
         }
         Action::Patch { slot, patch: Patch::Release, .. } => format!("RELEASE {slot}"),
+        Action::Patch { slot, patch: Patch::Stop, .. } => format!("STOP {slot}"),
     }
 }

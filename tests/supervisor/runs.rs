@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tpu_watchdog::launch;
-use tpu_watchdog::model::beacon::LastLines;
+use tpu_watchdog::model::beacon::{Beacon, LastLines};
 use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::JobSettings;
 
@@ -29,6 +29,10 @@ fn it_beats_runs_both_scripts_with_the_variables_of_the_contract_and_reports_the
     host.wait("the step", || host.attribute("step").is_some_and(|s| s.ends_with(" 7.1 1234")));
     host.wait("the heartbeat", || {
         host.attribute("heartbeat").is_some_and(|h| h.ends_with("running"))
+    });
+    host.wait("the phase, and since when", || {
+        let phase = host.attribute("phase").and_then(|phase| Beacon::parse(&phase));
+        phase.is_some_and(|phase| phase.text == "running" && phase.value > 1_700_000_000)
     });
     assert_eq!(std::fs::read_to_string(work.path().join("user")).unwrap(), "user\n");
     let expected = format!(

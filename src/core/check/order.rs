@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Case, Checked, Checker, is_held, is_paused, is_plain, listed, rule};
+use super::{Case, Checked, Checker, is_held, is_over, is_paused, is_plain, listed, rule};
 use crate::model::condition::Condition;
 use crate::model::fleet::Pending;
 use crate::model::ids::RunOrder;
 use crate::model::phase::Phase;
 use crate::model::relaunch::Patch;
+use crate::model::settings::OnSuccess;
 use crate::model::time::elapsed;
 
 /// Checkpoints were listed at most so long ago.
@@ -69,9 +70,16 @@ impl Checker {
         let seen = record.seen.as_ref();
         rule(seen.is_some_and(|seen| seen.ready), "S10", "the node is not READY")?;
         let idle = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
-        let ordered = record.job.relaunch.is_some() && *patch != Patch::Release;
+        let ordered = record.job.relaunch.is_some() && matches!(patch, Patch::Order(_));
         let calls = memory.pending.contains(&Pending::Call) || ordered;
         rule(idle && !calls, "S9", "the slot is in recovery, or another call is under way")?;
+        if *patch == Patch::Stop {
+            rule(!is_paused(case), "S7", "it is paused")?;
+            rule(record.size().hosts == 1, "S17", "it has more than one host")?;
+            let once = record.job.stopped != record.incarnation;
+            rule(once, "S17", "it was stopped before, and started by hand")?;
+            return is_over(case, OnSuccess::Stop);
+        }
         let Patch::Order(order) = patch else {
             let meant = record.released.as_ref().map(|release| &release.incarnation);
             let asked = meant.is_some() && meant == record.incarnation.as_ref();

@@ -4,6 +4,7 @@ use super::super::check::{Case, Checker};
 use super::endings::Pull;
 use super::runs::with_checkpoints;
 use super::*;
+use crate::model::relaunch::Patch;
 use crate::model::settings::{OnSuccess, WhenMissing};
 use crate::model::slot::SlotRecord;
 
@@ -42,6 +43,74 @@ fn s23_the_tpu_of_a_finished_job_is_kept_unless_the_config_says_otherwise() {
         let node = world.finishes(on_success);
         assert_eq!(world.deleted_within(&node, 60), deleted);
     }
+}
+
+impl World {
+    /// Polls for so many minutes. Returns after how many a stop left.
+    fn stopped_within(&mut self, node: &Value, minutes: u64) -> Option<u64> {
+        (1..=2 * minutes).find_map(|half| {
+            self.wait(30);
+            self.poll(std::slice::from_ref(node));
+            assert!(!is_delete(&self.actions));
+            let stops = matches!(self.actions[..], [Action::Patch { patch: Patch::Stop, .. }]);
+            stops.then_some(half / 2)
+        })
+    }
+}
+
+#[test]
+fn s23_a_finished_tpu_is_stopped_once_where_the_config_says_so() {
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Stop);
+    assert_eq!(world.stopped_within(&node, 60), Some(10));
+    world.input(Input::Ordered {
+        slot: "a".into(),
+        generation: 0,
+        outcome: CallOutcome::Accepted(OPERATION.into()),
+    });
+    // A read may lag behind.
+    assert_eq!(world.stopped_within(&node, 4), None);
+    let mut stopped = node.clone();
+    stopped["state"] = json!("STOPPED");
+    assert_eq!(world.stopped_within(&stopped, 60), None);
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Finished);
+    // A person starts it, to look at something.
+    assert_eq!(world.stopped_within(&node, 600), None);
+    let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
+    assert!(reason.contains("it was stopped once and started by hand"), "{reason}");
+}
+
+#[test]
+fn a_stop_that_is_refused_is_told_and_tried_again_after_six_hours() {
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Stop);
+    assert_eq!(world.stopped_within(&node, 60), Some(10));
+    let failure = Failure::new(FailureClass::Permission, "tpu.nodes.stop denied");
+    world.input(Input::Ordered {
+        slot: "a".into(),
+        generation: 0,
+        outcome: CallOutcome::Refused(failure),
+    });
+    let told = world.messages.iter().any(|m| {
+        m.starts_with("stop: refused") && m.contains("right tpu.nodes.stop") && m.contains("6h")
+    });
+    assert!(told, "{:?}", world.messages);
+    assert_eq!(world.stopped_within(&node, 359), None);
+    assert!(world.stopped_within(&node, 12).is_some());
+}
+
+#[test]
+fn what_can_not_be_stopped_is_kept_and_says_so() {
+    let mut world = with_checkpoints();
+    let mut node = world.finishes(OnSuccess::Stop);
+    node["networkEndpoints"] = json!([{}, {}]);
+    assert_eq!(world.stopped_within(&node, 60), None);
+    let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
+    assert!(reason.contains("a TPU of 2 hosts can't be stopped, so it is kept"), "{reason}");
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Stop);
+    world.pull(Pull::Pause { slot: Some("a".into()), until: None });
+    assert_eq!(world.stopped_within(&node, 60), None, "S7");
 }
 
 #[test]

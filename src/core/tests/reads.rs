@@ -3,6 +3,7 @@
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::action::Look;
+use crate::model::time::elapsed;
 
 #[test]
 fn reports_are_asked_for_in_each_poll_as_far_as_five_calls_a_second_reach() {
@@ -41,4 +42,23 @@ fn a_slot_that_is_well_is_asked_for_its_reports_in_each_poll() {
         assert_eq!(asked, 1);
         world.reports(beat, None);
     }
+}
+
+#[test]
+fn after_the_first_word_of_an_end_the_reports_are_read_again_within_five_seconds() {
+    let mut world = with_checkpoints();
+    world.supervised_run();
+    let asked = |world: &World| {
+        let at = |look: &Look| match look {
+            Look::Attributes { at, .. } => Some(elapsed(world.now, *at).as_secs()),
+            _ => None,
+        };
+        world.looks.iter().find_map(at)
+    };
+    world.exited(1, "restarting 1 of 5 in 10 s");
+    assert_eq!(asked(&world), None, "it goes on by itself");
+    world.exited(1, "final after 5 restarts");
+    assert_eq!(asked(&world), Some(5));
+    world.exited(1, "final after 5 restarts");
+    assert_eq!(asked(&world), None, "once");
 }

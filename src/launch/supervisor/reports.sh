@@ -4,12 +4,13 @@ last_step() { tail -n 1 "$PROGRESS" | tr -dc '0-9'; }
 # is_new STEP: beyond the checkpoint that this generation began with.
 is_new() { [[ -n $1 ]] && { [[ -z $ORDERED_STEP ]] || ((10#$1 > 10#$ORDERED_STEP)); }; }
 beat() {
-  local count=0 step='' last='' phase=setup said
+  local count=0 step='' last='' phase=setup said told=''
   while :; do
     count=$((count + 1))
     # Empty while it is being written.
     said=$(cat "$PHASE"); phase=${said:-$phase}
     boot_beacon; report heartbeat "$count" "$phase$(full_disk)"
+    [[ $phase == "$told" ]] || { report phase "$(stat -c %Y "$PHASE")" "$phase" && told=$phase; }
     step=$(last_step)
     [[ -n $step && $step != "$last" ]] && report step "$step" && last=$step
     sleep "$BEAT"
