@@ -27,7 +27,6 @@ use crate::model::fleet::{Fleet, Pending, Stray};
 use crate::model::hold::HoldReason;
 use crate::model::ids::{Incarnation, RunOrder};
 use crate::model::node::{NodeState, NodeView};
-use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::relaunch::{Amendment, Patch, TAKES_WAIT};
 use crate::model::slot::{Seen, SlotRecord};
@@ -96,17 +95,39 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     let waits = ctx.record.job.stuck == Some(Stuck::Waits) && ctx.record.takes_orders();
     let ordered_soon = run.wait && comes && (waits || relaunch::wanted(ctx).is_some());
     let (wait, notice) = (ctx.paused().is_some() || ordered_soon, ending && asks);
-    let order = || Patch::Order(RunOrder { wait, notice, ..run.clone() });
-    ((run.wait, run.notice) != (wait, notice)).then(order)
+    let mut reboot = run.reboot.clone();
+    reboot.extend(reboots(ctx).into_iter().map(|(_, boot)| boot));
+    let order = RunOrder { wait, notice, reboot, ..run.clone() };
+    (order != *run).then_some(Patch::Order(order))
+}
+
+/// Hosts that a reboot may mend, each with its boot: once in a node's life, and not while it is paused.
+fn reboots(ctx: &SlotCtx) -> Vec<(usize, String)> {
+    let record = &*ctx.record;
+    let concerned = match ctx.condition() {
+        Condition::GangIncomplete => record.without_index(),
+        Condition::ChipsMissing => {
+            let usual = ctx.ledger.chips.get(ctx.accelerator()).copied().unwrap_or(0);
+            record.short_of_chips(usual)
+        }
+        Condition::ChipsBusy if record.job.stuck == Some(Stuck::ChipsStuck) => {
+            record.job.failed.iter().map(|(worker, ..)| *worker).collect()
+        }
+        _ => return Vec::new(),
+    };
+    let fresh = |worker: &usize| !record.job.reboots.contains_key(worker);
+    let boot = |worker| Some((worker, record.job.workers.get(&worker)?.boot_id.clone()?));
+    let free = ctx.paused().is_none() && record.seen.as_ref().is_some_and(|seen| !seen.opted_out);
+    concerned.into_iter().filter(|worker| free && fresh(worker)).filter_map(boot).collect()
 }
 
 /// Whether the node and its supervisors can take it now.
 fn may_be_written(ctx: &SlotCtx, patch: &Patch) -> bool {
     let record = &*ctx.record;
     let Some(seen) = &record.seen else { return false };
-    let idle = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
+    let idle = record.recovery.as_ref().is_none_or(|r| r.phase.is_up());
     // A flag is taken back also where nothing else is done.
-    let undoes = matches!(patch, Patch::Order(order) if !order.wait && !order.notice);
+    let undoes = patch.only_undoes(seen.run.as_ref());
     let clear = ctx.condition() != Condition::Unclear && !seen.opted_out;
     let allowed = !ctx.settings.dry_run && (undoes || clear);
     let takes = match patch {
@@ -171,6 +192,14 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
         return;
     }
     ctx.budget.amended += 1;
+    let reboots = match &patch {
+        Patch::Order(order) => {
+            let mut reboots = reboots(ctx);
+            reboots.retain(|(_, boot)| order.reboot.contains(boot));
+            reboots
+        }
+        _ => Vec::new(),
+    };
     let paused_by = ctx.paused().map(|pause| pause.who.clone());
     let record = &mut *ctx.record;
     let generation = patch.generation();
@@ -181,8 +210,20 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
                 format!("stop {incarnation}: its job is finished, and on_success = \"stop\"");
             (false, false, text)
         }
+        Patch::Order(order) if !reboots.is_empty() => {
+            let workers: Vec<String> =
+                reboots.iter().map(|(worker, _)| worker.to_string()).collect();
+            let text = format!(
+                "order of generation {}: reboot of worker {}: {}",
+                order.generation,
+                workers.join(", "),
+                record.verdict.evidence
+            );
+            (order.wait, order.notice, text)
+        }
         Patch::Order(order) => (order.wait, order.notice, flags_text(record, order, paused_by)),
     };
+    record.job.reboots.extend(reboots);
     let decided_by = ctx.settings.decided_by.clone();
     let what =
         What::Amendment { incarnation: incarnation.clone(), generation, wait, notice, decided_by };
@@ -286,7 +327,7 @@ pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &
     if began <= at || view.incarnation.as_ref() != Some(&amendment.incarnation) {
         return false;
     }
-    let flags = |run: &RunOrder| (run.generation, run.wait, run.notice);
+    let flags = |run: &RunOrder| (run.generation, run.wait, run.notice, run.reboot.clone());
     let (there, text) = match &amendment.patch {
         Patch::Order(order) => {
             let there = view.run.as_ref().map(flags) == Some(flags(order));

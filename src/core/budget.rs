@@ -43,10 +43,9 @@ pub struct Budget {
 /// Whether a slot counts under `max_unavailable` (S6): judged and in recovery, its replacement not
 /// booted yet, and not merely waiting for capacity, for an operator, or for nothing at all.
 pub fn is_unavailable(record: &SlotRecord) -> bool {
-    let at_rest = matches!(
-        record.verdict.condition,
-        Condition::Stopped | Condition::JobFailed | Condition::Finished
-    );
+    let condition = record.verdict.condition;
+    let at_rest =
+        matches!(condition, Condition::Stopped | Condition::Finished) || condition.job_stands();
     let beacons = record.seen.as_ref().is_some_and(|seen| seen.supervised);
     let up = |phase: Phase| match phase {
         Phase::Booted | Phase::Launched => true,

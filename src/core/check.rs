@@ -15,6 +15,7 @@ mod removal;
 
 pub use removal::{idling, removal};
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ use crate::model::lever::Pause;
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
 use crate::model::settings::{OnSuccess, Settings, Size, SlotSettings};
-use crate::model::slot::SlotRecord;
+use crate::model::slot::{SlotRecord, WorkerState};
 use crate::model::spec::NodeSpec;
 use crate::model::time::elapsed;
 
@@ -273,8 +274,9 @@ fn takes_room(record: &SlotRecord) -> bool {
     let beacons = record.seen.as_ref().is_some_and(|seen| seen.supervised);
     let up = matches!(recovery.phase, Phase::Booted | Phase::Launched)
         || (recovery.phase == Phase::Ready && !beacons);
-    let at_rest = [Condition::Stopped, Condition::JobFailed, Condition::Finished]
-        .contains(&record.verdict.condition);
+    let condition = record.verdict.condition;
+    let at_rest =
+        [Condition::Stopped, Condition::Finished].contains(&condition) || condition.job_stands();
     !(short || at_rest || recovery.set_apart || up)
 }
 
@@ -317,7 +319,7 @@ fn lasted(case: &Case, condition: Condition) -> Checked {
 
 /// S5: what rests on the workers' reports rests on those of the last 10 s, which still say it.
 fn is_reported(case: &Case, condition: Condition) -> Checked {
-    if !matches!(condition, Condition::NeverBooted | Condition::Silent) {
+    if !condition.is_reported() {
         return Ok(());
     }
     let (record, graces) = (case.record, &case.slot.policy.grace);
@@ -329,11 +331,25 @@ fn is_reported(case: &Case, condition: Condition) -> Checked {
     rule(fresh, "S5", "the workers' reports must have been asked for at most 10 s ago")?;
     let workers = record.seen.as_ref().map_or(1, |seen| seen.workers.max(1));
     let state = |worker: usize| record.job.workers.get(&worker);
-    let says = if condition == Condition::NeverBooted {
-        let lacks = (0..workers).any(|worker| state(worker).is_none_or(|worker| !worker.booted));
-        lacks && record.job.unbooted_for >= graces.boot(record.size())
-    } else {
-        record.job.workers.values().any(|worker| worker.quiet_for >= graces.silent)
+    let boot = graces.boot(record.size());
+    let says = match condition {
+        Condition::NeverBooted => {
+            let booted = |worker| state(worker).is_some_and(|worker: &WorkerState| worker.booted);
+            !(0..workers).all(booted) && record.job.unbooted_for >= boot
+        }
+        Condition::GangIncomplete => {
+            let started = record.job.workers.values().any(|worker| worker.attempt > 0);
+            let of = |worker| state(worker).and_then(|worker| worker.index);
+            let indices: BTreeSet<usize> = (0..workers).filter_map(of).collect();
+            let whole = indices.len() == workers && indices.last().is_none_or(|i| *i < workers);
+            !(started || whole) && record.job.ungathered_for >= boot
+        }
+        Condition::ChipsMissing => {
+            let kind = record.seen.as_ref().map_or("", |seen| seen.accelerator.as_str());
+            let usual = case.ledger.chips.get(kind).copied().unwrap_or(0);
+            record.job.workers.values().any(|w| w.chips.is_some_and(|n| n < usual) && !w.runs())
+        }
+        _ => record.job.workers.values().any(|worker| worker.quiet_for >= graces.silent),
     };
     rule(record.ours && says, "S5", "the workers' reports say that it is alive, or it is not ours")
 }

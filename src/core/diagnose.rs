@@ -14,7 +14,7 @@ use crate::model::fleet::Ledger;
 use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::settings::SlotSettings;
 use crate::model::slot::{Seen, SlotRecord};
-use crate::model::time::elapsed;
+use crate::model::time::{elapsed, span};
 
 use super::ending;
 
@@ -149,13 +149,42 @@ fn supervisor(
     }
     let failed = record.job.failed.as_ref().map(|(worker, code, text)| {
         let evidence = ending::evidence(record.job.stuck, *worker, *code, text);
-        Verdict::new(Condition::JobFailed, evidence + &ending::last_line(record))
+        Verdict::new(ending::condition(record), evidence + &ending::last_line(record))
     });
     // Whom the others wait for may be dead.
+    let lifeless = || lifeless(record, slot, ledger, now);
+    let crippled = crippled(record, slot, ledger, now);
     match record.job.stuck {
-        Some(Stuck::RollCall) => lifeless(record, slot, ledger, now).or(failed),
-        _ => failed.or_else(|| lifeless(record, slot, ledger, now)),
+        Some(Stuck::RollCall | Stuck::Setup) => crippled.or_else(lifeless).or(failed),
+        _ => crippled.or(failed).or_else(lifeless),
     }
+}
+
+/// Hosts that are alive, and can't run the job together as they came up.
+fn crippled(
+    record: &SlotRecord,
+    slot: &SlotSettings,
+    ledger: &Ledger,
+    now: Timestamp,
+) -> Option<Verdict> {
+    let boot = slot.policy.grace.boot(record.size());
+    if record.job.ungathered_for >= boot && record.is_ungathered() {
+        let evidence = format!("up for {}, and {}", span(boot), ending::said_indices(record));
+        return Some(Verdict::new(Condition::GangIncomplete, evidence));
+    }
+    let seen = record.seen.as_ref()?;
+    let usual = *ledger.chips.get(&seen.accelerator)?;
+    let short = record.short_of_chips(usual);
+    let settled = record.ready_since.is_some_and(|ready| elapsed(ready, now) >= boot);
+    let progressing =
+        record.job.progress_at.is_some_and(|at| elapsed(at, now) < slot.policy.grace.silent);
+    let first = short.first().filter(|_| settled && !progressing)?;
+    let has = record.job.workers.get(first).and_then(|worker| worker.chips).unwrap_or(0);
+    let evidence = format!(
+        "worker {first} has {has} chips, other hosts of type {} had {usual}",
+        seen.accelerator
+    );
+    Some(Verdict::new(Condition::ChipsMissing, evidence))
 }
 
 /// A host that never booted, or whose heartbeat stands still.
@@ -179,7 +208,7 @@ fn lifeless(
             if ledger.beacons_seen { "" } else { "; no beacon was ever received in this project" };
         let evidence = format!(
             "READY for {}, {} of {workers} workers (first: {first}) sent no boot beacon{channel}",
-            crate::model::time::span(waited),
+            span(waited),
             missing.len()
         );
         return Some(Verdict::new(Condition::NeverBooted, evidence));
@@ -188,10 +217,8 @@ fn lifeless(
     let quiet = record.job.workers.iter().find(|(_, w)| w.quiet_for >= grace);
     let progressing = record.job.progress_at.is_some_and(|at| elapsed(at, now) < grace);
     if let (Some((worker, state)), false) = (quiet, progressing) {
-        let evidence = format!(
-            "the heartbeat of worker {worker} stands still for {}",
-            crate::model::time::span(state.quiet_for)
-        );
+        let evidence =
+            format!("the heartbeat of worker {worker} stands still for {}", span(state.quiet_for));
         return Some(Verdict::new(Condition::Silent, evidence));
     }
     None

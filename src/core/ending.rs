@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::beacon::{Beacon, Idle, WorkerReport};
+use crate::model::condition::Condition;
 use crate::model::exit::{Exit, Stuck};
 use crate::model::hold::HoldReason;
 use crate::model::lines::KeptLines;
@@ -86,7 +87,8 @@ pub fn exits(
         };
         failed = failed.or_else(|| Some((stuck?, (index, exit.value, exit.text.clone()))));
     }
-    let failed = failed.or_else(|| setup(record, reports, now));
+    // A next run that can't start comes before the end of the last one.
+    let failed = chips(reports).or(failed).or_else(|| setup(record, reports, now));
     let failed = failed.or_else(|| roll_call(record, reports, from, now));
     // An answer that lacks the worker says nothing about it.
     let answered = |worker: usize| whole || worker < reports.len();
@@ -119,6 +121,19 @@ fn setup(
     };
     let since = *record.job.setup_since.get_or_insert(now);
     (elapsed(since, now) >= SETUP).then_some((Stuck::Setup, worker))
+}
+
+/// A host whose chips another process holds.
+fn chips(reports: &[WorkerReport]) -> Option<(Stuck, (usize, i64, String))> {
+    reports.iter().enumerate().find_map(|(index, report)| {
+        let beat = report.heartbeat.as_ref()?;
+        let stuck = match beat.idle()? {
+            Idle::ChipsBusy => Stuck::ChipsBusy,
+            Idle::ChipsStuck => Stuck::ChipsStuck,
+            _ => return None,
+        };
+        Some((stuck, (index, 0, beat.text.clone())))
+    })
 }
 
 /// Hosts that are all set up and don't meet: nothing else would tell.
@@ -171,6 +186,8 @@ pub fn forget(record: &mut SlotRecord) {
     record.job.early = None;
     record.job.exits.clear();
     record.job.pardoned.clear();
+    record.job.reboots.clear();
+    record.job.ungathered_for = Duration::ZERO;
     record.job.lines = KeptLines::default();
 }
 
@@ -235,6 +252,12 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
         Some(Stuck::Setup) => format!(
             "worker {worker} could not be set up for 30 min, and the job waits for it: {text}"
         ),
+        Some(Stuck::ChipsBusy | Stuck::ChipsStuck) => {
+            format!(
+                "the job does not start again: {}",
+                evidence(record.job.stuck, *worker, *code, text)
+            )
+        }
         Some(Stuck::GaveUp) | None => {
             format!("worker {worker} ended with code {code} and its restarts are used up ({text})")
         }
@@ -242,11 +265,21 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
     Some((*code, message + &last_line(record)))
 }
 
+/// The condition of a slot whose job has ended, or can't start.
+pub fn condition(record: &SlotRecord) -> Condition {
+    match record.job.stuck {
+        Some(Stuck::Setup) => Condition::SetupFailed,
+        Some(Stuck::ChipsBusy | Stuck::ChipsStuck) => Condition::ChipsBusy,
+        _ => Condition::JobFailed,
+    }
+}
+
 /// How the job's failure is told in a verdict: of a host that started nothing, no code.
 pub fn evidence(stuck: Option<Stuck>, worker: usize, code: i64, text: &str) -> String {
     match stuck {
         Some(Stuck::RollCall) => format!("the hosts wait for each other (worker {worker}: {text})"),
         Some(Stuck::Setup) => format!("worker {worker} could not be set up: {text}"),
+        Some(Stuck::ChipsBusy | Stuck::ChipsStuck) => format!("worker {worker}: {text}"),
         _ => format!("worker {worker} ended with code {code}: {text}"),
     }
 }
@@ -293,24 +326,16 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
                 record.zone
             ),
         ),
-        Some(Stuck::RollCall) if record.has_its_indices() => (
-            HoldReason::JobFailed,
+        Some(Stuck::RollCall) => apart(record, evidence),
+        Some(Stuck::ChipsBusy) => chips_busy(record, evidence),
+        Some(Stuck::ChipsStuck) => (
+            HoldReason::ChipsBusy,
             format!(
-                "{evidence}: a run starts when each of {} hosts has called worker 0, on TCP port 8377. Open it between the hosts of the TPU (the \
-                 network's rule default-allow-internal does), then `relaunch {name}`, which also ends a run that hangs on one of them; journalctl -u 'tpu-watchdog-*' on the hosts shows more",
-                record.size().hosts
-            ),
-        ),
-        Some(Stuck::RollCall) => (
-            HoldReason::JobFailed,
-            format!(
-                "{evidence}: a run starts when each host has called worker 0, and {}; a reboot of the hosts concerned may mend it, \
-                 `recreate {name}` replaces the TPU",
-                said_indices(record)
+                "{evidence}. That host is told to reboot, once; where it does not, `recreate {name}` replaces the TPU"
             ),
         ),
         Some(Stuck::Setup) => (
-            HoldReason::JobFailed,
+            HoldReason::SetupFailed,
             format!(
                 "{evidence}: the startup script must end with code 0, and each host needs its agent-worker-number and the right to read \
                  each secret (roles/secretmanager.secretAccessor). It is tried on; `logs {name}` shows how the script ended"
@@ -333,6 +358,36 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
         ),
     };
     Decision::hold(reason, text, None)
+}
+
+/// Hosts that have waited for each other for long.
+fn apart(record: &SlotRecord, evidence: &str) -> (HoldReason, String) {
+    let name = &record.name;
+    let text = if record.has_its_indices() {
+        format!(
+            "{evidence}: a run starts when each of {} hosts has called worker 0, on TCP port 8377. Open it between the hosts of the TPU (the \
+             network's rule default-allow-internal does), then `relaunch {name}`, which also ends a run that hangs on one of them; journalctl -u 'tpu-watchdog-*' on the hosts shows more",
+            record.size().hosts
+        )
+    } else {
+        format!(
+            "{evidence}: a run starts when each host has called worker 0, and {}; a reboot of the hosts concerned may mend it, \
+             `recreate {name}` replaces the TPU",
+            said_indices(record)
+        )
+    };
+    (HoldReason::JobFailed, text)
+}
+
+/// Another process holds the chips of a host.
+fn chips_busy(record: &SlotRecord, evidence: &str) -> (HoldReason, String) {
+    let worker = record.job.failed.as_ref().map_or(0, |(worker, ..)| *worker);
+    let text = format!(
+        "{evidence}. It is not the job's, so nothing ends it; end it on that host, and the job starts by itself (gcloud compute tpus tpu-vm \
+         ssh {} --zone {} --worker {worker} --command 'sudo kill PID')",
+        record.name, record.zone
+    );
+    (HoldReason::ChipsBusy, text)
 }
 
 /// A job that ended early may be at work in the background, or done: neither a replacement nor a

@@ -299,7 +299,7 @@ fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         }
         Condition::Deleting => asked::nudge(ctx, gates, turn),
         Condition::Finished => asked::finished(ctx, gates, turn),
-        Condition::JobFailed => ending::hold(ctx.record, &evidence),
+        condition if condition.job_stands() => ending::hold(ctx.record, &evidence),
         Condition::Degraded => Decision::hold(
             HoldReason::Degraded,
             format!("{evidence}; it informs, and no rule acts on it yet"),

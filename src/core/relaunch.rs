@@ -65,8 +65,9 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Option<Decis
     // A sick node is judged; its replacement starts the job anyway.
     let recovery = ctx.record.recovery.as_ref();
     let settled = recovery.is_none_or(|recovery| recovery.phase == Phase::Launched);
-    let well = [Condition::Healthy, Condition::Degraded, Condition::JobFailed];
-    if !settled || !well.contains(&ctx.condition()) {
+    let well = matches!(ctx.condition(), Condition::Healthy | Condition::Degraded)
+        || ctx.condition().job_stands();
+    if !settled || !well {
         return None;
     }
     if let Some(relaunch) = ctx.record.job.relaunch.clone()

@@ -8,7 +8,7 @@ use crate::model::beacon::{Beacon, Idle, WorkerReport};
 use crate::model::condition::Condition;
 use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::{Fleet, Memory};
+use crate::model::fleet::{Fleet, Ledger, Memory};
 use crate::model::ids::Incarnation;
 use crate::model::job_phase::JobPhase;
 use crate::model::relaunch::TAKES_ROLL_CALL;
@@ -120,6 +120,8 @@ fn attributes(
     if whole && !all_booted && record.ready_since.is_some() {
         record.job.unbooted_for += gap;
     }
+    gathered(record, gap, whole);
+    fleet.dirty_ledger |= chips(&mut fleet.ledger, record);
     amend::tell_followed(record, waited, turn);
     fleet.dirty.insert(slot.to_owned());
     if step > record.job.step {
@@ -133,6 +135,25 @@ fn attributes(
     ends(fleet, slot, reports, from, whole, turn);
     relaunch::reported(fleet, slot, turn);
     settle::settle(fleet, slot, turn);
+}
+
+/// The time that its hosts have been up without an index each of their own.
+fn gathered(record: &mut SlotRecord, gap: Duration, whole: bool) {
+    if record.ready_since.is_none() || !record.is_ungathered() {
+        record.job.ungathered_for = Duration::ZERO;
+    } else if whole {
+        record.job.ungathered_for += gap;
+    }
+}
+
+/// The most chips that a host of a type has had. Returns whether it is more than before.
+fn chips(ledger: &mut Ledger, record: &SlotRecord) -> bool {
+    let chips = record.job.workers.values().filter_map(|worker| worker.chips).max();
+    let (Some(chips), Some(seen)) = (chips, &record.seen) else { return false };
+    let most = ledger.chips.entry(seen.accelerator.clone()).or_default();
+    let more = chips > *most;
+    *most = chips.max(*most);
+    more
 }
 
 /// Whatever a node's metadata showed last: once every worker follows an order, the reports of earlier
@@ -161,6 +182,7 @@ fn heard(worker: &mut WorkerState, report: &WorkerReport, from: u64, gap: Durati
         (worker.generation, worker.version) = (boot.generation, boot.version());
         (worker.waits, worker.index) = (boot.waits(), boot.index());
         worker.attempt = boot.attempt;
+        worker.chips = boot.chips();
     }
     // A run that ended between two heartbeats has begun as well.
     let mut began = worker.version >= TAKES_ROLL_CALL && worker.attempt > 0;

@@ -36,9 +36,7 @@ enum Class {
 fn class(condition: Condition) -> Option<Class> {
     match condition.kind()? {
         Kind::Lost => Some(Class::Lost),
-        Kind::Judged if matches!(condition, Condition::NeverBooted | Condition::Silent) => {
-            Some(Class::Report)
-        }
+        Kind::Judged if condition.is_reported() => Some(Class::Report),
         Kind::Judged => Some(Class::State),
     }
 }
@@ -80,10 +78,9 @@ pub fn suspect(
         suspicion.healthy_for = Duration::ZERO;
         suspicion.last_read = began;
         suspicion.unseen &= condition == Condition::Missing;
-    } else if matches!(
-        condition,
-        Condition::Healthy | Condition::Degraded | Condition::Finished | Condition::JobFailed
-    ) && let Some(suspicion) = &mut record.suspicion
+    } else if (condition.job_stands()
+        || matches!(condition, Condition::Healthy | Condition::Degraded | Condition::Finished))
+        && let Some(suspicion) = &mut record.suspicion
     {
         // It is not known to have been healthy while it was not seen.
         let unseen = std::mem::take(&mut suspicion.unseen);

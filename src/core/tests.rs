@@ -3,6 +3,7 @@
 
 mod amend;
 mod budgets;
+mod chips;
 mod codes;
 mod effects;
 mod endings;

@@ -190,6 +190,7 @@ fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
     let state = match (record.verdict.condition, phase) {
         (Condition::Finished, _) => "finished",
         (Condition::JobFailed, _) => "failed",
+        (condition, _) if condition.job_stands() => "waiting",
         (Condition::Healthy, _) if on_hosts.is_some_and(JobPhase::is_before_a_run) => "waiting",
         (_, Some(Phase::Launched)) => "running",
         (_, Some(_)) => "waiting",

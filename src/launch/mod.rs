@@ -13,6 +13,7 @@ const TEMPLATE: &str = concat!(
     include_str!("supervisor/setup.sh"),
     include_str!("supervisor/code.sh"),
     include_str!("supervisor/container.sh"),
+    include_str!("supervisor/chips.sh"),
     include_str!("supervisor/program.sh"),
     include_str!("supervisor/runs.sh"),
     include_str!("supervisor/rollcall.sh"),
@@ -44,6 +45,7 @@ pub fn supervisor(slot: &str, job: &JobSettings) -> String {
     let transient: Vec<String> = job.transient_exit_codes.iter().map(i64::to_string).collect();
     set("TRANSIENT", &transient.join(" "));
     set("OUT_OF_MEMORY", &texts::out_of_memory().join("|"));
+    set("CHIPS_BUSY", &texts::of_class("chips_busy").join("|"));
     let uri = job.checkpoint.as_ref().map_or("", |checkpoint| checkpoint.uri.as_str());
     set("CHECKPOINT_URI", uri);
     set("CHECKPOINT_BASE", job.checkpoint_as.as_deref().unwrap_or(uri));

@@ -102,6 +102,10 @@ pub enum Idle {
     RollCall,
     /// It waits for an order.
     Waits,
+    /// Its chips are held by a process that is not the job's.
+    ChipsBusy,
+    /// Its chips are held by one of an earlier run that can't be ended.
+    ChipsStuck,
 }
 
 impl Beacon {
@@ -119,6 +123,11 @@ impl Beacon {
     /// The index that a boot beacon says its host has; none where it has none, or says nothing.
     pub fn index(&self) -> Option<usize> {
         self.text.split(' ').find_map(|word| word.strip_prefix('i')?.parse().ok())
+    }
+
+    /// How many chips a boot beacon says that its host has; none where it does not say.
+    pub fn chips(&self) -> Option<u32> {
+        self.text.split(' ').find_map(|word| word.strip_prefix('c')?.parse().ok())
     }
 
     /// The generation and the number of its run on the host, to compare and to tell apart.
@@ -142,6 +151,8 @@ impl Beacon {
             text if text.starts_with("setup") => Some(Idle::SetUp),
             text if text.starts_with("roll_call") => Some(Idle::RollCall),
             text if text.starts_with("waiting") => Some(Idle::Waits),
+            text if text.starts_with("chips_busy") => Some(Idle::ChipsBusy),
+            text if text.starts_with("chips_stuck") => Some(Idle::ChipsStuck),
             _ => None,
         }
     }

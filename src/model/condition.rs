@@ -32,8 +32,16 @@ Condition {
     RuntimeUnhealthy = "runtime_unhealthy",
     /// A symptom (mesh build failed, execution timed out) newer than the last progress.
     Degraded = "degraded",
+    /// Hosts of ours that have never started anything don't have an index each of their own.
+    GangIncomplete = "gang_incomplete",
     /// An incarnation of ours is READY but a worker never sent its boot beacon.
     NeverBooted = "never_booted",
+    /// A host could not be set up for long, and the job waits for it.
+    SetupFailed = "setup_failed",
+    /// A process that is not the job's holds the chips of a host.
+    ChipsBusy = "chips_busy",
+    /// A host has fewer chips than others of its type had.
+    ChipsMissing = "chips_missing",
     /// A worker's heartbeat stands still.
     Silent = "silent",
     /// The supervisor gave up on the job after its budget of restarts.
@@ -55,7 +63,18 @@ impl Condition {
 
     /// Whether it is known from the workers' reports alone: the node itself looks healthy.
     pub fn is_reported(self) -> bool {
-        matches!(self, Condition::Silent | Condition::NeverBooted)
+        matches!(
+            self,
+            Condition::Silent
+                | Condition::NeverBooted
+                | Condition::GangIncomplete
+                | Condition::ChipsMissing
+        )
+    }
+
+    /// Whether the hosts are well, and the job stands: it has ended, or waits for one of them.
+    pub fn job_stands(self) -> bool {
+        matches!(self, Condition::JobFailed | Condition::SetupFailed | Condition::ChipsBusy)
     }
 
     /// How a slot in this condition is condemned, if it ever is.
@@ -68,11 +87,15 @@ impl Condition {
             | Condition::Unresponsive
             | Condition::RuntimeUnhealthy
             | Condition::NeverBooted
+            | Condition::GangIncomplete
+            | Condition::ChipsMissing
             | Condition::Silent => Some(Kind::Judged),
             Condition::Finished
             | Condition::Stopped
             | Condition::Deleting
             | Condition::Degraded
+            | Condition::SetupFailed
+            | Condition::ChipsBusy
             | Condition::JobFailed
             | Condition::Requested
             | Condition::Healthy

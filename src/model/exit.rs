@@ -67,6 +67,10 @@ pub enum Stuck {
     RollCall,
     /// A host can't be set up: its startup script fails, or it has no index.
     Setup,
+    /// A process that is not its own holds the chips of a host.
+    ChipsBusy,
+    /// One of its own does, which can't be ended.
+    ChipsStuck,
     /// It ended with 0, and nothing shows that it did its work.
     EndedEarly,
 }

@@ -24,6 +24,8 @@ pub struct Ledger {
     pub creates: Vec<Timestamp>,
     /// A beacon was received in this project before: guest attributes work here.
     pub beacons_seen: bool,
+    /// The most chips that a host of each accelerator type has reported here.
+    pub chips: BTreeMap<String, u32>,
     /// Pools in which creates are refused for want of capacity, or replacements fail.
     pub pools: BTreeMap<String, Pool>,
     /// Replacements that failed to boot, or to make progress, by pool: which slot's, and when.

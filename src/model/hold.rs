@@ -60,6 +60,10 @@ HoldReason {
     NoBeaconChannel = "no_beacon_channel",
     /// The supervisor's budget of restarts is used up.
     JobFailed = "job_failed",
+    /// A host can't be set up, and the job waits for it.
+    SetupFailed = "setup_failed",
+    /// A process that is not the job's holds the chips of a host.
+    ChipsBusy = "chips_busy",
     /// A delete of ours failed three times or is not done in its time.
     DeleteFailed = "delete_failed",
     /// Paused by a person.
@@ -104,6 +108,8 @@ impl HoldReason {
                 | HoldReason::Preemptions
                 | HoldReason::NoBeaconChannel
                 | HoldReason::JobFailed
+                | HoldReason::SetupFailed
+                | HoldReason::ChipsBusy
                 | HoldReason::DeleteFailed
                 | HoldReason::CheckpointWentBack
                 | HoldReason::Breaker

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::job_phase::JobPhase;
 use super::lines::LastLine;
 use super::relaunch::{TAKES_ORDERS, TAKES_ROLL_CALL};
-use super::slot::SlotRecord;
+use super::slot::{SlotRecord, WorkerState};
 
 /// A host whose heartbeat, one a minute, stood still for less than this is there.
 const ALIVE: Duration = Duration::from_secs(180);
@@ -52,6 +52,32 @@ impl SlotRecord {
     pub fn indices(&self) -> Vec<Option<usize>> {
         let index = |worker| self.job.workers.get(&worker)?.index;
         (0..self.size().hosts).map(index).collect()
+    }
+
+    /// Hosts without an index of their own: none, one that no host has, or one that two have.
+    pub fn without_index(&self) -> Vec<usize> {
+        let indices = self.indices();
+        let alone = |index: &Option<usize>| {
+            let same = indices.iter().filter(|other| *other == index).count();
+            index.is_some_and(|index| index < indices.len()) && same == 1
+        };
+        (0..indices.len()).filter(|worker| !alone(&indices[*worker])).collect()
+    }
+
+    /// Hosts that are all up, have started nothing yet, and don't have an index each.
+    pub fn is_ungathered(&self) -> bool {
+        let idle = |worker: &WorkerState| worker.attempt == 0 && worker.generation > 0;
+        let idle = self.job.workers.values().all(idle) && !self.job.runs.began;
+        idle && self.supervisors_are(TAKES_ROLL_CALL) && !self.without_index().is_empty()
+    }
+
+    /// Hosts with fewer chips than `usual`, on which nothing of the job runs.
+    pub fn short_of_chips(&self, usual: u32) -> Vec<usize> {
+        let short = |worker: &WorkerState| {
+            worker.chips.is_some_and(|chips| chips < usual) && !worker.runs()
+        };
+        let hosts = self.job.workers.iter().filter(|(_, worker)| short(worker));
+        hosts.map(|(index, _)| *index).collect()
     }
 
     /// Whether every host has reported within the last minutes, each with an index of its own (S22).

@@ -49,16 +49,22 @@ pub struct RunOrder {
     /// all the same.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub roll_called: bool,
+    /// Boots that are to end: a host whose boot id is among them reboots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reboot: Vec<String>,
 }
 
 impl RunOrder {
     /// The order as the metadata key holds it.
     pub fn text(&self) -> String {
-        let RunOrder { generation, checkpoint, step, wait, notice, roll_called } = self;
+        let RunOrder { generation, checkpoint, step, wait, notice, roll_called, reboot } = self;
         let mut text = json!({"generation": generation, "checkpoint": checkpoint, "step": step});
         let flags = [("wait", wait), ("notice", notice), ("roll_called", roll_called)];
         for (key, _) in flags.iter().filter(|(_, set)| **set) {
             text[key] = true.into();
+        }
+        if !reboot.is_empty() {
+            text["reboot"] = json!(reboot);
         }
         text.to_string()
     }

@@ -13,6 +13,8 @@ JobPhase {
     Setup = "setup",
     /// A host waits for the others, for an order, or to be started again.
     Waiting = "waiting",
+    /// A host's chips are held by another process.
+    Chips = "chips",
     /// It has started, and no step was reported since.
     Compile = "compile",
     /// It runs.
@@ -33,6 +35,7 @@ impl JobPhase {
         Some(match word {
             "setup" | "setup_failed" => JobPhase::Setup,
             "roll_call" | "waiting" | "restarting" | "stopping" => JobPhase::Waiting,
+            "chips_busy" | "chips_stuck" => JobPhase::Chips,
             "running" | "idle" => JobPhase::Running,
             "saving" => JobPhase::Saving,
             "failed" | "stale_order" | "ended_early" => JobPhase::Failed,
@@ -50,6 +53,6 @@ impl JobPhase {
 
     /// Whether nothing of the job runs, and it will.
     pub fn is_before_a_run(self) -> bool {
-        matches!(self, JobPhase::Setup | JobPhase::Waiting)
+        matches!(self, JobPhase::Setup | JobPhase::Waiting | JobPhase::Chips)
     }
 }

@@ -23,6 +23,13 @@ Phase {
 }
 
 impl Phase {
+    /// Whether the node is there and its hosts have reported.
+    pub fn is_up(self) -> bool {
+        matches!(self, Phase::Booted | Phase::Launched)
+    }
+}
+
+impl Phase {
     /// All legal moves. Anything else is refused as illegal.
     pub fn may_become(self, next: Phase) -> bool {
         use Phase::*;

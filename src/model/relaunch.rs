@@ -59,6 +59,13 @@ pub enum Patch {
 }
 
 impl Patch {
+    /// Whether it asks nothing of the hosts that the present order does not ask already.
+    pub fn only_undoes(&self, present: Option<&RunOrder>) -> bool {
+        let before = present.map_or(&[][..], |run| &run.reboot);
+        matches!(self, Patch::Order(order)
+            if !order.wait && !order.notice && order.reboot.iter().all(|boot| before.contains(boot)))
+    }
+
     /// The generation that it orders; 0 where it orders none.
     pub fn generation(&self) -> u64 {
         match self {

@@ -366,6 +366,8 @@ impl Grace {
             Condition::RuntimeUnhealthy => self.runtime_unhealthy,
             Condition::Missing => self.missing,
             Condition::Deleting => self.deleting,
+            // Spent once before the verdict, and once more for a reboot to help.
+            Condition::GangIncomplete | Condition::ChipsMissing => self.boot(size),
             _ => Duration::ZERO,
         }
     }

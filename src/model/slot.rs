@@ -134,8 +134,17 @@ pub struct WorkerState {
     pub waits: bool,
     /// The index that it says it has.
     pub index: Option<usize>,
+    /// How many chips it says it has.
+    pub chips: Option<u32>,
     /// The job's phase there, as its last heartbeat tells it, and the words.
     pub phase: Option<(JobPhase, String)>,
+}
+
+impl WorkerState {
+    /// Whether its last heartbeat says that the job runs there.
+    pub fn runs(&self) -> bool {
+        matches!(self.phase, Some((JobPhase::Running | JobPhase::Saving, _)))
+    }
 }
 
 /// The job of a slot.
@@ -175,6 +184,10 @@ pub struct JobState {
     pub intervals: Vec<u64>,
     /// A recovery, a hold or a pause lay between the last mark and now: what it adds is no rhythm.
     pub interrupted: bool,
+    /// How long its hosts have been up without an index each of their own, over successful reads.
+    pub ungathered_for: Duration,
+    /// Hosts that were ordered to reboot, with the boot that was to end: once in a node's life.
+    pub reboots: BTreeMap<usize, String>,
     /// Workers of the present node, by index.
     pub workers: BTreeMap<usize, WorkerState>,
     /// The worker whose job ended and waits for a person, with its code and text …

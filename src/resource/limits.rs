@@ -86,6 +86,8 @@ impl NodeSpec {
             wait: true,
             notice: true,
             roll_called: true,
+            // A create orders no reboot.
+            reboot: Vec::new(),
         };
         let Value::Object(body) = self.render(owner, slot, &order, supervisor) else {
             return Ok(());

@@ -174,9 +174,15 @@ pub fn matching(text: &str) -> impl Iterator<Item = &'static Text> {
     TABLE.set.matches(looked_at).into_iter().filter_map(|at| TABLE.rows.get(at).copied())
 }
 
-/// What a program or the kernel writes when memory ran out: expressions that grep -E understands as well.
+/// The words of a program, or the kernel, when memory ran out.
 pub fn out_of_memory() -> Vec<&'static str> {
     let rows = all().filter(|row| row.section == Section::Memory && row.class.starts_with("oom_"));
+    rows.flat_map(|row| row.patterns).copied().collect()
+}
+
+/// The expressions of a class; grep -P understands them as well.
+pub fn of_class(class: &str) -> Vec<&'static str> {
+    let rows = all().filter(|row| row.class == class);
     rows.flat_map(|row| row.patterns).copied().collect()
 }
 

@@ -46,6 +46,16 @@ impl Permits {
         }
     }
 
+    fn of(&self, query: &Look) -> &Semaphore {
+        match query {
+            Look::Node { .. } | Look::Stray { .. } | Look::Operation { .. } => &self.calls,
+            Look::Attributes { .. }
+            | Look::Checkpoints { .. }
+            | Look::CreateCheck { .. }
+            | Look::Deletions { .. } => &self.surveys,
+        }
+    }
+
     /// Waits until a read of guest attributes may leave.
     async fn attributes(&self) {
         let turn = {
@@ -88,18 +98,11 @@ pub fn query(
         if let Some(at) = query.at() {
             tokio::time::sleep(elapsed(Timestamp::now(), at)).await;
         }
-        if let Look::Attributes { .. } = &query {
+        if matches!(query, Look::Attributes { .. }) {
             permits.attributes().await;
         }
-        let kind = match &query {
-            Look::Node { .. } | Look::Stray { .. } | Look::Operation { .. } => &permits.calls,
-            Look::Attributes { .. }
-            | Look::Checkpoints { .. }
-            | Look::CreateCheck { .. }
-            | Look::Deletions { .. } => &permits.surveys,
-        };
         // A closed semaphore can't be: it is never closed; without a permit the read goes ahead.
-        let _permit = kind.acquire().await;
+        let _permit = permits.of(&query).acquire().await;
         let deadline = Instant::now() + limit.max(Duration::from_secs(1));
         let input = match query {
             Look::Node { slot, zone } => {

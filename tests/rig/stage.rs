@@ -250,6 +250,7 @@ fn boot(host: &Machine, script: &str, alone: &str) {
             ("TPU_WATCHDOG_BEAT", "0.5"),
             ("TPU_WATCHDOG_PAUSES", "0.3 0.6"),
             ("TPU_WATCHDOG_ALONE", alone),
+            ("TPU_WATCHDOG_CHIPS", &format!("{}/accel[0-9]*", host.path("dev").display())),
         ],
     );
 }

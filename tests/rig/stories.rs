@@ -195,3 +195,29 @@ fn a_supervisor_that_is_killed_while_the_watchdog_is_away_starts_its_host_with_t
     assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
     stage.audit();
 }
+
+#[test]
+fn a_stranger_with_the_chips_of_one_host_is_named_and_all_wait_for_its_end() {
+    let Some(stage) = Stage::new("") else { return };
+    let first = stage.runs(1, 15);
+    let device = stage.host(2).path("dev");
+    std::fs::create_dir(&device).unwrap();
+    std::fs::write(device.join("accel0"), "").unwrap();
+    let chip = std::fs::File::open(device.join("accel0")).unwrap();
+    let mut stranger = std::process::Command::new("sleep").arg("300").stdin(chip).spawn().unwrap();
+    stage.tell("busy.2");
+    stage.wait("it is named", || {
+        let slot = stage.rig.status()["tpus"][0].clone();
+        let names = format!("process {} of user ", stranger.id());
+        slot["condition"] == "chips_busy" && slot["reason"].to_string().contains(&names)
+    });
+    let starts = stage.diary().iter().filter(|entry| entry.event == "start").count();
+    stage.rig.wait_polls(10);
+    let later = stage.diary().iter().filter(|entry| entry.event == "start").count();
+    assert_eq!(later, starts, "nothing starts meanwhile");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    stage.runs(first + 1, 15);
+    assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
+    stage.audit();
+}

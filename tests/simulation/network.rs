@@ -635,6 +635,7 @@ fn reports(node: &Node) -> Vec<WorkerReport> {
         attributes.get(key).and_then(|text| Beacon::parse(text))
     };
     let report = |attributes: &BTreeMap<String, String>| WorkerReport {
+        phase: None,
         boot: beacon(attributes, "tpu-watchdog/boot"),
         heartbeat: beacon(attributes, "tpu-watchdog/heartbeat"),
         step: beacon(attributes, "tpu-watchdog/step"),

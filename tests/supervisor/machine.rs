@@ -54,6 +54,7 @@ rm -f "$group"; exit "$code"
 const SYSTEMCTL: &str = r#"#! /bin/bash
 units=$(dirname "$(dirname "$0")")/units
 case $1 in
+  reboot) : >"$(dirname "$units")/rebooted" ;;
   is-system-running) echo "${TPU_WATCHDOG_SYSTEM:-running}" ;;
   is-active) [[ ${*: -1} == tpu-watchdog-supervisor.service && -e $units/tpu-watchdog-supervisor || ${*: -1} == *.socket && -e $units/${*: -1} ]] ;;
   start)

@@ -144,13 +144,13 @@ fn a_newer_order_ends_the_run_and_starts_the_next_one_from_its_checkpoint() {
     let first = "7 gs://b/ckpt/1200 1200\n";
     host.wait("the first run", || runs(first));
     let beacon = host.attribute("boot").unwrap();
-    assert!(beacon.ends_with(" 7.1 1 v4 i0"), "it says that it takes newer orders: {beacon}");
+    assert!(beacon.ends_with(" 7.1 1 v4 i0 c0"), "it says that it takes newer orders: {beacon}");
     // The same generation once more, or an older one, changes nothing.
     host.orders(RunOrder { generation: 6, ..order(Some(1)) });
     host.orders(RunOrder { generation: 8, ..order(Some(2400)) });
     host.wait("the next run", || runs(&format!("{first}8 gs://b/ckpt/2400 2400\n")));
     host.wait("its boot beacon", || {
-        host.attribute("boot").is_some_and(|b| b.ends_with(" 8.1 1 v4 i0"))
+        host.attribute("boot").is_some_and(|b| b.ends_with(" 8.1 1 v4 i0 c0"))
     });
     assert_eq!(host.attribute("exit"), None, "an order is no exit");
     let set_up = std::fs::read_to_string(set_up).unwrap();
@@ -228,7 +228,7 @@ fn a_host_of_several_that_reboots_in_a_run_waits_for_the_others() {
     assert!(runs("7\n8\n"));
     let _other = host.other(1);
     host.wait("it runs by itself", || runs("7\n8\n8\n"));
-    host.wait("its try", || host.attribute("boot").is_some_and(|b| b.ends_with(" 8.2 1 v4 i0")));
+    host.wait("its try", || host.attribute("boot").is_some_and(|b| b.ends_with(" 8.2 1 v4 i0 c0")));
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn while_its_order_says_wait_nothing_starts_and_what_runs_goes_on() {
     host.wait("it beats on", || host.attribute("heartbeat") != beat);
     assert_eq!((starts(), host.attribute("exit")), (1, None), "what runs goes on");
     let boot = host.attribute("boot").unwrap();
-    assert!(boot.ends_with(" v4 i0 wait"), "{boot}");
+    assert!(boot.ends_with(" v4 i0 c0 wait"), "{boot}");
     std::fs::write(work.path().join("end"), "").unwrap();
     let says = || host.attribute("heartbeat").is_some_and(|text| text.contains("order says wait"));
     host.wait("it waits", says);

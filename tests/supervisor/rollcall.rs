@@ -35,7 +35,7 @@ fn s22_nothing_starts_before_each_host_has_called_with_an_index_of_its_own() {
     host.wait("it beats on", || host.attribute("heartbeat") != beat);
     assert!(!work.path().join("tries").exists());
     assert_eq!(host.phase(), "roll_call: not heard from: 3");
-    assert!(host.attribute("boot").unwrap().ends_with(" 7.0 1 v4 i0"));
+    assert!(host.attribute("boot").unwrap().ends_with(" 7.0 1 v4 i0 c0"));
     let three = host.other(3);
     host.wait("the start", || work.path().join("tries").exists());
     host.wait("all of them", || three.said().contains("go 1\n"));
@@ -50,7 +50,7 @@ fn each_run_is_a_try_that_all_of_them_begin_and_one_whose_answer_was_lost_joins_
     let others: Vec<_> = (1..4).map(|worker| host.other(worker)).collect();
     host.boot();
     host.wait("the first run", || starts() == 1);
-    host.wait("its try", || host.attribute("boot").unwrap().ends_with(" 7.1 1 v4 i0"));
+    host.wait("its try", || host.attribute("boot").unwrap().ends_with(" 7.1 1 v4 i0 c0"));
     drop(others);
     // It never heard that the run began.
     assert_eq!(host.call("roll-call me a 7 3 0 other-3"), "go 1\n");
@@ -67,7 +67,7 @@ fn each_run_is_a_try_that_all_of_them_begin_and_one_whose_answer_was_lost_joins_
     };
     host.wait("the next go", || answers().contains(&"go 5\n".to_owned()));
     host.wait("the next run", || starts() == 2);
-    host.wait("its try", || host.attribute("boot").unwrap().ends_with(" 7.5 1 v4 i0"));
+    host.wait("its try", || host.attribute("boot").unwrap().ends_with(" 7.5 1 v4 i0 c0"));
 }
 
 #[test]
@@ -77,14 +77,14 @@ fn hosts_that_cannot_reach_each_other_start_what_was_ordered_after_all_had_repor
     host.boot_with(&[("TPU_WATCHDOG_UNREACHED", "1")]);
     host.wait("it calls", || host.phase() == "roll_call: not heard from: 1 2 3");
     host.orders(RunOrder { generation: 8, ..order(None) });
-    host.wait("it calls", || host.attribute("boot").unwrap().ends_with(" 8.0 1 v4 i0"));
+    host.wait("it calls", || host.attribute("boot").unwrap().ends_with(" 8.0 1 v4 i0 c0"));
     // As long as the other wait below.
     let began = std::time::Instant::now();
     host.wait("three seconds and more", || began.elapsed().as_millis() > 4500);
     assert!(!work.path().join("tries").exists(), "who is there is not known");
     host.orders(RunOrder { generation: 9, roll_called: true, ..order(None) });
     host.wait("the start", || work.path().join("tries").exists());
-    assert!(host.attribute("boot").unwrap().ends_with(" 9.1 1 v4 i0"));
+    assert!(host.attribute("boot").unwrap().ends_with(" 9.1 1 v4 i0 c0"));
 }
 
 #[test]

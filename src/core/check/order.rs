@@ -26,8 +26,9 @@ impl Checker {
         let seen = record.seen.as_ref();
         let ours = record.ours && !record.forgotten && seen.is_some_and(|seen| seen.supervised);
         rule(ours, "S17", "the node runs no supervisor of this watchdog")?;
-        let well = [Condition::Healthy, Condition::Degraded, Condition::JobFailed];
-        let well = well.contains(&record.verdict.condition);
+        let condition = record.verdict.condition;
+        let well = [Condition::Healthy, Condition::Degraded].contains(&condition)
+            || condition.job_stands();
         rule(well && seen.is_some_and(|seen| seen.ready), "S15", "the node is not READY and well")?;
         let idle = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
         let calls = memory.pending.contains(&Pending::Call);
@@ -63,13 +64,13 @@ impl Checker {
     pub fn amendment(&self, case: &Case, patch: &Patch) -> Checked {
         let Case { settings, record, memory, .. } = case;
         let opted_out = record.seen.as_ref().is_some_and(|seen| seen.opted_out);
-        let undoes = matches!(patch, Patch::Order(order) if !order.wait && !order.notice);
+        let undoes = patch.only_undoes(record.seen.as_ref().and_then(|seen| seen.run.as_ref()));
         rule(!settings.dry_run && (undoes || !opted_out), "S7", "dry run, or opted out")?;
         is_plain(case)?;
         rule(record.ours, "S17", "the node is not this watchdog's")?;
         let seen = record.seen.as_ref();
         rule(seen.is_some_and(|seen| seen.ready), "S10", "the node is not READY")?;
-        let idle = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
+        let idle = record.recovery.as_ref().is_none_or(|r| r.phase.is_up());
         let ordered = record.job.relaunch.is_some() && matches!(patch, Patch::Order(_));
         let calls = memory.pending.contains(&Pending::Call) || ordered;
         rule(idle && !calls, "S9", "the slot is in recovery, or another call is under way")?;
@@ -90,9 +91,24 @@ impl Checker {
         rule(ours, "S17", "the node runs no supervisor of this watchdog")?;
         let run = seen.and_then(|seen| seen.run.as_ref());
         let flags_alone = run.is_some_and(|run| {
-            *order == RunOrder { wait: order.wait, notice: order.notice, ..run.clone() }
+            let RunOrder { wait, notice, reboot, .. } = order.clone();
+            *order == RunOrder { wait, notice, reboot, ..run.clone() }
         });
+        let before = run.map_or(&[][..], |run| &run.reboot);
+        let reboots = order.reboot.iter().any(|boot| !before.contains(boot));
+        rule(!reboots || self.may_reboot(case, order), "S9", "a run would end by a reboot")?;
         let known = order.generation <= record.job.generation;
         rule(flags_alone && known, "S15", "more than its flags would change")
+    }
+
+    /// Whether each boot that this order ends is that of a host on which nothing of the job runs.
+    fn may_reboot(&self, case: &Case, order: &RunOrder) -> bool {
+        let record = case.record;
+        let stands = [Condition::GangIncomplete, Condition::ChipsMissing, Condition::ChipsBusy];
+        let idle = |boot: &String| {
+            let host = record.job.workers.values().find(|w| w.boot_id.as_ref() == Some(boot));
+            host.is_none_or(|host| !host.runs())
+        };
+        stands.contains(&record.verdict.condition) && order.reboot.iter().all(idle)
     }
 }

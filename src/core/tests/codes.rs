@@ -1,10 +1,10 @@
 //! Ends of runs by their class: what counts for nothing, what would come again with every start.
 
+use super::endings::Pull;
 use super::relaunch::{accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, LastLines, Meaning, WorkerReport};
-use crate::model::lever::Pull;
 
 /// A worker's code, the text of its exit, and the class and blame of its last line.
 type End = (i64, &'static str, Option<(&'static str, bool)>);

@@ -25,9 +25,9 @@ impl World {
     fn hosts_say(&mut self, hosts: [Host; 2]) {
         let of = self.fleet.slots["a"].incarnation.clone().unwrap();
         let beat = self.now.as_second() % 100_000;
-        let report = |((generation, attempt), index, does, exit): Host| {
+        let report = |(host, ((generation, attempt), index, does, exit)): (usize, Host)| {
             let beacon = |attempt: u64, value: i64, text: &str| Beacon {
-                boot_id: "b".into(),
+                boot_id: format!("b{host}"),
                 generation,
                 attempt,
                 value,
@@ -40,7 +40,7 @@ impl World {
                 ..WorkerReport::default()
             }
         };
-        let result = Ok(hosts.map(report).into());
+        let result = Ok(hosts.into_iter().enumerate().map(report).collect());
         self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result });
     }
 
@@ -102,20 +102,64 @@ fn l8_hosts_that_do_not_meet_for_ten_minutes_are_ordered_to_start_once() {
 }
 
 #[test]
-fn s22_hosts_that_are_two_alike_or_without_an_index_are_ordered_nothing() {
-    for (index, named) in
-        [("i0", "the workers 0, 0"), ("i7", "the workers 0, 7"), ("i-", "0, none")]
-    {
+fn s22_hosts_that_are_two_alike_or_without_an_index_reboot_once_and_are_then_replaced() {
+    for (index, named, reboots) in [
+        ("i0", "the workers 0, 0", vec!["b0", "b1"]),
+        ("i7", "the workers 0, 7", vec!["b1"]),
+        ("i-", "the workers 0, none", vec!["b1"]),
+    ] {
         let mut world = with_checkpoints();
         let node = world.slice();
-        let calls = [host(0, "i0", CALLS), host(0, index, "roll_call: two hosts call themselves")];
-        assert_eq!(world.ordered_within(&node, 60, calls), None, "{index}");
-        let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
-        assert!(reason.contains(named), "{reason}");
-        // Nor where a person asks for it.
-        world.pull(Pull::Relaunch { slot: "a".into() });
-        assert_eq!(world.ordered_within(&node, 10, calls), None, "{index}");
-        assert_eq!(world.hold("a"), Some(HoldReason::CannotRelaunch));
+        let hosts = [host(0, "i0", CALLS), host(0, index, "roll_call: two hosts call themselves")];
+        let (minute, order) = world.ordered_within(&node, 60, hosts).expect("a reboot");
+        assert!((9..=11).contains(&minute), "{minute}");
+        assert_eq!(order.reboot, reboots);
+        assert_eq!(order.generation, 1, "nothing starts");
+        let evidence = &world.fleet.slots["a"].verdict.evidence;
+        assert!(evidence.contains(named), "{evidence}");
+        world.ordered(accepted());
+        let node = patched(&node, &order);
+        // They come up as they were: they are started by no order, and after as long again the TPU is replaced.
+        let deleted = (1..=60).find(|_| {
+            assert_eq!(world.ordered_within(&node, 1, hosts), None, "{index}");
+            world.get("a", Some(node.clone()));
+            is_delete(&world.actions)
+        });
+        assert!(deleted.is_some_and(|minute| (9..=13).contains(&minute)), "{deleted:?}");
+        assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::GangIncomplete);
+    }
+}
+
+#[test]
+fn hosts_that_a_reboot_has_mended_start_and_are_left_alone() {
+    let mut world = with_checkpoints();
+    let node = world.slice();
+    let (_, order) = world
+        .ordered_within(&node, 60, [host(0, "i0", CALLS), host(0, "i-", "setup_failed: no index")])
+        .expect("a reboot");
+    world.ordered(accepted());
+    let node = patched(&node, &order);
+    let runs = [host(1, "i0", "running"), host(1, "i1", "running")];
+    assert_eq!(world.ordered_within(&node, 30, runs), None);
+    let record = &world.fleet.slots["a"];
+    assert_eq!((record.verdict.condition, &record.suspicion), (Condition::Healthy, &None));
+}
+
+#[test]
+fn a_slice_that_has_run_and_hosts_of_an_earlier_supervisor_are_not_incomplete() {
+    let mut world = with_checkpoints();
+    let node = world.slice();
+    world.ordered_within(&node, 1, [host(1, "i0", "running"), host(1, "i1", "running")]);
+    let alike = [host(1, "i0", "running"), host(1, "i0", "running")];
+    assert_eq!(world.ordered_within(&node, 60, alike), None);
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    let mut world = with_checkpoints();
+    let mut node = world.supervised_run();
+    node["networkEndpoints"] = json!([{}, {}]);
+    for _ in 0..60 {
+        world.workers_say(&[(1, "v3", None), (1, "v3", None)]);
+        world.next_poll(&node);
+        assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
     }
 }
 

@@ -103,7 +103,8 @@ fn a_host_that_cannot_be_set_up_is_told_after_half_an_hour_and_is_no_launch() {
         }
         report(&mut world, 61, text);
         world.next_poll(&node);
-        assert_eq!(world.hold("a"), Some(HoldReason::JobFailed));
+        assert_eq!(world.hold("a"), Some(HoldReason::SetupFailed));
+        assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::SetupFailed);
         report(&mut world, 62, "running");
         world.next_poll(&node);
         assert_eq!((world.phase("a"), world.hold("a")), (Some(Phase::Launched), None));

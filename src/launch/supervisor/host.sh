@@ -45,8 +45,8 @@ report() {
 }
 generation_in() { sed -n 's/.*"generation":\([0-9]*\).*/\1/p' <<<"$1"; }
 # boot_beacon: v4 says that this supervisor follows newer orders and their flags, and takes the roll-call; the index, `-` where there is none
-# yet; wait, that it has read it.
-boot_beacon() { report boot 1 "v4 i$(cat "$MEMORY.index" 2>/dev/null || echo -)$([[ ! -e $WAITS ]] || echo ' wait')"; }
+# yet; c4, that it has four chips; wait, that it has read it.
+boot_beacon() { report boot 1 "v4 i$(cat "$MEMORY.index" 2>/dev/null || echo -) c$(chip_count)$([[ ! -e $WAITS ]] || echo ' wait')"; }
 # flags ORDER: wait, notice and roll_called, as files, since a change of them ends nothing.
 WAITS=$MEMORY.wait ANNOUNCED=$MEMORY.announced CALLED=$MEMORY.called
 flags() {

@@ -22,6 +22,8 @@ await() {
   ANSWER=$(curl -sfi --max-time 330 -H 'Metadata-Flavor: Google' "$MD/instance/$1?wait_for_change=true&timeout_sec=300&last_etag=$ETAG" | tr -d '\r')
   ETAG=$(sed -n 's/^[Ee][Tt][Aa][Gg]: *//p' <<<"$ANSWER"); ETAG=${ETAG:-0}
 }
+# reboot_ordered ORDER: this boot is to end. Nothing of the job can run in it.
+reboot_ordered() { [[ $(sed -n 's/.*"reboot":\[\([^]]*\)\].*/\1/p' <<<"$1") == *"\"$BOOT\""* ]]; }
 # watch_order: the flags of this generation are followed, a newer one ends it. systemd starts this supervisor again, which ends what is left of the run and reads the
 # new order.
 watch_order() {
@@ -33,6 +35,7 @@ watch_order() {
       echo "generation $newer is ordered: the run of generation $GENERATION ends"
       kill -KILL $$
     fi
+    if reboot_ordered "$ANSWER"; then echo 'the run order tells this host to reboot'; systemctl reboot; fi
     if [[ $newer == "$GENERATION" ]]; then flags "$ANSWER"; elif [[ -z $newer ]] && is_released; then flags ''; fi
     sleep "$PAUSE"
   done
@@ -47,7 +50,7 @@ report_exit() { report exit "$1" "$2$([[ $1 == 0 ]] || full_disk)"; }
 # tell_exit: on several hosts the last word must be told, since the watchdog orders all of them on it.
 tell_exit() { if ((WORKERS == 1)); then report_exit "$@"; else last_word "$@"; fi; }
 # killed_for_memory: a program that the kernel ends writes nothing itself.
-killed_for_memory() { journalctl --quiet --no-pager -o cat -k --since "@$(($(date +%s) - 60))" 2>/dev/null | grep -iE "$OUT_OF_MEMORY" | sed 's/^/kernel: /'; }
+killed_for_memory() { journalctl --quiet --no-pager -o cat -k --since "@$(($(date +%s) - 60))" 2>/dev/null | grep -iP "$OUT_OF_MEMORY" | sed 's/^/kernel: /'; }
 # tell_lines CODE: the last lines of a run that failed, before its exit is told: whole to LOGS, the end of them in a report. Neither may
 # keep the job from starting again.
 tell_lines() {

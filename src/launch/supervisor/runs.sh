@@ -42,14 +42,6 @@ end_earlier() {
   done
   end_container
 }
-# free_chips: lock files that killed processes left behind keep every later one from the chips.
-free_chips() {
-  local lock
-  for lock in /tmp/libtpu_lockfile /tmp/libtpu_lock_*; do
-    [[ -e $lock ]] || continue
-    [[ -n $(find /proc/[0-9]*/fd -lname "$lock" -print -quit 2>/dev/null) ]] || rm -f "$lock"
-  done
-}
 job() {
   end_container; free_chips
   if [[ -n $IMAGE ]]; then
@@ -129,7 +121,7 @@ count_code() {
   local step; step=$(last_step); WHY=''
   if (($2 >= LONG)) || [[ -n $step && $step != "$3" ]]; then same=0 last_code=''; return; fi
   if [[ $1 == "$last_code" ]]; then same=$((same + 1)); else same=1 last_code=$1; fi
-  if grep -qiE "$OUT_OF_MEMORY" "$MEMORY.last-lines"; then
+  if grep -qiP "$OUT_OF_MEMORY" "$MEMORY.last-lines"; then
     WHY='memory ran out'
   elif ((same >= 3)) && [[ " $TRANSIENT " != *" $1 "* ]]; then
     WHY="code $1 $same times in a row without a new step"

@@ -91,6 +91,7 @@ while :; do
   not_stale "$code"
   # Time in which a secret can't be read is no running.
   [[ $RUN != job ]] || prepare_job
+  await_chips
   begin
   # What has failed so often is told until it runs on.
   if [[ -e $FAILING ]]; then read -r failed text <"$FAILING"; report_exit "$failed" "$text"; fi
@@ -116,7 +117,7 @@ while :; do
     # Not kept on disk: the next boot starts it again.
     last_word 0 "$text"; rest ended_early
   fi
-  tell_lines "$code"
+  tell_lines "$code"; note_held_chips
   ((ran >= LONG)) && became_long "$ran"
   [[ -e $LONG_RUN ]] && reads_order && continue
   ((ran < REFILL)) || used=0 last_code=''

@@ -1,0 +1,121 @@
+//! Chips that a host lacks, and chips that another process holds.
+
+use super::relaunch::{accepted, patched};
+use super::runs::with_checkpoints;
+use super::*;
+use crate::model::beacon::{Beacon, WorkerReport};
+use crate::model::ids::RunOrder;
+
+impl World {
+    /// The single host of `a` says how many chips it has, and what it does.
+    fn host_says(&mut self, boot: &str, chips: u32, does: &str) {
+        let of = self.fleet.slots["a"].incarnation.clone().unwrap();
+        let beat = self.now.as_second() % 100_000;
+        let beacon = |value: i64, text: &str| {
+            let (boot_id, text) = (boot.to_owned(), text.to_owned());
+            Some(Beacon { boot_id, generation: 1, attempt: 1, value, text })
+        };
+        let report = WorkerReport {
+            boot: beacon(1, &format!("v4 i0 c{chips}")),
+            heartbeat: beacon(beat, does),
+            ..WorkerReport::default()
+        };
+        let result = Ok(vec![report]);
+        self.input(Input::Attributes { slot: "a".into(), of, began: self.now, result });
+    }
+
+    /// Polls for so many minutes while it says so. Returns the first order, or the minute of a delete.
+    fn host_goes_on(
+        &mut self,
+        node: &Value,
+        minutes: u32,
+        (boot, chips, does): (&str, u32, &str),
+    ) -> Option<Result<RunOrder, u32>> {
+        (1..=minutes * 2).find_map(|half| {
+            self.wait(30);
+            self.host_says(boot, chips, does);
+            self.poll(std::slice::from_ref(node));
+            if let Some(order) = self.run_order() {
+                return Some(Ok(order));
+            }
+            if self.asks("a") {
+                self.get("a", Some(node.clone()));
+            }
+            is_delete(&self.actions).then_some(Err(half / 2))
+        })
+    }
+}
+
+const BUSY: &str = "chips_busy: process 42 of user bob has a chip open: python3 serve.py";
+
+#[test]
+fn a_host_that_lacks_chips_reboots_once_and_is_then_replaced() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.fleet.ledger.chips.insert("v4-8".into(), 4);
+    let lacks = ("b1", 3, "failed");
+    let Some(Ok(order)) = world.host_goes_on(&node, 60, lacks) else { panic!("a reboot") };
+    assert_eq!((order.generation, order.reboot.clone()), (1, vec!["b1".to_owned()]));
+    let evidence = world.fleet.slots["a"].verdict.evidence.clone();
+    assert_eq!(evidence, "worker 0 has 3 chips, other hosts of type v4-8 had 4");
+    world.ordered(accepted());
+    let node = patched(&node, &order);
+    let Some(Err(minute)) = world.host_goes_on(&node, 60, ("b2", 3, "failed")) else {
+        panic!("a replacement")
+    };
+    assert!((9..=13).contains(&minute), "{minute}");
+}
+
+#[test]
+fn chips_are_missed_only_where_hosts_of_the_type_had_more_and_nothing_is_done_with_those_there() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    // None is known to have had more: a type without devices of these names is none that lacks them.
+    assert_eq!(world.host_goes_on(&node, 60, ("b1", 0, "failed")), None);
+    assert_eq!(world.fleet.ledger.chips["v4-8"], 0);
+    assert_eq!(world.host_goes_on(&node, 10, ("b1", 4, "running")), None);
+    assert_eq!(world.fleet.ledger.chips["v4-8"], 4);
+    // The job runs with what is there.
+    assert_eq!(world.host_goes_on(&node, 60, ("b1", 3, "running")), None);
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+}
+
+#[test]
+fn a_process_that_holds_the_chips_is_named_and_waited_for() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    assert_eq!(world.host_goes_on(&node, 120, ("b1", 4, BUSY)), None, "it is not killed");
+    assert_eq!(world.hold("a"), Some(HoldReason::ChipsBusy));
+    let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
+    for part in ["process 42 of user bob", "python3 serve.py", "--worker 0", "starts by itself"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+    assert_eq!(world.host_goes_on(&node, 1, ("b1", 4, "running")), None);
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+}
+
+#[test]
+fn one_of_our_own_that_can_not_be_ended_costs_a_reboot_and_no_tpu() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    let stuck = ("b1", 4, "chips_stuck: left by an earlier run and not to be ended: process 42");
+    let Some(Ok(order)) = world.host_goes_on(&node, 5, stuck) else { panic!("a reboot") };
+    assert_eq!(order.reboot, ["b1"]);
+    world.ordered(accepted());
+    let node = patched(&node, &order);
+    assert_eq!(world.host_goes_on(&node, 60, stuck), None, "once");
+    assert_eq!(world.hold("a"), Some(HoldReason::ChipsBusy));
+}
+
+#[test]
+fn s7_nothing_is_rebooted_while_it_is_paused() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.fleet.ledger.chips.insert("v4-8".into(), 4);
+    world.pull(super::endings::Pull::Pause { slot: Some("a".into()), until: None });
+    for _ in 0..60 {
+        if let Some(order) = world.host_goes_on(&node, 1, ("b1", 3, "failed")) {
+            assert!(order.unwrap().reboot.is_empty());
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The chips of a host: counted, held by other processes; and a reboot that the run order tells.
+
+use std::fs::File;
+use std::process::{Child, Command};
+
+use tpu_watchdog::model::ids::RunOrder;
+
+use crate::host::{Host, job, order};
+
+/// A process that has a chip open until it is dropped.
+struct Stranger(Child);
+
+impl Stranger {
+    fn new(chip: &std::path::Path) -> Stranger {
+        Stranger(Command::new("sleep").arg("300").stdin(File::open(chip).unwrap()).spawn().unwrap())
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Four chips in a folder, and the variable that says so.
+fn chips(folder: &std::path::Path) -> String {
+    for chip in 0..4 {
+        File::create(folder.join(format!("accel{chip}"))).unwrap();
+    }
+    format!("{}/accel[0-9]*", folder.display())
+}
+
+#[test]
+fn a_stranger_with_the_chips_is_named_and_waited_for_once_a_run_has_failed_for_it() {
+    let work = tempfile::tempdir().unwrap();
+    let chips = chips(work.path());
+    let stranger = Stranger::new(&work.path().join("accel2"));
+    let (pid, tries) = (stranger.0.id(), work.path().join("tries"));
+    let command = format!(
+        "echo x >> {}; [[ ! -e /proc/{pid} ]] || {{ echo 'TPU initialization failed: open(/dev/vfio/0): Device or resource busy'; exit 1; }}; sleep 60",
+        tries.display()
+    );
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_CHIPS", &chips)]);
+    assert!(host.attribute("boot").unwrap().ends_with(" v4 i- c4"));
+    let says = format!("chips_busy: process {pid} of user ");
+    host.wait("it is named", || host.phase().starts_with(&says));
+    assert!(host.phase().ends_with(" has a chip open: sleep 300"), "{}", host.phase());
+    let beat = host.attribute("heartbeat");
+    host.wait("it beats on", || host.attribute("heartbeat") != beat);
+    assert_eq!(
+        std::fs::read_to_string(&tries).unwrap(),
+        "x\n",
+        "it waits, and has used one restart"
+    );
+    drop(stranger);
+    host.wait("it runs", || host.phase() == "running");
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\nx\n");
+}
+
+#[test]
+fn a_process_with_open_chips_that_harms_nothing_is_not_waited_for() {
+    let work = tempfile::tempdir().unwrap();
+    let chips = chips(work.path());
+    let _agent = Stranger::new(&work.path().join("accel0"));
+    let Some(host) = Host::new(&job("sleep 60", work.path()), "", &order(None)) else { return };
+    host.boot_with(&[("TPU_WATCHDOG_CHIPS", &chips)]);
+    host.wait("it runs", || host.phase() == "running");
+}
+
+#[test]
+fn a_host_reboots_when_its_order_names_the_present_boot() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(host) = Host::new(&job("sleep 60", work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("it runs", || host.phase() == "running");
+    let named = |boot: &str| RunOrder { reboot: vec![boot.to_owned()], ..order(None) };
+    // Of another host, or an earlier boot; the flag shows that it was read.
+    host.orders(RunOrder { wait: true, ..named("boot-01") });
+    host.wait("the order is read", || host.path("tpu-watchdog.wait").exists());
+    assert!(!host.path("rebooted").exists());
+    host.orders(RunOrder { reboot: vec!["boot-01".into(), "boot-0".into()], ..order(None) });
+    host.wait("it reboots", || host.path("rebooted").exists());
+}
