@@ -209,13 +209,19 @@ pub fn leave_behind(record: &mut SlotRecord, generation: u64) {
     clear(record);
 }
 
+/// Whether its job has ended on a TPU whose hosts follow a newer order.
+pub fn is_started_again_by_an_order(record: &SlotRecord) -> bool {
+    let ended = record.job.finished.is_some() || record.job.failed.is_some();
+    ended && record.incarnation.is_some() && record.takes_orders()
+}
+
 /// When a job that an operator wants again starts. A supervisor before version 2 that rests can't be
 /// told before its next boot, and one whose order is stale or done not even then.
 pub fn starts_again(record: &SlotRecord) -> Option<&'static str> {
     let job = &record.job;
     match job.stuck {
-        _ if record.takes_orders() && (job.finished.is_some() || job.failed.is_some()) => {
-            Some("; `relaunch` starts the job on the TPU that is there")
+        _ if is_started_again_by_an_order(record) => {
+            Some("; the job is started again on the TPU that is there")
         }
         _ if job.finished.is_some() => {
             Some("; the job was finished, and starts at the next recreate")

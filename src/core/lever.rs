@@ -113,7 +113,13 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
             });
         }
         Pull::Resume { slot: None, .. } => fleet.ledger.paused = None,
-        Pull::Retry { slot, from } => retry(fleet, slot, *from, now),
+        Pull::Retry { slot, from } => {
+            let ended = fleet.slots.get(slot).is_some_and(ending::is_started_again_by_an_order);
+            retry(fleet, slot, *from, now);
+            if ended {
+                relaunch(fleet, slot, &command.who, now);
+            }
+        }
         Pull::Forget { slot, purge } => {
             strays::call_off(fleet, slot, &format!("forget by {}", command.who), !*purge, turn);
             if *purge {
@@ -133,13 +139,7 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
                 recovery.not_before = None;
             }
         }),
-        Pull::Relaunch { slot } => {
-            let calling = fleet
-                .memory
-                .get(slot)
-                .is_some_and(|memory| memory.pending.contains(&Pending::Call));
-            change(fleet, slot, |record| relaunch::asked(record, &command.who, now, calling));
-        }
+        Pull::Relaunch { slot } => relaunch(fleet, slot, &command.who, now),
         Pull::Done { slot } => done(fleet, slot, turn),
         // The event is watched like any other.
         Pull::Drill { .. } => {}
@@ -206,6 +206,13 @@ fn release(fleet: &mut Fleet, slot: &str, who: &str, turn: &mut Turn) {
         (record.wanted, record.job.relaunch_by, record.job.amendment) = (None, None, None);
         record.job.relaunch.take_if(|_| !calling);
     });
+}
+
+/// An operator wants the job to start again on the TPU that is there.
+fn relaunch(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
+    let calls = |memory: &Memory| memory.pending.contains(&Pending::Call);
+    let calling = fleet.memory.get(slot).is_some_and(calls);
+    change(fleet, slot, |record| relaunch::asked(record, who, now, calling));
 }
 
 /// Gives a slot its attempts back, and whatever else was used up.

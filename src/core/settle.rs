@@ -56,7 +56,8 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         // What held between the decision and the delete does not hold any more.
         let condition = record.verdict.condition;
         let progressed = record.job.progress_at.is_some_and(|at| at > recovery.phase_since);
-        if condition == Condition::Healthy {
+        // A job that has ended on hosts that are well is no reason for a delete.
+        if condition == Condition::Healthy || condition.job_stands() {
             withdraw(fleet, name, "healthy again before it was deleted: it is left alone", turn);
         } else if progressed && condition.kind() == Some(Kind::Judged) {
             let why = "its job made progress before it was deleted: it is left alone";

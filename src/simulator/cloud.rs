@@ -37,6 +37,8 @@ pub struct Cloud {
     pub unreachable: BTreeSet<String>,
     /// The next node of this id never boots.
     pub dead_on_arrival: BTreeSet<String>,
+    /// The hosts of the next node of this id come up without an index each; whether a reboot mends that.
+    pub ungathered: BTreeMap<String, bool>,
     /// The next create of this id ends in an error and leaves its node, which becomes READY after
     /// the time given, or never.
     pub left_behind: BTreeMap<String, Option<Duration>>,

@@ -37,7 +37,12 @@ impl Facts {
                 .upcoming
                 .as_ref()
                 .is_some_and(|upcoming| upcoming["maintenanceStatus"] == "ONGOING"),
-            at_work: run.boots > 0 && !(run.stopped || run.failing || run.crashed || run.ended),
+            at_work: run.boots > 0
+                && !(run.stopped
+                    || run.failing
+                    || run.crashed
+                    || run.ended
+                    || run.is_before_a_run()),
             opted_out: label.is_some_and(|label| label == "off"),
         }
     }

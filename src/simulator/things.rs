@@ -120,6 +120,11 @@ pub struct Run {
     pub crashed: bool,
     /// The job has ended well.
     pub ended: bool,
+    /// Its hosts came up without an index each of their own, so that nothing starts; whether a reboot
+    /// mends that.
+    pub ungathered: Option<bool>,
+    /// Nothing starts, as the run order says.
+    pub held: bool,
     /// The startup script is the watchdog's supervisor.
     pub supervised: bool,
     /// The order that the supervisor follows.
@@ -135,6 +140,11 @@ pub struct Run {
 }
 
 impl Run {
+    /// Its hosts are up, and the job has not started on them.
+    pub fn is_before_a_run(&self) -> bool {
+        self.ungathered.is_some() || self.held
+    }
+
     /// The job ends in one of three ways.
     pub(super) fn end(&mut self, how: Trouble) {
         match how {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::cloud::Cloud;
-use super::things::Object;
+use super::things::{Node, Object};
 use crate::model::ids::{RUN_KEY, RunOrder};
 use crate::resource::spec::is_supervised;
 
@@ -17,6 +17,7 @@ const VERSION: &str = "v4";
 /// order's checkpoint.
 pub fn boot(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
     let workload = cloud.workloads.get(name).cloned();
+    let ungathered = cloud.ungathered.get(name).copied();
     let Some(node) = cloud.same(zone, name, uid) else { return };
     if node.state != "READY" {
         return;
@@ -35,7 +36,9 @@ pub fn boot(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
     node.run.boots += 1;
     node.run.stopped = false;
     node.run.supervised = supervised;
+    node.run.held = order.wait;
     if first {
+        node.run.ungathered = ungathered;
         let adopted = workload.as_ref().map_or(0, |w| w.at_step);
         node.run.step = if supervised { order.step.unwrap_or(0) } else { adopted };
         node.run.order = order;
@@ -43,6 +46,7 @@ pub fn boot(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
         // A reboot loses what was not saved.
         node.run.step = saved;
     }
+    cloud.ungathered.remove(name);
     report(cloud, zone, name, uid, "boot", 1, "");
 }
 
@@ -57,9 +61,18 @@ pub fn ordered(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
     if !up || !node.run.supervised || order.generation < node.run.order.generation {
         return;
     }
+    let hosts = node.attributes.len();
+    let mut boots = (0..hosts).map(|host| boot_id(uid, host, node.run.boots));
+    let reboots = boots.any(|boot| order.reboot.contains(&boot));
+    if reboots {
+        node.run.boots += 1;
+        node.run.ungathered.take_if(|mends| *mends);
+    }
+    // Only what does not run yet is kept from it.
+    node.run.held &= order.wait;
     if order.generation == node.run.order.generation {
         // Flags: what runs goes on.
-        let read = order.wait != node.run.order.wait;
+        let read = reboots || order.wait != node.run.order.wait;
         node.run.order = order;
         if read {
             report(cloud, zone, name, uid, "boot", 1, "");
@@ -68,6 +81,7 @@ pub fn ordered(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
     }
     (node.run.ended, node.run.failing, node.run.crashed) = (false, false, false);
     (node.run.step, node.run.part) = (order.step.unwrap_or(0), Duration::ZERO);
+    node.run.held = order.wait;
     node.run.order = order;
     report(cloud, zone, name, uid, "boot", 1, "");
 }
@@ -87,6 +101,15 @@ pub fn beat(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) -> bool {
     }
     node.run.beats += 1;
     let beats = i64::try_from(node.run.beats).unwrap_or(i64::MAX);
+    if node.run.is_before_a_run() {
+        let waits = match (node.run.ungathered, node.attributes.len()) {
+            (None, _) => "waiting: the run order says wait",
+            (_, 1) => "setup_failed: this host has no agent-worker-number yet",
+            _ => "roll_call: two hosts call themselves worker 0",
+        };
+        report(cloud, zone, name, uid, "heartbeat", beats, waits);
+        return true;
+    }
     if node.run.ended {
         report(cloud, zone, name, uid, "exit", 0, "done");
         return true;
@@ -94,6 +117,17 @@ pub fn beat(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) -> bool {
     if node.run.failing {
         report(cloud, zone, name, uid, "log", 1, "0\nTraceback\nValueError: shapes differ");
         report(cloud, zone, name, uid, "exit", 1, "final after 5 restarts");
+        return true;
+    }
+    if node.run.crashed && node.attributes.len() > 1 {
+        // The others hang in the run that has ended on one of them.
+        report(cloud, zone, name, uid, "heartbeat", beats, "running");
+        let waits = "waits: for a newer order, or 600 s, then for the other hosts";
+        if let Some(node) = cloud.same(zone, name, uid) {
+            let host = usize::try_from(uid).unwrap_or(0) % node.attributes.len();
+            report_of(node, uid, host, "log", 139, "0\nFatal error: Segmentation fault");
+            report_of(node, uid, host, "exit", 139, waits);
+        }
         return true;
     }
     if node.run.crashed {
@@ -122,16 +156,34 @@ pub fn beat(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) -> bool {
     true
 }
 
+fn boot_id(uid: u64, host: usize, boots: u32) -> String {
+    format!("boot-{uid}-{host}-{boots}")
+}
+
 fn report(cloud: &mut Cloud, zone: &str, name: &str, uid: u64, key: &str, value: i64, text: &str) {
-    let Some(node) = cloud.same(zone, name, uid).filter(|n| n.run.supervised) else { return };
-    let (boots, generation) = (node.run.boots, node.run.order.generation);
-    let waits = if node.run.order.wait { " wait" } else { "" };
-    for (index, attributes) in node.attributes.iter_mut().enumerate() {
-        let said =
-            if key == "boot" { format!("{VERSION} i{index}{waits}") } else { text.to_owned() };
-        let value = format!("boot-{uid}-{index}-{boots} {generation}.1 {value} {said}");
-        attributes.insert(format!("tpu-watchdog/{key}"), value.trim_end().to_owned());
+    let Some(node) = cloud.same(zone, name, uid) else { return };
+    for host in 0..node.attributes.len() {
+        report_of(node, uid, host, key, value, text);
     }
+}
+
+/// The same of one host.
+fn report_of(node: &mut Node, uid: u64, host: usize, key: &str, value: i64, text: &str) {
+    let run = &node.run;
+    if !run.supervised {
+        return;
+    }
+    let (boots, generation, hosts) = (run.boots, run.order.generation, node.attributes.len());
+    let index = match (run.ungathered, hosts) {
+        (None, _) => host.to_string(),
+        (_, 1) => "-".to_owned(),
+        _ => "0".to_owned(),
+    };
+    let attempt = u8::from(!run.is_before_a_run());
+    let waits = if run.order.wait { " wait" } else { "" };
+    let said = if key == "boot" { format!("{VERSION} i{index}{waits}") } else { text.to_owned() };
+    let value = format!("{} {generation}.{attempt} {value} {said}", boot_id(uid, host, boots));
+    node.attributes[host].insert(format!("tpu-watchdog/{key}"), value.trim_end().to_owned());
 }
 
 /// An Orbax checkpoint, whole: data first, the commit file last.

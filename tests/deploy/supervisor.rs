@@ -188,7 +188,7 @@ fn a_disk_that_is_full_neither_ends_a_run_well_nor_restarts_it_for_ever() {
     for line in [
         "== exit:  7.3 3 final after 2 restarts\n",
         "== runs: 3, full: 1\n",
-        "== used: 3\n",
+        "== used: 3 3 2\n",
         "== told: disk of /var/lib/tpu-watchdog is full\n",
         "== end",
     ] {

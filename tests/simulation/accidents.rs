@@ -55,7 +55,8 @@ pub enum Accident {
 }
 
 /// Faults that strike by themselves, with the mean time between two strikes in minutes.
-const BY_THEMSELVES: [(Fault, u32); 25] = [
+const BY_THEMSELVES: [(Fault, u32); 26] = [
+    (Fault::JobCrashes, 40),
     (Fault::Crash, 60),
     (Fault::Pause, 90),
     (Fault::ClockJump, 120),
@@ -324,12 +325,12 @@ impl World {
                 }
             }
             Fault::JobEnds => {
-                let what = match (self.rng.bool(), self.now / MINUTE % 2 == 0) {
-                    (true, _) => Trouble::JobEnds,
-                    (false, true) => Trouble::JobFails,
-                    (false, false) => Trouble::JobCrashes,
-                };
+                let what = if self.rng.bool() { Trouble::JobEnds } else { Trouble::JobFails };
                 self.trouble(what, &zone, &name, None);
+            }
+            Fault::JobCrashes => {
+                self.trouble(Trouble::JobCrashes, &zone, &name, None);
+                self.truth.slots.entry(name).or_default().crashed = self.now;
             }
             _ => unreachable!("{fault} strikes elsewhere"),
         }
@@ -417,6 +418,7 @@ impl World {
         self.cloud.quota.clear();
         self.cloud.refusals.clear();
         self.cloud.dead_on_arrival.clear();
+        self.cloud.ungathered.clear();
         self.stuck.clear();
         if self.setup.end == self.setup.chaos {
             return;

@@ -110,6 +110,8 @@ faults! {
     BornSick = "born-sick",
     /// Replacements never boot.
     NeverBoots = "never-boots",
+    /// The hosts of replacements come up without an index each of their own.
+    Ungathered = "ungathered",
     /// Workers fall silent while the node looks healthy.
     Silence = "silence",
     /// 10 to 100 % of the fleet at once.
@@ -124,6 +126,8 @@ faults! {
     BadScript = "bad-script",
     /// A job that gets nowhere from its checkpoint.
     StuckJob = "stuck-job",
+    /// Jobs crash, on one host of several.
+    JobCrashes = "job-crashes",
     /// Jobs end, or fail for good.
     JobEnds = "job-ends",
     /// The store can't be written, or read.

@@ -48,6 +48,7 @@ const LOOKED_AT: &[&str] = &[
     "S18",
     "S20",
     "S21",
+    "S22",
     "L1",
     "L2",
     "L3",
@@ -129,6 +130,24 @@ fn an_ordinary_fleet_is_kept_alive() {
     assert_eq!(outcome.violation, None);
     assert!(outcome.checked.get("L8").is_some_and(|times| *times >= 40), "{:?}", outcome.checked);
     assert!(outcome.strikes.contains_key(&Fault::Preemption), "something happened in it");
+}
+
+#[test]
+fn l10_after_a_crash_on_1_to_64_hosts_all_are_ordered_within_two_polls() {
+    let mut setup = Setup::ordinary(24, 60, true);
+    for (kind, body) in ["v4-8", "v4-16", "v4-32", "v4-64", "v4-256", "v4-512"]
+        .into_iter()
+        .cycle()
+        .zip(setup.bodies.values_mut())
+    {
+        body.insert("acceleratorType".into(), kind.into());
+    }
+    setup.faults = [Fault::Preemption, Fault::JobCrashes].into();
+    setup.end = setup.chaos + 12 * HOUR;
+    let outcome = play(setup, false);
+    assert_eq!(outcome.violation, None);
+    let looked = |name: &str| outcome.checked.get(name).copied().unwrap_or(0);
+    assert!(looked("L10") >= 10 && looked("S22") >= 10, "{:?}", outcome.checked);
 }
 
 #[test]

@@ -615,6 +615,10 @@ impl World {
             }
             self.cloud.dead_on_arrival.insert(name.clone());
         }
+        if self.strikes(Fault::Ungathered, 8) {
+            let mends = self.rng.bool();
+            self.cloud.ungathered.insert(name.clone(), mends);
+        }
         let from = self.cloud.nodes.get(&(zone.clone(), name.clone())).and_then(|node| {
             let run = node.body.get("metadata")?.get("tpu-watchdog-run")?.as_str()?;
             serde_json::from_str::<Value>(run).ok()?.get("step")?.as_u64()

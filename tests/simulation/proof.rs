@@ -356,6 +356,7 @@ impl World {
         Some(
             run.boots > 0
                 && (!run.stopped || run.ended)
+                && !(run.is_before_a_run() || run.crashed)
                 && run.order.generation == record.heard_from(),
         )
     }

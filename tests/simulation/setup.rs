@@ -11,6 +11,9 @@ use tpu_watchdog::resource::spec::SUPERVISOR_MARK;
 
 use crate::fault::Fault;
 
+/// Of one host, two, eight, and 64.
+const KINDS: [&str; 8] = ["v4-8", "v4-16", "v4-8", "v4-16", "v4-8", "v4-16", "v4-64", "v4-512"];
+
 /// Milliseconds of virtual time.
 pub type Ms = i64;
 /// One minute.
@@ -135,6 +138,8 @@ impl Setup {
                     orbax_mode: Default::default(),
                 }),
                 no_progress: 3,
+                restarts_per_run: 5,
+                transient_exit_codes: vec![6, 11, 134, 139],
                 ..JobSettings::default()
             });
             let origin = match draw.u32(0..24) {
@@ -143,7 +148,7 @@ impl Setup {
                 2 => Origin::Owned,
                 _ => Origin::Plain,
             };
-            let accelerator = ["v4-8", "v4-16"][draw.usize(0..2)];
+            let accelerator = KINDS[draw.usize(0..KINDS.len())];
             let capacity = if reserved && index % 3 == 0 { "reserved" } else { "preemptible" };
             let body = json!({
                 "acceleratorType": accelerator, "runtimeVersion": "tpu-ubuntu2204-base", "labels": {"team": "llm", "n": index.to_string()},
@@ -250,6 +255,8 @@ impl Setup {
                     orbax_mode: Default::default(),
                 }),
                 no_progress: 3,
+                restarts_per_run: 5,
+                transient_exit_codes: vec![6, 11, 134, 139],
                 ..JobSettings::default()
             };
             let slot = SlotSettings {

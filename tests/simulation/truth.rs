@@ -37,6 +37,9 @@ use crate::world::{Arrival, World};
 const SHOWN_WITHIN: Ms = 20_000;
 /// So much longer where reads lag behind, or the clock by which their age is told is set back.
 const LAG: Ms = 5 * MINUTE;
+/// From a crash to the order after it: a heartbeat, two polls, the longest pause between two of five
+/// runs, and a few answers.
+const ORDERED_WITHIN: Ms = 60_000 + 2 * 30_000 + 80_000 + 20_000;
 /// A node that was well for so long begins a new illness: no watchdog goes without a read of it for
 /// longer.
 const WELL: Duration = Duration::from_secs(3 * 3600);
@@ -66,6 +69,8 @@ pub struct Known {
     judged: bool,
     /// An operator wants its node back.
     released: bool,
+    /// When its job crashed last.
+    pub crashed: Ms,
 }
 
 /// What was sent and answered, as far as the checks need it.
@@ -355,12 +360,39 @@ impl World {
                     let newer = order.generation > present.generation;
                     let text = || format!("{order:?} after {present:?}");
                     self.check("S15", &slot, newer || amends && same, text);
+                    self.starts_whole(&slot, zone, order, !amends);
                     if !amends {
                         self.starts_from(&slot, order);
                     }
                 }
             }
         }
+    }
+
+    /// S22: hosts without an index each start nothing, and a reboot ends nothing that runs.
+    fn starts_whole(&mut self, slot: &str, zone: &str, order: &RunOrder, starts: bool) {
+        let Some(node) = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned())) else { return };
+        let (run, uid) = (node.run.clone(), node.uid);
+        let ungathered = run.ungathered.is_some();
+        self.check("S22", slot, !(starts && ungathered && run.boots > 0), || {
+            format!("{order:?} starts hosts of {uid} that are not whole")
+        });
+        // Where nothing else is wrong.
+        let quiet =
+            self.setup.faults.iter().all(|f| matches!(f, Fault::JobCrashes | Fault::Preemption));
+        if starts && run.crashed && quiet {
+            let since = self.now - self.truth.slots.get(slot).map_or(0, |known| known.crashed);
+            self.check("L10", slot, since <= ORDERED_WITHIN, || {
+                format!("its order comes {} s after its crash", since / 1000)
+            });
+        }
+        let present = format!("-{}", run.boots);
+        let of_node = format!("boot-{uid}-");
+        let ends = |boot: &String| boot.starts_with(&of_node) && boot.ends_with(&present);
+        let reboots = order.reboot.iter().any(ends) && !run.order.reboot.iter().any(ends);
+        self.check("S22", slot, !reboots || ungathered, || {
+            format!("{order:?} reboots hosts of {uid} on which a job runs")
+        });
     }
 
     fn delete_hits(&mut self, tag: Tag, slot: &str, target: &str, node: &Node, arrival: Arrival) {

@@ -1,12 +1,36 @@
 //! What the gates share.
 
 use crate::core::ctx::SlotCtx;
+use crate::core::location;
 use crate::model::condition::Condition;
 use crate::model::hold::HoldReason;
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
+use crate::model::time::after;
 use crate::model::view::Decision;
 use jiff::Timestamp;
+use std::time::Duration;
+
+/// A recorded checkpoint that complete listings lack for so long is gone (S15).
+const WENT_BACK_AFTER: Duration = Duration::from_secs(10 * 60);
+
+/// When the recorded checkpoint counts as gone, where the last listing lacked it.
+pub fn goes_back_at(ctx: &SlotCtx) -> Option<Timestamp> {
+    let job = &ctx.record.job;
+    let here = location::listed(ctx.slot).is_some_and(|location| location.uri == job.location);
+    let since = job.went_back_since.filter(|_| here && ctx.memory.went_back)?;
+    Some(after(since, WENT_BACK_AFTER))
+}
+
+/// S15: the recorded checkpoint is gone, and a person has to say from which step to go on.
+pub fn went_back(ctx: &SlotCtx, wanted: &str) -> Option<Decision> {
+    goes_back_at(ctx).filter(|at| *at <= ctx.now)?;
+    let (why, name) = (ctx.memory.survey_failure.as_ref()?, &ctx.record.name);
+    let text = format!(
+        "{wanted}, but {why}: restore it, or say from which step with `retry {name} --from STEP`"
+    );
+    hold(HoldReason::CheckpointWentBack, text, None)
+}
 
 pub fn hold(reason: HoldReason, text: String, until: Option<Timestamp>) -> Option<Decision> {
     Some(Decision::hold(reason, text, until))

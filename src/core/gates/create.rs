@@ -1,20 +1,15 @@
 //! Gates of a create that was not sent.
 
-use super::common::hold;
+use super::common::{goes_back_at, hold, went_back};
 use crate::core::budget::{CREATE_WINDOW, CREATES_PER_MINUTE};
 use crate::core::ctx::SlotCtx;
 use crate::core::location;
 use crate::model::fleet::Stray;
 use crate::model::hold::HoldReason;
-use crate::model::time::after;
-use crate::model::time::elapsed;
+use crate::model::time::{after, elapsed};
 use crate::model::view::ActionName;
 use crate::model::view::Decision;
 use jiff::Timestamp;
-use std::time::Duration;
-
-/// A recorded checkpoint that complete listings lack for so long is gone (S15).
-const WENT_BACK_AFTER: Duration = Duration::from_secs(10 * 60);
 
 /// S9: the delete of a dead stray must not hit the node that this create makes.
 pub fn remains(ctx: &SlotCtx) -> Option<Decision> {
@@ -69,7 +64,9 @@ pub fn checkpoints(ctx: &SlotCtx) -> Option<Decision> {
     {
         return None;
     }
-    let gone_since = job.went_back_since.filter(|_| here && memory.went_back);
+    if let Some(back) = went_back(ctx, "the create is owed") {
+        return Some(back);
+    }
     let Some(why) = &memory.survey_failure else {
         // The last listing's verdict outlives the process that made it.
         let looking =
@@ -77,19 +74,9 @@ pub fn checkpoints(ctx: &SlotCtx) -> Option<Decision> {
         return location::holds_create(ctx.record)
             .or_else(|| Some(Decision::act(ActionName::Create, looking())));
     };
-    if gone_since.is_some_and(|since| elapsed(since, ctx.now) >= WENT_BACK_AFTER) {
-        let text = format!(
-            "the create is owed, but {why}: restore it, or say from which step with `retry --from`"
-        );
-        return hold(HoldReason::CheckpointWentBack, text, None);
-    }
     location::holds_create(ctx.record).or_else(|| {
-        let until = gone_since.map(|since| after(since, WENT_BACK_AFTER));
-        hold(
-            HoldReason::CheckpointUnreadable,
-            format!("the create is owed, but {why}; it is listed again"),
-            until,
-        )
+        let text = format!("the create is owed, but {why}; it is listed again");
+        hold(HoldReason::CheckpointUnreadable, text, goes_back_at(ctx))
     })
 }
 

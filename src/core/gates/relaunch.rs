@@ -1,6 +1,6 @@
 //! Gates of a newer run order for the node that is there.
 
-use super::common::hold;
+use super::common::{goes_back_at, hold, went_back};
 use crate::core::ctx::SlotCtx;
 use crate::core::{ending, location, runs};
 use crate::model::hold::HoldReason;
@@ -98,13 +98,16 @@ pub fn order_pause(ctx: &SlotCtx) -> Option<Decision> {
 pub fn order_checkpoints(ctx: &SlotCtx) -> Option<Decision> {
     let settings = location::listed(ctx.slot)?;
     let (memory, job) = (&*ctx.memory, &ctx.record.job);
+    if let Some(back) = went_back(ctx, "a relaunch is wanted") {
+        return Some(back);
+    }
     if let Some(trouble) = &job.trouble {
         let text = format!("a relaunch is wanted, but {}; it is listed again", trouble.text());
         return hold(HoldReason::CheckpointUnreadable, text, None);
     }
     if let Some(why) = &memory.survey_failure {
         let text = format!("a relaunch is wanted, but {why}; it is listed again");
-        return hold(HoldReason::CheckpointUnreadable, text, None);
+        return hold(HoldReason::CheckpointUnreadable, text, goes_back_at(ctx));
     }
     let since = job.failed_at.max(job.relaunch_by.as_ref().map(|asked| asked.at));
     let fresh = |at| elapsed(at, ctx.now) <= LISTED_WITHIN && Some(at) >= since;
