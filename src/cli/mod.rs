@@ -60,7 +60,7 @@ enum Command {
     Pause(operator::PauseArgs),
     /// Takes a pause back.
     Resume(operator::ResumeArgs),
-    /// Gives a slot its attempts back.
+    /// Gives a slot its attempts back; a job that has ended starts again on the TPU that is there.
     Retry(operator::RetryArgs),
     /// Calls off what is owed to a slot: nothing is created for it until `retry`.
     Forget(operator::ForgetArgs),

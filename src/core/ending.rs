@@ -309,6 +309,10 @@ pub fn said_indices(record: &SlotRecord) -> String {
 /// The hold of a slot whose job has ended and waits, under the condition `job_failed`.
 pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
     let name = &record.name;
+    if record.job.failed.is_none() {
+        // A newer order is followed, and the node was not read since.
+        return Decision::wait("its job has started again; the next read shows it", None);
+    }
     let (reason, text) = match record.job.stuck {
         // By itself, if not before: not all of its workers follow newer orders.
         Some(Stuck::Waits) => return Decision::wait(format!("{evidence}: it starts again"), None),

@@ -22,6 +22,7 @@ pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
         // A slot that left the config is known for a while: a pause waits for the day on which it is
         // back.
         let pauses = matches!(command.pull, Pull::Pause { .. });
+        let has_left = left.is_some();
         let kept = |slot: &String| {
             fleet.left.contains_key(slot) || fleet.ledger.left_paused.contains_key(slot)
         };
@@ -47,6 +48,7 @@ pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
             who: command.who.clone(),
             reason: command.reason.clone(),
             until,
+            left: has_left,
         };
         turn.happened(Event { at: turn.now, slot: about, message, what });
         turn.pulled(command.id);

@@ -261,6 +261,9 @@ pub enum What {
         /// A pause ends by itself then.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
+        /// Its slot was not in the config then.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        left: bool,
     },
     /// The storm breaker opened (its reset is a command).
     BreakerOpened {

@@ -119,10 +119,12 @@ impl Audit {
                 let paused = self.is_paused(slot, event.at);
                 found.check("S7", !paused, || "it is condemned while it is paused".to_owned());
             }
-            (What::Lever { lever, until, .. }, slot) => match lever {
+            (What::Lever { lever, until, left, .. }, slot) => match lever {
                 CommandName::Pause => _ = self.paused.insert(slot.clone(), *until),
                 CommandName::Resume => _ = self.paused.remove(slot),
                 CommandName::BreakerReset => self.breaker_open = false,
+                // Back in the config, such a slot is wanted.
+                CommandName::Forget if *left => {}
                 CommandName::Forget => _ = slot.clone().map(|slot| self.forgotten.insert(slot)),
                 CommandName::Retry | CommandName::Recreate => {
                     _ = slot.as_ref().map(|slot| self.forgotten.remove(slot));
@@ -330,13 +332,26 @@ mod tests {
     }
 
     fn lever(lever: CommandName, until: Option<i64>) -> What {
-        What::Lever { lever, who: "ada".into(), reason: None, until: until.map(at) }
+        What::Lever { lever, who: "ada".into(), reason: None, until: until.map(at), left: false }
     }
 
     fn found(events: &[(i64, What)]) -> Vec<&'static str> {
         let events: Vec<Event> =
             events.iter().map(|(second, what)| event(*second, what.clone())).collect();
         audit(&events).into_iter().map(|violation| violation.invariant).collect()
+    }
+
+    #[test]
+    fn a_slot_that_was_forgotten_while_it_was_out_of_the_config_is_wanted_when_it_is_back() {
+        let forget = |left| What::Lever {
+            lever: CommandName::Forget,
+            who: "ada".into(),
+            reason: None,
+            until: None,
+            left,
+        };
+        assert_eq!(found(&[(0, forget(false)), (10, create(1))]), ["S21"]);
+        assert!(!found(&[(0, forget(true)), (10, create(1))]).contains(&"S21"));
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Cloud {
     pub dead_on_arrival: BTreeSet<String>,
     /// The hosts of the next node of this id come up without an index each; whether a reboot mends that.
     pub ungathered: BTreeMap<String, bool>,
+    /// Where set, hosts see the run order that they saw first, by the node's uid, whatever it becomes.
+    pub first_orders: Option<BTreeMap<u64, String>>,
     /// The next create of this id ends in an error and leaves its node, which becomes READY after
     /// the time given, or never.
     pub left_behind: BTreeMap<String, Option<Duration>>,

@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use serde_json::{Value, json};
 
 use super::cloud::Cloud;
+use crate::model::ids::RUN_KEY;
 
 /// Where a VM's service account gets its access token.
 pub const TOKEN_PATH: &str = "computeMetadata/v1/instance/service-accounts/default/token";
@@ -59,9 +60,14 @@ pub fn handle(cloud: &mut Cloud, method: &str, path: &str, body: &str) -> (u16, 
             (200, all.join(","))
         }
         ("GET", ["attributes", key]) => {
-            match found.body.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str) {
-                Some(value) => (200, value.to_owned()),
-                None => missing,
+            let (uid, metadata) = (found.uid, found.body.get("metadata"));
+            let Some(value) = metadata.and_then(|m| m.get(key)).and_then(Value::as_str) else {
+                return missing;
+            };
+            let value = value.to_owned();
+            match cloud.first_orders.as_mut().filter(|_| *key == RUN_KEY) {
+                Some(orders) => (200, orders.entry(uid).or_insert(value).clone()),
+                None => (200, value),
             }
         }
         _ => missing,

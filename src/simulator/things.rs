@@ -147,6 +147,9 @@ impl Run {
 
     /// The job ends in one of three ways.
     pub(super) fn end(&mut self, how: Trouble) {
+        if self.failing || self.crashed || self.ended {
+            return;
+        }
         match how {
             Trouble::JobFails => self.failing = true,
             Trouble::JobCrashes => self.crashed = true,

@@ -221,3 +221,25 @@ fn a_stranger_with_the_chips_of_one_host_is_named_and_all_wait_for_its_end() {
     assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
     stage.audit();
 }
+
+#[test]
+fn hosts_that_never_see_a_patched_order_start_together_by_themselves_and_are_told() {
+    // They start by themselves after two seconds without an order.
+    let Some(mut stage) = Stage::with("", "2") else { return };
+    stage.rig.simulator.with(|cloud| cloud.first_orders = Some(Default::default()));
+    stage.rig.start();
+    let first = stage.runs(1, 15);
+    stage.tell("crash.2");
+    stage.wait("all start the second try", || {
+        let starts = stage.diary().into_iter().filter(|e| e.event == "start" && e.attempt == 2);
+        starts.filter(|entry| entry.generation == first).count() == 4
+    });
+    stage.wait("it is told", || {
+        let reason = stage.rig.status()["tpus"][0]["reason"].to_string();
+        reason.contains("generation 2 was ordered at") && reason.contains("its workers start")
+    });
+    stage.rig.wait_polls(10);
+    // A create and one order: what can't be told says nothing about the machines.
+    assert_eq!(stage.rig.mutations().len(), 2, "{}", stage.rig.mutations_text());
+    stage.audit();
+}

@@ -556,3 +556,20 @@ fn a_job_that_crashes_on_a_tpu_that_heals_before_its_delete_starts_again_on_it()
     assert_eq!(order.map(|order| order.generation), Some(2));
     assert_eq!(world.phase("a"), None);
 }
+
+#[test]
+fn a_job_that_has_just_started_again_is_not_told_as_one_that_waits_for_a_person() {
+    let mut world = with_checkpoints();
+    let node = world.crashed();
+    world.wait(1);
+    world.surveyed(&[100, 200, 300]);
+    world.ordered(accepted());
+    // Its workers follow before the node is read once more.
+    world.wait(5);
+    world.workers_say(&[(2, "v2", None)]);
+    world.surveyed(&[300]);
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::JobFailed);
+    assert_eq!(world.hold("a"), None);
+    world.next_poll(&node);
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+}
