@@ -96,6 +96,23 @@ say "told: $(reports | grep -o "disk of /var/lib/tpu-watchdog is full" | head -1
 end "end"
 "#;
 
+/// Much more than a journal keeps, in long lines, and then an error.
+const OUTPUT: &str = r#"
+yes "$(head -c 4000 /dev/zero | tr '\0' x)" | head -c ${OUTPUT}M
+echo; echo; echo "ValueError: the last line"; exit 3
+"#;
+
+const MUCH_OUTPUT: &str = r#"
+bash /test/startup.sh
+waits 'reports | grep "running"'
+waits 'reports | grep " 7.1 3 final after 0 restarts"'
+say "kept: $(reports | grep -o 'ValueError: the last line' | head -1)"
+say "beats: $(($(reports | grep -oP 'heartbeat[^}]*7\.1 \K[0-9]+' | head -1) > 3))"
+used=$(journalctl --disk-usage | grep -oP 'take up \K[0-9.]+[BKMG]')
+say "journal: $(($(numfmt --from=iec "${used%B}") < 1000000000)) state: $(du -sm /var/lib/tpu-watchdog | cut -f 1)"
+end "end"
+"#;
+
 /// Worker 0 of two hosts; the other one is played by calls.
 const ROLL_CALL: &str = r#"
 export TPU_WATCHDOG_ALONE=1 TPU_WATCHDOG_CALL=0.5 TPU_WATCHDOG_FRESH=5
@@ -172,6 +189,26 @@ fn each_run_is_a_control_group_that_is_ended_whole_under_a_real_systemd() {
         "== end",
     ] {
         assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{journal}");
+    }
+}
+
+#[test]
+fn output_without_end_is_bounded_by_the_journal_and_its_last_lines_are_kept() {
+    let job = JobSettings {
+        command: Some(OUTPUT.replace("${OUTPUT}", "300")),
+        stop_grace: std::time::Duration::from_secs(2),
+        ..JobSettings::default()
+    };
+    let Some((_folder, machine, out)) = played(MUCH_OUTPUT, &job) else { return };
+    let (result, journal) = (machine.read("result"), machine.read("journal"));
+    for line in [
+        "== kept: ValueError: the last line\n",
+        "== beats: 1\n",
+        "== journal: 1 state: 1\n",
+        "== end",
+    ] {
+        let journal = journal.lines().last();
+        assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{journal:?}");
     }
 }
 

@@ -14,7 +14,8 @@ write_wrapper() {
 }
 # run_unit NAME OPTIONS… -- PROGRAM…: runs it to its end and returns its code. A program with KillMode=control-group is over when
 # nothing is left of it: a grandchild would keep the chips. Each run has a name of its own, since what a startup script leaves
-# behind keeps the former one.
+# behind keeps the former one. No line is suppressed for its rate, or the last ones would be (an interval of 0 would not reach journald);
+# the journal's size is bounded all the same.
 RUNS=0
 run_unit() {
   local kind=$1 name code; shift
@@ -22,7 +23,7 @@ run_unit() {
     RUNS=$((RUNS + 1)); name=$kind-$$-$RUNS; LAST=tpu-watchdog-$name.service
     rm -f "$CODE"
     unit "$name" --wait -p TimeoutStopSec="$STOP_GRACE" -p LimitNOFILE=1048576 -p LimitMEMLOCK=infinity -p TasksMax=infinity \
-      -p OOMPolicy=continue -p IgnoreSIGPIPE=no "$@" 9>&-
+      -p OOMPolicy=continue -p IgnoreSIGPIPE=no -p LogRateLimitIntervalSec=1 -p LogRateLimitBurst=1000000000 "$@" 9>&-
     code=$?
     # systemd-run may end before its unit, when systemd is updated.
     while systemctl is-active --quiet "tpu-watchdog-$name.service"; do sleep "$PAUSE"; done
