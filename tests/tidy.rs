@@ -276,7 +276,7 @@ const LONG_FUNCTIONS: Ratchet = &[
     ("cli/demo.rs: demo", 88),
     ("core/answers.rs: operated", 75),
     ("core/diagnose.rs: node", 86),
-    ("core/settle.rs: settle", 85),
+    ("core/settle.rs: settle", 71),
     ("core/surveys.rs: surveyed", 111),
     ("core/tests/gates.rs: the_checker_refuses_by_name_what_a_plan_must_never_ask_for", 71),
     ("report/metrics.rs: new", 125),

@@ -35,7 +35,7 @@ use crate::model::view::{ActionName, Decision};
 
 use super::ctx::SlotCtx;
 use super::turn::Turn;
-use super::{confirm, idle, relaunch};
+use super::{confirm, idle, relaunch, runs};
 
 /// A change that was sent is read back for so long; one that was refused or not seen is tried again
 /// after as long.
@@ -43,6 +43,8 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5 * 60);
 const UNSENT_WAIT: Duration = Duration::from_secs(30);
 /// A role that lacks the right refuses each slot of a paused fleet: that must not fill the log.
 const FORBIDDEN_WAIT: Duration = Duration::from_secs(6 * 3600);
+/// A reboot rests on reports of at most this age.
+const HEARD_FOR: Duration = Duration::from_secs(10);
 /// Changes that one turn decides: a pause of the whole fleet must not use the API's quota up.
 const IN_A_TURN: usize = 50;
 
@@ -62,12 +64,17 @@ pub fn keep(ctx: &mut SlotCtx, turn: &mut Turn) -> bool {
     // One that failed must not keep another one waiting.
     let waits = |amendment: &Amendment| {
         let same = amendment.call.is_some() || wanted.as_ref() == Some(&amendment.patch);
-        ctx.now < amendment.until && (same || amendment.patch == Patch::Stop)
+        let stops = amendment.patch == Patch::Stop && wanted.is_none();
+        ctx.now < amendment.until && (same || stops && ctx.condition() == Condition::Finished)
     };
     if ctx.record.job.amendment.as_ref().is_some_and(waits) {
         return false;
     }
-    let changed = ctx.record.job.amendment.take().is_some();
+    let given_up = ctx.record.job.amendment.take();
+    if let Some(Amendment { patch: Patch::Order(order), .. }) = &given_up {
+        unreboot(ctx.record, order);
+    }
+    let changed = given_up.is_some();
     let Some(patch) = wanted else { return changed };
     if ctx.budget.amended >= IN_A_TURN || !may_be_written(ctx, &patch) {
         return changed;
@@ -94,11 +101,28 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     // Their exits may be in before the read that judges by them.
     let waits = ctx.record.job.stuck == Some(Stuck::Waits) && ctx.record.takes_orders();
     let ordered_soon = run.wait && comes && (waits || relaunch::wanted(ctx).is_some());
-    let (wait, notice) = (ctx.paused().is_some() || ordered_soon, ending && asks);
+    let (wait, notice) =
+        (ctx.paused().is_some() || ordered_soon || is_hopeless(ctx), ending && asks);
     let mut reboot = run.reboot.clone();
-    reboot.extend(reboots(ctx).into_iter().map(|(_, boot)| boot));
+    let fresh = reboots(ctx).into_iter().map(|(_, boot)| boot);
+    reboot.extend(fresh.filter(|boot| !run.reboot.contains(boot)));
     let order = RunOrder { wait, notice, reboot, ..run.clone() };
     (order != *run).then_some(Patch::Order(order))
+}
+
+/// A reboot that the node was never told is still to be told.
+fn unreboot(record: &mut SlotRecord, order: &RunOrder) {
+    let run = record.seen.as_ref().and_then(|seen| seen.run.as_ref());
+    let told = run.map_or(Vec::new(), |run| run.reboot.clone());
+    record.job.reboots.retain(|_, boot| told.contains(boot) || !order.reboot.contains(boot));
+}
+
+/// Whether a run on several hosts would end the same way once more: they would start it by themselves.
+fn is_hopeless(ctx: &SlotCtx) -> bool {
+    let job = ctx.slot.job.as_ref();
+    let condition = ctx.condition();
+    let known = job.is_some_and(|job| runs::permanent(ctx.record, job, condition).is_some());
+    known && ctx.record.job.relaunch_by.is_none() && runs::is_over(ctx.record, job, condition)
 }
 
 /// Hosts that a reboot may mend, each with its boot: once in a node's life, and not while it is paused.
@@ -117,7 +141,13 @@ fn reboots(ctx: &SlotCtx) -> Vec<(usize, String)> {
     };
     let fresh = |worker: &usize| !record.job.reboots.contains_key(worker);
     let boot = |worker| Some((worker, record.job.workers.get(&worker)?.boot_id.clone()?));
-    let free = ctx.paused().is_none() && record.seen.as_ref().is_some_and(|seen| !seen.opted_out);
+    let quiet = ctx.slot.policy.quiet_hours.iter().any(|hours| hours.until(ctx.now).is_some());
+    // It may have mended itself since its hosts last reported.
+    let heard = ctx.memory.heard.is_some_and(|at| elapsed(at, ctx.now) <= HEARD_FOR);
+    let free = ctx.paused().is_none()
+        && record.seen.as_ref().is_some_and(|seen| !seen.opted_out)
+        && !(quiet || ctx.ledger.breaker.is_some());
+    let free = free && heard;
     concerned.into_iter().filter(|worker| free && fresh(worker)).filter_map(boot).collect()
 }
 
@@ -174,7 +204,12 @@ fn stray<'a>(ctx: &'a SlotCtx) -> Option<&'a Stray> {
 /// Stops the node of a finished job, which has passed every gate.
 pub fn stop(ctx: &mut SlotCtx, reason: String, turn: &mut Turn) -> Decision {
     if let Some(amendment) = &ctx.record.job.amendment {
-        let text = format!("{reason}; what became of its last change is read back");
+        let text = match &amendment.call {
+            Some(_) => format!("{reason}; what became of its last change is read back"),
+            None => {
+                format!("{reason}; its stop was refused (the log says why), and is tried again")
+            }
+        };
         return Decision::wait(text, Some(amendment.until));
     }
     if !may_be_written(ctx, &Patch::Stop) {
@@ -201,6 +236,7 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
         _ => Vec::new(),
     };
     let paused_by = ctx.paused().map(|pause| pause.who.clone());
+    let hopeless = is_hopeless(ctx) && paused_by.is_none();
     let record = &mut *ctx.record;
     let generation = patch.generation();
     let (wait, notice, text) = match &patch {
@@ -209,6 +245,13 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
             let text =
                 format!("stop {incarnation}: its job is finished, and on_success = \"stop\"");
             (false, false, text)
+        }
+        Patch::Order(order) if hopeless && order.wait => {
+            let text = format!(
+                "order of generation {}: wait true: its job would end the same way once more",
+                order.generation
+            );
+            (true, order.notice, text)
         }
         Patch::Order(order) if !reboots.is_empty() => {
             let workers: Vec<String> =
@@ -223,11 +266,11 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
         }
         Patch::Order(order) => (order.wait, order.notice, flags_text(record, order, paused_by)),
     };
-    record.job.reboots.extend(reboots);
     let decided_by = ctx.settings.decided_by.clone();
     let what =
         What::Amendment { incarnation: incarnation.clone(), generation, wait, notice, decided_by };
     turn.tell(record, what, text);
+    record.job.reboots.extend(reboots);
     record.job.amendment = Some(Amendment {
         at: turn.now,
         incarnation: incarnation.clone(),
@@ -308,6 +351,7 @@ pub fn ordered(
             (None, CallResult::NotSent, format!("{failure}; it is tried again in 30 s"))
         }
     };
+    let unsent = call.is_none().then(|| amendment.patch.clone());
     amendment.call = call;
     let what = What::OrderOutcome { generation, result };
     let name = result.name();
@@ -316,6 +360,9 @@ pub fn ordered(
         Patch::Release => "release".to_owned(),
         Patch::Stop => "stop".to_owned(),
     };
+    if let Some(Patch::Order(order)) = unsent {
+        unreboot(record, &order);
+    }
     turn.tell(record, what, format!("{about}: {name}: {text}"));
     true
 }
@@ -349,7 +396,7 @@ pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &
     };
     if there {
         let generation = amendment.patch.generation();
-        match amendment.patch {
+        match &amendment.patch {
             Patch::Order(_) => {}
             Patch::Release => {
                 record.ours = false;

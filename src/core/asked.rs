@@ -106,6 +106,9 @@ pub fn nudge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
 /// Decides about a node whose job has finished.
 pub fn finished(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let evidence = ctx.record.verdict.evidence.clone();
+    if ctx.record.seen.as_ref().is_some_and(|seen| seen.stopped) {
+        ctx.record.job.stopped.clone_from(&ctx.record.incarnation);
+    }
     if let Some(why) = outlives(ctx) {
         ctx.record.job.removable_since = None;
         withdraw_removal(ctx, turn);

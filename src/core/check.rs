@@ -338,7 +338,8 @@ fn is_reported(case: &Case, condition: Condition) -> Checked {
             !(0..workers).all(booted) && record.job.unbooted_for >= boot
         }
         Condition::GangIncomplete => {
-            let started = record.job.workers.values().any(|worker| worker.attempt > 0);
+            let started =
+                record.job.has_run || record.job.workers.values().any(|worker| worker.attempt > 0);
             let of = |worker| state(worker).and_then(|worker| worker.index);
             let indices: BTreeSet<usize> = (0..workers).filter_map(of).collect();
             let whole = indices.len() == workers && indices.last().is_none_or(|i| *i < workers);
@@ -347,7 +348,8 @@ fn is_reported(case: &Case, condition: Condition) -> Checked {
         Condition::ChipsMissing => {
             let kind = record.seen.as_ref().map_or("", |seen| seen.accelerator.as_str());
             let usual = case.ledger.chips.get(kind).copied().unwrap_or(0);
-            record.job.workers.values().any(|w| w.chips.is_some_and(|n| n < usual) && !w.runs())
+            let lacks = |w: &WorkerState| w.chips.is_some_and(|n| n < usual) && !w.runs();
+            record.job.workers.values().any(lacks) && record.job.short_for >= boot
         }
         _ => record.job.workers.values().any(|worker| worker.quiet_for >= graces.silent),
     };

@@ -29,6 +29,9 @@ pub fn is_free(record: &SlotRecord) -> bool {
 
 /// Why the present run would end the same way once more. `counts`: its end was not taken in yet.
 pub fn permanent(record: &SlotRecord, job: &JobSettings, counts: bool) -> Option<String> {
+    if is_free(record) {
+        return None;
+    }
     if let Some(line) = out_of_memory(record) {
         return Some(format!("memory ran out: {line}"));
     }
@@ -65,7 +68,7 @@ fn code(record: &SlotRecord) -> Option<i64> {
 
 /// The line that says so; a run that had made new steps has fitted.
 fn out_of_memory(record: &SlotRecord) -> Option<String> {
-    let (_, last) = record.known_cause().filter(|_| !record.job.runs.progressed)?;
+    let (_, last) = record.known_cause().filter(|_| !record.job.runs.stepped)?;
     let class = &last.meaning.as_ref()?.class;
     class.starts_with("oom_").then(|| last.text())
 }

@@ -153,10 +153,15 @@ fn supervisor(
     });
     // Whom the others wait for may be dead.
     let lifeless = || lifeless(record, slot, ledger, now);
-    let crippled = crippled(record, slot, ledger, now);
+    let crippled = || crippled(record, slot, ledger, now);
     match record.job.stuck {
-        Some(Stuck::RollCall | Stuck::Setup) => crippled.or_else(lifeless).or(failed),
-        _ => crippled.or(failed).or_else(lifeless),
+        Some(Stuck::RollCall) => crippled().or_else(lifeless).or(failed),
+        // A dead host goes on saying so; a gang that can't form has its own cause.
+        Some(Stuck::Setup | Stuck::ChipsBusy | Stuck::ChipsStuck) => {
+            let gang = crippled().filter(|of| of.condition == Condition::GangIncomplete);
+            gang.or_else(lifeless).or(failed)
+        }
+        _ => crippled().or(failed).or_else(lifeless),
     }
 }
 
@@ -175,7 +180,7 @@ fn crippled(
     let seen = record.seen.as_ref()?;
     let usual = *ledger.chips.get(&seen.accelerator)?;
     let short = record.short_of_chips(usual);
-    let settled = record.ready_since.is_some_and(|ready| elapsed(ready, now) >= boot);
+    let settled = record.job.short_for >= boot;
     let progressing =
         record.job.progress_at.is_some_and(|at| elapsed(at, now) < slot.policy.grace.silent);
     let first = short.first().filter(|_| settled && !progressing)?;

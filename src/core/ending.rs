@@ -187,7 +187,8 @@ pub fn forget(record: &mut SlotRecord) {
     record.job.exits.clear();
     record.job.pardoned.clear();
     record.job.reboots.clear();
-    record.job.ungathered_for = Duration::ZERO;
+    (record.job.ungathered_for, record.job.short_for) = (Duration::ZERO, Duration::ZERO);
+    record.job.has_run = false;
     record.job.lines = KeptLines::default();
 }
 
@@ -212,7 +213,8 @@ pub fn leave_behind(record: &mut SlotRecord, generation: u64) {
 /// Whether its job has ended on a TPU whose hosts follow a newer order.
 pub fn is_started_again_by_an_order(record: &SlotRecord) -> bool {
     let ended = record.job.finished.is_some() || record.job.failed.is_some();
-    ended && record.incarnation.is_some() && record.takes_orders()
+    let there = record.seen.as_ref().is_some_and(|seen| seen.ready);
+    ended && there && record.incarnation.is_some() && record.takes_orders()
 }
 
 /// When a job that an operator wants again starts. A supervisor before version 2 that rests can't be
@@ -265,7 +267,7 @@ pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
             )
         }
         Some(Stuck::GaveUp) | None => {
-            format!("worker {worker} ended with code {code} and its restarts are used up ({text})")
+            format!("worker {worker} ended with code {code} and is not started again ({text})")
         }
     };
     Some((*code, message + &last_line(record)))

@@ -227,6 +227,7 @@ fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, now: Timestamp) {
         record.job.relaunch_by = None;
         runs::retry(record);
         ending::retry(record);
+        record.job.stopped = None;
         if record.job.finished.take().is_some() {
             record.job.wanted_again = Some(record.job.generation);
         }

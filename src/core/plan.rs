@@ -138,7 +138,8 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], (index, turns): (u64, u64), turn: &mut
     let before = phase(ctx.record);
     let patches = |record: &SlotRecord| (record.job.relaunch.clone(), record.job.amendment.clone());
     let patched = patches(ctx.record);
-    let removable = ctx.record.job.removable_since;
+    let ends = |record: &SlotRecord| (record.job.removable_since, record.job.stopped.clone());
+    let ended = ends(ctx.record);
     let decision = decide(ctx, gates, turn);
     ctx.record.job.removable_since.take_if(|_| ctx.record.verdict.condition != Condition::Finished);
     // A call that was not sent is tried all the same: shown as a hold, it counts as under way (S6).
@@ -151,7 +152,7 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], (index, turns): (u64, u64), turn: &mut
     }
     ctx.budget.unavailable += usize::from(!counted && budget::is_unavailable(ctx.record));
     changed |= before != phase(ctx.record) || patched != patches(ctx.record);
-    changed |= removable != ctx.record.job.removable_since;
+    changed |= ended != ends(ctx.record);
     let held = decision.hold.is_some_and(|hold| hold != HoldReason::Unclear);
     let interrupts = held || ctx.record.recovery.is_some();
     changed |= interrupts && !std::mem::replace(&mut ctx.record.job.interrupted, true);

@@ -91,6 +91,12 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
     if let Some(asked) = &record.job.relaunch_by {
         return Some(format!("{} asked for it (relaunch)", asked.who));
     }
+    // Its hosts rest: nothing else would start what a person wants again.
+    let generation = record.job.generation;
+    let finished = record.exit_of(0) == Some((generation, 0));
+    if record.job.wanted_again == Some(generation) && finished && record.takes_orders() {
+        return Some("its job had finished, and is wanted again (retry)".to_owned());
+    }
     let ended = match record.job.stuck {
         Some(Stuck::StaleOrder | Stuck::Waits) => true,
         // Hosts that have started nothing of an order that was written after all of them had reported are

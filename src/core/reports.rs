@@ -120,8 +120,9 @@ fn attributes(
     if whole && !all_booted && record.ready_since.is_some() {
         record.job.unbooted_for += gap;
     }
-    gathered(record, gap, whole);
+    record.job.has_run |= record.job.runs.began;
     fleet.dirty_ledger |= chips(&mut fleet.ledger, record);
+    gathered(record, &fleet.ledger, gap, whole);
     amend::tell_followed(record, waited, turn);
     fleet.dirty.insert(slot.to_owned());
     if step > record.job.step {
@@ -137,18 +138,24 @@ fn attributes(
     settle::settle(fleet, slot, turn);
 }
 
-/// The time that its hosts have been up without an index each of their own.
-fn gathered(record: &mut SlotRecord, gap: Duration, whole: bool) {
-    if record.ready_since.is_none() || !record.is_ungathered() {
-        record.job.ungathered_for = Duration::ZERO;
-    } else if whole {
-        record.job.ungathered_for += gap;
-    }
+/// The time that its hosts have been up without an index each of their own, or short of chips.
+fn gathered(record: &mut SlotRecord, ledger: &Ledger, gap: Duration, whole: bool) {
+    let usual = record.seen.as_ref().and_then(|seen| ledger.chips.get(&seen.accelerator)).copied();
+    let short = usual.is_some_and(|usual| !record.short_of_chips(usual).is_empty());
+    let ungathered = record.is_ungathered();
+    let counts = |so: bool, time: &mut Duration| {
+        *time = if so { *time + if whole { gap } else { Duration::ZERO } } else { Duration::ZERO };
+    };
+    let ready = record.ready_since.is_some();
+    counts(ready && ungathered, &mut record.job.ungathered_for);
+    counts(ready && short, &mut record.job.short_for);
 }
 
 /// The most chips that a host of a type has had. Returns whether it is more than before.
 fn chips(ledger: &mut Ledger, record: &SlotRecord) -> bool {
-    let chips = record.job.workers.values().filter_map(|worker| worker.chips).max();
+    // Of a host that runs the job: any process of a guest may write what it likes.
+    let runs = record.job.workers.values().filter(|worker| worker.runs());
+    let chips = runs.filter_map(|worker| worker.chips).max();
     let (Some(chips), Some(seen)) = (chips, &record.seen) else { return false };
     let most = ledger.chips.entry(seen.accelerator.clone()).or_default();
     let more = chips > *most;

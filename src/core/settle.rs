@@ -45,23 +45,8 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         return withdraw(fleet, name, "its job is finished: nothing is wanted any more", turn);
     }
     if recovery.phase == Phase::Condemned {
-        // A delete whose answer was lost may still come about, and a read may lag behind it: the
-        // slot is not let go too early.
-        let recent =
-            record.mutated_at.is_some_and(|at| elapsed(at, turn.now) < slot.policy.max_age);
-        let repeats = recent && recovery.resends + recovery.spent > 0;
-        if !there || repeats || record.wanted.is_some() {
-            return;
-        }
-        // What held between the decision and the delete does not hold any more.
-        let condition = record.verdict.condition;
-        let progressed = record.job.progress_at.is_some_and(|at| at > recovery.phase_since);
-        // A job that has ended on hosts that are well is no reason for a delete.
-        if condition == Condition::Healthy || condition.job_stands() {
-            withdraw(fleet, name, "healthy again before it was deleted: it is left alone", turn);
-        } else if progressed && condition.kind() == Some(Kind::Judged) {
-            let why = "its job made progress before it was deleted: it is left alone";
-            withdraw(fleet, name, why, turn);
+        if there {
+            healed(fleet, name, turn);
         }
         return;
     }
@@ -116,6 +101,31 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let patience = if seen { slot.policy.heal } else { slot.policy.attempts.settled };
     if healthy && elapsed(recovery.phase_since, turn.now) >= patience {
         over(fleet, name, "the node stays healthy; no step was reported", turn);
+    }
+}
+
+/// What held between the decision and the delete may not hold any more.
+fn healed(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
+    let (Some(slot), Some(record)) = (fleet.settings.slots.get(name), fleet.slots.get(name)) else {
+        return;
+    };
+    let Some(recovery) = &record.recovery else { return };
+    // A delete whose answer was lost may still come about, and a read may lag behind it: the slot is
+    // not let go too early.
+    let recent = record.mutated_at.is_some_and(|at| elapsed(at, turn.now) < slot.policy.max_age);
+    let repeats = recent && recovery.resends + recovery.spent > 0;
+    if repeats || record.wanted.is_some() {
+        return;
+    }
+    let condition = record.verdict.condition;
+    let progressed = record.job.progress_at.is_some_and(|at| at > recovery.phase_since);
+    // A job that has ended on hosts that are well is no reason for a delete.
+    if condition == Condition::Healthy || condition.job_stands() {
+        let why = "its hosts are well again before it was deleted: it is left alone";
+        withdraw(fleet, name, why, turn);
+    } else if progressed && condition.kind() == Some(Kind::Judged) {
+        let why = "its job made progress before it was deleted: it is left alone";
+        withdraw(fleet, name, why, turn);
     }
 }
 

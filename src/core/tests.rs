@@ -22,6 +22,7 @@ mod regressions;
 mod relaunch;
 mod remains;
 mod reports;
+mod restarts;
 mod rhythm;
 mod rollcall;
 mod runs;

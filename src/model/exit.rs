@@ -50,7 +50,7 @@ impl Exit {
 
 /// Whether the text of an exit says that the end of its machine had been announced.
 pub fn follows_a_notice(text: &str) -> bool {
-    text.ends_with("after a notice")
+    text.contains("; after a notice")
 }
 
 /// Why a job that ended waits for a person.

@@ -67,7 +67,7 @@ impl SlotRecord {
     /// Hosts that are all up, have started nothing yet, and don't have an index each.
     pub fn is_ungathered(&self) -> bool {
         let idle = |worker: &WorkerState| worker.attempt == 0 && worker.generation > 0;
-        let idle = self.job.workers.values().all(idle) && !self.job.runs.began;
+        let idle = self.job.workers.values().all(idle) && !self.job.has_run;
         idle && self.supervisors_are(TAKES_ROLL_CALL) && !self.without_index().is_empty()
     }
 

@@ -186,6 +186,10 @@ pub struct JobState {
     pub interrupted: bool,
     /// How long its hosts have been up without an index each of their own, over successful reads.
     pub ungathered_for: Duration,
+    /// How long one of them has lacked chips while nothing of the job ran on it, over successful reads.
+    pub short_for: Duration,
+    /// A run of the job has begun on the present node.
+    pub has_run: bool,
     /// Hosts that were ordered to reboot, with the boot that was to end: once in a node's life.
     pub reboots: BTreeMap<usize, String>,
     /// Workers of the present node, by index.

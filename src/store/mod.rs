@@ -141,7 +141,7 @@ pub trait Store: Send {
     /// When they can't be read.
     async fn events(&mut self, last: usize) -> Result<Vec<Event>, StoreError>;
 
-    /// Puts a lever in for whoever holds the lock; needs no lock itself.
+    /// Puts a command in for whoever holds the lock; needs no lock itself.
     ///
     /// # Errors
     /// When it may not be there.

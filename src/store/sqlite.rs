@@ -28,7 +28,7 @@ use crate::model::lever::Lever;
 /// Another process's transaction is waited for this long, and everything else of this one waits
 /// with it.
 const BUSY: Duration = Duration::from_millis(500);
-/// The same where nothing else waits: while a process begins, and while a person pulls a lever. A
+/// The same where nothing else waits: while a process begins, and while a person gives a command. A
 /// slow disk makes a service that runs hold the file for seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 const THERE: &str = "there is a state here, so none was lost; nothing was changed. If it is damaged, restore a copy, or move it away and run the command again";

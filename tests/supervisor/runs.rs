@@ -115,7 +115,9 @@ fn a_program_that_the_kernel_ended_for_its_memory_is_known_by_the_kernels_log() 
         return;
     };
     let line = "Out of memory: Killed process 4242 (python3) total-vm:98765432kB";
-    std::fs::write(host.path("kernel"), format!("usb 1-1: new device\n{line}\n")).unwrap();
+    let cause =
+        "oom-kill:constraint=CONSTRAINT_NONE,task_memcg=/system.slice/tpu-watchdog-job-7-1.service";
+    std::fs::write(host.path("kernel"), format!("usb 1-1: new device\n{cause}\n{line}\n")).unwrap();
     host.boot();
     host.wait("the end", || {
         let exit = host.attribute("exit").unwrap_or_default();

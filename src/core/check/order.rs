@@ -14,6 +14,9 @@ use crate::model::time::elapsed;
 /// Checkpoints were listed at most so long ago.
 const LISTED_FOR: Duration = Duration::from_secs(60);
 
+/// A reboot rests on reports of at most this age.
+const HEARD_FOR: Duration = Duration::from_secs(10);
+
 impl Checker {
     /// Whether this order may be written to the slot's node now.
     ///
@@ -109,6 +112,7 @@ impl Checker {
             let host = record.job.workers.values().find(|w| w.boot_id.as_ref() == Some(boot));
             host.is_none_or(|host| !host.runs())
         };
-        stands.contains(&record.verdict.condition) && order.reboot.iter().all(idle)
+        let heard = case.memory.heard.is_some_and(|at| elapsed(at, case.now) <= HEARD_FOR);
+        heard && stands.contains(&record.verdict.condition) && order.reboot.iter().all(idle)
     }
 }

@@ -72,7 +72,8 @@ fn chips_are_missed_only_where_hosts_of_the_type_had_more_and_nothing_is_done_wi
     let node = world.supervised_run();
     // None is known to have had more: a type without devices of these names is none that lacks them.
     assert_eq!(world.host_goes_on(&node, 60, ("b1", 0, "failed")), None);
-    assert_eq!(world.fleet.ledger.chips["v4-8"], 0);
+    assert_eq!(world.host_goes_on(&node, 10, ("b1", 9, "failed")), None);
+    assert!(world.fleet.ledger.chips.is_empty(), "only hosts at work tell how many there are");
     assert_eq!(world.host_goes_on(&node, 10, ("b1", 4, "running")), None);
     assert_eq!(world.fleet.ledger.chips["v4-8"], 4);
     // The job runs with what is there.
@@ -118,4 +119,47 @@ fn s7_nothing_is_rebooted_while_it_is_paused() {
             assert!(order.unwrap().reboot.is_empty());
         }
     }
+}
+
+#[test]
+fn a_reboot_that_was_refused_is_told_again_and_rests_on_reports_of_just_now() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.fleet.ledger.chips.insert("v4-8".into(), 4);
+    let lacks = ("b1", 3, "failed");
+    let Some(Ok(order)) = world.host_goes_on(&node, 60, lacks) else { panic!("a reboot") };
+    world.ordered(CallOutcome::Refused(Failure::new(FailureClass::Conflict, "busy")));
+    assert_eq!(world.host_goes_on(&node, 4, lacks), None, "not at once");
+    // Whatever was known before: reports that are older than ten seconds reboot nothing.
+    world.wait(120);
+    world.poll(std::slice::from_ref(&node));
+    assert_eq!(world.run_order(), None);
+    world.host_says("b1", 3, "failed");
+    assert_eq!(world.run_order().map(|again| again.reboot), Some(order.reboot));
+}
+
+#[test]
+fn a_host_that_dies_while_its_chips_are_held_is_silent() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    assert_eq!(world.host_goes_on(&node, 2, ("b1", 4, BUSY)), None);
+    // The same words, again and again: its heartbeat stands still.
+    let of = world.fleet.slots["a"].incarnation.clone().unwrap();
+    let beacon = |text: &str| {
+        let (boot_id, text) = ("b1".to_owned(), text.to_owned());
+        Some(Beacon { boot_id, generation: 1, attempt: 1, value: 7, text })
+    };
+    let report = WorkerReport {
+        boot: beacon("v4 i0 c4"),
+        heartbeat: beacon(BUSY),
+        ..WorkerReport::default()
+    };
+    for _ in 0..40 {
+        world.wait(30);
+        let result = Ok(vec![report.clone()]);
+        let (of, began) = (of.clone(), world.now);
+        world.input(Input::Attributes { slot: "a".into(), of, began, result });
+        world.poll(std::slice::from_ref(&node));
+    }
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Silent);
 }

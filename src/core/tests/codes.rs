@@ -129,3 +129,37 @@ fn what_ends_with_its_machine_is_free_three_times_in_a_row() {
     // Of each four, three are free: five count.
     assert_eq!(runs, 19 + 1, "the bound holds");
 }
+
+#[test]
+fn hosts_whose_run_would_end_the_same_way_wait_for_a_person() {
+    let mut world = with_checkpoints();
+    let mut node = world.supervised_run();
+    node["networkEndpoints"] = json!([{}, {}]);
+    let version = |world: &mut World| {
+        let workers = world.fleet.slots.get_mut("a").unwrap().job.workers.values_mut();
+        workers.for_each(|worker| worker.version = 3);
+    };
+    let full = (137, WAITS, Some(("oom_host", false)));
+    world.ends(1, None);
+    world.next_poll(&node);
+    let order = (0..20).find_map(|_| {
+        world.wait(30);
+        world.ends(1, Some([full, full]));
+        version(&mut world);
+        world.poll(std::slice::from_ref(&node));
+        world.run_order()
+    });
+    let order = order.expect("a flag");
+    assert_eq!((order.generation, order.wait), (1, true), "they would start by themselves");
+    assert_eq!(world.hold("a"), Some(HoldReason::JobFailed));
+    world.ordered(accepted());
+    let node = patched(&node, &order);
+    world.wait(30);
+    world.poll(std::slice::from_ref(&node));
+    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.ends(1, Some([full, full]));
+    version(&mut world);
+    world.surveyed(&[100]);
+    let order = world.run_order().expect("a person starts it");
+    assert_eq!((order.generation, order.wait), (2, false));
+}

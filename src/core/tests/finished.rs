@@ -114,6 +114,63 @@ fn what_can_not_be_stopped_is_kept_and_says_so() {
 }
 
 #[test]
+fn a_tpu_that_was_stopped_by_hand_after_its_success_is_not_stopped_once_it_is_started() {
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Stop);
+    let mut stopped = node.clone();
+    stopped["state"] = json!("STOPPED");
+    assert_eq!(world.stopped_within(&stopped, 60), None);
+    assert_eq!(world.stopped_within(&node, 60), None);
+}
+
+#[test]
+fn a_refused_stop_keeps_no_flag_from_a_job_that_is_wanted_again() {
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Stop);
+    let hosts = |world: &mut World| {
+        let workers = world.fleet.slots.get_mut("a").unwrap().job.workers.values_mut();
+        workers.for_each(|worker| worker.version = 3);
+    };
+    assert_eq!(world.stopped_within(&node, 60), Some(10));
+    let failure = Failure::new(FailureClass::Permission, "tpu.nodes.stop denied");
+    let (slot, generation) = ("a".to_owned(), 0);
+    world.input(Input::Ordered { slot, generation, outcome: CallOutcome::Refused(failure) });
+    hosts(&mut world);
+    world.pull(Pull::Pause { slot: Some("a".into()), until: None });
+    if world.run_order().is_none() {
+        world.wait(30);
+        world.poll(std::slice::from_ref(&node));
+    }
+    assert_eq!(world.run_order().map(|order| order.wait), Some(true));
+}
+
+#[test]
+fn a_finished_job_that_is_wanted_again_while_its_tpu_is_stopped_starts_when_that_is_back() {
+    let mut world = with_checkpoints();
+    let node = world.finishes(OnSuccess::Keep);
+    let mut stopped = node.clone();
+    stopped["state"] = json!("STOPPED");
+    world.next_poll(&stopped);
+    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    // Longer than a wish is kept.
+    for _ in 0..80 {
+        world.wait(60);
+        world.poll(std::slice::from_ref(&stopped));
+        assert_eq!(world.run_order(), None);
+    }
+    let order = (0..20).find_map(|_| {
+        world.wait(30);
+        world.exited(0, "done ran=3600 step=200");
+        let workers = world.fleet.slots.get_mut("a").unwrap().job.workers.values_mut();
+        workers.for_each(|worker| worker.version = 3);
+        world.poll(std::slice::from_ref(&node));
+        world.surveyed(&[100]);
+        world.run_order()
+    });
+    assert_eq!(order.map(|order| order.generation), Some(2));
+}
+
+#[test]
 fn l2_nothing_follows_the_delete_until_the_job_is_wanted_again() {
     let mut world = with_checkpoints();
     let node = world.finishes(OnSuccess::Delete);

@@ -54,7 +54,7 @@ fn the_last_lines_of_a_failed_run_are_told_once_and_name_the_cause() {
     let told = world.told_lines();
     assert_eq!(told.iter().map(|(worker, _)| *worker).collect::<Vec<_>>(), [0, 1]);
     assert_eq!(told[1].1, ["before", "ValueError: shapes"]);
-    let failed = world.messages.iter().find(|message| message.contains("are used up"));
+    let failed = world.messages.iter().find(|message| message.contains("is not started again"));
     assert!(failed.unwrap().ends_with("; last line of worker 1: ValueError: shapes"), "{failed:?}");
     world.lines(1, "1", &[VICTIM, "ValueError: shapes", VICTIM]);
     assert!(world.told_lines().is_empty(), "once");

@@ -24,8 +24,9 @@ await_chips() {
   local pid word
   while [[ -e $CHIPS_HELD ]] && pid=$(holder) && [[ -n $pid ]]; do
     word=chips_busy
-    if grep -qs 'tpu-watchdog-\(job\|setup\)' "/proc/$pid/cgroup"; then word='chips_stuck: left by an earlier run and not to be ended:'; fi
-    echo "${word/%busy/busy:} process $pid of user $(stat -c %U "/proc/$pid" 2>/dev/null) has a chip open: $(tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | paste -sd ' ' | cut -c -80 | masked)" >"$PHASE"
+    # A startup script may have left it on purpose.
+    if grep -qs 'tpu-watchdog-job' "/proc/$pid/cgroup"; then word='chips_stuck: left by an earlier run and not to be ended:'; fi
+    echo "${word/%busy/busy:} process $pid of user $(stat -c %U "/proc/$pid" 2>/dev/null) has a chip open: $(tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | paste -sd ' ' | masked | cut -c -80)" >"$PHASE"
     sleep "$PAUSE"
   done
   rm -f "$CHIPS_HELD"

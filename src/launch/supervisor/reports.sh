@@ -35,7 +35,7 @@ watch_order() {
       echo "generation $newer is ordered: the run of generation $GENERATION ends"
       kill -KILL $$
     fi
-    if reboot_ordered "$ANSWER"; then echo 'the run order tells this host to reboot'; systemctl reboot; fi
+    if reboot_ordered "$ANSWER" && [[ $(<"$PHASE") != @(running|saving|idle)* ]]; then echo 'the run order tells this host to reboot'; systemctl reboot; fi
     if [[ $newer == "$GENERATION" ]]; then flags "$ANSWER"; elif [[ -z $newer ]] && is_released; then flags ''; fi
     sleep "$PAUSE"
   done
@@ -49,15 +49,18 @@ is_released() { [[ $(curl -s --max-time 10 -o /dev/null -w '%{http_code}' -H 'Me
 report_exit() { report exit "$1" "$2$([[ $1 == 0 ]] || full_disk)"; }
 # tell_exit: on several hosts the last word must be told, since the watchdog orders all of them on it.
 tell_exit() { if ((WORKERS == 1)); then report_exit "$@"; else last_word "$@"; fi; }
-# killed_for_memory: a program that the kernel ends writes nothing itself.
-killed_for_memory() { journalctl --quiet --no-pager -o cat -k --since "@$(($(date +%s) - 60))" 2>/dev/null | grep -iP "$OUT_OF_MEMORY" | sed 's/^/kernel: /'; }
+# killed_for_memory: a program that the kernel ends writes nothing itself. One of another unit is none of the job's.
+killed_for_memory() {
+  local lines; lines=$(journalctl --quiet --no-pager -o cat -k --since "@$(($(date +%s) - 60))" 2>/dev/null)
+  if [[ $lines == *task_memcg=*tpu-watchdog-* || -n $IMAGE ]]; then grep -iP "$OUT_OF_MEMORY" <<<"$lines" | sed 's/^/kernel: /'; fi
+}
 # tell_lines CODE: the last lines of a run that failed, before its exit is told: whole to LOGS, the end of them in a report. Neither may
 # keep the job from starting again.
 tell_lines() {
   local file=$MEMORY.last-lines bucket=${LOGS#gs://}
   timeout 10 journalctl --sync 2>/dev/null
   (umask 077; { journalctl --quiet --no-pager -o cat -n 200 _SYSTEMD_UNIT="$LAST" 2>/dev/null; killed_for_memory; } | tr '\r' '\n' |
-    cut -c -1000 | tail -n 200 | iconv -cf UTF-8 -t UTF-8 | masked >"$file")
+    cut -c -4000 | tail -n 200 | iconv -cf UTF-8 -t UTF-8 | masked | cut -c -1000 >"$file")
   { printf '%s\n' "$BOOT $GENERATION.$(tried) $1 $$-$RUNS"; tail -n 30 "$file" | tail -c 2000 | iconv -cf UTF-8 -t UTF-8; } |
     curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data-binary @- "$MD/instance/guest-attributes/tpu-watchdog/log" >/dev/null
   [[ -n $LOGS ]] || return 0

@@ -125,7 +125,7 @@ while :; do
   # After an announced end three say nothing about the job.
   if [[ -e $NOTICED ]] && ((FREE < 3)); then used=0 same=0 WHY='' FREE=$((FREE + 1)); fi
   # Each try has a number of its own: an answered report is known by it.
-  keep "$USED" "$((used + 1)) $last_code $same"
+  keep "$USED" "$((used + 1)) ${last_code:--} $same"
   wait_for_order "$code"
   # Of several hosts it is the watchdog that judges.
   if [[ -n $WHY ]] && ((WORKERS == 1)); then last_word "$code" "final after $used restarts: $WHY"; rest failed; fi
