@@ -276,6 +276,11 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
         incarnation: incarnation.clone(),
         patch: patch.clone(),
         call: Some(Call::Intended),
+        of_wait: record
+            .seen
+            .as_ref()
+            .and_then(|seen| seen.run.as_ref())
+            .is_some_and(|run| run.wait != wait),
         until: after(turn.now, AGAIN_AFTER),
     });
     ctx.memory.pending.insert(Pending::Call);
@@ -396,8 +401,13 @@ pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &
     };
     if there {
         let generation = amendment.patch.generation();
+        // Its hosts may have said so before the node was read.
+        let mut followed = None;
         match &amendment.patch {
-            Patch::Order(_) => {}
+            Patch::Order(order) => {
+                let news = amendment.of_wait;
+                followed = is_followed(record).filter(|waits| news && *waits == order.wait);
+            }
             Patch::Release => {
                 record.ours = false;
                 record.released.iter_mut().for_each(|release| release.done = true);
@@ -408,6 +418,7 @@ pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &
         let took = elapsed(at, turn.now).as_secs();
         let text = format!("read back {took} s later: {text}");
         turn.tell(record, What::OrderOutcome { generation, result: CallResult::Done }, text);
+        followed.into_iter().for_each(|waits| tell_read(record, waits, turn));
     }
     there
 }
@@ -430,7 +441,11 @@ pub fn tell_followed(record: &SlotRecord, before: Option<bool>, turn: &mut Turn)
         && let (Some(waits), Some(order)) = (now, said)
         && waits == order.wait
     {
-        let what = if waits { "waits: nothing starts by itself" } else { "may start again" };
-        turn.tell(record, What::Note, format!("{FOLLOWED} and {what}"));
+        tell_read(record, waits, turn);
     }
+}
+
+fn tell_read(record: &SlotRecord, waits: bool, turn: &mut Turn) {
+    let what = if waits { "waits: nothing starts by itself" } else { "may start again" };
+    turn.tell(record, What::Note, format!("{FOLLOWED} and {what}"));
 }

@@ -66,6 +66,7 @@ pub fn order(fleet: &mut Fleet, view: &NodeView, turn: &mut Turn) -> bool {
         incarnation: incarnation.clone(),
         patch: patch.clone(),
         call: Some(Call::Intended),
+        of_wait: true,
         until: after(turn.now, AGAIN_AFTER),
     };
     if let Some(stray) = fleet.ledger.strays.get_mut(&key) {

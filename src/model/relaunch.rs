@@ -98,6 +98,9 @@ pub struct Amendment {
     pub patch: Patch,
     /// How far the call is; none when it was refused or not sent.
     pub call: Option<Call>,
+    /// It changes whether hosts wait.
+    #[serde(default)]
+    pub of_wait: bool,
     /// It is not decided once more before.
     #[serde(default)]
     pub until: Timestamp,

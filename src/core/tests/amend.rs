@@ -447,3 +447,32 @@ fn s15_workers_that_follow_a_newer_order_than_the_last_read_showed_get_no_older_
     world.polled(&patched(&node, &newer));
     assert_eq!(world.run_order(), None, "it says no `wait` by now");
 }
+
+#[test]
+fn hosts_that_read_their_order_before_the_node_is_read_are_told_of_once() {
+    for first in [true, false] {
+        let mut world = with_checkpoints();
+        let node = world.supervised_run();
+        let says = |world: &mut World, words: &str| {
+            let words = words.to_owned();
+            world.workers_say(&[(1, words.leak(), None)]);
+        };
+        says(&mut world, "v3");
+        world.next_poll(&node);
+        world.pull(Pull::Pause { slot: Some("a".into()), until: None });
+        let order = world.run_order().expect("a flag");
+        world.ordered(accepted());
+        let mut told = Vec::new();
+        let mut keep = |world: &World| told.extend(world.messages.clone());
+        if first {
+            says(&mut world, "v3 wait");
+            keep(&world);
+        }
+        world.next_poll(&patched(&node, &order));
+        keep(&world);
+        says(&mut world, "v3 wait");
+        keep(&world);
+        let count = told.iter().filter(|text| text.contains("has read its order and waits"));
+        assert_eq!(count.count(), 1, "{first}: {told:?}");
+    }
+}
