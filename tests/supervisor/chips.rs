@@ -4,6 +4,7 @@ use std::fs::File;
 use std::process::{Child, Command};
 
 use tpu_watchdog::model::ids::RunOrder;
+use tpu_watchdog::model::settings::JobSettings;
 
 use crate::host::{Host, job, order};
 
@@ -70,16 +71,26 @@ fn a_process_with_open_chips_that_harms_nothing_is_not_waited_for() {
 }
 
 #[test]
-fn a_host_reboots_when_its_order_names_the_present_boot() {
+fn a_host_reboots_when_its_order_names_the_present_boot_and_nothing_runs_on_it() {
     let work = tempfile::tempdir().unwrap();
+    let (boots, others) = (vec!["boot-0".to_owned()], vec!["boot-01".to_owned()]);
+    let told = |host: &Host, reboot: &[String]| {
+        let _ = std::fs::remove_file(host.path("tpu-watchdog.wait"));
+        // The flag shows that the order was read.
+        host.orders(RunOrder { wait: true, reboot: reboot.to_vec(), ..order(None) });
+        host.wait("the order is read", || host.path("tpu-watchdog.wait").exists());
+    };
     let Some(host) = Host::new(&job("sleep 60", work.path()), "", &order(None)) else { return };
     host.boot();
     host.wait("it runs", || host.phase() == "running");
-    let named = |boot: &str| RunOrder { reboot: vec![boot.to_owned()], ..order(None) };
-    // Of another host, or an earlier boot; the flag shows that it was read.
-    host.orders(RunOrder { wait: true, ..named("boot-01") });
-    host.wait("the order is read", || host.path("tpu-watchdog.wait").exists());
-    assert!(!host.path("rebooted").exists());
-    host.orders(RunOrder { reboot: vec!["boot-01".into(), "boot-0".into()], ..order(None) });
+    told(&host, &boots);
+    assert!(!host.path("rebooted").exists(), "its job runs");
+    let fails = JobSettings { restarts_per_run: 0, ..job("exit 139", work.path()) };
+    let Some(host) = Host::new(&fails, "", &order(None)) else { return };
+    host.boot();
+    host.wait("it has failed", || host.phase() == "failed");
+    told(&host, &others);
+    assert!(!host.path("rebooted").exists(), "another host, or an earlier boot");
+    host.orders(RunOrder { reboot: boots, ..order(None) });
     host.wait("it reboots", || host.path("rebooted").exists());
 }
