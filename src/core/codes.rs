@@ -22,8 +22,11 @@ const FREE: u32 = 3;
 pub fn is_free(record: &SlotRecord) -> bool {
     let job = &record.job;
     let noticed = present(record).any(|worker| exit::follows_a_notice(&job.exits[&worker]));
-    let sick = record.suspicion.as_ref().zip(job.failing_since);
-    let was_sick = sick.is_some_and(|(suspicion, failing)| suspicion.since < failing);
+    let sick = record.suspicion.as_ref().zip(job.failing_since).zip(record.ready_since);
+    // The sickness of the node before this one excuses nothing.
+    let was_sick = sick.is_some_and(|((suspicion, failing), ready)| {
+        suspicion.since < failing && suspicion.since >= ready
+    });
     job.runs.free < FREE && (noticed || was_sick)
 }
 

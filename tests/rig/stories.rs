@@ -243,3 +243,24 @@ fn hosts_that_never_see_a_patched_order_start_together_by_themselves_and_are_tol
     assert_eq!(stage.rig.mutations().len(), 2, "{}", stage.rig.mutations_text());
     stage.audit();
 }
+
+#[test]
+fn a_program_that_does_not_fit_stops_at_once_and_starts_when_a_person_says_so() {
+    // Hosts start by themselves after two seconds without an order.
+    let Some(mut stage) = Stage::with("", "2") else { return };
+    stage.tell("full.1");
+    stage.rig.start();
+    stage.wait("a person has to look", || {
+        stage.rig.node("a").is_some() && stage.rig.status()["tpus"][0]["action"] == "escalate"
+    });
+    let reason = stage.rig.status()["tpus"][0]["reason"].to_string();
+    assert!(reason.contains("memory ran out: XLA:TPU compile permanent error"), "{reason}");
+    stage.rig.wait_for_log("every worker has read its order and waits");
+    stage.rig.wait_polls(14);
+    let starts = stage.diary().iter().filter(|entry| entry.event == "start").count();
+    assert_eq!(starts, 4, "it would end the same way once more");
+    assert!(stage.rig.command(&["retry", "a"]).output().unwrap().status.success());
+    stage.runs(2, 15);
+    assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
+    stage.audit();
+}

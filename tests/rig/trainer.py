@@ -148,6 +148,8 @@ def train():
     diary(event="start", step=step)
     if os.path.exists(f"{RIG}/user-error"):
         raise ValueError("Dimensions must be equal, but are 512 and 1024")
+    if told("full"):
+        sys.exit("XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 49.34G of 32.00G hbm.")
     coordinator = Coordinator() if WORKER == 0 else None
     peer = connect()
     peer.sendall((json.dumps({"worker": WORKER, "generation": GENERATION, "try": TRY}) + "\n").encode())
