@@ -24,7 +24,7 @@ use crate::model::condition::Condition;
 use crate::model::event::{CallResult, What};
 use crate::model::exit::Stuck;
 use crate::model::failure::FailureClass;
-use crate::model::fleet::{Fleet, Pending};
+use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::hold::HoldReason;
 use crate::model::ids::RunOrder;
 use crate::model::node::NodeView;
@@ -311,6 +311,11 @@ pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &
 
 /// The workers' reports were taken in: the order is followed when each of them names it.
 pub fn reported(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
+    let calls = |memory: &Memory| memory.pending.contains(&Pending::Call);
+    // Its call is answered first: the next reports say so once more (S9).
+    if fleet.memory.get(slot).is_some_and(calls) {
+        return;
+    }
     let Some(record) = fleet.slots.get_mut(slot) else { return };
     let Some(relaunch) = &record.job.relaunch else { return };
     let generation = relaunch.order.generation;

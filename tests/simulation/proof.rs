@@ -352,6 +352,10 @@ impl World {
         {
             return None;
         }
+        // What `forget` has called off waits.
+        if record.forgotten {
+            return None;
+        }
         let run = &node.run;
         Some(
             run.boots > 0
