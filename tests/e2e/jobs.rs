@@ -106,7 +106,7 @@ fn without_any_beacon_ever_a_silent_boot_is_held_and_escalated() {
 fn a_job_that_used_up_its_restarts_is_told_and_its_node_is_left_alone() {
     let rig = ours();
     rig.trouble("a", Trouble::JobFails, None);
-    rig.wait_for_log("its restarts are used up");
+    rig.wait_for_log("and is not started again (");
     rig.wait_polls(4);
     assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
     rig.wait_until("a person is called", || {
@@ -211,7 +211,7 @@ fn an_operator_starts_a_job_that_gave_up_again_and_without_the_right_is_told_whi
     let rig = ours();
     let uid = rig.node("a").unwrap().uid;
     rig.trouble("a", Trouble::JobFails, None);
-    rig.wait_for_log("its restarts are used up");
+    rig.wait_for_log("and is not started again (");
     rig.simulator.with(|cloud| cloud.denied.insert("tpu.nodes.update".into()));
     let relaunch = || rig.command(&["relaunch", "a"]).output().unwrap().status.success();
     assert!(relaunch());
@@ -234,7 +234,7 @@ fn a_person_reads_why_a_job_failed_and_says_that_its_work_is_done() {
     let none = String::from_utf8(none.stdout).unwrap();
     assert!(none.contains("tpu-vm ssh a --zone us-central2-b --worker 7"), "{none}");
     rig.trouble("a", Trouble::JobFails, None);
-    rig.wait_for_log("its restarts are used up");
+    rig.wait_for_log("and is not started again (");
     let output = rig.command(&["logs", "a", "--worker", "0"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("a: worker 0, generation ") && text.contains(", ended with code 1 at "));
