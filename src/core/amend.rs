@@ -1,9 +1,10 @@
 //! The flags of the present run order, kept as they should be: `wait` while the slot is paused,
 //! `notice` while the API announces the end of a Spot TPU whose job can be asked for a checkpoint.
-//! And the release of a node: all that is ours is taken out of its metadata; and the stop of one whose
-//! job has finished.
+//! `reboot` names the boots of hosts that came up unfit, once, where nothing of the job runs. Two more
+//! changes of a node go the same way: its release, which takes all that is ours out of its metadata, and
+//! its stop after its job has finished.
 //!
-//! A flag changes neither the generation nor what runs: supervisors of version 3 start nothing by
+//! No flag changes the generation, or ends a run: supervisors of version 3 start nothing by
 //! themselves while the order says `wait`, and ask the job for a checkpoint when it says `notice`.
 //! The change is journaled before it is sent (S11), on a READY node of ours alone (S17), and what
 //! the node shows decides whether it is sent again. One that is refused is no hold: the slot is as
@@ -35,7 +36,7 @@ use crate::model::view::{ActionName, Decision};
 
 use super::ctx::SlotCtx;
 use super::turn::Turn;
-use super::{confirm, idle, relaunch, runs};
+use super::{confirm, idle, life, relaunch, runs};
 
 /// A change that was sent is read back for so long; one that was refused or not seen is tried again
 /// after as long.
@@ -43,8 +44,6 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5 * 60);
 const UNSENT_WAIT: Duration = Duration::from_secs(30);
 /// A role that lacks the right refuses each slot of a paused fleet: that must not fill the log.
 const FORBIDDEN_WAIT: Duration = Duration::from_secs(6 * 3600);
-/// A reboot rests on reports of at most this age.
-const HEARD_FOR: Duration = Duration::from_secs(10);
 /// Changes that one turn decides: a pause of the whole fleet must not use the API's quota up.
 const IN_A_TURN: usize = 50;
 
@@ -64,8 +63,14 @@ pub fn keep(ctx: &mut SlotCtx, turn: &mut Turn) -> bool {
     // One that failed must not keep another one waiting.
     let waits = |amendment: &Amendment| {
         let same = amendment.call.is_some() || wanted.as_ref() == Some(&amendment.patch);
-        let stops = amendment.patch == Patch::Stop && wanted.is_none();
-        ctx.now < amendment.until && (same || stops && ctx.condition() == Condition::Finished)
+        // A stop is decided elsewhere, and a reboot is wanted in the moments after a report alone.
+        let comes_again = wanted.is_none()
+            && match &amendment.patch {
+                Patch::Stop => ctx.condition() == Condition::Finished,
+                Patch::Order(order) => asks_for_a_reboot(ctx, order),
+                Patch::Release => false,
+            };
+        ctx.now < amendment.until && (same || comes_again)
     };
     if ctx.record.job.amendment.as_ref().is_some_and(waits) {
         return false;
@@ -110,6 +115,12 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     (order != *run).then_some(Patch::Order(order))
 }
 
+/// Whether hosts are told to reboot that the node's order, as it was read, does not name.
+fn asks_for_a_reboot(ctx: &SlotCtx, order: &RunOrder) -> bool {
+    let run = ctx.record.seen.as_ref().and_then(|seen| seen.run.as_ref());
+    run.is_some_and(|run| order.reboot.iter().any(|boot| !run.reboot.contains(boot)))
+}
+
 /// A reboot that the node was never told is still to be told.
 fn unreboot(record: &mut SlotRecord, order: &RunOrder) {
     let run = record.seen.as_ref().and_then(|seen| seen.run.as_ref());
@@ -122,7 +133,7 @@ fn is_hopeless(ctx: &SlotCtx) -> bool {
     let job = ctx.slot.job.as_ref();
     let condition = ctx.condition();
     let known = job.is_some_and(|job| runs::permanent(ctx.record, job, condition).is_some());
-    known && ctx.record.job.relaunch_by.is_none() && runs::is_over(ctx.record, job, condition)
+    known && runs::is_over(ctx.record, job, condition)
 }
 
 /// Hosts that a reboot may mend, each with its boot: once in a node's life, and not while it is paused.
@@ -143,11 +154,11 @@ fn reboots(ctx: &SlotCtx) -> Vec<(usize, String)> {
     let boot = |worker| Some((worker, record.job.workers.get(&worker)?.boot_id.clone()?));
     let quiet = ctx.slot.policy.quiet_hours.iter().any(|hours| hours.until(ctx.now).is_some());
     // It may have mended itself since its hosts last reported.
-    let heard = ctx.memory.heard.is_some_and(|at| elapsed(at, ctx.now) <= HEARD_FOR);
-    let free = ctx.paused().is_none()
+    let heard = ctx.memory.heard.is_some_and(|at| elapsed(at, ctx.now) <= life::HEARD_FOR);
+    let free = heard
+        && ctx.paused().is_none()
         && record.seen.as_ref().is_some_and(|seen| !seen.opted_out)
         && !(quiet || ctx.ledger.breaker.is_some());
-    let free = free && heard;
     concerned.into_iter().filter(|worker| free && fresh(worker)).filter_map(boot).collect()
 }
 

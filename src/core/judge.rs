@@ -34,9 +34,6 @@ use super::gates::{self, Before, Gate};
 use super::turn::Turn;
 use super::{amend, asked, confirm, diagnose, ending, life, reads, relaunch, storm};
 
-/// The workers' reports on which a delete rests were asked for at most this long before it is
-/// decided: those of a pod take longer than the GET that follows them.
-const HEARD_FOR: Duration = Duration::from_secs(10);
 /// An operator has to look when guest attributes that would condemn could not be read for this
 /// long.
 pub const UNHEARD_FOR: Duration = Duration::from_secs(10 * 60);
@@ -238,7 +235,7 @@ fn has_old_reports(ctx: &SlotCtx) -> bool {
 /// Whether the workers' reports are fresh, where they are what condemns.
 fn is_heard(ctx: &SlotCtx) -> bool {
     let after_mutation = |at: &Timestamp| ctx.record.mutated_at.is_none_or(|mutated| *at > mutated);
-    let fresh = |at: Timestamp| elapsed(at, ctx.now) <= HEARD_FOR && at <= ctx.now;
+    let fresh = |at: Timestamp| elapsed(at, ctx.now) <= life::HEARD_FOR && at <= ctx.now;
     !ctx.condition().is_reported() || ctx.memory.heard.filter(after_mutation).is_some_and(fresh)
 }
 

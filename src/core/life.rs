@@ -20,6 +20,9 @@ use crate::model::settings::{Grace, PollSettings};
 use crate::model::slot::{JobState, SlotRecord};
 use crate::model::time::{after, elapsed};
 
+/// The workers' reports on which a delete or a reboot rests were asked for at most this long before it
+/// is decided: those of a pod take longer than the GET that follows them.
+pub const HEARD_FOR: Duration = Duration::from_secs(10);
 /// Two heartbeats of the supervisor, as it sends them.
 const TWO_BEATS: Duration = Duration::from_secs(120);
 /// The grace of a TPU whose workers all beat.

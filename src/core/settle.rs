@@ -104,7 +104,7 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     }
 }
 
-/// What held between the decision and the delete may not hold any more.
+/// Ends a recovery whose delete did not come about, where its reason is gone.
 fn healed(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let (Some(slot), Some(record)) = (fleet.settings.slots.get(name), fleet.slots.get(name)) else {
         return;
@@ -121,7 +121,7 @@ fn healed(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let progressed = record.job.progress_at.is_some_and(|at| at > recovery.phase_since);
     // A job that has ended on hosts that are well is no reason for a delete.
     if condition == Condition::Healthy || condition.job_stands() {
-        let why = "its hosts are well again before it was deleted: it is left alone";
+        let why = "its hosts were well again before it was deleted: it is left alone";
         withdraw(fleet, name, why, turn);
     } else if progressed && condition.kind() == Some(Kind::Judged) {
         let why = "its job made progress before it was deleted: it is left alone";

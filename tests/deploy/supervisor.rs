@@ -144,9 +144,8 @@ fn s22_the_hosts_of_a_slice_call_each_other_under_a_real_systemd() {
         restarts_per_run: 3,
         ..JobSettings::default()
     };
-    let Some((_folder, machine, out)) = played_on("v4-16", ROLL_CALL, &job) else { return };
-    let (result, journal) = (machine.read("result"), machine.read("journal"));
-    for line in [
+    let Some(story) = played_on("v4-16", ROLL_CALL, &job) else { return };
+    story.tells(&[
         "== socket: active, runs: \n",
         "== runs: 1\n",
         "== try: 2\n",
@@ -154,9 +153,7 @@ fn s22_the_hosts_of_a_slice_call_each_other_under_a_real_systemd() {
         "== failed: 0\n",
         "== told: 1\n",
         "== end",
-    ] {
-        assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{journal}");
-    }
+    ]);
 }
 
 #[test]
@@ -170,9 +167,8 @@ fn each_run_is_a_control_group_that_is_ended_whole_under_a_real_systemd() {
         env_file: Some("/test/train.env".into()),
         ..JobSettings::default()
     };
-    let Some((_folder, machine, out)) = played(CONTROL_GROUPS, &job) else { return };
-    let (result, journal) = (machine.read("result"), machine.read("journal"));
-    for line in [
+    let Some(story) = played(CONTROL_GROUPS, &job) else { return };
+    story.tells(&[
         "== waits for its user",
         "== a signal's code is reported",
         "== kept: output of run 1, token ***\n",
@@ -187,9 +183,7 @@ fn each_run_is_a_control_group_that_is_ended_whole_under_a_real_systemd() {
         "== journal: 4",
         "== setup: 1 daemon: 1",
         "== end",
-    ] {
-        assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{journal}");
-    }
+    ]);
 }
 
 #[test]
@@ -199,17 +193,13 @@ fn output_without_end_is_bounded_by_the_journal_and_its_last_lines_are_kept() {
         stop_grace: std::time::Duration::from_secs(2),
         ..JobSettings::default()
     };
-    let Some((_folder, machine, out)) = played(MUCH_OUTPUT, &job) else { return };
-    let (result, journal) = (machine.read("result"), machine.read("journal"));
-    for line in [
+    let Some(story) = played(MUCH_OUTPUT, &job) else { return };
+    story.tells(&[
         "== kept: ValueError: the last line\n",
         "== beats: 1\n",
         "== journal: 1 state: 1\n",
         "== end",
-    ] {
-        let journal = journal.lines().last();
-        assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{journal:?}");
-    }
+    ]);
 }
 
 #[test]
@@ -220,31 +210,48 @@ fn a_disk_that_is_full_neither_ends_a_run_well_nor_restarts_it_for_ever() {
         stop_grace: std::time::Duration::from_secs(2),
         ..JobSettings::default()
     };
-    let Some((_folder, machine, out)) = played(FULL_DISK, &job) else { return };
-    let (result, journal) = (machine.read("result"), machine.read("journal"));
-    for line in [
+    let Some(story) = played(FULL_DISK, &job) else { return };
+    story.tells(&[
         "== exit:  7.3 3 final after 2 restarts\n",
         "== runs: 3, full: 1\n",
         "== used: 3 3 2\n",
         "== told: disk of /var/lib/tpu-watchdog is full\n",
         "== end",
-    ] {
-        assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{journal}");
+    ]);
+}
+
+/// A story that was played to its end.
+struct Played {
+    machine: Machine,
+    /// Its console.
+    out: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Played {
+    #[track_caller]
+    fn tells(&self, lines: &[&str]) {
+        let (result, journal) = (self.machine.read("result"), self.machine.read("journal"));
+        // The newest first; a whole journal is too long.
+        let end: Vec<&str> = journal.lines().rev().take(200).map(|line| shown(line)).collect();
+        for line in lines {
+            let out = &self.out;
+            assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{end:#?}");
+        }
     }
 }
 
-/// Plays a story on a machine whose node has a job; none where no machine can be started. Also what it
-/// said on its console.
-fn played(story: &str, job: &JobSettings) -> Option<(tempfile::TempDir, Machine, String)> {
+fn shown(line: &str) -> &str {
+    line.char_indices().nth(300).map_or(line, |(end, _)| &line[..end])
+}
+
+/// Plays a story on a machine whose node has a job; none where no machine can be started.
+fn played(story: &str, job: &JobSettings) -> Option<Played> {
     played_on("v4-8", story, job)
 }
 
 /// The same on worker 0 of a TPU of this type.
-fn played_on(
-    accelerator: &str,
-    story: &str,
-    job: &JobSettings,
-) -> Option<(tempfile::TempDir, Machine, String)> {
+fn played_on(accelerator: &str, story: &str, job: &JobSettings) -> Option<Played> {
     if !machine::can_start() {
         return None;
     }
@@ -272,5 +279,5 @@ fn played_on(
     std::fs::create_dir_all(&program).unwrap();
     std::fs::copy(env!("CARGO_BIN_EXE_tpu-watchdog"), program.join("tpu-watchdog")).unwrap();
     let out = machine.boot();
-    Some((folder, machine, out))
+    Some(Played { machine, out, _folder: folder })
 }

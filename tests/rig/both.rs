@@ -10,7 +10,7 @@ use tpu_watchdog::simulator::trouble::Trouble;
 use crate::harness::{POLICY, Rig, ZONE};
 use crate::stage::Stage;
 
-/// What happened to the job, in order: each change of its condition, its runs, their ends.
+/// The story of the job as the log tells it: its runs, their ends, each in order.
 fn told(rig: &Rig) -> Vec<String> {
     let output = rig.command(&["history", "a", "--output", "json"]).output().unwrap();
     let history: Value = serde_json::from_slice(&output.stdout).unwrap();

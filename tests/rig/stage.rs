@@ -113,6 +113,15 @@ impl Stage {
         Some(Stage { rig, folder, machines, alone, is_over, power: Some(power) })
     }
 
+    /// Waits until the slot is escalated. Returns the reason.
+    #[track_caller]
+    pub fn escalates(&self) -> String {
+        let slot = || self.rig.status()["tpus"][0].clone();
+        let there = || self.rig.node("a").is_some();
+        self.wait("it is escalated", || there() && slot()["action"] == "escalate");
+        slot()["reason"].to_string()
+    }
+
     /// A file that the trainers look for.
     pub fn tell(&self, what: &str) {
         std::fs::write(self.path(what), "").unwrap();

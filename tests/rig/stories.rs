@@ -250,10 +250,7 @@ fn a_program_that_does_not_fit_stops_at_once_and_starts_when_a_person_says_so() 
     let Some(mut stage) = Stage::with("", "2") else { return };
     stage.tell("full.1");
     stage.rig.start();
-    stage.wait("a person has to look", || {
-        stage.rig.node("a").is_some() && stage.rig.status()["tpus"][0]["action"] == "escalate"
-    });
-    let reason = stage.rig.status()["tpus"][0]["reason"].to_string();
+    let reason = stage.escalates();
     assert!(reason.contains("memory ran out: XLA:TPU compile permanent error"), "{reason}");
     stage.rig.wait_for_log("every worker has read its order and waits");
     stage.rig.wait_polls(14);

@@ -352,7 +352,7 @@ impl World {
         {
             return None;
         }
-        // What `forget` has called off waits.
+        // `forget` has called its create off, so its hosts wait.
         if record.forgotten {
             return None;
         }

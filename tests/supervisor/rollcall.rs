@@ -55,7 +55,7 @@ fn each_run_is_a_try_that_all_of_them_begin_and_one_whose_answer_was_lost_joins_
     // It never heard that the run began.
     assert_eq!(host.call("roll-call me a 7 3 0 other-3"), "go 1\n");
     assert!(host.call("roll-call me a 7 3 1 other-3").starts_with("not heard from: 0"));
-    // What it said before is no answer to the end; nor are the others' calls of a moment ago.
+    // Its former phase is no answer to the end, and the others' calls of a moment ago are taken back.
     host.wait("it runs", || host.phase() == "running");
     for worker in 1..4 {
         assert_eq!(host.call(&format!("leave me a 7 {worker} 1 other-{worker}")), "left\n");

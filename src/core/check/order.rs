@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Case, Checked, Checker, is_held, is_over, is_paused, is_plain, listed, rule};
+use super::{
+    Case, Checked, Checker, REPORTED_FOR, is_held, is_over, is_paused, is_plain, listed, rule,
+};
 use crate::model::condition::Condition;
 use crate::model::fleet::Pending;
 use crate::model::ids::RunOrder;
@@ -13,9 +15,6 @@ use crate::model::time::elapsed;
 
 /// Checkpoints were listed at most so long ago.
 const LISTED_FOR: Duration = Duration::from_secs(60);
-
-/// A reboot rests on reports of at most this age.
-const HEARD_FOR: Duration = Duration::from_secs(10);
 
 impl Checker {
     /// Whether this order may be written to the slot's node now.
@@ -112,7 +111,7 @@ impl Checker {
             let host = record.job.workers.values().find(|w| w.boot_id.as_ref() == Some(boot));
             host.is_none_or(|host| !host.runs())
         };
-        let heard = case.memory.heard.is_some_and(|at| elapsed(at, case.now) <= HEARD_FOR);
+        let heard = case.memory.heard.is_some_and(|at| elapsed(at, case.now) <= REPORTED_FOR);
         heard && stands.contains(&record.verdict.condition) && order.reboot.iter().all(idle)
     }
 }

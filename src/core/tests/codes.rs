@@ -1,10 +1,13 @@
 //! Ends of runs by their class: what counts for nothing, what would come again with every start.
 
+use jiff::SignedDuration;
+
 use super::endings::Pull;
 use super::relaunch::{accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, LastLines, Meaning, WorkerReport};
+use crate::model::slot::Suspicion;
 
 /// A worker's code, the text of its exit, and the class and blame of its last line.
 type End = (i64, &'static str, Option<(&'static str, bool)>);
@@ -162,4 +165,25 @@ fn hosts_whose_run_would_end_the_same_way_wait_for_a_person() {
     world.surveyed(&[100]);
     let order = world.run_order().expect("a person starts it");
     assert_eq!((order.generation, order.wait), (2, false));
+}
+
+#[test]
+fn the_sickness_of_the_node_before_excuses_no_end_of_this_one() {
+    for (minutes, free) in [(-5, false), (1, true)] {
+        let mut world = with_checkpoints();
+        world.supervised_run();
+        let record = world.fleet.slots.get_mut("a").unwrap();
+        let since = record.ready_since.unwrap() + SignedDuration::from_mins(minutes);
+        record.job.failing_since = Some(since + SignedDuration::from_mins(20));
+        record.suspicion = Some(Suspicion {
+            since,
+            sick_for: Duration::ZERO,
+            reads: 1,
+            seen: [Condition::Unresponsive].into(),
+            healthy_for: Duration::ZERO,
+            last_read: since,
+            unseen: false,
+        });
+        assert_eq!(super::super::codes::is_free(record), free, "{minutes} min after READY");
+    }
 }

@@ -46,6 +46,10 @@ fn s23_the_tpu_of_a_finished_job_is_kept_unless_the_config_says_otherwise() {
 }
 
 impl World {
+    fn stop_is_answered(&mut self, outcome: CallOutcome) {
+        self.input(Input::Ordered { slot: "a".into(), generation: 0, outcome });
+    }
+
     /// Polls for so many minutes. Returns after how many a stop left.
     fn stopped_within(&mut self, node: &Value, minutes: u64) -> Option<u64> {
         (1..=2 * minutes).find_map(|half| {
@@ -58,16 +62,16 @@ impl World {
     }
 }
 
+fn denied() -> CallOutcome {
+    CallOutcome::Refused(Failure::new(FailureClass::Permission, "tpu.nodes.stop denied"))
+}
+
 #[test]
 fn s23_a_finished_tpu_is_stopped_once_where_the_config_says_so() {
     let mut world = with_checkpoints();
     let node = world.finishes(OnSuccess::Stop);
     assert_eq!(world.stopped_within(&node, 60), Some(10));
-    world.input(Input::Ordered {
-        slot: "a".into(),
-        generation: 0,
-        outcome: CallOutcome::Accepted(OPERATION.into()),
-    });
+    world.stop_is_answered(CallOutcome::Accepted(OPERATION.into()));
     // A read may lag behind.
     assert_eq!(world.stopped_within(&node, 4), None);
     let mut stopped = node.clone();
@@ -85,12 +89,7 @@ fn a_stop_that_is_refused_is_told_and_tried_again_after_six_hours() {
     let mut world = with_checkpoints();
     let node = world.finishes(OnSuccess::Stop);
     assert_eq!(world.stopped_within(&node, 60), Some(10));
-    let failure = Failure::new(FailureClass::Permission, "tpu.nodes.stop denied");
-    world.input(Input::Ordered {
-        slot: "a".into(),
-        generation: 0,
-        outcome: CallOutcome::Refused(failure),
-    });
+    world.stop_is_answered(denied());
     let told = world.messages.iter().any(|m| {
         m.starts_with("stop: refused") && m.contains("right tpu.nodes.stop") && m.contains("6h")
     });
@@ -132,9 +131,7 @@ fn a_refused_stop_keeps_no_flag_from_a_job_that_is_wanted_again() {
         workers.for_each(|worker| worker.version = 3);
     };
     assert_eq!(world.stopped_within(&node, 60), Some(10));
-    let failure = Failure::new(FailureClass::Permission, "tpu.nodes.stop denied");
-    let (slot, generation) = ("a".to_owned(), 0);
-    world.input(Input::Ordered { slot, generation, outcome: CallOutcome::Refused(failure) });
+    world.stop_is_answered(denied());
     hosts(&mut world);
     world.pull(Pull::Pause { slot: Some("a".into()), until: None });
     if world.run_order().is_none() {

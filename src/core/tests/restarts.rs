@@ -88,3 +88,18 @@ fn a_job_that_has_just_started_again_is_not_told_as_one_that_waits_for_a_person(
     world.next_poll(&node);
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
 }
+
+#[test]
+fn s9_workers_that_follow_an_order_before_its_call_is_answered_are_taken_at_their_word_after_it() {
+    let mut world = with_checkpoints();
+    world.crashed();
+    world.wait(1);
+    world.surveyed(&[100, 200, 300]);
+    assert_eq!(world.run_order().map(|order| order.generation), Some(2));
+    world.workers_say(&[(2, "v2", None)]);
+    assert!(world.fleet.slots["a"].job.relaunch.is_some(), "its call is under way");
+    world.ordered(accepted());
+    world.workers_say(&[(2, "v2", None)]);
+    assert!(world.messages.iter().any(|text| text == "every worker follows generation 2"));
+    assert_eq!(world.fleet.slots["a"].job.relaunch, None);
+}

@@ -19,7 +19,7 @@ holder() {
 # A process that has chips open may be harmless, as an agent of Google's: only when a run failed for it is it waited for.
 CHIPS_HELD=$MEMORY.chips-held
 note_held_chips() { ! grep -qiP "$CHIPS_BUSY" "$MEMORY.last-lines" || : >"$CHIPS_HELD"; }
-# await_chips: whoever holds them is told, and never ended. What is left of an earlier run was ended before.
+# await_chips: the holder is told, and never ended; the rest of an earlier run was ended before.
 await_chips() {
   local pid word
   while [[ -e $CHIPS_HELD ]] && pid=$(holder) && [[ -n $pid ]]; do
