@@ -233,7 +233,7 @@ impl Played {
     fn tells(&self, lines: &[&str]) {
         let (result, journal) = (self.machine.read("result"), self.machine.read("journal"));
         // The newest first; a whole journal is too long.
-        let end: Vec<&str> = journal.lines().rev().take(200).map(|line| shown(line)).collect();
+        let end: Vec<&str> = journal.lines().rev().take(200).map(shown).collect();
         for line in lines {
             let out = &self.out;
             assert!(result.contains(line), "{line:?} is missing in\n{result}\n{out}\n{end:#?}");
