@@ -1,7 +1,8 @@
 //! What people read, as snapshots: plan, status, metrics, help.
 
 use jiff::Timestamp;
-use tpu_watchdog::cli::table;
+use tpu_watchdog::cli::table::{self, Detail};
+use tpu_watchdog::cli::{proposal, screen};
 use tpu_watchdog::model::view::{StatusDocument, StrayView};
 use tpu_watchdog::report::metrics::Metrics;
 use tpu_watchdog::report::page;
@@ -18,14 +19,35 @@ fn document() -> StatusDocument {
 
 #[test]
 fn plan_reads_well() {
-    insta::assert_snapshot!("plan", table::plan("my-project", &document(), now()));
+    let text = proposal::plan("my-project", &document(), now(), Some(80));
+    insta::assert_snapshot!("plan", plain(&text));
+}
+
+/// Without colours, and without blanks at the ends of lines.
+fn plain(text: &str) -> String {
+    let text = screen::strip(text);
+    let trimmed: Vec<&str> = text.lines().map(str::trim_end).collect();
+    trimmed.join("\n")
+}
+
+fn status(document: &StatusDocument, width: Option<usize>) -> String {
+    let acting = "● watched by vm-1 (pid 7) since 2026-06-01 09:00 UTC, read 12s ago";
+    plain(&table::status(document, acting, now(), Detail::Narrow, width))
 }
 
 #[test]
 fn status_reads_well() {
-    let text = table::status(&document(), "watched by vm-1:7:aa", now());
-    let trimmed: Vec<&str> = text.lines().map(str::trim_end).collect();
-    insta::assert_snapshot!("status", trimmed.join("\n"));
+    for width in [80, 120, 200] {
+        let text = status(&document(), Some(width));
+        let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= width, "{widest}: {text}");
+    }
+    insta::assert_snapshot!("status", status(&document(), Some(80)));
+    let wide = table::status(&document(), "acting", now(), Detail::Wide, Some(80));
+    insta::assert_snapshot!("status-wide", plain(&wide));
+    // A pipe gets a line a slot.
+    let piped = status(&document(), None);
+    assert_eq!(piped.lines().filter(|line| line.contains("llama-1")).count(), 1, "{piped}");
 }
 
 #[test]
@@ -77,10 +99,10 @@ fn the_page_shows_what_belongs_to_no_slot() {
 
 #[test]
 fn status_and_plan_show_what_belongs_to_no_slot() {
-    let told = "\n  left  in us-east5-a: not seen yet, told for 0s: its create was <called off>; its delete was sent at 2026-06-01T12:00:00Z\n";
+    let told = "\n  left  in us-east5-a: not seen yet, told for 0s: its create was <called off>; its delete was sent at 2026-06-01T12:00:00Z";
     for text in [
-        table::status(&with_a_stray(), "watched by vm-1:7:aa", now()),
-        table::plan("my-project", &with_a_stray(), now()),
+        status(&with_a_stray(), None),
+        plain(&proposal::plan("my-project", &with_a_stray(), now(), None)),
     ] {
         assert!(text.contains("Belongs to no slot") && text.contains(told), "{text}");
     }

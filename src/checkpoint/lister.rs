@@ -12,7 +12,9 @@ use jiff::Timestamp;
 use object_store::aws::AmazonS3Builder;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::path::Path;
-use object_store::{ClientOptions, CredentialProvider, ObjectStore, RetryConfig};
+use object_store::{
+    ClientOptions, CredentialProvider, ListResult, ObjectMeta, ObjectStore, RetryConfig,
+};
 
 use super::rules::{Completeness, StepFolder, completeness, detect, step_of};
 use crate::model::checkpoint::{Checkpoint, CheckpointSurvey, NotComplete};
@@ -124,14 +126,8 @@ pub async fn survey_in(
         return Ok(CheckpointSurvey::default());
     }
     let failed = |error: object_store::Error| listing_failure(&settings.uri, &error);
-    let top = match store.list_with_delimiter(Some(base)).await {
-        Ok(top) => top,
-        // A folder that does not exist yet holds no checkpoint; object stores answer with an empty
-        // list instead.
-        Err(object_store::Error::NotFound { .. }) if settings.uri.starts_with("file://") => {
-            return Ok(CheckpointSurvey::default());
-        }
-        Err(error) => return Err(failed(error)),
+    let Some(top) = top(store, base, settings).await.map_err(failed)? else {
+        return Ok(CheckpointSurvey::default());
     };
     // As the store names it: a name that needs encoding is not encoded once more.
     let places: BTreeMap<String, Path> = top
@@ -144,6 +140,10 @@ pub async fn survey_in(
         top.objects.iter().filter_map(|object| object.location.filename()).map(str::to_owned);
     let names: Vec<String> =
         folders.iter().map(|folder| format!("{folder}/")).chain(files).take(NAMES_MAX).collect();
+    if names.is_empty() && !settings.uri.starts_with("file://") {
+        let around = around(store, base).await;
+        return Ok(CheckpointSurvey { around, ..CheckpointSurvey::default() });
+    }
     let Some(format) = settings.format.or_else(|| detect(&folders)) else {
         return Ok(CheckpointSurvey {
             other: not_complete(store, base, names).await.map_err(failed)?,
@@ -158,7 +158,7 @@ pub async fn survey_in(
     let found =
         |step: u64, folder: &str| Checkpoint { step, uri: format!("{}/{folder}", settings.uri) };
     let mut outcome = CheckpointSurvey::default();
-    let mut without_commit_file: Option<Checkpoint> = None;
+    let mut without_commit_file: Option<(Checkpoint, Option<Timestamp>)> = None;
     let mut highest_incomplete: Option<(u64, &String)> = None;
     let count = candidates.len();
     for (step, folder) in candidates.into_iter().take(CANDIDATES_MAX) {
@@ -170,17 +170,15 @@ pub async fn survey_in(
             files: names(listing.objects.iter().map(|o| &o.location).collect()),
             folders: names(listing.common_prefixes.iter().collect()),
         };
+        let written = || written(&listing.objects);
+        let rename = settings.orbax_mode == OrbaxMode::Rename;
         match completeness(format, folder, &folders, &inside) {
-            Completeness::Complete => {
-                outcome.newest = Some(found(step, folder));
-                break;
-            }
-            Completeness::WithoutCommitFile if settings.orbax_mode == OrbaxMode::Rename => {
-                outcome.newest = Some(found(step, folder));
+            state if state.is_whole(rename) => {
+                (outcome.newest, outcome.written) = (Some(found(step, folder)), written());
                 break;
             }
             Completeness::WithoutCommitFile if without_commit_file.is_none() => {
-                without_commit_file = Some(found(step, folder))
+                without_commit_file = Some((found(step, folder), written()));
             }
             _ => {}
         }
@@ -191,7 +189,9 @@ pub async fn survey_in(
     // step is whole by its name.
     let renames = settings.orbax_mode == OrbaxMode::Auto && !settings.uri.starts_with("gs://");
     if outcome.newest.is_none() && format == CheckpointFormat::Orbax && renames {
-        outcome.newest = without_commit_file;
+        if let Some((newest, written)) = without_commit_file {
+            (outcome.newest, outcome.written) = (Some(newest), written);
+        }
     }
     if outcome.newest.is_none() && count > CANDIDATES_MAX {
         // A complete one may lie below them: that is not "none".
@@ -209,6 +209,41 @@ pub async fn survey_in(
         outcome.incomplete = size(store, places.get(folder)).await.map(|size| (step, size));
     }
     Ok(outcome)
+}
+
+/// The top of a location; none where it does not exist.
+async fn top(
+    store: &dyn ObjectStore,
+    base: &Path,
+    settings: &CheckpointSettings,
+) -> object_store::Result<Option<ListResult>> {
+    match store.list_with_delimiter(Some(base)).await {
+        // A folder that does not exist yet holds no checkpoint; object stores answer with an empty
+        // list instead.
+        Err(object_store::Error::NotFound { .. }) if settings.uri.starts_with("file://") => {
+            Ok(None)
+        }
+        top => top.map(Some),
+    }
+}
+
+/// When the last of some files was written.
+fn written(files: &[ObjectMeta]) -> Option<Timestamp> {
+    let newest = files.iter().map(|file| file.last_modified).max()?;
+    Timestamp::from_millisecond(newest.timestamp_millis()).ok()
+}
+
+/// The first few names in the folder above an empty one. They are shown alone: a failure is none.
+async fn around(store: &dyn ObjectStore, base: &Path) -> Vec<String> {
+    let mut parts: Vec<_> = base.parts().collect();
+    if parts.pop().is_none() {
+        return Vec::new();
+    }
+    let Ok(top) = store.list_with_delimiter(Some(&parts.into_iter().collect())).await else {
+        return Vec::new();
+    };
+    let name = |path: &Path| path.filename().map(|name| format!("{name}/"));
+    top.common_prefixes.iter().filter_map(name).take(NAMES_MAX).collect()
 }
 
 /// Looks at a location in which no complete checkpoint was found: the first names, and the age of
@@ -386,6 +421,27 @@ mod tests {
         assert!(!failure.to_string().contains("transient"));
         assert_eq!(refused("404 Not Found").class, FailureClass::NotFound);
         assert_eq!(refused("503 Service Unavailable").class, FailureClass::Transient);
+    }
+
+    #[tokio::test]
+    async fn an_empty_location_is_told_with_its_neighbours() {
+        use object_store::ObjectStoreExt as _;
+        let store = object_store::memory::InMemory::new();
+        for file in ["jobs/llama/9/commit_success.txt", "jobs/gemma/1/d", "jobs/notes.txt"] {
+            store.put(&Path::from(file), "x".into()).await.unwrap();
+        }
+        let settings = |uri: &str| CheckpointSettings {
+            uri: uri.into(),
+            format: None,
+            orbax_mode: OrbaxMode::Auto,
+        };
+        let base = Path::from("jobs/lama");
+        let survey = survey_in(&store, &base, &settings("gs://b/jobs/lama"), None).await.unwrap();
+        assert_eq!(survey.around, ["gemma/", "llama/"]);
+        assert_eq!((survey.newest, survey.other), (None, None));
+        let base = Path::from("jobs/llama");
+        let survey = survey_in(&store, &base, &settings("gs://b/jobs/llama"), None).await.unwrap();
+        assert!(survey.written.is_some() && survey.around.is_empty());
     }
 
     #[tokio::test]

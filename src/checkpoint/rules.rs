@@ -24,6 +24,13 @@ pub enum Completeness {
     WithoutCommitFile,
 }
 
+impl Completeness {
+    /// Whether a step in this state is complete where Orbax renames, or does not.
+    pub fn is_whole(self, renames: bool) -> bool {
+        self == Completeness::Complete || renames && self == Completeness::WithoutCommitFile
+    }
+}
+
 /// The step in a folder's name, if it is one of this format's steps.
 pub fn step_of(format: CheckpointFormat, folder: &str) -> Option<u64> {
     let digits = match format {

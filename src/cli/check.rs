@@ -1,14 +1,14 @@
 //! `check`: the config alone, offline.
 
-use super::{ConfigArgs, Outcome, load, print};
+use super::{ConfigFile, Outcome, load, print};
 use crate::config;
 
-pub fn check(args: &ConfigArgs) -> Outcome {
-    let config = load(args)?;
+pub fn check(at: &ConfigFile) -> Outcome {
+    let config = load(at)?;
     let jobs = config.settings.slots.values().filter(|s| s.job.is_some()).count();
     print(&format!(
         "{} is fine: project {}, {} TPUs, {jobs} with a job\n",
-        args.config.display(),
+        at.path().display(),
         config.settings.project,
         config.settings.slots.len()
     ));

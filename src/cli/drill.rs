@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use jiff::Timestamp;
 
-use super::{ConfigArgs, Failed, Outcome, load, operator, print, wire};
+use super::{ConfigFile, Failed, Outcome, load, operator, print, wire};
 use crate::config::{self, Config};
 use crate::core::FOLLOWED;
 use crate::model::action::CallOutcome;
@@ -44,12 +44,10 @@ pub struct DrillArgs {
     /// For how long it is followed.
     #[arg(long = "for", value_name = "DURATION", default_value = "30m", value_parser = super::once::duration)]
     lasts: Duration,
-    #[command(flatten)]
-    config: ConfigArgs,
 }
 
-pub async fn drill(args: &DrillArgs) -> Outcome {
-    let config = load(&args.config)?;
+pub async fn drill(at: &ConfigFile, args: &DrillArgs) -> Outcome {
+    let config = load(at)?;
     let (store, stored) = operator::open(&config).await?;
     let record = meant(args, &config, &stored)?;
     let clients = wire::clients(&config)?;

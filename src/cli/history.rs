@@ -7,7 +7,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::{ConfigArgs, Failed, Outcome, Output, load, print, wire};
+use super::{ConfigFile, Failed, Outcome, Output, load, print, wire};
 use crate::model::event::Event;
 use crate::model::time::elapsed;
 use crate::model::time::span;
@@ -31,8 +31,6 @@ pub struct HistoryArgs {
     /// Check the invariants that an event log can show; exit code 1 on a violation.
     #[arg(long, conflicts_with_all = ["slot", "output"])]
     audit: bool,
-    #[command(flatten)]
-    config: ConfigArgs,
 }
 
 /// A duration that may also be given in days.
@@ -43,8 +41,8 @@ fn days(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub async fn history(args: &HistoryArgs) -> Outcome {
-    let config = load(&args.config)?;
+pub async fn history(at: &ConfigFile, args: &HistoryArgs) -> Outcome {
+    let config = load(at)?;
     let storage = wire::storage_for(&config, &config.state)?;
     let Some(mut store) = wire::open_store_read_only(&config.state, &storage).await? else {
         return Err(Failed::Work("there is no state yet: start `run` or `once` first".into()));

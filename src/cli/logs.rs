@@ -7,7 +7,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::{ConfigArgs, Failed, Outcome, Output, load, print, wire};
+use super::{ConfigFile, Failed, Outcome, Output, load, print, wire};
 use crate::config::{Config, StateLocation};
 use crate::model::beacon::Meaning;
 use crate::model::event::{Event, What};
@@ -35,8 +35,6 @@ pub struct LogsArgs {
     /// Text for people, or one JSON document.
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
-    #[command(flatten)]
-    config: ConfigArgs,
 }
 
 /// One run's last lines.
@@ -49,8 +47,8 @@ struct Run {
     meaning: Option<Meaning>,
 }
 
-pub async fn logs(args: &LogsArgs) -> Outcome {
-    let config = load(&args.config)?;
+pub async fn logs(at: &ConfigFile, args: &LogsArgs) -> Outcome {
+    let config = load(at)?;
     let storage = wire::storage_for(&config, &config.state)?;
     let Some(mut store) = wire::open_store_read_only(&config.state, &storage).await? else {
         return Err(Failed::Work("there is no state yet: start `run` or `once` first".into()));

@@ -1,15 +1,21 @@
 //! One file per command; prints, never decides. Exit codes: 0 done, 1 failed, 2 wrong use or
 //! config, 3 a person is needed.
 
+mod acknowledge;
 mod check;
 mod demo;
+mod describe;
 mod drill;
+mod file;
+mod generate;
 mod history;
 mod logs;
 mod once;
 mod operator;
 mod plan;
+pub mod proposal;
 mod run;
+pub mod screen;
 mod simulator;
 mod state;
 mod status;
@@ -21,8 +27,9 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 
+use self::file::ConfigFile;
 use crate::config::{self, Config};
 use crate::model::beacon::joined;
 use crate::report::log::{self, LogFormat};
@@ -30,7 +37,7 @@ use crate::report::log::{self, LogFormat};
 /// Keeps Cloud TPU training alive: recreates a TPU that did not come back and restarts its job from
 /// the newest complete checkpoint.
 #[derive(Debug, Parser)]
-#[command(name = "tpu-watchdog", version, max_term_width = 110)]
+#[command(name = "tpu-watchdog", version, max_term_width = 110, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -38,18 +45,21 @@ struct Cli {
     /// listens.
     #[arg(long, global = true, value_enum)]
     log: Option<LogFormat>,
+    /// The config file; by itself ./watchdog.toml, or else /etc/tpu-watchdog/watchdog.toml.
+    #[arg(short, long, global = true, value_name = "FILE", env = "TPU_WATCHDOG_CONFIG")]
+    config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// The service: polls, recovers, serves metrics. SIGTERM finishes the current commit and
     /// leaves; SIGHUP reloads the config.
-    Run(ConfigArgs),
+    Run,
     /// One cycle, for a schedule: keeps polling while a recovery is in flight, and ends before the
     /// deadline.
     Once(once::OnceArgs),
     /// Looks, and shows what would be done now and what would not, and why. Changes nothing.
-    Plan(ReadArgs),
+    Plan(plan::PlanArgs),
     /// Shows each slot from the journal, beside a running service or without one.
     Status(status::StatusArgs),
     /// Shows incidents with their causes, phases and losses, and every event with its evidence.
@@ -81,28 +91,16 @@ enum Command {
     /// Moves the journal from one place to another, or begins a new one where it was lost.
     State(state::StateArgs),
     /// Checks the config alone, offline.
-    Check(ConfigArgs),
+    Check,
     /// A simulated zone with a dozen TPUs, faults and the watchdog over it, time sped up. Needs
     /// nothing.
     Demo(demo::DemoArgs),
     /// The simulated APIs alone, for other programs' tests.
     Simulator(simulator::SimulatorArgs),
-}
-
-#[derive(Debug, Args)]
-struct ConfigArgs {
-    /// The config file.
-    #[arg(long, value_name = "FILE", default_value = "/etc/tpu-watchdog/watchdog.toml")]
-    config: PathBuf,
-}
-
-#[derive(Debug, Args)]
-struct ReadArgs {
-    #[command(flatten)]
-    config: ConfigArgs,
-    /// Text for people, or one JSON document.
-    #[arg(long, value_enum, default_value = "text")]
-    output: Output,
+    /// Prints the completions of a shell, on standard output.
+    Completions(generate::CompletionsArgs),
+    /// Prints the man page, on standard output.
+    Man,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -155,28 +153,31 @@ pub fn main() -> ExitCode {
             );
         }
     };
+    let at = ConfigFile::find(cli.config);
     let outcome = runtime.block_on(async {
         match cli.command {
-            Command::Run(args) => run::run(&args).await,
-            Command::Once(args) => once::once(&args).await,
-            Command::Plan(args) => plan::plan(&args).await,
-            Command::Status(args) => status::status(&args).await,
-            Command::History(args) => history::history(&args).await,
-            Command::Logs(args) => logs::logs(&args).await,
-            Command::Pause(args) => operator::pause(&args).await,
-            Command::Resume(args) => operator::resume(&args).await,
-            Command::Retry(args) => operator::retry(&args).await,
-            Command::Forget(args) => operator::forget(&args).await,
-            Command::Recreate(args) => operator::recreate(&args).await,
-            Command::Relaunch(args) => operator::relaunch(&args).await,
-            Command::Done(args) => operator::done(&args).await,
-            Command::Release(args) => operator::release(&args).await,
-            Command::Drill(args) => drill::drill(&args).await,
-            Command::Breaker(args) => operator::breaker(&args).await,
-            Command::State(args) => state::state(&args).await,
-            Command::Check(args) => check::check(&args),
+            Command::Run => run::run(&at).await,
+            Command::Once(args) => once::once(&at, &args).await,
+            Command::Plan(args) => plan::plan(&at, &args).await,
+            Command::Status(args) => status::status(&at, &args).await,
+            Command::History(args) => history::history(&at, &args).await,
+            Command::Logs(args) => logs::logs(&at, &args).await,
+            Command::Pause(args) => operator::pause(&at, &args).await,
+            Command::Resume(args) => operator::resume(&at, &args).await,
+            Command::Retry(args) => operator::retry(&at, &args).await,
+            Command::Forget(args) => operator::forget(&at, &args).await,
+            Command::Recreate(args) => operator::recreate(&at, &args).await,
+            Command::Relaunch(args) => operator::relaunch(&at, &args).await,
+            Command::Done(args) => operator::done(&at, &args).await,
+            Command::Release(args) => operator::release(&at, &args).await,
+            Command::Drill(args) => drill::drill(&at, &args).await,
+            Command::Breaker(args) => operator::breaker(&at, &args).await,
+            Command::State(args) => state::state(&at, &args).await,
+            Command::Check => check::check(&at),
             Command::Demo(args) => demo::demo(&args).await,
             Command::Simulator(args) => simulator::simulator(&args).await,
+            Command::Completions(args) => generate::completions(&args),
+            Command::Man => generate::man(),
         }
     });
     // Calls still under way are not waited for: their intents are in the journal.
@@ -201,10 +202,8 @@ fn exit(outcome: Outcome, format: LogFormat) -> ExitCode {
     }
 }
 
-fn load(args: &ConfigArgs) -> Result<Config, Failed> {
-    config::load(&args.config).map_err(|error| {
-        Failed::Config(format!("the config is not usable, nothing was done:\n{error}"))
-    })
+fn load(at: &ConfigFile) -> Result<Config, Failed> {
+    at.load()
 }
 
 /// Prints on standard output; a closed pipe is not an error.

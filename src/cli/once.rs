@@ -6,7 +6,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::{ConfigArgs, Failed, Outcome, load, print, wire};
+use super::{ConfigFile, Failed, Outcome, load, print, wire};
 use crate::core::view::needs_a_person;
 use crate::driver::message::{End, Mode};
 use crate::model::condition::Condition;
@@ -23,8 +23,6 @@ const PUSH: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub struct OnceArgs {
-    #[command(flatten)]
-    config: ConfigArgs,
     /// Ends before this long has passed, in the middle of a recovery if need be: the next run
     /// carries on.
     #[arg(long, value_name = "DURATION", default_value = "9m", value_parser = duration)]
@@ -41,8 +39,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(span).map_err(|_| wrong())
 }
 
-pub async fn once(args: &OnceArgs) -> Outcome {
-    let outcome = cycle(args).await;
+pub async fn once(at: &ConfigFile, args: &OnceArgs) -> Outcome {
+    let outcome = cycle(at, args).await;
     // Each run leaves its line, also one that could not even begin.
     if let Err(failed @ (Failed::Work(_) | Failed::Config(_))) = &outcome {
         print(&summary("ERROR", &failed.to_string(), json!({ "result": "failed" })));
@@ -50,12 +48,12 @@ pub async fn once(args: &OnceArgs) -> Outcome {
     outcome
 }
 
-async fn cycle(args: &OnceArgs) -> Outcome {
+async fn cycle(at: &ConfigFile, args: &OnceArgs) -> Outcome {
     let began = Timestamp::now();
     // What is left at the end is for the last write, the push and the line that sums up.
     let end = Instant::now() + args.deadline;
     let deadline = end - (args.deadline / 4).min(LAST_THINGS);
-    let config = load(&args.config)?;
+    let config = load(at)?;
     let clients = wire::clients(&config)?;
     let limit =
         config.settings.poll.timeout.min(deadline.saturating_duration_since(Instant::now()));

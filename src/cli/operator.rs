@@ -6,13 +6,13 @@ use std::io::IsTerminal as _;
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 
-use super::{ConfigArgs, Failed, Outcome, load, print, wire};
+use super::acknowledge::{self, Refused};
+use super::{ConfigFile, Failed, Outcome, load, print, wire};
 use crate::config::{self, Config, StateLocation};
-use crate::core::starts_again;
 use crate::model::condition::Condition;
 use crate::model::lever::{Lever, Pull};
-use crate::model::time::after;
-use crate::model::time::span;
+use crate::model::time::{after, span};
+use crate::model::view::Acting;
 use crate::store::{Store, StoreError, Stored};
 
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ pub struct RetryArgs {
     slot: String,
     /// Accepts a newest complete checkpoint of this step or later, though a later one is recorded;
     /// 0: whatever is there, and the beginning where nothing is.
-    #[arg(long, value_name = "STEP")]
+    #[arg(long, value_name = "STEP", value_parser = step)]
     from: Option<u64>,
     #[command(flatten)]
     why: Why,
@@ -128,29 +128,35 @@ struct Why {
     /// Why, for the event log and for whoever reads the status.
     #[arg(long)]
     reason: Option<String>,
-    #[command(flatten)]
-    config: ConfigArgs,
 }
 
-pub async fn pause(args: &PauseArgs) -> Outcome {
+fn step(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a step; write a whole number, as in 1200"))
+}
+
+pub async fn pause(at: &ConfigFile, args: &PauseArgs) -> Outcome {
+    if args.lasts.is_some_and(|lasts| lasts.is_zero()) {
+        let text = "--for 0s would end at once; `resume` ends a pause; nothing was done";
+        return Err(Failed::Config(text.into()));
+    }
     let until = args.lasts.map(|lasts| after(Timestamp::now(), lasts));
-    pull(&args.why, Pull::Pause { slot: args.target.slot.clone(), until }).await
+    pull(at, &args.why, Pull::Pause { slot: args.target.slot.clone(), until }).await
 }
 
-pub async fn resume(args: &ResumeArgs) -> Outcome {
-    pull(&args.why, Pull::Resume { slot: args.target.slot.clone(), adopt: args.adopt }).await
+pub async fn resume(at: &ConfigFile, args: &ResumeArgs) -> Outcome {
+    pull(at, &args.why, Pull::Resume { slot: args.target.slot.clone(), adopt: args.adopt }).await
 }
 
-pub async fn retry(args: &RetryArgs) -> Outcome {
-    pull(&args.why, Pull::Retry { slot: args.slot.clone(), from: args.from }).await
+pub async fn retry(at: &ConfigFile, args: &RetryArgs) -> Outcome {
+    pull(at, &args.why, Pull::Retry { slot: args.slot.clone(), from: args.from }).await
 }
 
-pub async fn forget(args: &ForgetArgs) -> Outcome {
-    pull(&args.why, Pull::Forget { slot: args.slot.clone(), purge: args.purge }).await
+pub async fn forget(at: &ConfigFile, args: &ForgetArgs) -> Outcome {
+    pull(at, &args.why, Pull::Forget { slot: args.slot.clone(), purge: args.purge }).await
 }
 
-pub async fn recreate(args: &RecreateArgs) -> Outcome {
-    let config = load(&args.why.config)?;
+pub async fn recreate(at: &ConfigFile, args: &RecreateArgs) -> Outcome {
+    let config = load(at)?;
     let (_, stored) = open(&config).await?;
     let record = stored.slots.get(&args.slot).filter(|record| record.left_at.is_none());
     let present = record.and_then(|record| record.incarnation.clone());
@@ -171,31 +177,31 @@ pub async fn recreate(args: &RecreateArgs) -> Outcome {
             args.slot, present.id
         )));
     }
-    pull(&args.why, Pull::Recreate { slot: args.slot.clone(), incarnation: present }).await
+    pull(at, &args.why, Pull::Recreate { slot: args.slot.clone(), incarnation: present }).await
 }
 
-pub async fn relaunch(args: &RelaunchArgs) -> Outcome {
-    pull(&args.why, Pull::Relaunch { slot: args.slot.clone() }).await
+pub async fn relaunch(at: &ConfigFile, args: &RelaunchArgs) -> Outcome {
+    pull(at, &args.why, Pull::Relaunch { slot: args.slot.clone() }).await
 }
 
-pub async fn done(args: &DoneArgs) -> Outcome {
-    let config = load(&args.why.config)?;
+pub async fn done(at: &ConfigFile, args: &DoneArgs) -> Outcome {
+    let config = load(at)?;
     if config.settings.slots.get(&args.slot).is_some_and(|slot| slot.job.is_none()) {
         let text = "has no [tpu.job] in the config, so there is no work to be done";
         return Err(Failed::Config(format!("{} {text}; nothing was done", args.slot)));
     }
-    pull(&args.why, Pull::Done { slot: args.slot.clone() }).await
+    pull(at, &args.why, Pull::Done { slot: args.slot.clone() }).await
 }
 
-pub async fn release(args: &ReleaseArgs) -> Outcome {
-    pull(&args.why, Pull::Release { slot: args.slot.clone() }).await
+pub async fn release(at: &ConfigFile, args: &ReleaseArgs) -> Outcome {
+    pull(at, &args.why, Pull::Release { slot: args.slot.clone() }).await
 }
 
-pub async fn breaker(args: &BreakerArgs) -> Outcome {
+pub async fn breaker(at: &ConfigFile, args: &BreakerArgs) -> Outcome {
     if args.action.is_some() {
-        return pull(&args.why, Pull::BreakerReset).await;
+        return pull(at, &args.why, Pull::BreakerReset).await;
     }
-    let config = load(&args.why.config)?;
+    let config = load(at)?;
     let (_, stored) = open(&config).await?;
     match stored.ledger.breaker {
         None => {
@@ -212,14 +218,13 @@ pub async fn breaker(args: &BreakerArgs) -> Outcome {
     }
 }
 
-async fn pull(why: &Why, pull: Pull) -> Outcome {
-    let config = load(&why.config)?;
+async fn pull(at: &ConfigFile, why: &Why, pull: Pull) -> Outcome {
+    let config = load(at)?;
     let (mut store, stored) = open(&config).await?;
     let slot = pull.slot().map(str::to_owned);
     let left = |slot: &String| {
         matches!(pull, Pull::Resume { .. }) && stored.ledger.left_paused.contains_key(slot)
     };
-    let about = slot.clone();
     if let Some(slot) = slot.filter(|slot| !stored.slots.contains_key(slot) && !left(slot)) {
         let known: Vec<&str> = stored.slots.keys().map(String::as_str).collect();
         return Err(Failed::Config(format!(
@@ -227,25 +232,30 @@ async fn pull(why: &Why, pull: Pull) -> Outcome {
             known.join(", ")
         )));
     }
+    let now = Timestamp::now();
+    match acknowledge::refused(&pull, &stored, now) {
+        Some(Refused::Needless(text)) => {
+            print(&format!("{text}; nothing was done\n"));
+            return Ok(());
+        }
+        Some(Refused::Wrong(text)) => {
+            return Err(Failed::Config(format!("{text}; nothing was done")));
+        }
+        None => {}
+    }
     let id = uuid::Uuid::new_v4().to_string();
-    let lever =
-        Lever { id, at: Timestamp::now(), who: config::person(), reason: why.reason.clone(), pull };
-    store.pull(&lever).await.map_err(|e| Failed::Work(e.to_string()))?;
-    let holder = stored.lease.filter(|lease| !lease.released);
+    let command = Lever { id, at: now, who: config::person(), reason: why.reason.clone(), pull };
+    store.pull(&command).await.map_err(|e| Failed::Work(e.to_string()))?;
+    let holder = stored.lease.as_ref().filter(|lease| !lease.released);
     let when = match holder {
         Some(lease) => format!(
-            "{} takes it with its next poll, within {}",
-            lease.holder,
+            "{} carries it out with its next poll, within {}",
+            Acting::of(&lease.holder, None).host,
             span(config.settings.poll.every)
         ),
-        None => "nobody holds the lock now: the next `run` or `once` takes it".to_owned(),
+        None => "no process holds the lock now: the next `run` or `once` carries it out".to_owned(),
     };
-    let ended = stored
-        .slots
-        .get(about.as_deref().unwrap_or_default())
-        .filter(|_| matches!(lever.pull, Pull::Retry { .. }));
-    let job = ended.and_then(starts_again).unwrap_or_default();
-    print(&format!("done; {when}{job}\n"));
+    print(&format!("{}\n  {when}\n", acknowledge::done(&command, &stored, now)));
     Ok(())
 }
 

@@ -1,53 +1,163 @@
 //! `plan`: looks, and shows what would be done and what would not. Runs the same core over a copy
 //! of the journal.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::{Failed, Outcome, Output, ReadArgs, load, print, table, wire};
-use crate::core::view::{needs_a_person, without_dry_run};
+use super::screen::{self, width};
+use super::wire::Clients;
+use super::{ConfigFile, Failed, Outcome, load, print, proposal, wire};
+use crate::config::Config;
+use crate::core::if_lost::if_lost;
+use crate::core::view::{at_rest, needs_a_person};
 use crate::driver::message::Mode;
+use crate::google::tpu::TpuClient;
+use crate::model::action::NodeList;
+use crate::model::condition::Condition;
+use crate::model::settings::Settings;
+use crate::model::view::{Acting, SlotView, StatusDocument};
+use crate::report::sentence;
 use crate::shell::clock;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{Store, StoreError};
 
-pub async fn plan(args: &ReadArgs) -> Outcome {
-    let began = jiff::Timestamp::now();
-    let config = load(&args.config)?;
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  tpu-watchdog plan                    what would be done now, and who is protected\n  \
+                        tpu-watchdog plan --if-lost          what a recreate of each TPU would send\n  \
+                        tpu-watchdog plan --if-lost llama    the same of one TPU\n\n\
+                        Exit code 3: a TPU is not protected, and not by choice, or something waits for an operator."
+)]
+pub struct PlanArgs {
+    /// Shows a recreate as it would be today, of one slot or of all: the fields that are sent, with what the
+    /// config changes and the watchdog adds.
+    #[arg(long, value_name = "SLOT", num_args = 0..=1)]
+    if_lost: Option<Option<String>>,
+    /// Text for people, or one JSON document.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: super::Output,
+}
+
+pub async fn plan(at: &ConfigFile, args: &PlanArgs) -> Outcome {
+    let began = Timestamp::now();
+    let config = load(at)?;
+    if let Some(slot) = args.if_lost.iter().flatten().next() {
+        is_known(slot, &config)?;
+    }
     let clients = wire::clients(&config)?;
     clients
         .preflight(config.settings.poll.timeout)
         .await
         .map_err(|none| Failed::Work(none.to_string()))?;
-    let failed = |e: StoreError| Failed::Work(e.to_string());
+    let tpu = clients.tpu.clone();
     let mut settings = wire::settings(&config);
-    let mut copy = SqliteStore::in_memory().map_err(failed)?;
-    if let Some(mut journal) = wire::open_store_read_only(&config.state, &clients.state).await? {
-        if settings.owner.is_empty() {
-            journal.owner().clone_into(&mut settings.owner);
-        }
-        let batch = journal.load().await.map_err(failed)?.into_batch(Vec::new());
-        copy.take(None, "plan", config.lease).await.map_err(failed)?;
-        copy.release(&batch).await.map_err(failed)?;
-    }
+    let (copy, acting) = copy(&config, &clients, &mut settings).await?;
+    let users = settings.clone();
     settings.dry_run = true;
-    let project = settings.project.clone();
     let limit = settings.poll.timeout * 3 + Duration::from_secs(5);
     let mode = Mode::Look { deadline: clock::boottime() + limit };
     let mut wired = wire::wire(&config, settings, clients, Box::new(copy), mode);
     let (_open, mut signals) = mpsc::unbounded_channel();
     wire::ended(wired.watchdog.run(&mut signals).await)?;
-    let document = without_dry_run(wired.watchdog.document(), config.settings.dry_run);
+    let fleet = wired.watchdog.fleet();
+    if let Some(slot) = &args.if_lost {
+        let lost = if_lost(fleet, &users, slot.as_deref());
+        match args.output {
+            super::Output::Json => print(&format!("{}\n", json!({ "if_lost": lost }))),
+            super::Output::Text => screen::print(&proposal::if_lost(&lost, width())),
+        }
+        return Ok(());
+    }
+    // The looker's own dry run is not the user's: its holds are no obstacle.
+    let now = Timestamp::now();
+    let mut document = at_rest(&users, fleet.slots.clone(), fleet.ledger.clone(), None, now);
+    document.acting = acting;
+    without_dry_run(&mut document, config.settings.dry_run);
+    name_the_others(&mut document, &config, &tpu).await;
+    sentence::fill(&mut document, now);
     match args.output {
-        Output::Json => print(&format!(
+        super::Output::Json => print(&format!(
             "{}\n",
             serde_json::to_string(&document).map_err(|e| Failed::Work(e.to_string()))?
         )),
-        Output::Text => print(&table::plan(&project, &document, jiff::Timestamp::now())),
+        super::Output::Text => {
+            screen::print(&proposal::plan(&users.project, &document, now, width()));
+        }
     }
     if document.observed_at.is_none_or(|at| at < began) {
         return Err(Failed::Work("not every zone could be read; see the lines above".into()));
     }
-    if needs_a_person(&document) { Err(Failed::NeedsAPerson) } else { Ok(()) }
+    let open = |slot: &SlotView| !slot.protected && !slot.unprotected_by_choice;
+    if document.tpus.iter().any(open) || needs_a_person(&document) {
+        return Err(Failed::NeedsAPerson);
+    }
+    Ok(())
+}
+
+fn is_known(slot: &str, config: &Config) -> Result<(), Failed> {
+    let known: Vec<&str> = config.settings.slots.keys().map(String::as_str).collect();
+    if known.contains(&slot) {
+        return Ok(());
+    }
+    let known = known.join(", ");
+    Err(Failed::Config(format!("there is no slot {slot:?} in the config; there are {known}")))
+}
+
+/// A copy of the journal, to decide over; and who holds its lock.
+async fn copy(
+    config: &Config,
+    clients: &Clients,
+    settings: &mut Settings,
+) -> Result<(SqliteStore, Option<Acting>), Failed> {
+    let failed = |e: StoreError| Failed::Work(e.to_string());
+    let mut copy = SqliteStore::in_memory().map_err(failed)?;
+    let journal = wire::open_store_read_only(&config.state, &clients.state).await?;
+    let Some(mut journal) = journal else { return Ok((copy, None)) };
+    if settings.owner.is_empty() {
+        journal.owner().clone_into(&mut settings.owner);
+    }
+    let stored = journal.load().await.map_err(failed)?;
+    let lease = stored.lease.as_ref().filter(|lease| !lease.released);
+    let acting = lease.map(|lease| Acting::of(&lease.holder, stored.ledger.leader.as_ref()));
+    copy.take(None, "plan", config.lease).await.map_err(failed)?;
+    copy.release(&stored.into_batch(Vec::new())).await.map_err(failed)?;
+    Ok((copy, acting))
+}
+
+/// For a look over a fleet that was held by the looker's own dry run: only the user's `dry_run` is
+/// shown as a hold.
+fn without_dry_run(document: &mut StatusDocument, users_dry_run: bool) {
+    let held = |slot: &&mut SlotView| slot.hold.as_deref() == Some("dry_run");
+    for slot in document.tpus.iter_mut().filter(held).filter(|_| !users_dry_run) {
+        slot.hold = None;
+    }
+}
+
+/// A TPU that was never seen may be one whose name is written wrongly: its zone's TPUs are named.
+async fn name_the_others(document: &mut StatusDocument, config: &Config, tpu: &TpuClient) {
+    let mut zones: BTreeMap<String, Option<Vec<String>>> = BTreeMap::new();
+    let unseen = |slot: &&mut SlotView| slot.accelerator.is_none() && slot.incarnation.is_none();
+    for slot in document.tpus.iter_mut().filter(unseen) {
+        if slot.state.is_some() || slot.condition == Condition::Unclear {
+            continue;
+        }
+        if !zones.contains_key(&slot.zone) {
+            let deadline = Instant::now() + config.settings.poll.timeout;
+            let listed = tpu.list_nodes(&slot.zone, deadline).await.ok();
+            let names = |list: NodeList| list.nodes.iter().map(|node| node.node.clone()).collect();
+            zones.insert(slot.zone.clone(), listed.map(names));
+        }
+        let Some(Some(names)) = zones.get(&slot.zone) else { continue };
+        let text = proposal::never_seen(&slot.name, &slot.zone, names);
+        let made = slot.protected;
+        if !made {
+            slot.unprotected_reason = Some(text.clone());
+        }
+        slot.warnings.push(text);
+    }
 }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use super::{ConfigArgs, Outcome, load, wire};
+use super::{ConfigFile, Outcome, load, wire};
 use crate::driver::message::Mode;
 use crate::report::systemd::Notify;
 
 /// A token that takes longer at the start is not waited for: the polls ask for it as well.
 const PREFLIGHT: Duration = Duration::from_secs(10);
 
-pub async fn run(args: &ConfigArgs) -> Outcome {
-    let config = load(args)?;
+pub async fn run(at: &ConfigFile) -> Outcome {
+    let config = load(at)?;
     let clients = wire::clients(&config)?;
     // The service goes on: the network or the metadata server may come up later.
     if let Err(none) = clients.preflight(config.settings.poll.timeout.min(PREFLIGHT)).await {
@@ -30,7 +30,7 @@ pub async fn run(args: &ConfigArgs) -> Outcome {
     let mut wired = wire::wire(&config, settings, clients, store, Mode::Serve);
     wire::serve(&config, wired.endpoints).await?;
     let mut signals =
-        wire::signals(Some((args.config.clone(), config.clone())), Notify::service())?;
+        wire::signals(Some((at.path().to_owned(), config.clone())), Notify::service())?;
     let notify = Notify::service();
     notify.ready();
     wired.watchdog.notify(notify);

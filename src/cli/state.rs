@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 
-use super::{ConfigArgs, Failed, Outcome, load, print, wire};
+use super::{ConfigFile, Failed, Outcome, load, print, wire};
 use crate::config::{self, StateLocation};
 use crate::driver::patience::{Claim, Patience};
 use crate::store::{Batch, Store, StoreError};
@@ -21,15 +21,12 @@ pub struct StateArgs {
 #[derive(Debug, Subcommand)]
 enum StateCommand {
     /// Moves the whole state, its owner's id and counters included. The old place is marked, and
-    /// refused from then on.
+    /// refused from then on. The config gives the credentials; its own `state` is not looked at.
     Migrate {
         /// Where it is, as in `state`: sqlite:PATH, gs://bucket/prefix, s3://bucket/prefix.
         from: String,
         /// An empty place for it.
         to: String,
-        /// For its credentials and [api]; its own `state` is not looked at.
-        #[command(flatten)]
-        config: ConfigArgs,
     },
     /// Begins a new state where one was lost and there is no copy. Refused where a state is.
     Init {
@@ -37,20 +34,18 @@ enum StateCommand {
         /// given up.
         #[arg(long, required = true)]
         accept_loss: bool,
-        #[command(flatten)]
-        config: ConfigArgs,
     },
 }
 
-pub async fn state(args: &StateArgs) -> Outcome {
+pub async fn state(at: &ConfigFile, args: &StateArgs) -> Outcome {
     match &args.command {
-        StateCommand::Migrate { from, to, config } => migrate(from, to, config).await,
+        StateCommand::Migrate { from, to } => migrate(from, to, at).await,
         // The command line insists on --accept-loss.
-        StateCommand::Init { accept_loss: _, config } => init(config).await,
+        StateCommand::Init { accept_loss: _ } => init(at).await,
     }
 }
 
-async fn init(config: &ConfigArgs) -> Outcome {
+async fn init(config: &ConfigFile) -> Outcome {
     let config = load(config)?;
     if config.state == StateLocation::Memory {
         return Err(Failed::Config(
@@ -79,7 +74,7 @@ async fn init(config: &ConfigArgs) -> Outcome {
     Ok(())
 }
 
-async fn migrate(from: &str, to: &str, config: &ConfigArgs) -> Outcome {
+async fn migrate(from: &str, to: &str, config: &ConfigFile) -> Outcome {
     let config = load(config)?;
     let location = |argument: &str, text: &str| {
         let here = std::env::current_dir().unwrap_or_default();

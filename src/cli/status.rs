@@ -1,107 +1,265 @@
-//! `status`: each slot as the journal has it.
+//! `status`: each slot as the journal has it, or one slot whole.
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 
-use super::{ConfigArgs, Failed, Outcome, Output, load, print, table, wire};
+use super::screen::{self, height, width};
+use super::table::{self, Detail, plural};
+use super::{ConfigFile, Failed, Outcome, describe, load, print, wire};
 use crate::config::Config;
-use crate::core::view::{at_rest, needs_a_person};
-use crate::model::time::elapsed;
-use crate::model::time::span;
+use crate::core::view::{GateAnswer, at_rest, gates_of, needs_a_person, specification};
+use crate::model::event::Event;
+use crate::model::time::{elapsed, span};
 use crate::model::view::{Acting, StatusDocument};
+use crate::report::sentence;
+use crate::store::Stored;
 
 /// Scheduled runs are at most this far apart; without one for longer the TPUs are not watched.
 const SCHEDULED: Duration = Duration::from_secs(30 * 60);
+/// The newest events that one slot's timeline is taken from.
+const EVENTS: usize = 5_000;
+/// How often `--watch` looks again.
+const AGAIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  tpu-watchdog status                 every TPU, the most urgent first\n  \
+                        tpu-watchdog status llama-v4-32     one TPU: evidence, gates, events, what to do\n  \
+                        tpu-watchdog status -o json | jq '.tpus[] | select(.protected | not) | .name'\n\n\
+                        Exit code 3: something waits for an operator, or no watchdog acts."
+)]
 pub struct StatusArgs {
-    #[command(flatten)]
-    config: ConfigArgs,
-    /// Text for people, or one JSON document.
-    #[arg(long, value_enum, default_value = "text")]
-    output: Output,
-    /// Shows it again every two seconds.
-    #[arg(long)]
+    /// One slot, described whole.
+    slot: Option<String>,
+    /// `text` fits the terminal, `wide` has more columns, `json` is one document.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: StatusOutput,
+    /// Shows it again every two seconds, until Ctrl-C.
+    #[arg(long, conflicts_with = "slot")]
     watch: bool,
 }
 
-pub async fn status(args: &StatusArgs) -> Outcome {
-    loop {
-        let config = load(&args.config)?;
-        let (document, acting) = read(&config).await?;
-        let text = match args.output {
-            Output::Json => format!(
-                "{}\n",
-                serde_json::to_string(&document).map_err(|e| Failed::Work(e.to_string()))?
-            ),
-            Output::Text => table::status(&document, &acting, Timestamp::now()),
-        };
-        if !args.watch {
-            print(&text);
-            return if needs_a_person(&document) { Err(Failed::NeedsAPerson) } else { Ok(()) };
-        }
-        print(&format!("\x1b[H\x1b[2J{text}"));
-        tokio::time::sleep(Duration::from_secs(2)).await;
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StatusOutput {
+    Text,
+    Wide,
+    Json,
 }
 
-/// Reads the journal and decides over it without carrying anything out. Also says who watches.
-async fn read(config: &Config) -> Result<(StatusDocument, String), Failed> {
-    let storage = wire::storage_for(config, &config.state)?;
-    let Some(mut store) = wire::open_store_read_only(&config.state, &storage).await? else {
+pub async fn status(at: &ConfigFile, args: &StatusArgs) -> Outcome {
+    let config = load(at)?;
+    if args.watch {
+        return watch(&config, args).await;
+    }
+    let Some(seen) = read(&config, args.slot.is_some()).await? else {
         return Err(Failed::Work(
             "there is no state yet: start `run` or `once` first, or use `plan`".into(),
         ));
     };
-    let stored = store.load().await.map_err(|e| Failed::Work(e.to_string()))?;
+    let Some(slot) = &args.slot else {
+        show(&seen, args.output)?;
+        return outcome(&seen.document, &seen.acts);
+    };
+    let Some(view) = seen.document.tpus.iter().find(|view| view.name == *slot) else {
+        let known: Vec<&str> = seen.document.tpus.iter().map(|view| view.name.as_str()).collect();
+        return Err(Failed::Config(format!(
+            "there is no slot {slot:?} in the config; there are {}",
+            known.join(", ")
+        )));
+    };
+    match args.output {
+        StatusOutput::Json => print(&json(view)?),
+        _ => screen::print(&describe::describe(
+            view,
+            &seen.gates,
+            &seen.events,
+            &seen.acts.line,
+            Timestamp::now(),
+            width(),
+        )),
+    }
+    outcome(&seen.document, &seen.acts)
+}
+
+/// The journal at one moment.
+struct Seen {
+    document: StatusDocument,
+    acts: Acts,
+    events: Vec<Event>,
+    gates: Vec<(String, Vec<GateAnswer>)>,
+}
+
+/// Who watches.
+struct Acts {
+    line: String,
+    /// No process does, although one should.
+    inactive: bool,
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Result<String, Failed> {
+    let text = serde_json::to_string(value).map_err(|e| Failed::Work(e.to_string()))?;
+    Ok(text + "\n")
+}
+
+fn show(seen: &Seen, output: StatusOutput) -> Result<(), Failed> {
+    let detail = match output {
+        StatusOutput::Json => {
+            print(&json(&seen.document)?);
+            return Ok(());
+        }
+        StatusOutput::Wide => Detail::Wide,
+        StatusOutput::Text => Detail::Narrow,
+    };
+    let now = Timestamp::now();
+    screen::print(&table::status(&seen.document, &seen.acts.line, now, detail, width()));
+    Ok(())
+}
+
+fn outcome(document: &StatusDocument, acts: &Acts) -> Outcome {
+    if acts.inactive || needs_a_person(document) { Err(Failed::NeedsAPerson) } else { Ok(()) }
+}
+
+/// Shows it again and again, on a screen of its own where there is a terminal.
+async fn watch(config: &Config, args: &StatusArgs) -> Outcome {
+    let _screen = height().map(|_| AlternateScreen::enter());
+    loop {
+        let began = Timestamp::now();
+        match read(config, false).await? {
+            None => {
+                screen::print("\x1b[H\x1b[2Jthere is no state yet: waiting for `run` or `once`\n")
+            }
+            Some(seen) if args.output == StatusOutput::Json => print(&json(&seen.document)?),
+            Some(seen) => {
+                let detail = match args.output {
+                    StatusOutput::Wide => Detail::Wide,
+                    _ => Detail::Narrow,
+                };
+                let text = table::status(&seen.document, &seen.acts.line, began, detail, width());
+                match height() {
+                    // Lines that do not fit are cut below, where the least urgent slots are.
+                    Some(rows) => {
+                        let lines: Vec<&str> = text.lines().take(rows.saturating_sub(1)).collect();
+                        screen::print(&format!("\x1b[H\x1b[2J{}", lines.join("\n")));
+                    }
+                    None => screen::print(&format!("{text}\n")),
+                }
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(AGAIN) => {}
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+        }
+    }
+}
+
+/// The terminal's second screen, left when this ends.
+struct AlternateScreen;
+
+impl AlternateScreen {
+    fn enter() -> Self {
+        print("\x1b[?1049h\x1b[?25l");
+        AlternateScreen
+    }
+}
+
+impl Drop for AlternateScreen {
+    fn drop(&mut self) {
+        print("\x1b[?25h\x1b[?1049l");
+    }
+}
+
+/// The journal as it was last decided about; none where there is no state yet.
+async fn read(config: &Config, with_events: bool) -> Result<Option<Seen>, Failed> {
+    let storage = wire::storage_for(config, &config.state)?;
+    let Some(mut store) = wire::open_store_read_only(&config.state, &storage).await? else {
+        return Ok(None);
+    };
+    let failed = |e: crate::store::StoreError| Failed::Work(e.to_string());
+    let Stored { slots, ledger, lease, .. } = store.load().await.map_err(failed)?;
+    let events = match with_events {
+        true => store.events(EVENTS).await.map_err(failed)?,
+        false => Vec::new(),
+    };
     let mut settings = wire::settings(config);
     if settings.owner.is_empty() {
         store.owner().clone_into(&mut settings.owner);
     }
     let now = Timestamp::now();
-    let mut document = at_rest(&settings, stored.slots, stored.ledger, now);
-    let holder = stored.lease.filter(|lease| !lease.released).map(|lease| lease.holder);
-    let acting = acting(&mut document, holder, config, now);
-    Ok((document, acting))
+    let holder = lease.filter(|lease| !lease.released).map(|lease| lease.holder);
+    let gates = match with_events {
+        true => gates_of(&settings, slots.clone(), ledger.clone(), now),
+        false => Vec::new(),
+    };
+    let specifications: Vec<(String, Option<String>)> = match with_events {
+        true => slots.iter().map(|(name, record)| (name.clone(), specification(record))).collect(),
+        false => Vec::new(),
+    };
+    let mut document = at_rest(&settings, slots, ledger, holder.as_deref(), now);
+    sentence::fill(&mut document, now);
+    for slot in &mut document.tpus {
+        let own = specifications.iter().find(|(name, _)| *name == slot.name);
+        slot.specification = own.and_then(|(_, digest)| digest.clone());
+    }
+    let acts = acts(&mut document, holder, config, now);
+    Ok(Some(Seen { document, acts, events, gates }))
 }
 
 /// A lock that is held says nothing about a process that died; the time of the last complete poll
 /// does.
-fn acting(
+fn acts(
     document: &mut StatusDocument,
     holder: Option<String>,
     config: &Config,
     now: Timestamp,
-) -> String {
+) -> Acts {
     // Two polls may fail, and one may take its time.
     let poll = &config.settings.poll;
     let patience = (poll.every * 3).max(config.lease * 2) + poll.timeout;
     let age = document.observed_at.map(|at| elapsed(at, now));
+    let read = age.map_or("never read".to_owned(), |age| format!("read {} ago", span(age)));
     let since = document
         .observed_at
         .map_or("ever".to_owned(), |at| format!("{at:.0} ({} ago)", span(elapsed(at, now))));
     let pending = document.tpus.iter().filter(|slot| slot.phase.is_some()).count();
-    let start = "start it: tpu-watchdog run --config FILE";
+    let start = "start it: tpu-watchdog run, or systemctl start tpu-watchdog";
     let owed = match pending {
         0 => String::new(),
-        1 => ", 1 recovery pending".to_owned(),
-        count => format!(", {count} recoveries pending"),
+        count => format!(", {} pending", plural_of(count)),
     };
+    let acting = document.acting.take();
     match (holder, age) {
-        (Some(holder), Some(age)) if age <= patience => {
-            document.acting = Some(Acting::of(&holder));
-            format!("watched by {holder}")
+        (Some(_), Some(age)) if age <= patience => {
+            document.acting = acting;
+            let who = document.acting.as_ref().map_or(String::new(), name);
+            Acts { line: format!("● watched by {who}, {read}"), inactive: false }
         }
-        (None, Some(age)) if age <= SCHEDULED => {
-            format!("no watchdog runs now; the last run ended well{owed}")
+        (None, Some(age)) if age <= SCHEDULED => Acts {
+            line: format!("○ no watchdog runs now; the last run ended well, {read}{owed}"),
+            inactive: false,
+        },
+        (Some(_), _) => {
+            let who = acting.as_ref().map_or(String::new(), name);
+            let line = format!(
+                "○ inactive since {since}: {who} has the lock and has not read every zone since{owed}. If it is gone, {start}"
+            );
+            Acts { line, inactive: true }
         }
-        (Some(holder), _) => {
-            format!(
-                "inactive since {since}: {holder} has the lock and has not read every zone since{owed}. If it is gone, {start}"
-            )
+        (None, _) => {
+            Acts { line: format!("○ inactive since {since}{owed}; {start}"), inactive: true }
         }
-        (None, _) => format!("inactive since {since}{owed}; {start}"),
     }
+}
+
+fn plural_of(count: usize) -> String {
+    plural(count, "recreate")
+}
+
+/// `vm-1 (pid 7) since 2026-06-01 12:00 UTC`.
+fn name(acting: &Acting) -> String {
+    let pid = acting.pid.map_or(String::new(), |pid| format!(" (pid {pid})"));
+    let since =
+        acting.since.map_or(String::new(), |at| format!(" since {}", at.strftime("%F %H:%M UTC")));
+    format!("{}{pid}{since}", acting.host)
 }

@@ -1,4 +1,4 @@
-//! What `status` and `plan` print.
+//! What `status` prints of a fleet: a sentence a slot, the most urgent first.
 
 use std::fmt::Write as _;
 
@@ -6,61 +6,182 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{ContentArrangement, Table};
 use jiff::Timestamp;
 
-use crate::model::condition::Condition;
-use crate::model::time::elapsed;
-use crate::model::time::span;
-use crate::model::view::{ActionName, SlotView, StatusDocument, StrayView};
+use super::screen::{self, Row, paint, paragraph};
+use crate::model::time::{elapsed, span};
+use crate::model::view::{BreakerState, SlotView, StatusDocument, StrayView};
+use crate::report::sentence::{Sentence, Tone, by_urgency};
 
-/// A table of all slots; `acting` says who watches them.
-pub fn status(document: &StatusDocument, acting: &str, now: Timestamp) -> String {
-    let observed = document
-        .observed_at
-        .map_or("not read yet".to_owned(), |at| format!("read {} ago", span(elapsed(at, now))));
-    let mut text = format!(
-        "{acting}\n{}, breaker {}\n\n{}\n",
-        observed,
-        document.breaker,
-        slots(document, now)
-    );
-    let reasons: Vec<(&str, String)> = document
-        .tpus
-        .iter()
-        .filter(|slot| !matches!(slot.action, ActionName::None) || slot.hold.is_some())
-        .map(|slot| (slot.name.as_str(), format!("{}{}", slot.reason, until(slot, now))))
-        .collect();
-    lines(&mut text, "Why:", &reasons);
-    lines(&mut text, IF_LOST, &resumed(document, now));
-    lines(&mut text, "Warnings:", &warnings(document));
-    lines(&mut text, STRAYS, &strays(document, now));
+/// How a fleet is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// Fits 80 columns.
+    Narrow,
+    /// More columns, each slot on one line.
+    Wide,
+}
+
+/// All slots; `acting` says who watches them.
+pub fn status(
+    document: &StatusDocument,
+    acting: &str,
+    now: Timestamp,
+    detail: Detail,
+    width: Option<usize>,
+) -> String {
+    let slots = by_urgency(document, now);
+    let mut text = paragraph(acting, width);
+    for banner in banners(document, now) {
+        text += &paint(screen::style(Tone::Waiting), paragraph(&banner, width).trim_end());
+        text.push('\n');
+    }
+    text += &paragraph(&summary(document, &slots), width);
+    text.push('\n');
+    text += &match detail {
+        Detail::Narrow => narrow(&slots, now, width),
+        Detail::Wide => wide(&slots, now),
+    };
+    text += &lines("Warnings:", &warnings(document), width);
+    text += &lines(STRAYS, &strays(document, now), width);
     text
 }
 
-/// Until when a decision stands.
-fn until(slot: &SlotView, now: Timestamp) -> String {
-    slot.until
-        .filter(|at| *at > now)
-        .map_or(String::new(), |at| format!(" (in {})", span(elapsed(now, at))))
+/// States of the whole fleet: a pause, the breaker, a dry run.
+pub fn banners(document: &StatusDocument, now: Timestamp) -> Vec<String> {
+    let mut all = Vec::new();
+    if document.dry_run {
+        all.push("! dry_run = true: it decides and changes nothing".to_owned());
+    }
+    if let Some(pause) = &document.paused {
+        let until = pause.until.filter(|at| *at > now);
+        let until =
+            until.map_or(String::new(), |at| format!(" for {} more", span(elapsed(now, at))));
+        let why = pause.reason.as_ref().map_or(String::new(), |why| format!(": {why}"));
+        all.push(format!(
+            "! everything is paused{until}, by {}{why}; end it: tpu-watchdog resume --all",
+            pause.by
+        ));
+    }
+    if document.breaker == BreakerState::Open {
+        let why = document.breaker_why.as_deref().unwrap_or("see the log");
+        all.push(format!(
+            "! the storm breaker is open {why}; no sick TPU is deleted until: tpu-watchdog breaker reset"
+        ));
+    }
+    all
+}
+
+/// How many are in which state, and how many are protected.
+fn summary(document: &StatusDocument, slots: &[(&SlotView, Sentence)]) -> String {
+    let mut words: Vec<(&str, usize)> = Vec::new();
+    for (_, sentence) in slots {
+        match words.iter_mut().find(|(word, _)| *word == sentence.word) {
+            Some((_, count)) => *count += 1,
+            None => words.push((sentence.word, 1)),
+        }
+    }
+    let words: Vec<String> = words.iter().map(|(word, count)| format!("{count} {word}")).collect();
+    let count = document.tpus.len();
+    let states = if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) };
+    format!("{}{states}; {}", plural(count, "TPU"), protection(document))
+}
+
+/// `3 of 4 protected`.
+pub fn protection(document: &StatusDocument) -> String {
+    let protected = document.tpus.iter().filter(|slot| slot.protected).count();
+    format!("{protected} of {} protected", document.tpus.len())
+}
+
+/// A count with its noun.
+pub fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn narrow(slots: &[(&SlotView, Sentence)], now: Timestamp, width: Option<usize>) -> String {
+    let rows: Vec<Row> = slots
+        .iter()
+        .map(|(slot, sentence)| Row {
+            tone: Some(sentence.tone),
+            cells: vec![
+                slot.name.clone(),
+                sentence.word.to_owned(),
+                span(elapsed(sentence.since, now)),
+            ],
+            text: sentence.text.clone(),
+        })
+        .collect();
+    screen::table(&["TPU", "STATE", "FOR", "WHY, AND WHAT COMES NEXT"], &rows, width)
+}
+
+fn wide(slots: &[(&SlotView, Sentence)], now: Timestamp) -> String {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let rows: Vec<Row> = slots
+        .iter()
+        .map(|(slot, sentence)| {
+            let job = slot.job.as_ref();
+            let seen = format!(
+                "{}/{}",
+                slot.state.as_deref().unwrap_or("-"),
+                slot.health.as_deref().unwrap_or("-")
+            );
+            Row {
+                tone: Some(sentence.tone),
+                cells: vec![
+                    slot.name.clone(),
+                    sentence.word.to_owned(),
+                    span(elapsed(sentence.since, now)),
+                    or_dash(slot.accelerator.clone().filter(|name| !name.is_empty())),
+                    slot.zone.clone(),
+                    seen,
+                    slot.condition.name().to_owned(),
+                    or_dash(slot.phase.clone()),
+                    slot.recoveries_24h.to_string(),
+                    format!("{}/{}", slot.attempts.used, slot.attempts.max),
+                    or_dash(job.and_then(|job| job.step).map(|step| step.to_string())),
+                    or_dash(job.and_then(|job| job.checkpoint_step).map(|step| step.to_string())),
+                ],
+                text: sentence.text.clone(),
+            }
+        })
+        .collect();
+    let header = [
+        "TPU",
+        "STATE",
+        "FOR",
+        "TYPE",
+        "ZONE",
+        "READ AS",
+        "CONDITION",
+        "PHASE",
+        "RECOVERED(24H)",
+        "WITHOUT PROGRESS",
+        "STEP",
+        "SAVED",
+        "WHY, AND WHAT COMES NEXT",
+    ];
+    screen::table(&header, &rows, None)
 }
 
 /// The gaps that a recovery would find, told before it happens.
-fn warnings(document: &StatusDocument) -> Vec<(&str, String)> {
-    let of = |slot| -> (&str, &Vec<String>) {
-        let slot: &SlotView = slot;
-        (slot.name.as_str(), &slot.warnings)
+pub fn warnings(document: &StatusDocument) -> Vec<(&str, String)> {
+    // The reason that makes a slot unprotected is told in its own row.
+    let told = |slot: &SlotView, text: &str| {
+        slot.unprotected_reason.as_ref().is_some_and(|why| why.contains(text))
     };
     document
         .tpus
         .iter()
-        .map(of)
-        .flat_map(|(name, all)| all.iter().map(move |text| (name, text.clone())))
+        .flat_map(|slot| slot.warnings.iter().map(move |text| (slot, text)))
+        .filter(|(slot, text)| !told(slot, text))
+        .map(|(slot, text)| (slot.name.as_str(), text.clone()))
         .collect()
 }
 
-const STRAYS: &str =
+/// The heading of what no slot owns.
+pub const STRAYS: &str =
     "Belongs to no slot and is left alone; put it back into the config, or delete it by hand:";
 
 /// Nodes and creates of ours that no slot owns (S21).
-fn strays(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> {
+pub fn strays(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> {
     let line = |stray: &StrayView| {
         let (zone, told) = (&stray.zone, span(elapsed(stray.since, now)));
         let state = stray.state.as_deref().unwrap_or("not seen yet");
@@ -70,82 +191,19 @@ fn strays(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> {
     document.strays.iter().map(|stray| (stray.name.as_str(), line(stray))).collect()
 }
 
-fn lines(text: &mut String, head: &str, all: &[(&str, String)]) {
+/// A heading, and a line a name.
+pub fn lines(head: &str, all: &[(&str, String)], width: Option<usize>) -> String {
+    let mut text = String::new();
     if all.is_empty() {
-        return;
+        return text;
     }
     // Writing to a String never fails.
-    let _ = write!(text, "\n{head}\n");
-    let width = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let _ = write!(text, "\n{}", paragraph(head, width));
+    let longest = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, line) in all {
-        let _ = writeln!(text, "  {name:<width$}  {line}");
+        text += &paragraph(&format!("  {name:<longest$}  {line}"), width);
     }
-}
-
-const IF_LOST: &str = "If it were lost now, its job would start:";
-
-fn resumed(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> {
-    document
-        .tpus
-        .iter()
-        .filter_map(|slot| Some((slot.name.as_str(), resumes(slot, now)?)))
-        .collect()
-}
-
-/// The checkpoint that a job would start from if its TPU were lost now.
-fn resumes(slot: &SlotView, now: Timestamp) -> Option<String> {
-    let job = slot.job.as_ref()?;
-    Some(match (&job.checkpoint, job.checkpoint_step) {
-        _ if job.held => "not at all: its create would be held, see the warnings".to_owned(),
-        (Some(uri), Some(step)) => {
-            let age = job
-                .checkpoint_at
-                .map_or(String::new(), |at| format!(", seen {} ago", span(elapsed(at, now))));
-            format!("from step {step}{age}: {uri}")
-        }
-        _ if job.location.is_none() => "no checkpoint is configured".to_owned(),
-        _ => format!(
-            "no complete checkpoint known under {}: from the beginning",
-            job.location.as_deref().unwrap_or_default()
-        ),
-    })
-}
-
-/// The rows alone.
-fn slots(document: &StatusDocument, now: Timestamp) -> Table {
-    let header = [
-        "SLOT",
-        "ZONE",
-        "STATE",
-        "HEALTH",
-        "CONDITION",
-        "SINCE",
-        "PHASE",
-        "ACTION",
-        "TRIES",
-        "STEP",
-        "CHECKPOINT",
-    ];
-    let rows = document.tpus.iter().map(|slot| {
-        let [state, health, phase, action, step, checkpoint] = cells(slot);
-        let since = span(elapsed(slot.since, now));
-        let tries = format!("{}/{}", slot.attempts.used, slot.attempts.max);
-        let condition = slot.condition.name().to_owned();
-        [
-            slot.name.clone(),
-            slot.zone.clone(),
-            state,
-            health,
-            condition,
-            since,
-            phase,
-            action,
-            tries,
-            step,
-            checkpoint,
-        ]
-    });
-    plain(header, rows)
+    text
 }
 
 /// The rows that fit a terminal of 100 columns; times are `speed` times those of the clock.
@@ -195,93 +253,4 @@ fn plain<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; 
         table.add_row(row);
     }
     table
-}
-
-/// What would be done, in the manner of a plan that is read before it is agreed to.
-pub fn plan(project: &str, document: &StatusDocument, now: Timestamp) -> String {
-    let count = document.tpus.len();
-    let mut text = format!(
-        "Plan for {count} TPU{} of {project}. Nothing is changed by this command.\n",
-        if count == 1 { "" } else { "s" }
-    );
-    let (mut recreate, mut create, mut held, mut waiting, mut quiet) = (0, 0, 0, 0, Vec::new());
-    for slot in &document.tpus {
-        let (mark, verb) = match slot.action {
-            ActionName::Recreate => ("-/+", "would be recreated"),
-            ActionName::Create => ("+", "would be created"),
-            ActionName::Relaunch => ("~", "would be relaunched"),
-            ActionName::Hold => ("!", "is held"),
-            ActionName::Escalate => ("!", "is held and waits for a person"),
-            ActionName::Wait => ("?", "is waited for"),
-            ActionName::None if slot.drift.is_empty() => {
-                quiet.push(slot);
-                continue;
-            }
-            ActionName::None => ("=", "is left alone"),
-        };
-        match slot.action {
-            ActionName::Recreate => recreate += 1,
-            ActionName::Create => create += 1,
-            ActionName::Hold | ActionName::Escalate => held += 1,
-            ActionName::Wait => waiting += 1,
-            _ => {}
-        }
-        entry(&mut text, mark, verb, slot, now);
-    }
-    if !quiet.is_empty() {
-        let names: Vec<&str> = quiet.iter().map(|s| s.name.as_str()).collect();
-        // Writing to a String never fails.
-        let _ = write!(text, "\n  =   {} left alone: {}\n", names.len(), names.join(", "));
-    }
-    lines(&mut text, IF_LOST, &resumed(document, now));
-    lines(&mut text, "Warnings:", &warnings(document));
-    lines(&mut text, STRAYS, &strays(document, now));
-    let unchanged = document.tpus.len() - recreate - create - held - waiting;
-    let _ = write!(
-        text,
-        "\nPlan: {recreate} to recreate, {create} to create, {held} held, {waiting} waited for, {unchanged} left alone.\n"
-    );
-    text
-}
-
-fn entry(text: &mut String, mark: &str, verb: &str, slot: &SlotView, now: Timestamp) {
-    let place =
-        slot.accelerator.as_ref().map_or(slot.zone.clone(), |a| format!("{a} in {}", slot.zone));
-    let _ = write!(text, "\n  {mark:<3} {} ({place}) {verb}\n", slot.name);
-    let mut line = |label: &str, value: &str| {
-        let _ = writeln!(text, "        {label:<11}{value}");
-    };
-    line("why", &slot.reason);
-    if let Some(hold) = &slot.hold {
-        line("held by", hold);
-    }
-    if let Some(at) = slot.until.filter(|at| *at > now) {
-        line("until", &format!("{at:.0} (in {})", span(elapsed(now, at))));
-    }
-    if let (ActionName::Recreate, Some(incarnation)) = (slot.action, &slot.incarnation) {
-        line(
-            "delete",
-            &format!("exactly id {}, created {:.0}", incarnation.id, incarnation.created),
-        );
-    }
-    if let Some(job) = slot
-        .job
-        .as_ref()
-        .filter(|_| matches!(slot.action, ActionName::Recreate | ActionName::Create))
-    {
-        let from = match (&job.checkpoint, job.checkpoint_step) {
-            (Some(uri), Some(step)) => format!("from step {step}, {uri}"),
-            _ => "from the newest complete checkpoint; none is known yet".to_owned(),
-        };
-        line("job", &from);
-    }
-    if !slot.drift.is_empty() {
-        line("config", &format!("the next recreate changes {}", slot.drift.join(", ")));
-    }
-    if let Some(phase) = &slot.phase {
-        line("recovery", &format!("under way: {phase}"));
-    }
-    if slot.condition != Condition::Healthy && !slot.reason.contains(&slot.evidence) {
-        line("evidence", &slot.evidence);
-    }
 }

@@ -217,9 +217,13 @@ pub fn person() -> String {
     let name = ["SUDO_USER", "USER", "LOGNAME"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|n| !n.is_empty()));
+    let by_id = || match rustix::process::getuid().as_raw() {
+        0 => "root".to_owned(),
+        id => format!("uid-{id}"),
+    };
     format!(
         "{}@{}",
-        name.unwrap_or_else(|| "somebody".to_owned()),
+        name.unwrap_or_else(by_id),
         rustix::system::uname().nodename().to_string_lossy()
     )
 }

@@ -101,7 +101,7 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     let asks = ctx.slot.job.as_ref().is_some_and(|job| job.on_notice.is_some());
     // Hosts that wait for a newer order start by that order alone: one that started now would meet
     // hosts that hang in the former run. Where that order is held, they start as they would without.
-    let hold = ctx.memory.decision.as_ref().and_then(|decision| decision.hold);
+    let hold = ctx.record.decision.as_ref().and_then(|decision| decision.hold);
     let comes = hold.is_none_or(|hold| hold == HoldReason::Backoff);
     // Their exits may be in before the read that judges by them.
     let waits = ctx.record.job.stuck == Some(Stuck::Waits) && ctx.record.takes_orders();

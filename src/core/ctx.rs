@@ -13,6 +13,31 @@ use super::budget::Budget;
 use super::check::{Case, Checker};
 use super::{life, pool};
 
+/// One slot and the fleet, as they are known in a step and outside of one.
+#[derive(Clone, Copy)]
+pub struct Subject<'a> {
+    pub settings: &'a Settings,
+    pub slot: &'a SlotSettings,
+    pub record: &'a SlotRecord,
+    pub ledger: &'a Ledger,
+    /// Whether its specification can be created again, or why not, where that was looked over.
+    pub acceptable: Option<&'a Result<(), String>>,
+    pub now: Timestamp,
+}
+
+impl<'a> Subject<'a> {
+    /// The present condition.
+    pub fn condition(self) -> Condition {
+        self.record.verdict.condition
+    }
+
+    /// The pause that holds the slot now, its own or everybody's.
+    pub fn paused(self) -> Option<&'a Pause> {
+        let pauses = [&self.record.paused, &self.ledger.paused];
+        pauses.into_iter().flatten().find(|pause| pause.holds(self.now))
+    }
+}
+
 /// One slot in one step.
 pub struct SlotCtx<'a> {
     pub settings: &'a Settings,
@@ -33,12 +58,21 @@ impl SlotCtx<'_> {
         self.record.verdict.condition
     }
 
+    /// The slot as it is known.
+    pub fn subject(&self) -> Subject<'_> {
+        Subject {
+            settings: self.settings,
+            slot: self.slot,
+            record: self.record,
+            ledger: self.ledger,
+            acceptable: self.memory.acceptable.as_ref(),
+            now: self.now,
+        }
+    }
+
     /// The pause that holds the slot now, its own or everybody's.
     pub fn paused(&self) -> Option<&Pause> {
-        [&self.record.paused, &self.ledger.paused]
-            .into_iter()
-            .flatten()
-            .find(|pause| pause.holds(self.now))
+        self.subject().paused()
     }
 
     /// The accelerator type that was last seen; empty where none was.

@@ -88,7 +88,7 @@ pub fn exits(
         failed = failed.or_else(|| Some((stuck?, (index, exit.value, exit.text.clone()))));
     }
     // A next run that can't start comes before the end of the last one.
-    let failed = chips(reports).or(failed).or_else(|| setup(record, reports, now));
+    let failed = chips(reports).or(setup(record, reports, now)).or(failed);
     let failed = failed.or_else(|| roll_call(record, reports, from, now));
     // An answer that lacks the worker says nothing about it.
     let answered = |worker: usize| whole || worker < reports.len();

@@ -25,6 +25,7 @@ mod create;
 mod judged;
 mod relaunch;
 mod slot;
+mod standing;
 
 use self::create::*;
 use self::judged::*;
@@ -35,6 +36,7 @@ use crate::model::view::Decision;
 
 pub use self::judged::CREATE_CHECKED_FOR;
 pub use self::slot::DELETE_FAILURES;
+pub use self::standing::{Obstacle, answers, obstacle};
 
 /// What a gate stands before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

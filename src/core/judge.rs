@@ -98,7 +98,8 @@ fn confirm(ctx: &mut SlotCtx, kind: Kind, turn: &mut Turn) -> Decision {
     let wanted = ctx.slot.policy.confirmations;
     let action =
         if condition == Condition::Missing { ActionName::Create } else { ActionName::Recreate };
-    let reason = format!("{condition}: {evidence}; {reads} reads over {}", span(sick_for));
+    let plural = if reads == 1 { "" } else { "s" };
+    let reason = format!("{condition}: {evidence}; {reads} read{plural} over {}", span(sick_for));
     if ctx.settings.dry_run && reads + 1 >= wanted {
         // Nothing follows: no GET has to confirm it, again with each poll.
         stop_asking(ctx);
@@ -193,12 +194,12 @@ fn graced(ctx: &SlotCtx, kind: Kind) -> Option<Decision> {
         return None;
     }
     let until = window.map_or(after(now, left), |end| end.max(after(now, left)));
-    let why = if window.is_some() { "its announced window" } else { "grace" };
-    let (evidence, sick, grace) = (&record.verdict.evidence, span(suspicion.sick_for), span(grace));
-    Some(Decision::wait(
-        format!("{condition}: {evidence}; sick for {sick} of {grace} {why}"),
-        Some(until),
-    ))
+    let (evidence, spent) = (&record.verdict.evidence, span(suspicion.sick_for));
+    let why = match window {
+        Some(end) => format!("its announced window ends at {end:.0}"),
+        None => format!("{spent} of its grace of {} are over", span(grace)),
+    };
+    Some(Decision::wait(format!("{condition}: {evidence}; {why}"), Some(until)))
 }
 
 /// A judged TPU that needs no more than its grace, and is left alone all the same: another program
@@ -292,7 +293,8 @@ fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
             None => Decision::none("healthy"),
         },
         Condition::Stopped => {
-            Decision::hold(HoldReason::Stopped, format!("{evidence}: somebody wanted that"), None)
+            let text = format!("{evidence}: an operator stopped it, and it is left alone");
+            Decision::hold(HoldReason::Stopped, text, None)
         }
         Condition::Deleting => asked::nudge(ctx, gates, turn),
         Condition::Finished => asked::finished(ctx, gates, turn),

@@ -43,9 +43,14 @@ pub fn surveyed(
     let other = survey.other.as_ref().filter(|_| survey.newest.is_none());
     let strange =
         other.filter(|other| other.oldest.is_none_or(|oldest| oldest < began(record, now)));
+    let job = &mut record.job;
+    let written = survey.written.filter(|_| survey.newest == job.checkpoint);
+    let shown = (written.or(job.checkpoint_written), &survey.around);
+    let news = shown != (job.checkpoint_written, &job.around);
+    (job.checkpoint_written, job.around) = (shown.0, shown.1.clone());
     let trouble =
         strange.map(|other| LocationTrouble::NotUnderstood(not_understood(location, other)));
-    change(record, trouble, turn)
+    change(record, trouble, turn) || news
 }
 
 /// A listing failed. What passes by itself says nothing about the location. Returns whether the
@@ -101,7 +106,7 @@ fn not_understood(location: &CheckpointSettings, other: &NotComplete) -> String 
 /// The hold of a create, where what was listed last does not bear it.
 pub fn holds_create(record: &SlotRecord) -> Option<Decision> {
     let trouble = record.job.trouble.as_ref()?;
-    let text = format!("the create is owed, but {}; it is listed again", trouble.text());
+    let text = format!("its create is pending, but {}; it is listed again", trouble.text());
     Some(Decision::hold(HoldReason::CheckpointUnreadable, text, None))
 }
 

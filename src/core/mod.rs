@@ -20,6 +20,7 @@ mod fleet;
 pub mod gates;
 mod identity;
 mod idle;
+pub mod if_lost;
 mod judge;
 mod learning;
 mod lever;

@@ -16,6 +16,7 @@ use crate::model::action::{Reading, VERIFIED_FOR};
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
 use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending};
+use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
@@ -167,6 +168,10 @@ fn judge_by(
     if condition == Condition::Maintenance || unknown {
         at_rest(record);
     }
+    if condition == Condition::Stopped && record.suspicion.take().is_some() {
+        // A start of it starts other machines.
+        fleet.dirty.insert(name.to_owned());
+    }
     if unknown {
         // It was read, and was something else: a condition from before does not last through it.
         record.last_clear = None;
@@ -228,7 +233,8 @@ fn verdict(
 /// A host whose node is not READY, or is being repaired, can neither boot nor beat: its time begins
 /// when the node is back.
 fn at_rest(record: &mut SlotRecord) {
-    record.job.unbooted_for = Duration::ZERO;
+    let job = &mut record.job;
+    (job.unbooted_for, job.ungathered_for, job.short_for) = Default::default();
     for worker in record.job.workers.values_mut() {
         worker.quiet_for = Duration::ZERO;
     }
@@ -274,12 +280,21 @@ fn note(
         } else {
             record.seen.as_ref().map_or(0, |s| s.workers)
         },
-        run: view.run.clone(),
+        run: newest_order(record, view),
     };
     if record.seen.as_ref() != Some(&seen) {
         record.seen = Some(seen);
         dirty.insert(record.name.clone());
     }
+}
+
+/// The run order that a node has. Its generation only grows: a read that still shows a lower one
+/// shows the past.
+fn newest_order(record: &SlotRecord, view: &NodeView) -> Option<RunOrder> {
+    let same = record.incarnation == view.incarnation;
+    let known = record.seen.as_ref().and_then(|seen| seen.run.as_ref()).filter(|_| same);
+    let shown = view.run.as_ref()?;
+    Some(known.filter(|known| known.generation > shown.generation).unwrap_or(shown).clone())
 }
 
 /// A node that fills the slot without our doing: another incarnation than the one known.

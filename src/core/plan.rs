@@ -140,6 +140,8 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], (index, turns): (u64, u64), turn: &mut
     let patched = patches(ctx.record);
     let ends = |record: &SlotRecord| (record.job.removable_since, record.job.stopped.clone());
     let ended = ends(ctx.record);
+    // Every view tells whether it could be created again, also of a slot that is well.
+    reads::look_over_specification(ctx);
     let decision = decide(ctx, gates, turn);
     ctx.record.job.removable_since.take_if(|_| ctx.record.verdict.condition != Condition::Finished);
     // A call that was not sent is tried all the same: shown as a hold, it counts as under way (S6).
@@ -159,8 +161,16 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], (index, turns): (u64, u64), turn: &mut
     tell(ctx, &decision, turn);
     ctx.record.at_ease =
         ctx.record.is_well() && decision.action == ActionName::None && decision.hold.is_none();
-    ctx.memory.decision = Some(decision);
-    changed
+    changed | keep(ctx, decision, turn)
+}
+
+/// Keeps the decision for every view. Another action or hold is written at once, other words with
+/// the next poll. Returns whether the record has to be written for it.
+fn keep(ctx: &mut SlotCtx, decision: Decision, turn: &Turn) -> bool {
+    let kind = |decision: &Decision| (decision.action, decision.hold);
+    let before = ctx.record.decision.replace(decision);
+    let after = ctx.record.decision.as_ref();
+    before.as_ref().map(kind) != after.map(kind) || (turn.polled && before.as_ref() != after)
 }
 
 /// A call that was decided again and again and never left is shown as a hold; it is tried all the

@@ -12,7 +12,7 @@ use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::lookup::CreateCheck;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
-use crate::model::settings::SlotSettings;
+use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::time::after;
@@ -51,10 +51,17 @@ pub fn confirm(ctx: &mut SlotCtx, turn: &mut Turn) {
 /// changes.
 pub fn look_over_specification(ctx: &mut SlotCtx) {
     let SlotCtx { settings, slot, record, memory, .. } = ctx;
-    memory.acceptable.get_or_insert_with(|| {
-        let spec = record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&slot.create);
-        spec.acceptable(&settings.owner, &record.name, slot.supervisor.as_deref())
-    });
+    memory.acceptable.get_or_insert_with(|| acceptable(settings, slot, record));
+}
+
+/// Whether a slot's specification can be created again as the config wants it, or why not.
+pub fn acceptable(
+    settings: &Settings,
+    slot: &SlotSettings,
+    record: &SlotRecord,
+) -> Result<(), String> {
+    let spec = record.spec.clone().unwrap_or_else(NodeSpec::empty).overlaid(&slot.create);
+    spec.acceptable(&settings.owner, &record.name, slot.supervisor.as_deref())
 }
 
 /// Follows a call: by its operation while that can be read, by the node otherwise.

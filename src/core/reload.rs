@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Verdict};
 use crate::model::fleet::{Fleet, Memory};
+use crate::model::lease::Leader;
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
@@ -24,6 +25,7 @@ const KEPT_FOR: Duration = Duration::from_secs(30 * 86_400);
 pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
     fleet.settings = settings;
     fleet.forget_decisions();
+    lead(fleet, turn);
     for (name, slot) in &fleet.settings.slots {
         match fleet.slots.get_mut(name) {
             None => {
@@ -57,6 +59,15 @@ pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
         leave(fleet, name, turn);
     }
     forget_old(fleet, turn);
+}
+
+/// Since when the process that decides has done so.
+fn lead(fleet: &mut Fleet, turn: &Turn) {
+    let (holder, leader) = (&fleet.settings.decided_by, &mut fleet.ledger.leader);
+    if leader.as_ref().is_none_or(|leader| leader.holder != *holder) {
+        *leader = Some(Leader { holder: holder.clone(), since: turn.now });
+        fleet.dirty_ledger = true;
+    }
 }
 
 /// A slot is in the config again, with what was known of it.

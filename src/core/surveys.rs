@@ -115,7 +115,7 @@ fn surveyed(
     if newer {
         job.checkpoint = survey.newest;
         // How old that is which a person goes back to is not known.
-        job.checkpoint_at = (!went_back_to).then_some(now);
+        (job.checkpoint_at, job.checkpoint_written) = ((!went_back_to).then_some(now), None);
         // What was listed before, and passed over or lost since, is no news.
         let step = record.job.checkpoint.as_ref().map(|c| c.step);
         news = step.is_some_and(|step| runs::listed(record, step)) && !first;

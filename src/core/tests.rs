@@ -250,7 +250,7 @@ impl World {
     }
 
     fn hold(&self, name: &str) -> Option<HoldReason> {
-        self.fleet.memory[name].decision.as_ref().and_then(|d| d.hold)
+        self.fleet.slots[name].decision.as_ref().and_then(|d| d.hold)
     }
 
     /// A GET was asked for, now or before, and is not answered.

@@ -57,8 +57,8 @@ impl Turn {
     }
 
     /// A command has worked.
-    pub fn pulled(&mut self, lever: String) {
-        self.pulled.push(lever);
+    pub fn pulled(&mut self, id: String) {
+        self.pulled.push(id);
     }
 
     pub fn look(&mut self, look: Look) {

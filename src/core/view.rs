@@ -1,13 +1,15 @@
 //! The fleet as people see it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::location;
-use crate::model::action::Input;
+use super::ctx::Subject;
+use super::gates::{self, Obstacle};
+use super::{location, reads};
 use crate::model::condition::{Condition, Kind};
-use crate::model::fleet::{Fleet, Ledger, Removal, Stray};
+use crate::model::fleet::{Breaker, Fleet, Ledger, Removal, Stray};
 use crate::model::hold::HoldReason;
 use crate::model::job_phase::JobPhase;
 use crate::model::phase::Phase;
@@ -16,23 +18,70 @@ use crate::model::relaunch::{TAKES_ORDERS, TAKES_WAIT};
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
+use crate::model::time::elapsed;
 use crate::model::view::{
-    ActionName, AttemptsView, BreakerState, Decision, JobView, SlotView, StatusDocument, StrayView,
+    Acting, ActionName, AttemptsView, BreakerState, Decision, JobView, PauseView, SlotView,
+    StatusDocument, StrayView, VERSION,
 };
 
-/// The document of `status` and `plan`.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The document of every view: the last decisions, and whether each slot would be recreated now.
 pub fn document(fleet: &Fleet, now: Timestamp) -> StatusDocument {
+    let ledger = &fleet.ledger;
+    let state = if ledger.breaker.is_some() { BreakerState::Open } else { BreakerState::Closed };
+    let why = |breaker: &Breaker| format!("since {:.0}: {}", breaker.opened_at, breaker.why);
     StatusDocument {
-        observed_at: fleet.ledger.observed_at,
-        acting: None,
-        breaker: if fleet.ledger.breaker.is_some() {
-            BreakerState::Open
-        } else {
-            BreakerState::Closed
-        },
+        version: VERSION,
+        observed_at: ledger.observed_at,
+        acting: ledger.leader.as_ref().map(|leader| Acting::of(&leader.holder, Some(leader))),
+        paused: ledger.paused.as_ref().filter(|pause| pause.holds(now)).map(PauseView::from),
+        dry_run: fleet.settings.dry_run,
+        breaker: state,
+        breaker_why: ledger.breaker.as_ref().map(why),
         tpus: fleet.slots.values().map(|record| slot(fleet, record, now)).collect(),
-        strays: fleet.ledger.strays.values().map(stray).collect(),
+        strays: ledger.strays.values().map(stray).collect(),
     }
+}
+
+/// The document of what a journal holds, as it was last decided about. Slots that the config has and
+/// the journal has not are shown as not read.
+pub fn at_rest(
+    settings: &Settings,
+    slots: BTreeMap<String, SlotRecord>,
+    ledger: Ledger,
+    holder: Option<&str>,
+    now: Timestamp,
+) -> StatusDocument {
+    let fleet = at_rest_fleet(settings, slots, ledger, now);
+    let acting = holder.map(|holder| Acting::of(holder, fleet.ledger.leader.as_ref()));
+    StatusDocument { acting, ..document(&fleet, now) }
+}
+
+fn at_rest_fleet(
+    settings: &Settings,
+    slots: BTreeMap<String, SlotRecord>,
+    ledger: Ledger,
+    now: Timestamp,
+) -> Fleet {
+    let mut fleet = Fleet::new(settings.clone(), slots, ledger);
+    fleet.slots.retain(|name, _| settings.slots.contains_key(name));
+    for (name, slot) in &settings.slots {
+        let zone = slot.zones.first().map_or("", String::as_str);
+        fleet.slots.entry(name.clone()).or_insert_with(|| SlotRecord::new(name, zone, now));
+    }
+    fleet
+}
+
+/// Why a slot would not be recreated if it were lost now.
+fn obstacle(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> Option<Obstacle> {
+    let slot = fleet.settings.slots.get(&record.name)?;
+    let looked_over = fleet.memory.get(&record.name).and_then(|memory| memory.acceptable.as_ref());
+    let look = || reads::acceptable(&fleet.settings, slot, record);
+    let now_looked = if looked_over.is_none() { Some(look()) } else { None };
+    let acceptable = looked_over.or(now_looked.as_ref());
+    let (settings, ledger) = (&fleet.settings, &fleet.ledger);
+    gates::obstacle(Subject { settings, slot, record, ledger, acceptable, now })
 }
 
 fn stray(stray: &Stray) -> StrayView {
@@ -59,35 +108,26 @@ fn removal(removal: &Removal) -> String {
     }
 }
 
-/// The document of what a journal holds, decided over without carrying anything out.
-pub fn at_rest(
-    settings: &Settings,
-    slots: BTreeMap<String, SlotRecord>,
-    ledger: Ledger,
-    now: Timestamp,
-) -> StatusDocument {
-    let mut looking = settings.clone();
-    looking.dry_run = true;
-    let mut fleet = Fleet::new(looking.clone(), slots, ledger);
-    // The effects are dropped: this is a look at what would be decided.
-    let _ = super::step(&mut fleet, Input::Configured(Box::new(looking)), now);
-    without_dry_run(document(&fleet, now), settings.dry_run)
-}
-
 fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
     let settings = fleet.settings.slots.get(&record.name);
     let undecided = Decision::wait("not decided about yet", None);
-    let decision =
-        fleet.memory.get(&record.name).and_then(|m| m.decision.as_ref()).unwrap_or(&undecided);
+    let decision = record.decision.as_ref().unwrap_or(&undecided);
     let seen = record.seen.as_ref();
+    let present = seen.filter(|_| record.incarnation.is_some());
     let window = settings.map(|s| s.policy.attempts.window).unwrap_or_default();
+    let obstacle = obstacle(fleet, record, now);
+    let done = record.verdict.condition == Condition::Finished;
+    let pause = [&record.paused, &fleet.ledger.paused].into_iter().flatten();
+    let pause = pause.filter(|pause| pause.holds(now)).map(PauseView::from).next();
+    let refused =
+        record.recovery.as_ref().filter(|r| matches!(r.phase, Phase::Gone | Phase::Creating));
     SlotView {
         name: record.name.clone(),
         zone: record.zone.clone(),
         kind: "node".to_owned(),
         incarnation: record.incarnation.clone(),
-        state: seen.filter(|_| record.incarnation.is_some()).map(|s| s.state.clone()),
-        health: seen.filter(|_| record.incarnation.is_some()).and_then(|s| s.health.clone()),
+        state: present.map(|s| s.state.clone()),
+        health: present.and_then(|s| s.health.clone()),
         condition: record.verdict.condition,
         since: record.since,
         evidence: record.verdict.evidence.clone(),
@@ -115,19 +155,33 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
                 .map(|s| s.since),
         },
         maintenance_start: seen.and_then(|s| s.maintenance_start),
-        paused: [&record.paused, &fleet.ledger.paused]
-            .into_iter()
-            .flatten()
-            .any(|pause| pause.holds(now)),
+        sentence: String::new(),
+        protected: obstacle.is_none() && !done,
+        unprotected_by_choice: done || obstacle.as_ref().is_some_and(Obstacle::is_a_choice),
+        unprotected_reason: match obstacle {
+            _ if done => Some("its job has finished: nothing is wanted".to_owned()),
+            obstacle => obstacle.map(|obstacle| obstacle.why),
+        },
+        paused: pause.is_some(),
+        pause,
         warnings: settings.map(|settings| warnings(record, settings)).unwrap_or_default(),
         opted_out: seen.is_some_and(|seen| seen.opted_out),
-        refused: record
-            .recovery
-            .as_ref()
-            .filter(|r| matches!(r.phase, Phase::Gone | Phase::Creating))
-            .and_then(|r| r.refusal.as_ref())
-            .map(|(class, _)| class.name().to_owned()),
+        refused: refused.and_then(|r| r.refusal.as_ref()).map(|(class, _)| class.name().to_owned()),
+        refusal: refused.and_then(|r| r.refusal.as_ref()).map(|(_, text)| text.clone()),
+        create_failures: refused.map_or(0, |recovery| recovery.create_failures),
+        specification: None,
+        recoveries_24h: record.attempts.iter().filter(|a| elapsed(a.at, now) < DAY).count(),
+        spot: seen.is_some_and(|seen| seen.spot),
     }
+}
+
+/// The learned specification of a slot without its values, which may be secrets.
+pub fn specification(record: &SlotRecord) -> Option<String> {
+    let spec = record.spec.as_ref()?;
+    let learned = record.learned_from.as_ref();
+    let from = learned.map_or(String::new(), |of| format!(", learned from id {}", of.id));
+    let through = if record.learned_alpha { " through v2alpha1" } else { "" };
+    Some(format!("digest {}{from}{through}", spec.digest()))
 }
 
 /// Gaps that matter on the day on which the slot is created again.
@@ -201,35 +255,54 @@ fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
     // A checkpoint of another place starts nothing.
     let checkpoint =
         record.job.checkpoint.as_ref().filter(|_| location.as_ref() == Some(&record.job.location));
+    let written = record.job.checkpoint_written.or(record.job.checkpoint_at);
     JobView {
         state: state.to_owned(),
         phase: on_hosts,
         step: record.job.step,
         checkpoint: checkpoint.map(|c| c.uri.clone()),
         checkpoint_step: checkpoint.map(|c| c.step),
-        checkpoint_at: record.job.checkpoint_at.filter(|_| checkpoint.is_some()),
+        checkpoint_at: written.filter(|_| checkpoint.is_some()),
+        around: record.job.around.clone(),
         held: location.is_some() && record.job.trouble.is_some(),
         location,
     }
-}
-
-/// For a look over a fleet that was held by the looker's own dry run: only the user's `dry_run` is
-/// shown as a hold.
-pub fn without_dry_run(mut document: StatusDocument, users_dry_run: bool) -> StatusDocument {
-    if !users_dry_run {
-        for slot in document
-            .tpus
-            .iter_mut()
-            .filter(|s| s.hold.as_deref() == Some(HoldReason::DryRun.name()))
-        {
-            slot.hold = None;
-        }
-    }
-    document
 }
 
 /// Whether anything waits for a person.
 pub fn needs_a_person(document: &StatusDocument) -> bool {
     document.breaker == BreakerState::Open
         || document.tpus.iter().any(|slot| slot.action == ActionName::Escalate)
+}
+
+/// One gate and what it says of a slot now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateAnswer {
+    /// The gate.
+    pub name: &'static str,
+    /// Why it holds; none where it is open.
+    pub holds: Option<String>,
+}
+
+/// The answers of the gates that stand before any recovery, for each slot of a journal.
+pub fn gates_of(
+    settings: &Settings,
+    slots: BTreeMap<String, SlotRecord>,
+    ledger: Ledger,
+    now: Timestamp,
+) -> Vec<(String, Vec<GateAnswer>)> {
+    let fleet = at_rest_fleet(settings, slots, ledger, now);
+    let of = |record: &SlotRecord| {
+        let slot = fleet.settings.slots.get(&record.name)?;
+        let acceptable = reads::acceptable(&fleet.settings, slot, record);
+        let (settings, ledger) = (&fleet.settings, &fleet.ledger);
+        let acceptable = Some(&acceptable);
+        let all = gates::answers(Subject { settings, slot, record, ledger, acceptable, now });
+        let answer = |(name, obstacle): (&'static str, Option<Obstacle>)| GateAnswer {
+            name,
+            holds: obstacle.map(|obstacle| obstacle.why),
+        };
+        Some((record.name.clone(), all.into_iter().map(answer).collect()))
+    };
+    fleet.slots.values().filter_map(of).collect()
 }

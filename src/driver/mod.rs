@@ -422,8 +422,8 @@ impl Driver {
     /// Whether a recovery, or a wait that ends in time, is worth staying for.
     fn due_before(&self, deadline: Duration, now: Now) -> bool {
         let end = after(now.wall, deadline.saturating_sub(now.boot));
-        self.fleet.slots.iter().any(|(name, record)| {
-            let decision = self.fleet.memory.get(name).and_then(|m| m.decision.as_ref());
+        self.fleet.slots.values().any(|record| {
+            let decision = record.decision.as_ref();
             let until = decision.and_then(|d| d.until);
             match decision.map(|d| if d.hold.is_some() { ActionName::Hold } else { d.action }) {
                 Some(ActionName::Hold | ActionName::Escalate) => {

@@ -17,10 +17,15 @@ pub struct Checkpoint {
 pub struct CheckpointSurvey {
     /// The newest complete checkpoint, if there is any.
     pub newest: Option<Checkpoint>,
+    /// When the last file in its folder was written, by the store's clock: shown, decides nothing.
+    pub written: Option<Timestamp>,
     /// Step and total size of the newest incomplete one above it: its growth is progress.
     pub incomplete: Option<(u64, u64)>,
     /// The content of a location without a complete checkpoint.
     pub other: Option<NotComplete>,
+    /// Of an empty location: the first few names in the folder above it, to tell a name that is
+    /// written wrongly from a job that has saved nothing yet.
+    pub around: Vec<String>,
 }
 
 /// The content of a location in which no rule finds a complete checkpoint.

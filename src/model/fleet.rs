@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
 use super::ids::Incarnation;
+use super::lease::Leader;
 use super::lever::Pause;
 use super::lookup::Deletion;
 use super::recovery::Call;
@@ -43,6 +44,8 @@ pub struct Ledger {
     pub left_paused: BTreeMap<String, Pause>,
     /// Nodes and creates of ours that no slot owns, by zone and name.
     pub strays: BTreeMap<String, Stray>,
+    /// The process that took the lock last.
+    pub leader: Option<Leader>,
 }
 
 /// A node, or a create, of ours that no slot owns (S21).
@@ -233,8 +236,6 @@ pub struct Memory {
     pub slow_gets: u32,
     /// The decision last told, so that it is told once.
     pub told: Option<(&'static str, &'static str)>,
-    /// The present decision.
-    pub decision: Option<super::view::Decision>,
 }
 
 /// The confirming read of S1.

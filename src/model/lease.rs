@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The lock as the store keeps it. Every commit is conditional on its holder and epoch, and renews
@@ -18,6 +19,15 @@ pub struct Lease {
     pub ttl_ms: u64,
     /// Given back: anybody may take it at once.
     pub released: bool,
+}
+
+/// A process that holds the lock, or held it last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leader {
+    /// Its name in the lease.
+    pub holder: String,
+    /// When it began to decide.
+    pub since: Timestamp,
 }
 
 impl Lease {

@@ -19,6 +19,7 @@ use super::relaunch::{Amendment, Asked, Patch, Relaunch, Release};
 use super::settings::Size;
 use super::spec::NodeSpec;
 use super::time::elapsed;
+use super::view::{self, Decision};
 
 /// What the last successful read of the slot's node showed; kept for status, opt-out and adoption.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,6 +179,10 @@ pub struct JobState {
     pub went_back_since: Option<Timestamp>,
     /// When the newest complete checkpoint was first seen.
     pub checkpoint_at: Option<Timestamp>,
+    /// When its files were written, by the store's clock: shown, decides nothing.
+    pub checkpoint_written: Option<Timestamp>,
+    /// Of a location that was found empty: names in the folder above it.
+    pub around: Vec<String>,
     /// The last mark of progress.
     pub progress_at: Option<Timestamp>,
     /// Seconds between the last marks of progress, oldest first: the job's own rhythm.
@@ -300,8 +305,7 @@ pub struct Runs {
     pub stuck: u32,
     /// The checkpoint's step that is passed over, and since when.
     pub set_aside: Option<(u64, Timestamp)>,
-    /// The step of the newest complete checkpoint that was ever listed, what is passed over
-    /// included …
+    /// The step of the newest complete checkpoint ever listed, those passed over included …
     pub best_listed: Option<u64>,
     /// … and when the present run was ordered.
     pub listed_before: Option<u64>,
@@ -396,6 +400,13 @@ pub struct SlotRecord {
     /// alive.
     #[serde(default)]
     pub end_was_told: bool,
+    /// The last decision about it: what every view shows. Names of a later version are left out.
+    #[serde(
+        default,
+        deserialize_with = "view::understood",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub decision: Option<Decision>,
     /// The last decision of this process was that nothing is to be done.
     #[serde(skip)]
     pub at_ease: bool,
@@ -482,6 +493,7 @@ impl SlotRecord {
             left_behind: None,
             left_in: None,
             end_was_told: false,
+            decision: None,
             at_ease: false,
         }
     }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use uuid::Uuid;
 
 /// What a create of the slot's node has to say.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,13 @@ impl NodeSpec {
     /// An empty specification, for a slot that is described by the config alone.
     pub fn empty() -> NodeSpec {
         NodeSpec(Map::new())
+    }
+
+    /// A short name of its content, to compare two of them without showing any value.
+    pub fn digest(&self) -> String {
+        let text = Value::Object(self.0.clone()).to_string();
+        let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()).simple().to_string();
+        id[..12].to_owned()
     }
 
     /// The learned fields.

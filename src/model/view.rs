@@ -2,11 +2,13 @@
 //! and the JSON API.
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::condition::Condition;
 use super::hold::HoldReason;
 use super::job_phase::JobPhase;
+use super::lease::Leader;
+use super::lever::Pause;
 use super::names::named;
 
 named! {
@@ -42,7 +44,7 @@ BreakerState {
 }
 
 /// The decision about one slot.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// What.
     pub action: ActionName,
@@ -77,16 +79,42 @@ impl Decision {
     }
 }
 
-/// The JSON document of `plan` and `status`.
+/// Reads a stored decision; one with a name of a later version is left out.
+///
+/// # Errors
+/// When it is no JSON.
+pub fn understood<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Decision>, D::Error> {
+    let value = Option::<serde_json::Value>::deserialize(deserializer)?;
+    Ok(value.and_then(|value| serde_json::from_value(value).ok()))
+}
+
+/// The version of [`StatusDocument`]: fields are added within it, none is renamed or removed.
+pub const VERSION: u32 = 1;
+
+/// The JSON document of `plan` and `status`, of the page and of the gauges.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct StatusDocument {
+    /// [`VERSION`]; 0 in documents of before.
+    #[serde(default)]
+    pub version: u32,
     /// When every zone was last read.
     pub observed_at: Option<Timestamp>,
     /// The watchdog that acts: it holds the lock, and reads the TPUs. None when none does.
     #[serde(default)]
     pub acting: Option<Acting>,
+    /// The pause of every slot.
+    #[serde(default)]
+    pub paused: Option<PauseView>,
+    /// `dry_run`.
+    #[serde(default)]
+    pub dry_run: bool,
     /// `closed` or `open`.
     pub breaker: BreakerState,
+    /// When it was opened, and by which event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaker_why: Option<String>,
     /// The slots.
     pub tpus: Vec<SlotView>,
     /// TPUs that the watchdog asked for, and that no slot owns.
@@ -119,17 +147,39 @@ pub struct Acting {
     pub host: String,
     /// Its process id.
     pub pid: Option<u32>,
+    /// Since when it has held the lock, where its journal says so.
+    #[serde(default)]
+    pub since: Option<Timestamp>,
 }
 
 impl Acting {
-    /// From the lock's holder, `host:pid:random`.
-    pub fn of(holder: &str) -> Acting {
+    /// From the lock's holder, `host:pid:random`, and the one that the journal knows the time of.
+    pub fn of(holder: &str, leader: Option<&Leader>) -> Acting {
         let mut parts = holder.rsplitn(3, ':');
         let (_, pid, host) = (parts.next(), parts.next(), parts.next());
         Acting {
             host: host.unwrap_or(holder).to_owned(),
             pid: pid.and_then(|pid| pid.parse().ok()),
+            since: leader.filter(|leader| leader.holder == holder).map(|leader| leader.since),
         }
+    }
+}
+
+/// A pause, as it is shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PauseView {
+    /// Who wanted it.
+    pub by: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// It ends by itself then.
+    pub until: Option<Timestamp>,
+}
+
+impl From<&Pause> for PauseView {
+    fn from(pause: &Pause) -> Self {
+        let Pause { who, reason, until } = pause.clone();
+        PauseView { by: who, reason, until }
     }
 }
 
@@ -176,9 +226,24 @@ pub struct SlotView {
     pub unhealthy_since: Option<Timestamp>,
     /// Start of the maintenance that the API announces or carries out.
     pub maintenance_start: Option<Timestamp>,
+    /// The slot as one sentence: what it is, since when, why, what comes next and when.
+    #[serde(default)]
+    pub sentence: String,
+    /// Whether it would be recreated if it were lost now.
+    #[serde(default)]
+    pub protected: bool,
+    /// Why not.
+    #[serde(default)]
+    pub unprotected_reason: Option<String>,
+    /// By choice: a pause, the label, `forget`, a dry run, a finished job.
+    #[serde(default)]
+    pub unprotected_by_choice: bool,
     /// Paused by a person.
     #[serde(default)]
     pub paused: bool,
+    /// That pause, the slot's own or that of all.
+    #[serde(default)]
+    pub pause: Option<PauseView>,
     /// Gaps that a recovery of this slot would find, told before it happens.
     #[serde(default)]
     pub warnings: Vec<String>,
@@ -188,6 +253,21 @@ pub struct SlotView {
     /// The class of the last refusal of a create that is still owed.
     #[serde(default)]
     pub refused: Option<String>,
+    /// The words of that refusal.
+    #[serde(default)]
+    pub refusal: Option<String>,
+    /// Creates that were refused in a row.
+    #[serde(default)]
+    pub create_failures: u32,
+    /// The learned specification: its digest, and where it was learned. Its values may be secrets.
+    #[serde(default)]
+    pub specification: Option<String>,
+    /// Recoveries of every kind that began within the last 24 h.
+    #[serde(default)]
+    pub recoveries_24h: usize,
+    /// Spot or preemptible capacity.
+    #[serde(default)]
+    pub spot: bool,
 }
 
 /// Attempts.
@@ -213,8 +293,11 @@ pub struct JobView {
     pub checkpoint: Option<String>,
     /// Its step.
     pub checkpoint_step: Option<u64>,
-    /// When it was first seen.
+    /// When it was written; where the store does not tell, when it was first seen.
     pub checkpoint_at: Option<Timestamp>,
+    /// Of a location that is empty: names in the folder above it.
+    #[serde(default)]
+    pub around: Vec<String>,
     /// Where checkpoints are looked for; none where the config names no place, or `format =
     /// "none"`.
     #[serde(default)]

@@ -105,7 +105,7 @@ impl Metrics {
             )?,
             slot_attempts: add(
                 r,
-                gauges("slot_attempts", "Recoveries of a slot within its window.", &["slot"])?,
+                gauges("slot_attempts", "Judged recoveries without progress.", &["slot"])?,
             )?,
             slot_paused: add(
                 r,
@@ -167,7 +167,7 @@ impl Metrics {
                 GaugeVec::new(
                     Opts::new(
                         "job_checkpoint_timestamp_seconds",
-                        "When the newest complete checkpoint was seen.",
+                        "When the newest complete checkpoint was written.",
                     ),
                     &["slot"],
                 )?,

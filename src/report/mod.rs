@@ -11,6 +11,7 @@ mod obstacles;
 pub mod page;
 pub mod published;
 pub mod push;
+pub mod sentence;
 pub mod server;
 pub mod sums;
 pub mod systemd;

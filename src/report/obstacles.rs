@@ -12,6 +12,8 @@ pub struct Obstacles {
     slot_held: IntGaugeVec,
     creates_refused: IntGaugeVec,
     slot_create_refused: IntGaugeVec,
+    slot_protected: IntGaugeVec,
+    slot_recoveries: IntGaugeVec,
     orphans: IntGaugeVec,
 }
 
@@ -47,6 +49,16 @@ impl Obstacles {
                 "1 for the reason of the last refusal of a create that a slot is owed.",
                 &["slot", "reason"],
             )?,
+            slot_protected: gauges(
+                "slot_protected",
+                "1 while the slot would be recreated if it were lost now.",
+                &["slot"],
+            )?,
+            slot_recoveries: gauges(
+                "slot_recoveries_24h",
+                "Recoveries of a slot that began within the last 24 h, whatever for.",
+                &["slot"],
+            )?,
             orphans: gauges(
                 "orphans",
                 "Strays: what the watchdog asked for and no slot owns.",
@@ -62,10 +74,19 @@ impl Obstacles {
             let held = status.tpus.iter().filter(|s| s.hold.as_deref() == Some(reason.name()));
             self.recoveries_held.with_label_values(&[reason.name()]).set(held.count() as i64);
         }
-        for family in [&self.slot_held, &self.creates_refused, &self.slot_create_refused] {
+        for family in [
+            &self.slot_held,
+            &self.creates_refused,
+            &self.slot_create_refused,
+            &self.slot_protected,
+            &self.slot_recoveries,
+        ] {
             family.reset();
         }
         for slot in &status.tpus {
+            let name = slot.name.as_str();
+            self.slot_protected.with_label_values(&[name]).set(i64::from(slot.protected));
+            self.slot_recoveries.with_label_values(&[name]).set(slot.recoveries_24h as i64);
             if let Some(reason) = slot.hold.as_deref() {
                 self.slot_held.with_label_values(&[slot.name.as_str(), reason]).set(1);
             }

@@ -1,124 +1,176 @@
-//! The page at `/`: every slot with its state, its condition, what is done and why. One document,
-//! no script, no assets.
-
-use std::fmt::Write as _;
+//! The page at `/`: who acts, what stands over all slots, and a sentence a slot, the most urgent first.
+//! One document that only reads: no script, no assets.
 
 use jiff::Timestamp;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::published::{Lock, Snapshot};
+use super::sentence::{Tone, by_urgency};
 use crate::model::condition::Condition;
-use crate::model::time::elapsed;
-use crate::model::time::span;
-use crate::model::view::{ActionName, SlotView, StrayView};
+use crate::model::time::{elapsed, span};
+use crate::model::view::{BreakerState, SlotView, StatusDocument, StrayView};
 
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem;color:#1b1f24;background:#fff}\
-h1{font-size:1.3rem;margin:0}h2{font-size:1.1rem;margin:1.6rem 0 .4rem}p.sub{color:#59636e;margin:.2rem 0 1.2rem}table{border-collapse:collapse;width:100%}\
-th{font-weight:600;text-align:left;color:#59636e;border-bottom:2px solid #d1d9e0}th,td{padding:.4rem .8rem .4rem 0;vertical-align:top}\
-td{border-bottom:1px solid #eaeef2}.n{font-weight:600;white-space:nowrap}.z{color:#59636e;font-weight:400;font-size:.85em}\
-.c{display:inline-block;padding:0 .55em;border-radius:.8em;background:#eaeef2;white-space:nowrap}.ok{background:#dafbe1;color:#116329}\
+h1{font-size:1.3rem;margin:0}h2{font-size:1.1rem;margin:1.6rem 0 .4rem}p{margin:.2rem 0}p.sub{color:#59636e;margin:.2rem 0 1.2rem}\
+p.banner{padding:.5rem .8rem;border-radius:.4rem;background:#fff8c5;color:#7d4e00;margin:.4rem 0}p.banner.bad{background:#ffebe9;color:#a40e26}\
+table{border-collapse:collapse;width:100%}th{font-weight:600;text-align:left;color:#59636e;border-bottom:2px solid #d1d9e0}\
+th,td{padding:.4rem .8rem .4rem 0;vertical-align:top}td{border-bottom:1px solid #eaeef2;overflow-wrap:anywhere}\
+.n{font-weight:600}.z{color:#59636e;font-weight:400;font-size:.85em}\
+.c{display:inline-block;padding:0 .55em;border-radius:.8em;background:#eaeef2;white-space:nowrap}.good{background:#dafbe1;color:#116329}\
 .act{background:#ddf4ff;color:#0550ae}.wait{background:#fff8c5;color:#7d4e00}.bad{background:#ffebe9;color:#a40e26}\
-@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}td{border-color:#21262d}th{border-color:#30363d}\
-.c{background:#30363d;color:#e6edf3}.ok{background:#12361f;color:#7ee787}.act{background:#0c2d56;color:#a5d6ff}.wait{background:#3b2e00;color:#f2cc60}\
-.bad{background:#4c1418;color:#ffb1ab}}";
+@media(max-width:640px){body{margin:1rem auto}tr.h{display:none}tr,td{display:block;border:0;padding:.1rem 0}tr{padding:.6rem 0;border-bottom:1px solid #eaeef2}}\
+@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}td,tr{border-color:#21262d}th{border-color:#30363d}\
+.c{background:#30363d;color:#e6edf3}.good{background:#12361f;color:#7ee787}.act{background:#0c2d56;color:#a5d6ff}.wait,p.banner{background:#3b2e00;color:#f2cc60}\
+.bad,p.banner.bad{background:#4c1418;color:#ffb1ab}}";
 
 /// Renders the page.
 pub fn render(snapshot: &Snapshot, now: Timestamp) -> String {
-    let tpus = &snapshot.status.tpus;
-    let healthy = tpus.iter().filter(|s| s.condition == Condition::Healthy).count();
-    let observed = snapshot
-        .status
+    let status = &snapshot.status;
+    let markup = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="refresh" content="5";
+                meta name="viewport" content="width=device-width";
+                title { (title(status)) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                h1 { "tpu-watchdog" }
+                p class="sub" { (headline(snapshot, now)) }
+                @for (bad, banner) in banners(snapshot, now) {
+                    p class={ "banner" @if bad { " bad" } } { (banner) }
+                }
+                table {
+                    tr class="h" { th { "TPU" } th { "State" } th { "Why, and what comes next" } th { "Recovered" } }
+                    @for (slot, sentence) in by_urgency(status, now) {
+                        tr {
+                            td class="n" { (slot.name) br; span class="z" { (place(slot)) } }
+                            td {
+                                span class={ "c " (class(sentence.tone)) } { (sentence.word) }
+                                " " span class="z" { (span(elapsed(sentence.since, now))) }
+                            }
+                            td { (sentence.text) }
+                            td class="z" { (recovered(slot)) }
+                        }
+                    }
+                }
+                (strays(&status.strays, now))
+                p class="sub" {
+                    "version " (env!("CARGO_PKG_VERSION")) ", "
+                    a href="/metrics" { "metrics" } ", " a href="/api/v1/status" { "status as JSON" }
+                    "; one slot whole, and the past: tpu-watchdog status SLOT, tpu-watchdog history"
+                }
+            }
+        }
+    };
+    markup.into_string()
+}
+
+/// How many are healthy, for the tab.
+fn title(status: &StatusDocument) -> String {
+    let healthy = status.tpus.iter().filter(|slot| slot.condition == Condition::Healthy).count();
+    format!("{healthy} of {} healthy · tpu-watchdog", status.tpus.len())
+}
+
+fn headline(snapshot: &Snapshot, now: Timestamp) -> String {
+    let status = &snapshot.status;
+    let healthy = status.tpus.iter().filter(|slot| slot.condition == Condition::Healthy).count();
+    let protected = status.tpus.iter().filter(|slot| slot.protected).count();
+    let read = status
         .observed_at
         .map_or("nothing read yet".to_owned(), |at| format!("read {} ago", span(elapsed(at, now))));
-    let mut html = format!(
-        "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=5><title>tpu-watchdog</title>\
-         <meta name=viewport content=\"width=device-width\"><style>{STYLE}</style>\
-         <h1>tpu-watchdog</h1><p class=sub>{healthy} of {} healthy, {observed}{}{}{}</p>\
-         <table><tr><th>TPU<th>Condition<th>What is done, and why<th>Job step<th>Checkpoint<th>Attempts",
-        tpus.len(),
-        if snapshot.dry_run { ", dry run: nothing is changed" } else { "" },
-        match &snapshot.lock {
-            Lock::StandingBy(holder) =>
-                format!(", <b>standing by</b>: {} holds the lock", escape(holder)),
-            _ => String::new(),
-        },
-        if snapshot.store_failing {
-            ", <b>the journal can't be written: nothing is done</b>"
-        } else {
-            ""
-        },
-    );
-    for slot in tpus {
-        row(&mut html, slot, now);
+    let acting = status.acting.as_ref().map_or(String::new(), |acting| {
+        let since = acting
+            .since
+            .map_or(String::new(), |at| format!(" since {}", at.strftime("%F %H:%M UTC")));
+        format!("; watched by {}{since}", acting.host)
+    });
+    let count = status.tpus.len();
+    format!("{healthy} of {count} healthy, {protected} of {count} protected, {read}{acting}")
+}
+
+/// States of the whole fleet, and whether an operator has to act.
+fn banners(snapshot: &Snapshot, now: Timestamp) -> Vec<(bool, String)> {
+    let status = &snapshot.status;
+    let mut all = Vec::new();
+    if snapshot.store_failing {
+        let text = "the journal can't be written: nothing is done to any TPU; the log says why";
+        all.push((true, text.to_owned()));
     }
-    html.push_str("</table>");
-    strays(&mut html, &snapshot.status.strays, now);
-    html.push_str("</html>");
-    html
+    if let Lock::StandingBy(holder) = &snapshot.lock {
+        all.push((false, format!("standing by: {holder} holds the lock")));
+    }
+    if status.breaker == BreakerState::Open {
+        let why = status.breaker_why.as_deref().unwrap_or("see the log");
+        let text = format!(
+            "the storm breaker is open {why}; no sick TPU is deleted until: tpu-watchdog breaker reset"
+        );
+        all.push((true, text));
+    }
+    if let Some(pause) = &status.paused {
+        let until = pause.until.filter(|at| *at > now);
+        let until =
+            until.map_or(String::new(), |at| format!(" for {} more", span(elapsed(now, at))));
+        let why = pause.reason.as_ref().map_or(String::new(), |why| format!(": {why}"));
+        all.push((
+            false,
+            format!(
+                "everything is paused{until}, by {}{why}; end it: tpu-watchdog resume --all",
+                pause.by
+            ),
+        ));
+    }
+    if snapshot.dry_run {
+        all.push((false, "dry run: it decides and changes nothing".to_owned()));
+    }
+    all
+}
+
+fn place(slot: &SlotView) -> String {
+    let kind = slot.accelerator.as_deref().unwrap_or_default();
+    format!("{kind} {}", slot.zone).trim().to_owned()
+}
+
+fn recovered(slot: &SlotView) -> String {
+    match (slot.recoveries_24h, slot.attempts.used) {
+        (0, _) => String::new(),
+        (count, 0) => format!("{count} in 24 h"),
+        (count, used) => {
+            format!("{count} in 24 h, without progress {used} of {}", slot.attempts.max)
+        }
+    }
+}
+
+fn class(tone: Tone) -> &'static str {
+    match tone {
+        Tone::Bad | Tone::Unprotected => "bad",
+        Tone::Waiting => "wait",
+        Tone::Acting => "act",
+        Tone::Off => "",
+        Tone::Good => "good",
+    }
 }
 
 /// The TPUs that no slot owns, if there are any.
-fn strays(html: &mut String, strays: &[StrayView], now: Timestamp) {
-    if strays.is_empty() {
-        return;
+fn strays(strays: &[StrayView], now: Timestamp) -> Markup {
+    html! {
+        @if !strays.is_empty() {
+            h2 { "Belongs to no slot" }
+            table {
+                tr class="h" { th { "TPU" } th { "State" } th { "Why" } }
+                @for stray in strays {
+                    tr {
+                        td class="n" { (stray.name) br; span class="z" { (stray.zone) } }
+                        td {
+                            (stray.state.as_deref().unwrap_or("not read")) br;
+                            span class="z" { (span(elapsed(stray.since, now))) }
+                        }
+                        td { (stray.why) @if let Some(removal) = &stray.removal { "; " (removal) } }
+                    }
+                }
+            }
+        }
     }
-    html.push_str("<h2>Belongs to no slot</h2><table><tr><th>TPU<th>State<th>Why");
-    for stray in strays {
-        let removal = stray.removal.as_ref().map_or(String::new(), |text| format!("; {text}"));
-        // Writing to a String never fails.
-        let _ = write!(
-            html,
-            "<tr><td class=n>{}<br><span class=z>{}</span><td>{}<br><span class=z>{}</span><td>{}{}",
-            escape(&stray.name),
-            escape(&stray.zone),
-            escape(stray.state.as_deref().unwrap_or("not read")),
-            span(elapsed(stray.since, now)),
-            escape(&stray.why),
-            escape(&removal),
-        );
-    }
-    html.push_str("</table>");
-}
-
-fn row(html: &mut String, slot: &SlotView, now: Timestamp) {
-    let color = match (slot.action, slot.condition) {
-        (ActionName::Escalate, _) => "bad",
-        (ActionName::Recreate | ActionName::Create | ActionName::Relaunch, _) => "act",
-        (ActionName::Wait | ActionName::Hold, _) => "wait",
-        (_, Condition::Healthy | Condition::Finished) => "ok",
-        _ => "",
-    };
-    let number = |step: Option<u64>| step.map_or("–".to_owned(), |s| s.to_string());
-    let job = slot.job.as_ref();
-    let until = slot.until.filter(|at| *at > now).map_or(String::new(), |at| {
-        format!(" <span class=z>(in {})</span>", span(elapsed(now, at)))
-    });
-    let action = match (slot.action, &slot.phase) {
-        (ActionName::None, _) => String::new(),
-        (action, Some(phase)) => format!("<b>{}</b>, {phase}: ", action.name()),
-        (action, None) => format!("<b>{}</b>: ", action.name()),
-    };
-    // Writing to a String never fails.
-    let _ = write!(
-        html,
-        "<tr><td class=n>{}<br><span class=z>{} {}</span><td><span class=\"c {color}\">{}</span><br><span class=z>{}</span><td>{action}{}{until}<td>{}<td>{}<td>{}/{}",
-        escape(&slot.name),
-        escape(&slot.zone),
-        escape(slot.accelerator.as_deref().unwrap_or_default()),
-        slot.condition.name(),
-        span(elapsed(slot.since, now)),
-        if slot.action == ActionName::None { String::new() } else { escape(&slot.reason) },
-        number(job.and_then(|j| j.step)),
-        number(job.and_then(|j| j.checkpoint_step)),
-        slot.attempts.used,
-        slot.attempts.max,
-    );
-}
-
-/// Everything from outside goes through here.
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-        .replace('\'', "&#39;")
 }

@@ -19,6 +19,7 @@ use super::connections::{self, Limits};
 use super::metrics::Metrics;
 use super::page;
 use super::published::{Lock, Published, Reading, Snapshot};
+use super::sentence;
 use crate::model::time::elapsed;
 
 /// Bytes of a request's body. Nothing here reads one.
@@ -126,7 +127,9 @@ fn readiness(snapshot: &Snapshot) -> Result<&'static str, String> {
 }
 
 async fn status(State(endpoints): State<Endpoints>) -> Response {
-    match serde_json::to_string(&endpoints.published.get().status) {
+    let mut document = endpoints.published.get().status.clone();
+    sentence::fill(&mut document, Timestamp::now());
+    match serde_json::to_string(&document) {
         Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

@@ -24,9 +24,10 @@ use crate::google::tpu::TpuClient;
 use crate::model::action::Input;
 use crate::model::event::Event;
 use crate::model::failure::{Failure, FailureClass};
+use crate::model::fleet::Fleet;
 use crate::model::recovery::Call;
 use crate::model::settings::Settings;
-use crate::model::view::{Acting, StatusDocument};
+use crate::model::view::StatusDocument;
 use crate::report::metrics::Metrics;
 use crate::report::published::{Lock, Published, Reading, Snapshot};
 use crate::report::{self, systemd};
@@ -144,6 +145,11 @@ impl Watchdog {
     /// Tells a service manager about readiness, state and progress from now on.
     pub fn notify(&mut self, notify: systemd::Notify) {
         self.notify = notify;
+    }
+
+    /// The fleet as of the last turn.
+    pub fn fleet(&self) -> &Fleet {
+        self.driver.fleet()
     }
 
     /// The status as of the last turn.
@@ -270,9 +276,8 @@ impl Watchdog {
         let recoveries = || fleet.slots.values().filter_map(|r| r.recovery.as_ref());
         let pending = |call: &Option<Call>| matches!(call, Some(Call::Intended | Call::Unknown));
         let allowed = fleet.settings.max_unavailable.of(fleet.slots.len());
-        let acting = Some(Acting::of(self.driver.holder()));
         self.show(Snapshot {
-            status: StatusDocument { acting, ..self.document() },
+            status: self.document(),
             turned_at: Some(Timestamp::now()),
             polls: fleet.polls,
             reading: self.reading.clone(),
@@ -299,9 +304,8 @@ impl Watchdog {
                 Snapshot { status, store_failing, ..snapshot }
             }
             Shown::Standby(stored, lease) => {
-                let acting = Some(Acting::of(&lease.holder));
-                let status = view::at_rest(settings, stored.slots, stored.ledger, Timestamp::now());
-                let status = StatusDocument { acting, ..status };
+                let (holder, now) = (Some(lease.holder.as_str()), Timestamp::now());
+                let status = view::at_rest(settings, stored.slots, stored.ledger, holder, now);
                 Snapshot { status, lock: Lock::StandingBy(lease.holder), ..snapshot }
             }
         });

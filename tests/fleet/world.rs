@@ -120,7 +120,7 @@ impl World {
     /// The phase of a slot's recovery and what is decided about it, for a message.
     pub fn state(&self, slot: &str) -> String {
         let record = &self.fleet.slots[slot];
-        let decision = self.fleet.memory[slot].decision.as_ref();
+        let decision = self.fleet.slots[slot].decision.as_ref();
         format!("{:?} {:?} {decision:?}", record.recovery.as_ref().map(|r| r.phase), record.verdict)
     }
 

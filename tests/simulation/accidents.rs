@@ -476,7 +476,7 @@ impl World {
             self.pull(Pull::BreakerReset);
         }
         let hold = |name: &String| {
-            fleet.memory.get(name).and_then(|m| m.decision.as_ref()).and_then(|d| d.hold)
+            fleet.slots.get(name).and_then(|r| r.decision.as_ref()).and_then(|d| d.hold)
         };
         let waiting: Vec<(String, HoldReason)> = fleet
             .slots

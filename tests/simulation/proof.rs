@@ -231,7 +231,7 @@ impl World {
         let Some(record) = fleet.slots.get(name) else {
             return found("L1", "it is configured, and not watched".to_owned());
         };
-        let decision = fleet.memory.get(name).and_then(|m| m.decision.as_ref());
+        let decision = fleet.slots.get(name).and_then(|r| r.decision.as_ref());
         let hold = decision.and_then(|d| d.hold);
         let (phase, condition) =
             (record.recovery.as_ref().map(|r| r.phase), record.verdict.condition);

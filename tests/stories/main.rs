@@ -327,8 +327,8 @@ impl Player {
 
     /// Decisions that are new: what is done, for which hold, until when.
     fn decided(&mut self, time: &str) {
-        for (slot, memory) in &self.fleet.memory {
-            let Some(decision) = &memory.decision else { continue };
+        for (slot, record) in &self.fleet.slots {
+            let Some(decision) = &record.decision else { continue };
             let hold = decision.hold.map_or(String::new(), |hold| format!(" [{hold}]"));
             let kind = format!("{}{hold}", decision.action);
             if self.decisions.insert(slot.clone(), kind.clone()) != Some(kind.clone()) {

@@ -38,7 +38,7 @@ pub fn hold(reason: HoldReason, text: String, until: Option<Timestamp>) -> Optio
 
 /// The subject of a gate of deletes and creates alike, in words.
 pub fn what(ctx: &SlotCtx) -> String {
-    if is_pending(ctx) { "the create is owed".to_owned() } else { ctx.condition().to_string() }
+    if is_pending(ctx) { "its create is pending".to_owned() } else { ctx.condition().to_string() }
 }
 
 pub fn is_pending(ctx: &SlotCtx) -> bool {

@@ -16,7 +16,7 @@ pub fn remains(ctx: &SlotCtx) -> Option<Decision> {
     let (zone, name) = (&ctx.record.zone, &ctx.record.name);
     ctx.ledger.strays.get(&Stray::key(zone, name)).filter(|stray| stray.is_being_removed())?;
     let text = format!(
-        "the create is owed, but a dead node of that name is being removed in {zone} first"
+        "its create is pending, but a dead node of that name is being removed in {zone} first"
     );
     hold(HoldReason::Backoff, text, None)
 }
@@ -27,11 +27,7 @@ pub fn create_backoff(ctx: &SlotCtx) -> Option<Decision> {
     let at = recovery.not_before.filter(|at| *at > ctx.now)?;
     let (class, text) =
         recovery.refusal.as_ref().map_or(("", ""), |(class, text)| (class.name(), text.as_str()));
-    hold(
-        HoldReason::Backoff,
-        format!("the create is owed and will be tried again; {class}: {text}"),
-        Some(at),
-    )
+    hold(HoldReason::Backoff, format!("its create is pending; {class}: {text}"), Some(at))
 }
 
 /// S7. Trouble with the checkpoints or the pool, which holds it anyway, is said first.
@@ -43,7 +39,7 @@ pub fn dry_run(ctx: &SlotCtx) -> Option<Decision> {
         .and_then(|_| location::holds_create(ctx.record))
         .or_else(|| probe(ctx));
     let mut decision =
-        trouble.unwrap_or_else(|| Decision::act(ActionName::Create, "a create is owed"));
+        trouble.unwrap_or_else(|| Decision::act(ActionName::Create, "its create is pending"));
     decision.hold = decision.hold.or(Some(HoldReason::DryRun));
     Some(decision)
 }
@@ -64,7 +60,7 @@ pub fn checkpoints(ctx: &SlotCtx) -> Option<Decision> {
     {
         return None;
     }
-    if let Some(back) = went_back(ctx, "the create is owed") {
+    if let Some(back) = went_back(ctx, "its create is pending") {
         return Some(back);
     }
     let Some(why) = &memory.survey_failure else {
@@ -75,7 +71,7 @@ pub fn checkpoints(ctx: &SlotCtx) -> Option<Decision> {
             .or_else(|| Some(Decision::act(ActionName::Create, looking())));
     };
     location::holds_create(ctx.record).or_else(|| {
-        let text = format!("the create is owed, but {why}; it is listed again");
+        let text = format!("its create is pending, but {why}; it is listed again");
         hold(HoldReason::CheckpointUnreadable, text, goes_back_at(ctx))
     })
 }
@@ -118,7 +114,7 @@ pub fn body(ctx: &SlotCtx) -> Option<Decision> {
     );
     hold(
         HoldReason::NoSpecification,
-        format!("the create is owed, but {}", acceptable.err()?),
+        format!("its create is pending, but {}", acceptable.err()?),
         None,
     )
 }

@@ -4,6 +4,7 @@ use super::common::hold;
 use super::common::is_pending;
 use super::common::undeleted;
 use super::common::what;
+use super::standing;
 use crate::core::budget;
 use crate::core::ctx::SlotCtx;
 use crate::core::diagnose;
@@ -21,37 +22,21 @@ pub const DELETE_FAILURES: u32 = 3;
 
 /// S7: an operator said so. A create that was not sent waits as well.
 pub fn paused(ctx: &SlotCtx) -> Option<Decision> {
-    let pause = ctx.paused()?;
-    let why = pause.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
-    hold(
-        HoldReason::Paused,
-        format!("{}, but {} paused it{why}", what(ctx), pause.who),
-        pause.until,
-    )
+    Some(standing::paused(ctx.subject())?.stops(&what(ctx)))
 }
 
 /// S7: the label is remembered when its node is gone.
 pub fn opted_out(ctx: &SlotCtx) -> Option<Decision> {
-    ctx.record.seen.as_ref().filter(|seen| seen.opted_out)?;
-    let release = if is_pending(ctx) {
-        format!("; `resume {}` releases the create", ctx.record.name)
-    } else {
-        String::new()
-    };
-    let text = format!("{}, but the label tpu-watchdog=off opts it out{release}", what(ctx));
-    hold(HoldReason::OptedOut, text, None)
+    let mut obstacle = standing::opted_out(ctx.subject())?;
+    if is_pending(ctx) {
+        obstacle.why += &format!("; `resume {}` releases the create", ctx.record.name);
+    }
+    Some(obstacle.stops(&what(ctx)))
 }
 
 /// An operator has called its create off.
 pub fn forgotten(ctx: &SlotCtx) -> Option<Decision> {
-    let text = || {
-        let why = match &ctx.record.released {
-            Some(release) => format!("{} released its TPU", release.who),
-            None => "`forget` called it off".to_owned(),
-        };
-        format!("{}, but {why}; `retry {}` wants it again", what(ctx), ctx.record.name)
-    };
-    ctx.record.forgotten.then(|| Decision::hold(HoldReason::Forgotten, text(), None))
+    Some(standing::forgotten(ctx.subject())?.stops(&what(ctx)))
 }
 
 /// A node that was deleted on purpose is not created again by itself.
@@ -79,35 +64,7 @@ pub fn deleted(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S17: what is not the slot's own plain node is replaced by those whose it is, or not at all.
 pub fn plain_node(ctx: &SlotCtx) -> Option<Decision> {
-    let (seen, what) = (ctx.record.seen.as_ref()?, ctx.condition());
-    if let Some(owner) =
-        seen.other_owner.as_ref().filter(|owner| ctx.record.adopted.as_ref() != Some(owner))
-    {
-        let text =
-            format!("{what}, but the watchdog {owner:?} owns it (metadata tpu-watchdog-owner)");
-        return hold(HoldReason::OtherOwner, text, None);
-    }
-    if let Some(queued) = &seen.queued_resource {
-        return hold(
-            HoldReason::QueuedResource,
-            format!("{what}, but it belongs to {queued}: recreate that by hand"),
-            None,
-        );
-    }
-    if seen.multislice {
-        return hold(
-            HoldReason::Multislice,
-            format!("{what}, but it is part of a multislice: recreate that by hand"),
-            None,
-        );
-    }
-    seen.is_v1.then(|| {
-        Decision::hold(
-            HoldReason::ApiV1,
-            format!("{what}, but it was made by API v1: v2 can't recreate it"),
-            None,
-        )
-    })
+    Some(standing::plain_node(ctx.subject())?.stops(&what(ctx)))
 }
 
 /// A node that is missing may have been deleted on purpose: the config says so.
@@ -132,17 +89,7 @@ pub fn ended_early(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S12: nothing is deleted that could not be created again.
 pub fn specification(ctx: &SlotCtx) -> Option<Decision> {
-    let Err(why) = ctx.memory.acceptable.as_ref()? else { return None };
-    match ctx.record.spec {
-        None if ctx.record.seen.is_none() => {
-            hold(HoldReason::NeverSeen, format!("never seen, so nothing was learned: {why}"), None)
-        }
-        _ => {
-            let text =
-                format!("{}, but its specification can't be created again: {why}", ctx.condition());
-            hold(HoldReason::NoSpecification, text, None)
-        }
-    }
+    Some(standing::specification(ctx.subject())?.stops(&what(ctx)))
 }
 
 /// After a refusal, or an answer that was lost, the next delete waits; one that is refused again and

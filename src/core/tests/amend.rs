@@ -476,3 +476,18 @@ fn hosts_that_read_their_order_before_the_node_is_read_are_told_of_once() {
         assert_eq!(count.count(), 1, "{first}: {told:?}");
     }
 }
+
+#[test]
+fn s15_a_read_of_the_past_never_takes_an_order_back() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    let newer = RunOrder { generation: 3, ..present(&node) };
+    world.fleet.slots.get_mut("a").unwrap().job.generation = 3;
+    world.polled(&patched(&node, &newer));
+    world.workers_say(&[(3, "v3", None)]);
+    // A listing that lags behind shows the former order once more.
+    world.polled(&node);
+    world.pause();
+    let order = world.run_order().expect("an order");
+    assert_eq!(order, RunOrder { wait: true, ..newer });
+}

@@ -87,7 +87,7 @@ fn a_process_that_holds_the_chips_is_named_and_waited_for() {
     let node = world.supervised_run();
     assert_eq!(world.host_goes_on(&node, 120, ("b1", 4, BUSY)), None, "it is not killed");
     assert_eq!(world.hold("a"), Some(HoldReason::ChipsBusy));
-    let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
+    let reason = world.fleet.slots["a"].decision.as_ref().unwrap().reason.clone();
     for part in ["process 42 of user bob", "python3 serve.py", "--worker 0", "starts by itself"] {
         assert!(reason.contains(part), "{reason}");
     }
@@ -174,4 +174,27 @@ fn a_host_that_dies_while_its_chips_are_held_is_silent() {
         world.poll(std::slice::from_ref(&node));
     }
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Silent);
+}
+
+#[test]
+fn s3_a_stop_ends_what_was_counted_before_it() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.fleet.ledger.chips.insert("v4-8".into(), 4);
+    let Some(Ok(order)) = world.host_goes_on(&node, 60, ("b1", 3, "failed")) else {
+        panic!("a reboot")
+    };
+    world.ordered(accepted());
+    let node = patched(&node, &order);
+    // Nearly judged, and then an operator stops it for a while.
+    assert_eq!(world.host_goes_on(&node, 8, ("b2", 3, "failed")), None);
+    let mut stopped = node.clone();
+    stopped["state"] = json!("STOPPED");
+    for _ in 0..10 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(&stopped));
+    }
+    // After its start it is another boot, and has the whole time that the first one had.
+    let end = world.host_goes_on(&node, 60, ("b3", 3, "failed"));
+    assert!(matches!(end, Some(Err(15..))), "{end:?}");
 }

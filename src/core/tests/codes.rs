@@ -71,7 +71,7 @@ impl World {
             });
             let Some(order) = order else {
                 assert_eq!(self.hold("a"), Some(HoldReason::JobFailed), "{generation}");
-                let decision = self.fleet.memory["a"].decision.as_ref();
+                let decision = self.fleet.slots["a"].decision.as_ref();
                 return (generation, decision.unwrap().reason.clone());
             };
             self.ordered(accepted());

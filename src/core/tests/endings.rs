@@ -324,7 +324,7 @@ fn done_ends_what_was_wanted_and_retry_takes_it_back() {
     lost["state"] = json!("PREEMPTED");
     world.next_poll(&lost);
     world.get("a", Some(lost));
-    assert!(is_delete(&world.actions), "{:?}", world.fleet.memory["a"].decision);
+    assert!(is_delete(&world.actions), "{:?}", world.fleet.slots["a"].decision);
     world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
     for _ in 0..8 {
         world.wait(30);
@@ -345,7 +345,7 @@ fn done_ends_what_was_wanted_and_retry_takes_it_back() {
             return;
         }
     }
-    panic!("nothing is created: {:?}", world.fleet.memory["a"].decision);
+    panic!("nothing is created: {:?}", world.fleet.slots["a"].decision);
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn s23_a_finished_tpu_is_stopped_once_where_the_config_says_so() {
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Finished);
     // A person starts it, to look at something.
     assert_eq!(world.stopped_within(&node, 600), None);
-    let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
+    let reason = world.fleet.slots["a"].decision.as_ref().unwrap().reason.clone();
     assert!(reason.contains("it was stopped once and started by hand"), "{reason}");
 }
 
@@ -104,7 +104,7 @@ fn what_can_not_be_stopped_is_kept_and_says_so() {
     let mut node = world.finishes(OnSuccess::Stop);
     node["networkEndpoints"] = json!([{}, {}]);
     assert_eq!(world.stopped_within(&node, 60), None);
-    let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
+    let reason = world.fleet.slots["a"].decision.as_ref().unwrap().reason.clone();
     assert!(reason.contains("a TPU of 2 hosts can't be stopped, so it is kept"), "{reason}");
     let mut world = with_checkpoints();
     let node = world.finishes(OnSuccess::Stop);
@@ -288,7 +288,7 @@ fn l1_a_removal_ends_when_the_tpu_is_gone_by_another_hand() {
             world.get("a", None);
         }
     }
-    assert!(world.phase("a").is_none(), "{:?}", world.fleet.memory["a"].decision);
+    assert!(world.phase("a").is_none(), "{:?}", world.fleet.slots["a"].decision);
     world.wait(30);
     world.poll(&[]);
     assert!(!world.asks("a"), "nothing is left to be asked about");
@@ -373,7 +373,7 @@ fn the_ten_minutes_are_those_of_this_success_alone() {
     }
     world.exited(0, "done ran=7200 step=300");
     assert!(world.fleet.slots["a"].job.finished.is_some());
-    assert_eq!(world.deleted_within(&node, 60), Some(10), "{:?}", world.fleet.memory["a"].decision);
+    assert_eq!(world.deleted_within(&node, 60), Some(10), "{:?}", world.fleet.slots["a"].decision);
 }
 
 #[test]

@@ -435,7 +435,7 @@ fn the_checker_refuses_creates_that_no_plan_may_send() {
         world.begin(&[100]);
         world.called("a", CallOutcome::Refused(Failure::new(FailureClass::StockOut, "none")));
         let newest = Checkpoint { step: 100, uri: "gs://b/c/100".into() };
-        let result = Ok(CheckpointSurvey { newest: Some(newest), incomplete: None, other: None });
+        let result = Ok(CheckpointSurvey { newest: Some(newest), ..CheckpointSurvey::default() });
         world.input(Input::Surveyed {
             slot: "a".into(),
             began: world.now,

@@ -240,7 +240,7 @@ fn s20_a_judged_delete_needs_a_complete_listing_of_the_last_hour() {
     let shown = |world: &World| {
         let (settings, slots, ledger) =
             (&world.fleet.settings, world.fleet.slots.clone(), world.fleet.ledger.clone());
-        view::at_rest(settings, slots, ledger, world.now).tpus[0].hold.clone()
+        view::at_rest(settings, slots, ledger, None, world.now).tpus[0].hold.clone()
     };
     assert_eq!(shown(&world).as_deref(), Some("checkpoint_unreadable"));
     world.surveyed(&[100]);

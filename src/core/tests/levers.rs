@@ -357,8 +357,8 @@ fn a_lever_for_a_slot_that_is_not_there_is_told_and_taken_out() {
     assert!(
         world
             .fleet
-            .memory
+            .slots
             .get("a")
-            .is_none_or(|m| m.decision.as_ref().is_none_or(|d| d.action != ActionName::Recreate))
+            .is_none_or(|r| r.decision.as_ref().is_none_or(|d| d.action != ActionName::Recreate))
     );
 }

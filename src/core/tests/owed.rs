@@ -433,7 +433,7 @@ fn a_pool_that_is_short_is_not_probed_earlier_by_a_restart() {
     let (settings, slots, ledger) =
         (&world.fleet.settings, world.fleet.slots.clone(), world.fleet.ledger.clone());
     // Nor does a display that reads the journal say that the create goes now.
-    let shown = view::at_rest(settings, slots.clone(), ledger.clone(), world.now);
+    let shown = view::at_rest(settings, slots.clone(), ledger.clone(), None, world.now);
     assert_eq!(shown.tpus[0].hold.as_deref(), Some("backoff"), "{}", shown.tpus[0].reason);
     world.fleet = Fleet::new(settings.clone(), slots, ledger);
     world.input(Input::Configured(Box::new(world.fleet.settings.clone())));

@@ -57,7 +57,7 @@ fn s16_a_run_that_fails_at_once_on_several_hosts_is_ordered_again_after_growing_
     }
     assert_eq!(pauses, [10, 20, 40, 80]);
     assert_eq!(world.hold("a"), Some(HoldReason::JobFailed), "five runs");
-    let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
+    let reason = world.fleet.slots["a"].decision.as_ref().unwrap().reason.clone();
     assert!(reason.contains("5 runs in a row") && reason.contains("`relaunch a`"), "{reason}");
     assert_eq!(world.fleet.slots["a"].job.runs.fruitless, 0, "runs that end otherwise count apart");
     world.wait(5);

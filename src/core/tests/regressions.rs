@@ -124,7 +124,7 @@ fn a_delete_that_was_refused_for_good_does_not_hold_the_create_of_a_node_that_is
             return;
         }
     }
-    panic!("a person deleted it, and it is never created: {:?}", world.fleet.memory["a"].decision);
+    panic!("a person deleted it, and it is never created: {:?}", world.fleet.slots["a"].decision);
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn a_failed_listing_does_not_make_a_delete_of_somebody_else_younger() {
     assert!(
         world.fleet.memory["a"].pending.contains(&Pending::Node),
         "its time is over, and a GET confirms it: {:?}",
-        world.fleet.memory["a"].decision
+        world.fleet.slots["a"].decision
     );
 }
 

@@ -196,7 +196,7 @@ fn s11_an_order_whose_answer_is_lost_is_read_back() {
     let mut waited = 0;
     while world.run_order().is_none() {
         waited += 30;
-        assert!(waited < 300, "{:?}", world.fleet.memory["a"].decision);
+        assert!(waited < 300, "{:?}", world.fleet.slots["a"].decision);
         world.next_poll(&node);
         if world.run_order().is_none() && world.asks_for_checkpoints() {
             world.surveyed(&[200]);
@@ -405,7 +405,7 @@ fn recreate_is_a_way_out_of_a_relaunch_that_is_held() {
     world.pull(Pull::Recreate { slot: "a".into(), incarnation });
     world.wait(1);
     world.get("a", Some(node));
-    assert!(is_delete(&world.actions), "{:?}", world.fleet.memory["a"].decision);
+    assert!(is_delete(&world.actions), "{:?}", world.fleet.slots["a"].decision);
 }
 
 #[test]

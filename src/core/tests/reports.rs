@@ -161,7 +161,7 @@ fn s2_reports_from_before_our_last_mutation_condemn_nothing() {
     world.get("a", Some(node));
     assert!(world.actions.is_empty(), "the GET is new, the reports are not");
     world.reports(7, None);
-    assert!(is_delete(&world.actions), "both are: {:?}", world.fleet.memory["a"].decision);
+    assert!(is_delete(&world.actions), "both are: {:?}", world.fleet.slots["a"].decision);
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn s15_a_relaunch_whose_checkpoint_is_gone_waits_for_a_person_after_ten_minutes(
         };
         assert_eq!(held, Some(expected), "{minute}");
     }
-    let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
+    let reason = world.fleet.slots["a"].decision.as_ref().unwrap().reason.clone();
     assert!(reason.contains("`retry a --from STEP`"), "{reason}");
     world.pull(Pull::Retry { slot: "a".into(), from: Some(0) });
     world.wait(1);

@@ -29,7 +29,7 @@ fn s10_a_node_that_another_hand_creates_is_never_judged() {
             return;
         }
     }
-    panic!("{:?}", world.fleet.memory["a"].decision);
+    panic!("{:?}", world.fleet.slots["a"].decision);
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn s3_fresh_heartbeats_give_an_unresponsive_tpu_an_hour() {
                 return round * 30 / 60;
             }
         }
-        panic!("{:?}", world.fleet.memory["a"].decision);
+        panic!("{:?}", world.fleet.slots["a"].decision);
     };
     assert!((10..=12).contains(&condemned_after(false)));
     assert!((59..=62).contains(&condemned_after(true)), "{}", condemned_after(true));
@@ -62,7 +62,7 @@ fn s3_a_job_that_keeps_its_rhythm_outranks_health() {
     // Checkpoints come every 40 min.
     for step in 1..6 {
         let newest = Some(Checkpoint { step, uri: format!("gs://b/c/{step}") });
-        let survey = CheckpointSurvey { newest, incomplete: None, other: None };
+        let survey = CheckpointSurvey { newest, ..CheckpointSurvey::default() };
         let result = Ok(survey);
         let (began, location) = (world.now, "gs://b/c".to_owned());
         world.input(Input::Surveyed { slot: "a".into(), began, location, result });

@@ -86,7 +86,7 @@ fn l8_hosts_that_do_not_meet_for_ten_minutes_are_ordered_to_start_once() {
     // An order is none for ever: what keeps them apart is told, with the port.
     assert_eq!(world.ordered_within(&node, 60, calls(2)), None);
     assert_eq!(world.hold("a"), Some(HoldReason::JobFailed));
-    let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
+    let reason = world.fleet.slots["a"].decision.as_ref().unwrap().reason.clone();
     assert!(
         reason.contains("the hosts wait for each other") && reason.contains("TCP port 8377"),
         "{reason}"

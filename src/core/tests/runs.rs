@@ -37,7 +37,7 @@ pub fn survey(steps: &[u64]) -> CheckpointSurvey {
         .iter()
         .max()
         .map(|step| Checkpoint { step: *step, uri: format!("{LOCATION}/{step}") });
-    CheckpointSurvey { newest, incomplete: None, other: None }
+    CheckpointSurvey { newest, ..CheckpointSurvey::default() }
 }
 
 impl World {
@@ -379,7 +379,7 @@ fn a_slot_that_has_healed_says_so() {
         world.wait(30);
         world.poll(&[node("a", json!({}))]);
     }
-    assert_eq!(world.fleet.memory["a"].decision.as_ref().unwrap().reason, "healthy");
+    assert_eq!(world.fleet.slots["a"].decision.as_ref().unwrap().reason, "healthy");
 }
 
 #[test]
@@ -448,7 +448,7 @@ fn checkpoints_that_lie_in_another_place_already_end_no_recovery() {
     world.wait(60);
     world.poll(std::slice::from_ref(&node));
     let newest = Some(Checkpoint { step: 9000, uri: "gs://b/other/9000".into() });
-    let result = Ok(CheckpointSurvey { newest, incomplete: None, other: None });
+    let result = Ok(CheckpointSurvey { newest, ..CheckpointSurvey::default() });
     world.input(Input::Surveyed {
         slot: "a".into(),
         began: world.now,

@@ -262,8 +262,7 @@ fn s15_a_create_waits_for_a_complete_listing_of_checkpoints_and_never_goes_back(
             |step| crate::model::checkpoint::Checkpoint { step, uri: format!("gs://b/c/{step}") };
         let result = result.map(|newest| CheckpointSurvey {
             newest: newest.map(checkpoint),
-            incomplete: None,
-            other: None,
+            ..CheckpointSurvey::default()
         });
         world.input(Input::Surveyed {
             slot: "a".into(),

@@ -110,3 +110,30 @@ fn a_host_that_cannot_be_set_up_is_told_after_half_an_hour_and_is_no_launch() {
         assert_eq!((world.phase("a"), world.hold("a")), (Some(Phase::Launched), None));
     }
 }
+
+#[test]
+fn l1_a_host_that_cannot_be_set_up_after_a_run_is_told_too() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    let of = world.fleet.slots["a"].incarnation.clone().unwrap();
+    let generation = world.fleet.slots["a"].heard_from();
+    let beacon = |value: i64, text: &str| {
+        let text = text.to_owned();
+        Some(Beacon { boot_id: "b".into(), generation, attempt: 1, value, text })
+    };
+    for count in 1..=80 {
+        // The last run's end stands there still, and a newer order waits for this host.
+        let report = WorkerReport {
+            boot: beacon(1, "v4 i0"),
+            heartbeat: beacon(count, "setup_failed: this host has no agent-worker-number yet"),
+            exit: beacon(139, "stale_order ran=734"),
+            ..WorkerReport::default()
+        };
+        let (slot, began) = ("a".into(), world.now);
+        let result = Ok(vec![report]);
+        world.input(Input::Attributes { slot, of: of.clone(), began, result });
+        world.next_poll(&node);
+        let told = world.hold("a") == Some(HoldReason::SetupFailed);
+        assert_eq!(told, count > 60, "{count}");
+    }
+}

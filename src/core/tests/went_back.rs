@@ -59,7 +59,7 @@ fn s15_a_person_says_from_which_step_a_job_goes_on_and_nothing_older_is_taken() 
     retry_from(&mut world, 60);
     world.surveyed(&[40]);
     assert!(world.actions.is_empty(), "older than what was asked for: {:?}", world.from());
-    let reason = world.fleet.memory["a"].decision.as_ref().unwrap().reason.clone();
+    let reason = world.fleet.slots["a"].decision.as_ref().unwrap().reason.clone();
     assert!(reason.contains("is step 40, but step 60 or a later one was asked for"), "{reason}");
     retry_from(&mut world, 50);
     world.surveyed(&[40, 55]);

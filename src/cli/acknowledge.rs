@@ -1,0 +1,151 @@
+//! What an operator's command did, in the words of what it is about; and which commands would do
+//! nothing, or are meant for something that is not there.
+
+use jiff::Timestamp;
+
+use crate::core::starts_again;
+use crate::model::condition::Condition;
+use crate::model::lever::{Lever, Pause, Pull};
+use crate::model::time::{elapsed, span};
+use crate::store::Stored;
+
+/// Why a command is not carried out.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It is so already.
+    Needless(String),
+    /// It makes no sense as things are.
+    Wrong(String),
+}
+
+/// Whether a command would do nothing, as far as the journal tells.
+pub fn refused(pull: &Pull, stored: &Stored, now: Timestamp) -> Option<Refused> {
+    let record = |slot: &String| stored.slots.get(slot);
+    let needless = |text: String| Some(Refused::Needless(text));
+    match pull {
+        Pull::Resume { slot: None, .. } => {
+            let any = stored.slots.values().any(|record| holds(record.paused.as_ref(), now));
+            let all = holds(stored.ledger.paused.as_ref(), now);
+            let left = !stored.ledger.left_paused.is_empty();
+            if any || all || left { None } else { needless("nothing is paused".into()) }
+        }
+        Pull::Resume { slot: Some(name), adopt } => {
+            let record = record(name)?;
+            let seen = record.seen.as_ref();
+            let other = seen.is_some_and(|seen| seen.other_owner.is_some());
+            if *adopt {
+                let text = format!("no other watchdog owns {name}");
+                return if other { None } else { needless(text) };
+            }
+            let opted_out = seen.is_some_and(|seen| seen.opted_out) && record.recovery.is_some();
+            if holds(record.paused.as_ref(), now) || opted_out {
+                return None;
+            }
+            if let Some(pause) = stored.ledger.paused.as_ref().filter(|pause| pause.holds(now)) {
+                let text = format!(
+                    "{name} is not paused by itself: {} paused everything; end that with `resume --all`",
+                    pause.who
+                );
+                return Some(Refused::Wrong(text));
+            }
+            needless(format!("{name} is not paused"))
+        }
+        Pull::Retry { slot, from: Some(step) } => {
+            let newest = record(slot)?.job.checkpoint.as_ref()?;
+            (newest.step < *step).then(|| {
+                Refused::Wrong(format!(
+                    "{slot} has no checkpoint of step {step} or later; the newest is step {}",
+                    newest.step
+                ))
+            })
+        }
+        Pull::Retry { slot, from: None } => {
+            let record = record(slot)?;
+            let held = record.decision.as_ref().is_some_and(|decision| decision.hold.is_some());
+            let used = !record.attempts.is_empty() || record.forgotten || record.deleted.is_some();
+            let job = &record.job;
+            let ended = job.finished.is_some() || job.failed.is_some() || job.runs.fruitless > 0;
+            let healthy = record.verdict.condition == Condition::Healthy;
+            let nothing = healthy && record.recovery.is_none() && !held && !used && !ended;
+            if nothing {
+                return needless(format!("{slot} is healthy and has its attempts"));
+            }
+            None
+        }
+        Pull::BreakerReset if stored.ledger.breaker.is_none() => {
+            needless("the storm breaker is closed".into())
+        }
+        _ => None,
+    }
+}
+
+fn holds(pause: Option<&Pause>, now: Timestamp) -> bool {
+    pause.is_some_and(|pause| pause.holds(now))
+}
+
+/// The effect of a command that was put in.
+pub fn done(command: &Lever, stored: &Stored, now: Timestamp) -> String {
+    let why = command.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+    let record = |slot: &String| stored.slots.get(slot);
+    match &command.pull {
+        Pull::Pause { slot, until } => {
+            let until = until.map_or(", until it is resumed".to_owned(), |at| {
+                let time = at.strftime("%F %H:%M UTC");
+                format!(" until {time} ({})", span(elapsed(now, at)))
+            });
+            let (what, end) = match slot {
+                Some(slot) => (format!("{slot} is paused"), format!("resume {slot}")),
+                None => ("everything is paused".to_owned(), "resume --all".to_owned()),
+            };
+            format!("{what}{until}{why}\n  nothing is begun on it; end it: tpu-watchdog {end}")
+        }
+        Pull::Resume { slot: None, .. } => format!("nothing is paused any longer{why}"),
+        Pull::Resume { slot: Some(slot), adopt: true } => {
+            format!("{slot} becomes this watchdog's own{why}")
+        }
+        Pull::Resume { slot: Some(slot), .. } => format!("{slot} is not paused any longer{why}"),
+        Pull::Retry { slot, from } => {
+            let from = match from {
+                Some(0) => ", from whatever checkpoint is there, or the beginning".to_owned(),
+                Some(step) => format!(", from a checkpoint of step {step} or later"),
+                None => String::new(),
+            };
+            let job = record(slot).and_then(starts_again).unwrap_or_default();
+            format!("{slot} has its attempts again{from}{job}{why}")
+        }
+        Pull::Forget { slot, purge } => {
+            let kept = if *purge {
+                "its specification, attempts and recorded checkpoint are dropped"
+            } else {
+                "its specification, attempts and recorded checkpoint are kept for 30 days"
+            };
+            format!(
+                "{slot} is forgotten{why}\n  nothing is created for it; {kept}; want it again: tpu-watchdog retry {slot}"
+            )
+        }
+        Pull::Recreate { slot, incarnation } => {
+            let what = incarnation.as_ref().map_or("there is no TPU to delete".to_owned(), |of| {
+                format!("exactly id {} is deleted", of.id)
+            });
+            format!(
+                "{slot} is recreated{why}\n  {what}, and a new one is created from its specification"
+            )
+        }
+        Pull::Relaunch { slot } => {
+            let from = record(slot).and_then(|record| record.job.checkpoint.as_ref());
+            let from = from.map_or("its newest complete checkpoint".to_owned(), |found| {
+                format!("its newest complete checkpoint (now step {})", found.step)
+            });
+            format!("the job of {slot} starts again on the TPU that is there, from {from}{why}")
+        }
+        Pull::Done { slot } => format!(
+            "the job of {slot} is done{why}\n  nothing is recreated or started for it; want it again: tpu-watchdog retry {slot}"
+        ),
+        Pull::Release { slot } => format!(
+            "the TPU of {slot} is given back{why}\n  what is the watchdog's is taken out of its metadata, and it is left alone; want it \
+             again: tpu-watchdog retry {slot}"
+        ),
+        Pull::Drill { slot } => format!("a maintenance event of {slot} is simulated{why}"),
+        Pull::BreakerReset => format!("the storm breaker is closed{why}"),
+    }
+}

@@ -1,0 +1,169 @@
+//! `status SLOT`: one slot whole, with its evidence, the answer of each gate, its last events and the
+//! commands that may come next.
+
+use jiff::Timestamp;
+
+use super::screen::{self, FAINT, HEAD, labelled, paint, style};
+use crate::core::view::GateAnswer;
+use crate::model::event::Event;
+use crate::model::time::{elapsed, span};
+use crate::model::view::{ActionName, SlotView};
+use crate::report::sentence::{self, Tone, none_found};
+
+/// The newest events of the slot that are shown.
+const EVENTS: usize = 12;
+
+/// The description of one slot.
+pub fn describe(
+    slot: &SlotView,
+    gates: &[(String, Vec<GateAnswer>)],
+    events: &[Event],
+    acting: &str,
+    now: Timestamp,
+    width: Option<usize>,
+) -> String {
+    let told = sentence::sentence(slot, now);
+    let head = format!("{} {}", told.tone.mark(), slot.name);
+    let mut text = screen::paragraph(
+        &format!("{}: {}", paint(style(told.tone), &head), told.whole(now)),
+        width,
+    );
+    text += &screen::paragraph(&paint(FAINT, acting), width);
+    text.push('\n');
+    for (label, value) in facts(slot, now) {
+        text += &labelled(label, &value, width);
+    }
+    for warning in &slot.warnings {
+        text += &labelled("Warning", warning, width);
+    }
+    let answers = gates.iter().find(|(name, _)| *name == slot.name).map(|(_, answers)| answers);
+    text += &format!("\n{}\n", paint(HEAD, "Gates: what a recovery would meet now"));
+    for answer in answers.into_iter().flatten() {
+        let (tone, words) = match &answer.holds {
+            None => (Tone::Good, "open"),
+            Some(why) => (Tone::Bad, why.as_str()),
+        };
+        let mark = paint(style(tone), tone.mark());
+        text += &labelled(answer.name, &format!("{mark} {words}"), width);
+    }
+    text += &timeline(slot, events, now, width);
+    text += &format!("\n{}\n", paint(HEAD, "Next"));
+    for (command, what) in next_steps(slot) {
+        text += &format!("  {command:<44}{}\n", paint(FAINT, what));
+    }
+    text
+}
+
+/// The facts, by label.
+fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
+    let ago = |at: Timestamp| {
+        format!("{} ({} ago)", at.strftime("%F %H:%M:%S UTC"), span(elapsed(at, now)))
+    };
+    let kind = slot.accelerator.as_deref().filter(|name| !name.is_empty()).unwrap_or("TPU");
+    let spot = if slot.spot { ", Spot" } else { "" };
+    let mut all = vec![("TPU", format!("{kind} in {}{spot}", slot.zone))];
+    if let Some(incarnation) = &slot.incarnation {
+        all.push(("Id", format!("{}, created {}", incarnation.id, ago(incarnation.created))));
+    }
+    all.push((
+        "Condition",
+        format!("{} since {}: {}", slot.condition, ago(slot.since), slot.evidence),
+    ));
+    if let Some(phase) = &slot.phase {
+        all.push(("Recovery", format!("under way: {phase}")));
+    }
+    let hold = slot.hold.as_ref().map_or(String::new(), |hold| format!(" ({hold})"));
+    all.push(("Decision", format!("{}{hold}: {}", slot.action, slot.reason)));
+    if let Some(until) = slot.until.filter(|at| *at > now) {
+        all.push((
+            "Until",
+            format!("{} (in {})", until.strftime("%F %H:%M:%S UTC"), span(elapsed(now, until))),
+        ));
+    }
+    all.push((
+        "Protected",
+        match &slot.unprotected_reason {
+            None => "yes: it would be recreated if it were lost now".to_owned(),
+            Some(why) if slot.unprotected_by_choice => format!("no, by choice: {why}"),
+            Some(why) => format!("NO: {why}"),
+        },
+    ));
+    all.push((
+        "Recoveries",
+        format!(
+            "{} in the last 24 h; without progress {} of {}",
+            slot.recoveries_24h, slot.attempts.used, slot.attempts.max
+        ),
+    ));
+    if let Some(job) = &slot.job {
+        let step = job.step.map_or(String::new(), |step| format!(", step {step}"));
+        let phase = job.phase.map_or(String::new(), |phase| format!(" ({phase})"));
+        all.push(("Job", format!("{}{phase}{step}", job.state)));
+        let checkpoint = match (&job.checkpoint, &job.location) {
+            (Some(uri), _) => {
+                let age =
+                    job.checkpoint_at.map_or(String::new(), |at| format!(", written {}", ago(at)));
+                format!("{uri}{age}")
+            }
+            (None, Some(location)) => none_found(location, &job.around),
+            (None, None) => "none is configured: a recreated TPU starts its job over".to_owned(),
+        };
+        all.push(("Checkpoint", checkpoint));
+    }
+    if !slot.drift.is_empty() {
+        all.push(("Config", format!("the next recreate changes {}", slot.drift.join(", "))));
+    }
+    if let Some(digest) = &slot.specification {
+        all.push(("Specification", digest.clone()));
+    }
+    all
+}
+
+fn timeline(slot: &SlotView, events: &[Event], now: Timestamp, width: Option<usize>) -> String {
+    let mut text = format!("\n{}\n", paint(HEAD, "Events, the newest last"));
+    let own: Vec<&Event> =
+        events.iter().filter(|event| event.slot.as_deref() == Some(slot.name.as_str())).collect();
+    if own.is_empty() {
+        text += "  none are kept\n";
+    }
+    for event in &own[own.len().saturating_sub(EVENTS)..] {
+        let age = format!("{} ago", span(elapsed(event.at, now)));
+        text += &labelled(&age, &event.message, width);
+    }
+    text
+}
+
+/// Commands to copy, for what stands in the way now.
+fn next_steps(slot: &SlotView) -> Vec<(String, &'static str)> {
+    let name = &slot.name;
+    let command = |verb: &str| format!("tpu-watchdog {verb} {name}");
+    let mut all = Vec::new();
+    match slot.hold.as_deref() {
+        Some("paused") => all.push((command("resume"), "ends the pause")),
+        Some("other_owner") => {
+            all.push((command("resume") + " --adopt", "makes this TPU the watchdog's own"));
+        }
+        Some("job_failed" | "no_progress") => {
+            all.push((command("logs"), "how its last runs ended"));
+            all.push((command("relaunch"), "starts the job again on this TPU"));
+        }
+        Some("attempts" | "forgotten" | "preemptions") => {
+            all.push((command("retry"), "gives it its attempts back"));
+        }
+        Some("ended_early") => {
+            all.push((command("done"), "the job has done its work"));
+            all.push((command("retry"), "the job is started again"));
+        }
+        Some(hold) => all.push((format!("tpu-watchdog explain {hold}"), "what this hold means")),
+        None if slot.action == ActionName::None => {
+            all.push((
+                format!("tpu-watchdog plan --if-lost {name}"),
+                "what a recreate would look like",
+            ));
+            all.push((command("pause") + " --for 2h", "before you work on it by hand"));
+        }
+        None => {}
+    }
+    all.push((command("history"), "its incidents"));
+    all
+}

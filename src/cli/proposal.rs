@@ -1,0 +1,230 @@
+//! What `plan` prints: what would be done, in the manner of a plan that is read before it is agreed to.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+
+use super::screen::{self, HEAD, Row, labelled, paint, style};
+use super::table::{STRAYS, banners, lines, plural, protection, strays, warnings};
+use crate::core::if_lost::IfLost;
+use crate::model::condition::Condition;
+use crate::model::time::{elapsed, span};
+use crate::model::view::{ActionName, SlotView, StatusDocument};
+use crate::report::sentence::{Tone, none_found};
+
+/// How alike two names are, of which one may be meant for the other.
+const ALIKE: f64 = 0.75;
+
+/// The whole plan.
+pub fn plan(
+    project: &str,
+    document: &StatusDocument,
+    now: Timestamp,
+    width: Option<usize>,
+) -> String {
+    let count = document.tpus.len();
+    let head =
+        format!("Plan for {} of {project}. This command changes nothing.", plural(count, "TPU"));
+    let mut text = screen::paragraph(&head, width);
+    for banner in banners(document, now) {
+        text += &screen::paragraph(&banner, width);
+    }
+    let [mut recreate, mut create, mut relaunch, mut held, mut waiting] = [0; 5];
+    for slot in &document.tpus {
+        let (mark, tone, verb, counted) = match slot.action {
+            ActionName::Recreate => {
+                ("-/+", Tone::Acting, "would be deleted and created again", &mut recreate)
+            }
+            ActionName::Create => ("+", Tone::Acting, "would be created", &mut create),
+            ActionName::Relaunch => ("~", Tone::Acting, "would be relaunched", &mut relaunch),
+            ActionName::Hold => ("!", Tone::Waiting, "is held", &mut held),
+            ActionName::Escalate => ("!", Tone::Bad, "is held until an operator acts", &mut held),
+            ActionName::Wait => ("?", Tone::Waiting, "is waited for", &mut waiting),
+            ActionName::None => continue,
+        };
+        *counted += 1;
+        text += &entry(mark, tone, verb, slot, now, width);
+    }
+    text += &protected(document, now, width);
+    text += &lines("Warnings:", &warnings(document), width);
+    text += &lines(STRAYS, &strays(document, now), width);
+    let alone = count - recreate - create - relaunch - held - waiting;
+    let relaunch = if relaunch > 0 { format!("{relaunch} to relaunch, ") } else { String::new() };
+    let all = format!(
+        "\nPlan: {recreate} to recreate, {create} to create, {relaunch}{held} held, {waiting} waited for, {alone} left alone.\n"
+    );
+    text += &paint(HEAD, all.trim_end());
+    let _ = writeln!(text, "\n{}.", protection(document));
+    text
+}
+
+/// Each slot, whether it is protected, and what its job would start from.
+fn protected(document: &StatusDocument, now: Timestamp, width: Option<usize>) -> String {
+    let rows: Vec<Row> = document
+        .tpus
+        .iter()
+        .map(|slot| {
+            let (tone, text) = match &slot.unprotected_reason {
+                None => (Tone::Good, format!("protected; {}", starts_from(slot, now))),
+                Some(why) if slot.unprotected_by_choice => {
+                    (Tone::Off, format!("not protected, by choice: {why}"))
+                }
+                Some(why) => (Tone::Unprotected, format!("NOT PROTECTED: {why}")),
+            };
+            let drift = match slot.drift.as_slice() {
+                [] => String::new(),
+                keys => format!("; the next recreate changes {}", keys.join(", ")),
+            };
+            let kind = slot.accelerator.clone().filter(|name| !name.is_empty());
+            Row {
+                tone: Some(tone),
+                cells: vec![
+                    slot.name.clone(),
+                    kind.unwrap_or_else(|| "-".to_owned()),
+                    slot.zone.clone(),
+                ],
+                text: text + &drift,
+            }
+        })
+        .collect();
+    format!("\n{}", screen::table(&["TPU", "TYPE", "ZONE", "IF IT WERE LOST NOW"], &rows, width))
+}
+
+/// Where a job would start if its TPU were lost now.
+fn starts_from(slot: &SlotView, now: Timestamp) -> String {
+    let Some(job) = &slot.job else {
+        return "its own startup script runs; no job is configured".to_owned();
+    };
+    match (job.checkpoint_step, &job.location) {
+        (Some(step), _) => {
+            let age = job
+                .checkpoint_at
+                .map_or(String::new(), |at| format!(" ({} old)", span(elapsed(at, now))));
+            format!("its job would resume from step {step}{age}")
+        }
+        (None, Some(location)) => {
+            format!("{}: its job would start from the beginning", none_found(location, &job.around))
+        }
+        (None, None) => {
+            "no checkpoint is configured: its job would start from the beginning".into()
+        }
+    }
+}
+
+fn entry(
+    mark: &str,
+    tone: Tone,
+    verb: &str,
+    slot: &SlotView,
+    now: Timestamp,
+    width: Option<usize>,
+) -> String {
+    let kind = slot.accelerator.as_ref().filter(|name| !name.is_empty());
+    let place = kind.map_or(slot.zone.clone(), |kind| format!("{kind} in {}", slot.zone));
+    let head = paint(style(tone), &format!("{mark:<3} {}", slot.name));
+    let mut text = format!("\n  {head} ({place}) {verb}\n");
+    let mut line = |label: &str, value: &str| {
+        text += &labelled(&format!("      {label}"), value, width);
+    };
+    line("why", &slot.reason);
+    if let Some(hold) = &slot.hold {
+        line("hold", hold);
+    }
+    if let Some(at) = slot.until.filter(|at| *at > now) {
+        line("until", &format!("{at:.0} (in {})", span(elapsed(now, at))));
+    }
+    if let (ActionName::Recreate, Some(incarnation)) = (slot.action, &slot.incarnation) {
+        line(
+            "delete",
+            &format!("exactly id {}, created {:.0}", incarnation.id, incarnation.created),
+        );
+    }
+    let acts = matches!(slot.action, ActionName::Recreate | ActionName::Create);
+    if let Some(job) = slot.job.as_ref().filter(|_| acts) {
+        let from = match (&job.checkpoint, job.checkpoint_step) {
+            (Some(uri), Some(step)) => format!("from step {step}, {uri}"),
+            _ => "from the newest complete checkpoint; none is known yet".to_owned(),
+        };
+        line("job", &from);
+    }
+    if acts && !slot.drift.is_empty() {
+        line("config", &format!("changes {}", slot.drift.join(", ")));
+    }
+    if let Some(phase) = &slot.phase {
+        line("now", &format!("a recovery is under way: {phase}"));
+    }
+    if slot.condition != Condition::Healthy && !slot.reason.contains(&slot.evidence) {
+        line("read", &slot.evidence);
+    }
+    text
+}
+
+/// The recreate of each slot as it would be today.
+pub fn if_lost(all: &[IfLost], width: Option<usize>) -> String {
+    all.iter().map(|lost| recreate(lost, width)).collect::<Vec<_>>().join("\n")
+}
+
+fn recreate(lost: &IfLost, width: Option<usize>) -> String {
+    let head = paint(style(Tone::Acting), &format!("-/+ {}", lost.name));
+    let mut text = format!("{head} would be created again in {}\n", lost.zone);
+    if let Some(why) = &lost.refused {
+        text += &labelled("REFUSED", why, width);
+    }
+    let deletes = lost.deletes.as_ref().map_or("nothing: there is no TPU now".to_owned(), |of| {
+        format!("exactly id {}, created {:.0}, unless it is gone by then", of.id, of.created)
+    });
+    text += &labelled("delete", &deletes, width);
+    let from = match (&lost.checkpoint, &lost.location) {
+        (Some((step, uri, _)), _) => format!("resumes from step {step}, {uri}"),
+        (None, Some(location)) => {
+            format!("starts from the beginning: {}", none_found(location, &[]))
+        }
+        (None, None) => "starts from the beginning: no checkpoint is configured".to_owned(),
+    };
+    text += &labelled("job", &from, width);
+    text += "  create\n";
+    let longest = lost.fields.iter().map(|field| field.key.len()).max().unwrap_or(0);
+    for field in &lost.fields {
+        let (mark, tone, value) = match (&field.learned, &field.sent) {
+            (Some(old), Some(new)) if old == new => (" ", None, new.clone()),
+            (Some(old), Some(new)) => ("~", Some(Tone::Waiting), format!("{old} -> {new}")),
+            (None, Some(new)) => ("+", Some(Tone::Good), new.clone()),
+            (Some(old), None) => ("-", Some(Tone::Bad), old.clone()),
+            (None, None) => continue,
+        };
+        let mark = tone.map_or(mark.to_owned(), |tone| paint(style(tone), mark));
+        let _ = writeln!(text, "    {mark} {:<longest$}  {value}", field.key);
+    }
+    text
+}
+
+/// A TPU that is not there and never was: what is there, and which one may be meant.
+pub fn never_seen(name: &str, zone: &str, there: &[String]) -> String {
+    let names = match there {
+        [] => format!("there is none in {zone}"),
+        names => format!("there are: {}", names.join(", ")),
+    };
+    let alike = there
+        .iter()
+        .map(|other| (strsim::jaro_winkler(name, other), other))
+        .filter(|(how, _)| *how >= ALIKE)
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    let meant = alike.map_or(String::new(), |(_, other)| format!(". Did you mean {other}?"));
+    format!(
+        "no TPU {name:?} is in {zone}, and none was ever seen; {names}{meant}. To have it created, describe it in [tpu.create]"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_written_wrongly_is_told_with_the_one_that_may_be_meant() {
+        let there = ["bad-boot".to_owned(), "flap".to_owned()];
+        let text = never_seen("flapp", "us-east5-a", &there);
+        assert!(text.contains("there are: bad-boot, flap. Did you mean flap?"), "{text}");
+        assert!(never_seen("x", "z", &there).contains("flap. To have it created"));
+        assert!(never_seen("x", "z", &[]).contains("there is none in z"));
+    }
+}

@@ -1,0 +1,185 @@
+//! Obstacles that stand whatever happens to a slot: the gates ask them before a step, and every view
+//! asks them of a healthy slot, since a recovery would meet them on the day on which it is needed.
+
+use crate::core::ctx::Subject;
+use crate::core::location;
+use crate::model::condition::Kind;
+use crate::model::hold::HoldReason;
+use crate::model::time::span;
+use crate::model::view::Decision;
+use jiff::Timestamp;
+
+/// Why a slot would not be recreated, without what happened to it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Obstacle {
+    /// The reason.
+    pub hold: HoldReason,
+    /// The reason in words, with the next step for an operator.
+    pub why: String,
+    /// It ends by itself then.
+    pub until: Option<Timestamp>,
+}
+
+impl Obstacle {
+    fn new(hold: HoldReason, why: impl Into<String>) -> Self {
+        Obstacle { hold, why: why.into(), until: None }
+    }
+
+    /// The hold of a step that `what` would want.
+    pub fn stops(self, what: &str) -> Decision {
+        Decision::hold(self.hold, format!("{what}, but {}", self.why), self.until)
+    }
+
+    /// Whether it is an operator's choice.
+    pub fn is_a_choice(&self) -> bool {
+        matches!(
+            self.hold,
+            HoldReason::Paused
+                | HoldReason::OptedOut
+                | HoldReason::Forgotten
+                | HoldReason::DryRun
+                | HoldReason::Stopped
+                | HoldReason::Deleted
+        )
+    }
+}
+
+/// A check of what is known of one slot.
+type Check = fn(Subject) -> Option<Obstacle>;
+
+/// All of them, in the order of the gates.
+const ALL: [(&str, Check); 10] = [
+    ("paused", paused),
+    ("opted_out", opted_out),
+    ("forgotten", forgotten),
+    ("plain_node", plain_node),
+    ("stopped", stopped),
+    ("specification", specification),
+    ("attempts", attempts),
+    ("checkpoints", checkpoints),
+    ("create_check", create_check),
+    ("dry_run", dry_run),
+];
+
+/// The first of the obstacles.
+pub fn obstacle(subject: Subject) -> Option<Obstacle> {
+    ALL.iter().find_map(|(_, check)| check(subject))
+}
+
+/// The answer of each of them.
+pub fn answers(subject: Subject) -> Vec<(&'static str, Option<Obstacle>)> {
+    ALL.iter().map(|(name, check)| (*name, check(subject))).collect()
+}
+
+/// S7: an operator said so.
+pub fn paused(subject: Subject) -> Option<Obstacle> {
+    let pause = subject.paused()?;
+    let why = pause.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+    let why = format!("{} paused it{why}", pause.who);
+    Some(Obstacle { until: pause.until, ..Obstacle::new(HoldReason::Paused, why) })
+}
+
+/// S7: the label is remembered when its node is gone.
+pub fn opted_out(subject: Subject) -> Option<Obstacle> {
+    subject.record.seen.as_ref().filter(|seen| seen.opted_out)?;
+    Some(Obstacle::new(HoldReason::OptedOut, "the label tpu-watchdog=off opts it out"))
+}
+
+/// An operator has called its create off.
+pub fn forgotten(subject: Subject) -> Option<Obstacle> {
+    let record = subject.record;
+    let why = match &record.released {
+        Some(release) => format!("{} released its TPU", release.who),
+        None => "`forget` called it off".to_owned(),
+    };
+    let text = || format!("{why}; `retry {}` wants it again", record.name);
+    record.forgotten.then(|| Obstacle::new(HoldReason::Forgotten, text()))
+}
+
+/// S17: what is not the slot's own plain node is replaced by those whose it is, or not at all.
+pub fn plain_node(subject: Subject) -> Option<Obstacle> {
+    let record = subject.record;
+    let seen = record.seen.as_ref()?;
+    let other = seen.other_owner.as_ref().filter(|owner| record.adopted.as_ref() != Some(owner));
+    if let Some(owner) = other {
+        let text = format!(
+            "the watchdog {owner:?} owns it (metadata tpu-watchdog-owner); take it over with `resume {} --adopt`",
+            record.name
+        );
+        return Some(Obstacle::new(HoldReason::OtherOwner, text));
+    }
+    if let Some(queued) = &seen.queued_resource {
+        let name = queued.rsplit('/').next().unwrap_or(queued);
+        let text =
+            format!("it belongs to the queued resource {name}, which has to be recreated by hand");
+        return Some(Obstacle::new(HoldReason::QueuedResource, text));
+    }
+    if seen.multislice {
+        let text = "it is part of a multislice, which has to be recreated by hand";
+        return Some(Obstacle::new(HoldReason::Multislice, text));
+    }
+    let text = "it was made by API v1, and v2 can't recreate it";
+    seen.is_v1.then(|| Obstacle::new(HoldReason::ApiV1, text))
+}
+
+/// Somebody stopped it.
+fn stopped(subject: Subject) -> Option<Obstacle> {
+    subject.record.seen.as_ref().filter(|seen| seen.stopped)?;
+    let text = "it was stopped, and a stopped TPU is never deleted; start it to have it watched";
+    Some(Obstacle::new(HoldReason::Stopped, text))
+}
+
+/// S12: nothing is deleted that could not be created again.
+pub fn specification(subject: Subject) -> Option<Obstacle> {
+    let Err(why) = subject.acceptable? else { return None };
+    let record = subject.record;
+    let unseen = record.spec.is_none() && record.seen.is_none();
+    let (hold, text) = if unseen {
+        (HoldReason::NeverSeen, format!("it was never seen, so nothing was learned: {why}"))
+    } else {
+        (HoldReason::NoSpecification, format!("its specification can't be created again: {why}"))
+    };
+    Some(Obstacle::new(hold, text))
+}
+
+/// S13: recoveries that did not help.
+fn attempts(subject: Subject) -> Option<Obstacle> {
+    let (record, policy) = (subject.record, &subject.slot.policy.attempts);
+    let own = |kind| {
+        let recovery = record.recovery.as_ref();
+        usize::from(recovery.is_some_and(|recovery| recovery.kind == kind))
+    };
+    let used =
+        |kind| record.attempts_used(kind, policy.window, subject.now).saturating_sub(own(kind));
+    let window = span(policy.window);
+    if used(Kind::Judged) >= policy.max {
+        let text = format!(
+            "{} recoveries within {window} did not help; find the cause, then `retry {}`",
+            used(Kind::Judged),
+            record.name
+        );
+        return Some(Obstacle::new(HoldReason::Attempts, text));
+    }
+    let text = || format!("{} preemptions within {window} are the most", used(Kind::Lost));
+    (used(Kind::Lost) >= policy.preemptions).then(|| Obstacle::new(HoldReason::Preemptions, text()))
+}
+
+/// S15, S20: its create would be held for what its checkpoint location holds.
+fn checkpoints(subject: Subject) -> Option<Obstacle> {
+    location::listed(subject.slot)?;
+    let trouble = subject.record.job.trouble.as_ref()?;
+    Some(Obstacle::new(HoldReason::CheckpointUnreadable, trouble.text()))
+}
+
+/// S20: a create could certainly not follow.
+fn create_check(subject: Subject) -> Option<Obstacle> {
+    let (_, found) = subject.record.create_check.as_ref()?;
+    let text = format!("a create could not follow: {}", found.certain.as_ref()?);
+    Some(Obstacle::new(HoldReason::CannotCreate, text))
+}
+
+/// S7.
+fn dry_run(subject: Subject) -> Option<Obstacle> {
+    let text = "dry_run = true in the config: nothing is done";
+    subject.settings.dry_run.then(|| Obstacle::new(HoldReason::DryRun, text))
+}
