@@ -2,4 +2,5 @@
 //! them.
 
 pub mod lister;
+mod probe;
 pub mod rules;

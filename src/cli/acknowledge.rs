@@ -7,6 +7,7 @@ use crate::core::starts_again;
 use crate::model::condition::Condition;
 use crate::model::lever::{Lever, Pause, Pull};
 use crate::model::time::{elapsed, span};
+use crate::report::sentence::rounded;
 use crate::store::Stored;
 
 /// Why a command is not carried out.
@@ -91,7 +92,7 @@ pub fn done(command: &Lever, stored: &Stored, now: Timestamp) -> String {
         Pull::Pause { slot, until } => {
             let until = until.map_or(", until it is resumed".to_owned(), |at| {
                 let time = at.strftime("%F %H:%M UTC");
-                format!(" until {time} ({})", span(elapsed(now, at)))
+                format!(" until {time} ({})", span(rounded(elapsed(now, at))))
             });
             let (what, end) = match slot {
                 Some(slot) => (format!("{slot} is paused"), format!("resume {slot}")),

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use jiff::Timestamp;
 
+use super::screen::{self, AlternateScreen};
 use super::{Failed, Outcome, print, table, wire};
 use crate::config;
 use crate::driver::message::Mode;
@@ -19,8 +20,7 @@ use crate::model::condition::Condition;
 use crate::model::event::{Event, Reason, What};
 use crate::model::hold::HoldReason;
 use crate::model::phase::Phase;
-use crate::model::time::elapsed;
-use crate::model::time::span;
+use crate::model::time::{after, elapsed, span};
 use crate::model::view::{ActionName, SlotView, StatusDocument};
 use crate::report::access::is_loopback;
 use crate::report::systemd::Notify;
@@ -102,8 +102,8 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
     }
     let began = Timestamp::now();
     let live = std::io::stdout().is_terminal();
-    print(&format!(
-        "A simulated zone with {} TPUs and their jobs; one second here is {:.0} there.\n{}{}\n",
+    let head = format!(
+        "A simulated zone with {} TPUs and their jobs; one second here is {:.0} there.\n{}",
         config.settings.slots.len(),
         args.speed,
         if page.is_empty() {
@@ -111,8 +111,10 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
         } else {
             format!("Page {page}  metrics {page}metrics\n")
         },
-        if live { "" } else { "Times are those of the simulated zone.\n" },
-    ));
+    );
+    if !live {
+        print(&format!("{head}Times are those of the simulated zone.\n\n"));
+    }
     let story = Rc::new(RefCell::new(Story::default()));
     let (teller, factor) = (Rc::clone(&story), args.speed);
     wired.watchdog.listen(Box::new(move |event| {
@@ -130,20 +132,27 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
     let settle_after = Instant::now()
         + last_event.div_f64(args.speed)
         + Duration::from_secs(120).div_f64(args.speed);
-    let mut drawn = 0;
+    let mut second_screen = live.then(AlternateScreen::enter);
     let outcome = {
         let mut running = std::pin::pin!(wired.watchdog.run(&mut signals));
         loop {
             tokio::select! {
-                end = &mut running => return wire::ended(end),
+                end = &mut running => {
+                    drop(second_screen.take());
+                    let at = elapsed(began, Timestamp::now()).mul_f64(args.speed);
+                    let harmed = simulator.with(|cloud| cloud.harmed);
+                    print(&summary(&story.borrow(), &published.get().status, at, harmed));
+                    return wire::ended(end);
+                }
                 () = tokio::time::sleep(Duration::from_millis(250)) => {}
             }
             let snapshot = published.get();
             if live {
-                drawn = draw(&snapshot.status, &story.borrow(), drawn, began, args.speed);
+                draw(&snapshot.status, &story.borrow(), &head, began, args.speed);
             }
             let done = Instant::now() >= settle_after && settled(&snapshot.status, &story.borrow());
             if done || Instant::now() >= end {
+                drop(second_screen.take());
                 let at = elapsed(began, Timestamp::now()).mul_f64(args.speed);
                 let harmed = simulator.with(|cloud| cloud.harmed);
                 print(&summary(&story.borrow(), &snapshot.status, at, harmed));
@@ -282,26 +291,41 @@ fn tell(story: &mut Story, event: &Event, began: Timestamp, speed: f64) -> Optio
     Some(format!("+{:02}:{:02}:{:02}  {slot:<8}  {message}", at / 3600, at / 60 % 60, at % 60))
 }
 
-fn draw(
-    status: &StatusDocument,
-    story: &Story,
-    drawn: usize,
-    began: Timestamp,
-    speed: f64,
-) -> usize {
+/// One frame: the slots, then as many lines of the event log as fit. Times are those of the simulated
+/// zone.
+fn draw(status: &StatusDocument, story: &Story, head: &str, began: Timestamp, speed: f64) {
     let now = Timestamp::now();
     let at = elapsed(began, now).mul_f64(speed);
-    let table = table::live(status, now, speed);
-    let recent = &story.lines[story.lines.len().saturating_sub(RECENT)..];
-    // Long lines are cut at the terminal's edge instead of wrapped, so that the cursor finds its
-    // way back.
-    let mut text =
-        if drawn > 0 { format!("\x1b[{drawn}A\x1b[J\x1b[?7l") } else { "\x1b[?7l".to_owned() };
-    let frame = format!("{table}\n\nsimulated time {}\n{}\n", span(at), recent.join("\n"));
-    text.push_str(&frame);
-    text.push_str("\x1b[?7h");
-    print(&text);
-    frame.lines().count()
+    let status = simulated(status, began, speed);
+    let (width, rows) = (screen::width().unwrap_or(80), screen::height().unwrap_or(24));
+    let mut lines: Vec<String> = head.lines().map(str::to_owned).collect();
+    lines.push(format!("simulated time {}", span(at)));
+    let table = table::slots(&status, after(began, at), Some(width));
+    lines.extend(table.lines().map(str::to_owned));
+    lines.push(String::new());
+    let room = rows.saturating_sub(lines.len() + 1).min(RECENT);
+    let recent = &story.lines[story.lines.len().saturating_sub(room)..];
+    lines.extend(recent.iter().map(|line| screen::cut(line, width)));
+    lines.truncate(rows.saturating_sub(1));
+    screen::print(&format!("\x1b[H\x1b[J{}", lines.join("\n")));
+}
+
+/// A document whose times are those of the simulated zone.
+fn simulated(status: &StatusDocument, began: Timestamp, speed: f64) -> StatusDocument {
+    let at = |real: Timestamp| match real >= began {
+        true => after(began, elapsed(began, real).mul_f64(speed)),
+        false => real,
+    };
+    let mut status = status.clone();
+    for slot in &mut status.tpus {
+        slot.since = at(slot.since);
+        slot.until = slot.until.map(at);
+        slot.unhealthy_since = slot.unhealthy_since.map(at);
+        if let Some(job) = &mut slot.job {
+            job.checkpoint_at = job.checkpoint_at.map(at);
+        }
+    }
+    status
 }
 
 fn summary(story: &Story, status: &StatusDocument, at: Duration, harmed: u32) -> String {

@@ -1,6 +1,7 @@
 //! Which config file a command reads: the one that is named, that of the environment, the one of this
 //! folder, that of the system.
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 use super::Failed;
@@ -49,7 +50,9 @@ impl ConfigFile {
             )));
         }
         config::load(&self.path).map_err(|error| {
-            Failed::Config(format!("the config is not usable, nothing was done:\n{error}"))
+            let styled = std::io::stderr().is_terminal() && config::colours();
+            let shown = error.shown(styled);
+            Failed::Config(format!("the config is not usable, nothing was done:\n{shown}"))
         })
     }
 }

@@ -12,7 +12,7 @@ use crate::model::event::Event;
 use crate::model::time::elapsed;
 use crate::model::time::span;
 use crate::report::audit::audit;
-use crate::report::incident::{Ending, Incident, incidents};
+use crate::report::incident::{Ending, Healed, Incident, healed, incidents};
 
 /// The newest events that are looked through.
 const EVENTS: usize = 20_000;
@@ -21,8 +21,8 @@ const EVENTS: usize = 20_000;
 pub struct HistoryArgs {
     /// This slot alone.
     slot: Option<String>,
-    /// How far back.
-    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = days)]
+    /// How far back: 7d, 12h, or a date (UTC).
+    #[arg(long, value_name = "DURATION|DATE", default_value = "7d", value_parser = days)]
     since: Duration,
     /// Text for people: incidents. One JSON document: incidents, and all events with their
     /// evidence.
@@ -33,8 +33,12 @@ pub struct HistoryArgs {
     audit: bool,
 }
 
-/// A duration that may also be given in days.
+/// A duration that may also be given in days, or as the date that it goes back to.
 fn days(text: &str) -> Result<Duration, String> {
+    if let Ok(date) = text.parse::<jiff::civil::Date>() {
+        let began = date.to_zoned(jiff::tz::TimeZone::UTC).map_err(|why| why.to_string())?;
+        return Ok(elapsed(began.timestamp(), Timestamp::now()));
+    }
     match text.strip_suffix('d').and_then(|days| days.trim().parse::<u64>().ok()) {
         Some(days) if days <= 36_500 => Ok(Duration::from_secs(days * 86_400)),
         _ => super::once::duration(text),
@@ -55,22 +59,86 @@ pub async fn history(at: &ConfigFile, args: &HistoryArgs) -> Outcome {
     if args.audit {
         return audited(&events);
     }
+    let known = |slot: &String| {
+        let told = || events.iter().any(|event| event.slot.as_ref() == Some(slot));
+        config.settings.slots.contains_key(slot) || told()
+    };
+    if let Some(slot) = args.slot.as_ref().filter(|slot| !known(slot)) {
+        let slots: Vec<&str> = config.settings.slots.keys().map(String::as_str).collect();
+        return Err(Failed::Config(format!(
+            "there is no slot {slot:?} in the config, and no event of one; there are {}",
+            slots.join(", ")
+        )));
+    }
     let ours = |event: &Event| args.slot.is_none() || event.slot == args.slot;
     let events: Vec<Event> =
         events.into_iter().filter(|e| ours(e) && elapsed(e.at, now) <= args.since).collect();
-    let incidents = incidents(&events);
+    let (incidents, healed) = (incidents(&events), healed(&events));
     match args.output {
-        Output::Json => {
-            print(&format!("{}\n", json!({ "incidents": incidents, "events": events })))
-        }
-        Output::Text if incidents.is_empty() => {
-            print(&format!("no incidents within {}\n", span(args.since)))
+        Output::Json => print(&format!(
+            "{}\n",
+            json!({ "incidents": incidents, "healed": healed, "events": events })
+        )),
+        Output::Text if incidents.is_empty() && healed.is_empty() => {
+            print(&format!("no incidents within {}\n", within(args.since)));
         }
         Output::Text => {
-            print(&incidents.iter().map(|incident| entry(incident, now)).collect::<String>())
+            let mut text: String = incidents.iter().map(|incident| entry(incident, now)).collect();
+            text.extend(healed.iter().map(left_alone));
+            print(&(text + &totals(&incidents, &healed)));
         }
     }
     Ok(())
+}
+
+/// `7 days`, or as a duration.
+fn within(since: Duration) -> String {
+    match since.as_secs() {
+        day if day >= 86_400 && day.is_multiple_of(86_400) => plural_days(day / 86_400),
+        _ => span(since),
+    }
+}
+
+fn plural_days(days: u64) -> String {
+    format!("{days} day{}", if days == 1 { "" } else { "s" })
+}
+
+fn left_alone(healed: &Healed) -> String {
+    format!(
+        "{:.0}  {:<20} {:<17} healed by itself after {}: left alone\n",
+        healed.since,
+        healed.slot,
+        healed.condition.name(),
+        span(Duration::from_secs_f64(healed.seconds))
+    )
+}
+
+/// The sums, below the list.
+fn totals(incidents: &[Incident], healed: &[Healed]) -> String {
+    let ended = |ending: Ending| incidents.iter().filter(|i| i.ending == Some(ending)).count();
+    let open = incidents.iter().filter(|incident| incident.ending.is_none()).count();
+    let down: f64 = incidents.iter().filter_map(|incident| incident.down_seconds).sum();
+    let steps: u64 = incidents.iter().filter_map(|incident| incident.steps_lost).sum();
+    let repeated: f64 = incidents.iter().filter_map(|incident| incident.repeated_seconds).sum();
+    let time = |seconds: f64| span(Duration::from_secs_f64(seconds.max(0.0)));
+    let mut parts =
+        vec![format!("{} recovered, down {} in all", ended(Ending::Recovered), time(down))];
+    if steps > 0 {
+        parts.push(format!("{steps} steps repeated"));
+    }
+    if repeated > 0.0 {
+        parts.push(format!("about {} of work repeated", time(repeated)));
+    }
+    for (count, what) in [
+        (ended(Ending::Withdrawn), "withdrawn"),
+        (open, "under way"),
+        (healed.len(), "healed by itself"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {what}"));
+        }
+    }
+    format!("\n{}.\n", parts.join("; "))
 }
 
 /// The audit needs every event, in order: what it says does not depend on `--since`.
@@ -112,7 +180,7 @@ fn entry(incident: &Incident, now: Timestamp) -> String {
         None => format!("under way for {}", span(elapsed(incident.condemned_at, now))),
     };
     let mut text = format!(
-        "{:.0}  {:<20} {:<16} {ended}\n",
+        "{:.0}  {:<20} {:<17} {ended}\n",
         incident.condemned_at,
         incident.slot,
         incident.cause.name()

@@ -5,7 +5,9 @@ mod acknowledge;
 mod check;
 mod demo;
 mod describe;
+mod doctor;
 mod drill;
+mod explain;
 mod file;
 mod generate;
 mod history;
@@ -90,6 +92,10 @@ enum Command {
     Breaker(operator::BreakerArgs),
     /// Moves the journal from one place to another, or begins a new one where it was lost.
     State(state::StateArgs),
+    /// Looks whether all that a recovery needs is there: credentials, rights, buckets, clock, state.
+    Doctor(doctor::DoctorArgs),
+    /// Says in plain words what a hold, a condition, an error text or a slot's state means.
+    Explain(explain::ExplainArgs),
     /// Checks the config alone, offline.
     Check,
     /// A simulated zone with a dozen TPUs, faults and the watchdog over it, time sped up. Needs
@@ -143,7 +149,7 @@ pub fn main() -> ExitCode {
     let filter = config::log_filter().or_else(|| quiet.map(str::to_owned));
     let journal = config::logs_to_the_journal();
     let format = cli.log.unwrap_or(if journal { LogFormat::Journal } else { LogFormat::Text });
-    log::init(format, filter.as_deref());
+    log::init(format, filter.as_deref(), config::colours());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -173,6 +179,8 @@ pub fn main() -> ExitCode {
             Command::Drill(args) => drill::drill(&at, &args).await,
             Command::Breaker(args) => operator::breaker(&at, &args).await,
             Command::State(args) => state::state(&at, &args).await,
+            Command::Doctor(args) => doctor::doctor(&at, &args).await,
+            Command::Explain(args) => explain::explain(&at, &args).await,
             Command::Check => check::check(&at),
             Command::Demo(args) => demo::demo(&args).await,
             Command::Simulator(args) => simulator::simulator(&args).await,

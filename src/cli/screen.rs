@@ -33,6 +33,32 @@ pub fn print(text: &str) {
     let _ = out.flush();
 }
 
+/// A line that is no longer than `width`.
+pub fn cut(line: &str, width: usize) -> String {
+    if display_width(line) <= width {
+        return line.to_owned();
+    }
+    let kept: String = line.chars().take(width.saturating_sub(1)).collect();
+    format!("{kept}…")
+}
+
+/// The terminal's second screen, left when this ends.
+pub struct AlternateScreen;
+
+impl AlternateScreen {
+    /// Enters it, and hides the cursor.
+    pub fn enter() -> Self {
+        print("\x1b[?1049h\x1b[?25l");
+        AlternateScreen
+    }
+}
+
+impl Drop for AlternateScreen {
+    fn drop(&mut self) {
+        print("\x1b[?25h\x1b[?1049l");
+    }
+}
+
 /// Text without its colours.
 pub fn strip(text: &str) -> String {
     anstream::adapter::strip_str(text).to_string()
@@ -117,7 +143,7 @@ fn wrap(text: &str, room: Option<usize>) -> Vec<String> {
 
 /// `label   text`, wrapped, with the following lines below the text.
 pub fn labelled(label: &str, text: &str, width: Option<usize>) -> String {
-    let left = 15;
+    let left = 17;
     let room = width.map(|width| width.saturating_sub(left)).filter(|room| *room >= NARROWEST);
     let mut out = String::new();
     for (index, line) in wrap(text, room).into_iter().enumerate() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 
-use super::screen::{self, height, width};
+use super::screen::{self, AlternateScreen, height, width};
 use super::table::{self, Detail, plural};
 use super::{ConfigFile, Failed, Outcome, describe, load, print, wire};
 use crate::config::Config;
@@ -151,22 +151,6 @@ async fn watch(config: &Config, args: &StatusArgs) -> Outcome {
             () = tokio::time::sleep(AGAIN) => {}
             _ = tokio::signal::ctrl_c() => return Ok(()),
         }
-    }
-}
-
-/// The terminal's second screen, left when this ends.
-struct AlternateScreen;
-
-impl AlternateScreen {
-    fn enter() -> Self {
-        print("\x1b[?1049h\x1b[?25l");
-        AlternateScreen
-    }
-}
-
-impl Drop for AlternateScreen {
-    fn drop(&mut self) {
-        print("\x1b[?25h\x1b[?1049l");
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{ContentArrangement, Table};
 use jiff::Timestamp;
 
 use super::screen::{self, Row, paint, paragraph};
@@ -206,51 +204,9 @@ pub fn lines(head: &str, all: &[(&str, String)], width: Option<usize>) -> String
     text
 }
 
-/// The rows that fit a terminal of 100 columns; times are `speed` times those of the clock.
-pub fn live(document: &StatusDocument, now: Timestamp, speed: f64) -> Table {
-    let header = ["SLOT", "HEALTH", "CONDITION", "FOR", "PHASE", "ACTION", "STEP", "CHECKPOINT"];
-    let rows = document.tpus.iter().map(|slot| {
-        let [state, health, phase, action, step, checkpoint] = cells(slot);
-        let since = span(elapsed(slot.since, now).mul_f64(speed));
-        let health = if state == "READY" { health } else { state };
-        [
-            slot.name.clone(),
-            health,
-            slot.condition.name().to_owned(),
-            since,
-            phase,
-            action,
-            step,
-            checkpoint,
-        ]
-    });
-    plain(header, rows)
-}
-
-/// State, health, phase, action, step and checkpoint as they are shown.
-fn cells(slot: &SlotView) -> [String; 6] {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let job = slot.job.as_ref();
-    let action = slot
-        .hold
-        .as_ref()
-        .map_or(slot.action.name().to_owned(), |hold| format!("{} ({hold})", slot.action.name()));
-    [
-        or_dash(slot.state.clone()),
-        or_dash(slot.health.clone()),
-        or_dash(slot.phase.clone()),
-        action,
-        or_dash(job.and_then(|j| j.step).map(|n| n.to_string())),
-        or_dash(job.and_then(|j| j.checkpoint_step).map(|n| n.to_string())),
-    ]
-}
-
-fn plain<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(header);
-    for row in rows {
-        table.add_row(row);
-    }
-    table
+/// The rows alone, by their names, for a display that is drawn again and again.
+pub fn slots(document: &StatusDocument, now: Timestamp, width: Option<usize>) -> String {
+    let mut slots = by_urgency(document, now);
+    slots.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+    narrow(&slots, now, width)
 }

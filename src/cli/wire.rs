@@ -1,6 +1,6 @@
 //! Puts the rooms together: clients, journal and shell from a config.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IsTerminal as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,13 +120,26 @@ pub fn storage_for(config: &Config, location: &StateLocation) -> Result<StorageA
 /// Google's APIs, with the config's credentials.
 pub struct Clients {
     pub state: StorageAccess,
-    storage: StorageAccess,
+    pub storage: StorageAccess,
     pub tpu: TpuClient,
     metrics: Arc<Metrics>,
     credentials: Credentials,
 }
 
 impl Clients {
+    /// Where the credentials come from, in words.
+    pub fn source(&self) -> String {
+        self.credentials.source().map_or("anonymous".to_owned(), ToString::to_string)
+    }
+
+    /// The account that the credentials are of, where it is named: by their file, or by the metadata
+    /// server that gives them.
+    pub async fn account(&self, limit: Duration) -> Option<String> {
+        let source = self.credentials.source()?;
+        let Some(host) = source.metadata_host() else { return source.account() };
+        self.tpu.account_at(host, limit).await
+    }
+
     /// Asks for an access token before anything else is done: without one nothing can be read, and
     /// why is told once.
     pub async fn preflight(&self, limit: Duration) -> Result<(), NoCredentials> {
@@ -268,7 +281,7 @@ pub async fn serve(config: &Config, endpoints: Endpoints) -> Result<(), Failed> 
 }
 
 /// SIGTERM and SIGINT stop; SIGHUP reloads the config, and keeps the old one when the new one is
-/// bad.
+/// bad. In the foreground of a terminal SIGHUP is its end, and stops.
 /// `service` is the config's file and the config as it was at the start.
 pub fn signals(
     service: Option<(std::path::PathBuf, Config)>,
@@ -282,12 +295,19 @@ pub fn signals(
         listen(SignalKind::interrupt())?,
         listen(SignalKind::hangup())?,
     );
+    let on_a_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     tokio::spawn(async move {
         loop {
             tokio::select! {
                 _ = term.recv() => break,
                 _ = int.recv() => break,
                 _ = hup.recv() => {
+                    // Where it runs in the foreground, the terminal is gone, and with it whoever
+                    // would see what it does.
+                    if on_a_terminal {
+                        tracing::warn!("the terminal is gone: stopping");
+                        break;
+                    }
                     let Some((path, started)) = &service else { continue };
                     notify.reloading();
                     let signal = match config::load(path) {

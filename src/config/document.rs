@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Environment, Mistake};
+use super::{Environment, Mistake, words};
 
 /// A config's text after substitution, with the places of its keys and of their values.
 pub struct Document {
@@ -84,11 +84,7 @@ impl Document {
                 Some(field) if !key.ends_with(&field) => format!("{key}.{field}"),
                 _ => key.to_owned(),
             };
-            message = message.replacen("unknown field", "unknown key", 1).replacen(
-                "missing field",
-                "missing key",
-                1,
-            );
+            message = words::plainly(&key, &message);
             Mistake { line: line_of(&self.text, at), key, message: self.without_secrets(message) }
         })
     }

@@ -202,14 +202,15 @@ fn checkpoint(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<Checkpoint
         RawCheckpoint::Uri(uri) => (uri, None, None),
         RawCheckpoint::Table(table) => (table.uri, table.format, table.orbax_mode),
     };
-    let uri = uri.trim_end_matches('/').to_owned();
+    let written = uri;
+    let uri = written.trim_end_matches('/').to_owned();
     let place = uri.split_once("://").filter(|(_, rest)| !rest.is_empty());
     match place.map(|(scheme, _)| scheme) {
         Some("gs" | "s3" | "file") => {}
         _ => c.wrong(
             key,
             format!(
-                "{uri:?} is not a location; write \"gs://bucket/path\", \"s3://…\" or \"file:///…\""
+                "{written:?} is not a location; write \"gs://bucket/path\", \"s3://…\" or \"file:///…\""
             ),
         ),
     }

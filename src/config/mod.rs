@@ -10,9 +10,11 @@ mod policy;
 mod program;
 mod raw;
 mod slot;
+mod snippet;
 mod state;
 mod token;
 mod validate;
+mod words;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -106,6 +108,15 @@ pub struct ConfigError {
     pub file: PathBuf,
     /// In the order of the file.
     pub mistakes: Vec<Mistake>,
+    /// The file as it was written, before any variable was replaced.
+    pub text: String,
+}
+
+impl ConfigError {
+    /// Every mistake with its line, for a terminal.
+    pub fn shown(&self, styled: bool) -> String {
+        snippet::render(self, styled)
+    }
 }
 
 impl fmt::Display for ConfigError {
@@ -132,14 +143,23 @@ pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// # Errors
 /// Every mistake, with its place and remedy.
 pub fn load(file: &Path) -> Result<Config, ConfigError> {
-    let text = std::fs::read_to_string(file).map_err(|error| ConfigError {
+    let unread = |message: String| ConfigError {
         file: file.to_owned(),
-        mistakes: vec![Mistake {
-            line: 1,
-            key: String::new(),
-            message: format!("the file can't be read: {error}; give its path with --config"),
-        }],
+        mistakes: vec![Mistake { line: 1, key: String::new(), message }],
+        text: String::new(),
+    };
+    if file.is_dir() {
+        let name = file.join("watchdog.toml");
+        return Err(unread(format!(
+            "this is a folder; name the file in it, as in --config {}",
+            name.display()
+        )));
+    }
+    let bytes = std::fs::read(file).map_err(|error| {
+        unread(format!("the file can't be read: {error}; give its path with --config"))
     })?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| unread("this is not text, so it is no config (TOML in UTF-8)".to_owned()))?;
     parse(file, &text, &|name| std::env::var(name).ok())
 }
 
@@ -148,11 +168,20 @@ pub fn load(file: &Path) -> Result<Config, ConfigError> {
 /// # Errors
 /// Every mistake, with its place and remedy.
 pub fn parse(file: &Path, text: &str, environment: Environment) -> Result<Config, ConfigError> {
-    let wrap = |mistakes: Vec<Mistake>| ConfigError { file: file.to_owned(), mistakes };
+    let wrap = |mistakes: Vec<Mistake>| ConfigError {
+        file: file.to_owned(),
+        mistakes,
+        text: text.to_owned(),
+    };
     let document = document::Document::parse(text, environment).map_err(wrap)?;
     let raw: raw::Raw = document.deserialize().map_err(|mistake| wrap(vec![mistake]))?;
     let folder = file.parent().unwrap_or(Path::new("."));
     validate::validate(raw, &document, folder, environment).map_err(wrap)
+}
+
+/// Whether colours are not refused (<https://no-color.org>).
+pub fn colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// `RUST_LOG`, for the log's filter.

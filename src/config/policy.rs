@@ -213,6 +213,13 @@ fn quiet(c: &mut Check, key: &str, raw: &RawQuietHours) -> Option<QuietHours> {
     match QuietHours::new(&raw.cron, lasts) {
         Ok(hours) => Some(hours),
         Err(why) => {
+            let fields = raw.cron.split_whitespace().count();
+            if fields == 5 {
+                let text =
+                    format!("{0:?} has 5 fields; put the seconds in front: \"0 {0}\"", raw.cron);
+                c.wrong(&format!("{key}.cron"), text);
+                return None;
+            }
             let example =
                 "write seconds, minutes, hours, day, month, weekday, as in \"0 0 9 * * MON-FRI\"";
             c.wrong(

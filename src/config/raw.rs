@@ -13,15 +13,34 @@ pub struct Span(pub Duration);
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let wrong = || {
-            serde::de::Error::custom(format!(
-                "{text:?} is not a duration; write \"90s\", \"15m\" or \"1h 30m\""
-            ))
-        };
-        let span: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
-        Duration::try_from(span).map(Span).map_err(|_| wrong())
+        span(&text(deserializer)?).map(Span).map_err(serde::de::Error::custom)
     }
+}
+
+/// The text of a duration; a number without a unit is told with one.
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    match Value::deserialize(deserializer)? {
+        Value::String(text) => Ok(text),
+        Value::Integer(number) => {
+            let text = format!(
+                "{number} has no unit; write \"{number}s\", or as in \"15m\" or \"1h 30m\""
+            );
+            Err(serde::de::Error::custom(text))
+        }
+        other => {
+            let text = format!(
+                "a {} is no duration; write \"90s\", \"15m\" or \"1h 30m\"",
+                other.type_str()
+            );
+            Err(serde::de::Error::custom(text))
+        }
+    }
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration; write \"90s\", \"15m\" or \"1h 30m\"");
+    let span: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
+    Duration::try_from(span).map_err(|_| wrong())
 }
 
 /// A duration, or "auto".
@@ -33,12 +52,12 @@ pub enum AutoSpan {
 
 impl<'de> Deserialize<'de> for AutoSpan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
+        let text = text(deserializer)?;
         if text == "auto" {
             return Ok(AutoSpan::Auto);
         }
-        let span = serde::de::value::StringDeserializer::<D::Error>::new(text);
-        Span::deserialize(span).map(AutoSpan::Given)
+        let given = span(&text).map(|span| AutoSpan::Given(Span(span)));
+        given.map_err(|why| serde::de::Error::custom(format!("{why}, or \"auto\"")))
     }
 }
 

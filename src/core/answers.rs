@@ -190,7 +190,10 @@ pub fn operated(
                 record,
                 Verb::Create,
                 CallResult::Failed,
-                &format!("the create failed: {failure}; its name is read back"),
+                &format!(
+                    "the create's operation failed ({}); its name is read back",
+                    failure.class
+                ),
                 turn,
             );
             // A failed create says nothing about what is there: it may have left a node behind,

@@ -28,7 +28,7 @@ mod life;
 mod lines;
 mod listed;
 mod listing;
-mod location;
+pub mod location;
 mod lookups;
 mod moves;
 mod observe;

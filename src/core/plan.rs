@@ -194,7 +194,9 @@ fn tell(ctx: &mut SlotCtx, decision: &Decision, turn: &mut Turn) {
         && decision.action != ActionName::None
     {
         let until = decision.until.map_or(String::new(), |at| format!(" (until {at:.0})"));
-        let message = format!("{}: {}{until}", told.0, decision.reason);
+        let acts = !matches!(decision.action, ActionName::Wait | ActionName::Escalate);
+        let would = if ctx.settings.dry_run && acts { "would " } else { "" };
+        let message = format!("{would}{}: {}{until}", told.0, decision.reason);
         let reason = decision.hold.map_or(Reason::Condition(ctx.condition()), Reason::Hold);
         turn.tell(ctx.record, What::Decision { action: decision.action, reason }, message);
     }

@@ -7,13 +7,14 @@ use jiff::Timestamp;
 
 use super::ctx::Subject;
 use super::gates::{self, Obstacle};
-use super::{location, reads};
+use super::{location, pool, reads};
 use crate::model::condition::{Condition, Kind};
+use crate::model::failure::FailureClass;
 use crate::model::fleet::{Breaker, Fleet, Ledger, Removal, Stray};
 use crate::model::hold::HoldReason;
 use crate::model::job_phase::JobPhase;
 use crate::model::phase::Phase;
-use crate::model::recovery::Call;
+use crate::model::recovery::{Call, Recovery};
 use crate::model::relaunch::{TAKES_ORDERS, TAKES_WAIT};
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
@@ -119,8 +120,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
     let done = record.verdict.condition == Condition::Finished;
     let pause = [&record.paused, &fleet.ledger.paused].into_iter().flatten();
     let pause = pause.filter(|pause| pause.holds(now)).map(PauseView::from).next();
-    let refused =
-        record.recovery.as_ref().filter(|r| matches!(r.phase, Phase::Gone | Phase::Creating));
+    let refusal = refusal(fleet, record);
     SlotView {
         name: record.name.clone(),
         zone: record.zone.clone(),
@@ -166,13 +166,27 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         pause,
         warnings: settings.map(|settings| warnings(record, settings)).unwrap_or_default(),
         opted_out: seen.is_some_and(|seen| seen.opted_out),
-        refused: refused.and_then(|r| r.refusal.as_ref()).map(|(class, _)| class.name().to_owned()),
-        refusal: refused.and_then(|r| r.refusal.as_ref()).map(|(_, text)| text.clone()),
-        create_failures: refused.map_or(0, |recovery| recovery.create_failures),
+        refused: refusal.as_ref().map(|(class, ..)| class.name().to_owned()),
+        create_failures: refusal.as_ref().map_or(0, |(_, _, tries)| *tries),
+        refusal: refusal.map(|(_, text, _)| text),
         specification: None,
         recoveries_24h: record.attempts.iter().filter(|a| elapsed(a.at, now) < DAY).count(),
         spot: seen.is_some_and(|seen| seen.spot),
     }
+}
+
+/// Why the create of a slot was refused, in words, and how often: its own, or that of another slot
+/// which asks the same pool.
+fn refusal(fleet: &Fleet, record: &SlotRecord) -> Option<(FailureClass, String, u32)> {
+    let waits = |recovery: &&Recovery| matches!(recovery.phase, Phase::Gone | Phase::Creating);
+    let recovery = record.recovery.as_ref().filter(waits)?;
+    if let Some((class, text)) = &recovery.refusal {
+        return Some((*class, text.clone(), recovery.create_failures));
+    }
+    let slot = fleet.settings.slots.get(&record.name)?;
+    let pool = pool::name(record, &slot.create, &record.zone);
+    let short = fleet.ledger.pools.get(&pool)?.short.as_ref()?;
+    Some((FailureClass::StockOut, String::new(), short.refusals))
 }
 
 /// The learned specification of a slot without its values, which may be secrets.

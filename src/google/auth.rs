@@ -135,6 +135,14 @@ impl Credentials {
         })))
     }
 
+    /// Where the tokens come from; none when anonymous.
+    pub fn source(&self) -> Option<&Source> {
+        match self {
+            Credentials::Anonymous => None,
+            Credentials::ApplicationDefault(tokens) => Some(&tokens.source),
+        }
+    }
+
     /// Asks for a token, to see whether there is one. One that is there is not fetched again by
     /// what follows.
     ///

@@ -246,6 +246,21 @@ impl Http {
         }
     }
 
+    /// The `Date` of an answer of any kind, asked for without credentials.
+    pub async fn date(&self, url: &str, limit: Duration) -> Option<String> {
+        let answer = tokio::time::timeout(limit, self.client.head(url).send()).await.ok()?.ok()?;
+        Some(answer.headers().get(reqwest::header::DATE)?.to_str().ok()?.to_owned())
+    }
+
+    /// The text of a metadata server, as Google's documentation asks for it.
+    pub async fn metadata(&self, host: &str, path: &str, limit: Duration) -> Option<String> {
+        let url = format!("http://{host}/computeMetadata/v1/{path}");
+        let request = self.client.get(url).header("Metadata-Flavor", "Google").send();
+        let answer = tokio::time::timeout(limit, request).await.ok()?.ok()?;
+        let answer = answer.error_for_status().ok()?;
+        tokio::time::timeout(limit, answer.text()).await.ok()?.ok()
+    }
+
     /// Whether nothing is sent as credentials.
     pub fn is_anonymous(&self) -> bool {
         matches!(self.credentials, Credentials::Anonymous)

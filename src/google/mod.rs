@@ -11,6 +11,7 @@ mod create_check;
 mod deletions;
 pub mod http;
 pub mod origin;
+mod permissions;
 pub mod sources;
 pub mod tpu;
 mod workers;

@@ -111,6 +111,25 @@ impl Source {
         Source { places, file, kind }
     }
 
+    /// The account that the file names, where it names one: a user's own login does not.
+    pub fn account(&self) -> Option<String> {
+        let text = std::fs::read_to_string(self.file.as_ref()?).ok()?;
+        let json: Value = serde_json::from_str(&text).ok()?;
+        let account = || Some(json.get("client_email")?.as_str()?.to_owned());
+        let impersonated = || {
+            let url = json.get("service_account_impersonation_url")?.as_str()?;
+            let (_, rest) = url.rsplit_once("/serviceAccounts/")?;
+            Some(rest.split(':').next()?.to_owned())
+        };
+        account().or_else(impersonated)
+    }
+
+    /// The metadata server that gives the tokens, where no file does.
+    pub fn metadata_host(&self) -> Option<&str> {
+        let host = self.places.metadata_host.as_deref();
+        self.file.is_none().then(|| host.unwrap_or("metadata.google.internal"))
+    }
+
     /// The library could not begin with it.
     pub fn unusable(&self, error: &build_errors::Error) -> NoCredentials {
         match &self.file {

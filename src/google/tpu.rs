@@ -42,7 +42,7 @@ const WARNED_MAX: usize = 1_000;
 #[derive(Clone)]
 pub struct TpuClient {
     pub(super) http: Http,
-    endpoint: String,
+    pub(super) endpoint: String,
     // It creates, deletes, and reads all but nodes.
     version: String,
     pub(super) project: String,

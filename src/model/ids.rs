@@ -24,7 +24,12 @@ pub struct Incarnation {
 
 impl fmt::Display for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", if self.id.is_empty() { "?" } else { &self.id }, self.created)
+        write!(
+            f,
+            "{}@{}",
+            if self.id.is_empty() { "?" } else { &self.id },
+            self.created.strftime("%FT%H:%M:%SZ")
+        )
     }
 }
 

@@ -10,6 +10,7 @@ use crate::model::event::{Event, What};
 use crate::model::failure::FailureClass;
 use crate::model::ids::Incarnation;
 use crate::model::phase::Phase;
+use crate::model::time::elapsed;
 
 /// How an incident ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -106,6 +107,44 @@ pub fn incidents(events: &[Event]) -> Vec<Incident> {
     all
 }
 
+/// Trouble that ended by itself, within its grace.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Healed {
+    /// The slot.
+    pub slot: String,
+    /// The first sick condition.
+    pub condition: Condition,
+    /// When it began.
+    pub since: Timestamp,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// The trouble in a part of the event log that healed before anything was condemned, oldest first.
+pub fn healed(events: &[Event]) -> Vec<Healed> {
+    let mut open: BTreeMap<&str, (Condition, Timestamp)> = BTreeMap::new();
+    let mut all = Vec::new();
+    for event in events {
+        let Some(slot) = event.slot.as_deref() else { continue };
+        match &event.what {
+            What::Condition { to, .. } if to.is_sick() => {
+                open.entry(slot).or_insert((*to, event.at));
+            }
+            What::Condition { to: Condition::Healthy, .. } => {
+                let Some((condition, since)) = open.remove(slot) else { continue };
+                let seconds = elapsed(since, event.at).as_secs_f64();
+                all.push(Healed { slot: slot.to_owned(), condition, since, seconds });
+            }
+            // Which the list of incidents has, or which is no healing.
+            What::Condemned { .. } | What::Condition { to: Condition::Stopped, .. } => {
+                open.remove(slot);
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,5 +201,23 @@ mod tests {
             ([(Phase::Deleting, 3.0)].as_slice(), 2)
         );
         assert_eq!((all[1].ending, all[2].ending), (None, None), "under way");
+    }
+
+    #[test]
+    fn what_heals_by_itself_is_kept_apart_from_what_was_condemned() {
+        let turns = |from, to| What::Condition { from, to };
+        let (well, sick) = (Condition::Healthy, Condition::Maintenance);
+        let events = [
+            event(0, "a", turns(well, sick)),
+            event(1, "b", turns(well, sick)),
+            event(3, "a", turns(sick, Condition::Unclear)),
+            event(4, "a", turns(Condition::Unclear, sick)),
+            event(5, "b", condemned()),
+            event(6, "a", turns(sick, well)),
+            event(9, "b", turns(sick, well)),
+        ];
+        let all = healed(&events);
+        assert_eq!(all.len(), 1, "{all:?}");
+        assert_eq!((all[0].slot.as_str(), all[0].condition, all[0].seconds), ("a", sick, 6.0));
     }
 }

@@ -4,12 +4,12 @@
 use std::fmt;
 use std::io::IsTerminal;
 
+use anstyle::{AnsiColor, Style};
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::{Dispatch, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::field::{RecordFields, VisitOutput};
-use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
+use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -30,17 +30,24 @@ pub enum LogFormat {
 
 /// Starts logging. `filter` as in `info` or `tpu_watchdog=debug`; a malformed one falls back to
 /// `info`.
-pub fn init(format: LogFormat, filter: Option<&str>) {
-    let filter = filter
-        .and_then(|f| EnvFilter::try_new(f).ok())
-        .unwrap_or_else(|| EnvFilter::new("warn,tpu_watchdog=info"));
+pub fn init(format: LogFormat, filter: Option<&str>, colours: bool) {
+    let filter_text = filter;
+    let wanted = filter.map(EnvFilter::try_new);
+    let wrong = wanted.as_ref().and_then(|wanted| Some(wanted.as_ref().err()?.to_string()));
+    let filter =
+        wanted.and_then(Result::ok).unwrap_or_else(|| EnvFilter::new("warn,tpu_watchdog=info"));
     // A second start (in tests) keeps the first subscriber.
     let _ = tracing::dispatcher::set_global_default(dispatch(
         format,
         filter,
-        std::io::stderr().is_terminal(),
+        std::io::stderr().is_terminal() && colours,
         std::io::stderr,
     ));
+    if let (Some(why), Some(filter)) = (wrong, filter_text) {
+        tracing::warn!(
+            "RUST_LOG={filter:?} is no filter ({why}); write \"info\" or \"tpu_watchdog=debug\"; info is used"
+        );
+    }
 }
 
 /// Each event is one line, whatever it tells of: names, states and messages come from guests and
@@ -57,9 +64,7 @@ where
         .with_writer(writer)
         .log_internal_errors(false);
     match format {
-        LogFormat::Text => {
-            builder.with_ansi(colours).with_target(false).fmt_fields(OneLine).finish().into()
-        }
+        LogFormat::Text => builder.with_ansi(colours).event_format(Text).finish().into(),
         LogFormat::Journal => builder.event_format(Journal).finish().into(),
         LogFormat::Json => builder.event_format(CloudLogging).finish().into(),
     }
@@ -149,30 +154,40 @@ where
     }
 }
 
-/// The fields of a line of text, as the library writes them, without what would break the line.
-struct OneLine;
+/// Time, level, slot, message: the slot first, since that is what is looked for.
+struct Text;
 
-impl<'w> FormatFields<'w> for OneLine {
-    fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
-        let mut visitor = Plain(DefaultVisitor::new(writer, true));
-        fields.record(&mut visitor);
-        visitor.0.finish()
-    }
-}
-
-struct Plain<'w>(DefaultVisitor<'w>);
-
-impl Visit for Plain<'_> {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" {
-            self.record_debug(field, &format_args!("{value}"));
-        } else {
-            self.record_debug(field, &value);
-        }
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.record_debug(field, &format_args!("{}", plain(&format!("{value:?}"))));
+impl<S, N> FormatEvent<S, N> for Text
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &tracing::Event<'_>,
+    ) -> fmt::Result {
+        let color = match *event.metadata().level() {
+            Level::ERROR => AnsiColor::Red,
+            Level::WARN => AnsiColor::Yellow,
+            Level::INFO => AnsiColor::Green,
+            Level::DEBUG | Level::TRACE => AnsiColor::Blue,
+        };
+        let style = match writer.has_ansi_escapes() {
+            true => Style::new().fg_color(Some(color.into())),
+            false => Style::new(),
+        };
+        let mut fields = Fields(Map::new());
+        event.record(&mut fields);
+        let text = |name: &str| fields.0.get(name).and_then(Value::as_str).unwrap_or_default();
+        let slot = match text("slot") {
+            "" | "-" => String::new(),
+            slot => format!("{slot}: "),
+        };
+        let time = jiff::Timestamp::now().strftime("%FT%H:%M:%SZ");
+        let level = event.metadata().level();
+        writeln!(writer, "{time} {style}{level:>5}{style:#} {slot}{}", text("message"))
     }
 }
 

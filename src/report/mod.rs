@@ -6,6 +6,7 @@ pub mod audit;
 mod connections;
 pub mod incident;
 pub mod log;
+pub mod meanings;
 pub mod metrics;
 mod obstacles;
 pub mod page;

@@ -14,6 +14,7 @@ pub struct Obstacles {
     slot_create_refused: IntGaugeVec,
     slot_protected: IntGaugeVec,
     slot_recoveries: IntGaugeVec,
+    slot_unprotected: IntGaugeVec,
     orphans: IntGaugeVec,
 }
 
@@ -54,6 +55,11 @@ impl Obstacles {
                 "1 while the slot would be recreated if it were lost now.",
                 &["slot"],
             )?,
+            slot_unprotected: gauges(
+                "slot_unprotected",
+                "1 while the slot would not be recreated if it were lost now, and no operator chose that.",
+                &["slot"],
+            )?,
             slot_recoveries: gauges(
                 "slot_recoveries_24h",
                 "Recoveries of a slot that began within the last 24 h, whatever for.",
@@ -80,12 +86,15 @@ impl Obstacles {
             &self.slot_create_refused,
             &self.slot_protected,
             &self.slot_recoveries,
+            &self.slot_unprotected,
         ] {
             family.reset();
         }
         for slot in &status.tpus {
             let name = slot.name.as_str();
             self.slot_protected.with_label_values(&[name]).set(i64::from(slot.protected));
+            let open = !slot.protected && !slot.unprotected_by_choice;
+            self.slot_unprotected.with_label_values(&[name]).set(i64::from(open));
             self.slot_recoveries.with_label_values(&[name]).set(slot.recoveries_24h as i64);
             if let Some(reason) = slot.hold.as_deref() {
                 self.slot_held.with_label_values(&[slot.name.as_str(), reason]).set(1);

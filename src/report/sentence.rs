@@ -4,6 +4,8 @@
 //! Example: `waiting: no v4-8 capacity in us-central2-b (try 4); next try in 28s; saved step 1015
 //! (3m old)`. Its words come from the view of the slot alone, and nothing decides by them.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind};
@@ -91,11 +93,11 @@ pub fn sentence(slot: &SlotView, now: Timestamp) -> Sentence {
             parts.push(paused(pause, now));
             parts.push(slot.condition.name().replace('_', " "));
         }
-        _ if word == "healthy" => {}
+        _ if matches!(word, "healthy" | "not found") => {}
         _ => parts.push(why(slot, now)),
     }
     let told = slot.unprotected_reason.as_ref().filter(|why| !parts.join(";").contains(*why));
-    let open = word == "healthy" || tone == Tone::Waiting;
+    let open = matches!(word, "healthy" | "not found") || tone == Tone::Waiting;
     if let Some(why) = told.filter(|_| open && word != "paused") {
         parts.push(format!("NOT PROTECTED: {why}"));
     }
@@ -118,6 +120,9 @@ fn state(slot: &SlotView) -> (Tone, &'static str) {
     }
     if slot.pause.is_some() {
         return (Tone::Off, "paused");
+    }
+    if is_unknown(slot) {
+        return (Tone::Unprotected, "not found");
     }
     let hold = slot.hold.as_deref();
     let held = |reason: HoldReason| hold == Some(reason.name());
@@ -160,9 +165,21 @@ fn state(slot: &SlotView) -> (Tone, &'static str) {
             (Tone::Unprotected, "healthy")
         }
         (_, Condition::Healthy) if !slot.protected => (Tone::Off, "healthy"),
+        (_, Condition::Healthy) if may_be_misplaced(slot) => (Tone::Waiting, "healthy"),
         (_, Condition::Healthy) => (Tone::Good, "healthy"),
         (_, condition) => (Tone::Waiting, in_words(condition)),
     }
+}
+
+/// Never seen, and not described either: a name that is written wrongly, most of the time.
+fn is_unknown(slot: &SlotView) -> bool {
+    let unseen = slot.accelerator.is_none() && slot.incarnation.is_none();
+    unseen && slot.condition == Condition::Missing && !slot.protected && slot.phase.is_none()
+}
+
+/// No checkpoint, and folders next to its place: one of them may be meant.
+fn may_be_misplaced(slot: &SlotView) -> bool {
+    slot.job.as_ref().is_some_and(|job| job.checkpoint.is_none() && !job.around.is_empty())
 }
 
 /// A hold that an operator has to end.
@@ -196,6 +213,10 @@ fn why(slot: &SlotView, now: Timestamp) -> String {
         return refused(slot, class);
     }
     let condition = slot.condition.name();
+    // A grace: the evidence, and then what comes when it is over.
+    if slot.action == ActionName::Wait && slot.hold.is_none() && next(slot, now).is_some() {
+        return slot.evidence.clone();
+    }
     let subjects = [
         format!("{condition}, but "),
         format!("{condition}: "),
@@ -239,10 +260,19 @@ fn next(slot: &SlotView, now: Timestamp) -> Option<String> {
         (_, Some("backoff" | "waits_for_probe" | "create_limit" | "delete_failed")) => {
             format!("next try in {left}")
         }
-        (_, Some(_)) => format!("held for {left} more"),
+        (_, Some("deleting") | None) if slot.condition == Condition::Deleting => {
+            format!("the delete is sent once more in {left}")
+        }
         (ActionName::Wait, None) if judged => {
             format!("recreated in {left} unless it recovers")
         }
+        (ActionName::Wait, None) if slot.condition.kind() == Some(Kind::Lost) => {
+            if !slot.protected {
+                return None;
+            }
+            format!("created again in {left} unless it appears")
+        }
+        (_, Some(_)) => format!("held for {left} more"),
         _ => format!("next step in {left}"),
     })
 }
@@ -250,7 +280,7 @@ fn next(slot: &SlotView, now: Timestamp) -> Option<String> {
 fn paused(pause: &PauseView, now: Timestamp) -> String {
     let until = pause.until.filter(|at| *at > now);
     let until = until.map_or(String::new(), |at| {
-        format!("until {} UTC ({}) ", at.strftime("%H:%M"), span(elapsed(now, at)))
+        format!("until {} UTC ({}) ", at.strftime("%H:%M"), span(rounded(elapsed(now, at))))
     });
     let why = pause.reason.as_ref().map_or(String::new(), |why| format!(": {why}"));
     format!("{until}by {}{why}", pause.by)
@@ -285,4 +315,9 @@ pub fn none_found(location: &str, around: &[String]) -> String {
         names => format!(" ({above} has {})", names.join(", ")),
     };
     format!("no checkpoint found under {location}{neighbours}")
+}
+
+/// A time to come, to the nearest second: two hours from a moment ago are two hours.
+pub fn rounded(time: Duration) -> Duration {
+    Duration::from_secs((time + Duration::from_millis(500)).as_secs())
 }

@@ -181,6 +181,9 @@ impl Simulator {
             if path == metadata::TOKEN_PATH {
                 return json(200, &metadata::token());
             }
+            if path == metadata::EMAIL_PATH {
+                return Reply::new(200, metadata::EMAIL.to_owned());
+            }
             if method == "GET" && query.contains_key("list-type") {
                 let body = storage::list(cloud, path.trim_end_matches('/'), &query).into_bytes();
                 return Reply {

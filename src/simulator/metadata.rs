@@ -10,6 +10,10 @@ use crate::model::ids::RUN_KEY;
 
 /// Where a VM's service account gets its access token.
 pub const TOKEN_PATH: &str = "computeMetadata/v1/instance/service-accounts/default/token";
+/// Where the name of that account is.
+pub const EMAIL_PATH: &str = "computeMetadata/v1/instance/service-accounts/default/email";
+/// The account of the machine that the watchdog runs on.
+pub const EMAIL: &str = "tpu-watchdog@simulated.iam.gserviceaccount.com";
 /// The token that is given there: worth nothing anywhere else.
 pub const TOKEN: &str = "simulated-access-token";
 

@@ -29,7 +29,11 @@ fn a_create_that_is_refused_is_shown_with_its_reason_and_without_a_word_of_a_dry
     rig.wait_until("the journal says why", || rig.status()["tpus"][0]["hold"] == "backoff");
     for command in ["status", "plan"] {
         let text = shown(&rig, command);
-        assert!(text.contains("There is no more capacity in the zone"), "{command}: {text}");
+        let why = match command {
+            "status" => "no v4-8 capacity in us-central2-b (try 1); next try in ",
+            _ => "There is no more capacity in the zone",
+        };
+        assert!(text.contains(why), "{command}: {text}");
         assert!(!text.contains("dry_run") && !text.contains("dry run"), "{command}: {text}");
     }
     assert!(shown(&rig, "status").contains("watched by "));
@@ -40,7 +44,7 @@ fn a_create_that_is_refused_is_shown_with_its_reason_and_without_a_word_of_a_dry
     });
     let text = shown(&rig, "status");
     assert!(
-        text.contains("1 recovery pending") && text.contains("start it: tpu-watchdog run"),
+        text.contains("1 recreate pending") && text.contains("start it: tpu-watchdog run"),
         "{text}"
     );
 }
@@ -61,7 +65,7 @@ fn a_bucket_that_may_not_be_listed_keeps_a_judged_tpu_and_is_told_with_the_grant
     for command in ["status", "plan"] {
         let text = shown(&rig, command);
         assert!(
-            text.contains(grant) && text.contains("not at all: its create would be held"),
+            text.contains(grant) && text.contains("NOT PROTECTED: the watchdog may not list"),
             "{command}: {text}"
         );
     }
@@ -80,7 +84,7 @@ fn what_a_recreate_would_lack_is_told_before_it_happens() {
     let check = shown(&rig, "check");
     assert!(check.contains("a has a command and no startup_script"), "{check}");
     let plan = shown(&rig, "plan");
-    assert!(plan.contains("from step 10") && plan.contains("gs://bucket/a/10"), "{plan}");
+    assert!(plan.contains("protected; its job would resume from step 10"), "{plan}");
     assert!(!plan.contains("Warnings:"), "it has a startup script of its own: {plan}");
     let key = (ZONE.to_owned(), "a".to_owned());
     rig.simulator.with(|cloud| cloud.nodes.get_mut(&key).unwrap().body.remove("metadata"));

@@ -1,0 +1,365 @@
+//! `doctor`: whether all that a recovery needs is there, before the night in which it is needed. Reads,
+//! and writes nothing but an empty object that it removes (a state in a bucket).
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use jiff::Timestamp;
+
+use super::proposal::never_seen;
+use super::screen::{self, HEAD, labelled, paint, style, width};
+use super::wire::Clients;
+use super::{ConfigFile, Failed, Outcome, load, wire};
+use crate::checkpoint::lister;
+use crate::config::{Config, StateLocation};
+use crate::core::location;
+use crate::model::failure::FailureClass;
+use crate::model::node::NodeState;
+use crate::model::settings::SlotSettings;
+use crate::model::spec::NodeSpec;
+use crate::model::time::{elapsed, span};
+use crate::report::sentence::{Tone, none_found};
+use crate::store::Stored;
+
+/// The role that the program needs, as it is handed out.
+const ROLE: &str = include_str!("../../deploy/iam/role.yaml");
+/// A clock that is further off spoils leases, ages and access tokens.
+const SKEW_MAX: Duration = Duration::from_secs(10);
+
+/// A permission, and what happens without it.
+const WITHOUT: [(&str, &str); 9] = [
+    ("tpu.nodes.list", "nothing is read, everything is held"),
+    ("tpu.nodes.get", "nothing is ever condemned"),
+    ("tpu.nodes.delete", "a recovery stops at its delete"),
+    ("tpu.nodes.create", "a deleted TPU is not created again"),
+    (
+        "tpu.nodes.update",
+        "a job is not started again on the TPU that is there, a pause does not reach its hosts",
+    ),
+    ("tpu.operations.get", "deletes and creates are followed more slowly"),
+    ("tpu.operations.list", "a TPU that was deleted on purpose is created again"),
+    ("tpu.runtimeversions.get", "a runtime version that is gone is noticed at the create"),
+    ("tpu.acceleratortypes.get", "a type that is gone is noticed at the create"),
+];
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code 3: something is missing. Each line that says so has the command that mends it."
+)]
+pub struct DoctorArgs {
+    /// Looks at this slot alone.
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+}
+
+/// One finding.
+struct Finding {
+    tone: Tone,
+    what: String,
+    text: String,
+    /// The command that mends it.
+    cure: Option<String>,
+}
+
+fn fine(what: impl Into<String>, text: impl Into<String>) -> Finding {
+    Finding { tone: Tone::Good, what: what.into(), text: text.into(), cure: None }
+}
+
+fn doubt(what: impl Into<String>, text: impl Into<String>) -> Finding {
+    Finding { tone: Tone::Waiting, ..fine(what, text) }
+}
+
+fn missing(what: impl Into<String>, text: impl Into<String>, cure: Option<String>) -> Finding {
+    Finding { tone: Tone::Bad, cure, ..fine(what, text) }
+}
+
+pub async fn doctor(at: &ConfigFile, args: &DoctorArgs) -> Outcome {
+    let config = load(at)?;
+    let slots = chosen(&config, args)?;
+    let mut told = Told::default();
+    let file = at.path().display();
+    told.tell(fine(
+        "config",
+        format!("{file}: {} TPUs of {}", config.settings.slots.len(), config.settings.project),
+    ));
+    let clients = wire::clients(&config)?;
+    if let Err(none) = clients.preflight(config.settings.poll.timeout).await {
+        told.tell(missing("credentials", none.to_string(), None));
+        return told.outcome();
+    }
+    let account = clients.account(config.settings.poll.timeout).await;
+    let who =
+        account.clone().unwrap_or_else(|| "your own login, or an account that is not named".into());
+    told.tell(fine("credentials", format!("{} ({who})", clients.source())));
+    told.tell(clock(&clients, &config).await);
+    let account = account.map_or("serviceAccount:ACCOUNT-OF-THE-WATCHDOG".to_owned(), |email| {
+        format!("serviceAccount:{email}")
+    });
+    for finding in permissions(&clients, &config, &account).await {
+        told.tell(finding);
+    }
+    let stored = stored(&clients, &config).await;
+    for slot in slots {
+        for finding in of_slot(&clients, &config, slot, &account, &stored).await {
+            told.tell(finding);
+        }
+    }
+    told.tell(state(&clients, &config).await);
+    told.tell(doubt(
+        "quota",
+        format!(
+            "not asked; see it with: gcloud beta quotas info list --service tpu.googleapis.com --project {}",
+            config.settings.project
+        ),
+    ));
+    told.outcome()
+}
+
+fn chosen<'a>(config: &'a Config, args: &DoctorArgs) -> Result<Vec<&'a SlotSettings>, Failed> {
+    let all = &config.settings.slots;
+    let Some(name) = &args.node else { return Ok(all.values().collect()) };
+    let known: Vec<&str> = all.keys().map(String::as_str).collect();
+    let unknown = || {
+        let known = known.join(", ");
+        Failed::Config(format!("there is no slot {name:?} in the config; there are {known}"))
+    };
+    Ok(vec![all.get(name).ok_or_else(unknown)?])
+}
+
+/// The findings so far: printed as they come, since some take seconds.
+#[derive(Default)]
+struct Told {
+    bad: usize,
+}
+
+impl Told {
+    fn tell(&mut self, finding: Finding) {
+        self.bad += usize::from(finding.tone == Tone::Bad);
+        let Finding { tone, what, text, cure } = finding;
+        let width = width();
+        let mut lines = text.lines();
+        let first = lines.next().unwrap_or_default();
+        let mark = paint(style(tone), tone.mark());
+        let mut out = labelled(&what, &format!("{mark} {first}"), width);
+        for line in lines {
+            out += &labelled("", line.trim_end(), width);
+        }
+        if let Some(cure) = cure {
+            out += &labelled("", &format!("{} {cure}", paint(HEAD, "do")), width);
+        }
+        screen::print(&out);
+    }
+
+    fn outcome(&self) -> Outcome {
+        match self.bad {
+            0 => {
+                screen::print("\nNothing is missing.\n");
+                Ok(())
+            }
+            bad => {
+                screen::print(&format!(
+                    "\n{} missing; see the lines with ✗.\n",
+                    super::table::plural(bad, "thing")
+                ));
+                Err(Failed::NeedsAPerson)
+            }
+        }
+    }
+}
+
+async fn clock(clients: &Clients, config: &Config) -> Finding {
+    match clients.tpu.skew(config.settings.poll.timeout).await {
+        None => {
+            doubt("clock", format!("not compared: {} gave no answer with a Date", config.api.tpu))
+        }
+        Some((skew, _)) if skew <= SKEW_MAX => fine("clock", "agrees with the API's"),
+        Some((skew, ahead)) => {
+            let way = if ahead { "ahead of" } else { "behind" };
+            let text = format!("{} {way} the API's: ages and leases are wrong", span(skew));
+            missing("clock", text, Some("timedatectl set-ntp true".into()))
+        }
+    }
+}
+
+async fn permissions(clients: &Clients, config: &Config, account: &str) -> Vec<Finding> {
+    let wanted: Vec<&str> = ROLE.lines().filter_map(|line| line.strip_prefix("- ")).collect();
+    let deadline = Instant::now() + config.settings.poll.timeout;
+    let project = &config.settings.project;
+    let lacking = match clients.tpu.lacking(&wanted, deadline).await {
+        None => {
+            return vec![doubt(
+                "permissions",
+                "not asked: anonymous credentials, or api.resource_manager is not set",
+            )];
+        }
+        Some(Err(why)) => {
+            let text = format!("could not be asked: {why}");
+            let cure = format!(
+                "gcloud services enable cloudresourcemanager.googleapis.com --project {project}"
+            );
+            return vec![Finding { cure: Some(cure), ..doubt("permissions", text) }];
+        }
+        Some(Ok(lacking)) => lacking,
+    };
+    if lacking.is_empty() {
+        return vec![fine("permissions", format!("all {} of deploy/iam/role.yaml", wanted.len()))];
+    }
+    let cure = format!(
+        "gcloud iam roles create tpuWatchdog --project {project} --file deploy/iam/role.yaml (update, where it exists); gcloud projects \
+         add-iam-policy-binding {project} --member {account} --role projects/{project}/roles/tpuWatchdog --condition None"
+    );
+    let without = |name: &str| {
+        WITHOUT
+            .iter()
+            .find(|(of, _)| *of == name)
+            .map_or("see deploy/iam/README.md", |(_, what)| what)
+    };
+    let of = |name: &String| {
+        let text = format!("{name} is not granted on project {project}: {}", without(name));
+        missing("permission", text, Some(cure.clone()))
+    };
+    lacking.iter().map(of).collect()
+}
+
+async fn of_slot(
+    clients: &Clients,
+    config: &Config,
+    slot: &SlotSettings,
+    account: &str,
+    stored: &Stored,
+) -> Vec<Finding> {
+    let deadline = Instant::now() + config.settings.poll.timeout;
+    let (name, zone) = (&slot.name, slot.zones.first().map_or("", String::as_str));
+    let mut all = Vec::new();
+    let view = clients.tpu.get_node(zone, name, deadline).await;
+    let learned = match &view {
+        Ok(view) => {
+            let state = view.state.as_str();
+            let text = format!("{state} in {zone}, {}", view.accelerator);
+            all.push(if view.state == NodeState::Ready {
+                fine(name, text)
+            } else {
+                doubt(name, text)
+            });
+            NodeSpec::learn(&view.raw)
+        }
+        Err(why) => {
+            let known = stored.slots.get(name).and_then(|record| record.spec.clone());
+            let unseen = why.class == FailureClass::NotFound && known.is_none();
+            all.push(match clients.tpu.list_nodes(zone, deadline).await {
+                Ok(list) if unseen => {
+                    let names: Vec<String> =
+                        list.nodes.iter().map(|node| node.node.clone()).collect();
+                    doubt(name, never_seen(name, zone, &names))
+                }
+                _ => doubt(name, format!("{zone}: {why}")),
+            });
+            known
+        }
+    };
+    let spec = learned.clone().unwrap_or_else(NodeSpec::empty).in_zone(zone).overlaid(&slot.create);
+    let settings = wire::settings(config);
+    let supervisor = settings.slots.get(name).and_then(|slot| slot.supervisor.as_deref());
+    if let Err(why) = spec.acceptable(&settings.owner, name, supervisor) {
+        all.push(missing("", format!("it could not be created again: {why}"), None));
+    }
+    if learned.is_some() && !NodeSpec::has_a_script(learned.as_ref(), &slot.create) {
+        let text = "it has no startup script: a recreated TPU has an empty boot disk";
+        let cure = "set startup_script = \"FILE\" in its [[tpu]]".to_owned();
+        all.push(Finding { cure: Some(cure), ..doubt("", text) });
+    }
+    let check = clients.tpu.create_check(zone, &spec, deadline).await;
+    if let Some(why) = check.certain {
+        let account = account.strip_prefix("serviceAccount:").unwrap_or(account);
+        all.push(missing("", why.replace("WATCHDOG", account), None));
+    }
+    all.extend(check.doubts.into_iter().map(|why| doubt("", why)));
+    all.extend(checkpoints(clients, slot).await);
+    all
+}
+
+/// The journal, where there is one that can be read.
+async fn stored(clients: &Clients, config: &Config) -> Stored {
+    let store = wire::open_store_read_only(&config.state, &clients.state).await;
+    match store {
+        Ok(Some(mut store)) => store.load().await.unwrap_or_default(),
+        _ => Stored::default(),
+    }
+}
+
+/// The checkpoint location of a slot: whether it can be listed, and what is in it.
+async fn checkpoints(clients: &Clients, slot: &SlotSettings) -> Option<Finding> {
+    let listed = location::listed(slot)?;
+    let uri = &listed.uri;
+    Some(match lister::survey(listed, &clients.storage, None).await {
+        Err(failure) => missing("", failure.message, None),
+        Ok(survey) => match (survey.newest, survey.other) {
+            (Some(newest), _) => {
+                let age = survey.written.map_or(String::new(), |at| {
+                    format!(" ({} old)", span(elapsed(at, Timestamp::now())))
+                });
+                fine("", format!("{uri}: newest complete checkpoint is step {}{age}", newest.step))
+            }
+            (None, Some(other)) => {
+                let names = other.names.join(", ");
+                missing(
+                    "",
+                    format!("{uri}: no complete checkpoint is understood; there is {names}"),
+                    None,
+                )
+            }
+            (None, None) => doubt("", none_found(uri, &survey.around)),
+        },
+    })
+}
+
+/// Whether the state can be written.
+async fn state(clients: &Clients, config: &Config) -> Finding {
+    let place = config.state.to_string();
+    match &config.state {
+        StateLocation::Memory => doubt("state", "memory: ends with the process"),
+        StateLocation::Sqlite(path) => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or(std::path::Path::new("."));
+            let writable = |path: &std::path::Path| {
+                rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+            };
+            if writable(folder) && (!path.exists() || writable(path)) {
+                return fine("state", format!("{place}: can be written"));
+            }
+            let text = format!("{place}: can't be written by this user");
+            let cure =
+                "run doctor as the user of the service: sudo -u tpu-watchdog tpu-watchdog doctor";
+            missing("state", text, Some(cure.into()))
+        }
+        StateLocation::Object { scheme, bucket, prefix } => {
+            match clients.state.probe(scheme, bucket, prefix).await {
+                Ok(()) => fine(
+                    "state",
+                    format!("{place}: can be read, written under a condition, and deleted"),
+                ),
+                Err(why) => {
+                    let cure = format!(
+                        "gcloud storage buckets add-iam-policy-binding {scheme}://{bucket} --role roles/storage.objectUser --member \
+                         serviceAccount:ACCOUNT-OF-THE-WATCHDOG"
+                    );
+                    missing("state", format!("{place}: {why}"), Some(cure))
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_permission_of_the_role_is_told_with_its_consequence() {
+        let mut wanted: Vec<&str> = ROLE.lines().filter_map(|l| l.strip_prefix("- ")).collect();
+        let mut known: Vec<&str> = WITHOUT.iter().map(|(name, _)| *name).collect();
+        wanted.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(wanted, known);
+    }
+}

@@ -1,0 +1,159 @@
+//! `explain`: an error text, a hold, a condition or a slot in plain words.
+
+use clap::Args;
+use jiff::Timestamp;
+
+use super::screen::{HEAD, labelled, paint, print, width};
+use super::{ConfigFile, Failed, Outcome, wire};
+use crate::core::view::at_rest;
+use crate::model::condition::Condition;
+use crate::model::hold::HoldReason;
+use crate::model::view::SlotView;
+use crate::report::meanings::{self, Meaning};
+use crate::report::sentence::sentence;
+use crate::resource::texts::{self, Action, Blame, Text};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  tpu-watchdog explain cannot_create\n  tpu-watchdog explain llama-v4-32\n  \
+                        tpu-watchdog explain 'There is no more capacity in the zone \"us-central2-b\"'"
+)]
+pub struct ExplainArgs {
+    /// A slot, a hold or condition by its name, or the text of an error.
+    #[arg(required = true, value_name = "TEXT|SLOT")]
+    text: Vec<String>,
+}
+
+pub async fn explain(at: &ConfigFile, args: &ExplainArgs) -> Outcome {
+    let text = args.text.join(" ");
+    if let Some(meaning) = named(&text) {
+        print(&told(&text, meaning));
+        return Ok(());
+    }
+    // A name may be a slot's; without a config, or without a state, it is a text like others.
+    if let Some(slot) = slot(at, &text).await {
+        print(&of_slot(&slot, Timestamp::now()));
+        return Ok(());
+    }
+    match texts::explain(&text) {
+        Some(found) => {
+            print(&of_text(&text, found));
+            Ok(())
+        }
+        None => Err(Failed::Work(format!(
+            "{text:?} is no slot, no hold, no condition, and no error text that is known; give the whole line of the error"
+        ))),
+    }
+}
+
+/// The meaning of a hold or a condition by its name.
+fn named(text: &str) -> Option<Meaning> {
+    let hold = HoldReason::ALL.into_iter().find(|hold| hold.name() == text).map(meanings::hold);
+    let condition = || Condition::ALL.into_iter().find(|condition| condition.name() == text);
+    hold.or_else(|| condition().map(meanings::condition))
+}
+
+async fn slot(at: &ConfigFile, name: &str) -> Option<SlotView> {
+    let config = at.load().ok().filter(|config| config.settings.slots.contains_key(name))?;
+    let storage = wire::storage_for(&config, &config.state).ok()?;
+    let mut store = wire::open_store_read_only(&config.state, &storage).await.ok()??;
+    let stored = store.load().await.ok()?;
+    let (settings, now) = (wire::settings(&config), Timestamp::now());
+    let document = at_rest(&settings, stored.slots, stored.ledger, None, now);
+    document.tpus.into_iter().find(|slot| slot.name == name)
+}
+
+fn told(name: &str, Meaning { means, next }: Meaning) -> String {
+    let width = width();
+    let head = format!("{}\n", paint(HEAD, name));
+    head + &labelled("means", means, width) + &labelled("next", next, width)
+}
+
+fn of_slot(slot: &SlotView, now: Timestamp) -> String {
+    let whole = sentence(slot, now).whole(now);
+    let hold = slot.hold.as_deref().and_then(named);
+    let meaning = hold.unwrap_or_else(|| meanings::condition(slot.condition));
+    let head = format!("{}: {whole}\n", paint(HEAD, &slot.name));
+    let width = width();
+    let mut text = head + &labelled("means", meaning.means, width);
+    text += &labelled("next", &meaning.next.replace("SLOT", &slot.name), width);
+    // The words of a refusal or of a job's end are explained as well.
+    let words = [slot.refusal.as_deref(), Some(slot.evidence.as_str())];
+    if let Some(found) = words.into_iter().flatten().find_map(texts::explain) {
+        text += &labelled("its text", found.advice, width);
+    }
+    text
+}
+
+/// An error text.
+pub fn of_text(text: &str, found: &Text) -> String {
+    let width = width();
+    let first = text.lines().next().unwrap_or_default();
+    let head: String = first.chars().take(100).collect();
+    let mut out = format!("{}\n", paint(HEAD, &head));
+    out += &labelled("means", found.advice, width);
+    out += &labelled("blame", blame(found.blame), width);
+    out += &labelled("remedy", remedy(found.action), width);
+    out += &labelled("class", found.class, width);
+    if let Some(only) = found.only_by_create {
+        let spot = if only.spot { ", of Spot capacity" } else { "" };
+        let code = only.code;
+        let text = format!("only as the end of a create's operation with code {code}{spot}");
+        out += &labelled("holds", &text, width);
+    }
+    out
+}
+
+fn blame(blame: Blame) -> &'static str {
+    match blame {
+        Blame::Capacity => "Google has no room",
+        Blame::Infra => "the machine, the network or the service",
+        Blame::Code => "the training program",
+        Blame::Config => "the request or the rights",
+        Blame::Victim => "another worker is the cause",
+    }
+}
+
+fn remedy(action: Action) -> &'static str {
+    match action {
+        Action::Again => "it is tried again later, in the same place",
+        Action::Next => "the next zone, if there is one; else it is tried again later",
+        Action::Hold => "time cures nothing: mend it",
+        Action::Read => "the state is read back before anything is decided",
+        Action::Clean => "free the chips, then start the job again",
+        Action::Relaunch => "start the job again; it is not counted against the job",
+        Action::RelaunchCounted => "start the job again; it is counted against the job",
+        Action::Replace => "new machines",
+        Action::Stop => "a new start does not cure it: mend the program",
+        Action::Cause => "look for the cause in the lines of the other workers",
+        Action::Save => "the machine is about to end: a checkpoint is worth having",
+        Action::Note => "nothing",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::screen::strip;
+
+    #[test]
+    fn every_hold_and_condition_is_explained_with_a_next_step() {
+        for name in HoldReason::ALL.iter().map(|hold| hold.name()) {
+            let text = told(name, named(name).unwrap());
+            assert!(text.contains("means") && text.contains("next"), "{text}");
+        }
+        for condition in Condition::ALL {
+            assert!(named(condition.name()).is_some_and(|meaning| !meaning.means.is_empty()));
+        }
+    }
+
+    #[test]
+    fn a_text_of_the_table_tells_its_cause_and_remedy() {
+        let text =
+            "There is no more capacity in the zone \"us-central2-b\"; you can try in another zone";
+        let told = strip(&of_text(text, texts::explain(text).unwrap()));
+        for words in ["Google has no room", "the next zone", "stock_out"] {
+            assert!(told.contains(words), "{told}");
+        }
+    }
+}

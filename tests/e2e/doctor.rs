@@ -1,0 +1,121 @@
+//! `doctor`: each thing that a recovery needs is missed by name, with the command that mends it.
+
+use tpu_watchdog::simulator::http::Fault;
+use tpu_watchdog::simulator::wire::Reply;
+
+use crate::harness::{Rig, job};
+
+/// A rig whose watchdog has credentials: those of a VM, whose metadata server is the simulator.
+fn with_credentials() -> Rig {
+    let rig = Rig::with_one_node(&job("a"));
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    let checks = format!("resource_manager = \"{0}\"\niam = \"{0}\"", rig.base);
+    std::fs::write(rig.config(), config.replace("credentials = \"anonymous\"", &checks)).unwrap();
+    rig
+}
+
+fn doctor(rig: &Rig, more: &[&str]) -> (i32, String) {
+    let metadata = rig.base.trim_start_matches("http://");
+    let output = rig
+        .command(&["doctor"])
+        .args(more)
+        .env("GCE_METADATA_HOST", metadata)
+        .env("HOME", rig.folder.path())
+        .env_remove("GOOGLE_APPLICATION_CREDENTIALS")
+        .current_dir(rig.folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output.status.code().unwrap(), text + &String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn nothing_is_missing_where_all_is_there() {
+    let rig = with_credentials();
+    let (code, text) = doctor(&rig, &[]);
+    assert_eq!(code, 0, "{text}");
+    for words in [
+        "tpu-watchdog@simulated.iam.gserviceaccount.com",
+        "all 9 of deploy/iam/role.yaml",
+        "READY in us-central2-b",
+        "newest complete checkpoint is step 10",
+        "can be written",
+        "agrees with the API's",
+        "Nothing is missing.",
+    ] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+    let (code, text) = doctor(&rig, &["--node", "b"]);
+    assert!(code == 2 && text.contains("there are a"), "{text}");
+}
+
+#[test]
+fn each_permission_that_is_missing_is_told_with_its_consequence_and_the_command() {
+    let rig = with_credentials();
+    let role = include_str!("../../deploy/iam/role.yaml");
+    let permissions: Vec<&str> = role.lines().filter_map(|line| line.strip_prefix("- ")).collect();
+    assert_eq!(permissions.len(), 9);
+    for permission in permissions {
+        rig.simulator.with(|cloud| {
+            cloud.denied.clear();
+            cloud.denied.insert(permission.to_owned());
+        });
+        let (code, text) = doctor(&rig, &[]);
+        assert_eq!(code, 3, "{text}");
+        assert!(text.contains(&format!("✗ {permission} is not granted on project p: ")), "{text}");
+        let grant = "--member serviceAccount:tpu-watchdog@simulated.iam.gserviceaccount.com --role projects/p/roles/tpuWatchdog";
+        assert!(text.contains(grant), "{text}");
+    }
+    rig.simulator.with(|cloud| {
+        cloud.denied.clear();
+        cloud.denied.insert("iam.serviceAccounts.actAs".to_owned());
+    });
+    let (code, text) = doctor(&rig, &[]);
+    assert_eq!(code, 3, "{text}");
+    let missed = "✗ iam.serviceAccounts.actAs is not granted";
+    assert!(text.contains(missed) && text.contains("roles/iam.serviceAccountUser"), "{text}");
+}
+
+#[test]
+fn a_bucket_that_may_not_be_listed_and_credentials_that_are_missing_are_told() {
+    let rig = with_credentials();
+    rig.simulator.set_hook(Some(Box::new(|logged| {
+        let body = r#"{"error": {"code": 403, "message": "no storage.objects.list"}}"#;
+        logged.path.contains("list-type").then(|| Fault::AnswerBefore(Reply::new(403, body)))
+    })));
+    let (code, text) = doctor(&rig, &[]);
+    assert!(code == 3 && text.contains("roles/storage.objectViewer"), "{text}");
+    rig.simulator.set_hook(None);
+    let output = rig
+        .command(&["doctor"])
+        .env("GCE_METADATA_HOST", "127.0.0.1:1")
+        .env("HOME", rig.folder.path())
+        .env_remove("GOOGLE_APPLICATION_CREDENTIALS")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    let login = "gcloud auth application-default login";
+    assert!(text.contains("no Google credentials found") && text.contains(login), "{text}");
+}
+
+#[test]
+fn a_slot_a_hold_and_a_text_are_explained() {
+    let mut rig = Rig::with_one_node(&job("a"));
+    let explain = |rig: &Rig, text: &str| {
+        let output = rig.command(&["explain", text]).output().unwrap();
+        let (out, log) = (output.stdout, output.stderr);
+        let text = String::from_utf8_lossy(&out).into_owned() + &String::from_utf8_lossy(&log);
+        (output.status.code().unwrap(), text)
+    };
+    rig.start();
+    rig.wait_polls(2);
+    let (code, text) = explain(&rig, "a");
+    assert!(code == 0 && text.starts_with("a: healthy for "), "{text}");
+    let (code, text) = explain(&rig, "cannot_create");
+    assert!(code == 0 && text.contains("doctor"), "{text}");
+    let (code, text) = explain(&rig, "Quota limit 'X' has been exceeded. Limit: 0 in region r");
+    assert!(code == 0 && text.contains("never given this type here"), "{text}");
+    let (code, text) = explain(&rig, "what is this");
+    assert!(code == 1 && text.contains("give the whole line"), "{text}");
+}
