@@ -18,6 +18,7 @@ th,td{padding:.4rem .8rem .4rem 0;vertical-align:top}td{border-bottom:1px solid 
 .n{font-weight:600}.z{color:#59636e;font-weight:400;font-size:.85em}\
 .c{display:inline-block;padding:0 .55em;border-radius:.8em;background:#eaeef2;white-space:nowrap}.good{background:#dafbe1;color:#116329}\
 .act{background:#ddf4ff;color:#0550ae}.wait{background:#fff8c5;color:#7d4e00}.bad{background:#ffebe9;color:#a40e26}\
+@media(min-width:641px){td.n,td.s{white-space:nowrap}}\
 @media(max-width:640px){body{margin:1rem auto}tr.h{display:none}tr,td{display:block;border:0;padding:.1rem 0}tr{padding:.6rem 0;border-bottom:1px solid #eaeef2}}\
 @media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}td,tr{border-color:#21262d}th{border-color:#30363d}\
 .c{background:#30363d;color:#e6edf3}.good{background:#12361f;color:#7ee787}.act{background:#0c2d56;color:#a5d6ff}.wait,p.banner{background:#3b2e00;color:#f2cc60}\
@@ -47,7 +48,7 @@ pub fn render(snapshot: &Snapshot, now: Timestamp) -> String {
                     @for (slot, sentence) in by_urgency(status, now) {
                         tr {
                             td class="n" { (slot.name) br; span class="z" { (place(slot)) } }
-                            td {
+                            td class="s" {
                                 span class={ "c " (class(sentence.tone)) } { (sentence.word) }
                                 " " span class="z" { (span(elapsed(sentence.since, now))) }
                             }
