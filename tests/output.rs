@@ -116,3 +116,44 @@ fn help_names_every_command() {
         .unwrap();
     insta::assert_snapshot!("help", String::from_utf8(output.stdout).unwrap());
 }
+
+/// The keys of an object, and of the objects in it, by dotted path.
+fn keys(value: &serde_json::Value, schema: &serde_json::Value, at: &str) {
+    let properties = schema["properties"].as_object();
+    let (Some(object), Some(properties)) = (value.as_object(), properties) else {
+        if let (Some(items), Some(of)) = (value.as_array(), schema.get("items")) {
+            items.iter().for_each(|item| keys(item, of, at));
+        }
+        return;
+    };
+    for (key, value) in object {
+        let of = properties.get(key).unwrap_or_else(|| panic!("{at}.{key} is not in the schema"));
+        assert!(of.get("description").is_some() || of.get("items").is_some(), "{at}.{key}");
+        keys(value, of, &format!("{at}.{key}"));
+    }
+}
+
+#[test]
+fn the_schema_names_every_field_of_the_document_and_no_other() {
+    let schema: serde_json::Value =
+        serde_json::from_str(include_str!("../docs/status.schema.json")).unwrap();
+    let value = serde_json::to_value(with_a_stray()).unwrap();
+    keys(&value, &schema, "");
+    let named = |value: &serde_json::Value| -> Vec<String> {
+        value.as_object().unwrap().keys().cloned().collect()
+    };
+    let of = |path: &str| named(schema.pointer(path).unwrap());
+    assert_eq!(of("/properties/tpus/items/properties"), named(&value["tpus"][0]));
+    assert_eq!(of("/properties/strays/items/properties"), named(&value["strays"][0]));
+    let job =
+        value["tpus"].as_array().unwrap().iter().find(|slot| slot["job"].is_object()).unwrap();
+    assert_eq!(of("/properties/tpus/items/properties/job/properties"), named(&job["job"]));
+}
+
+#[test]
+fn the_picture_in_the_readme_is_the_status() {
+    let readme = include_str!("../README.md");
+    for line in status(&document(), Some(80)).lines() {
+        assert!(readme.contains(line), "{line:?} is not in README.md");
+    }
+}

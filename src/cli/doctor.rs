@@ -42,7 +42,7 @@ const WITHOUT: [(&str, &str); 9] = [
     ("tpu.acceleratortypes.get", "a type that is gone is noticed at the create"),
 ];
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(
     after_help = "Exit code 3: something is missing. Each line that says so has the command that mends it."
 )]

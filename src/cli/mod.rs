@@ -11,6 +11,7 @@ mod explain;
 mod file;
 mod generate;
 mod history;
+mod init;
 mod logs;
 mod once;
 mod operator;
@@ -92,6 +93,8 @@ enum Command {
     Breaker(operator::BreakerArgs),
     /// Moves the journal from one place to another, or begins a new one where it was lost.
     State(state::StateArgs),
+    /// Writes a config for TPUs that exist, then runs doctor and plan.
+    Init(init::InitArgs),
     /// Looks whether all that a recovery needs is there: credentials, rights, buckets, clock, state.
     Doctor(doctor::DoctorArgs),
     /// Says in plain words what a hold, a condition, an error text or a slot's state means.
@@ -109,8 +112,9 @@ enum Command {
     Man,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Output {
+    #[default]
     Text,
     Json,
 }
@@ -179,6 +183,7 @@ pub fn main() -> ExitCode {
             Command::Drill(args) => drill::drill(&at, &args).await,
             Command::Breaker(args) => operator::breaker(&at, &args).await,
             Command::State(args) => state::state(&at, &args).await,
+            Command::Init(args) => init::init(&args).await,
             Command::Doctor(args) => doctor::doctor(&at, &args).await,
             Command::Explain(args) => explain::explain(&at, &args).await,
             Command::Check => check::check(&at),

@@ -26,7 +26,7 @@ use crate::shell::clock;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{Store, StoreError};
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(
     after_help = "Examples:\n  tpu-watchdog plan                    what would be done now, and who is protected\n  \
                         tpu-watchdog plan --if-lost          what a recreate of each TPU would send\n  \

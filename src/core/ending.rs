@@ -402,6 +402,14 @@ fn chips_busy(record: &SlotRecord, evidence: &str) -> (HoldReason, String) {
     (HoldReason::ChipsBusy, text)
 }
 
+/// Whether a job that ended with 0 too early is started once more: not after a start that was that
+/// already, with no failure in between.
+pub fn is_started_once_more(record: &SlotRecord) -> bool {
+    let worker = record.job.failed.as_ref().map(|(worker, ..)| *worker);
+    let generation = worker.and_then(|worker| Some(record.exit_of(worker)?.0));
+    record.takes_orders() && generation.is_some() && generation != record.job.runs.once_more
+}
+
 /// A job that ended early may be at work in the background, or done: neither a replacement nor a
 /// delete is known to be right.
 pub fn holds_recreate(record: &SlotRecord, key: Option<String>) -> Option<Decision> {

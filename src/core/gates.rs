@@ -149,6 +149,7 @@ pub const GATES: &[Gate] = &[
     gate("same_job", RELAUNCHES, same_job),
     gate("supervisors", RELAUNCHES, supervisors),
     gate("order_pause", RELAUNCHES, order_pause),
+    gate("order_once_more", RELAUNCHES, order_once_more),
     gate(ORDER_CHECKPOINTS, RELAUNCHES, order_checkpoints),
 ];
 

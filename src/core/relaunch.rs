@@ -99,6 +99,7 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
     }
     let ended = match record.job.stuck {
         Some(Stuck::StaleOrder | Stuck::Waits) => true,
+        Some(Stuck::EndedEarly) => ending::is_started_once_more(record),
         // Hosts that have started nothing of an order that was written after all of them had reported are
         // kept apart by something that no other order would mend. Those that have wait for some that hang.
         Some(Stuck::RollCall) => {
@@ -195,6 +196,9 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
     }
     let checkpoint = location::listed(ctx.slot).and_then(|_| ctx.record.job.checkpoint.clone());
     let generation = ctx.record.job.generation + 1;
+    if ctx.record.job.stuck == Some(Stuck::EndedEarly) {
+        ctx.record.job.runs.once_more = Some(generation);
+    }
     let step = checkpoint.as_ref().map(|checkpoint| checkpoint.step);
     let uri = checkpoint.map(|checkpoint| checkpoint.uri).unwrap_or_default();
     let roll_called = ctx.record.roll_is_whole();

@@ -175,7 +175,7 @@ pub fn is_outdated(record: &SlotRecord, began: Timestamp) -> bool {
 pub fn retry(record: &mut SlotRecord) {
     let runs = &mut record.job.runs;
     (runs.fruitless, runs.exits, runs.stuck, runs.set_aside) = (0, 0, 0, None);
-    (runs.code, runs.free) = (None, 0);
+    (runs.code, runs.free, runs.once_more) = (None, 0, None);
     // The present run is given its time again, too.
     (runs.began, runs.counted) = (false, None);
 }

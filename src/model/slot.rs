@@ -309,6 +309,8 @@ pub struct Runs {
     pub best_listed: Option<u64>,
     /// … and when the present run was ordered.
     pub listed_before: Option<u64>,
+    /// The generation that was started once more after an end with 0 that was too early.
+    pub once_more: Option<u64>,
 }
 
 /// Everything that is known about one slot and must survive a restart.

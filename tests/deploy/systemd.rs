@@ -241,7 +241,7 @@ fn a_loop_that_is_stuck_does_not_feed_the_watchdog() {
     let path = rig.folder.path().join("notify");
     let mut manager = Manager::bind(&path);
     // Nobody reads its log: as soon as the pipe is full the loop waits for ever.
-    let mut command = rig.command(&["run"]);
+    let mut command = rig.command(&["run", "--log", "json"]);
     command
         .env("NOTIFY_SOCKET", &path)
         .env("WATCHDOG_USEC", "1000000")

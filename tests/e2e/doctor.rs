@@ -119,3 +119,49 @@ fn a_slot_a_hold_and_a_text_are_explained() {
     let (code, text) = explain(&rig, "what is this");
     assert!(code == 1 && text.contains("give the whole line"), "{text}");
 }
+
+#[test]
+fn init_writes_a_config_for_the_tpus_that_are_there_and_never_over_one() {
+    let rig = Rig::with_one_node("");
+    let folder = tempfile::tempdir().unwrap();
+    let init = |more: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"))
+            .args(["init", "--api-tpu", &rig.base, "--api-storage", &rig.base])
+            .args(["--api-credentials", "anonymous"])
+            .args(more)
+            .env_remove("TPU_WATCHDOG_CONFIG")
+            .stdin(std::process::Stdio::null())
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        let (out, log) = (output.stdout, output.stderr);
+        let text = String::from_utf8_lossy(&out).into_owned() + &String::from_utf8_lossy(&log);
+        (output.status.code().unwrap(), text)
+    };
+    let (code, text) = init(&[]);
+    assert!(code == 2 && text.contains("--project is missing"), "{text}");
+    let (code, text) = init(&["--project", "p"]);
+    assert!(code == 2 && text.contains("--tpu NAME"), "never asks without a terminal: {text}");
+    let (code, text) = init(&["--project", "p", "--tpu", "b"]);
+    assert!(code == 2 && text.contains("there are a"), "{text}");
+    let (code, text) = init(&["--project", "p", "--checkpoint", "gs://bucket/a/", "--yes"]);
+    for words in
+        ["wrote watchdog.toml for 1 TPU", "doctor", "newest complete checkpoint is step 10"]
+    {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+    assert!(code == 0 && text.contains("1 of 1 protected"), "{code}: {text}");
+    let written = std::fs::read_to_string(folder.path().join("watchdog.toml")).unwrap();
+    assert!(written.contains("checkpoint = \"gs://bucket/a\""), "{written}");
+    let (code, text) = init(&["--project", "p", "--yes"]);
+    assert!(code == 2 && text.contains("is never written over"), "{text}");
+    // It is found without being named.
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"))
+        .arg("check")
+        .env_remove("TPU_WATCHDOG_CONFIG")
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("watchdog.toml is fine"), "{text}");
+}

@@ -3,6 +3,7 @@
 use super::common::{goes_back_at, hold, went_back};
 use crate::core::ctx::SlotCtx;
 use crate::core::{ending, location, runs};
+use crate::model::exit::Stuck;
 use crate::model::hold::HoldReason;
 use crate::model::relaunch::TAKES_ROLL_CALL;
 use crate::model::time::{after, elapsed};
@@ -16,6 +17,8 @@ const LISTED_WITHIN: Duration = Duration::from_secs(60);
 /// The pause after the first run without a new step; it doubles so many times.
 const PAUSE: Duration = Duration::from_secs(10);
 const PAUSES: u32 = 4;
+/// From an end with 0 that was too early to the start that follows it.
+const ONCE_MORE: Duration = Duration::from_secs(300);
 /// Hosts that get no order start by themselves after this, as the supervisor's ALONE says: an order comes
 /// some polls before.
 const ALONE: Duration = Duration::from_secs(300);
@@ -78,6 +81,19 @@ pub fn same_job(ctx: &SlotCtx) -> Option<Decision> {
     let text =
         format!("a relaunch is wanted, but {why}; `recreate {}` replaces the TPU", record.name);
     hold(HoldReason::CannotRelaunch, text, None)
+}
+
+/// S23: a job that ended with 0 too early is started once more, after a while in which an operator may
+/// say that its work is done.
+pub fn order_once_more(ctx: &SlotCtx) -> Option<Decision> {
+    let job = &ctx.record.job;
+    let early = job.stuck == Some(Stuck::EndedEarly) && job.relaunch_by.is_none();
+    let until = after(job.failed_at.filter(|_| early)?, ONCE_MORE);
+    let text = format!(
+        "{}; exit 0 after less than 10 min, without a new step or checkpoint, so it is started once more; `done {}` when its work is done",
+        ctx.record.verdict.evidence, ctx.record.name
+    );
+    if ctx.now < until { hold(HoldReason::Backoff, text, Some(until)) } else { None }
 }
 
 /// S16: runs on several hosts that fail at once are ordered again after growing pauses, so that

@@ -58,6 +58,7 @@ const STORIES: &[Row] = &[
         w.relaunch_but(|w| w.record().job.workers.clear())
     }),
     ("order_pause", HoldReason::Backoff, Acts, World::failed_at_once),
+    ("order_once_more", HoldReason::Backoff, Acts, World::ended_early_at_once),
     ("order_checkpoints", HoldReason::CheckpointUnreadable, Refused("S15"), |w| {
         w.relaunch_but(|w| {
             w.fleet.memory.get_mut("a").unwrap().survey_failure = Some("listing failed".into());
@@ -290,6 +291,7 @@ fn played(row: &Row, gates: Vec<Gate>) -> World {
         "supervisors",
         "order_checkpoints",
         "order_pause",
+        "order_once_more",
     ];
     let needs_job = needs_job.contains(&row.0);
     let slots: &[&str] = if row.0 == "max_unavailable" { &["a", "b"] } else { &["a"] };

@@ -18,6 +18,17 @@ impl World {
         self.wait(1);
         self.poll(&[node]);
     }
+
+    /// A run that ended at once with 0.
+    pub fn ended_early_at_once(&mut self) {
+        let node = self.supervised_run();
+        self.workers_say(&[(1, "v2", None)]);
+        self.next_poll(&node);
+        self.workers_say(&[(1, "v2", Some((0, "done ran=4 step=none")))]);
+        self.surveyed(&[100]);
+        self.wait(1);
+        self.poll(&[node]);
+    }
 }
 
 #[test]

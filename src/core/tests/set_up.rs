@@ -1,5 +1,7 @@
 //! Startup scripts: the user's own, and what fails before a job can start.
 
+use super::endings::Pull;
+use super::relaunch::{accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
@@ -136,4 +138,44 @@ fn l1_a_host_that_cannot_be_set_up_after_a_run_is_told_too() {
         let told = world.hold("a") == Some(HoldReason::SetupFailed);
         assert_eq!(told, count > 60, "{count}");
     }
+}
+
+#[test]
+fn s23_an_end_with_0_that_is_too_early_is_started_once_more_and_a_second_one_is_held() {
+    let early = |generation| [(generation, "v2", Some((0, "done ran=4 step=none")))];
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    // Ten reads in which nothing is ordered, then the order from the newest checkpoint.
+    let mut ordered = None;
+    for count in 1..=14 {
+        world.workers_say(&early(1));
+        world.surveyed(&[100]);
+        ordered = world.run_order().map(|order| (count, order));
+        if ordered.is_some() {
+            break;
+        }
+        world.next_poll(&node);
+        ordered = world.run_order().map(|order| (count, order));
+        if ordered.is_some() {
+            break;
+        }
+        assert_eq!(world.hold("a"), Some(HoldReason::Backoff), "{count}");
+    }
+    let (count, order) = ordered.expect("it is started once more");
+    assert!((10..=12).contains(&count), "{count}");
+    assert_eq!((order.generation, order.step), (2, Some(100)));
+    world.ordered(accepted());
+    let node = patched(&node, &order);
+    world.next_poll(&node);
+    world.workers_say(&[(2, "v2", None)]);
+    for _ in 0..30 {
+        world.next_poll(&node);
+        world.workers_say(&early(2));
+        world.surveyed(&[100]);
+        assert_eq!(world.run_order(), None);
+    }
+    assert_eq!(world.hold("a"), Some(HoldReason::EndedEarly));
+    // An operator may want it again, and it has its one more start again.
+    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    assert_eq!(world.fleet.slots["a"].job.runs.once_more, None);
 }

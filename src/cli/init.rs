@@ -1,0 +1,247 @@
+//! `init`: writes a config for TPUs that exist. It asks for what the flags do not say, on a terminal
+//! alone, and never writes over a file.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::screen::{self, HEAD, Row, paint, width};
+use super::table::plural;
+use super::{ConfigFile, Failed, Outcome, doctor, plan, wire};
+use crate::config;
+use crate::model::node::NodeState;
+use crate::report::sentence::Tone;
+
+/// One listing of a whole project.
+const LISTED_WITHIN: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  tpu-watchdog init                                    asks for everything\n  \
+                        tpu-watchdog init --project my-project --tpu llama-v4-32 --checkpoint gs://my-bucket/llama --yes"
+)]
+pub struct InitArgs {
+    /// The Google Cloud project.
+    #[arg(long)]
+    project: Option<String>,
+    /// Looks at the TPUs of this zone alone.
+    #[arg(long, default_value = "-")]
+    zone: String,
+    /// A TPU to watch, by name; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    tpu: Vec<String>,
+    /// Where the checkpoints are; with several TPUs each has a folder of its name below it.
+    #[arg(long, value_name = "URI")]
+    checkpoint: Option<String>,
+    /// The file that is written.
+    #[arg(long, value_name = "FILE", default_value = "watchdog.toml")]
+    output: PathBuf,
+    /// Asks nothing: without --tpu all TPUs that are READY are taken.
+    #[arg(long)]
+    yes: bool,
+    /// The Cloud TPU API, where it is not Google's own.
+    #[arg(long, value_name = "URL", hide_short_help = true)]
+    api_tpu: Option<String>,
+    /// Cloud Storage, where it is not Google's own.
+    #[arg(long, value_name = "URL", hide_short_help = true)]
+    api_storage: Option<String>,
+    /// "anonymous" sends no credentials, to a loopback address alone.
+    #[arg(long, value_name = "KIND", hide_short_help = true)]
+    api_credentials: Option<String>,
+}
+
+/// A TPU that may be watched.
+struct Found {
+    name: String,
+    zone: String,
+    kind: String,
+    ready: bool,
+    /// Why a recovery would not save it.
+    not: Option<&'static str>,
+}
+
+pub async fn init(args: &InitArgs) -> Outcome {
+    if args.output.exists() {
+        let file = args.output.display();
+        let text = format!("{file} exists and is never written over: name another with --output");
+        return Err(Failed::Config(format!("{text}; nothing was done")));
+    }
+    let asks = !args.yes && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let project = match &args.project {
+        Some(project) => project.clone(),
+        None if asks => ask("Google Cloud project", "")?,
+        None => return Err(Failed::Config("--project is missing; nothing was done".into())),
+    };
+    let found = look(args, &project).await?;
+    show(&found);
+    let chosen = choose(args, &found, asks)?;
+    let checkpoint = match &args.checkpoint {
+        Some(uri) => uri.clone(),
+        None if asks => ask("Where are the checkpoints? (gs://bucket/path; empty: none)", "")?,
+        None => String::new(),
+    };
+    let text = text(args, &project, &chosen, &checkpoint);
+    // What would be refused is not written.
+    config::parse(&args.output, &text, &|_| None).map_err(|error| {
+        Failed::Config(format!(
+            "the answers make no config, nothing was written:\n{}",
+            error.shown(false)
+        ))
+    })?;
+    write_new(&args.output, &text)?;
+    screen::print(&format!(
+        "\nwrote {} for {}\n\n",
+        args.output.display(),
+        plural(chosen.len(), "TPU")
+    ));
+    let at = ConfigFile::find(Some(args.output.clone()));
+    screen::print(&paint(HEAD, "doctor: is all there that a recovery needs?\n"));
+    let sound = doctor::doctor(&at, &doctor::DoctorArgs::default()).await;
+    screen::print(&paint(HEAD, "\nplan: what would be done now?\n"));
+    let planned = plan::plan(&at, &plan::PlanArgs::default()).await;
+    screen::print(&format!(
+        "\nNext: read {0}, set `command` for jobs that the watchdog is to start, then: tpu-watchdog run --config {0}\n",
+        args.output.display()
+    ));
+    sound.and(planned)
+}
+
+/// The TPUs of the project.
+async fn look(args: &InitArgs, project: &str) -> Result<Vec<Found>, Failed> {
+    let text = format!(
+        "project = {project:?}\nstate = \"memory:\"\n{}[[tpu]]\nname = \"any\"\nzone = \"us-central2-b\"\n",
+        api(args)
+    );
+    let config = config::parse(Path::new("the flags"), &text, &|_| None)
+        .map_err(|error| Failed::Config(error.to_string()))?;
+    let clients = wire::clients(&config)?;
+    let none = clients.preflight(config.settings.poll.timeout).await;
+    none.map_err(|none| Failed::Work(none.to_string()))?;
+    let list = clients.tpu.list_nodes(&args.zone, Instant::now() + LISTED_WITHIN).await;
+    let list =
+        list.map_err(|why| Failed::Work(format!("the TPUs of {project} can't be listed: {why}")))?;
+    let found = list.nodes.iter().map(|node| Found {
+        name: node.node.clone(),
+        zone: node.zone.clone(),
+        kind: node.accelerator.clone(),
+        ready: node.state == NodeState::Ready,
+        not: match () {
+            () if node.queued_resource.is_some() => {
+                Some("of a queued resource: not replaced by this version")
+            }
+            () if node.multislice => Some("part of a multislice: not replaced by this version"),
+            () if node.is_v1 => Some("made by API v1: can't be replaced"),
+            () => None,
+        },
+    });
+    Ok(found.collect())
+}
+
+fn show(found: &[Found]) {
+    let rows: Vec<Row> = found
+        .iter()
+        .map(|tpu| Row {
+            tone: Some(match (tpu.ready, tpu.not) {
+                (_, Some(_)) => Tone::Unprotected,
+                (true, None) => Tone::Good,
+                (false, None) => Tone::Waiting,
+            }),
+            cells: vec![tpu.name.clone(), tpu.kind.clone(), tpu.zone.clone()],
+            text: tpu.not.unwrap_or(if tpu.ready { "READY" } else { "not READY" }).to_owned(),
+        })
+        .collect();
+    screen::print(&screen::table(&["TPU", "TYPE", "ZONE", "STATE"], &rows, width()));
+}
+
+/// Those that are to be watched.
+fn choose<'a>(args: &InitArgs, found: &'a [Found], asks: bool) -> Result<Vec<&'a Found>, Failed> {
+    let ready = || found.iter().filter(|tpu| tpu.ready && tpu.not.is_none());
+    let names: Vec<String> = match args.tpu.as_slice() {
+        [] if asks => {
+            let all = ready().map(|tpu| tpu.name.as_str()).collect::<Vec<_>>().join(" ");
+            let answer = ask("Which ones? (names; empty: all that are READY)", &all)?;
+            answer.split([' ', ',']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+        }
+        [] if args.yes => ready().map(|tpu| tpu.name.clone()).collect(),
+        [] => {
+            return Err(Failed::Config(
+                "--tpu NAME (or --yes for all that are READY) is missing; nothing was done".into(),
+            ));
+        }
+        names => names.to_vec(),
+    };
+    let of = |name: &String| {
+        found.iter().find(|tpu| tpu.name == *name).ok_or_else(|| {
+            let all: Vec<&str> = found.iter().map(|tpu| tpu.name.as_str()).collect();
+            let text = format!("there is no TPU {name:?}; there are {}", all.join(", "));
+            Failed::Config(format!("{text}; nothing was done"))
+        })
+    };
+    let chosen: Vec<&Found> = names.iter().map(of).collect::<Result<_, _>>()?;
+    if chosen.is_empty() {
+        return Err(Failed::Config("no TPU was chosen; nothing was done".into()));
+    }
+    Ok(chosen)
+}
+
+fn api(args: &InitArgs) -> String {
+    let keys = [
+        ("tpu", &args.api_tpu),
+        ("storage", &args.api_storage),
+        ("credentials", &args.api_credentials),
+    ];
+    let lines: String = keys
+        .iter()
+        .filter_map(|(key, value)| Some(format!("{key} = {:?}\n", value.as_ref()?)))
+        .collect();
+    if lines.is_empty() { lines } else { format!("[api]\n{lines}\n") }
+}
+
+/// The config.
+fn text(args: &InitArgs, project: &str, chosen: &[&Found], checkpoint: &str) -> String {
+    let mut text = format!(
+        "# Written by tpu-watchdog init. All keys: config/full.toml\n\nproject = {project:?}\nstate   = \"sqlite:state.db\"\n\n{}",
+        api(args)
+    );
+    let checkpoint = checkpoint.trim_end_matches('/');
+    for tpu in chosen {
+        text += &format!("[[tpu]]\nname = {:?}\nzone = {:?}\n", tpu.name, tpu.zone);
+        if !checkpoint.is_empty() {
+            let place = match chosen.len() {
+                1 => checkpoint.to_owned(),
+                _ => format!("{checkpoint}/{}", tpu.name),
+            };
+            text += &format!(
+                "\n[tpu.job]\n# command  = 'python3 train.py --checkpoints \"$CHECKPOINT_BASE\"'   # without it the startup script is the job\n\
+                 checkpoint = {place:?}\n"
+            );
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn write_new(path: &Path, text: &str) -> Result<(), Failed> {
+    let failed = |error: std::io::Error| {
+        Failed::Work(format!("{}: {error}; nothing was written", path.display()))
+    };
+    let mut file =
+        std::fs::File::options().write(true).create_new(true).open(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)
+}
+
+/// One question on the terminal.
+fn ask(question: &str, default: &str) -> Result<String, Failed> {
+    let hint = if default.is_empty() { String::new() } else { format!(" [{default}]") };
+    screen::print(&format!("{question}{hint}: "));
+    let mut line = String::new();
+    let read = std::io::stdin().read_line(&mut line);
+    let read = read.map_err(|error| Failed::Work(format!("no answer could be read: {error}")))?;
+    if read == 0 {
+        return Err(Failed::Work("no answer was given; nothing was done".into()));
+    }
+    let answer = line.trim();
+    Ok(if answer.is_empty() { default.to_owned() } else { answer.to_owned() })
+}
