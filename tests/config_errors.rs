@@ -10,13 +10,23 @@ fn error(text: &str) -> String {
     let environment = |name: &str| (name == "SECRET").then(|| "hunter2".to_owned());
     match config::parse(Path::new("/etc/w.toml"), text, &environment) {
         Ok(_) => panic!("accepted:\n{text}"),
-        Err(error) => error.to_string(),
+        Err(error) => {
+            // On a terminal each mistake is shown with its line, and a mark below what is wrong.
+            let shown = error.shown(false);
+            for mistake in &error.mistakes {
+                let line = text.lines().nth(mistake.line - 1).unwrap_or_default();
+                let number = format!("{} | ", mistake.line);
+                assert!(line.is_empty() || shown.contains(&number), "{shown}");
+                assert!(line.is_empty() || shown.contains('^'), "{shown}");
+            }
+            error.to_string()
+        }
     }
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
 const AFTER_A_SLOT: [(&str, &str, &str); 58] = [
-    ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`, expected one of `name`"),
+    ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`; did you mean `name`?"),
     ("queued_resource = \"q\"", "w.toml:5: tpu[0].queued_resource:", "not supported yet"),
     ("zones = [\"us-east5-a\"]", "w.toml:5: tpu[0].zones:", "keep one of them"),
     ("startup_script = \"none.sh\"", "w.toml:5: tpu[0].startup_script:", "relative to the config"),
@@ -250,7 +260,7 @@ const AFTER_A_SLOT: [(&str, &str, &str); 58] = [
 
 /// The text between `project` and the slot.
 const BEFORE_A_SLOT: [(&str, &str, &str); 28] = [
-    ("dry_run = \"yes\"", "w.toml:2: dry_run:", "expected a boolean"),
+    ("dry_run = \"yes\"", "w.toml:2: dry_run:", "write true or false, without quotes"),
     ("polll = 1", "w.toml:2: polll:", "unknown key `polll`"),
     ("owner = \"\"", "w.toml:2: owner:", "leave it out"),
     ("lease = \"100ms\"", "w.toml:2: lease:", "at least 1s"),
@@ -265,7 +275,7 @@ const BEFORE_A_SLOT: [(&str, &str, &str); 28] = [
     ("state = \"sqlite:\"", "w.toml:2: state:", "needs a path"),
     ("[poll]\nevery = \"soon\"", "w.toml:3: poll.every:", "write \"90s\", \"15m\" or \"1h 30m\""),
     ("[poll]\nevery = \"1ms\"", "w.toml:3: poll.every:", "must be at least"),
-    ("[poll]\nevery = 30", "w.toml:3: poll.every:", "expected a string"),
+    ("[poll]\nevery = 30", "w.toml:3: poll.every:", "30 has no unit; write \"30s\""),
     ("[poll]\ncron = \"* * * * * *\"", "w.toml:3: poll.cron:", "not supported yet"),
     ("[api]\ncredentials = \"anonymous\"", "w.toml:3: api.credentials:", "only towards loopback"),
     ("[api]\ncredentials = \"key\"", "w.toml:3: api.credentials:", "\"application-default\""),

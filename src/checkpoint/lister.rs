@@ -188,10 +188,9 @@ pub async fn survey_in(
     // Rename mode: without a commit file anywhere, and only where Orbax renames (not on gs://), a
     // step is whole by its name.
     let renames = settings.orbax_mode == OrbaxMode::Auto && !settings.uri.starts_with("gs://");
-    if outcome.newest.is_none() && format == CheckpointFormat::Orbax && renames {
-        if let Some((newest, written)) = without_commit_file {
-            (outcome.newest, outcome.written) = (Some(newest), written);
-        }
+    let by_name = outcome.newest.is_none() && format == CheckpointFormat::Orbax && renames;
+    if let Some((newest, written)) = without_commit_file.filter(|_| by_name) {
+        (outcome.newest, outcome.written) = (Some(newest), written);
     }
     if outcome.newest.is_none() && count > CANDIDATES_MAX {
         // A complete one may lie below them: that is not "none".

@@ -90,28 +90,10 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
     let store = wire::open_store(&config.state, &clients.state).await?;
     let mut wired = wire::wire(&config, wire::settings(&config), clients, store, Mode::Serve);
     let published = wired.endpoints.published.clone();
-    let mut page = String::new();
-    if let Some(address) = config.listen {
-        let listener = crate::report::server::bind(address).await.map_err(|e| {
-            Failed::Config(format!(
-                "--listen {address} failed: {e}; choose another one, or \"off\""
-            ))
-        })?;
-        page = listener.local_addr().map(|a| format!("http://{a}/")).unwrap_or_default();
-        tokio::spawn(crate::report::server::serve(listener, wired.endpoints.clone(), None));
-    }
+    let page = serve(config.listen, &wired).await?;
     let began = Timestamp::now();
     let live = std::io::stdout().is_terminal();
-    let head = format!(
-        "A simulated zone with {} TPUs and their jobs; one second here is {:.0} there.\n{}",
-        config.settings.slots.len(),
-        args.speed,
-        if page.is_empty() {
-            String::new()
-        } else {
-            format!("Page {page}  metrics {page}metrics\n")
-        },
-    );
+    let head = head(config.settings.slots.len(), args.speed, &page);
     if !live {
         print(&format!("{head}Times are those of the simulated zone.\n\n"));
     }
@@ -133,15 +115,19 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
         + last_event.div_f64(args.speed)
         + Duration::from_secs(120).div_f64(args.speed);
     let mut second_screen = live.then(AlternateScreen::enter);
+    let sum_up = |status: &StatusDocument| {
+        let at = elapsed(began, Timestamp::now()).mul_f64(args.speed);
+        let harmed = simulator.with(|cloud| cloud.harmed);
+        print(&summary(&story.borrow(), status, at, harmed));
+        harmed
+    };
     let outcome = {
         let mut running = std::pin::pin!(wired.watchdog.run(&mut signals));
         loop {
             tokio::select! {
                 end = &mut running => {
                     drop(second_screen.take());
-                    let at = elapsed(began, Timestamp::now()).mul_f64(args.speed);
-                    let harmed = simulator.with(|cloud| cloud.harmed);
-                    print(&summary(&story.borrow(), &published.get().status, at, harmed));
+                    sum_up(&published.get().status);
                     return wire::ended(end);
                 }
                 () = tokio::time::sleep(Duration::from_millis(250)) => {}
@@ -153,9 +139,7 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
             let done = Instant::now() >= settle_after && settled(&snapshot.status, &story.borrow());
             if done || Instant::now() >= end {
                 drop(second_screen.take());
-                let at = elapsed(began, Timestamp::now()).mul_f64(args.speed);
-                let harmed = simulator.with(|cloud| cloud.harmed);
-                print(&summary(&story.borrow(), &snapshot.status, at, harmed));
+                let harmed = sum_up(&snapshot.status);
                 if args.serve {
                     print(&format!("Still serving {page}; Ctrl-C ends it.\n"));
                     return wire::ended(running.await);
@@ -169,6 +153,25 @@ pub async fn demo(args: &DemoArgs) -> Outcome {
     } else {
         Err(Failed::Work("the fleet did not settle in time, or a healthy TPU was deleted".into()))
     }
+}
+
+/// Serves the page, where one is wanted. Returns its address.
+async fn serve(listen: Option<SocketAddr>, wired: &wire::Wired) -> Result<String, Failed> {
+    let Some(address) = listen else { return Ok(String::new()) };
+    let listener = crate::report::server::bind(address).await.map_err(|e| {
+        Failed::Config(format!("--listen {address} failed: {e}; choose another one, or \"off\""))
+    })?;
+    let page = listener.local_addr().map(|a| format!("http://{a}/")).unwrap_or_default();
+    tokio::spawn(crate::report::server::serve(listener, wired.endpoints.clone(), None));
+    Ok(page)
+}
+
+fn head(tpus: usize, speed: f64, page: &str) -> String {
+    let text = format!(
+        "A simulated zone with {tpus} TPUs and their jobs; one second here is {speed:.0} there.\n"
+    );
+    let links = || format!("Page {page}  metrics {page}metrics\n");
+    if page.is_empty() { text } else { text + &links() }
 }
 
 /// Every duration of the product's defaults, divided by the speed; nothing else differs from

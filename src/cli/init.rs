@@ -155,7 +155,7 @@ fn show(found: &[Found]) {
     screen::print(&screen::table(&["TPU", "TYPE", "ZONE", "STATE"], &rows, width()));
 }
 
-/// Those that are to be watched.
+/// The TPUs that are to be watched.
 fn choose<'a>(args: &InitArgs, found: &'a [Found], asks: bool) -> Result<Vec<&'a Found>, Failed> {
     let ready = || found.iter().filter(|tpu| tpu.ready && tpu.not.is_none());
     let names: Vec<String> = match args.tpu.as_slice() {

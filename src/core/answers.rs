@@ -186,16 +186,9 @@ pub fn operated(
                 let sent = Value::Object(spec.overlaid(&slot.create).body().clone());
                 failure.message = Mask::of(Some(&sent)).apply(&failure.message);
             }
-            came_of(
-                record,
-                Verb::Create,
-                CallResult::Failed,
-                &format!(
-                    "the create's operation failed ({}); its name is read back",
-                    failure.class
-                ),
-                turn,
-            );
+            let class = failure.class;
+            let text = format!("the create's operation failed ({class}); its name is read back");
+            came_of(record, Verb::Create, CallResult::Failed, &text, turn);
             // A failed create says nothing about what is there: it may have left a node behind,
             // which a poll may have shown. Only a read from after its end tells.
             record.mutated_at = Some(turn.now);

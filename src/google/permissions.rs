@@ -12,7 +12,7 @@ use super::tpu::{TpuClient, encode};
 use crate::model::failure::Failure;
 
 impl TpuClient {
-    /// Those of some permissions that the caller lacks in the project
+    /// The permissions among these that the caller lacks in the project
     /// (`projects.testIamPermissions` of the Resource Manager API); none where nothing is asked:
     /// anonymous credentials, or an endpoint that is not Google's.
     ///

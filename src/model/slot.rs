@@ -171,11 +171,9 @@ pub struct JobState {
     /// The newest incomplete checkpoint that is known, step and size: growth is what goes beyond
     /// it.
     pub incomplete: Option<(u64, u64)>,
-    /// The lowest step that a person accepts in the place of what was recorded, and since when; 0:
-    /// whatever is there, also nothing.
+    /// The lowest step that an operator accepts instead of the recorded one, and since when; 0: any, or none.
     pub accepts: Option<(u64, Timestamp)>,
-    /// Since when complete listings have lacked `checkpoint` (or what is accepted) and anything
-    /// newer.
+    /// Since when complete listings have lacked `checkpoint` (or what is accepted) and anything newer.
     pub went_back_since: Option<Timestamp>,
     /// When the newest complete checkpoint was first seen.
     pub checkpoint_at: Option<Timestamp>,

@@ -19,188 +19,323 @@ const fn says(means: &'static str, next: &'static str) -> Meaning {
 
 /// Why a slot is held.
 pub fn hold(reason: HoldReason) -> Meaning {
-    use HoldReason::*;
-    match reason {
-        DryRun => says(
+    let row = HOLDS.iter().find(|(of, _)| *of == reason);
+    row.map_or(says("A hold of another version.", "See docs/runbook.md."), |(_, meaning)| *meaning)
+}
+
+/// The holds. A test asks for each of them.
+const HOLDS: &[(HoldReason, Meaning)] = &[
+    (
+        HoldReason::DryRun,
+        says(
             "dry_run = true in the config: everything is decided and told, nothing is changed.",
             "Take it out of the config and reload (SIGHUP, or systemctl reload tpu-watchdog).",
         ),
-        OptedOut => says(
+    ),
+    (
+        HoldReason::OptedOut,
+        says(
             "The TPU carries the label tpu-watchdog=off, by which an operator keeps it from the watchdog.",
             "Remove the label from the TPU. A create that it holds is released by `resume SLOT`.",
         ),
-        OtherOwner => says(
+    ),
+    (
+        HoldReason::OtherOwner,
+        says(
             "The TPU's metadata names another watchdog as its owner (tpu-watchdog-owner): another state, or a state that was lost.",
             "If it is yours: `resume SLOT --adopt`. If another watchdog runs, take the TPU out of one of the two configs.",
         ),
-        QueuedResource => says(
+    ),
+    (
+        HoldReason::QueuedResource,
+        says(
             "The TPU belongs to a queued resource, and can only be replaced through it.",
             "Recreate the queued resource by hand; this version does not do that.",
         ),
-        Multislice => says(
+    ),
+    (
+        HoldReason::Multislice,
+        says(
             "The TPU is part of a multislice, which is replaced as a whole.",
             "Recreate the multislice by hand; this version does not do that.",
         ),
-        ApiV1 => says(
+    ),
+    (
+        HoldReason::ApiV1,
+        says(
             "The TPU was made by API v1 (TPU Node), which v2 can't create again.",
             "Move to a TPU VM.",
         ),
-        NeverSeen => says(
+    ),
+    (
+        HoldReason::NeverSeen,
+        says(
             "No TPU of this name was ever seen, and [tpu.create] does not say enough to create one.",
             "Correct name and zone (`plan` names the TPUs of the zone), or describe the TPU in [tpu.create].",
         ),
-        NoSpecification => says(
+    ),
+    (
+        HoldReason::NoSpecification,
+        says(
             "The specification of the TPU would be refused by a create, so that nothing is deleted.",
             "`status SLOT` says what is wrong with it; correct it in [tpu.create].",
         ),
-        Stopped => says(
+    ),
+    (
+        HoldReason::Stopped,
+        says(
             "The TPU was stopped or hidden; a stopped TPU is never deleted.",
             "Start it to have it watched again.",
         ),
-        Deleting => says(
+    ),
+    (
+        HoldReason::Deleting,
+        says(
             "The TPU is being deleted, and not by this watchdog.",
             "Ask who deletes it; after grace.deleting the delete is sent once more.",
         ),
-        Unclear => says(
+    ),
+    (
+        HoldReason::Unclear,
+        says(
             "The last read failed, or showed a state that is not known. Such a read is never evidence of anything.",
             "Nothing, while it is one read. When it stays so, the reason names the API's answer: `doctor`.",
         ),
-        Missing => says(
+    ),
+    (
+        HoldReason::Missing,
+        says(
             "The TPU is gone, and when_missing = \"hold\" keeps it from being created again.",
             "`recreate SLOT` creates it, `forget SLOT` keeps it gone.",
         ),
-        Degraded => says(
+    ),
+    (
+        HoldReason::Degraded,
+        says(
             "The API reports a symptom of the TPU on which no rule acts: it informs.",
             "Look whether the job makes progress; `recreate SLOT` replaces the TPU.",
         ),
-        MaxUnavailable => says(
+    ),
+    (
+        HoldReason::MaxUnavailable,
+        says(
             "As many sick TPUs are being replaced as policy.max_unavailable allows; this one waits for its turn.",
             "Nothing; or raise max_unavailable.",
         ),
-        JudgedPerHour => says(
+    ),
+    (
+        HoldReason::JudgedPerHour,
+        says(
             "policy.max_judged_recreates_per_hour is used up: more than so many sick TPUs an hour is a reason to look.",
             "Look what the TPUs have in common; it goes on by itself as the hour slides.",
         ),
-        ZoneShort => says(
+    ),
+    (
+        HoldReason::ZoneShort,
+        says(
             "Creates of this zone and type are refused for want of capacity, so that a sick TPU in hand is worth more than none.",
             "Nothing: one is tried every two hours. More zones in `zones` help.",
         ),
-        ReplacementsFail => says(
+    ),
+    (
+        HoldReason::ReplacementsFail,
+        says(
             "Replacements of two TPUs of this zone and type failed to boot, or to make progress, within an hour.",
             "Find the cause (startup script, image, network), then `breaker reset`.",
         ),
-        QuietHours => says(
+    ),
+    (
+        HoldReason::QuietHours,
+        says(
             "policy.quiet_hours leaves sick TPUs alone at this time. Lost ones are created again all the same.",
             "Nothing; `recreate SLOT` works at any time.",
         ),
-        NoProgress => says(
+    ),
+    (
+        HoldReason::NoProgress,
+        says(
             "Run after run of the job made no new step, although it was started again each time.",
             "`logs SLOT` shows how they ended; find the cause, then `retry SLOT`.",
         ),
-        Attempts => says(
+    ),
+    (
+        HoldReason::Attempts,
+        says(
             "The slot was recreated attempts.max times without progress in between: another one would not help.",
             "Find the cause (startup script, image, quota), then `retry SLOT`.",
         ),
-        Preemptions => says(
+    ),
+    (
+        HoldReason::Preemptions,
+        says(
             "The slot was preempted attempts.preemptions times within attempts.window.",
             "It goes on as the window slides. Another zone, or on-demand capacity; or raise attempts.preemptions.",
         ),
-        Backoff => says(
+    ),
+    (
+        HoldReason::Backoff,
+        says(
             "The last call was refused or failed, and the next one waits for its time.",
             "Nothing: `status` says when. When capacity is missing, more zones in `zones` help.",
         ),
-        CreateLimit => says(
+    ),
+    (
+        HoldReason::CreateLimit,
+        says(
             "The project's limit of creates a minute is used up by this watchdog.",
             "Nothing: it goes on within a minute.",
         ),
-        CheckpointUnreadable => says(
+    ),
+    (
+        HoldReason::CheckpointUnreadable,
+        says(
             "The checkpoint location could not be listed, or its content is not understood: a job started now would begin from scratch \
              over its own work.",
             "The reason names the command that grants the right, or the layout to name in `checkpoint`.",
         ),
-        CheckpointWentBack => says(
+    ),
+    (
+        HoldReason::CheckpointWentBack,
+        says(
             "The newest complete checkpoint is older than the one that was recorded: something removed it.",
             "Put it back, or say from which step to go on: `retry SLOT --from STEP` (0: whatever is there).",
         ),
-        NoBeaconChannel => says(
+    ),
+    (
+        HoldReason::NoBeaconChannel,
+        says(
             "No supervisor was ever heard of in this project, or guest attributes can't be read now: silence proves nothing then.",
             "Allow guest attributes (organisation policy compute.disableGuestAttributesAccess), or look at the TPU by hand.",
         ),
-        JobFailed => says(
+    ),
+    (
+        HoldReason::JobFailed,
+        says(
             "The job ended again and again without a new step, or with an end that a new start does not cure.",
             "`logs SLOT` shows how; fix the job, then `relaunch SLOT` (after a change of the config: `recreate SLOT`).",
         ),
-        SetupFailed => says(
+    ),
+    (
+        HoldReason::SetupFailed,
+        says(
             "A host could not be set up for 30 minutes, and the job waits for it: a startup script that fails, most of the time.",
             "The reason has the last lines. Correct the script; the host tries again every 15 minutes by itself.",
         ),
-        ChipsBusy => says(
+    ),
+    (
+        HoldReason::ChipsBusy,
+        says(
             "A process that is not the job's holds the chips of a host; it is waited for, never killed.",
             "The reason names it. End it on that host, and the job starts.",
         ),
-        DeleteFailed => says(
+    ),
+    (
+        HoldReason::DeleteFailed,
+        says(
             "A delete was refused three times, or has not ended in its time.",
             "Delete the TPU by hand (gcloud compute tpus tpu-vm delete), or ask Google's support; the create follows by itself.",
         ),
-        Paused => says(
+    ),
+    (
+        HoldReason::Paused,
+        says(
             "An operator paused the slot, or all of them: nothing is begun on it.",
             "`resume SLOT`, or `resume --all`.",
         ),
-        Breaker => says(
+    ),
+    (
+        HoldReason::Breaker,
+        says(
             "The storm breaker is open: so many TPUs looked sick at once that our own eyes are to be doubted first.",
             "Is it a maintenance of the zone, an outage of the API, a change of yours? When the TPUs really are lost: `breaker reset`.",
         ),
-        EndedEarly => says(
+    ),
+    (
+        HoldReason::EndedEarly,
+        says(
             "The command ended with code 0 and nothing shows that it did its work: under 10 minutes, no new step, no new checkpoint.",
             "If the work is done: `done SLOT`. If not (a command in the background, a wrapper that swallows errors): mend it, then `retry SLOT`.",
         ),
-        StaleOrder => says(
+    ),
+    (
+        HoldReason::StaleOrder,
+        says(
             "The job reads CHECKPOINT_PATH, and its supervisor (before version 2) takes no newer order: a start would go back to the \
              checkpoint of the TPU's creation.",
             "`recreate SLOT`: the new TPU has the newest checkpoint and the present supervisor.",
         ),
-        CreateUnresolved => says(
+    ),
+    (
+        HoldReason::CreateUnresolved,
+        says(
             "A create was sent, and long after its time neither its operation nor the TPU tells how it ended.",
             "Look for the TPU by hand (gcloud compute tpus tpu-vm describe); then `retry SLOT`.",
         ),
-        CannotCreate => says(
+    ),
+    (
+        HoldReason::CannotCreate,
+        says(
             "A create could certainly not follow a delete, so that the sick TPU is kept: a right is missing, or the bucket is gone.",
             "The reason has the command that grants it; `doctor` checks all of them.",
         ),
-        NotSent => says(
+    ),
+    (
+        HoldReason::NotSent,
+        says(
             "A call was decided several times and never left this machine; it is tried all the same.",
             "The reason says why: most of the time the state is slow, or credentials are missing.",
         ),
-        SlowGet => says(
+    ),
+    (
+        HoldReason::SlowGet,
+        says(
             "The read that has to confirm a delete takes longer than it may be old, so that nothing is deleted.",
             "Look at the network between this machine and the API.",
         ),
-        Deleted => says(
+    ),
+    (
+        HoldReason::Deleted,
+        says(
             "The TPU was deleted on purpose: a working TPU turned to DELETING, or the zone's operations name a delete that is not ours.",
             "`recreate SLOT` creates it again, `forget SLOT` keeps it gone.",
         ),
-        Forgotten => says(
+    ),
+    (
+        HoldReason::Forgotten,
+        says(
             "An operator called the slot's create off (`forget`), or gave its TPU back (`release`).",
             "`retry SLOT` wants it again; or take it out of the config.",
         ),
-        Repeated => says(
+    ),
+    (
+        HoldReason::Repeated,
+        says(
             "In a fleet of one or two TPUs the second judged recreate within a day, without progress in between, waits an hour.",
             "Nothing; or `recreate SLOT`.",
         ),
-        WaitsForProbe => says(
+    ),
+    (
+        HoldReason::WaitsForProbe,
+        says(
             "Another slot tries first whether this zone and type have capacity again.",
             "Nothing: its turn comes by priority and age.",
         ),
-        CannotRelaunch => says(
+    ),
+    (
+        HoldReason::CannotRelaunch,
+        says(
             "The job is to start again on the TPU that is there, and its run order was refused, or its hosts do not follow it.",
             "The reason says which. Grant tpu.nodes.update (deploy/iam), or `recreate SLOT`.",
         ),
-        Refused => says(
+    ),
+    (
+        HoldReason::Refused,
+        says(
             "The independent safety check refused what the plan asked for: nothing is done.",
             "This is a defect of the watchdog; please report it with the lines of the log.",
         ),
-    }
-}
+    ),
+];
 
 /// How a slot was diagnosed.
 pub fn condition(condition: Condition) -> Meaning {
