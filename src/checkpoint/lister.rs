@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
@@ -26,6 +26,9 @@ const CANDIDATES_MAX: usize = 50;
 
 /// Files by which the size of an incomplete step is told, and the age of what is not understood.
 const SIZED_MAX: usize = 10_000;
+
+/// The time that the neighbours of an empty location may take, and a listing before they are asked for.
+const AROUND_MAX: Duration = Duration::from_secs(1);
 
 /// Names that are told of a location that is not understood.
 const NAMES_MAX: usize = 5;
@@ -109,7 +112,15 @@ pub async fn survey(
     set_aside: Option<u64>,
 ) -> Result<CheckpointSurvey, Failure> {
     let (store, base) = open(&settings.uri, access)?;
-    survey_in(&*store, &base, settings, set_aside).await
+    let began = Instant::now();
+    let mut survey = survey_in(&*store, &base, settings, set_aside).await?;
+    let empty = survey.newest.is_none() && survey.other.is_none() && settings.is_listed();
+    // Shown alone: it must not make a listing late that had its answer.
+    if empty && !settings.uri.starts_with("file://") && began.elapsed() < AROUND_MAX {
+        let around = tokio::time::timeout(AROUND_MAX, around(&*store, &base)).await;
+        survey.around = around.unwrap_or_default();
+    }
+    Ok(survey)
 }
 
 /// Lists one location in a store that is at hand.
@@ -140,10 +151,6 @@ pub async fn survey_in(
         top.objects.iter().filter_map(|object| object.location.filename()).map(str::to_owned);
     let names: Vec<String> =
         folders.iter().map(|folder| format!("{folder}/")).chain(files).take(NAMES_MAX).collect();
-    if names.is_empty() && !settings.uri.starts_with("file://") {
-        let around = around(store, base).await;
-        return Ok(CheckpointSurvey { around, ..CheckpointSurvey::default() });
-    }
     let Some(format) = settings.format.or_else(|| detect(&folders)) else {
         return Ok(CheckpointSurvey {
             other: not_complete(store, base, names).await.map_err(failed)?,
@@ -429,18 +436,15 @@ mod tests {
         for file in ["jobs/llama/9/commit_success.txt", "jobs/gemma/1/d", "jobs/notes.txt"] {
             store.put(&Path::from(file), "x".into()).await.unwrap();
         }
-        let settings = |uri: &str| CheckpointSettings {
-            uri: uri.into(),
+        assert_eq!(around(&store, &Path::from("jobs/lama")).await, ["gemma/", "llama/"]);
+        assert_eq!(around(&store, &Path::from("lama")).await, ["jobs/"]);
+        let settings = CheckpointSettings {
+            uri: "gs://b/jobs/llama".into(),
             format: None,
             orbax_mode: OrbaxMode::Auto,
         };
-        let base = Path::from("jobs/lama");
-        let survey = survey_in(&store, &base, &settings("gs://b/jobs/lama"), None).await.unwrap();
-        assert_eq!(survey.around, ["gemma/", "llama/"]);
-        assert_eq!((survey.newest, survey.other), (None, None));
         let base = Path::from("jobs/llama");
-        let survey = survey_in(&store, &base, &settings("gs://b/jobs/llama"), None).await.unwrap();
-        assert!(survey.written.is_some() && survey.around.is_empty());
+        assert!(survey_in(&store, &base, &settings, None).await.unwrap().written.is_some());
     }
 
     #[tokio::test]

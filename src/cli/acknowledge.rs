@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use crate::core::starts_again;
 use crate::model::condition::Condition;
+use crate::model::ids::Incarnation;
 use crate::model::lever::{Lever, Pause, Pull};
 use crate::model::time::{elapsed, span};
 use crate::report::sentence::rounded;
@@ -25,10 +26,16 @@ pub fn refused(pull: &Pull, stored: &Stored, now: Timestamp) -> Option<Refused> 
     let needless = |text: String| Some(Refused::Needless(text));
     match pull {
         Pull::Resume { slot: None, .. } => {
-            let any = stored.slots.values().any(|record| holds(record.paused.as_ref(), now));
-            let all = holds(stored.ledger.paused.as_ref(), now);
-            let left = !stored.ledger.left_paused.is_empty();
-            if any || all || left { None } else { needless("nothing is paused".into()) }
+            if holds(stored.ledger.paused.as_ref(), now) {
+                return None;
+            }
+            match by_name(stored, now).as_slice() {
+                [] => needless("nothing is paused".into()),
+                names => Some(Refused::Wrong(format!(
+                    "there is no pause of everything; paused by name, and resumed by name: {}",
+                    names.join(", ")
+                ))),
+            }
         }
         Pull::Resume { slot: Some(name), adopt } => {
             let record = record(name)?;
@@ -63,9 +70,13 @@ pub fn refused(pull: &Pull, stored: &Stored, now: Timestamp) -> Option<Refused> 
         Pull::Retry { slot, from: None } => {
             let record = record(slot)?;
             let held = record.decision.as_ref().is_some_and(|decision| decision.hold.is_some());
-            let used = !record.attempts.is_empty() || record.forgotten || record.deleted.is_some();
-            let job = &record.job;
-            let ended = job.finished.is_some() || job.failed.is_some() || job.runs.fruitless > 0;
+            let released = record.released.is_some() || record.deleted.is_some();
+            let asked = record.create_check.is_some() || record.job.went_back_since.is_some();
+            let used = !record.attempts.is_empty() || record.forgotten || released || asked;
+            let (job, runs) = (&record.job, &record.job.runs);
+            let counted = runs.fruitless + runs.exits + runs.stuck + runs.free > 0;
+            let passed = runs.set_aside.is_some() || runs.once_more.is_some();
+            let ended = job.finished.is_some() || job.failed.is_some() || counted || passed;
             let healthy = record.verdict.condition == Condition::Healthy;
             let nothing = healthy && record.recovery.is_none() && !held && !used && !ended;
             if nothing {
@@ -84,6 +95,12 @@ fn holds(pause: Option<&Pause>, now: Timestamp) -> bool {
     pause.is_some_and(|pause| pause.holds(now))
 }
 
+/// The slots that are paused by name.
+fn by_name(stored: &Stored, now: Timestamp) -> Vec<&str> {
+    let paused = stored.slots.iter().filter(|(_, record)| holds(record.paused.as_ref(), now));
+    paused.map(|(name, _)| name.as_str()).collect()
+}
+
 /// The effect of a command that was put in.
 pub fn done(command: &Lever, stored: &Stored, now: Timestamp) -> String {
     let why = command.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
@@ -100,11 +117,23 @@ pub fn done(command: &Lever, stored: &Stored, now: Timestamp) -> String {
             };
             format!("{what}{until}{why}\n  nothing is begun on it; end it: tpu-watchdog {end}")
         }
-        Pull::Resume { slot: None, .. } => format!("nothing is paused any longer{why}"),
+        Pull::Resume { slot: None, .. } => match by_name(stored, now).as_slice() {
+            [] => format!("nothing is paused now{why}"),
+            names => format!(
+                "everything but what is paused by name is resumed{why}\n  still paused: {}",
+                names.join(", ")
+            ),
+        },
         Pull::Resume { slot: Some(slot), adopt: true } => {
             format!("{slot} becomes this watchdog's own{why}")
         }
-        Pull::Resume { slot: Some(slot), .. } => format!("{slot} is not paused any longer{why}"),
+        Pull::Resume { slot: Some(slot), .. } => {
+            let all = match holds(stored.ledger.paused.as_ref(), now) {
+                true => "\n  the pause of everything still holds it: tpu-watchdog resume --all",
+                false => "",
+            };
+            format!("{slot} is not paused by name now{why}{all}")
+        }
         Pull::Retry { slot, from } => {
             let from = match from {
                 Some(0) => ", from whatever checkpoint is there, or the beginning".to_owned(),
@@ -114,24 +143,8 @@ pub fn done(command: &Lever, stored: &Stored, now: Timestamp) -> String {
             let job = record(slot).and_then(starts_again).unwrap_or_default();
             format!("{slot} has its attempts again{from}{job}{why}")
         }
-        Pull::Forget { slot, purge } => {
-            let kept = if *purge {
-                "its specification, attempts and recorded checkpoint are dropped"
-            } else {
-                "its specification, attempts and recorded checkpoint are kept for 30 days"
-            };
-            format!(
-                "{slot} is forgotten{why}\n  nothing is created for it; {kept}; want it again: tpu-watchdog retry {slot}"
-            )
-        }
-        Pull::Recreate { slot, incarnation } => {
-            let what = incarnation.as_ref().map_or("there is no TPU to delete".to_owned(), |of| {
-                format!("exactly id {} is deleted", of.id)
-            });
-            format!(
-                "{slot} is recreated{why}\n  {what}, and a new one is created from its specification"
-            )
-        }
+        Pull::Forget { slot, purge } => forgotten(slot, *purge, &why),
+        Pull::Recreate { slot, incarnation } => recreated(slot, incarnation.as_ref(), &why),
         Pull::Relaunch { slot } => {
             let from = record(slot).and_then(|record| record.job.checkpoint.as_ref());
             let from = from.map_or("its newest complete checkpoint".to_owned(), |found| {
@@ -149,4 +162,21 @@ pub fn done(command: &Lever, stored: &Stored, now: Timestamp) -> String {
         Pull::Drill { slot } => format!("a maintenance event of {slot} is simulated{why}"),
         Pull::BreakerReset => format!("the storm breaker is closed{why}"),
     }
+}
+
+fn forgotten(slot: &str, purge: bool, why: &str) -> String {
+    let kept = if purge { "are dropped" } else { "are kept for 30 days" };
+    format!(
+        "{slot} is forgotten{why}\n  nothing is created for it; its specification, attempts and recorded checkpoint {kept}; want it again: \
+         tpu-watchdog retry {slot}"
+    )
+}
+
+fn recreated(slot: &str, incarnation: Option<&Incarnation>, why: &str) -> String {
+    let deleted = incarnation.map_or("there is no TPU to delete".to_owned(), |of| {
+        format!("exactly id {} is deleted", of.id)
+    });
+    format!(
+        "{slot} is recreated{why}\n  {deleted}, and a new one is created from its specification"
+    )
 }

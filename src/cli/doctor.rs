@@ -229,7 +229,10 @@ async fn of_slot(
     stored: &Stored,
 ) -> Vec<Finding> {
     let deadline = Instant::now() + config.settings.poll.timeout;
-    let (name, zone) = (&slot.name, slot.zones.first().map_or("", String::as_str));
+    let name = &slot.name;
+    let record = stored.slots.get(name);
+    let zone = record.map(|record| &record.zone).or(slot.zones.first());
+    let zone = zone.map_or("", String::as_str);
     let mut all = Vec::new();
     let view = clients.tpu.get_node(zone, name, deadline).await;
     let learned = match &view {
@@ -244,7 +247,7 @@ async fn of_slot(
             NodeSpec::learn(&view.raw)
         }
         Err(why) => {
-            let known = stored.slots.get(name).and_then(|record| record.spec.clone());
+            let known = record.and_then(|record| record.spec.clone());
             let unseen = why.class == FailureClass::NotFound && known.is_none();
             all.push(match clients.tpu.list_nodes(zone, deadline).await {
                 Ok(list) if unseen => {
@@ -274,7 +277,8 @@ async fn of_slot(
         all.push(missing("", why.replace("WATCHDOG", account), None));
     }
     all.extend(check.doubts.into_iter().map(|why| doubt("", why)));
-    all.extend(checkpoints(clients, slot).await);
+    let trouble = record.is_some_and(|record| record.job.trouble.is_some());
+    all.extend(checkpoints(clients, slot, trouble).await);
     all
 }
 
@@ -288,7 +292,8 @@ async fn stored(clients: &Clients, config: &Config) -> Stored {
 }
 
 /// The checkpoint location of a slot: whether it can be listed, and what is in it.
-async fn checkpoints(clients: &Clients, slot: &SlotSettings) -> Option<Finding> {
+/// `trouble`: the watchdog holds creates for it.
+async fn checkpoints(clients: &Clients, slot: &SlotSettings, trouble: bool) -> Option<Finding> {
     let listed = location::listed(slot)?;
     let uri = &listed.uri;
     Some(match lister::survey(listed, &clients.storage, None).await {
@@ -302,11 +307,8 @@ async fn checkpoints(clients: &Clients, slot: &SlotSettings) -> Option<Finding> 
             }
             (None, Some(other)) => {
                 let names = other.names.join(", ");
-                missing(
-                    "",
-                    format!("{uri}: no complete checkpoint is understood; there is {names}"),
-                    None,
-                )
+                let text = format!("{uri}: no complete checkpoint is understood; there is {names}");
+                if trouble { missing("", text, None) } else { doubt("", text) }
             }
             (None, None) => doubt("", none_found(uri, &survey.around)),
         },

@@ -51,7 +51,9 @@ impl ConfigFile {
         }
         config::load(&self.path).map_err(|error| {
             let styled = std::io::stderr().is_terminal() && config::colours();
-            let shown = error.shown(styled);
+            // A journal has a line for each entry.
+            let whole = config::logs_to_the_journal();
+            let shown = if whole { error.to_string() } else { error.shown(styled) };
             Failed::Config(format!("the config is not usable, nothing was done:\n{shown}"))
         })
     }

@@ -105,7 +105,10 @@ pub async fn init(args: &InitArgs) -> Outcome {
         "\nNext: read {0}, set `command` for jobs that the watchdog is to start, then: tpu-watchdog run --config {0}\n",
         args.output.display()
     ));
-    sound.and(planned)
+    match (sound, planned) {
+        (Err(Failed::NeedsAPerson), Err(failed)) | (Ok(()), Err(failed)) => Err(failed),
+        (sound, _) => sound,
+    }
 }
 
 /// The TPUs of the project.

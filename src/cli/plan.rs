@@ -65,13 +65,19 @@ pub async fn plan(at: &ConfigFile, args: &PlanArgs) -> Outcome {
     let (_open, mut signals) = mpsc::unbounded_channel();
     wire::ended(wired.watchdog.run(&mut signals).await)?;
     let fleet = wired.watchdog.fleet();
+    let unread = fleet.ledger.observed_at.is_none_or(|at| at < began);
+    let not_read = || Failed::Work("not every zone could be read; see the lines above".into());
     if let Some(slot) = &args.if_lost {
+        if unread {
+            return Err(not_read());
+        }
         let lost = if_lost(fleet, &users, slot.as_deref());
         match args.output {
             super::Output::Json => print(&format!("{}\n", json!({ "if_lost": lost }))),
             super::Output::Text => screen::print(&proposal::if_lost(&lost, width())),
         }
-        return Ok(());
+        let refused = lost.iter().any(|lost| lost.refused.is_some());
+        return if refused { Err(Failed::NeedsAPerson) } else { Ok(()) };
     }
     // The looker's own dry run is not the user's: its holds are no obstacle.
     let now = Timestamp::now();
@@ -89,8 +95,8 @@ pub async fn plan(at: &ConfigFile, args: &PlanArgs) -> Outcome {
             screen::print(&proposal::plan(&users.project, &document, now, width()));
         }
     }
-    if document.observed_at.is_none_or(|at| at < began) {
-        return Err(Failed::Work("not every zone could be read; see the lines above".into()));
+    if unread {
+        return Err(not_read());
     }
     let open = |slot: &SlotView| !slot.protected && !slot.unprotected_by_choice;
     if document.tpus.iter().any(open) || needs_a_person(&document) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::screen::{self, AlternateScreen, height, width};
 use super::table::{self, Detail, plural};
@@ -123,35 +124,54 @@ fn outcome(document: &StatusDocument, acts: &Acts) -> Outcome {
 
 /// Shows it again and again, on a screen of its own where there is a terminal.
 async fn watch(config: &Config, args: &StatusArgs) -> Outcome {
+    let failed =
+        |error: std::io::Error| Failed::Work(format!("signals can't be listened to: {error}"));
+    let mut term = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut int = signal(SignalKind::interrupt()).map_err(failed)?;
     let _screen = height().map(|_| AlternateScreen::enter());
     loop {
-        let began = Timestamp::now();
-        match read(config, false).await? {
-            None => {
-                screen::print("\x1b[H\x1b[2Jthere is no state yet: waiting for `run` or `once`\n")
-            }
-            Some(seen) if args.output == StatusOutput::Json => print(&json(&seen.document)?),
-            Some(seen) => {
-                let detail = match args.output {
-                    StatusOutput::Wide => Detail::Wide,
-                    _ => Detail::Narrow,
-                };
-                let text = table::status(&seen.document, &seen.acts.line, began, detail, width());
-                match height() {
-                    // Lines that do not fit are cut below, where the least urgent slots are.
-                    Some(rows) => {
-                        let lines: Vec<&str> = text.lines().take(rows.saturating_sub(1)).collect();
-                        screen::print(&format!("\x1b[H\x1b[2J{}", lines.join("\n")));
-                    }
-                    None => screen::print(&format!("{text}\n")),
-                }
-            }
+        tokio::select! {
+            seen = read(config, false) => frame(seen?, args)?,
+            _ = int.recv() => return Ok(()),
+            _ = term.recv() => return Ok(()),
         }
         tokio::select! {
             () = tokio::time::sleep(AGAIN) => {}
-            _ = tokio::signal::ctrl_c() => return Ok(()),
+            _ = int.recv() => return Ok(()),
+            _ = term.recv() => return Ok(()),
         }
     }
+}
+
+/// One look of `--watch`. Lines that do not fit are cut below, where the least urgent slots are.
+fn frame(seen: Option<Seen>, args: &StatusArgs) -> Result<(), Failed> {
+    let Some(seen) = seen else {
+        screen::print("\x1b[H\x1b[2Jthere is no state yet: waiting for `run` or `once`\n");
+        return Ok(());
+    };
+    let detail = match args.output {
+        StatusOutput::Json => {
+            print(&json(&seen.document)?);
+            return Ok(());
+        }
+        StatusOutput::Wide => Detail::Wide,
+        StatusOutput::Text => Detail::Narrow,
+    };
+    let now = Timestamp::now();
+    let text = table::status(&seen.document, &seen.acts.line, now, detail, width());
+    let Some(rows) = height() else {
+        screen::print(&format!("{text}\n"));
+        return Ok(());
+    };
+    let lines = text.lines().take(rows.saturating_sub(1));
+    let lines: Vec<String> = match (detail, width()) {
+        (Detail::Wide, Some(width)) => {
+            lines.map(|line| screen::cut(&screen::strip(line), width)).collect()
+        }
+        _ => lines.map(str::to_owned).collect(),
+    };
+    screen::print(&format!("\x1b[H\x1b[2J{}", lines.join("\n")));
+    Ok(())
 }
 
 /// The journal as it was last decided about; none where there is no state yet.

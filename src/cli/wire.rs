@@ -304,7 +304,7 @@ pub fn signals(
                 _ = hup.recv() => {
                     // Where it runs in the foreground, the terminal is gone, and with it whoever
                     // would see what it does.
-                    if on_a_terminal {
+                    if on_a_terminal && !std::io::stdin().is_terminal() {
                         tracing::warn!("the terminal is gone: stopping");
                         break;
                     }

@@ -88,7 +88,7 @@ pub fn exits(
         failed = failed.or_else(|| Some((stuck?, (index, exit.value, exit.text.clone()))));
     }
     // A next run that can't start comes before the end of the last one.
-    let failed = chips(reports).or(setup(record, reports, now)).or(failed);
+    let failed = chips(reports).or(or_set_up(failed, setup(record, reports, now)));
     let failed = failed.or_else(|| roll_call(record, reports, from, now));
     // An answer that lacks the worker says nothing about it.
     let answered = |worker: usize| whole || worker < reports.len();
@@ -102,6 +102,15 @@ pub fn exits(
         None => {}
     }
     finished
+}
+
+/// The end of a run that rests for good stands, whatever its hosts say since; one that waits for an
+/// order comes after a host that can't be set up.
+fn or_set_up<T>(failed: Option<(Stuck, T)>, set_up: Option<(Stuck, T)>) -> Option<(Stuck, T)> {
+    match failed {
+        Some((Stuck::EndedEarly | Stuck::GaveUp, _)) => failed,
+        failed => set_up.or(failed),
+    }
 }
 
 /// A host that could not be set up for long: its job waits, and nothing else would tell.
@@ -407,7 +416,10 @@ fn chips_busy(record: &SlotRecord, evidence: &str) -> (HoldReason, String) {
 pub fn is_started_once_more(record: &SlotRecord) -> bool {
     let worker = record.job.failed.as_ref().map(|(worker, ..)| *worker);
     let generation = worker.and_then(|worker| Some(record.exit_of(worker)?.0));
-    record.takes_orders() && generation.is_some() && generation != record.job.runs.once_more
+    // What goes on saving is at work elsewhere: a second run would meet it.
+    let saves = record.job.progress_at > record.job.failed_at;
+    let again = generation.is_some() && generation != record.job.runs.once_more;
+    record.takes_orders() && again && !saves
 }
 
 /// A job that ended early may be at work in the background, or done: neither a replacement nor a

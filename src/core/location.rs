@@ -45,7 +45,10 @@ pub fn surveyed(
         other.filter(|other| other.oldest.is_none_or(|oldest| oldest < began(record, now)));
     let job = &mut record.job;
     let written = survey.written.filter(|_| survey.newest == job.checkpoint);
-    let shown = (written.or(job.checkpoint_written), &survey.around);
+    // Neighbours that could not be listed are those that were listed before.
+    let empty = survey.newest.is_none() && survey.other.is_none();
+    let kept = if empty && survey.around.is_empty() { &job.around } else { &survey.around };
+    let shown = (written.or(job.checkpoint_written), kept);
     let news = shown != (job.checkpoint_written, &job.around);
     (job.checkpoint_written, job.around) = (shown.0, shown.1.clone());
     let trouble =

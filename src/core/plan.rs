@@ -170,7 +170,9 @@ fn keep(ctx: &mut SlotCtx, decision: Decision, turn: &Turn) -> bool {
     let kind = |decision: &Decision| (decision.action, decision.hold);
     let before = ctx.record.decision.replace(decision);
     let after = ctx.record.decision.as_ref();
-    before.as_ref().map(kind) != after.map(kind) || (turn.polled && before.as_ref() != after)
+    ctx.memory.reworded |= before.as_ref() != after;
+    let due = turn.polled && std::mem::take(&mut ctx.memory.reworded);
+    due || before.as_ref().map(kind) != after.map(kind)
 }
 
 /// A call that was decided again and again and never left is shown as a hold; it is tried all the

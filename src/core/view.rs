@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::ctx::Subject;
 use super::gates::{self, Obstacle};
 use super::{location, pool, reads};
+use crate::model::action::Input;
 use crate::model::condition::{Condition, Kind};
 use crate::model::failure::FailureClass;
 use crate::model::fleet::{Breaker, Fleet, Ledger, Removal, Stray};
@@ -71,7 +72,26 @@ fn at_rest_fleet(
         let zone = slot.zones.first().map_or("", String::as_str);
         fleet.slots.entry(name.clone()).or_insert_with(|| SlotRecord::new(name, zone, now));
     }
+    decide(&mut fleet, now);
     fleet
+}
+
+/// Records of an earlier version do not hold their decision: it is made over a copy, of which nothing
+/// is carried out.
+fn decide(fleet: &mut Fleet, now: Timestamp) {
+    let undecided = |record: &SlotRecord| record.decision.is_none() && record.seen.is_some();
+    if !fleet.slots.values().any(undecided) {
+        return;
+    }
+    let looking = Settings { dry_run: true, ..fleet.settings.clone() };
+    let mut copy = Fleet::new(looking.clone(), fleet.slots.clone(), fleet.ledger.clone());
+    let _ = super::step(&mut copy, Input::Configured(Box::new(looking)), now);
+    for record in fleet.slots.values_mut().filter(|record| undecided(record)) {
+        record.decision = copy.slots.get(&record.name).and_then(|record| record.decision.clone());
+        if let Some(decision) = record.decision.as_mut().filter(|_| !fleet.settings.dry_run) {
+            decision.hold.take_if(|hold| *hold == HoldReason::DryRun);
+        }
+    }
 }
 
 /// Why a slot would not be recreated if it were lost now.

@@ -234,6 +234,8 @@ pub struct Memory {
     pub deletions: Option<Vec<Deletion>>,
     /// GETs in a row that took longer than a confirmation may be old.
     pub slow_gets: u32,
+    /// The words of the present decision are not written yet.
+    pub reworded: bool,
     /// The decision last told, so that it is told once.
     pub told: Option<(&'static str, &'static str)>,
 }

@@ -25,7 +25,7 @@ use crate::model::time::elapsed;
 /// Bytes of a request's body. Nothing here reads one.
 const BODY: u64 = 64 * 1024;
 
-/// What the handlers read.
+/// The state that the handlers read.
 #[derive(Clone)]
 pub struct Endpoints {
     /// The shell's snapshots.

@@ -49,7 +49,7 @@ fn plan_shows_what_would_be_done_and_changes_nothing() {
     let (code, out, log) = text(&rig.command(&["plan"]).output().unwrap());
     assert_eq!(code, 0, "{log}");
     assert!(out.contains("-/+ a (v4-8 in us-central2-b) would be deleted"), "{out}");
-    assert!(out.contains("state PREEMPTED") && out.contains("delete exactly id "), "{out}");
+    assert!(out.contains("state PREEMPTED") && out.contains("delete   exactly id "), "{out}");
     assert!(
         out.contains("Plan: 1 to recreate, 0 to create, 0 held, 0 waited for, 0 left alone."),
         "{out}"

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use std::time::Duration;
 
 /// A recorded checkpoint that complete listings lack for so long is gone (S15).
-const WENT_BACK_AFTER: Duration = Duration::from_secs(10 * 60);
+pub const WENT_BACK_AFTER: Duration = Duration::from_secs(10 * 60);
 
 /// When the recorded checkpoint counts as gone, where the last listing lacked it.
 pub fn goes_back_at(ctx: &SlotCtx) -> Option<Timestamp> {

@@ -1,11 +1,13 @@
 //! Obstacles that stand whatever happens to a slot: the gates ask them before a step, and every view
 //! asks them of a healthy slot, since a recovery would meet them on the day on which it is needed.
 
+use super::common::WENT_BACK_AFTER;
+use super::judged::CREATE_CHECKED_FOR;
 use crate::core::ctx::Subject;
 use crate::core::location;
 use crate::model::condition::Kind;
 use crate::model::hold::HoldReason;
-use crate::model::time::span;
+use crate::model::time::{elapsed, span};
 use crate::model::view::Decision;
 use jiff::Timestamp;
 
@@ -166,14 +168,24 @@ fn attempts(subject: Subject) -> Option<Obstacle> {
 
 /// S15, S20: its create would be held for what its checkpoint location holds.
 fn checkpoints(subject: Subject) -> Option<Obstacle> {
-    location::listed(subject.slot)?;
-    let trouble = subject.record.job.trouble.as_ref()?;
-    Some(Obstacle::new(HoldReason::CheckpointUnreadable, trouble.text()))
+    let (job, listed) = (&subject.record.job, location::listed(subject.slot)?);
+    let here = job.location.is_empty() || job.location == listed.uri;
+    if let Some(trouble) = job.trouble.as_ref().filter(|_| here) {
+        return Some(Obstacle::new(HoldReason::CheckpointUnreadable, trouble.text()));
+    }
+    let gone = |since: Timestamp| elapsed(since, subject.now) >= WENT_BACK_AFTER;
+    job.went_back_since.filter(|since| here && gone(*since))?;
+    let text = format!(
+        "the recorded checkpoint is gone from {}: restore it, or say from which step with `retry {} --from STEP`",
+        listed.uri, subject.record.name
+    );
+    Some(Obstacle::new(HoldReason::CheckpointWentBack, text))
 }
 
 /// S20: a create could certainly not follow.
 fn create_check(subject: Subject) -> Option<Obstacle> {
-    let (_, found) = subject.record.create_check.as_ref()?;
+    let asked = subject.record.create_check.as_ref().filter(|_| subject.slot.policy.create_check);
+    let (_, found) = asked.filter(|(at, _)| elapsed(*at, subject.now) <= CREATE_CHECKED_FOR)?;
     let text = format!("a create could not follow: {}", found.certain.as_ref()?);
     Some(Obstacle::new(HoldReason::CannotCreate, text))
 }
