@@ -34,5 +34,6 @@ pub async fn run(at: &ConfigFile) -> Outcome {
     let notify = Notify::service();
     notify.ready();
     wired.watchdog.notify(notify);
+    wired.watchdog.tell_protection();
     wire::ended(wired.watchdog.run(&mut signals).await)
 }

@@ -10,6 +10,7 @@ pub mod meanings;
 pub mod metrics;
 mod obstacles;
 pub mod page;
+pub mod protection;
 pub mod published;
 pub mod push;
 pub mod sentence;

@@ -29,6 +29,7 @@ use crate::model::recovery::Call;
 use crate::model::settings::Settings;
 use crate::model::view::StatusDocument;
 use crate::report::metrics::Metrics;
+use crate::report::protection::{self, Protection};
 use crate::report::published::{Lock, Published, Reading, Snapshot};
 use crate::report::{self, systemd};
 use crate::store::{Batch, Store, StoreFailure};
@@ -98,6 +99,8 @@ pub struct Watchdog {
     sender: mpsc::UnboundedSender<Message>,
     permits: dispatch::Permits,
     listener: Option<EventListener>,
+    // Told in the log of a service.
+    protection: Option<Protection>,
     // When the slots were shown last, and whether they have changed since.
     shown: Instant,
     changed: bool,
@@ -131,6 +134,7 @@ impl Watchdog {
             sender,
             permits,
             listener: None,
+            protection: None,
             shown: Instant::now(),
             changed: false,
             stopped: false,
@@ -140,6 +144,11 @@ impl Watchdog {
     /// Tells `listener` about each event from now on.
     pub fn listen(&mut self, listener: EventListener) {
         self.listener = Some(listener);
+    }
+
+    /// Writes into the log from now on which slots are not protected.
+    pub fn tell_protection(&mut self) {
+        self.protection = Some(Protection::default());
     }
 
     /// Tells a service manager about readiness, state and progress from now on.
@@ -276,8 +285,12 @@ impl Watchdog {
         let recoveries = || fleet.slots.values().filter_map(|r| r.recovery.as_ref());
         let pending = |call: &Option<Call>| matches!(call, Some(Call::Intended | Call::Unknown));
         let allowed = fleet.settings.max_unavailable.of(fleet.slots.len());
+        let status = self.document();
+        if let Some(protection) = self.protection.as_mut().filter(|_| fleet.polls > 0) {
+            protection::log(protection, &status);
+        }
         self.show(Snapshot {
-            status: self.document(),
+            status,
             turned_at: Some(Timestamp::now()),
             polls: fleet.polls,
             reading: self.reading.clone(),

@@ -176,6 +176,8 @@ fn every_view_tells_the_same_state_for_the_same_reason() {
         plan.contains("no TPU \"flapp\" is in us-central2-b, and none was ever seen"),
         "{plan}"
     );
+    let logged = "queued: NOT PROTECTED: it belongs to the queued resource qr1";
+    assert_eq!(rig.logs().matches(logged).count(), 1, "told once");
     assert!(row(&status, "typo").contains("(gs://bucket has "), "{status}");
     assert!(row(&status, "preempted").contains("no v4-8 capacity in us-central2-b"), "{status}");
 }
