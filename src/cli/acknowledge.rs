@@ -1,5 +1,5 @@
-//! What an operator's command did, in the words of what it is about; and which commands would do
-//! nothing, or are meant for something that is not there.
+//! The answer to an operator's command, in the words of its object; a command that would do nothing, or
+//! names an object that is not there, is refused.
 
 use jiff::Timestamp;
 
@@ -179,4 +179,52 @@ fn recreated(slot: &str, incarnation: Option<&Incarnation>, why: &str) -> String
     format!(
         "{slot} is recreated{why}\n  {deleted}, and a new one is created from its specification"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::slot::SlotRecord;
+
+    fn stored(change: impl FnOnce(&mut SlotRecord)) -> Stored {
+        let mut record = SlotRecord::new("a", "z", Timestamp::UNIX_EPOCH);
+        record.verdict.condition = Condition::Healthy;
+        change(&mut record);
+        Stored { slots: [("a".to_owned(), record)].into(), ..Stored::default() }
+    }
+
+    fn pause() -> Option<Pause> {
+        Some(Pause { who: "ada".into(), reason: None, until: None })
+    }
+
+    fn answer(pull: Pull, stored: &Stored) -> String {
+        let (id, at) = (String::new(), Timestamp::UNIX_EPOCH);
+        done(&Lever { id, at, who: "ada".into(), reason: None, pull }, stored, at)
+    }
+
+    #[test]
+    fn a_pause_that_stays_is_named() {
+        let all = || Pull::Resume { slot: None, adopt: false };
+        let mut by_name = stored(|record| record.paused = pause());
+        let told = refused(&all(), &by_name, Timestamp::UNIX_EPOCH);
+        assert!(matches!(told, Some(Refused::Wrong(text)) if text.ends_with("by name: a")));
+        by_name.ledger.paused = pause();
+        assert_eq!(refused(&all(), &by_name, Timestamp::UNIX_EPOCH), None);
+        assert!(answer(all(), &by_name).contains("still paused: a"));
+        let one = Pull::Resume { slot: Some("a".into()), adopt: false };
+        assert!(answer(one, &by_name).contains("resume --all"));
+    }
+
+    #[test]
+    fn a_retry_is_needless_only_where_nothing_was_used_up() {
+        let retry = Pull::Retry { slot: "a".into(), from: None };
+        let needless = |change: fn(&mut SlotRecord)| {
+            refused(&retry, &stored(change), Timestamp::UNIX_EPOCH).is_some()
+        };
+        assert!(needless(|_| ()));
+        assert!(!needless(|record| record.job.runs.set_aside = Some((7, Timestamp::UNIX_EPOCH))));
+        assert!(!needless(|record| record.create_check = Some(Default::default())));
+        assert!(!needless(|record| record.job.runs.exits = 1));
+        assert!(!needless(|record| record.forgotten = true));
+    }
 }

@@ -83,7 +83,7 @@ pub async fn init(args: &InitArgs) -> Outcome {
         None => String::new(),
     };
     let text = text(args, &project, &chosen, &checkpoint);
-    // What would be refused is not written.
+    // A config that `check` would refuse is not written.
     config::parse(&args.output, &text, &|_| None).map_err(|error| {
         Failed::Config(format!(
             "the answers make no config, nothing was written:\n{}",

@@ -1,4 +1,4 @@
-//! What `plan` prints: what would be done, in the manner of a plan that is read before it is agreed to.
+//! The output of `plan`: the steps that the watchdog would take, to be read before it gets the right to take them.
 
 use std::fmt::Write as _;
 

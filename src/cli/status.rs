@@ -105,17 +105,22 @@ fn json<T: serde::Serialize>(value: &T) -> Result<String, Failed> {
 }
 
 fn show(seen: &Seen, output: StatusOutput) -> Result<(), Failed> {
+    match text(seen, output) {
+        Some(text) => screen::print(&text),
+        None => print(&json(&seen.document)?),
+    }
+    Ok(())
+}
+
+/// The table; none where JSON is asked for.
+fn text(seen: &Seen, output: StatusOutput) -> Option<String> {
     let detail = match output {
-        StatusOutput::Json => {
-            print(&json(&seen.document)?);
-            return Ok(());
-        }
+        StatusOutput::Json => return None,
         StatusOutput::Wide => Detail::Wide,
         StatusOutput::Text => Detail::Narrow,
     };
     let now = Timestamp::now();
-    screen::print(&table::status(&seen.document, &seen.acts.line, now, detail, width()));
-    Ok(())
+    Some(table::status(&seen.document, &seen.acts.line, now, detail, width()))
 }
 
 fn outcome(document: &StatusDocument, acts: &Acts) -> Outcome {
@@ -149,23 +154,12 @@ fn frame(seen: Option<Seen>, args: &StatusArgs) -> Result<(), Failed> {
         screen::print("\x1b[H\x1b[2Jthere is no state yet: waiting for `run` or `once`\n");
         return Ok(());
     };
-    let detail = match args.output {
-        StatusOutput::Json => {
-            print(&json(&seen.document)?);
-            return Ok(());
-        }
-        StatusOutput::Wide => Detail::Wide,
-        StatusOutput::Text => Detail::Narrow,
-    };
-    let now = Timestamp::now();
-    let text = table::status(&seen.document, &seen.acts.line, now, detail, width());
-    let Some(rows) = height() else {
-        screen::print(&format!("{text}\n"));
-        return Ok(());
+    let (Some(text), Some(rows)) = (text(&seen, args.output), height()) else {
+        return show(&seen, args.output);
     };
     let lines = text.lines().take(rows.saturating_sub(1));
-    let lines: Vec<String> = match (detail, width()) {
-        (Detail::Wide, Some(width)) => {
+    let lines: Vec<String> = match (args.output, width()) {
+        (StatusOutput::Wide, Some(width)) => {
             lines.map(|line| screen::cut(&screen::strip(line), width)).collect()
         }
         _ => lines.map(str::to_owned).collect(),

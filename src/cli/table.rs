@@ -1,4 +1,4 @@
-//! What `status` prints of a fleet: a sentence a slot, the most urgent first.
+//! The table of `status`: a sentence a slot, the most urgent first.
 
 use std::fmt::Write as _;
 

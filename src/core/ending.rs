@@ -106,7 +106,7 @@ pub fn exits(
 
 /// The end of a run that rests for good stands, whatever its hosts say since; one that waits for an
 /// order comes after a host that can't be set up.
-fn or_set_up<T>(failed: Option<(Stuck, T)>, set_up: Option<(Stuck, T)>) -> Option<(Stuck, T)> {
+pub fn or_set_up<T>(failed: Option<(Stuck, T)>, set_up: Option<(Stuck, T)>) -> Option<(Stuck, T)> {
     match failed {
         Some((Stuck::EndedEarly | Stuck::GaveUp, _)) => failed,
         failed => set_up.or(failed),
@@ -416,7 +416,7 @@ fn chips_busy(record: &SlotRecord, evidence: &str) -> (HoldReason, String) {
 pub fn is_started_once_more(record: &SlotRecord) -> bool {
     let worker = record.job.failed.as_ref().map(|(worker, ..)| *worker);
     let generation = worker.and_then(|worker| Some(record.exit_of(worker)?.0));
-    // What goes on saving is at work elsewhere: a second run would meet it.
+    // A job that saves after its command ended runs elsewhere: a second run would meet it.
     let saves = record.job.progress_at > record.job.failed_at;
     let again = generation.is_some() && generation != record.job.runs.once_more;
     record.takes_orders() && again && !saves

@@ -28,6 +28,7 @@ mod rollcall;
 mod runs;
 mod safety;
 mod set_up;
+mod shown;
 mod times;
 mod went_back;
 

@@ -143,18 +143,22 @@ where
             Level::INFO => 6,
             Level::DEBUG | Level::TRACE => 7,
         };
-        let mut fields = Fields(Map::new());
-        event.record(&mut fields);
-        let text = |name: &str| fields.0.get(name).and_then(Value::as_str).unwrap_or_default();
-        let slot = match text("slot") {
-            "" | "-" => String::new(),
-            slot => format!("{slot}: "),
-        };
-        writeln!(writer, "<{priority}>{slot}{}", text("message"))
+        writeln!(writer, "<{priority}>{}", told(event))
     }
 }
 
-/// Time, level, slot, message: the slot first, since that is what is looked for.
+/// The slot and the message.
+fn told(event: &tracing::Event<'_>) -> String {
+    let mut fields = Fields(Map::new());
+    event.record(&mut fields);
+    let text = |name: &str| fields.0.get(name).and_then(Value::as_str).unwrap_or_default();
+    match text("slot") {
+        "" | "-" => text("message").to_owned(),
+        slot => format!("{slot}: {}", text("message")),
+    }
+}
+
+/// Time, level, slot, message: a reader looks for the slot first.
 struct Text;
 
 impl<S, N> FormatEvent<S, N> for Text
@@ -178,16 +182,9 @@ where
             true => Style::new().fg_color(Some(color.into())),
             false => Style::new(),
         };
-        let mut fields = Fields(Map::new());
-        event.record(&mut fields);
-        let text = |name: &str| fields.0.get(name).and_then(Value::as_str).unwrap_or_default();
-        let slot = match text("slot") {
-            "" | "-" => String::new(),
-            slot => format!("{slot}: "),
-        };
         let time = jiff::Timestamp::now().strftime("%FT%H:%M:%SZ");
         let level = event.metadata().level();
-        writeln!(writer, "{time} {style}{level:>5}{style:#} {slot}{}", text("message"))
+        writeln!(writer, "{time} {style}{level:>5}{style:#} {}", told(event))
     }
 }
 

@@ -1,10 +1,12 @@
 //! Startup scripts: the user's own, and what fails before a job can start.
 
+use super::super::ending;
 use super::endings::Pull;
 use super::relaunch::{accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
+use crate::model::exit::Stuck;
 
 #[test]
 fn a_failing_startup_script_is_told_once() {
@@ -178,4 +180,25 @@ fn s23_an_end_with_0_that_is_too_early_is_started_once_more_and_a_second_one_is_
     // An operator may want it again, and it has its one more start again.
     world.pull(Pull::Retry { slot: "a".into(), from: None });
     assert_eq!(world.fleet.slots["a"].job.runs.once_more, None);
+}
+
+#[test]
+fn s23_neither_a_set_up_that_fails_nor_a_job_that_saves_undoes_an_end_that_may_be_one() {
+    let early = |generation| [(generation, "v2", Some((0, "done ran=4 step=none")))];
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.workers_say(&early(1));
+    world.next_poll(&node);
+    // Its command has handed the training over: it saves, and a second run would meet it.
+    for step in 2..=30 {
+        world.surveyed(&[100, step * 100]);
+        world.workers_say(&early(1));
+        world.next_poll(&node);
+        assert_eq!(world.run_order(), None, "{step}");
+    }
+    let stuck = Some(Stuck::EndedEarly);
+    let set_up = Some((Stuck::Setup, ()));
+    assert_eq!(ending::or_set_up(Some((Stuck::EndedEarly, ())), set_up).map(|(s, ())| s), stuck);
+    let waits = ending::or_set_up(Some((Stuck::Waits, ())), set_up);
+    assert_eq!(waits.map(|(stuck, ())| stuck), Some(Stuck::Setup));
 }

@@ -1,0 +1,55 @@
+//! The decision that every view shows, and whether a slot is protected.
+
+use super::runs::with_checkpoints;
+use super::*;
+use crate::model::exit::Stuck;
+use crate::model::lever::Pause;
+use crate::model::lookup::CreateCheck;
+use crate::model::view::Decision;
+
+#[test]
+fn a_right_that_was_missed_long_ago_leaves_a_slot_protected() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    let check = CreateCheck { certain: Some("actAs".into()), ..CreateCheck::default() };
+    world.fleet.slots.get_mut("a").unwrap().create_check = Some((world.now, check));
+    let protected = |world: &World| view::document(&world.fleet, world.now).tpus[0].protected;
+    assert!(!protected(&world));
+    world.wait(3601);
+    world.next_poll(&node);
+    assert!(protected(&world), "the gate asks again, too");
+}
+
+#[test]
+fn the_words_of_a_decision_that_change_between_two_polls_are_written_with_the_next() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.next_poll(&node);
+    let old = world.fleet.slots["a"].decision.clone().unwrap();
+    let decision = Decision { reason: "other words".into(), ..old };
+    world.fleet.slots.get_mut("a").unwrap().decision = Some(decision);
+    world.fleet.slots.get_mut("a").unwrap().at_ease = false;
+    world.wait(1);
+    world.input(Input::Tick);
+    world.next_poll(&node);
+    let written =
+        world.records.iter().any(|record| matches!(record, Record::Slot(slot) if slot.name == "a"));
+    assert!(written);
+}
+
+#[test]
+fn a_record_without_a_decision_is_decided_for_the_views_alone() {
+    let mut world = with_checkpoints();
+    world.supervised_run();
+    let mut slots = world.fleet.slots.clone();
+    let record = slots.get_mut("a").unwrap();
+    record.decision = None;
+    record.paused = Some(Pause { who: "ada".into(), reason: None, until: None });
+    record.verdict.condition = Condition::JobFailed;
+    record.job.failed = Some((0, 1, "final after 5 restarts".into()));
+    record.job.stuck = Some(Stuck::GaveUp);
+    let (settings, ledger) = (&world.fleet.settings, world.fleet.ledger.clone());
+    let shown = view::at_rest(settings, slots, ledger, None, world.now);
+    assert_eq!(shown.tpus[0].hold.as_deref(), Some("job_failed"));
+    assert!(view::needs_a_person(&shown));
+}
