@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use crate::core::starts_again;
 use crate::model::condition::Condition;
 use crate::model::ids::Incarnation;
-use crate::model::lever::{Lever, Pause, Pull};
+use crate::model::lever::{Lever as Command, Pause, Pull};
 use crate::model::time::{elapsed, span};
 use crate::report::sentence::rounded;
 use crate::store::Stored;
@@ -102,7 +102,7 @@ fn by_name(stored: &Stored, now: Timestamp) -> Vec<&str> {
 }
 
 /// The effect of a command that was put in.
-pub fn done(command: &Lever, stored: &Stored, now: Timestamp) -> String {
+pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
     let why = command.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
     let record = |slot: &String| stored.slots.get(slot);
     match &command.pull {
@@ -199,7 +199,8 @@ mod tests {
 
     fn answer(pull: Pull, stored: &Stored) -> String {
         let (id, at) = (String::new(), Timestamp::UNIX_EPOCH);
-        done(&Lever { id, at, who: "ada".into(), reason: None, pull }, stored, at)
+        let who = "ada".into();
+        done(&Command { id, at, who, reason: None, pull }, stored, at)
     }
 
     #[test]

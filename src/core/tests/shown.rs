@@ -3,7 +3,6 @@
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::exit::Stuck;
-use crate::model::lever::Pause;
 use crate::model::lookup::CreateCheck;
 use crate::model::view::Decision;
 
@@ -44,7 +43,6 @@ fn a_record_without_a_decision_is_decided_for_the_views_alone() {
     let mut slots = world.fleet.slots.clone();
     let record = slots.get_mut("a").unwrap();
     record.decision = None;
-    record.paused = Some(Pause { who: "ada".into(), reason: None, until: None });
     record.verdict.condition = Condition::JobFailed;
     record.job.failed = Some((0, 1, "final after 5 restarts".into()));
     record.job.stuck = Some(Stuck::GaveUp);
