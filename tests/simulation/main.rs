@@ -7,6 +7,7 @@
 mod accidents;
 mod bucket;
 mod campaign;
+mod departure;
 mod fault;
 mod network;
 mod process;

@@ -14,6 +14,7 @@ use tpu_watchdog::google::http::CONNECT_MAX;
 use tpu_watchdog::model::action::{Action, CallOutcome, Input, Look, Reading};
 use tpu_watchdog::model::settings::Settings;
 
+use crate::departure::HandedOut;
 use crate::fault::Fault;
 use crate::network::transient;
 use crate::setup::*;
@@ -219,7 +220,8 @@ impl World {
                 Instruction::Query { query, .. } => self.query(tag, query, now.wall),
                 Instruction::Send { term, action } => {
                     let most = if self.strikes(Fault::Pause, 8) { self.pause(pid) } else { 300 };
-                    self.soon(1, most, Task::Send(tag, term, Box::new(action)));
+                    let known = Box::new(self.hands_out(&action));
+                    self.soon(1, most, Task::Send(tag, term, Box::new(action), known));
                 }
                 Instruction::Say(_, line) => self.tell(|| format!("watchdog {pid}: {line}")),
                 Instruction::Show(_) | Instruction::CatchUp(_) => {}
@@ -304,7 +306,7 @@ impl World {
     }
 
     /// A request is about to leave.
-    pub fn send(&mut self, tag: Tag, term: &Term, action: Action) {
+    pub fn send(&mut self, tag: Tag, term: &Term, action: Action, known: HandedOut) {
         let pid = tag.pid;
         let slot = action.slot().to_owned();
         if self.strikes(Fault::SendCrash, 10) {
@@ -326,8 +328,7 @@ impl World {
         let present = self.processes[pid].leading().is_some_and(|d| d.term() == term.number());
         self.check("S9", &slot, present, || "it was handed out in a term that is over".to_owned());
         let epoch = self.shelf.epoch(pid);
-        let durable = self.shelf.durable(&slot);
-        self.leaves(tag, epoch, &action, &durable);
+        self.leaves(tag, epoch, &action, known);
         self.tell(|| format!("watchdog {pid} sends {}", brief(&action)));
         self.on_the_wire(tag, action);
         if self.strikes(Fault::SendCrash, 10) {

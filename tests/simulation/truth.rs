@@ -14,12 +14,9 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 use tpu_watchdog::model::action::Action;
 use tpu_watchdog::model::condition::{Condition, Kind};
-use tpu_watchdog::model::event::Verb;
-use tpu_watchdog::model::fleet::{Ledger, Stray};
-use tpu_watchdog::model::ids::{Incarnation, RunOrder};
+use tpu_watchdog::model::fleet::Stray;
+use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::lever::Pull;
-use tpu_watchdog::model::phase::Phase;
-use tpu_watchdog::model::recovery::Call;
 use tpu_watchdog::model::relaunch::Patch;
 use tpu_watchdog::model::settings::{Grace, OnSuccess, Size};
 use tpu_watchdog::model::time::elapsed;
@@ -28,9 +25,8 @@ use tpu_watchdog::simulator::nodes::{Facts, Moment};
 use tpu_watchdog::simulator::things::Node;
 
 use crate::fault::Fault;
-use crate::process::{Tag, ms, wall};
+use crate::process::{Tag, wall};
 use crate::setup::{HOUR, MINUTE, Ms, OWNER};
-use crate::shelf::Durable;
 use crate::world::{Arrival, World};
 
 /// From the GET, or the workers' reports, that showed a node sick, to the arrival of its delete.
@@ -52,7 +48,7 @@ const UNDER_WAY: Ms = 5 * MINUTE;
 /// What is known of one slot.
 #[derive(Default)]
 pub struct Known {
-    last_sent: Option<Ms>,
+    pub last_sent: Option<Ms>,
     /// Generation and step of the last create that left.
     order: Option<(u64, Option<u64>)>,
     /// Steps whose checkpoints were complete at some time.
@@ -78,8 +74,8 @@ pub struct Known {
 pub struct Truth {
     pub slots: BTreeMap<String, Known>,
     /// When the last GET of a slot was asked for that its process was answered.
-    gets: BTreeMap<(String, usize), (Tag, Ms)>,
-    creates: VecDeque<Ms>,
+    pub gets: BTreeMap<(String, usize), (Tag, Ms)>,
+    pub creates: VecDeque<Ms>,
     /// When the last write began that renewed the lock.
     pub renewed_at: Ms,
     /// Mutations that left although the world had not changed for hours.
@@ -178,94 +174,6 @@ impl World {
         SHOWN_WITHIN + if lags { LAG } else { 0 }
     }
 
-    /// A mutation leaves. `record` and `lease` are what is durable in this moment.
-    pub fn leaves(&mut self, tag: Tag, epoch: u64, action: &Action, durable: &Durable) {
-        let (slot, now) = (action.slot().to_owned(), self.now);
-        let (record, lease) = (durable.record.as_ref(), durable.lease.as_ref());
-        if self.settled {
-            self.truth.late_mutations.push((slot.clone(), crate::world::brief(action)));
-        }
-        let held = lease.is_some_and(|lease| lease.epoch == epoch && !lease.released);
-        self.check("S9", &slot, held, || {
-            format!("watchdog {} sends in epoch {epoch}, the lease is {lease:?}", tag.pid)
-        });
-        // By whatever clock: no lease of that length can end before.
-        let (since, most) = (now - self.truth.renewed_at, ms(self.setup.ttl) * 2 / 3);
-        self.check("S9", &slot, since <= most, || {
-            format!("it sends {since} ms after the lock was renewed, {most} are allowed")
-        });
-        if let Action::Patch { zone, patch, stray: true, .. } = action {
-            let stray = durable.ledger.strays.get(&Stray::key(zone, &slot));
-            let intended = stray.is_some_and(|stray| stray.intends(patch));
-            return self.check("S11", &slot, intended, || format!("{patch:?} of {stray:?}"));
-        }
-        if let Action::Delete { zone, incarnation, stray: true, .. } = action {
-            return self.stray_leaves(&Stray::key(zone, &slot), incarnation, &durable.ledger);
-        }
-        let (verb, wanted) = match action {
-            Action::Delete { .. } => (Verb::Delete, Phase::Deleting),
-            Action::Create { .. } => (Verb::Create, Phase::Creating),
-            Action::Patch { patch, .. } => {
-                let intended = record.is_some_and(|record| record.job.intends(patch));
-                return self.check("S11", &slot, intended, || {
-                    format!("the journal does not intend {patch:?}")
-                });
-            }
-        };
-        let recovery = record.and_then(|r| r.recovery.as_ref());
-        let intended =
-            recovery.is_some_and(|r| r.phase == wanted && r.call == Some(Call::Intended));
-        self.check("S11", &slot, intended, || {
-            format!("the journal does not intend it: {recovery:?}")
-        });
-        let call = self.audit.last_call(&slot).cloned();
-        let told = call.as_ref().is_some_and(|call| {
-            call.open
-                && call.verb == verb
-                && match action {
-                    Action::Delete { incarnation, zone, .. } => {
-                        (call.incarnation.as_ref(), &call.zone) == (Some(incarnation), zone)
-                    }
-                    Action::Create { body, zone, .. } => {
-                        (call.generation, &call.zone) == (Some(ordered(body).generation), zone)
-                    }
-                    Action::Patch { .. } => false,
-                }
-        });
-        self.check("S18", &slot, told, || {
-            format!("the log says {call:?} about {}", crate::world::brief(action))
-        });
-        if verb == Verb::Delete {
-            let spec =
-                record.and_then(|r| r.spec.as_ref()).is_some_and(|spec| spec.validate().is_ok());
-            self.check("S12", &slot, spec, || "no valid specification is stored".to_owned());
-            let judged = call.and_then(|call| call.kind) == Some(Kind::Judged);
-            let taken = self.rights_taken().filter(|_| judged && !self.setup.has(Fault::ClockJump));
-            // Whether a create could follow is asked every hour.
-            let may_follow = taken.is_none_or(|since| now - since <= HOUR + MINUTE);
-            self.check("S20", &slot, may_follow, || {
-                format!("the right to create TPUs was taken at {taken:?} ms, and it is {now} ms")
-            });
-            self.is_verified(tag, &slot);
-        } else {
-            self.truth.creates.retain(|at| now - *at < MINUTE);
-            self.truth.creates.push_back(now);
-            let count = self.truth.creates.len();
-            self.check("S18", &slot, count <= 60, || {
-                format!("{count} creates left within a minute")
-            });
-        }
-        self.truth.slots.entry(slot).or_default().last_sent = Some(now);
-    }
-
-    /// S11: the delete of a stray is intended by what is durable.
-    fn stray_leaves(&mut self, key: &str, target: &Incarnation, ledger: &Ledger) {
-        let removal = ledger.strays.get(key).and_then(|stray| stray.removal.as_ref());
-        let intended =
-            removal.is_some_and(|r| r.call == Some(Call::Intended) && r.incarnation == *target);
-        self.check("S11", key, intended, || format!("the journal does not intend it: {removal:?}"));
-    }
-
     /// S17, S1, S10: what is removed is a dead node of ours, and the one that was meant.
     fn stray_arrives(&mut self, at: &(String, String), target: &str, arrival: Arrival) {
         let wanted = self.setup.settings.removes_dead && !self.setup.settings.dry_run;
@@ -282,26 +190,6 @@ impl World {
         self.check("S1", &at.1, uid == target, || format!("meant for {target}, it hits {uid}"));
         let dead = matches!(state, "PREEMPTED" | "TERMINATED" | "DELETING");
         self.check("S10", &at.1, dead, || format!("{uid} is {state}, and is removed as a stray"));
-    }
-
-    /// A GET of at most 5 s ago, asked for after our last mutation, goes before a delete.
-    fn is_verified(&mut self, tag: Tag, slot: &str) {
-        let (now, clock_set) = (self.now, self.processes[tag.pid].clock_set);
-        let get = self
-            .truth
-            .gets
-            .get(&(slot.to_owned(), tag.pid))
-            .filter(|(of, _)| *of == tag)
-            .map(|(_, asked)| *asked);
-        // By a clock that was set since then its age can't be told.
-        let fresh = get.is_some_and(|asked| now - asked <= 5_000 || clock_set >= asked);
-        self.check("S1", slot, fresh, || {
-            format!("it is {now} ms, and the last GET of its node was asked for at {get:?}")
-        });
-        let sent = self.truth.slots.get(slot).and_then(|known| known.last_sent);
-        self.check("S2", slot, sent.is_none() || get >= sent, || {
-            format!("the GET was asked for at {get:?}, our last mutation left at {sent:?}")
-        });
     }
 
     /// A mutation reaches the API.

@@ -18,6 +18,7 @@ use tpu_watchdog::simulator::things::Timing;
 use tpu_watchdog::simulator::things::Workload;
 
 use crate::accidents::Accident;
+use crate::departure::HandedOut;
 use crate::fault::Fault;
 use crate::network::Network;
 use crate::process::*;
@@ -44,7 +45,7 @@ pub enum Task {
     ServePoll(Tag, Plan, Ms),
     Deliver(Tag, Box<Input>, Ms),
     /// A mutation is about to leave.
-    Send(Tag, Term, Box<Action>),
+    Send(Tag, Term, Box<Action>, Box<HandedOut>),
     /// It reaches the API; late ones, and second ones.
     Arrive(Tag, Box<Action>, Arrival),
     Crash(usize),
@@ -382,7 +383,7 @@ impl World {
             Task::Serve(tag, look, asked) => self.serve(tag, *look, asked),
             Task::ServePoll(tag, plan, asked) => self.serve_poll(tag, plan, asked),
             Task::Deliver(tag, input, asked) => self.deliver(tag, *input, asked),
-            Task::Send(tag, term, action) => self.send(tag, &term, *action),
+            Task::Send(tag, term, action, known) => self.send(tag, &term, *action, *known),
             Task::Arrive(tag, action, arrival) => self.arrive(tag, *action, arrival),
             Task::Crash(pid) => {
                 if self.processes[pid].is_up() {
