@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::flags::ApiArgs;
 use super::screen::{self, HEAD, Row, paint, width};
 use super::table::plural;
 use super::{ConfigFile, Failed, Outcome, doctor, plan, wire};
@@ -41,15 +42,8 @@ pub struct InitArgs {
     /// Asks nothing: without --tpu all TPUs that are READY are taken.
     #[arg(long)]
     yes: bool,
-    /// The Cloud TPU API, where it is not Google's own.
-    #[arg(long, value_name = "URL", hide_short_help = true)]
-    api_tpu: Option<String>,
-    /// Cloud Storage, where it is not Google's own.
-    #[arg(long, value_name = "URL", hide_short_help = true)]
-    api_storage: Option<String>,
-    /// "anonymous" sends no credentials, to a loopback address alone.
-    #[arg(long, value_name = "KIND", hide_short_help = true)]
-    api_credentials: Option<String>,
+    #[command(flatten)]
+    api: ApiArgs,
 }
 
 /// A TPU that may be watched.
@@ -113,12 +107,7 @@ pub async fn init(args: &InitArgs) -> Outcome {
 
 /// The TPUs of the project.
 async fn look(args: &InitArgs, project: &str) -> Result<Vec<Found>, Failed> {
-    let text = format!(
-        "project = {project:?}\nstate = \"memory:\"\n{}[[tpu]]\nname = \"any\"\nzone = \"us-central2-b\"\n",
-        api(args)
-    );
-    let config = config::parse(Path::new("the flags"), &text, &|_| None)
-        .map_err(|error| Failed::Config(error.to_string()))?;
+    let config = args.api.config(project)?;
     let clients = wire::clients(&config)?;
     let none = clients.preflight(config.settings.poll.timeout).await;
     none.map_err(|none| Failed::Work(none.to_string()))?;
@@ -189,24 +178,11 @@ fn choose<'a>(args: &InitArgs, found: &'a [Found], asks: bool) -> Result<Vec<&'a
     Ok(chosen)
 }
 
-fn api(args: &InitArgs) -> String {
-    let keys = [
-        ("tpu", &args.api_tpu),
-        ("storage", &args.api_storage),
-        ("credentials", &args.api_credentials),
-    ];
-    let lines: String = keys
-        .iter()
-        .filter_map(|(key, value)| Some(format!("{key} = {:?}\n", value.as_ref()?)))
-        .collect();
-    if lines.is_empty() { lines } else { format!("[api]\n{lines}\n") }
-}
-
 /// The config.
 fn text(args: &InitArgs, project: &str, chosen: &[&Found], checkpoint: &str) -> String {
     let mut text = format!(
         "# Written by tpu-watchdog init. All keys: config/full.toml\n\nproject = {project:?}\nstate   = \"sqlite:state.db\"\n\n{}",
-        api(args)
+        args.api.toml()
     );
     let checkpoint = checkpoint.trim_end_matches('/');
     for tpu in chosen {

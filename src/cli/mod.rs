@@ -9,6 +9,7 @@ mod doctor;
 mod drill;
 mod explain;
 mod file;
+mod flags;
 mod generate;
 mod history;
 mod init;
@@ -22,6 +23,7 @@ pub mod screen;
 mod simulator;
 mod state;
 mod status;
+mod sweep;
 pub mod table;
 mod wire;
 
@@ -97,6 +99,9 @@ enum Command {
     Init(init::InitArgs),
     /// Looks whether all that a recovery needs is there: credentials, rights, buckets, clock, state.
     Doctor(doctor::DoctorArgs),
+    /// Shows what holds quota and serves nobody: dead requests, preempted TPUs, idle ones. Deletes
+    /// only what is named, and only with --yes. Needs no config.
+    Sweep(sweep::SweepArgs),
     /// Says in plain words what a hold, a condition, an error text or a slot's state means.
     Explain(explain::ExplainArgs),
     /// Checks the config alone, offline.
@@ -185,6 +190,7 @@ pub fn main() -> ExitCode {
             Command::State(args) => state::state(&at, &args).await,
             Command::Init(args) => init::init(&args).await,
             Command::Doctor(args) => doctor::doctor(&at, &args).await,
+            Command::Sweep(args) => sweep::sweep(&at, &args).await,
             Command::Explain(args) => explain::explain(&at, &args).await,
             Command::Check => check::check(&at),
             Command::Demo(args) => demo::demo(&args).await,

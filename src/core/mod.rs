@@ -48,6 +48,7 @@ mod storm;
 mod strays;
 mod surveys;
 mod suspicion;
+pub mod sweep;
 mod turn;
 pub mod view;
 

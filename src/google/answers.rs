@@ -11,6 +11,7 @@ use crate::model::event::Verb;
 use crate::model::lookup::Deletion;
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
+use crate::model::queued::RequestView;
 
 /// An entry of a listing that is no node.
 #[derive(Debug)]
@@ -57,6 +58,31 @@ pub fn node_page(mut page: Value, alpha: bool) -> Result<NodePage, String> {
     let unreachable = unreachable(&page)?;
     let next = next_page(&page)?;
     Ok(NodePage { nodes, unreadable, unreachable, next })
+}
+
+/// One page of `queuedResources.list`.
+#[derive(Debug)]
+pub struct RequestPage {
+    /// The requests on it.
+    pub requests: Vec<RequestView>,
+    /// Zones that did not answer.
+    pub unreachable: Vec<String>,
+    /// The token of the next page.
+    pub next: Option<String>,
+}
+
+/// Reads one page of `queuedResources.list`.
+///
+/// # Errors
+/// When it is no page, or one of its entries can't be read: what it lacks would look gone.
+pub fn request_page(mut page: Value) -> Result<RequestPage, String> {
+    let all = match page.get_mut("queuedResources").map(Value::take) {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(all)) => all,
+        Some(_) => return Err("\"queuedResources\" is not a list".into()),
+    };
+    let requests = all.into_iter().map(RequestView::parse).collect::<Result<_, _>>()?;
+    Ok(RequestPage { requests, unreachable: unreachable(&page)?, next: next_page(&page)? })
 }
 
 /// The zones that did not answer a listing.

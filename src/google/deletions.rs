@@ -1,13 +1,11 @@
 //! The delete operations on a node: it may have been deleted on purpose.
 
-use std::collections::HashSet;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use reqwest::Method;
 
 use super::answers;
-use super::tpu::{TpuClient, encode};
+use super::tpu::TpuClient;
 use crate::model::failure::Failure;
 use crate::model::lookup::Deletion;
 
@@ -16,8 +14,6 @@ const METHOD: &str = "operations.list";
 // unverified: operations.list takes a pageSize of 100, and keeps a delete for at least a day.
 // settled by: gcloud compute tpus operations list --zone ZONE --page-size 100 --log-http
 const PAGE_SIZE: u32 = 100;
-/// More pages than a zone has operations.
-const PAGES_MAX: usize = 200;
 
 impl TpuClient {
     /// The delete operations on a node since then that did not fail, newest first.
@@ -31,28 +27,16 @@ impl TpuClient {
         since: Timestamp,
         deadline: Instant,
     ) -> Result<Vec<Deletion>, Failure> {
-        let garbage = |text: String| self.http.reject(METHOD, text);
         let target = format!("/locations/{zone}/nodes/{node}");
+        let url = format!("{}/operations?pageSize={PAGE_SIZE}", self.parent(zone));
         let mut found: Vec<Deletion> = Vec::new();
-        let (mut token, mut tokens) = (String::new(), HashSet::new());
-        for _ in 0..PAGES_MAX {
-            let mut url = format!("{}/operations?pageSize={PAGE_SIZE}", self.parent(zone));
-            if !token.is_empty() {
-                url.push_str("&pageToken=");
-                url.push_str(&encode(&token));
-            }
-            let page = self.http.read(METHOD, Method::GET, &url, None, deadline).await?;
-            let (operations, next) = answers::operation_page(&page).map_err(garbage)?;
+        self.each_page(METHOD, &url, deadline, |page| {
+            let (operations, next) = answers::operation_page(&page)?;
             found.extend(operations.iter().filter_map(|o| answers::deletion(o, &target, since)));
-            let Some(next) = next else {
-                found.sort_by_key(|deletion| std::cmp::Reverse(deletion.at));
-                return Ok(found);
-            };
-            token = next;
-            if !tokens.insert(token.clone()) {
-                return Err(garbage("the list repeats a page".into()));
-            }
-        }
-        Err(garbage(format!("the list did not end within {PAGES_MAX} pages")))
+            Ok(next)
+        })
+        .await?;
+        found.sort_by_key(|deletion| std::cmp::Reverse(deletion.at));
+        Ok(found)
     }
 }

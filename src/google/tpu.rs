@@ -438,7 +438,8 @@ impl TpuClient {
     }
 }
 
-fn outcome(result: Result<Value, CallFailure>) -> CallOutcome {
+/// What became of a mutation.
+pub(super) fn outcome(result: Result<Value, CallFailure>) -> CallOutcome {
     match result {
         Ok(operation) => match answers::accepted(&operation) {
             Some(name) => CallOutcome::Accepted(name.to_owned()),

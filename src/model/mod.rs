@@ -23,6 +23,7 @@ pub(crate) mod names;
 pub mod node;
 pub mod operation;
 pub mod phase;
+pub mod queued;
 pub mod quiet;
 pub mod recovery;
 pub mod relaunch;

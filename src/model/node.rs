@@ -33,6 +33,8 @@ macro_rules! wire_enum {
     };
 }
 
+pub(super) use wire_enum;
+
 wire_enum! {
     /// `Node.State`.
     NodeState {

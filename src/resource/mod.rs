@@ -5,5 +5,6 @@ pub mod attributes;
 pub mod limits;
 pub mod mask;
 pub mod node;
+pub mod queued;
 pub mod spec;
 pub mod texts;

@@ -27,13 +27,15 @@ impl Health {
     }
 }
 
-fn known<T: Clone>(wire: &[(T, &str, i64)], value: &Value) -> Option<T> {
+/// The known value of a REST text or a proto number.
+pub(super) fn known<T: Clone>(wire: &[(T, &str, i64)], value: &Value) -> Option<T> {
     let (text, number) = (value.as_str(), value.as_i64());
     let found = wire.iter().find(|(_, name, n)| text == Some(name) || number == Some(*n));
     found.map(|(known, ..)| known.clone())
 }
 
-fn text(value: &Value) -> String {
+/// An unknown value, as it was.
+pub(super) fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
@@ -124,7 +126,8 @@ fn fingerprint(raw: &Value) -> u64 {
     hasher.finish()
 }
 
-fn accelerator(raw: &Value) -> String {
+/// The type of a node, or its configuration.
+pub(super) fn accelerator(raw: &Value) -> String {
     if let Some(kind) = raw.get("acceleratorType").and_then(Value::as_str) {
         return kind.to_owned();
     }
@@ -161,7 +164,8 @@ pub fn maintenance_event(description: &str) -> Option<Timestamp> {
     description.strip_prefix("The TPU had a maintenance event at ")?.trim_end().parse().ok()
 }
 
-fn time(value: &Value, key: &str) -> Option<Timestamp> {
+/// A time in RFC 3339; none where it is missing, or none.
+pub(super) fn time(value: &Value, key: &str) -> Option<Timestamp> {
     value.get(key)?.as_str()?.parse().ok()
 }
 

@@ -62,15 +62,10 @@ pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
             Some((id, verb)) => node_verb(cloud, &place, id, verb, request),
             None => error(404, "Method not found."),
         },
-        ("GET", ["queuedResources"]) => queued::list(cloud, &place),
+        ("GET", ["queuedResources"]) => queued::list(cloud, &place, request),
         ("POST", ["queuedResources"]) => queued::create(cloud, &place, request),
         ("GET", ["queuedResources", id]) => queued::get(cloud, &place, id),
-        ("DELETE", ["queuedResources", id]) => queued::delete(
-            cloud,
-            &place,
-            id,
-            request.parameter("force").eq_ignore_ascii_case("true"),
-        ),
+        ("DELETE", ["queuedResources", id]) => queued::delete(cloud, &place, id, request),
         ("GET", ["operations"]) => list_operations(cloud, &place, request),
         ("GET", ["operations", id]) => {
             answer_operation(cloud, &place, &format!("{}/operations/{id}", place.parent()))

@@ -101,7 +101,7 @@ impl Cloud {
                     self.schedule(self.timing.boot, Happening::Booted { zone, node, uid });
                 }
             }
-            Happening::Queue { zone, id } => queued::provision(self, &zone, &id),
+            Happening::Queue { zone, id, number } => queued::goes_on(self, &zone, &id, number),
             Happening::Dequeued { operation, zone, id } => {
                 let name = self.queued.remove(&(zone, id)).map(|q| q.name).unwrap_or_default();
                 self.nodes.retain(|_, n| n.queued_resource.as_ref() != Some(&name));
@@ -253,6 +253,10 @@ impl Cloud {
             | Trouble::Replace => return,
         }
         node.run.stopped |= dead;
+        let request = node.queued_resource.clone().filter(|_| event.what == Trouble::Preempt);
+        if let Some(request) = request {
+            queued::suspend(self, &zone, &request);
+        }
         if let (Some(lasts), true) = (event.lasts, dead) {
             self.schedule(lasts, Happening::Healed { zone, node: event.node, uid, event: true });
         }

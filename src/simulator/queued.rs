@@ -1,16 +1,45 @@
-//! Queued resources, single and multislice, as far as a user of gcloud sees them.
+//! Queued resources, single and multislice: the queue, PROVISIONING that can't be deleted, capacity
+//! that is taken back, requests that fail and hold their names until they are deleted.
+
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::cloud::Cloud;
 use super::shape::{self, Answer, error, not_found};
 use super::things::{Happening, Queued};
-use super::wire::{Place, Request, answer_operation, check_parameters};
+use super::wire::{Place, Request, answer_operation, check_parameters, page};
+use crate::model::time::after;
 
-pub fn list(cloud: &Cloud, place: &Place) -> Answer {
-    let mine =
-        cloud.queued.iter().filter(|((zone, _), _)| place.zone == "-" || *zone == place.zone);
-    (200, json!({"queuedResources": mine.map(|(_, q)| render(q)).collect::<Vec<_>>()}))
+/// From the forced delete of a request in PROVISIONING to the failure of its operation, as measured.
+const UNDELETABLE: Duration = Duration::from_millis(1_500);
+
+pub fn list(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
+    if let Some(refusal) = check_parameters(request, &["pageSize", "pageToken"]) {
+        return refusal;
+    }
+    let mine: Vec<&Queued> = cloud
+        .queued
+        .iter()
+        .filter(|((zone, _), _)| place.zone == "-" || *zone == place.zone)
+        .map(|(_, queued)| queued)
+        .collect();
+    let (page, next) = match page(&mine, request, cloud.page_max) {
+        Ok(page) => page,
+        Err(refusal) => return *refusal,
+    };
+    let mut body = json!({});
+    if !page.is_empty() {
+        body["queuedResources"] = page.iter().map(|queued| render(queued)).collect();
+    }
+    if let Some(next) = next {
+        body["nextPageToken"] = next;
+    }
+    if place.zone == "-" && !cloud.unreachable.is_empty() {
+        let name = |zone: &String| format!("projects/{}/locations/{zone}", place.project);
+        body["unreachable"] = cloud.unreachable.iter().map(name).collect();
+    }
+    (200, body)
 }
 
 pub fn get(cloud: &Cloud, place: &Place, id: &str) -> Answer {
@@ -23,6 +52,9 @@ pub fn get(cloud: &Cloud, place: &Place, id: &str) -> Answer {
 pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     if let Some(refusal) = check_parameters(request, &["queuedResourceId", "requestId"]) {
         return refusal;
+    }
+    if let Some(operation) = cloud.requests.get(request.parameter("requestId")).cloned() {
+        return answer_operation(cloud, place, &operation);
     }
     let id = request.parameter("queuedResourceId").to_owned();
     if id.is_empty() || !id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.~+%-".contains(&b)) {
@@ -73,54 +105,167 @@ pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     if nodes.is_empty() {
         return error(400, "queued_resource.tpu.node_spec is required.");
     }
-    let created = cloud.now();
+    let (created, number) = (cloud.now(), cloud.number());
+    let valid = body.get("queueingPolicy").and_then(|policy| policy.get("validUntilDuration"));
+    let valid_until = valid
+        .and_then(Value::as_str)
+        .and_then(|text| text.trim_end_matches('s').parse::<u64>().ok())
+        .map(|seconds| after(created, Duration::from_secs(seconds)));
     let queued = Queued {
         name: name.clone(),
+        number,
         body,
         state: "WAITING_FOR_RESOURCES",
+        by_user: false,
+        error: None,
         created,
+        valid_until,
         project: place.project.to_owned(),
         nodes,
     };
     cloud.queued.insert(key.clone(), queued);
     let operation = cloud.operation(place.project, place.zone, name, "create");
     cloud.schedule(cloud.timing.change, Happening::Done { operation: operation.clone() });
-    cloud.schedule(cloud.timing.create, Happening::Queue { zone: key.0, id: key.1 });
+    next(cloud, cloud.timing.change, (key, number));
+    remember(cloud, request, &operation);
     answer_operation(cloud, place, &operation)
 }
 
-pub fn delete(cloud: &mut Cloud, place: &Place, id: &str, force: bool) -> Answer {
+/// A mutation with that request id is carried out once.
+fn remember(cloud: &mut Cloud, request: &Request, operation: &str) {
+    let id = request.parameter("requestId");
+    if !id.is_empty() {
+        cloud.requests.insert(id.to_owned(), operation.to_owned());
+    }
+}
+
+fn next(cloud: &mut Cloud, wait: Duration, ((zone, id), number): ((String, String), u64)) {
+    cloud.schedule(wait, Happening::Queue { zone, id, number });
+}
+
+fn not_in_this_state(text: String) -> Answer {
+    (400, json!({"error": {"code": 400, "message": text, "status": "FAILED_PRECONDITION"}}))
+}
+
+pub fn delete(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) -> Answer {
+    if let Some(refusal) = check_parameters(request, &["force", "requestId"]) {
+        return refusal;
+    }
+    if let Some(operation) = cloud.requests.get(request.parameter("requestId")).cloned() {
+        return answer_operation(cloud, place, &operation);
+    }
+    let force = request.parameter("force").eq_ignore_ascii_case("true");
     let key = (place.zone.to_owned(), id.to_owned());
     let name = format!("{}/queuedResources/{id}", place.parent());
     let Some(queued) = cloud.queued.get_mut(&key) else { return not_found(&name) };
-    if queued.state == "ACTIVE" && !force {
-        return error(400, format!("{name} is ACTIVE: delete its nodes first, or use force."));
+    let text = format!("DeleteQueuedResource is not supported when state is {}", queued.state);
+    match queued.state {
+        "ACCEPTED" | "WAITING_FOR_RESOURCES" | "SUSPENDED" | "FAILED" => {}
+        "ACTIVE" if force => {}
+        "ACTIVE" => {
+            return not_in_this_state(format!(
+                "{text} (must be one of [ACCEPTED WAITING_FOR_RESOURCES SUSPENDED FAILED])"
+            ));
+        }
+        // With force the call is accepted, and its operation fails.
+        "PROVISIONING" if force => {
+            let operation = cloud.operation(place.project, place.zone, name, "delete");
+            let error = json!({"code": 9, "message": text});
+            let failed = Happening::Failed { operation: operation.clone(), error };
+            cloud.schedule(UNDELETABLE, failed);
+            remember(cloud, request, &operation);
+            return answer_operation(cloud, place, &operation);
+        }
+        _ => return not_in_this_state(text),
     }
     queued.state = "DELETING";
+    queued.by_user = true;
     let operation = cloud.operation(place.project, place.zone, name, "delete");
     let happening = Happening::Dequeued { operation: operation.clone(), zone: key.0, id: key.1 };
     cloud.schedule(cloud.timing.delete, happening);
+    remember(cloud, request, &operation);
     answer_operation(cloud, place, &operation)
 }
 
-/// The nodes of a queued resource come to be.
-pub(super) fn provision(cloud: &mut Cloud, zone: &str, id: &str) {
-    let Some(queued) = cloud
-        .queued
-        .get_mut(&(zone.to_owned(), id.to_owned()))
-        .filter(|q| q.state == "WAITING_FOR_RESOURCES")
-    else {
+/// A request goes on: from the queue to its nodes, or to its end.
+pub(super) fn goes_on(cloud: &mut Cloud, zone: &str, id: &str, number: u64) {
+    let (now, key) = (cloud.now(), (zone.to_owned(), id.to_owned()));
+    let refused =
+        cloud.refusals.get(zone).filter(|(until, _)| *until > now).map(|(_, e)| e.clone());
+    let (create, change, refusal) =
+        (cloud.timing.create, cloud.timing.change, cloud.timing.refusal);
+    let Some(queued) = cloud.queued.get_mut(&key).filter(|queued| queued.number == number) else {
         return;
     };
-    queued.state = "ACTIVE";
+    match queued.state {
+        "WAITING_FOR_RESOURCES" if queued.valid_until.is_some_and(|until| until <= now) => {
+            let error = json!({"code": 4, "message": "The request was not filled in its time."});
+            fail(cloud, &key, refused.unwrap_or(error));
+        }
+        "WAITING_FOR_RESOURCES" if refused.is_some() => next(cloud, refusal, (key, number)),
+        "WAITING_FOR_RESOURCES" => {
+            queued.state = "PROVISIONING";
+            add_nodes(cloud, &key);
+            next(cloud, create, (key, number));
+        }
+        "PROVISIONING" if refused.is_some() => {
+            queued.state = "SUSPENDING";
+            queued.error = refused;
+            next(cloud, change, (key, number));
+        }
+        "PROVISIONING" => {
+            queued.state = "ACTIVE";
+            become_ready(cloud, &key);
+        }
+        "SUSPENDING" => match queued.error.take() {
+            Some(error) => fail(cloud, &key, error),
+            None => queued.state = "SUSPENDED",
+        },
+        _ => {}
+    }
+}
+
+/// It ends for want of what it asks for; nothing of it is left.
+fn fail(cloud: &mut Cloud, key: &(String, String), error: Value) {
+    let Some(queued) = cloud.queued.get_mut(key) else { return };
+    queued.state = "FAILED";
+    queued.error = Some(error);
+    let name = queued.name.clone();
+    cloud.nodes.retain(|_, node| node.queued_resource.as_ref() != Some(&name));
+}
+
+/// A node of it was preempted: its capacity is taken back as a whole, by the service.
+pub(super) fn suspend(cloud: &mut Cloud, zone: &str, name: &str) {
+    let key = (zone.to_owned(), name.rsplit('/').next().unwrap_or_default().to_owned());
+    let change = cloud.timing.change;
+    let Some(queued) = cloud.queued.get_mut(&key).filter(|queued| queued.state == "ACTIVE") else {
+        return;
+    };
+    queued.state = "SUSPENDING";
+    let number = queued.number;
+    next(cloud, change, (key, number));
+}
+
+fn add_nodes(cloud: &mut Cloud, key: &(String, String)) {
+    let Some(queued) = cloud.queued.get(key) else { return };
     let (name, nodes) = (queued.name.clone(), queued.nodes.clone());
     let several = nodes.len() > 1;
     for (node, body) in nodes {
-        cloud.add_node(zone, &node, body, true);
-        if let Some(node) = cloud.nodes.get_mut(&(zone.to_owned(), node)) {
+        cloud.add_node(&key.0, &node, body, false);
+        if let Some(node) = cloud.nodes.get_mut(&(key.0.clone(), node)) {
             node.queued_resource = Some(name.clone());
             node.multislice = several;
         }
+    }
+}
+
+fn become_ready(cloud: &mut Cloud, key: &(String, String)) {
+    let Some(queued) = cloud.queued.get(key) else { return };
+    for (node, _) in queued.nodes.clone() {
+        let Some(found) = cloud.nodes.get_mut(&(key.0.clone(), node.clone())) else { continue };
+        (found.state, found.health) = ("READY", Some("HEALTHY".to_owned()));
+        let (zone, uid) = (key.0.clone(), found.uid);
+        cloud.schedule(cloud.timing.boot, Happening::Booted { zone, node, uid });
     }
 }
 
@@ -128,7 +273,12 @@ fn render(queued: &Queued) -> Value {
     let mut body = queued.body.clone();
     body.insert("name".into(), json!(queued.name));
     body.insert("createTime".into(), json!(shape::time(queued.created)));
-    body.insert("state".into(), json!({"state": queued.state, "stateInitiator": "SERVICE"}));
+    let by = if queued.by_user { "USER" } else { "SERVICE" };
+    let mut state = json!({"state": queued.state, "stateInitiator": by});
+    if let Some(error) = queued.error.as_ref().filter(|_| queued.state == "FAILED") {
+        state["failedData"] = json!({"error": error});
+    }
+    body.insert("state".into(), state);
     if let Some(specs) =
         body.get_mut("tpu").and_then(|t| t.get_mut("nodeSpec")).and_then(Value::as_array_mut)
     {

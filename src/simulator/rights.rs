@@ -73,6 +73,12 @@ fn permission(method: &str, rest: &[&str]) -> Option<&'static str> {
         ("POST", ["nodes"]) => "tpu.nodes.create",
         ("DELETE", ["nodes", _]) => "tpu.nodes.delete",
         ("PATCH", ["nodes", _]) => "tpu.nodes.update",
+        // unverified: queued resources have no permissions of their own, and go by those of nodes.
+        // settled by: gcloud iam roles describe roles/tpu.admin
+        ("GET", ["queuedResources"]) => "tpu.nodes.list",
+        ("GET", ["queuedResources", _]) => "tpu.nodes.get",
+        ("POST", ["queuedResources"]) => "tpu.nodes.create",
+        ("DELETE", ["queuedResources", _]) => "tpu.nodes.delete",
         ("GET", ["operations"]) => "tpu.operations.list",
         ("GET", ["operations", _]) => "tpu.operations.get",
         ("GET", ["acceleratorTypes"]) => "tpu.acceleratortypes.list",

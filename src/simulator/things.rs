@@ -162,9 +162,18 @@ impl Run {
 #[derive(Debug, Clone)]
 pub struct Queued {
     pub(super) name: String,
+    /// Tells it from a later one of its name.
+    pub(super) number: u64,
     pub(super) body: Map<String, Value>,
-    pub(super) state: &'static str,
+    /// `state.state`.
+    pub state: &'static str,
+    /// `state.stateInitiator` is USER.
+    pub by_user: bool,
+    /// `state.failedData.error`, or what it will be.
+    pub error: Option<Value>,
     pub(super) created: Timestamp,
+    /// It fails when it still waits by then.
+    pub(super) valid_until: Option<Timestamp>,
     pub(super) project: String,
     /// Node id and body.
     pub(super) nodes: Vec<(String, Map<String, Value>)>,
@@ -206,7 +215,7 @@ pub(super) enum Happening {
     Booted { zone: String, node: String, uid: u64 },
     Beat { zone: String, node: String, uid: u64 },
     Healed { zone: String, node: String, uid: u64, event: bool },
-    Queue { zone: String, id: String },
+    Queue { zone: String, id: String, number: u64 },
     Dequeued { operation: String, zone: String, id: String },
     Scenario(Box<Event>),
 }

@@ -17,5 +17,6 @@ mod rounds;
 mod rules;
 mod schedule;
 mod state;
+mod sweep;
 mod truth;
 mod views;

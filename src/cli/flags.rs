@@ -1,0 +1,47 @@
+//! Flags of the commands that need no config: a project, and the endpoints of `[api]`.
+
+use std::path::Path;
+
+use clap::Args;
+
+use super::Failed;
+use crate::config::{self, Config};
+
+#[derive(Debug, Default, Args)]
+pub struct ApiArgs {
+    /// The Cloud TPU API, where it is not Google's own.
+    #[arg(long, value_name = "URL", hide_short_help = true)]
+    pub api_tpu: Option<String>,
+    /// Cloud Storage, where it is not Google's own.
+    #[arg(long, value_name = "URL", hide_short_help = true)]
+    pub api_storage: Option<String>,
+    /// "anonymous" sends no credentials, to a loopback address alone.
+    #[arg(long, value_name = "KIND", hide_short_help = true)]
+    pub api_credentials: Option<String>,
+}
+
+impl ApiArgs {
+    /// The `[api]` table that says the same; empty where no flag was given.
+    pub fn toml(&self) -> String {
+        let keys = [
+            ("tpu", &self.api_tpu),
+            ("storage", &self.api_storage),
+            ("credentials", &self.api_credentials),
+        ];
+        let lines: String = keys
+            .iter()
+            .filter_map(|(key, value)| Some(format!("{key} = {:?}\n", value.as_ref()?)))
+            .collect();
+        if lines.is_empty() { lines } else { format!("[api]\n{lines}\n") }
+    }
+
+    /// A config that reads a project and watches nothing.
+    pub fn config(&self, project: &str) -> Result<Config, Failed> {
+        let text = format!(
+            "project = {project:?}\nstate = \"memory:\"\n{}[[tpu]]\nname = \"any\"\nzone = \"us-central2-b\"\n",
+            self.toml()
+        );
+        config::parse(Path::new("the flags"), &text, &|_| None)
+            .map_err(|error| Failed::Config(error.to_string()))
+    }
+}

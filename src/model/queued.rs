@@ -1,0 +1,60 @@
+//! A queued resource as it was read: a typed view beside the raw JSON. `resource::queued` reads it.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::node::wire_enum;
+
+wire_enum! {
+    /// `QueuedResourceState.State`.
+    RequestState {
+        /// Not set.
+        Unspecified = "STATE_UNSPECIFIED" / 0,
+        /// Received, and being looked at.
+        Creating = "CREATING" / 1,
+        /// In the queue, in the words of older versions.
+        Accepted = "ACCEPTED" / 2,
+        /// Selected: its nodes are being made. Can't be deleted, not even with `force`.
+        Provisioning = "PROVISIONING" / 3,
+        /// It failed, or could not be filled in time. It holds quota until it is deleted.
+        Failed = "FAILED" / 4,
+        /// Being deleted.
+        Deleting = "DELETING" / 5,
+        /// Granted; says nothing about its nodes.
+        Active = "ACTIVE" / 6,
+        /// Its nodes are being taken away.
+        Suspending = "SUSPENDING" / 7,
+        /// Its nodes were taken away; it is never queued again.
+        Suspended = "SUSPENDED" / 8,
+        /// In the queue.
+        Waiting = "WAITING_FOR_RESOURCES" / 9,
+    }
+}
+
+/// The typed view of one queued resource, with its raw JSON.
+#[derive(Debug, Clone)]
+pub struct RequestView {
+    /// The id: the last part of `name`.
+    pub id: String,
+    /// The zone: taken from `name`.
+    pub zone: String,
+    /// `createTime`, which tells one request from a later one of its name.
+    pub created: Option<Timestamp>,
+    /// `state.state`.
+    pub state: RequestState,
+    /// `state.stateInitiator` is USER: a person, and not the service, brought it there.
+    pub by_user: bool,
+    /// `state.failedData.error.message`.
+    pub error: Option<String>,
+    /// The ids of the nodes that it asks for.
+    pub nodes: Vec<String>,
+    /// What each of them is.
+    pub accelerator: String,
+    /// The store's id of the watchdog that made it, from its nodes' metadata.
+    pub owner: Option<String>,
+    /// The answer as it was.
+    pub raw: Arc<Value>,
+}

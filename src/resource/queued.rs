@@ -1,0 +1,115 @@
+//! A queued resource as the API returns it, read tolerantly: what is not known is kept and never an
+//! error.
+//!
+//! Field and enum meanings: Cloud TPU API v2 reference, `projects.locations.queuedResources`.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::node::{accelerator, known, text, time};
+use crate::model::ids::OWNER_KEY;
+use crate::model::queued::{RequestState, RequestView};
+
+/// The largest number of slices that names are made for.
+const SLICES_MAX: u64 = 4_096;
+
+impl RequestState {
+    /// From the REST text or the proto number.
+    pub fn from_wire(value: &Value) -> RequestState {
+        known(RequestState::WIRE, value).unwrap_or_else(|| RequestState::Other(text(value)))
+    }
+}
+
+impl RequestView {
+    /// Reads a queued resource. Only an unusable `name` is an error.
+    pub fn parse(raw: Value) -> Result<RequestView, String> {
+        let name =
+            raw.get("name").and_then(Value::as_str).ok_or("a queued resource without \"name\"")?;
+        let parts: Vec<&str> = name.split('/').collect();
+        let ["projects", _, "locations", zone, "queuedResources", id] = parts[..] else {
+            return Err(format!(
+                "queued resource name {name:?} is not projects/P/locations/Z/queuedResources/Q"
+            ));
+        };
+        if zone.is_empty() || id.is_empty() {
+            return Err(format!("queued resource name {name:?} has an empty part"));
+        }
+        let specs = raw.pointer("/tpu/nodeSpec").and_then(Value::as_array);
+        let specs = specs.map(Vec::as_slice).unwrap_or_default();
+        let first = specs.first().and_then(|spec| spec.get("node"));
+        Ok(RequestView {
+            id: id.to_owned(),
+            zone: zone.to_owned(),
+            created: time(&raw, "createTime"),
+            state: raw
+                .pointer("/state/state")
+                .map_or(RequestState::Unspecified, RequestState::from_wire),
+            by_user: raw
+                .pointer("/state/stateInitiator")
+                .is_some_and(|by| by.as_str() == Some("USER") || by.as_i64() == Some(1)),
+            error: raw
+                .pointer("/state/failedData/error/message")
+                .and_then(Value::as_str)
+                .map(str::to_owned),
+            nodes: specs.iter().flat_map(|spec| node_ids(spec, id)).collect(),
+            accelerator: first.map(accelerator).unwrap_or_default(),
+            owner: first
+                .and_then(|node| node.get("metadata")?.get(OWNER_KEY)?.as_str())
+                .map(str::to_owned),
+            raw: Arc::new(raw),
+        })
+    }
+}
+
+/// The ids of one specification's nodes: its own, or `{prefix}-0` to `{prefix}-(n-1)`; the prefix is
+/// the request's id where none is given.
+fn node_ids(spec: &Value, request: &str) -> Vec<String> {
+    if let Some(id) = spec.get("nodeId").and_then(Value::as_str) {
+        return vec![id.to_owned()];
+    }
+    let many = spec.get("multisliceParams").or_else(|| spec.get("multiNodeParams"));
+    let Some(count) = many.and_then(|many| many.get("nodeCount")?.as_u64()) else {
+        return Vec::new();
+    };
+    let prefix = many.and_then(|many| many.get("nodeIdPrefix")?.as_str()).unwrap_or(request);
+    (0..count.min(SLICES_MAX)).map(|slice| format!("{prefix}-{slice}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn names_states_and_nodes_are_read_and_what_is_unknown_is_kept() {
+        let request = |state: Value, spec: Value| {
+            let name = "projects/p/locations/us-east5-b/queuedResources/q";
+            let node = json!({"acceleratorType": "v6e-8", "metadata": {OWNER_KEY: "o"}});
+            let mut spec = spec;
+            spec["node"] = node;
+            let created = "2026-06-01T12:00:00Z";
+            let tpu = json!({"nodeSpec": [spec]});
+            RequestView::parse(
+                json!({"name": name, "createTime": created, "state": state, "tpu": tpu}),
+            )
+            .unwrap()
+        };
+        let failed = json!({"state": "FAILED", "failedData": {"error": {"message": "no"}}});
+        let view = request(failed, json!({"nodeId": "n"}));
+        assert_eq!((view.id.as_str(), view.zone.as_str()), ("q", "us-east5-b"));
+        assert_eq!((view.state, view.error.as_deref()), (RequestState::Failed, Some("no")));
+        assert_eq!((view.nodes, view.accelerator.as_str()), (vec!["n".to_owned()], "v6e-8"));
+        assert_eq!((view.owner.as_deref(), view.by_user), (Some("o"), false));
+        let several = json!({"multisliceParams": {"nodeCount": 2}});
+        let view = request(json!({"state": 8, "stateInitiator": 1}), several);
+        assert_eq!((view.state, view.by_user), (RequestState::Suspended, true));
+        assert_eq!(view.nodes, ["q-0", "q-1"]);
+        let prefixed = json!({"multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "s"}});
+        let view = request(json!({"state": "LATER"}), prefixed);
+        assert_eq!(view.state, RequestState::Other("LATER".into()));
+        assert_eq!(view.nodes, ["s-0", "s-1"]);
+        assert!(RequestView::parse(json!({"name": "projects/p/queuedResources/q"})).is_err());
+    }
+}
