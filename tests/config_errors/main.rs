@@ -1,5 +1,7 @@
 //! Bad configs: each mistake with file, line, key and remedy in its message.
 
+mod examples;
+
 use std::path::Path;
 
 use tpu_watchdog::config;
@@ -434,38 +436,6 @@ fn any_address_may_be_listened_on_and_the_token_file_lies_by_the_config() {
 }
 
 #[test]
-fn the_example_configs_load() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
-    for name in ["watchdog.toml", "full.toml"] {
-        let text = std::fs::read_to_string(folder.join(name)).unwrap();
-        let loaded = config::parse(&folder.join(name), &text, &|_| None);
-        assert!(loaded.is_ok(), "{name}: {}", loaded.unwrap_err());
-    }
-    for entry in std::fs::read_dir(folder.join("scenarios")).unwrap() {
-        let path = entry.unwrap().path();
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert!(
-            tpu_watchdog::simulator::scenario::Scenario::parse(&text).is_ok(),
-            "{}",
-            path.display()
-        );
-    }
-}
-
-#[test]
-fn the_full_example_shows_the_defaults_that_are_in_force() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
-    let full = std::fs::read_to_string(folder.join("full.toml")).unwrap();
-    let full = config::parse(&folder.join("full.toml"), &full, &|_| None).unwrap().settings;
-    let least = config::parse(Path::new("w.toml"), GOOD, &|_| None).unwrap().settings;
-    assert_eq!(full.poll, least.poll);
-    assert_eq!(full.max_unavailable, least.max_unavailable);
-    assert_eq!(full.max_judged_recreates_per_hour, least.max_judged_recreates_per_hour);
-    let plain = full.slots.values().find(|s| s.name == "llama-v4-32").unwrap();
-    assert_eq!(plain.policy, least.slots["a"].policy);
-}
-
-#[test]
 fn google_is_asked_about_permissions_only_where_its_own_endpoints_serve() {
     let api = |text: &str| {
         let text = format!("{GOOD}[api]\n{text}\n");
@@ -482,22 +452,4 @@ fn google_is_asked_about_permissions_only_where_its_own_endpoints_serve() {
         (None, Some("https://iam.example".to_owned()))
     );
     assert!(error(&format!("{GOOD}[api]\niam = \"http://iam.example\"")).contains("use https"));
-}
-
-#[test]
-fn every_recipe_is_a_config_that_is_accepted() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("mount.sh"), "#! /bin/bash\n").unwrap();
-    let recipes = include_str!("../docs/recipes.md");
-    let blocks: Vec<&str> = recipes.split("```toml\n").skip(1).collect();
-    for block in &blocks {
-        let text = block.split("```").next().unwrap();
-        let config = format!("project = \"my-project\"\n{text}");
-        let parsed = config::parse(&folder.path().join("w.toml"), &config, &|_| None);
-        let slot = &parsed.unwrap_or_else(|e| panic!("{e}\n{text}")).settings.slots;
-        let job = slot.values().next().and_then(|slot| slot.job.as_ref());
-        let whole = job.is_some_and(|job| job.command.is_some() && job.checkpoint.is_some());
-        assert!(whole, "{text}");
-    }
-    assert_eq!(blocks.len(), 6);
 }
