@@ -50,6 +50,8 @@ pub struct Cloud {
     pub withdrawn: BTreeSet<(String, String)>,
     /// Requests by id, for v2alpha1: a repeated one gets the same operation.
     pub requests: BTreeMap<String, String>,
+    /// What the scenario's events did since it was last told.
+    pub struck: Vec<String>,
     /// Nodes created so far, by id: what tests count.
     pub creations: BTreeMap<String, u32>,
     /// Deletes of nodes that were READY, HEALTHY and at work: what a watchdog must never do.

@@ -82,25 +82,7 @@ impl Cloud {
                     self.schedule(self.timing.beat, Happening::Beat { zone, node, uid });
                 }
             }
-            Happening::Healed { zone, node, uid, event } => {
-                let now = self.now();
-                // What is being deleted does not come back.
-                let Some(found) =
-                    self.same(&zone, &node, uid).filter(|found| found.state != "DELETING")
-                else {
-                    return;
-                };
-                found.state = "READY";
-                found.health = Some("HEALTHY".into());
-                found.upcoming = None;
-                if event {
-                    found.health_description =
-                        Some(format!("The TPU had a maintenance event at {}", shape::time(now)));
-                    found.run.stopped = true;
-                    // The hosts come up again: the startup script runs once more.
-                    self.schedule(self.timing.boot, Happening::Booted { zone, node, uid });
-                }
-            }
+            Happening::Healed { zone, node, uid, event } => self.healed(zone, node, uid, event),
             Happening::Queue { zone, id, number } => queued::goes_on(self, &zone, &id, number),
             Happening::Dequeued { operation, zone, id } => {
                 let name = self.queued.remove(&(zone, id)).map(|q| q.name).unwrap_or_default();
@@ -110,7 +92,29 @@ impl Cloud {
                     Ok(json!({"@type": "type.googleapis.com/google.protobuf.Empty"})),
                 );
             }
-            Happening::Scenario(event) => self.trouble(*event),
+            Happening::Scenario(event) => {
+                self.tell(&event);
+                self.trouble(*event);
+            }
+        }
+    }
+
+    fn healed(&mut self, zone: String, node: String, uid: u64, event: bool) {
+        let now = self.now();
+        // What is being deleted does not come back.
+        let Some(found) = self.same(&zone, &node, uid).filter(|found| found.state != "DELETING")
+        else {
+            return;
+        };
+        found.state = "READY";
+        found.health = Some("HEALTHY".into());
+        found.upcoming = None;
+        if event {
+            found.health_description =
+                Some(format!("The TPU had a maintenance event at {}", shape::time(now)));
+            found.run.stopped = true;
+            // The hosts come up again: the startup script runs once more.
+            self.schedule(self.timing.boot, Happening::Booted { zone, node, uid });
         }
     }
 
@@ -135,6 +139,23 @@ impl Cloud {
         // Of a create that has failed already nothing is told a second time.
         self.end(operation, Ok(response.unwrap_or_default()));
         self.schedule(self.timing.boot, Happening::Booted { zone, node, uid });
+    }
+
+    /// Writes down what an event is about to do, and whether there is anything for it to do.
+    fn tell(&mut self, event: &Event) {
+        let Event { node, zone, what, .. } = event;
+        let key = (zone.clone(), node.clone());
+        let of_a_node = !what.is_of_a_zone();
+        let to_come = matches!(what, Trouble::NeverBoot | Trouble::LeftBehind);
+        let text = match of_a_node {
+            false => format!("scenario: {what} in {zone}"),
+            true if to_come => format!("scenario: {what} awaits the next {node}"),
+            true if !self.nodes.contains_key(&key) => {
+                format!("scenario: {what} of {node} in {zone} did nothing: it is not there")
+            }
+            true => format!("scenario: {what} of {node} in {zone}"),
+        };
+        self.struck.push(text);
     }
 
     /// Something goes wrong, or right, as a scenario says.
@@ -186,15 +207,11 @@ impl Cloud {
         let now = self.now();
         let zone = event.zone.clone();
         let key = (zone.clone(), event.node.clone());
-        if event.what == Trouble::Vanish {
-            self.nodes.remove(&key);
-            return;
-        }
-        if event.what == Trouble::Replace {
-            if let Some(old) = self.nodes.remove(&key) {
-                let mut body = old.body;
-                body.remove("metadata");
-                self.add_node(&zone, &event.node, body, true);
+        if matches!(event.what, Trouble::Vanish | Trouble::Replace) {
+            let old = self.nodes.remove(&key).filter(|_| event.what == Trouble::Replace);
+            if let Some(mut old) = old {
+                old.body.remove("metadata");
+                self.add_node(&zone, &event.node, old.body, true);
             }
             return;
         }

@@ -94,6 +94,9 @@ impl Simulator {
     pub fn with<T>(&self, look: impl FnOnce(&mut Cloud) -> T) -> T {
         let mut cloud = self.cloud.lock().unwrap_or_else(PoisonError::into_inner);
         cloud.advance(Timestamp::now());
+        for line in std::mem::take(&mut cloud.struck) {
+            tracing::info!("{line}");
+        }
         look(&mut cloud)
     }
 
@@ -262,6 +265,9 @@ async fn answer(
         }
     };
     logged.status = Some(reply.status);
+    if logged.method != "GET" && !logged.path.contains(":getGuestAttributes") {
+        tracing::info!("{} {} -> {}", logged.method, logged.path, reply.status);
+    }
     log(logged);
     let mut response = Response::new(Body::from(reply.body));
     *response.status_mut() =

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::cloud::Cloud;
 use super::shape::{self, Answer, error, not_found};
@@ -68,43 +68,10 @@ pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     let Some(body) = request.body.as_ref().and_then(Value::as_object).cloned() else {
         return error(400, "The body is missing.");
     };
-    let spot = body.contains_key("spot");
-    let mut nodes = Vec::new();
-    let specs = request
-        .body
-        .as_ref()
-        .and_then(|b| b.pointer("/tpu/nodeSpec"))
-        .and_then(Value::as_array)
-        .cloned()
-        .unwrap_or_default();
-    for spec in &specs {
-        let checked = shape::check_node(
-            spec.get("node").unwrap_or(&json!({})),
-            "queued_resource.tpu.node_spec[0].node",
-            place.alpha(),
-            place.zone,
-        );
-        let mut node = match checked {
-            Ok(node) => node,
-            Err(refusal) => return *refusal,
-        };
-        if spot {
-            node.insert("schedulingConfig".into(), json!({"spot": true}));
-        }
-        let many = spec.get("multisliceParams").or_else(|| spec.get("multiNodeParams"));
-        match (spec.get("nodeId").and_then(Value::as_str), many) {
-            (Some(node_id), None) => nodes.push((node_id.to_owned(), node)),
-            (None, Some(many)) => {
-                let count = many.get("nodeCount").and_then(Value::as_u64).unwrap_or(1);
-                let prefix = many.get("nodeIdPrefix").and_then(Value::as_str).unwrap_or(&id);
-                nodes.extend((0..count.min(64)).map(|i| (format!("{prefix}-{i}"), node.clone())));
-            }
-            _ => return error(400, "Exactly one of node_id and multislice_params must be set."),
-        }
-    }
-    if nodes.is_empty() {
-        return error(400, "queued_resource.tpu.node_spec is required.");
-    }
+    let nodes = match nodes_of(&body, &id, place) {
+        Ok(nodes) => nodes,
+        Err(refusal) => return *refusal,
+    };
     let (created, number) = (cloud.now(), cloud.number());
     let valid = body.get("queueingPolicy").and_then(|policy| policy.get("validUntilDuration"));
     let valid_until = valid
@@ -129,6 +96,41 @@ pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     next(cloud, cloud.timing.change, (key, number));
     remember(cloud, request, &operation);
     answer_operation(cloud, place, &operation)
+}
+
+type Nodes = Vec<(String, Map<String, Value>)>;
+
+/// The ids and bodies of the nodes that a request asks for.
+fn nodes_of(body: &Map<String, Value>, id: &str, place: &Place) -> Result<Nodes, Box<Answer>> {
+    let refuse = |text: &str| Err(Box::new(error(400, text)));
+    let spot = body.contains_key("spot");
+    let mut nodes = Vec::new();
+    let specs = body.get("tpu").and_then(|tpu| tpu.get("nodeSpec")).and_then(Value::as_array);
+    for spec in specs.into_iter().flatten() {
+        let mut node = shape::check_node(
+            spec.get("node").unwrap_or(&json!({})),
+            "queued_resource.tpu.node_spec[0].node",
+            place.alpha(),
+            place.zone,
+        )?;
+        if spot {
+            node.insert("schedulingConfig".into(), json!({"spot": true}));
+        }
+        let many = spec.get("multisliceParams").or_else(|| spec.get("multiNodeParams"));
+        match (spec.get("nodeId").and_then(Value::as_str), many) {
+            (Some(node_id), None) => nodes.push((node_id.to_owned(), node)),
+            (None, Some(many)) => {
+                let count = many.get("nodeCount").and_then(Value::as_u64).unwrap_or(1);
+                let prefix = many.get("nodeIdPrefix").and_then(Value::as_str).unwrap_or(id);
+                nodes.extend((0..count.min(64)).map(|i| (format!("{prefix}-{i}"), node.clone())));
+            }
+            _ => return refuse("Exactly one of node_id and multislice_params must be set."),
+        }
+    }
+    if nodes.is_empty() {
+        return refuse("queued_resource.tpu.node_spec is required.");
+    }
+    Ok(nodes)
 }
 
 /// A mutation with that request id is carried out once.

@@ -92,7 +92,50 @@ impl Scenario {
     /// # Errors
     /// With line and key.
     pub fn parse(text: &str) -> Result<Scenario, String> {
-        toml::from_str(text).map_err(|error| error.to_string())
+        let scenario: Scenario = toml::from_str(text).map_err(|error| error.to_string())?;
+        for (index, event) in scenario.event.iter().enumerate() {
+            let told = |why| format!("event[{index}] ({}): {why}", event.what.name());
+            scenario.concerns_something(event).map_err(told)?;
+        }
+        Ok(scenario)
+    }
+
+    /// An event for what is not there would be silently nothing.
+    fn concerns_something(&self, event: &Event) -> Result<(), String> {
+        let of_zone = event.what.is_of_a_zone();
+        let names: Vec<String> = self.nodes.iter().flat_map(Nodes::all_names).collect();
+        let there = |all: &[String]| match all {
+            [] => "there are none".to_owned(),
+            all => format!("there are {}", all.join(", ")),
+        };
+        let mut zones: Vec<String> = self.nodes.iter().map(|set| set.zone.clone()).collect();
+        zones.dedup();
+        if of_zone && !event.node.is_empty() {
+            return Err("it concerns a zone: leave out `node`".into());
+        }
+        if of_zone && event.zone.is_empty() && zones.is_empty() {
+            return Err("`zone` is missing".into());
+        }
+        if !of_zone && event.node.is_empty() {
+            return Err(format!("`node` is missing; {}", there(&names)));
+        }
+        // With its zone named, a node may be one that is created later.
+        if !of_zone && event.zone.is_empty() && !names.contains(&event.node) {
+            let node = &event.node;
+            return Err(format!(
+                "there is no node {node:?}, {}; for one that is created later name its `zone`",
+                there(&names)
+            ));
+        }
+        Ok(())
+    }
+
+    /// The zone of an event: its own, or that of its node, or that of the first nodes.
+    fn zone_of(&self, event: &Event) -> String {
+        let own = Some(&event.zone).filter(|zone| !zone.is_empty());
+        let of_node = || self.nodes.iter().find(|set| set.all_names().contains(&event.node));
+        let zone = own.or_else(|| of_node().or(self.nodes.first()).map(|set| &set.zone));
+        zone.cloned().unwrap_or_default()
     }
 
     /// Builds the cloud as it is at the scenario's start, with every duration divided by `speed`.
@@ -129,9 +172,8 @@ impl Scenario {
                 cloud.add_node(&set.zone, &name, set.body(), true);
             }
         }
-        let first_zone = self.nodes.first().map(|n| n.zone.clone()).unwrap_or_default();
         for event in &self.event {
-            let zone = if event.zone.is_empty() { first_zone.clone() } else { event.zone.clone() };
+            let zone = self.zone_of(event);
             cloud.plan(Event {
                 at: scaled(event.at),
                 lasts: event.lasts.map(scaled),

@@ -5,67 +5,76 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer};
 
+use crate::model::names::named;
+
+named! {
 /// What happens to a node or zone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Trouble {
+Trouble {
     /// Health UNHEALTHY_MAINTENANCE; heals after `lasts`, or never.
-    Maintenance,
+    Maintenance = "maintenance",
     /// `upcomingMaintenance` ONGOING with a window that ends after `lasts`.
-    Window,
+    Window = "window",
     /// State REPAIRING.
-    Repairing,
+    Repairing = "repairing",
     /// State RESTARTING.
-    Restarting,
+    Restarting = "restarting",
     /// State UNKNOWN.
-    FailedRepair,
+    FailedRepair = "failed_repair",
     /// Health TIMEOUT.
-    Unresponsive,
+    Unresponsive = "unresponsive",
     /// Health UNHEALTHY_TENSORFLOW.
-    RuntimeUnhealthy,
+    RuntimeUnhealthy = "runtime_unhealthy",
     /// A health value of a later API.
-    Strange,
+    Strange = "strange",
     /// A state of a later API.
-    StrangeState,
+    StrangeState = "strange_state",
     /// A MESH_BUILD_FAIL symptom.
-    MeshFailure,
+    MeshFailure = "mesh_failure",
     /// State PREEMPTED.
-    Preempt,
+    Preempt = "preempt",
     /// State TERMINATED.
-    Terminate,
+    Terminate = "terminate",
     /// The node is gone without a trace.
-    Vanish,
-    /// Somebody stopped it.
-    Stop,
-    /// Somebody hid it.
-    Hide,
-    /// Somebody deletes it, without an end.
-    Deleting,
-    /// Somebody deletes it and creates another one under its name.
-    Replace,
+    Vanish = "vanish",
+    /// A person stopped it.
+    Stop = "stop",
+    /// A person hid it.
+    Hide = "hide",
+    /// A person deletes it, and the delete never ends.
+    Deleting = "deleting",
+    /// A person deletes it and creates another one of its name.
+    Replace = "replace",
     /// A person sets the label tpu-watchdog=off.
-    OptOut,
+    OptOut = "opt_out",
     /// The workers fall silent while the node looks healthy.
-    Silence,
+    Silence = "silence",
     /// The job fails and its supervisor gives up.
-    JobFails,
+    JobFails = "job_fails",
     /// The job crashes after a long run: its order is older than its checkpoints.
-    JobCrashes,
+    JobCrashes = "job_crashes",
     /// The job ends well.
-    JobEnds,
+    JobEnds = "job_ends",
     /// The next incarnation of the node never boots.
-    NeverBoot,
+    NeverBoot = "never_boot",
     /// The next create of the node ends in an error and leaves it: CREATING, and READY after
     /// `lasts`, or never.
-    LeftBehind,
+    LeftBehind = "left_behind",
     /// The node is healthy again.
-    Heal,
+    Heal = "heal",
     /// Creates in the zone are refused for want of capacity.
-    StockOut,
+    StockOut = "stock_out",
     /// Creates in the zone are refused by quota.
-    Quota,
+    Quota = "quota",
     /// Listings do not reach the zone.
-    Unreachable,
+    Unreachable = "unreachable",
+}
+}
+
+impl Trouble {
+    /// It concerns a zone, and no node.
+    pub fn is_of_a_zone(self) -> bool {
+        matches!(self, Trouble::StockOut | Trouble::Quota | Trouble::Unreachable)
+    }
 }
 
 /// One event of a scenario.
