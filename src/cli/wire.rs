@@ -143,7 +143,11 @@ impl Clients {
     /// Asks for an access token before anything else is done: without one nothing can be read, and
     /// why is told once.
     pub async fn preflight(&self, limit: Duration) -> Result<(), NoCredentials> {
-        self.credentials.check(limit).await
+        self.credentials.check(limit).await?;
+        if let Some(account) = self.account(limit).await {
+            self.tpu.asks_as(account);
+        }
+        Ok(())
     }
 }
 

@@ -1,11 +1,12 @@
 //! One HTTP call: credentials, a timeout an attempt, a bound on the answer, retries for reads
 //! alone.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
+use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
@@ -112,6 +113,10 @@ pub struct Http {
     credentials: Credentials,
     // Set when the API refused the quota project, for as long as the process lives.
     no_quota_project: Arc<AtomicBool>,
+    // Whose credentials these are, once that is known.
+    account: Arc<OnceLock<String>>,
+    // The same proxies as the client takes, to name them in an error.
+    proxies: Arc<Matcher>,
     timeout: Duration,
     observer: Arc<dyn Observer>,
 }
@@ -145,6 +150,8 @@ impl Http {
             mutations,
             credentials,
             no_quota_project: Arc::default(),
+            account: Arc::default(),
+            proxies: Arc::new(Matcher::from_system()),
             timeout,
             observer,
         })
@@ -261,6 +268,37 @@ impl Http {
         tokio::time::timeout(limit, answer.text()).await.ok()?.ok()
     }
 
+    /// Names the account that the credentials are of: a refusal tells whom it concerns.
+    pub fn asks_as(&self, account: String) {
+        // It is the same account each time.
+        let _ = self.account.set(account);
+    }
+
+    /// A refusal for want of a permission, with whom it concerns and what to do.
+    fn refused_whom(&self, mut failure: Failure) -> Failure {
+        if failure.class == FailureClass::Permission && !self.is_anonymous() {
+            let account = self.account.get().map_or("the logged-in user", String::as_str);
+            failure.message += &format!(
+                " The caller is {account}; `tpu-watchdog doctor` prints the command that grants it."
+            );
+        }
+        failure
+    }
+
+    /// The server that could not be reached, and the proxy on the way to it.
+    fn unreached(&self, url: &str, error: &dyn std::error::Error) -> String {
+        let Ok(target) = url.parse::<hyper::Uri>() else { return chain(error) };
+        let host = target.host().unwrap_or_default();
+        match self.proxies.intercept(&target) {
+            Some(proxy) => format!(
+                "{host} through the proxy {} (HTTPS_PROXY, NO_PROXY): {}",
+                address(proxy.uri()),
+                chain(error)
+            ),
+            None => format!("{host}: {}", chain(error)),
+        }
+    }
+
     /// Whether nothing is sent as credentials.
     pub fn is_anonymous(&self) -> bool {
         matches!(self.credentials, Credentials::Anonymous)
@@ -346,7 +384,11 @@ impl Http {
         let mut response = request.send().await.map_err(|error| {
             let sent =
                 if error.is_connect() || error.is_builder() { Sent::No } else { Sent::Perhaps };
-            CallFailure::new(FailureClass::Transient, chain(&error.without_url()), sent)
+            let text = match sent {
+                Sent::No => self.unreached(call.url, &error.without_url()),
+                _ => chain(&error.without_url()),
+            };
+            CallFailure::new(FailureClass::Transient, text, sent)
         })?;
         let status = response.status();
         let retry_after = response
@@ -384,7 +426,7 @@ impl Http {
             with_another_token: refused
                 && status == StatusCode::UNAUTHORIZED
                 && self.credentials.renew(number),
-            failure,
+            failure: self.refused_whom(failure),
             sent: if refused { Sent::Refused } else { Sent::Perhaps },
             retry_after,
             repeat,
@@ -427,6 +469,12 @@ async fn body_of(response: &mut reqwest::Response) -> Result<Vec<u8>, CallFailur
             }
         }
     }
+}
+
+/// Host and port alone: a proxy's address may hold its password.
+fn address(uri: &hyper::Uri) -> String {
+    let host = uri.host().unwrap_or_default();
+    uri.port_u16().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
 /// An error with its causes, on one line.

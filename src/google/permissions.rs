@@ -39,6 +39,11 @@ impl TpuClient {
         Some(answer.map(lacks))
     }
 
+    /// Names the account that the credentials are of, for refusals.
+    pub fn asks_as(&self, account: String) {
+        self.http.asks_as(account);
+    }
+
     /// The account that a metadata server gives tokens for.
     pub async fn account_at(&self, host: &str, limit: Duration) -> Option<String> {
         let path = "instance/service-accounts/default/email";

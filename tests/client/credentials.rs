@@ -9,13 +9,13 @@ use crate::{ZONE, server};
 
 /// The real binary with a config that uses Application Default Credentials against `api`, in a home
 /// of its own.
-struct Binary {
-    folder: tempfile::TempDir,
-    metadata: String,
+pub struct Binary {
+    pub folder: tempfile::TempDir,
+    pub metadata: String,
 }
 
 impl Binary {
-    fn new(api: &str) -> Self {
+    pub fn new(api: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = format!(
             "project = \"p\"\nstate = \"sqlite:state.db\"\nlisten = \"off\"\n[poll]\nevery = \"500ms\"\ntimeout = \"5s\"\n\
@@ -25,7 +25,7 @@ impl Binary {
         Binary { folder, metadata: nobody_there() }
     }
 
-    fn command(&self, command: &str) -> std::process::Command {
+    pub fn command(&self, command: &str) -> std::process::Command {
         let mut process = std::process::Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"));
         process
             .env_clear()
@@ -36,7 +36,7 @@ impl Binary {
     }
 
     /// Exit code, and everything that it wrote.
-    fn run(&self, command: &str) -> (i32, String) {
+    pub fn run(&self, command: &str) -> (i32, String) {
         let output = self.command(command).output().unwrap();
         let text = [output.stdout, output.stderr].concat();
         (output.status.code().unwrap(), String::from_utf8(text).unwrap())
@@ -60,7 +60,7 @@ impl Binary {
 }
 
 /// An address where nothing listens: bound and dropped.
-fn nobody_there() -> String {
+pub fn nobody_there() -> String {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 

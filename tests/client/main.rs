@@ -3,6 +3,7 @@
 
 mod checks;
 mod credentials;
+mod failures;
 mod patch;
 mod reads;
 mod tokens;

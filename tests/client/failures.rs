@@ -1,0 +1,48 @@
+//! Errors that name whom a refusal concerns, and what lies on the way to the API.
+
+use serde_json::json;
+
+use crate::credentials::{Binary, nobody_there};
+use crate::server;
+
+const ACCOUNT: &str = "watchdog@p.iam.gserviceaccount.com";
+
+#[test]
+fn a_missing_permission_is_told_with_the_account_that_lacks_it() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (base, _) = runtime.block_on(server(|path, _| {
+        if path.ends_with("/default/email") {
+            return (200, json!(ACCOUNT));
+        }
+        if path.starts_with("/computeMetadata/") {
+            return (200, json!({"access_token": "t", "expires_in": 3599, "token_type": "Bearer"}));
+        }
+        let message =
+            "Permission 'tpu.nodes.list' denied on resource 'projects/p' (or it may not exist).";
+        (403, json!({"error": {"code": 403, "status": "PERMISSION_DENIED", "message": message}}))
+    }));
+    let mut binary = Binary::new(&base);
+    binary.metadata = base.trim_start_matches("http://").to_owned();
+    let (code, text) = binary.run("plan");
+    let whom = format!("The caller is \"{ACCOUNT}\"; `tpu-watchdog doctor` prints the command");
+    assert!(code != 0 && text.contains(&whom), "{text}");
+}
+
+#[test]
+fn a_proxy_that_cant_be_reached_is_named_without_its_password() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (base, _) = runtime.block_on(server(|_, _| (200, json!({}))));
+    let binary = Binary::new("https://tpu.googleapis.com");
+    let file = binary.folder.path().join(".config/gcloud/application_default_credentials.json");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let user = json!({"type": "authorized_user", "client_id": "i", "client_secret": "s",
+        "refresh_token": "r", "token_uri": format!("{base}/token")});
+    std::fs::write(&file, user.to_string()).unwrap();
+    let proxy = nobody_there();
+    let mut plan = binary.command("plan");
+    let output = plan.env("HTTPS_PROXY", format!("http://ada:hunter2@{proxy}")).output().unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    let way = format!("tpu.googleapis.com through the proxy {proxy} (HTTPS_PROXY, NO_PROXY): ");
+    assert!(text.contains(&way) && text.contains("Connection refused"), "{text}");
+    assert!(!text.contains("hunter2") && !text.contains("ada:"), "{text}");
+}
