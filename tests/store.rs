@@ -19,9 +19,9 @@ use serde_json::json;
 use tempfile::TempDir;
 use tpu_watchdog::checkpoint::lister::StorageAccess;
 use tpu_watchdog::model::action::Record;
+use tpu_watchdog::model::command::{Command, CommandKind};
 use tpu_watchdog::model::event::{Event, What};
 use tpu_watchdog::model::fleet::Ledger;
-use tpu_watchdog::model::lever::{Lever, Pull};
 use tpu_watchdog::model::slot::SlotRecord;
 use tpu_watchdog::model::tally::Sum;
 use tpu_watchdog::simulator::http::{Fault, Simulator};
@@ -345,32 +345,32 @@ async fn while_it_is_unavailable_nothing_is_half_written_and_afterwards_it_goes_
     assert_eq!(names(&place).await, ["a", "b", "c"]);
 }
 
-async fn a_lever_needs_no_lock_and_works_once(place: Place) {
+async fn a_command_needs_no_lock_and_works_once(place: Place) {
     let mut holder = hold(&place, "holder").await;
     let mut person = place.open().await.unwrap();
-    let lever = |id: &str, second: i64| Lever {
+    let command = |id: &str, second: i64| Command {
         id: id.into(),
         at: Timestamp::from_second(second).unwrap(),
         who: "me".into(),
         reason: None,
-        pull: Pull::Pause { slot: None, until: None },
+        kind: CommandKind::Pause { slot: None, until: None },
     };
-    let (first, second) = (lever("bb", 1), lever("aa", 2));
-    person.pull(&first).await.unwrap();
-    person.pull(&second).await.unwrap();
-    person.pull(&second).await.unwrap();
-    assert_eq!(holder.levers().await.unwrap(), [first, second.clone()]);
-    holder.commit(&batch(vec![Record::Pulled("bb".into())])).await.unwrap();
-    assert_eq!(holder.levers().await.unwrap(), [second]);
-    holder.release(&batch(vec![Record::Pulled("aa".into())])).await.unwrap();
+    let (first, second) = (command("bb", 1), command("aa", 2));
+    person.submit(&first).await.unwrap();
+    person.submit(&second).await.unwrap();
+    person.submit(&second).await.unwrap();
+    assert_eq!(holder.commands().await.unwrap(), [first, second.clone()]);
+    holder.commit(&batch(vec![Record::CommandDone("bb".into())])).await.unwrap();
+    assert_eq!(holder.commands().await.unwrap(), [second]);
+    holder.release(&batch(vec![Record::CommandDone("aa".into())])).await.unwrap();
     let mut next = hold(&place, "next").await;
-    assert_eq!(next.levers().await.unwrap(), []);
+    assert_eq!(next.commands().await.unwrap(), []);
     next.commit(&Batch::default()).await.unwrap();
-    assert_eq!(next.levers().await.unwrap(), []);
+    assert_eq!(next.commands().await.unwrap(), []);
     next.commit(&Batch::default()).await.unwrap();
     if let Place::Bucket { simulator: Some(_), .. } = &place {
         let left = of(&place)
-            .with(|cloud| cloud.objects.keys().filter(|name| name.contains("/levers/")).count());
+            .with(|cloud| cloud.objects.keys().filter(|name| name.contains("/commands/")).count());
         assert_eq!(left, 0, "their objects are removed");
         assert!(
             !String::from_utf8(place.bytes().await).unwrap().contains("\"aa\""),
@@ -390,20 +390,20 @@ macro_rules! contract {
 contract! {
     sqlite: what_was_committed_is_there_after_reopening an_older_epoch_writes_nothing of_two_who_saw_the_same_one_takes_it
         two_that_open_an_empty_place_go_by_one_id a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
-        a_lever_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
+        a_command_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
         while_it_is_unavailable_nothing_is_half_written_and_afterwards_it_goes_on
         a_lost_state_is_refused_until_its_loss_is_accepted an_old_state_gets_its_marker_from_the_next_holder_and_from_nobody_else
         a_holder_whose_state_was_removed_writes_nothing_and_gives_up the_marker_follows_a_state_that_moves
         an_upgrade_keeps_one_copy_of_each_version a_state_of_a_newer_version_names_the_way_back;
     in_memory: what_was_committed_is_there_after_reopening an_older_epoch_writes_nothing of_two_who_saw_the_same_one_takes_it
         two_that_open_an_empty_place_go_by_one_id a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
-        a_lever_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
+        a_command_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
         a_lost_state_is_refused_until_its_loss_is_accepted an_old_state_gets_its_marker_from_the_next_holder_and_from_nobody_else
         a_holder_whose_state_was_removed_writes_nothing_and_gives_up the_marker_follows_a_state_that_moves
         an_upgrade_keeps_one_copy_of_each_version a_state_of_a_newer_version_names_the_way_back;
     gs: what_was_committed_is_there_after_reopening an_older_epoch_writes_nothing of_two_who_saw_the_same_one_takes_it
         two_that_open_an_empty_place_go_by_one_id a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
-        a_lever_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
+        a_command_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
         while_it_is_unavailable_nothing_is_half_written_and_afterwards_it_goes_on
         a_write_whose_answer_is_lost_is_recognised_as_our_own a_crash_at_a_write_leaves_all_of_it_or_nothing
         events_that_cannot_be_written_stay_in_the_state_until_they_can
@@ -412,7 +412,7 @@ contract! {
         an_upgrade_keeps_one_copy_of_each_version a_state_of_a_newer_version_names_the_way_back;
     s3: what_was_committed_is_there_after_reopening an_older_epoch_writes_nothing of_two_who_saw_the_same_one_takes_it
         two_that_open_an_empty_place_go_by_one_id a_read_that_is_old_by_now_takes_nothing what_is_newer_torn_or_alien_is_refused_and_left_as_it_is
-        a_lever_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
+        a_command_needs_no_lock_and_works_once a_state_that_moved_is_not_written_any_more a_state_moves_whole_into_an_empty_place_alone
         while_it_is_unavailable_nothing_is_half_written_and_afterwards_it_goes_on
         a_write_whose_answer_is_lost_is_recognised_as_our_own a_crash_at_a_write_leaves_all_of_it_or_nothing
         events_that_cannot_be_written_stay_in_the_state_until_they_can

@@ -402,7 +402,7 @@ pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &
             let ours = view.owner.is_some() || view.run.is_some() || view.supervised;
             (
                 !ours && amendment.call.is_some(),
-                "nothing of the watchdog's is left on it".to_owned(),
+                "its metadata has no keys of the watchdog left".to_owned(),
             )
         }
         Patch::Stop => {

@@ -7,7 +7,7 @@ use super::identity::Source;
 use super::observe::observe;
 use super::turn::Turn;
 use super::{
-    amend, answers, idle, lever, listing, lookups, relaunch, reload, remains, reports, surveys,
+    amend, answers, command, idle, listing, lookups, relaunch, reload, remains, reports, surveys,
 };
 
 /// Applies one input.
@@ -59,9 +59,9 @@ pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
             done(fleet, &slot, Pending::Deletions);
             lookups::deletions(fleet, &slot, result, turn);
         }
-        Input::Pulled(levers) => {
+        Input::Commands(commands) => {
             fleet.forget_decisions();
-            lever::pulled(fleet, levers, turn);
+            command::carry_out(fleet, commands, turn);
         }
         Input::Tick => {}
     }

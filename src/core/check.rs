@@ -22,11 +22,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::model::command::Pause;
 use crate::model::condition::{Condition, Kind};
 use crate::model::failure::FailureClass;
 use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Stray};
 use crate::model::ids::RunOrder;
-use crate::model::lever::Pause;
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
 use crate::model::settings::{OnSuccess, Settings, Size, SlotSettings};

@@ -36,7 +36,7 @@ pub fn confirmed(ctx: &SlotCtx) -> Option<Confirmed> {
 pub fn too_slow(ctx: &SlotCtx) -> Option<Decision> {
     let text = || {
         format!(
-            "{}: {} GETs of the node in a row took longer than {}, so none is fresh enough to delete on (S1); look at the way to the API",
+            "{}: {} GETs of the node in a row took longer than {}, so none is fresh enough to delete on (S1); check the network between this machine and the API",
             ctx.condition(),
             ctx.memory.slow_gets,
             span(CONFIRMED_FOR)

@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 
+use crate::model::command::Pause;
 use crate::model::condition::Condition;
 use crate::model::fleet::{Ledger, Memory};
-use crate::model::lever::Pause;
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;

@@ -330,7 +330,7 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
         Some(Stuck::EndedEarly) => (
             HoldReason::EndedEarly,
             format!(
-                "{evidence}: exit 0 after less than 10 min, without a new step or checkpoint. Is the work done, `done {name}`; else run the \
+                "{evidence}: exit 0 after less than 10 min, without a new step or checkpoint. If the work is done: `done {name}`; otherwise run the \
                  training in the foreground of the command, then {}",
                 if record.takes_orders() {
                     format!("`relaunch {name}` (after a change of the config `recreate {name}`)")

@@ -267,8 +267,7 @@ fn unheard(ctx: &mut SlotCtx) -> Option<Decision> {
         return None;
     }
     let text = format!(
-        "{condition}: {}; but since {since:.0} guest attributes could not be read, lacked workers, or took too long with the GET after \
-         them: nothing is deleted",
+        "{condition}: {}; guest attributes unreadable, incomplete or too slow since {since:.0}; keeping the TPU",
         ctx.record.verdict.evidence,
     );
     Some(Decision::hold(HoldReason::NoBeaconChannel, text, None))
@@ -301,7 +300,7 @@ fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         condition if condition.job_stands() => ending::hold(ctx.record, &evidence),
         Condition::Degraded => Decision::hold(
             HoldReason::Degraded,
-            format!("{evidence}; it informs, and no rule acts on it yet"),
+            format!("{evidence}; no rule acts on this symptom; check the job"),
             None,
         ),
         Condition::Unclear => {

@@ -335,7 +335,7 @@ fn adopt(
         turn.tell(
             record,
             What::Note,
-            format!("the node was replaced by somebody: {old} is now {new}"),
+            format!("the node was replaced outside the watchdog: {old} is now {new}"),
         );
     }
     let ours = is_ours(record, view, settings);

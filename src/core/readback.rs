@@ -231,7 +231,7 @@ fn superseded(record: &mut SlotRecord, view: &NodeView, settings: &Settings, tur
                 record,
                 Verb::Create,
                 CallResult::Failed,
-                "read back: somebody else's node is there",
+                "read back: another client's node exists under this name",
                 turn,
             );
         }

@@ -34,7 +34,7 @@ pub fn deleting(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     }
     reads::follow(ctx, call.as_ref(), turn);
     if turn.now >= deadline {
-        let text = "the delete is not done in its time: a person has to look; it is still followed"
+        let text = "the delete has not finished within grace.deleting: delete the TPU by hand; the watchdog still follows it"
             .to_owned();
         return Decision::hold(HoldReason::DeleteFailed, text, None);
     }
@@ -258,7 +258,7 @@ pub fn awaited(ctx: &SlotCtx, recovery: &Recovery) -> Decision {
         ctx.memory.answered && ctx.memory.heard.is_none_or(|at| elapsed(at, ctx.now) > UNHEARD_FOR);
     if phase == Phase::Ready && supervised && long && unheard {
         let text = format!(
-            "{phase} since {since:.0}, but nothing tells whether its workers booted: guest attributes can't be read, or lack workers"
+            "{phase} since {since:.0}: cannot tell whether the workers booted (guest attributes unreadable or incomplete)"
         );
         return Decision::hold(HoldReason::NoBeaconChannel, text, None);
     }

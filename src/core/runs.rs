@@ -153,7 +153,7 @@ pub fn ended(record: &mut SlotRecord, condition: Condition, turn: &mut Turn) -> 
     (runs.fruitless, runs.exits, runs.code) = (0, 0, None);
     (record.job.checkpoint, record.job.incomplete) = (None, None);
     let message = format!(
-        "{STUCK_RUNS} runs from the checkpoint of step {step} never reached a step: it is passed over, once; `retry` takes it back"
+        "{STUCK_RUNS} runs from the checkpoint of step {step} never reached a step; skipping it once; `retry` uses it again"
     );
     turn.tell(record, What::SetAside { step }, message);
     true

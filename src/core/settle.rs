@@ -42,7 +42,7 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         phase => matches!(phase, Phase::Ready | Phase::Booted | Phase::Launched),
     };
     if there && is_unwanted(record, recovery) {
-        return withdraw(fleet, name, "its job is finished: nothing is wanted any more", turn);
+        return withdraw(fleet, name, "its job has finished: no TPU is wanted", turn);
     }
     if recovery.phase == Phase::Condemned {
         if there {
@@ -145,7 +145,7 @@ pub fn finished(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         .map(|recovery| recovery.phase)
     {
         Some(Phase::Condemned) => {
-            withdraw(fleet, name, "its job is finished: nothing is wanted any more", turn)
+            withdraw(fleet, name, "its job has finished: no TPU is wanted", turn)
         }
         Some(Phase::Ready | Phase::Booted | Phase::Launched) => {
             over(fleet, name, "its job is finished", turn)

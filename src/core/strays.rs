@@ -55,7 +55,7 @@ pub fn call_off(
         came_of(record, verb, CallResult::CalledOff, &format!("{verb}: {why}"), turn);
     }
     let ended = match phase {
-        Phase::Gone => "the create that was owed is called off".to_owned(),
+        Phase::Gone => "the pending create is called off".to_owned(),
         Phase::Condemned => "its recovery is called off".to_owned(),
         Phase::Deleting => "its delete is under way, and no create follows".to_owned(),
         Phase::Creating | Phase::Ready | Phase::Booted | Phase::Launched => {
@@ -74,7 +74,7 @@ pub fn call_off(
             };
             fleet.ledger.strays.insert(Stray::key(&stray.zone, name), stray);
             fleet.dirty_ledger = true;
-            "its create may have been sent and can't be called back: what comes of it is told as a stray"
+            "its create may have been sent and can't be cancelled; a node that it makes is reported as a stray"
                 .to_owned()
         }
     };

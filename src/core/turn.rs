@@ -18,7 +18,7 @@ pub struct Turn {
     looks: Vec<Look>,
     actions: Vec<Action>,
     removed: Vec<String>,
-    pulled: Vec<String>,
+    commands_done: Vec<String>,
 }
 
 impl Turn {
@@ -30,7 +30,7 @@ impl Turn {
             looks: Vec::new(),
             actions: Vec::new(),
             removed: Vec::new(),
-            pulled: Vec::new(),
+            commands_done: Vec::new(),
         }
     }
 
@@ -57,8 +57,8 @@ impl Turn {
     }
 
     /// A command has worked.
-    pub fn pulled(&mut self, id: String) {
-        self.pulled.push(id);
+    pub fn command_done(&mut self, id: String) {
+        self.commands_done.push(id);
     }
 
     pub fn look(&mut self, look: Look) {
@@ -76,7 +76,7 @@ impl Turn {
     /// One commit with everything that changed, then the reads.
     pub fn into_effects(self, fleet: &mut Fleet) -> Vec<Effect> {
         let mut records: Vec<Record> = self.removed.into_iter().map(Record::Removed).collect();
-        records.extend(self.pulled.into_iter().map(Record::Pulled));
+        records.extend(self.commands_done.into_iter().map(Record::CommandDone));
         // The specification first: it stands before anything that might delete.
         for name in std::mem::take(&mut fleet.dirty_specs) {
             if let Some(spec) = fleet.slots.get(&name).and_then(|r| r.spec.as_ref()) {

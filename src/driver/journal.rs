@@ -11,8 +11,8 @@ use super::message::{Instruction, Level, Message, StoreCall};
 use super::queue::Queue;
 use super::term::Term;
 use crate::model::action::{Action, Record};
+use crate::model::command::Command;
 use crate::model::event::Event;
-use crate::model::lever::Lever;
 use crate::store::{Batch, StoreError, Stored};
 
 /// A store that failed is tried again after this.
@@ -26,11 +26,11 @@ pub enum Finished {
     /// Not durable, as far as is known: none of these requests is sent.
     Failed(StoreError, Vec<Action>),
     /// The store works again, and this is what it holds.
-    Reloaded(Box<Stored>, Vec<Lever>),
+    Reloaded(Box<Stored>, Vec<Command>),
     /// It still does not work.
     StillFailing(StoreError),
     /// Operator commands, each handed out once.
-    Commands(Vec<Lever>),
+    Commands(Vec<Command>),
     /// One part of several is done.
     Underway,
 }
@@ -43,7 +43,7 @@ enum Busy {
     // The three parts of reading the journal again.
     Load,
     LoadCommands(Box<Stored>),
-    Probe(Box<Stored>, Result<Vec<Lever>, StoreError>),
+    Probe(Box<Stored>, Result<Vec<Command>, StoreError>),
 }
 
 /// Commits that wait to be written, and those being written.
@@ -106,9 +106,9 @@ impl Journal {
     /// Operator commands that were not handed out before.
     pub fn hand_out(
         &mut self,
-        commands: Result<Vec<Lever>, StoreError>,
+        commands: Result<Vec<Command>, StoreError>,
         out: &mut Vec<Instruction>,
-    ) -> Vec<Lever> {
+    ) -> Vec<Command> {
         match commands {
             Ok(commands) => self.queue.fresh(commands),
             Err(error) => {
@@ -216,7 +216,7 @@ impl Journal {
                 // Commands that can't be read stop nothing, unless some were handed out and lost
                 // with the failed write.
                 if let Err(error) = &commands
-                    && self.queue.has_forgotten_levers()
+                    && self.queue.has_forgotten_commands()
                 {
                     self.ended = now;
                     return Finished::StillFailing(error.clone());
@@ -271,7 +271,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::lever::Pull;
+    use crate::model::command::CommandKind;
     use crate::model::slot::SlotRecord;
     use crate::store::StoreFailure;
 
@@ -296,10 +296,10 @@ mod tests {
         vec![Action::Create { slot: "a".into(), zone: "z".into(), body, request_id: None }]
     }
 
-    fn command() -> Lever {
-        let pull = Pull::Pause { slot: Some("a".into()), until: None };
+    fn command() -> Command {
+        let kind = CommandKind::Pause { slot: Some("a".into()), until: None };
         let at = jiff::Timestamp::UNIX_EPOCH;
-        Lever { id: "1".into(), at, who: "ada".into(), reason: None, pull }
+        Command { id: "1".into(), at, who: "ada".into(), reason: None, kind }
     }
 
     fn unavailable() -> StoreError {

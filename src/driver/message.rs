@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::poll::Plan;
 use super::term::Term;
 use crate::model::action::{Action, Input, Look};
+use crate::model::command::Command;
 use crate::model::lease::Lease;
-use crate::model::lever::Lever;
 use crate::model::settings::Settings;
 use crate::model::tally::Tally;
 use crate::store::{Batch, StoreError, Stored};
@@ -77,7 +77,7 @@ pub enum Message {
     /// The answer to [`StoreCall::Load`].
     Loaded(Result<Box<Stored>, StoreError>),
     /// The answer to [`StoreCall::Commands`].
-    Commands(Result<Vec<Lever>, StoreError>),
+    Commands(Result<Vec<Command>, StoreError>),
     /// The answer to [`StoreCall::Take`]; false: another process was faster.
     Taken(Result<bool, StoreError>),
     /// The answer to [`StoreCall::Commit`] or [`StoreCall::Release`].
@@ -100,7 +100,7 @@ pub enum Message {
 pub enum StoreCall {
     /// [`crate::store::Store::load`].
     Load,
-    /// [`crate::store::Store::levers`].
+    /// [`crate::store::Store::commands`].
     Commands,
     /// [`crate::store::Store::take`].
     Take {

@@ -34,8 +34,8 @@ use self::now::Now;
 use self::standby::{Claimed, Standby, Taken};
 use crate::core::{next_wake, step};
 use crate::model::action::{Action, Effect, Input};
+use crate::model::command::Command;
 use crate::model::fleet::{Fleet, Ledger};
-use crate::model::lever::Lever;
 use crate::model::settings::Settings;
 use crate::model::time::{after, elapsed};
 use crate::model::view::ActionName;
@@ -295,9 +295,9 @@ impl Driver {
         self.commanded(commands, now, out);
     }
 
-    fn commanded(&mut self, commands: Vec<Lever>, now: Now, out: &mut Vec<Instruction>) {
+    fn commanded(&mut self, commands: Vec<Command>, now: Now, out: &mut Vec<Instruction>) {
         if !commands.is_empty() {
-            self.turn(Input::Pulled(commands), now, out);
+            self.turn(Input::Commands(commands), now, out);
         }
     }
 

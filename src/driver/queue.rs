@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 
 use crate::model::action::{Action, CallOutcome, Input, Record};
+use crate::model::command::Command;
 use crate::model::event::Event;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Stray};
-use crate::model::lever::Lever;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::store::Batch;
@@ -21,7 +21,7 @@ pub struct Queue {
     then: Vec<Action>,
     failing: bool,
     // Handed out, and perhaps not out of the store yet.
-    pulled: BTreeSet<String>,
+    handed_out: BTreeSet<String>,
     // Some of them were forgotten with a write that failed.
     forgot: bool,
 }
@@ -53,7 +53,7 @@ impl Queue {
     /// decided since.
     pub fn failed(&mut self, mut then: Vec<Action>) -> Vec<Action> {
         self.failing = true;
-        self.forgot |= !std::mem::take(&mut self.pulled).is_empty();
+        self.forgot |= !std::mem::take(&mut self.handed_out).is_empty();
         // Later decisions rest on what was not written.
         self.batch = Batch::default();
         then.append(&mut self.then);
@@ -65,9 +65,9 @@ impl Queue {
         (self.failing, self.forgot) = (false, false);
     }
 
-    /// Levers that were handed out may be forgotten: nothing is decided before they can be read
+    /// Commands that were handed out may be forgotten: nothing is decided before they can be read
     /// again.
-    pub fn has_forgotten_levers(&self) -> bool {
+    pub fn has_forgotten_commands(&self) -> bool {
         self.forgot
     }
 
@@ -78,8 +78,8 @@ impl Queue {
     }
 
     /// The commands in the store that were not handed out before.
-    pub fn fresh(&mut self, levers: Vec<Lever>) -> Vec<Lever> {
-        levers.into_iter().filter(|lever| self.pulled.insert(lever.id.clone())).collect()
+    pub fn fresh(&mut self, commands: Vec<Command>) -> Vec<Command> {
+        commands.into_iter().filter(|command| self.handed_out.insert(command.id.clone())).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use super::message::{Claimant, Instruction, Level, Message, Mode, Shown, StoreCa
 use crate::model::lease::Lease;
 
 use super::patience::{Claim, Patience};
-use crate::model::lever::Lever;
+use crate::model::command::Command;
 use crate::model::time::span;
 use crate::store::{StoreError, StoreFailure, Stored};
 
@@ -39,7 +39,7 @@ pub struct Taken {
     /// The state as it was when the lock was taken.
     pub stored: Stored,
     /// The operator commands that wait.
-    pub commands: Result<Vec<Lever>, StoreError>,
+    pub commands: Result<Vec<Command>, StoreError>,
     /// When taking the lock began, since boot.
     pub began: Duration,
 }
@@ -180,7 +180,7 @@ impl Standby {
             return Claimed::Waiting;
         }
         Claimed::Another(format!(
-            "{who}; whether it is still there takes {} to see, and the deadline is sooner: nothing was done",
+            "{who}; checking whether it still runs takes {}, longer than the deadline; nothing was done",
             span(whole)
         ))
     }
@@ -198,7 +198,7 @@ impl Standby {
         }
         if mode == Mode::Serve {
             let epoch = Lease::next(before, &self.claimant.holder, self.claimant.ttl).epoch;
-            let text = format!("holding the lock (epoch {epoch}): this watchdog acts");
+            let text = format!("acquired the lock (epoch {epoch}); now leading");
             out.push(Instruction::Say(Level::Info, text));
         }
     }

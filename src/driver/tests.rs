@@ -3,11 +3,11 @@
 use super::*;
 use crate::driver::message::StoreCall;
 use crate::model::action::Poll;
+use crate::model::command::CommandKind;
 use crate::model::condition::{Condition, Kind};
 use crate::model::fleet::Pending;
 use crate::model::ids::Incarnation;
 use crate::model::lease::Lease;
-use crate::model::lever::Pull;
 use crate::model::phase::Phase;
 use crate::model::recovery::{Call, Recovery};
 use crate::model::settings::{PollSettings, Share, Storm};
@@ -322,7 +322,9 @@ fn a_cycle_leaves_its_work_to_another_watchdog_or_says_that_the_store_is_silent(
     let lease = Lease::next(None, "other", TTL);
     let mut machine = Machine::new(once(20, 25));
     machine.loads(Some(lease.clone()));
-    assert!(matches!(machine.ended(), Some(End::Another(line)) if line.contains("is sooner")));
+    assert!(
+        matches!(machine.ended(), Some(End::Another(line)) if line.contains("longer than the deadline"))
+    );
     let mut machine = Machine::new(once(60, 70));
     machine.loads(Some(lease.clone()));
     machine.wait(seconds(4));
@@ -418,9 +420,9 @@ fn a_look_polls_once_and_writes_nothing() {
 fn commands_are_read_with_each_poll_and_work_once() {
     let mut machine = Machine::leading(Mode::Serve);
     assert!(matches!(machine.call(), Some(StoreCall::Commands)));
-    let pull = Pull::Pause { slot: None, until: None };
+    let kind = CommandKind::Pause { slot: None, until: None };
     let at = jiff::Timestamp::UNIX_EPOCH;
-    let pause = Lever { id: "1".into(), at, who: "ada".into(), reason: None, pull };
+    let pause = Command { id: "1".into(), at, who: "ada".into(), reason: None, kind };
     machine.on(Message::Commands(Ok(vec![pause.clone()])));
     assert!(machine.driver.fleet().ledger.paused.is_some());
     let Some(StoreCall::Commit(Batch { events, .. })) = machine.call() else { panic!() };

@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use super::beacon::WorkerReport;
 use super::checkpoint::CheckpointSurvey;
+use super::command::Command;
 use super::event::{Event, Verb};
 use super::failure::Failure;
 use super::fleet::Ledger;
 use super::ids::Incarnation;
-use super::lever::Lever;
 use super::lookup::{CreateCheck, Deletion};
 use super::node::NodeView;
 use super::operation::OperationState;
@@ -129,7 +129,7 @@ pub enum Input {
         result: Result<Vec<Deletion>, Failure>,
     },
     /// Commands of an operator.
-    Pulled(Vec<Lever>),
+    Commands(Vec<Command>),
     /// Time has passed.
     Tick,
 }
@@ -230,7 +230,7 @@ pub enum Record {
     /// Budgets and counts of the fleet.
     Ledger(Box<Ledger>),
     /// The command of this id has worked: it is taken out of the store by the same commit.
-    Pulled(String),
+    CommandDone(String),
 }
 
 /// A mutation, with nothing left to choose.

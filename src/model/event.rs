@@ -249,10 +249,12 @@ pub enum What {
         /// The invariant's name.
         invariant: String,
     },
-    /// A person gave a command.
-    Lever {
+    /// An operator gave a command.
+    #[serde(rename = "lever")]
+    Command {
         /// Which one.
-        lever: CommandName,
+        #[serde(rename = "lever")]
+        command: CommandName,
         /// Who.
         who: String,
         /// Why, in their words.

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::command::Pause;
 use super::condition::Condition;
 use super::ids::Incarnation;
 use super::lease::Leader;
-use super::lever::Pause;
 use super::lookup::Deletion;
 use super::recovery::Call;
 use super::relaunch::{Amendment, Patch};

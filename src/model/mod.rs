@@ -6,6 +6,7 @@
 pub mod action;
 pub mod beacon;
 pub mod checkpoint;
+pub mod command;
 pub mod condition;
 pub mod event;
 pub mod exit;
@@ -16,7 +17,6 @@ pub mod hosts;
 pub mod ids;
 pub mod job_phase;
 pub mod lease;
-pub mod lever;
 pub mod lines;
 pub mod lookup;
 pub(crate) mod names;

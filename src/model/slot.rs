@@ -7,11 +7,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint::Checkpoint;
+use super::command::Pause;
 use super::condition::{Condition, Kind, Verdict};
 use super::exit::Stuck;
 use super::ids::{Incarnation, RunOrder};
 use super::job_phase::JobPhase;
-use super::lever::Pause;
 use super::lines::KeptLines;
 use super::lookup::CreateCheck;
 use super::recovery::{Call, Recovery};

@@ -4,11 +4,11 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::command::Pause;
 use super::condition::Condition;
 use super::hold::HoldReason;
 use super::job_phase::JobPhase;
 use super::lease::Leader;
-use super::lever::Pause;
 use super::names::named;
 
 named! {

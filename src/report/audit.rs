@@ -119,7 +119,7 @@ impl Audit {
                 let paused = self.is_paused(slot, event.at);
                 found.check("S7", !paused, || "it is condemned while it is paused".to_owned());
             }
-            (What::Lever { lever, until, left, .. }, slot) => match lever {
+            (What::Command { command, until, left, .. }, slot) => match command {
                 CommandName::Pause => _ = self.paused.insert(slot.clone(), *until),
                 CommandName::Resume => _ = self.paused.remove(slot),
                 CommandName::BreakerReset => self.breaker_open = false,
@@ -331,8 +331,14 @@ mod tests {
         What::Outcome { call, result, incarnation }
     }
 
-    fn lever(lever: CommandName, until: Option<i64>) -> What {
-        What::Lever { lever, who: "ada".into(), reason: None, until: until.map(at), left: false }
+    fn command(command: CommandName, until: Option<i64>) -> What {
+        What::Command {
+            command,
+            who: "ada".into(),
+            reason: None,
+            until: until.map(at),
+            left: false,
+        }
     }
 
     fn found(events: &[(i64, What)]) -> Vec<&'static str> {
@@ -343,8 +349,8 @@ mod tests {
 
     #[test]
     fn a_slot_that_was_forgotten_while_it_was_out_of_the_config_is_wanted_when_it_is_back() {
-        let forget = |left| What::Lever {
-            lever: CommandName::Forget,
+        let forget = |left| What::Command {
+            command: CommandName::Forget,
             who: "ada".into(),
             reason: None,
             until: None,
@@ -421,26 +427,26 @@ mod tests {
         };
         assert_eq!(
             found(&[
-                (0, lever(CommandName::Pause, None)),
+                (0, command(CommandName::Pause, None)),
                 (10, condemned.clone()),
                 (10, delete(9))
             ]),
             ["S7", "S7"]
         );
         assert_eq!(
-            found(&[(0, lever(CommandName::Pause, Some(5))), (10, delete(9))]),
+            found(&[(0, command(CommandName::Pause, Some(5))), (10, delete(9))]),
             Vec::<&str>::new()
         );
         let resumed = [
-            (0, lever(CommandName::Pause, None)),
-            (5, lever(CommandName::Resume, None)),
+            (0, command(CommandName::Pause, None)),
+            (5, command(CommandName::Resume, None)),
             (10, condemned),
         ];
         assert_eq!(found(&resumed), Vec::<&str>::new());
         assert_eq!(found(&[(0, What::BreakerOpened { slots: 4 }), (10, delete(9))]), ["S8"]);
         let reset = [
             (0, What::BreakerOpened { slots: 4 }),
-            (5, lever(CommandName::BreakerReset, None)),
+            (5, command(CommandName::BreakerReset, None)),
             (10, delete(9)),
         ];
         assert_eq!(found(&reset), Vec::<&str>::new());

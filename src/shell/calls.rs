@@ -65,7 +65,7 @@ async fn carry_out(mut store: Box<dyn Store>, call: StoreCall) -> Done {
     let mut written = None;
     let message = match call {
         StoreCall::Load => Message::Loaded(store.load().await.map(Box::new)),
-        StoreCall::Commands => Message::Commands(store.levers().await),
+        StoreCall::Commands => Message::Commands(store.commands().await),
         StoreCall::Take { seen, holder, ttl } => {
             Message::Taken(store.take(seen.as_ref(), &holder, ttl).await)
         }

@@ -50,7 +50,7 @@ impl Lost {
     /// The message of every command that needs the state. `restore` says how a copy is put back.
     pub fn message(&self, restore: &str) -> String {
         format!(
-            "it is gone: {} says that there was one{}. The specifications of TPUs, creates that are owed, pauses and counters went with it; nothing was changed, and no TPU is touched. {restore}. Without a copy, `tpu-watchdog state init --accept-loss --config F` begins a new state: it creates no TPU that is missing by then unless [tpu.create] describes it, and holds TPUs that carry the lost id as other_owner until `tpu-watchdog resume SLOT --adopt`",
+            "it is gone: {} says that there was one{}. The specifications of TPUs, pending creates, pauses and counters are lost with it; nothing was changed, and no TPU is touched. {restore}. Without a copy, `tpu-watchdog state init --accept-loss --config F` begins a new state: it creates no TPU that is missing by then unless [tpu.create] describes it, and holds TPUs that carry the lost id as other_owner until `tpu-watchdog resume SLOT --adopt`",
             self.sign,
             self.whose()
         )

@@ -15,10 +15,10 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use crate::model::action::Record;
+use crate::model::command::Command;
 use crate::model::event::Event;
 use crate::model::fleet::Ledger;
 use crate::model::lease::Lease;
-use crate::model::lever::Lever;
 use crate::model::slot::SlotRecord;
 use crate::model::tally::{Sum, Tally};
 
@@ -145,13 +145,13 @@ pub trait Store: Send {
     ///
     /// # Errors
     /// When it may not be there.
-    async fn pull(&mut self, lever: &Lever) -> Result<(), StoreError>;
+    async fn submit(&mut self, command: &Command) -> Result<(), StoreError>;
 
-    /// Levers that were pulled and have not worked yet, in their order.
+    /// Commands that were given and have not worked yet, in their order.
     ///
     /// # Errors
     /// When they can't be read.
-    async fn levers(&mut self) -> Result<Vec<Lever>, StoreError>;
+    async fn commands(&mut self) -> Result<Vec<Command>, StoreError>;
 
     /// Whether its calls block the thread that they are made on.
     fn blocks(&self) -> bool {

@@ -20,9 +20,9 @@ use object_store::{Error, ObjectStore, PutMode, PutOptions, UpdateVersion};
 use self::document::{Document, Read, SCHEMA, object, read};
 use super::marker::Lost;
 use super::{Batch, Store, StoreError, StoreFailure, Stored, fenced, moved, upgrade};
+use crate::model::command::Command;
 use crate::model::event::Event;
 use crate::model::lease::Lease;
-use crate::model::lever::Lever;
 use crate::model::time::{after, elapsed};
 
 /// Cloud Storage takes about one write a second of one object:
@@ -42,7 +42,7 @@ pub struct ObjectState {
     held: Option<(String, u64)>,
     last_write: Option<Instant>,
     flushed: Arc<Mutex<BTreeSet<String>>>,
-    // Levers that worked and were not there any more in the last listing.
+    // Commands that worked and were not there any more in the last listing.
     removed: BTreeSet<String>,
     // The marker is there, as far as is known.
     marked: bool,
@@ -273,21 +273,21 @@ impl ObjectState {
         Ok(())
     }
 
-    /// Writes the outbox into objects of their own, and removes levers that have worked, beside
+    /// Writes the outbox into objects of their own, and removes commands that have worked, beside
     /// whatever else goes on.
     fn flush(&mut self) {
         while self.flushing.try_join_next().is_some() {}
         if !self.flushing.is_empty()
-            || self.document.outbox.is_empty() && self.document.pulled.is_empty()
+            || self.document.outbox.is_empty() && self.document.done.is_empty()
         {
             return;
         }
-        let (outbox, pulled) = (self.document.outbox.clone(), self.document.pulled.clone());
+        let (outbox, done) = (self.document.outbox.clone(), self.document.done.clone());
         let (client, flushed, location) =
             (Arc::clone(&self.client), Arc::clone(&self.flushed), self.location.clone());
         let prefix = self.prefix.clone();
         self.flushing.spawn(async move {
-            side::write_out(&*client, &prefix, &location, outbox, pulled, &flushed).await;
+            side::write_out(&*client, &prefix, &location, outbox, done, &flushed).await;
         });
     }
 }
@@ -397,24 +397,24 @@ impl Store for ObjectState {
         side::events(&*self.client, &self.prefix, &self.location, outbox, last).await
     }
 
-    async fn pull(&mut self, lever: &Lever) -> Result<(), StoreError> {
-        let body = serde_json::to_vec(lever)
-            .map_err(|e| self.refused(format!("the lever can't be written as JSON: {e}")))?;
+    async fn submit(&mut self, command: &Command) -> Result<(), StoreError> {
+        let body = serde_json::to_vec(command)
+            .map_err(|e| self.refused(format!("the command can't be written as JSON: {e}")))?;
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         match self
             .client
-            .put_opts(&side::command(&self.prefix, &lever.id), body.into(), options)
+            .put_opts(&side::command(&self.prefix, &command.id), body.into(), options)
             .await
         {
             Ok(_) | Err(Error::AlreadyExists { .. }) => Ok(()),
-            Err(error) => Err(self.unavailable(&format!("writing the lever failed: {error}"))),
+            Err(error) => Err(self.unavailable(&format!("writing the command failed: {error}"))),
         }
     }
 
-    async fn levers(&mut self) -> Result<Vec<Lever>, StoreError> {
-        let pulled = &self.document.pulled;
+    async fn commands(&mut self) -> Result<Vec<Command>, StoreError> {
+        let done = &self.document.done;
         let (found, removed) =
-            side::commands(&*self.client, &self.prefix, &self.location, pulled).await?;
+            side::commands(&*self.client, &self.prefix, &self.location, done).await?;
         self.removed = removed;
         Ok(found)
     }

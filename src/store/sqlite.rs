@@ -21,9 +21,9 @@ use self::file::Opened;
 use self::schema::{MIGRATIONS, meta};
 use super::marker::Lost;
 use super::{Batch, Store, StoreError, StoreFailure, Stored, moved};
+use crate::model::command::Command;
 use crate::model::event::Event;
 use crate::model::lease::Lease;
-use crate::model::lever::Lever;
 
 /// Another process's transaction is waited for this long, and everything else of this one waits
 /// with it.
@@ -293,21 +293,21 @@ impl Store for SqliteStore {
         Ok(rows.iter().rev().filter_map(|text| serde_json::from_str(text).ok()).collect())
     }
 
-    async fn pull(&mut self, lever: &Lever) -> Result<(), StoreError> {
+    async fn submit(&mut self, command: &Command) -> Result<(), StoreError> {
         self.check_file()?;
         let put = || {
-            let record = json(lever)?;
+            let record = json(command)?;
             self.connection.busy_timeout(PATIENCE)?;
             self.connection.execute(
                 "INSERT OR IGNORE INTO lever (id, record) VALUES (?1, ?2)",
-                params![lever.id, record],
+                params![command.id, record],
             )
         };
         put().map_err(|e| error(&self.location, &e))?;
         self.check_file()
     }
 
-    async fn levers(&mut self) -> Result<Vec<Lever>, StoreError> {
+    async fn commands(&mut self) -> Result<Vec<Command>, StoreError> {
         let query = || {
             let mut statement = self
                 .connection
@@ -316,17 +316,17 @@ impl Store for SqliteStore {
             rows.collect::<Result<Vec<_>, _>>()
         };
         let rows = query().map_err(|e| error(&self.location, &e))?;
-        let lever = |(number, text): &(i64, String)| match serde_json::from_str(text) {
-            Ok(lever) => Some(lever),
+        let command = |(number, text): &(i64, String)| match serde_json::from_str(text) {
+            Ok(command) => Some(command),
             Err(error) => {
                 tracing::error!(
-                    "state {}: row {number} of table lever is no lever ({error}); delete it",
+                    "state {}: row {number} of table lever is no command ({error}); delete it",
                     self.location
                 );
                 None
             }
         };
-        Ok(rows.iter().filter_map(lever).collect())
+        Ok(rows.iter().filter_map(command).collect())
     }
 
     fn blocks(&self) -> bool {

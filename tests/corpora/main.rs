@@ -124,8 +124,8 @@ fn state_objects() {
 }
 
 #[test]
-fn levers() {
-    survive("lever", 3_000);
+fn commands() {
+    survive("command", 3_000);
 }
 
 /// What was written by this version is what the seed holds: a format that changes shows here.

@@ -19,9 +19,9 @@ use tpu_watchdog::google::answers;
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
 use tpu_watchdog::google::origin::Origin;
 use tpu_watchdog::model::action::{Effect, Input, Listing, Poll, Reading};
+use tpu_watchdog::model::command::Command;
 use tpu_watchdog::model::event::Verb;
 use tpu_watchdog::model::fleet::{Fleet, Ledger};
-use tpu_watchdog::model::lever::Lever;
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::settings::{CheckpointSettings, Settings};
@@ -46,12 +46,14 @@ pub const KINDS: [(&str, Read); 11] = [
     ("checkpoints", checkpoints),
     ("state_sqlite", state_sqlite),
     ("state_object", state_object),
-    ("lever", lever),
+    ("command", command),
 ];
 
 /// A config. Each mistake in it has a place and a remedy.
 pub fn config(bytes: &[u8]) -> bool {
-    match config::parse(Path::new("/nowhere/w.toml"), &String::from_utf8_lossy(bytes), &|_| None) {
+    // What the full example names lies there.
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/w.toml");
+    match config::parse(&file, &String::from_utf8_lossy(bytes), &|_| None) {
         Ok(_) => true,
         Err(error) => {
             let told = error.mistakes.iter().all(|m| m.line > 0 && !m.message.is_empty());
@@ -200,7 +202,7 @@ pub fn state_object(bytes: &[u8]) -> bool {
 }
 
 /// What a person left in a bucket.
-pub fn lever(bytes: &[u8]) -> bool {
+pub fn command(bytes: &[u8]) -> bool {
     let client = Arc::new(InMemory::new());
     let prefix = object_store::path::Path::from("watchdog");
     let path = prefix.clone().join("levers").join("7b0c3a3e-0c1f-4a3e-9a55-0f6f1d0c8b11.json");
@@ -212,11 +214,11 @@ pub fn lever(bytes: &[u8]) -> bool {
     let opened = ObjectState::open(client, prefix, "gs://bucket/watchdog")
         .now_or_never()
         .expect("memory never waits");
-    let levers =
-        opened.and_then(|mut state| state.levers().now_or_never().expect("memory never waits"));
-    let levers = levers.expect("what is no lever hides none");
-    let understood = !levers.is_empty();
-    goes_on(Fleet::new(settings(), BTreeMap::new(), Ledger::default()), levers);
+    let commands =
+        opened.and_then(|mut state| state.commands().now_or_never().expect("memory never waits"));
+    let commands = commands.expect("what is no command hides none");
+    let understood = !commands.is_empty();
+    goes_on(Fleet::new(settings(), BTreeMap::new(), Ledger::default()), commands);
     understood
 }
 
@@ -262,7 +264,7 @@ fn goes_through(nodes: Vec<Arc<NodeView>>, got: Option<Arc<NodeView>>) {
 
 /// Two polls, with whatever a person wants between them, by a clock that is set back: whatever is
 /// remembered is survived.
-fn goes_on(mut fleet: Fleet, levers: Vec<Lever>) {
+fn goes_on(mut fleet: Fleet, commands: Vec<Command>) {
     let raw = serde_json::from_slice(include_bytes!("../../fuzz/seeds/node/whole.json"))
         .expect("the seed is JSON");
     let view = Arc::new(NodeView::parse(raw).expect("the seed is a node"));
@@ -276,7 +278,7 @@ fn goes_on(mut fleet: Fleet, levers: Vec<Lever>) {
     let later = noon() + Duration::from_secs(30);
     step(&mut fleet, Input::Configured(Box::new(settings())), later);
     step(&mut fleet, poll(later), later);
-    step(&mut fleet, Input::Pulled(levers), later);
+    step(&mut fleet, Input::Commands(commands), later);
     step(&mut fleet, poll(noon()), noon());
     assert!(!view::document(&fleet, noon()).tpus.is_empty());
 }

@@ -384,7 +384,7 @@ fn a_standby_shows_who_holds_the_lock_and_a_clean_end_hands_it_over_at_once() {
         (state.holder()? == both[1].pid()).then_some(())
     });
     metric("\ntpuwatchdog_lock_held 1\n");
-    log(&both[1], "holding the lock (epoch 2)");
+    log(&both[1], "acquired the lock (epoch 2)");
     assert!(!both[1].log().contains("took the lock from"), "it was given back, not taken");
 }
 

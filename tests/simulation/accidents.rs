@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use tpu_watchdog::model::command::{Command, CommandKind};
 use tpu_watchdog::model::hold::HoldReason;
 use tpu_watchdog::model::ids::Incarnation;
-use tpu_watchdog::model::lever::{Lever, Pull};
 use tpu_watchdog::simulator::shape::time;
 use tpu_watchdog::simulator::trouble::{Event, Trouble};
 
@@ -50,8 +50,8 @@ pub enum Accident {
         name: String,
     },
     Unstick(String),
-    /// A person pulls this.
-    Pull(Pull),
+    /// An operator gives this command.
+    Command(CommandKind),
 }
 
 /// Faults that strike by themselves, with the mean time between two strikes in minutes.
@@ -61,7 +61,7 @@ const BY_THEMSELVES: [(Fault, u32); 26] = [
     (Fault::Pause, 90),
     (Fault::ClockJump, 120),
     (Fault::Reload, 90),
-    (Fault::Levers, 40),
+    (Fault::Commands, 40),
     (Fault::Unreachable, 60),
     (Fault::StrangeValues, 60),
     (Fault::Sickness, 25),
@@ -178,7 +178,7 @@ impl World {
             Accident::Unstick(name) => {
                 self.stuck.remove(&name);
             }
-            Accident::Pull(pull) => self.pull(pull),
+            Accident::Command(kind) => self.command(kind),
             _ if self.calm => {}
             Accident::Lose { zone, name } => self.trouble(Trouble::Preempt, &zone, &name, None),
             Accident::Sicken { zone, name } => {
@@ -238,7 +238,7 @@ impl World {
                 return;
             }
             Fault::Reload => return self.change_config(pid),
-            Fault::Levers => return self.pull_a_lever(),
+            Fault::Commands => return self.give_a_command(),
             Fault::Unreachable => {
                 self.network.unreachable.insert(zone, self.now + long);
                 return;
@@ -358,19 +358,22 @@ impl World {
         }
     }
 
-    fn pull_a_lever(&mut self) {
+    fn give_a_command(&mut self) {
         let names: Vec<String> = self.setup.settings.slots.keys().cloned().collect();
         let slot = names[self.rng.usize(0..names.len())].clone();
         let until = self.rng.bool().then(|| wall(self.now + self.rng.i64(MINUTE..2 * HOUR), 0));
-        let pull = match self.rng.u32(0..9) {
-            0 => Pull::Pause { slot: None, until: Some(until.unwrap_or(wall(self.now + HOUR, 0))) },
-            1 | 2 => Pull::Pause { slot: Some(slot), until },
+        let kind = match self.rng.u32(0..9) {
+            0 => CommandKind::Pause {
+                slot: None,
+                until: Some(until.unwrap_or(wall(self.now + HOUR, 0))),
+            },
+            1 | 2 => CommandKind::Pause { slot: Some(slot), until },
             3 => {
                 let slot = if self.rng.bool() { Some(slot) } else { None };
                 let adopt = slot
                     .as_ref()
                     .is_some_and(|slot| self.setup.origins.get(slot) == Some(&Origin::Owned));
-                Pull::Resume { slot, adopt }
+                CommandKind::Resume { slot, adopt }
             }
             4 => {
                 // Now and then from an older step than the newest.
@@ -382,29 +385,29 @@ impl World {
                     .then(|| self.newest_step(&slot))
                     .flatten()
                     .map(back);
-                Pull::Retry { slot, from }
+                CommandKind::Retry { slot, from }
             }
-            5 => Pull::Forget { slot, purge: self.rng.u32(0..4) == 0 },
+            5 => CommandKind::Forget { slot, purge: self.rng.u32(0..4) == 0 },
             6 => {
                 let node = self.cloud.nodes.iter().find(|((_, name), _)| *name == slot);
                 let incarnation = node.map(|(_, node)| Incarnation {
                     id: node.uid.to_string(),
                     created: node.created,
                 });
-                Pull::Recreate { slot, incarnation }
+                CommandKind::Recreate { slot, incarnation }
             }
-            7 => Pull::Relaunch { slot },
-            _ => Pull::BreakerReset,
+            7 => CommandKind::Relaunch { slot },
+            _ => CommandKind::BreakerReset,
         };
-        self.pull(pull);
+        self.command(kind);
     }
 
-    pub fn pull(&mut self, pull: Pull) {
-        self.tell(|| format!("somebody pulls {pull:?}"));
-        let id = format!("lever-{}-{}", self.now, self.rng.u32(..));
-        let lever = Lever { id, at: wall(self.now, 0), who: "ada".into(), reason: None, pull };
-        self.commanded(&lever.pull);
-        self.shelf.pull(lever);
+    pub fn command(&mut self, kind: CommandKind) {
+        self.tell(|| format!("an operator gives {kind:?}"));
+        let id = format!("command-{}-{}", self.now, self.rng.u32(..));
+        let command = Command { id, at: wall(self.now, 0), who: "ada".into(), reason: None, kind };
+        self.commanded(&command.kind);
+        self.shelf.submit(command);
     }
 
     /// The faults stop. A part stays broken for good.
@@ -453,12 +456,12 @@ impl World {
                 self.change_config(pid);
             }
         }
-        self.pull(Pull::Resume { slot: None, adopt: false });
+        self.command(CommandKind::Resume { slot: None, adopt: false });
         let names: Vec<String> = self.setup.settings.slots.keys().cloned().collect();
         for name in names {
-            self.pull(Pull::Resume { slot: Some(name), adopt: false });
+            self.command(CommandKind::Resume { slot: Some(name), adopt: false });
         }
-        self.pull(Pull::BreakerReset);
+        self.command(CommandKind::BreakerReset);
         // The holder dies once more: another one, or itself again, must follow. By then nothing is
         // slow any more.
         if self.setup.seed.is_multiple_of(2)
@@ -473,7 +476,7 @@ impl World {
     pub fn reset(&mut self) {
         let (fleet, _) = self.what_is_known();
         if fleet.ledger.breaker.is_some() {
-            self.pull(Pull::BreakerReset);
+            self.command(CommandKind::BreakerReset);
         }
         let hold = |name: &String| {
             fleet.slots.get(name).and_then(|r| r.decision.as_ref()).and_then(|d| d.hold)
@@ -489,14 +492,14 @@ impl World {
             // Something older than what is recorded is taken where a person says so.
             let from = (hold == HoldReason::CheckpointWentBack)
                 .then(|| self.newest_step(&slot).unwrap_or(0));
-            self.pull(Pull::Retry { slot, from });
+            self.command(CommandKind::Retry { slot, from });
         }
         // Somebody pauses one for a while.
         let slot = self.setup.settings.slots.keys().next().cloned();
-        self.pull(Pull::Pause { slot: slot.clone(), until: None });
+        self.command(CommandKind::Pause { slot: slot.clone(), until: None });
         self.at(
             self.now + 10 * MINUTE,
-            Task::Accident(Accident::Pull(Pull::Resume { slot, adopt: false })),
+            Task::Accident(Accident::Command(CommandKind::Resume { slot, adopt: false })),
         );
     }
 }

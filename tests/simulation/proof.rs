@@ -2,10 +2,10 @@
 //! the core's own assertions, the lock, and, long after the faults have stopped, what is still
 //! `pending`.
 
+use tpu_watchdog::model::command::Command;
 use tpu_watchdog::model::condition::Condition;
 use tpu_watchdog::model::event::{Event, What};
 use tpu_watchdog::model::fleet::Fleet;
-use tpu_watchdog::model::lever::Lever;
 use tpu_watchdog::model::phase::Phase;
 use tpu_watchdog::model::recovery::Call;
 use tpu_watchdog::model::slot::SlotRecord;
@@ -127,7 +127,7 @@ impl World {
 
     /// L7: long after the faults have stopped, and with the same leader, one poll is enough for a
     /// command.
-    pub fn commands_are_read(&mut self, tag: Tag, commands: &[Lever]) {
+    pub fn commands_are_read(&mut self, tag: Tag, commands: &[Command]) {
         if self.processes[tag.pid].leading().is_none() {
             return;
         }
@@ -194,7 +194,7 @@ impl World {
         if !held && self.processes.iter().any(|p| p.kind != Kind::Schedule) {
             return fleet_wide("L4", "hours later no process holds the lock".to_owned());
         }
-        let waiting = self.shelf.levers(usize::MAX - 1).expect("the faults have stopped");
+        let waiting = self.shelf.commands(usize::MAX - 1).expect("the faults have stopped");
         if !waiting.is_empty() {
             return fleet_wide("L7", format!("commands that no holder took: {waiting:?}"));
         }

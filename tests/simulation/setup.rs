@@ -288,7 +288,7 @@ impl Setup {
         let mut setup = Setup::of(seed).with_slots(4);
         setup.faults = [
             Fault::Crash,
-            Fault::Levers,
+            Fault::Commands,
             Fault::Reload,
             Fault::StockOut,
             Fault::Quota,

@@ -8,9 +8,9 @@ use std::time::Duration;
 use crate::setup::OWNER;
 use futures::FutureExt as _;
 use tpu_watchdog::model::action::Record;
+use tpu_watchdog::model::command::Command;
 use tpu_watchdog::model::fleet::Ledger;
 use tpu_watchdog::model::lease::Lease;
-use tpu_watchdog::model::lever::Lever;
 use tpu_watchdog::model::slot::SlotRecord;
 use tpu_watchdog::model::spec::NodeSpec;
 use tpu_watchdog::store::sqlite::SqliteStore;
@@ -46,7 +46,7 @@ struct Memory {
     slots: BTreeMap<String, SlotRecord>,
     ledger: Ledger,
     lease: Option<Lease>,
-    levers: Vec<Lever>,
+    commands: Vec<Command>,
 }
 
 struct Disk {
@@ -148,20 +148,20 @@ impl Shelf {
         }
     }
 
-    pub fn levers(&mut self, pid: usize) -> Result<Vec<Lever>, StoreError> {
+    pub fn commands(&mut self, pid: usize) -> Result<Vec<Command>, StoreError> {
         match &mut self.engine {
-            Engine::Memory(memory) => Ok(memory.levers.clone()),
-            Engine::Sqlite(disk) => now(disk.connection(pid)?.levers()),
+            Engine::Memory(memory) => Ok(memory.commands.clone()),
+            Engine::Sqlite(disk) => now(disk.connection(pid)?.commands()),
         }
     }
 
-    /// A person's process puts a lever in.
-    pub fn pull(&mut self, lever: Lever) {
+    /// A person's process puts a command in.
+    pub fn submit(&mut self, command: Command) {
         match &mut self.engine {
-            Engine::Memory(memory) => memory.levers.push(lever),
+            Engine::Memory(memory) => memory.commands.push(command),
             Engine::Sqlite(disk) => {
                 let store = disk.connection(usize::MAX).expect("the folder is there");
-                now(store.pull(&lever)).expect("nobody else writes in this moment");
+                now(store.submit(&command)).expect("nobody else writes in this moment");
             }
         }
     }
@@ -262,7 +262,7 @@ impl Memory {
                     self.slots.remove(&name);
                 }
                 Record::Ledger(ledger) => self.ledger = *ledger,
-                Record::Pulled(id) => self.levers.retain(|lever| lever.id != id),
+                Record::CommandDone(id) => self.commands.retain(|command| command.id != id),
             }
         }
         Ok(())

@@ -35,7 +35,7 @@ impl World {
             StoreCall::Load => Message::Loaded(self.shelf.load(tag.pid).map(Box::new)),
             StoreCall::Commands if down => Message::Commands(Err(unavailable())),
             StoreCall::Commands => {
-                let commands = self.shelf.levers(tag.pid);
+                let commands = self.shelf.commands(tag.pid);
                 self.commands_are_read(tag, commands.as_deref().unwrap_or_default());
                 Message::Commands(commands)
             }

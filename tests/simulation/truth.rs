@@ -13,10 +13,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use tpu_watchdog::model::action::Action;
+use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::condition::{Condition, Kind};
 use tpu_watchdog::model::fleet::Stray;
 use tpu_watchdog::model::ids::RunOrder;
-use tpu_watchdog::model::lever::Pull;
 use tpu_watchdog::model::relaunch::Patch;
 use tpu_watchdog::model::settings::{Grace, OnSuccess, Size};
 use tpu_watchdog::model::time::elapsed;
@@ -138,15 +138,15 @@ impl World {
     }
 
     /// An operator's command went into the store.
-    pub fn commanded(&mut self, pull: &Pull) {
-        match pull {
-            Pull::Resume { slot: Some(slot), adopt: true } => {
+    pub fn commanded(&mut self, kind: &CommandKind) {
+        match kind {
+            CommandKind::Resume { slot: Some(slot), adopt: true } => {
                 self.truth.slots.entry(slot.clone()).or_default().adopted = true;
             }
-            Pull::Release { slot } => {
+            CommandKind::Release { slot } => {
                 self.truth.slots.entry(slot.clone()).or_default().released = true;
             }
-            Pull::Recreate { slot, incarnation: Some(meant) } => {
+            CommandKind::Recreate { slot, incarnation: Some(meant) } => {
                 let known = self.truth.slots.entry(slot.clone()).or_default();
                 known.wanted.insert(meant.id.clone());
             }
@@ -536,7 +536,7 @@ impl World {
     fn starts_from(&mut self, slot: &str, order: &RunOrder) {
         let wanted = self.calm_since.is_some_and(|calm| self.now > calm + 4 * HOUR);
         let excused = wanted
-            || [Fault::Levers, Fault::Reload, Fault::StuckJob, Fault::JobCrashes]
+            || [Fault::Commands, Fault::Reload, Fault::StuckJob, Fault::JobCrashes]
                 .iter()
                 .any(|fault| self.setup.has(*fault));
         let known = self.truth.slots.entry(slot.to_owned()).or_default();

@@ -296,14 +296,14 @@ async fn a_file_that_was_replaced_by_a_copy_takes_no_write() {
     refused(store.commit(&batch(vec![slot("b")])).await, &words);
     refused(store.load().await, &words);
     refused(store.release(&Batch::default()).await, &words);
-    let lever = tpu_watchdog::model::lever::Lever {
+    let command = tpu_watchdog::model::command::Command {
         id: "1".into(),
         at: jiff::Timestamp::UNIX_EPOCH,
         who: "ada".into(),
         reason: None,
-        pull: tpu_watchdog::model::lever::Pull::Pause { slot: None, until: None },
+        kind: tpu_watchdog::model::command::CommandKind::Pause { slot: None, until: None },
     };
-    refused(store.pull(&lever).await, &words);
+    refused(store.submit(&command).await, &words);
 }
 
 #[tokio::test]

@@ -19,11 +19,11 @@ use tpu_watchdog::model::action::{
 };
 use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
 use tpu_watchdog::model::checkpoint::{Checkpoint, CheckpointSurvey};
+use tpu_watchdog::model::command::{Command, CommandKind};
 use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::fleet::{Fleet, Ledger};
 use tpu_watchdog::model::ids::{RUN_KEY, RunOrder};
-use tpu_watchdog::model::lever::{Lever, Pull};
 use tpu_watchdog::model::lookup::{CreateCheck, Deletion};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
@@ -184,25 +184,27 @@ impl Player {
             ["exit", slot, beat, code, text @ ..] => {
                 self.workers(slot, beat, None, Some((code, text.join(" "))))
             }
-            ["operator", "done", slot] => self.pull(Pull::Done { slot: (*slot).into() }),
-            ["operator", "relaunch", slot] => self.pull(Pull::Relaunch { slot: (*slot).into() }),
+            ["operator", "done", slot] => self.command(CommandKind::Done { slot: (*slot).into() }),
+            ["operator", "relaunch", slot] => {
+                self.command(CommandKind::Relaunch { slot: (*slot).into() })
+            }
             ["operator", "pause", slot] => {
-                self.pull(Pull::Pause { slot: Some((*slot).into()), until: None })
+                self.command(CommandKind::Pause { slot: Some((*slot).into()), until: None })
             }
             ["operator", "resume", slot] => {
-                self.pull(Pull::Resume { slot: Some((*slot).into()), adopt: false })
+                self.command(CommandKind::Resume { slot: Some((*slot).into()), adopt: false })
             }
             ["operator", "forget", slot] => {
-                self.pull(Pull::Forget { slot: (*slot).into(), purge: false })
+                self.command(CommandKind::Forget { slot: (*slot).into(), purge: false })
             }
             ["operator", "retry", slot] => {
-                self.pull(Pull::Retry { slot: (*slot).into(), from: None })
+                self.command(CommandKind::Retry { slot: (*slot).into(), from: None })
             }
             ["operator", "recreate", slot] => {
                 let incarnation = self.fleet.slots[*slot].incarnation.clone();
-                self.pull(Pull::Recreate { slot: (*slot).into(), incarnation })
+                self.command(CommandKind::Recreate { slot: (*slot).into(), incarnation })
             }
-            ["operator", "breaker", "reset"] => self.pull(Pull::BreakerReset),
+            ["operator", "breaker", "reset"] => self.command(CommandKind::BreakerReset),
             // The config loses a slot, or has it again.
             ["config", "without", slot] => {
                 let mut settings = self.fleet.settings.clone();
@@ -478,10 +480,15 @@ impl Player {
         });
     }
 
-    fn pull(&mut self, pull: Pull) {
-        let lever =
-            Lever { id: self.now.to_string(), at: self.now, who: "ada".into(), reason: None, pull };
-        self.input(Input::Pulled(vec![lever]));
+    fn command(&mut self, kind: CommandKind) {
+        let command = Command {
+            id: self.now.to_string(),
+            at: self.now,
+            who: "ada".into(),
+            reason: None,
+            kind,
+        };
+        self.input(Input::Commands(vec![command]));
     }
 }
 

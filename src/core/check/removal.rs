@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 
 use super::{Checked, VERIFIED_FOR, rule};
+use crate::model::command::Pause;
 use crate::model::fleet::{Fleet, Ledger, Stray};
 use crate::model::ids::RunOrder;
-use crate::model::lever::Pause;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::settings::Settings;
 use crate::model::time::elapsed;

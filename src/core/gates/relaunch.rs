@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 const PAUSES: u32 = 4;
 /// From an end with 0 that was too early to the start that follows it.
 const ONCE_MORE: Duration = Duration::from_secs(300);
-/// Hosts that get no order start by themselves after this, as the supervisor's ALONE says: an order comes
-/// some polls before.
+/// Hosts that get no order start by themselves after this at the earliest (the supervisor's ALONE: 300 s
+/// in its first versions): an order comes some polls before.
 const ALONE: Duration = Duration::from_secs(300);
 
 /// S7.

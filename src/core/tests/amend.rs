@@ -1,12 +1,12 @@
 //! The flags of the present run order: when they are changed, and when not.
 
 use super::super::check::{Case, Checker};
-use super::endings::Pull;
+use super::endings::CommandKind;
 use super::relaunch::{WAITS, accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
+use crate::model::command::Pause;
 use crate::model::ids::RunOrder;
-use crate::model::lever::Pause;
 use crate::model::relaunch::Patch;
 use crate::model::slot::Seen;
 
@@ -38,11 +38,11 @@ impl World {
     }
 
     fn pause(&mut self) {
-        self.pull(Pull::Pause { slot: Some("a".into()), until: None });
+        self.command(CommandKind::Pause { slot: Some("a".into()), until: None });
     }
 
     fn resume(&mut self) {
-        self.pull(Pull::Resume { slot: Some("a".into()), adopt: false });
+        self.command(CommandKind::Resume { slot: Some("a".into()), adopt: false });
     }
 }
 
@@ -224,7 +224,7 @@ fn the_checker_refuses_changes_that_no_plan_may_send() {
 fn s17_a_release_takes_out_what_is_ours_once_and_the_slot_is_left_alone_until_retry() {
     let mut world = with_checkpoints();
     let node = world.at_work("v3");
-    world.pull(Pull::Release { slot: "a".into() });
+    world.command(CommandKind::Release { slot: "a".into() });
     let released =
         |world: &World| matches!(world.actions[..], [Action::Patch { patch: Patch::Release, .. }]);
     assert!(released(&world), "{:?}", world.actions);
@@ -234,7 +234,7 @@ fn s17_a_release_takes_out_what_is_ours_once_and_the_slot_is_left_alone_until_re
     world.polled(&theirs);
     assert!(
         !world.fleet.slots["a"].ours
-            && world.messages[0].contains("nothing of the watchdog's is left")
+            && world.messages[0].contains("its metadata has no keys of the watchdog left")
     );
     // A read that lags behind makes it ours no more.
     world.polled(&node);
@@ -248,7 +248,7 @@ fn s17_a_release_takes_out_what_is_ours_once_and_the_slot_is_left_alone_until_re
         );
     }
     assert_eq!(world.hold("a"), Some(HoldReason::Forgotten));
-    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.command(CommandKind::Retry { slot: "a".into(), from: None });
     world.get("a", Some(lost));
     assert!(is_delete(&world.actions), "it is watched again: {:?}", world.hold("a"));
 }
@@ -257,7 +257,7 @@ fn s17_a_release_takes_out_what_is_ours_once_and_the_slot_is_left_alone_until_re
 fn a_release_that_was_refused_is_not_done_by_a_read_that_lacks_the_metadata() {
     let mut world = with_checkpoints();
     let node = world.at_work("v3");
-    world.pull(Pull::Release { slot: "a".into() });
+    world.command(CommandKind::Release { slot: "a".into() });
     let refused = CallOutcome::Refused(Failure::new(FailureClass::Permission, "no"));
     world.input(Input::Ordered { slot: "a".into(), generation: 0, outcome: refused });
     let mut bare = node.clone();
@@ -271,12 +271,12 @@ fn a_release_that_was_refused_is_not_done_by_a_read_that_lacks_the_metadata() {
 fn s17_only_a_tpu_of_ours_is_released() {
     let mut world = with_checkpoints();
     world.poll(&[node("a", json!({}))]);
-    world.pull(Pull::Release { slot: "a".into() });
+    world.command(CommandKind::Release { slot: "a".into() });
     assert!(world.actions.is_empty() && !world.fleet.slots["a"].forgotten);
     assert!(world.messages.iter().any(|text| text.contains("its TPU has nothing of ours")));
     // While it is being replaced there is nothing to give back.
     world.begin(&[100]);
-    world.pull(Pull::Release { slot: "a".into() });
+    world.command(CommandKind::Release { slot: "a".into() });
     assert!(!world.fleet.slots["a"].forgotten, "{:?}", world.messages);
 }
 
@@ -306,7 +306,7 @@ fn a_wait_is_taken_back_whatever_else_holds_the_slot() {
     let forget = |world: &mut World, _: &mut Value| {
         // Its recovery is long over: no create of it is a stray.
         world.fleet.slots.get_mut("a").unwrap().recovery = None;
-        world.pull(Pull::Forget { slot: "a".into(), purge: false });
+        world.command(CommandKind::Forget { slot: "a".into(), purge: false });
     };
     let opt_out = |_: &mut World, node: &mut Value| node["labels"] = json!({"tpu-watchdog": "off"});
     let strange = |_: &mut World, node: &mut Value| node["health"] = json!("HEALTH_OF_THE_FUTURE");
@@ -356,7 +356,7 @@ fn what_was_not_sent_is_tried_after_half_a_minute_and_keeps_nothing_else_waiting
     assert!(world.run_order().is_some_and(|order| order.wait));
     let refused = Failure::new(FailureClass::Permission, "no");
     world.ordered(CallOutcome::Refused(refused));
-    world.pull(Pull::Release { slot: "a".into() });
+    world.command(CommandKind::Release { slot: "a".into() });
     assert!(matches!(world.actions[..], [Action::Patch { patch: Patch::Release, .. }]));
 }
 
@@ -364,18 +364,18 @@ fn what_was_not_sent_is_tried_after_half_a_minute_and_keeps_nothing_else_waiting
 fn a_release_is_no_relaunch_any_longer_and_a_slot_that_left_is_told() {
     let mut world = with_checkpoints();
     let node = world.at_work("v3");
-    world.pull(Pull::Relaunch { slot: "a".into() });
+    world.command(CommandKind::Relaunch { slot: "a".into() });
     world.surveyed(&[100]);
     assert!(world.run_order().is_some());
     world.ordered(accepted());
     world.polled(&node);
-    world.pull(Pull::Release { slot: "a".into() });
+    world.command(CommandKind::Release { slot: "a".into() });
     assert!(world.fleet.slots["a"].job.relaunch.is_none());
     assert!(matches!(world.actions[..], [Action::Patch { patch: Patch::Release, .. }]));
     let mut world = with_checkpoints();
     world.at_work("v3");
     world.input(Input::Configured(Box::new(settings(&["b"]))));
-    world.pull(Pull::Release { slot: "a".into() });
+    world.command(CommandKind::Release { slot: "a".into() });
     assert!(world.messages.iter().any(|text| text.contains("put it back, then release it")));
 }
 
@@ -425,7 +425,7 @@ fn s15_workers_that_follow_a_newer_order_than_the_last_read_showed_get_no_older_
     let waits = world.run_order().expect("an order");
     world.ordered(accepted());
     world.polled(&patched(&node, &waits));
-    world.pull(Pull::Relaunch { slot: "a".into() });
+    world.command(CommandKind::Relaunch { slot: "a".into() });
     world.resume();
     world.surveyed(&[100]);
     let mut newer = None;
@@ -459,7 +459,7 @@ fn hosts_that_read_their_order_before_the_node_is_read_are_told_of_once() {
         };
         says(&mut world, "v3");
         world.next_poll(&node);
-        world.pull(Pull::Pause { slot: Some("a".into()), until: None });
+        world.command(CommandKind::Pause { slot: Some("a".into()), until: None });
         let order = world.run_order().expect("a flag");
         world.ordered(accepted());
         let mut told = Vec::new();

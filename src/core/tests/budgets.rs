@@ -1,8 +1,8 @@
 //! S6: judged slots in recovery at once.
 
 use super::*;
+use crate::model::command::Pause;
 use crate::model::condition::Kind;
-use crate::model::lever::Pause;
 
 #[test]
 fn s6_judged_slots_in_recovery_never_exceed_the_budget_and_lost_ones_do_not_wait_for_it() {

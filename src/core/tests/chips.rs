@@ -113,7 +113,7 @@ fn s7_nothing_is_rebooted_while_it_is_paused() {
     let mut world = with_checkpoints();
     let node = world.supervised_run();
     world.fleet.ledger.chips.insert("v4-8".into(), 4);
-    world.pull(super::endings::Pull::Pause { slot: Some("a".into()), until: None });
+    world.command(super::endings::CommandKind::Pause { slot: Some("a".into()), until: None });
     for _ in 0..60 {
         if let Some(order) = world.host_goes_on(&node, 1, ("b1", 3, "failed")) {
             assert!(order.unwrap().reboot.is_empty());

@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 
-use super::endings::Pull;
+use super::endings::CommandKind;
 use super::relaunch::{accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
@@ -116,7 +116,7 @@ fn a_program_that_does_not_fit_is_not_started_again_and_a_person_may() {
     assert_eq!(runs, 1, "{why}");
     assert!(why.contains("memory ran out: the line of oom_host (oom_host: Look.)"), "{why}");
     world.wait(5);
-    world.pull(Pull::Relaunch { slot: "a".into() });
+    world.command(CommandKind::Relaunch { slot: "a".into() });
     world.ends(1, Some([full, full]));
     world.surveyed(&[100]);
     assert_eq!(world.run_order().map(|order| order.generation), Some(2));
@@ -159,7 +159,7 @@ fn hosts_whose_run_would_end_the_same_way_wait_for_a_person() {
     let node = patched(&node, &order);
     world.wait(30);
     world.poll(std::slice::from_ref(&node));
-    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.command(CommandKind::Retry { slot: "a".into(), from: None });
     world.ends(1, Some([full, full]));
     version(&mut world);
     world.surveyed(&[100]);

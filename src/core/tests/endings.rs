@@ -4,15 +4,16 @@
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
+use crate::model::command::Command;
+pub use crate::model::command::CommandKind;
 use crate::model::ids::RunOrder;
-use crate::model::lever::Lever;
-pub use crate::model::lever::Pull;
 use crate::model::recovery::Recovery;
 
 impl World {
-    pub fn pull(&mut self, pull: Pull) {
-        let command = Lever { id: "1".into(), at: self.now, who: "ada".into(), reason: None, pull };
-        self.input(Input::Pulled(vec![command]));
+    pub fn command(&mut self, kind: CommandKind) {
+        let command =
+            Command { id: "1".into(), at: self.now, who: "ada".into(), reason: None, kind };
+        self.input(Input::Commands(vec![command]));
     }
 
     /// Worker 0 of `a` has ended with `code`.
@@ -158,7 +159,7 @@ fn a_job_that_failed_for_good_is_told_once_whatever_a_person_pulls() {
         |world: &World| world.events.iter().any(|what| matches!(what, What::JobFailed { .. }));
     world.exited(3, "final");
     assert!(failed(&world));
-    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.command(CommandKind::Retry { slot: "a".into(), from: None });
     world.wait(30);
     world.exited(3, "final");
     assert!(!failed(&world), "{:?}", world.events);
@@ -168,7 +169,7 @@ fn a_job_that_failed_for_good_is_told_once_whatever_a_person_pulls() {
 fn s7_a_pause_outlives_a_config_that_lacks_its_slot() {
     let mut world = World::new(settings(&["a", "b"]));
     let is_paused = |world: &World| world.fleet.slots["a"].paused.is_some();
-    world.pull(Pull::Pause { slot: Some("a".into()), until: None });
+    world.command(CommandKind::Pause { slot: Some("a".into()), until: None });
     world.configured(&["b"]);
     let kept = |record: &Record| matches!(record, Record::Slot(slot) if slot.name == "a" && slot.left_at.is_some());
     assert!(world.records.iter().any(kept), "{:?}", world.records);
@@ -176,7 +177,7 @@ fn s7_a_pause_outlives_a_config_that_lacks_its_slot() {
     assert!(is_paused(&world));
     // A person may also take it back meanwhile.
     world.configured(&["b"]);
-    world.pull(Pull::Resume { slot: Some("a".into()), adopt: false });
+    world.command(CommandKind::Resume { slot: Some("a".into()), adopt: false });
     world.configured(&["a", "b"]);
     assert!(!is_paused(&world));
 }
@@ -185,9 +186,9 @@ fn s7_a_pause_outlives_a_config_that_lacks_its_slot() {
 fn s7_a_pause_that_waited_in_the_store_while_its_slot_left_counts_when_it_is_back() {
     let mut world = World::new(settings(&["a", "b"]));
     world.configured(&["b"]);
-    world.pull(Pull::Pause { slot: Some("a".into()), until: None });
+    world.command(CommandKind::Pause { slot: Some("a".into()), until: None });
     assert!(
-        matches!(&world.records[..], [Record::Pulled(_), Record::Slot(slot), Record::Ledger(_)] if slot.paused.is_some())
+        matches!(&world.records[..], [Record::CommandDone(_), Record::Slot(slot), Record::Ledger(_)] if slot.paused.is_some())
     );
     world.configured(&["a", "b"]);
     world.poll(&[node("a", json!({"state": "PREEMPTED"})), node("b", json!({}))]);
@@ -300,13 +301,13 @@ fn s11_a_get_from_before_a_create_does_not_read_back_what_became_of_it() {
 
 #[test]
 fn done_ends_what_was_wanted_and_retry_takes_it_back() {
-    let done = || Pull::Done { slot: "a".into() };
+    let done = || CommandKind::Done { slot: "a".into() };
     let mut world = with_checkpoints();
     let node = world.supervised_run();
     world.exited(0, "done ran=4 step=none");
     world.next_poll(&node);
     assert_eq!(world.hold("a"), Some(HoldReason::EndedEarly));
-    world.pull(done());
+    world.command(done());
     world.exited(0, "done ran=4 step=none");
     world.next_poll(&node);
     let condition = |world: &World| world.fleet.slots["a"].verdict.condition;
@@ -333,7 +334,7 @@ fn done_ends_what_was_wanted_and_retry_takes_it_back() {
         world.surveyed(&[100]);
         assert!(world.actions.is_empty());
     }
-    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.command(CommandKind::Retry { slot: "a".into(), from: None });
     for _ in 0..8 {
         world.wait(30);
         world.poll(&[]);
@@ -355,7 +356,7 @@ fn done_calls_an_owed_create_off_and_says_where_there_is_no_job() {
     world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
     world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
     assert_eq!(world.phase("a"), Some(Phase::Gone));
-    world.pull(Pull::Done { slot: "a".into() });
+    world.command(CommandKind::Done { slot: "a".into() });
     world.surveyed(&[100]);
     for _ in 0..8 {
         world.wait(30);
@@ -366,7 +367,7 @@ fn done_calls_an_owed_create_off_and_says_where_there_is_no_job() {
 
     let mut world = World::new(settings(&["b"]));
     world.poll(&[node("b", json!({}))]);
-    world.pull(Pull::Done { slot: "b".into() });
+    world.command(CommandKind::Done { slot: "b".into() });
     assert!(world.messages.iter().any(|message| message.contains("names no job")));
     assert_eq!(world.fleet.slots["b"].job.finished, None);
 }

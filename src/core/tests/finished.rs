@@ -1,7 +1,7 @@
 //! A TPU whose job has finished: kept, or deleted.
 
 use super::super::check::{Case, Checker};
-use super::endings::Pull;
+use super::endings::CommandKind;
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::relaunch::Patch;
@@ -108,7 +108,7 @@ fn what_can_not_be_stopped_is_kept_and_says_so() {
     assert!(reason.contains("a TPU of 2 hosts can't be stopped, so it is kept"), "{reason}");
     let mut world = with_checkpoints();
     let node = world.finishes(OnSuccess::Stop);
-    world.pull(Pull::Pause { slot: Some("a".into()), until: None });
+    world.command(CommandKind::Pause { slot: Some("a".into()), until: None });
     assert_eq!(world.stopped_within(&node, 60), None, "S7");
 }
 
@@ -133,7 +133,7 @@ fn a_refused_stop_keeps_no_flag_from_a_job_that_is_wanted_again() {
     assert_eq!(world.stopped_within(&node, 60), Some(10));
     world.stop_is_answered(denied());
     hosts(&mut world);
-    world.pull(Pull::Pause { slot: Some("a".into()), until: None });
+    world.command(CommandKind::Pause { slot: Some("a".into()), until: None });
     if world.run_order().is_none() {
         world.wait(30);
         world.poll(std::slice::from_ref(&node));
@@ -148,7 +148,7 @@ fn a_finished_job_that_is_wanted_again_while_its_tpu_is_stopped_starts_when_that
     let mut stopped = node.clone();
     stopped["state"] = json!("STOPPED");
     world.next_poll(&stopped);
-    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.command(CommandKind::Retry { slot: "a".into(), from: None });
     // Longer than a wish is kept.
     for _ in 0..80 {
         world.wait(60);
@@ -183,7 +183,7 @@ fn l2_nothing_follows_the_delete_until_the_job_is_wanted_again() {
         world.poll(&[]);
         assert!(world.actions.is_empty() && world.phase("a").is_none());
     }
-    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.command(CommandKind::Retry { slot: "a".into(), from: None });
     for _ in 0..6 {
         world.wait(30);
         world.poll(&[]);
@@ -207,12 +207,12 @@ fn s23_what_is_not_known_to_have_ended_here_is_kept() {
     let mut settings = world.fleet.settings.clone();
     settings.slots.get_mut("a").unwrap().policy.on_success = OnSuccess::Delete;
     world.input(Input::Configured(Box::new(settings)));
-    world.pull(Pull::Done { slot: "a".into() });
+    world.command(CommandKind::Done { slot: "a".into() });
     assert_eq!(world.deleted_within(&node, 60), None);
     // Also after an end that came too early: a training in the background may be at work.
-    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.command(CommandKind::Retry { slot: "a".into(), from: None });
     world.exited(0, "done ran=1 step=none");
-    world.pull(Pull::Done { slot: "a".into() });
+    world.command(CommandKind::Done { slot: "a".into() });
     assert_eq!(world.deleted_within(&node, 60), None);
     // The end of another job that the same TPU was ordered to run.
     let mut world = with_checkpoints();
@@ -242,10 +242,10 @@ fn s7_s10_a_paused_a_stopped_and_an_opted_out_tpu_is_kept() {
     let mut world = with_checkpoints();
     let node = world.finishes(OnSuccess::Delete);
     assert_eq!(world.deleted_within(&node, 5), None);
-    world.pull(Pull::Pause { slot: Some("a".into()), until: None });
+    world.command(CommandKind::Pause { slot: Some("a".into()), until: None });
     assert_eq!(world.deleted_within(&node, 60), None);
     assert_eq!(world.hold("a"), Some(HoldReason::Paused));
-    world.pull(Pull::Resume { slot: Some("a".into()), adopt: false });
+    world.command(CommandKind::Resume { slot: Some("a".into()), adopt: false });
     assert_eq!(world.deleted_within(&node, 60), Some(10));
 }
 
@@ -267,7 +267,7 @@ fn a_job_that_is_wanted_again_while_its_tpu_is_deleted_gets_another_one() {
     world.fleet.settings.slots.get_mut("a").unwrap().policy.when_missing = WhenMissing::Hold;
     assert_eq!(world.deleted_within(&node, 60), Some(10));
     world.called("a", CallOutcome::Accepted(OPERATION.into()));
-    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.command(CommandKind::Retry { slot: "a".into(), from: None });
     world.wait(5);
     world.done("a", OperationState::Succeeded);
     world.wait(1);
@@ -317,7 +317,7 @@ fn the_checker_refuses_the_removal_of_what_has_not_finished_here() {
         world.poll(std::slice::from_ref(&node));
         world.wait(600);
         // The very GET that the delete would rest on, with the delete held back.
-        world.pull(Pull::Pause { slot: Some("a".into()), until: None });
+        world.command(CommandKind::Pause { slot: Some("a".into()), until: None });
         world.get("a", Some(node));
         let fleet = &mut world.fleet;
         let record = fleet.slots.get_mut("a").unwrap();
@@ -363,7 +363,7 @@ fn the_ten_minutes_are_those_of_this_success_alone() {
     let node = world.finishes(OnSuccess::Delete);
     assert_eq!(world.deleted_within(&node, 5), None);
     // It is wanted again, works on the same TPU for a while, and finishes once more.
-    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.command(CommandKind::Retry { slot: "a".into(), from: None });
     world.fleet.slots.get_mut("a").unwrap().job.wanted_again = None;
     world.exited(1, "restarting 1 of 5 in 10 s");
     for _ in 0..8 {

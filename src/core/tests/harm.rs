@@ -6,8 +6,8 @@ use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
 use crate::model::checkpoint::{CheckpointSurvey, NotComplete};
+use crate::model::command::{Command, CommandKind};
 use crate::model::exit::Stuck;
-use crate::model::lever::{Lever, Pull};
 
 const LOCATION: &str = "gs://b/c";
 
@@ -39,13 +39,13 @@ impl World {
     }
 
     pub fn retry(&mut self) {
-        let pull = Pull::Retry { slot: "a".into(), from: None };
-        self.input(Input::Pulled(vec![Lever {
+        let kind = CommandKind::Retry { slot: "a".into(), from: None };
+        self.input(Input::Commands(vec![Command {
             id: "1".into(),
             at: self.now,
             who: "ada".into(),
             reason: None,
-            pull,
+            kind,
         }]));
     }
 
@@ -396,13 +396,13 @@ fn s20_an_operator_may_begin_from_scratch_once_and_a_record_of_the_first_version
     };
     let mut world = lost();
     world.listed(strange(Some(old)));
-    let pull = Pull::Retry { slot: "a".into(), from: Some(0) };
-    world.input(Input::Pulled(vec![Lever {
+    let kind = CommandKind::Retry { slot: "a".into(), from: Some(0) };
+    world.input(Input::Commands(vec![Command {
         id: "1".into(),
         at: world.now,
         who: "ada".into(),
         reason: None,
-        pull,
+        kind,
     }]));
     world.wait(1);
     world.listed(strange(Some(old)));

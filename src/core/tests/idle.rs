@@ -109,7 +109,7 @@ fn a_forgotten_slots_late_node_waits_and_nothing_takes_that_back_until_retry() {
     let mut world = super::runs::with_checkpoints();
     let node = world.supervised_run();
     world.workers_say(&[(1, "v3", None)]);
-    world.pull(super::endings::Pull::Forget { slot: "a".into(), purge: false });
+    world.command(super::endings::CommandKind::Forget { slot: "a".into(), purge: false });
     world.wait(30);
     world.poll(std::slice::from_ref(&node));
     let order = world.stray_order().expect("it is a stray by now");
@@ -120,7 +120,7 @@ fn a_forgotten_slots_late_node_waits_and_nothing_takes_that_back_until_retry() {
         world.poll(std::slice::from_ref(&waiting));
         assert!(world.actions.is_empty(), "L2: {:?}", world.actions);
     }
-    world.pull(super::endings::Pull::Retry { slot: "a".into(), from: None });
+    world.command(super::endings::CommandKind::Retry { slot: "a".into(), from: None });
     assert!(world.run_order().is_some_and(|order| !order.wait), "{:?}", world.actions);
 }
 

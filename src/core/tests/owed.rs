@@ -2,8 +2,8 @@
 //! `forget`, `recreate`, slots that leave and come back, strays, deletions on purpose.
 
 use super::*;
+use crate::model::command::{Command, CommandKind};
 use crate::model::condition::Kind;
-use crate::model::lever::{Lever, Pull};
 use crate::model::settings::WhenMissing;
 
 fn preempted() -> Value {
@@ -11,10 +11,10 @@ fn preempted() -> Value {
 }
 
 impl World {
-    fn order(&mut self, pull: Pull) {
+    fn order(&mut self, kind: CommandKind) {
         let at = self.now;
         let (id, who) = ("1".to_owned(), "ada".to_owned());
-        self.input(Input::Pulled(vec![Lever { id, at, who, reason: None, pull }]));
+        self.input(Input::Commands(vec![Command { id, at, who, reason: None, kind }]));
     }
 
     fn config(&mut self, names: &[&str]) {
@@ -166,17 +166,17 @@ fn forget_calls_a_create_off_until_retry() {
     let mut world = World::new(settings(&["a"]));
     world.recreate_preempted();
     world.create_fails("a", FailureClass::StockOut);
-    world.order(Pull::Forget { slot: "a".into(), purge: false });
+    world.order(CommandKind::Forget { slot: "a".into(), purge: false });
     assert_eq!(world.phase("a"), None);
     world.missing();
     assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Forgotten), 0));
     assert!(world.fleet.slots["a"].spec.is_some(), "kept");
-    world.order(Pull::Retry { slot: "a".into(), from: None });
+    world.order(CommandKind::Retry { slot: "a".into(), from: None });
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
     let mut world = World::new(settings(&["a"]));
     world.recreate_preempted();
     world.create_fails("a", FailureClass::StockOut);
-    world.order(Pull::Forget { slot: "a".into(), purge: true });
+    world.order(CommandKind::Forget { slot: "a".into(), purge: true });
     let record = &world.fleet.slots["a"];
     assert!(record.spec.is_none() && record.attempts.is_empty() && record.forgotten);
     assert_eq!(record.job.generation, 1, "a generation is never used twice");
@@ -187,7 +187,7 @@ fn an_operator_recreates_exactly_the_tpu_that_was_meant() {
     let mut world = World::new(settings(&["a"]));
     world.poll(&[node("a", json!({}))]);
     let meant = world.fleet.slots["a"].incarnation.clone();
-    world.order(Pull::Recreate { slot: "a".into(), incarnation: meant.clone() });
+    world.order(CommandKind::Recreate { slot: "a".into(), incarnation: meant.clone() });
     world.get("a", Some(node("a", json!({}))));
     assert!(is_delete(&world.actions), "healthy, and asked for: {:?}", world.hold("a"));
     assert!(world.events.iter().any(
@@ -196,19 +196,19 @@ fn an_operator_recreates_exactly_the_tpu_that_was_meant() {
     // Quiet hours and the breaker do not hold it; a pause does, by name.
     let mut world = World::new(settings(&["a"]));
     world.poll(&[node("a", json!({}))]);
-    world.order(Pull::Pause { slot: None, until: None });
-    world.order(Pull::Recreate { slot: "a".into(), incarnation: meant.clone() });
+    world.order(CommandKind::Pause { slot: None, until: None });
+    world.order(CommandKind::Recreate { slot: "a".into(), incarnation: meant.clone() });
     assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Paused), 0));
     // Another one stands there by now.
     let mut world = World::new(settings(&["a"]));
     world.poll(&[node("a", json!({"id": "9"}))]);
-    world.order(Pull::Recreate { slot: "a".into(), incarnation: meant.clone() });
+    world.order(CommandKind::Recreate { slot: "a".into(), incarnation: meant.clone() });
     assert!(world.fleet.slots["a"].wanted.is_none() && world.actions.is_empty());
     // Nor is one deleted that was stopped, or that the API works on (S10).
     for state in ["STOPPED", "STARTING", "STATE_OF_THE_FUTURE"] {
         let mut world = World::new(settings(&["a"]));
         world.poll(&[node("a", json!({ "state": state }))]);
-        world.order(Pull::Recreate { slot: "a".into(), incarnation: meant.clone() });
+        world.order(CommandKind::Recreate { slot: "a".into(), incarnation: meant.clone() });
         world.get("a", Some(node("a", json!({ "state": state }))));
         assert!(world.actions.is_empty(), "{state}");
     }
@@ -222,7 +222,7 @@ fn a_node_that_another_hand_deleted_while_it_lived_is_not_created_again() {
     world.poll(&[node("a", json!({"state": "DELETING"}))]);
     world.missing();
     assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Deleted), 0));
-    world.order(Pull::Recreate { slot: "a".into(), incarnation: None });
+    world.order(CommandKind::Recreate { slot: "a".into(), incarnation: None });
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
     // After a preemption DELETING is only the end of what was lost.
     let mut world = World::new(settings(&["a"]));
@@ -364,7 +364,7 @@ fn an_adopted_node_is_ours_in_every_sense() {
         json!({"tpu-watchdog-owner": "other", "tpu-watchdog-slot": "a", "tpu-watchdog-run": run});
     world.poll(&[node("a", json!({ "metadata": metadata }))]);
     assert!(!world.fleet.slots["a"].ours);
-    world.order(Pull::Resume { slot: Some("a".into()), adopt: true });
+    world.order(CommandKind::Resume { slot: Some("a".into()), adopt: true });
     let record = &world.fleet.slots["a"];
     assert!(record.ours);
     assert_eq!(record.job.generation, 7, "it goes on from the highest that was seen");
@@ -445,11 +445,11 @@ fn s7_a_pause_outlives_the_purge_of_a_slot_that_left_the_config() {
     let mut world = World::new(settings(&["a", "b"]));
     world.ours();
     world.config(&["b"]);
-    world.order(Pull::Pause { slot: Some("a".into()), until: None });
-    world.order(Pull::Forget { slot: "a".into(), purge: true });
+    world.order(CommandKind::Pause { slot: Some("a".into()), until: None });
+    world.order(CommandKind::Forget { slot: "a".into(), purge: true });
     assert!(!world.fleet.left.contains_key("a"));
     world.config(&["a", "b"]);
     assert!(world.fleet.slots["a"].paused.is_some(), "{:?}", world.messages);
-    world.order(Pull::Resume { slot: Some("a".into()), adopt: false });
+    world.order(CommandKind::Resume { slot: Some("a".into()), adopt: false });
     assert!(world.fleet.slots["a"].paused.is_none());
 }

@@ -3,7 +3,7 @@
 use super::relaunch::{WAITS, accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
-use crate::model::lever::Pull;
+use crate::model::command::CommandKind;
 use crate::model::time::elapsed;
 
 impl World {
@@ -72,7 +72,7 @@ fn s16_a_run_that_fails_at_once_on_several_hosts_is_ordered_again_after_growing_
     assert!(reason.contains("5 runs in a row") && reason.contains("`relaunch a`"), "{reason}");
     assert_eq!(world.fleet.slots["a"].job.runs.fruitless, 0, "runs that end otherwise count apart");
     world.wait(5);
-    world.pull(Pull::Relaunch { slot: "a".into() });
+    world.command(CommandKind::Relaunch { slot: "a".into() });
     world.workers_say(&[(5, "v2", WAITS), (5, "v2", WAITS)]);
     world.surveyed(&[100]);
     assert_eq!(

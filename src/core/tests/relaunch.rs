@@ -4,8 +4,8 @@
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
+use crate::model::command::{CommandKind, Pause};
 use crate::model::ids::RunOrder;
-use crate::model::lever::{Pause, Pull};
 use crate::model::relaunch::{Asked, Patch};
 
 pub const STALE: (i64, &str) = (139, "stale_order ran=734: a run of this order lasted that long");
@@ -91,7 +91,7 @@ impl World {
     }
 
     fn relaunch(&mut self) {
-        self.pull(Pull::Relaunch { slot: "a".into() });
+        self.command(CommandKind::Relaunch { slot: "a".into() });
     }
 }
 
@@ -150,7 +150,7 @@ fn an_older_supervisor_is_held_as_ever_and_gets_no_order() {
     assert_eq!(world.hold("a"), Some(HoldReason::StaleOrder));
     world.relaunch();
     assert_eq!(world.hold("a"), Some(HoldReason::CannotRelaunch));
-    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.command(CommandKind::Retry { slot: "a".into(), from: None });
     world.next_poll(&node);
     assert_eq!(world.hold("a"), None, "an operator takes the wish back");
 }
@@ -402,7 +402,7 @@ fn recreate_is_a_way_out_of_a_relaunch_that_is_held() {
     world.next_poll(&node);
     assert_eq!(world.hold("a"), Some(HoldReason::CannotRelaunch));
     let incarnation = world.fleet.slots["a"].incarnation.clone();
-    world.pull(Pull::Recreate { slot: "a".into(), incarnation });
+    world.command(CommandKind::Recreate { slot: "a".into(), incarnation });
     world.wait(1);
     world.get("a", Some(node));
     assert!(is_delete(&world.actions), "{:?}", world.fleet.slots["a"].decision);

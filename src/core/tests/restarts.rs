@@ -1,7 +1,7 @@
 //! Jobs that start again on the TPU that is there: a checkpoint that is gone, a delete that did not come
 //! about, what is told between two reads.
 
-use super::endings::Pull;
+use super::endings::CommandKind;
 use super::relaunch::{STALE, accepted};
 use super::runs::with_checkpoints;
 use super::*;
@@ -29,7 +29,7 @@ fn s15_a_relaunch_whose_checkpoint_is_gone_waits_for_a_person_after_ten_minutes(
     }
     let reason = world.fleet.slots["a"].decision.as_ref().unwrap().reason.clone();
     assert!(reason.contains("`retry a --from STEP`"), "{reason}");
-    world.pull(Pull::Retry { slot: "a".into(), from: Some(0) });
+    world.command(CommandKind::Retry { slot: "a".into(), from: Some(0) });
     world.wait(1);
     world.surveyed(&[]);
     let order = world.run_order().expect("a person has said from where");

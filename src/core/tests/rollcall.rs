@@ -1,6 +1,6 @@
 //! Hosts that wait for each other: when they are ordered to start, and when a person is told.
 
-use super::endings::Pull;
+use super::endings::CommandKind;
 use super::relaunch::{accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
@@ -331,7 +331,7 @@ fn s22_an_order_vouches_only_for_hosts_that_were_heard_within_the_last_minutes()
         let workers = &mut world.fleet.slots.get_mut("a").unwrap().job.workers;
         workers.get_mut(&1).unwrap().quiet_for = Duration::from_secs(quiet);
         // The checkpoints were listed just now.
-        world.pull(Pull::Relaunch { slot: "a".into() });
+        world.command(CommandKind::Relaunch { slot: "a".into() });
         let order = world.run_order().expect("an order");
         assert_eq!((order.generation, order.roll_called), (2, called), "quiet for {quiet} s");
     }

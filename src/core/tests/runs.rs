@@ -4,7 +4,7 @@ use super::*;
 use crate::model::action::Look;
 use crate::model::beacon::{Beacon, WorkerReport};
 use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
-use crate::model::lever::{Lever, Pull};
+use crate::model::command::{Command, CommandKind};
 use crate::model::quiet::QuietHours;
 use crate::model::settings::CheckpointSettings;
 use crate::resource::spec::SUPERVISOR_MARK;
@@ -133,13 +133,13 @@ fn s16_runs_without_a_new_step_stop_and_retry_lets_them_go_on() {
     assert!(!world.run_that_falls_silent("13", Some(150), &[100]), "three runs made no new step");
     assert_eq!(world.hold("a"), Some(HoldReason::NoProgress));
     assert!(HoldReason::NoProgress.needs_a_person());
-    let pull = Pull::Retry { slot: "a".into(), from: None };
-    world.input(Input::Pulled(vec![Lever {
+    let kind = CommandKind::Retry { slot: "a".into(), from: None };
+    world.input(Input::Commands(vec![Command {
         id: "1".into(),
         at: world.now,
         who: "me".into(),
         reason: None,
-        pull,
+        kind,
     }]));
     assert_ne!(world.hold("a"), Some(HoldReason::NoProgress));
 }
@@ -353,13 +353,13 @@ fn l8_a_checkpoint_that_is_taken_back_is_no_progress_of_a_node_that_never_booted
     let node = world.supervised("13", world.now);
     world.wait(5);
     world.get("a", Some(node));
-    let pull = Pull::Retry { slot: "a".into(), from: None };
-    world.input(Input::Pulled(vec![Lever {
+    let kind = CommandKind::Retry { slot: "a".into(), from: None };
+    world.input(Input::Commands(vec![Command {
         id: "l".into(),
         at: world.now,
         who: "me".into(),
         reason: None,
-        pull,
+        kind,
     }]));
     world.wait(1_200);
     world.surveyed(&[90, 100]);
@@ -415,13 +415,13 @@ fn a_finished_job_that_a_person_wants_again_stays_wanted() {
         world.fleet.slots["a"].verdict.condition
     };
     assert_eq!(ended(&mut world), Condition::Finished);
-    let pull = Pull::Retry { slot: "a".into(), from: None };
-    world.input(Input::Pulled(vec![Lever {
+    let kind = CommandKind::Retry { slot: "a".into(), from: None };
+    world.input(Input::Commands(vec![Command {
         id: "1".into(),
         at: world.now,
         who: "ada".into(),
         reason: None,
-        pull,
+        kind,
     }]));
     // What it wrote when it ended stands there still.
     assert_eq!(ended(&mut world), Condition::Healthy);

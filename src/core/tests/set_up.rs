@@ -1,7 +1,7 @@
 //! Startup scripts: the user's own, and what fails before a job can start.
 
 use super::super::ending;
-use super::endings::Pull;
+use super::endings::CommandKind;
 use super::relaunch::{accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
@@ -178,7 +178,7 @@ fn s23_an_end_with_0_that_is_too_early_is_started_once_more_and_a_second_one_is_
     }
     assert_eq!(world.hold("a"), Some(HoldReason::EndedEarly));
     // An operator may want it again, and it has its one more start again.
-    world.pull(Pull::Retry { slot: "a".into(), from: None });
+    world.command(CommandKind::Retry { slot: "a".into(), from: None });
     assert_eq!(world.fleet.slots["a"].job.runs.once_more, None);
 }
 

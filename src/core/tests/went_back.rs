@@ -1,6 +1,6 @@
 //! A person says from which checkpoint a job goes on, and what counts as progress from there.
 
-use super::endings::Pull;
+use super::endings::CommandKind;
 use super::runs::{LOCATION, survey, with_checkpoints};
 use super::*;
 use crate::model::checkpoint::CheckpointSurvey;
@@ -21,7 +21,7 @@ fn l8_growth_is_counted_anew_from_where_a_person_went_back_to() {
     };
     listed(&mut world, &[100], (110, 5));
     assert!(listed(&mut world, &[100], (110, 9)), "it grows");
-    world.pull(Pull::Retry { slot: "a".into(), from: Some(50) });
+    world.command(CommandKind::Retry { slot: "a".into(), from: Some(50) });
     assert!(!listed(&mut world, &[], (60, 1)), "what is there may be old");
     assert!(listed(&mut world, &[], (60, 2)), "it grows");
 }
@@ -49,7 +49,7 @@ fn went_back(recorded: u64, steps: &[u64]) -> World {
 }
 
 fn retry_from(world: &mut World, step: u64) {
-    world.pull(Pull::Retry { slot: "a".into(), from: Some(step) });
+    world.command(CommandKind::Retry { slot: "a".into(), from: Some(step) });
     world.wait(1);
 }
 

@@ -45,9 +45,9 @@ pub struct Document {
     pub tally: Tally,
     /// Events without an object of their own yet, by the name that it will have.
     pub outbox: BTreeMap<String, Vec<Event>>,
-    /// Levers that have worked and whose objects may still be there.
-    #[serde(default)]
-    pub pulled: BTreeSet<String>,
+    /// Commands that have worked and whose objects may still be there.
+    #[serde(rename = "pulled", default)]
+    pub done: BTreeSet<String>,
 }
 
 impl Document {
@@ -69,7 +69,7 @@ impl Document {
             ledger: Value::Object(serde_json::Map::new()),
             tally: Tally::new(),
             outbox: BTreeMap::new(),
-            pulled: BTreeSet::new(),
+            done: BTreeSet::new(),
         }
     }
 
@@ -78,7 +78,7 @@ impl Document {
         self.schema < SCHEMA || upgrade::is_from_before(self.program.as_deref())
     }
 
-    /// Applies a batch. Events in `flushed` have objects of their own, levers in `removed` were not
+    /// Applies a batch. Events in `flushed` have objects of their own, commands in `removed` were not
     /// listed any longer.
     pub fn apply(
         &mut self,
@@ -102,8 +102,8 @@ impl Document {
                     self.slots.remove(name);
                     self.specs.remove(name);
                 }
-                Record::Pulled(id) => {
-                    self.pulled.insert(id.clone());
+                Record::CommandDone(id) => {
+                    self.done.insert(id.clone());
                 }
                 Record::Ledger(ledger) => self.ledger = serde_json::to_value(ledger)?,
             }
@@ -111,7 +111,7 @@ impl Document {
         self.tally.extend(batch.tally.iter().cloned());
         self.outbox.retain(|name, _| !flushed.contains(name));
         // Only what a listing did not show any more can't work twice.
-        self.pulled.retain(|id| !removed.contains(id));
+        self.done.retain(|id| !removed.contains(id));
         if let Some(first) = batch.events.first() {
             let epoch = self.lease.as_ref().map_or(0, |l| l.epoch);
             let day = first.at.strftime("%Y-%m-%d");

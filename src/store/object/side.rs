@@ -8,8 +8,8 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
 
 use super::document::unavailable;
+use crate::model::command::Command;
 use crate::model::event::Event;
-use crate::model::lever::Lever;
 use crate::store::StoreError;
 
 fn command_folder(prefix: &Path) -> Path {
@@ -35,10 +35,11 @@ pub async fn write_out(
     prefix: &Path,
     location: &str,
     outbox: BTreeMap<String, Vec<Event>>,
-    pulled: BTreeSet<String>,
+    done: BTreeSet<String>,
     flushed: &Mutex<BTreeSet<String>>,
 ) {
-    let done = |name: String| flushed.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
+    let written =
+        |name: String| flushed.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
     for (name, events) in outbox {
         let lines: String = events
             .iter()
@@ -48,7 +49,7 @@ pub async fn write_out(
         let path = name.split('/').fold(event_folder(prefix), |path, part| path.join(part));
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         match client.put_opts(&path, lines.into(), options).await {
-            Ok(_) | Err(Error::AlreadyExists { .. }) => done(name),
+            Ok(_) | Err(Error::AlreadyExists { .. }) => written(name),
             Err(error) => {
                 tracing::warn!(
                     "state {location}: events {name} were not written: {error}; they stay in the state object"
@@ -57,12 +58,12 @@ pub async fn write_out(
             }
         };
     }
-    for id in pulled {
+    for id in done {
         match client.delete(&command(prefix, &id)).await {
             Ok(()) | Err(Error::NotFound { .. }) => {}
             Err(error) => {
                 tracing::warn!(
-                    "state {location}: the lever {id} was not removed: {error}; it does not work twice"
+                    "state {location}: the command {id} was not removed: {error}; it does not work twice"
                 );
             }
         };
@@ -110,15 +111,15 @@ pub async fn events(
     Ok(all[all.len().saturating_sub(last)..].to_vec())
 }
 
-/// Operator commands that have not worked, in their order; and the ids in `pulled` that a listing
+/// Operator commands that have not worked, in their order; and the ids in `done` that a listing
 /// does not show any longer.
 pub async fn commands(
     client: &dyn ObjectStore,
     prefix: &Path,
     location: &str,
-    pulled: &BTreeSet<String>,
-) -> Result<(Vec<Lever>, BTreeSet<String>), StoreError> {
-    let failed = |error: Error| unavailable(location, &format!("reading levers failed: {error}"));
+    done: &BTreeSet<String>,
+) -> Result<(Vec<Command>, BTreeSet<String>), StoreError> {
+    let failed = |error: Error| unavailable(location, &format!("reading commands failed: {error}"));
     let names: Vec<Path> = client
         .list(Some(&command_folder(prefix)))
         .map_ok(|o| o.location)
@@ -126,10 +127,10 @@ pub async fn commands(
         .await
         .map_err(failed)?;
     let there = |id: &String| names.iter().any(|name| name.filename() == Some(file(id).as_str()));
-    let removed = pulled.iter().filter(|id| !there(id)).cloned().collect();
-    let mut found: Vec<Lever> = Vec::new();
+    let removed = done.iter().filter(|id| !there(id)).cloned().collect();
+    let mut found: Vec<Command> = Vec::new();
     for name in &names {
-        if pulled.iter().any(|id| name.filename() == Some(file(id).as_str())) {
+        if done.iter().any(|id| name.filename() == Some(file(id).as_str())) {
             continue;
         }
         let bytes = match client.get(name).await {
@@ -138,9 +139,9 @@ pub async fn commands(
             Err(error) => return Err(failed(error)),
         };
         match serde_json::from_slice(&bytes) {
-            Ok(lever) => found.push(lever),
+            Ok(command) => found.push(command),
             Err(error) => {
-                tracing::error!("state {location}: {name} is no lever ({error}); delete it")
+                tracing::error!("state {location}: {name} is no command ({error}); delete it")
             }
         }
     }

@@ -66,7 +66,9 @@ pub fn write(transaction: &Transaction, batch: &Batch) -> Result<(), Refusal> {
                 transaction.execute("DELETE FROM spec WHERE name = ?1", [name])?;
                 transaction.execute("DELETE FROM slot WHERE name = ?1", [name])?
             }
-            Record::Pulled(id) => transaction.execute("DELETE FROM lever WHERE id = ?1", [id])?,
+            Record::CommandDone(id) => {
+                transaction.execute("DELETE FROM lever WHERE id = ?1", [id])?
+            }
             Record::Ledger(ledger) => transaction
                 .prepare_cached("INSERT OR REPLACE INTO ledger (id, record) VALUES (1, ?1)")?
                 .execute([json(ledger)?])?,

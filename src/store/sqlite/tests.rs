@@ -61,12 +61,12 @@ async fn a_process_that_begins_and_a_person_wait_for_a_writer_on_a_slow_disk() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let mut persons = SqliteStore::open(&path).unwrap();
-    let lever = Lever {
+    let command = Command {
         id: "1".into(),
         at: Timestamp::UNIX_EPOCH,
         who: "ada".into(),
         reason: None,
-        pull: crate::model::lever::Pull::Pause { slot: None, until: None },
+        kind: crate::model::command::CommandKind::Pause { slot: None, until: None },
     };
     for pulls in [false, true] {
         let writer = Connection::open(&path).unwrap();
@@ -76,14 +76,14 @@ async fn a_process_that_begins_and_a_person_wait_for_a_writer_on_a_slow_disk() {
             writer.execute_batch("COMMIT").unwrap();
         });
         match pulls {
-            true => persons.pull(&lever).await.unwrap(),
+            true => persons.submit(&command).await.unwrap(),
             false => drop(SqliteStore::open(&path).unwrap()),
         }
         slow.join().unwrap();
     }
-    let newer = "INSERT INTO lever (id, record) VALUES ('2', '{\"pull\": \"of the future\"}')";
+    let newer = "INSERT INTO lever (id, record) VALUES ('2', '{\"kind\": \"of the future\"}')";
     Connection::open(&path).unwrap().execute_batch(newer).unwrap();
-    assert_eq!(persons.levers().await.unwrap(), [lever], "what is no lever hides none");
+    assert_eq!(persons.commands().await.unwrap(), [command], "what is no command hides none");
 }
 
 #[test]

@@ -5,5 +5,5 @@
 mod reading;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    reading::lever(bytes);
+    reading::command(bytes);
 });

@@ -1,20 +1,20 @@
-//! The storm breaker and a person's levers.
+//! The storm breaker and a person's commands.
 
 use super::*;
-use crate::model::lever::{Lever, Pull};
+use crate::model::command::{Command, CommandKind};
 use crate::model::view::ActionName;
 
 const EIGHT: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
-fn lever(pull: Pull) -> Input {
-    let lever = Lever {
+fn command(kind: CommandKind) -> Input {
+    let command = Command {
         id: "1".into(),
         at: Timestamp::UNIX_EPOCH,
         who: "me@here".into(),
         reason: Some("why".into()),
-        pull,
+        kind,
     };
-    Input::Pulled(vec![lever])
+    Input::Commands(vec![command])
 }
 
 fn breaker(world: &World) -> bool {
@@ -105,13 +105,15 @@ fn s8_lost_slots_neither_open_the_breaker_nor_wait_for_it() {
 fn l7_a_reset_closes_the_breaker_and_judges_the_present() {
     let mut world = storm(&["a", "b", "c", "d"], timeout());
     world.wait(30);
-    world.input(lever(Pull::BreakerReset));
+    world.input(command(CommandKind::BreakerReset));
     assert!(!breaker(&world));
     assert!(
-        world.records.iter().any(|r| matches!(r, Record::Pulled(id) if id == "1")),
+        world.records.iter().any(|r| matches!(r, Record::CommandDone(id) if id == "1")),
         "it works once"
     );
-    assert!(world.events.iter().any(|e| matches!(e, What::Lever { who, .. } if who == "me@here")));
+    assert!(
+        world.events.iter().any(|e| matches!(e, What::Command { who, .. } if who == "me@here"))
+    );
     // Those that healed meanwhile are left alone, the one that did not is replaced.
     let nodes: Vec<Value> =
         EIGHT.iter().map(|n| node(n, if *n == "a" { timeout() } else { json!({}) })).collect();
@@ -133,19 +135,19 @@ fn s7_what_is_paused_is_left_alone_until_it_is_resumed_or_the_time_is_over() {
     for slot in [Some("a".to_owned()), None] {
         let mut world = World::new(settings(&["a"]));
         let until = Some(after(world.now, Duration::from_secs(3600)));
-        world.input(lever(Pull::Pause { slot: slot.clone(), until }));
+        world.input(command(CommandKind::Pause { slot: slot.clone(), until }));
         world.sick(&["a"], preempted.clone(), 60);
         confirm(&mut world);
         assert!(world.actions.is_empty(), "{:?}", world.actions);
         assert_eq!(world.hold("a"), Some(HoldReason::Paused));
         assert!(view::document(&world.fleet, world.now).tpus[0].paused);
         // The GET of a moment ago still counts.
-        world.input(lever(Pull::Resume { slot, adopt: false }));
+        world.input(command(CommandKind::Resume { slot, adopt: false }));
         assert!(is_delete(&world.actions), "{:?}", world.actions);
     }
     let mut world = World::new(settings(&["a"]));
     let until = Some(after(world.now, Duration::from_secs(100)));
-    world.input(lever(Pull::Pause { slot: Some("a".into()), until }));
+    world.input(command(CommandKind::Pause { slot: Some("a".into()), until }));
     world.sick(&["a"], preempted.clone(), 60);
     assert_eq!(world.hold("a"), Some(HoldReason::Paused));
     world.wait(60);
@@ -160,11 +162,11 @@ fn s7_a_create_that_was_not_sent_waits_while_paused() {
     world.sick(&["a"], preempted.clone(), 0);
     world.get("a", Some(node("a", preempted)));
     world.called("a", CallOutcome::Accepted(OPERATION.into()));
-    world.input(lever(Pull::Pause { slot: None, until: None }));
+    world.input(command(CommandKind::Pause { slot: None, until: None }));
     world.wait(5);
     world.done("a", OperationState::Succeeded);
     assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Paused), 0));
-    world.input(lever(Pull::Resume { slot: None, adopt: false }));
+    world.input(command(CommandKind::Resume { slot: None, adopt: false }));
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.actions);
 }
 
@@ -317,7 +319,7 @@ fn s13_judged_attempts_do_not_slide_out_of_their_window_once_they_are_used_up() 
     world.sick(&["a"], timeout(), 1200);
     world.get("a", Some(node("a", timeout())));
     assert_eq!(world.hold("a"), Some(HoldReason::Attempts));
-    world.input(lever(Pull::Retry { slot: "a".into(), from: None }));
+    world.input(command(CommandKind::Retry { slot: "a".into(), from: None }));
     assert!(is_delete(&world.actions), "{:?} {:?}", world.actions, world.hold("a"));
 }
 
@@ -334,7 +336,7 @@ fn s13_retry_gives_a_slot_its_attempts_back() {
     world.fleet.slots.get_mut("a").unwrap().attempts = vec![used];
     world.get("a", Some(node("a", timeout())));
     assert_eq!(world.hold("a"), Some(HoldReason::Attempts));
-    world.input(lever(Pull::Retry { slot: "a".into(), from: None }));
+    world.input(command(CommandKind::Retry { slot: "a".into(), from: None }));
     assert!(is_delete(&world.actions), "{:?}", world.actions);
 }
 
@@ -345,15 +347,15 @@ fn a_node_of_another_owner_is_ours_only_after_resume_adopt() {
     world.sick(&["a"], theirs.clone(), 60);
     world.get("a", Some(node("a", theirs)));
     assert_eq!(world.hold("a"), Some(HoldReason::OtherOwner));
-    world.input(lever(Pull::Resume { slot: Some("a".into()), adopt: true }));
+    world.input(command(CommandKind::Resume { slot: Some("a".into()), adopt: true }));
     assert!(is_delete(&world.actions), "{:?}", world.actions);
 }
 
 #[test]
-fn a_lever_for_a_slot_that_is_not_there_is_told_and_taken_out() {
+fn a_command_for_a_slot_that_is_not_there_is_told_and_taken_out() {
     let mut world = World::new(settings(&["a"]));
-    world.input(lever(Pull::Retry { slot: "zz".into(), from: None }));
-    assert!(world.records.iter().any(|r| matches!(r, Record::Pulled(_))));
+    world.input(command(CommandKind::Retry { slot: "zz".into(), from: None }));
+    assert!(world.records.iter().any(|r| matches!(r, Record::CommandDone(_))));
     assert!(
         world
             .fleet

@@ -8,25 +8,25 @@ use super::ids::Incarnation;
 
 /// One command of an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lever {
+pub struct Command {
     /// Made with it, so that it works once.
     pub id: String,
     /// When, by the clock of the person's machine.
     pub at: Timestamp,
-    /// Who pulled it.
+    /// Who gave it.
     pub who: String,
     /// Why, in the person's words.
     #[serde(default)]
     pub reason: Option<String>,
     /// Which one.
     #[serde(flatten)]
-    pub pull: Pull,
+    pub kind: CommandKind,
 }
 
 /// The commands. No slot means all of them, now and later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "lever", rename_all = "snake_case")]
-pub enum Pull {
+pub enum CommandKind {
     /// Nothing is begun on a slot; a create that was not sent waits as well.
     Pause {
         /// The slot.
@@ -91,19 +91,19 @@ pub enum Pull {
     BreakerReset,
 }
 
-impl Pull {
+impl CommandKind {
     /// The slot that it names; none where it means all of them, or no slot.
     pub fn slot(&self) -> Option<&str> {
         match self {
-            Pull::Pause { slot, .. } | Pull::Resume { slot, .. } => slot.as_deref(),
-            Pull::Retry { slot, .. }
-            | Pull::Forget { slot, .. }
-            | Pull::Recreate { slot, .. }
-            | Pull::Relaunch { slot }
-            | Pull::Release { slot }
-            | Pull::Drill { slot }
-            | Pull::Done { slot } => Some(slot),
-            Pull::BreakerReset => None,
+            CommandKind::Pause { slot, .. } | CommandKind::Resume { slot, .. } => slot.as_deref(),
+            CommandKind::Retry { slot, .. }
+            | CommandKind::Forget { slot, .. }
+            | CommandKind::Recreate { slot, .. }
+            | CommandKind::Relaunch { slot }
+            | CommandKind::Release { slot }
+            | CommandKind::Drill { slot }
+            | CommandKind::Done { slot } => Some(slot),
+            CommandKind::BreakerReset => None,
         }
     }
 }

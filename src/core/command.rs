@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 
+use crate::model::command::{Command, CommandKind, Pause};
 use crate::model::event::{CommandName, Event, What};
 use crate::model::fleet::{Fleet, Memory, Pending};
-use crate::model::lever::{Lever, Pause, Pull};
 use crate::model::phase::Phase;
 use crate::model::relaunch::Release;
 use crate::model::slot::{SlotRecord, Wish};
@@ -14,14 +14,14 @@ use super::{ending, relaunch, reload, runs, settle, strays};
 
 /// Carries commands out, each once: the commit that holds their effect takes them out of the
 /// store.
-pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
-    for command in levers {
-        let ended = wants_job_again(fleet, &command.pull);
-        let (name, about) = (name(&command.pull), command.pull.slot().map(str::to_owned));
+pub fn carry_out(fleet: &mut Fleet, commands: Vec<Command>, turn: &mut Turn) {
+    for command in commands {
+        let ended = wants_job_again(fleet, &command.kind);
+        let (name, about) = (name(&command.kind), command.kind.slot().map(str::to_owned));
         let left = about.as_ref().filter(|slot| !fleet.slots.contains_key(*slot));
         // A slot that left the config is known for a while: a pause waits for the day on which it is
         // back.
-        let pauses = matches!(command.pull, Pull::Pause { .. });
+        let pauses = matches!(command.kind, CommandKind::Pause { .. });
         let has_left = left.is_some();
         let kept = |slot: &String| {
             fleet.left.contains_key(slot) || fleet.ledger.left_paused.contains_key(slot)
@@ -33,64 +33,65 @@ pub fn pulled(fleet: &mut Fleet, levers: Vec<Lever>, turn: &mut Turn) {
                 format!("{name} by {}: there is no slot {slot:?}; nothing was done", command.who)
             }
             Some(_) if pauses => format!(
-                "{name}{} by {}{why}; it is not in the config, and is paused when it is there again",
-                effect(&command.pull),
+                "{name}{} by {}{why}; it is not in the config; the pause applies once it is back",
+                effect(&command.kind),
                 command.who
             ),
-            _ => format!("{name}{} by {}{why}{ended}", effect(&command.pull), command.who),
+            _ => format!("{name}{} by {}{why}{ended}", effect(&command.kind), command.who),
         };
         if !unknown {
-            pull(fleet, &command, turn);
+            apply(fleet, &command, turn);
         }
-        let until = if let Pull::Pause { until, .. } = &command.pull { *until } else { None };
-        let what = What::Lever {
-            lever: name,
+        let until =
+            if let CommandKind::Pause { until, .. } = &command.kind { *until } else { None };
+        let what = What::Command {
+            command: name,
             who: command.who.clone(),
             reason: command.reason.clone(),
             until,
             left: has_left,
         };
         turn.happened(Event { at: turn.now, slot: about, message, what });
-        turn.pulled(command.id);
+        turn.command_done(command.id);
     }
 }
 
 /// When the job of a slot starts that an operator wants again: a supervisor can't be told before
 /// its next boot.
-fn wants_job_again(fleet: &Fleet, pull: &Pull) -> &'static str {
-    let Pull::Retry { slot, .. } = pull else { return "" };
+fn wants_job_again(fleet: &Fleet, kind: &CommandKind) -> &'static str {
+    let CommandKind::Retry { slot, .. } = kind else { return "" };
     let record = fleet.slots.get(slot).filter(|record| record.incarnation.is_some());
     record.and_then(ending::starts_again).unwrap_or_default()
 }
 
-fn name(pull: &Pull) -> CommandName {
-    match pull {
-        Pull::Pause { .. } => CommandName::Pause,
-        Pull::Resume { .. } => CommandName::Resume,
-        Pull::Retry { .. } => CommandName::Retry,
-        Pull::Forget { .. } => CommandName::Forget,
-        Pull::Recreate { .. } => CommandName::Recreate,
-        Pull::Relaunch { .. } => CommandName::Relaunch,
-        Pull::Done { .. } => CommandName::Done,
-        Pull::Release { .. } => CommandName::Release,
-        Pull::Drill { .. } => CommandName::Drill,
-        Pull::BreakerReset => CommandName::BreakerReset,
+fn name(kind: &CommandKind) -> CommandName {
+    match kind {
+        CommandKind::Pause { .. } => CommandName::Pause,
+        CommandKind::Resume { .. } => CommandName::Resume,
+        CommandKind::Retry { .. } => CommandName::Retry,
+        CommandKind::Forget { .. } => CommandName::Forget,
+        CommandKind::Recreate { .. } => CommandName::Recreate,
+        CommandKind::Relaunch { .. } => CommandName::Relaunch,
+        CommandKind::Done { .. } => CommandName::Done,
+        CommandKind::Release { .. } => CommandName::Release,
+        CommandKind::Drill { .. } => CommandName::Drill,
+        CommandKind::BreakerReset => CommandName::BreakerReset,
     }
 }
 
-fn effect(pull: &Pull) -> String {
-    match pull {
-        Pull::Pause { until: Some(until), .. } => format!(" until {until:.0}"),
-        Pull::Resume { adopt: true, .. } => " and adopt".to_owned(),
-        Pull::Retry { from: Some(step), .. } => format!(" from step {step}"),
+fn effect(kind: &CommandKind) -> String {
+    match kind {
+        CommandKind::Pause { until: Some(until), .. } => format!(" until {until:.0}"),
+        CommandKind::Resume { adopt: true, .. } => " and adopt".to_owned(),
+        CommandKind::Retry { from: Some(step), .. } => format!(" from step {step}"),
         _ => String::new(),
     }
 }
 
-fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
+fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
     let now = turn.now;
-    match &command.pull {
-        Pull::Pause { slot, until } => {
+    match &command.kind {
+        CommandKind::Pause { slot, until } => {
             let pause =
                 Pause { who: command.who.clone(), reason: command.reason.clone(), until: *until };
             match slot {
@@ -101,7 +102,7 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
                 None => fleet.ledger.paused = Some(pause),
             }
         }
-        Pull::Resume { slot: Some(slot), adopt } => {
+        CommandKind::Resume { slot: Some(slot), adopt } => {
             fleet.ledger.left_paused.remove(slot);
             change(fleet, slot, |record| {
                 record.paused = None;
@@ -114,15 +115,15 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
                 }
             });
         }
-        Pull::Resume { slot: None, .. } => fleet.ledger.paused = None,
-        Pull::Retry { slot, from } => {
+        CommandKind::Resume { slot: None, .. } => fleet.ledger.paused = None,
+        CommandKind::Retry { slot, from } => {
             let ended = fleet.slots.get(slot).is_some_and(ending::is_started_again_by_an_order);
             retry(fleet, slot, *from, now);
             if ended {
                 relaunch(fleet, slot, &command.who, now);
             }
         }
-        Pull::Forget { slot, purge } => {
+        CommandKind::Forget { slot, purge } => {
             strays::call_off(fleet, slot, &format!("forget by {}", command.who), !*purge, turn);
             if *purge {
                 reload::purge(fleet, slot, turn);
@@ -132,7 +133,7 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
                 record.wanted = None;
             });
         }
-        Pull::Recreate { slot, incarnation } => change(fleet, slot, |record| {
+        CommandKind::Recreate { slot, incarnation } => change(fleet, slot, |record| {
             (record.forgotten, record.deleted, record.released) = (false, None, None);
             record.job.relaunch_by = None;
             let who = command.who.clone();
@@ -141,12 +142,12 @@ fn pull(fleet: &mut Fleet, command: &Lever, turn: &mut Turn) {
                 recovery.not_before = None;
             }
         }),
-        Pull::Relaunch { slot } => relaunch(fleet, slot, &command.who, now),
-        Pull::Done { slot } => done(fleet, slot, turn),
+        CommandKind::Relaunch { slot } => relaunch(fleet, slot, &command.who, now),
+        CommandKind::Done { slot } => done(fleet, slot, turn),
         // The event is watched like any other.
-        Pull::Drill { .. } => {}
-        Pull::Release { slot } => release(fleet, slot, &command.who, turn),
-        Pull::BreakerReset => {
+        CommandKind::Drill { .. } => {}
+        CommandKind::Release { slot } => release(fleet, slot, &command.who, turn),
+        CommandKind::BreakerReset => {
             fleet.ledger.breaker = None;
             fleet.ledger.unfit.clear();
             fleet.ledger.pools.values_mut().for_each(|pool| pool.failing = None);
