@@ -4,9 +4,9 @@
 use jiff::Timestamp;
 
 use crate::core::starts_again;
+use crate::model::command::{Command, CommandKind, Pause};
 use crate::model::condition::Condition;
 use crate::model::ids::Incarnation;
-use crate::model::lever::{Lever as Command, Pause, Pull};
 use crate::model::time::{elapsed, span};
 use crate::report::sentence::rounded;
 use crate::store::Stored;
@@ -21,11 +21,11 @@ pub enum Refused {
 }
 
 /// Whether a command would do nothing, as far as the journal tells.
-pub fn refused(pull: &Pull, stored: &Stored, now: Timestamp) -> Option<Refused> {
+pub fn refused(kind: &CommandKind, stored: &Stored, now: Timestamp) -> Option<Refused> {
     let record = |slot: &String| stored.slots.get(slot);
     let needless = |text: String| Some(Refused::Needless(text));
-    match pull {
-        Pull::Resume { slot: None, .. } => {
+    match kind {
+        CommandKind::Resume { slot: None, .. } => {
             if holds(stored.ledger.paused.as_ref(), now) {
                 return None;
             }
@@ -37,7 +37,7 @@ pub fn refused(pull: &Pull, stored: &Stored, now: Timestamp) -> Option<Refused> 
                 ))),
             }
         }
-        Pull::Resume { slot: Some(name), adopt } => {
+        CommandKind::Resume { slot: Some(name), adopt } => {
             let record = record(name)?;
             let seen = record.seen.as_ref();
             let other = seen.is_some_and(|seen| seen.other_owner.is_some());
@@ -58,7 +58,7 @@ pub fn refused(pull: &Pull, stored: &Stored, now: Timestamp) -> Option<Refused> 
             }
             needless(format!("{name} is not paused"))
         }
-        Pull::Retry { slot, from: Some(step) } => {
+        CommandKind::Retry { slot, from: Some(step) } => {
             let newest = record(slot)?.job.checkpoint.as_ref()?;
             (newest.step < *step).then(|| {
                 Refused::Wrong(format!(
@@ -67,7 +67,7 @@ pub fn refused(pull: &Pull, stored: &Stored, now: Timestamp) -> Option<Refused> 
                 ))
             })
         }
-        Pull::Retry { slot, from: None } => {
+        CommandKind::Retry { slot, from: None } => {
             let record = record(slot)?;
             let held = record.decision.as_ref().is_some_and(|decision| decision.hold.is_some());
             let released = record.released.is_some() || record.deleted.is_some();
@@ -84,7 +84,7 @@ pub fn refused(pull: &Pull, stored: &Stored, now: Timestamp) -> Option<Refused> 
             }
             None
         }
-        Pull::BreakerReset if stored.ledger.breaker.is_none() => {
+        CommandKind::BreakerReset if stored.ledger.breaker.is_none() => {
             needless("the storm breaker is closed".into())
         }
         _ => None,
@@ -105,8 +105,8 @@ fn by_name(stored: &Stored, now: Timestamp) -> Vec<&str> {
 pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
     let why = command.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
     let record = |slot: &String| stored.slots.get(slot);
-    match &command.pull {
-        Pull::Pause { slot, until } => {
+    match &command.kind {
+        CommandKind::Pause { slot, until } => {
             let until = until.map_or(", until it is resumed".to_owned(), |at| {
                 let time = at.strftime("%F %H:%M UTC");
                 format!(" until {time} ({})", span(rounded(elapsed(now, at))))
@@ -115,52 +115,54 @@ pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
                 Some(slot) => (format!("{slot} is paused"), format!("resume {slot}")),
                 None => ("everything is paused".to_owned(), "resume --all".to_owned()),
             };
-            format!("{what}{until}{why}\n  nothing is begun on it; end it: tpu-watchdog {end}")
+            format!(
+                "{what}{until}{why}\n  nothing starts on it; to end the pause: tpu-watchdog {end}"
+            )
         }
-        Pull::Resume { slot: None, .. } => match by_name(stored, now).as_slice() {
+        CommandKind::Resume { slot: None, .. } => match by_name(stored, now).as_slice() {
             [] => format!("nothing is paused now{why}"),
             names => format!(
                 "everything but what is paused by name is resumed{why}\n  still paused: {}",
                 names.join(", ")
             ),
         },
-        Pull::Resume { slot: Some(slot), adopt: true } => {
+        CommandKind::Resume { slot: Some(slot), adopt: true } => {
             format!("{slot} becomes this watchdog's own{why}")
         }
-        Pull::Resume { slot: Some(slot), .. } => {
+        CommandKind::Resume { slot: Some(slot), .. } => {
             let all = match holds(stored.ledger.paused.as_ref(), now) {
                 true => "\n  the pause of everything still holds it: tpu-watchdog resume --all",
                 false => "",
             };
             format!("{slot} is not paused by name now{why}{all}")
         }
-        Pull::Retry { slot, from } => {
+        CommandKind::Retry { slot, from } => {
             let from = match from {
-                Some(0) => ", from whatever checkpoint is there, or the beginning".to_owned(),
+                Some(0) => ", from any checkpoint, or from scratch".to_owned(),
                 Some(step) => format!(", from a checkpoint of step {step} or later"),
                 None => String::new(),
             };
             let job = record(slot).and_then(starts_again).unwrap_or_default();
             format!("{slot} has its attempts again{from}{job}{why}")
         }
-        Pull::Forget { slot, purge } => forgotten(slot, *purge, &why),
-        Pull::Recreate { slot, incarnation } => recreated(slot, incarnation.as_ref(), &why),
-        Pull::Relaunch { slot } => {
+        CommandKind::Forget { slot, purge } => forgotten(slot, *purge, &why),
+        CommandKind::Recreate { slot, incarnation } => recreated(slot, incarnation.as_ref(), &why),
+        CommandKind::Relaunch { slot } => {
             let from = record(slot).and_then(|record| record.job.checkpoint.as_ref());
             let from = from.map_or("its newest complete checkpoint".to_owned(), |found| {
                 format!("its newest complete checkpoint (now step {})", found.step)
             });
             format!("the job of {slot} starts again on the TPU that is there, from {from}{why}")
         }
-        Pull::Done { slot } => format!(
+        CommandKind::Done { slot } => format!(
             "the job of {slot} is done{why}\n  nothing is recreated or started for it; want it again: tpu-watchdog retry {slot}"
         ),
-        Pull::Release { slot } => format!(
+        CommandKind::Release { slot } => format!(
             "the TPU of {slot} is given back{why}\n  what is the watchdog's is taken out of its metadata, and it is left alone; want it \
              again: tpu-watchdog retry {slot}"
         ),
-        Pull::Drill { slot } => format!("a maintenance event of {slot} is simulated{why}"),
-        Pull::BreakerReset => format!("the storm breaker is closed{why}"),
+        CommandKind::Drill { slot } => format!("a maintenance event of {slot} is simulated{why}"),
+        CommandKind::BreakerReset => format!("the storm breaker is closed{why}"),
     }
 }
 
@@ -197,28 +199,28 @@ mod tests {
         Some(Pause { who: "ada".into(), reason: None, until: None })
     }
 
-    fn answer(pull: Pull, stored: &Stored) -> String {
+    fn answer(kind: CommandKind, stored: &Stored) -> String {
         let (id, at) = (String::new(), Timestamp::UNIX_EPOCH);
         let who = "ada".into();
-        done(&Command { id, at, who, reason: None, pull }, stored, at)
+        done(&Command { id, at, who, reason: None, kind }, stored, at)
     }
 
     #[test]
     fn a_pause_that_stays_is_named() {
-        let all = || Pull::Resume { slot: None, adopt: false };
+        let all = || CommandKind::Resume { slot: None, adopt: false };
         let mut by_name = stored(|record| record.paused = pause());
         let told = refused(&all(), &by_name, Timestamp::UNIX_EPOCH);
         assert!(matches!(told, Some(Refused::Wrong(text)) if text.ends_with("by name: a")));
         by_name.ledger.paused = pause();
         assert_eq!(refused(&all(), &by_name, Timestamp::UNIX_EPOCH), None);
         assert!(answer(all(), &by_name).contains("still paused: a"));
-        let one = Pull::Resume { slot: Some("a".into()), adopt: false };
+        let one = CommandKind::Resume { slot: Some("a".into()), adopt: false };
         assert!(answer(one, &by_name).contains("resume --all"));
     }
 
     #[test]
     fn a_retry_is_needless_only_where_nothing_was_used_up() {
-        let retry = Pull::Retry { slot: "a".into(), from: None };
+        let retry = CommandKind::Retry { slot: "a".into(), from: None };
         let needless = |change: fn(&mut SlotRecord)| {
             refused(&retry, &stored(change), Timestamp::UNIX_EPOCH).is_some()
         };

@@ -35,13 +35,13 @@ const RECENT: usize = 10;
 
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// How many times faster than life everything goes.
+    /// How many times faster than real time.
     #[arg(long, default_value_t = 60.0, value_parser = speed)]
     speed: f64,
     /// Keeps serving the page and metrics after the end, until Ctrl-C.
     #[arg(long)]
     serve: bool,
-    /// Where the page and metrics are served; port 0 takes a free one, "off" none.
+    /// The address of the page and metrics; port 0 takes a free port, "off" serves none.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0", value_parser = listen)]
     listen: String,
 }

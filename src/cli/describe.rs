@@ -147,9 +147,10 @@ fn next_steps(slot: &SlotView) -> Vec<(String, &'static str)> {
             all.push((command("logs"), "how its last runs ended"));
             all.push((command("relaunch"), "starts the job again on this TPU"));
         }
-        Some("attempts" | "forgotten" | "preemptions") => {
-            all.push((command("retry"), "gives it its attempts back"));
+        Some("attempts" | "preemptions") => {
+            all.push((command("retry"), "restores its attempts"));
         }
+        Some("forgotten") => all.push((command("retry"), "creates it again")),
         Some("ended_early") => {
             all.push((command("done"), "the job has done its work"));
             all.push((command("retry"), "the job is started again"));

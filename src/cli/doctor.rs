@@ -47,7 +47,7 @@ const WITHOUT: [(&str, &str); 9] = [
     after_help = "Exit code 3: something is missing. Each line that says so has the command that mends it."
 )]
 pub struct DoctorArgs {
-    /// Looks at this slot alone.
+    /// Checks only this slot.
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
 }
@@ -331,7 +331,7 @@ async fn state(clients: &Clients, config: &Config) -> Finding {
             }
             let text = format!("{place}: can't be written by this user");
             let cure =
-                "run doctor as the user of the service: sudo -u tpu-watchdog tpu-watchdog doctor";
+                "run doctor as the user of the service, or as root: sudo tpu-watchdog doctor";
             missing("state", text, Some(cure.into()))
         }
         StateLocation::Object { scheme, bucket, prefix } => {

@@ -15,9 +15,9 @@ use super::{ConfigFile, Failed, Outcome, load, operator, print, wire};
 use crate::config::{self, Config};
 use crate::core::FOLLOWED;
 use crate::model::action::CallOutcome;
+use crate::model::command::{Command, CommandKind};
 use crate::model::condition::Condition;
 use crate::model::event::{CallResult, CommandName, Event, What};
-use crate::model::lever::{Lever, Pull};
 use crate::model::node::NodeState;
 use crate::model::relaunch::TAKES_WAIT;
 use crate::model::slot::SlotRecord;
@@ -33,15 +33,15 @@ const EVENTS: usize = 2_000;
 
 #[derive(Debug, Args)]
 pub struct DrillArgs {
-    /// The slot whose TPU is to have a simulated maintenance event.
+    /// The slot whose TPU gets a simulated maintenance event.
     slot: String,
-    /// The TPU that is meant, by its id as `status --output json` shows it.
+    /// The TPU's id, as `status --output json` shows it.
     #[arg(long, value_name = "ID")]
     incarnation: Option<String>,
-    /// Means the present TPU, on a terminal.
+    /// Confirms the present TPU, on a terminal.
     #[arg(long, conflicts_with = "incarnation")]
     yes: bool,
-    /// For how long it is followed.
+    /// How long to follow it.
     #[arg(long = "for", value_name = "DURATION", default_value = "30m", value_parser = super::once::duration)]
     lasts: Duration,
 }
@@ -192,18 +192,18 @@ impl Drill {
     }
 
     /// Puts a command into the journal.
-    async fn queue(&mut self, pull: Pull, reason: &str) -> Outcome {
+    async fn queue(&mut self, kind: CommandKind, reason: &str) -> Outcome {
         let id = uuid::Uuid::new_v4().to_string();
         let (at, who) = (Timestamp::now(), config::person());
-        let command = Lever { id, at, who, reason: Some(reason.to_owned()), pull };
-        self.store.pull(&command).await.map_err(|error| Failed::Work(error.to_string()))
+        let command = Command { id, at, who, reason: Some(reason.to_owned()), kind };
+        self.store.submit(&command).await.map_err(|error| Failed::Work(error.to_string()))
     }
 
     /// Puts a command into the journal, and waits until its holder has taken it.
-    async fn pull(&mut self, pull: Pull, name: CommandName, reason: &str) -> Outcome {
-        self.queue(pull, reason).await?;
+    async fn give(&mut self, kind: CommandKind, name: CommandName, reason: &str) -> Outcome {
+        self.queue(kind, reason).await?;
         let taken = |event: &Event| {
-            matches!(&event.what, What::Lever { lever, reason: Some(said), .. } if *lever == name && said == reason)
+            matches!(&event.what, What::Command { command, reason: Some(said), .. } if *command == name && said == reason)
                 .then_some(())
         };
         self.until(self.told.len(), READ_WITHIN, taken).await?.ok_or_else(|| {
@@ -221,9 +221,9 @@ impl Drill {
         );
         let until = Some(after(Timestamp::now(), PAUSED_FOR));
         let from = self.told.len();
-        let pause = Pull::Pause { slot: Some(self.slot.clone()), until };
-        let resume = Pull::Resume { slot: Some(self.slot.clone()), adopt: false };
-        if let Err(failed) = self.pull(pause, CommandName::Pause, "drill").await {
+        let pause = CommandKind::Pause { slot: Some(self.slot.clone()), until };
+        let resume = CommandKind::Resume { slot: Some(self.slot.clone()), adopt: false };
+        if let Err(failed) = self.give(pause, CommandName::Pause, "drill").await {
             // It may be taken later, and so is this.
             self.queue(resume, "drill").await?;
             return Err(failed);
@@ -244,7 +244,7 @@ impl Drill {
                 None
             })
             .await;
-        self.pull(resume, CommandName::Resume, "drill").await?;
+        self.give(resume, CommandName::Resume, "drill").await?;
         print(&match (read?, patched) {
             (Some(Ok(at)), Some(patched)) => format!(
                 "A changed run order reached every host within {} (their reports are read every {}).\n\n",
@@ -267,8 +267,8 @@ impl Drill {
         tpu: &crate::google::tpu::TpuClient,
         record: &SlotRecord,
     ) -> Outcome {
-        let drill = Pull::Drill { slot: self.slot.clone() };
-        self.pull(drill, CommandName::Drill, "a maintenance event is simulated on worker 0")
+        let drill = CommandKind::Drill { slot: self.slot.clone() };
+        self.give(drill, CommandName::Drill, "a maintenance event is simulated on worker 0")
             .await?;
         match tpu.simulate_maintenance(&record.zone, &record.name).await {
             CallOutcome::Accepted(operation) => {

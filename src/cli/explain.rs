@@ -19,7 +19,7 @@ use crate::resource::texts::{self, Action, Blame, Text};
                         tpu-watchdog explain 'There is no more capacity in the zone \"us-central2-b\"'"
 )]
 pub struct ExplainArgs {
-    /// A slot, a hold or condition by its name, or the text of an error.
+    /// A slot, the name of a hold or condition, or an error text.
     #[arg(required = true, value_name = "TEXT|SLOT")]
     text: Vec<String>,
 }
@@ -116,9 +116,9 @@ fn blame(blame: Blame) -> &'static str {
 
 fn remedy(action: Action) -> &'static str {
     match action {
-        Action::Again => "it is tried again later, in the same place",
+        Action::Again => "it is tried again later, in the same zone",
         Action::Next => "the next zone, if there is one; else it is tried again later",
-        Action::Hold => "time cures nothing: mend it",
+        Action::Hold => "waiting does not help: fix the cause",
         Action::Read => "the state is read back before anything is decided",
         Action::Clean => "free the chips, then start the job again",
         Action::Relaunch => "start the job again; it is not counted against the job",

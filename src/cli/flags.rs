@@ -9,13 +9,13 @@ use crate::config::{self, Config};
 
 #[derive(Debug, Default, Args)]
 pub struct ApiArgs {
-    /// The Cloud TPU API, where it is not Google's own.
+    /// Base URL of the Cloud TPU API (default: Google's).
     #[arg(long, value_name = "URL", hide_short_help = true)]
     pub api_tpu: Option<String>,
-    /// Cloud Storage, where it is not Google's own.
+    /// Base URL of Cloud Storage (default: Google's).
     #[arg(long, value_name = "URL", hide_short_help = true)]
     pub api_storage: Option<String>,
-    /// "anonymous" sends no credentials, to a loopback address alone.
+    /// "anonymous" sends no credentials; only for loopback addresses.
     #[arg(long, value_name = "KIND", hide_short_help = true)]
     pub api_credentials: Option<String>,
 }

@@ -19,14 +19,13 @@ const EVENTS: usize = 20_000;
 
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
-    /// This slot alone.
+    /// Only this slot.
     slot: Option<String>,
     /// How far back: 7d, 12h, or a date (UTC).
     #[arg(long, value_name = "DURATION|DATE", default_value = "7d", value_parser = days)]
     since: Duration,
-    /// Text for people: incidents. One JSON document: incidents, and all events with their
-    /// evidence.
-    #[arg(long, value_enum, default_value = "text")]
+    /// Text shows incidents; JSON has incidents and all events with their evidence.
+    #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
     /// Check the invariants that an event log can show; exit code 1 on a violation.
     #[arg(long, conflicts_with_all = ["slot", "output"])]
@@ -174,7 +173,7 @@ fn entry(incident: &Incident, now: Timestamp) -> String {
     let ended = match incident.ending {
         Some(Ending::Recovered) => format!("recovered, down {}", seconds(incident.down_seconds.unwrap_or_default())),
         Some(Ending::Withdrawn) => {
-            "withdrawn: it healed, its job went on or was finished, somebody replaced it, or it is not watched any more"
+            "withdrawn: it healed, its job resumed or finished, it was replaced externally, or it left the config"
                 .to_owned()
         }
         None => format!("under way for {}", span(elapsed(incident.condemned_at, now))),

@@ -27,19 +27,19 @@ pub struct InitArgs {
     /// The Google Cloud project.
     #[arg(long)]
     project: Option<String>,
-    /// Looks at the TPUs of this zone alone.
+    /// Only the TPUs of this zone.
     #[arg(long, default_value = "-")]
     zone: String,
     /// A TPU to watch, by name; may be repeated.
     #[arg(long, value_name = "NAME")]
     tpu: Vec<String>,
-    /// Where the checkpoints are; with several TPUs each has a folder of its name below it.
+    /// The checkpoint location; with several TPUs, each gets a folder of its name below it.
     #[arg(long, value_name = "URI")]
     checkpoint: Option<String>,
-    /// The file that is written.
+    /// The file to write.
     #[arg(long, value_name = "FILE", default_value = "watchdog.toml")]
     output: PathBuf,
-    /// Asks nothing: without --tpu all TPUs that are READY are taken.
+    /// Asks nothing; without --tpu, watches all READY TPUs.
     #[arg(long)]
     yes: bool,
     #[command(flatten)]

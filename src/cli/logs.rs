@@ -23,17 +23,17 @@ const AGAIN_IN_A_BUCKET: Duration = Duration::from_secs(30);
 pub struct LogsArgs {
     /// The slot.
     slot: String,
-    /// This worker alone.
+    /// Only this worker.
     #[arg(long, value_name = "N")]
     worker: Option<usize>,
-    /// All runs that failed, not the newest generation among them alone.
+    /// All failed runs, not only those of the newest generation.
     #[arg(long)]
     all: bool,
-    /// Goes on with what is reported from now on, until it is interrupted.
+    /// Keeps printing new reports, until Ctrl-C.
     #[arg(short, long, conflicts_with = "output")]
     follow: bool,
-    /// Text for people, or one JSON document.
-    #[arg(long, value_enum, default_value = "text")]
+    /// Text, or one JSON document.
+    #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
 }
 

@@ -42,74 +42,73 @@ use crate::report::log::{self, LogFormat};
 /// Keeps Cloud TPU training alive: recreates a TPU that did not come back and restarts its job from
 /// the newest complete checkpoint.
 #[derive(Debug, Parser)]
-#[command(name = "tpu-watchdog", version, max_term_width = 110, arg_required_else_help = true)]
+#[command(name = "tpu-watchdog", version = env!("TPU_WATCHDOG_VERSION"), max_term_width = 110, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// How logs look on standard error; by itself text, and journal where systemd's journal
-    /// listens.
+    /// Format of the logs on standard error (default: text, or journal under systemd).
     #[arg(long, global = true, value_enum)]
     log: Option<LogFormat>,
-    /// The config file; by itself ./watchdog.toml, or else /etc/tpu-watchdog/watchdog.toml.
+    /// The config file (default: ./watchdog.toml, then /etc/tpu-watchdog/watchdog.toml).
     #[arg(short, long, global = true, value_name = "FILE", env = "TPU_WATCHDOG_CONFIG")]
     config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The service: polls, recovers, serves metrics. SIGTERM finishes the current commit and
-    /// leaves; SIGHUP reloads the config.
+    /// Runs the service: polls, recovers, serves metrics. SIGTERM finishes the current commit and
+    /// exits; SIGHUP reloads the config.
     Run,
-    /// One cycle, for a schedule: keeps polling while a recovery is in flight, and ends before the
-    /// deadline.
+    /// Runs one cycle, for a schedule: keeps polling while a recovery is in flight, and ends before
+    /// the deadline.
     Once(once::OnceArgs),
-    /// Looks, and shows what would be done now and what would not, and why. Changes nothing.
+    /// Reads everything, and shows what the watchdog would do now, what not, and why. Changes nothing.
     Plan(plan::PlanArgs),
-    /// Shows each slot from the journal, beside a running service or without one.
+    /// Shows each slot from the journal, with or without a running service.
     Status(status::StatusArgs),
     /// Shows incidents with their causes, phases and losses, and every event with its evidence.
     History(history::HistoryArgs),
-    /// Shows the last lines of a slot's failed runs, also when their TPU is gone.
+    /// Shows the last lines of a slot's failed runs, even if their TPU is gone.
     Logs(logs::LogsArgs),
-    /// Nothing is begun on a slot; a create that was not sent waits as well.
+    /// Starts nothing on a slot until `resume`; a create that was not sent waits, too.
     Pause(operator::PauseArgs),
-    /// Takes a pause back.
+    /// Ends a pause.
     Resume(operator::ResumeArgs),
-    /// Gives a slot its attempts back; a job that has ended starts again on the TPU that is there.
+    /// Restores a slot's attempts; a job that has ended starts again on its existing TPU.
     Retry(operator::RetryArgs),
-    /// Calls off what is owed to a slot: nothing is created for it until `retry`.
+    /// Calls off a slot's pending create: nothing is created for it until `retry`.
     Forget(operator::ForgetArgs),
-    /// Deletes a slot's TPU and creates it again, though nothing condemns it.
+    /// Deletes a slot's TPU and creates it again, even if it is healthy.
     Recreate(operator::RecreateArgs),
-    /// Starts a slot's job again on the TPU that is there, from its newest complete checkpoint.
+    /// Restarts a slot's job on its existing TPU, from the newest complete checkpoint.
     Relaunch(operator::RelaunchArgs),
-    /// Says that the work of a slot's job is done: nothing is recreated or ordered until `retry`.
+    /// Marks a slot's job as finished: nothing is recreated or restarted until `retry`.
     Done(operator::DoneArgs),
-    /// Gives a slot's TPU back: takes all that is the watchdog's out of its metadata, and leaves it
-    /// alone until `retry`.
+    /// Hands a slot's TPU back: removes the watchdog's keys from its metadata, and leaves it alone
+    /// until `retry`.
     Release(operator::ReleaseArgs),
-    /// Asks the API for a simulated maintenance event on a slot's TPU, and follows what happens. Measures
-    /// first whether a changed run order reaches its hosts.
+    /// Asks the API for a simulated maintenance event on a slot's TPU, and follows what happens. First
+    /// measures whether a changed run order reaches its hosts.
     Drill(drill::DrillArgs),
     /// Shows the storm breaker, or closes it.
     Breaker(operator::BreakerArgs),
-    /// Moves the journal from one place to another, or begins a new one where it was lost.
+    /// Moves the journal to another place, or starts a new one after a loss.
     State(state::StateArgs),
     /// Writes a config for TPUs that exist, then runs doctor and plan.
     Init(init::InitArgs),
-    /// Looks whether all that a recovery needs is there: credentials, rights, buckets, clock, state.
+    /// Checks everything that a recovery needs: credentials, permissions, buckets, clock, state.
     Doctor(doctor::DoctorArgs),
-    /// Shows what holds quota and serves nobody: dead requests, preempted TPUs, idle ones. Deletes
+    /// Shows what uses quota without doing work: dead requests, preempted TPUs, idle ones. Deletes
     /// only what is named, and only with --yes. Needs no config.
     Sweep(sweep::SweepArgs),
-    /// Says in plain words what a hold, a condition, an error text or a slot's state means.
+    /// Explains a hold, a condition, an error text or a slot's state in plain words.
     Explain(explain::ExplainArgs),
     /// Checks the config alone, offline.
     Check,
-    /// A simulated zone with a dozen TPUs, faults and the watchdog over it, time sped up. Needs
+    /// Runs the watchdog on a simulated zone with a dozen TPUs and faults, time sped up. Needs
     /// nothing.
     Demo(demo::DemoArgs),
-    /// The simulated APIs alone, for other programs' tests.
+    /// Serves the simulated APIs alone, for tests of other programs.
     Simulator(simulator::SimulatorArgs),
     /// Prints the completions of a shell, on standard output.
     Completions(generate::CompletionsArgs),
@@ -131,7 +130,7 @@ enum Failed {
     Work(String),
     /// Exit code 2.
     Config(String),
-    /// Exit code 3: everything was done, but a person has to look.
+    /// Exit code 3: everything was done, but something waits for an operator.
     NeedsAPerson,
 }
 
@@ -139,7 +138,7 @@ impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failed::Work(message) | Failed::Config(message) => f.write_str(message),
-            Failed::NeedsAPerson => f.write_str("something waits for a person"),
+            Failed::NeedsAPerson => f.write_str("something waits for an operator"),
         }
     }
 }

@@ -27,8 +27,8 @@ pub struct OnceArgs {
     /// carries on.
     #[arg(long, value_name = "DURATION", default_value = "9m", value_parser = duration)]
     deadline: Duration,
-    /// Exit code 3 when something waits for a person. Schedulers repeat what fails: leave it out
-    /// there.
+    /// Exit code 3 when something waits for an operator. Leave it out under a scheduler that repeats
+    /// what fails.
     #[arg(long)]
     fail_on_hold: bool,
 }

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use super::acknowledge::{self, Refused};
 use super::{ConfigFile, Failed, Outcome, load, print, wire};
 use crate::config::{self, Config, StateLocation};
+use crate::model::command::{Command, CommandKind};
 use crate::model::condition::Condition;
-use crate::model::lever::{Lever, Pull};
 use crate::model::time::{after, span};
 use crate::model::view::Acting;
 use crate::store::{Store, StoreError, Stored};
@@ -19,7 +19,7 @@ use crate::store::{Store, StoreError, Stored};
 pub struct PauseArgs {
     #[command(flatten)]
     target: Target,
-    /// Ends by itself after this long.
+    /// The pause ends after this long.
     #[arg(long = "for", value_name = "DURATION", value_parser = super::once::duration)]
     lasts: Option<std::time::Duration>,
     #[command(flatten)]
@@ -39,10 +39,10 @@ pub struct ResumeArgs {
 
 #[derive(Debug, Args)]
 pub struct RetryArgs {
-    /// The slot that gets its attempts back.
+    /// The slot whose attempts are restored.
     slot: String,
-    /// Accepts a newest complete checkpoint of this step or later, though a later one is recorded;
-    /// 0: whatever is there, and the beginning where nothing is.
+    /// Accepts a newest complete checkpoint of this step or later, although a later one is recorded;
+    /// 0 accepts any, and starts from scratch without one.
     #[arg(long, value_name = "STEP", value_parser = step)]
     from: Option<u64>,
     #[command(flatten)]
@@ -76,7 +76,7 @@ pub struct RecreateArgs {
 
 #[derive(Debug, Args)]
 pub struct RelaunchArgs {
-    /// The slot whose job starts again on the TPU that is there, from its newest checkpoint.
+    /// The slot whose job restarts on its existing TPU, from its newest checkpoint.
     slot: String,
     #[command(flatten)]
     why: Why,
@@ -109,7 +109,7 @@ pub struct BreakerArgs {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum BreakerAction {
-    /// Closes it: the present is judged anew.
+    /// Closes it: the present state is judged.
     Reset,
 }
 
@@ -125,7 +125,7 @@ struct Target {
 
 #[derive(Debug, Args)]
 struct Why {
-    /// Why, for the event log and for whoever reads the status.
+    /// The reason, for the event log and the status.
     #[arg(long)]
     reason: Option<String>,
 }
@@ -140,19 +140,20 @@ pub async fn pause(at: &ConfigFile, args: &PauseArgs) -> Outcome {
         return Err(Failed::Config(text.into()));
     }
     let until = args.lasts.map(|lasts| after(Timestamp::now(), lasts));
-    pull(at, &args.why, Pull::Pause { slot: args.target.slot.clone(), until }).await
+    give(at, &args.why, CommandKind::Pause { slot: args.target.slot.clone(), until }).await
 }
 
 pub async fn resume(at: &ConfigFile, args: &ResumeArgs) -> Outcome {
-    pull(at, &args.why, Pull::Resume { slot: args.target.slot.clone(), adopt: args.adopt }).await
+    give(at, &args.why, CommandKind::Resume { slot: args.target.slot.clone(), adopt: args.adopt })
+        .await
 }
 
 pub async fn retry(at: &ConfigFile, args: &RetryArgs) -> Outcome {
-    pull(at, &args.why, Pull::Retry { slot: args.slot.clone(), from: args.from }).await
+    give(at, &args.why, CommandKind::Retry { slot: args.slot.clone(), from: args.from }).await
 }
 
 pub async fn forget(at: &ConfigFile, args: &ForgetArgs) -> Outcome {
-    pull(at, &args.why, Pull::Forget { slot: args.slot.clone(), purge: args.purge }).await
+    give(at, &args.why, CommandKind::Forget { slot: args.slot.clone(), purge: args.purge }).await
 }
 
 pub async fn recreate(at: &ConfigFile, args: &RecreateArgs) -> Outcome {
@@ -177,11 +178,12 @@ pub async fn recreate(at: &ConfigFile, args: &RecreateArgs) -> Outcome {
             args.slot, present.id
         )));
     }
-    pull(at, &args.why, Pull::Recreate { slot: args.slot.clone(), incarnation: present }).await
+    give(at, &args.why, CommandKind::Recreate { slot: args.slot.clone(), incarnation: present })
+        .await
 }
 
 pub async fn relaunch(at: &ConfigFile, args: &RelaunchArgs) -> Outcome {
-    pull(at, &args.why, Pull::Relaunch { slot: args.slot.clone() }).await
+    give(at, &args.why, CommandKind::Relaunch { slot: args.slot.clone() }).await
 }
 
 pub async fn done(at: &ConfigFile, args: &DoneArgs) -> Outcome {
@@ -190,16 +192,16 @@ pub async fn done(at: &ConfigFile, args: &DoneArgs) -> Outcome {
         let text = "has no [tpu.job] in the config, so there is no work to be done";
         return Err(Failed::Config(format!("{} {text}; nothing was done", args.slot)));
     }
-    pull(at, &args.why, Pull::Done { slot: args.slot.clone() }).await
+    give(at, &args.why, CommandKind::Done { slot: args.slot.clone() }).await
 }
 
 pub async fn release(at: &ConfigFile, args: &ReleaseArgs) -> Outcome {
-    pull(at, &args.why, Pull::Release { slot: args.slot.clone() }).await
+    give(at, &args.why, CommandKind::Release { slot: args.slot.clone() }).await
 }
 
 pub async fn breaker(at: &ConfigFile, args: &BreakerArgs) -> Outcome {
     if args.action.is_some() {
-        return pull(at, &args.why, Pull::BreakerReset).await;
+        return give(at, &args.why, CommandKind::BreakerReset).await;
     }
     let config = load(at)?;
     let (_, stored) = open(&config).await?;
@@ -218,12 +220,12 @@ pub async fn breaker(at: &ConfigFile, args: &BreakerArgs) -> Outcome {
     }
 }
 
-async fn pull(at: &ConfigFile, why: &Why, pull: Pull) -> Outcome {
+async fn give(at: &ConfigFile, why: &Why, kind: CommandKind) -> Outcome {
     let config = load(at)?;
     let (mut store, stored) = open(&config).await?;
-    let slot = pull.slot().map(str::to_owned);
+    let slot = kind.slot().map(str::to_owned);
     let left = |slot: &String| {
-        matches!(pull, Pull::Resume { .. }) && stored.ledger.left_paused.contains_key(slot)
+        matches!(kind, CommandKind::Resume { .. }) && stored.ledger.left_paused.contains_key(slot)
     };
     if let Some(slot) = slot.filter(|slot| !stored.slots.contains_key(slot) && !left(slot)) {
         let known: Vec<&str> = stored.slots.keys().map(String::as_str).collect();
@@ -233,7 +235,7 @@ async fn pull(at: &ConfigFile, why: &Why, pull: Pull) -> Outcome {
         )));
     }
     let now = Timestamp::now();
-    match acknowledge::refused(&pull, &stored, now) {
+    match acknowledge::refused(&kind, &stored, now) {
         Some(Refused::Needless(text)) => {
             print(&format!("{text}; nothing was done\n"));
             return Ok(());
@@ -244,8 +246,8 @@ async fn pull(at: &ConfigFile, why: &Why, pull: Pull) -> Outcome {
         None => {}
     }
     let id = uuid::Uuid::new_v4().to_string();
-    let command = Lever { id, at: now, who: config::person(), reason: why.reason.clone(), pull };
-    store.pull(&command).await.map_err(|e| Failed::Work(e.to_string()))?;
+    let command = Command { id, at: now, who: config::person(), reason: why.reason.clone(), kind };
+    store.submit(&command).await.map_err(|e| Failed::Work(e.to_string()))?;
     let holder = stored.lease.as_ref().filter(|lease| !lease.released);
     let when = match holder {
         Some(lease) => format!(

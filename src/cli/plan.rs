@@ -34,11 +34,11 @@ use crate::store::{Store, StoreError};
                         Exit code 3: a TPU is not protected, and not by choice, or something waits for an operator."
 )]
 pub struct PlanArgs {
-    /// Shows a recreate as it would be today, of one slot or of all: the fields that are sent, with what the
-    /// config changes and the watchdog adds.
+    /// Shows the create that would follow if a TPU were lost now, of one slot or all: every field that
+    /// would be sent, compared with the TPU.
     #[arg(long, value_name = "SLOT", num_args = 0..=1)]
     if_lost: Option<Option<String>>,
-    /// Text for people, or one JSON document.
+    /// Text, or one JSON document.
     #[arg(short, long, value_enum, default_value = "text")]
     output: super::Output,
 }

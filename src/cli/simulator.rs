@@ -12,10 +12,10 @@ use crate::simulator::scenario::Scenario;
 
 #[derive(Debug, Args)]
 pub struct SimulatorArgs {
-    /// Where to listen: a loopback address; port 0 takes a free one.
+    /// The loopback address to listen on; port 0 takes a free port.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9471")]
     listen: SocketAddr,
-    /// What exists and what goes wrong when; an empty project when left out.
+    /// A scenario: the TPUs, and the faults with their times (default: an empty project).
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// Divides every duration of the scenario.

@@ -20,17 +20,17 @@ pub struct StateArgs {
 
 #[derive(Debug, Subcommand)]
 enum StateCommand {
-    /// Moves the whole state, its owner's id and counters included. The old place is marked, and
-    /// refused from then on. The config gives the credentials; its own `state` is not looked at.
+    /// Moves the whole state, including its owner id and counters. The old place is marked, and
+    /// refused from then on. The config gives only the credentials; its `state` is ignored.
     Migrate {
-        /// Where it is, as in `state`: sqlite:PATH, gs://bucket/prefix, s3://bucket/prefix.
+        /// The present place, as in `state`: sqlite:PATH, gs://bucket/prefix, s3://bucket/prefix.
         from: String,
-        /// An empty place for it.
+        /// The new place, which must be empty.
         to: String,
     },
-    /// Begins a new state where one was lost and there is no copy. Refused where a state is.
+    /// Starts a new state after a loss without a copy. Refused if a state exists.
     Init {
-        /// Says that the specifications, owed creates, pauses and counters of the lost state are
+        /// Confirms that the specifications, pending creates, pauses and counters of the lost state are
         /// given up.
         #[arg(long, required = true)]
         accept_loss: bool,
@@ -110,9 +110,9 @@ async fn migrate(from: &str, to: &str, config: &ConfigFile) -> Outcome {
     let owner = old.owner().to_owned();
     new.adopt(&owner, &stored.into_batch(events)).await.map_err(failed)?;
     // What a person said while nobody ran still counts.
-    let levers = old.levers().await.map_err(failed)?;
-    for lever in &levers {
-        new.pull(lever).await.map_err(failed)?;
+    let commands = old.commands().await.map_err(failed)?;
+    for command in &commands {
+        new.submit(command).await.map_err(failed)?;
     }
     // From here on the new place is whole; the old one is closed before anybody may act on the new
     // one.
@@ -127,7 +127,7 @@ async fn migrate(from: &str, to: &str, config: &ConfigFile) -> Outcome {
         return Err(Failed::Work(format!("{error}; {remedy}")));
     }
     new.release(&Batch::default()).await.map_err(failed)?;
-    let waiting = match levers.len() {
+    let waiting = match commands.len() {
         0 => String::new(),
         count => {
             format!(" Waiting for the next run: {count} of pause, resume, retry, breaker reset.")

@@ -32,12 +32,12 @@ const AGAIN: Duration = Duration::from_secs(2);
                         Exit code 3: something waits for an operator, or no watchdog acts."
 )]
 pub struct StatusArgs {
-    /// One slot, described whole.
+    /// Describes one slot in full.
     slot: Option<String>,
-    /// `text` fits the terminal, `wide` has more columns, `json` is one document.
+    /// `text` fits the terminal, `wide` adds columns, `json` prints one document.
     #[arg(short, long, value_enum, default_value = "text")]
     output: StatusOutput,
-    /// Shows it again every two seconds, until Ctrl-C.
+    /// Refreshes every two seconds, until Ctrl-C.
     #[arg(long, conflicts_with = "slot")]
     watch: bool,
 }

@@ -42,16 +42,16 @@ const ASKED_AT_ONCE: usize = 4;
                         A name that stands in several zones is given as ZONE/NAME."
 )]
 pub struct SweepArgs {
-    /// What is to be deleted, of what is shown.
+    /// The names to delete, of those that are shown.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// The Google Cloud project; by itself that of the config.
+    /// The Google Cloud project (default: that of the config).
     #[arg(long)]
     project: Option<String>,
     /// What a watchdog with this store id made may be deleted too.
     #[arg(long, value_name = "ID")]
     owner: Option<String>,
-    /// Deletes what is named.
+    /// Deletes the named ones.
     #[arg(long, requires = "names")]
     yes: bool,
     #[command(flatten)]
@@ -181,7 +181,9 @@ fn show(project: &str, all: &Inventory, found: &[Leftover], notes: &[String]) {
         let nodes = plural(all.nodes.len(), "TPU");
         let requests = all.requests.as_ref().map_or(0, Vec::len);
         let requests = plural(requests, "queued resource");
-        print(&format!("{project}: nothing holds quota for nobody, of {nodes} and {requests}\n"));
+        print(&format!(
+            "{project}: nothing uses quota without doing work, of {nodes} and {requests}\n"
+        ));
     } else {
         print(&screen::table(&["NAME", "HOLDS", "ZONE", "WHY"], &rows, width()));
         let mut sums: BTreeMap<&str, usize> = BTreeMap::new();
@@ -191,7 +193,7 @@ fn show(project: &str, all: &Inventory, found: &[Leftover], notes: &[String]) {
         let sums: Vec<String> =
             sums.into_iter().map(|(holds, count)| format!("{count} x {holds}")).collect();
         print(&format!(
-            "\n{} of {project} hold quota for nobody: {}\n",
+            "\n{} of {project} use quota without doing work: {}\n",
             found.len(),
             sums.join(", ")
         ));

@@ -91,8 +91,8 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::Deleting,
         says(
-            "The TPU is being deleted, and not by this watchdog.",
-            "Ask who deletes it; after grace.deleting the delete is sent once more.",
+            "Another client has been deleting the TPU for longer than grace.deleting, also after the watchdog sent a delete of its own.",
+            "Delete it by hand (gcloud compute tpus tpu-vm delete), or ask who started it.",
         ),
     ),
     (
@@ -219,7 +219,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
         HoldReason::SetupFailed,
         says(
             "A host could not be set up for 30 minutes, and the job waits for it: a startup script that fails, most of the time.",
-            "The reason has the last lines. Correct the script; the host tries again every 15 minutes by itself.",
+            "The reason has the last lines. Correct the script; the host tries again by itself, at most 10 minutes apart.",
         ),
     ),
     (
@@ -246,7 +246,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::Breaker,
         says(
-            "The storm breaker is open: so many TPUs looked sick at once that our own eyes are to be doubted first.",
+            "The storm breaker is open: so many TPUs were judged at once that the monitoring is suspected first.",
             "Is it a maintenance of the zone, an outage of the API, a change of yours? When the TPUs really are lost: `breaker reset`.",
         ),
     ),
@@ -268,14 +268,14 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::CreateUnresolved,
         says(
-            "A create was sent, and long after its time neither its operation nor the TPU tells how it ended.",
-            "Look for the TPU by hand (gcloud compute tpus tpu-vm describe); then `retry SLOT`.",
+            "A create was sent, and long after its time neither its operation nor the TPU shows how it ended.",
+            "Look for the TPU (gcloud compute tpus tpu-vm describe), and delete a leftover by hand; the watchdog continues once it can read the operation or the TPU.",
         ),
     ),
     (
         HoldReason::CannotCreate,
         says(
-            "A create could certainly not follow a delete, so that the sick TPU is kept: a right is missing, or the bucket is gone.",
+            "No create could follow a delete, so the sick TPU is kept: a permission is missing, or the bucket is gone.",
             "The reason has the command that grants it; `doctor` checks all of them.",
         ),
     ),

@@ -111,7 +111,7 @@ impl Metrics {
                 r,
                 gauges(
                     "slot_paused",
-                    "1 while a person has paused the slot, by name or with all.",
+                    "1 while an operator has paused the slot, by name or with all.",
                     &["slot"],
                 )?,
             )?,
@@ -132,7 +132,7 @@ impl Metrics {
                 r,
                 IntGauge::new("budget_remaining", "Judged slots that may still go into recovery.")?,
             )?,
-            paused: add(r, IntGauge::new("paused", "Slots paused by a person.")?)?,
+            paused: add(r, IntGauge::new("paused", "Slots paused by an operator.")?)?,
             dry_run: add(r, IntGauge::new("dry_run", "1 with dry_run.")?)?,
             lock_held: add(
                 r,

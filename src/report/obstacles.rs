@@ -42,7 +42,7 @@ impl Obstacles {
             )?,
             creates_refused: gauges(
                 "creates_refused",
-                "Owed creates by the reason of their last refusal.",
+                "Pending creates by the reason of their last refusal.",
                 &["reason"],
             )?,
             slot_create_refused: gauges(

@@ -59,7 +59,7 @@ pub fn render(snapshot: &Snapshot, now: Timestamp) -> String {
                 }
                 (strays(&status.strays, now))
                 p class="sub" {
-                    "version " (env!("CARGO_PKG_VERSION")) ", "
+                    "version " (env!("TPU_WATCHDOG_VERSION")) ", "
                     a href="/metrics" { "metrics" } ", " a href="/api/v1/status" { "status as JSON" }
                     "; one slot whole, and the past: tpu-watchdog status SLOT, tpu-watchdog history"
                 }

@@ -422,7 +422,7 @@ fn a_person_pauses_resumes_and_resets_beside_the_service() {
     let nodes =
         format!("[[nodes]]\nprefix = \"n\"\ncount = 5\nzone = \"{}\"\n", crate::harness::ZONE);
     let slots: String = (0..5).map(|i| slot(&format!("n{i}"), "")).collect();
-    for state in ["sqlite:state.db", "gs://state/levers"] {
+    for state in ["sqlite:state.db", "gs://state/commands"] {
         let policy = format!("max_unavailable = \"100%\"\n{POLICY}");
         let mut rig = Rig::new(&nodes, &policy, &slots);
         let config = std::fs::read_to_string(rig.config()).unwrap();
@@ -477,7 +477,7 @@ fn a_person_pauses_resumes_and_resets_beside_the_service() {
 }
 
 #[test]
-fn a_lever_says_why_it_cannot_reach_state_in_memory() {
+fn a_command_says_why_it_cannot_reach_state_in_memory() {
     let mut rig = Rig::with_one_node("");
     let config = std::fs::read_to_string(rig.config()).unwrap();
     std::fs::write(rig.config(), config.replace("sqlite:state.db", "memory:")).unwrap();

@@ -8,7 +8,8 @@ use tpu_watchdog::simulator::wire::{Reply, Request};
 
 use crate::harness::Rig;
 
-const TWO: &str = "[[nodes]]\nnames = [\"dead\", \"well\"]\nzone = \"us-central2-b\"\nspot = true\n";
+const TWO: &str =
+    "[[nodes]]\nnames = [\"dead\", \"well\"]\nzone = \"us-central2-b\"\nspot = true\n";
 
 fn rig() -> (Rig, tempfile::TempDir) {
     (Rig::new(TWO, "", ""), tempfile::tempdir().unwrap())
@@ -54,7 +55,7 @@ fn what_is_dead_is_shown_and_only_what_is_named_is_deleted() {
     request(rig, "granted", None);
     rig.wait_until("the request is granted", || state(rig, "granted") == Some("ACTIVE"));
     let (code, text) = sweep(&test, &[]);
-    assert!(code == 0 && text.contains("nothing holds quota for nobody"), "{text}");
+    assert!(code == 0 && text.contains("nothing uses quota without doing work"), "{text}");
     rig.trouble("dead", Trouble::Preempt, None);
     rig.trouble("granted-node", Trouble::Preempt, None);
     rig.wait_until("it is suspended", || state(rig, "granted") == Some("SUSPENDED"));
@@ -63,15 +64,21 @@ fn what_is_dead_is_shown_and_only_what_is_named_is_deleted() {
     for words in ["dead", "PREEMPTED", "granted", "SUSPENDED: its capacity was taken back"] {
         assert!(code == 0 && text.contains(words), "{words}: {text}");
     }
-    assert!(text.contains("2 of p hold quota for nobody: 2 x v4-8"), "{text}");
+    assert!(text.contains("2 of p use quota without doing work: 2 x v4-8"), "{text}");
     assert!(!text.contains("granted-node") && !text.contains("well "), "{text}");
     let (code, text) = sweep(&test, &["dead"]);
     assert!(code == 0 && text.contains("would delete dead in us-central2-b"), "{text}");
     let (code, text) = sweep(&test, &["dead", "well", "--yes"]);
-    assert!(code == 2 && text.contains("well is READY: sweep deletes only what it shows"), "{text}");
+    assert!(
+        code == 2 && text.contains("well is READY: sweep deletes only what it shows"),
+        "{text}"
+    );
     assert_eq!(rig.mutations().len(), before, "{}", rig.mutations_text());
     let (code, text) = sweep(&test, &["dead", "granted", "--yes"]);
-    assert!(code == 0 && text.contains("dead: deleted") && text.contains("granted: deleted"), "{text}");
+    assert!(
+        code == 0 && text.contains("dead: deleted") && text.contains("granted: deleted"),
+        "{text}"
+    );
     assert_eq!((state(rig, "granted"), rig.node("granted-node").is_some()), (None, false));
     assert!(rig.node("dead").is_none() && rig.node("well").is_some());
 }
