@@ -17,7 +17,11 @@ use super::{Place, TTL, batch, hold, names, slot};
 /// What can be seen and done of a place without a store.
 impl Place {
     fn named(&self, ending: &str) -> PathBuf {
-        PathBuf::from(format!("{}{ending}", self.file().display()))
+        match ending {
+            // Hidden.
+            ".exists" => self.file().with_file_name(".state.db.exists"),
+            _ => PathBuf::from(format!("{}{ending}", self.file().display())),
+        }
     }
 
     /// The state's own name, its marker, or a copy.
@@ -355,6 +359,38 @@ async fn a_symbolic_link_to_the_file_is_followed_and_watched() {
     std::fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink(folder.path().join("other.db"), &link).unwrap();
     refused(store.commit(&Batch::default()).await, &["replaced by another file"]);
+}
+
+#[tokio::test]
+async fn rm_of_all_files_of_a_state_leaves_the_sign_that_it_was_there() {
+    let (place, store) = sqlite().await;
+    let owner = store.owner().to_owned();
+    drop(store);
+    // `rm state.db*`, also where the first version made its marker.
+    std::fs::write(PathBuf::from(format!("{}.exists", place.file().display())), "{}").unwrap();
+    for entry in std::fs::read_dir(place.file().parent().unwrap()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().unwrap().to_string_lossy().starts_with("state.db") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    refused(place.open().await, &["it is gone", ".state.db.exists", &owner]);
+    assert_eq!(place.accept_loss().await.unwrap().unwrap().marker.unwrap().owner, owner);
+    assert!(place.open().await.is_ok());
+}
+
+#[tokio::test]
+async fn the_marker_of_the_first_version_counts_and_gives_way_to_the_present_one() {
+    let (place, store) = sqlite().await;
+    drop(store);
+    let former = PathBuf::from(format!("{}.exists", place.file().display()));
+    std::fs::rename(place.named(".exists"), &former).unwrap();
+    let kept = std::fs::read(place.file()).unwrap();
+    std::fs::remove_file(place.file()).unwrap();
+    refused(place.open().await, &["it is gone", "state.db.exists"]);
+    std::fs::write(place.file(), kept).unwrap();
+    hold(&place, "next").await;
+    assert!(place.marker().await.is_some() && !former.exists());
 }
 
 #[tokio::test]

@@ -10,7 +10,14 @@ use super::failure::{refused, unavailable};
 use crate::store::StoreError;
 use crate::store::marker::{Lost, Marker};
 
+/// Hidden, so that `rm state.db*` leaves it.
 fn marker(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.exists"))
+}
+
+/// Where the first version had it.
+fn former_marker(path: &Path) -> PathBuf {
     with_ending(path, ".exists")
 }
 
@@ -30,12 +37,13 @@ pub fn sign(path: &Path) -> Option<Lost> {
 
 /// The marker of `path`; one that can't be read is there all the same.
 pub fn marked(path: &Path) -> Option<Lost> {
-    let place = marker(path);
-    let marker = match std::fs::read(&place) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return None,
-        found => found.ok().and_then(|bytes| Marker::read(&bytes)),
-    };
-    Some(Lost { sign: place.display().to_string(), marker })
+    [marker(path), former_marker(path)].into_iter().find_map(|place| {
+        let marker = match std::fs::read(&place) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return None,
+            found => found.ok().and_then(|bytes| Marker::read(&bytes)),
+        };
+        Some(Lost { sign: place.display().to_string(), marker })
+    })
 }
 
 /// The error of a state that was lost.
@@ -121,15 +129,21 @@ pub fn mark(path: &Path, owner: &str, again: bool) -> Result<(), StoreError> {
                 place.display()
             ),
         )
-    })
+    })?;
+    // The new one stands in for it; if this one stays, no harm is done.
+    let _ = std::fs::remove_file(former_marker(path));
+    Ok(())
 }
 
 /// Removes the marker of a state that has another home, or is given up.
 pub fn unmark(path: &Path) -> std::io::Result<()> {
-    match std::fs::remove_file(marker(path)) {
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-        done => done.and_then(|()| sync_folder(path)),
+    for place in [marker(path), former_marker(path)] {
+        match std::fs::remove_file(place) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
     }
+    sync_folder(path)
 }
 
 /// Gives a lost state up: its marker goes, its log is set aside under a name that is free.
