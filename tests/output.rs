@@ -19,7 +19,7 @@ fn document() -> StatusDocument {
 
 #[test]
 fn plan_reads_well() {
-    let text = proposal::plan("my-project", &document(), now(), Some(80));
+    let text = proposal::plan("my-project", &document(), &[], now(), Some(80));
     insta::assert_snapshot!("plan", plain(&text));
 }
 
@@ -102,7 +102,7 @@ fn status_and_plan_show_what_belongs_to_no_slot() {
     let told = "\n  left  in us-east5-a: not seen yet, told for 0s: its create was <called off>; its delete was sent at 2026-06-01T12:00:00Z";
     for text in [
         status(&with_a_stray(), None),
-        plain(&proposal::plan("my-project", &with_a_stray(), now(), None)),
+        plain(&proposal::plan("my-project", &with_a_stray(), &[], now(), None)),
     ] {
         assert!(text.contains("Belongs to no slot") && text.contains(told), "{text}");
     }

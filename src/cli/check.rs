@@ -1,6 +1,6 @@
 //! `check`: the config alone, offline.
 
-use super::{ConfigFile, Outcome, load, print};
+use super::{ConfigFile, Outcome, load, print, screen};
 use crate::config;
 
 pub fn check(at: &ConfigFile) -> Outcome {
@@ -23,11 +23,12 @@ pub fn check(at: &ConfigFile) -> Outcome {
         .filter(|slot| slot.job.as_ref().is_some_and(|job| job.command.is_some()))
     {
         if slot.create.startup_script.is_none() {
-            print(&format!(
+            let note = format!(
                 "note: {} has a command and no startup_script. A recreated TPU has an empty boot disk: what the command needs must come \
-                 from the TPU's own startup-script; `plan` says whether it has one\n",
+                 from the TPU's own startup-script; `plan` says whether it has one",
                 slot.name
-            ));
+            );
+            print(&screen::paragraph(&note, screen::width()));
         }
     }
     Ok(())

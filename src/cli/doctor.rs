@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use jiff::Timestamp;
 
+use super::names::no_slot;
 use super::proposal::never_seen;
+use super::quota::{Compared, Need, compare};
 use super::screen::{self, HEAD, labelled, paint, style, width};
 use super::wire::Clients;
 use super::{ConfigFile, Failed, Outcome, load, wire};
@@ -99,31 +101,23 @@ pub async fn doctor(at: &ConfigFile, args: &DoctorArgs) -> Outcome {
         told.tell(finding);
     }
     let stored = stored(&clients, &config).await;
+    let mut needs = Vec::new();
     for slot in slots {
-        for finding in of_slot(&clients, &config, slot, &account, &stored).await {
+        for finding in of_slot(&clients, &config, slot, &account, &stored, &mut needs).await {
             told.tell(finding);
         }
     }
     told.tell(state(&clients, &config).await);
-    told.tell(doubt(
-        "quota",
-        format!(
-            "not asked; see it with: gcloud beta quotas info list --service tpu.googleapis.com --project {}",
-            config.settings.project
-        ),
-    ));
+    for finding in quotas(&clients, &config, &needs).await {
+        told.tell(finding);
+    }
     told.outcome()
 }
 
 fn chosen<'a>(config: &'a Config, args: &DoctorArgs) -> Result<Vec<&'a SlotSettings>, Failed> {
     let all = &config.settings.slots;
     let Some(name) = &args.node else { return Ok(all.values().collect()) };
-    let known: Vec<&str> = all.keys().map(String::as_str).collect();
-    let unknown = || {
-        let known = known.join(", ");
-        Failed::Config(format!("there is no slot {name:?} in the config; there are {known}"))
-    };
-    Ok(vec![all.get(name).ok_or_else(unknown)?])
+    Ok(vec![all.get(name).ok_or_else(|| no_slot(name, all.keys()))?])
 }
 
 /// The findings so far: printed as they come, since some take seconds.
@@ -227,6 +221,7 @@ async fn of_slot(
     slot: &SlotSettings,
     account: &str,
     stored: &Stored,
+    needs: &mut Vec<Need>,
 ) -> Vec<Finding> {
     let deadline = Instant::now() + config.settings.poll.timeout;
     let name = &slot.name;
@@ -261,6 +256,11 @@ async fn of_slot(
         }
     };
     let spec = learned.clone().unwrap_or_else(NodeSpec::empty).in_zone(zone).overlaid(&slot.create);
+    needs.push(Need {
+        zone: zone.to_owned(),
+        accelerator: spec.accelerator(),
+        capacity: spec.capacity(),
+    });
     let settings = wire::settings(config);
     let supervisor = settings.slots.get(name).and_then(|slot| slot.supervisor.as_deref());
     if let Err(why) = spec.acceptable(&settings.owner, name, supervisor) {
@@ -280,6 +280,32 @@ async fn of_slot(
     let trouble = record.is_some_and(|record| record.job.trouble.is_some());
     all.extend(checkpoints(clients, slot, trouble).await);
     all
+}
+
+/// The quota limits, next to what the slots would create.
+async fn quotas(clients: &Clients, config: &Config, needs: &[Need]) -> Vec<Finding> {
+    let project = &config.settings.project;
+    let command =
+        format!("gcloud beta quotas info list --service tpu.googleapis.com --project {project}");
+    let deadline = Instant::now() + config.settings.poll.timeout;
+    let listed = match clients.tpu.quotas(deadline).await {
+        Some(Ok(listed)) => listed,
+        Some(Err(why)) => {
+            let text = format!("the limits could not be read ({why}); see them with: {command}");
+            return vec![doubt("quota", text)];
+        }
+        None => return vec![doubt("quota", format!("not asked; see it with: {command}"))],
+    };
+    let finding = |compared: Compared| match compared {
+        Compared::Shown(text) => fine("quota", text),
+        Compared::Unknown(text) => doubt("quota", format!("{text}; see all with: {command}")),
+        Compared::Zero(text) => {
+            let place =
+                "https://console.cloud.google.com/iam-admin/quotas?service=tpu.googleapis.com";
+            missing("quota", text, Some(format!("request it at {place}&project={project}")))
+        }
+    };
+    compare(needs, &listed).into_iter().map(finding).collect()
 }
 
 /// The journal, where there is one that can be read.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use jiff::Timestamp;
 
+use super::names::no_slot;
 use super::{ConfigFile, Failed, Outcome, load, operator, print, wire};
 use crate::config::{self, Config};
 use crate::core::FOLLOWED;
@@ -88,9 +89,7 @@ fn meant<'a>(
 ) -> Result<&'a SlotRecord, Failed> {
     let record = stored.slots.get(&args.slot).filter(|record| record.left_at.is_none());
     let Some(record) = record.filter(|_| config.settings.slots.contains_key(&args.slot)) else {
-        let names: Vec<&str> = config.settings.slots.keys().map(String::as_str).collect();
-        let text = format!("there is no slot {:?}; there are {}", args.slot, names.join(", "));
-        return Err(Failed::Config(format!("{text}; nothing was done")));
+        return Err(no_slot(&args.slot, config.settings.slots.keys()));
     };
     let poll = &config.settings.poll;
     // As long as `status` believes in a holder that does not poll.

@@ -106,27 +106,27 @@ pub fn of_text(text: &str, found: &Text) -> String {
 
 fn blame(blame: Blame) -> &'static str {
     match blame {
-        Blame::Capacity => "Google has no room",
+        Blame::Capacity => "Google has no capacity",
         Blame::Infra => "the machine, the network or the service",
         Blame::Code => "the training program",
-        Blame::Config => "the request or the rights",
+        Blame::Config => "the request or the permissions",
         Blame::Victim => "another worker is the cause",
     }
 }
 
 fn remedy(action: Action) -> &'static str {
     match action {
-        Action::Again => "it is tried again later, in the same zone",
-        Action::Next => "the next zone, if there is one; else it is tried again later",
+        Action::Again => "it is retried later, in the same zone",
+        Action::Next => "the next zone, if there is one; otherwise it is retried later",
         Action::Hold => "waiting does not help: fix the cause",
         Action::Read => "the state is read back before anything is decided",
-        Action::Clean => "free the chips, then start the job again",
-        Action::Relaunch => "start the job again; it is not counted against the job",
-        Action::RelaunchCounted => "start the job again; it is counted against the job",
-        Action::Replace => "new machines",
-        Action::Stop => "a new start does not cure it: mend the program",
+        Action::Clean => "free the chips, then restart the job",
+        Action::Relaunch => "restart the job; the restart does not count against it",
+        Action::RelaunchCounted => "restart the job; the restart counts against it",
+        Action::Replace => "replace the TPU",
+        Action::Stop => "a restart does not help: fix the program",
         Action::Cause => "look for the cause in the lines of the other workers",
-        Action::Save => "the machine is about to end: a checkpoint is worth having",
+        Action::Save => "the machine is about to end: save a checkpoint now",
         Action::Note => "nothing",
     }
 }
@@ -152,8 +152,15 @@ mod tests {
         let text =
             "There is no more capacity in the zone \"us-central2-b\"; you can try in another zone";
         let told = strip(&of_text(text, texts::explain(text).unwrap()));
-        for words in ["Google has no room", "the next zone", "stock_out"] {
+        for words in ["Google has no capacity", "the next zone", "stock_out"] {
             assert!(told.contains(words), "{told}");
+        }
+        for row in texts::all() {
+            let told = strip(&of_text("a text", row));
+            let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
+            for part in [row.advice, blame(row.blame), remedy(row.action), row.class] {
+                assert!(words.contains(part), "{part} is not in\n{told}");
+            }
         }
     }
 }

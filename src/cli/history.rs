@@ -1,12 +1,13 @@
 //! `history`: incidents, and every event with its evidence, from the journal.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::names::no_slot;
+use super::screen::{labelled, paragraph, width};
 use super::{ConfigFile, Failed, Outcome, Output, load, print, wire};
 use crate::model::event::Event;
 use crate::model::time::elapsed;
@@ -63,11 +64,7 @@ pub async fn history(at: &ConfigFile, args: &HistoryArgs) -> Outcome {
         config.settings.slots.contains_key(slot) || told()
     };
     if let Some(slot) = args.slot.as_ref().filter(|slot| !known(slot)) {
-        let slots: Vec<&str> = config.settings.slots.keys().map(String::as_str).collect();
-        return Err(Failed::Config(format!(
-            "there is no slot {slot:?} in the config, and no event of one; there are {}",
-            slots.join(", ")
-        )));
+        return Err(no_slot(slot, config.settings.slots.keys()));
     }
     let ours = |event: &Event| args.slot.is_none() || event.slot == args.slot;
     let events: Vec<Event> =
@@ -103,13 +100,14 @@ fn plural_days(days: u64) -> String {
 }
 
 fn left_alone(healed: &Healed) -> String {
-    format!(
-        "{:.0}  {:<20} {:<17} healed by itself after {}: left alone\n",
+    let text = format!(
+        "{:.0}  {:<20} {:<17} healed by itself after {}: left alone",
         healed.since,
         healed.slot,
         healed.condition.name(),
         span(Duration::from_secs_f64(healed.seconds))
-    )
+    );
+    paragraph(&text, width())
 }
 
 /// The sums, below the list.
@@ -137,7 +135,7 @@ fn totals(incidents: &[Incident], healed: &[Healed]) -> String {
             parts.push(format!("{count} {what}"));
         }
     }
-    format!("\n{}.\n", parts.join("; "))
+    format!("\n{}", paragraph(&format!("{}.", parts.join("; ")), width()))
 }
 
 /// The audit needs every event, in order: what it says does not depend on `--since`.
@@ -178,15 +176,15 @@ fn entry(incident: &Incident, now: Timestamp) -> String {
         }
         None => format!("under way for {}", span(elapsed(incident.condemned_at, now))),
     };
-    let mut text = format!(
-        "{:.0}  {:<20} {:<17} {ended}\n",
+    let head = format!(
+        "{:.0}  {:<20} {:<17} {ended}",
         incident.condemned_at,
         incident.slot,
         incident.cause.name()
     );
+    let mut text = paragraph(&head, width());
     let mut line = |label: &str, value: String| {
-        // Writing to a String never fails.
-        let _ = writeln!(text, "    {label:<10} {value}");
+        text += &labelled(&format!("  {label}"), &value, width());
     };
     line("evidence", incident.evidence.clone());
     let phases: Vec<String> =

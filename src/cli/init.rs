@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::flags::ApiArgs;
+use super::names::no_such;
 use super::screen::{self, HEAD, Row, paint, width};
 use super::table::plural;
 use super::{ConfigFile, Failed, Outcome, doctor, plan, wire};
@@ -165,11 +166,8 @@ fn choose<'a>(args: &InitArgs, found: &'a [Found], asks: bool) -> Result<Vec<&'a
         names => names.to_vec(),
     };
     let of = |name: &String| {
-        found.iter().find(|tpu| tpu.name == *name).ok_or_else(|| {
-            let all: Vec<&str> = found.iter().map(|tpu| tpu.name.as_str()).collect();
-            let text = format!("there is no TPU {name:?}; there are {}", all.join(", "));
-            Failed::Config(format!("{text}; nothing was done"))
-        })
+        let unknown = || no_such("TPU", name, found.iter().map(|tpu| &tpu.name));
+        found.iter().find(|tpu| tpu.name == *name).ok_or_else(unknown)
     };
     let chosen: Vec<&Found> = names.iter().map(of).collect::<Result<_, _>>()?;
     if chosen.is_empty() {

@@ -7,6 +7,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::names::no_slot;
 use super::{ConfigFile, Failed, Outcome, Output, load, print, wire};
 use crate::config::{Config, StateLocation};
 use crate::model::beacon::Meaning;
@@ -84,9 +85,7 @@ fn is_known(args: &LogsArgs, config: &Config, events: &[Event]) -> Outcome {
     if known {
         return Ok(());
     }
-    let names: Vec<&str> = slots.keys().map(String::as_str).collect();
-    let text = format!("there is no slot {:?}; there are {}", args.slot, names.join(", "));
-    Err(Failed::Config(text))
+    Err(no_slot(&args.slot, slots.keys()))
 }
 
 /// The runs to be shown, oldest first: after `shown` all, else of the newest generation alone.

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 
 use super::acknowledge::{self, Refused};
+use super::names::no_slot;
 use super::{ConfigFile, Failed, Outcome, load, print, wire};
 use crate::config::{self, Config, StateLocation};
 use crate::model::command::{Command, CommandKind};
@@ -228,11 +229,7 @@ async fn give(at: &ConfigFile, why: &Why, kind: CommandKind) -> Outcome {
         matches!(kind, CommandKind::Resume { .. }) && stored.ledger.left_paused.contains_key(slot)
     };
     if let Some(slot) = slot.filter(|slot| !stored.slots.contains_key(slot) && !left(slot)) {
-        let known: Vec<&str> = stored.slots.keys().map(String::as_str).collect();
-        return Err(Failed::Config(format!(
-            "there is no slot {slot:?}; there are {}; nothing was done",
-            known.join(", ")
-        )));
+        return Err(no_slot(&slot, stored.slots.keys()));
     }
     let now = Timestamp::now();
     match acknowledge::refused(&kind, &stored, now) {

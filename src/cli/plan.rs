@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use super::names::no_slot;
 use super::screen::{self, width};
 use super::wire::Clients;
 use super::{ConfigFile, Failed, Outcome, load, print, proposal, wire};
@@ -46,8 +47,10 @@ pub struct PlanArgs {
 pub async fn plan(at: &ConfigFile, args: &PlanArgs) -> Outcome {
     let began = Timestamp::now();
     let config = load(at)?;
-    if let Some(slot) = args.if_lost.iter().flatten().next() {
-        is_known(slot, &config)?;
+    let slots = &config.settings.slots;
+    let unknown = |slot: &&String| !slots.contains_key(slot.as_str());
+    if let Some(slot) = args.if_lost.iter().flatten().find(unknown) {
+        return Err(no_slot(slot, slots.keys()));
     }
     let clients = wire::clients(&config)?;
     clients
@@ -92,7 +95,8 @@ pub async fn plan(at: &ConfigFile, args: &PlanArgs) -> Outcome {
             serde_json::to_string(&document).map_err(|e| Failed::Work(e.to_string()))?
         )),
         super::Output::Text => {
-            screen::print(&proposal::plan(&users.project, &document, now, width()));
+            let lost = if_lost(wired.watchdog.fleet(), &users, None);
+            screen::print(&proposal::plan(&users.project, &document, &lost, now, width()));
         }
     }
     if unread {
@@ -103,15 +107,6 @@ pub async fn plan(at: &ConfigFile, args: &PlanArgs) -> Outcome {
         return Err(Failed::NeedsAPerson);
     }
     Ok(())
-}
-
-fn is_known(slot: &str, config: &Config) -> Result<(), Failed> {
-    let known: Vec<&str> = config.settings.slots.keys().map(String::as_str).collect();
-    if known.contains(&slot) {
-        return Ok(());
-    }
-    let known = known.join(", ");
-    Err(Failed::Config(format!("there is no slot {slot:?} in the config; there are {known}")))
 }
 
 /// A copy of the journal, to decide over; and who holds its lock.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
+use super::names;
 use super::screen::{self, HEAD, Row, labelled, paint, style};
 use super::table::{STRAYS, banners, lines, plural, protection, strays, warnings};
 use crate::core::if_lost::IfLost;
@@ -12,13 +13,11 @@ use crate::model::time::{elapsed, span};
 use crate::model::view::{ActionName, SlotView, StatusDocument};
 use crate::report::sentence::{Tone, none_found};
 
-/// How alike two names are, of which one may be meant for the other.
-const ALIKE: f64 = 0.75;
-
 /// The whole plan.
 pub fn plan(
     project: &str,
     document: &StatusDocument,
+    lost: &[IfLost],
     now: Timestamp,
     width: Option<usize>,
 ) -> String {
@@ -45,7 +44,7 @@ pub fn plan(
         *counted += 1;
         text += &entry(mark, tone, verb, slot, now, width);
     }
-    text += &protected(document, now, width);
+    text += &protected(document, lost, now, width);
     text += &lines("Warnings:", &warnings(document), width);
     text += &lines(STRAYS, &strays(document, now), width);
     let alone = count - recreate - create - relaunch - held - waiting;
@@ -59,7 +58,17 @@ pub fn plan(
 }
 
 /// Each slot, whether it is protected, and what its job would start from.
-fn protected(document: &StatusDocument, now: Timestamp, width: Option<usize>) -> String {
+fn protected(
+    document: &StatusDocument,
+    lost: &[IfLost],
+    now: Timestamp,
+    width: Option<usize>,
+) -> String {
+    let notes = |name: &str| {
+        let lost = lost.iter().find(|lost| lost.name == name);
+        let notes = lost.into_iter().flat_map(|lost| &lost.notes);
+        notes.map(|note| format!("; note: {note}")).collect::<String>()
+    };
     let rows: Vec<Row> = document
         .tpus
         .iter()
@@ -83,7 +92,7 @@ fn protected(document: &StatusDocument, now: Timestamp, width: Option<usize>) ->
                     kind.unwrap_or_else(|| "-".to_owned()),
                     slot.zone.clone(),
                 ],
-                text: text + &drift,
+                text: text + &drift + &notes(&slot.name),
             }
         })
         .collect();
@@ -182,6 +191,14 @@ fn recreate(lost: &IfLost, width: Option<usize>) -> String {
         (None, None) => "starts from the beginning: no checkpoint is configured".to_owned(),
     };
     text += &labelled("job", &from, width);
+    if let Some(runs) = &lost.runs {
+        let within = runs.image.as_ref().map_or(String::new(), |image| format!(", in {image}"));
+        let how = format!("{}, as {} in {}{within}", runs.command, runs.user, runs.dir);
+        text += &labelled("runs", &how, width);
+    }
+    for note in &lost.notes {
+        text += &labelled("note", note, width);
+    }
     text += "  create\n";
     let longest = lost.fields.iter().map(|field| field.key.len()).max().unwrap_or(0);
     for field in &lost.fields {
@@ -200,16 +217,12 @@ fn recreate(lost: &IfLost, width: Option<usize>) -> String {
 
 /// A TPU that is not there and never was: what is there, and which one may be meant.
 pub fn never_seen(name: &str, zone: &str, there: &[String]) -> String {
-    let names = match there {
+    let there: Vec<&str> = there.iter().map(String::as_str).collect();
+    let names = match there.as_slice() {
         [] => format!("there is none in {zone}"),
-        names => format!("there are: {}", names.join(", ")),
+        names => format!("there are: {}", names::listed(names)),
     };
-    let alike = there
-        .iter()
-        .map(|other| (strsim::jaro_winkler(name, other), other))
-        .filter(|(how, _)| *how >= ALIKE)
-        .max_by(|a, b| a.0.total_cmp(&b.0));
-    let meant = alike.map_or(String::new(), |(_, other)| format!(". Did you mean {other}?"));
+    let meant = names::meant(name, &there);
     format!(
         "no TPU {name:?} is in {zone}, and none was ever seen; {names}{meant}. To have it created, describe it in [tpu.create]"
     )

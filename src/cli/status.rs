@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::names::no_slot;
 use super::screen::{self, AlternateScreen, height, width};
 use super::table::{self, Detail, plural};
 use super::{ConfigFile, Failed, Outcome, describe, load, print, wire};
@@ -64,11 +65,7 @@ pub async fn status(at: &ConfigFile, args: &StatusArgs) -> Outcome {
         return outcome(&seen.document, &seen.acts);
     };
     let Some(view) = seen.document.tpus.iter().find(|view| view.name == *slot) else {
-        let known: Vec<&str> = seen.document.tpus.iter().map(|view| view.name.as_str()).collect();
-        return Err(Failed::Config(format!(
-            "there is no slot {slot:?} in the config; there are {}",
-            known.join(", ")
-        )));
+        return Err(no_slot(slot, seen.document.tpus.iter().map(|view| &view.name)));
     };
     match args.output {
         StatusOutput::Json => print(&json(view)?),

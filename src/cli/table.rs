@@ -6,7 +6,8 @@ use jiff::Timestamp;
 
 use super::screen::{self, Row, paint, paragraph};
 use crate::model::time::{elapsed, span};
-use crate::model::view::{BreakerState, SlotView, StatusDocument, StrayView};
+use crate::model::view::{SlotView, StatusDocument, StrayView};
+use crate::report::banner;
 use crate::report::sentence::{Sentence, Tone, by_urgency};
 
 /// How a fleet is shown.
@@ -45,27 +46,7 @@ pub fn status(
 
 /// States of the whole fleet: a pause, the breaker, a dry run.
 pub fn banners(document: &StatusDocument, now: Timestamp) -> Vec<String> {
-    let mut all = Vec::new();
-    if document.dry_run {
-        all.push("! dry_run = true: it decides and changes nothing".to_owned());
-    }
-    if let Some(pause) = &document.paused {
-        let until = pause.until.filter(|at| *at > now);
-        let until =
-            until.map_or(String::new(), |at| format!(" for {} more", span(elapsed(now, at))));
-        let why = pause.reason.as_ref().map_or(String::new(), |why| format!(": {why}"));
-        all.push(format!(
-            "! everything is paused{until}, by {}{why}; end it: tpu-watchdog resume --all",
-            pause.by
-        ));
-    }
-    if document.breaker == BreakerState::Open {
-        let why = document.breaker_why.as_deref().unwrap_or("see the log");
-        all.push(format!(
-            "! the storm breaker is open {why}; no sick TPU is deleted until: tpu-watchdog breaker reset"
-        ));
-    }
-    all
+    banner::banners(document, now).into_iter().map(|of| format!("! {}", of.text)).collect()
 }
 
 /// How many are in which state, and how many are protected.

@@ -178,6 +178,7 @@ pub fn clients(config: &Config) -> Result<Clients, Failed> {
     let checks = CheckEndpoints {
         resource_manager: config.api.resource_manager.clone(),
         iam: config.api.iam.clone(),
+        quotas: config.api.quotas.clone(),
     };
     let tpu = TpuClient::new(http, &config.api.tpu, config.api.version, &settings.project)
         .with_checks(checks);

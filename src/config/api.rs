@@ -62,6 +62,7 @@ pub fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
     let resource_manager =
         other("api.resource_manager", raw.resource_manager.as_ref(), DEFAULT_RESOURCE_MANAGER);
     let iam = other("api.iam", raw.iam.as_ref(), DEFAULT_IAM);
+    let quotas = other("api.quotas", raw.quotas.as_ref(), DEFAULT_QUOTAS);
     let anonymous = match raw.credentials.as_deref() {
         None | Some("application-default") => false,
         Some("anonymous") => {
@@ -95,7 +96,7 @@ pub fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
         }
     };
     let storage = raw.storage.is_some().then_some(storage);
-    ApiSettings { tpu, storage, resource_manager, iam, version, anonymous }
+    ApiSettings { tpu, storage, resource_manager, iam, quotas, version, anonymous }
 }
 
 /// Endpoints of later kinds. Written out as their defaults they change nothing.
@@ -114,6 +115,7 @@ const DEFAULT_STORAGE: &str = "https://storage.googleapis.com";
 
 const DEFAULT_RESOURCE_MANAGER: &str = "https://cloudresourcemanager.googleapis.com";
 const DEFAULT_IAM: &str = "https://iam.googleapis.com";
+const DEFAULT_QUOTAS: &str = "https://cloudquotas.googleapis.com";
 
 /// Whether an endpoint is one of Google's, private access to them included.
 fn is_googles(url: &str) -> bool {

@@ -64,6 +64,8 @@ pub struct ApiSettings {
     pub resource_manager: Option<String>,
     /// Base URL of the IAM API; none: it is not asked.
     pub iam: Option<String>,
+    /// Base URL of the Cloud Quotas API; none: it is not asked.
+    pub quotas: Option<String>,
     /// `v2` or `v2alpha1`: what creates. Reads of nodes go through v2alpha1 where it answers.
     pub version: &'static str,
     /// Nothing is sent as credentials.

@@ -121,6 +121,7 @@ pub struct RawApi {
     pub ml: Option<Value>,
     pub resource_manager: Option<String>,
     pub iam: Option<String>,
+    pub quotas: Option<String>,
     pub version: Option<String>,
     pub credentials: Option<String>,
 }

@@ -31,6 +31,23 @@ pub struct IfLost {
     pub checkpoint: Option<(u64, String, Option<Timestamp>)>,
     /// Where checkpoints are looked for.
     pub location: Option<String>,
+    /// The command; none where the startup script is the job.
+    pub runs: Option<Runs>,
+    /// About the command and the startup script: each one may be as the user means it.
+    pub notes: Vec<String>,
+}
+
+/// How a job's command is run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Runs {
+    /// As configured.
+    pub command: String,
+    /// By default root.
+    pub user: String,
+    /// By default the user's home, as `~`.
+    pub dir: String,
+    /// The container's image, where there is one.
+    pub image: Option<String>,
 }
 
 /// One field of a create.
@@ -74,7 +91,55 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
         checkpoint: checkpoint
             .map(|found| (found.step, found.uri.clone(), record.job.checkpoint_written)),
         location: listed.map(|listed| listed.uri.clone()),
+        runs: runs(slot),
+        notes: notes(slot, record.spec.as_ref()),
     }
+}
+
+fn runs(slot: &SlotSettings) -> Option<Runs> {
+    let job = slot.job.as_ref()?;
+    let given = |value: &str, default: &str| match value {
+        "" => default.to_owned(),
+        value => value.to_owned(),
+    };
+    Some(Runs {
+        command: job.command.clone()?,
+        user: given(&job.user, "root"),
+        dir: given(&job.dir, "~"),
+        image: job.image.clone(),
+    })
+}
+
+/// What a user may not expect of a command next to the startup script. Nothing for a TPU that was never read.
+fn notes(slot: &SlotSettings, learned: Option<&NodeSpec>) -> Vec<String> {
+    let job = slot.job.as_ref().filter(|_| learned.is_some());
+    let Some((job, command)) = job.and_then(|job| Some((job, job.command.as_deref()?))) else {
+        return Vec::new();
+    };
+    if !NodeSpec::has_a_script(learned, &slot.create) {
+        let empty = "it has no startup script, and a new TPU has an empty boot disk: the command has to bring all that it needs";
+        return if job.image.is_none() { vec![empty.to_owned()] } else { Vec::new() };
+    }
+    let script = NodeSpec::script(learned, &slot.create).unwrap_or_default();
+    let starts = |line: &&str| !line.trim_start().starts_with('#');
+    let lines: Vec<&str> = script.lines().filter(starts).collect();
+    let twice = programs(command).find(|program| lines.iter().any(|line| line.contains(program)));
+    let twice = twice.map(|program| {
+        format!(
+            "its startup script has {program} as well: if that starts the training, it runs twice; leave only the set-up in the script"
+        )
+    });
+    twice.into_iter().collect()
+}
+
+/// The files and modules that a command runs: `train.py` of `python3 ~/run/train.py --steps 9`.
+fn programs(command: &str) -> impl Iterator<Item = &str> {
+    let words = || command.split_whitespace().map(|word| word.trim_matches(['"', '\'', ';', '&']));
+    let modules = words().zip(words().skip(1)).filter(|(flag, _)| *flag == "-m");
+    let files = words().filter_map(|word| word.rsplit('/').next());
+    files
+        .filter(|word| word.ends_with(".py") || word.ends_with(".sh"))
+        .chain(modules.map(|(_, module)| module))
 }
 
 fn fields(learned: &Map<String, Value>, body: Option<&Map<String, Value>>) -> Vec<Field> {
@@ -118,6 +183,17 @@ fn masked(value: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn the_programs_of_a_command_are_its_files_and_modules() {
+        let of = |command: &'static str| programs(command).collect::<Vec<_>>();
+        assert_eq!(of("python3 ~/run/train.py --steps 9"), ["train.py"]);
+        assert_eq!(
+            of("cd /srv && bash \"setup.sh\"; python -m llama.train"),
+            ["setup.sh", "llama.train"]
+        );
+        assert_eq!(of("./train --conf a.toml"), Vec::<&str>::new());
+    }
 
     #[test]
     fn a_metadata_value_is_never_shown() {

@@ -14,6 +14,7 @@ pub mod origin;
 mod paging;
 mod permissions;
 mod queued;
+pub mod quota;
 pub mod sources;
 pub mod tpu;
 mod workers;

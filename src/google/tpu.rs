@@ -60,6 +60,8 @@ pub struct CheckEndpoints {
     pub resource_manager: Option<String>,
     /// The IAM API, for the service account of the nodes.
     pub iam: Option<String>,
+    /// The Cloud Quotas API, for `doctor` alone.
+    pub quotas: Option<String>,
 }
 
 impl TpuClient {

@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod audit;
+pub mod banner;
 mod connections;
 pub mod incident;
 pub mod log;

@@ -4,11 +4,12 @@
 use jiff::Timestamp;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use super::banner;
 use super::published::{Lock, Snapshot};
 use super::sentence::{Tone, by_urgency};
 use crate::model::condition::Condition;
 use crate::model::time::{elapsed, span};
-use crate::model::view::{BreakerState, SlotView, StatusDocument, StrayView};
+use crate::model::view::{SlotView, StatusDocument, StrayView};
 
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem;color:#1b1f24;background:#fff}\
 h1{font-size:1.3rem;margin:0}h2{font-size:1.1rem;margin:1.6rem 0 .4rem}p{margin:.2rem 0}p.sub{color:#59636e;margin:.2rem 0 1.2rem}\
@@ -103,29 +104,7 @@ fn banners(snapshot: &Snapshot, now: Timestamp) -> Vec<(bool, String)> {
     if let Lock::StandingBy(holder) = &snapshot.lock {
         all.push((false, format!("standing by: {holder} holds the lock")));
     }
-    if status.breaker == BreakerState::Open {
-        let why = status.breaker_why.as_deref().unwrap_or("see the log");
-        let text = format!(
-            "the storm breaker is open {why}; no sick TPU is deleted until: tpu-watchdog breaker reset"
-        );
-        all.push((true, text));
-    }
-    if let Some(pause) = &status.paused {
-        let until = pause.until.filter(|at| *at > now);
-        let until =
-            until.map_or(String::new(), |at| format!(" for {} more", span(elapsed(now, at))));
-        let why = pause.reason.as_ref().map_or(String::new(), |why| format!(": {why}"));
-        all.push((
-            false,
-            format!(
-                "everything is paused{until}, by {}{why}; end it: tpu-watchdog resume --all",
-                pause.by
-            ),
-        ));
-    }
-    if snapshot.dry_run {
-        all.push((false, "dry run: it decides and changes nothing".to_owned()));
-    }
+    all.extend(banner::banners(status, now).into_iter().map(|of| (of.urgent, of.text)));
     all
 }
 

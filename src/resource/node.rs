@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::spec::{OPT_OUT_LABEL, is_supervised};
+use super::spec::{OPT_OUT_LABEL, accelerator, is_supervised};
 use crate::model::ids::{Incarnation, OWNER_KEY, RUN_KEY, SLOT_KEY};
 use crate::model::node::{Health, NodeState, NodeView, Symptom, UpcomingMaintenance};
 
@@ -124,20 +124,6 @@ fn fingerprint(raw: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     raw.hash(&mut hasher);
     hasher.finish()
-}
-
-/// The type of a node, or its configuration.
-pub(super) fn accelerator(raw: &Value) -> String {
-    if let Some(kind) = raw.get("acceleratorType").and_then(Value::as_str) {
-        return kind.to_owned();
-    }
-    let part = |key: &str| {
-        raw.pointer("/acceleratorConfig")
-            .and_then(|c| c.get(key))
-            .and_then(Value::as_str)
-            .unwrap_or("?")
-    };
-    format!("{}:{}", part("type"), part("topology"))
 }
 
 fn upcoming(value: &Value) -> UpcomingMaintenance {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::node::{accelerator, known, text, time};
+use super::node::{known, text, time};
+use super::spec::accelerator;
 use crate::model::ids::OWNER_KEY;
 use crate::model::queued::{RequestState, RequestView};
 

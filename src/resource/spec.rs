@@ -72,7 +72,34 @@ const ALPHA_ONLY: [(&str, &[&str]); 4] = [
     ("dataDisks", &["workerIds"]),
 ];
 
+/// From which capacity a node is created: each has a quota of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Capacity {
+    /// Neither of the others.
+    OnDemand,
+    /// Also what is preemptible.
+    Spot,
+    /// A reservation's.
+    Reserved,
+}
+
 impl NodeSpec {
+    /// The type that a create asks for, or its configuration.
+    pub fn accelerator(&self) -> String {
+        accelerator(&Value::Object(self.0.clone()))
+    }
+
+    /// From which capacity a create would be served.
+    pub fn capacity(&self) -> Capacity {
+        let scheduling = self.0.get("schedulingConfig");
+        let flag = |key| scheduling.and_then(|s| s.get(key)?.as_bool()) == Some(true);
+        match () {
+            () if flag("spot") || flag("preemptible") => Capacity::Spot,
+            () if flag("reserved") => Capacity::Reserved,
+            () => Capacity::OnDemand,
+        }
+    }
+
     /// Learns the specification of a node from the API's JSON.
     pub fn learn(raw: &Value) -> Option<NodeSpec> {
         let mut body = raw.as_object()?.clone();
@@ -240,6 +267,13 @@ impl NodeSpec {
         overlay.startup_script.is_some() || is_there(STARTUP_SCRIPT) || is_there(STARTUP_SCRIPT_URL)
     }
 
+    /// The text of that script, where it is known: a URL's is not.
+    pub fn script<'a>(learned: Option<&'a NodeSpec>, overlay: &'a Overlay) -> Option<&'a str> {
+        let configured = overlay.metadata.get(STARTUP_SCRIPT).map(|text| text.as_deref());
+        let learned = || learned.and_then(|spec| spec.metadata(STARTUP_SCRIPT));
+        overlay.startup_script.as_deref().or_else(|| configured.unwrap_or_else(learned))
+    }
+
     fn metadata(&self, key: &str) -> Option<&str> {
         self.0.get("metadata")?.get(key)?.as_str()
     }
@@ -300,6 +334,20 @@ impl NodeSpec {
         }
         keys
     }
+}
+
+/// The type of a node, or its configuration.
+pub(super) fn accelerator(raw: &Value) -> String {
+    if let Some(kind) = raw.get("acceleratorType").and_then(Value::as_str) {
+        return kind.to_owned();
+    }
+    let part = |key: &str| {
+        raw.pointer("/acceleratorConfig")
+            .and_then(|c| c.get(key))
+            .and_then(Value::as_str)
+            .unwrap_or("?")
+    };
+    format!("{}:{}", part("type"), part("topology"))
 }
 
 /// Whether the body of a create has fields that v2alpha1 alone takes.

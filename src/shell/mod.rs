@@ -69,6 +69,7 @@ fn service(method: &str) -> &'static str {
     match method {
         "projects.testIamPermissions" => "resource_manager",
         "serviceAccounts.testIamPermissions" => "iam",
+        "quotaInfos.list" => "quotas",
         _ => "tpu",
     }
 }

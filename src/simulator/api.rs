@@ -26,6 +26,11 @@ pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
         return rights::answer(cloud, request)
             .unwrap_or_else(|| error(404, "The requested URL was not found on this server."));
     };
+    if *version == "v1"
+        && matches!(rest, ["global", "services", "tpu.googleapis.com", "quotaInfos"])
+    {
+        return rights::quota_infos(cloud);
+    }
     let (zone, rest) = match rest {
         [] => return locations(project),
         [zone, rest @ ..] => (*zone, rest),

@@ -46,6 +46,8 @@ pub struct Cloud {
     pub left_behind: BTreeMap<String, Option<Duration>>,
     /// Permissions that the caller lacks; all others are granted.
     pub denied: BTreeSet<String>,
+    /// The quotas of the Cloud TPU API, as the Cloud Quotas API lists them.
+    pub quota_infos: Vec<Value>,
     /// Accelerator types and runtime versions that a zone does not offer, by zone and name.
     pub withdrawn: BTreeSet<(String, String)>,
     /// Requests by id, for v2alpha1: a repeated one gets the same operation.

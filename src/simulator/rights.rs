@@ -1,5 +1,5 @@
 //! Permissions: which the caller lacks, what is refused for it, and what testIamPermissions answers
-//! (Resource Manager v3 for a project, IAM v1 for a service account).
+//! (Resource Manager v3 for a project, IAM v1 for a service account). And the quotas.
 
 use serde_json::{Value, json};
 
@@ -32,6 +32,18 @@ pub(super) fn answer(cloud: &Cloud, request: &Request) -> Option<Answer> {
         .collect();
     // An empty list is left out of the JSON.
     Some((200, if granted.is_empty() { json!({}) } else { json!({"permissions": granted}) }))
+}
+
+/// Answers `quotaInfos.list` of the Cloud Quotas API v1.
+pub(super) fn quota_infos(cloud: &Cloud) -> Answer {
+    const READ: &str = "cloudquotas.quotas.get";
+    if cloud.denied.contains(READ) {
+        return error(
+            403,
+            format!("Permission '{READ}' denied on resource (or it may not exist)."),
+        );
+    }
+    (200, json!({ "quotaInfos": cloud.quota_infos }))
 }
 
 /// The refusal of a call whose permission the caller lacks.

@@ -55,7 +55,8 @@ async fn check(
 ) -> (CreateCheck, Vec<String>) {
     let (base, calls): (String, Calls) = server(answer).await;
     let base_of = |asked: bool| asked.then(|| base.clone());
-    let checks = CheckEndpoints { resource_manager: base_of(asked), iam: base_of(asked) };
+    let checks =
+        CheckEndpoints { resource_manager: base_of(asked), iam: base_of(asked), quotas: None };
     let client = client_of_a_user(&base, None).with_checks(checks);
     let found = client.create_check(ZONE, &spec(account), in_a_minute()).await;
     let mut paths: Vec<String> =
@@ -129,7 +130,11 @@ async fn google_is_not_asked_about_what_a_private_endpoint_serves() {
 async fn anonymous_credentials_ask_nothing() {
     let (simulator, client, _) = crate::peer(std::time::Duration::from_secs(5)).await;
     let base = Some("http://127.0.0.1:1".to_owned());
-    let client = client.with_checks(CheckEndpoints { resource_manager: base.clone(), iam: base });
+    let client = client.with_checks(CheckEndpoints {
+        resource_manager: base.clone(),
+        iam: base,
+        quotas: None,
+    });
     let found = client.create_check(ZONE, &spec(Some(ACCOUNT)), in_a_minute()).await;
     assert_eq!(found, CreateCheck::default());
     assert!(simulator.log().is_empty());

@@ -123,7 +123,7 @@ fn readers_work_beside_a_service_and_a_scheduled_run_leaves_it_alone() {
     assert_eq!((out.lines().count(), log.as_str()), (1, ""), "one line");
     let (code, out, _) = text(&rig.command(&["once", "--deadline", "800ms"]).output().unwrap());
     assert!(
-        code == 0 && out.contains("takes 10s to see"),
+        code == 0 && out.contains("takes 10s, longer than the deadline"),
         "its deadline is shorter than the lease: {out}"
     );
     let (code, out, log) = text(&rig.command(&["status"]).output().unwrap());

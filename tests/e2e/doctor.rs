@@ -1,6 +1,7 @@
 //! `doctor`: each thing that a recovery needs is missed by name, with the command that mends it.
 
 use tpu_watchdog::simulator::http::Fault;
+use tpu_watchdog::simulator::trouble::Trouble;
 use tpu_watchdog::simulator::wire::Reply;
 
 use crate::harness::{Rig, job};
@@ -9,7 +10,7 @@ use crate::harness::{Rig, job};
 fn with_credentials() -> Rig {
     let rig = Rig::with_one_node(&job("a"));
     let config = std::fs::read_to_string(rig.config()).unwrap();
-    let checks = format!("resource_manager = \"{0}\"\niam = \"{0}\"", rig.base);
+    let checks = format!("resource_manager = \"{0}\"\niam = \"{0}\"\nquotas = \"{0}\"", rig.base);
     std::fs::write(rig.config(), config.replace("credentials = \"anonymous\"", &checks)).unwrap();
     rig
 }
@@ -164,4 +165,47 @@ fn init_writes_a_config_for_the_tpus_that_are_there_and_never_over_one() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("watchdog.toml is fine"), "{text}");
+}
+
+#[test]
+fn quota_limits_are_shown_next_to_what_the_slots_need() {
+    let rig = with_credentials();
+    let quota = |id: &str, limit: &str| {
+        let limits = serde_json::json!({"details": {"value": limit}, "applicableLocations": ["us-central2"]});
+        serde_json::json!({"quotaId": id, "dimensionsInfos": [limits]})
+    };
+    let id = "TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI";
+    rig.simulator.with(|cloud| cloud.quota_infos = vec![quota(id, "64"), quota("TPUV3Other", "0")]);
+    let (code, text) = doctor(&rig, &[]);
+    let plain = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let shown = format!("1 x v4-8 (Spot) in us-central2-b against {id} 64");
+    assert!(code == 0 && plain.contains(&shown), "{text}");
+    rig.simulator.with(|cloud| cloud.quota_infos = vec![quota(id, "0")]);
+    let (code, text) = doctor(&rig, &[]);
+    assert!(
+        code == 3 && text.contains("never granted") && text.contains("iam-admin/quotas"),
+        "{text}"
+    );
+    // The role does not have this right: that is no trouble.
+    rig.simulator.with(|cloud| _ = cloud.denied.insert("cloudquotas.quotas.get".to_owned()));
+    let (code, text) = doctor(&rig, &[]);
+    assert!(code == 0 && text.contains("gcloud beta quotas info list"), "{text}");
+}
+
+#[test]
+fn a_slot_is_looked_for_where_it_was_made_last() {
+    let mut rig = with_credentials();
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    let zones = "zones = [\"us-central2-b\", \"us-east5-a\"]";
+    std::fs::write(rig.config(), config.replace("zone = \"us-central2-b\"", zones)).unwrap();
+    let metadata = rig.base.trim_start_matches("http://").to_owned();
+    rig.start_with(&[("GCE_METADATA_HOST", &metadata)]);
+    rig.wait_polls(2);
+    rig.trouble("", Trouble::StockOut, None);
+    rig.trouble("a", Trouble::Preempt, None);
+    let moved = || rig.status()["tpus"][0]["zone"] == "us-east5-a";
+    rig.wait_until("it is made in its second zone", moved);
+    rig.wait_until("and ready there", || rig.status()["tpus"][0]["condition"] == "healthy");
+    let (code, text) = doctor(&rig, &["--node", "a"]);
+    assert!(code == 0 && text.contains("READY in us-east5-a"), "{text}");
 }

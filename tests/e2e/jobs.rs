@@ -276,7 +276,7 @@ fn a_tpu_is_paused_and_given_back_through_the_metadata_of_its_node() {
         order(&rig).is_some_and(|order| !order.contains("wait"))
     });
     works(&["release", "a"]);
-    rig.wait_for_log("nothing of the watchdog's is left on it");
+    rig.wait_for_log("its metadata has no keys of the watchdog left");
     let metadata = rig.node("a").unwrap().body["metadata"].clone();
     let left: Vec<&String> = metadata.as_object().unwrap().keys().collect();
     assert!(left.iter().all(|key| !key.starts_with("tpu-watchdog")), "{metadata}");

@@ -113,7 +113,7 @@ fn forgotten_after_its_create(rig: &mut Rig) {
     rig.trouble("a", Trouble::Preempt, None);
     rig.wait_for_log("create accepted");
     order(rig, &["forget", "a"]);
-    rig.wait_for_log("can't be called back");
+    rig.wait_for_log("can't be cancelled");
 }
 
 #[test]

@@ -15,7 +15,7 @@ type Situation =
 
 const PROTECTED: Result<(), &str> = Ok(());
 
-const SITUATIONS: [Situation; 27] = [
+const SITUATIONS: [Situation; 30] = [
     ("well", None, "healthy", "healthy", PROTECTED),
     ("typo", None, "healthy", "healthy", PROTECTED),
     ("no-job", None, "healthy", "healthy", PROTECTED),
@@ -30,6 +30,9 @@ const SITUATIONS: [Situation; 27] = [
     ("unrepaired", Some(Trouble::FailedRepair), "failed_repair", "failed repair", PROTECTED),
     ("strange", Some(Trouble::Strange), "unclear", "unclear", PROTECTED),
     ("stranger", Some(Trouble::StrangeState), "unclear", "unclear", PROTECTED),
+    ("replaced", Some(Trouble::Replace), "healthy", "healthy", PROTECTED),
+    ("failed", Some(Trouble::JobFails), "job_failed", "job failed", PROTECTED),
+    ("ended", Some(Trouble::JobEnds), "finished", "finished", Err("finished")),
     ("stopped", Some(Trouble::Stop), "stopped", "stopped", Err("it was stopped")),
     ("hidden", Some(Trouble::Hide), "stopped", "stopped", PROTECTED),
     ("deleted", Some(Trouble::Deleting), "deleting", "deleting", PROTECTED),
@@ -110,6 +113,12 @@ fn every_view_tells_the_same_state_for_the_same_reason() {
     let mut rig = scene();
     rig.start();
     rig.wait_polls(2);
+    // Only a TPU that the watchdog made tells how its job ends.
+    for name in ["failed", "ended"] {
+        let old = rig.node(name).unwrap().uid;
+        rig.trouble(name, Trouble::Preempt, None);
+        rig.wait_recovered(name, old);
+    }
     for arguments in [
         &["pause", "paused", "--for", "2h", "--reason", "debugging"][..],
         &["pause", "gone-paused"],

@@ -1,0 +1,43 @@
+//! States of the whole fleet that an operator must not miss: the same words on the page and on a terminal.
+
+use jiff::Timestamp;
+
+use crate::model::time::{elapsed, span};
+use crate::model::view::{BreakerState, StatusDocument};
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Banner {
+    /// Whether an operator has to act.
+    pub urgent: bool,
+    /// A sentence, with the command that ends it.
+    pub text: String,
+}
+
+/// All of a fleet, the urgent ones first.
+pub fn banners(document: &StatusDocument, now: Timestamp) -> Vec<Banner> {
+    let mut all = Vec::new();
+    if document.breaker == BreakerState::Open {
+        let why = document.breaker_why.as_deref().unwrap_or("see the log");
+        let text = format!(
+            "the storm breaker is open {why}; no sick TPU is deleted until: tpu-watchdog breaker reset"
+        );
+        all.push(Banner { urgent: true, text });
+    }
+    if let Some(pause) = &document.paused {
+        let until = pause.until.filter(|at| *at > now);
+        let until =
+            until.map_or(String::new(), |at| format!(" for {} more", span(elapsed(now, at))));
+        let why = pause.reason.as_ref().map_or(String::new(), |why| format!(": {why}"));
+        let text = format!(
+            "everything is paused{until}, by {}{why}; to end it: tpu-watchdog resume --all",
+            pause.by
+        );
+        all.push(Banner { urgent: false, text });
+    }
+    if document.dry_run {
+        let text = "dry_run = true: the watchdog decides and changes nothing".to_owned();
+        all.push(Banner { urgent: false, text });
+    }
+    all
+}
