@@ -2,5 +2,5 @@
 //! them.
 
 pub mod lister;
-mod probe;
+pub mod probe;
 pub mod rules;

@@ -1,5 +1,6 @@
 //! `check`: the config alone, offline.
 
+use super::table::plural;
 use super::{ConfigFile, Outcome, load, print, screen};
 use crate::config;
 
@@ -7,10 +8,10 @@ pub fn check(at: &ConfigFile) -> Outcome {
     let config = load(at)?;
     let jobs = config.settings.slots.values().filter(|s| s.job.is_some()).count();
     print(&format!(
-        "{} is fine: project {}, {} TPUs, {jobs} with a job\n",
+        "{} is fine: project {}, {}, {jobs} with a job\n",
         at.path().display(),
         config.settings.project,
-        config.settings.slots.len()
+        plural(config.settings.slots.len(), "TPU")
     ));
     // Only a note: the file may be there for the service alone.
     if let Some(Err(message)) = config.listen_token_file.as_deref().map(config::read_token) {

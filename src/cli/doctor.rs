@@ -10,9 +10,11 @@ use super::names::no_slot;
 use super::proposal::never_seen;
 use super::quota::{Compared, Need, compare};
 use super::screen::{self, HEAD, labelled, paint, style, width};
+use super::table::plural;
 use super::wire::Clients;
 use super::{ConfigFile, Failed, Outcome, load, wire};
 use crate::checkpoint::lister;
+use crate::checkpoint::probe::Unfit;
 use crate::config::{Config, StateLocation};
 use crate::core::location;
 use crate::model::failure::FailureClass;
@@ -82,7 +84,11 @@ pub async fn doctor(at: &ConfigFile, args: &DoctorArgs) -> Outcome {
     let file = at.path().display();
     told.tell(fine(
         "config",
-        format!("{file}: {} TPUs of {}", config.settings.slots.len(), config.settings.project),
+        format!(
+            "{file}: {} of {}",
+            plural(config.settings.slots.len(), "TPU"),
+            config.settings.project
+        ),
     ));
     let clients = wire::clients(&config)?;
     if let Err(none) = clients.preflight(config.settings.poll.timeout).await {
@@ -107,7 +113,7 @@ pub async fn doctor(at: &ConfigFile, args: &DoctorArgs) -> Outcome {
             told.tell(finding);
         }
     }
-    told.tell(state(&clients, &config).await);
+    told.tell(state(&clients, &config, &account).await);
     for finding in quotas(&clients, &config, &needs).await {
         told.tell(finding);
     }
@@ -342,7 +348,7 @@ async fn checkpoints(clients: &Clients, slot: &SlotSettings, trouble: bool) -> O
 }
 
 /// Whether the state can be written.
-async fn state(clients: &Clients, config: &Config) -> Finding {
+async fn state(clients: &Clients, config: &Config, account: &str) -> Finding {
     let place = config.state.to_string();
     match &config.state {
         StateLocation::Memory => doubt("state", "memory: ends with the process"),
@@ -366,12 +372,21 @@ async fn state(clients: &Clients, config: &Config) -> Finding {
                     "state",
                     format!("{place}: can be read, written under a condition, and deleted"),
                 ),
-                Err(why) => {
+                Err(Unfit::Refused(why)) => {
                     let cure = format!(
-                        "gcloud storage buckets add-iam-policy-binding {scheme}://{bucket} --role roles/storage.objectUser --member \
-                         serviceAccount:ACCOUNT-OF-THE-WATCHDOG"
+                        "gcloud storage buckets add-iam-policy-binding {scheme}://{bucket} --role roles/storage.objectUser --member {account}"
                     );
                     missing("state", format!("{place}: {why}"), Some(cure))
+                }
+                Err(Unfit::Unconditional) => {
+                    let text = format!(
+                        "{place}: a second create of the same object was not refused, so two watchdogs could lead at once"
+                    );
+                    missing(
+                        "state",
+                        text,
+                        Some("use a bucket of Cloud Storage, or a local file".into()),
+                    )
                 }
             }
         }

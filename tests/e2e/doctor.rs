@@ -209,3 +209,41 @@ fn a_slot_is_looked_for_where_it_was_made_last() {
     let (code, text) = doctor(&rig, &["--node", "a"]);
     assert!(code == 0 && text.contains("READY in us-east5-a"), "{text}");
 }
+
+#[test]
+fn a_bucket_that_cant_hold_the_state_is_told_with_what_it_lacks() {
+    let rig = with_credentials();
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    let bucket = config.replace("sqlite:state.db", "gs://state/watchdog");
+    std::fs::write(rig.config(), bucket).unwrap();
+    let (code, text) = doctor(&rig, &[]);
+    assert!(code == 0 && text.contains("written under a condition, and deleted"), "{text}");
+    let answered = |status: u16| {
+        rig.simulator.set_hook(Some(Box::new(move |logged| {
+            let write = logged.path.contains("doctor-") && logged.method != "GET";
+            let mut reply = Reply::new(status, "");
+            reply.headers.push(("etag", "\"1\"".into()));
+            write.then_some(Fault::AnswerBefore(reply))
+        })));
+        doctor(&rig, &[])
+    };
+    let (code, text) = answered(403);
+    let grant = "roles/storage.objectUser --member serviceAccount:tpu-watchdog@simulated";
+    assert!(code == 3 && text.contains("can't be created") && text.contains(grant), "{text}");
+    // A store that takes every write.
+    let (code, text) = answered(200);
+    assert!(code == 3 && text.contains("was not refused, so two watchdogs"), "{text}");
+}
+
+#[test]
+fn a_clock_that_is_off_is_told_with_how_far() {
+    let rig = with_credentials();
+    rig.simulator.set_hook(Some(Box::new(|logged| {
+        let mut reply = Reply::new(404, "");
+        reply.headers.push(("date", "Thu, 01 Jan 2026 00:00:00 GMT".into()));
+        (logged.method == "HEAD").then_some(Fault::AnswerBefore(reply))
+    })));
+    let (code, text) = doctor(&rig, &[]);
+    let told = text.contains("ahead of the API's: ages and leases are wrong");
+    assert!(code == 3 && told && text.contains("timedatectl set-ntp true"), "{text}");
+}
