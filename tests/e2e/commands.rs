@@ -409,7 +409,7 @@ fn check_and_wrong_use_have_their_exit_codes() {
     let rig = Rig::with_one_node("");
     let (code, out, _) = text(&rig.command(&["check"]).output().unwrap());
     assert_eq!(code, 0);
-    assert!(out.contains("is fine: project p, 1 TPUs"), "{out}");
+    assert!(out.contains("is fine: project p, 1 TPU,"), "{out}");
     std::fs::write(rig.config(), "project = \"p\"\n[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\nqueued_resource = \"q\"\n")
         .unwrap();
     let (code, _, log) = text(&rig.command(&["check"]).output().unwrap());
