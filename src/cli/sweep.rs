@@ -1,4 +1,4 @@
-//! `sweep`: what holds quota and serves nobody, in a whole project. It needs no config and no
+//! `sweep`: what uses quota without doing work, in a whole project. It needs no config and no
 //! journal; it deletes what is named, with `--yes`, each after a GET that shows the same one, as dead
 //! as before. `core::sweep` says what is dead.
 

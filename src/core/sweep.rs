@@ -1,4 +1,4 @@
-//! What holds quota and serves nobody: the rules of `sweep`, over a listing of nodes and one of
+//! Quota that is used without work: the rules of `sweep`, over a listing of nodes and one of
 //! queued resources. Pure: it says what is dead and why, and deletes nothing.
 //!
 //! Dead are a node that is PREEMPTED or TERMINATED, a request that is FAILED or SUSPENDED, and an
@@ -46,7 +46,7 @@ pub enum Thing {
     },
 }
 
-/// One thing that serves nobody.
+/// One thing that does no work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
     /// What it is.
@@ -59,13 +59,13 @@ pub struct Leftover {
     pub holds: String,
     /// When it was created.
     pub created: Option<Timestamp>,
-    /// Why it serves nobody.
+    /// Why it does no work.
     pub why: String,
     /// The store's id of the watchdog that made it.
     pub owner: Option<String>,
 }
 
-/// All that serves nobody, by zone and name.
+/// All that does no work, by zone and name.
 pub fn leftovers(all: &Inventory) -> Vec<Leftover> {
     let mut found: Vec<Leftover> = all.nodes.iter().filter_map(|node| of_node(node, all)).collect();
     let requests = all.requests.iter().flatten();
@@ -74,7 +74,7 @@ pub fn leftovers(all: &Inventory) -> Vec<Leftover> {
     found
 }
 
-/// Why a node serves nobody; none where it may serve somebody, or goes with its request.
+/// Why a node does no work; none where it may do some, or goes with its request.
 pub fn of_node(node: &NodeView, all: &Inventory) -> Option<Leftover> {
     if let Some(name) = &node.queued_resource {
         let requests = all.requests.as_ref()?;
@@ -106,7 +106,7 @@ pub fn of_node(node: &NodeView, all: &Inventory) -> Option<Leftover> {
     })
 }
 
-/// Why a queued resource serves nobody.
+/// Why a queued resource does no work.
 pub fn of_request(request: &RequestView, all: &Inventory) -> Option<Leftover> {
     let (why, force) = match request.state {
         RequestState::Failed => {
