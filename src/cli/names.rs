@@ -29,14 +29,14 @@ pub fn listed(names: &[&str]) -> String {
     names[..names.len() - more].join(", ") + &rest
 }
 
-/// The name that may be meant, as a question after a sentence.
+/// The name that may be meant, as a question in brackets.
 pub fn meant(name: &str, known: &[&str]) -> String {
     let alike = known
         .iter()
         .map(|other| (strsim::jaro_winkler(name, other), other))
         .filter(|(how, _)| *how >= ALIKE)
         .max_by(|a, b| a.0.total_cmp(&b.0));
-    alike.map_or(String::new(), |(_, other)| format!(". Did you mean {other}?"))
+    alike.map_or(String::new(), |(_, other)| format!(" (did you mean {other}?)"))
 }
 
 #[cfg(test)]
@@ -48,7 +48,7 @@ mod tests {
         let known: Vec<String> = (0..30).map(|n| format!("llama-{n}")).collect();
         let text = no_slot("lama-3", &known).to_string();
         assert!(text.starts_with("there is no slot \"lama-3\"; there are llama-0, "), "{text}");
-        assert!(text.contains("llama-19 and 10 more. Did you mean llama-3?"), "{text}");
+        assert!(text.contains("llama-19 and 10 more (did you mean llama-3?)"), "{text}");
         assert!(no_slot("x", &[]).to_string().contains("there is none; nothing was done"));
     }
 }

@@ -236,7 +236,7 @@ mod tests {
     fn a_name_that_is_written_wrongly_is_told_with_the_one_that_may_be_meant() {
         let there = ["bad-boot".to_owned(), "flap".to_owned()];
         let text = never_seen("flapp", "us-east5-a", &there);
-        assert!(text.contains("there are: bad-boot, flap. Did you mean flap?"), "{text}");
+        assert!(text.contains("there are: bad-boot, flap (did you mean flap?). To have"), "{text}");
         assert!(never_seen("x", "z", &there).contains("flap. To have it created"));
         assert!(never_seen("x", "z", &[]).contains("there is none in z"));
     }

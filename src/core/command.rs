@@ -81,6 +81,12 @@ fn name(kind: &CommandKind) -> CommandName {
 
 fn effect(kind: &CommandKind) -> String {
     match kind {
+        CommandKind::Pause { slot: None, until: Some(until) } => {
+            format!(" of all slots until {until:.0}")
+        }
+        CommandKind::Pause { slot: None, .. } | CommandKind::Resume { slot: None, .. } => {
+            " of all slots".to_owned()
+        }
         CommandKind::Pause { until: Some(until), .. } => format!(" until {until:.0}"),
         CommandKind::Resume { adopt: true, .. } => " and adopt".to_owned(),
         CommandKind::Retry { from: Some(step), .. } => format!(" from step {step}"),

@@ -19,11 +19,12 @@ impl Protection {
         &mut self,
         document: &'a StatusDocument,
     ) -> Vec<(&'a SlotView, Option<&'a str>)> {
-        // A slot that was not read says nothing.
-        let read = document.tpus.iter().filter(|slot| slot.condition != Condition::Unclear);
+        // Neither a slot that was not read nor one that is paused says what it would be otherwise.
+        let says =
+            |slot: &&SlotView| slot.condition != Condition::Unclear && !slot.unprotected_by_choice;
         let mut news = Vec::new();
-        for slot in read {
-            let why = slot.unprotected_reason.as_deref().filter(|_| !slot.unprotected_by_choice);
+        for slot in document.tpus.iter().filter(says) {
+            let why = slot.unprotected_reason.as_deref();
             let changed = match why {
                 Some(_) => self.told.insert(slot.name.clone()),
                 None => self.told.remove(&slot.name),
@@ -65,6 +66,9 @@ mod tests {
         assert!(names(&mut protection, &document).is_empty());
         let slot = document.tpus.iter_mut().find(|slot| slot.name == "llama-2").unwrap();
         slot.unprotected_by_choice = true;
+        assert!(names(&mut protection, &document).is_empty(), "a pause protects nothing");
+        let slot = document.tpus.iter_mut().find(|slot| slot.name == "llama-2").unwrap();
+        (slot.unprotected_by_choice, slot.unprotected_reason) = (false, None);
         assert_eq!(names(&mut protection, &document), ["llama-2 again"]);
     }
 }
