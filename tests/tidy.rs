@@ -297,20 +297,8 @@ fn functions_stay_readable() {
 }
 
 /// Words that engineers do not use for these things, and how often they are still in the source's comments and texts.
-const WORDS: Ratchet = &[
-    ("// Those ", 3),
-    ("// What ", 115),
-    ("// Whoever ", 1),
-    ("a person has to look", 9),
-    ("absorb", 5),
-    ("anew", 12),
-    ("any more", 18),
-    ("beside", 18),
-    ("lever", 190),
-    ("nobody", 12),
-    ("somebody", 36),
-    ("tenure", 2),
-];
+// It is in stored names: a table, a folder, an event.
+const WORDS: Ratchet = &[("lever", 10)];
 
 #[test]
 fn words_are_the_fields_own() {

@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rename_mode_location_is_complete_without_commit_files_but_not_beside_its_temporary()
+    async fn a_rename_mode_location_is_complete_without_commit_files_but_not_next_to_its_temporary()
     {
         let survey =
             survey_of(&["10/d/a", "11/d/a", "11.orbax-checkpoint-tmp-3/commit_success.txt"], None)

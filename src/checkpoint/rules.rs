@@ -3,7 +3,7 @@
 
 use crate::model::settings::CheckpointFormat;
 
-/// What lies directly under one step's folder.
+/// The direct content of one step's folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepFolder {
     /// Names of the objects directly under it.
@@ -12,7 +12,7 @@ pub struct StepFolder {
     pub folders: Vec<String>,
 }
 
-/// What a step's folder says about itself.
+/// How complete a step's folder looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completeness {
     /// Certainly complete.

@@ -62,7 +62,7 @@ pub fn speed(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("{text:?} is not a speed; write a number from 1 to 200"))
 }
 
-/// What the events so far add up to.
+/// The sum of the events so far.
 #[derive(Default)]
 struct Story {
     lines: Vec<String>,

@@ -155,7 +155,7 @@ fn audited(events: &[Event]) -> Outcome {
     Ok(())
 }
 
-/// What to say when there may be more within `since` than was looked through.
+/// The note when there may be more within `since` than was looked through.
 fn not_all(events: &[Event], since: Duration, now: Timestamp) -> Option<String> {
     let oldest = events
         .first()

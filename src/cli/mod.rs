@@ -1,5 +1,5 @@
 //! One file per command; prints, never decides. Exit codes: 0 done, 1 failed, 2 wrong use or
-//! config, 3 a person is needed.
+//! config, 3 an operator is needed.
 
 mod acknowledge;
 mod check;
@@ -150,7 +150,7 @@ type Outcome = Result<(), Failed>;
 /// Runs the command line and gives the exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    // What `plan` and `demo` have to say is their output; their logs are for what goes wrong.
+    // `plan` and `demo` report on standard output; their logs are for what goes wrong.
     let quiet = match cli.command {
         Command::Demo(_) => Some("error"),
         Command::Plan(_) => Some("warn"),
@@ -211,7 +211,7 @@ fn exit(outcome: Outcome, format: LogFormat) -> ExitCode {
         Err(Failed::NeedsAPerson) => ExitCode::from(3),
         Err(failed) => {
             match format {
-                // When standard error is gone there is nobody to tell.
+                // When standard error is gone there is no one to tell.
                 LogFormat::Text => drop(writeln!(std::io::stderr(), "tpu-watchdog: {failed}")),
                 LogFormat::Json | LogFormat::Journal => {
                     tracing::error!("{}", joined(&failed.to_string()))

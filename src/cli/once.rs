@@ -27,8 +27,8 @@ pub struct OnceArgs {
     /// carries on.
     #[arg(long, value_name = "DURATION", default_value = "9m", value_parser = duration)]
     deadline: Duration,
-    /// Exit code 3 when something waits for an operator. Leave it out under a scheduler that repeats
-    /// what fails.
+    /// Exit code 3 when something waits for an operator. Leave it out under a scheduler that
+    /// repeats what fails.
     #[arg(long)]
     fail_on_hold: bool,
 }
@@ -50,7 +50,7 @@ pub async fn once(at: &ConfigFile, args: &OnceArgs) -> Outcome {
 
 async fn cycle(at: &ConfigFile, args: &OnceArgs) -> Outcome {
     let began = Timestamp::now();
-    // What is left at the end is for the last write, the push and the line that sums up.
+    // The time left at the end is for the last write, the push and the line that sums up.
     let end = Instant::now() + args.deadline;
     let deadline = end - (args.deadline / 4).min(LAST_THINGS);
     let config = load(at)?;

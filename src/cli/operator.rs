@@ -101,7 +101,7 @@ pub struct ReleaseArgs {
 
 #[derive(Debug, Args)]
 pub struct BreakerArgs {
-    /// What to do with it; without this its state is shown.
+    /// The action; without one the state is shown.
     #[arg(value_enum)]
     action: Option<BreakerAction>,
     #[command(flatten)]

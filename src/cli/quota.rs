@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::google::quota::Quota;
 use crate::resource::spec::Capacity;
 
-/// What one slot would create.
+/// The TPU that one slot would create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Need {
     /// The zone.

@@ -101,7 +101,7 @@ async fn migrate(from: &str, to: &str, config: &ConfigFile) -> Outcome {
     let mut new = wire::open_store(&to, &wire::storage_for(&config, &to)?).await?;
     let events = old.events(EVENTS).await.map_err(failed)?;
     let moved_events = events.len();
-    // Nobody may act on either while it moves. The new one's lock first: the old one's must not
+    // No one may act on either while it moves. The new one's lock first: the old one's must not
     // grow old meanwhile.
     take(&mut *new, &holder.holder, holder.ttl).await?;
     take(&mut *old, &holder.holder, holder.ttl).await?;
@@ -109,7 +109,7 @@ async fn migrate(from: &str, to: &str, config: &ConfigFile) -> Outcome {
     let slots = stored.slots.len();
     let owner = old.owner().to_owned();
     new.adopt(&owner, &stored.into_batch(events)).await.map_err(failed)?;
-    // What a person said while nobody ran still counts.
+    // Commands given while no watchdog ran still count.
     let commands = old.commands().await.map_err(failed)?;
     for command in &commands {
         new.submit(command).await.map_err(failed)?;

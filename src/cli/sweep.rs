@@ -48,7 +48,7 @@ pub struct SweepArgs {
     /// The Google Cloud project (default: that of the config).
     #[arg(long)]
     project: Option<String>,
-    /// What a watchdog with this store id made may be deleted too.
+    /// Also deletes what the watchdog with this store id made.
     #[arg(long, value_name = "ID")]
     owner: Option<String>,
     /// Deletes the named ones.
@@ -229,8 +229,8 @@ fn told(left: &Leftover) -> String {
     format!("{}{name} in {zone} ({holds}): {why}", of(left))
 }
 
-/// What the names mean. Nothing is done where one of them is not dead, or belongs to a watchdog that
-/// was not named.
+/// The leftovers that the names mean. Nothing is done where one of them is not dead, or belongs to
+/// a watchdog that was not named.
 fn meant<'a>(
     args: &SweepArgs,
     all: &Inventory,

@@ -261,8 +261,8 @@ pub async fn serve(config: &Config, endpoints: Endpoints) -> Result<(), Failed> 
     tokio::spawn(async move {
         let listener = match listener {
             Some(listener) => listener,
-            // A port that somebody else has, perhaps the watchdog that this one stands by for, is
-            // no reason not to watch.
+            // A port that another process has, perhaps the watchdog that this one stands by for,
+            // is no reason not to watch.
             None => {
                 tracing::warn!(
                     "listen = \"{address}\" is in use by another program; it is tried again every 5 s"
@@ -343,7 +343,7 @@ pub fn signals(
     Ok(receiver)
 }
 
-/// What the clients and the journal were made for.
+/// The settings that clients and journal were made with.
 fn fixed(config: &Config) -> (&str, &StateLocation, &config::ApiSettings, Duration) {
     (&config.settings.project, &config.state, &config.api, config.settings.poll.timeout)
 }

@@ -75,8 +75,8 @@ pub struct ApiSettings {
 /// A loaded config.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// What decisions read. `owner` is empty when the store's own id applies; no supervisor is
-    /// rendered yet.
+    /// The settings for decisions. `owner` is empty when the store's own id applies; no
+    /// supervisor is rendered yet.
     pub settings: Settings,
     /// `lease`.
     pub lease: Duration,
@@ -99,7 +99,7 @@ pub struct Mistake {
     pub line: usize,
     /// Dotted key; empty when the text is no TOML at all.
     pub key: String,
-    /// What is wrong and what is allowed.
+    /// The mistake, and what is allowed.
     pub message: String,
 }
 
@@ -165,7 +165,7 @@ pub fn load(file: &Path) -> Result<Config, ConfigError> {
     parse(file, &text, &|name| std::env::var(name).ok())
 }
 
-/// Loads a config from its text. Files that it names are read beside `file`.
+/// Loads a config from its text. Relative paths in it start at the folder of `file`.
 ///
 /// # Errors
 /// Every mistake, with its place and remedy.

@@ -25,7 +25,7 @@ pub fn called(fleet: &mut Fleet, slot: &str, outcome: CallOutcome, turn: &mut Tu
     if let Some(record) = fleet.slots.get_mut(slot) {
         let creating = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating);
         // Whatever came back: reads that began before this prove nothing about the slot (S2). Only
-        // a create that never left changed nothing; a delete that never left is verified anew.
+        // a create that never left changed nothing; a delete that never left is verified again.
         if !(creating && matches!(outcome, CallOutcome::NotSent(_))) {
             record.mutated_at = Some(turn.now);
         }
@@ -64,7 +64,7 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
     came_of(record, verb, result, &message, turn);
     remember(record, verb, &outcome);
     if let Some(memory) = fleet.memory.get_mut(name) {
-        // What is known about the last call's operation says nothing about this one's.
+        // The state of the last call's operation says nothing about this one's.
         (memory.looked_at, memory.operation_lost, memory.vanished) = (None, None, 0);
     }
     match (phase, outcome) {

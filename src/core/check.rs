@@ -68,7 +68,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What is looked at: one slot and what its mutation rests on.
+/// The case to check: one slot and what its mutation rests on.
 pub struct Case<'a> {
     /// The config.
     pub settings: &'a Settings,
@@ -76,7 +76,7 @@ pub struct Case<'a> {
     pub slot: &'a SlotSettings,
     /// As journaled, before the mutation.
     pub record: &'a SlotRecord,
-    /// What this process remembers.
+    /// The memory of this process.
     pub memory: &'a Memory,
     /// Budgets.
     pub ledger: &'a Ledger,
@@ -478,7 +478,7 @@ fn listed(slot: &SlotSettings) -> Option<&str> {
     checkpoint.is_listed().then_some(checkpoint.uri.as_str())
 }
 
-/// What a create sends: what was learned, in its zone, as the config overlays it.
+/// The body of a create: the learned specification, in its zone, under the config's overlay.
 fn specification(case: &Case) -> NodeSpec {
     let learned = case.record.spec.clone().unwrap_or_else(NodeSpec::empty);
     learned.in_zone(&case.record.zone).overlaid(&case.slot.create)

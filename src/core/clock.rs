@@ -73,7 +73,7 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         maybe_past(&mut memory.asked_checkpoints);
         maybe_past(&mut memory.looked_at);
         maybe_past(&mut memory.asks_since);
-        // A confirmation's age can't be told any more, nor that of the workers' reports.
+        // A confirmation's age can no longer be told, nor that of the workers' reports.
         (memory.confirmed, memory.heard) = (None, None);
     }
 }

@@ -175,7 +175,7 @@ fn delete(ctx: &mut SlotCtx, incarnation: Incarnation, observed: Evidence, turn:
 }
 
 /// A request id that is the same for the same intent: derived, so that the core stays
-/// deterministic. One that comes late after its answer was lost does nothing any more.
+/// deterministic. A late copy, after its answer was lost, does nothing more.
 pub fn request_id(record: &SlotRecord, verb: &str, of: &str) -> String {
     let name = format!("{verb} {} {} {of} {}", record.zone, record.name, record.job.generation);
     uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, name.as_bytes()).to_string()

@@ -47,7 +47,7 @@ pub struct SlotCtx<'a> {
     pub ledger: &'a mut Ledger,
     pub budget: &'a mut Budget,
     pub checker: &'a mut Checker,
-    /// Polls absorbed by this process.
+    /// Polls applied by this process.
     pub polls: u64,
     pub now: Timestamp,
 }
@@ -92,7 +92,7 @@ impl SlotCtx<'_> {
                 .is_none_or(|until| until <= self.now)
     }
 
-    /// What a create in its present zone would ask for.
+    /// The specification that a create in its present zone would send.
     pub fn specification(&self) -> NodeSpec {
         let learned = self.record.spec.clone().unwrap_or_else(NodeSpec::empty);
         learned.in_zone(&self.record.zone).overlaid(&self.slot.create)

@@ -112,7 +112,7 @@ pub fn node(
     Verdict::new(Healthy, ongoing.unwrap_or(text))
 }
 
-/// What is known about the job outranks a node that looks healthy.
+/// The known state of the job outranks a node that looks healthy.
 pub fn reported(
     record: &SlotRecord,
     slot: &SlotSettings,
@@ -136,7 +136,7 @@ pub fn is_still_reported(
         || reported(record, slot, ledger, now).is_some_and(|verdict| verdict.condition == condition)
 }
 
-/// What the supervisor's reports say; nothing about a node whose startup script is not ours.
+/// The verdict of the supervisor's reports; none for a node whose startup script is not ours.
 fn supervisor(
     record: &SlotRecord,
     slot: &SlotSettings,

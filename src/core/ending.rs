@@ -1,5 +1,5 @@
 //! How a job's runs end: what a worker's `exit` means, and when nothing more is done about the job
-//! until a person answers.
+//! until an operator answers.
 //!
 //! Exit code 0 alone finishes nothing: a command that puts the training into the background ends
 //! with it after a second. A slot that was taken for finished by mistake would be left alone at its

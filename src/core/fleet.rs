@@ -14,7 +14,7 @@ impl Fleet {
         // A GET that was answered meanwhile was not taken in.
         self.looked_for.clear();
         self.ledger = ledger;
-        // What was read may lie in the future of this clock, as at the start.
+        // Times that were read may lie in the future of this clock, as at the start.
         self.stepped_at = None;
         for memory in self.memory.values_mut() {
             let calling = memory.pending.contains(&Pending::Call);
@@ -37,7 +37,7 @@ impl Fleet {
         self.dirty_ledger = false;
     }
 
-    /// What is wanted has changed: no decision rests on an earlier one.
+    /// The wanted state has changed: no decision rests on an earlier one.
     pub fn forget_decisions(&mut self) {
         self.memory
             .values_mut()

@@ -38,7 +38,7 @@ pub use self::judged::CREATE_CHECKED_FOR;
 pub use self::slot::DELETE_FAILURES;
 pub use self::standing::{Obstacle, answers, obstacle};
 
-/// What a gate stands before.
+/// The step that a gate stands before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
     /// The removal of a lost node of ours. Its create is another decision (L9).

@@ -1,5 +1,5 @@
 //! Which node a reading shows: the slot's own, one that our create made, one that is gone by now,
-//! or somebody else's.
+//! or another client's.
 
 use std::time::Duration;
 

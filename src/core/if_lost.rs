@@ -110,7 +110,7 @@ fn runs(slot: &SlotSettings) -> Option<Runs> {
     })
 }
 
-/// What a user may not expect of a command next to the startup script. Nothing for a TPU that was never read.
+/// The limits of a command next to the startup script, in words; none for a TPU never read.
 fn notes(slot: &SlotSettings, learned: Option<&NodeSpec>) -> Vec<String> {
     let job = slot.job.as_ref().filter(|_| learned.is_some());
     let Some((job, command)) = job.and_then(|job| Some((job, job.command.as_deref()?))) else {

@@ -70,7 +70,7 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
                 None,
             )
         };
-        // What holds it anyway is said first.
+        // A reason that holds it anyway is said first.
         let hold = unheard(ctx).map(|unheard| held(ctx, gates, kind).unwrap_or(unheard));
         return hold.unwrap_or_else(wait);
     }
@@ -168,8 +168,7 @@ fn held(ctx: &mut SlotCtx, gates: &[Gate], kind: Kind) -> Option<Decision> {
     gates::first_hold(gates, ctx, before).map(|(_, hold)| hold)
 }
 
-/// What a slot still waits for before it can be judged: its grace, and for a maintenance the end of
-/// its window.
+/// The wait before a slot can be judged: its grace, and for a maintenance the end of its window.
 fn graced(ctx: &SlotCtx, kind: Kind) -> Option<Decision> {
     let (record, condition, now) = (&*ctx.record, ctx.condition(), ctx.now);
     let Some(suspicion) = &record.suspicion else {
@@ -257,7 +256,7 @@ fn unheard(ctx: &mut SlotCtx) -> Option<Decision> {
         return None;
     }
     let since = *ctx.record.job.unheard_since.get_or_insert(now);
-    // What an earlier process did not hear is no news: this one asks first.
+    // Silence towards an earlier process proves nothing: this one asks first.
     let asks_since = *ctx.memory.asks_since.get_or_insert(now);
     let waits = [Pending::Attributes, Pending::Node]
         .iter()
@@ -273,7 +272,7 @@ fn unheard(ctx: &mut SlotCtx) -> Option<Decision> {
     Some(Decision::hold(HoldReason::NoBeaconChannel, text, None))
 }
 
-/// What was asked for is there, or not needed any more.
+/// The reports that were asked for came, or are no longer needed.
 fn stop_asking(ctx: &mut SlotCtx) {
     ctx.record.job.unheard_since = None;
     (ctx.memory.asks_since, ctx.memory.unheard) = (None, false);

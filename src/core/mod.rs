@@ -63,7 +63,7 @@ use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::time::after;
 
-/// One turn of the watchdog: absorb the input, diagnose what it showed, plan, check, return the
+/// One turn of the watchdog: apply the input, diagnose what it showed, plan, check, return the
 /// consequences.
 ///
 /// Reads under way are remembered in the fleet, so that the shell must answer every
@@ -137,8 +137,8 @@ pub fn next_wake(fleet: &Fleet) -> Option<jiff::Timestamp> {
             }
             _ => [None; 3],
         };
-        // What was due in the last turn and is still here waits for something else: another input
-        // will tell.
+        // A time that was due in the last turn and is still here waits for something else: another
+        // input will tell.
         let ahead = due
             .into_iter()
             .flatten()

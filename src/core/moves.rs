@@ -60,7 +60,7 @@ pub fn advance(record: &mut SlotRecord, next: Phase, why: &str, turn: &mut Turn)
     match recovery.advance(next, turn.now) {
         Ok(()) => {
             if matches!(from, Phase::Condemned | Phase::Deleting) && next == Phase::Gone {
-                // What the delete had to wait for is no reason for the create to wait.
+                // A delay of the delete does not delay the create.
                 recovery.resends = 0;
                 recovery.not_before = None;
             }
@@ -109,7 +109,7 @@ pub fn resend_later(
     }
 }
 
-/// What was accepted has come to nothing: sent again, it must not be taken for the same request.
+/// An accepted call has come to nothing: sent again, it must not be taken for the same request.
 pub fn spend(record: &mut SlotRecord) {
     if let Some(recovery) = &mut record.recovery {
         recovery.spent += 1;

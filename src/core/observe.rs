@@ -183,7 +183,7 @@ fn judge_by(
         fleet.dirty.insert(name.to_owned());
     }
     let max_gap = fleet.settings.poll.max_gap;
-    // What an earlier process read last is not known by the slot, but by the poll.
+    // An earlier process's last read is known for the poll, not for the slot.
     let last = memory.last_read.or(fleet.ledger.observed_at);
     let missed = last.map(|last| elapsed(last, began).saturating_sub(max_gap)).unwrap_or_default();
     suspect(record, memory, slot.policy.heal, max_gap, condition, began);
@@ -323,7 +323,7 @@ fn adopt(
             record.job.generation = record.job.generation.max(record.heard_from());
             dirty.insert(record.name.clone());
         }
-        // Whoever changes its run order: the job that runs under the former one is still heard.
+        // A client may change its run order: the job that runs under the former one is still heard.
         if let Some(run) = &view.run {
             record.job.heard_from = Some(record.heard_from().min(run.generation));
         }

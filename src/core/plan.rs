@@ -21,7 +21,7 @@ use super::gates::Gate;
 use super::turn::Turn;
 use super::{amend, judge, pool, reads, replace};
 
-/// What `max_judged_recreates_per_hour` counts.
+/// The window of `max_judged_recreates_per_hour`.
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Calls in a row that were not sent, after which that is shown as a hold.
@@ -207,7 +207,7 @@ fn tell(ctx: &mut SlotCtx, decision: &Decision, turn: &mut Turn) {
 fn decide(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let Some(recovery) = &ctx.record.recovery else {
         let decision = judge::judge(ctx, gates, turn);
-        // What was just condemned as missing is created in the same turn.
+        // A slot just condemned as missing is created in the same turn.
         return match ctx.record.recovery.as_ref().map(|r| r.phase) {
             Some(Phase::Gone) => replace::gone(ctx, gates, turn),
             _ => decision,

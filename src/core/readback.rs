@@ -215,7 +215,7 @@ fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
     }
 }
 
-/// Somebody else replaced the node: it is left alone, and judged like any other from now on.
+/// Another client replaced the node: it is left alone, and judged like any other from now on.
 fn superseded(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &mut Turn) {
     let Some(recovery) = record.recovery.clone() else { return };
     match recovery.phase {

@@ -91,7 +91,7 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
     if let Some(asked) = &record.job.relaunch_by {
         return Some(format!("{} asked for it (relaunch)", asked.who));
     }
-    // Its hosts rest: nothing else would start what a person wants again.
+    // Its hosts rest: nothing else would start what an operator wants again.
     let generation = record.job.generation;
     let finished = record.exit_of(0) == Some((generation, 0));
     if record.job.wanted_again == Some(generation) && finished && record.takes_orders() {

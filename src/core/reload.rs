@@ -121,7 +121,7 @@ pub fn forget_old(fleet: &mut Fleet, turn: &mut Turn) {
 
 /// Drops everything that is known of a slot. One that is in the config begins as if it were new.
 pub fn purge(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
-    // A pause is a person's order, not knowledge: it counts when the slot is back.
+    // A pause is an operator's order, not knowledge: it counts when the slot is back.
     let paused = fleet.left.remove(name).and_then(|record| record.paused);
     if let Some(pause) = paused.filter(|pause| pause.holds(turn.now)) {
         fleet.ledger.left_paused.insert(name.to_owned(), pause);

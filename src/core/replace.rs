@@ -241,7 +241,7 @@ fn intend(ctx: &mut SlotCtx, order: RunOrder, from: &str, turn: &mut Turn) -> Op
     request_id
 }
 
-/// What a replacement that is there is waited for; an operator has to look where nothing can tell
+/// The event that a replacement still waits for; an operator must look where nothing can tell
 /// whether it booted.
 pub fn awaited(ctx: &SlotCtx, recovery: &Recovery) -> Decision {
     let (phase, since) = (recovery.phase, recovery.phase_since);

@@ -1,5 +1,5 @@
 //! How the runs of a job go (S16): runs that make no new step are counted, a checkpoint that none
-//! of them gets away from is passed over once, and then a person has to look.
+//! of them gets away from is passed over once, and then an operator must look.
 
 use jiff::Timestamp;
 
@@ -40,8 +40,8 @@ pub fn listed(record: &mut SlotRecord, step: u64) -> bool {
     new
 }
 
-/// A person went back to `newest`, the newest complete checkpoint now: what lies beyond it is to be
-/// done once more.
+/// An operator went back to `newest`, the newest complete checkpoint now: what lies beyond it is to
+/// be done once more.
 pub fn went_back(runs: &mut Runs, newest: Option<u64>) {
     runs.best_listed = newest;
     (runs.best_step, runs.listed_before) =
@@ -103,7 +103,7 @@ fn passes_over(record: &SlotRecord, condition: Condition) -> Option<u64> {
     runs.started_from.filter(|_| stuck >= STUCK_RUNS && runs.set_aside.is_none())
 }
 
-/// Whether a person has to look before the job is started again.
+/// Whether an operator must look before the job is started again.
 pub fn is_over(record: &SlotRecord, job: Option<&JobSettings>, condition: Condition) -> bool {
     let most = |job: &JobSettings| {
         if ends_by_itself(record, condition) { job.restarts_per_run } else { job.no_progress }
@@ -165,13 +165,13 @@ pub fn set_aside(record: &SlotRecord) -> Option<u64> {
 }
 
 /// Whether a listing that began then still took what is passed over for the newest, or does not
-/// know yet what a person wants.
+/// know yet what an operator wants.
 pub fn is_outdated(record: &SlotRecord, began: Timestamp) -> bool {
     record.job.runs.set_aside.is_some_and(|(_, at)| began <= at)
         || record.job.accepts.is_some_and(|(_, at)| began < at)
 }
 
-/// A person wants another try.
+/// An operator wants another try.
 pub fn retry(record: &mut SlotRecord) {
     let runs = &mut record.job.runs;
     (runs.fruitless, runs.exits, runs.stuck, runs.set_aside) = (0, 0, 0, None);

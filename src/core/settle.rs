@@ -1,5 +1,5 @@
 //! How a recovery ends: with progress, with a node that stays healthy, because it healed before
-//! anything was deleted, because the job is finished, or because the slot is not watched any more.
+//! anything was deleted, because the job is finished, or because the slot is no longer watched.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use super::{life, pool};
 /// A mark of progress: while there is progress, bad health alone condemns nothing.
 pub fn progress(record: &mut SlotRecord, now: Timestamp) {
     life::mark(&mut record.job, now);
-    // What is lost is lost: a checkpoint that appears late does not bring the node back.
+    // A lost node stays lost: a checkpoint that appears late does not bring it back.
     if record.verdict.condition.kind() != Some(Kind::Lost) {
         record.suspicion = None;
     }
@@ -74,8 +74,8 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         record.ready_since.zip(record.job.checkpoint_at).map(|(ready, at)| elapsed(ready, at));
     let own =
         booted || since_ready.is_some_and(|time| time >= slot.policy.grace.boot(record.size()));
-    // A checkpoint that was passed over before, and is taken back by a person, is no work of this
-    // run.
+    // A checkpoint that was passed over before, and is taken back by an operator, is no work of
+    // this run.
     let before = started_from.max(record.job.runs.listed_before);
     let saved = own && record.job.checkpoint.as_ref().map(|c| c.step) > before;
     let phase = recovery.phase;

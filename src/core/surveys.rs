@@ -66,7 +66,7 @@ fn surveyed(
     memory.survey_failure = None;
     let seen = survey.clone();
     let job = &mut record.job;
-    // What the first look at a location finds was there before: it is no progress.
+    // Steps found by the first look at a location were there before: they are no progress.
     let mut first = job.location != location;
     if first {
         // Another location is another history: steps of the old one mean nothing here.
@@ -114,9 +114,9 @@ fn surveyed(
     let mut news = false;
     if newer {
         job.checkpoint = survey.newest;
-        // How old that is which a person goes back to is not known.
+        // How old that is which an operator goes back to is not known.
         (job.checkpoint_at, job.checkpoint_written) = ((!went_back_to).then_some(now), None);
-        // What was listed before, and passed over or lost since, is no news.
+        // A step that was listed before, and passed over or lost since, is no news.
         let step = record.job.checkpoint.as_ref().map(|c| c.step);
         news = step.is_some_and(|step| runs::listed(record, step)) && !first;
         if news {

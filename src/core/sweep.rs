@@ -49,13 +49,13 @@ pub enum Thing {
 /// One thing that does no work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
-    /// What it is.
+    /// Its kind.
     pub thing: Thing,
     /// Its zone.
     pub zone: String,
     /// Its name.
     pub name: String,
-    /// What it holds: a type, or how many of it.
+    /// The capacity that it holds: a type, or how many of it.
     pub holds: String,
     /// When it was created.
     pub created: Option<Timestamp>,

@@ -260,7 +260,7 @@ impl World {
     }
 
     /// Healthy, then sick with `change` for `seconds`, polled every 30 s; the last poll has just
-    /// been absorbed.
+    /// been applied.
     fn sick(&mut self, names: &[&str], change: Value, seconds: u64) {
         let all: Vec<String> = self.fleet.slots.keys().cloned().collect();
         let show = |sick: &Value| -> Vec<Value> {

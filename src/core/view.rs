@@ -303,7 +303,7 @@ fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
     }
 }
 
-/// Whether anything waits for a person.
+/// Whether anything waits for an operator.
 pub fn needs_a_person(document: &StatusDocument) -> bool {
     document.breaker == BreakerState::Open
         || document.tpus.iter().any(|slot| slot.action == ActionName::Escalate)

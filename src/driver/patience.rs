@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use crate::model::lease::Lease;
 
-/// What somebody who wants the lock may do.
+/// The next step of a process that wants the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// Nobody holds it, or its holder is gone: take it.
+    /// No process holds it, or its holder is gone: take it.
     Take,
-    /// Somebody holds it, as far as can be told: look again after this long at the latest.
+    /// A process holds it, as far as can be told: look again after this long at the latest.
     Wait(Duration),
 }
 
-/// Watches somebody else's lease from a clock of its own: what any other clock says is not
+/// Watches another process's lease by a clock of its own: what any other clock says is not
 /// believed.
 #[derive(Debug)]
 pub struct Patience {
@@ -25,7 +25,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// For somebody whose own lease is `own`; `slack` is added where renewals can't be had as often
+    /// For a process whose own lease is `own`; `slack` is added where renewals can't come as often
     /// as one would like.
     pub fn new(own: Duration, slack: Duration) -> Self {
         Patience { own, slack, seen: None, renewed: false }
@@ -47,7 +47,7 @@ impl Patience {
         if left.is_zero() { Claim::Take } else { Claim::Wait(left.min(whole / 8)) }
     }
 
-    /// Somebody was seen at work: the lease was renewed while it was watched.
+    /// The holder was seen at work: the lease was renewed while it was watched.
     pub fn renewed(&self) -> bool {
         self.renewed
     }
@@ -68,7 +68,7 @@ mod tests {
     fn l4_a_dead_holders_lock_is_taken_after_one_whole_lease_and_not_before() {
         let lease = Lease::next(None, "a", TTL);
         let mut patience = Patience::new(TTL, Duration::ZERO);
-        assert_eq!(patience.look(None, at(0)), Claim::Take, "nobody ever held it");
+        assert_eq!(patience.look(None, at(0)), Claim::Take, "it was never held");
         assert!(
             matches!(patience.look(Some(&lease), at(100)), Claim::Wait(_)),
             "how long it stood still before is not known"
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn s9_a_renewal_begins_the_wait_anew_and_so_does_another_holder() {
+    fn s9_a_renewal_restarts_the_wait_and_so_does_another_holder() {
         let mut lease = Lease::next(None, "a", TTL);
         let mut patience = Patience::new(TTL, Duration::ZERO);
         patience.look(Some(&lease), at(0));

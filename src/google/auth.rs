@@ -108,8 +108,8 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Application Default Credentials. The library reads the environment by itself; `places` is
-    /// what it finds there.
+    /// Application Default Credentials. The library reads the environment by itself; `places`
+    /// is what it finds there.
     ///
     /// # Errors
     /// When there are none, with what to do about it.
@@ -143,8 +143,8 @@ impl Credentials {
         }
     }
 
-    /// Asks for a token, to see whether there is one. One that is there is not fetched again by
-    /// what follows.
+    /// Asks for a token, to see whether there is one. Later calls do not fetch a valid one
+    /// again.
     ///
     /// # Errors
     /// When there is none within `limit`: where was looked, what came back, and what to do about

@@ -121,7 +121,7 @@ fn exhausted(origin: Origin, text: &str) -> Option<FailureClass> {
     }
 }
 
-/// With what to do about it, where that takes a person.
+/// With what to do about it, where that takes an operator.
 fn advised(told: String, known: Option<(&Text, FailureClass)>) -> String {
     match known {
         Some((row, class)) if row.action == Action::Hold || class == FailureClass::ClosedQueue => {

@@ -55,9 +55,9 @@ pub enum Sent {
 /// A failed attempt.
 #[derive(Debug, Clone)]
 pub struct CallFailure {
-    /// What happened.
+    /// The failure itself.
     pub failure: Failure,
-    /// What the server may have done.
+    /// Whether the server may have carried it out.
     pub sent: Sent,
     /// It was refused for its access token (HTTP 401), and another one may be had.
     pub with_another_token: bool,

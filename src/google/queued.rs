@@ -18,7 +18,7 @@ const PAGE_SIZE: u32 = 100;
 /// A list of queued resources.
 #[derive(Debug, Default)]
 pub struct RequestList {
-    /// What there is.
+    /// The queued resources.
     pub requests: Vec<RequestView>,
     /// Zones that did not answer.
     pub unreachable: Vec<String>,

@@ -54,7 +54,7 @@ pub struct NoCredentials {
     title: String,
     /// Label, text, and a remark that is aligned with those of other rows.
     rows: Vec<(&'static str, String, String)>,
-    /// It stays so until a person does something; the library does not ask again.
+    /// It stays so until an operator does something; the library does not ask again.
     pub for_good: bool,
 }
 

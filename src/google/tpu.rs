@@ -440,7 +440,7 @@ impl TpuClient {
     }
 }
 
-/// What became of a mutation.
+/// The outcome of a mutation.
 pub(super) fn outcome(result: Result<Value, CallFailure>) -> CallOutcome {
     match result {
         Ok(operation) => match answers::accepted(&operation) {

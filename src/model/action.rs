@@ -38,7 +38,7 @@ pub enum Input {
         slot: String,
         /// When the GET was sent.
         began: Timestamp,
-        /// What came back.
+        /// The answer.
         reading: Reading,
     },
     /// Guest attributes were read.
@@ -60,14 +60,14 @@ pub enum Input {
         began: Timestamp,
         /// The location that was listed.
         location: String,
-        /// What is there.
+        /// The checkpoints found there.
         result: Result<CheckpointSurvey, Failure>,
     },
     /// A delete or create was sent (or not).
     Called {
         /// The slot.
         slot: String,
-        /// What came of it.
+        /// Its outcome.
         outcome: CallOutcome,
     },
     /// A GET of a stray was answered.
@@ -116,7 +116,7 @@ pub enum Input {
         slot: String,
         /// When it was asked for.
         began: Timestamp,
-        /// What was found.
+        /// The result of the check.
         found: CreateCheck,
     },
     /// The delete operations of a node's name were listed.
@@ -178,7 +178,7 @@ impl From<(Vec<Arc<NodeView>>, Vec<String>)> for NodeList {
     }
 }
 
-/// What a read says about one node.
+/// The result of reading one node.
 #[derive(Debug)]
 pub enum Reading {
     /// The node.
@@ -207,11 +207,11 @@ pub enum CallOutcome {
 pub enum Effect {
     /// Write `records` and `events` durably; only when that succeeded carry out `then`.
     Commit {
-        /// What changed.
+        /// The changed records.
         records: Vec<Record>,
-        /// What to tell.
+        /// The events to report.
         events: Vec<Event>,
-        /// What to do to the world.
+        /// The actions to take once both are written.
         then: Vec<Action>,
     },
     /// Read something; changes nothing, needs no commit.
@@ -384,7 +384,7 @@ pub enum Look {
         slot: String,
         /// The zone of the create.
         zone: String,
-        /// What would be created.
+        /// The specification that the create would send.
         spec: NodeSpec,
     },
     /// List the delete operations on the slot's node.

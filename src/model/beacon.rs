@@ -182,7 +182,7 @@ pub struct Meaning {
     pub class: String,
     /// The process died because another one had: the cause is in another worker's lines.
     pub is_victim: bool,
-    /// One or two sentences for a person.
+    /// One or two sentences for an operator.
     pub advice: String,
 }
 
@@ -197,7 +197,7 @@ impl LastLines {
     }
 }
 
-/// What one worker reported.
+/// The report of one worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkerReport {
     /// `boot`: the host booted and the supervisor runs.

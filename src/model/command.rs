@@ -1,4 +1,4 @@
-//! What a person may tell the watchdog, at any time and without the lock: it goes into the store,
+//! What an operator may tell the watchdog at any time, without the lock: it goes into the store,
 //! and whoever holds the lock takes it from there within one poll.
 
 use jiff::Timestamp;
@@ -87,7 +87,7 @@ pub enum CommandKind {
         /// The slot.
         slot: String,
     },
-    /// Closes the storm breaker: the present is judged anew.
+    /// Closes the storm breaker: the present state is judged from scratch.
     BreakerReset,
 }
 

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use super::names::named;
 
 named! {
-/// What one successful read says about a slot. Names are part of the metrics contract.
+/// The diagnosis of one successful read of a slot. Names are part of the metrics contract.
 Condition {
-    /// The job's success is journaled: nothing is wanted any more.
+    /// The job's success is journaled: nothing more is wanted.
     Finished = "finished",
-    /// Somebody stopped or hid the node; that is respected.
+    /// Another client stopped or hid the node; that is respected.
     Stopped = "stopped",
     /// State PREEMPTED: the API says that nothing is left to save.
     Preempted = "preempted",
@@ -18,7 +18,7 @@ Condition {
     Terminated = "terminated",
     /// Absent from a complete listing, and a GET answered 404.
     Missing = "missing",
-    /// Somebody else deletes the node.
+    /// Another client deletes the node.
     Deleting = "deleting",
     /// CREATING, STARTING, RESTARTING or REIMAGING.
     Starting = "starting",
@@ -119,7 +119,7 @@ Kind {
 pub struct Verdict {
     /// The condition.
     pub condition: Condition,
-    /// What was read, in words for a log line.
+    /// The reading, in words for a log line.
     pub evidence: String,
     /// A listing lacks the node and no GET has confirmed that yet: one is asked for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -24,7 +24,7 @@ Verb {
 }
 
 named! {
-/// What came of a mutation, as far as is known.
+/// The result of a mutation, as far as is known.
 CallResult {
     /// The API has taken it; its operation runs.
     Accepted = "accepted",
@@ -89,21 +89,21 @@ pub enum Reason {
     Other(String),
 }
 
-/// Something that a person may want to know.
+/// Something that an operator may want to know.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// When.
     pub at: Timestamp,
     /// The slot, if it is about one.
     pub slot: Option<String>,
-    /// One line for a person, with its evidence.
+    /// One line for an operator, with its evidence.
     pub message: String,
-    /// What happened.
+    /// The event itself.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// What a mutation rests on, as it was observed.
+/// The evidence for a mutation, as it was observed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// The condition that condemned the slot.
@@ -118,11 +118,11 @@ pub struct Evidence {
     pub reads: u32,
     /// When the GET that confirmed it was sent.
     pub confirmed_at: Timestamp,
-    /// What was read, in words.
+    /// The reading, in words.
     pub observed: String,
 }
 
-/// What happened.
+/// The kinds of event, with their fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum What {
@@ -146,7 +146,7 @@ pub enum What {
         cause: Condition,
         /// Lost or judged.
         kind: Kind,
-        /// The incarnation; none when there is no node any more.
+        /// The incarnation; none when the node is gone.
         incarnation: Option<Incarnation>,
         /// From the first symptom to this decision.
         detection_seconds: f64,
@@ -170,7 +170,7 @@ pub enum What {
         #[serde(default)]
         decided_by: String,
     },
-    /// What came of a mutation: what was answered, and how its operation ended, or what was read
+    /// The outcome of a mutation: its answer, and how its operation ended, or what was read
     /// back from the world.
     Outcome {
         /// Of which.
@@ -198,7 +198,7 @@ pub enum What {
         /// The class of the failure.
         reason: FailureClass,
     },
-    /// The slot makes progress again (or, without a job, is not unhealthy any more).
+    /// The slot makes progress again (or, without a job, is no longer unhealthy).
     Recovered {
         /// The cause of the recovery.
         cause: Condition,
@@ -212,7 +212,7 @@ pub enum What {
         /// From the checkpoint to the first symptom: the work that is repeated.
         repeated_seconds: Option<f64>,
     },
-    /// The recovery ended without our doing: it healed, or somebody replaced the node.
+    /// The recovery ended without our doing: it healed, or another client replaced the node.
     Withdrawn {
         /// The cause of the recovery.
         cause: Condition,

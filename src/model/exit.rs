@@ -53,7 +53,7 @@ pub fn follows_a_notice(text: &str) -> bool {
     text.contains("; after a notice")
 }
 
-/// Why a job that ended waits for a person.
+/// Why a job that ended waits for an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stuck {

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use super::names::named;
 
 named! {
-/// What kind of refusal or accident a failed call was. Names are label values of the metrics.
+/// The kind of refusal or accident of a failed call. Names are label values of the metrics.
 FailureClass {
     /// The zone has no capacity now; waiting helps.
     StockOut = "stock_out",
-    /// A quota is exhausted; waiting may help, a person may have to raise it.
+    /// A quota is exhausted; waiting may help, an operator may have to raise it.
     Quota = "quota",
     /// Too many calls a minute.
     Rate = "rate",
@@ -62,12 +62,12 @@ impl FailureClass {
     }
 }
 
-/// A failed call: its class and the words that a person needs.
+/// A failed call: its class and the words that an operator needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The class.
     pub class: FailureClass,
-    /// What came back, shortened, never with credentials.
+    /// The answer or error, shortened, never with credentials.
     pub message: String,
 }
 

@@ -35,7 +35,7 @@ pub struct Ledger {
     pub observed_at: Option<Timestamp>,
     /// Slots whose grace was over, within the storm's window.
     pub storm: Vec<Gust>,
-    /// Open since, and why: no judged slot is deleted until a person resets it.
+    /// Open since, and why: no judged slot is deleted until an operator resets it.
     pub breaker: Option<Breaker>,
     /// Every slot is paused.
     pub paused: Option<Pause>,
@@ -114,7 +114,7 @@ pub struct Gust {
     pub at: Timestamp,
     /// Which.
     pub slot: String,
-    /// A person has seen it and closed the breaker: this trouble of this slot opens it no more.
+    /// An operator has seen it and closed the breaker: this trouble of this slot opens it no more.
     #[serde(default)]
     pub forgiven: bool,
 }
@@ -124,7 +124,7 @@ pub struct Gust {
 pub struct Breaker {
     /// Since when.
     pub opened_at: Timestamp,
-    /// What opened it, in words.
+    /// The reason why it opened, in words.
     pub why: String,
 }
 
@@ -181,7 +181,7 @@ pub enum Pending {
     Deletions,
 }
 
-/// What is remembered of a slot between inputs but need not survive a restart.
+/// The memory of a slot between inputs; it need not survive a restart.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     /// When the last successful read began.
@@ -217,9 +217,9 @@ pub struct Memory {
     pub acceptable: Option<Result<(), String>>,
     /// A GET that confirmed the present condition of exactly this incarnation (or its absence).
     pub confirmed: Option<Confirmed>,
-    /// What is under way.
+    /// The reads and calls under way.
     pub pending: BTreeSet<Pending>,
-    /// The number of polls absorbed since the last GET was asked for, so that one poll asks at most
+    /// The count of polls when the confirming GET was last asked for: one poll asks for it at most
     /// once.
     pub asked_in_poll: u64,
     /// When a GET was last asked for by a recovery.
@@ -254,7 +254,7 @@ pub struct Confirmed {
 /// Everything that the watchdog knows.
 #[derive(Debug)]
 pub struct Fleet {
-    /// What the user wants.
+    /// The user's settings.
     pub settings: Settings,
     /// The slots, by name.
     pub slots: BTreeMap<String, SlotRecord>,
@@ -272,7 +272,7 @@ pub struct Fleet {
     pub dirty_specs: BTreeSet<String>,
     /// The ledger changed since the last commit.
     pub dirty_ledger: bool,
-    /// Polls absorbed.
+    /// Polls applied.
     pub polls: u64,
     /// The API had enough of reads of guest attributes: fewer are asked for until then.
     pub attributes_slowed: Option<Timestamp>,

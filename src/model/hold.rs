@@ -21,9 +21,9 @@ HoldReason {
     NeverSeen = "never_seen",
     /// There is no specification that a create would accept.
     NoSpecification = "no_specification",
-    /// Somebody stopped or hid the node.
+    /// Another client stopped or hid the node.
     Stopped = "stopped",
-    /// Somebody deletes the node.
+    /// Another client deletes the node.
     Deleting = "deleting",
     /// The last read says nothing that is understood.
     Unclear = "unclear",
@@ -55,7 +55,7 @@ HoldReason {
     CheckpointUnreadable = "checkpoint_unreadable",
     /// The newest complete checkpoint is older than the recorded one.
     CheckpointWentBack = "checkpoint_went_back",
-    /// No beacon was ever received in this project, or guest attributes can't be read any more:
+    /// No beacon was ever received in this project, or guest attributes can no longer be read:
     /// silence proves nothing.
     NoBeaconChannel = "no_beacon_channel",
     /// The supervisor's budget of restarts is used up.
@@ -66,7 +66,7 @@ HoldReason {
     ChipsBusy = "chips_busy",
     /// A delete of ours failed three times or is not done in its time.
     DeleteFailed = "delete_failed",
-    /// Paused by a person.
+    /// Paused by an operator.
     Paused = "paused",
     /// The storm breaker is open.
     Breaker = "breaker",
@@ -98,7 +98,7 @@ HoldReason {
 }
 
 impl HoldReason {
-    /// Whether a person has to look: the difference between `hold` and `escalate`.
+    /// Whether an operator must look: the difference between `hold` and `escalate`.
     pub fn needs_a_person(self) -> bool {
         matches!(
             self,

@@ -47,7 +47,7 @@ impl Lease {
         Duration::from_millis(self.ttl_ms)
     }
 
-    /// The same tenure, whatever its renewals.
+    /// The same term of leadership, whatever its renewals.
     pub fn is_held_by(&self, holder: &str, epoch: u64) -> bool {
         !self.released && self.holder == holder && self.epoch == epoch
     }

@@ -1,5 +1,5 @@
-//! Closed sets of names. A name is written once, beside its variant: it is the value in JSON, the
-//! label of a metric and the word in a log, so that the three can't differ.
+//! Closed sets of names. A name is written once, next to its variant: it is the value in JSON,
+//! the label of a metric and the word in a log, so that the three can't differ.
 
 /// Declares an enum without data whose variants have names, with `ALL` in the order of declaration,
 /// `name()`, and `Display` and serde by that name.

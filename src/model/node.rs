@@ -1,4 +1,4 @@
-//! A node as it was read: a typed view beside the raw JSON. `resource::node` reads it.
+//! A node as it was read: a typed view next to the raw JSON. `resource::node` reads it.
 
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ pub struct Symptom {
     pub kind: String,
 }
 
-/// The typed view of one node, with its raw JSON beside it.
+/// The typed view of one node, along with its raw JSON.
 #[derive(Debug, Clone)]
 pub struct NodeView {
     /// The node id: the last part of `name`.

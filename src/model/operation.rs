@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 
-/// What a look at an operation showed.
+/// The state of an operation, as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OperationState {
     /// Not done.

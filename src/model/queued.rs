@@ -1,4 +1,4 @@
-//! A queued resource as it was read: a typed view beside the raw JSON. `resource::queued` reads it.
+//! A queued resource as read: a typed view next to the raw JSON. `resource::queued` reads it.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub struct RequestView {
     pub error: Option<String>,
     /// The ids of the nodes that it asks for.
     pub nodes: Vec<String>,
-    /// What each of them is.
+    /// The accelerator type of each of them.
     pub accelerator: String,
     /// The store's id of the watchdog that made it, from its nodes' metadata.
     pub owner: Option<String>,

@@ -27,7 +27,7 @@ impl QuietHours {
     /// Reads the expression.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// The mistake in it, in words.
     pub fn new(cron: &str, lasts: Duration) -> Result<Self, String> {
         let schedule = cron::Schedule::from_str(cron).map_err(|error| error.to_string())?;
         Ok(QuietHours { cron: cron.to_owned(), lasts, schedule })

@@ -79,7 +79,7 @@ pub struct SlotSettings {
     pub name: String,
     /// Zones in the order in which they are tried; never empty.
     pub zones: Vec<String>,
-    /// What the config says about the node.
+    /// The config's settings for the node.
     pub create: Overlay,
     /// The job, if there is one.
     pub job: Option<JobSettings>,
@@ -123,14 +123,14 @@ pub struct JobSettings {
     pub stop_grace: Duration,
     /// Restarts by the supervisor within one generation.
     pub restarts_per_run: u32,
-    /// Runs in a row without a new step after which a person has to look (S16).
+    /// Runs in a row without a new step after which an operator must look (S16).
     pub no_progress: u32,
     /// Codes with which a run may end again and again without being the program's fault.
     pub transient_exit_codes: Vec<i64>,
 }
 
 impl JobSettings {
-    /// What a success is journaled under: a changed command or location is another job.
+    /// The key under which a success is journaled: a changed command or location is another job.
     pub fn key(&self) -> String {
         let uri = self.checkpoint.as_ref().map_or("", |c| c.uri.as_str());
         format!("{}\n{uri}", self.command.as_deref().unwrap_or_default())
@@ -182,7 +182,7 @@ pub enum CheckpointFormat {
     Unlisted,
 }
 
-/// What the config sets on a node; everything else is learned.
+/// The fields that the config sets on a node; all others are learned.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Overlay {
@@ -207,7 +207,7 @@ pub struct Policy {
     pub grace: Grace,
     /// This long healthy clears suspicion.
     pub heal: Duration,
-    /// What becomes of a slot whose node is missing.
+    /// The policy for a slot whose node is missing.
     pub when_missing: WhenMissing,
     /// Whether a TPU of ours outlives its job's success.
     pub on_success: OnSuccess,

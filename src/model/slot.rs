@@ -21,7 +21,7 @@ use super::spec::NodeSpec;
 use super::time::elapsed;
 use super::view::{self, Decision};
 
-/// What the last successful read of the slot's node showed; kept for status, opt-out and adoption.
+/// The last successful read of the slot's node; kept for status, opt-out and adoption.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Seen {
@@ -109,7 +109,7 @@ pub struct Attempt {
     pub kind: Kind,
 }
 
-/// What is known about the heartbeat of one worker.
+/// The known state of one worker's heartbeat.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkerState {
@@ -197,7 +197,7 @@ pub struct JobState {
     pub reboots: BTreeMap<usize, String>,
     /// Workers of the present node, by index.
     pub workers: BTreeMap<usize, WorkerState>,
-    /// The worker whose job ended and waits for a person, with its code and text …
+    /// The worker whose job ended and waits for an operator, with its code and text …
     pub failed: Option<(usize, i64, String)>,
     /// When that was first heard.
     pub failed_at: Option<Timestamp>,
@@ -224,7 +224,7 @@ pub struct JobState {
     /// The node that was stopped after the success: it is stopped once.
     #[serde(default)]
     pub stopped: Option<Incarnation>,
-    /// The generation whose success a person took back: it is not journaled once more.
+    /// The generation whose success an operator took back: it is not journaled once more.
     pub wanted_again: Option<u64>,
     /// The key of the job that the last run order started.
     pub ordered: Option<String>,
@@ -299,7 +299,7 @@ pub struct Runs {
     pub code: Option<(i64, u32)>,
     /// Runs in a row that ended with their machine and count for nothing.
     pub free: u32,
-    /// Those among them, the latest in a row, that never got away from `started_from`.
+    /// Of these, the latest in a row that never got away from `started_from`.
     pub stuck: u32,
     /// The checkpoint's step that is passed over, and since when.
     pub set_aside: Option<(u64, Timestamp)>,
@@ -382,10 +382,10 @@ pub struct SlotRecord {
     /// When the present node was first seen: what it says of the time before is another run's.
     #[serde(default)]
     pub first_seen: Option<Timestamp>,
-    /// Paused by a person.
+    /// Paused by an operator.
     #[serde(default)]
     pub paused: Option<Pause>,
-    /// The other owner whose node a person made ours.
+    /// The other owner whose node an operator made ours.
     #[serde(default)]
     pub adopted: Option<String>,
     /// The creation time of the last node that is known to be gone, and when that was learned: a

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_of_another_version_begins_anew() {
+    fn a_histogram_of_another_version_starts_from_scratch() {
         let mut tally =
             Tally::from([("seconds".to_owned(), Sum::Spread { sum: 1.0, buckets: vec![1] })]);
         observe(&mut tally, "seconds".into(), 0.5, &[1.0]);

@@ -12,7 +12,7 @@ use super::lease::Leader;
 use super::names::named;
 
 named! {
-/// What is, or would be, done about a slot.
+/// The action that is, or would be, taken on a slot.
 ActionName {
     /// Nothing to do.
     None = "none",
@@ -26,7 +26,7 @@ ActionName {
     Relaunch = "relaunch",
     /// Held, with a reason.
     Hold = "hold",
-    /// Held, and a person has to look.
+    /// Held, and an operator must look.
     Escalate = "escalate",
 }
 }
@@ -72,7 +72,7 @@ impl Decision {
         Decision { action, hold: None, reason: reason.into(), until: None }
     }
 
-    /// Holding; escalated where a person has to look.
+    /// Holding; escalated where an operator must look.
     pub fn hold(hold: HoldReason, reason: impl Into<String>, until: Option<Timestamp>) -> Self {
         let action = if hold.needs_a_person() { ActionName::Escalate } else { ActionName::Hold };
         Decision { action, hold: Some(hold), reason: reason.into(), until }
@@ -206,7 +206,7 @@ pub struct SlotView {
     pub evidence: String,
     /// The phase of a recovery.
     pub phase: Option<String>,
-    /// What is done.
+    /// The action.
     pub action: ActionName,
     /// The name of the hold's reason.
     pub hold: Option<String>,
@@ -220,7 +220,7 @@ pub struct SlotView {
     pub job: Option<JobView>,
     /// Accelerator type.
     pub accelerator: Option<String>,
-    /// What the next recreate would change against the learned specification, by key.
+    /// The keys that the next recreate would change against the learned specification.
     pub drift: Vec<String>,
     /// First symptom of the present trouble.
     pub unhealthy_since: Option<Timestamp>,
@@ -238,7 +238,7 @@ pub struct SlotView {
     /// By choice: a pause, the label, `forget`, a dry run, a finished job.
     #[serde(default)]
     pub unprotected_by_choice: bool,
-    /// Paused by a person.
+    /// Paused by an operator.
     #[serde(default)]
     pub paused: bool,
     /// That pause, the slot's own or that of all.

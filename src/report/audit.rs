@@ -32,7 +32,7 @@ pub struct Violation {
     pub slot: Option<String>,
     /// The time of the event that shows it.
     pub at: Timestamp,
-    /// What the log says.
+    /// The finding, in words.
     pub text: String,
 }
 
@@ -260,7 +260,7 @@ impl Audit {
     }
 }
 
-/// What one event shows.
+/// The violations that one event shows.
 struct Found<'a> {
     event: &'a Event,
     violations: Vec<Violation>,

@@ -18,7 +18,7 @@ use crate::model::time::elapsed;
 pub enum Ending {
     /// The slot makes progress again.
     Recovered,
-    /// It healed, somebody else replaced the node, or the slot is not watched any more.
+    /// It healed, another client replaced the node, or the slot is no longer watched.
     Withdrawn,
 }
 
@@ -27,13 +27,13 @@ pub enum Ending {
 pub struct Incident {
     /// The slot.
     pub slot: String,
-    /// What condemned it.
+    /// The condition that condemned it.
     pub cause: Condition,
     /// Lost or judged.
     pub kind: Kind,
     /// When it was condemned.
     pub condemned_at: Timestamp,
-    /// The incarnation; none when there was no node any more.
+    /// The incarnation; none when the node was gone.
     pub incarnation: Option<Incarnation>,
     /// From the first symptom to condemned.
     pub detection_seconds: f64,

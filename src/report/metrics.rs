@@ -14,7 +14,7 @@ use crate::model::condition::Condition;
 use crate::model::failure::Failure;
 use crate::model::view::BreakerState;
 
-/// What a process says of itself, also while it stands by.
+/// The metrics of the process itself, also while it stands by.
 const OF_THE_PROCESS: [&str; 4] = ["build_info", "lock_held", "dry_run", "store_failing"];
 
 /// All metrics.

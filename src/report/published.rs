@@ -15,7 +15,7 @@ pub enum Lock {
     Unknown,
     /// It is ours.
     Held,
-    /// Somebody else's, by that name: the slots are as its journal has them.
+    /// Another process's, by that name: the slots are as its journal has them.
     StandingBy(String),
 }
 

@@ -117,7 +117,7 @@ impl Sums {
         count_event(&mut self.live(), event);
     }
 
-    /// What the journal does not have yet, these events of the coming commit included.
+    /// The sums that the journal does not have yet, with these events of the coming commit.
     pub fn changes(&self, events: &[Event]) -> Vec<(String, Sum)> {
         let mut next = self.live().clone();
         for event in events {

@@ -77,7 +77,7 @@ impl Notify {
     }
 }
 
-/// What is going on, in one line.
+/// The present status, in one line.
 fn line(snapshot: &Snapshot) -> String {
     let tpus = &snapshot.status.tpus;
     let healthy = tpus.iter().filter(|s| s.condition == Condition::Healthy).count();

@@ -13,7 +13,7 @@ impl NodeSpec {
     /// Everything that the API would refuse, found before anything is deleted.
     ///
     /// # Errors
-    /// What is wrong, for a person; never with a metadata value in it.
+    /// The mistake, for an operator; never with a metadata value in it.
     pub fn validate(&self) -> Result<(), String> {
         let text = |key: &str| self.0.get(key).and_then(Value::as_str).unwrap_or_default();
         if text("acceleratorType").is_empty()
@@ -70,7 +70,7 @@ impl NodeSpec {
     /// [`NodeSpec::validate`], also with everything that a create of the slot adds.
     ///
     /// # Errors
-    /// What the API would refuse.
+    /// The part that the API would refuse.
     pub fn acceptable(
         &self,
         owner: &str,

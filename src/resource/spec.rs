@@ -11,7 +11,7 @@ use crate::model::ids::{OWNER_KEY, RUN_KEY, RunOrder, SLOT_KEY};
 use crate::model::settings::Overlay;
 use crate::model::spec::NodeSpec;
 
-/// Metadata key: the user's startup script, verbatim, beside our supervisor.
+/// Metadata key: the user's startup script, verbatim, next to our supervisor.
 pub const USER_SCRIPT_KEY: &str = "tpu-watchdog-user-script";
 /// Metadata key: where the user's startup script is fetched from.
 pub const USER_SCRIPT_URL_KEY: &str = "tpu-watchdog-user-script-url";
@@ -205,8 +205,8 @@ impl NodeSpec {
                 (_, Value::Null) => {
                     body.remove(key);
                 }
-                // Nested objects merge one level deep: `spot` must not drop what was learned beside
-                // it.
+                // Nested objects merge one level deep: `spot` must not drop what was learned
+                // along with it.
                 (Some(Value::Object(old)), Value::Object(new)) => {
                     for (key, value) in new {
                         if value.is_null() {
@@ -279,7 +279,7 @@ impl NodeSpec {
     }
 
     /// The body of a create: the specification and our own metadata. With a supervisor, it becomes
-    /// the startup script and the user's script, or its URL, stands verbatim beside it.
+    /// the startup script and the user's script, or its URL, stands verbatim next to it.
     pub fn render(
         &self,
         owner: &str,
@@ -299,7 +299,7 @@ impl NodeSpec {
             if let Some(script) = metadata.insert(STARTUP_SCRIPT.into(), json!(supervisor)) {
                 metadata.insert(USER_SCRIPT_KEY.into(), script);
             }
-            // Google's agent would run it before, after or beside the supervisor, by its version.
+            // Google's agent would run it before, during or after the supervisor, by its version.
             if let Some(url) = metadata.remove(STARTUP_SCRIPT_URL) {
                 metadata.insert(USER_SCRIPT_URL_KEY.into(), url);
             }
@@ -315,7 +315,7 @@ impl NodeSpec {
         Value::Object(body)
     }
 
-    /// What laying `overlay` over this would change, by dotted key. Never values.
+    /// The dotted keys that laying `overlay` over this would change. Never values.
     pub fn drift(&self, overlay: &Overlay) -> Vec<String> {
         let wanted = self.overlaid(overlay);
         let mut keys = Vec::new();
@@ -420,7 +420,7 @@ fn is_true(map: &Map<String, Value>, key: &str) -> bool {
 }
 
 /// Whether this metadata's startup script is our supervisor: its head says so, and our own keys
-/// stand beside it. A user's script that merely mentions the mark is the user's.
+/// stand next to it. A user's script that merely mentions the mark is the user's.
 pub fn is_supervised(metadata: &Map<String, Value>) -> bool {
     let text = |key: &str| metadata.get(key).and_then(Value::as_str);
     let marked =

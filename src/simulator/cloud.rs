@@ -27,7 +27,7 @@ pub struct Cloud {
     pub queued: BTreeMap<(String, String), Queued>,
     /// Objects by "bucket/key".
     pub objects: BTreeMap<String, Object>,
-    /// What runs on a node of this id, once it has booted.
+    /// The workload of a node of this id, once it has booted.
     pub workloads: BTreeMap<String, Workload>,
     /// Creates in a zone end in this error until the time given.
     pub refusals: BTreeMap<String, (Timestamp, Value)>,
@@ -52,13 +52,13 @@ pub struct Cloud {
     pub withdrawn: BTreeSet<(String, String)>,
     /// Requests by id, for v2alpha1: a repeated one gets the same operation.
     pub requests: BTreeMap<String, String>,
-    /// What the scenario's events did since it was last told.
+    /// The effects of the scenario's events that are not told yet.
     pub struck: Vec<String>,
     /// Nodes created so far, by id: what tests count.
     pub creations: BTreeMap<String, u32>,
     /// Deletes of nodes that were READY, HEALTHY and at work: what a watchdog must never do.
     pub harmed: u32,
-    /// Those among them that no read within the 5 s before had shown sick. A node that heals in
+    /// Of these, the nodes that no read within the 5 s before had shown sick. A node that heals in
     /// between is not protected: the API deletes by name, whatever it has become.
     pub harmed_unseen: u32,
     /// The internal address of every host, where several slices are processes of one machine; else each

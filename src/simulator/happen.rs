@@ -17,7 +17,7 @@ impl Cloud {
         while let Some(entry) = self.agenda.first_entry().filter(|e| e.key().0 <= to) {
             let at = entry.key().0;
             let happening = entry.remove();
-            // What was changed from outside is so since then.
+            // Changes from outside date from before this step.
             self.nodes.chronicle(self.now());
             self.now = Some(self.now.map_or(at, |now| now.max(at)));
             self.happen(happening);
@@ -101,7 +101,7 @@ impl Cloud {
 
     fn healed(&mut self, zone: String, node: String, uid: u64, event: bool) {
         let now = self.now();
-        // What is being deleted does not come back.
+        // A node that is being deleted does not come back.
         let Some(found) = self.same(&zone, &node, uid).filter(|found| found.state != "DELETING")
         else {
             return;

@@ -23,7 +23,7 @@ use super::{metadata, storage};
 const LOOKS_AGAIN: Duration = Duration::from_millis(20);
 const WAITS_FOR_CHANGE: Duration = Duration::from_secs(60);
 
-/// What was asked, for the log and for faults.
+/// A request, for the log and for faults.
 #[derive(Debug, Clone)]
 pub struct Logged {
     /// When.
@@ -53,7 +53,7 @@ impl Logged {
     }
 }
 
-/// What the simulator does instead of answering as it should.
+/// A fault in place of the regular answer.
 pub enum Fault {
     /// Carried out, and answered like this.
     AnswerAfter(Reply),

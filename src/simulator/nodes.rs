@@ -11,7 +11,7 @@ use super::things::Node;
 /// Zone and id.
 pub type Place = (String, String);
 
-/// What a node is at one time.
+/// The state of a node at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// `state`.
@@ -53,7 +53,7 @@ impl Facts {
 pub struct Moment {
     /// When it begins.
     pub since: Timestamp,
-    /// What the node is then; none once it is gone.
+    /// Its state then; none once it is gone.
     pub facts: Option<Facts>,
 }
 

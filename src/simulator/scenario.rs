@@ -33,7 +33,7 @@ pub struct Nodes {
     /// Spot capacity.
     #[serde(default)]
     pub spot: bool,
-    /// What runs on them.
+    /// The job on them.
     pub job: Option<Job>,
 }
 
@@ -76,10 +76,10 @@ pub struct Scenario {
     /// How long things take.
     #[serde(default)]
     pub times: Times,
-    /// What exists at the start.
+    /// The nodes at the start.
     #[serde(default)]
     pub nodes: Vec<Nodes>,
-    /// What happens.
+    /// The events that happen.
     #[serde(default)]
     pub event: Vec<Event>,
     /// The most nodes on one page of a listing.

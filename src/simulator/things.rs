@@ -71,7 +71,7 @@ pub struct Node {
     /// When a GET last showed it otherwise than READY and HEALTHY, or its guest attributes that
     /// nothing runs on it.
     pub shown_sick: Option<Timestamp>,
-    /// What runs on it.
+    /// The job on it.
     pub run: Run,
 }
 
@@ -110,7 +110,7 @@ pub struct Workload {
 /// The job on one node.
 #[derive(Debug, Clone, Default)]
 pub struct Run {
-    /// Nothing runs (any more) on this incarnation.
+    /// No job runs on this incarnation now.
     pub stopped: bool,
     /// Its end is announced to its hosts (`instance/preempted`).
     pub announced: bool,
@@ -193,7 +193,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// One whose content nobody reads.
+    /// One whose content is never read.
     pub fn sized(size: u64, updated: Timestamp) -> Object {
         Object { size, updated, body: Vec::new(), generation: 1 }
     }
@@ -203,7 +203,7 @@ impl Object {
     }
 }
 
-/// What is going to happen.
+/// An event that is due later.
 #[derive(Debug, Clone)]
 pub(super) enum Happening {
     Created { operation: String, zone: String, node: String, uid: u64 },

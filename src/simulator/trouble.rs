@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use crate::model::names::named;
 
 named! {
-/// What happens to a node or zone.
+/// An event that strikes a node or zone.
 Trouble {
     /// Health UNHEALTHY_MAINTENANCE; heals after `lasts`, or never.
     Maintenance = "maintenance",
@@ -90,7 +90,7 @@ pub struct Event {
     /// The zone; that of the first `[[nodes]]` when left out.
     #[serde(default)]
     pub zone: String,
-    /// What happens.
+    /// The trouble itself.
     pub what: Trouble,
     /// How long it lasts; for ever when left out.
     #[serde(default, deserialize_with = "optional_span")]

@@ -92,11 +92,11 @@ pub fn beat(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) -> bool {
     let interval = cloud.timing.beat;
     let Some(node) = cloud.same(zone, name, uid) else { return false };
     if node.state != "READY" || node.run.stopped {
-        // A later boot starts the beat anew.
+        // A later boot starts the beat again.
         return false;
     }
     if workload.is_none() && !node.run.supervised {
-        // Nobody would ever see it.
+        // No client would ever see it.
         return false;
     }
     node.run.beats += 1;

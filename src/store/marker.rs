@@ -1,5 +1,5 @@
 //! The marker: a small file or object that says that a state was made here. Where it is and the
-//! state is not, the state was lost, and no new one is begun until a person accepts that.
+//! state is not, the state was lost, and no new one is begun until an operator accepts that.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

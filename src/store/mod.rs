@@ -22,7 +22,7 @@ use crate::model::lease::Lease;
 use crate::model::slot::SlotRecord;
 use crate::model::tally::{Sum, Tally};
 
-/// What a store holds.
+/// The content of a store.
 #[derive(Debug, Default)]
 pub struct Stored {
     /// The id made with the store: known only when its state was read, since another process may
@@ -52,7 +52,7 @@ impl Stored {
     }
 }
 
-/// What is written at once.
+/// The changes of one atomic write.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// Rows, in their order.
@@ -63,26 +63,26 @@ pub struct Batch {
     pub tally: Vec<(String, Sum)>,
 }
 
-/// What kind of failure it was.
+/// The kind of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreFailure {
     /// It can't be reached or written now, or it is not known whether it was written: load it
     /// again, then go on.
     Unavailable,
-    /// Somebody else holds the lock, or nobody: nothing was written.
+    /// Another process holds the lock, or none does: nothing was written.
     Fenced,
-    /// What is there is newer, torn, alien or moved away: nothing is changed, a person has to look.
+    /// The state is newer, torn, alien or moved away: nothing is changed, an operator must look.
     Refused,
 }
 
 /// A store failed; nothing may be done to the world until it works again.
 #[derive(Debug, Clone)]
 pub struct StoreError {
-    /// What kind of failure it was.
+    /// The kind of failure.
     pub failure: StoreFailure,
     /// Where.
     pub location: String,
-    /// What was tried, what came back, and what to do.
+    /// The attempt, the answer, and what to do.
     pub message: String,
 }
 
@@ -112,7 +112,7 @@ pub trait Store: Send {
     /// When it can't be read or makes no sense; nothing is changed then.
     async fn load(&mut self) -> Result<Stored, StoreError>;
 
-    /// Takes the lock if it is still as `seen`. False: somebody was faster.
+    /// Takes the lock if it is still as `seen`. False: another process was faster.
     ///
     /// # Errors
     /// When it is not known whether it was taken.
@@ -126,7 +126,7 @@ pub trait Store: Send {
     /// Writes all of it, or nothing, and renews the lock.
     ///
     /// # Errors
-    /// When it may not be durable, or the lock is not held any more.
+    /// When it may not be durable, or the lock is no longer held.
     async fn commit(&mut self, batch: &Batch) -> Result<(), StoreError>;
 
     /// Gives the lock back, with a last batch.
@@ -164,8 +164,8 @@ pub trait Store: Send {
     /// As with a commit; refused when another owner's state is here already.
     async fn adopt(&mut self, owner: &str, batch: &Batch) -> Result<(), StoreError>;
 
-    /// Marks itself as left for another place: nobody opens it for writing any more. The lock must
-    /// be held.
+    /// Marks itself as left for another place: no process opens it for writing again. The lock
+    /// must be held.
     ///
     /// # Errors
     /// As with a commit.

@@ -42,7 +42,7 @@ pub struct ObjectState {
     held: Option<(String, u64)>,
     last_write: Option<Instant>,
     flushed: Arc<Mutex<BTreeSet<String>>>,
-    // Commands that worked and were not there any more in the last listing.
+    // Commands that worked and were gone from the last listing.
     removed: BTreeSet<String>,
     // The marker is there, as far as is known.
     marked: bool,
@@ -192,8 +192,8 @@ impl ObjectState {
             Ok(result) => {
                 self.version = UpdateVersion { e_tag: result.e_tag, version: result.version }
             }
-            // Either somebody else wrote, or our own write came through and its answer was lost on
-            // the way.
+            // Either another process wrote, or our own write came through and its answer was lost
+            // on the way.
             Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {
                 let Read::Found(found, version) =
                     read(&*self.client, &self.prefix, &self.location, None).await?
@@ -220,8 +220,8 @@ impl ObjectState {
     /// At most one write a second of the object, whoever wrote last.
     async fn wait_for_pace(&self) {
         let own = self.last_write.map_or(Duration::ZERO, |at| PACE.saturating_sub(at.elapsed()));
-        // Somebody else's write is placed by the writer's clock: clocks that disagree cost a second
-        // at most.
+        // Another process's write is dated by the writer's clock: clocks that disagree cost a
+        // second at most.
         let now = Timestamp::now();
         let others = elapsed(now, after(self.document.written_at, PACE)).min(PACE);
         let wait = if self.document.writer == self.writer { own } else { own.max(others) };
@@ -273,8 +273,8 @@ impl ObjectState {
         Ok(())
     }
 
-    /// Writes the outbox into objects of their own, and removes commands that have worked, beside
-    /// whatever else goes on.
+    /// Writes the outbox into objects of their own, and removes commands that have worked, in the
+    /// background.
     fn flush(&mut self) {
         while self.flushing.try_join_next().is_some() {}
         if !self.flushing.is_empty()
@@ -383,7 +383,7 @@ impl Store for ObjectState {
         self.put(next).await?;
         self.held = None;
         self.flush();
-        // What does not get there now stays in the outbox for the next holder.
+        // Events not written by then stay in the outbox for the next holder.
         let _ = tokio::time::timeout(PACE, async {
             while self.flushing.join_next().await.is_some() {}
         })
@@ -420,7 +420,7 @@ impl Store for ObjectState {
     }
 
     async fn adopt(&mut self, owner: &str, batch: &Batch) -> Result<(), StoreError> {
-        // What an interrupted move left behind is its own.
+        // State that an interrupted move left behind is its own.
         if !self.document.slots.is_empty() && self.document.owner != owner {
             return Err(self.refused(
                 "there is state here already; nothing was changed. Give an empty place".into(),

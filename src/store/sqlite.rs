@@ -1,5 +1,5 @@
 //! SQLite: the journal of a service with a disk. WAL with `synchronous=FULL`, so that a commit
-//! survives a power cut and readers work beside a running service.
+//! survives a power cut and readers work while a service runs.
 
 mod copy;
 mod failure;
@@ -38,9 +38,9 @@ pub struct SqliteStore {
     connection: Connection,
     location: String,
     owner: String,
-    // Less than the newest only where it is read alone, beside an older program.
+    // Less than the newest only where it is read alone, next to an older program.
     schema: usize,
-    // The tenure that `take` began.
+    // The term of leadership that `take` began.
     held: Option<(String, u64)>,
     // None in memory, and where the file is only read.
     opened: Option<Opened>,
@@ -337,7 +337,7 @@ impl Store for SqliteStore {
         self.held(false, |transaction| {
             let rows: i64 =
                 transaction.query_row("SELECT count(*) FROM slot", [], |row| row.get(0))?;
-            // What an interrupted move left behind is its own.
+            // State that an interrupted move left behind is its own.
             if rows > 0 && meta(transaction, "owner")?.as_deref() != Some(owner) {
                 return Err(Refusal::NotEmpty);
             }

@@ -1,5 +1,5 @@
 //! Upgrades: which program wrote a state last, whether a copy is kept before this one writes it,
-//! and how a person goes back.
+//! and how an operator goes back.
 
 use std::fmt::Display;
 

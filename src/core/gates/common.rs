@@ -22,7 +22,7 @@ pub fn goes_back_at(ctx: &SlotCtx) -> Option<Timestamp> {
     Some(after(since, WENT_BACK_AFTER))
 }
 
-/// S15: the recorded checkpoint is gone, and a person has to say from which step to go on.
+/// S15: the recorded checkpoint is gone, and an operator has to say from which step to go on.
 pub fn went_back(ctx: &SlotCtx, wanted: &str) -> Option<Decision> {
     goes_back_at(ctx).filter(|at| *at <= ctx.now)?;
     let (why, name) = (ctx.memory.survey_failure.as_ref()?, &ctx.record.name);

@@ -124,7 +124,7 @@ pub fn plain_node(subject: Subject) -> Option<Obstacle> {
     seen.is_v1.then(|| Obstacle::new(HoldReason::ApiV1, text))
 }
 
-/// Somebody stopped it.
+/// Another client stopped it.
 fn stopped(subject: Subject) -> Option<Obstacle> {
     subject.record.seen.as_ref().filter(|seen| seen.stopped)?;
     let text = "it was stopped, and a stopped TPU is never deleted; start it to have it watched";

@@ -1,4 +1,4 @@
-//! The storm breaker and a person's commands.
+//! The storm breaker and an operator's commands.
 
 use super::*;
 use crate::model::command::{Command, CommandKind};
@@ -114,7 +114,7 @@ fn l7_a_reset_closes_the_breaker_and_judges_the_present() {
     assert!(
         world.events.iter().any(|e| matches!(e, What::Command { who, .. } if who == "me@here"))
     );
-    // Those that healed meanwhile are left alone, the one that did not is replaced.
+    // Slots that healed meanwhile are left alone, the one that did not is replaced.
     let nodes: Vec<Value> =
         EIGHT.iter().map(|n| node(n, if *n == "a" { timeout() } else { json!({}) })).collect();
     world.wait(30);

@@ -203,7 +203,7 @@ fn s7_a_pause_that_waited_in_the_store_while_its_slot_left_counts_when_it_is_bac
 
 /// A person deletes the replacement while it is created, and makes a node of their own.
 #[test]
-fn what_somebody_makes_in_place_of_a_replacement_is_not_taken_for_what_the_create_made() {
+fn what_the_user_makes_in_place_of_a_replacement_is_not_taken_for_what_the_create_made() {
     let mut world = World::new(settings(&["a"]));
     world.recreate_preempted();
     let ours = world.replacement("a", json!({"state": "CREATING"}));
@@ -232,7 +232,7 @@ fn s14_a_trial_goes_on_when_the_clock_is_set_back() {
 }
 
 #[test]
-fn s4_what_somebody_made_anew_in_another_of_its_zones_is_not_created_once_more() {
+fn s4_what_the_user_made_again_in_another_of_its_zones_is_not_created_once_more() {
     const OTHER: &str = "us-east5-a";
     let mut settings = settings(&["a"]);
     settings.slots.get_mut("a").unwrap().zones.push(OTHER.to_owned());

@@ -15,7 +15,7 @@ use crate::model::recovery::{Call, Recovery};
 use crate::model::settings::WhenMissing;
 use crate::model::slot::{Attempt, SlotRecord};
 
-/// What happens when the gate's row is taken away.
+/// The result when the gate's row is taken away.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Without {
     Acts,

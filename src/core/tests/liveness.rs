@@ -282,7 +282,7 @@ fn a_last_read_of_the_future_that_the_journal_brings_back_refuses_no_reads() {
 }
 
 #[test]
-fn whether_it_can_be_created_again_is_looked_at_anew_when_node_or_config_say_something_new() {
+fn whether_it_can_be_created_again_is_checked_again_when_node_or_config_say_something_new() {
     let bare = node("a", json!({"state": "PREEMPTED", "runtimeVersion": null}));
     let held = || {
         let mut world = World::new(settings(&["a"]));

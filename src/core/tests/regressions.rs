@@ -136,7 +136,7 @@ fn a_recovery_that_waits_for_a_person_does_not_hold_the_others() {
     world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
     world.called("a", CallOutcome::Accepted(OPERATION.into()));
     world.wait(5);
-    // Somebody stops the replacement: that recovery never ends by itself.
+    // Another client stops the replacement: that recovery never ends by itself.
     let stopped = world.replacement("a", json!({"state": "STOPPED"}));
     world.poll(&[stopped.clone(), node("b", timeout())]);
     for _ in 0..21 {
@@ -205,7 +205,7 @@ fn s4_a_read_counts_although_the_call_after_it_never_left() {
 }
 
 #[test]
-fn s1_a_delete_that_never_left_is_verified_anew() {
+fn s1_a_delete_that_never_left_is_verified_again() {
     let mut world = World::new(settings(&["a"]));
     let preempted = json!({"state": "PREEMPTED", "createTime": world.now.to_string()});
     world.sick(&["a"], preempted.clone(), 0);
@@ -377,7 +377,7 @@ fn two_recoveries_under_a_smaller_budget_do_not_hold_each_other() {
 }
 
 #[test]
-fn a_failed_listing_does_not_make_a_delete_of_somebody_else_younger() {
+fn a_failed_listing_does_not_make_another_clients_delete_younger() {
     let mut world = World::new(settings(&["a"]));
     for round in 0..64 {
         world.wait(30);

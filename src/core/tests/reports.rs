@@ -1,4 +1,4 @@
-//! What the workers report: when it condemns, when it saves, and when nobody can hear them.
+//! What the workers report: when it condemns, when it saves, and when they can't be read.
 
 use super::runs::with_checkpoints;
 use super::*;
@@ -194,7 +194,7 @@ fn s5_a_delete_that_rests_on_reports_asks_for_them_once_more() {
     assert!(!asked(&world) && world.actions.is_empty());
     world.wait(19);
     world.poll(std::slice::from_ref(&node));
-    // What lacks the worker says nothing about it.
+    // An answer that lacks the worker says nothing about it.
     let (of, began) = (world.fleet.slots["a"].incarnation.clone().unwrap(), world.now);
     world.input(Input::Attributes { slot: "a".into(), of, began, result: Ok(vec![]) });
     assert!(!asked(&world) && world.actions.is_empty());
@@ -316,7 +316,7 @@ fn what_was_asked_for_before_it_came_back_to_life_escalates_nothing() {
     let of = world.fleet.slots["a"].incarnation.clone().unwrap();
     let failed = Err(Failure::new(FailureClass::Transient, "no answer"));
     world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result: failed });
-    assert_eq!(world.hold("a"), None, "ten minutes begin anew");
+    assert_eq!(world.hold("a"), None, "ten minutes begin again");
 }
 
 #[test]
@@ -444,8 +444,8 @@ fn s5_what_the_workers_still_say_is_acted_on() {
 }
 
 #[test]
-fn s5_a_run_order_that_somebody_changes_makes_nobody_deaf_to_the_job_that_runs() {
-    // What it says by now, and what the job that runs was started by: a reboot reads it anew.
+fn s5_the_running_job_is_still_heard_after_another_client_changes_its_run_order() {
+    // The order's generation by now, and the running job's: a reboot reads the order again.
     for (changed, generation) in [(Some(9), 1), (Some(9), 9), (Some(0), 1), (Some(0), 0), (None, 1)]
     {
         let mut world = with_checkpoints();

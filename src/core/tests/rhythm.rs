@@ -140,7 +140,7 @@ fn a_node_without_identity_is_unclear_whatever_its_state() {
 }
 
 #[test]
-fn s3_silence_of_a_tpu_that_somebody_stopped_or_hid_counts_only_from_when_it_is_back() {
+fn s3_silence_of_a_tpu_that_the_user_stopped_or_hid_counts_only_from_when_it_is_back() {
     let states = ["STOPPED", "HIDDEN", "UNHIDING", "STATE_OF_THE_FUTURE"].map(|s| ("state", s));
     for (key, state) in states.into_iter().chain([("health", "HEALTH_OF_THE_FUTURE")]) {
         let mut world = with_checkpoints();

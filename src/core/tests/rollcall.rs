@@ -1,4 +1,4 @@
-//! Hosts that wait for each other: when they are ordered to start, and when a person is told.
+//! Hosts that wait for each other: when they are ordered to start, and when an operator is told.
 
 use super::endings::CommandKind;
 use super::relaunch::{accepted, patched};

@@ -73,9 +73,9 @@ impl World {
         });
     }
 
-    /// From an accepted create to a run whose heartbeat stands still until it is judged. `step`:
-    /// what it reports before. Returns whether it was condemned, by a delete that is then carried
-    /// out up to the next owed create.
+    /// From an accepted create to a run whose heartbeat stands still until it is judged. `step`
+    /// is what it reports before. Returns whether it was condemned, by a delete that is then
+    /// carried out up to the next owed create.
     fn run_that_falls_silent(&mut self, id: &str, step: Option<i64>, steps: &[u64]) -> bool {
         self.called("a", CallOutcome::Accepted(OPERATION.into()));
         let node = self.supervised(id, self.now);
@@ -423,7 +423,7 @@ fn a_finished_job_that_a_person_wants_again_stays_wanted() {
         reason: None,
         kind,
     }]));
-    // What it wrote when it ended stands there still.
+    // Its report of the end is still there.
     assert_eq!(ended(&mut world), Condition::Healthy);
     let mut preempted = node.clone();
     preempted["state"] = json!("PREEMPTED");

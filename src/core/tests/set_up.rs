@@ -64,7 +64,7 @@ fn a_startup_script_from_a_url_is_left_to_the_supervisor_and_a_file_takes_its_pl
             panic!("{:?}", world.hold("a"))
         };
         let metadata = &body["metadata"];
-        assert_eq!(metadata.get("startup-script-url"), None, "no agent may run it beside the job");
+        assert_eq!(metadata.get("startup-script-url"), None, "no agent may run it next to the job");
         let text = |key: &str| metadata.get(key).and_then(Value::as_str).map(str::to_owned);
         (text("tpu-watchdog-user-script-url"), text("tpu-watchdog-user-script"))
     };

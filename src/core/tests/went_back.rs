@@ -1,4 +1,4 @@
-//! A person says from which checkpoint a job goes on, and what counts as progress from there.
+//! An operator says from which checkpoint a job goes on, and what counts as progress from there.
 
 use super::endings::CommandKind;
 use super::runs::{LOCATION, survey, with_checkpoints};
@@ -6,7 +6,7 @@ use super::*;
 use crate::model::checkpoint::CheckpointSurvey;
 
 #[test]
-fn l8_growth_is_counted_anew_from_where_a_person_went_back_to() {
+fn l8_growth_is_counted_again_from_where_an_operator_went_back_to() {
     let mut world = with_checkpoints();
     let listed = |world: &mut World, steps: &[u64], incomplete: (u64, u64)| {
         world.wait(60);
@@ -76,7 +76,7 @@ fn s15_a_person_says_from_which_step_a_job_goes_on_and_nothing_older_is_taken() 
         "{:?}",
         world.hold("a")
     );
-    // What was recorded may be step 0 itself.
+    // The recorded checkpoint may be step 0 itself.
     let mut world = went_back(0, &[]);
     retry_from(&mut world, 0);
     world.surveyed(&[]);
@@ -94,7 +94,7 @@ fn s15_of_what_a_person_says_the_last_counts_and_a_listing_that_began_before_it_
     retry_from(&mut world, 90);
     world.surveyed(&[60]);
     assert!(world.actions.is_empty(), "{:?}", world.from());
-    // Somebody restores 95 and says 0; what was listed before shows nothing.
+    // An operator restores 95 and says 0; what was listed before shows nothing.
     let before = world.now;
     world.wait(1);
     retry_from(&mut world, 0);

@@ -35,7 +35,7 @@ pub struct Document {
     pub moved_to: Option<String>,
     /// By the writer's clock.
     pub written_at: Timestamp,
-    /// Who wrote it, and which of its writes it is: tells a lost answer from somebody else's write.
+    /// Who wrote it, and which of its writes it is: tells a lost answer from another's write.
     pub writer: String,
     pub sequence: u64,
     pub lease: Option<Lease>,
@@ -110,7 +110,7 @@ impl Document {
         }
         self.tally.extend(batch.tally.iter().cloned());
         self.outbox.retain(|name, _| !flushed.contains(name));
-        // Only what a listing did not show any more can't work twice.
+        // Only a command that a listing no longer showed can't work twice.
         self.done.retain(|id| !removed.contains(id));
         if let Some(first) = batch.events.first() {
             let epoch = self.lease.as_ref().map_or(0, |l| l.epoch);
@@ -201,7 +201,7 @@ async fn way_back(client: &dyn ObjectStore, prefix: &Path, location: &str) -> St
     }
 }
 
-/// A state that a person has to put right.
+/// A state that an operator has to put right.
 pub fn refused(location: &str, message: String) -> StoreError {
     StoreError { failure: StoreFailure::Refused, location: location.to_owned(), message }
 }

@@ -1,4 +1,4 @@
-//! Why SQLite did not do it, and what a person does about that.
+//! Why SQLite did not do it, and what an operator does about that.
 
 use serde::de::DeserializeOwned;
 
@@ -44,7 +44,7 @@ impl Refusal {
     }
 }
 
-/// A state that a person has to put right.
+/// A state that an operator has to put right.
 pub fn refused(location: &str, message: String) -> StoreError {
     StoreError { failure: StoreFailure::Refused, location: location.to_owned(), message }
 }

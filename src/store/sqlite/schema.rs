@@ -44,7 +44,7 @@ pub fn set_meta(connection: &Connection, key: &str, value: &str) -> Result<(), r
         .map(drop)
 }
 
-/// Turns the write-ahead log on. SQLite itself waits for nobody here: another process that begins
+/// Turns the write-ahead log on. SQLite itself does not wait here: another process that begins
 /// on a new file may be doing the same.
 pub fn write_ahead(connection: &Connection) -> Result<(), rusqlite::Error> {
     let began = Instant::now();
@@ -67,7 +67,7 @@ pub fn version(
     connection: &Connection,
     way_back: impl FnOnce() -> String,
 ) -> Result<usize, String> {
-    // One view of the file: somebody else who begins on a new one may be writing its first tables.
+    // One view of the file: another process that begins may be writing its first tables.
     let _view = connection
         .is_autocommit()
         .then(|| connection.unchecked_transaction())

@@ -20,7 +20,7 @@ fn batch(records: Vec<Record>) -> Batch {
 }
 
 #[tokio::test]
-async fn the_file_is_for_its_owners_eyes_alone_and_read_beside_a_writer() {
+async fn the_file_is_for_its_owners_eyes_alone_and_read_next_to_a_writer() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sub/state.db");
     let mut store = held(SqliteStore::open(&path).unwrap()).await;
@@ -28,8 +28,8 @@ async fn the_file_is_for_its_owners_eyes_alone_and_read_beside_a_writer() {
         std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600, "metadata may hold secrets");
     store.commit(&batch(vec![Record::Slot(Box::new(slot("a")))])).await.unwrap();
-    let mut beside = SqliteStore::open_read_only(&path).unwrap().unwrap();
-    assert_eq!(beside.load().await.unwrap().slots.len(), 1);
+    let mut reader = SqliteStore::open_read_only(&path).unwrap().unwrap();
+    assert_eq!(reader.load().await.unwrap().slots.len(), 1);
     assert!(SqliteStore::open_read_only(&folder.path().join("none.db")).unwrap().is_none());
 }
 
