@@ -265,7 +265,7 @@ async fn answer(
         }
     };
     logged.status = Some(reply.status);
-    if logged.method != "GET" && !logged.path.contains(":getGuestAttributes") {
+    if logged.is_mutation() {
         tracing::info!("{} {} -> {}", logged.method, logged.path, reply.status);
     }
     log(logged);

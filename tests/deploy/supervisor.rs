@@ -28,7 +28,7 @@ echo 7 >"$TPU_WATCHDOG_PROGRESS"
 /// The beginning of a story: a node whose supervisor is in /test/startup.sh.
 const NODE: &str = r#"
 set -u
-exec >/test/result 2>&1
+exec >>/test/result 2>&1
 say() { echo "== $*"; }
 end() { journalctl --no-pager -o short-precise >/test/journal; say "$@"; exit; }
 waits() { for _ in {1..600}; do eval "$1" >/dev/null 2>&1 && return; sleep 0.1; done; end "waited in vain: $1"; }
@@ -135,6 +135,51 @@ say "failed: $(systemctl list-units --failed --plain --no-legend 'tpu-watchdog-r
 say "told: $(($(journalctl -o cat -u 'tpu-watchdog-roll-call@*' | wc -l) < 5))"
 end "end"
 "#;
+
+/// The order names the boot in which it is read first; after that one it means nothing. The simulator
+/// forgets its node with the machine, and gets it again with the same order.
+const REBOOTS: &str = r#"
+echo boot >>/test/boots
+patch() { curl -sf -X PATCH "$API/a?updateMask=metadata" -H 'Content-Type: application/json' -d @/test/told.json >/dev/null || end "no order"; }
+if [[ $(wc -l </test/boots) == 1 ]]; then
+  bash /test/startup.sh
+  waits 'reports | grep " 7.1 3 final after 0 restarts"'
+  say "it has failed"
+  sed "s/THIS-BOOT/$(</proc/sys/kernel/random/boot_id)/" /test/reboot.json >/test/told.json
+  patch
+  sleep 600
+  end "it did not reboot"
+fi
+say "it is up again"
+patch
+bash /test/startup.sh
+waits 'reports | grep " 7.2 3 final after 0 restarts"'
+say "boots: $(wc -l </test/boots), runs: $(wc -l </test/runs)"
+say "told: $(journalctl -o cat -u tpu-watchdog-supervisor | grep -c 'the run order tells this host to reboot')"
+end "end"
+"#;
+
+#[test]
+fn a_host_reboots_once_for_an_order_that_names_its_boot_under_a_real_systemd() {
+    let job = JobSettings {
+        command: Some("echo run >>/test/runs; exit 3".into()),
+        stop_grace: std::time::Duration::from_secs(2),
+        restarts_per_run: 0,
+        ..JobSettings::default()
+    };
+    let Some(mut story) = played(REBOOTS, &job) else { return };
+    // Not each nspawn starts a container again that reboots.
+    if !story.machine.read("result").contains("it is up again") {
+        story.out += &story.machine.boot();
+    }
+    story.tells(&[
+        "== it has failed\n",
+        "== it is up again\n",
+        "== boots: 2, runs: 2\n",
+        "== told: 1\n",
+        "== end",
+    ]);
+}
 
 #[test]
 fn s22_the_hosts_of_a_slice_call_each_other_under_a_real_systemd() {
@@ -267,6 +312,10 @@ fn played_on(accelerator: &str, story: &str, job: &JobSettings) -> Option<Played
     let newer = RunOrder { generation: 8, ..RunOrder::default() };
     let newer = spec.render("me", "a", &newer, Some(&supervisor));
     machine.put("test/order.json", &json!({"metadata": newer["metadata"]}).to_string());
+    let reboot =
+        RunOrder { generation: 7, reboot: vec!["THIS-BOOT".into()], ..RunOrder::default() };
+    let reboot = spec.render("me", "a", &reboot, Some(&supervisor));
+    machine.put("test/reboot.json", &json!({"metadata": reboot["metadata"]}).to_string());
     machine.put("test/startup.sh", &supervisor);
     machine.put(
         "test/daemon",
