@@ -26,6 +26,7 @@ fn a_missing_permission_is_told_with_the_account_that_lacks_it() {
     let (code, text) = binary.run("plan");
     let whom = format!("The caller is \"{ACCOUNT}\"; `tpu-watchdog doctor` prints the command");
     assert!(code != 0 && text.contains(&whom), "{text}");
+    assert!(!text.contains("(permission)"), "{text}");
 }
 
 #[test]
@@ -45,4 +46,20 @@ fn a_proxy_that_cant_be_reached_is_named_without_its_password() {
     let way = format!("tpu.googleapis.com through the proxy {proxy} (HTTPS_PROXY, NO_PROXY): ");
     assert!(text.contains(&way) && text.contains("Connection refused"), "{text}");
     assert!(!text.contains("hunter2") && !text.contains("ada:"), "{text}");
+    // One that wants a login.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut head = [0; 4096];
+            let _ = std::io::Read::read(&mut stream, &mut head);
+            let answer = b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n";
+            let _ = std::io::Write::write_all(&mut stream, answer);
+        }
+    });
+    let mut plan = binary.command("plan");
+    let output = plan.env("HTTPS_PROXY", format!("http://{proxy}")).output().unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    let way = format!("tpu.googleapis.com through the proxy {proxy} (HTTPS_PROXY, NO_PROXY): ");
+    assert!(text.contains(&way) && text.contains("proxy authorization required"), "{text}");
 }
