@@ -346,9 +346,12 @@ impl World {
             !recent.is_empty() && recent.iter().filter_map(facts).all(|facts| facts.opted_out);
         self.check("S7", slot, !opted_out, || "its label opts it out".to_owned());
         let asked = self.truth.slots.get(slot).is_some_and(|k| k.wanted.contains(&uid.to_string()));
-        // Another hand's delete that is stuck may be sent once more.
-        let deleting =
-            |moment: &&Moment| moment.facts.as_ref().is_some_and(|facts| facts.state == "DELETING");
+        // Another hand's delete that is stuck may be sent once more. Nothing is left to save where it was preempted
+        // between two reads.
+        let deleting = |moment: &&Moment| {
+            let dead = ["DELETING", "PREEMPTED", "TERMINATED"];
+            moment.facts.as_ref().is_some_and(|facts| dead.contains(&facts.state))
+        };
         let stuck = recent.iter().any(|index| {
             let since = story[..=*index].iter().rev().take_while(deleting).last();
             since.is_some_and(|m| elapsed(m.since, now) >= graces.deleting || !counts_time)
