@@ -99,6 +99,9 @@ pub async fn doctor(at: &ConfigFile, args: &DoctorArgs) -> Outcome {
     let who =
         account.clone().unwrap_or_else(|| "your own login, or an account that is not named".into());
     told.tell(fine("credentials", format!("{} ({who})", clients.source())));
+    if let Some(finding) = hidden_login(clients.is_a_login(), at.is_of_the_service()) {
+        told.tell(finding);
+    }
     told.tell(clock(&clients, &config).await);
     let account = account.map_or("serviceAccount:ACCOUNT-OF-THE-WATCHDOG".to_owned(), |email| {
         format!("serviceAccount:{email}")
@@ -288,6 +291,15 @@ async fn of_slot(
     all
 }
 
+/// What works for the caller may be missing for the service: its user has a home of its own.
+fn hidden_login(is_a_login: bool, is_of_the_service: bool) -> Option<Finding> {
+    (is_a_login && is_of_the_service).then(|| {
+        let text = "a login of this user: the service, whose user is another one, does not see it";
+        let cure = "on a VM with a service account nothing; elsewhere hand the service a key file or a workload identity (deploy/systemd/credentials.conf)";
+        Finding { cure: Some(cure.into()), ..doubt("", text) }
+    })
+}
+
 /// The quota limits, next to what the slots would create.
 async fn quotas(clients: &Clients, config: &Config, needs: &[Need]) -> Vec<Finding> {
     let project = &config.settings.project;
@@ -396,6 +408,14 @@ async fn state(clients: &Clients, config: &Config, account: &str) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_login_that_the_service_does_not_see_is_told() {
+        let told = hidden_login(true, true).unwrap();
+        assert!(told.text.contains("does not see it") && told.tone == Tone::Waiting);
+        assert!(told.cure.unwrap().contains("credentials.conf"));
+        assert!(hidden_login(false, true).or(hidden_login(true, false)).is_none());
+    }
 
     #[test]
     fn each_permission_of_the_role_is_told_with_its_consequence() {

@@ -33,6 +33,11 @@ impl ConfigFile {
         }
     }
 
+    /// Whether it is the service's own.
+    pub fn is_of_the_service(&self) -> bool {
+        self.path.starts_with(Path::new(SYSTEM).parent().unwrap_or(Path::new(SYSTEM)))
+    }
+
     /// Its path.
     pub fn path(&self) -> &Path {
         &self.path

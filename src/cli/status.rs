@@ -22,6 +22,8 @@ use crate::store::Stored;
 const SCHEDULED: Duration = Duration::from_secs(30 * 60);
 /// The newest events that one slot's timeline is taken from.
 const EVENTS: usize = 5_000;
+/// Clocks of machines that are kept in time differ by less.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
 /// How often `--watch` looks again.
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -213,7 +215,7 @@ fn acts(
     let poll = &config.settings.poll;
     let patience = (poll.every * 3).max(config.lease * 2) + poll.timeout;
     let age = document.observed_at.map(|at| elapsed(at, now));
-    let read = age.map_or("never read".to_owned(), |age| format!("read {} ago", span(age)));
+    let read = document.observed_at.map_or("never read".to_owned(), |at| read_ago(at, now));
     let since = document
         .observed_at
         .map_or("ever".to_owned(), |at| format!("{at:.0} ({} ago)", span(elapsed(at, now))));
@@ -247,6 +249,16 @@ fn acts(
     }
 }
 
+/// How old the newest reading is. One from the future was made by another clock than this one.
+fn read_ago(at: Timestamp, now: Timestamp) -> String {
+    let ahead = elapsed(now, at);
+    if ahead > CLOCKS_DIFFER {
+        let ahead = span(ahead);
+        return format!("read {ahead} in the future: this clock, or the watchdog's, is wrong");
+    }
+    format!("read {} ago", span(elapsed(at, now)))
+}
+
 fn plural_of(count: usize) -> String {
     plural(count, "recreate")
 }
@@ -257,4 +269,18 @@ fn name(acting: &Acting) -> String {
     let since =
         acting.since.map_or(String::new(), |at| format!(" since {}", at.strftime("%F %H:%M UTC")));
     format!("{}{pid}{since}", acting.host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_from_the_future_is_not_told_as_new() {
+        let now: Timestamp = "2026-06-01T12:00:00Z".parse().unwrap();
+        let at = |text: &str| read_ago(text.parse().unwrap(), now);
+        assert_eq!(at("2026-06-01T11:59:48Z"), "read 12s ago");
+        assert_eq!(at("2026-06-01T12:00:09Z"), "read 0s ago", "clocks differ a little");
+        assert!(at("2026-06-04T12:00:00Z").starts_with("read 3d 0h in the future: this clock"));
+    }
 }

@@ -13,7 +13,7 @@ use crate::config::{self, Config, StateLocation};
 use crate::driver::message::{Claimant, End, Mode};
 use crate::google::auth::{Credentials, StorageCredentials};
 use crate::google::http::Http;
-use crate::google::sources::{NoCredentials, Places};
+use crate::google::sources::{NoCredentials, Places, Source};
 use crate::google::tpu::{CheckEndpoints, TpuClient};
 use crate::launch;
 use crate::model::beacon::joined;
@@ -130,6 +130,11 @@ impl Clients {
     /// Where the credentials come from, in words.
     pub fn source(&self) -> String {
         self.credentials.source().map_or("anonymous".to_owned(), ToString::to_string)
+    }
+
+    /// Whether the credentials are a login in this user's home folder.
+    pub fn is_a_login(&self) -> bool {
+        self.credentials.source().is_some_and(Source::is_a_login)
     }
 
     /// The account that the credentials are of, where it is named: by their file, or by the metadata

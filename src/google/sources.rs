@@ -111,6 +111,12 @@ impl Source {
         Source { places, file, kind }
     }
 
+    /// Whether they are a login in a user's home folder, which a service with a user of its own does
+    /// not see.
+    pub fn is_a_login(&self) -> bool {
+        self.places.named.is_none() && self.file.is_some()
+    }
+
     /// The account that the file names, where it names one: a user's own login does not.
     pub fn account(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.file.as_ref()?).ok()?;

@@ -38,8 +38,8 @@ faults! {
     ClockJump = "clock-jump",
     /// The config changes in the middle.
     Reload = "reload",
-    /// Operators give commands.
-    Commands = "commands",
+    /// Operators give commands. Its name seeds its dice: the goldens stand on it.
+    Commands = "levers",
     /// Reads fail: 401, 403, 429, 5xx, something that is not the API.
     ReadFails = "read-fails",
     /// Reads show what was a while ago, and not in order.
