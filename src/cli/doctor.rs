@@ -291,7 +291,7 @@ async fn of_slot(
     all
 }
 
-/// What works for the caller may be missing for the service: its user has a home of its own.
+/// A login that works for the caller is missing for the service: its user has another home.
 fn hidden_login(is_a_login: bool, is_of_the_service: bool) -> Option<Finding> {
     (is_a_login && is_of_the_service).then(|| {
         let text = "a login of this user: the service, whose user is another one, does not see it";
