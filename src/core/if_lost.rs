@@ -40,7 +40,7 @@ pub struct IfLost {
 /// How a job's command is run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Runs {
-    /// As configured.
+    /// As configured, without the values that it sets: one may be a secret.
     pub command: String,
     /// By default root.
     pub user: String,
@@ -103,7 +103,7 @@ fn runs(slot: &SlotSettings) -> Option<Runs> {
         value => value.to_owned(),
     };
     Some(Runs {
-        command: job.command.clone()?,
+        command: without_values(job.command.as_deref()?),
         user: given(&job.user, "root"),
         dir: given(&job.dir, "~"),
         image: job.image.clone(),
@@ -130,6 +130,25 @@ fn notes(slot: &SlotSettings, learned: Option<&NodeSpec>) -> Vec<String> {
         )
     });
     twice.into_iter().collect()
+}
+
+/// A command on one line, with `NAME=…` and `--flag=…` for what it sets, and without what follows a flag
+/// whose name speaks of a secret.
+fn without_values(command: &str) -> String {
+    let mut hide = false;
+    let shown = command.split_whitespace().map(|word| {
+        if std::mem::take(&mut hide) && !word.starts_with('-') {
+            return "…".to_owned();
+        }
+        if let Some((name, _)) = word.split_once('=') {
+            return format!("{name}=…");
+        }
+        let flag = word.to_ascii_lowercase();
+        let secret = ["key", "token", "secret", "password", "credential"];
+        hide = flag.starts_with('-') && secret.iter().any(|part| flag.contains(part));
+        word.to_owned()
+    });
+    shown.collect::<Vec<_>>().join(" ")
 }
 
 /// The files and modules that a command runs: `train.py` of `python3 ~/run/train.py --steps 9`.
@@ -193,6 +212,14 @@ mod tests {
             ["setup.sh", "llama.train"]
         );
         assert_eq!(of("./train --conf a.toml"), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn a_value_that_a_command_sets_is_never_shown() {
+        let command =
+            "WANDB_API_KEY=hunter1 python3 train.py\n  --hf-token hunter2 --lr=hunter3 --steps 9";
+        let shown = "WANDB_API_KEY=… python3 train.py --hf-token … --lr=… --steps 9";
+        assert_eq!(without_values(command), shown);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What an operator may tell the watchdog at any time, without the lock: it goes into the store,
+//! The commands of an operator, given at any time and without the lock: it goes into the store,
 //! and whoever holds the lock takes it from there within one poll.
 
 use jiff::Timestamp;

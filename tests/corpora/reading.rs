@@ -51,7 +51,7 @@ pub const KINDS: [(&str, Read); 11] = [
 
 /// A config. Each mistake in it has a place and a remedy.
 pub fn config(bytes: &[u8]) -> bool {
-    // What the full example names lies there.
+    // The full example names a file that lies there.
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/w.toml");
     match config::parse(&file, &String::from_utf8_lossy(bytes), &|_| None) {
         Ok(_) => true,

@@ -161,7 +161,7 @@ impl Shelf {
             Engine::Memory(memory) => memory.commands.push(command),
             Engine::Sqlite(disk) => {
                 let store = disk.connection(usize::MAX).expect("the folder is there");
-                now(store.submit(&command)).expect("nobody else writes in this moment");
+                now(store.submit(&command)).expect("no other process writes in this moment");
             }
         }
     }

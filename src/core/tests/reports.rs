@@ -1,4 +1,4 @@
-//! What the workers report: when it condemns, when it saves, and when they can't be read.
+//! Reports of the workers: when they condemn, when they save, and when they can't be read.
 
 use super::runs::with_checkpoints;
 use super::*;
