@@ -7,6 +7,7 @@ use crate::core::starts_again;
 use crate::model::command::{Command, CommandKind, Pause};
 use crate::model::condition::Condition;
 use crate::model::ids::Incarnation;
+use crate::model::slot::SlotRecord;
 use crate::model::time::{elapsed, span};
 use crate::report::sentence::rounded;
 use crate::store::Stored;
@@ -38,25 +39,7 @@ pub fn refused(kind: &CommandKind, stored: &Stored, now: Timestamp) -> Option<Re
             }
         }
         CommandKind::Resume { slot: Some(name), adopt } => {
-            let record = record(name)?;
-            let seen = record.seen.as_ref();
-            let other = seen.is_some_and(|seen| seen.other_owner.is_some());
-            if *adopt {
-                let text = format!("no other watchdog owns {name}");
-                return if other { None } else { needless(text) };
-            }
-            let opted_out = seen.is_some_and(|seen| seen.opted_out) && record.recovery.is_some();
-            if holds(record.paused.as_ref(), now) || opted_out {
-                return None;
-            }
-            if let Some(pause) = stored.ledger.paused.as_ref().filter(|pause| pause.holds(now)) {
-                let text = format!(
-                    "{name} is not paused by itself: {} paused everything; end that with `resume --all`",
-                    pause.who
-                );
-                return Some(Refused::Wrong(text));
-            }
-            needless(format!("{name} is not paused"))
+            resume_refused(record(name)?, *adopt, stored, now)
         }
         CommandKind::Retry { slot, from: Some(step) } => {
             let newest = record(slot)?.job.checkpoint.as_ref()?;
@@ -89,6 +72,40 @@ pub fn refused(kind: &CommandKind, stored: &Stored, now: Timestamp) -> Option<Re
         }
         _ => None,
     }
+}
+
+/// Whether `resume` of one slot would do nothing.
+fn resume_refused(
+    record: &SlotRecord,
+    adopt: bool,
+    stored: &Stored,
+    now: Timestamp,
+) -> Option<Refused> {
+    let name = &record.name;
+    let seen = record.seen.as_ref();
+    let other = seen.is_some_and(|seen| seen.other_owner.is_some());
+    if adopt {
+        let text = format!("no other watchdog owns {name}");
+        return (!other).then(|| Refused::Needless(text));
+    }
+    let opted_out = seen.is_some_and(|seen| seen.opted_out);
+    if holds(record.paused.as_ref(), now) || opted_out && record.is_gone() {
+        return None;
+    }
+    if opted_out {
+        let text = format!(
+            "{name} is opted out by the label tpu-watchdog=off of its TPU: remove that label"
+        );
+        return Some(Refused::Wrong(text));
+    }
+    if let Some(pause) = stored.ledger.paused.as_ref().filter(|pause| pause.holds(now)) {
+        let text = format!(
+            "{name} is not paused by itself: {} paused everything; end that with `resume --all`",
+            pause.who
+        );
+        return Some(Refused::Wrong(text));
+    }
+    Some(Refused::Needless(format!("{name} is not paused")))
 }
 
 fn holds(pause: Option<&Pause>, now: Timestamp) -> bool {
@@ -186,7 +203,6 @@ fn recreated(slot: &str, incarnation: Option<&Incarnation>, why: &str) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::slot::SlotRecord;
 
     fn stored(change: impl FnOnce(&mut SlotRecord)) -> Stored {
         let mut record = SlotRecord::new("a", "z", Timestamp::UNIX_EPOCH);

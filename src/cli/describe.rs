@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use super::screen::{self, FAINT, HEAD, labelled, paint, style};
 use crate::core::view::GateAnswer;
+use crate::model::condition::Condition;
 use crate::model::event::Event;
 use crate::model::time::{elapsed, span};
 use crate::model::view::{ActionName, SlotView};
@@ -140,6 +141,9 @@ fn next_steps(slot: &SlotView) -> Vec<(String, &'static str)> {
     let mut all = Vec::new();
     match slot.hold.as_deref() {
         Some("paused") => all.push((command("resume"), "ends the pause")),
+        Some("opted_out") if slot.condition == Condition::Missing => {
+            all.push((command("resume"), "creates it again, without the label"));
+        }
         Some("other_owner") => {
             all.push((command("resume") + " --adopt", "makes this TPU the watchdog's own"));
         }

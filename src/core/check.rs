@@ -27,10 +27,11 @@ use crate::model::condition::{Condition, Kind};
 use crate::model::failure::FailureClass;
 use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Stray};
 use crate::model::ids::RunOrder;
+use crate::model::job::WorkerState;
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
 use crate::model::settings::{OnSuccess, Settings, Size, SlotSettings};
-use crate::model::slot::{SlotRecord, WorkerState};
+use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::time::elapsed;
 

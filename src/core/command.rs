@@ -115,8 +115,8 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
                 if *adopt {
                     adopt_node(record);
                 }
-                // A create that the label held goes on: its node, which carried it, is gone.
-                if let Some(seen) = record.seen.as_mut().filter(|_| record.incarnation.is_none()) {
+                let gone = record.is_gone();
+                if let Some(seen) = record.seen.as_mut().filter(|_| gone) {
                     seen.opted_out = false;
                 }
             });

@@ -36,7 +36,7 @@ use crate::model::view::Decision;
 
 pub use self::judged::CREATE_CHECKED_FOR;
 pub use self::slot::DELETE_FAILURES;
-pub use self::standing::{Obstacle, answers, obstacle};
+pub use self::standing::{Obstacle, answers, no_create_could_follow, obstacle};
 
 /// The step that a gate stands before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

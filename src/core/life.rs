@@ -16,8 +16,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::condition::Condition;
+use crate::model::job::JobState;
 use crate::model::settings::{Grace, PollSettings};
-use crate::model::slot::{JobState, SlotRecord};
+use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
 
 /// The workers' reports on which a delete or a reboot rests were asked for at most this long before it

@@ -10,7 +10,8 @@ use crate::model::lookup::{CreateCheck, Deletion};
 
 use super::turn::Turn;
 
-/// Takes in whether a create could follow. Doubts are told once; what is certain is a gate's.
+/// Takes in whether a create could follow. Doubts are told once. A certain reason holds (a gate), or
+/// is told with `create_check = "warn"`.
 pub fn create_checked(
     fleet: &mut Fleet,
     slot: &str,
@@ -19,8 +20,16 @@ pub fn create_checked(
     turn: &mut Turn,
 ) {
     let Some(record) = fleet.slots.get_mut(slot) else { return };
-    let known = record.create_check.as_ref().is_some_and(|(_, known)| known.doubts == found.doubts);
-    if !known && !found.doubts.is_empty() {
+    let holds = fleet.settings.slots.get(slot).is_none_or(|slot| slot.policy.create_check);
+    let before = record.create_check.as_ref().map(|(_, known)| known.clone()).unwrap_or_default();
+    if let Some(why) = found.certain.as_ref().filter(|_| !holds && before.certain != found.certain)
+    {
+        let message = format!(
+            "a create of it could not follow, which holds nothing with create_check = \"warn\": {why}"
+        );
+        turn.tell(record, What::Note, message);
+    }
+    if before.doubts != found.doubts && !found.doubts.is_empty() {
         let message = format!(
             "a create of it may be refused, which holds nothing: {}",
             found.doubts.join("; ")
@@ -44,6 +53,9 @@ pub fn deletions(
     else {
         return;
     };
+    if memory.is_there {
+        return;
+    }
     match result {
         Ok(found) => {
             let foreign = found

@@ -65,8 +65,7 @@ pub fn observe(
     if shown.is_some_and(|view| shows_the_past(record, view, began, slot.policy.max_age)) {
         return;
     }
-    memory.absence_confirmed &= shown.is_none();
-    memory.is_there = shown.is_some();
+    is_present(memory, shown.is_some());
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
         notice_deletion(record, view, &mut fleet.dirty);
@@ -99,6 +98,14 @@ pub fn observe(
         return;
     }
     judge_by(fleet, name, &reading, began, source, turn);
+}
+
+/// A node that is there ends what was known of its absence. Who deleted it is looked up again when
+/// it disappears once more: that may be on purpose.
+fn is_present(memory: &mut Memory, there: bool) {
+    memory.is_there = there;
+    memory.absence_confirmed &= !there;
+    memory.deletions.take_if(|_| there);
 }
 
 /// Whether a node shows how far a run order got that is not being sent.

@@ -10,9 +10,10 @@ use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Ledger, Memory};
 use crate::model::ids::Incarnation;
+use crate::model::job::{JobState, WorkerState};
 use crate::model::job_phase::JobPhase;
 use crate::model::relaunch::TAKES_ROLL_CALL;
-use crate::model::slot::{JobState, SlotRecord, WorkerState};
+use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
 
 use super::turn::Turn;

@@ -6,8 +6,9 @@ use jiff::Timestamp;
 use crate::model::condition::Condition;
 use crate::model::event::What;
 use crate::model::exit::Stuck;
+use crate::model::job::Runs;
 use crate::model::settings::JobSettings;
-use crate::model::slot::{Runs, SlotRecord};
+use crate::model::slot::SlotRecord;
 
 use super::codes;
 use super::turn::Turn;

@@ -8,10 +8,11 @@ use jiff::Timestamp;
 use crate::model::condition::{Condition, Kind};
 use crate::model::event::What;
 use crate::model::fleet::Fleet;
+use crate::model::job::WorkerState;
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
 use crate::model::settings::Overlay;
-use crate::model::slot::{SlotRecord, WorkerState};
+use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 use crate::model::time::span;
 

@@ -184,7 +184,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         },
         paused: pause.is_some(),
         pause,
-        warnings: settings.map(|settings| warnings(record, settings)).unwrap_or_default(),
+        warnings: settings.map(|settings| warnings(record, settings, now)).unwrap_or_default(),
         opted_out: seen.is_some_and(|seen| seen.opted_out),
         refused: refusal.as_ref().map(|(class, ..)| class.name().to_owned()),
         create_failures: refusal.as_ref().map_or(0, |(_, _, tries)| *tries),
@@ -219,9 +219,12 @@ pub fn specification(record: &SlotRecord) -> Option<String> {
 }
 
 /// Gaps that matter on the day on which the slot is created again.
-fn warnings(record: &SlotRecord, slot: &SlotSettings) -> Vec<String> {
-    let Some(job) = slot.job.as_ref() else { return Vec::new() };
-    let (learned, mut all) = (record.spec.as_ref(), Vec::new());
+fn warnings(record: &SlotRecord, slot: &SlotSettings, now: Timestamp) -> Vec<String> {
+    let impossible =
+        gates::no_create_could_follow(record, now).filter(|_| !slot.policy.create_check);
+    let mut all: Vec<String> = impossible.into_iter().collect();
+    let Some(job) = slot.job.as_ref() else { return all };
+    let learned = record.spec.as_ref();
     if !NodeSpec::has_a_script(learned, &slot.create)
         && (learned.is_some() || record.seen.is_none())
     {

@@ -230,7 +230,8 @@ pub struct Memory {
     pub vanished: u32,
     /// Why the operation under way could not be read the last time.
     pub operation_lost: Option<String>,
-    /// The delete operations of its node, once they were looked up; none where they can't be listed.
+    /// The delete operations of its node, looked up once each time it is missing; empty where they
+    /// can't be listed.
     pub deletions: Option<Vec<Deletion>>,
     /// GETs in a row that took longer than a confirmation may be old.
     pub slow_gets: u32,

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::job::WorkerState;
 use super::job_phase::JobPhase;
 use super::lines::LastLine;
 use super::relaunch::{TAKES_ORDERS, TAKES_ROLL_CALL};
-use super::slot::{SlotRecord, WorkerState};
+use super::slot::SlotRecord;
 
 /// A host whose heartbeat, one a minute, stood still for less than this is there.
 const ALIVE: Duration = Duration::from_secs(180);

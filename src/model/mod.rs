@@ -15,6 +15,7 @@ pub mod fleet;
 pub mod hold;
 pub mod hosts;
 pub mod ids;
+pub mod job;
 pub mod job_phase;
 pub mod lease;
 pub mod lines;

@@ -207,6 +207,9 @@ fn waiting_for_capacity_is_a_ticket_and_one_cause_pages_once() {
     let left_out = reasons(&for_long, "slot_create_refused").into_iter().map(str::to_owned);
     assert_eq!(left_out.collect::<BTreeSet<_>>(), &tickets | &pages);
     let held_out = reasons(&for_long, "slot_held");
+    for waits in [HoldReason::WaitsForProbe, HoldReason::ZoneShort] {
+        assert!(held_out.contains(&waits.name()), "{waits} waits for capacity, and pages");
+    }
     for alert in alerts().iter().filter(|alert| severity(&rules, alert) == "page") {
         for reason in held(&expression(&rules, alert)) {
             assert!(

@@ -332,11 +332,16 @@ pub fn job(name: &str) -> String {
 
 /// GET over plain HTTP: status and body.
 pub fn get(url: &str) -> (u16, String) {
+    request("GET", url)
+}
+
+/// A request without a body over plain HTTP: status and body.
+pub fn request(method: &str, url: &str) -> (u16, String) {
     use std::io::{Read as _, Write as _};
     let rest = url.strip_prefix("http://").unwrap();
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     let mut stream = std::net::TcpStream::connect(host).unwrap();
-    write!(stream, "GET /{path} HTTP/1.0\r\nHost: {host}\r\n\r\n").unwrap();
+    write!(stream, "{method} /{path} HTTP/1.0\r\nHost: {host}\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let status = text.split(' ').nth(1).unwrap().parse().unwrap();

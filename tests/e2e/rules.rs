@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tpu_watchdog::simulator::cloud::Cloud;
 use tpu_watchdog::simulator::trouble::Trouble;
 
-use crate::harness::{POLICY, Rig, job, slot};
+use crate::harness::{POLICY, Rig, ZONE, job, request, slot};
 
 /// A command that must succeed.
 #[track_caller]
@@ -81,8 +82,81 @@ fn a_node_that_a_person_deletes_while_it_works_stays_deleted() {
 }
 
 #[test]
-fn s20_a_judged_tpu_is_kept_while_google_denies_the_right_to_create() {
+fn a_node_that_a_person_deletes_again_and_unseen_stays_deleted() {
     let mut rig = Rig::with_one_node("");
+    let person = rig.door("person");
+    let delete = || {
+        let path = format!("v2/projects/p/locations/{ZONE}/nodes/a");
+        assert_eq!(request("DELETE", &format!("{person}/{path}")).0, 200);
+    };
+    // No poll sees it DELETING.
+    rig.simulator.with(|cloud| cloud.timing.delete = Duration::ZERO);
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Vanish, None);
+    rig.wait_recovered("a", old);
+    delete();
+    rig.wait_until("it is told", || hold(&rig) == "deleted");
+    rig.wait_polls(4);
+    assert_eq!(rig.creations("a"), 2, "{}", rig.mutations_text());
+    // Operations that may not be listed are no evidence, and told.
+    rig.simulator.with(|cloud| cloud.denied.insert("tpu.operations.list".into()));
+    order(&rig, &["recreate", "a"]);
+    rig.wait("it is created again", |cloud| cloud.creations.get("a") == Some(&3));
+    rig.wait_until("it is healthy", || rig.status()["tpus"][0]["condition"] == "healthy");
+    delete();
+    rig.wait("it is created again", |cloud| cloud.creations.get("a") == Some(&4));
+    rig.wait_for_log("whether it was deleted on purpose is not known");
+}
+
+#[test]
+fn s7_the_opt_out_of_a_tpu_that_is_gone_ends_with_resume() {
+    let mut rig = Rig::with_one_node("");
+    rig.trouble("a", Trouble::OptOut, None);
+    rig.start();
+    rig.wait_polls(2);
+    let refused = rig.command(&["resume", "a"]).output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("remove that label"), "{told}");
+    rig.trouble("a", Trouble::Vanish, None);
+    rig.wait_until("it is held", || hold(&rig) == "opted_out");
+    assert!(text(&rig, "status").contains("`resume a` releases the create"));
+    order(&rig, &["resume", "a"]);
+    rig.wait("it is created again", |cloud| cloud.creations.get("a") == Some(&2));
+}
+
+#[test]
+fn a_node_of_another_watchdog_is_ours_after_resume_with_adopt() {
+    let mut rig = Rig::with_one_node("");
+    let run = json!({"generation": 7, "checkpoint": ""}).to_string();
+    let metadata = json!({
+        "tpu-watchdog-owner": "another", "tpu-watchdog-slot": "a", "tpu-watchdog-run": run,
+    });
+    rig.simulator.with(|cloud| {
+        let node = cloud.nodes.values_mut().next().unwrap();
+        node.body.insert("metadata".into(), metadata);
+    });
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_until("it is held", || hold(&rig) == "other_owner");
+    rig.wait_polls(4);
+    assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
+    order(&rig, &["resume", "a", "--adopt"]);
+    rig.wait_recovered("a", old);
+    let metadata = rig.node("a").unwrap().body["metadata"].clone();
+    let order: Value =
+        serde_json::from_str(metadata["tpu-watchdog-run"].as_str().unwrap()).unwrap();
+    assert_eq!(order["generation"], 8, "it goes on from the highest that was seen");
+    assert_ne!(metadata["tpu-watchdog-owner"], "another");
+}
+
+/// Google denies the right to create; the watchdog asks for its rights.
+fn without_the_right_to_create(policy: &str) -> Rig {
+    let mut rig = Rig::with_one_node("");
+    rig.configure("", policy, &slot("a", ""));
     let config = std::fs::read_to_string(rig.config()).unwrap();
     let checks = format!("resource_manager = \"{0}\"\niam = \"{0}\"", rig.base);
     std::fs::write(rig.config(), config.replace("credentials = \"anonymous\"", &checks)).unwrap();
@@ -91,6 +165,12 @@ fn s20_a_judged_tpu_is_kept_while_google_denies_the_right_to_create() {
     let metadata = rig.base.trim_start_matches("http://").to_owned();
     rig.start_with(&[("GCE_METADATA_HOST", &metadata), ("HOME", &home)]);
     rig.wait_polls(2);
+    rig
+}
+
+#[test]
+fn s20_a_judged_tpu_is_kept_while_google_denies_the_right_to_create() {
+    let rig = without_the_right_to_create(POLICY);
     let old = rig.node("a").unwrap().uid;
     rig.trouble("a", Trouble::Unresponsive, None);
     rig.wait_until("it is held", || hold(&rig) == "cannot_create");
@@ -104,6 +184,36 @@ fn s20_a_judged_tpu_is_kept_while_google_denies_the_right_to_create() {
     rig.wait_until("it is recreated", || {
         rig.node("a").is_some_and(|node| node.uid != old && node.state == "READY")
     });
+}
+
+#[test]
+fn s20_with_create_check_warn_the_missing_right_is_told_and_holds_nothing() {
+    let policy = format!("{POLICY}\ncreate_check = \"warn\"");
+    let rig = without_the_right_to_create(&policy);
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Unresponsive, None);
+    rig.wait_for_log("which holds nothing with create_check = \"warn\"");
+    rig.wait_for_log("create failed (permission)");
+    let shown = text(&rig, "status");
+    assert!(shown.contains("Warnings:") && shown.contains("tpu.nodes.create"), "{shown}");
+    rig.simulator.with(|cloud| cloud.denied.clear());
+    rig.wait_recovered("a", old);
+}
+
+#[test]
+fn a_delete_that_google_refuses_is_told_and_tried_until_it_may() {
+    let mut rig = Rig::with_one_node("");
+    rig.simulator.with(|cloud| cloud.denied.insert("tpu.nodes.delete".into()));
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_until("an operator is called", || hold(&rig) == "delete_failed");
+    let shown = text(&rig, "status");
+    assert!(shown.contains("tpu.nodes.delete") && shown.contains("tried again"), "{shown}");
+    assert_eq!(rig.creations("a"), 1, "no create before its delete");
+    rig.simulator.with(|cloud| cloud.denied.clear());
+    rig.wait_recovered("a", old);
 }
 
 /// The slot's TPU is preempted, and `forget` comes when its create has been accepted.
@@ -120,15 +230,14 @@ fn forgotten_after_its_create(rig: &mut Rig) {
 fn s21_what_a_called_off_create_makes_is_told_until_its_slot_takes_it_up() {
     let run =
         "job = { checkpoint = \"gs://bucket/{node}\", step = \"100ms\", every = 5, at_step = 10 }";
-    let zone = crate::harness::ZONE;
     let nodes = format!(
-        "[times]\ncreate = \"3s\"\n[[nodes]]\nnames = [\"a\"]\nzone = \"{zone}\"\nspot = true\n{run}\n"
+        "[times]\ncreate = \"3s\"\n[[nodes]]\nnames = [\"a\"]\nzone = \"{ZONE}\"\nspot = true\n{run}\n"
     );
     let mut rig = Rig::new(&nodes, POLICY, &slot("a", &job("a")));
     forgotten_after_its_create(&mut rig);
     rig.wait_until("it is told", || {
         let shown = text(&rig, "status");
-        shown.contains("Belongs to no slot") && shown.contains(&format!("in {zone}: READY"))
+        shown.contains("Belongs to no slot") && shown.contains(&format!("in {ZONE}: READY"))
     });
     let base = rig.endpoint();
     let (_, metrics) = crate::harness::get(&format!("{base}/metrics"));
@@ -153,14 +262,13 @@ fn s21_what_a_called_off_create_makes_is_told_until_its_slot_takes_it_up() {
 
 #[test]
 fn s17_a_stray_that_can_not_run_is_removed_where_the_config_says_so() {
-    let zone = crate::harness::ZONE;
     let nodes = format!(
-        "[times]\ncreate = \"3s\"\n[[nodes]]\nnames = [\"a\"]\nzone = \"{zone}\"\nspot = true\n"
+        "[times]\ncreate = \"3s\"\n[[nodes]]\nnames = [\"a\"]\nzone = \"{ZONE}\"\nspot = true\n"
     );
     let policy = format!("{POLICY}\norphans = \"dead\"");
     let mut rig = Rig::new(&nodes, &policy, &slot("a", ""));
     forgotten_after_its_create(&mut rig);
-    rig.wait_until("it is told", || text(&rig, "status").contains(&format!("in {zone}: READY")));
+    rig.wait_until("it is told", || text(&rig, "status").contains(&format!("in {ZONE}: READY")));
     // It runs: it is left alone, until it is preempted.
     rig.wait_polls(4);
     let sent = rig.mutations().len();

@@ -28,7 +28,7 @@ pub fn paused(ctx: &SlotCtx) -> Option<Decision> {
 /// S7: the label is remembered when its node is gone.
 pub fn opted_out(ctx: &SlotCtx) -> Option<Decision> {
     let mut obstacle = standing::opted_out(ctx.subject())?;
-    if is_pending(ctx) {
+    if is_pending(ctx) || ctx.record.is_gone() {
         obstacle.why += &format!("; `resume {}` releases the create", ctx.record.name);
     }
     Some(obstacle.stops(&what(ctx)))

@@ -7,6 +7,7 @@ use crate::core::ctx::Subject;
 use crate::core::location;
 use crate::model::condition::Kind;
 use crate::model::hold::HoldReason;
+use crate::model::slot::SlotRecord;
 use crate::model::time::{elapsed, span};
 use crate::model::view::Decision;
 use jiff::Timestamp;
@@ -184,10 +185,15 @@ fn checkpoints(subject: Subject) -> Option<Obstacle> {
 
 /// S20: a create could certainly not follow.
 fn create_check(subject: Subject) -> Option<Obstacle> {
-    let asked = subject.record.create_check.as_ref().filter(|_| subject.slot.policy.create_check);
-    let (_, found) = asked.filter(|(at, _)| elapsed(*at, subject.now) <= CREATE_CHECKED_FOR)?;
-    let text = format!("a create could not follow: {}", found.certain.as_ref()?);
-    Some(Obstacle::new(HoldReason::CannotCreate, text))
+    let why = no_create_could_follow(subject.record, subject.now)?;
+    subject.slot.policy.create_check.then(|| Obstacle::new(HoldReason::CannotCreate, why))
+}
+
+/// Why a create could certainly not follow, as the last check found.
+pub fn no_create_could_follow(record: &SlotRecord, now: Timestamp) -> Option<String> {
+    let (_, found) =
+        record.create_check.as_ref().filter(|(at, _)| elapsed(*at, now) <= CREATE_CHECKED_FOR)?;
+    Some(format!("a create could not follow: {}", found.certain.as_ref()?))
 }
 
 /// S7.

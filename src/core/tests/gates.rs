@@ -345,18 +345,6 @@ fn every_gate_holds_its_story_and_without_its_row_the_slot_acts_or_the_checker_r
 }
 
 #[test]
-fn s7_a_node_that_was_opted_out_is_not_created_again_when_it_is_missing() {
-    let mut world = World::new(settings(&["a"]));
-    world.poll(&[node("a", json!({"labels": {"tpu-watchdog": "off"}}))]);
-    for _ in 0..8 {
-        world.wait(30);
-        world.poll(&[]);
-        world.get("a", None);
-    }
-    assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::OptedOut), 0));
-}
-
-#[test]
 fn the_checker_refuses_by_name_what_a_plan_must_never_ask_for() {
     let verdict = |change: &dyn Fn(&mut Fleet, &mut Confirmed)| {
         let mut world = World::new(settings(&["a", "b"]));

@@ -1,17 +1,16 @@
 //! What is owed, who may call it off, and what no slot owns: removal and creation as two decisions,
-//! `forget`, `recreate`, slots that leave and come back, strays, deletions on purpose.
+//! `forget`, `recreate`, slots that leave and come back, strays.
 
 use super::*;
 use crate::model::command::{Command, CommandKind};
 use crate::model::condition::Kind;
-use crate::model::settings::WhenMissing;
 
-fn preempted() -> Value {
+pub fn preempted() -> Value {
     json!({"state": "PREEMPTED"})
 }
 
 impl World {
-    fn order(&mut self, kind: CommandKind) {
+    pub fn order(&mut self, kind: CommandKind) {
         let at = self.now;
         let (id, who) = ("1".to_owned(), "ada".to_owned());
         self.input(Input::Commands(vec![Command { id, at, who, reason: None, kind }]));
@@ -33,7 +32,7 @@ impl World {
     }
 
     /// Polls without `a` until it is missing for long enough, and its absence confirmed.
-    fn missing(&mut self) {
+    pub fn missing(&mut self) {
         for _ in 0..8 {
             self.wait(30);
             self.poll(&[]);
@@ -212,44 +211,6 @@ fn an_operator_recreates_exactly_the_tpu_that_was_meant() {
         world.get("a", Some(node("a", json!({ "state": state }))));
         assert!(world.actions.is_empty(), "{state}");
     }
-}
-
-#[test]
-fn a_node_that_another_hand_deleted_while_it_lived_is_not_created_again() {
-    let mut world = World::new(settings(&["a"]));
-    world.poll(&[node("a", json!({}))]);
-    world.wait(30);
-    world.poll(&[node("a", json!({"state": "DELETING"}))]);
-    world.missing();
-    assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Deleted), 0));
-    world.order(CommandKind::Recreate { slot: "a".into(), incarnation: None });
-    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
-    // After a preemption DELETING is only the end of what was lost.
-    let mut world = World::new(settings(&["a"]));
-    world.poll(&[node("a", preempted())]);
-    world.wait(30);
-    world.poll(&[node("a", json!({"state": "DELETING"}))]);
-    world.missing();
-    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
-}
-
-#[test]
-fn a_delete_operation_of_another_hand_says_that_a_missing_node_was_deleted_on_purpose() {
-    let played = |deletions: Result<Vec<Deletion>, Failure>, policy: WhenMissing| {
-        let mut world = World::new(settings(&["a"]));
-        world.deletions = deletions;
-        world.fleet.settings.slots.get_mut("a").unwrap().policy.when_missing = policy;
-        world.poll(&[node("a", json!({}))]);
-        world.missing();
-        (world.hold("a"), world.actions.len())
-    };
-    let at = "2026-06-01T12:00:10Z".parse().unwrap();
-    let foreign = || Ok(vec![Deletion { operation: "o/9".into(), at }]);
-    let refused = || Err(Failure::new(FailureClass::Permission, "403"));
-    assert_eq!(played(foreign(), WhenMissing::Auto), (Some(HoldReason::Deleted), 0));
-    assert_eq!(played(foreign(), WhenMissing::Create), (None, 1));
-    assert_eq!(played(refused(), WhenMissing::Auto), (None, 1), "that is no evidence");
-    assert_eq!(played(Ok(vec![]), WhenMissing::Auto), (None, 1));
 }
 
 #[test]

@@ -20,6 +20,30 @@ fn a_right_that_was_missed_long_ago_leaves_a_slot_protected() {
 }
 
 #[test]
+fn s20_a_create_that_could_not_follow_is_told_where_it_holds_nothing() {
+    let mut world = World::new(settings(&["a"]));
+    world.fleet.settings.slots.get_mut("a").unwrap().policy.create_check = false;
+    world.create_check.certain = Some("the caller lacks actAs".into());
+    world.poll(&[node("a", json!({}))]);
+    let sick = node("a", json!({"health": "TIMEOUT"}));
+    let (mut told, mut deleted) = (0, false);
+    for _ in 0..30 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(&sick));
+        told += world.messages.iter().filter(|text| text.contains("actAs")).count();
+        world.get("a", Some(sick.clone()));
+        if is_delete(&world.actions) {
+            deleted = true;
+            break;
+        }
+    }
+    assert_eq!((told, deleted), (1, true), "told once, and not held: {:?}", world.hold("a"));
+    let shown = &view::document(&world.fleet, world.now).tpus[0];
+    assert!(shown.warnings.iter().any(|text| text.contains("actAs")), "{:?}", shown.warnings);
+    assert!(shown.protected);
+}
+
+#[test]
 fn the_words_of_a_decision_that_change_between_two_polls_are_written_with_the_next() {
     let mut world = with_checkpoints();
     let node = world.supervised_run();
