@@ -17,6 +17,7 @@ mod lines;
 mod liveness;
 mod owed;
 mod pauses;
+mod pools;
 mod purpose;
 mod reads;
 mod regressions;
