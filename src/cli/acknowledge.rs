@@ -86,7 +86,7 @@ fn resume_refused(
     let other = seen.is_some_and(|seen| seen.other_owner.is_some());
     if adopt {
         let text = format!("no other watchdog owns {name}");
-        return (!other).then(|| Refused::Needless(text));
+        return (!other).then_some(Refused::Needless(text));
     }
     let opted_out = seen.is_some_and(|seen| seen.opted_out);
     if holds(record.paused.as_ref(), now) || opted_out && record.is_gone() {

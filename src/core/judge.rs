@@ -57,6 +57,9 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         return decision;
     }
     let Some(kind) = condition.kind() else { return at_rest(ctx, gates, turn) };
+    if let Some(wait) = made_by_another(ctx) {
+        return wait;
+    }
     if kind == Kind::Judged {
         reads::create_check(ctx, turn);
     }
@@ -201,15 +204,16 @@ fn graced(ctx: &SlotCtx, kind: Kind) -> Option<Decision> {
     Some(Decision::wait(format!("{condition}: {evidence}; {why}"), Some(until)))
 }
 
-/// A judged TPU that needs no more than its grace, and is left alone all the same: another program
-/// or an operator is making it, or its job keeps its rhythm.
+/// A TPU that another program or an operator is making is never judged.
+fn made_by_another(ctx: &SlotCtx) -> Option<Decision> {
+    let creating = ctx.record.seen.as_ref().is_some_and(|seen| seen.creating) && !ctx.record.ours;
+    let text = "starting: another client is creating it; it is waited for, however long that takes";
+    (ctx.condition() == Condition::Starting && creating).then(|| Decision::wait(text, None))
+}
+
+/// A judged TPU whose grace is over, and which is left alone all the same: its job keeps its rhythm.
 fn excused(ctx: &SlotCtx) -> Option<Decision> {
     let (record, condition, now) = (&*ctx.record, ctx.condition(), ctx.now);
-    let creating = record.seen.as_ref().is_some_and(|seen| seen.creating) && !record.ours;
-    if condition == Condition::Starting && creating {
-        let text = "starting: it is being created, and not by this watchdog: it is waited for";
-        return Some(Decision::wait(text, None));
-    }
     if condition.kind() != Some(Kind::Judged) || condition.is_reported() {
         return None;
     }

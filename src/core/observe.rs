@@ -324,11 +324,14 @@ fn adopt(
             record.first_seen = Some(turn.now);
             dirty.insert(record.name.clone());
         }
-        // Metadata may come later than the node itself.
+        // unverified: reads of a node that is CREATING show its metadata; it may come later.
+        // settled by: gcloud compute tpus tpu-vm describe NODE --zone ZONE --format 'yaml(state,metadata)', while it is created
         if !record.ours && record.released.is_none() && is_ours(record, view, settings) {
             record.ours = true;
             record.job.generation = record.job.generation.max(record.heard_from());
             dirty.insert(record.name.clone());
+            let text = "its metadata shows by now, and names this watchdog: it is ours";
+            turn.tell(record, What::Note, text);
         }
         // A client may change its run order: the job that runs under the former one is still heard.
         if let Some(run) = &view.run {

@@ -156,7 +156,7 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], (index, turns): (u64, u64), turn: &mut
     changed |= before != phase(ctx.record) || patched != patches(ctx.record);
     changed |= ended != ends(ctx.record);
     let held = decision.hold.is_some_and(|hold| hold != HoldReason::Unclear);
-    let interrupts = held || ctx.record.recovery.is_some();
+    let interrupts = held || ctx.record.recovery.is_some() || ctx.paused().is_some();
     changed |= interrupts && !std::mem::replace(&mut ctx.record.job.interrupted, true);
     tell(ctx, &decision, turn);
     ctx.record.at_ease =

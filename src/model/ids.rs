@@ -14,6 +14,8 @@ pub const SLOT_KEY: &str = "tpu-watchdog-slot";
 pub const RUN_KEY: &str = "tpu-watchdog-run";
 
 /// One concrete node: the API's unique id together with its creation time. A recreate changes both.
+// unverified: the id of a node that is created again under its name is another one; createTime tells them apart as well.
+// settled by: gcloud compute tpus tpu-vm describe NODE --zone ZONE --format 'value(id,createTime)', before and after a recreate
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Incarnation {
     /// The output-only `id` (an int64 as text); empty where the API does not give one.

@@ -341,6 +341,8 @@ impl Default for Grace {
             // unverified: health TIMEOUT of a node that recovers lasts for less than 10 min.
             // settled by: gcloud compute tpus tpu-vm describe NODE --zone ZONE --format 'value(health)', each minute of it
             unresponsive: minutes(10),
+            // unverified: health UNHEALTHY_TENSORFLOW of a node that recovers lasts for less than 15 min.
+            // settled by: gcloud compute tpus tpu-vm describe NODE --zone ZONE --format 'value(health)', each minute of it
             runtime_unhealthy: minutes(15),
             boot: None,
             silent: minutes(15),
@@ -374,6 +376,8 @@ impl Grace {
 
     /// From CREATING to READY: large slices take longer to assemble.
     pub fn startup(&self, size: Size) -> Duration {
+        // unverified: a node that becomes READY does so within 45 min, a large slice within 2 h.
+        // settled by: gcloud compute tpus operations list --zone ZONE, createTime and endTime of creates
         self.startup.unwrap_or(minutes(if size.hosts >= LARGE { 120 } else { 45 }))
     }
 
@@ -387,6 +391,8 @@ impl Grace {
 
     /// From READY to the boot beacon of every host.
     pub fn boot(&self, size: Size) -> Duration {
+        // unverified: a READY node's hosts run the startup script within 10 min, those of large slices later.
+        // settled by: tpu-watchdog history SLOT, the time from ready to booted
         let auto = match size.hosts {
             0..=8 => 10,
             9..=64 => 20,

@@ -6,6 +6,8 @@ use crate::model::ids::RunOrder;
 use crate::model::spec::NodeSpec;
 
 /// Compute Engine metadata limits: 256 KiB a value, 512 KiB in all.
+// unverified: the limits of Compute Engine instances hold for the metadata of a TPU node.
+// settled by: gcloud compute tpus tpu-vm create NODE --zone ZONE --accelerator-type TYPE --version VERSION --metadata-from-file=key=FILE, of 256 KiB
 const METADATA_VALUE_MAX: usize = 262_144;
 const METADATA_TOTAL_MAX: usize = 524_288;
 

@@ -270,6 +270,44 @@ mod tests {
         assert_eq!((all().count(), TABLE.rows.len()), (91, 129));
     }
 
+    /// A text that a pattern of the table matches.
+    fn example(pattern: &str) -> String {
+        let filled = [
+            (r"(?P<pid>\d+)", "10"),
+            (r"(?P<code>\d+)", "137"),
+            (r"(?P<replica>[\w-]+(?: \d+)?)", "master 0"),
+            (r":?\s*(?P<region>[a-z0-9-]+)", " us-east1"),
+            (r"(?P<id>\S+)", "jobs/1"),
+            (r"(?P<module>[^']+)", "numpy"),
+            (r#""?"#, ""),
+            ("[- ]", " "),
+            (r"[\w-]+", "some-name_1"),
+            (r"[\w.]+", "tpu.nodes.create"),
+            (r"[^']+", "projects/p/locations/z/nodes/a"),
+            (r"\w+", "word"),
+            (r"\d+", "7"),
+            (r"\S+", "p-1"),
+            (r".*", " of "),
+            (r"\b", ""),
+            ("^", ""),
+        ];
+        let mut text = pattern.to_owned();
+        for (class, sample) in filled {
+            text = text.replace(class, sample);
+        }
+        text.replace('\\', "")
+    }
+
+    #[test]
+    fn every_pattern_means_the_class_of_its_row() {
+        let patterns = all().flat_map(|row| row.patterns.iter().map(move |of| (row.class, *of)));
+        let wrong: Vec<_> = patterns
+            .map(|(class, pattern)| (class, example(pattern)))
+            .filter(|(class, text)| explain(text).map(|row| row.class) != Some(class))
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
     #[test]
     fn every_row_has_what_a_person_needs_on_one_line() {
         let known: BTreeSet<&str> = FailureClass::ALL.iter().map(|class| class.name()).collect();

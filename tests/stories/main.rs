@@ -5,6 +5,8 @@
 //! `UPDATE_STORIES=1 cargo test --test stories` writes the outputs anew. The commands of a script
 //! are those of [`Player::play`].
 
+mod shown;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +20,7 @@ use tpu_watchdog::model::action::{
     Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading,
 };
 use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
-use tpu_watchdog::model::checkpoint::{Checkpoint, CheckpointSurvey};
+use tpu_watchdog::model::checkpoint::{Checkpoint, CheckpointSurvey, NotComplete};
 use tpu_watchdog::model::command::{Command, CommandKind};
 use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
@@ -159,16 +161,26 @@ impl Player {
                 }
             }
             ["listing", "fails", class] => self.listing(&[], Some(failure(class))),
-            ["get", slot, "404"] => self.got(slot, Reading::Absent),
+            ["get", slot, "404"] => self.got(slot, Reading::Absent, self.now),
             ["get", slot, shown] => {
                 let view = self.node(slot, shown);
-                self.got(slot, Reading::Node(view));
+                self.got(slot, Reading::Node(view), self.now);
+            }
+            // The answer comes so long after the request.
+            ["get", slot, shown, "after", time] => {
+                let began = self.now;
+                self.now = after(began, duration(time));
+                let view = self.node(slot, shown);
+                self.got(slot, Reading::Node(view), began);
             }
             ["answer", slot, "accepted"] => {
                 self.answered(slot, CallOutcome::Accepted(OPERATION.into()))
             }
             ["answer", slot, "refused", class] => {
                 self.answered(slot, CallOutcome::Refused(failure(class)))
+            }
+            ["answer", slot, "not", "sent"] => {
+                self.answered(slot, CallOutcome::NotSent(failure("transient")))
             }
             ["answer", slot, "lost"] => {
                 self.answered(slot, CallOutcome::Unknown(failure("transient")))
@@ -177,7 +189,10 @@ impl Player {
             ["operation", slot, "failed", class] => {
                 self.operated(slot, OperationState::Failed(failure(class)))
             }
+            ["checkpoints", slot, "other", names @ ..] => self.not_understood(slot, names),
             ["checkpoints", slot, steps @ ..] => self.surveyed(slot, steps),
+            // Guest attributes are answered, and its worker has written none.
+            ["attributes", slot] => self.reported(slot, WorkerReport::default()),
             ["workers", slot, beat] => self.workers(slot, beat, None, None),
             ["workers", slot, beat, step] => self.workers(slot, beat, Some(step), None),
             // The worker follows the newest order, where its node has it.
@@ -339,147 +354,6 @@ impl Player {
         }
     }
 
-    /// `NAME=STATE[/HEALTH][#N]`: incarnation N (1 unless told); `#new` is the node that the last
-    /// create asked for.
-    fn poll(&mut self, nodes: &[&str]) {
-        self.listing(nodes, None);
-    }
-
-    fn listing(&mut self, nodes: &[&str], failed: Option<Failure>) {
-        let shown: Vec<Arc<NodeView>> = nodes
-            .iter()
-            .filter_map(|node| node.split_once('='))
-            .map(|(name, shown)| self.node(name, shown))
-            .collect();
-        let mut zones: Vec<String> =
-            self.fleet.settings.slots.values().flat_map(|slot| slot.zones.clone()).collect();
-        zones.sort();
-        zones.dedup();
-        let listings = zones
-            .into_iter()
-            .map(|zone| {
-                let here = shown.iter().filter(|view| view.zone == zone).cloned().collect();
-                Listing { zone, result: failed.clone().map_or(Ok((here, Vec::new()).into()), Err) }
-            })
-            .collect();
-        self.input(Input::Polled(Box::new(Poll { began: self.now, listings })));
-    }
-
-    fn node(&mut self, name: &str, shown: &str) -> Arc<NodeView> {
-        let (shown, which) = shown.split_once('#').unwrap_or((shown, "1"));
-        let (state, health) = shown.split_once('/').unwrap_or((shown, ""));
-        let record = self.fleet.slots.get(name).or_else(|| self.fleet.left.get(name));
-        let zone = record.expect("a slot, present or former").zone.clone();
-        let (mut raw, id, created) = if which == "new" {
-            let (body, at) = self
-                .created
-                .get(name)
-                .cloned()
-                .unwrap_or_else(|| panic!("no create of {name} yet:\n{}", self.out));
-            (body, format!("new-{}", elapsed(self.began, at).as_secs()), at)
-        } else {
-            let number: u64 =
-                which.parse().unwrap_or_else(|_| panic!("{which:?} is no incarnation"));
-            let created = after(
-                "2026-01-01T00:00:00Z".parse().expect("a time"),
-                Duration::from_secs(number * 3600),
-            );
-            (
-                json!({"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}),
-                number.to_string(),
-                created,
-            )
-        };
-        raw["name"] = json!(format!("projects/p/locations/{zone}/nodes/{name}"));
-        (raw["id"], raw["createTime"], raw["state"]) =
-            (json!(id), json!(created.to_string()), json!(state));
-        raw["networkEndpoints"] = json!([{}]);
-        if !health.is_empty() {
-            raw["health"] = json!(health);
-        }
-        Arc::new(NodeView::parse(raw).expect("a node"))
-    }
-
-    fn got(&mut self, slot: &str, reading: Reading) {
-        // A stray's GET is answered in the same words.
-        let asked = |look: &String| look.split_once('/').is_some_and(|(_, name)| name == slot);
-        let stray = self.fleet.looked_for.iter().find(|look| asked(look)).cloned();
-        let (name, began) = (slot.to_owned(), self.now);
-        self.input(match stray.as_ref().and_then(|key| key.split_once('/')) {
-            Some((zone, _)) => Input::StrayGot { zone: zone.into(), name, began, reading },
-            None => Input::Got { slot: name, began, reading },
-        });
-    }
-
-    fn answered(&mut self, slot: &str, outcome: CallOutcome) {
-        let mut strays = self.fleet.ledger.strays.values();
-        let stray = strays.find(|stray| stray.name == slot && stray.is_being_removed());
-        let relaunch = self.fleet.slots.get(slot).and_then(|record| record.job.relaunch.as_ref());
-        let generation = relaunch.map(|relaunch| relaunch.order.generation);
-        let name = slot.to_owned();
-        self.input(match (stray.map(|stray| stray.zone.clone()), generation) {
-            (Some(zone), _) => Input::StrayCalled { zone, name, patch: false, outcome },
-            (None, Some(generation)) => Input::Ordered { slot: name, generation, outcome },
-            (None, None) => Input::Called { slot: name, outcome },
-        });
-    }
-
-    fn operated(&mut self, slot: &str, state: OperationState) {
-        self.input(Input::Operated {
-            slot: slot.into(),
-            operation: OPERATION.into(),
-            result: Ok(state),
-        });
-    }
-
-    fn surveyed(&mut self, slot: &str, steps: &[&str]) {
-        let job =
-            self.fleet.settings.slots[slot].job.as_ref().and_then(|job| job.checkpoint.as_ref());
-        let location =
-            job.map(|checkpoint| checkpoint.uri.clone()).expect("a job with checkpoints");
-        let newest = steps.iter().filter_map(|step| step.parse().ok()).max();
-        let newest = newest.map(|step: u64| Checkpoint { step, uri: format!("{location}/{step}") });
-        let result = Ok(CheckpointSurvey { newest, ..CheckpointSurvey::default() });
-        self.input(Input::Surveyed { slot: slot.into(), began: self.now, location, result });
-    }
-
-    /// The only worker's boot beacon, heartbeat counter, step and exit; it follows the order of its
-    /// node.
-    fn workers(
-        &mut self,
-        slot: &str,
-        beat: &str,
-        step: Option<&str>,
-        exit: Option<(&str, String)>,
-    ) {
-        let record = &self.fleet.slots[slot];
-        let of = record.incarnation.clone().expect("a node");
-        let written = self.created.get(slot).map(|(body, _)| body["metadata"][RUN_KEY].clone());
-        let run = written.and_then(|run| serde_json::from_str(run.as_str()?).ok());
-        let generation = run.map_or(record.heard_from(), |run: RunOrder| run.generation);
-        let beacon = |value: i64, text: &str| Beacon {
-            boot_id: "b".into(),
-            generation,
-            attempt: 0,
-            value,
-            text: text.into(),
-        };
-        let number = |text: &str| text.parse().ok().map(|value| beacon(value, ""));
-        let report = WorkerReport {
-            boot: Some(beacon(1, "v2")),
-            heartbeat: number(beat),
-            step: step.and_then(number),
-            exit: exit.map(|(code, text)| beacon(code.parse().expect("a code"), &text)),
-            ..WorkerReport::default()
-        };
-        self.input(Input::Attributes {
-            slot: slot.into(),
-            of,
-            began: self.now,
-            result: Ok(vec![report]),
-        });
-    }
-
     fn command(&mut self, kind: CommandKind) {
         let command = Command {
             id: self.now.to_string(),
@@ -507,6 +381,10 @@ fn story(script: &str) -> String {
                 for slot in settings.slots.values_mut() {
                     slot.policy.attempts.preemptions = count.parse().expect("a number");
                 }
+            }
+            ["priority", slot, priority] => {
+                let slot = settings.slots.get_mut(*slot).expect("a slot");
+                slot.policy.priority = priority.parse().expect("a number");
             }
             ["max_unavailable", count] => {
                 settings.max_unavailable = Share::Count(count.parse().expect("a number"))

@@ -215,21 +215,66 @@ fn an_operator_recreates_exactly_the_tpu_that_was_meant() {
 
 #[test]
 fn every_refusal_but_rate_and_transient_goes_on_to_the_next_zone() {
-    let zone_after = |class: FailureClass| {
+    let two_zones = || {
         let mut two = settings(&["a"]);
         two.slots.get_mut("a").unwrap().zones.push("us-east5-a".into());
-        let mut world = World::new(two);
+        World::new(two)
+    };
+    let by_operation = |class: FailureClass| {
+        let mut world = two_zones();
         world.recreate_preempted();
         world.create_fails("a", class);
         world.fleet.slots["a"].zone.clone()
     };
+    let at_once = |class: FailureClass| {
+        let mut world = two_zones();
+        world.sick(&["a"], preempted(), 0);
+        world.get("a", Some(node("a", preempted())));
+        world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+        world.called("a", CallOutcome::Refused(Failure::new(class, "no")));
+        assert!(world.asks("a"), "its name is read before the zone is left: {}", class.name());
+        world.wait(1);
+        world.get("a", None);
+        world.fleet.slots["a"].zone.clone()
+    };
     use FailureClass::*;
     for class in [StockOut, Quota, Permission, BadRequest, ClosedQueue, PreemptedInCreation] {
-        assert_eq!(zone_after(class), "us-east5-a", "{}", class.name());
+        let zones = (by_operation(class), at_once(class));
+        assert_eq!(zones, ("us-east5-a".into(), "us-east5-a".into()), "{}", class.name());
     }
     for class in [Rate, Transient, Billing, ApiDisabled] {
-        assert_eq!(zone_after(class), ZONE, "{}", class.name());
+        assert_eq!(
+            (by_operation(class), at_once(class)),
+            (ZONE.into(), ZONE.into()),
+            "{}",
+            class.name()
+        );
     }
+}
+
+#[test]
+fn l1_a_create_that_failed_and_left_its_node_is_read_back_before_the_next_zone_is_tried() {
+    let mut two = settings(&["a"]);
+    two.slots.get_mut("a").unwrap().zones.push("us-east5-a".into());
+    let mut world = World::new(two);
+    world.recreate_preempted();
+    let failed = Failure::new(FailureClass::Transient, "code 13: an internal error");
+    let made = world.replacement("a", json!({"state": "CREATING"}));
+    world.done("a", OperationState::Failed(failed));
+    world.wait(1);
+    world.get("a", Some(made.clone()));
+    for _ in 0..10 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(&made));
+        assert!(world.actions.is_empty(), "two would be billed: {:?}", world.actions);
+    }
+    let mut ready = made.clone();
+    ready["state"] = json!("READY");
+    world.wait(30);
+    world.poll(std::slice::from_ref(&ready));
+    let record = &world.fleet.slots["a"];
+    assert_eq!((record.zone.as_str(), world.phase("a")), (ZONE, None), "{:?}", record.decision);
+    assert!(record.ours);
 }
 
 #[test]

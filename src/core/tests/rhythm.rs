@@ -4,6 +4,8 @@ use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
 use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
+use crate::model::command::CommandKind;
+use crate::model::job::WorkerState;
 use crate::model::settings::{Grace, Size};
 
 #[test]
@@ -53,6 +55,131 @@ fn s3_fresh_heartbeats_give_an_unresponsive_tpu_an_hour() {
     };
     assert!((10..=12).contains(&condemned_after(false)));
     assert!((59..=62).contains(&condemned_after(true)), "{}", condemned_after(true));
+}
+
+/// A job whose marks came at these intervals, in minutes; the last one now.
+fn with_marks(minutes: &[u64]) -> World {
+    let mut world = World::new(settings(&["a", "b", "c"]));
+    world.poll(&[node("a", json!({}))]);
+    let job = &mut world.fleet.slots.get_mut("a").unwrap().job;
+    job.intervals = minutes.iter().map(|minutes| minutes * 60).collect();
+    job.progress_at = Some(world.now);
+    world
+}
+
+/// After how many minutes of TIMEOUT it is deleted.
+fn deleted_after(world: &mut World, sick: &Value, mut before: impl FnMut(&mut World, u64)) -> u64 {
+    for round in 1..2000 {
+        world.wait(30);
+        before(world, round);
+        world.poll(std::slice::from_ref(sick));
+        if world.asks("a") {
+            world.get("a", Some(sick.clone()));
+        }
+        if is_delete(&world.actions) {
+            return round / 2;
+        }
+    }
+    panic!("{:?}", world.fleet.slots["a"].decision);
+}
+
+#[test]
+fn s3_the_rhythm_is_the_90th_percentile_twice_and_six_hours_at_most() {
+    let sick = node("a", timeout());
+    let after = |minutes: &[u64]| deleted_after(&mut with_marks(minutes), &sick, |_, _| ());
+    assert_eq!(after(&[20]), 40);
+    // One long interval of ten is no rhythm; two are.
+    let mut ten = [20; 10];
+    ten[3] = 200;
+    assert_eq!(after(&ten), 40);
+    ten[7] = 200;
+    assert_eq!(after(&ten), 360, "6 h, not 6 h 40 min");
+    // A reported exit, or silence, ends the excuse.
+    let mut world = with_marks(&[200]);
+    let exits = &mut world.fleet.slots.get_mut("a").unwrap().job.exits;
+    exits.insert(0, "b 1 1".into());
+    assert!(deleted_after(&mut world, &sick, |_, _| ()) <= 11);
+    let mut world = with_marks(&[200]);
+    let silent = |world: &mut World, _| {
+        let worker = world.fleet.slots.get_mut("a").unwrap().job.workers.entry(0).or_default();
+        worker.quiet_for = Duration::from_secs(900);
+    };
+    assert!(deleted_after(&mut world, &sick, silent) <= 11);
+}
+
+#[test]
+fn s3_an_interval_that_holds_a_pause_is_none_of_the_rhythm() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    let intervals = |world: &World| world.fleet.slots["a"].job.intervals.len();
+    for step in 200..210 {
+        world.surveyed(&[step]);
+        world.reports(i64::try_from(step).unwrap(), Some(i64::try_from(step).unwrap()));
+        world.next_poll(&node);
+    }
+    let before = intervals(&world);
+    assert!(before > 0);
+    world.order(CommandKind::Pause { slot: Some("a".into()), until: None });
+    world.next_poll(&node);
+    world.order(CommandKind::Resume { slot: Some("a".into()), adopt: false });
+    world.wait(7200);
+    world.surveyed(&[300]);
+    world.next_poll(&node);
+    assert_eq!(intervals(&world), before, "two hours of it were not the job's");
+    world.wait(60);
+    world.surveyed(&[301]);
+    assert_eq!(intervals(&world), before + 1);
+}
+
+#[test]
+fn s3_a_heartbeat_is_fresh_only_when_two_close_reads_show_it_to_change() {
+    use super::super::life;
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    let fresh =
+        |world: &World| life::beats(&world.fleet.slots["a"], &world.fleet.settings.poll, world.now);
+    world.reports(1, None);
+    assert!(!fresh(&world), "a first read is never fresh");
+    world.next_poll(&node);
+    world.reports(2, None);
+    assert!(fresh(&world));
+    world.wait(121);
+    assert!(!fresh(&world), "two beats ago");
+    world.reports(3, None);
+    assert!(!fresh(&world), "the two reads were too far apart");
+    world.next_poll(&node);
+    world.reports(3, None);
+    assert!(!fresh(&world), "it did not change");
+    // Of four workers all have to beat.
+    let record = world.fleet.slots.get_mut("a").unwrap();
+    record.seen.as_mut().unwrap().workers = 4;
+    let beating = WorkerState { beat_at: Some(world.now), ..WorkerState::default() };
+    (0..4).for_each(|worker| drop(record.job.workers.insert(worker, beating.clone())));
+    assert!(fresh(&world));
+    world.fleet.slots.get_mut("a").unwrap().job.workers.get_mut(&2).unwrap().beat_at = None;
+    assert!(!fresh(&world), "one is stale");
+}
+
+#[test]
+fn s3_fresh_heartbeats_give_a_sick_runtime_an_hour_and_a_maintenance_none() {
+    let after = |health: &str, beats: bool| {
+        let mut world = World::new(settings(&["a", "b", "c"]));
+        world.poll(&[node("a", json!({}))]);
+        let beat = |world: &mut World, _| {
+            let worker = WorkerState { beat_at: Some(world.now), ..WorkerState::default() };
+            let workers = &mut world.fleet.slots.get_mut("a").unwrap().job.workers;
+            workers.extend(beats.then_some((0, worker)));
+        };
+        deleted_after(&mut world, &node("a", json!({ "health": health })), beat)
+    };
+    assert_eq!(
+        (after("UNHEALTHY_TENSORFLOW", false), after("UNHEALTHY_TENSORFLOW", true)),
+        (15, 60)
+    );
+    assert_eq!(
+        (after("UNHEALTHY_MAINTENANCE", false), after("UNHEALTHY_MAINTENANCE", true)),
+        (60, 60)
+    );
 }
 
 #[test]

@@ -22,9 +22,13 @@ pub(super) const TEXTS: &[Text] = &[
         "The zone is empty now, in GKE's words (Atomic resize failed with [GCE_STOCKOUT]); on the TPU API only one guide has it.", "4"),
     row(Api, "preempted_in_creation", Capacity, Again, &[r"Instance failed to start due to preemption", r"not supported while in state PREEMPTED"],
         "Spot took it back before it was ready.", "6; [1]"),
+    // unverified: code 5 on a Spot create's operation means that there is no capacity (one operator saw it).
+    // settled by: gcloud compute tpus tpu-vm create NODE --zone ZONE --accelerator-type TYPE --version VERSION --spot --async, then operations describe
     row(Api, "stock_out", Capacity, Next, &[r"Reservation not found"],
         "Code 5 on a Spot create: a disguised refusal. Elsewhere: name of the reservation is wrong.", "[1]")
         .only_by_create(5, true),
+    // unverified: code 13 of a create's operation mostly means that there is no capacity (two operators saw it).
+    // settled by: gcloud compute tpus operations describe OPERATION --zone ZONE, of v5e Spot creates that fail
     row(Api, "stock_out", Capacity, Again, &[r"^an internal error has occurred"],
         "Code 13 of a create's operation (v5e Spot): mostly no room. Read the name before the next try.", "2")
         .only_by_create(13, false),
