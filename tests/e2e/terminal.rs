@@ -130,3 +130,20 @@ fn watch_has_a_screen_of_its_own_and_leaves_it_on_ctrl_c_and_on_sigterm() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!text.contains('\u{1b}'), "{text:?}");
 }
+
+#[test]
+fn a_healthy_tpu_is_recreated_with_yes_only_where_a_person_can_have_typed_it() {
+    let mut rig = Rig::with_one_node(&job("a"));
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    let recreate = ["recreate", "a", "--yes"];
+    let script = rig.command(&recreate).output().unwrap();
+    let told = String::from_utf8_lossy(&script.stderr).into_owned();
+    assert!(!script.status.success() && told.contains("--incarnation"), "{told}");
+    rig.wait_polls(2);
+    assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
+    let (code, text) = Terminal::run(rig.command(&recreate), 80, 24).end();
+    assert_eq!(code, 0, "{text}");
+    rig.wait_recovered("a", old);
+}
