@@ -11,7 +11,8 @@ use jiff::Timestamp;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::exit::Stuck;
 use crate::model::fleet::Ledger;
-use crate::model::node::{Health, NodeState, NodeView};
+use crate::model::node::{Health, NodeState, NodeView, Symptom};
+use crate::model::phase::Phase;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::time::{elapsed, span};
@@ -70,7 +71,9 @@ pub fn node(
     match health {
         // S5: a value that this version does not know means hold, whatever else is said.
         Some(Health::Other(_)) => return Verdict::new(Unclear, text),
-        Some(Health::UnhealthyMaintenance) => return Verdict::new(Maintenance, text),
+        Some(Health::UnhealthyMaintenance) => {
+            return Verdict::new(Maintenance, text + &event(view));
+        }
         _ if view.state == NodeState::Repairing => return Verdict::new(Maintenance, text),
         _ => {}
     }
@@ -93,23 +96,36 @@ pub fn node(
     if let Some(verdict) = supervisor(record, slot, ledger, now) {
         return verdict;
     }
+    if let Some(verdict) = symptomatic(record, view, &text) {
+        return verdict;
+    }
+    Verdict::new(Healthy, ongoing.unwrap_or(text))
+}
+
+/// The event time of the health description, where it has one.
+fn event(view: &NodeView) -> String {
+    view.maintenance_event.map_or(String::new(), |at| format!(", maintenance event at {at:.0}"))
+}
+
+/// The symptoms that say something of a node that looks healthy otherwise.
+fn symptomatic(record: &SlotRecord, view: &NodeView, text: &str) -> Option<Verdict> {
     // A symptom older than our first sight of the node is of a run that we know nothing of.
+    let newer = |than: Option<Timestamp>| move |s: &&Symptom| than.is_some() && s.at > than;
+    if let Some(abuse) =
+        view.symptoms.iter().filter(newer(record.first_seen)).find(|s| s.kind == "PROJECT_ABUSE")
+    {
+        let text = format!("{text}, symptom {}: Google suspects abuse of this project", abuse.kind);
+        return Some(Verdict::new(Condition::Degraded, text));
+    }
     let known = record.job.progress_at.max(record.first_seen);
     let newest = view
         .symptoms
         .iter()
+        .filter(newer(known))
         .filter(|s| matches!(s.kind.as_str(), "MESH_BUILD_FAIL" | "EXECUTE_TIMED_OUT"))
-        .max_by_key(|s| s.at);
-    if let Some(symptom) = newest
-        && known.is_some()
-        && symptom.at > known
-    {
-        return Verdict::new(
-            Degraded,
-            format!("{text}, symptom {} newer than the last progress", symptom.kind),
-        );
-    }
-    Verdict::new(Healthy, ongoing.unwrap_or(text))
+        .max_by_key(|s| s.at)?;
+    let text = format!("{text}, symptom {} newer than the last progress", newest.kind);
+    Some(Verdict::new(Condition::Degraded, text))
 }
 
 /// The known state of the job outranks a node that looks healthy.
@@ -239,6 +255,13 @@ pub fn lived(seen: &Seen) -> bool {
 /// Whether the absence of a node may be an operator's wish.
 pub fn may_be_on_purpose(record: &SlotRecord) -> bool {
     record.incarnation.is_some() && record.seen.as_ref().is_some_and(lived)
+}
+
+/// Whether a recovery has lost a node and has not got the next one yet. From READY on its replacement
+/// is a node like any other, which an operator may delete.
+pub fn is_owed(record: &SlotRecord) -> bool {
+    let stands = |phase| matches!(phase, Phase::Ready | Phase::Booted | Phase::Launched);
+    record.recovery.as_ref().is_some_and(|recovery| !stands(recovery.phase))
 }
 
 /// Whether the slot's present job is journaled as finished.

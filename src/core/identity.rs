@@ -28,7 +28,8 @@ pub enum Source {
 pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, now: Timestamp) {
     record.incarnation.clone_from(&view.incarnation);
     record.ours = ours;
-    record.wanted = None;
+    // A node of its name is there again: a deletion of before is over.
+    (record.wanted, record.deleted) = (None, None);
     record.ready_since = (view.state == NodeState::Ready).then_some(now);
     record.suspicion = None;
     record.job.heard_from = view.run.as_ref().map(|run| run.generation);

@@ -4,6 +4,7 @@
 //! autocheckpoint), so that a read through v2alpha1 teaches more than one through v2.
 
 use crate::model::node::{Health, NodeState, NodeView};
+use crate::model::settings::Overlay;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 
@@ -14,10 +15,20 @@ use super::identity::Source;
 pub struct Lesson {
     pub specification: bool,
     pub record: bool,
+    /// In what a replacement of ours is not what was asked for: field names, never values.
+    pub differs: Vec<String>,
 }
 
 /// Keeps what the node is for the day on which it must be created again.
-pub fn learn(record: &mut SlotRecord, view: &NodeView, source: Source, owner: &str) -> Lesson {
+///
+/// A replacement that is not what was asked for is learned all the same: the API would refuse or drop
+/// the rest once more.
+pub fn learn(
+    record: &mut SlotRecord,
+    view: &NodeView,
+    source: Source,
+    (owner, create): (&str, &Overlay),
+) -> Lesson {
     let mut lesson = Lesson::default();
     if view.is_v1 {
         return lesson;
@@ -30,6 +41,7 @@ pub fn learn(record: &mut SlotRecord, view: &NodeView, source: Source, owner: &s
     if spec.validate().is_err() {
         return lesson;
     }
+    lesson.differs = differences(record, view, &spec, (owner, create));
     if record.learned_alpha != alpha || record.learned_from != view.incarnation {
         (record.learned_alpha, lesson.record) = (alpha, true);
         record.learned_from.clone_from(&view.incarnation);
@@ -54,7 +66,7 @@ fn taught(
     // A record of a former version does not say where its specification comes from.
     let from = record.learned_from.as_ref().or(record.incarnation.as_ref());
     let same = from.is_some() && from == view.incarnation.as_ref();
-    let ours = view.owner.as_deref() == Some(owner) && view.slot.as_ref() == Some(&record.name);
+    let ours = is_ours(record, view, owner);
     match (same, healthy) {
         (false, false) => None,
         // Created from the known specification: what v2 hides of it is as it was.
@@ -73,6 +85,39 @@ fn taught(
         }
         (true, _) => None,
     }
+}
+
+/// In what a READY replacement of ours differs from the specification that it was created from. The
+/// fields of the config may be written otherwise than the API shows them, and v2 hides some.
+fn differences(
+    record: &SlotRecord,
+    view: &NodeView,
+    shown: &NodeSpec,
+    (owner, create): (&str, &Overlay),
+) -> Vec<String> {
+    let Some(known) = &record.spec else { return Vec::new() };
+    let another = record.learned_from.is_some() && record.learned_from != view.incarnation;
+    if !another || !is_ours(record, view, owner) || (record.learned_alpha && !view.alpha) {
+        return Vec::new();
+    }
+    let asked = known.clone().in_zone(&view.zone);
+    let mut keys = asked.differences(shown);
+    keys.retain(|key| {
+        let (field, name) = key.split_once('.').unwrap_or((key, ""));
+        let configured = create.fields.contains_key(field)
+            || field == "labels" && create.labels.contains_key(name)
+            || field == "metadata" && create.metadata.contains_key(name)
+            || key == "metadata.startup-script" && create.startup_script.is_some();
+        let whole = |map: bool| name.is_empty() && map;
+        let labelled = whole(field == "labels" && !create.labels.is_empty());
+        !(configured || labelled || whole(field == "metadata" && !create.metadata.is_empty()))
+    });
+    keys
+}
+
+/// Whether the node's own metadata names this store and this slot.
+pub fn is_ours(record: &SlotRecord, view: &NodeView, owner: &str) -> bool {
+    view.owner.as_deref() == Some(owner) && view.slot.as_ref() == Some(&record.name)
 }
 
 /// The reservation that a node names. v2 hides it: what v2alpha1 showed of the same node holds.

@@ -8,6 +8,7 @@ use crate::model::failure::Failure;
 use crate::model::fleet::Fleet;
 use crate::model::lookup::{CreateCheck, Deletion};
 
+use super::diagnose;
 use super::turn::Turn;
 
 /// Takes in whether a create could follow. Doubts are told once. A certain reason holds (a gate), or
@@ -61,7 +62,7 @@ pub fn deletions(
             let foreign = found
                 .iter()
                 .find(|deletion| record.own_delete.as_ref() != Some(&deletion.operation));
-            if let Some(deletion) = foreign.filter(|_| record.recovery.is_none()) {
+            if let Some(deletion) = foreign.filter(|_| !diagnose::is_owed(record)) {
                 record.deleted = Some(format!(
                     "another hand deleted it at {:.0} (operation {})",
                     deletion.at,

@@ -70,7 +70,8 @@ pub fn observe(
     if let Some(view) = shown.filter(|_| before != memory.shown) {
         notice_deletion(record, view, &mut fleet.dirty);
         note(record, view, &fleet.settings, &mut fleet.dirty);
-        let lesson = learning::learn(record, view, source, &fleet.settings.owner);
+        let lesson = learning::learn(record, view, source, (&fleet.settings.owner, &slot.create));
+        tell_differences(record, &lesson.differs, turn);
         fleet.dirty_specs.extend(lesson.specification.then(|| name.to_owned()));
         fleet.dirty.extend(lesson.record.then(|| name.to_owned()));
         memory.acceptable = None;
@@ -98,6 +99,18 @@ pub fn observe(
         return;
     }
     judge_by(fleet, name, &reading, began, source, turn);
+}
+
+/// Every later recreate will be as this replacement is.
+fn tell_differences(record: &SlotRecord, differs: &[String], turn: &mut Turn) {
+    if !differs.is_empty() {
+        let text = format!(
+            "the replacement is not what was asked for: {} differ; later recreates follow it; set these fields under [tpu.create] if they \
+             are wanted",
+            differs.join(", ")
+        );
+        turn.tell(record, What::Note, text);
+    }
 }
 
 /// A node that is there ends what was known of its absence. Who deleted it is looked up again when
@@ -262,6 +275,7 @@ fn note(
         stopped: view.state == NodeState::Stopped,
         health: view.health.as_ref().map(|h| h.as_str().to_owned()),
         maintenance_event: view.maintenance_event,
+        memory_symptom: memory_symptom(record, view),
         window_end: view.upcoming.as_ref().filter(|u| u.ongoing).and_then(|u| u.window_end),
         maintenance_start: view.upcoming.as_ref().and_then(|u| u.window_start),
         opted_out: view.opted_out,
@@ -295,6 +309,14 @@ fn note(
     }
 }
 
+/// The newest symptom that tells of memory, unless it is of a time of which nothing is known.
+fn memory_symptom(record: &SlotRecord, view: &NodeView) -> Option<(String, Timestamp)> {
+    let since = record.first_seen.filter(|_| record.incarnation == view.incarnation)?;
+    let memory = view.symptoms.iter().filter(|symptom| symptom.kind.ends_with("_MEMORY"));
+    let dated = memory.filter_map(|symptom| Some((symptom.kind.clone(), symptom.at?)));
+    dated.filter(|(_, at)| *at > since).max_by_key(|(_, at)| *at)
+}
+
 /// The run order that a node has. Its generation only grows: a read that still shows a lower one
 /// shows the past.
 fn newest_order(record: &SlotRecord, view: &NodeView) -> Option<RunOrder> {
@@ -326,7 +348,10 @@ fn adopt(
         }
         // unverified: reads of a node that is CREATING show its metadata; it may come later.
         // settled by: gcloud compute tpus tpu-vm describe NODE --zone ZONE --format 'yaml(state,metadata)', while it is created
-        if !record.ours && record.released.is_none() && is_ours(record, view, settings) {
+        if !record.ours
+            && record.released.is_none()
+            && learning::is_ours(record, view, &settings.owner)
+        {
             record.ours = true;
             record.job.generation = record.job.generation.max(record.heard_from());
             dirty.insert(record.name.clone());
@@ -339,8 +364,6 @@ fn adopt(
         }
         return;
     }
-    // A node of its name is there again: whatever was deleted before is over.
-    record.deleted = None;
     if let (Some(old), Some(new)) = (&record.incarnation, &view.incarnation) {
         turn.tell(
             record,
@@ -348,13 +371,8 @@ fn adopt(
             format!("the node was replaced outside the watchdog: {old} is now {new}"),
         );
     }
-    let ours = is_ours(record, view, settings);
+    let ours = learning::is_ours(record, view, &settings.owner);
     become_incarnation(record, view, ours, turn.now);
-}
-
-/// Whether a node's own metadata names this store and this slot.
-fn is_ours(record: &SlotRecord, view: &NodeView, settings: &Settings) -> bool {
-    view.owner.as_ref() == Some(&settings.owner) && view.slot.as_ref() == Some(&record.name)
 }
 
 /// `when_missing = "auto"`: a node at work that turns to DELETING, and not by us, is deleted on
@@ -363,7 +381,11 @@ fn notice_deletion(record: &mut SlotRecord, view: &NodeView, dirty: &mut BTreeSe
     let Some(seen) = record.seen.as_ref().filter(|_| view.state == NodeState::Deleting) else {
         return;
     };
-    let by_us = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Deleting);
+    // Also a delete of ours whose answer was lost, and the API's own end of a create that failed.
+    let by_us = record.recovery.as_ref().is_some_and(|r| {
+        matches!(r.phase, Phase::Deleting | Phase::Creating)
+            || r.condemned.is_some() && r.condemned == view.incarnation
+    });
     let request = view.queued_resource.is_some();
     if diagnose::lived(seen) && !by_us && !request && record.deleted.is_none() {
         record.deleted = Some(format!("it was {} when another hand deleted it", seen.state));

@@ -179,7 +179,8 @@ fn keep(ctx: &mut SlotCtx, decision: Decision, turn: &Turn) -> bool {
 /// same.
 fn unsent(ctx: &SlotCtx, decision: Decision) -> Decision {
     let recovery = ctx.record.recovery.as_ref().filter(|recovery| recovery.not_sent >= NOT_SENT);
-    let Some(recovery) = recovery.filter(|_| decision.hold.is_none()) else { return decision };
+    let between = || matches!(decision.hold, None | Some(HoldReason::Backoff));
+    let Some(recovery) = recovery.filter(|_| between()) else { return decision };
     let why = recovery.unsent.as_deref().unwrap_or("see the log");
     let text = format!(
         "{}: decided {} times and not sent: {why}; it is tried again",

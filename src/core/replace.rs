@@ -138,15 +138,18 @@ fn withdraw(ctx: &mut SlotCtx, why: &'static str, turn: &mut Turn) -> Decision {
     Decision::none(why)
 }
 
-/// The next zone of the list, where the pool of the present one is short and not probed yet.
+/// The next zone of the list, where the pool of the present one is short and not probed yet. The list
+/// begins again only after a wait: a zone further up may have refused a moment ago.
 fn supplied_zone(ctx: &SlotCtx) -> Option<String> {
+    let recovery = ctx.record.recovery.as_ref()?;
+    let begins_again = recovery.create_failures == 0 || recovery.not_before.is_some();
     let zones = &ctx.slot.zones;
     let here = zones.iter().position(|zone| *zone == ctx.record.zone)?;
     let short = |zone: &str| {
         let pool = pool::name(ctx.record, &ctx.slot.create, zone);
         pool::probed_at(ctx.ledger, &pool).is_some_and(|at| at > ctx.now)
     };
-    let others = zones[here + 1..].iter().chain(&zones[..here]);
+    let others = zones[here + 1..].iter().chain(zones[..here].iter().filter(|_| begins_again));
     short(&zones[here]).then(|| others.into_iter().find(|zone| !short(zone)).cloned())?
 }
 

@@ -2,6 +2,7 @@
 //! an argument.
 
 mod amend;
+
 mod budgets;
 mod chips;
 mod codes;
@@ -33,6 +34,7 @@ mod set_up;
 mod shown;
 mod times;
 mod went_back;
+mod wishes;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -223,6 +223,13 @@ fn warnings(record: &SlotRecord, slot: &SlotSettings, now: Timestamp) -> Vec<Str
     let impossible =
         gates::no_create_could_follow(record, now).filter(|_| !slot.policy.create_check);
     let mut all: Vec<String> = impossible.into_iter().collect();
+    let memory = record.seen.as_ref().and_then(|seen| seen.memory_symptom.as_ref());
+    all.extend(memory.map(|(kind, at)| {
+        format!(
+            "memory ran short on a host at {at:.0} (symptom {kind}): `logs {}` may name the cause",
+            record.name
+        )
+    }));
     let Some(job) = slot.job.as_ref() else { return all };
     let learned = record.spec.as_ref();
     if !NodeSpec::has_a_script(learned, &slot.create)

@@ -56,7 +56,10 @@ pub fn http_failure_masked(origin: Origin, status: u16, body: &[u8], mask: &Mask
         (_, 401 | 403) => FailureClass::Permission,
         (_, 409) => FailureClass::Conflict,
         (_, 429) => exhausted(origin, &text).unwrap_or(FailureClass::Quota),
-        (_, 400) if name == "FAILED_PRECONDITION" => FailureClass::Conflict,
+        // A name that is taken is a 409: a create does not fit into the state of something else.
+        (_, 400) if name == "FAILED_PRECONDITION" && origin.call != Call::Create => {
+            FailureClass::Conflict
+        }
         (_, 408 | 500..=599) => FailureClass::Transient,
         (_, 400..=499) => FailureClass::BadRequest,
         _ => FailureClass::Garbage,
@@ -246,7 +249,8 @@ mod tests {
         operation(DELETED, 3, "update is not supported while in state PREEMPTED", BadRequest);
         operation(DELETED, 9, "Resource 'projects/p/locations/z/nodes/n' was not found", Conflict);
         operation(CREATED, 3, "network 'n' already exists", BadRequest);
-        http(CREATE, 400, error(400, "FAILED_PRECONDITION", "m"), Conflict);
+        http(CREATE, 400, error(400, "FAILED_PRECONDITION", "m"), BadRequest);
+        http(Origin::DELETE, 400, error(400, "FAILED_PRECONDITION", "m"), Conflict);
         http(Origin::READ, 429, error(429, "RESOURCE_EXHAUSTED", "m"), Quota);
         http(CREATE, 302, error(302, "FOUND", "insufficient capacity"), Garbage);
     }

@@ -15,6 +15,8 @@ JobPhase {
     Waiting = "waiting",
     /// A host's chips are held by another process.
     Chips = "chips",
+    /// Its run has just ended there; its code and last lines are being reported.
+    Exited = "exited",
     /// It has started, and no step was reported since.
     Compile = "compile",
     /// It runs.
@@ -36,6 +38,7 @@ impl JobPhase {
             "setup" | "setup_failed" => JobPhase::Setup,
             "roll_call" | "waiting" | "restarting" | "stopping" => JobPhase::Waiting,
             "chips_busy" | "chips_stuck" => JobPhase::Chips,
+            "exited" => JobPhase::Exited,
             "running" | "idle" => JobPhase::Running,
             "saving" => JobPhase::Saving,
             "failed" | "stale_order" | "ended_early" => JobPhase::Failed,

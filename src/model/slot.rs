@@ -34,6 +34,9 @@ pub struct Seen {
     pub health: Option<String>,
     /// Time of the last maintenance event that the API mentions; shown, decides nothing.
     pub maintenance_event: Option<Timestamp>,
+    /// The newest symptom of memory that ran out, newer than our first sight of the node; shown,
+    /// decides nothing.
+    pub memory_symptom: Option<(String, Timestamp)>,
     /// End of an ongoing maintenance window.
     pub window_end: Option<Timestamp>,
     /// A maintenance is ongoing or announced.

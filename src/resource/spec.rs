@@ -317,9 +317,13 @@ impl NodeSpec {
 
     /// The dotted keys that laying `overlay` over this would change. Never values.
     pub fn drift(&self, overlay: &Overlay) -> Vec<String> {
-        let wanted = self.overlaid(overlay);
+        self.differences(&self.overlaid(overlay))
+    }
+
+    /// The dotted keys in which another specification differs. Never values.
+    pub fn differences(&self, other: &NodeSpec) -> Vec<String> {
         let mut keys = Vec::new();
-        let (old, new) = (&self.0, &wanted.0);
+        let (old, new) = (&self.0, &other.0);
         for key in old.keys().chain(new.keys().filter(|k| !old.contains_key(*k))) {
             match (old.get(key), new.get(key)) {
                 (a, b) if a == b => {}

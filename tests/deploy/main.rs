@@ -1,6 +1,7 @@
 //! Everything in deploy/, exercised with the real tools. What is missing is left out aloud, and
 //! never in CI.
 
+mod chips;
 mod cloud_run;
 #[allow(dead_code)]
 #[path = "../e2e/harness.rs"]

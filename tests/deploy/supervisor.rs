@@ -266,7 +266,7 @@ fn a_disk_that_is_full_neither_ends_a_run_well_nor_restarts_it_for_ever() {
 }
 
 /// A story that was played to its end.
-struct Played {
+pub struct Played {
     machine: Machine,
     /// Its console.
     out: String,
@@ -275,7 +275,7 @@ struct Played {
 
 impl Played {
     #[track_caller]
-    fn tells(&self, lines: &[&str]) {
+    pub fn tells(&self, lines: &[&str]) {
         let (result, journal) = (self.machine.read("result"), self.machine.read("journal"));
         // The newest first; a whole journal is too long.
         let end: Vec<&str> = journal.lines().rev().take(200).map(shown).collect();
@@ -291,7 +291,7 @@ fn shown(line: &str) -> &str {
 }
 
 /// Plays a story on a machine whose node has a job; none where no machine can be started.
-fn played(story: &str, job: &JobSettings) -> Option<Played> {
+pub fn played(story: &str, job: &JobSettings) -> Option<Played> {
     played_on("v4-8", story, job)
 }
 

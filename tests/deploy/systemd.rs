@@ -298,6 +298,7 @@ waits 'curl -sf http://127.0.0.1:9470/-/ready'
 say "status: $(show StatusText)"
 say "user: $(ps -o user= -p "$(show MainPID)")"
 say "state: $(stat -L -c %a /var/lib/tpu-watchdog) $(stat -c %a /var/lib/tpu-watchdog/state.db)"
+say "files: $(grep -c '^Max open files  *4096 ' "/proc/$(show MainPID)/limits")"
 say "credentials: $(tr '\0' '\n' <"/proc/$(show MainPID)/environ" | grep -c '^GOOGLE_APPLICATION_CREDENTIALS=/run/credentials/')"
 waits 'curl -sf http://127.0.0.1:9470/metrics | grep -q '\''^tpuwatchdog_recoveries_total{cause="preempted"} 1'\'''
 say "recovered"
@@ -354,6 +355,7 @@ fn the_real_unit_runs_under_a_real_systemd() {
         "healthy, ",
         "== user: tpu-watc",
         "== state: 700 600",
+        "== files: 1",
         "== credentials: 1",
         "== recovered",
         "== reload: active",

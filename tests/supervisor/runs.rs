@@ -63,6 +63,22 @@ fn without_a_checkpoint_its_variables_are_empty() {
 }
 
 #[test]
+fn a_run_that_has_ended_is_exited_while_its_last_lines_are_collected() {
+    let work = tempfile::tempdir().unwrap();
+    let collected = work.path().join("collected");
+    let Some(host) = Host::new(&job("exit 1", work.path()), "", &order(None)) else { return };
+    let program =
+        format!("#! /bin/bash\nuntil [[ -e {} ]]; do sleep 0.05; done\n", collected.display());
+    host.program("journalctl", &program);
+    host.boot();
+    host.wait("its end", || host.phase() == "exited");
+    assert_eq!(host.attribute("exit"), None, "not reported yet");
+    std::fs::write(&collected, "").unwrap();
+    host.wait("the report", || host.attribute("exit").is_some());
+    host.wait("the next phase", || host.phase() == "restarting");
+}
+
+#[test]
 fn a_failing_command_is_restarted_within_its_budget_and_then_reported() {
     let work = tempfile::tempdir().unwrap();
     let tries = work.path().join("tries");

@@ -41,8 +41,11 @@ pub fn forgotten(ctx: &SlotCtx) -> Option<Decision> {
 
 /// A node that was deleted on purpose is not created again by itself.
 pub fn deleted(ctx: &SlotCtx) -> Option<Decision> {
-    let missing = ctx.condition() == Condition::Missing && ctx.record.recovery.is_none();
-    if !missing || ctx.slot.policy.when_missing != WhenMissing::Auto {
+    let missing = ctx.condition() == Condition::Missing;
+    if !missing
+        || diagnose::is_owed(ctx.record)
+        || ctx.slot.policy.when_missing != WhenMissing::Auto
+    {
         return None;
     }
     if let Some(why) = &ctx.record.deleted {
@@ -70,7 +73,7 @@ pub fn plain_node(ctx: &SlotCtx) -> Option<Decision> {
 /// A node that is missing may have been deleted on purpose: the config says so.
 pub fn when_missing(ctx: &SlotCtx) -> Option<Decision> {
     let held = ctx.condition() == Condition::Missing
-        && ctx.record.recovery.is_none()
+        && !diagnose::is_owed(ctx.record)
         && ctx.slot.policy.when_missing == WhenMissing::Hold;
     held.then(|| {
         Decision::hold(

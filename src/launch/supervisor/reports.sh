@@ -35,7 +35,7 @@ watch_order() {
       echo "generation $newer is ordered: the run of generation $GENERATION ends"
       kill -KILL $$
     fi
-    if reboot_ordered "$ANSWER" && [[ $(<"$PHASE") != @(running|saving|idle)* ]]; then echo 'the run order tells this host to reboot'; systemctl reboot; fi
+    if reboot_ordered "$ANSWER" && [[ $(<"$PHASE") != @(running|saving|exited|idle)* ]]; then echo 'the run order tells this host to reboot'; systemctl reboot; fi
     if [[ $newer == "$GENERATION" ]]; then flags "$ANSWER"; elif [[ -z $newer ]] && is_released; then flags ''; fi
     sleep "$PAUSE"
   done

@@ -101,6 +101,7 @@ while :; do
   mark_long 9>&- & marking=$!
   $RUN; code=$?
   ran=$(($(uptime) - began))
+  echo exited >"$PHASE"
   kill "$marking" 2>/dev/null; wait "$marking" 2>/dev/null
   going_down && rest stopping
   rm -f "$RUNNING"
