@@ -145,3 +145,38 @@ fn a_startup_script_without_a_command_is_tried_again_on_its_host_alone() {
     host.wait("it ends well", || host.phase() == "idle");
     assert_eq!(std::fs::read_to_string(&runs).unwrap(), "x\nx\n");
 }
+
+/// A curl that refuses what this pattern matches, and is the real one otherwise.
+fn refuses(host: &Host, pattern: &str, answer: &str) {
+    let path = std::env::var("PATH").unwrap();
+    let program = format!(
+        "#! /bin/bash\ncase \"$*\" in {pattern}) {answer} ;; esac\nPATH={path} exec curl \"$@\"\n"
+    );
+    host.program("curl", &program);
+}
+
+#[test]
+fn l8_hosts_whose_reports_are_refused_start_again_together_without_an_order() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(host) = worker_0(work.path()) else { return };
+    // The organisation forbids guest attributes.
+    refuses(&host, "*guest-attributes*", "exit 22");
+    host.boot_with(&[("TPU_WATCHDOG_ALONE", "1")]);
+    let _others = [1, 2, 3].map(|worker| host.other(worker));
+    let tries = || std::fs::read_to_string(work.path().join("tries")).unwrap_or_default();
+    for run in 1..=3 {
+        host.wait("a run", || tries() == "x\n".repeat(run));
+        std::fs::write(work.path().join("end"), "").unwrap();
+    }
+}
+
+#[test]
+fn s22_a_host_that_is_not_the_first_never_starts_alone() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(host) = worker_0(work.path()) else { return };
+    let missing = "printf 404; exit 0 ;; */agent-worker-number) echo 2; exit 0";
+    refuses(&host, "*attributes/worker-network-endpoints*", missing);
+    host.boot();
+    host.wait("it is told", || host.phase().contains("names 0 hosts, and this is worker 2"));
+    assert!(!work.path().join("tries").exists());
+}

@@ -144,18 +144,65 @@ fn a_program_that_the_kernel_ended_for_its_memory_is_known_by_the_kernels_log() 
 }
 
 #[test]
-fn new_steps_between_two_ends_say_that_the_program_can_work() {
+fn restarts_come_back_with_each_new_step_and_are_used_up_without_one() {
     let work = tempfile::tempdir().unwrap();
     let tries = work.path().join("tries");
-    let command =
-        format!("echo x >> {0}; wc -l < {0} > \"$TPU_WATCHDOG_PROGRESS\"; exit 1", tries.display());
-    let job = JobSettings { restarts_per_run: 4, ..job(&command, work.path()) };
-    let Some(host) = Host::new(&job, "", &order(None)) else { return };
+    // Eight runs make a new step each; then the same step comes again and again.
+    let command = format!(
+        "echo x >> {0}; n=$(wc -l < {0}); echo $((n < 8 ? n : 8)) >> \"$TPU_WATCHDOG_PROGRESS\"; exit 1",
+        tries.display()
+    );
+    let settings = JobSettings { restarts_per_run: 2, ..job(&command, work.path()) };
+    let Some(host) = Host::new(&settings, "", &order(None)) else { return };
     host.boot();
     host.wait("the end", || {
-        host.attribute("exit").is_some_and(|exit| exit.ends_with("1 final after 4 restarts"))
+        host.attribute("exit").is_some_and(|exit| exit.ends_with("1 final after 2 restarts"))
     });
-    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\n".repeat(5));
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "x\n".repeat(10));
+}
+
+#[test]
+fn the_last_line_is_a_step_only_where_it_is_a_whole_number() {
+    let work = tempfile::tempdir().unwrap();
+    let command = "echo 7 >>\"$TPU_WATCHDOG_PROGRESS\"; for line in 'loss 0.35' 12.5 1e3 '' 1200.0 '3 of 9'; do \
+                   until [[ -e go ]]; do sleep 0.02; done; rm go; echo \"$line\" >>\"$TPU_WATCHDOG_PROGRESS\"; echo \"$line\" >>told; done; sleep 600";
+    let Some(host) = Host::new(&job(command, work.path()), "", &order(None)) else { return };
+    host.boot();
+    let step = || {
+        let step = host.attribute("step").unwrap_or_default();
+        step.rsplit(' ').next().unwrap_or_default().to_owned()
+    };
+    let beats = || {
+        let beat = host.attribute("heartbeat").and_then(|beat| Beacon::parse(&beat));
+        beat.map_or(0, |beat| beat.value)
+    };
+    host.wait("the first step", || step() == "7");
+    for (lines, wanted) in [(1, "7"), (2, "7"), (3, "7"), (4, "7"), (5, "1200"), (6, "1200")] {
+        std::fs::write(work.path().join("go"), "").unwrap();
+        let told = || std::fs::read_to_string(work.path().join("told")).unwrap_or_default();
+        host.wait("the line", || told().lines().count() == lines);
+        let before = beats();
+        host.wait("two reports", || beats() >= before + 2);
+        assert_eq!(step(), wanted, "after line {lines}");
+    }
+}
+
+#[test]
+fn an_announced_end_makes_of_0_no_success_although_nothing_asks_for_notices() {
+    let work = tempfile::tempdir().unwrap();
+    let command = "echo x >>tries; echo 7 >>\"$TPU_WATCHDOG_PROGRESS\"; until [[ -e go ]]; do sleep 0.05; done; rm go";
+    let Some(host) = Host::new(&job(command, work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("it runs", || host.phase() == "running");
+    host.simulator.with(|cloud| {
+        cloud.nodes.values_mut().for_each(|node| node.run.announced = true);
+    });
+    host.wait("it has heard", || host.path("tpu-watchdog.notice").exists());
+    // The trainer saves by itself and ends.
+    std::fs::write(work.path().join("go"), "").unwrap();
+    host.wait("its end", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7.1 143 restarting"))
+    });
 }
 
 #[test]

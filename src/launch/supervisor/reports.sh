@@ -1,6 +1,10 @@
 
 # Reports, and changes of the metadata that are waited for.
-last_step() { tail -n 1 "$PROGRESS" | tr -dc '0-9'; }
+# last_step: the last line, where it is a whole number, or one whose fraction is zero.
+last_step() {
+  local line; line=$(tail -n 1 "$PROGRESS" | tr -d '[:space:]\0')
+  if [[ $line =~ ^([0-9]{1,18})(\.0*)?$ ]]; then echo "${BASH_REMATCH[1]}"; fi
+}
 # is_new STEP: beyond the checkpoint that this generation began with.
 is_new() { [[ -n $1 ]] && { [[ -z $ORDERED_STEP ]] || ((10#$1 > 10#$ORDERED_STEP)); }; }
 beat() {
@@ -47,8 +51,12 @@ last_word() { until report_exit "$@" || is_released; do sleep "$PAUSE"; done; }
 # is_released: the watchdog has given this TPU back, and orders nothing any longer.
 is_released() { [[ $(curl -s --max-time 10 -o /dev/null -w '%{http_code}' -H 'Metadata-Flavor: Google' "$MD/instance/attributes/tpu-watchdog-run") == 404 ]]; }
 report_exit() { report exit "$1" "$2$([[ $1 == 0 ]] || full_disk)"; }
-# tell_exit: on several hosts the last word must be told, since the watchdog orders all of them on it.
-tell_exit() { if ((WORKERS == 1)); then report_exit "$@"; else last_word "$@"; fi; }
+# tell_exit: on several hosts it must be told, since the watchdog orders all of them on it; where no report can be written, no order
+# comes either.
+tell_exit() {
+  local since; since=$(uptime)
+  until report_exit "$@" || ((WORKERS == 1)) || is_released || (($(uptime) - since >= ALONE)); do sleep "$PAUSE"; done
+}
 # killed_for_memory: a program that the kernel ends writes nothing itself. One of another unit is none of the job's.
 killed_for_memory() {
   local lines; lines=$(journalctl --quiet --no-pager -o cat -k --since "@$(($(date +%s) - 60))" 2>/dev/null)

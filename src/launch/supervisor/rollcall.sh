@@ -18,8 +18,8 @@ find_hosts() {
   OWNER=$(attribute tpu-watchdog-owner); [[ -n $OWNER ]] || return
   # So many calls that worker 0 is not busy with them.
   ((WORKERS <= 64)) || CALL=20 FRESH=60
-  # Without the list it is not known how many there are; with a short one it is not whole yet.
-  ((WORKERS == 0 || WORKER < WORKERS))
+  # Without the list it is not known how many there are, but no host is alone that is not the first; a short one is not whole yet.
+  ((WORKERS == 0 ? WORKER == 0 : WORKER < WORKERS))
 }
 # listen: worker 0's part, by units that are gone with the boot. systemd starts the registrar for each call.
 listen() {

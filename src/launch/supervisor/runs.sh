@@ -61,7 +61,8 @@ notice() {
   local units=job name
   [[ -n $COMMAND ]] || units=setup
   : >"$NOTICED"
-  echo "the end of this machine is announced: $ON_NOTICE"
+  echo "the end of this machine is announced${ON_NOTICE:+: $ON_NOTICE}"
+  [[ -n $ON_NOTICE ]] || return 0
   [[ $(<"$PHASE") != running ]] || echo saving >"$PHASE"
   case $ON_NOTICE in
     SIG*)
@@ -114,8 +115,13 @@ held_back() {
   [[ ! -e $WAITS ]] || echo "the run order says wait: nothing starts until it no longer does"
   while [[ -e $WAITS ]]; do echo "waiting: the run order says wait" >"$PHASE"; sleep "$PAUSE"; done
 }
-# read_used: how many restarts of this generation are used, and the code of the last ends with their number.
-read_used() { used=0 last_code='' same=0; [[ ! -s $USED ]] || read -r used last_code same <"$USED"; }
+# read_used: how many restarts of this generation are used since the best step, and the code of the last ends with their number.
+read_used() { used=0 last_code='' same=0 best=''; [[ ! -s $USED ]] || read -r used last_code same best <"$USED"; }
+# came_further: its last run made a step that no run of this generation had made.
+came_further() {
+  local step; step=$(last_step)
+  is_new "$step" && { [[ -z $best ]] || ((10#$step > 10#$best)); } && best=$step
+}
 # count_code CODE RAN STEP-BEFORE: in WHY, why a run would end the same way once more: memory ran out, or the third end with one code that is
 # not a transient one. A run that came further, or was long, says nothing of the kind.
 count_code() {

@@ -71,7 +71,7 @@ fi
 cut_off=''
 [[ -e $RUNNING && $(<"$RUNNING") != "$BOOT" ]] && cut_off=1
 if [[ -n $cut_off && ! -e $LONG_RUN ]]; then
-  read_used; used=$((used + 1)); keep "$USED" "$used"; rm -f "$RUNNING"
+  read_used; used=$((used + 1)); keep "$USED" "$used ${last_code:--} $same $best"; rm -f "$RUNNING"
   report exit 75 "restarting: the host went down in a run, which counts as restart $used of $RESTARTS"
   if ((used > RESTARTS && WORKERS == 1)); then
     last_word 75 "final after $RESTARTS restarts: the host went down in a run"; rest failed
@@ -80,10 +80,8 @@ fi
 # The others may still be in a run that ended here with its supervisor.
 if [[ -n $cut_off || -e $RUNNING ]]; then not_stale 75; wait_for_order 75; fi
 ANSWER='' ETAG=0 FREE=0
-if [[ -n $ON_NOTICE ]]; then
-  watch_notice 9>&- & NOTICING=$!
-  watch_announced 9>&- & NOTICING+=" $!"
-fi
+watch_notice 9>&- & NOTICING=$!
+watch_announced 9>&- & NOTICING+=" $!"
 code=75
 read_used
 while :; do
@@ -121,12 +119,12 @@ while :; do
   tell_lines "$code"; note_held_chips
   ((ran >= LONG)) && became_long "$ran"
   [[ -e $LONG_RUN ]] && reads_order && continue
-  ((ran < REFILL)) || used=0 last_code=''
+  if came_further || ((ran >= REFILL)); then used=0 last_code=''; fi
   count_code "$code" "$ran" "$before"
   # After an announced end three say nothing about the job.
   if [[ -e $NOTICED ]] && ((FREE < 3)); then used=0 same=0 WHY='' FREE=$((FREE + 1)); fi
   # Each try has a number of its own: an answered report is known by it.
-  keep "$USED" "$((used + 1)) ${last_code:--} $same"
+  keep "$USED" "$((used + 1)) ${last_code:--} $same $best"
   wait_for_order "$code"
   # Of several hosts it is the watchdog that judges.
   if [[ -n $WHY ]] && ((WORKERS == 1)); then last_word "$code" "final after $used restarts: $WHY"; rest failed; fi
