@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use crate::model::beacon::{Beacon, Idle, WorkerReport};
 use crate::model::condition::Condition;
-use crate::model::exit::{Exit, Stuck};
+use crate::model::exit::{Exit, Stuck, left_running};
 use crate::model::hold::HoldReason;
 use crate::model::lines::KeptLines;
 use crate::model::slot::SlotRecord;
@@ -71,12 +71,13 @@ pub fn exits(
         }
         record.job.pardoned.remove(&index);
         let stuck = match Exit::of(exit) {
-            Exit::Well { ran, step, said }
+            Exit::Well { ran, step, said, left }
                 if index == 0
                     && Some(exit.generation) > record.job.wanted_again
                     && has_command(key) =>
             {
-                finished = !judged && (said || did_its_work(record, ran, step, now));
+                let worked = !left && did_its_work(record, ran, step, now);
+                finished = !judged && (said || worked);
                 record.job.early = (!finished).then_some(text);
                 (!finished).then_some(Stuck::EndedEarly)
             }
@@ -251,6 +252,11 @@ pub fn starts_again(record: &SlotRecord) -> Option<&'static str> {
 pub fn told(record: &SlotRecord) -> Option<(i64, String)> {
     let (worker, code, text) = record.job.failed.as_ref()?;
     let message = match record.job.stuck {
+        Some(Stuck::EndedEarly) if left_running(text) => format!(
+            "worker {worker} ended with code 0 ({text}), while what it had started still ran: all of it was ended with the command, so its \
+             work may not be done. Let the command wait for its trainer (no `&`, or `wait` at its end). The TPU is kept; see \
+             `ended_early` in the runbook"
+        ),
         Some(Stuck::EndedEarly) => format!(
             "worker {worker} ended with code 0 ({text}), but nothing shows that the job did its work: less than 10 min of running, no \
              new step, no new checkpoint. The TPU is kept; see `ended_early` in the runbook"

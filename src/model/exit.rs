@@ -16,6 +16,8 @@ pub enum Exit {
         step: Option<u64>,
         /// The job itself said that its work is done: it wrote the file `TPU_WATCHDOG_DONE`.
         said: bool,
+        /// Processes that it had started were still running, and were ended.
+        left: bool,
     },
     /// It is started again, or has run for long since.
     Passing,
@@ -32,13 +34,17 @@ impl Exit {
     /// Reads one report.
     pub fn of(report: &Beacon) -> Exit {
         let number = |key: &str| {
-            report.text.split(' ').find_map(|word| word.strip_prefix(key)?.parse().ok())
+            report
+                .text
+                .split(' ')
+                .find_map(|word| word.strip_prefix(key)?.trim_end_matches(';').parse().ok())
         };
         match (report.value, report.text.split(' ').next().unwrap_or_default()) {
             (0, _) => Exit::Well {
                 ran: number("ran="),
                 step: number("step="),
                 said: report.text.contains("TPU_WATCHDOG_DONE"),
+                left: left_running(&report.text),
             },
             (_, "final" | "failing") => Exit::GaveUp,
             (_, "stale_order") => Exit::StaleOrder,
@@ -46,6 +52,11 @@ impl Exit {
             _ => Exit::Passing,
         }
     }
+}
+
+/// Whether the text of an end with 0 says that something which the command had started still ran.
+pub fn left_running(text: &str) -> bool {
+    text.contains("; left running: ")
 }
 
 /// Whether the text of an exit says that the end of its machine had been announced.
@@ -90,12 +101,15 @@ mod tests {
                 text: text.into(),
             })
         };
-        let well = |ran, step, said| Exit::Well { ran, step, said };
+        let well = |ran, step, said| Exit::Well { ran, step, said, left: false };
         assert_eq!(exit(0, "done"), well(None, None, false));
         assert_eq!(exit(0, "done ran=734 step=none"), well(Some(734), None, false));
         assert_eq!(exit(0, "done ran=4 step=1200"), well(Some(4), Some(1200), false));
         let said = "done ran=4 step=none; it wrote TPU_WATCHDOG_DONE";
         assert_eq!(exit(0, said), well(Some(4), None, true));
+        let left = "done ran=4 step=1200; left running: python3";
+        let (ran, step) = (Some(4), Some(1200));
+        assert_eq!(exit(0, left), Exit::Well { ran, step, said: false, left: true });
         assert_eq!(exit(1, "final after 5 restarts"), Exit::GaveUp);
         assert_eq!(exit(1, "failing after 5 restarts: tried again every 600 s"), Exit::GaveUp);
         assert_eq!(

@@ -136,6 +136,37 @@ say "told: $(($(journalctl -o cat -u 'tpu-watchdog-roll-call@*' | wc -l) < 5))"
 end "end"
 "#;
 
+/// The first run leaves its trainer in the background, the next one a helper that ends by itself.
+const LEAVES: &str = r#"
+bash /test/startup.sh
+waits 'reports | grep " 7.1 0 done ran="'
+say "left: $(reports | grep -o 'step=7; left running: [a-z ]*')"
+waits 'reports | grep "ended_early"'
+say "ended with it: $(pgrep -c -f 'sleep 677')"
+curl -sf -X PATCH "$API/a?updateMask=metadata" -H 'Content-Type: application/json' -d @/test/order.json >/dev/null || end "no order"
+waits 'reports | grep " 8.1 0 done ran="'
+say "nothing left: $(reports | grep -c 'left running')"
+waits 'reports | grep -P "heartbeat[^}]* 8\.1 [0-9]+ done"'
+end "end"
+"#;
+
+#[test]
+fn s23_a_command_that_leaves_its_trainer_in_the_background_has_not_finished() {
+    let command = "seconds=677; ((TPU_WATCHDOG_GENERATION < 8)) || seconds=1; setsid sleep $seconds & echo 7 >\"$TPU_WATCHDOG_PROGRESS\"";
+    let job = JobSettings {
+        command: Some(command.into()),
+        stop_grace: std::time::Duration::from_secs(2),
+        ..JobSettings::default()
+    };
+    let Some(story) = played(LEAVES, &job) else { return };
+    story.tells(&[
+        "== left: step=7; left running: sleep\n",
+        "== ended with it: 0\n",
+        "== nothing left: 0\n",
+        "== end",
+    ]);
+}
+
 /// The order names the boot in which it is read first; after that one it means nothing. The simulator
 /// forgets its node with the machine, and gets it again with the same order.
 const REBOOTS: &str = r#"
@@ -259,7 +290,7 @@ fn a_disk_that_is_full_neither_ends_a_run_well_nor_restarts_it_for_ever() {
     story.tells(&[
         "== exit:  7.3 3 final after 2 restarts\n",
         "== runs: 3, full: 1\n",
-        "== used: 3 3 2\n",
+        "== used: 3 3 2 7\n",
         "== told: disk of /var/lib/tpu-watchdog is full\n",
         "== end",
     ]);

@@ -87,6 +87,12 @@ fn s23_an_exit_with_0_finishes_nothing_without_ten_minutes_a_step_or_a_checkpoin
         world.fleet.slots["a"].job.finished.is_some()
     };
     assert!(!finishes(|_| (), "done ran=599 step=none"));
+    // A trainer in the background was ended with its command, however far it had come.
+    assert!(!finishes(|_| (), "done ran=700 step=120; left running: python3"));
+    assert!(finishes(
+        |_| (),
+        "done ran=4 step=none; it wrote TPU_WATCHDOG_DONE; left running: tee"
+    ));
     assert!(finishes(|_| (), "done ran=600 step=none"));
     assert!(finishes(|world| world.reports(8, Some(101)), "done ran=59 step=101"));
     assert!(finishes(|world| world.surveyed(&[100, 200]), "done ran=59 step=none"));

@@ -9,8 +9,31 @@ WRAPPER=$MEMORY.wrapper
 # ignore_notice: the signal of a notice, by all that does not handle it.
 ignore_notice() { [[ $ON_NOTICE != SIG* ]] || echo "trap '' ${ON_NOTICE#SIG}"; }
 write_wrapper() {
-  # shellcheck disable=SC2016 # It is the wrapper that expands them.
-  printf '%s\n' "$(ignore_notice)" ': >"$TPU_WATCHDOG_CODE"' '"$@" > >(trap "" TERM; exec cat) 2>&1' 'code=$?; echo "$code" >"$TPU_WATCHDOG_CODE"; exit "$code"' >"$WRAPPER"
+  { ignore_notice; cat <<'WRAPPER'; } >"$WRAPPER"
+# left: in LEFT, the processes of this control group that the command has started and left. A child of this shell is none of them.
+left() {
+  local own='' group pid of key value name; LEFT=''
+  read -r -d '' own <"/proc/$$/cgroup"
+  [[ $own == *tpu-watchdog-job-* ]] || return
+  for pid in /proc/[0-9]*; do
+    [[ $pid != "/proc/$$" ]] || continue
+    group='' of='' name=''
+    { read -r -d '' group <"$pid/cgroup"; while read -r key value; do [[ $key != PPid: ]] || of=$value; done <"$pid/status"; read -r name <"$pid/comm"; } 2>/dev/null
+    if [[ $group == "$own" && $of != "$$" && -n $name ]]; then LEFT+=" $name"; fi
+  done
+}
+: >"$TPU_WATCHDOG_CODE"
+exec 3> >(trap "" TERM; exec cat)
+"$@" >&3 2>&1 3>&-
+code=$?
+exec 3>&-
+if [[ $code == 0 ]]; then
+  # Helpers that end with the command are given a moment.
+  for _ in {1..50}; do left; [[ -n $LEFT ]] || break; sleep 0.2; done
+  [[ -z $LEFT ]] || echo "${LEFT:1:100}" >"$TPU_WATCHDOG_CODE.left"
+fi
+echo "$code" >"$TPU_WATCHDOG_CODE"; exit "$code"
+WRAPPER
 }
 # run_unit NAME OPTIONS… -- PROGRAM…: runs it to its end and returns its code. A program with KillMode=control-group is over when
 # nothing is left of it: a grandchild would keep the chips. Each run has a name of its own, since what a startup script leaves
@@ -21,7 +44,7 @@ run_unit() {
   local kind=$1 name code; shift
   while :; do
     RUNS=$((RUNS + 1)); name=$kind-$$-$RUNS; LAST=tpu-watchdog-$name.service
-    rm -f "$CODE"
+    rm -f "$CODE" "$CODE.left"
     unit "$name" --wait -p TimeoutStopSec="$STOP_GRACE" -p LimitNOFILE=1048576 -p LimitMEMLOCK=infinity -p TasksMax=infinity \
       -p OOMPolicy=continue -p IgnoreSIGPIPE=no -p LogRateLimitIntervalSec=1 -p LogRateLimitBurst=1000000000 "$@" 9>&-
     code=$?

@@ -110,7 +110,9 @@ while :; do
     [[ -n $COMMAND ]] || rest idle
     step=$(last_step); text="done ran=$ran step=${step:-none}"
     [[ ! -e $TPU_WATCHDOG_DONE ]] || text+='; it wrote TPU_WATCHDOG_DONE'
-    if ((ran >= LONG)) || is_new "$step" || [[ -e $TPU_WATCHDOG_DONE ]]; then
+    # A trainer that was left in the background is ended with its run, long before its work is done.
+    left=$(cat "$CODE.left" 2>/dev/null); text+=${left:+; left running: $left}
+    if [[ -e $TPU_WATCHDOG_DONE ]] || { [[ -z $left ]] && { ((ran >= LONG)) || is_new "$step"; }; }; then
       keep "$DONE" "$text"; last_word 0 "$text"; rest 'done'
     fi
     # Not kept on disk: the next boot starts it again.
