@@ -76,8 +76,7 @@ pub fn exits(
                     && Some(exit.generation) > record.job.wanted_again
                     && has_command(key) =>
             {
-                let worked = !left && did_its_work(record, ran, step, now);
-                finished = !judged && (said || worked);
+                finished = !judged && (said || !left && did_its_work(record, ran, step, now));
                 record.job.early = (!finished).then_some(text);
                 (!finished).then_some(Stuck::EndedEarly)
             }
