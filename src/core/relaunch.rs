@@ -38,7 +38,7 @@ use crate::model::view::{ActionName, Decision};
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::turn::Turn;
-use super::{confirm, ending, location, runs};
+use super::{codes, confirm, ending, location, runs};
 
 /// Workers that do not report the new generation so long after it was written can't be told.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(5 * 60);
@@ -100,6 +100,8 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
     let ended = match record.job.stuck {
         Some(Stuck::StaleOrder | Stuck::Waits) => true,
         Some(Stuck::EndedEarly) => ending::is_started_once_more(record),
+        // Its host can't know that its machine was sick.
+        Some(Stuck::GaveUp) => codes::is_free(record),
         // Hosts that have started nothing of an order that was written after all of them had reported are
         // kept apart by something that no other order would mend. Those that have wait for some that hang.
         Some(Stuck::RollCall) => {

@@ -187,3 +187,32 @@ fn the_sickness_of_the_node_before_excuses_no_end_of_this_one() {
         assert_eq!(super::super::codes::is_free(record), free, "{minutes} min after READY");
     }
 }
+
+#[test]
+fn a_host_that_gave_up_while_its_machine_was_sick_starts_the_job_again_when_that_is_over() {
+    let ordered = |sick: bool| {
+        let mut world = with_checkpoints();
+        let node = world.supervised_run();
+        let mut bad = node.clone();
+        bad["health"] = json!("UNHEALTHY_MAINTENANCE");
+        let during = if sick { &bad } else { &node };
+        world.workers_say(&[(1, "v2", None)]);
+        (0..3).for_each(|_| world.next_poll(during));
+        let gave_up = Some((1, "final after 2 restarts: code 1 3 times in a row"));
+        for shown in [during, during, &node, &node] {
+            world.wait(1);
+            world.surveyed(&[100]);
+            let mut order = world.run_order();
+            world.workers_say(&[(1, "v2", gave_up)]);
+            order = order.or(world.run_order());
+            world.next_poll(shown);
+            if let Some(order) = order.or(world.run_order()) {
+                return Some((order.generation, std::ptr::eq(shown, &node)));
+            }
+        }
+        assert_eq!(world.hold("a"), Some(HoldReason::JobFailed));
+        None
+    };
+    assert_eq!(ordered(true), Some((2, true)));
+    assert_eq!(ordered(false), None);
+}
