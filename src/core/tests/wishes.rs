@@ -67,7 +67,17 @@ fn a_person_deletes_a_replacement_whose_recovery_is_not_over() {
         world.missing();
         world.surveyed(&[100]);
         assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Deleted), 0));
-        // A delete operation that is our own says nothing.
+        // With when_missing = "hold" it needs no evidence.
+        let mut world = super::runs::with_checkpoints();
+        let made = world.supervised_run();
+        world.fleet.slots.get_mut("a").unwrap().recovery.as_mut().unwrap().phase = phase;
+        let policy = &mut world.fleet.settings.slots.get_mut("a").unwrap().policy;
+        policy.when_missing = crate::model::settings::WhenMissing::Hold;
+        world.next_poll(&made);
+        world.missing();
+        world.surveyed(&[100]);
+        assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Missing), 0));
+        // Without a delete by another client it is created again.
         let mut world = super::runs::with_checkpoints();
         let made = world.supervised_run();
         world.fleet.slots.get_mut("a").unwrap().recovery.as_mut().unwrap().phase = phase;
