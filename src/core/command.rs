@@ -116,8 +116,9 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
                     adopt_node(record);
                 }
                 let gone = record.is_gone();
-                if let Some(seen) = record.seen.as_mut().filter(|_| gone) {
-                    seen.opted_out = false;
+                if let Some(seen) = record.seen.as_mut().filter(|seen| gone && seen.opted_out) {
+                    // Also where a person deleted it to get rid of the label.
+                    (seen.opted_out, record.deleted) = (false, None);
                 }
             });
         }

@@ -143,6 +143,7 @@ fn confirm(ctx: &mut SlotCtx, kind: Kind, turn: &mut Turn) -> Decision {
 /// one turn (S8, S14).
 pub fn count(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) {
     if ctx.condition().kind() == Some(Kind::Judged)
+        && made_by_another(ctx).is_none()
         && graced(ctx, Kind::Judged).is_none()
         && excused(ctx).is_none()
         && !has_old_reports(ctx)

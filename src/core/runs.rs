@@ -87,7 +87,8 @@ fn counts(record: &SlotRecord, condition: Condition) -> bool {
 }
 
 fn is_free(record: &SlotRecord, condition: Condition) -> bool {
-    ends_by_itself(record, condition) && codes::is_free(record)
+    let gave_up = condition == Condition::JobFailed && record.job.stuck == Some(Stuck::GaveUp);
+    (gave_up || ends_by_itself(record, condition)) && codes::is_free(record)
 }
 
 /// Runs in a row without a new step, the present one included, if this condition ended it now.

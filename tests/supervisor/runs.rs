@@ -164,7 +164,7 @@ fn restarts_come_back_with_each_new_step_and_are_used_up_without_one() {
 #[test]
 fn the_last_line_is_a_step_only_where_it_is_a_whole_number() {
     let work = tempfile::tempdir().unwrap();
-    let command = "echo 7 >>\"$TPU_WATCHDOG_PROGRESS\"; for line in 'loss 0.35' 12.5 1e3 '' 1200.0 '3 of 9'; do \
+    let command = "echo 7 >>\"$TPU_WATCHDOG_PROGRESS\"; for line in 'loss 0.35' 12.5 '100 7' '' 1200.0 '3 of 9'; do \
                    until [[ -e go ]]; do sleep 0.02; done; rm go; echo \"$line\" >>\"$TPU_WATCHDOG_PROGRESS\"; echo \"$line\" >>told; done; sleep 600";
     let Some(host) = Host::new(&job(command, work.path()), "", &order(None)) else { return };
     host.boot();

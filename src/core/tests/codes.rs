@@ -216,3 +216,35 @@ fn a_host_that_gave_up_while_its_machine_was_sick_starts_the_job_again_when_that
     assert_eq!(ordered(true), Some((2, true)));
     assert_eq!(ordered(false), None);
 }
+
+#[test]
+fn at_most_three_runs_in_a_row_that_gave_up_on_a_sick_machine_are_free() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    let mut bad = node.clone();
+    bad["health"] = json!("UNHEALTHY_MAINTENANCE");
+    let (mut shown, mut generation, mut orders) = (node.clone(), 1, 0);
+    for _ in 0..4 {
+        world.workers_say(&[(generation, "v2", None)]);
+        bad["metadata"] = shown["metadata"].clone();
+        (0..3).for_each(|_| world.next_poll(&bad));
+        let mut order = None;
+        for healed in [false, true, true, true] {
+            world.wait(1);
+            world.surveyed(&[100]);
+            order = order.or(world.run_order());
+            world.workers_say(&[(generation, "v2", Some((1, "final after 2 restarts")))]);
+            order = order.or(world.run_order());
+            world.next_poll(if healed { &shown } else { &bad });
+            order = order.or(world.run_order());
+        }
+        let Some(order) = order else { break };
+        (generation, orders) = (order.generation, orders + 1);
+        world.ordered(accepted());
+        shown = patched(&shown, &order);
+        world.next_poll(&shown);
+    }
+    let runs = &world.fleet.slots["a"].job.runs;
+    assert_eq!((orders, world.hold("a")), (3, Some(HoldReason::JobFailed)), "{runs:?}");
+    assert_eq!((runs.fruitless, runs.stuck), (0, 0), "they count for nothing");
+}

@@ -94,3 +94,18 @@ fn s7_a_node_that_was_opted_out_is_not_created_again_when_it_is_missing() {
     world.order(CommandKind::Resume { slot: Some("a".into()), adopt: false });
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
 }
+
+#[test]
+fn s7_a_tpu_that_was_deleted_for_its_label_is_created_again_by_resume() {
+    let mut world = World::new(settings(&["a"]));
+    world.poll(&[node("a", json!({"labels": {"tpu-watchdog": "off"}}))]);
+    world.wait(30);
+    world.poll(&[node("a", json!({"labels": {"tpu-watchdog": "off"}, "state": "DELETING"}))]);
+    world.missing();
+    assert!(world.fleet.slots["a"].deleted.is_some() && world.actions.is_empty());
+    world.order(CommandKind::Resume { slot: Some("a".into()), adopt: false });
+    if world.asks("a") {
+        world.get("a", None);
+    }
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
+}

@@ -17,6 +17,15 @@ fn s10_a_node_that_another_hand_creates_is_never_judged() {
         world.poll(&[node("a", creating.clone())]);
         assert!(world.actions.is_empty() && world.looks.is_empty());
     }
+    // Nor are many of them a storm (S8).
+    let names = ["a", "b", "c", "d"];
+    let mut world = World::new(settings(&names));
+    let nodes = names.map(|name| node(name, creating.clone()));
+    for _ in 0..400 {
+        world.wait(30);
+        world.poll(&nodes);
+    }
+    assert!(world.fleet.ledger.breaker.is_none() && world.fleet.ledger.storm.is_empty());
     // One of ours is stuck after its grace.
     let mut world = World::new(settings(&["a"]));
     world.recreate_preempted();

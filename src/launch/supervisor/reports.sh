@@ -2,8 +2,8 @@
 # Reports, and changes of the metadata that are waited for.
 # last_step: the last line, where it is a whole number, or one whose fraction is zero.
 last_step() {
-  local line; line=$(tail -n 1 "$PROGRESS" | tr -d '[:space:]\0')
-  if [[ $line =~ ^([0-9]{1,18})(\.0*)?$ ]]; then echo "${BASH_REMATCH[1]}"; fi
+  local line; line=$(tail -n 1 "$PROGRESS" | tr -d '\0')
+  if [[ $line =~ ^[[:space:]]*([0-9]{1,18})(\.0*)?[[:space:]]*$ ]]; then echo "${BASH_REMATCH[1]}"; fi
 }
 # is_new STEP: beyond the checkpoint that this generation began with.
 is_new() { [[ -n $1 ]] && { [[ -z $ORDERED_STEP ]] || ((10#$1 > 10#$ORDERED_STEP)); }; }

@@ -18,8 +18,10 @@ left() {
   for pid in /proc/[0-9]*; do
     [[ $pid != "/proc/$$" ]] || continue
     group='' of='' name=''
-    { read -r -d '' group <"$pid/cgroup"; while read -r key value; do [[ $key != PPid: ]] || of=$value; done <"$pid/status"; read -r name <"$pid/comm"; } 2>/dev/null
-    if [[ $group == "$own" && $of != "$$" && -n $name ]]; then LEFT+=" $name"; fi
+    { read -r -d '' group <"$pid/cgroup"; } 2>/dev/null
+    [[ $group == "$own" ]] || continue
+    { while read -r key value; do [[ $key != PPid: ]] || of=$value; done <"$pid/status"; read -r name <"$pid/comm"; } 2>/dev/null
+    if [[ $of != "$$" && -n $name ]]; then LEFT+=" $name"; fi
   done
 }
 : >"$TPU_WATCHDOG_CODE"

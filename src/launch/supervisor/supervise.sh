@@ -71,7 +71,8 @@ fi
 cut_off=''
 [[ -e $RUNNING && $(<"$RUNNING") != "$BOOT" ]] && cut_off=1
 if [[ -n $cut_off && ! -e $LONG_RUN ]]; then
-  read_used; used=$((used + 1)); keep "$USED" "$used ${last_code:--} $same $best"; rm -f "$RUNNING"
+  read_used; if came_further; then used=0; fi
+  used=$((used + 1)); keep "$USED" "$used ${last_code:--} $same $best"; rm -f "$RUNNING"
   report exit 75 "restarting: the host went down in a run, which counts as restart $used of $RESTARTS"
   if ((used > RESTARTS && WORKERS == 1)); then
     last_word 75 "final after $RESTARTS restarts: the host went down in a run"; rest failed
@@ -104,7 +105,7 @@ while :; do
   going_down && rest stopping
   rm -f "$RUNNING"
   # Right after an announced end 0 means that the job has saved, not that its work is done.
-  if [[ $code == 0 && ! -e $TPU_WATCHDOG_DONE ]] && noticed 300; then code=143; fi
+  if [[ $code == 0 && -n $COMMAND && ! -e $TPU_WATCHDOG_DONE ]] && noticed 300; then code=143; fi
   if [[ $code == 0 ]]; then
     # A startup script that ends well has set things up; only a command can finish.
     [[ -n $COMMAND ]] || rest idle
