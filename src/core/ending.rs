@@ -322,6 +322,15 @@ pub fn said_indices(record: &SlotRecord) -> String {
     format!("its {} hosts say that they are the workers {}", said.len(), said.join(", "))
 }
 
+/// Why an exit with 0 is no success.
+pub fn too_early(record: &SlotRecord) -> &'static str {
+    if record.job.failed.as_ref().is_some_and(|(.., text)| left_running(text)) {
+        "exit 0 while processes that it had started still ran"
+    } else {
+        "exit 0 after less than 10 min, without a new step or checkpoint"
+    }
+}
+
 /// The hold of a slot whose job has ended and waits, under the condition `job_failed`.
 pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
     let name = &record.name;
@@ -335,8 +344,8 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
         Some(Stuck::EndedEarly) => (
             HoldReason::EndedEarly,
             format!(
-                "{evidence}: exit 0 after less than 10 min, without a new step or checkpoint. If the work is done: `done {name}`; otherwise run the \
-                 training in the foreground of the command, then {}",
+                "{evidence}: {}. If the work is done: `done {name}`; otherwise run the training in the foreground of the command, then {}",
+                too_early(record),
                 if record.takes_orders() {
                     format!("`relaunch {name}` (after a change of the config `recreate {name}`)")
                 } else {

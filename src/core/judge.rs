@@ -22,6 +22,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind};
+use crate::model::exit::Stuck;
 use crate::model::fleet::Pending;
 use crate::model::hold::HoldReason;
 use crate::model::time::span;
@@ -37,6 +38,8 @@ use super::{amend, asked, confirm, diagnose, ending, life, reads, relaunch, stor
 /// An operator has to look when guest attributes that would condemn could not be read for this
 /// long.
 pub const UNHEARD_FOR: Duration = Duration::from_secs(10 * 60);
+/// Hosts that get no order start again by themselves after this (the supervisor's ALONE).
+const STARTS_ALONE: Duration = Duration::from_secs(10 * 60);
 /// A maintenance window's end is trusted, plus this, but not for longer than
 /// [`diagnose::WINDOW_MAX`].
 const WINDOW_SLACK: Duration = Duration::from_secs(15 * 60);
@@ -283,6 +286,21 @@ fn stop_asking(ctx: &mut SlotCtx) {
     (ctx.memory.asks_since, ctx.memory.unheard) = (None, false);
 }
 
+/// Hosts that wait start again by themselves after ten minutes; whether they did is not known where
+/// their reports can't be read.
+fn waits_unheard(ctx: &SlotCtx) -> Option<Decision> {
+    let job = &ctx.record.job;
+    let since = job.attributes_at.filter(|_| job.stuck == Some(Stuck::Waits))?;
+    let unheard = elapsed(since, ctx.now) > STARTS_ALONE + UNHEARD_FOR;
+    let text = || {
+        format!(
+            "{}; guest attributes unreadable since {since:.0}, so whether it has started again is not known: check the hosts",
+            ctx.record.verdict.evidence
+        )
+    };
+    unheard.then(|| Decision::hold(HoldReason::NoBeaconChannel, text(), None))
+}
+
 /// Conditions that never lead to a delete.
 fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let evidence = ctx.record.verdict.evidence.clone();
@@ -301,7 +319,9 @@ fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         }
         Condition::Deleting => asked::nudge(ctx, gates, turn),
         Condition::Finished => asked::finished(ctx, gates, turn),
-        condition if condition.job_stands() => ending::hold(ctx.record, &evidence),
+        condition if condition.job_stands() => {
+            waits_unheard(ctx).unwrap_or_else(|| ending::hold(ctx.record, &evidence))
+        }
         Condition::Degraded => Decision::hold(
             HoldReason::Degraded,
             format!("{evidence}; no rule acts on this symptom; check the job"),

@@ -3,7 +3,7 @@
 use super::common::{goes_back_at, hold, went_back};
 use crate::core::ctx::SlotCtx;
 use crate::core::{ending, location, runs};
-use crate::model::exit::{Stuck, left_running};
+use crate::model::exit::Stuck;
 use crate::model::hold::HoldReason;
 use crate::model::relaunch::TAKES_ROLL_CALL;
 use crate::model::time::{after, elapsed};
@@ -89,12 +89,7 @@ pub fn order_once_more(ctx: &SlotCtx) -> Option<Decision> {
     let job = &ctx.record.job;
     let early = job.stuck == Some(Stuck::EndedEarly) && job.relaunch_by.is_none();
     let until = after(job.failed_at.filter(|_| early)?, ONCE_MORE);
-    let left = job.failed.as_ref().is_some_and(|(.., text)| left_running(text));
-    let why = if left {
-        "exit 0 while what it had started still ran"
-    } else {
-        "exit 0 after less than 10 min, without a new step or checkpoint"
-    };
+    let why = ending::too_early(ctx.record);
     let text = format!(
         "{}; {why}, so it is started once more; `done {}` when its work is done",
         ctx.record.verdict.evidence, ctx.record.name

@@ -81,3 +81,25 @@ fn s16_a_run_that_fails_at_once_on_several_hosts_is_ordered_again_after_growing_
         "a person starts it again"
     );
 }
+
+#[test]
+fn l6_a_run_that_waits_is_told_where_its_hosts_can_not_be_heard_any_longer() {
+    let mut world = with_checkpoints();
+    let mut node = world.supervised_run();
+    node["networkEndpoints"] = json!([{}, {}]);
+    // One host of the two has never said which orders it takes: nothing can be ordered.
+    world.workers_say(&[(1, "v2", None), (1, "", None)]);
+    world.next_poll(&node);
+    world.workers_say(&[(1, "v2", WAITS), (1, "", None)]);
+    let holds: Vec<_> = (0..50)
+        .map(|_| {
+            world.next_poll(&node);
+            world.hold("a")
+        })
+        .collect();
+    let heard = (0..39).all(|at| holds[at].is_none());
+    assert!(heard && holds[49] == Some(HoldReason::NoBeaconChannel), "{holds:?}");
+    world.workers_say(&[(1, "v2", WAITS), (1, "", None)]);
+    world.next_poll(&node);
+    assert_eq!(world.hold("a"), None, "its hosts are heard again");
+}
