@@ -45,7 +45,7 @@ fn poll(slots: usize, health: &str) -> f64 {
         .map(|_| {
             now += Duration::from_secs(30);
             let result = Ok((nodes.clone(), Vec::new()).into());
-            let listings = vec![Listing { zone: ZONE.into(), result }];
+            let listings = vec![Listing { zone: ZONE.into(), result, requests: None }];
             let input = Input::Polled(Box::new(Poll { began: now, listings }));
             let began = Instant::now();
             std::hint::black_box(step(&mut fleet, input, now));
@@ -60,6 +60,7 @@ fn settings(names: &[String]) -> Settings {
     let seconds = Duration::from_secs;
     let slot = |name: &String| {
         let slot = SlotSettings {
+            filling: Default::default(),
             name: name.clone(),
             zones: vec![ZONE.to_owned()],
             create: Overlay::default(),

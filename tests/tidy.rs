@@ -275,7 +275,6 @@ const LONG_FUNCTIONS: Ratchet = &[
     ("checkpoint/lister.rs: survey_in", 89),
     ("cli/demo.rs: demo", 81),
     ("core/answers.rs: operated", 71),
-    ("core/diagnose.rs: node", 75),
     ("core/settle.rs: settle", 71),
     ("core/surveys.rs: surveyed", 111),
     ("core/tests/gates.rs: the_checker_refuses_by_name_what_a_plan_must_never_ask_for", 71),

@@ -67,6 +67,17 @@ pub fn refused(kind: &CommandKind, stored: &Stored, now: Timestamp) -> Option<Re
             }
             None
         }
+        CommandKind::Recreate { slot, .. } => {
+            let record = stored.slots.get(slot)?;
+            let waits = matches!(record.verdict.condition, Condition::Waiting | Condition::Going);
+            let text = || {
+                format!(
+                    "{}: there is no TPU to recreate; deleting a request that waits would only lose its place in the queue",
+                    record.verdict.evidence
+                )
+            };
+            waits.then(|| Refused::Wrong(text()))
+        }
         CommandKind::BreakerReset if stored.ledger.breaker.is_none() => {
             needless("the storm breaker is closed".into())
         }

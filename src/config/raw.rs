@@ -39,8 +39,9 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
 
 fn span(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration; write \"90s\", \"15m\" or \"1h 30m\"");
-    let span: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
-    Duration::try_from(span).map_err(|_| wrong())
+    let span: jiff::Span = text.parse().map_err(|_| wrong())?;
+    let whole = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours());
+    Duration::try_from(whole.map_err(|_| wrong())?).map_err(|_| wrong())
 }
 
 /// A duration, or "auto".
@@ -212,7 +213,8 @@ pub struct RawTpu {
     pub name: String,
     pub zone: Option<String>,
     pub zones: Option<Vec<String>>,
-    pub queued_resource: Option<Value>,
+    pub kind: Option<String>,
+    pub queued_resource: Option<String>,
     pub startup_script: Option<String>,
     #[serde(default)]
     pub create: RawCreate,
@@ -231,6 +233,7 @@ pub struct RawCreate {
     pub preemptible: Option<bool>,
     pub reserved: Option<bool>,
     pub nodes: Option<Value>,
+    pub valid_until: Option<Span>,
     pub network: Option<String>,
     pub subnetwork: Option<String>,
     pub external_ips: Option<bool>,

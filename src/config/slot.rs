@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -10,8 +11,13 @@ use super::create;
 use super::job::job;
 use super::policy::policy;
 use super::raw::*;
+use crate::model::filling::Filling;
 use crate::model::settings::*;
+use crate::model::spec::REQUEST_KEY;
 use crate::resource::limits;
+
+/// A request that is valid for less would end before its first look at the queue.
+const VALID_LEAST: Duration = Duration::from_secs(60);
 
 pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path) -> SlotSettings {
     let k = |name: &str| format!("{key}.{name}");
@@ -26,7 +32,7 @@ pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path
             format!("{:?} is not a node id: 1 to 63 lower-case letters, digits and '-', starting with a letter", raw.name),
         );
     }
-    c.later(&k("queued_resource"), &raw.queued_resource, "queued resources");
+    let filling = filling(c, key, &raw);
     let zones = match (raw.zone, raw.zones) {
         (Some(zone), None) => vec![zone],
         (None, Some(zones)) if !zones.is_empty() => zones,
@@ -79,7 +85,52 @@ pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path
         }
     }
     let job = raw.job.map(|raw| job(c, &k("job"), raw));
-    SlotSettings { name: raw.name, zones, create, job, policy, supervisor: None }
+    SlotSettings { name: raw.name, zones, filling, create, job, policy, supervisor: None }
+}
+
+/// The thing that fills the slot: its node, or a queued resource.
+fn filling(c: &mut Check, key: &str, raw: &RawTpu) -> Filling {
+    let k = |name: &str| format!("{key}.{name}");
+    let kind = match (raw.kind.as_deref(), &raw.queued_resource) {
+        (Some("queued_resource"), _) | (None, Some(_)) => Kind::Queued,
+        (Some("node") | None, None) => Kind::Node,
+        (Some("node"), Some(_)) => {
+            c.wrong(&k("kind"), "\"node\" and queued_resource are both set; keep one of them");
+            Kind::Node
+        }
+        (Some(later @ ("instance" | "slice" | "node_v1")), _) => {
+            c.wrong(&k("kind"), format!("not supported yet: {later:?}; remove the key"));
+            Kind::Node
+        }
+        (Some(other), _) => {
+            c.wrong(
+                &k("kind"),
+                format!("{other:?} is no kind; write \"node\" or \"queued_resource\""),
+            );
+            Kind::Node
+        }
+    };
+    if let (Kind::Node, Some(_)) = (&kind, &raw.create.valid_until) {
+        let why = "is of a queued resource alone; set queued_resource = \"ID\", or remove the key";
+        c.wrong(&k("create.valid_until"), why);
+    }
+    if matches!(kind, Kind::Node) {
+        return Filling::Node;
+    }
+    let id = raw.queued_resource.clone().unwrap_or_else(|| raw.name.clone());
+    // The API's own rule for an id.
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.~+%-".contains(&b);
+    if id.is_empty() || !id.bytes().all(fits) {
+        let text = format!("{id:?} is not the id of a queued resource: letters, digits and _.~+%-");
+        c.wrong(&k("queued_resource"), text);
+    }
+    Filling::QueuedResource(id)
+}
+
+/// The kinds that are supported.
+enum Kind {
+    Node,
+    Queued,
 }
 
 /// Rules of the whole fleet, which a slot can't have for itself.
@@ -154,6 +205,9 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
     if !network.is_empty() {
         fields.insert("networkConfig".into(), Value::Object(network));
     }
+    if let Some(valid) = raw.valid_until {
+        fields.insert(REQUEST_KEY.into(), around(c, &k("valid_until"), valid));
+    }
     if let Some(email) = &raw.service_account {
         fields.insert("serviceAccount".into(), json!({"email": email}));
     }
@@ -162,6 +216,12 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
     }
     let (labels, metadata) = entries(c, key, raw);
     Overlay { fields, labels, metadata, startup_script: None }
+}
+
+/// The fields of a queued resource around its node.
+fn around(c: &mut Check, key: &str, valid: Span) -> Value {
+    let valid = c.span(key, Some(valid), VALID_LEAST, VALID_LEAST);
+    json!({"queueingPolicy": {"validUntilDuration": format!("{}s", valid.as_secs())}})
 }
 
 /// Labels and metadata: text, or nothing where an entry is removed.

@@ -1,7 +1,7 @@
 //! Serde's words in those of the config: the key that may be meant, the value that may be written.
 
 /// Keys that are read to be refused with a reason: they are never offered.
-const LATER: [&str; 14] = [
+const LATER: [&str; 13] = [
     "fleet",
     "vertex_job",
     "ai_platform_job",
@@ -12,7 +12,6 @@ const LATER: [&str; 14] = [
     "queue",
     "provision",
     "slice",
-    "queued_resource",
     "nodes",
     "progress",
     "early_maintenance",

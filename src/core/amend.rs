@@ -295,8 +295,9 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
         until: after(turn.now, AGAIN_AFTER),
     });
     ctx.memory.pending.insert(Pending::Call);
-    let (slot, zone) = (record.name.clone(), record.zone.clone());
-    turn.act(Action::Patch { slot, zone, incarnation, patch, stray: false });
+    let (slot, zone, node) = (record.name.clone(), record.zone.clone(), record.node().to_owned());
+    let filling = ctx.slot.filling.clone();
+    turn.act(Action::Patch { slot, zone, node, filling, incarnation, patch, stray: false });
 }
 
 fn release_text(record: &SlotRecord, incarnation: &Incarnation) -> String {

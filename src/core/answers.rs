@@ -6,11 +6,11 @@ use serde_json::Value;
 use crate::model::action::CallOutcome;
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::{Fleet, Memory, Pending};
+use crate::model::fleet::{Fleet, Ledger, Memory, Pending};
 use crate::model::operation::OperationState;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
-use crate::model::settings::Policy;
+use crate::model::settings::{Policy, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::time::after;
 use crate::resource::mask::Mask;
@@ -94,7 +94,7 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
                 recovery.failed = Some(failure);
             }
         }
-        (_, CallOutcome::Refused(failure)) => create_failed(fleet, name, &policy, failure, turn),
+        (_, CallOutcome::Refused(failure)) => create_failed(fleet, name, failure, turn),
         (_, CallOutcome::NotSent(failure)) => {
             resend_later(record, &policy, Some(failure), "the create was not sent", turn);
         }
@@ -244,38 +244,44 @@ pub fn failed_and_gone(record: &mut SlotRecord, memory: &Memory) -> Option<Failu
     recovery.failed.take()
 }
 
-/// The create is over without a node: the next zone, or the next try.
-///
-/// Every refusal but a rate limit and a transient error goes on to the next zone of the list; when
-/// all of them were asked, a wait comes. A stock-out is waited out by its pool.
-pub fn create_failed(
-    fleet: &mut Fleet,
-    name: &str,
-    policy: &Policy,
-    failure: Failure,
-    turn: &mut Turn,
-) {
+/// The create is over without a node.
+pub fn create_failed(fleet: &mut Fleet, name: &str, failure: Failure, turn: &mut Turn) {
     let (Some(record), Some(slot)) = (fleet.slots.get_mut(name), fleet.settings.slots.get(name))
     else {
         return;
     };
     advance(record, Phase::Gone, &format!("the create failed ({})", failure.class.name()), turn);
+    fleet.dirty_ledger |= refused(record, slot, &mut fleet.ledger, failure, turn);
+    fleet.dirty.insert(name.to_owned());
+}
+
+/// A create was refused: the next zone, or the next try. Returns whether the ledger changed.
+///
+/// Every refusal but a rate limit and a transient error goes on to the next zone of the list; when
+/// all of them were asked, a wait comes. A stock-out is waited out by its pool.
+pub fn refused(
+    record: &mut SlotRecord,
+    slot: &SlotSettings,
+    ledger: &mut Ledger,
+    failure: Failure,
+    turn: &mut Turn,
+) -> bool {
+    let policy = &slot.policy;
     let pool = pool::name(record, &slot.create, &record.zone);
-    let Some(recovery) = &mut record.recovery else { return };
+    let Some(recovery) = &mut record.recovery else { return false };
     let cause = recovery.cause;
     recovery.create_failures += 1;
     recovery.refusal = Some((failure.class, failure.message.clone()));
     let short = failure.class == FailureClass::StockOut;
     if short {
         let wait = spread(policy.stock_out.0, policy.stock_out.1, &pool, recovery.create_failures);
-        pool::refused(&mut fleet.ledger, &pool, wait, turn.now);
-        fleet.dirty_ledger = true;
+        pool::refused(ledger, &pool, wait, turn.now);
     }
     let zones = slot.zones.len();
     let position = slot.zones.iter().position(|zone| *zone == record.zone).unwrap_or(0);
     let next = (position + 1) % zones.max(1);
     let rounds = recovery.create_failures.div_ceil(u32::try_from(zones).unwrap_or(1).max(1));
-    let mut until = Some(after(turn.now, backoff(policy, name, rounds)));
+    let mut until = Some(after(turn.now, backoff(policy, &record.name, rounds)));
     if failure.class.tries_next_zone() && zones > 1 {
         record.zone.clone_from(&slot.zones[next]);
         until = until.filter(|_| next == 0);
@@ -293,5 +299,5 @@ pub fn create_failed(
         failure.message,
     );
     turn.tell(record, What::RecoveryFailure { cause, reason: failure.class }, message);
-    fleet.dirty.insert(name.to_owned());
+    short
 }

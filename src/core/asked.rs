@@ -37,7 +37,12 @@ const REMOVED_AFTER: Duration = Duration::from_secs(10 * 60);
 pub fn applies(ctx: &SlotCtx) -> bool {
     let at_work = matches!(
         ctx.condition(),
-        Condition::Stopped | Condition::Deleting | Condition::Unclear | Condition::Starting
+        Condition::Stopped
+            | Condition::Deleting
+            | Condition::Unclear
+            | Condition::Starting
+            | Condition::Waiting
+            | Condition::Going
     );
     !at_work && ctx.condition().kind() != Some(Kind::Lost)
 }

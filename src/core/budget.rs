@@ -45,7 +45,8 @@ pub struct Budget {
 pub fn is_unavailable(record: &SlotRecord) -> bool {
     let condition = record.verdict.condition;
     let at_rest =
-        matches!(condition, Condition::Stopped | Condition::Finished) || condition.job_stands();
+        matches!(condition, Condition::Stopped | Condition::Finished | Condition::Waiting)
+            || condition.job_stands();
     let beacons = record.seen.as_ref().is_some_and(|seen| seen.supervised);
     let up = |phase: Phase| match phase {
         Phase::Booted | Phase::Launched => true,

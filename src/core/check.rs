@@ -25,6 +25,7 @@ use serde_json::Value;
 use crate::model::command::Pause;
 use crate::model::condition::{Condition, Kind};
 use crate::model::failure::FailureClass;
+use crate::model::filling::Deletable;
 use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Stray};
 use crate::model::ids::RunOrder;
 use crate::model::job::WorkerState;
@@ -116,6 +117,7 @@ impl Checker {
         is_shown(case, condition, confirmed)?;
         is_free(case)?;
         is_plain(case)?;
+        is_deletable(case)?;
         if condition == Condition::Deleting {
             let long = elapsed(case.record.since, case.now) >= case.slot.policy.grace.deleting;
             let shown = case.record.verdict.condition == Condition::Deleting;
@@ -152,7 +154,9 @@ impl Checker {
         let meant = wanted.is_some() && wanted == case.record.incarnation.as_ref();
         rule(meant, "S3", "no operator asked for this incarnation")?;
         let state = case.record.verdict.condition;
-        let at_work = [Condition::Stopped, Condition::Starting].contains(&state);
+        let at_work =
+            [Condition::Stopped, Condition::Starting, Condition::Waiting, Condition::Going]
+                .contains(&state);
         rule(!at_work, "S10", "it was stopped, or the API works on it")?;
         rule(state != Condition::Unclear, "S5", "what it is is not known")?;
         can_follow(case)?;
@@ -276,8 +280,9 @@ fn takes_room(record: &SlotRecord) -> bool {
     let up = matches!(recovery.phase, Phase::Booted | Phase::Launched)
         || (recovery.phase == Phase::Ready && !beacons);
     let condition = record.verdict.condition;
-    let at_rest =
-        [Condition::Stopped, Condition::Finished].contains(&condition) || condition.job_stands();
+    let at_rest = [Condition::Stopped, Condition::Finished, Condition::Waiting]
+        .contains(&condition)
+        || condition.job_stands();
     !(short || at_rest || recovery.set_apart || up)
 }
 
@@ -390,6 +395,13 @@ fn is_plain(case: &Case) -> Checked {
     let others = seen.other_owner.as_ref().is_some_and(|owner| adopted != Some(owner));
     let plain = seen.queued_resource.is_none() && !seen.multislice && !seen.is_v1 && !others;
     rule(plain, "S17", "the node is not the slot's own plain node")
+}
+
+/// S10: a delete that the API refuses in this state is not asked for.
+fn is_deletable(case: &Case) -> Checked {
+    let seen = case.record.seen.as_ref();
+    let now = seen.is_none_or(|seen| seen.deletable != Deletable::NotNow);
+    rule(now, "S10", "its queued resource can't be deleted in this state")
 }
 
 /// S7, S8, S14, S20: what guards judged slots alone.

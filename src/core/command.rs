@@ -3,8 +3,10 @@
 use jiff::Timestamp;
 
 use crate::model::command::{Command, CommandKind, Pause};
+use crate::model::condition::Condition;
 use crate::model::event::{CommandName, Event, What};
 use crate::model::fleet::{Fleet, Memory, Pending};
+use crate::model::ids::Incarnation;
 use crate::model::phase::Phase;
 use crate::model::relaunch::Release;
 use crate::model::slot::{SlotRecord, Wish};
@@ -141,13 +143,7 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
             });
         }
         CommandKind::Recreate { slot, incarnation } => change(fleet, slot, |record| {
-            (record.forgotten, record.deleted, record.released) = (false, None, None);
-            record.job.relaunch_by = None;
-            let who = command.who.clone();
-            record.wanted = incarnation.clone().map(|incarnation| Wish { who, incarnation });
-            if let Some(recovery) = &mut record.recovery {
-                recovery.not_before = None;
-            }
+            recreate(record, incarnation.clone(), &command.who);
         }),
         CommandKind::Relaunch { slot } => relaunch(fleet, slot, &command.who, now),
         CommandKind::Done { slot } => done(fleet, slot, turn),
@@ -163,6 +159,19 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
         }
     }
     fleet.dirty_ledger = true;
+}
+
+/// A person wants the present TPU replaced, or a missing one created.
+fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str) {
+    (record.forgotten, record.deleted, record.released) = (false, None, None);
+    record.job.relaunch_by = None;
+    // A request that waits has no TPU yet, and the one that it is granted is not meant.
+    let granted = record.verdict.condition != Condition::Waiting;
+    let wish = incarnation.filter(|_| granted);
+    record.wanted = wish.map(|incarnation| Wish { who: who.to_owned(), incarnation });
+    if let Some(recovery) = &mut record.recovery {
+        recovery.not_before = None;
+    }
 }
 
 /// A person knows that the present job's work is done: as when it has ended well.

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use crate::model::action::Action;
 use crate::model::condition::{Condition, Kind};
 use crate::model::event::{Evidence, Verb, What};
+use crate::model::filling::Deletable;
 use crate::model::fleet::Pending;
 use crate::model::ids::Incarnation;
 use crate::model::phase::Phase;
@@ -45,7 +46,9 @@ pub fn condemn(
     if tries {
         mark_trial(ctx, turn.now);
     }
+    let failed = ctx.record.seen.as_ref().and_then(|seen| seen.failure.clone());
     if let Some(recovery) = &mut ctx.record.recovery {
+        recovery.request_failed = failed.filter(|_| condition == Condition::RequestFailed);
         recovery.observed = Some(observed.clone());
         recovery.tried_at = tries.then_some(turn.now);
     }
@@ -84,8 +87,10 @@ fn open(
 ) {
     let (now, record) = (turn.now, &mut *ctx.record);
     let (condition, kind) = (observed.condition, observed.kind);
-    // Another hand's delete that is sent once more is no recovery, nor is the end of a finished job.
-    let counts = !matches!(condition, Condition::Deleting | Condition::Finished);
+    // Another hand's delete that is sent once more is no recovery, nor is the end of a finished job. A
+    // request that failed gave no machines: its next one counts like a create that was refused.
+    let counts =
+        !matches!(condition, Condition::Deleting | Condition::Finished | Condition::RequestFailed);
     if counts {
         _ = runs::ended(record, condition, turn);
         let window = ctx.slot.policy.attempts.window;
@@ -157,7 +162,10 @@ fn delete(ctx: &mut SlotCtx, incarnation: Incarnation, observed: Evidence, turn:
     let recovery = record.recovery.as_ref();
     let (failures, spent) = recovery.map_or((0, 0), |r| (r.delete_failures, r.spent));
     let of = format!("{incarnation} {failures} {spent}");
-    let request_id = ctx.settings.alpha.then(|| request_id(record, "delete", &of));
+    let takes_id = ctx.slot.filling.takes_request_ids(ctx.settings.alpha);
+    let request_id = takes_id.then(|| request_id(record, "delete", &of));
+    let deletable = record.seen.as_ref().map(|seen| seen.deletable);
+    let force = deletable == Some(Deletable::WithItsNodes);
     if let Some(recovery) = &mut record.recovery {
         recovery.call = Some(Call::Intended);
         recovery.condemned = Some(incarnation.clone());
@@ -170,6 +178,8 @@ fn delete(ctx: &mut SlotCtx, incarnation: Incarnation, observed: Evidence, turn:
         incarnation,
         verified,
         request_id,
+        filling: ctx.slot.filling.clone(),
+        force,
         stray: false,
     });
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::condition::{Condition, Verdict};
+use crate::model::condition::{Condition, Kind, Verdict};
 use crate::model::exit::Stuck;
 use crate::model::fleet::Ledger;
 use crate::model::node::{Health, NodeState, NodeView, Symptom};
@@ -41,7 +41,9 @@ pub fn node(
         health.map_or("absent", Health::as_str)
     );
     // The remains of a finished job are removed: a dead node eats quota.
-    let dead = matches!(view.state, NodeState::Preempted | NodeState::Terminated);
+    let lost = |verdict: &Verdict| verdict.condition.kind() == Some(Kind::Lost);
+    let dead = matches!(view.state, NodeState::Preempted | NodeState::Terminated)
+        || view.standing.as_ref().is_some_and(lost);
     if finished(record, slot) && !(dead && record.ours) {
         return Verdict::new(Finished, FINISHED);
     }
@@ -49,24 +51,11 @@ pub fn node(
         let why = "no creation time: the node can't be told from a later one";
         return Verdict::new(Unclear, format!("{text}, but {why}"));
     }
-    match &view.state {
-        NodeState::Stopped | NodeState::Stopping | NodeState::Hidden | NodeState::Hiding => {
-            return Verdict::new(Stopped, text);
-        }
-        NodeState::Preempted => return Verdict::new(Preempted, text),
-        NodeState::Terminated => return Verdict::new(Terminated, text),
-        NodeState::Deleting => return Verdict::new(Deleting, text),
-        NodeState::Creating
-        | NodeState::Starting
-        | NodeState::Restarting
-        | NodeState::Reimaging => {
-            return Verdict::new(Starting, text);
-        }
-        NodeState::Unknown => return Verdict::new(FailedRepair, text),
-        NodeState::Ready | NodeState::Repairing => {}
-        NodeState::Unspecified | NodeState::Unhiding | NodeState::Other(_) => {
-            return Verdict::new(Unclear, text);
-        }
+    if let Some(verdict) = &view.standing {
+        return verdict.clone();
+    }
+    if let Some(condition) = by_state(&view.state) {
+        return Verdict::new(condition, text);
     }
     match health {
         // S5: a value that this version does not know means hold, whatever else is said.
@@ -100,6 +89,26 @@ pub fn node(
         return verdict;
     }
     Verdict::new(Healthy, ongoing.unwrap_or(text))
+}
+
+/// The condition that follows from a node's state alone.
+fn by_state(state: &NodeState) -> Option<Condition> {
+    use Condition::*;
+    match state {
+        NodeState::Stopped | NodeState::Stopping | NodeState::Hidden | NodeState::Hiding => {
+            Some(Stopped)
+        }
+        NodeState::Preempted => Some(Preempted),
+        NodeState::Terminated => Some(Terminated),
+        NodeState::Deleting => Some(Deleting),
+        NodeState::Creating
+        | NodeState::Starting
+        | NodeState::Restarting
+        | NodeState::Reimaging => Some(Starting),
+        NodeState::Unknown => Some(FailedRepair),
+        NodeState::Ready | NodeState::Repairing => None,
+        NodeState::Unspecified | NodeState::Unhiding | NodeState::Other(_) => Some(Unclear),
+    }
 }
 
 /// The event time of the health description, where it has one.

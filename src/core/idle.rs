@@ -16,6 +16,7 @@ use jiff::Timestamp;
 
 use crate::model::action::{Action, CallOutcome};
 use crate::model::event::{Event, What};
+use crate::model::filling::Filling;
 use crate::model::fleet::{Fleet, Stray};
 use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
@@ -73,7 +74,8 @@ pub fn order(fleet: &mut Fleet, view: &NodeView, turn: &mut Turn) -> bool {
         (stray.told, stray.told_in) = (Some(told), stray.state.clone());
         fleet.dirty_ledger = true;
     }
-    turn.act(Action::Patch { slot: name, zone, incarnation, patch, stray: true });
+    let (node, filling) = (name.clone(), Filling::Node);
+    turn.act(Action::Patch { slot: name, zone, node, filling, incarnation, patch, stray: true });
     true
 }
 

@@ -40,6 +40,8 @@ use super::{amend, asked, confirm, diagnose, ending, life, reads, relaunch, stor
 pub const UNHEARD_FOR: Duration = Duration::from_secs(10 * 60);
 /// Hosts that get no order start again by themselves after this (the supervisor's ALONE).
 const STARTS_ALONE: Duration = Duration::from_secs(10 * 60);
+/// A TPU that is being taken away is waited for so long before an operator is called.
+const GOING_FOR: Duration = Duration::from_secs(3600);
 /// A maintenance window's end is trusted, plus this, but not for longer than
 /// [`diagnose::WINDOW_MAX`].
 const WINDOW_SLACK: Duration = Duration::from_secs(15 * 60);
@@ -301,6 +303,22 @@ fn waits_unheard(ctx: &SlotCtx) -> Option<Decision> {
     unheard.then(|| Decision::hold(HoldReason::NoBeaconChannel, text(), None))
 }
 
+/// A queued resource, or the node in it, is being taken away: what follows shows when that is over.
+fn going(ctx: &SlotCtx) -> Decision {
+    let (since, evidence) = (ctx.record.since, &ctx.record.verdict.evidence);
+    let deadline = after(since, GOING_FOR);
+    if ctx.now < deadline {
+        return Decision::wait(format!("{evidence} since {since:.0}"), Some(deadline));
+    }
+    let text = format!(
+        "{evidence} since {since:.0}, which should take minutes; the API can delete nothing in this state: look at it with gcloud compute tpus \
+         queued-resources describe"
+    );
+    let mut decision = Decision::hold(HoldReason::Deleting, text, None);
+    decision.action = ActionName::Escalate;
+    decision
+}
+
 /// Conditions that never lead to a delete.
 fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let evidence = ctx.record.verdict.evidence.clone();
@@ -318,6 +336,11 @@ fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
             Decision::hold(HoldReason::Stopped, text, None)
         }
         Condition::Deleting => asked::nudge(ctx, gates, turn),
+        Condition::Waiting => {
+            let text = format!("{evidence} since {:.0}: waiting for capacity", ctx.record.since);
+            Decision::wait(text, None)
+        }
+        Condition::Going => going(ctx),
         Condition::Finished => asked::finished(ctx, gates, turn),
         condition if condition.job_stands() => {
             waits_unheard(ctx).unwrap_or_else(|| ending::hold(ctx.record, &evidence))

@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::action::{Listing, NodeList, Reading};
+use crate::model::filling::Filling;
 use crate::model::node::NodeView;
+use crate::model::queued::RequestView;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
+use crate::resource::queued::reading;
 
 /// The answers of a poll.
 pub struct Listed {
@@ -20,6 +23,12 @@ pub struct Listed {
     nameless: BTreeSet<String>,
     // One listing of all zones was answered.
     read_all: bool,
+    // The queued resources, by zone and id …
+    requests: BTreeMap<String, BTreeMap<String, RequestView>>,
+    // … where they were listed, `-` for all …
+    requests_read: BTreeSet<String>,
+    // … and where they were not read, and why.
+    requests_unread: BTreeMap<String, String>,
 }
 
 impl Listed {
@@ -27,7 +36,27 @@ impl Listed {
     pub fn new(listings: Vec<Listing>) -> (Listed, bool) {
         let (mut nodes, mut unread, mut read_all) = (BTreeMap::new(), BTreeMap::new(), false);
         let (mut unreadable, mut nameless) = (BTreeMap::new(), BTreeSet::new());
-        for Listing { zone, result } in listings {
+        let (mut requests, mut requests_unread) = (BTreeMap::new(), BTreeMap::new());
+        let mut requests_read = BTreeSet::new();
+        for Listing { zone, result, requests: asked } in listings {
+            match asked {
+                Some(Ok(list)) => {
+                    requests_read.insert(zone.clone());
+                    let why = "the API could not reach the zone";
+                    requests_unread
+                        .extend(list.unreachable.into_iter().map(|zone| (zone, why.to_owned())));
+                    for view in list.requests {
+                        let zone: &mut BTreeMap<_, _> =
+                            requests.entry(view.zone.clone()).or_default();
+                        zone.insert(view.id.clone(), view);
+                    }
+                }
+                Some(Err(failure)) => {
+                    let why = format!("the listing of queued resources failed: {failure}");
+                    requests_unread.insert(zone.clone(), why);
+                }
+                None => {}
+            }
             match result {
                 Ok(NodeList { nodes: found, unreachable, unreadable: names, nameless: some }) => {
                     read_all |= zone == "-";
@@ -47,8 +76,18 @@ impl Listed {
                 }
             }
         }
-        let complete = unread.is_empty();
-        (Listed { nodes, unread, unreadable, nameless, read_all }, complete)
+        let complete = unread.is_empty() && requests_unread.is_empty();
+        let listed = Listed {
+            nodes,
+            unread,
+            unreadable,
+            nameless,
+            read_all,
+            requests,
+            requests_read,
+            requests_unread,
+        };
+        (listed, complete)
     }
 
     /// All nodes of all zones.
@@ -80,33 +119,69 @@ impl Listed {
         !self.unread.contains_key(zone) && (self.read_all || !self.unread.contains_key("-"))
     }
 
-    /// The first of a slot's zones with a node of its name.
+    /// The first of a slot's zones with what fills it.
     pub fn zone_of<'s>(&self, slot: &'s SlotSettings) -> Option<&'s String> {
-        slot.zones.iter().find(|zone| self.node(zone, &slot.name).is_some())
+        slot.zones.iter().find(|zone| self.fills(zone, slot))
+    }
+
+    /// Whether what fills a slot was listed in a zone.
+    pub fn fills(&self, zone: &str, slot: &SlotSettings) -> bool {
+        match &slot.filling {
+            Filling::Node => self.node(zone, &slot.name).is_some(),
+            Filling::QueuedResource(id) => self.request(zone, id).is_some(),
+        }
+    }
+
+    fn request(&self, zone: &str, id: &str) -> Option<&RequestView> {
+        self.requests.get(zone)?.get(id)
+    }
+
+    /// Why a zone gives no reading of a slot; none where it was read.
+    fn unread_in(&self, zone: &str, filling: &Filling) -> Option<&str> {
+        let all = if self.read_all { None } else { self.unread.get("-") };
+        let unread = self.unread.get(zone).or(all).map(String::as_str);
+        if *filling == Filling::Node || unread.is_some() {
+            return unread;
+        }
+        let why = self.requests_unread.get(zone).or(self.requests_unread.get("-"));
+        let asked = self.requests_read.contains(zone) || self.requests_read.contains("-");
+        let not_yet = "its queued resources are listed with the next poll";
+        why.map(String::as_str).or((!asked).then_some(not_yet))
+    }
+
+    /// The slot as the listings show it in a zone, however much of it was read.
+    fn shown(&self, zone: &str, name: &str, filling: &Filling) -> Reading {
+        match filling {
+            Filling::Node => self
+                .node(zone, name)
+                .map_or(Reading::Absent, |view| Reading::Node(Arc::clone(view))),
+            Filling::QueuedResource(id) => {
+                let nodes = self.nodes.get(zone);
+                let nodes: Vec<_> = nodes.into_iter().flat_map(|of| of.values().cloned()).collect();
+                reading::reading(id, self.request(zone, id), &nodes)
+            }
+        }
     }
 
     /// The reading that the poll gives of a slot.
     pub fn reading(&self, record: &SlotRecord, slot: Option<&SlotSettings>) -> Reading {
-        let found = self.node(&record.zone, &record.name);
-        let all = if self.read_all { None } else { self.unread.get("-") };
-        let mut unread = self.unread.get(&record.zone).or(all).map(String::as_str);
-        if found.is_none() {
-            unread = unread.or_else(|| self.doubt(&record.zone, &record.name));
+        let node = Filling::Node;
+        let filling = slot.map_or(&node, |slot| &slot.filling);
+        let shown = self.shown(&record.zone, &record.name, filling);
+        let mut unread = self.unread_in(&record.zone, filling);
+        let absent = matches!(shown, Reading::Absent);
+        if absent || self.node(&record.zone, record.node()).is_none() {
+            unread = unread.or_else(|| self.doubt(&record.zone, record.node()));
         }
-        if found.is_none() && record.incarnation.is_none() && record.recovery.is_none() {
+        if absent && record.incarnation.is_none() && record.recovery.is_none() {
             // It may live in another of its zones, one that could not be read.
             let mut zones = slot.into_iter().flat_map(|slot| &slot.zones);
             unread = unread.or_else(|| {
                 zones.find_map(|zone| {
-                    let unread = self.unread.get(zone).map(String::as_str);
-                    unread.or_else(|| self.doubt(zone, &record.name))
+                    self.unread_in(zone, filling).or_else(|| self.doubt(zone, &record.name))
                 })
             });
         }
-        match (unread, found) {
-            (Some(why), _) => Reading::Unread(why.to_owned()),
-            (None, Some(view)) => Reading::Node(Arc::clone(view)),
-            (None, None) => Reading::Absent,
-        }
+        unread.map_or(shown, |why| Reading::Unread(why.to_owned()))
     }
 }

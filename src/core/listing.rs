@@ -60,7 +60,7 @@ fn follow(
     let gone = listed.was_read(&record.zone)
         && memory.absence_confirmed
         && listed.doubt(&record.zone, &slot.name).is_none()
-        && listed.node(&record.zone, &slot.name).is_none();
+        && !listed.fills(&record.zone, slot);
     let Some(zone) = listed.zone_of(slot).filter(|_| gone) else { return false };
     // A GET says that it is gone where it was: it was made where it may be, too.
     let message = format!("the node is in {zone} now, and no longer in {}", record.zone);

@@ -80,8 +80,7 @@ pub fn observe(
     let get = source == Source::Get && shown.is_none();
     if let Some(failure) = if get { answers::failed_and_gone(record, memory) } else { None } {
         memory.last_read = Some(began);
-        let policy = slot.policy.clone();
-        return answers::create_failed(fleet, name, &policy, failure, turn);
+        return answers::create_failed(fleet, name, failure, turn);
     }
     if readback::observed(record, memory, &fleet.settings, &slot.policy, &reading, source, turn) {
         fleet.dirty.insert(name.to_owned());
@@ -271,7 +270,8 @@ fn note(
     let seen = Seen {
         state: view.state.as_str().to_owned(),
         ready: view.state == NodeState::Ready,
-        creating: view.state == NodeState::Creating,
+        creating: view.state == NodeState::Creating
+            || view.standing.as_ref().is_some_and(|of| of.condition == Condition::Waiting),
         stopped: view.state == NodeState::Stopped,
         health: view.health.as_ref().map(|h| h.as_str().to_owned()),
         maintenance_event: view.maintenance_event,
@@ -302,6 +302,9 @@ fn note(
             record.seen.as_ref().map_or(0, |s| s.workers)
         },
         run: newest_order(record, view),
+        member: view.member.clone(),
+        deletable: view.deletable,
+        failure: view.failure.clone(),
     };
     if record.seen.as_ref() != Some(&seen) {
         record.seen = Some(seen);

@@ -43,7 +43,8 @@ pub fn attribute_turns(fleet: &Fleet, now: Timestamp) -> u64 {
 pub fn confirm(ctx: &mut SlotCtx, turn: &mut Turn) {
     if ctx.memory.asked_in_poll != ctx.polls && ctx.memory.pending.insert(Pending::Node) {
         ctx.memory.asked_in_poll = ctx.polls;
-        turn.look(Look::Node { slot: ctx.record.name.clone(), zone: ctx.record.zone.clone() });
+        let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
+        turn.look(Look::Node { slot, zone, filling: ctx.slot.filling.clone() });
     }
 }
 
@@ -92,7 +93,8 @@ pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
     let due = memory.looked_at.is_none_or(|at| after(at, interval) <= turn.now);
     if look_at_node && due && memory.pending.insert(Pending::Node) {
         memory.looked_at = Some(turn.now);
-        turn.look(Look::Node { slot, zone: ctx.record.zone.clone() });
+        let (zone, filling) = (ctx.record.zone.clone(), ctx.slot.filling.clone());
+        turn.look(Look::Node { slot, zone, filling });
     }
 }
 
@@ -119,7 +121,7 @@ pub fn deletions(ctx: &mut SlotCtx, turn: &mut Turn) {
     let since = known.created;
     if ctx.memory.deletions.is_none() && ctx.memory.pending.insert(Pending::Deletions) {
         let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
-        turn.look(Look::Deletions { slot, zone, since });
+        turn.look(Look::Deletions { slot, zone, filling: ctx.slot.filling.clone(), since });
     }
 }
 
@@ -147,6 +149,7 @@ pub fn attributes(record: &SlotRecord, memory: &mut Memory, at: Timestamp, turn:
         turn.look(Look::Attributes {
             slot: record.name.clone(),
             zone: record.zone.clone(),
+            node: record.node().to_owned(),
             of: of.clone(),
             workers: record.size().hosts,
             at,

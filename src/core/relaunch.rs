@@ -231,8 +231,9 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
         written_at: None,
     });
     ctx.memory.pending.insert(Pending::Call);
-    let (slot, zone) = (record.name.clone(), record.zone.clone());
-    turn.act(Action::Patch { slot, zone, incarnation, patch: Patch::Order(order), stray: false });
+    let (slot, zone, node) = (record.name.clone(), record.zone.clone(), record.node().to_owned());
+    let (patch, filling) = (Patch::Order(order), ctx.slot.filling.clone());
+    turn.act(Action::Patch { slot, zone, node, filling, incarnation, patch, stray: false });
     let text = format!("ordering generation {generation} from {from}");
     Decision::act(ActionName::Relaunch, text)
 }

@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use crate::model::action::{Action, CallOutcome, Look, Reading, VERIFIED_FOR};
 use crate::model::event::{CallResult, Event, What};
 use crate::model::failure::FailureClass;
+use crate::model::filling::Filling;
 use crate::model::fleet::{Fleet, Removal, Stray};
 use crate::model::node::{NodeState, NodeView};
 use crate::model::recovery::Call;
@@ -101,10 +102,9 @@ pub fn got(
         decided_by: fleet.settings.decided_by.clone(),
     };
     turn.happened(Event { at: now, slot: None, message, what });
-    let request_id = fleet.settings.alpha.then(|| {
-        let of = format!("delete stray {zone} {name} {incarnation} {now}");
-        uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, of.as_bytes()).to_string()
-    });
+    let of = format!("delete stray {zone} {name} {incarnation} {now}");
+    let id = || uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, of.as_bytes()).to_string();
+    let request_id = fleet.settings.alpha.then(id);
     if let Some(stray) = fleet.ledger.strays.get_mut(&key) {
         stray.removal = Some(removal);
         fleet.dirty_ledger = true;
@@ -115,6 +115,8 @@ pub fn got(
         incarnation,
         verified: began,
         request_id,
+        filling: Filling::Node,
+        force: false,
         stray: true,
     });
 }

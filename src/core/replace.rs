@@ -21,7 +21,7 @@ use super::gates::{self, Before, Gate};
 use super::judge::{self, UNHEARD_FOR};
 use super::moves::advance;
 use super::turn::Turn;
-use super::{confirm, diagnose, ending, location, pool, reads, runs};
+use super::{answers, confirm, diagnose, ending, location, pool, reads, runs};
 
 /// A delete is under way: its operation is looked at, or the node itself where the operation is not
 /// known.
@@ -53,7 +53,11 @@ pub fn creating(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
         ctx.memory.operation_lost = Some("the create is not done in its time".to_owned());
     }
     let (since, failed) = (recovery.phase_since, recovery.failed.clone());
-    reads::follow(ctx, call.as_ref(), turn);
+    // A request that waits is shown by each listing; its operation is long over.
+    let waits = ctx.condition() == Condition::Waiting && ctx.record.incarnation.is_some();
+    if !(waits && call == Some(Call::Observed)) {
+        reads::follow(ctx, call.as_ref(), turn);
+    }
     let late =
         elapsed(since, turn.now) > ctx.slot.policy.grace.startup(ctx.record.size()) + UNHEARD_FOR;
     if late && ctx.record.incarnation.is_none() {
@@ -94,6 +98,7 @@ pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     if let Some(why) = unwanted(ctx) {
         return withdraw(ctx, why, turn);
     }
+    refused_by_request(ctx, turn);
     let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
     let waits = recovery.not_before.is_some_and(|at| at > ctx.now);
     if let Some(first) =
@@ -116,6 +121,16 @@ pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let checkpoint = location.and_then(|_| ctx.record.job.checkpoint.clone());
     let spec = ctx.specification();
     create(ctx, &spec, checkpoint, turn)
+}
+
+/// The queued resource that was removed had failed: that was the refusal of its create.
+fn refused_by_request(ctx: &mut SlotCtx, turn: &mut Turn) {
+    let recovery = ctx.record.recovery.as_mut();
+    let Some(failure) = recovery.and_then(|recovery| recovery.request_failed.take()) else {
+        return;
+    };
+    answers::refused(ctx.record, ctx.slot, ctx.ledger, failure, turn);
+    ctx.budget.ledger_changed = true;
 }
 
 /// Why nothing is created in the place of what is gone.
@@ -181,7 +196,7 @@ fn create(
         .map_or("no checkpoint".to_owned(), |step| format!("the checkpoint of step {step}"));
     let request_id = intend(ctx, order, &from, turn);
     let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
-    turn.act(Action::Create { slot, zone, body, request_id });
+    turn.act(Action::Create { slot, zone, body, request_id, filling: ctx.slot.filling.clone() });
     Decision::act(ActionName::Create, format!("creating generation {generation} from {from}"))
 }
 
@@ -222,12 +237,12 @@ fn intend(ctx: &mut SlotCtx, order: RunOrder, from: &str, turn: &mut Turn) -> Op
         let message = format!("generation {generation} is ordered to start from {from}");
         turn.tell(record, What::Launch { generation, step }, message);
     }
+    let takes_id = ctx.slot.filling.takes_request_ids(ctx.settings.alpha);
     let of = record
         .recovery
         .as_ref()
         .map(|r| format!("{} {} {}", r.condemned_at, r.create_failures, r.spent));
-    let request_id =
-        ctx.settings.alpha.then(|| request_id(record, "create", &of.unwrap_or_default()));
+    let request_id = takes_id.then(|| request_id(record, "create", &of.unwrap_or_default()));
     if let Some(recovery) = &mut record.recovery {
         recovery.saved_at = record.job.checkpoint_at.filter(|_| step.is_some());
         recovery.order = Some(order);

@@ -85,6 +85,7 @@ fn settings(names: &[&str]) -> Settings {
     policy.grace.failed_repair = Duration::from_secs(120);
     let slot = |name: &&str| {
         let slot = SlotSettings {
+            filling: Default::default(),
             name: (*name).to_owned(),
             zones: vec![ZONE.to_owned()],
             create: Overlay::default(),
@@ -214,7 +215,10 @@ impl World {
 
     fn poll_result(&mut self, result: Result<(Vec<Arc<NodeView>>, Vec<String>), Failure>) {
         let result = result.map(Into::into);
-        let poll = Poll { began: self.now, listings: vec![Listing { zone: ZONE.into(), result }] };
+        let poll = Poll {
+            began: self.now,
+            listings: vec![Listing { zone: ZONE.into(), result, requests: None }],
+        };
         self.input(Input::Polled(Box::new(poll)));
     }
 

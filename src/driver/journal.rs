@@ -293,7 +293,13 @@ mod tests {
 
     fn create() -> Vec<Action> {
         let body = serde_json::Value::Null;
-        vec![Action::Create { slot: "a".into(), zone: "z".into(), body, request_id: None }]
+        vec![Action::Create {
+            slot: "a".into(),
+            zone: "z".into(),
+            body,
+            request_id: None,
+            filling: Default::default(),
+        }]
     }
 
     fn command() -> Command {

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::model::action::Look;
+use crate::model::filling::Filling;
 use crate::model::fleet::Fleet;
-use crate::model::settings::PollSettings;
+use crate::model::settings::{PollSettings, SlotSettings};
 
 /// With more zones than this in use, one listing of all of them costs less.
 const ZONES_MAX: usize = 8;
@@ -21,6 +22,8 @@ const SURVEY: Duration = Duration::from_secs(120);
 pub struct Plan {
     /// The zones to list, each on its own; `-` stands for all.
     pub zones: Vec<String>,
+    /// The ones whose queued resources are listed as well.
+    pub requests: BTreeSet<String>,
     /// A listing that takes longer has failed.
     pub limit: Duration,
 }
@@ -45,11 +48,14 @@ pub fn plan(fleet: &Fleet) -> Plan {
         .chain(fleet.slots.values().map(|r| &r.zone))
         .chain(fleet.ledger.strays.values().map(|stray| &stray.zone))
         .collect();
-    let zones = if zones.len() > ZONES_MAX {
-        vec!["-".to_owned()]
-    } else {
-        zones.into_iter().cloned().collect()
-    };
+    let all = zones.len() > ZONES_MAX;
+    let zone = |zone: &String| if all { "-".to_owned() } else { zone.clone() };
+    let listed: BTreeSet<String> = zones.into_iter().map(zone).collect();
+    let queued = fleet.settings.slots.values().filter(|slot| slot.filling != Filling::Node);
+    let lived_in = |slot: &SlotSettings| fleet.slots.get(&slot.name).map(|record| &record.zone);
+    let requests = queued.flat_map(|slot| slot.zones.iter().chain(lived_in(slot)));
+    let requests = requests.map(zone).collect();
+    let zones = listed.into_iter().collect();
     let poll = &fleet.settings.poll;
-    Plan { zones, limit: poll.every.max(poll.timeout).max(LEAST) }
+    Plan { zones, requests, limit: poll.every.max(poll.timeout).max(LEAST) }
 }

@@ -103,6 +103,8 @@ mod tests {
         let now = Now { boot: Duration::from_secs(100), wall };
         let incarnation = crate::model::ids::Incarnation { id: "1".into(), created: wall };
         let delete = |verified: jiff::Timestamp| Action::Delete {
+            filling: Default::default(),
+            force: false,
             stray: false,
             slot: "a".into(),
             zone: "z".into(),

@@ -132,9 +132,9 @@ impl Machine {
 
     /// A create that the core has decided, without its long way there.
     fn decides_a_create(&mut self) {
-        let (slot, zone) = ("a".to_owned(), "z".to_owned());
-        let body = serde_json::Value::Null;
-        let create = Action::Create { slot, zone, body, request_id: None };
+        let (slot, zone, body) = ("a".to_owned(), "z".to_owned(), serde_json::Value::Null);
+        let (request_id, filling) = (None, Default::default());
+        let create = Action::Create { slot, zone, body, request_id, filling };
         self.driver.journal.push(Vec::new(), Vec::new(), vec![create]);
         let now = jiff::Timestamp::UNIX_EPOCH;
         let mut recovery = Recovery::condemned(Condition::Missing, Kind::Lost, now, now);
@@ -219,15 +219,17 @@ fn s9_a_delete_of_a_stray_that_was_not_written_ends_no_call_of_the_slot_of_that_
     machine.settle_store();
     machine.decides_a_create();
     machine.settle_store();
-    let pending = &mut machine.driver.fleet.memory.get_mut("a").unwrap().pending;
-    pending.insert(Pending::Call);
+    machine.driver.fleet.memory.get_mut("a").unwrap().pending.insert(Pending::Call);
     let now = jiff::Timestamp::UNIX_EPOCH;
+    let incarnation = Incarnation { id: "1".into(), created: now };
     let delete = Action::Delete {
         slot: "a".into(),
         zone: "another".into(),
-        incarnation: Incarnation { id: "1".into(), created: now },
+        incarnation,
         verified: now,
         request_id: None,
+        filling: Default::default(),
+        force: false,
         stray: true,
     };
     machine.driver.not_written(&error(StoreFailure::Unavailable), &[delete], &mut Vec::new());
@@ -239,8 +241,7 @@ fn s11_the_answer_to_an_order_that_comes_while_nothing_can_be_written_ends_its_c
     let mut machine = Machine::leading(Mode::Serve);
     machine.settle_store();
     machine.decides_a_create();
-    let pending = &mut machine.driver.fleet.memory.get_mut("a").unwrap().pending;
-    pending.insert(Pending::Call);
+    machine.driver.fleet.memory.get_mut("a").unwrap().pending.insert(Pending::Call);
     machine.on(Message::Written(Err(error(StoreFailure::Unavailable))));
     let outcome = crate::model::action::CallOutcome::Accepted("o".into());
     let input = Box::new(Input::Ordered { slot: "a".into(), generation: 1, outcome });
@@ -481,7 +482,8 @@ fn a_survey_has_its_own_time_and_no_limit_is_cut_to_the_poll_interval() {
     };
     let survey =
         crate::model::action::Look::Checkpoints { slot: "a".into(), location, set_aside: None };
-    let node = crate::model::action::Look::Node { slot: "a".into(), zone: "z".into() };
+    let (slot, zone) = ("a".into(), "z".into());
+    let node = crate::model::action::Look::Node { slot, zone, filling: Default::default() };
     assert_eq!(poll::limit(&survey, &poll), seconds(120));
     assert_eq!(poll::limit(&node, &poll), seconds(20));
     assert_eq!(

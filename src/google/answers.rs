@@ -71,18 +71,29 @@ pub struct RequestPage {
     pub next: Option<String>,
 }
 
-/// Reads one page of `queuedResources.list`.
+/// Reads one page of `queuedResources.list`, which came through v2alpha1 or not.
 ///
 /// # Errors
 /// When it is no page, or one of its entries can't be read: what it lacks would look gone.
-pub fn request_page(mut page: Value) -> Result<RequestPage, String> {
+pub fn request_page(mut page: Value, alpha: bool) -> Result<RequestPage, String> {
     let all = match page.get_mut("queuedResources").map(Value::take) {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(all)) => all,
         Some(_) => return Err("\"queuedResources\" is not a list".into()),
     };
-    let requests = all.into_iter().map(RequestView::parse).collect::<Result<_, _>>()?;
+    let requests = all.into_iter().map(|raw| request(raw, alpha)).collect::<Result<_, _>>()?;
     Ok(RequestPage { requests, unreachable: unreachable(&page)?, next: next_page(&page)? })
+}
+
+/// Reads a queued resource, which came through v2alpha1 or not, and what its error means.
+///
+/// # Errors
+/// When its name can't be read.
+pub fn request(raw: Value, alpha: bool) -> Result<RequestView, String> {
+    let error = raw.pointer("/state/failedData/error").filter(|error| error.is_object());
+    let origin = Origin::operation(Verb::Create, raw.get("spot").is_some());
+    let failure = error.map(|error| operation_failure(origin, error));
+    Ok(RequestView { failure, alpha, ..RequestView::parse(raw)? })
 }
 
 /// The zones that did not answer a listing.

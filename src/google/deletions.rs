@@ -16,18 +16,18 @@ const METHOD: &str = "operations.list";
 const PAGE_SIZE: u32 = 100;
 
 impl TpuClient {
-    /// The delete operations on a node since then that did not fail, newest first.
+    /// The delete operations on a `target` of a zone (`nodes/N`, `queuedResources/Q`) since then that did not fail, newest first.
     ///
     /// # Errors
     /// When they could not be listed whole.
     pub async fn deletions(
         &self,
         zone: &str,
-        node: &str,
+        target: &str,
         since: Timestamp,
         deadline: Instant,
     ) -> Result<Vec<Deletion>, Failure> {
-        let target = format!("/locations/{zone}/nodes/{node}");
+        let target = format!("/locations/{zone}/{target}");
         let url = format!("{}/operations?pageSize={PAGE_SIZE}", self.parent(zone));
         let mut found: Vec<Deletion> = Vec::new();
         self.each_page(METHOD, &url, deadline, |page| {

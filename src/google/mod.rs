@@ -9,6 +9,7 @@ pub mod auth;
 pub mod classify;
 mod create_check;
 mod deletions;
+mod drill;
 pub mod http;
 pub mod origin;
 mod paging;

@@ -1,31 +1,27 @@
-//! Queued resources: list, get, delete.
+//! Queued resources: list, get, create, delete; and one with its node, as a slot is read.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use reqwest::Method;
+use serde_json::Value;
 
 use super::answers;
-use super::http::Prepared;
+use super::http::{CallFailure, Prepared, Sent};
 use super::origin::Origin;
-use super::tpu::{TpuClient, encode, outcome};
-use crate::model::action::CallOutcome;
-use crate::model::failure::Failure;
+use super::tpu::{ALPHA, TpuClient, encode, outcome};
+use crate::model::action::{CallOutcome, Reading, RequestList};
+use crate::model::failure::{Failure, FailureClass};
 use crate::model::queued::RequestView;
+use crate::resource::queued::{body, reading};
 
 /// Asked for on each page; the server may give fewer.
 const PAGE_SIZE: u32 = 100;
-
-/// A list of queued resources.
-#[derive(Debug, Default)]
-pub struct RequestList {
-    /// The queued resources.
-    pub requests: Vec<RequestView>,
-    /// Zones that did not answer.
-    pub unreachable: Vec<String>,
-}
+const LIST: &str = "queuedResources.list";
+const GET: &str = "queuedResources.get";
 
 impl TpuClient {
-    /// All queued resources of a zone (`-` for all zones).
+    /// All queued resources of a zone (`-` for all zones); through v2alpha1, where that answers.
     ///
     /// # Errors
     /// When any page, or any entry, can't be read.
@@ -34,10 +30,28 @@ impl TpuClient {
         zone: &str,
         deadline: Instant,
     ) -> Result<RequestList, Failure> {
-        let url = format!("{}/queuedResources?pageSize={PAGE_SIZE}", self.parent(zone));
+        if let Some(limit) = self.alpha_until(deadline) {
+            match self.request_pages(zone, ALPHA, limit).await {
+                Ok(list) => return Ok(list),
+                Err(why) => {
+                    self.instead(LIST, CallFailure::of(why, Sent::Perhaps), deadline).await?
+                }
+            }
+        }
+        self.request_pages(zone, self.version(), deadline).await
+    }
+
+    async fn request_pages(
+        &self,
+        zone: &str,
+        version: &str,
+        deadline: Instant,
+    ) -> Result<RequestList, Failure> {
+        let parent = self.parent_in(version, zone);
+        let url = format!("{parent}/queuedResources?pageSize={PAGE_SIZE}");
         let mut list = RequestList::default();
-        self.each_page("queuedResources.list", &url, deadline, |page| {
-            let page = answers::request_page(page)?;
+        self.each_page(LIST, &url, deadline, |page| {
+            let page = answers::request_page(page, version == ALPHA)?;
             list.requests.extend(page.requests);
             list.unreachable.extend(page.unreachable);
             Ok(page.next)
@@ -46,25 +60,98 @@ impl TpuClient {
         Ok(list)
     }
 
-    /// One queued resource.
+    /// One queued resource; through v2alpha1, where that answers.
     ///
     /// # Errors
-    /// [`crate::model::failure::FailureClass::NotFound`] only on a 404 that is an API error.
+    /// [`FailureClass::NotFound`] only on a 404 that is an API error.
     pub async fn get_request(
         &self,
         zone: &str,
         id: &str,
         deadline: Instant,
     ) -> Result<RequestView, Failure> {
-        const METHOD: &str = "queuedResources.get";
+        if let Some(limit) = self.alpha_until(deadline) {
+            let url = format!("{}/queuedResources/{id}", self.parent_in(ALPHA, zone));
+            let read = self.http.ask(GET, Method::GET, &url, None, limit).await;
+            let view = read.and_then(|raw| {
+                let one = self.one_request(raw, zone, id, true);
+                one.map_err(|why| CallFailure::of(why, Sent::Perhaps))
+            });
+            match view {
+                Ok(view) => return Ok(view),
+                Err(error) if is_about(&error.failure, id) => return Err(error.failure),
+                Err(error) => self.instead(GET, error, deadline).await?,
+            }
+        }
         let url = format!("{}/queuedResources/{id}", self.parent(zone));
-        let raw = self.http.read(METHOD, Method::GET, &url, None, deadline).await?;
-        let view = RequestView::parse(raw).map_err(|text| self.http.reject(METHOD, text))?;
+        let raw = self.http.read(GET, Method::GET, &url, None, deadline).await?;
+        self.one_request(raw, zone, id, self.version() == ALPHA)
+    }
+
+    /// The queued resource that was asked for, and no other.
+    fn one_request(
+        &self,
+        raw: Value,
+        zone: &str,
+        id: &str,
+        alpha: bool,
+    ) -> Result<RequestView, Failure> {
+        let view = answers::request(raw, alpha).map_err(|text| self.http.reject(GET, text))?;
         if view.id != id || view.zone != zone {
             let text = format!("asked for {id} in {zone}, got {} in {}", view.id, view.zone);
-            return Err(self.http.reject(METHOD, text));
+            return Err(self.http.reject(GET, text));
         }
         Ok(view)
+    }
+
+    /// A queued resource and its nodes; the request is read first, so that a node it lacks then was
+    /// not there. Without a request the node of the slot's name is looked for.
+    ///
+    /// # Errors
+    /// When either could not be read: nothing follows from one of them alone.
+    pub async fn get_filled(
+        &self,
+        zone: &str,
+        id: &str,
+        slot: &str,
+        deadline: Instant,
+    ) -> Result<Reading, Failure> {
+        let request = match self.get_request(zone, id, deadline).await {
+            Ok(request) => Some(request),
+            Err(failure) if failure.class == FailureClass::NotFound => None,
+            Err(failure) => return Err(failure),
+        };
+        let named = request.as_ref().map_or(vec![slot.to_owned()], |one| one.nodes.clone());
+        let mut nodes = Vec::new();
+        // A multislice is only told, not judged: one node shows what it is.
+        for node in named.iter().take(1) {
+            match self.get_node(zone, node, deadline).await {
+                Ok(view) => nodes.push(Arc::new(view)),
+                Err(failure) if failure.class == FailureClass::NotFound => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(reading::reading(id, request.as_ref(), &nodes))
+    }
+
+    /// Creates a queued resource for a node of this specification.
+    pub(super) async fn create_request(
+        &self,
+        (zone, id, slot): (&str, &str, &str),
+        specification: &Value,
+        request_id: Option<&str>,
+        prepared: Prepared,
+    ) -> Result<Value, CallFailure> {
+        let parent = format!("projects/{}/locations/{zone}", self.project);
+        let (body, alpha) = body::create_body(specification, &parent, slot);
+        let version = if alpha { ALPHA } else { self.version() };
+        let parent = self.parent_in(version, zone);
+        let mut url = format!("{parent}/queuedResources?queuedResourceId={}", encode(id));
+        if let Some(id) = request_id {
+            url.push_str(&format!("&requestId={}", encode(id)));
+        }
+        let (name, origin) = ("queuedResources.create", Origin::create(specification));
+        self.http.mutate(name, Method::POST, origin, &url, Some(&body), prepared).await
     }
 
     /// Deletes a queued resource, in one attempt; with `force` its nodes too. The caller has verified
@@ -77,12 +164,29 @@ impl TpuClient {
         request_id: &str,
         prepared: Prepared,
     ) -> CallOutcome {
-        let url = format!(
-            "{}/queuedResources/{id}?force={force}&requestId={}",
-            self.parent(zone),
-            encode(request_id)
-        );
-        let (name, origin) = ("queuedResources.delete", Origin::DELETE);
-        outcome(self.http.mutate(name, Method::DELETE, origin, &url, None, prepared).await)
+        outcome(self.remove_request(zone, id, force, Some(request_id), prepared).await)
     }
+
+    pub(super) async fn remove_request(
+        &self,
+        zone: &str,
+        id: &str,
+        force: bool,
+        request_id: Option<&str>,
+        prepared: Prepared,
+    ) -> Result<Value, CallFailure> {
+        let mut url = format!("{}/queuedResources/{id}?force={force}", self.parent(zone));
+        if let Some(id) = request_id {
+            url.push_str(&format!("&requestId={}", encode(id)));
+        }
+        let (name, origin) = ("queuedResources.delete", Origin::DELETE);
+        self.http.mutate(name, Method::DELETE, origin, &url, None, prepared).await
+    }
+}
+
+/// Whether a failure is the API's word that this very request is not there: an address that does not
+/// exist is a 404 as well.
+fn is_about(failure: &Failure, id: &str) -> bool {
+    failure.class == FailureClass::NotFound
+        && failure.message.contains(&format!("/queuedResources/{id}"))
 }

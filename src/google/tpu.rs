@@ -15,10 +15,12 @@ use crate::model::action::{Action, CallOutcome, NodeList};
 use crate::model::beacon::plain;
 use crate::model::event::Verb;
 use crate::model::failure::{Failure, FailureClass};
+use crate::model::filling::Filling;
 use crate::model::ids::RUN_KEY;
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 use crate::model::relaunch::Patch;
+use crate::resource::queued::body::names_request;
 use crate::resource::spec::{is_supervised, needs_alpha, strip_ours};
 
 /// Asked for on each page; the server may give fewer.
@@ -29,7 +31,7 @@ const PAGES_MAX: usize = 2_000;
 /// Reads of nodes go through this version: v2 hides fields that a create must say.
 // unverified: v2alpha1 shows each node that v2 shows, and its 404 of a node holds for v2 too.
 // settled by: gcloud alpha compute tpus tpu-vm list --zone ZONE, compared with gcloud compute tpus tpu-vm list --zone ZONE
-const ALPHA: &str = "v2alpha1";
+pub(super) const ALPHA: &str = "v2alpha1";
 /// After a read that v2alpha1 did not answer, the configured version is asked directly for so long.
 const ALPHA_RESTS: Duration = Duration::from_secs(600);
 /// The metadata that a patch changes is read within this time.
@@ -83,8 +85,13 @@ impl TpuClient {
         TpuClient { checks, ..self }
     }
 
-    fn parent_in(&self, version: &str, zone: &str) -> String {
+    pub(super) fn parent_in(&self, version: &str, zone: &str) -> String {
         format!("{}/{version}/projects/{}/locations/{zone}", self.endpoint, self.project)
+    }
+
+    /// The configured version.
+    pub(super) fn version(&self) -> &str {
+        &self.version
     }
 
     /// The zone in the configured version.
@@ -98,7 +105,7 @@ impl TpuClient {
 
     /// When a read through v2alpha1 has to have ended, so that the configured version still has its
     /// time; none where that one is asked directly.
-    fn alpha_until(&self, deadline: Instant) -> Option<Instant> {
+    pub(super) fn alpha_until(&self, deadline: Instant) -> Option<Instant> {
         let now = Instant::now();
         let rests = *self.alpha_rests.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = self.version != ALPHA && rests.is_none_or(|until| until <= now);
@@ -107,7 +114,7 @@ impl TpuClient {
 
     /// v2alpha1 did not answer: the configured version is asked instead, after as long as the
     /// server wants to be left alone.
-    async fn instead(
+    pub(super) async fn instead(
         &self,
         method: &'static str,
         error: CallFailure,
@@ -276,20 +283,33 @@ impl TpuClient {
                 return CallOutcome::NotSent(Failure::new(FailureClass::Transient, text));
             }
             let result = match action {
-                Action::Delete { slot, zone, request_id, .. } => {
-                    self.delete(zone, slot, request_id.as_deref(), prepared).await
+                Action::Delete { slot, zone, request_id, filling, force, .. } => {
+                    let request_id = request_id.as_deref();
+                    match filling {
+                        Filling::Node => self.delete(zone, slot, request_id, prepared).await,
+                        Filling::QueuedResource(id) => {
+                            self.remove_request(zone, id, *force, request_id, prepared).await
+                        }
+                    }
                 }
-                Action::Create { slot, zone, body, request_id } => {
-                    self.create(zone, slot, body, request_id.as_deref(), prepared).await
+                Action::Create { slot, zone, body, request_id, filling } => {
+                    let request_id = request_id.as_deref();
+                    match filling {
+                        Filling::Node => self.create(zone, slot, body, request_id, prepared).await,
+                        Filling::QueuedResource(id) => {
+                            let at = (zone.as_str(), id.as_str(), slot.as_str());
+                            self.create_request(at, body, request_id, prepared).await
+                        }
+                    }
                 }
-                Action::Patch { slot, zone, patch: Patch::Stop, .. } => {
-                    let url = format!("{}:stop", self.node_url(zone, slot));
+                Action::Patch { node, zone, patch: Patch::Stop, .. } => {
+                    let url = format!("{}:stop", self.node_url(zone, node));
                     let (name, method) = ("nodes.stop", Method::POST);
                     let (origin, body) = (Origin::PATCH, Some(&metadata));
                     self.http.mutate(name, method, origin, &url, body, prepared).await
                 }
-                Action::Patch { slot, zone, .. } => {
-                    let url = format!("{}?updateMask=metadata", self.node_url(zone, slot));
+                Action::Patch { node, zone, .. } => {
+                    let url = format!("{}?updateMask=metadata", self.node_url(zone, node));
                     let (name, method) = ("nodes.patch", Method::PATCH);
                     let (origin, body) = (Origin::PATCH, Some(&metadata));
                     self.http.mutate(name, method, origin, &url, body, prepared).await
@@ -305,12 +325,22 @@ impl TpuClient {
     /// The body of a stop, which is empty, or of a patch that changes our part of the metadata of exactly this node, and keeps every
     /// other key. The API has no patch of one key.
     async fn metadata(&self, action: &Action) -> Result<Value, CallOutcome> {
-        let Action::Patch { slot, zone, incarnation, patch, .. } = action else {
+        let Action::Patch { slot, zone, node, filling, incarnation, patch, .. } = action else {
             return Ok(Value::Null);
         };
         let deadline = Instant::now() + METADATA_WITHIN;
-        let view = self.get_node(zone, slot, deadline).await.map_err(CallOutcome::NotSent)?;
-        if view.incarnation.as_ref() != Some(incarnation) {
+        let view = self.get_node(zone, node, deadline).await.map_err(CallOutcome::NotSent)?;
+        let same = match filling {
+            Filling::Node => view.incarnation.as_ref() == Some(incarnation),
+            Filling::QueuedResource(id) => {
+                let request = self.get_request(zone, id, deadline).await;
+                let request = request.map_err(CallOutcome::NotSent)?;
+                let named = view.queued_resource.as_deref();
+                request.created == Some(incarnation.created)
+                    && named.is_some_and(|name| names_request(name, id))
+            }
+        };
+        if !same {
             let text = format!("another node than {incarnation} is there by now");
             return Err(CallOutcome::Refused(Failure::new(FailureClass::NotFound, text)));
         }
@@ -403,20 +433,6 @@ impl TpuClient {
         }
         let origin = Origin::DELETE;
         self.http.mutate("nodes.delete", Method::DELETE, origin, &url, None, prepared).await
-    }
-
-    /// A simulated maintenance event on worker 0 of a node, in one attempt; v2alpha1 alone has it. A node
-    /// that is deleted and created in between has it: nothing here is verified.
-    pub async fn simulate_maintenance(&self, zone: &str, node: &str) -> CallOutcome {
-        let prepared = match self.prepare().await {
-            Ok(prepared) => prepared,
-            Err(failure) => return CallOutcome::NotSent(failure),
-        };
-        let parent = self.parent_in(ALPHA, zone);
-        let url = format!("{parent}/nodes/{node}:simulateMaintenanceEvent");
-        let (name, body) = ("nodes.simulateMaintenanceEvent", json!({"workerIds": ["0"]}));
-        let origin = Origin::PATCH;
-        outcome(self.http.mutate(name, Method::POST, origin, &url, Some(&body), prepared).await)
     }
 
     /// The operation of a create or delete, by its full name and through the configured version;

@@ -11,11 +11,13 @@ use super::checkpoint::CheckpointSurvey;
 use super::command::Command;
 use super::event::{Event, Verb};
 use super::failure::Failure;
+use super::filling::Filling;
 use super::fleet::Ledger;
 use super::ids::Incarnation;
 use super::lookup::{CreateCheck, Deletion};
 use super::node::NodeView;
 use super::operation::OperationState;
+use super::queued::RequestView;
 use super::relaunch::Patch;
 use super::settings::{CheckpointSettings, Settings};
 use super::slot::SlotRecord;
@@ -157,6 +159,17 @@ pub struct Listing {
     pub zone: String,
     /// All pages, or why they can't be read.
     pub result: Result<NodeList, Failure>,
+    /// Its queued resources, listed before the nodes, where a slot is one.
+    pub requests: Option<Result<RequestList, Failure>>,
+}
+
+/// All pages of a listing of queued resources.
+#[derive(Debug, Default)]
+pub struct RequestList {
+    /// The queued resources.
+    pub requests: Vec<RequestView>,
+    /// The zones that did not answer.
+    pub unreachable: Vec<String>,
 }
 
 /// All pages of a listing.
@@ -247,29 +260,39 @@ pub enum Action {
         /// When the GET that verified it was sent: older than 5 s means that the delete is not sent
         /// (S1).
         verified: Timestamp,
-        /// For v2alpha1.
+        /// Where the call takes one.
         request_id: Option<String>,
+        /// The kind of thing that is deleted.
+        filling: Filling,
+        /// Its nodes are deleted along with it.
+        force: bool,
         /// It is no slot's: a dead stray, removed with `orphans = "dead"`.
         stray: bool,
     },
     /// Create the node.
     Create {
-        /// The slot, and node id.
+        /// The slot, and node id where the specification names none.
         slot: String,
         /// Its zone.
         zone: String,
-        /// The request body.
+        /// The specification of the node, with our own metadata.
         body: Value,
-        /// For v2alpha1.
+        /// Where the call takes one.
         request_id: Option<String>,
+        /// The kind of thing that is created.
+        filling: Filling,
     },
     /// Change our part of the node's metadata. The metadata is read and the incarnation compared
     /// right before.
     Patch {
-        /// The slot, and node id.
+        /// The slot.
         slot: String,
         /// Its zone.
         zone: String,
+        /// The node's id.
+        node: String,
+        /// The kind of thing whose incarnation it is.
+        filling: Filling,
         /// The node that is meant.
         incarnation: Incarnation,
         /// The change.
@@ -334,6 +357,8 @@ pub enum Look {
         slot: String,
         /// Its zone.
         zone: String,
+        /// The kind of thing that is read.
+        filling: Filling,
     },
     /// GET a stray.
     Stray {
@@ -361,6 +386,8 @@ pub enum Look {
         slot: String,
         /// Its zone.
         zone: String,
+        /// The node's id.
+        node: String,
         /// The incarnation that is meant.
         of: Incarnation,
         /// The number of its workers, as far as known; at least one.
@@ -393,6 +420,8 @@ pub enum Look {
         slot: String,
         /// The zone.
         zone: String,
+        /// The kind of thing that may have been deleted.
+        filling: Filling,
         /// Older ones are not wanted.
         since: Timestamp,
     },

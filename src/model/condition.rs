@@ -16,12 +16,18 @@ Condition {
     Preempted = "preempted",
     /// State TERMINATED: ended by maintenance or at the end of a preemptible node's life.
     Terminated = "terminated",
+    /// Its queued resource has FAILED.
+    RequestFailed = "request_failed",
+    /// Its queued resource, or the node in it, is being taken away.
+    Going = "going",
     /// Absent from a complete listing, and a GET answered 404.
     Missing = "missing",
     /// Another client deletes the node.
     Deleting = "deleting",
     /// CREATING, STARTING, RESTARTING or REIMAGING.
     Starting = "starting",
+    /// Its queued resource waits for capacity, or is being filled.
+    Waiting = "waiting",
     /// State UNKNOWN, "unknown state after a failed repair".
     FailedRepair = "failed_repair",
     /// UNHEALTHY_MAINTENANCE, REPAIRING, or an upcoming maintenance that is ONGOING.
@@ -80,7 +86,10 @@ impl Condition {
     /// How a slot in this condition is condemned, if it ever is.
     pub fn kind(self) -> Option<Kind> {
         match self {
-            Condition::Preempted | Condition::Terminated | Condition::Missing => Some(Kind::Lost),
+            Condition::Preempted
+            | Condition::Terminated
+            | Condition::RequestFailed
+            | Condition::Missing => Some(Kind::Lost),
             Condition::Starting
             | Condition::FailedRepair
             | Condition::Maintenance
@@ -92,7 +101,9 @@ impl Condition {
             | Condition::Silent => Some(Kind::Judged),
             Condition::Finished
             | Condition::Stopped
+            | Condition::Going
             | Condition::Deleting
+            | Condition::Waiting
             | Condition::Degraded
             | Condition::SetupFailed
             | Condition::ChipsBusy

@@ -11,6 +11,7 @@ pub mod condition;
 pub mod event;
 pub mod exit;
 pub mod failure;
+pub mod filling;
 pub mod fleet;
 pub mod hold;
 pub mod hosts;

@@ -6,6 +6,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::condition::Verdict;
+use super::failure::Failure;
+use super::filling::Deletable;
 use super::ids::{Incarnation, RunOrder};
 
 macro_rules! wire_enum {
@@ -155,6 +158,15 @@ pub struct NodeView {
     pub run: Option<RunOrder>,
     /// The startup script is our supervisor: only then are beacons expected.
     pub supervised: bool,
+    /// The condition that follows from what surrounds the node: its queued resource waits, failed, was
+    /// suspended. None where the node itself is to be judged.
+    pub standing: Option<Verdict>,
+    /// The id of the node itself, where that need not be the slot's name.
+    pub member: Option<String>,
+    /// Whether, and how, it can be deleted.
+    pub deletable: Deletable,
+    /// Why its queued resource failed.
+    pub failure: Option<Failure>,
     /// Read through v2alpha1, which shows fields that v2 hides.
     pub alpha: bool,
     /// The node exactly as it was read.

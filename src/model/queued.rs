@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::failure::Failure;
 use super::node::wire_enum;
 
 wire_enum! {
@@ -49,12 +50,16 @@ pub struct RequestView {
     pub by_user: bool,
     /// `state.failedData.error.message`.
     pub error: Option<String>,
+    /// Its class and words, where the error was looked at.
+    pub failure: Option<Failure>,
     /// The ids of the nodes that it asks for.
     pub nodes: Vec<String>,
     /// The accelerator type of each of them.
     pub accelerator: String,
     /// The store's id of the watchdog that made it, from its nodes' metadata.
     pub owner: Option<String>,
+    /// Read through v2alpha1, which shows fields that v2 hides.
+    pub alpha: bool,
     /// The answer as it was.
     pub raw: Arc<Value>,
 }

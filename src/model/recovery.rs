@@ -120,6 +120,9 @@ pub struct Recovery {
     /// Why the last of them was not.
     #[serde(default)]
     pub unsent: Option<String>,
+    /// Why the queued resource that is removed had failed: what its create was refused for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_failed: Option<Failure>,
     /// Only a stuck delete of another hand is sent once more: no create follows.
     #[serde(default)]
     pub no_create: bool,
@@ -157,6 +160,7 @@ impl Recovery {
             observed: None,
             not_sent: 0,
             unsent: None,
+            request_failed: None,
             no_create: false,
         }
     }

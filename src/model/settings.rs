@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::condition::Condition;
+use super::filling::Filling;
 use super::quiet::QuietHours;
 
 /// The whole of what decisions need to know about the user's wishes.
@@ -79,6 +80,8 @@ pub struct SlotSettings {
     pub name: String,
     /// Zones in the order in which they are tried; never empty.
     pub zones: Vec<String>,
+    /// The thing that fills it.
+    pub filling: Filling,
     /// The config's settings for the node.
     pub create: Overlay,
     /// The job, if there is one.

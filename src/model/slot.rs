@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::command::Pause;
 use super::condition::{Condition, Kind, Verdict};
+use super::failure::Failure;
+use super::filling::Deletable;
 use super::ids::{Incarnation, RunOrder};
 use super::job::JobState;
 use super::lookup::CreateCheck;
@@ -26,7 +28,7 @@ pub struct Seen {
     pub state: String,
     /// That state is READY.
     pub ready: bool,
-    /// That state is CREATING.
+    /// That state is CREATING, or its queued resource waits or is being filled.
     pub creating: bool,
     /// That state is STOPPED.
     pub stopped: bool,
@@ -67,6 +69,12 @@ pub struct Seen {
     pub workers: usize,
     /// The run order in its metadata.
     pub run: Option<RunOrder>,
+    /// The id of the node itself, where that need not be the slot's name.
+    pub member: Option<String>,
+    /// Whether, and how, it can be deleted.
+    pub deletable: Deletable,
+    /// Why its queued resource failed.
+    pub failure: Option<Failure>,
 }
 
 /// Sickness, accumulated over successful reads only.
@@ -223,6 +231,12 @@ impl SlotRecord {
     /// No node of it is there: missing, or between a delete and its create.
     pub fn is_gone(&self) -> bool {
         self.incarnation.is_none() || self.verdict.condition == Condition::Missing
+    }
+
+    /// The id of its node, for calls to the node itself.
+    pub fn node(&self) -> &str {
+        let member = self.seen.as_ref().and_then(|seen| seen.member.as_deref());
+        member.unwrap_or(&self.name)
     }
 
     /// The generation and the code of the last end that this worker of the present node reported.

@@ -4,6 +4,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+/// Where a specification holds what its queued resource says of the node: the fields of the request
+/// around it. A node's own JSON has text there, which is never part of a specification.
+pub const REQUEST_KEY: &str = "queuedResource";
+
 /// The specification that a create of the slot's node sends.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -50,7 +50,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
         HoldReason::QueuedResource,
         says(
             "The TPU belongs to a queued resource, and can only be replaced through it.",
-            "Recreate the queued resource by hand; this version does not do that.",
+            "Say `queued_resource = \"ID\"` in the slot's config: it is then replaced as that request.",
         ),
     ),
     (
@@ -351,6 +351,7 @@ pub fn condition(condition: Condition) -> Meaning {
             "Nothing: it is created again as soon as there is capacity.",
         ),
         Terminated => says("The TPU was ended by the service.", "Nothing: it is created again."),
+        RequestFailed | Going | Waiting => request(condition),
         Missing => says(
             "The TPU is in no complete listing, and a GET answers 404.",
             "Nothing: it is created again, unless it was deleted on purpose.",
@@ -398,5 +399,23 @@ pub fn condition(condition: Condition) -> Meaning {
         Requested => says("An operator asked for it (`recreate`).", "Nothing."),
         Healthy => says("READY, and its health is HEALTHY or not given.", "Nothing."),
         Unclear => hold(HoldReason::Unclear),
+    }
+}
+
+/// How a slot was diagnosed by the state of its queued resource.
+fn request(condition: Condition) -> Meaning {
+    match condition {
+        Condition::RequestFailed => says(
+            "The queued resource FAILED: it could not be filled, or what it asks for is refused. It holds quota until it is deleted.",
+            "Nothing where capacity is short: it is removed, and asked for again. Otherwise mend what its error names.",
+        ),
+        Condition::Going => says(
+            "The queued resource, or the node in it, is being taken away.",
+            "Nothing: what follows shows when that is over.",
+        ),
+        _ => says(
+            "The queued resource waits for capacity, or its nodes are being made.",
+            "Nothing: it keeps its place in the queue.",
+        ),
     }
 }

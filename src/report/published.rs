@@ -106,6 +106,7 @@ mod tests {
                     ..NodeList::default()
                 })
                 .map_err(|class| Failure::new(class, "secret words")),
+            requests: None,
         };
         Poll { began: Timestamp::UNIX_EPOCH, listings: results.into_iter().map(listing).collect() }
     }

@@ -150,6 +150,9 @@ fn state(slot: &SlotView) -> (Tone, &'static str) {
     if is(Phase::Condemned) || is(Phase::Deleting) {
         return (Tone::Acting, "removing");
     }
+    if is(Phase::Creating) && slot.condition == Condition::Waiting {
+        return (Tone::Waiting, "waiting");
+    }
     if is(Phase::Creating) {
         return (Tone::Acting, "creating");
     }
@@ -194,6 +197,7 @@ fn escalated(slot: &SlotView) -> &'static str {
 
 fn in_words(condition: Condition) -> &'static str {
     match condition {
+        Condition::RequestFailed => "request failed",
         Condition::FailedRepair => "failed repair",
         Condition::RuntimeUnhealthy => "runtime sick",
         Condition::GangIncomplete => "incomplete",
@@ -257,6 +261,7 @@ fn next(slot: &SlotView, now: Timestamp) -> Option<String> {
     let judged = slot.condition.kind() == Some(Kind::Judged) && slot.phase.is_none();
     Some(match (slot.action, slot.hold.as_deref()) {
         (_, Some("paused")) => return None,
+        (_, None) if slot.condition == Condition::Going => return None,
         (_, Some("backoff" | "waits_for_probe" | "create_limit" | "delete_failed")) => {
             format!("next try in {left}")
         }

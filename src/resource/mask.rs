@@ -30,12 +30,13 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// The values under `metadata` of a request, but for our own keys that say nothing secret.
+    /// The values under `metadata` of a request, or of the nodes that a queued resource asks for, but for our own keys that say nothing secret.
     pub fn of(body: Option<&Value>) -> Self {
-        let metadata = body.and_then(|body| body.get("metadata")).and_then(Value::as_object);
+        let nodes = body.and_then(|body| body.pointer("/tpu/nodeSpec")).and_then(Value::as_array);
+        let nodes = nodes.into_iter().flatten().filter_map(|spec| spec.get("node"));
+        let metadata = body.into_iter().chain(nodes);
+        let metadata = metadata.filter_map(|of| of.get("metadata")?.as_object()).flatten();
         let values = metadata
-            .into_iter()
-            .flatten()
             .filter(|(key, _)| ![OWNER_KEY, SLOT_KEY, RUN_KEY].contains(&key.as_str()))
             .filter_map(|(_, value)| value.as_str());
         let mut mask = Mask::default();

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::spec::{OPT_OUT_LABEL, accelerator, is_supervised};
+use crate::model::filling::Deletable;
 use crate::model::ids::{Incarnation, OWNER_KEY, RUN_KEY, SLOT_KEY};
 use crate::model::node::{Health, NodeState, NodeView, Symptom, UpcomingMaintenance};
 
@@ -58,8 +59,7 @@ impl NodeView {
             Some(Value::Number(id)) => id.to_string(),
             _ => String::new(),
         };
-        let metadata =
-            |key: &str| raw.pointer("/metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
+        let metadata = |key: &str| raw.pointer("/metadata")?.get(key)?.as_str();
         let flag = |pointer: &str| raw.pointer(pointer).and_then(Value::as_bool).unwrap_or(false);
         Ok(NodeView {
             incarnation: created.map(|created| Incarnation { id, created }),
@@ -94,17 +94,17 @@ impl NodeView {
                 .unwrap_or_default()
                 .to_owned(),
             workers: raw.get("networkEndpoints").and_then(Value::as_array).map_or(0, Vec::len),
-            opted_out: raw
-                .pointer("/labels")
-                .and_then(|l| l.get(OPT_OUT_LABEL))
-                .and_then(Value::as_str)
-                == Some("off"),
+            opted_out: is_opted_out(&raw),
             owner: metadata(OWNER_KEY).map(str::to_owned),
             slot: metadata(SLOT_KEY).map(str::to_owned),
             supervised: raw.get("metadata").and_then(Value::as_object).is_some_and(is_supervised),
             run: metadata(RUN_KEY).and_then(|text| serde_json::from_str(text).ok()),
             node,
             zone,
+            standing: None,
+            member: None,
+            deletable: Deletable::Now,
+            failure: None,
             alpha: false,
             fingerprint: fingerprint(&raw),
             raw: Arc::new(raw),
@@ -120,7 +120,11 @@ impl NodeView {
     }
 }
 
-fn fingerprint(raw: &Value) -> u64 {
+fn is_opted_out(raw: &Value) -> bool {
+    raw.pointer("/labels").and_then(|labels| labels.get(OPT_OUT_LABEL)?.as_str()) == Some("off")
+}
+
+pub(super) fn fingerprint(raw: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     raw.hash(&mut hasher);
     hasher.finish()

@@ -3,6 +3,9 @@
 //!
 //! Field and enum meanings: Cloud TPU API v2 reference, `projects.locations.queuedResources`.
 
+pub mod body;
+pub mod reading;
+
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -53,6 +56,8 @@ impl RequestView {
                 .pointer("/state/failedData/error/message")
                 .and_then(Value::as_str)
                 .map(str::to_owned),
+            failure: None,
+            alpha: false,
             nodes: specs.iter().flat_map(|spec| node_ids(spec, id)).collect(),
             accelerator: first.map(accelerator).unwrap_or_default(),
             owner: first

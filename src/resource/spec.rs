@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::model::ids::{OWNER_KEY, RUN_KEY, RunOrder, SLOT_KEY};
 use crate::model::settings::Overlay;
-use crate::model::spec::NodeSpec;
+use crate::model::spec::{NodeSpec, REQUEST_KEY};
 
 /// Metadata key: the user's startup script, verbatim, next to our supervisor.
 pub const USER_SCRIPT_KEY: &str = "tpu-watchdog-user-script";
@@ -55,7 +55,7 @@ const OUTPUT_ONLY: [&str; 16] = [
 
 /// Fields of a node that v2alpha1 alone takes and shows, by the field that holds them; an empty list
 /// means the whole field. Source: discovery documents of v2 and v2alpha1, revision 20261001.
-const ALPHA_ONLY: [(&str, &[&str]); 4] = [
+const ALPHA_ONLY: [(&str, &[&str]); 5] = [
     ("autocheckpointEnabled", &[]),
     (
         "bootDiskConfig",
@@ -70,6 +70,7 @@ const ALPHA_ONLY: [(&str, &[&str]); 4] = [
     ),
     ("schedulingConfig", &["provisioningModel", "reservationName"]),
     ("dataDisks", &["workerIds"]),
+    (REQUEST_KEY, &["bestEffort", "provisioningModel", "runDuration", "trafficConfig"]),
 ];
 
 /// From which capacity a node is created: each has a quota of its own.
@@ -103,9 +104,10 @@ impl NodeSpec {
     /// Learns the specification of a node from the API's JSON.
     pub fn learn(raw: &Value) -> Option<NodeSpec> {
         let mut body = raw.as_object()?.clone();
-        for field in OUTPUT_ONLY {
-            body.remove(field);
-        }
+        body.retain(|field, value| {
+            let around = field == REQUEST_KEY && value.is_object();
+            around || !OUTPUT_ONLY.contains(&field.as_str())
+        });
         // Reads carry both; a create takes one.
         if body.get("acceleratorType").is_some_and(|t| t.as_str().is_some_and(|t| !t.is_empty())) {
             body.remove("acceleratorConfig");

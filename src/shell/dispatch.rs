@@ -16,6 +16,7 @@ use crate::driver::term::Term;
 use crate::google::http::CONNECT_MAX;
 use crate::model::action::{Action, Input, Look, Reading};
 use crate::model::failure::{Failure, FailureClass};
+use crate::model::filling::Filling;
 use crate::model::time::elapsed;
 use crate::report::metrics::Metrics;
 
@@ -105,9 +106,9 @@ pub fn query(
         let _permit = permits.of(&query).acquire().await;
         let deadline = Instant::now() + limit.max(Duration::from_secs(1));
         let input = match query {
-            Look::Node { slot, zone } => {
+            Look::Node { slot, zone, filling } => {
                 let began = Timestamp::now();
-                let reading = get(&world, &slot, &zone, deadline).await;
+                let reading = filled(&world, &slot, &zone, &filling, deadline).await;
                 Input::Got { slot, began, reading }
             }
             Look::Stray { zone, name } => {
@@ -120,18 +121,19 @@ pub fn query(
                 let found = world.tpu.create_check(&zone, &spec, deadline).await;
                 Input::CreateChecked { slot, began, found }
             }
-            Look::Deletions { slot, zone, since } => {
+            Look::Deletions { slot, zone, filling, since } => {
                 let began = Timestamp::now();
-                let result = world.tpu.deletions(&zone, &slot, since, deadline).await;
+                let target = filling.path(&slot);
+                let result = world.tpu.deletions(&zone, &target, since, deadline).await;
                 Input::Deletions { slot, began, result }
             }
             Look::Operation { slot, operation, verb, spot, .. } => {
                 let result = world.tpu.get_operation(&operation, verb, spot, deadline).await;
                 Input::Operated { slot, operation, result }
             }
-            Look::Attributes { slot, zone, of, workers, .. } => {
+            Look::Attributes { slot, zone, node, of, workers, .. } => {
                 let began = Timestamp::now();
-                let result = world.tpu.guest_attributes(&zone, &slot, workers, deadline).await;
+                let result = world.tpu.guest_attributes(&zone, &node, workers, deadline).await;
                 Input::Attributes { slot, of, began, result }
             }
             Look::Checkpoints { slot, location, set_aside } => {
@@ -150,15 +152,34 @@ pub fn query(
     });
 }
 
+/// Reads what fills a slot.
+async fn filled(
+    world: &World,
+    slot: &str,
+    zone: &str,
+    filling: &Filling,
+    deadline: Instant,
+) -> Reading {
+    match filling {
+        Filling::Node => get(world, slot, zone, deadline).await,
+        Filling::QueuedResource(id) => {
+            let read = world.tpu.get_filled(zone, id, slot, deadline).await;
+            read.unwrap_or_else(|failure| unread(slot, &failure))
+        }
+    }
+}
+
 async fn get(world: &World, slot: &str, zone: &str, deadline: Instant) -> Reading {
     match world.tpu.get_node(zone, slot, deadline).await {
         Ok(view) => Reading::Node(Arc::new(view)),
         Err(failure) if failure.class == FailureClass::NotFound => Reading::Absent,
-        Err(failure) => {
-            tracing::warn!(slot, "GET of the node failed: {failure}; nothing is concluded from it");
-            Reading::Unread(format!("GET failed: {failure}"))
-        }
+        Err(failure) => unread(slot, &failure),
     }
+}
+
+fn unread(slot: &str, failure: &Failure) -> Reading {
+    tracing::warn!(slot, "GET of the TPU failed: {failure}; nothing is concluded from it");
+    Reading::Unread(format!("GET failed: {failure}"))
 }
 
 /// Sends a request whose intent is durable, if its term permits it at the moment it leaves.

@@ -1,6 +1,6 @@
 //! One poll: its zones are listed at the same time, each on its own.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
@@ -13,18 +13,39 @@ use crate::model::failure::{Failure, FailureClass};
 pub async fn list(tpu: &TpuClient, plan: Plan) -> Poll {
     let began = Timestamp::now();
     let deadline = Instant::now() + plan.limit;
-    let listings = plan.zones.into_iter().map(|zone| async move {
-        let listed = tokio::time::timeout_at(deadline.into(), tpu.list_nodes(&zone, deadline)).await;
-        let result = listed.unwrap_or_else(|_| {
-            let text = format!("not done within {:.1} s", plan.limit.as_secs_f64());
-            Err(Failure::new(FailureClass::Transient, text))
-        });
-        if let Err(failure) = &result {
-            tracing::warn!(
-                "listing the nodes of {zone} failed: {failure}; its slots are held, the next poll tries again"
-            );
-        }
-        Listing { zone, result }
+    let listings = plan.zones.into_iter().map(|zone| async {
+        // A node that a listing lacks, of a request that was ACTIVE before it, is gone.
+        let requests = match plan.requests.contains(&zone) {
+            true => {
+                let list = in_time(deadline, plan.limit, tpu.list_requests(&zone, deadline)).await;
+                told(&list, "queued resources", &zone);
+                Some(list)
+            }
+            false => None,
+        };
+        let result = in_time(deadline, plan.limit, tpu.list_nodes(&zone, deadline)).await;
+        told(&result, "nodes", &zone);
+        Listing { zone, result, requests }
     });
     Poll { began, listings: futures::future::join_all(listings).await }
+}
+
+/// A listing, which has failed when it is not done in time.
+async fn in_time<T>(
+    deadline: Instant,
+    limit: Duration,
+    list: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    tokio::time::timeout_at(deadline.into(), list).await.unwrap_or_else(|_| {
+        let text = format!("not done within {:.1} s", limit.as_secs_f64());
+        Err(Failure::new(FailureClass::Transient, text))
+    })
+}
+
+fn told<T>(list: &Result<T, Failure>, of: &str, zone: &str) {
+    if let Err(failure) = list {
+        tracing::warn!(
+            "listing the {of} of {zone} failed: {failure}; its slots are held, the next poll tries again"
+        );
+    }
 }

@@ -164,7 +164,8 @@ pub struct Queued {
     pub(super) name: String,
     /// Tells it from a later one of its name.
     pub(super) number: u64,
-    pub(super) body: Map<String, Value>,
+    /// As it was created.
+    pub body: Map<String, Value>,
     /// `state.state`.
     pub state: &'static str,
     /// `state.stateInitiator` is USER.

@@ -39,7 +39,18 @@ async fn node() -> (Simulator, TpuClient, Incarnation) {
 async fn send(client: &TpuClient, incarnation: &Incarnation, patch: Patch) -> CallOutcome {
     let (slot, zone, incarnation) = ("a".to_owned(), ZONE.to_owned(), incarnation.clone());
     client
-        .carry_out(&Action::Patch { slot, zone, incarnation, patch, stray: false }, || Ok(()))
+        .carry_out(
+            &Action::Patch {
+                node: slot.clone(),
+                filling: Default::default(),
+                slot,
+                zone,
+                incarnation,
+                patch,
+                stray: false,
+            },
+            || Ok(()),
+        )
         .await
 }
 

@@ -165,8 +165,13 @@ async fn a_mutation_whose_token_is_refused_is_permitted_again_and_sent_once_more
             .unwrap_or((200, json!({"name": "projects/p/locations/z/operations/o"})))
     };
     let body = json!({"acceleratorType": "v4-8", "runtimeVersion": "r"});
-    let create =
-        Action::Create { slot: "a".into(), zone: ZONE.into(), body, request_id: Some("r".into()) };
+    let create = Action::Create {
+        slot: "a".into(),
+        zone: ZONE.into(),
+        body,
+        request_id: Some("r".into()),
+        filling: Default::default(),
+    };
     let (base, calls) = server_with_tokens(answer, |n| format!("token-{n}")).await;
     let asked = AtomicUsize::new(0);
     let permitted = |times: usize| {
@@ -197,7 +202,13 @@ async fn a_mutation_is_never_sent_a_third_time() {
     };
     let (base, calls) = server_with_tokens(refuse, |n| format!("token-{n}")).await;
     let body = json!({"acceleratorType": "v4-8", "runtimeVersion": "r"});
-    let create = Action::Create { slot: "a".into(), zone: ZONE.into(), body, request_id: None };
+    let create = Action::Create {
+        slot: "a".into(),
+        zone: ZONE.into(),
+        body,
+        request_id: None,
+        filling: Default::default(),
+    };
     let outcome = client_of_a_user(&base, None).carry_out(&create, || Ok(())).await;
     assert!(
         matches!(&outcome, CallOutcome::Refused(f) if f.class == FailureClass::Permission),

@@ -27,9 +27,17 @@ fn error(text: &str) -> String {
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-const AFTER_A_SLOT: [(&str, &str, &str); 58] = [
+const AFTER_A_SLOT: [(&str, &str, &str); 62] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`; did you mean `name`?"),
-    ("queued_resource = \"q\"", "w.toml:5: tpu[0].queued_resource:", "not supported yet"),
+    ("queued_resource = \"a b\"", "w.toml:5: tpu[0].queued_resource:", "is not the id of a queued"),
+    ("kind = \"slice\"", "w.toml:5: tpu[0].kind:", "not supported yet"),
+    ("kind = \"nodes\"", "w.toml:5: tpu[0].kind:", "write \"node\" or \"queued_resource\""),
+    ("kind = \"node\"\nqueued_resource = \"q\"", "w.toml:5: tpu[0].kind:", "keep one of them"),
+    (
+        "[tpu.create]\nvalid_until = \"7d\"",
+        "w.toml:6: tpu[0].create.valid_until:",
+        "set queued_resource",
+    ),
     ("zones = [\"us-east5-a\"]", "w.toml:5: tpu[0].zones:", "keep one of them"),
     ("startup_script = \"none.sh\"", "w.toml:5: tpu[0].startup_script:", "relative to the config"),
     ("startup_script = \"${NOPE}\"", "w.toml:5: tpu[0].startup_script:", "NOPE is not set"),

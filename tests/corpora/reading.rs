@@ -243,8 +243,11 @@ fn noon() -> Timestamp {
 fn goes_through(nodes: Vec<Arc<NodeView>>, got: Option<Arc<NodeView>>) {
     let mut fleet = Fleet::new(settings(), BTreeMap::new(), Ledger::default());
     let mut effects = step(&mut fleet, Input::Configured(Box::new(settings())), noon());
-    let listing =
-        Listing { zone: "us-central2-b".into(), result: Ok((nodes, vec!["z".into()]).into()) };
+    let listing = Listing {
+        zone: "us-central2-b".into(),
+        result: Ok((nodes, vec!["z".into()]).into()),
+        requests: None,
+    };
     effects.extend(step(
         &mut fleet,
         Input::Polled(Box::new(Poll { began: noon(), listings: vec![listing] })),
@@ -272,6 +275,7 @@ fn goes_on(mut fleet: Fleet, commands: Vec<Command>) {
         let listing = Listing {
             zone: "us-central2-b".into(),
             result: Ok((vec![Arc::clone(&view)], Vec::new()).into()),
+            requests: None,
         };
         Input::Polled(Box::new(Poll { began: at, listings: vec![listing] }))
     };
@@ -306,8 +310,11 @@ pub fn a_batch() -> Batch {
     let view = Arc::new(NodeView::parse(raw).expect("the seed is a node"));
     let mut fleet = Fleet::new(settings(), BTreeMap::new(), Ledger::default());
     let mut effects = step(&mut fleet, Input::Configured(Box::new(settings())), noon());
-    let listing =
-        Listing { zone: "us-central2-b".into(), result: Ok((vec![view], Vec::new()).into()) };
+    let listing = Listing {
+        zone: "us-central2-b".into(),
+        result: Ok((vec![view], Vec::new()).into()),
+        requests: None,
+    };
     effects.extend(step(
         &mut fleet,
         Input::Polled(Box::new(Poll { began: noon(), listings: vec![listing] })),

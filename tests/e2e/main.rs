@@ -14,6 +14,7 @@ mod hostile;
 mod jobs;
 mod lock;
 mod proposals;
+mod queued;
 mod rounds;
 mod rules;
 mod schedule;

@@ -184,8 +184,11 @@ impl World {
         match task {
             Task::Poll => {
                 self.at(self.now + self.every(), Task::Poll);
-                let listings = ["us-central2-b", "us-east5-a"]
-                    .map(|zone| Listing { zone: zone.into(), result: Ok(self.list(zone).into()) });
+                let listings = ["us-central2-b", "us-east5-a"].map(|zone| Listing {
+                    zone: zone.into(),
+                    result: Ok(self.list(zone).into()),
+                    requests: None,
+                });
                 self.turn(Input::Polled(Box::new(Poll {
                     began: at(self.now),
                     listings: listings.into(),
@@ -285,7 +288,7 @@ impl World {
                 let reading = self.get(&zone, &name);
                 Input::StrayGot { zone, name, began, reading }
             }
-            Look::Node { slot, zone } => {
+            Look::Node { slot, zone, .. } => {
                 let reading = self.get(&zone, &slot);
                 Input::Got { slot, began, reading }
             }

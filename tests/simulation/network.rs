@@ -176,7 +176,7 @@ impl World {
                 Some(failure) => Err(failure),
                 None => Ok(self.list(&zone).into()),
             };
-            listings.push(Listing { zone, result });
+            listings.push(Listing { zone, result, requests: None });
         }
         let latency = self.latency();
         self.at(
@@ -265,7 +265,7 @@ impl World {
         }
         let began = wall(asked, process.offset);
         let input = match look {
-            Look::Node { slot, zone } => {
+            Look::Node { slot, zone, .. } => {
                 let failed = self.read_failure();
                 let shown = self.shown(&zone, &slot);
                 let reading = match (failed, shown) {
@@ -318,7 +318,7 @@ impl World {
                 let found = CreateCheck { certain, ..CreateCheck::default() };
                 Input::CreateChecked { slot, began, found }
             }
-            Look::Deletions { slot, zone, since } => {
+            Look::Deletions { slot, zone, since, .. } => {
                 let result = self.deletions(&slot, &zone, since);
                 Input::Deletions { slot, began, result }
             }
@@ -478,7 +478,7 @@ impl World {
             Action::Delete { slot, zone, request_id, .. } => {
                 ("DELETE", zone, slot, None, request_id)
             }
-            Action::Create { slot, zone, body, request_id } => {
+            Action::Create { slot, zone, body, request_id, .. } => {
                 ("POST", zone, slot, Some(body.clone()), request_id)
             }
             Action::Patch { .. } => unreachable!("it is a patch"),

@@ -168,6 +168,7 @@ impl Setup {
             let supervisor = job.as_ref().map(|_| format!("#! /bin/bash\n{SUPERVISOR_MARK}\n"));
             let create = if overlaid && index % 2 == 0 { overlay() } else { Overlay::default() };
             let slot = SlotSettings {
+                filling: Default::default(),
                 name: name.clone(),
                 zones,
                 create,
@@ -260,6 +261,7 @@ impl Setup {
                 ..JobSettings::default()
             };
             let slot = SlotSettings {
+                filling: Default::default(),
                 name: name.clone(),
                 zones: vec![ZONES[0].into()],
                 job: jobs.then_some(job),

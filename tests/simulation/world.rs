@@ -142,7 +142,11 @@ impl Arrivals {
 
     /// FNV-1a over what arrives: the same on every machine and in every version.
     pub fn arrives(&mut self, now: Ms, action: &Action) {
-        let what = format!("{now} {action:?}\n").replace(", stray: false", "");
+        // Of a slot's own node these say nothing more.
+        let node = format!(", node: {:?}", action.slot());
+        let plain = [", filling: Node", ", force: false", ", stray: false", &node];
+        let what =
+            plain.iter().fold(format!("{now} {action:?}\n"), |text, of| text.replace(of, ""));
         let before = if self.count == 0 { 0xcbf2_9ce4_8422_2325 } else { self.hash };
         self.hash = what
             .bytes()

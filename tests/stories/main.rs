@@ -92,6 +92,7 @@ fn slot(words: &[&str]) -> SlotSettings {
         ..JobSettings::default()
     });
     SlotSettings {
+        filling: Default::default(),
         name: words[0].into(),
         zones: words[1].split(',').map(str::to_owned).collect(),
         create: Overlay::default(),

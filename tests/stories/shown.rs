@@ -25,7 +25,11 @@ impl Player {
             .into_iter()
             .map(|zone| {
                 let here = shown.iter().filter(|view| view.zone == zone).cloned().collect();
-                Listing { zone, result: failed.clone().map_or(Ok((here, Vec::new()).into()), Err) }
+                Listing {
+                    zone,
+                    result: failed.clone().map_or(Ok((here, Vec::new()).into()), Err),
+                    requests: None,
+                }
             })
             .collect();
         self.input(Input::Polled(Box::new(Poll { began: self.now, listings })));

@@ -253,8 +253,11 @@ fn s4_what_the_user_made_again_in_another_of_its_zones_is_not_created_once_more(
             .then(|| Arc::new(NodeView::parse(there.clone()).unwrap()))
             .into_iter()
             .collect();
-        let listings = [(ZONE, vec![]), (OTHER, made)]
-            .map(|(zone, nodes)| Listing { zone: zone.into(), result: Ok((nodes, vec![]).into()) });
+        let listings = [(ZONE, vec![]), (OTHER, made)].map(|(zone, nodes)| Listing {
+            zone: zone.into(),
+            result: Ok((nodes, vec![]).into()),
+            requests: None,
+        });
         let listings = listings.into();
         world.input(Input::Polled(Box::new(Poll { began, listings })));
         if let [Look::Node { zone, .. }] = &world.looks[..] {

@@ -118,7 +118,7 @@ impl World {
         let nodes = vec![Arc::new(NodeView::parse(node("b", json!({}))).unwrap())];
         let unreadable = unreadable.iter().map(|name| (*name).to_owned()).collect();
         let result = Ok(NodeList { nodes, unreachable: vec![], unreadable, nameless });
-        let listing = Listing { zone: zone.into(), result };
+        let listing = Listing { zone: zone.into(), result, requests: None };
         let poll = Poll { began: self.now, listings: vec![listing] };
         self.input(Input::Polled(Box::new(poll)));
     }

@@ -88,7 +88,8 @@ fn a_get_that_saw_a_healthy_node_confirms_nothing_and_an_older_listing_overrules
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
     assert_eq!(world.fleet.memory["a"].confirmed, None);
     let shown = Arc::new(NodeView::parse(node("a", timeout())).unwrap());
-    let listing = Listing { zone: ZONE.into(), result: Ok((vec![shown], vec![]).into()) };
+    let listing =
+        Listing { zone: ZONE.into(), result: Ok((vec![shown], vec![]).into()), requests: None };
     let stale = Poll { began: listed, listings: vec![listing] };
     world.input(Input::Polled(Box::new(stale)));
     assert!(world.actions.is_empty());
@@ -262,10 +263,11 @@ fn a_slot_that_may_live_in_a_zone_that_was_not_read_is_not_created_elsewhere() {
     let mut world = World::new(settings);
     for _ in 0..20 {
         let listings = vec![
-            Listing { zone: ZONE.into(), result: Ok(Default::default()) },
+            Listing { zone: ZONE.into(), result: Ok(Default::default()), requests: None },
             Listing {
                 zone: "us-east5-a".into(),
                 result: Err(Failure::new(FailureClass::Transient, "503")),
+                requests: None,
             },
         ];
         let began = world.now;

@@ -92,6 +92,7 @@ fn a_read_that_was_under_way_when_the_clock_was_set_back_hides_no_later_ones() {
     let listing = Listing {
         zone: ZONE.into(),
         result: Ok((vec![Arc::new(NodeView::parse(node("a", json!({}))).unwrap())], vec![]).into()),
+        requests: None,
     };
     world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing] })));
     world.wait(30);

@@ -1,0 +1,42 @@
+//! What fills a slot at the API, and how it can be deleted. `resource` knows the rest of each kind.
+
+use serde::{Deserialize, Serialize};
+
+/// The thing that is read, created and deleted for a slot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Filling {
+    /// The Cloud TPU node that has the slot's name.
+    #[default]
+    Node,
+    /// The queued resource of this id, with its node.
+    QueuedResource(String),
+}
+
+impl Filling {
+    /// Its name at the API below its zone, for the slot of this name.
+    pub fn path(&self, slot: &str) -> String {
+        match self {
+            Filling::Node => format!("nodes/{slot}"),
+            Filling::QueuedResource(id) => format!("queuedResources/{id}"),
+        }
+    }
+
+    /// Whether a create or delete of it takes a request id; `alpha`: calls go through v2alpha1. Source:
+    /// discovery documents of v2 and v2alpha1.
+    pub fn takes_request_ids(&self, alpha: bool) -> bool {
+        alpha || *self != Filling::Node
+    }
+}
+
+/// Whether, and how, what was read can be deleted in the state that it is in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Deletable {
+    /// By a delete.
+    #[default]
+    Now,
+    /// By a delete that takes its nodes along (`force`).
+    WithItsNodes,
+    /// Not in this state, whatever the call says.
+    NotNow,
+}

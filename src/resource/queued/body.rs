@@ -1,0 +1,212 @@
+//! The request around a node: learned from a queued resource, kept inside the node's specification,
+//! and made into the body of a create again.
+//!
+//! The specification of the node stays one like any other, so that the config's overlay, the limits
+//! and the drift are the same for every kind; what else the request said stands in it under
+//! [`REQUEST_KEY`]. Spot and reserved capacity are said by the node's `schedulingConfig` there, as
+//! for a plain node, and moved to where a request says them when it is sent.
+
+use serde_json::{Map, Value, json};
+
+use crate::model::queued::RequestView;
+use crate::model::spec::REQUEST_KEY;
+use crate::resource::spec;
+
+/// How long a request of ours waits at most, where neither the request that was learned nor the config
+/// says: one that this program has lost sight of ends by itself.
+const VALID_FOR: &str = "604800s";
+
+/// Whether the full name of a queued resource is that of this id.
+pub fn names_request(name: &str, id: &str) -> bool {
+    name.rsplit('/').next() == Some(id)
+}
+
+/// The JSON of a node as the request wants it; what it leaves to the API is taken from the node that is
+/// there.
+pub fn as_node(request: &RequestView, there: Option<&Value>) -> Value {
+    let mut around = request.raw.as_object().cloned().unwrap_or_default();
+    let first =
+        around.remove("tpu").and_then(|mut tpu| Some(tpu.get_mut("nodeSpec")?.get_mut(0)?.take()));
+    let mut spec = match first {
+        Some(Value::Object(spec)) => spec,
+        _ => Map::new(),
+    };
+    let mut node = match spec.remove("node") {
+        Some(Value::Object(node)) => node,
+        _ => Map::new(),
+    };
+    let typed = node.contains_key("acceleratorType") || node.contains_key("acceleratorConfig");
+    for (key, lacks) in [
+        ("acceleratorType", !typed),
+        ("acceleratorConfig", !typed),
+        ("runtimeVersion", !node.contains_key("runtimeVersion")),
+    ] {
+        if let Some(value) = there.and_then(|there| there.get(key)).filter(|_| lacks) {
+            node.insert(key.to_owned(), value.clone());
+        }
+    }
+    let (spot, reserved) = (around.remove("spot").is_some(), take_reserved(&mut around));
+    for (key, _) in [("spot", spot), ("reserved", reserved)].iter().filter(|(_, is)| *is) {
+        let scheduling = node.entry("schedulingConfig").or_insert_with(|| json!({}));
+        scheduling[*key] = json!(true);
+    }
+    for output in ["name", "createTime", "state"] {
+        around.remove(output);
+    }
+    spec.remove("parent");
+    if !spec.is_empty() {
+        around.insert("nodeSpec".into(), Value::Object(spec));
+    }
+    // A time of the past would be refused, or put a recreate off.
+    let policy = around.remove("queueingPolicy");
+    if let Some(duration) = policy.as_ref().and_then(|policy| policy.get("validUntilDuration")) {
+        around.insert("queueingPolicy".into(), json!({"validUntilDuration": duration}));
+    }
+    if let Some(run) = around.get_mut("runDuration").and_then(Value::as_object_mut) {
+        run.remove("terminationTime");
+    }
+    let id = request.nodes.first().map_or(request.id.as_str(), String::as_str);
+    let project = request.raw["name"].as_str().and_then(|name| name.split('/').nth(1));
+    let (project, zone) = (project.unwrap_or_default(), &request.zone);
+    node.insert("name".into(), json!(format!("projects/{project}/locations/{zone}/nodes/{id}")));
+    if let Some(created) = request.raw.get("createTime") {
+        node.insert("createTime".into(), created.clone());
+    }
+    node.insert(REQUEST_KEY.into(), Value::Object(around));
+    Value::Object(node)
+}
+
+/// `guaranteed.reserved` of a request, taken out of it.
+fn take_reserved(around: &mut Map<String, Value>) -> bool {
+    let guaranteed = around.get_mut("guaranteed").and_then(Value::as_object_mut);
+    let Some(guaranteed) = guaranteed else { return false };
+    let reserved = guaranteed.remove("reserved") == Some(json!(true));
+    if reserved && guaranteed.is_empty() {
+        around.remove("guaranteed");
+    }
+    reserved
+}
+
+/// The body of a create for a specification, and whether v2alpha1 alone takes it. `parent` is
+/// `projects/P/locations/Z`; `node` is the node's id where the specification names none.
+pub fn create_body(specification: &Value, parent: &str, node: &str) -> (Value, bool) {
+    let mut body = specification.as_object().cloned().unwrap_or_default();
+    let mut around = match body.remove(REQUEST_KEY) {
+        Some(Value::Object(around)) => around,
+        _ => Map::new(),
+    };
+    let mut spec = match around.remove("nodeSpec") {
+        Some(Value::Object(spec)) => spec,
+        _ => Map::new(),
+    };
+    let (mut spot, mut reserved) = (false, false);
+    if let Some(scheduling) = body.get_mut("schedulingConfig").and_then(Value::as_object_mut) {
+        let mut take = |key: &str| scheduling.remove(key) == Some(json!(true));
+        (spot, reserved) = (take("spot") | take("preemptible"), take("reserved"));
+        if scheduling.is_empty() {
+            body.remove("schedulingConfig");
+        }
+    }
+    if spot {
+        around.insert("spot".into(), json!({}));
+        around.remove("guaranteed");
+        // Refused: "STANDARD provisioning model is incompatible with spot requests".
+        around.retain(|key, value| key != "provisioningModel" || *value == "SPOT");
+    }
+    if reserved {
+        let guaranteed = around.entry("guaranteed").or_insert_with(|| json!({}));
+        guaranteed["reserved"] = json!(true);
+    }
+    let policy = around.entry("queueingPolicy").or_insert_with(|| json!({}));
+    if policy.get("validUntilDuration").is_none() {
+        policy["validUntilDuration"] = json!(VALID_FOR);
+    }
+    let alpha = reserved || spec::needs_alpha(specification);
+    spec.entry("nodeId").or_insert_with(|| json!(node));
+    spec.insert("parent".into(), json!(parent));
+    spec.insert("node".into(), Value::Object(body));
+    around.insert("tpu".into(), json!({"nodeSpec": [spec]}));
+    (Value::Object(around), alpha)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::spec::NodeSpec;
+
+    const OF: &str = "projects/p/locations/us-east5-b";
+
+    fn learned(raw: &Value) -> NodeSpec {
+        let request = RequestView::parse(raw.clone()).unwrap();
+        NodeSpec::learn(&as_node(&request, None)).unwrap()
+    }
+
+    fn request(more: Value) -> Value {
+        let mut raw = json!({
+            "name": format!("{OF}/queuedResources/q"), "createTime": "2026-06-01T12:00:00Z",
+            "state": {"state": "ACTIVE"},
+            "tpu": {"nodeSpec": [{"parent": OF, "nodeId": "n", "node": {
+                "acceleratorType": "v6e-8", "runtimeVersion": "v2-alpha-tpuv6e", "labels": {"team": "llm"},
+                "later": {"field": 1},
+            }}]},
+        });
+        raw.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+        raw
+    }
+
+    #[test]
+    fn s12_a_request_is_created_again_as_it_was_asked_for() {
+        let policy = json!({"validUntilDuration": "21600s"});
+        for (more, alpha) in [
+            (json!({"spot": {}, "queueingPolicy": policy}), false),
+            (json!({"guaranteed": {"minDuration": "60s"}, "queueingPolicy": policy}), false),
+            (
+                json!({"guaranteed": {"reserved": true}, "reservationName": "r", "queueingPolicy": policy}),
+                true,
+            ),
+            (
+                json!({"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "3600s"},
+                       "queueingPolicy": policy, "laterField": [1]}),
+                true,
+            ),
+        ] {
+            let raw = request(more);
+            let (body, needs) =
+                create_body(&Value::Object(learned(&raw).body().clone()), OF, "other");
+            let mut expected = raw.clone();
+            for output in ["name", "createTime", "state"] {
+                expected.as_object_mut().unwrap().remove(output);
+            }
+            assert_eq!((body.clone(), needs), (expected, alpha));
+            // The same over any number of recreates.
+            let mut again = body;
+            for output in ["name", "createTime", "state"] {
+                again[output] = raw[output].clone();
+            }
+            assert_eq!(learned(&again), learned(&raw));
+        }
+    }
+
+    #[test]
+    fn a_request_of_the_config_alone_is_bounded_and_names_its_node() {
+        let spec = json!({"acceleratorType": "v6e-8", "runtimeVersion": "v", "schedulingConfig": {"spot": true}});
+        let (body, alpha) = create_body(&spec, OF, "slot");
+        let expected = json!({
+            "tpu": {"nodeSpec": [{"parent": OF, "nodeId": "slot",
+                                  "node": {"acceleratorType": "v6e-8", "runtimeVersion": "v"}}]},
+            "spot": {}, "queueingPolicy": {"validUntilDuration": "604800s"},
+        });
+        assert_eq!((body, alpha), (expected, false));
+    }
+
+    #[test]
+    fn times_of_the_past_are_not_asked_for_again() {
+        let raw = request(json!({
+            "queueingPolicy": {"validUntilTime": "2026-06-01T18:00:00Z", "validAfterDuration": "60s"},
+            "runDuration": {"maxRunDuration": "60s", "terminationTime": "2026-06-02T12:00:00Z"},
+        }));
+        let (body, _) = create_body(&Value::Object(learned(&raw).body().clone()), OF, "n");
+        assert_eq!(body["queueingPolicy"], json!({"validUntilDuration": VALID_FOR}));
+        assert_eq!(body["runDuration"], json!({"maxRunDuration": "60s"}));
+    }
+}

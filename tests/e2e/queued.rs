@@ -1,0 +1,176 @@
+//! Slots that are queued resources: the request and its node are watched and replaced as one.
+
+use serde_json::{Value, json};
+use tpu_watchdog::simulator::api::handle;
+use tpu_watchdog::simulator::things::Workload;
+use tpu_watchdog::simulator::trouble::Trouble;
+use tpu_watchdog::simulator::wire::Request;
+
+use crate::harness::{POLICY, Rig, ZONE, job};
+
+const PARENT: &str = "projects/p/locations/us-central2-b";
+
+/// The slot `a` is the queued resource `qr`, whose job has run for a while where `exists` says so.
+fn rig(exists: bool, create: &str) -> Rig {
+    let rig = Rig::new("", POLICY, &slot(create));
+    rig.simulator.with(|cloud| {
+        let job = Workload {
+            checkpoint: "gs://bucket/a".into(),
+            step: std::time::Duration::from_millis(100),
+            every: 5,
+            at_step: 10,
+        };
+        cloud.workloads.insert("a".into(), job);
+    });
+    if exists {
+        call(&rig, "POST", "queuedResources", Some(("queuedResourceId", "qr")), Some(body("a")));
+        rig.wait_until("the request is granted", || state(&rig) == Some("ACTIVE"));
+    }
+    rig
+}
+
+fn slot(create: &str) -> String {
+    format!(
+        "[[tpu]]\nname = \"a\"\nqueued_resource = \"qr\"\nzone = \"{ZONE}\"\n{create}\n{}",
+        job("a")
+    )
+}
+
+fn body(node: &str) -> Value {
+    let wanted = json!({
+        "acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base", "labels": {"team": "llm"},
+        "metadata": {"startup-script": "#! /bin/bash\necho mine"},
+    });
+    json!({
+        "tpu": {"nodeSpec": [{"parent": PARENT, "nodeId": node, "node": wanted}]}, "spot": {},
+        "queueingPolicy": {"validUntilDuration": "21600s"},
+    })
+}
+
+/// A call of another client.
+fn call(rig: &Rig, method: &str, path: &str, query: Option<(&str, &str)>, body: Option<Value>) {
+    let query = query.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    let path = format!("v2/{PARENT}/{path}");
+    let request = Request { method, path: &path, query: &query, body };
+    let (status, answer) = rig.simulator.with(|cloud| handle(cloud, &request));
+    assert_eq!(status, 200, "{answer}");
+}
+
+fn state(rig: &Rig) -> Option<&'static str> {
+    let key = (ZONE.to_owned(), "qr".to_owned());
+    rig.simulator.with(|cloud| cloud.queued.get(&key).map(|queued| queued.state))
+}
+
+/// What the request asked for.
+fn asked(rig: &Rig) -> Value {
+    let key = (ZONE.to_owned(), "qr".to_owned());
+    Value::Object(rig.simulator.with(|cloud| cloud.queued[&key].body.clone()))
+}
+
+fn seen(rig: &Rig) -> Value {
+    rig.status()["tpus"][0].clone()
+}
+
+/// The mutations of queued resources and nodes so far, by method and path without its parameters.
+fn mutations(rig: &Rig) -> Vec<String> {
+    let call = |path: &str| path.split_once("/locations/").unwrap_or(("", path)).1.to_owned();
+    let path = |path: &str| call(path).split('?').next().unwrap_or_default().to_owned();
+    rig.mutations().iter().map(|m| format!("{} {}", m.method, path(&m.path))).collect()
+}
+
+#[test]
+fn a_preempted_request_waits_out_a_stock_out_and_its_job_continues() {
+    let mut rig = rig(true, "");
+    rig.start();
+    rig.wait_polls(2);
+    rig.wait("the job saves a later step", |cloud| {
+        cloud.objects.contains_key("bucket/a/20/commit_success.txt")
+    });
+    assert_eq!(seen(&rig)["condition"], "healthy");
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble(ZONE, Trouble::StockOut, Some(3_000));
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_until("the next request waits", || {
+        let seen = seen(&rig);
+        seen["condition"] == "waiting" && seen["phase"] == "creating"
+    });
+    assert!(rig.node("a").is_none() && state(&rig) == Some("WAITING_FOR_RESOURCES"));
+    rig.wait_recovered("a", old);
+    let place = format!("{ZONE}/queuedResources");
+    assert_eq!(mutations(&rig), [format!("DELETE {place}/qr"), format!("POST {place}")]);
+    // As it was asked for, with what this program adds.
+    let log = rig.mutations();
+    let sent = asked(&rig);
+    assert_eq!(sent["spot"], json!({}));
+    assert_eq!(sent["queueingPolicy"], json!({"validUntilDuration": "21600s"}));
+    let wanted = &sent["tpu"]["nodeSpec"][0]["node"];
+    assert_eq!(wanted["labels"], json!({"team": "llm"}));
+    assert_eq!(wanted["metadata"]["tpu-watchdog-user-script"], "#! /bin/bash\necho mine");
+    assert!(log[1].path.contains("requestId=") && log[0].path.contains("force=false"), "{log:?}");
+    let order = rig.node("a").unwrap().run.order;
+    assert!(order.step >= Some(20), "{order:?}");
+    rig.wait_until("its steps are told", || seen(&rig)["job"]["step"].as_u64() > order.step);
+    // A second preemption, of a request that is this watchdog's own.
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_recovered("a", old);
+    assert_eq!(mutations(&rig).len(), 4, "{}", rig.mutations_text());
+}
+
+#[test]
+fn a_sick_node_is_replaced_with_its_request_and_never_alone() {
+    let mut rig = rig(true, "");
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::FailedRepair, None);
+    rig.wait_recovered("a", old);
+    let place = format!("{ZONE}/queuedResources");
+    assert_eq!(mutations(&rig), [format!("DELETE {place}/qr"), format!("POST {place}")]);
+    assert!(rig.mutations()[0].path.contains("force=true"), "{}", rig.mutations_text());
+}
+
+#[test]
+fn a_request_that_does_not_exist_is_made_from_the_config_and_what_fails_is_removed() {
+    let create = "[tpu.create]\naccelerator_type = \"v4-8\"\nruntime_version = \"tpu-ubuntu2204-base\"\nspot = true\nvalid_until = \"6h\"\n";
+    let mut rig = rig(false, create);
+    rig.start();
+    rig.wait_until("it is asked for", || state(&rig) == Some("PROVISIONING"));
+    // Capacity is gone while it is being filled: SUSPENDING, then FAILED.
+    rig.trouble(ZONE, Trouble::StockOut, Some(1_500));
+    rig.wait_until("the request that failed is removed", || {
+        mutations(&rig).iter().any(|call| call.starts_with("DELETE"))
+    });
+    rig.wait_recovered("a", 0);
+    let sent = asked(&rig);
+    assert_eq!(sent["queueingPolicy"], json!({"validUntilDuration": "21600s"}));
+    assert_eq!(sent["tpu"]["nodeSpec"][0]["nodeId"], "a");
+    let calls = mutations(&rig);
+    assert_eq!(calls.iter().filter(|call| call.starts_with("POST")).count(), 2, "{calls:?}");
+    assert_eq!(rig.creations("a"), 2);
+}
+
+#[test]
+fn a_request_that_a_person_deleted_stays_deleted() {
+    let mut rig = rig(true, "");
+    rig.start();
+    rig.wait_polls(3);
+    call(&rig, "DELETE", "queuedResources/qr", Some(("force", "true")), None);
+    rig.wait_until("it is held as deleted", || seen(&rig)["hold"] == "deleted");
+    rig.wait_polls(3);
+    assert!(rig.mutations().is_empty(), "{}", rig.mutations_text());
+}
+
+#[test]
+fn a_request_that_waits_is_left_in_its_place() {
+    let mut rig = rig(false, "");
+    rig.trouble(ZONE, Trouble::StockOut, None);
+    call(&rig, "POST", "queuedResources", Some(("queuedResourceId", "qr")), Some(body("a")));
+    rig.start();
+    rig.wait_polls(2);
+    rig.wait_until("it is seen", || seen(&rig)["condition"] == "waiting");
+    let refused = rig.command(&["recreate", "a", "--yes"]).output().unwrap();
+    rig.wait_polls(4);
+    assert_eq!((state(&rig), mutations(&rig).len()), (Some("WAITING_FOR_RESOURCES"), 0));
+    assert!(!refused.status.success(), "{refused:?}");
+}
