@@ -53,6 +53,8 @@ struct Found {
     zone: String,
     kind: String,
     ready: bool,
+    /// The queued resource that it belongs to.
+    request: Option<String>,
     /// Why a recovery would not save it.
     not: Option<&'static str>,
 }
@@ -120,16 +122,19 @@ async fn look(args: &InitArgs, project: &str) -> Result<Vec<Found>, Failed> {
         zone: node.zone.clone(),
         kind: node.accelerator.clone(),
         ready: node.state == NodeState::Ready,
+        request: node.queued_resource.as_deref().and_then(last_part),
         not: match () {
-            () if node.queued_resource.is_some() => {
-                Some("of a queued resource: not replaced by this version")
-            }
             () if node.multislice => Some("part of a multislice: not replaced by this version"),
             () if node.is_v1 => Some("made by API v1: can't be replaced"),
             () => None,
         },
     });
     Ok(found.collect())
+}
+
+/// The id at the end of a full name.
+fn last_part(name: &str) -> Option<String> {
+    name.rsplit('/').next().map(str::to_owned)
 }
 
 fn show(found: &[Found]) {
@@ -142,7 +147,11 @@ fn show(found: &[Found]) {
                 (false, None) => Tone::Waiting,
             }),
             cells: vec![tpu.name.clone(), tpu.kind.clone(), tpu.zone.clone()],
-            text: tpu.not.unwrap_or(if tpu.ready { "READY" } else { "not READY" }).to_owned(),
+            text: {
+                let state = tpu.not.unwrap_or(if tpu.ready { "READY" } else { "not READY" });
+                let of = |id| format!(", of the queued resource {id}");
+                format!("{state}{}", tpu.request.as_ref().map(of).unwrap_or_default())
+            },
         })
         .collect();
     screen::print(&screen::table(&["TPU", "TYPE", "ZONE", "STATE"], &rows, width()));
@@ -185,6 +194,9 @@ fn text(args: &InitArgs, project: &str, chosen: &[&Found], checkpoint: &str) -> 
     let checkpoint = checkpoint.trim_end_matches('/');
     for tpu in chosen {
         text += &format!("[[tpu]]\nname = {:?}\nzone = {:?}\n", tpu.name, tpu.zone);
+        if let Some(id) = &tpu.request {
+            text += &format!("queued_resource = {id:?}\n");
+        }
         if !checkpoint.is_empty() {
             let place = match chosen.len() {
                 1 => checkpoint.to_owned(),

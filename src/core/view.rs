@@ -144,7 +144,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
     SlotView {
         name: record.name.clone(),
         zone: record.zone.clone(),
-        kind: "node".to_owned(),
+        kind: settings.map_or("node", |slot| slot.filling.name()).to_owned(),
         incarnation: record.incarnation.clone(),
         state: present.map(|s| s.state.clone()),
         health: present.and_then(|s| s.health.clone()),

@@ -13,6 +13,14 @@ pub enum Filling {
 }
 
 impl Filling {
+    /// The kind, as `kind` of the config has it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Filling::Node => "node",
+            Filling::QueuedResource(_) => "queued_resource",
+        }
+    }
+
     /// Its name at the API below its zone, for the slot of this name.
     pub fn path(&self, slot: &str) -> String {
         match self {

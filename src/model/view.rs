@@ -190,7 +190,7 @@ pub struct SlotView {
     pub name: String,
     /// Zone.
     pub zone: String,
-    /// `node`.
+    /// `node` or `queued_resource`.
     pub kind: String,
     /// The incarnation.
     pub incarnation: Option<super::ids::Incarnation>,

@@ -410,11 +410,14 @@ fn check_and_wrong_use_have_their_exit_codes() {
     let (code, out, _) = text(&rig.command(&["check"]).output().unwrap());
     assert_eq!(code, 0);
     assert!(out.contains("is fine: project p, 1 TPU,"), "{out}");
-    std::fs::write(rig.config(), "project = \"p\"\n[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\nqueued_resource = \"q\"\n")
-        .unwrap();
+    std::fs::write(
+        rig.config(),
+        "project = \"p\"\n[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\nkind = \"slice\"\n",
+    )
+    .unwrap();
     let (code, _, log) = text(&rig.command(&["check"]).output().unwrap());
     assert_eq!(code, 2);
-    assert!(log.contains("watchdog.toml:5: tpu[0].queued_resource: not supported yet"), "{log}");
+    assert!(log.contains("watchdog.toml:5: tpu[0].kind: not supported yet"), "{log}");
 }
 
 #[test]

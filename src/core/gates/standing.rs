@@ -113,12 +113,13 @@ pub fn plain_node(subject: Subject) -> Option<Obstacle> {
     }
     if let Some(queued) = &seen.queued_resource {
         let name = queued.rsplit('/').next().unwrap_or(queued);
-        let text =
-            format!("it belongs to the queued resource {name}, which has to be recreated by hand");
+        let text = format!(
+            "it belongs to the queued resource {name}, and is replaced only through that: set queued_resource = {name:?} in its [[tpu]]"
+        );
         return Some(Obstacle::new(HoldReason::QueuedResource, text));
     }
     if seen.multislice {
-        let text = "it is part of a multislice, which has to be recreated by hand";
+        let text = "it is part of a multislice: this version watches it, and replaces only requests of one slice; recreate it by hand";
         return Some(Obstacle::new(HoldReason::Multislice, text));
     }
     let text = "it was made by API v1, and v2 can't recreate it";
