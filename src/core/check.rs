@@ -117,7 +117,7 @@ impl Checker {
         is_shown(case, condition, confirmed)?;
         is_free(case)?;
         is_plain(case)?;
-        is_deletable(case)?;
+        is_deletable(case, condition)?;
         if condition == Condition::Deleting {
             let long = elapsed(case.record.since, case.now) >= case.slot.policy.grace.deleting;
             let shown = case.record.verdict.condition == Condition::Deleting;
@@ -398,8 +398,8 @@ fn is_plain(case: &Case) -> Checked {
 }
 
 /// S10: a delete that the API refuses in this state is not asked for.
-fn is_deletable(case: &Case) -> Checked {
-    let seen = case.record.seen.as_ref();
+fn is_deletable(case: &Case, condition: Condition) -> Checked {
+    let seen = case.record.seen.as_ref().filter(|_| condition != Condition::Missing);
     let now = seen.is_none_or(|seen| seen.deletable != Deletable::NotNow);
     rule(now, "S10", "its queued resource can't be deleted in this state")
 }

@@ -21,6 +21,14 @@ impl Filling {
         }
     }
 
+    /// The id of the queued resource; empty of a node, which has its slot's name.
+    pub fn id(&self) -> &str {
+        match self {
+            Filling::Node => "",
+            Filling::QueuedResource(id) => id,
+        }
+    }
+
     /// Its name at the API below its zone, for the slot of this name.
     pub fn path(&self, slot: &str) -> String {
         match self {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::cloud::Cloud;
-use super::things::Happening;
+use super::things::{Happening, Node};
 use super::trouble::{Event, Trouble};
 use super::{queued, shape, workload};
 use crate::model::time::after;
@@ -102,10 +102,8 @@ impl Cloud {
     fn healed(&mut self, zone: String, node: String, uid: u64, event: bool) {
         let now = self.now();
         // A node that is being deleted does not come back.
-        let Some(found) = self.same(&zone, &node, uid).filter(|found| found.state != "DELETING")
-        else {
-            return;
-        };
+        let stays = |found: &&mut Node| found.state != "DELETING" && !is_taken(found);
+        let Some(found) = self.same(&zone, &node, uid).filter(stays) else { return };
         found.state = "READY";
         found.health = Some("HEALTHY".into());
         found.upcoming = None;
@@ -215,7 +213,7 @@ impl Cloud {
             }
             return;
         }
-        let Some(node) = self.nodes.get_mut(&key) else { return };
+        let Some(node) = self.nodes.get_mut(&key).filter(|node| !is_taken(node)) else { return };
         let uid = node.uid;
         let mut dead = true;
         match event.what {
@@ -278,4 +276,9 @@ impl Cloud {
             self.schedule(lasts, Happening::Healed { zone, node: event.node, uid, event: true });
         }
     }
+}
+
+/// Its queued resource was suspended: nothing brings it back.
+fn is_taken(node: &Node) -> bool {
+    node.state == "PREEMPTED" && node.queued_resource.is_some()
 }

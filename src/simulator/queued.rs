@@ -100,6 +100,25 @@ pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
 
 type Nodes = Vec<(String, Map<String, Value>)>;
 
+impl Cloud {
+    /// A request of the project `p` for Spot capacity that has been granted, its node READY.
+    pub fn grant(&mut self, zone: &str, id: &str, node: &str, body: &Map<String, Value>) {
+        let place = &Place { version: "v2alpha1", project: "p", zone };
+        let spec = json!({"parent": place.parent(), "nodeId": node, "node": body});
+        let asked = json!({"tpu": {"nodeSpec": [spec]}, "spot": {}});
+        let query = [("queuedResourceId".to_owned(), id.to_owned())].into();
+        let request = Request { method: "POST", path: "", query: &query, body: Some(asked) };
+        let refused = create(self, place, &request).0 != 200;
+        debug_assert!(!refused, "the simulated API takes it");
+        let key = (zone.to_owned(), id.to_owned());
+        if let Some(queued) = self.queued.get_mut(&key) {
+            queued.state = "ACTIVE";
+        }
+        add_nodes(self, &key);
+        become_ready(self, &key);
+    }
+}
+
 /// The ids and bodies of the nodes that a request asks for.
 fn nodes_of(body: &Map<String, Value>, id: &str, place: &Place) -> Result<Nodes, Box<Answer>> {
     let refuse = |text: &str| Err(Box::new(error(400, text)));

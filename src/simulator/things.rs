@@ -172,7 +172,8 @@ pub struct Queued {
     pub by_user: bool,
     /// `state.failedData.error`, or what it will be.
     pub error: Option<Value>,
-    pub(super) created: Timestamp,
+    /// When it was created.
+    pub created: Timestamp,
     /// It fails when it still waits by then.
     pub(super) valid_until: Option<Timestamp>,
     pub(super) project: String,

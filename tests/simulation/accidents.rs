@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tpu_watchdog::model::command::{Command, CommandKind};
 use tpu_watchdog::model::hold::HoldReason;
-use tpu_watchdog::model::ids::Incarnation;
 use tpu_watchdog::simulator::shape::time;
 use tpu_watchdog::simulator::trouble::{Event, Trouble};
 
@@ -390,10 +389,7 @@ impl World {
             5 => CommandKind::Forget { slot, purge: self.rng.u32(0..4) == 0 },
             6 => {
                 let node = self.cloud.nodes.iter().find(|((_, name), _)| *name == slot);
-                let incarnation = node.map(|(_, node)| Incarnation {
-                    id: node.uid.to_string(),
-                    created: node.created,
-                });
+                let incarnation = node.map(|((zone, _), node)| self.identity(zone, node));
                 CommandKind::Recreate { slot, incarnation }
             }
             7 => CommandKind::Relaunch { slot },

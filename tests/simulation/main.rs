@@ -12,6 +12,7 @@ mod fault;
 mod network;
 mod process;
 mod proof;
+mod requests;
 mod setup;
 mod shelf;
 mod storage;
@@ -70,6 +71,20 @@ fn hold(worlds: impl IntoIterator<Item = Setup>) -> Vec<Outcome> {
     campaign::on_all_cores(worlds.into_iter(), |setup| {
         campaign::hold(setup).unwrap_or_else(|report| panic!("{report}"))
     })
+}
+
+/// Slots that are queued resources, under the same faults.
+const QUEUED: std::ops::Range<u64> = 0..40;
+
+#[test]
+fn fixed_worlds_of_queued_resources_hold() {
+    let outcomes = hold(QUEUED.map(Setup::queued));
+    let asked = |name: &str| -> u64 {
+        outcomes.iter().filter_map(|outcome| outcome.checked.get(name)).sum()
+    };
+    for name in ["S1", "S3", "S10", "S12", "S17", "S21", "L1", "L3", "L8", "L9"] {
+        assert!(asked(name) > 10, "{name} was looked at {} times", asked(name));
+    }
 }
 
 #[test]

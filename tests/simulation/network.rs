@@ -13,11 +13,13 @@ use tpu_watchdog::google::origin::Origin;
 use tpu_watchdog::model::action::{Action, CallOutcome, Input, Listing, Look, Poll, Reading};
 use tpu_watchdog::model::beacon::{Beacon, WorkerReport};
 use tpu_watchdog::model::failure::{Failure, FailureClass};
+use tpu_watchdog::model::filling::Filling;
 use tpu_watchdog::model::ids::{Incarnation, RunOrder};
 use tpu_watchdog::model::lookup::{CreateCheck, Deletion};
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::relaunch::Patch;
+use tpu_watchdog::resource::queued::body::create_body;
 use tpu_watchdog::resource::spec::strip_ours;
 use tpu_watchdog::simulator::api;
 use tpu_watchdog::simulator::shape;
@@ -176,7 +178,11 @@ impl World {
                 Some(failure) => Err(failure),
                 None => Ok(self.list(&zone).into()),
             };
-            listings.push(Listing { zone, result, requests: None });
+            let requests = plan.requests.contains(&zone).then(|| match self.read_failure() {
+                Some(failure) => Err(failure),
+                None => Ok(self.requests(&zone)),
+            });
+            listings.push(Listing { zone, result, requests });
         }
         let latency = self.latency();
         self.at(
@@ -265,10 +271,13 @@ impl World {
         }
         let began = wall(asked, process.offset);
         let input = match look {
-            Look::Node { slot, zone, .. } => {
+            Look::Node { slot, zone, filling } => {
                 let failed = self.read_failure();
                 let shown = self.shown(&zone, &slot);
                 let reading = match (failed, shown) {
+                    (failed, shown) if filling != Filling::Node => {
+                        self.filled(&zone, filling.id(), failed, shown)
+                    }
                     (Some(failure), _) if failure.class == FailureClass::NotFound => {
                         Reading::Absent
                     }
@@ -318,8 +327,8 @@ impl World {
                 let found = CreateCheck { certain, ..CreateCheck::default() };
                 Input::CreateChecked { slot, began, found }
             }
-            Look::Deletions { slot, zone, since, .. } => {
-                let result = self.deletions(&slot, &zone, since);
+            Look::Deletions { slot, zone, since, filling } => {
+                let result = self.deletions(&filling.path(&slot), &zone, since);
                 Input::Deletions { slot, began, result }
             }
             Look::Checkpoints { slot, location, set_aside } => {
@@ -334,14 +343,14 @@ impl World {
     /// The delete operations on a node, newest first.
     fn deletions(
         &mut self,
-        slot: &str,
+        target: &str,
         zone: &str,
         since: Timestamp,
     ) -> Result<Vec<Deletion>, Failure> {
         if let Some(failure) = self.read_failure() {
             return Err(failure);
         }
-        let target = format!("/locations/{zone}/nodes/{slot}");
+        let target = format!("/locations/{zone}/{target}");
         let is = |operation: &&Operation| {
             operation.verb == "delete"
                 && operation.target.ends_with(&target)
@@ -474,28 +483,39 @@ impl World {
             return self.patch(slot, zone, incarnation, patch);
         }
         let version = if self.setup.settings.alpha { "v2alpha1" } else { "v2" };
-        let (method, zone, slot, body, request_id) = match action {
-            Action::Delete { slot, zone, request_id, .. } => {
-                ("DELETE", zone, slot, None, request_id)
+        let mut query = BTreeMap::new();
+        let (method, zone, slot, mut body, request_id, filling) = match action {
+            Action::Delete { slot, zone, request_id, filling, force, .. } => {
+                if *filling != Filling::Node {
+                    query.insert("force".to_owned(), force.to_string());
+                }
+                ("DELETE", zone, slot, None, request_id, filling)
             }
-            Action::Create { slot, zone, body, request_id, .. } => {
-                ("POST", zone, slot, Some(body.clone()), request_id)
+            Action::Create { slot, zone, body, request_id, filling } => {
+                ("POST", zone, slot, Some(body.clone()), request_id, filling)
             }
             Action::Patch { .. } => unreachable!("it is a patch"),
         };
-        let parent = format!("{version}/projects/p/locations/{zone}/nodes");
-        let mut query = BTreeMap::new();
+        let parent = format!("projects/p/locations/{zone}");
         if let Some(id) = request_id {
             query.insert("requestId".to_owned(), id.clone());
         }
         let create = body.is_some();
-        let path = if create { parent } else { format!("{parent}/{slot}") };
-        if create {
-            query.insert("nodeId".to_owned(), slot.clone());
+        let of = filling.path(slot);
+        let path = match (create, of.split_once('/')) {
+            (true, Some((all, id))) => {
+                let key = if *filling == Filling::Node { "nodeId" } else { "queuedResourceId" };
+                query.insert(key.to_owned(), id.to_owned());
+                format!("{version}/{parent}/{all}")
+            }
+            _ => format!("{version}/{parent}/{of}"),
+        };
+        if *filling != Filling::Node {
+            body = body.map(|body| create_body(&body, &parent, slot).0);
         }
         let key = (zone.clone(), slot.clone());
         if self.strikes(Fault::OperationFails, 6) {
-            return self.failing_operation(&key, create, &path, &query, body);
+            return self.failing_operation(&key, (filling, create), &path, &query, body);
         }
         let (status, answer) =
             api::handle(&mut self.cloud, &Request { method, path: &path, query: &query, body });
@@ -513,8 +533,9 @@ impl World {
 
     /// The run order in a node's metadata, changed as the client does it.
     fn patch(&mut self, slot: &str, zone: &str, meant: &Incarnation, patch: &Patch) -> CallOutcome {
-        let node = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned()));
-        let Some(node) = node.filter(|node| node.uid.to_string() == meant.id) else {
+        let node = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned())).cloned();
+        let id = node.as_ref().map(|node| self.identity(zone, node).id);
+        let Some(node) = node.filter(|_| id.as_ref() == Some(&meant.id)) else {
             let text = "another node is there";
             return CallOutcome::Refused(Failure::new(FailureClass::NotFound, text));
         };
@@ -551,7 +572,7 @@ impl World {
     fn failing_operation(
         &mut self,
         (zone, slot): &(String, String),
-        create: bool,
+        (filling, create): (&Filling, bool),
         path: &str,
         query: &BTreeMap<String, String>,
         body: Option<Value>,
@@ -575,7 +596,13 @@ impl World {
             }
             return outcome(of, status, &answer);
         }
-        if !self.cloud.nodes.contains_key(&(zone.clone(), slot.clone())) {
+        let there = match filling {
+            Filling::Node => self.cloud.nodes.contains_key(&(zone.clone(), slot.clone())),
+            Filling::QueuedResource(id) => {
+                self.cloud.queued.contains_key(&(zone.clone(), id.clone()))
+            }
+        };
+        if !there {
             return CallOutcome::Refused(Failure::new(FailureClass::NotFound, "no such node"));
         }
         let name = format!("projects/p/locations/{zone}/operations/failing-{}", self.now);

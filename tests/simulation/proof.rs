@@ -321,7 +321,7 @@ impl World {
             if !ours(node) {
                 continue;
             }
-            let uid = node.uid.to_string();
+            let uid = self.identity(zone, node).id;
             let own = record.incarnation.as_ref().is_some_and(|known| known.id == uid);
             let told = fleet.ledger.strays.values().any(|s| (&s.zone, &s.name) == (zone, of));
             if !(own || told || record.recovery.is_some()) {

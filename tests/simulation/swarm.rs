@@ -14,6 +14,7 @@ mod fault;
 mod network;
 mod process;
 mod proof;
+mod requests;
 mod setup;
 mod shelf;
 mod storage;
@@ -34,6 +35,7 @@ const USAGE: &str =
   --count N    so many seeds (20 without --minutes)
   --minutes M  for so long
   --keep-going a line for each seed that fails, without its story
+  --queued     slots that are queued resources
   --year       a year of a small fleet whose team changes its mind in stock-outs
   --arrivals   what arrived in each of --count N seeds, a line each, as in arrivals.txt";
 
@@ -57,7 +59,8 @@ fn main() -> ExitCode {
     }
     if let Some(seed) = number("--seed") {
         let with = value("--with").map_or("", String::as_str);
-        return one(Setup::of(seed), with, has("--trace"));
+        let setup = if has("--queued") { Setup::queued(seed) } else { Setup::of(seed) };
+        return one(setup, with, has("--trace"));
     }
     // What cargo test itself passes on is no matter of ours.
     let from =
@@ -65,7 +68,8 @@ fn main() -> ExitCode {
     let minutes = number("--minutes");
     let count = number("--count").unwrap_or(if minutes.is_some() { u64::MAX } else { 20 });
     if has("--keep-going") {
-        return survey(from, count, minutes.map(minutes_long));
+        let world = if has("--queued") { Setup::queued } else { Setup::of };
+        return survey(world, from, count, minutes.map(minutes_long));
     }
     if has("--arrivals") {
         (from..from.saturating_add(count)).for_each(|seed| {
@@ -81,12 +85,12 @@ fn minutes_long(minutes: u64) -> Duration {
 }
 
 /// Which seeds fail, and of what.
-fn survey(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
+fn survey(world: fn(u64) -> Setup, from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
     let began = Instant::now();
     let seeds = (from..from.saturating_add(count))
         .take_while(|_| limit.is_none_or(|limit| began.elapsed() <= limit));
     let failed = campaign::on_all_cores(seeds, |seed| {
-        let violation = world::play(Setup::of(seed), false).violation?;
+        let violation = world::play(world(seed), false).violation?;
         println!("seed {seed}: {} {}: {}", violation.name, violation.slot, violation.message);
         Some(())
     });

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use tpu_watchdog::model::action::Action;
 use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::condition::{Condition, Kind};
+use tpu_watchdog::model::filling::Filling;
 use tpu_watchdog::model::fleet::Stray;
 use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::relaunch::Patch;
@@ -65,6 +66,8 @@ pub struct Known {
     judged: bool,
     /// An operator wants its node back.
     released: bool,
+    /// A create of it was on its way for long, or twice: its request is a stray.
+    pub late_requests: bool,
     /// When its job crashed last.
     pub crashed: Ms,
 }
@@ -211,15 +214,31 @@ impl World {
             self.processes[tag.pid].dry_since.is_some_and(|since| arrival.sent - since > MINUTE);
         self.check("S7", &slot, !dry_run, || format!("watchdog {} runs dry", tag.pid));
         match action {
-            Action::Delete { zone, incarnation, .. } => {
+            Action::Delete { zone, incarnation, filling, .. } => {
                 let node = self.cloud.nodes.get(&(zone.clone(), slot.clone())).cloned();
+                let mut meant = incarnation.id.clone();
+                if let Filling::QueuedResource(id) = filling
+                    && !(arrival.late || arrival.again)
+                    && self.request_is_hit(zone, &slot, id, &incarnation.id)
+                {
+                    meant = node.as_ref().map_or(meant, |node| node.uid.to_string());
+                }
                 if let Some(node) = node {
-                    self.delete_hits(tag, &slot, &incarnation.id, &node, arrival);
+                    self.delete_hits(tag, &slot, &meant, &node, arrival);
                 }
             }
-            Action::Create { zone, body, .. } => {
+            Action::Create { zone, body, filling, .. } => {
                 self.is_the_specification(&slot, body);
-                if !(arrival.late || arrival.again) {
+                let late = arrival.late || arrival.again;
+                if late {
+                    self.truth.slots.entry(slot.clone()).or_default().late_requests = true;
+                }
+                if let Filling::QueuedResource(id) = filling
+                    && !late
+                {
+                    self.request_is_alone(zone, &slot, id);
+                }
+                if !late {
                     self.is_in_its_config(tag, &slot, arrival);
                     self.create_hits(&slot, zone);
                     self.starts_from(&slot, &ordered(body));
@@ -288,7 +307,9 @@ impl World {
             |key: &str| node.body.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
         let adopted = self.truth.slots.get(slot).is_some_and(|known| known.adopted);
         let ours = metadata("tpu-watchdog-owner").is_none_or(|owner| owner == OWNER) || adopted;
-        let plain = node.queued_resource.is_none() && node.made_by == "V2" && ours;
+        let id = self.request_of(slot);
+        let of = node.queued_resource.as_deref().and_then(|name| name.rsplit('/').next());
+        let plain = of == id.as_deref() && node.made_by == "V2" && ours;
         self.check("S17", slot, plain, || {
             format!("the node is not the slot's own plain node: {:?}", node.body)
         });
@@ -345,7 +366,7 @@ impl World {
         let opted_out =
             !recent.is_empty() && recent.iter().filter_map(facts).all(|facts| facts.opted_out);
         self.check("S7", slot, !opted_out, || "its label opts it out".to_owned());
-        let asked = self.truth.slots.get(slot).is_some_and(|k| k.wanted.contains(&uid.to_string()));
+        let asked = self.is_wanted(slot, uid);
         // Another hand's delete that is stuck may be sent once more. Nothing is left to save where it was preempted
         // between two reads.
         let deleting = |moment: &&Moment| {
@@ -388,13 +409,22 @@ impl World {
         }
     }
 
+    /// An operator wants this node, or its request, recreated.
+    fn is_wanted(&mut self, slot: &str, uid: u64) -> bool {
+        let here =
+            self.cloud.nodes.iter().find(|((_, name), node)| name == slot && node.uid == uid);
+        let here = here.map(|((zone, _), node)| (zone.clone(), node.clone()));
+        let id = here.map_or(uid.to_string(), |(zone, node)| self.identity(&zone, &node).id);
+        self.truth.slots.get(slot).is_some_and(|known| known.wanted.contains(&id))
+    }
+
     /// S6: judged slots whose delete is truly under way, this one included. What an operator asked
     /// for may go beyond it.
     fn leaves_enough(&mut self, slot: &str, uid: u64) {
         let judged = self.audit.last_call(slot).is_some_and(|call| call.kind == Some(Kind::Judged));
-        let now = self.now;
+        let (now, asked) = (self.now, self.is_wanted(slot, uid));
         let known = self.truth.slots.entry(slot.to_owned()).or_default();
-        let judged = judged && !known.wanted.contains(&uid.to_string());
+        let judged = judged && !asked;
         known.judged = judged;
         // By a clock that was set, a delete may be taken for one that does not end, which counts
         // no more.

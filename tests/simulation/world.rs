@@ -9,6 +9,7 @@ use tpu_watchdog::driver::message::{Message, StoreCall};
 use tpu_watchdog::driver::poll::Plan;
 use tpu_watchdog::driver::term::Term;
 use tpu_watchdog::model::action::{Action, Input, Look};
+use tpu_watchdog::model::filling::Filling;
 use tpu_watchdog::model::fleet::Memory;
 use tpu_watchdog::model::relaunch::Patch;
 use tpu_watchdog::model::settings::{Settings, Share};
@@ -205,6 +206,10 @@ impl World {
                 cloud.workloads.insert(name.clone(), workload);
             }
             let body = setup.bodies[name].clone();
+            if let Filling::QueuedResource(id) = &slot.filling {
+                cloud.grant(&slot.zones[0], id, name, &body);
+                continue;
+            }
             cloud.add_node(&slot.zones[0], name, body, true);
             let node = cloud
                 .nodes

@@ -33,12 +33,23 @@ pub fn reading(id: &str, request: Option<&RequestView>, nodes: &[Arc<NodeView>])
             false => Reading::Absent,
         };
     };
-    let named = |node: &&Arc<NodeView>| request.nodes.contains(&node.node);
-    let member = nodes.iter().filter(mine).find(named).or_else(|| nodes.iter().find(named));
-    match composed(request, member) {
+    let named = nodes.iter().find(|node| request.nodes.contains(&node.node));
+    if let Some(node) = named.filter(|node| !(mine(node) && is_younger(node, request))) {
+        return Reading::Unread(format!(
+            "the node {} that was read is not of this queued resource {id}: another client's, or one of the past",
+            node.node
+        ));
+    }
+    match composed(request, named) {
         Ok(view) => Reading::Node(Arc::new(view)),
         Err(why) => Reading::Unread(why),
     }
+}
+
+/// A node that was made before the request is that of a former one: reads may lag behind.
+fn is_younger(node: &NodeView, request: &RequestView) -> bool {
+    let made = node.incarnation.as_ref().map(|incarnation| incarnation.created);
+    made.zip(request.created).is_none_or(|(made, asked)| made >= asked)
 }
 
 /// The request and its node as one.
@@ -217,5 +228,10 @@ mod tests {
         assert!(matches!(reading("q", None, &left), Reading::Unread(_)));
         let other = [node("READY", None)];
         assert!(matches!(reading("q", None, &other), Reading::Absent));
+        // Another client's node of that name, and one of a former request of that id.
+        assert!(matches!(reading("q", Some(&active), &other), Reading::Unread(_)));
+        let later =
+            RequestView { created: Some("2026-06-01T14:00:00Z".parse().unwrap()), ..active };
+        assert!(matches!(reading("q", Some(&later), &left), Reading::Unread(_)));
     }
 }
