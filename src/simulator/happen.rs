@@ -26,6 +26,13 @@ impl Cloud {
         self.now = Some(self.now.map_or(to, |now| now.max(to)));
     }
 
+    /// Its queued resource was suspended: nothing brings the node back.
+    fn is_taken(&self, place: &(String, String)) -> bool {
+        let preempted = self.nodes.get(place).filter(|node| node.state == "PREEMPTED");
+        let of = |name: &String| self.queued.values().any(|queued| queued.name == *name);
+        preempted.and_then(|node| node.queued_resource.as_ref()).is_some_and(of)
+    }
+
     fn end(&mut self, operation: &str, outcome: Result<Value, Value>) {
         let now = self.now();
         if let Some(operation) = self.operations.get_mut(operation) {
@@ -102,7 +109,8 @@ impl Cloud {
     fn healed(&mut self, zone: String, node: String, uid: u64, event: bool) {
         let now = self.now();
         // A node that is being deleted does not come back.
-        let stays = |found: &&mut Node| found.state != "DELETING" && !is_taken(found);
+        let taken = self.is_taken(&(zone.clone(), node.clone()));
+        let stays = |found: &&mut Node| found.state != "DELETING" && !taken;
         let Some(found) = self.same(&zone, &node, uid).filter(stays) else { return };
         found.state = "READY";
         found.health = Some("HEALTHY".into());
@@ -213,7 +221,8 @@ impl Cloud {
             }
             return;
         }
-        let Some(node) = self.nodes.get_mut(&key).filter(|node| !is_taken(node)) else { return };
+        let taken = self.is_taken(&key);
+        let Some(node) = self.nodes.get_mut(&key).filter(|_| !taken) else { return };
         let uid = node.uid;
         let mut dead = true;
         match event.what {
@@ -276,9 +285,4 @@ impl Cloud {
             self.schedule(lasts, Happening::Healed { zone, node: event.node, uid, event: true });
         }
     }
-}
-
-/// Its queued resource was suspended: nothing brings it back.
-fn is_taken(node: &Node) -> bool {
-    node.state == "PREEMPTED" && node.queued_resource.is_some()
 }
