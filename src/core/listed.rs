@@ -132,8 +132,16 @@ impl Listed {
         }
     }
 
-    fn request(&self, zone: &str, id: &str) -> Option<&RequestView> {
+    /// The queued resource of this id in a zone.
+    pub fn request(&self, zone: &str, id: &str) -> Option<&RequestView> {
         self.requests.get(zone)?.get(id)
+    }
+
+    /// Whether every queued resource of a zone was listed.
+    pub fn requests_were_read(&self, zone: &str) -> bool {
+        let read = |zone: &str| self.requests_read.contains(zone);
+        let unread = |zone: &str| self.requests_unread.contains_key(zone);
+        (read(zone) || read("-")) && !(unread(zone) || unread("-"))
     }
 
     /// Why a zone gives no reading of a slot; none where it was read.

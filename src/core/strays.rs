@@ -68,14 +68,21 @@ pub fn call_off(
                 why: format!("its create was sent when {why}"),
                 state: state.filter(|_| seen.is_some()),
                 incarnation: seen,
+                request: record.request.clone(),
                 removal: None,
                 told: None,
                 told_in: None,
             };
             fleet.ledger.strays.insert(Stray::key(&stray.zone, name), stray);
             fleet.dirty_ledger = true;
-            "its create may have been sent and can't be cancelled; a node that it makes is reported as a stray"
-                .to_owned()
+            match &record.request {
+                Some(id) => format!(
+                    "its queued resource {id} may be granted still, and is reported as a stray until it is gone: gcloud compute tpus \
+                     queued-resources delete {id} --zone {}",
+                    record.zone
+                ),
+                None => "its create may have been sent and can't be cancelled; a node that it makes is reported as a stray".to_owned(),
+            }
         }
     };
     record.recovery = None;
@@ -97,13 +104,17 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
     for key in keys {
         let Some(stray) = fleet.ledger.strays.get(&key) else { continue };
         let shown = listed.node(&stray.zone, &stray.name);
+        let request = stray.request.as_deref().map(|id| listed.request(&stray.zone, id));
+        let asked = request.flatten();
         let owned = fleet.slots.get(&stray.name).is_some_and(|record| {
             record.zone == stray.zone
                 && !record.forgotten
                 && (record.recovery.is_none() || record.incarnation.is_some())
-                && shown.is_some()
+                && (shown.is_some() || asked.is_some())
         });
         let gone = shown.is_none()
+            && asked.is_none()
+            && (stray.request.is_none() || listed.requests_were_read(&stray.zone))
             && listed.was_read(&stray.zone)
             && listed.doubt(&stray.zone, &stray.name).is_none();
         let over = stray.state.is_some() || elapsed(stray.since, turn.now) >= EXPECTED_FOR;
@@ -113,7 +124,13 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
             (true, _) => "its slot has taken it up",
             (false, true) if stray.state.is_some() => remains::GONE,
             (false, true) => "it never came",
-            (false, false) => continue,
+            (false, false) => {
+                if let Some(request) = asked.filter(|_| shown.is_none()) {
+                    let state = request.state.as_str().to_owned();
+                    still_asked_for(fleet, &key, state, turn);
+                }
+                continue;
+            }
         };
         remains::ended(stray, why, turn);
         fleet.ledger.strays.remove(&key);
@@ -136,6 +153,21 @@ fn ownerless(fleet: &Fleet, view: &NodeView) -> Option<String> {
     lives.then(|| format!("{slot} is in {} now", record.zone))
 }
 
+/// A queued resource that no slot owns is listed: it may be granted.
+fn still_asked_for(fleet: &mut Fleet, key: &str, state: String, turn: &mut Turn) {
+    let Some(stray) = fleet.ledger.strays.get_mut(key) else { return };
+    let Some(id) = stray.request.clone().filter(|_| stray.state.as_ref() != Some(&state)) else {
+        return;
+    };
+    turn.note(format!(
+        "stray {} in {}: its queued resource {id} is {state}, and no slot owns it: {}; it may be granted, and holds quota. Put {} back into \
+         the config to take it up, or delete it: gcloud compute tpus queued-resources delete {id} --zone {}",
+        stray.name, stray.zone, stray.why, stray.name, stray.zone
+    ));
+    (stray.state, stray.incarnation) = (Some(state), None);
+    fleet.dirty_ledger = true;
+}
+
 fn show(fleet: &mut Fleet, view: &Arc<NodeView>, why: String, turn: &mut Turn) {
     let key = Stray::key(&view.zone, &view.node);
     let state = Some(view.state.as_str().to_owned());
@@ -156,6 +188,7 @@ fn show(fleet: &mut Fleet, view: &Arc<NodeView>, why: String, turn: &mut Turn) {
         removal: known
             .filter(|known| known.incarnation == view.incarnation)
             .and_then(|known| known.removal.clone()),
+        request: known.and_then(|known| known.request.clone()),
         told: known.and_then(|known| known.told.clone()),
         told_in: known.and_then(|known| known.told_in.clone()),
     };

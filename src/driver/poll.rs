@@ -54,7 +54,8 @@ pub fn plan(fleet: &Fleet) -> Plan {
     let queued = fleet.settings.slots.values().filter(|slot| slot.filling != Filling::Node);
     let lived_in = |slot: &SlotSettings| fleet.slots.get(&slot.name).map(|record| &record.zone);
     let requests = queued.flat_map(|slot| slot.zones.iter().chain(lived_in(slot)));
-    let requests = requests.map(zone).collect();
+    let strays = fleet.ledger.strays.values().filter(|stray| stray.request.is_some());
+    let requests = requests.chain(strays.map(|stray| &stray.zone)).map(zone).collect();
     let zones = listed.into_iter().collect();
     let poll = &fleet.settings.poll;
     Plan { zones, requests, limit: poll.every.max(poll.timeout).max(LEAST) }

@@ -63,6 +63,9 @@ pub struct Stray {
     pub state: Option<String>,
     /// The incarnation that was seen.
     pub incarnation: Option<Incarnation>,
+    /// The id of the queued resource that was asked for: it may be granted for as long as it is listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
     /// Its delete, once one was decided (`orphans = "dead"`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removal: Option<Removal>,

@@ -182,6 +182,9 @@ pub struct SlotRecord {
     /// The incarnation whose delete by another hand was stuck, and was sent once more by us.
     #[serde(default)]
     pub nudged: Option<Incarnation>,
+    /// The id of the queued resource that was asked for last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
     /// The operation of our own last delete.
     #[serde(default)]
     pub own_delete: Option<String>,
@@ -303,6 +306,7 @@ impl SlotRecord {
             deleted: None,
             wanted: None,
             nudged: None,
+            request: None,
             own_delete: None,
             first_seen: None,
             paused: None,

@@ -207,7 +207,7 @@ impl Cloud {
     }
 
     fn strike(&mut self, event: Event) {
-        if self.strike_zone(&event) {
+        if self.strike_zone(&event) || self.is_taken(&(event.zone.clone(), event.node.clone())) {
             return;
         }
         let now = self.now();
@@ -221,8 +221,7 @@ impl Cloud {
             }
             return;
         }
-        let taken = self.is_taken(&key);
-        let Some(node) = self.nodes.get_mut(&key).filter(|_| !taken) else { return };
+        let Some(node) = self.nodes.get_mut(&key) else { return };
         let uid = node.uid;
         let mut dead = true;
         match event.what {
@@ -241,9 +240,10 @@ impl Cloud {
             Trouble::Strange => node.health = Some("HEALTH_OF_THE_FUTURE".into()),
             Trouble::Window => {
                 let end = event.lasts.map(|lasts| shape::time(after(now, lasts)));
+                let start = shape::time(now);
                 node.upcoming = Some(
                     json!({"type": "UNSCHEDULED", "maintenanceStatus": "ONGOING", "canReschedule": false,
-                    "windowStartTime": shape::time(now), "windowEndTime": end, "latestWindowStartTime": shape::time(now)}),
+                    "windowStartTime": start, "windowEndTime": end, "latestWindowStartTime": start}),
                 );
             }
             Trouble::MeshFailure => {
@@ -262,11 +262,8 @@ impl Cloud {
                 node.run.end(event.what);
             }
             Trouble::Heal => {
-                self.schedule(
-                    Duration::ZERO,
-                    Happening::Healed { zone, node: event.node, uid, event: true },
-                );
-                return;
+                let healed = Happening::Healed { zone, node: event.node, uid, event: true };
+                return self.schedule(Duration::ZERO, healed);
             }
             Trouble::StockOut
             | Trouble::Quota

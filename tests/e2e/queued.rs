@@ -174,3 +174,26 @@ fn a_request_that_waits_is_left_in_its_place() {
     assert_eq!((state(&rig), mutations(&rig).len()), (Some("WAITING_FOR_RESOURCES"), 0));
     assert!(!refused.status.success(), "{refused:?}");
 }
+
+#[test]
+fn s21_a_request_that_was_called_off_is_told_until_it_is_gone() {
+    let create = "[tpu.create]\naccelerator_type = \"v4-8\"\nruntime_version = \"tpu-ubuntu2204-base\"\nspot = true\n";
+    let mut rig = rig(false, create);
+    rig.trouble(ZONE, Trouble::StockOut, None);
+    rig.start();
+    rig.wait_until("it waits", || state(&rig) == Some("WAITING_FOR_RESOURCES"));
+    rig.wait_until("that is shown", || seen(&rig)["condition"] == "waiting");
+    let forgets = rig.command(&["forget", "a"]).output().unwrap();
+    assert!(forgets.status.success(), "{forgets:?}");
+    let strays = |rig: &Rig| rig.status()["strays"].clone();
+    rig.wait_until("the request is told", || strays(&rig)[0]["state"] == "WAITING_FOR_RESOURCES");
+    rig.wait_for_log("its queued resource qr may be granted still");
+    assert_eq!(mutations(&rig).len(), 1, "{}", rig.mutations_text());
+    // Out of the config as well: it is looked for all the same.
+    rig.configure("", POLICY, &format!("[[tpu]]\nname = \"b\"\nzone = \"{ZONE}\"\n"));
+    rig.kill();
+    rig.start();
+    rig.wait_polls(2);
+    call(&rig, "DELETE", "queuedResources/qr", None, None);
+    rig.wait_until("it is told no longer", || strays(&rig).as_array().is_some_and(Vec::is_empty));
+}

@@ -465,6 +465,7 @@ impl World {
         let known = self.truth.slots.entry(slot.to_owned()).or_default();
         let is_its_own = |node: &Node| {
             !known.strays.contains(&node.uid)
+                && !(known.late_requests && node.queued_resource.is_some())
                 && !known.theirs.contains(&node.uid)
                 && elapsed(node.created, now) > within
                 && node.state != "DELETING"

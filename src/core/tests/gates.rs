@@ -98,6 +98,7 @@ const STORIES: &[Row] = &[
                 why: "late".into(),
                 state: Some("PREEMPTED".into()),
                 incarnation: Some(incarnation),
+                request: None,
                 removal: Some(removal),
                 told: None,
                 told_in: None,
