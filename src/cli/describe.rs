@@ -61,8 +61,9 @@ fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
         format!("{} ({} ago)", at.strftime("%F %H:%M:%S UTC"), span(elapsed(at, now)))
     };
     let kind = slot.accelerator.as_deref().filter(|name| !name.is_empty()).unwrap_or("TPU");
+    let queued = if slot.kind == "queued_resource" { ", a queued resource" } else { "" };
     let spot = if slot.spot { ", Spot" } else { "" };
-    let mut all = vec![("TPU", format!("{kind} in {}{spot}", slot.zone))];
+    let mut all = vec![("TPU", format!("{kind} in {}{spot}{queued}", slot.zone))];
     if let Some(incarnation) = &slot.incarnation {
         all.push(("Id", format!("{}, created {}", incarnation.id, ago(incarnation.created))));
     }

@@ -17,7 +17,7 @@ use crate::model::settings::SlotSettings;
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::time::{elapsed, span};
 
-use super::ending;
+use super::{ending, life};
 
 /// The announced end of a maintenance is waited for at most this long after the first symptom.
 pub const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
@@ -227,8 +227,14 @@ fn lifeless(
     let ready = record.ready_since?;
     let boot = slot.policy.grace.boot(record.size());
     // A listing may show late what the former node wrote: only what comes after the time to boot is
-    // this one's.
-    let progressed = record.job.progress_at.is_some_and(|at| elapsed(ready, at) >= boot);
+    // this one's. A stray that is at work may be the one that writes, and any mark ends by its rhythm.
+    let stray = ledger.strays.values().any(|stray| {
+        stray.name == record.name && stray.state.as_deref() == Some(NodeState::Ready.as_str())
+    });
+    let stands = life::progress_stands_until(&record.job, slot.policy.grace.silent);
+    let progressed = record.job.progress_at.is_some_and(|at| elapsed(ready, at) >= boot)
+        && stands.is_some_and(|until| now < until)
+        && !stray;
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
     let missing: Vec<usize> =
         (0..workers).filter(|w| !record.job.workers.get(w).is_some_and(|s| s.booted)).collect();

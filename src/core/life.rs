@@ -80,6 +80,13 @@ pub fn usual(job: &JobState) -> Option<Duration> {
     Some(Duration::from_secs(sorted[last * 9 / 10]))
 }
 
+/// Until when a mark of progress stands for the beacons of hosts that send none: twice the usual
+/// interval, at least `silent`; six hours where no interval is known.
+pub fn progress_stands_until(job: &JobState, silent: Duration) -> Option<Timestamp> {
+    let stands = usual(job).map_or(RHYTHM_MAX, |usual| (usual * 2).clamp(silent, RHYTHM_MAX));
+    Some(after(job.progress_at?, stands))
+}
+
 /// Until when the job's own rhythm excuses a READY TPU.
 pub fn excused_until(record: &SlotRecord, silent: Duration) -> Option<Timestamp> {
     let ready = record.seen.as_ref().is_some_and(|seen| seen.ready);

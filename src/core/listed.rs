@@ -9,7 +9,7 @@ use crate::model::node::NodeView;
 use crate::model::queued::RequestView;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
-use crate::resource::queued::reading;
+use crate::resource::queued::{body, reading};
 
 /// The answers of a poll.
 pub struct Listed {
@@ -164,9 +164,17 @@ impl Listed {
                 .node(zone, name)
                 .map_or(Reading::Absent, |view| Reading::Node(Arc::clone(view))),
             Filling::QueuedResource(id) => {
-                let nodes = self.nodes.get(zone);
-                let nodes: Vec<_> = nodes.into_iter().flat_map(|of| of.values().cloned()).collect();
-                reading::reading(id, self.request(zone, id), &nodes)
+                let request = self.request(zone, id);
+                let named = request.into_iter().flat_map(|request| &request.nodes);
+                let mut nodes: Vec<_> =
+                    named.filter_map(|node| self.node(zone, node).cloned()).collect();
+                if request.is_none() {
+                    // Its node may outlive it for a moment.
+                    let mine = |view: &&Arc<NodeView>| body::is_of(view, id);
+                    let all = self.nodes.get(zone).into_iter().flat_map(BTreeMap::values);
+                    nodes.extend(all.filter(mine).cloned());
+                }
+                reading::reading(id, request, &nodes)
             }
         }
     }

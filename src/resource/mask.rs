@@ -119,6 +119,14 @@ mod tests {
     }
 
     #[test]
+    fn values_of_the_nodes_that_a_queued_resource_asks_for_are_hidden() {
+        let node = json!({"metadata": {"token": "hunter2"}});
+        let body = json!({"tpu": {"nodeSpec": [{"nodeId": "a", "node": node}]}, "spot": {}});
+        let text = Mask::of(Some(&body)).apply("Invalid value \"hunter2\"");
+        assert_eq!(text, "Invalid value \"[metadata value]\"");
+    }
+
+    #[test]
     fn a_quoted_value_is_hidden_and_everything_else_is_kept() {
         let metadata = json!({"token": " hunter2\n", "short": "abc", "count": 12_345});
         masked(

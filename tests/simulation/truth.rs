@@ -463,12 +463,13 @@ impl World {
         let now = wall(self.now, 0);
         let within = Duration::from_millis((self.shown_within() + MINUTE).unsigned_abs());
         let known = self.truth.slots.entry(slot.to_owned()).or_default();
+        let late = |node: &Node| known.late_requests && node.queued_resource.is_some();
+        let others = |node: &Node| {
+            let uid = node.uid;
+            known.strays.contains(&uid) || known.theirs.contains(&uid) || late(node)
+        };
         let is_its_own = |node: &Node| {
-            !known.strays.contains(&node.uid)
-                && !(known.late_requests && node.queued_resource.is_some())
-                && !known.theirs.contains(&node.uid)
-                && elapsed(node.created, now) > within
-                && node.state != "DELETING"
+            !others(node) && elapsed(node.created, now) > within && node.state != "DELETING"
         };
         let mut there: Vec<(&str, &Node)> = self
             .cloud

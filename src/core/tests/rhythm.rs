@@ -323,3 +323,35 @@ fn s3_silence_counts_only_while_the_node_itself_can_be_read() {
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
     assert!(world.actions.is_empty(), "{:?}", world.actions);
 }
+
+/// A stray of a former create may write into the location of a slot whose own hosts never booted.
+#[test]
+fn l8_one_mark_of_progress_does_not_excuse_a_host_without_a_beacon_for_ever() {
+    let mut world = with_checkpoints();
+    world.begin(&[100]);
+    world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    let node = world.supervised("10", world.now);
+    world.wait(5);
+    world.get("a", Some(node.clone()));
+    let round = |world: &mut World, steps: &[u64]| {
+        world.wait(30);
+        world.surveyed(steps);
+        world.poll(std::slice::from_ref(&node));
+        let of = world.fleet.slots["a"].incarnation.clone().unwrap();
+        let result = Ok(vec![WorkerReport::default()]);
+        world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result });
+        if world.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
+            world.get("a", Some(node.clone()));
+        }
+        is_delete(&world.actions)
+    };
+    assert!((0..19).all(|_| !round(&mut world, &[100])));
+    // The first after the time to boot: another node writes.
+    assert!((0..2).all(|_| !round(&mut world, &[100, 110])));
+    let rounds = (0..900).find(|_| round(&mut world, &[100, 110]));
+    let six_hours = 6 * 120;
+    assert!(
+        rounds.is_some_and(|rounds: i32| (six_hours - 5..six_hours + 5).contains(&rounds)),
+        "{rounds:?}"
+    );
+}

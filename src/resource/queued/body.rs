@@ -8,6 +8,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::model::node::NodeView;
 use crate::model::queued::RequestView;
 use crate::model::spec::REQUEST_KEY;
 use crate::resource::spec;
@@ -19,6 +20,11 @@ const VALID_FOR: &str = "604800s";
 /// Whether the full name of a queued resource is that of this id.
 pub fn names_request(name: &str, id: &str) -> bool {
     name.rsplit('/').next() == Some(id)
+}
+
+/// Whether a node names the queued resource of this id.
+pub fn is_of(node: &NodeView, id: &str) -> bool {
+    node.queued_resource.as_deref().is_some_and(|name| names_request(name, id))
 }
 
 /// The JSON of a node as the request wants it; what it leaves to the API is taken from the node that is

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::super::node::fingerprint;
-use super::body::{self, names_request};
+use super::body;
 use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::filling::Deletable;
@@ -22,9 +22,7 @@ use crate::model::queued::{RequestState, RequestView};
 /// The reading of a slot that is the queued resource `id`, of which the request was read first and then
 /// the nodes of its zone: all of them, or those that it names.
 pub fn reading(id: &str, request: Option<&RequestView>, nodes: &[Arc<NodeView>]) -> Reading {
-    let mine = |node: &&Arc<NodeView>| {
-        node.queued_resource.as_deref().is_some_and(|name| names_request(name, id))
-    };
+    let mine = |node: &&Arc<NodeView>| body::is_of(node, id);
     let Some(request) = request else {
         return match nodes.iter().any(|node| mine(&node)) {
             true => {
