@@ -78,7 +78,12 @@ pub fn refused(kind: &CommandKind, stored: &Stored, now: Timestamp) -> Option<Re
             };
             waits.then(|| Refused::Wrong(text()))
         }
-        CommandKind::BreakerReset if stored.ledger.breaker.is_none() => {
+        // It also lets judged TPUs go on where replacements have failed (S14).
+        CommandKind::BreakerReset
+            if stored.ledger.breaker.is_none()
+                && stored.ledger.unfit.is_empty()
+                && stored.ledger.pools.values().all(|pool| pool.failing.is_none()) =>
+        {
             needless("the storm breaker is closed".into())
         }
         _ => None,
