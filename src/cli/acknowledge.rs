@@ -251,6 +251,29 @@ mod tests {
     }
 
     #[test]
+    fn a_breaker_reset_is_needless_only_where_no_replacements_failed() {
+        let needless = |stored: &Stored| {
+            refused(&CommandKind::BreakerReset, stored, Timestamp::UNIX_EPOCH).is_some()
+        };
+        let mut world = stored(|_| ());
+        assert!(needless(&world));
+        let pool = world.ledger.pools.entry("z v4-8".into()).or_default();
+        pool.failing = Some(Timestamp::UNIX_EPOCH);
+        assert!(!needless(&world), "`replacements_fail` tells the operator to use it");
+    }
+
+    #[test]
+    fn a_recreate_of_a_request_that_waits_is_refused() {
+        let recreate = CommandKind::Recreate { slot: "a".into(), incarnation: None };
+        let told = |condition| {
+            let waits = stored(|record| record.verdict.condition = condition);
+            refused(&recreate, &waits, Timestamp::UNIX_EPOCH)
+        };
+        assert!(matches!(told(Condition::Waiting), Some(Refused::Wrong(_))));
+        assert!(told(Condition::Healthy).is_none());
+    }
+
+    #[test]
     fn a_retry_is_needless_only_where_nothing_was_used_up() {
         let retry = CommandKind::Retry { slot: "a".into(), from: None };
         let needless = |change: fn(&mut SlotRecord)| {

@@ -61,7 +61,7 @@ fn state(rig: &Rig) -> Option<&'static str> {
     rig.simulator.with(|cloud| cloud.queued.get(&key).map(|queued| queued.state))
 }
 
-/// What the request asked for.
+/// The body that the request was created with.
 fn asked(rig: &Rig) -> Value {
     let key = (ZONE.to_owned(), "qr".to_owned());
     Value::Object(rig.simulator.with(|cloud| cloud.queued[&key].body.clone()))

@@ -20,8 +20,8 @@ use crate::setup::Setup;
 use crate::world::World;
 
 impl Setup {
-    /// The world of a seed in which every plain slot is a queued resource of Spot capacity. Nobody makes or
-    /// deletes a node inside a request: that is a hold for good.
+    /// The world of a seed in which every plain slot is a queued resource of Spot capacity. People leave
+    /// the nodes inside a request alone: such a node is held for good.
     pub fn queued(seed: u64) -> Setup {
         use crate::fault::Fault;
         let mut setup = Setup::of(seed);
@@ -73,7 +73,7 @@ impl World {
         api::handle(&mut self.cloud, &Request { method: "GET", path, query: &query, body: None })
     }
 
-    /// What a GET of a slot shows, as the client puts it together.
+    /// The answer to a GET of a slot, as the client puts it together.
     pub fn filled(
         &mut self,
         zone: &str,
