@@ -34,7 +34,8 @@ pub fn reading(id: &str, request: Option<&RequestView>, nodes: &[Arc<NodeView>])
     let named = nodes.iter().find(|node| request.nodes.contains(&node.node));
     if let Some(node) = named.filter(|node| !(mine(node) && is_younger(node, request))) {
         return Reading::Unread(format!(
-            "the node {} that was read is not of this queued resource {id}: another client's, or one of the past",
+            "the node {} that was read does not belong to the queued resource {id}: it is another client's, or older than the request; if it stays, compare \
+             its queuedResource and createTime with the request's",
             node.node
         ));
     }
