@@ -102,7 +102,6 @@ fn unsupported(c: &mut Check, key: &str, raw: &RawPolicy) {
         ("grace.stall", &raw.grace.stall, "auto", "stall detection"),
         ("grace.queue", &raw.grace.queue, "none", "queued resources"),
         ("grace.provision", &raw.grace.provision, "auto", "queued resources"),
-        ("grace.slice", &raw.grace.slice, "auto", "multislice"),
     ] {
         if other(value, only) {
             c.wrong(&k(name), format!("not supported yet: {what}; leave it out or write {only:?}"));
@@ -192,6 +191,7 @@ fn grace(c: &mut Check, key: &str, raw: &RawGrace, base: &Grace) -> Grace {
         silent: given("silent", raw.silent, base.silent),
         missing: given("missing", raw.missing, base.missing),
         deleting: given("deleting", raw.deleting, base.deleting),
+        slice: auto(raw.slice, base.slice),
         setup: given("setup", raw.setup, base.setup),
         compile: given("compile", raw.compile, base.compile),
     }

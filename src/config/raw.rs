@@ -180,7 +180,7 @@ pub struct RawGrace {
     pub stall: Option<Value>,
     pub queue: Option<Value>,
     pub provision: Option<Value>,
-    pub slice: Option<Value>,
+    pub slice: Option<AutoSpan>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -232,7 +232,7 @@ pub struct RawCreate {
     pub spot: Option<bool>,
     pub preemptible: Option<bool>,
     pub reserved: Option<bool>,
-    pub nodes: Option<Value>,
+    pub nodes: Option<i64>,
     pub valid_until: Option<Span>,
     pub network: Option<String>,
     pub subnetwork: Option<String>,

@@ -13,7 +13,7 @@ use super::policy::policy;
 use super::raw::*;
 use crate::model::filling::Filling;
 use crate::model::settings::*;
-use crate::model::spec::REQUEST_KEY;
+use crate::model::spec::{REQUEST_KEY, SLICES_KEY, SLICES_MAX};
 use crate::resource::limits;
 
 /// A request that is valid for less would end before its first look at the queue.
@@ -110,11 +110,17 @@ fn filling(c: &mut Check, key: &str, raw: &RawTpu) -> Filling {
             Kind::Node
         }
     };
-    if let (Kind::Node, Some(_)) = (&kind, &raw.create.valid_until) {
-        let why = "is of a queued resource alone; set queued_resource = \"ID\", or remove the key";
-        c.wrong(&k("create.valid_until"), why);
-    }
     if matches!(kind, Kind::Node) {
+        let create = &raw.create;
+        for (name, given) in [
+            ("create.valid_until", create.valid_until.is_some()),
+            ("create.nodes", create.nodes.is_some()),
+        ] {
+            if given {
+                let why = "is of a queued resource alone; set queued_resource = \"ID\", or remove the key";
+                c.wrong(&k(name), why);
+            }
+        }
         return Filling::Node;
     }
     let id = raw.queued_resource.clone().unwrap_or_else(|| raw.name.clone());
@@ -149,7 +155,6 @@ fn fleet_alone(c: &mut Check, key: &str, raw: &RawPolicy) {
 
 fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
     let k = |name: &str| format!("{key}.{name}");
-    c.later(&k("nodes"), &raw.nodes, "multislice queued resources");
     create::values(c, key, raw);
     let mut fields: BTreeMap<String, Value> = BTreeMap::new();
     if let Some(kind) = &raw.accelerator_type {
@@ -205,8 +210,8 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
     if !network.is_empty() {
         fields.insert("networkConfig".into(), Value::Object(network));
     }
-    if let Some(valid) = raw.valid_until {
-        fields.insert(REQUEST_KEY.into(), around(c, &k("valid_until"), valid));
+    if raw.valid_until.is_some() || raw.nodes.is_some() {
+        fields.insert(REQUEST_KEY.into(), around(c, key, raw));
     }
     if let Some(email) = &raw.service_account {
         fields.insert("serviceAccount".into(), json!({"email": email}));
@@ -218,10 +223,25 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
     Overlay { fields, labels, metadata, startup_script: None }
 }
 
-/// The fields of a queued resource around its node.
-fn around(c: &mut Check, key: &str, valid: Span) -> Value {
-    let valid = c.span(key, Some(valid), VALID_LEAST, VALID_LEAST);
-    json!({"queueingPolicy": {"validUntilDuration": format!("{}s", valid.as_secs())}})
+/// The fields of a queued resource around its nodes.
+fn around(c: &mut Check, key: &str, raw: &RawCreate) -> Value {
+    let k = |name: &str| format!("{key}.{name}");
+    let mut around = json!({});
+    if let Some(valid) = raw.valid_until {
+        let valid = c.span(&k("valid_until"), Some(valid), VALID_LEAST, VALID_LEAST);
+        around["queueingPolicy"] = json!({"validUntilDuration": format!("{}s", valid.as_secs())});
+    }
+    match raw.nodes {
+        None => {}
+        // One of a request that was learned with several.
+        Some(1) => around[SLICES_KEY] = Value::Null,
+        Some(count) if (2..=SLICES_MAX).contains(&count) => around[SLICES_KEY] = json!(count),
+        Some(count) => {
+            let text = format!("{count} is no number of slices; write 1 to {SLICES_MAX}");
+            c.wrong(&k("nodes"), text);
+        }
+    }
+    around
 }
 
 /// Labels and metadata: text, or nothing where an entry is removed.

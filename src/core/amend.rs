@@ -295,9 +295,9 @@ fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
         until: after(turn.now, AGAIN_AFTER),
     });
     ctx.memory.pending.insert(Pending::Call);
-    let (slot, zone, node) = (record.name.clone(), record.zone.clone(), record.node().to_owned());
+    let (slot, zone, nodes) = (record.name.clone(), record.zone.clone(), record.nodes().to_vec());
     let filling = ctx.slot.filling.clone();
-    turn.act(Action::Patch { slot, zone, node, filling, incarnation, patch, stray: false });
+    turn.act(Action::Patch { slot, zone, nodes, filling, incarnation, patch, stray: false });
 }
 
 fn release_text(record: &SlotRecord, incarnation: &Incarnation) -> String {

@@ -36,7 +36,8 @@ pub fn node(
     use Condition::*;
     let health = view.health.as_ref();
     let text = format!(
-        "state {}, health {}",
+        "{}state {}, health {}",
+        view.slice.as_ref().map_or(String::new(), |slice| format!("slice {slice}: ")),
         view.state.as_str(),
         health.map_or("absent", Health::as_str)
     );

@@ -74,8 +74,8 @@ pub fn order(fleet: &mut Fleet, view: &NodeView, turn: &mut Turn) -> bool {
         (stray.told, stray.told_in) = (Some(told), stray.state.clone());
         fleet.dirty_ledger = true;
     }
-    let (node, filling) = (name.clone(), Filling::Node);
-    turn.act(Action::Patch { slot: name, zone, node, filling, incarnation, patch, stray: true });
+    let (nodes, filling) = (vec![name.clone()], Filling::Node);
+    turn.act(Action::Patch { slot: name, zone, nodes, filling, incarnation, patch, stray: true });
     true
 }
 

@@ -186,8 +186,10 @@ impl Listed {
         let shown = self.shown(&record.zone, &record.name, filling);
         let mut unread = self.unread_in(&record.zone, filling);
         let absent = matches!(shown, Reading::Absent);
-        if absent || self.node(&record.zone, record.node()).is_none() {
-            unread = unread.or_else(|| self.doubt(&record.zone, record.node()));
+        for node in record.nodes() {
+            if absent || self.node(&record.zone, node).is_none() {
+                unread = unread.or_else(|| self.doubt(&record.zone, node));
+            }
         }
         if absent && record.incarnation.is_none() && record.recovery.is_none() {
             // It may live in another of its zones, one that could not be read.

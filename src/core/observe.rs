@@ -302,7 +302,7 @@ fn note(
             record.seen.as_ref().map_or(0, |s| s.workers)
         },
         run: newest_order(record, view),
-        member: view.member.clone(),
+        members: view.members.clone(),
         deletable: view.deletable,
         failure: view.failure.clone(),
     };

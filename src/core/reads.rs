@@ -44,7 +44,8 @@ pub fn confirm(ctx: &mut SlotCtx, turn: &mut Turn) {
     if ctx.memory.asked_in_poll != ctx.polls && ctx.memory.pending.insert(Pending::Node) {
         ctx.memory.asked_in_poll = ctx.polls;
         let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
-        turn.look(Look::Node { slot, zone, filling: ctx.slot.filling.clone() });
+        let (filling, nodes) = (ctx.slot.filling.clone(), ctx.record.nodes().to_vec());
+        turn.look(Look::Node { slot, zone, filling, nodes });
     }
 }
 
@@ -94,7 +95,8 @@ pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
     if look_at_node && due && memory.pending.insert(Pending::Node) {
         memory.looked_at = Some(turn.now);
         let (zone, filling) = (ctx.record.zone.clone(), ctx.slot.filling.clone());
-        turn.look(Look::Node { slot, zone, filling });
+        let nodes = ctx.record.nodes().to_vec();
+        turn.look(Look::Node { slot, zone, filling, nodes });
     }
 }
 
@@ -149,7 +151,7 @@ pub fn attributes(record: &SlotRecord, memory: &mut Memory, at: Timestamp, turn:
         turn.look(Look::Attributes {
             slot: record.name.clone(),
             zone: record.zone.clone(),
-            node: record.node().to_owned(),
+            nodes: record.nodes().to_vec(),
             of: of.clone(),
             workers: record.size().hosts,
             at,

@@ -231,9 +231,9 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
         written_at: None,
     });
     ctx.memory.pending.insert(Pending::Call);
-    let (slot, zone, node) = (record.name.clone(), record.zone.clone(), record.node().to_owned());
+    let (slot, zone, nodes) = (record.name.clone(), record.zone.clone(), record.nodes().to_vec());
     let (patch, filling) = (Patch::Order(order), ctx.slot.filling.clone());
-    turn.act(Action::Patch { slot, zone, node, filling, incarnation, patch, stray: false });
+    turn.act(Action::Patch { slot, zone, nodes, filling, incarnation, patch, stray: false });
     let text = format!("ordering generation {generation} from {from}");
     Decision::act(ActionName::Relaunch, text)
 }

@@ -482,8 +482,8 @@ fn a_survey_has_its_own_time_and_no_limit_is_cut_to_the_poll_interval() {
     };
     let survey =
         crate::model::action::Look::Checkpoints { slot: "a".into(), location, set_aside: None };
-    let (slot, zone) = ("a".into(), "z".into());
-    let node = crate::model::action::Look::Node { slot, zone, filling: Default::default() };
+    let (slot, zone, filling, nodes) = ("a".into(), "z".into(), Default::default(), vec![]);
+    let node = crate::model::action::Look::Node { slot, zone, filling, nodes };
     assert_eq!(poll::limit(&survey, &poll), seconds(120));
     assert_eq!(poll::limit(&node, &poll), seconds(20));
     assert_eq!(

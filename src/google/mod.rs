@@ -11,6 +11,7 @@ mod create_check;
 mod deletions;
 mod drill;
 pub mod http;
+mod mutations;
 pub mod origin;
 mod paging;
 mod permissions;

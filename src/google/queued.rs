@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures::{StreamExt as _, stream};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -17,6 +18,8 @@ use crate::resource::queued::{body, reading};
 
 /// Asked for on each page; the server may give fewer.
 const PAGE_SIZE: u32 = 100;
+/// Nodes of one request that are read at once.
+const AT_ONCE: usize = 16;
 const LIST: &str = "queuedResources.list";
 const GET: &str = "queuedResources.get";
 
@@ -105,7 +108,7 @@ impl TpuClient {
     }
 
     /// A queued resource and its nodes; the request is read first, so that a node it lacks then was
-    /// not there. Without a request the node of the slot's name is looked for.
+    /// not there. Without a request the nodes that were last `known` are looked for.
     ///
     /// # Errors
     /// When either could not be read: nothing follows from one of them alone.
@@ -113,7 +116,7 @@ impl TpuClient {
         &self,
         zone: &str,
         id: &str,
-        slot: &str,
+        known: &[String],
         deadline: Instant,
     ) -> Result<Reading, Failure> {
         let request = match self.get_request(zone, id, deadline).await {
@@ -121,11 +124,12 @@ impl TpuClient {
             Err(failure) if failure.class == FailureClass::NotFound => None,
             Err(failure) => return Err(failure),
         };
-        let named = request.as_ref().map_or(vec![slot.to_owned()], |one| one.nodes.clone());
+        let named = request.as_ref().map_or(known, |request| request.nodes.as_slice());
+        let ask = async |node: &String| self.get_node(zone, node, deadline).await;
+        let answers: Vec<_> = stream::iter(named).map(ask).buffered(AT_ONCE).collect().await;
         let mut nodes = Vec::new();
-        // A multislice is only told, not judged: one node shows what it is.
-        for node in named.iter().take(1) {
-            match self.get_node(zone, node, deadline).await {
+        for answer in answers {
+            match answer {
                 Ok(view) => nodes.push(Arc::new(view)),
                 Err(failure) if failure.class == FailureClass::NotFound => {}
                 Err(failure) => return Err(failure),

@@ -6,22 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answers::{self, Unreadable};
 use super::http::{CallFailure, Http, Prepared, Sent};
 use super::origin::Origin;
-use crate::model::action::{Action, CallOutcome, NodeList};
+use crate::model::action::{CallOutcome, NodeList};
 use crate::model::beacon::plain;
 use crate::model::event::Verb;
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::filling::Filling;
-use crate::model::ids::RUN_KEY;
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
-use crate::model::relaunch::Patch;
-use crate::resource::queued::body::names_request;
-use crate::resource::spec::{is_supervised, needs_alpha, strip_ours};
+use crate::resource::spec::needs_alpha;
 
 /// Asked for on each page; the server may give fewer.
 const PAGE_SIZE: u32 = 100;
@@ -34,8 +30,6 @@ const PAGES_MAX: usize = 2_000;
 pub(super) const ALPHA: &str = "v2alpha1";
 /// After a read that v2alpha1 did not answer, the configured version is asked directly for so long.
 const ALPHA_RESTS: Duration = Duration::from_secs(600);
-/// The metadata that a patch changes is read within this time.
-const METADATA_WITHIN: Duration = Duration::from_secs(5);
 /// As many kinds of unreadable entries are warned of once each; with more of them again from the
 /// start.
 const WARNED_MAX: usize = 1_000;
@@ -254,121 +248,6 @@ impl TpuClient {
         Ok(view)
     }
 
-    /// Carries out a mutation that `permitted` allows at the moment when it leaves. When its access
-    /// token is refused (HTTP 401), nothing was carried out: it is prepared and permitted again with
-    /// another token, once.
-    pub async fn carry_out(
-        &self,
-        action: &Action,
-        permitted: impl Fn() -> Result<(), CallOutcome>,
-    ) -> CallOutcome {
-        let mut with_another_token = false;
-        loop {
-            // A token that must be fetched is fetched before the age of anything is looked at.
-            let prepared = match self.prepare().await {
-                Ok(prepared) => prepared,
-                Err(failure) => return CallOutcome::NotSent(failure),
-            };
-            // Read before the request is permitted: that may take seconds.
-            let read_at = Instant::now();
-            let metadata = match self.metadata(action).await {
-                Ok(metadata) => metadata,
-                Err(outcome) => return outcome,
-            };
-            if let Err(not_sent) = permitted() {
-                return not_sent;
-            }
-            if read_at.elapsed() > METADATA_WITHIN {
-                let text = "the metadata was read more than 5 s ago; it is read again";
-                return CallOutcome::NotSent(Failure::new(FailureClass::Transient, text));
-            }
-            let result = match action {
-                Action::Delete { slot, zone, request_id, filling, force, .. } => {
-                    let request_id = request_id.as_deref();
-                    match filling {
-                        Filling::Node => self.delete(zone, slot, request_id, prepared).await,
-                        Filling::QueuedResource(id) => {
-                            self.remove_request(zone, id, *force, request_id, prepared).await
-                        }
-                    }
-                }
-                Action::Create { slot, zone, body, request_id, filling } => {
-                    let request_id = request_id.as_deref();
-                    match filling {
-                        Filling::Node => self.create(zone, slot, body, request_id, prepared).await,
-                        Filling::QueuedResource(id) => {
-                            let at = (zone.as_str(), id.as_str(), slot.as_str());
-                            self.create_request(at, body, request_id, prepared).await
-                        }
-                    }
-                }
-                Action::Patch { node, zone, patch: Patch::Stop, .. } => {
-                    let url = format!("{}:stop", self.node_url(zone, node));
-                    let (name, method) = ("nodes.stop", Method::POST);
-                    let (origin, body) = (Origin::PATCH, Some(&metadata));
-                    self.http.mutate(name, method, origin, &url, body, prepared).await
-                }
-                Action::Patch { node, zone, .. } => {
-                    let url = format!("{}?updateMask=metadata", self.node_url(zone, node));
-                    let (name, method) = ("nodes.patch", Method::PATCH);
-                    let (origin, body) = (Origin::PATCH, Some(&metadata));
-                    self.http.mutate(name, method, origin, &url, body, prepared).await
-                }
-            };
-            let again = result.as_ref().is_err_and(|error| error.with_another_token);
-            if !again || std::mem::replace(&mut with_another_token, true) {
-                return outcome(result);
-            }
-        }
-    }
-
-    /// The body of a stop, which is empty, or of a patch that changes our part of the metadata of exactly this node, and keeps every
-    /// other key. The API has no patch of one key.
-    async fn metadata(&self, action: &Action) -> Result<Value, CallOutcome> {
-        let Action::Patch { slot, zone, node, filling, incarnation, patch, .. } = action else {
-            return Ok(Value::Null);
-        };
-        let deadline = Instant::now() + METADATA_WITHIN;
-        let view = self.get_node(zone, node, deadline).await.map_err(CallOutcome::NotSent)?;
-        let same = match filling {
-            Filling::Node => view.incarnation.as_ref() == Some(incarnation),
-            Filling::QueuedResource(id) => {
-                let request = self.get_request(zone, id, deadline).await;
-                let request = request.map_err(CallOutcome::NotSent)?;
-                let named = view.queued_resource.as_deref();
-                request.created == Some(incarnation.created)
-                    && named.is_some_and(|name| names_request(name, id))
-            }
-        };
-        if !same {
-            let text = format!("another node than {incarnation} is there by now");
-            return Err(CallOutcome::Refused(Failure::new(FailureClass::NotFound, text)));
-        }
-        if *patch == Patch::Stop {
-            return Ok(json!({}));
-        }
-        let metadata = view.raw.get("metadata").and_then(Value::as_object);
-        // An answer that lacks them would take them from the node. A TPU without a job has no supervisor.
-        let whole = metadata.filter(|metadata| {
-            let supervised = is_supervised(metadata) || *patch == Patch::Release;
-            supervised && view.slot.as_deref() == Some(slot) && view.run.is_some()
-        });
-        let Some(mut metadata) = whole.cloned() else {
-            let text = "the node was read without its metadata: supervisor, owner, slot, run order";
-            return Err(CallOutcome::NotSent(Failure::new(FailureClass::Garbage, text)));
-        };
-        let Patch::Order(order) = patch else {
-            strip_ours(&mut metadata);
-            return Ok(json!({ "metadata": metadata }));
-        };
-        if let Some(run) = view.run.filter(|run| run.generation > order.generation) {
-            let text = format!("the node has the order of generation {} by now", run.generation);
-            return Err(CallOutcome::Refused(Failure::new(FailureClass::Conflict, text)));
-        }
-        metadata.insert(RUN_KEY.to_owned(), Value::String(order.text()));
-        Ok(json!({ "metadata": metadata }))
-    }
-
     /// Gets ready for a mutation, which then leaves within [`super::http::CONNECT_MAX`] or not at
     /// all.
     ///
@@ -391,7 +270,7 @@ impl TpuClient {
         outcome(self.create(zone, node, body, request_id, prepared).await)
     }
 
-    async fn create(
+    pub(super) async fn create(
         &self,
         zone: &str,
         node: &str,
@@ -420,7 +299,7 @@ impl TpuClient {
         outcome(self.delete(zone, node, request_id, prepared).await)
     }
 
-    async fn delete(
+    pub(super) async fn delete(
         &self,
         zone: &str,
         node: &str,

@@ -16,6 +16,44 @@ const METHOD: &str = "nodes.getGuestAttributes";
 const AT_ONCE: usize = 16;
 
 impl TpuClient {
+    /// The reports of the workers of all these nodes, in the order of the nodes: of so many in all. A
+    /// node that is not there beside others tells nothing.
+    ///
+    /// # Errors
+    /// When any of them could not be read. [`FailureClass::NotFound`]: none of the nodes is there.
+    pub async fn reports_of(
+        &self,
+        zone: &str,
+        nodes: &[String],
+        workers: usize,
+        deadline: Instant,
+    ) -> Result<Vec<WorkerReport>, Failure> {
+        let each = (workers / nodes.len().max(1)).max(1);
+        let ask = async |node: &String| self.guest_attributes(zone, node, each, deadline).await;
+        let answers: Vec<_> =
+            futures::stream::iter(nodes).map(ask).buffered(AT_ONCE).collect().await;
+        let is_gone = |answer: &Result<Vec<WorkerReport>, Failure>| {
+            answer.as_ref().is_err_and(|failure| failure.class == FailureClass::NotFound)
+        };
+        let some_are_there = !answers.iter().all(is_gone);
+        let mut reports = Vec::new();
+        for answer in answers {
+            let of_node = match answer {
+                answer if is_gone(&answer) && some_are_there => {
+                    vec![WorkerReport::default(); each]
+                }
+                answer => answer?,
+            };
+            // After one that lacks a worker the numbers of the next ones would not be theirs.
+            let lacks = of_node.len() < each;
+            reports.extend(of_node);
+            if lacks {
+                break;
+            }
+        }
+        Ok(reports)
+    }
+
     /// The supervisor's guest attributes of all workers, of which there should be so many.
     ///
     /// A 404 that names the guest attribute says that nothing was written. Where the answer about

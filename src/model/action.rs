@@ -282,18 +282,18 @@ pub enum Action {
         /// The kind of thing that is created.
         filling: Filling,
     },
-    /// Change our part of the node's metadata. The metadata is read and the incarnation compared
+    /// Change our part of the metadata of each node. The metadata is read and the incarnation compared
     /// right before.
     Patch {
         /// The slot.
         slot: String,
         /// Its zone.
         zone: String,
-        /// The node's id.
-        node: String,
+        /// The ids of its nodes.
+        nodes: Vec<String>,
         /// The kind of thing whose incarnation it is.
         filling: Filling,
-        /// The node that is meant.
+        /// The incarnation that is meant.
         incarnation: Incarnation,
         /// The change.
         patch: Patch,
@@ -359,6 +359,8 @@ pub enum Look {
         zone: String,
         /// The kind of thing that is read.
         filling: Filling,
+        /// The ids of its nodes, as last known.
+        nodes: Vec<String>,
     },
     /// GET a stray.
     Stray {
@@ -386,11 +388,11 @@ pub enum Look {
         slot: String,
         /// Its zone.
         zone: String,
-        /// The node's id.
-        node: String,
+        /// The ids of its nodes.
+        nodes: Vec<String>,
         /// The incarnation that is meant.
         of: Incarnation,
-        /// The number of its workers, as far as known; at least one.
+        /// The number of the workers of all nodes, as far as known; at least one.
         workers: usize,
         /// Not before.
         at: Timestamp,

@@ -28,6 +28,8 @@ Condition {
     Starting = "starting",
     /// Its queued resource waits for capacity, or is being filled.
     Waiting = "waiting",
+    /// A slice of a multislice is gone or dead, and others live.
+    SliceLost = "slice_lost",
     /// State UNKNOWN, "unknown state after a failed repair".
     FailedRepair = "failed_repair",
     /// UNHEALTHY_MAINTENANCE, REPAIRING, or an upcoming maintenance that is ONGOING.
@@ -91,6 +93,7 @@ impl Condition {
             | Condition::RequestFailed
             | Condition::Missing => Some(Kind::Lost),
             Condition::Starting
+            | Condition::SliceLost
             | Condition::FailedRepair
             | Condition::Maintenance
             | Condition::Unresponsive

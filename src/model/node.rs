@@ -161,8 +161,10 @@ pub struct NodeView {
     /// The condition that follows from what surrounds the node: its queued resource waits, failed, was
     /// suspended. None where the node itself is to be judged.
     pub standing: Option<Verdict>,
-    /// The id of the node itself, where that need not be the slot's name.
-    pub member: Option<String>,
+    /// The ids of the nodes themselves, where that is not the slot's name alone: one a slice.
+    pub members: Vec<String>,
+    /// Of several slices, the one that state, health and symptoms are of.
+    pub slice: Option<String>,
     /// Whether, and how, it can be deleted.
     pub deletable: Deletable,
     /// Why its queued resource failed.

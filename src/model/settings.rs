@@ -290,6 +290,8 @@ pub struct Grace {
     pub missing: Duration,
     /// DELETING, not by us; also the deadline of our own deletes.
     pub deleting: Duration,
+    /// A slice is lost while others of its multislice live; auto: 30 min, 10 min on Spot.
+    pub slice: Option<Duration>,
     /// From the boot beacon to the end of the user's set-up.
     pub setup: Duration,
     /// From the start of the job to its first step.
@@ -299,10 +301,12 @@ pub struct Grace {
 /// The size of a slot's TPU, on which "auto" graces depend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Hosts of the slice.
+    /// Hosts of all slices.
     pub hosts: usize,
     /// Reserved capacity.
     pub reserved: bool,
+    /// Spot or preemptible capacity.
+    pub spot: bool,
 }
 
 impl Default for Policy {
@@ -351,6 +355,7 @@ impl Default for Grace {
             silent: minutes(15),
             missing: minutes(2),
             deleting: minutes(30),
+            slice: None,
             setup: minutes(30),
             compile: minutes(60),
         }
@@ -365,6 +370,7 @@ impl Grace {
             Condition::Starting => self.startup(size),
             Condition::Maintenance => self.maintenance(size),
             Condition::FailedRepair => self.failed_repair,
+            Condition::SliceLost => self.slice(size),
             Condition::Preempted => self.preempted,
             Condition::Terminated => self.terminated,
             Condition::Unresponsive => self.unresponsive,
@@ -390,6 +396,13 @@ impl Grace {
         // settled by: gcloud alpha compute tpus tpu-vm simulate-maintenance-event NODE --zone ZONE --workers 0
         let long = size.reserved || size.hosts >= LARGE;
         self.maintenance.unwrap_or(minutes(if long { 180 } else { 60 }))
+    }
+
+    /// Google's overview speaks of a repair that replaces the slice alone; no operator has seen it on Spot.
+    pub fn slice(&self, size: Size) -> Duration {
+        // unverified: Google's repair brings a lost slice of a multislice back within 30 min, if at all.
+        // settled by: gcloud compute tpus tpu-vm list --zone ZONE, each minute after a slice was lost
+        self.slice.unwrap_or(minutes(if size.spot { 10 } else { 30 }))
     }
 
     /// From READY to the boot beacon of every host.

@@ -69,8 +69,9 @@ pub struct Seen {
     pub workers: usize,
     /// The run order in its metadata.
     pub run: Option<RunOrder>,
-    /// The id of the node itself, where that need not be the slot's name.
-    pub member: Option<String>,
+    /// The ids of the nodes themselves, where that is not the slot's name alone: one a slice.
+    #[serde(default)]
+    pub members: Vec<String>,
     /// Whether, and how, it can be deleted.
     pub deletable: Deletable,
     /// Why its queued resource failed.
@@ -236,10 +237,10 @@ impl SlotRecord {
         self.incarnation.is_none() || self.verdict.condition == Condition::Missing
     }
 
-    /// The id of its node, for calls to the node itself.
-    pub fn node(&self) -> &str {
-        let member = self.seen.as_ref().and_then(|seen| seen.member.as_deref());
-        member.unwrap_or(&self.name)
+    /// The ids of its nodes, for calls to the nodes themselves: one a slice.
+    pub fn nodes(&self) -> &[String] {
+        let members = self.seen.as_ref().map(|seen| seen.members.as_slice());
+        members.filter(|members| !members.is_empty()).unwrap_or(std::slice::from_ref(&self.name))
     }
 
     /// The generation and the code of the last end that this worker of the present node reported.
@@ -256,6 +257,7 @@ impl SlotRecord {
         Size {
             hosts: seen.map_or(1, |seen| seen.workers.max(1)),
             reserved: seen.is_some_and(|seen| seen.reserved),
+            spot: seen.is_some_and(|seen| seen.spot),
         }
     }
 

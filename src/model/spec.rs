@@ -8,6 +8,13 @@ use uuid::Uuid;
 /// around it. A node's own JSON has text there, which is never part of a specification.
 pub const REQUEST_KEY: &str = "queuedResource";
 
+/// In there: the number of nodes, one a slice, where there are several. The API has it in a field of
+/// another name in each of its versions.
+pub const SLICES_KEY: &str = "nodes";
+
+/// The largest number of slices that names are made for.
+pub const SLICES_MAX: i64 = 4_096;
+
 /// The specification that a create of the slot's node sends.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -360,6 +360,10 @@ pub fn condition(condition: Condition) -> Meaning {
         Starting => {
             says("The TPU is being created, started or reimaged.", "Nothing, within grace.startup.")
         }
+        SliceLost => says(
+            "A slice of the multislice is gone, and others are there.",
+            "Nothing: the multislice is replaced as a whole after grace.slice, unless the slice comes back or the job makes progress.",
+        ),
         FailedRepair => says(
             "State UNKNOWN: a repair of the TPU failed.",
             "Nothing: it is replaced after grace.failed_repair.",

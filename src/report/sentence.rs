@@ -198,6 +198,7 @@ fn escalated(slot: &SlotView) -> &'static str {
 fn in_words(condition: Condition) -> &'static str {
     match condition {
         Condition::RequestFailed => "request failed",
+        Condition::SliceLost => "slice lost",
         Condition::FailedRepair => "failed repair",
         Condition::RuntimeUnhealthy => "runtime sick",
         Condition::GangIncomplete => "incomplete",

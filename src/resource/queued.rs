@@ -14,9 +14,7 @@ use super::node::{known, text, time};
 use super::spec::accelerator;
 use crate::model::ids::OWNER_KEY;
 use crate::model::queued::{RequestState, RequestView};
-
-/// The largest number of slices that names are made for.
-const SLICES_MAX: u64 = 4_096;
+use crate::model::spec::SLICES_MAX;
 
 impl RequestState {
     /// From the REST text or the proto number.
@@ -74,8 +72,8 @@ fn node_ids(spec: &Value, request: &str) -> Vec<String> {
     if let Some(id) = spec.get("nodeId").and_then(Value::as_str) {
         return vec![id.to_owned()];
     }
-    let many = spec.get("multisliceParams").or_else(|| spec.get("multiNodeParams"));
-    let Some(count) = many.and_then(|many| many.get("nodeCount")?.as_u64()) else {
+    let many = body::SEVERAL.iter().find_map(|key| spec.get(*key));
+    let Some(count) = many.and_then(|many| many.get("nodeCount")?.as_i64()) else {
         return Vec::new();
     };
     let prefix = many.and_then(|many| many.get("nodeIdPrefix")?.as_str()).unwrap_or(request);

@@ -106,9 +106,9 @@ pub fn query(
         let _permit = permits.of(&query).acquire().await;
         let deadline = Instant::now() + limit.max(Duration::from_secs(1));
         let input = match query {
-            Look::Node { slot, zone, filling } => {
+            Look::Node { slot, zone, filling, nodes } => {
                 let began = Timestamp::now();
-                let reading = filled(&world, &slot, &zone, &filling, deadline).await;
+                let reading = filled(&world, (&slot, &nodes), &zone, &filling, deadline).await;
                 Input::Got { slot, began, reading }
             }
             Look::Stray { zone, name } => {
@@ -131,9 +131,9 @@ pub fn query(
                 let result = world.tpu.get_operation(&operation, verb, spot, deadline).await;
                 Input::Operated { slot, operation, result }
             }
-            Look::Attributes { slot, zone, node, of, workers, .. } => {
+            Look::Attributes { slot, zone, nodes, of, workers, .. } => {
                 let began = Timestamp::now();
-                let result = world.tpu.guest_attributes(&zone, &node, workers, deadline).await;
+                let result = world.tpu.reports_of(&zone, &nodes, workers, deadline).await;
                 Input::Attributes { slot, of, began, result }
             }
             Look::Checkpoints { slot, location, set_aside } => {
@@ -155,7 +155,7 @@ pub fn query(
 /// Reads what fills a slot.
 async fn filled(
     world: &World,
-    slot: &str,
+    (slot, nodes): (&str, &[String]),
     zone: &str,
     filling: &Filling,
     deadline: Instant,
@@ -163,7 +163,7 @@ async fn filled(
     match filling {
         Filling::Node => get(world, slot, zone, deadline).await,
         Filling::QueuedResource(id) => {
-            let read = world.tpu.get_filled(zone, id, slot, deadline).await;
+            let read = world.tpu.get_filled(zone, id, nodes, deadline).await;
             read.unwrap_or_else(|failure| unread(slot, &failure))
         }
     }

@@ -149,6 +149,7 @@ impl Cloud {
                 made_by: "V2",
                 queued_resource: None,
                 multislice: false,
+                first_host: 0,
                 attributes: vec![BTreeMap::new(); workers],
                 run: Run::default(),
             },

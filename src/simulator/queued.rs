@@ -271,11 +271,12 @@ fn add_nodes(cloud: &mut Cloud, key: &(String, String)) {
     let Some(queued) = cloud.queued.get(key) else { return };
     let (name, nodes) = (queued.name.clone(), queued.nodes.clone());
     let several = nodes.len() > 1;
-    for (node, body) in nodes {
+    for (slice, (node, body)) in nodes.into_iter().enumerate() {
         cloud.add_node(&key.0, &node, body, false);
         if let Some(node) = cloud.nodes.get_mut(&(key.0.clone(), node)) {
             node.queued_resource = Some(name.clone());
             node.multislice = several;
+            node.first_host = slice * node.attributes.len();
         }
     }
 }

@@ -66,6 +66,8 @@ pub struct Node {
     pub queued_resource: Option<String>,
     /// `multisliceNode`.
     pub multislice: bool,
+    /// The index of its first host among those of all slices.
+    pub first_host: usize,
     /// Guest attributes, one map a worker, by "namespace/key".
     pub attributes: Vec<BTreeMap<String, String>>,
     /// When a GET last showed it otherwise than READY and HEALTHY, or its guest attributes that

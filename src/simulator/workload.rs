@@ -175,9 +175,9 @@ fn report_of(node: &mut Node, uid: u64, host: usize, key: &str, value: i64, text
     }
     let (boots, generation, hosts) = (run.boots, run.order.generation, node.attributes.len());
     let index = match (run.ungathered, hosts) {
-        (None, _) => host.to_string(),
+        (None, _) => (node.first_host + host).to_string(),
         (_, 1) => "-".to_owned(),
-        _ => "0".to_owned(),
+        _ => node.first_host.to_string(),
     };
     let attempt = u8::from(!run.is_before_a_run());
     let waits = if run.order.wait { " wait" } else { "" };

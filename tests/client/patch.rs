@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tpu_watchdog::google::tpu::TpuClient;
 use tpu_watchdog::model::action::{Action, CallOutcome};
 use tpu_watchdog::model::failure::FailureClass;
+use tpu_watchdog::model::filling::Filling;
 use tpu_watchdog::model::ids::{Incarnation, RunOrder};
 use tpu_watchdog::model::relaunch::Patch;
 use tpu_watchdog::model::spec::NodeSpec;
@@ -41,7 +42,7 @@ async fn send(client: &TpuClient, incarnation: &Incarnation, patch: Patch) -> Ca
     client
         .carry_out(
             &Action::Patch {
-                node: slot.clone(),
+                nodes: vec![slot.clone()],
                 filling: Default::default(),
                 slot,
                 zone,
@@ -114,4 +115,62 @@ async fn an_older_order_another_node_and_a_read_without_metadata_send_nothing() 
         assert!(is(&outcome, FailureClass::Garbage), "{outcome:?}");
     }
     assert!(simulator.log().iter().all(|logged| logged.method != "PATCH"));
+}
+
+#[tokio::test]
+async fn an_order_for_several_slices_is_finished_where_one_of_them_could_not_be_ordered() {
+    let (simulator, client, _) = peer(Duration::from_secs(10)).await;
+    let raw = json!({"acceleratorType": "v4-8", "runtimeVersion": "r"});
+    let supervisor = format!("#! /bin/bash\n{SUPERVISOR_MARK} 4\n");
+    let body = NodeSpec::learn(&raw).unwrap().render("me", "a", &order(4), Some(&supervisor));
+    let of = format!("projects/p/locations/{ZONE}/queuedResources/qr");
+    let made = simulator.with(|cloud| {
+        cloud.nodes.clear();
+        cloud.grant(ZONE, "qr", "n", body.as_object().unwrap());
+        cloud.nodes.clear();
+        for node in ["n-0", "n-1", "n-2"] {
+            cloud.add_node(ZONE, node, body.as_object().unwrap().clone(), true);
+        }
+        cloud.nodes.values_mut().for_each(|node| node.queued_resource = Some(of.clone()));
+        cloud.queued.values().next().unwrap().created
+    });
+    let nodes: Vec<String> = (0..3).map(|slice| format!("n-{slice}")).collect();
+    let incarnation = Incarnation { id: format!("qr.{}", made.as_second()), created: made };
+    let send = async |generation| {
+        let action = Action::Patch {
+            slot: "a".into(),
+            zone: ZONE.into(),
+            nodes: nodes.clone(),
+            filling: Filling::QueuedResource("qr".into()),
+            incarnation: incarnation.clone(),
+            patch: Patch::Order(order(generation)),
+            stray: false,
+        };
+        client.carry_out(&action, || Ok(())).await
+    };
+    let set = |at: usize, metadata: Value| {
+        let node = |nodes: &mut tpu_watchdog::simulator::nodes::Nodes| {
+            nodes.values_mut().nth(at).unwrap().body.insert("metadata".into(), metadata.clone())
+        };
+        simulator.with(|cloud| node(&mut cloud.nodes))
+    };
+    let patched = || {
+        let log = simulator.log();
+        let patches = log.iter().filter(|logged| logged.method == "PATCH");
+        patches
+            .map(|logged| logged.path.split_once("/nodes/").unwrap().1[..3].to_owned())
+            .collect::<Vec<_>>()
+    };
+    // The read of the second one lacks its metadata for a moment.
+    let whole = set(1, json!({})).unwrap();
+    let outcome = send(5).await;
+    let CallOutcome::Unknown(why) = outcome else { panic!("{outcome:?}") };
+    assert!(why.message.contains("the nodes before n-1 have it"), "{why}");
+    assert_eq!(patched(), ["n-0"]);
+    set(1, whole);
+    assert!(matches!(send(5).await, CallOutcome::Accepted(_)));
+    assert_eq!(patched(), ["n-0", "n-1", "n-2"]);
+    // Nothing is left to do, and nothing is sent.
+    assert!(matches!(send(5).await, CallOutcome::Unknown(_)));
+    assert_eq!(patched().len(), 3);
 }

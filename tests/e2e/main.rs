@@ -13,6 +13,7 @@ mod harness;
 mod hostile;
 mod jobs;
 mod lock;
+mod multislice;
 mod proposals;
 mod queued;
 mod rounds;

@@ -271,7 +271,7 @@ impl World {
         }
         let began = wall(asked, process.offset);
         let input = match look {
-            Look::Node { slot, zone, filling } => {
+            Look::Node { slot, zone, filling, .. } => {
                 let failed = self.read_failure();
                 let shown = self.shown(&zone, &slot);
                 let reading = match (failed, shown) {

@@ -10,12 +10,15 @@ use serde_json::{Map, Value, json};
 
 use crate::model::node::NodeView;
 use crate::model::queued::RequestView;
-use crate::model::spec::REQUEST_KEY;
+use crate::model::spec::{REQUEST_KEY, SLICES_KEY};
 use crate::resource::spec;
 
 /// How long a request of ours waits at most, where neither the request that was learned nor the config
 /// says: one that this program has lost sight of ends by itself.
 const VALID_FOR: &str = "604800s";
+
+/// What a specification of several nodes has in place of `nodeId`: v2's name, and that of v2alpha1.
+pub const SEVERAL: [&str; 2] = ["multisliceParams", "multiNodeParams"];
 
 /// Whether the full name of a queued resource is that of this id.
 pub fn names_request(name: &str, id: &str) -> bool {
@@ -60,6 +63,12 @@ pub fn as_node(request: &RequestView, there: Option<&Value>) -> Value {
         around.remove(output);
     }
     spec.remove("parent");
+    for key in SEVERAL {
+        let count = spec.get_mut(key).and_then(|many| many.as_object_mut()?.remove("nodeCount"));
+        if let Some(count) = count.filter(|count| count.as_i64().is_some_and(|count| count > 1)) {
+            around.insert(SLICES_KEY.into(), count);
+        }
+    }
     if !spec.is_empty() {
         around.insert("nodeSpec".into(), Value::Object(spec));
     }
@@ -127,12 +136,33 @@ pub fn create_body(specification: &Value, parent: &str, node: &str) -> (Value, b
     if policy.get("validUntilDuration").is_none() {
         policy["validUntilDuration"] = json!(VALID_FOR);
     }
-    let alpha = reserved || spec::needs_alpha(specification);
-    spec.entry("nodeId").or_insert_with(|| json!(node));
+    let several = name_nodes(&mut spec, around.remove(SLICES_KEY), node);
+    let alpha = reserved || several == Some("multiNodeParams") || spec::needs_alpha(specification);
     spec.insert("parent".into(), json!(parent));
     spec.insert("node".into(), Value::Object(body));
     around.insert("tpu".into(), json!({"nodeSpec": [spec]}));
     (Value::Object(around), alpha)
+}
+
+/// The ids of the nodes: one, or the prefix of `count`. Returns the field that holds the latter.
+fn name_nodes(
+    spec: &mut Map<String, Value>,
+    count: Option<Value>,
+    node: &str,
+) -> Option<&'static str> {
+    let Some(count) = count.filter(|count| count.as_i64().is_some_and(|count| count > 1)) else {
+        SEVERAL.iter().for_each(|key| _ = spec.remove(*key));
+        spec.entry("nodeId").or_insert_with(|| json!(node));
+        return None;
+    };
+    spec.remove("nodeId");
+    let known = SEVERAL.into_iter().find(|key| spec.contains_key(*key));
+    let key = known.unwrap_or(SEVERAL[0]);
+    let many = spec.entry(key).or_insert_with(|| json!({"nodeIdPrefix": node}));
+    if let Some(many) = many.as_object_mut() {
+        many.insert("nodeCount".into(), count);
+    }
+    Some(key)
 }
 
 #[cfg(test)]
@@ -214,5 +244,35 @@ mod tests {
         let (body, _) = create_body(&Value::Object(learned(&raw).body().clone()), OF, "n");
         assert_eq!(body["queueingPolicy"], json!({"validUntilDuration": VALID_FOR}));
         assert_eq!(body["runDuration"], json!({"maxRunDuration": "60s"}));
+    }
+
+    #[test]
+    fn several_slices_are_asked_for_as_they_were_learned_or_as_the_config_says() {
+        for (many, alpha) in [
+            (json!({"multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "s"}}), false),
+            (json!({"multisliceParams": {"nodeCount": 2}}), false),
+            (
+                json!({"multiNodeParams": {"nodeCount": 2, "workloadType": "THROUGHPUT_OPTIMIZED"}}),
+                true,
+            ),
+        ] {
+            let mut raw = request(json!({"queueingPolicy": {"validUntilDuration": "60s"}}));
+            let spec = raw["tpu"]["nodeSpec"][0].as_object_mut().unwrap();
+            spec.remove("nodeId");
+            spec.extend(many.as_object().cloned().unwrap());
+            let (body, needs) =
+                create_body(&Value::Object(learned(&raw).body().clone()), OF, "slot");
+            assert_eq!((&body["tpu"], needs), (&raw["tpu"], alpha));
+        }
+        let of = |count: u64| {
+            let around = json!({"nodes": count, "nodeSpec": {"nodeId": "n"}});
+            let spec = json!({"acceleratorType": "v6e-8", "runtimeVersion": "v", "queuedResource": around});
+            create_body(&spec, OF, "slot").0["tpu"]["nodeSpec"][0].clone()
+        };
+        let mut two = of(2);
+        two.as_object_mut().unwrap().remove("node");
+        let params = json!({"nodeCount": 2, "nodeIdPrefix": "slot"});
+        assert_eq!(two, json!({"parent": OF, "multisliceParams": params}));
+        assert_eq!(of(1)["nodeId"], "n");
     }
 }

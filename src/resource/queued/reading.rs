@@ -4,7 +4,8 @@
 //! The reading is that of a node. Its identity is the request's creation time, since Google's own
 //! repair may change the nodes; its specification is what the request asks for. While the request
 //! itself says that there is no TPU to judge (it waits, failed, was suspended), its condition is part
-//! of the reading, and its state one that no rule takes for a node's at work.
+//! of the reading, and its state one that no rule takes for a node's at work. Of several slices the
+//! worst is shown, since none can run the job without the others.
 //!
 //! Sources: Cloud TPU API v2, `projects.locations.queuedResources`; "Manage queued resources".
 
@@ -16,7 +17,9 @@ use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::filling::Deletable;
 use crate::model::ids::Incarnation;
-use crate::model::node::{NodeState, NodeView};
+use serde_json::Value;
+
+use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::queued::{RequestState, RequestView};
 
 /// The reading of a slot that is the queued resource `id`, of which the request was read first and then
@@ -31,15 +34,16 @@ pub fn reading(id: &str, request: Option<&RequestView>, nodes: &[Arc<NodeView>])
             false => Reading::Absent,
         };
     };
-    let named = nodes.iter().find(|node| request.nodes.contains(&node.node));
-    if let Some(node) = named.filter(|node| !(mine(node) && is_younger(node, request))) {
+    let named: Vec<_> =
+        request.nodes.iter().filter_map(|id| nodes.iter().find(|node| node.node == *id)).collect();
+    if let Some(node) = named.iter().find(|node| !(mine(node) && is_younger(node, request))) {
         return Reading::Unread(format!(
             "the node {} that was read does not belong to the queued resource {id}: it is another client's, or older than the request; if it stays, compare \
              its queuedResource and createTime with the request's",
             node.node
         ));
     }
-    match composed(request, named) {
+    match composed(request, &named) {
         Ok(view) => Reading::Node(Arc::new(view)),
         Err(why) => Reading::Unread(why),
     }
@@ -51,43 +55,86 @@ fn is_younger(node: &NodeView, request: &RequestView) -> bool {
     made.zip(request.created).is_none_or(|(made, asked)| made >= asked)
 }
 
-/// The request and its node as one.
-fn composed(request: &RequestView, node: Option<&Arc<NodeView>>) -> Result<NodeView, String> {
-    let wanted = NodeView::parse(body::as_node(request, node.map(|node| &*node.raw)))?;
-    let standing = standing(request, node, wanted.spot);
+/// The request and those of its nodes that are there, in the order of their ids, as one.
+fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView, String> {
+    let wanted = NodeView::parse(body::as_node(request, nodes.first().map(|node| &*node.raw)))?;
+    let several = request.nodes.len() > 1;
+    let node = nodes.iter().copied().min_by_key(|node| rank(node));
+    let standing = standing(request, nodes, wanted.spot);
     let judged = node.filter(|_| standing.is_none());
+    // An order goes to the nodes in turn: the last one is the last to have it.
+    let behind =
+        nodes.iter().rev().min_by_key(|node| node.run.as_ref().map_or(0, |run| run.generation));
     let created = request.created;
-    let seen = node.map_or(0, |node| node.fingerprint.rotate_left(1));
+    let seen = nodes.iter().fold(0_u64, |all, node| all.rotate_left(1) ^ node.fingerprint);
+    // Indices of hosts go on from slice to slice, also past one that is not there.
+    let hosts = nodes.iter().map(|node| node.workers).max().unwrap_or(0);
     Ok(NodeView {
         // The API gives a request no number of its own; a later one of its id has another time.
         incarnation: created.map(|created| Incarnation {
             id: format!("{}.{}", request.id, created.as_second()),
             created,
         }),
-        state: state(request, node),
+        state: state(request, judged),
         health: judged.and_then(|node| node.health.clone()),
         maintenance_event: judged.and_then(|node| node.maintenance_event),
         symptoms: judged.map(|node| node.symptoms.clone()).unwrap_or_default(),
         upcoming: judged.and_then(|node| node.upcoming.clone()),
-        multislice: request.nodes.len() > 1,
-        workers: node.map_or(0, |node| node.workers),
-        opted_out: wanted.opted_out || node.is_some_and(|node| node.opted_out),
+        multislice: has_several_specifications(request),
+        workers: hosts * request.nodes.len(),
+        opted_out: wanted.opted_out || nodes.iter().any(|node| node.opted_out),
         owner: node.map_or(wanted.owner, |node| node.owner.clone()),
         slot: node.map_or(wanted.slot, |node| node.slot.clone()),
-        run: node.map_or(wanted.run, |node| node.run.clone()),
-        supervised: node.map_or(wanted.supervised, |node| node.supervised),
+        run: behind.map_or(wanted.run, |node| node.run.clone()),
+        supervised: match nodes {
+            [] => wanted.supervised,
+            all => all.iter().all(|node| node.supervised),
+        },
+        slice: judged.filter(|node| several && rank(node) < BEST).map(|node| node.node.clone()),
         standing,
-        member: request.nodes.first().cloned(),
+        members: request.nodes.clone(),
         deletable: deletable(&request.state),
         failure: request.failure.clone(),
         alpha: request.alpha,
-        fingerprint: fingerprint(&request.raw) ^ seen ^ u64::from(request.alpha),
+        fingerprint: fingerprint(&request.raw) ^ seen.rotate_left(1) ^ u64::from(request.alpha),
         ..wanted
     })
 }
 
-/// The condition that the request gives by itself; none where its node is there to be judged.
-fn standing(request: &RequestView, node: Option<&Arc<NodeView>>, spot: bool) -> Option<Verdict> {
+/// Slices of different types: a create knows one specification for all of them.
+fn has_several_specifications(request: &RequestView) -> bool {
+    let specs = request.raw.pointer("/tpu/nodeSpec").and_then(Value::as_array);
+    specs.is_some_and(|specs| specs.len() > 1)
+}
+
+/// Of a node with which nothing is wrong.
+const BEST: (u8, u8) = (9, 9);
+
+/// How a node is, the worst first: by its state, then by its health.
+fn rank(node: &NodeView) -> (u8, u8) {
+    use NodeState::*;
+    let state = match &node.state {
+        Ready => 9,
+        Repairing => 8,
+        Creating | Starting | Restarting | Reimaging => 7,
+        Unknown => 6,
+        Preempted | Terminated => 5,
+        // What no rule acts on must not be hidden by what one does.
+        _ => 0,
+    };
+    let health = match &node.health {
+        None | Some(Health::Healthy) if node.symptoms.is_empty() => 9,
+        None | Some(Health::Healthy) => 8,
+        Some(Health::UnhealthyTensorflow) => 7,
+        Some(Health::Timeout) => 6,
+        Some(Health::UnhealthyMaintenance) => 5,
+        Some(_) => 0,
+    };
+    (state, health)
+}
+
+/// The condition that the request gives by itself; none where its nodes are there to be judged.
+fn standing(request: &RequestView, nodes: &[&Arc<NodeView>], spot: bool) -> Option<Verdict> {
     use Condition::*;
     let (id, state) = (&request.id, request.state.as_str());
     let says = |condition, more: &str| {
@@ -105,22 +152,51 @@ fn standing(request: &RequestView, node: Option<&Arc<NodeView>>, spot: bool) -> 
         RequestState::Suspended if request.by_user => says(Stopped, " by a user"),
         RequestState::Suspended => says(Preempted, ": its capacity was taken back"),
         RequestState::Suspending | RequestState::Deleting => says(Going, ""),
-        RequestState::Active => match node.map(|node| &node.state) {
-            Some(NodeState::Deleting) => says(Going, ", and its node is being deleted"),
-            Some(_) => None,
-            // Spot capacity that is taken back may leave the request ACTIVE for a while. Other nodes
-            // go when someone deletes them.
-            None if spot => says(Preempted, ", and its Spot node is gone"),
-            None => says(Stopped, ", and its node was deleted"),
-        },
+        RequestState::Active if nodes.iter().any(|node| node.state == NodeState::Deleting) => {
+            says(Going, ", and its node is being deleted")
+        }
+        // Spot capacity that is taken back may leave the request ACTIVE for a while. Other nodes go
+        // when someone deletes them.
+        RequestState::Active if nodes.is_empty() && spot => {
+            says(Preempted, ", and its Spot node is gone")
+        }
+        RequestState::Active if nodes.is_empty() => says(Stopped, ", and its node was deleted"),
+        RequestState::Active => {
+            let lost = lost_slices(request, nodes);
+            let all = request.nodes.len();
+            match lost.len() {
+                0 => None,
+                // Nothing is left to save.
+                count if count == all && all > 1 => says(
+                    Preempted,
+                    &format!(", and of its slices none is left: {}", lost.join(", ")),
+                ),
+                count if count == all => None,
+                count => {
+                    let text =
+                        format!(", and {count} of its {all} slices are lost: {}", lost.join(", "));
+                    says(SliceLost, &text)
+                }
+            }
+        }
         RequestState::Unspecified | RequestState::Other(_) => says(Unclear, ""),
     }
 }
 
+/// The nodes of an ACTIVE request that are not there, or dead, with how they are.
+fn lost_slices(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Vec<String> {
+    let of = |id: &String| match nodes.iter().find(|node| node.node == *id) {
+        None => Some(format!("{id} is not there")),
+        Some(node) => matches!(node.state, NodeState::Preempted | NodeState::Terminated)
+            .then(|| format!("{id} is {}", node.state.as_str())),
+    };
+    request.nodes.iter().filter_map(of).collect()
+}
+
 /// The node's state where there is a node to judge; else one that no rule takes for a node at work.
-fn state(request: &RequestView, node: Option<&Arc<NodeView>>) -> NodeState {
-    match (&request.state, node.map(|node| &node.state)) {
-        (RequestState::Active, Some(state)) if *state != NodeState::Deleting => state.clone(),
+fn state(request: &RequestView, judged: Option<&Arc<NodeView>>) -> NodeState {
+    match (&request.state, judged.map(|node| &node.state)) {
+        (RequestState::Active, Some(state)) => state.clone(),
         (RequestState::Suspended, _) if request.by_user => NodeState::Stopped,
         (RequestState::Suspended, _) => NodeState::Preempted,
         (RequestState::Deleting, _) => NodeState::Deleting,
@@ -152,9 +228,15 @@ mod tests {
     const OF: &str = "projects/p/locations/z";
 
     fn request(state: Value, spot: bool) -> RequestView {
+        asked_for(state, spot, json!({"nodeId": "n"}))
+    }
+
+    /// With what names its nodes.
+    fn asked_for(state: Value, spot: bool, mut spec: Value) -> RequestView {
+        spec["node"] = json!({"acceleratorType": "v6e-8", "runtimeVersion": "v"});
         let mut raw = json!({
             "name": format!("{OF}/queuedResources/q"), "createTime": "2026-06-01T12:00:00Z", "state": state,
-            "tpu": {"nodeSpec": [{"nodeId": "n", "node": {"acceleratorType": "v6e-8", "runtimeVersion": "v"}}]},
+            "tpu": {"nodeSpec": [spec]},
         });
         if spot {
             raw["spot"] = json!({});
@@ -163,11 +245,17 @@ mod tests {
     }
 
     fn node(state: &str, of: Option<&str>) -> Arc<NodeView> {
-        let raw = json!({
-            "name": format!("{OF}/nodes/n"), "id": "7", "createTime": "2026-06-01T13:00:00Z", "state": state,
+        slice("n", state, of, json!({}))
+    }
+
+    /// A node of this id, with more or other fields.
+    fn slice(id: &str, state: &str, of: Option<&str>, more: Value) -> Arc<NodeView> {
+        let mut raw = json!({
+            "name": format!("{OF}/nodes/{id}"), "id": "7", "createTime": "2026-06-01T13:00:00Z", "state": state,
             "health": "HEALTHY", "networkEndpoints": [{}],
             "queuedResource": of.map(|id| format!("{OF}/queuedResources/{id}")),
         });
+        raw.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
         Arc::new(NodeView::parse(raw).unwrap())
     }
 
@@ -208,7 +296,7 @@ mod tests {
         let found = view(&active, &[node("READY", Some("q"))]);
         assert_eq!((found.standing.clone(), &found.state), (None, &NodeState::Ready));
         assert_eq!(found.deletable, Deletable::WithItsNodes);
-        assert_eq!((found.workers, found.member.as_deref()), (1, Some("n")));
+        assert_eq!((found.workers, &found.members[..]), (1, &["n".to_owned()][..]));
         // Google's repair makes another node: the identity is the request's.
         let created = active.created.unwrap();
         let id = format!("q.{}", created.as_second());
@@ -232,5 +320,82 @@ mod tests {
         let later =
             RequestView { created: Some("2026-06-01T14:00:00Z".parse().unwrap()), ..active };
         assert!(matches!(reading("q", Some(&later), &left), Reading::Unread(_)));
+    }
+
+    /// A multislice of three, ACTIVE.
+    fn three(spot: bool) -> RequestView {
+        asked_for(json!({"state": "ACTIVE"}), spot, json!({"multisliceParams": {"nodeCount": 3}}))
+    }
+
+    #[test]
+    fn several_slices_are_as_the_worst_of_them_and_a_lost_one_is_told_by_name() {
+        use Condition::*;
+        let of = |id, state, more| slice(id, state, Some("q"), more);
+        let ready = |id| of(id, "READY", json!({}));
+        let all = [ready("q-0"), ready("q-1"), ready("q-2")];
+        let found = view(&three(false), &all);
+        assert_eq!((found.standing.clone(), &found.slice, found.workers), (None, &None, 3));
+        assert_eq!(found.members, ["q-0", "q-1", "q-2"]);
+        assert!(!found.multislice, "it is replaced as a whole");
+        // The worst one, whichever place it has; READY and sick is better than not READY.
+        let sick = of("q-0", "READY", json!({"health": "TIMEOUT"}));
+        let found = view(&three(false), &[sick.clone(), ready("q-1"), ready("q-2")]);
+        assert_eq!((&found.health, found.slice.as_deref()), (&Some(Health::Timeout), Some("q-0")));
+        let repaired = of("q-2", "CREATING", json!({}));
+        let found = view(&three(false), &[sick, ready("q-1"), repaired]);
+        assert_eq!((&found.state, found.slice.as_deref()), (&NodeState::Creating, Some("q-2")));
+        // A stopped one is a person's: it is not hidden by a dead one.
+        let stopped = of("q-1", "STOPPED", json!({}));
+        let found = view(&three(false), &[ready("q-0"), stopped, ready("q-2")]);
+        assert_eq!(found.state, NodeState::Stopped);
+        let dead = |id| of(id, "PREEMPTED", json!({}));
+        for (nodes, condition, says) in [
+            (
+                vec![ready("q-0"), dead("q-1"), ready("q-2")],
+                SliceLost,
+                "1 of its 3 slices are lost: q-1 is PREEMPTED",
+            ),
+            (vec![ready("q-2")], SliceLost, "q-0 is not there, q-1 is not there"),
+            (vec![dead("q-0"), dead("q-1")], Preempted, "none is left"),
+            (vec![ready("q-0"), of("q-1", "DELETING", json!({}))], Going, "is being deleted"),
+            (vec![], Stopped, "was deleted"),
+        ] {
+            let found = view(&three(false), &nodes);
+            let standing = found.standing.as_ref().unwrap();
+            assert_eq!(standing.condition, condition, "{standing:?}");
+            assert!(standing.evidence.contains(says), "{standing:?}");
+            assert!(
+                !matches!(found.state, NodeState::Ready | NodeState::Preempted),
+                "{standing:?}"
+            );
+        }
+        // The hosts keep their numbers when a slice is away.
+        assert_eq!(view(&three(true), &[ready("q-2")]).workers, 3);
+    }
+
+    #[test]
+    fn an_order_is_placed_once_the_last_slice_has_it() {
+        let run = |id, generation: u64, wait| {
+            let text =
+                json!({"generation": generation, "checkpoint": "", "step": null, "wait": wait})
+                    .to_string();
+            slice(id, "READY", Some("q"), json!({"metadata": {"tpu-watchdog-run": text}}))
+        };
+        let of = |nodes: &[Arc<NodeView>]| {
+            let run = view(&three(false), nodes).run.clone().unwrap();
+            (run.generation, run.wait)
+        };
+        assert_eq!(
+            of(&[run("q-0", 3, false), run("q-1", 2, false), run("q-2", 2, false)]),
+            (2, false)
+        );
+        assert_eq!(
+            of(&[run("q-0", 2, true), run("q-1", 2, true), run("q-2", 2, false)]),
+            (2, false)
+        );
+        assert_eq!(
+            of(&[run("q-0", 3, false), run("q-1", 3, false), run("q-2", 3, false)]),
+            (3, false)
+        );
     }
 }

@@ -1,0 +1,129 @@
+//! Slots that are a multislice: several nodes of one queued resource, watched, ordered and replaced as
+//! one.
+
+use serde_json::{Value, json};
+use tpu_watchdog::model::ids::RunOrder;
+use tpu_watchdog::simulator::things::{Node, Workload};
+use tpu_watchdog::simulator::trouble::Trouble;
+
+use crate::harness::{POLICY, Rig, ZONE, job};
+
+const CREATE: &str = "[tpu.create]\naccelerator_type = \"v4-16\"\nruntime_version = \"tpu-ubuntu2204-base\"\nspot = true\nnodes = 2\n";
+
+/// The slot `a`, a request for two slices of two hosts each that the watchdog makes; each slice runs the job.
+fn rig(grace: &str) -> Rig {
+    let policy = POLICY.replace("boot = \"1s\"", &format!("boot = \"3s\", {grace}"));
+    let slot = format!(
+        "[[tpu]]\nname = \"a\"\nqueued_resource = \"qr\"\nzone = \"{ZONE}\"\n{CREATE}{}",
+        job("a")
+    );
+    let rig = Rig::new("", &policy, &slot);
+    rig.simulator.with(|cloud| {
+        for node in ["a-0", "a-1"] {
+            let job = Workload {
+                checkpoint: "gs://bucket/a".into(),
+                step: std::time::Duration::from_millis(100),
+                every: 5,
+                at_step: 10,
+            };
+            cloud.workloads.insert(node.into(), job);
+        }
+    });
+    rig
+}
+
+fn slices(rig: &Rig) -> Vec<Node> {
+    ["a-0", "a-1"].iter().filter_map(|node| rig.node(node)).collect()
+}
+
+fn seen(rig: &Rig) -> Value {
+    rig.status()["tpus"][0].clone()
+}
+
+/// All slices run this generation or a later one, and nothing is wrong.
+fn wait_whole(rig: &Rig, generation: u64) {
+    rig.wait_until("both slices run", || {
+        let slices = slices(rig);
+        let runs = |node: &Node| node.run.order.generation >= generation && node.run.step > 0;
+        slices.len() == 2 && slices.iter().all(runs) && seen(rig)["condition"] == "healthy"
+    });
+    rig.wait_until("the recovery is over", || seen(rig)["phase"].is_null());
+}
+
+/// The mutations so far, by method and the path below the zone.
+fn mutations(rig: &Rig) -> Vec<String> {
+    let call = |path: &str| path.split_once("/locations/").unwrap_or(("", path)).1.to_owned();
+    let path = |path: &str| call(path).split('?').next().unwrap_or_default().to_owned();
+    let zone = format!("{ZONE}/");
+    rig.mutations()
+        .iter()
+        .map(|m| format!("{} {}", m.method, path(&m.path).replace(&zone, "")))
+        .collect()
+}
+
+#[test]
+fn a_multislice_is_made_watched_and_replaced_as_a_whole() {
+    let mut rig = rig("slice = \"30s\"");
+    rig.start();
+    wait_whole(&rig, 1);
+    let spec = json!({"nodeCount": 2, "nodeIdPrefix": "a"});
+    let key = (ZONE.to_owned(), "qr".to_owned());
+    let asked = rig.simulator.with(|cloud| cloud.queued[&key].body["tpu"]["nodeSpec"][0].clone());
+    assert_eq!(asked["multisliceParams"], spec);
+    rig.wait("a later step is saved", |cloud| {
+        cloud.objects.contains_key("bucket/a/20/commit_success.txt")
+    });
+    // Capacity is taken back as a whole, as often as it likes.
+    for round in 2..=4 {
+        rig.trouble("a-1", Trouble::Preempt, None);
+        rig.wait_until("it is replaced", || {
+            slices(&rig).iter().all(|node| node.run.order.generation >= round)
+                && slices(&rig).len() == 2
+        });
+        wait_whole(&rig, round);
+        let orders: Vec<RunOrder> =
+            slices(&rig).iter().map(|node| node.run.order.clone()).collect();
+        assert_eq!(orders[0], orders[1]);
+        assert!(orders[0].step >= Some(20), "{orders:?}");
+    }
+    let calls = mutations(&rig);
+    let expected: Vec<&str> = std::iter::once("POST queuedResources")
+        .chain(["DELETE queuedResources/qr", "POST queuedResources"].repeat(3))
+        .collect();
+    assert_eq!(calls, expected);
+}
+
+#[test]
+fn a_lost_slice_is_waited_for_then_the_multislice_is_replaced_with_its_living_slice() {
+    let mut rig = rig("slice = \"1s\"");
+    rig.start();
+    wait_whole(&rig, 1);
+    let old: Vec<u64> = slices(&rig).iter().map(|node| node.uid).collect();
+    // The job can't run without it.
+    rig.simulator.with(|cloud| cloud.workloads.clear());
+    rig.simulator.with(|cloud| cloud.nodes.remove(&(ZONE.to_owned(), "a-1".to_owned())));
+    rig.wait_for_log("1 of its 2 slices are lost: a-1 is not there");
+    rig.wait_until("both are new", || {
+        let new = slices(&rig);
+        new.len() == 2 && new.iter().all(|node| !old.contains(&node.uid))
+    });
+    assert_eq!(mutations(&rig)[1], "DELETE queuedResources/qr");
+    assert!(rig.mutations()[1].path.contains("force=true"), "{}", rig.mutations_text());
+}
+
+#[test]
+fn an_order_reaches_every_slice() {
+    let mut rig = rig("slice = \"30s\"");
+    rig.start();
+    wait_whole(&rig, 1);
+    rig.wait_until("the first step is told", || seen(&rig)["job"]["step"].as_u64() > Some(5));
+    let asked = rig.command(&["relaunch", "a"]).output().unwrap();
+    assert!(asked.status.success(), "{asked:?}");
+    rig.wait_until("both slices run the next generation", || {
+        slices(&rig).iter().all(|node| node.run.order.generation >= 2)
+    });
+    wait_whole(&rig, 2);
+    let patches: Vec<String> =
+        mutations(&rig).into_iter().filter(|call| call.starts_with("PATCH")).collect();
+    assert_eq!(patches, ["PATCH nodes/a-0", "PATCH nodes/a-1"]);
+}
