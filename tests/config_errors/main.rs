@@ -119,7 +119,16 @@ const AFTER_A_SLOT: [(&str, &str, &str); 62] = [
         "w.toml:8: tpu[0].create.tags[1]:",
         "\"my_tag\" is not a network tag: 1 to 63 lower-case letters",
     ),
-    ("[tpu.create]\nnodes = 2", "w.toml:6: tpu[0].create.nodes:", "not supported yet"),
+    (
+        "[tpu.create]\nnodes = 2",
+        "w.toml:6: tpu[0].create.nodes:",
+        "is of a queued resource alone; set queued_resource",
+    ),
+    (
+        "queued_resource = \"q\"\n[tpu.create]\nnodes = 0",
+        "w.toml:7: tpu[0].create.nodes:",
+        "0 is no number of slices; write 1 to 4096",
+    ),
     (
         "[tpu.create]\nlabels = { Team = \"x\" }",
         "w.toml:6: tpu[0].create.labels.Team:",

@@ -180,3 +180,37 @@ fn s22_a_host_that_is_not_the_first_never_starts_alone() {
     host.wait("it is told", || host.phase().contains("names 0 hosts, and this is worker 2"));
     assert!(!work.path().join("tries").exists());
 }
+
+/// What the metadata of a multislice says besides.
+fn multislice(slice: u8) -> String {
+    format!(
+        "ACCELERATOR_TYPE: 'v4-32'\nMEGASCALE_COORDINATOR_ADDRESS: '127.77.7.7:8080'\nMEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '{slice}'\n"
+    )
+}
+
+#[test]
+fn s22_the_hosts_of_all_slices_take_one_roll_call() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(host) = worker_0(work.path()) else { return };
+    host.metadata("tpu-env", &multislice(0));
+    host.boot();
+    host.wait("it calls", || host.phase() == "roll_call: not heard from: 1 2 3 4 5 6 7");
+    assert!(host.attribute("boot").unwrap().ends_with(" 7.0 1 v4 i0 c0"));
+    let _slice = [1, 2, 3].map(|worker| host.other(worker));
+    host.wait("the other slice", || host.phase() == "roll_call: not heard from: 4 5 6 7");
+    assert!(!work.path().join("tries").exists());
+    let _rest = [4, 5, 6, 7].map(|worker| host.other(worker));
+    host.wait("the start", || work.path().join("tries").exists());
+}
+
+#[test]
+fn a_host_of_a_later_slice_calls_the_first_slice_and_has_a_number_of_its_own() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(host) = worker_0(work.path()) else { return };
+    host.metadata("tpu-env", &multislice(1));
+    host.boot();
+    let waits = "roll_call: worker 0 (127.77.7.7) does not answer on port";
+    host.wait("it calls", || host.phase().starts_with(waits));
+    assert!(host.attribute("boot").unwrap().ends_with(" 7.0 1 v4 i4 c0"));
+    assert!(!work.path().join("tries").exists());
+}

@@ -9,13 +9,30 @@ UNREACHED=${TPU_WATCHDOG_UNREACHED:-180}
 # tried: how many runs of this generation were started here, over reboots of the same disk.
 tried() { local n=''; { read -r n <"$MEMORY.try.$GENERATION" || read -r n <"$STATE/try.$GENERATION"; } 2>/dev/null; echo "${n:-0}"; }
 count_try() { echo "$1" >"$MEMORY.try.$GENERATION"; keep "$STATE/try.$GENERATION" "$1"; }
-# find_hosts: how many there are, and worker 0's address: each is `name:uid:address`, or a bare name.
+# megascale KEY: what the metadata of a multislice says, in lines such as MEGASCALE_NUM_SLICES: '2', from which JAX reads it too.
+megascale() { sed -n "s/^MEGASCALE_$1: *['\"]\{0,1\}\([^'\"]*\).*/\1/p" "$MEMORY.tpu-env"; }
+# find_slice: which of how many slices this host is in, and the address of the first one's worker 0.
+find_slice() {
+  SLICES=1 SLICE=0 LEADER=''
+  fetch tpu-env "$MEMORY.tpu-env" || return 0
+  SLICES=$(megascale NUM_SLICES) SLICE=$(megascale SLICE_ID) LEADER=$(megascale COORDINATOR_ADDRESS)
+  LEADER=${LEADER%:*}
+  [[ -n $SLICES && $SLICES != 1 ]] || { SLICES=1 SLICE=0; return 0; }
+  [[ $SLICES =~ ^[0-9]{1,4}$ && $SLICE =~ ^[0-9]{1,4}$ && -n $LEADER ]] && ((SLICE < SLICES))
+}
+# find_hosts: how many there are, and worker 0's address: each is `name:uid:address`, or a bare name. The hosts of all slices take one
+# roll-call, and have one number each.
 find_hosts() {
   local hosts=''
   ! fetch worker-network-endpoints "$MEMORY.hosts" || hosts=$(<"$MEMORY.hosts")
   WORKERS=$(tr ',' '\n' <<<"$hosts" | grep -c . || true)
   HEAD=${hosts%%,*}; HEAD=${HEAD##*:}
   OWNER=$(attribute tpu-watchdog-owner); [[ -n $OWNER ]] || return
+  if ((SLICES > 1)); then
+    ((HOST < WORKERS)) || return
+    WORKER=$((SLICE * WORKERS + HOST)) WORKERS=$((SLICES * WORKERS))
+    ((WORKER == 0)) || HEAD=$LEADER
+  fi
   # So many calls that worker 0 is not busy with them.
   ((WORKERS <= 64)) || CALL=20 FRESH=60
   # Without the list it is not known how many there are, but no host is alone that is not the first; a short one is not whole yet.

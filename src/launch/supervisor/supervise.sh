@@ -39,10 +39,16 @@ rm -f "$MEMORY.index"
 until WORKER=$(attribute agent-worker-number) && [[ $WORKER =~ ^[0-9]+$ ]]; do
   echo "setup_failed: this host has no agent-worker-number yet" >"$PHASE"; sleep "$PAUSE"
 done
-echo "$WORKER" >"$MEMORY.index"; boot_beacon
+until find_slice; do
+  echo "setup_failed: tpu-env names $SLICES slices, and not which one this is" >"$PHASE"; sleep "$PAUSE"
+done
+HOST=$WORKER
+# In a multislice it follows from the number of hosts.
+((SLICES > 1)) || { echo "$WORKER" >"$MEMORY.index"; boot_beacon; }
 until find_hosts; do
   echo "setup_failed: the metadata lacks the owner, or names $WORKERS hosts, and this is worker $WORKER" >"$PHASE"; sleep "$PAUSE"
 done
+echo "$WORKER" >"$MEMORY.index"; boot_beacon
 echo setup >"$PHASE"
 ((WORKERS <= 1 || WORKER != 0)) || listen
 # A job that writes this file says that its work is done. A folder of its own, so that the job's user may make it.
