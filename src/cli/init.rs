@@ -3,6 +3,7 @@
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -13,7 +14,7 @@ use super::screen::{self, HEAD, Row, paint, width};
 use super::table::plural;
 use super::{ConfigFile, Failed, Outcome, doctor, plan, wire};
 use crate::config;
-use crate::model::node::NodeState;
+use crate::model::node::{NodeState, NodeView};
 use crate::report::sentence::Tone;
 
 /// One listing of a whole project.
@@ -52,6 +53,7 @@ struct Found {
     name: String,
     zone: String,
     kind: String,
+    slices: usize,
     ready: bool,
     /// The queued resource that it belongs to.
     request: Option<String>,
@@ -117,19 +119,34 @@ async fn look(args: &InitArgs, project: &str) -> Result<Vec<Found>, Failed> {
     let list = clients.tpu.list_nodes(&args.zone, Instant::now() + LISTED_WITHIN).await;
     let list =
         list.map_err(|why| Failed::Work(format!("the TPUs of {project} can't be listed: {why}")))?;
-    let found = list.nodes.iter().map(|node| Found {
-        name: node.node.clone(),
-        zone: node.zone.clone(),
-        kind: node.accelerator.clone(),
-        ready: node.state == NodeState::Ready,
-        request: node.queued_resource.as_deref().and_then(last_part),
-        not: match () {
-            () if node.multislice => Some("part of a multislice: not replaced by this version"),
-            () if node.is_v1 => Some("made by API v1: can't be replaced"),
-            () => None,
-        },
-    });
-    Ok(found.collect())
+    Ok(found(&list.nodes))
+}
+
+/// A slot for each of these nodes; one for all nodes of a multislice, which has its request's name.
+fn found(nodes: &[Arc<NodeView>]) -> Vec<Found> {
+    let mut all: Vec<Found> = Vec::new();
+    for node in nodes {
+        let request = node.queued_resource.as_deref().and_then(last_part);
+        let whole = request.as_ref().filter(|_| node.multislice);
+        let ready = node.state == NodeState::Ready;
+        let same = |found: &&mut Found| {
+            whole.is_some() && found.request == request && found.zone == node.zone
+        };
+        if let Some(slot) = all.iter_mut().find(same) {
+            (slot.slices, slot.ready) = (slot.slices + 1, slot.ready && ready);
+            continue;
+        }
+        all.push(Found {
+            name: whole.unwrap_or(&node.node).clone(),
+            zone: node.zone.clone(),
+            kind: node.accelerator.clone(),
+            slices: 1,
+            ready,
+            request,
+            not: node.is_v1.then_some("made by API v1: can't be replaced"),
+        });
+    }
+    all
 }
 
 /// The id at the end of a full name.
@@ -146,7 +163,7 @@ fn show(found: &[Found]) {
                 (true, None) => Tone::Good,
                 (false, None) => Tone::Waiting,
             }),
-            cells: vec![tpu.name.clone(), tpu.kind.clone(), tpu.zone.clone()],
+            cells: vec![tpu.name.clone(), kind(tpu), tpu.zone.clone()],
             text: {
                 let state = tpu.not.unwrap_or(if tpu.ready { "READY" } else { "not READY" });
                 let of = |id| format!(", of the queued resource {id}");
@@ -155,6 +172,14 @@ fn show(found: &[Found]) {
         })
         .collect();
     screen::print(&screen::table(&["TPU", "TYPE", "ZONE", "STATE"], &rows, width()));
+}
+
+/// Its type, with the number of slices where there are several.
+fn kind(tpu: &Found) -> String {
+    match tpu.slices {
+        1 => tpu.kind.clone(),
+        slices => format!("{slices} x {}", tpu.kind),
+    }
 }
 
 /// The TPUs that are to be watched.

@@ -177,7 +177,7 @@ fn already() -> CallOutcome {
     CallOutcome::Unknown(Failure::new(FailureClass::Conflict, text))
 }
 
-/// What came of a patch that other nodes have taken already.
+/// The outcome of a patch that other nodes have taken already.
 fn after_others(node: &str, failed: CallOutcome) -> CallOutcome {
     match failed {
         CallOutcome::Accepted(operation) => CallOutcome::Accepted(operation),

@@ -17,7 +17,7 @@ const AT_ONCE: usize = 16;
 
 impl TpuClient {
     /// The reports of the workers of all these nodes, in the order of the nodes: of so many in all. A
-    /// node that is not there beside others tells nothing.
+    /// node that is not there, where others are, tells nothing.
     ///
     /// # Errors
     /// When any of them could not be read. [`FailureClass::NotFound`]: none of the nodes is there.

@@ -56,8 +56,8 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::Multislice,
         says(
-            "The TPU is part of a multislice, which is replaced as a whole.",
-            "Recreate the multislice by hand; this version does not do that.",
+            "The TPU is part of a multislice, or its queued resource asks for several kinds of slices.",
+            "Set queued_resource in its [[tpu]]. Recreate by hand what asks for several kinds.",
         ),
     ),
     (

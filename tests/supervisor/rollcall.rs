@@ -181,7 +181,7 @@ fn s22_a_host_that_is_not_the_first_never_starts_alone() {
     assert!(!work.path().join("tries").exists());
 }
 
-/// What the metadata of a multislice says besides.
+/// The part of the metadata that tells a host its slice.
 fn multislice(slice: u8) -> String {
     format!(
         "ACCELERATOR_TYPE: 'v4-32'\nMEGASCALE_COORDINATOR_ADDRESS: '127.77.7.7:8080'\nMEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '{slice}'\n"

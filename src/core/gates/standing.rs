@@ -119,7 +119,7 @@ pub fn plain_node(subject: Subject) -> Option<Obstacle> {
         return Some(Obstacle::new(HoldReason::QueuedResource, text));
     }
     if seen.multislice {
-        let text = "it is part of a multislice: this version watches it, and replaces only requests of one slice; recreate it by hand";
+        let text = "it is part of a multislice whose slices differ, or whose queued resource is not known: it can't be created again as it is; recreate it by hand";
         return Some(Obstacle::new(HoldReason::Multislice, text));
     }
     let text = "it was made by API v1, and v2 can't recreate it";

@@ -17,7 +17,7 @@ use crate::resource::spec;
 /// says: one that this program has lost sight of ends by itself.
 const VALID_FOR: &str = "604800s";
 
-/// What a specification of several nodes has in place of `nodeId`: v2's name, and that of v2alpha1.
+/// The fields that name several nodes, in place of `nodeId`: of v2, and of v2alpha1.
 pub const SEVERAL: [&str; 2] = ["multisliceParams", "multiNodeParams"];
 
 /// Whether the full name of a queued resource is that of this id.

@@ -119,7 +119,7 @@ fn rank(node: &NodeView) -> (u8, u8) {
         Creating | Starting | Restarting | Reimaging => 7,
         Unknown => 6,
         Preempted | Terminated => 5,
-        // What no rule acts on must not be hidden by what one does.
+        // A state that no rule acts on must not be hidden by one that a rule acts on.
         _ => 0,
     };
     let health = match &node.health {
