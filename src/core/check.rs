@@ -313,7 +313,8 @@ fn lasted(case: &Case, condition: Condition) -> Checked {
     let Some(suspicion) = &record.suspicion else {
         return Err(Violation("S3", "it is not suspected of anything"));
     };
-    let least = case.slot.policy.grace.of(condition, Size::default());
+    let smallest = Size { spot: case.record.size().spot, ..Size::default() };
+    let least = case.slot.policy.grace.of(condition, smallest);
     let lasted = suspicion.sick_for >= least && suspicion.reads >= case.slot.policy.confirmations;
     rule(lasted, "S3", "the whole grace and all confirmations must have passed")?;
     let wanted = matches!(condition, Condition::Stopped | Condition::Deleting);

@@ -32,6 +32,7 @@ mod runs;
 mod safety;
 mod set_up;
 mod shown;
+mod slices;
 mod times;
 mod went_back;
 mod wishes;

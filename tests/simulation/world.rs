@@ -144,7 +144,7 @@ impl Arrivals {
     /// FNV-1a over what arrives: the same on every machine and in every version.
     pub fn arrives(&mut self, now: Ms, action: &Action) {
         // Of a slot's own node these say nothing more.
-        let node = format!(", node: {:?}", action.slot());
+        let node = format!(", nodes: {:?}", [action.slot()]);
         let plain = [", filling: Node", ", force: false", ", stray: false", &node];
         let what =
             plain.iter().fold(format!("{now} {action:?}\n"), |text, of| text.replace(of, ""));

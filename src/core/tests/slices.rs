@@ -1,0 +1,117 @@
+//! A multislice: it is judged as long as a slice of it lives, and lost when none does.
+
+use super::runs::{LOCATION, survey, with_checkpoints};
+use super::*;
+use crate::model::action::RequestList;
+use crate::model::filling::{Deletable, Filling};
+use crate::model::queued::RequestView;
+use crate::resource::queued::reading::reading;
+
+const REQUEST: &str = "projects/p/locations/us-central2-b/queuedResources/q";
+
+fn request() -> RequestView {
+    let spec = json!({"multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "s"},
+                      "node": {"acceleratorType": "v4-8", "runtimeVersion": "r"}});
+    let raw = json!({"name": REQUEST, "createTime": "2026-01-01T00:00:00Z", "spot": {},
+                     "state": {"state": "ACTIVE"}, "tpu": {"nodeSpec": [spec]}});
+    RequestView::parse(raw).unwrap()
+}
+
+/// Two slices, in these states; an empty one is not there.
+fn slices(states: [&str; 2]) -> Vec<Arc<NodeView>> {
+    let there = states.iter().enumerate().filter(|(_, state)| !state.is_empty());
+    let view = |(slice, state): (usize, &&str)| {
+        let raw = node(&format!("s-{slice}"), json!({"state": state, "queuedResource": REQUEST}));
+        Arc::new(NodeView::parse(raw).unwrap())
+    };
+    there.map(view).collect()
+}
+
+/// The slot `a` is a Spot multislice whose job has checkpoints; it is healthy.
+fn multislice() -> World {
+    let mut world = with_checkpoints();
+    let mut settings = world.fleet.settings.clone();
+    settings.slots.get_mut("a").unwrap().filling = Filling::QueuedResource("q".into());
+    world.input(Input::Configured(Box::new(settings)));
+    shows(&mut world, ["READY", "READY"]);
+    world.surveyed(&[100]);
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    world
+}
+
+/// A poll half a minute later; a GET that it asks for shows the same.
+fn shows(world: &mut World, states: [&str; 2]) {
+    world.wait(30);
+    let idle = ["idle-1", "idle-2"].map(|name| NodeView::parse(node(name, json!({}))).unwrap());
+    let nodes: Vec<_> = slices(states).into_iter().chain(idle.map(Arc::new)).collect();
+    let requests = RequestList { requests: vec![request()], unreachable: vec![] };
+    let result = Ok((nodes, vec![]).into());
+    let listing = Listing { zone: ZONE.into(), result, requests: Some(Ok(requests)) };
+    world.input(Input::Polled(Box::new(Poll { began: world.now, listings: vec![listing] })));
+    if world.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
+        world.wait(1);
+        let reading = reading("q", Some(&request()), &slices(states));
+        world.input(Input::Got { slot: "a".into(), began: world.now, reading });
+    }
+}
+
+/// The seconds for which it shows these states until it is deleted, at most an hour.
+fn lasts(world: &mut World, states: [&str; 2]) -> Option<u64> {
+    (1..=120).find_map(|poll| {
+        shows(world, states);
+        is_delete(&world.actions).then_some(poll * 30)
+    })
+}
+
+#[test]
+fn s3_a_lost_slice_is_waited_for_and_the_others_go_with_it() {
+    let mut world = multislice();
+    let deleted = lasts(&mut world, ["READY", ""]).unwrap();
+    assert!((600..=660).contains(&deleted), "10 min on Spot: {deleted} s");
+    let [Action::Delete { filling, force: true, .. }] = &world.actions[..] else {
+        panic!("{:?}", world.actions)
+    };
+    assert_eq!(*filling, Filling::QueuedResource("q".into()));
+    assert_eq!(world.fleet.slots["a"].seen.as_ref().unwrap().deletable, Deletable::WithItsNodes);
+}
+
+#[test]
+fn a_slice_that_comes_back_clears_the_suspicion() {
+    let mut world = multislice();
+    for _ in 0..18 {
+        shows(&mut world, ["READY", "PREEMPTED"]);
+    }
+    shows(&mut world, ["READY", "CREATING"]);
+    assert!(world.actions.is_empty(), "it is repaired");
+    for _ in 0..25 {
+        shows(&mut world, ["READY", "READY"]);
+        assert!(world.actions.is_empty());
+    }
+    assert!(world.fleet.slots["a"].suspicion.is_none());
+}
+
+#[test]
+fn s14_a_multislice_that_makes_progress_without_a_slice_is_left_alone() {
+    let mut world = multislice();
+    for round in 1..=40 {
+        for _ in 0..4 {
+            shows(&mut world, ["READY", ""]);
+            assert!(world.actions.is_empty(), "round {round}: {:?}", world.messages);
+        }
+        let result = Ok(survey(&[100 + round * 10]));
+        let (slot, began, location) = ("a".into(), world.now, LOCATION.into());
+        world.input(Input::Surveyed { slot, began, location, result });
+    }
+}
+
+#[test]
+fn s10_a_multislice_without_a_living_slice_is_lost_at_once() {
+    for states in [["PREEMPTED", "PREEMPTED"], ["PREEMPTED", ""], ["", ""]] {
+        let mut world = multislice();
+        let deleted = lasts(&mut world, states).unwrap();
+        assert!(deleted <= 60, "{states:?}: {deleted} s");
+    }
+    let mut world = multislice();
+    assert_eq!(lasts(&mut world, ["READY", "STOPPED"]), None, "a person stopped one");
+    assert_eq!(world.hold("a"), Some(HoldReason::Stopped));
+}
