@@ -1,6 +1,7 @@
 //! `doctor`: whether all that a recovery needs is there, before the night in which it is needed. Reads,
 //! and writes nothing but an empty object that it removes (a state in a bucket).
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -17,9 +18,12 @@ use crate::checkpoint::lister;
 use crate::checkpoint::probe::Unfit;
 use crate::config::{Config, StateLocation};
 use crate::core::location;
+use crate::model::action::Reading;
 use crate::model::failure::FailureClass;
-use crate::model::node::NodeState;
+use crate::model::filling::Filling;
+use crate::model::node::{NodeState, NodeView};
 use crate::model::settings::SlotSettings;
+use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::time::{elapsed, span};
 use crate::report::sentence::{Tone, none_found};
@@ -238,38 +242,27 @@ async fn of_slot(
     let zone = record.map(|record| &record.zone).or(slot.zones.first());
     let zone = zone.map_or("", String::as_str);
     let mut all = Vec::new();
-    let view = clients.tpu.get_node(zone, name, deadline).await;
-    let learned = match &view {
-        Ok(view) => {
-            let state = view.state.as_str();
-            let text = format!("{state} in {zone}, {}", view.accelerator);
-            all.push(if view.state == NodeState::Ready {
-                fine(name, text)
-            } else {
-                doubt(name, text)
-            });
+    let learned = match read(clients, slot, record, zone, deadline).await {
+        Reading::Node(view) => {
+            all.push(shown(name, zone, &view));
             NodeSpec::learn(&view.raw)
         }
-        Err(why) => {
+        reading => {
             let known = record.and_then(|record| record.spec.clone());
-            let unseen = why.class == FailureClass::NotFound && known.is_none();
-            all.push(match clients.tpu.list_nodes(zone, deadline).await {
-                Ok(list) if unseen => {
-                    let names: Vec<String> =
-                        list.nodes.iter().map(|node| node.node.clone()).collect();
-                    doubt(name, never_seen(name, zone, &names))
-                }
-                _ => doubt(name, format!("{zone}: {why}")),
-            });
+            let why = match reading {
+                Reading::Unread(why) => format!("{zone}: {why}"),
+                _ => absent(clients, slot, zone, known.is_none(), deadline).await,
+            };
+            all.push(doubt(name, why));
             known
         }
     };
     let spec = learned.clone().unwrap_or_else(NodeSpec::empty).in_zone(zone).overlaid(&slot.create);
-    needs.push(Need {
+    needs.extend((0..spec.slices()).map(|_| Need {
         zone: zone.to_owned(),
         accelerator: spec.accelerator(),
         capacity: spec.capacity(),
-    });
+    }));
     let settings = wire::settings(config);
     let supervisor = settings.slots.get(name).and_then(|slot| slot.supervisor.as_deref());
     if let Err(why) = spec.acceptable(&settings.owner, name, supervisor) {
@@ -289,6 +282,66 @@ async fn of_slot(
     let trouble = record.is_some_and(|record| record.job.trouble.is_some());
     all.extend(checkpoints(clients, slot, trouble).await);
     all
+}
+
+/// The slot's TPU as it is now: its node, or its queued resource with its nodes.
+async fn read(
+    clients: &Clients,
+    slot: &SlotSettings,
+    record: Option<&SlotRecord>,
+    zone: &str,
+    deadline: Instant,
+) -> Reading {
+    let read = match &slot.filling {
+        Filling::Node => {
+            let node = clients.tpu.get_node(zone, &slot.name, deadline).await;
+            node.map(|view| Reading::Node(Arc::new(view)))
+        }
+        Filling::QueuedResource(id) => {
+            let known = record.map_or(std::slice::from_ref(&slot.name), SlotRecord::nodes);
+            clients.tpu.get_filled(zone, id, known, deadline).await
+        }
+    };
+    read.unwrap_or_else(|why| match why.class {
+        FailureClass::NotFound => Reading::Absent,
+        _ => Reading::Unread(why.to_string()),
+    })
+}
+
+/// How a TPU that is there is.
+fn shown(name: &str, zone: &str, view: &NodeView) -> Finding {
+    let several = match view.members.len() {
+        0 | 1 => String::new(),
+        slices => format!("{slices} x "),
+    };
+    let state = match &view.standing {
+        Some(verdict) => verdict.evidence.clone(),
+        None => view.state.as_str().to_owned(),
+    };
+    let text = format!("{state} in {zone}, {several}{}", view.accelerator);
+    if view.state == NodeState::Ready { fine(name, text) } else { doubt(name, text) }
+}
+
+/// A TPU that is not there; one that was never seen may have its name written wrongly.
+async fn absent(
+    clients: &Clients,
+    slot: &SlotSettings,
+    zone: &str,
+    unseen: bool,
+    deadline: Instant,
+) -> String {
+    if let Filling::QueuedResource(id) = &slot.filling {
+        return format!(
+            "no queued resource {id:?} is in {zone}: it would be asked for as [tpu.create] says"
+        );
+    }
+    match clients.tpu.list_nodes(zone, deadline).await {
+        Ok(list) if unseen => {
+            let names: Vec<String> = list.nodes.iter().map(|node| node.node.clone()).collect();
+            never_seen(&slot.name, zone, &names)
+        }
+        _ => format!("no TPU {:?} is in {zone}", slot.name),
+    }
 }
 
 /// A login that works for the caller is missing for the service: its user has another home.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::model::ids::{OWNER_KEY, RUN_KEY, RunOrder, SLOT_KEY};
 use crate::model::settings::Overlay;
-use crate::model::spec::{NodeSpec, REQUEST_KEY};
+use crate::model::spec::{NodeSpec, REQUEST_KEY, SLICES_KEY};
 
 /// Metadata key: the user's startup script, verbatim, next to our supervisor.
 pub const USER_SCRIPT_KEY: &str = "tpu-watchdog-user-script";
@@ -88,6 +88,12 @@ impl NodeSpec {
     /// The type that a create asks for, or its configuration.
     pub fn accelerator(&self) -> String {
         accelerator(&Value::Object(self.0.clone()))
+    }
+
+    /// How many nodes a create asks for.
+    pub fn slices(&self) -> u64 {
+        let around = self.0.get(REQUEST_KEY);
+        around.and_then(|around| around.get(SLICES_KEY)?.as_u64()).unwrap_or(1)
     }
 
     /// From which capacity a create would be served.

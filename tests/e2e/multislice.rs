@@ -127,3 +127,30 @@ fn an_order_reaches_every_slice() {
         mutations(&rig).into_iter().filter(|call| call.starts_with("PATCH")).collect();
     assert_eq!(patches, ["PATCH nodes/a-0", "PATCH nodes/a-1"]);
 }
+
+#[test]
+fn init_and_doctor_know_a_multislice_as_one() {
+    let mut rig = rig("slice = \"30s\"");
+    rig.start();
+    wait_whole(&rig, 1);
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"));
+        let output = command.args(arguments).env_remove("TPU_WATCHDOG_CONFIG").output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("new.toml");
+    let (base, file) = (rig.base.as_str(), file.to_str().unwrap());
+    let endpoints = ["--api-tpu", base, "--api-storage", base, "--api-credentials", "anonymous"];
+    let init = ["init", "--project", "p", "--yes", "--output", file];
+    let text = run(&[&init[..], &endpoints[..]].concat());
+    let shown = "READY in us-central2-b, 2 x v4-16";
+    assert!(text.contains("qr   2 x v4-16") && text.contains(shown), "{text}");
+    assert!(text.contains("Nothing is missing."), "{text}");
+    let written = std::fs::read_to_string(file).unwrap();
+    let slot = "[[tpu]]\nname = \"qr\"\nzone = \"us-central2-b\"\nqueued_resource = \"qr\"\n";
+    assert!(written.contains(slot) && written.matches("[[tpu]]").count() == 1, "{written}");
+    let config = rig.config();
+    let of_the_slot = run(&["doctor", "--config", config.to_str().unwrap()]);
+    assert!(of_the_slot.contains(shown), "{of_the_slot}");
+}
