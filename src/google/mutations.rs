@@ -143,6 +143,10 @@ impl TpuClient {
             return Ok(Some(json!({})));
         }
         let metadata = view.raw.get("metadata").and_then(Value::as_object);
+        let released = metadata.is_some() && view.slot.is_none() && view.run.is_none();
+        if nodes.len() > 1 && *patch == Patch::Release && released {
+            return Ok(None);
+        }
         // An answer that lacks them would take them from the node. A TPU without a job has no supervisor.
         let whole = metadata.filter(|metadata| {
             let supervised = is_supervised(metadata) || *patch == Patch::Release;

@@ -136,14 +136,14 @@ async fn an_order_for_several_slices_is_finished_where_one_of_them_could_not_be_
     });
     let nodes: Vec<String> = (0..3).map(|slice| format!("n-{slice}")).collect();
     let incarnation = Incarnation { id: format!("qr.{}", made.as_second()), created: made };
-    let send = async |generation| {
+    let send = async |patch: Patch| {
         let action = Action::Patch {
             slot: "a".into(),
             zone: ZONE.into(),
             nodes: nodes.clone(),
             filling: Filling::QueuedResource("qr".into()),
             incarnation: incarnation.clone(),
-            patch: Patch::Order(order(generation)),
+            patch,
             stray: false,
         };
         client.carry_out(&action, || Ok(())).await
@@ -163,14 +163,18 @@ async fn an_order_for_several_slices_is_finished_where_one_of_them_could_not_be_
     };
     // The read of the second one lacks its metadata for a moment.
     let whole = set(1, json!({})).unwrap();
-    let outcome = send(5).await;
+    let outcome = send(Patch::Order(order(5))).await;
     let CallOutcome::Unknown(why) = outcome else { panic!("{outcome:?}") };
     assert!(why.message.contains("the nodes before n-1 have it"), "{why}");
     assert_eq!(patched(), ["n-0"]);
     set(1, whole);
-    assert!(matches!(send(5).await, CallOutcome::Accepted(_)));
+    assert!(matches!(send(Patch::Order(order(5))).await, CallOutcome::Accepted(_)));
     assert_eq!(patched(), ["n-0", "n-1", "n-2"]);
     // Nothing is left to do, and nothing is sent.
-    assert!(matches!(send(5).await, CallOutcome::Unknown(_)));
+    assert!(matches!(send(Patch::Order(order(5))).await, CallOutcome::Unknown(_)));
     assert_eq!(patched().len(), 3);
+    // A release that stopped after the first one.
+    set(0, json!({"team": "llm"}));
+    assert!(matches!(send(Patch::Release).await, CallOutcome::Accepted(_)));
+    assert_eq!(patched()[3..], ["n-1", "n-2"]);
 }

@@ -62,9 +62,13 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
     let node = nodes.iter().copied().min_by_key(|node| rank(node));
     let standing = standing(request, nodes, wanted.spot);
     let judged = node.filter(|_| standing.is_none());
-    // An order goes to the nodes in turn: the last one is the last to have it.
-    let behind =
-        nodes.iter().rev().min_by_key(|node| node.run.as_ref().map_or(0, |run| run.generation));
+    // An order goes to the nodes in turn: the last one is the last to have it, or to lose it.
+    let behind = nodes
+        .iter()
+        .rev()
+        .min_by_key(|node| node.run.as_ref().map_or(u64::MAX, |run| run.generation));
+    let first =
+        |value: fn(&NodeView) -> &Option<String>| nodes.iter().find_map(|node| value(node).clone());
     let created = request.created;
     let seen = nodes.iter().fold(0_u64, |all, node| all.rotate_left(1) ^ node.fingerprint);
     // Indices of hosts go on from slice to slice, also past one that is not there.
@@ -83,8 +87,8 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         multislice: has_several_specifications(request),
         workers: hosts * request.nodes.len(),
         opted_out: wanted.opted_out || nodes.iter().any(|node| node.opted_out),
-        owner: node.map_or(wanted.owner, |node| node.owner.clone()),
-        slot: node.map_or(wanted.slot, |node| node.slot.clone()),
+        owner: node.map_or(wanted.owner, |_| first(|node| &node.owner)),
+        slot: node.map_or(wanted.slot, |_| first(|node| &node.slot)),
         run: behind.map_or(wanted.run, |node| node.run.clone()),
         supervised: match nodes {
             [] => wanted.supervised,
@@ -397,5 +401,8 @@ mod tests {
             of(&[run("q-0", 3, false), run("q-1", 3, false), run("q-2", 3, false)]),
             (3, false)
         );
+        // A release has reached the first of them.
+        let released = slice("q-0", "READY", Some("q"), json!({}));
+        assert_eq!(of(&[released, run("q-1", 3, false), run("q-2", 3, false)]), (3, false));
     }
 }
