@@ -19,6 +19,7 @@ use crate::model::action::CallOutcome;
 use crate::model::command::{Command, CommandKind};
 use crate::model::condition::Condition;
 use crate::model::event::{CallResult, CommandName, Event, What};
+use crate::model::filling::Filling;
 use crate::model::node::NodeState;
 use crate::model::relaunch::TAKES_WAIT;
 use crate::model::slot::SlotRecord;
@@ -51,6 +52,13 @@ pub async fn drill(at: &ConfigFile, args: &DrillArgs) -> Outcome {
     let config = load(at)?;
     let (store, stored) = operator::open(&config).await?;
     let record = meant(args, &config, &stored)?;
+    let of = config.settings.slots.get(&args.slot).map(|slot| &slot.filling);
+    if let Some(Filling::QueuedResource(id)) = of {
+        return Err(Failed::Work(format!(
+            "{} is the queued resource {id}: a drill of its nodes is not supported yet; nothing was done",
+            args.slot
+        )));
+    }
     let clients = wire::clients(&config)?;
     let deadline = Instant::now() + config.settings.poll.timeout;
     let view = clients.tpu.get_node(&record.zone, &record.name, deadline).await;

@@ -112,7 +112,9 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     let fresh = reboots(ctx).into_iter().map(|(_, boot)| boot);
     reboot.extend(fresh.filter(|boot| !run.reboot.contains(boot)));
     let order = RunOrder { wait, notice, reboot, ..run.clone() };
-    (order != *run).then_some(Patch::Order(order))
+    // A slice that Google's repair made again has the order that the request was created with.
+    let behind = seen.out_of_step && run.generation == ctx.record.job.generation;
+    (order != *run || behind).then_some(Patch::Order(order))
 }
 
 /// Whether hosts are told to reboot that the node's order, as it was read, does not name.
@@ -394,7 +396,7 @@ pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &
     let flags = |run: &RunOrder| (run.generation, run.wait, run.notice, run.reboot.clone());
     let (there, text) = match &amendment.patch {
         Patch::Order(order) => {
-            let there = view.run.as_ref().map(flags) == Some(flags(order));
+            let there = view.run.as_ref().map(flags) == Some(flags(order)) && !view.out_of_step;
             let says = format!("wait {}, notice {}", order.wait, order.notice);
             (there, format!("the order of generation {} says {says}", order.generation))
         }

@@ -169,8 +169,9 @@ fn supervisor(
     ledger: &Ledger,
     now: Timestamp,
 ) -> Option<Verdict> {
-    let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);
-    if !record.ours || !supervised || slot.supervisor.is_none() {
+    // Hosts of a slice that lacks the present order can't be heard: it is to be ordered first.
+    let heard = record.seen.as_ref().is_some_and(|s| s.supervised && !s.out_of_step);
+    if !record.ours || !heard || slot.supervisor.is_none() {
         return None;
     }
     let failed = record.job.failed.as_ref().map(|(worker, code, text)| {

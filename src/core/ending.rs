@@ -417,10 +417,11 @@ fn apart(record: &SlotRecord, evidence: &str) -> (HoldReason, String) {
 /// Another process holds the chips of a host.
 fn chips_busy(record: &SlotRecord, evidence: &str) -> (HoldReason, String) {
     let worker = record.job.failed.as_ref().map_or(0, |(worker, ..)| *worker);
+    let (node, worker) = record.host(worker);
     let text = format!(
         "{evidence}. It is not the job's, so nothing ends it; end it on that host, and the job starts by itself (gcloud compute tpus tpu-vm \
-         ssh {} --zone {} --worker {worker} --command 'sudo kill PID')",
-        record.name, record.zone
+         ssh {node} --zone {} --worker {worker} --command 'sudo kill PID')",
+        record.zone
     );
     (HoldReason::ChipsBusy, text)
 }

@@ -168,11 +168,13 @@ impl Listed {
                 let named = request.into_iter().flat_map(|request| &request.nodes);
                 let mut nodes: Vec<_> =
                     named.filter_map(|node| self.node(zone, node).cloned()).collect();
-                if request.is_none() {
-                    // Its node may outlive it for a moment.
-                    let mine = |view: &&Arc<NodeView>| body::is_of(view, id);
+                if request.is_none_or(|request| nodes.len() < request.nodes.len().max(1)) {
+                    // Its nodes may outlive it for a moment, or have other names than are expected.
+                    let known = |view: &Arc<NodeView>| nodes.iter().any(|of| of.node == view.node);
                     let all = self.nodes.get(zone).into_iter().flat_map(BTreeMap::values);
-                    nodes.extend(all.filter(mine).cloned());
+                    let mine = all.filter(|view| body::is_of(view, id) && !known(view));
+                    let mine: Vec<_> = mine.cloned().collect();
+                    nodes.extend(mine);
                 }
                 reading::reading(id, request, &nodes)
             }

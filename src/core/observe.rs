@@ -303,6 +303,7 @@ fn note(
         },
         run: newest_order(record, view),
         members: view.members.clone(),
+        out_of_step: view.out_of_step,
         deletable: view.deletable,
         failure: view.failure.clone(),
     };

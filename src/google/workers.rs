@@ -46,7 +46,8 @@ impl TpuClient {
             };
             // After one that lacks a worker the numbers of the next ones would not be theirs.
             let lacks = of_node.len() < each;
-            reports.extend(of_node);
+            let most = if nodes.len() > 1 { each } else { usize::MAX };
+            reports.extend(of_node.into_iter().take(most));
             if lacks {
                 break;
             }

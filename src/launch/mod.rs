@@ -16,6 +16,8 @@ const TEMPLATE: &str = concat!(
     include_str!("supervisor/chips.sh"),
     include_str!("supervisor/program.sh"),
     include_str!("supervisor/runs.sh"),
+    // unverified: the tpu-env of each host of a multislice has the MEGASCALE keys, which JAX reads there, when its startup script runs.
+    // settled by: curl -H 'Metadata-Flavor: Google' http://metadata.google.internal/computeMetadata/v1/instance/attributes/tpu-env, on a host of each slice
     include_str!("supervisor/rollcall.sh"),
     include_str!("supervisor/supervise.sh"),
 );

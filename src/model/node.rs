@@ -163,6 +163,8 @@ pub struct NodeView {
     pub standing: Option<Verdict>,
     /// The ids of the nodes themselves, where that is not the slot's name alone: one a slice.
     pub members: Vec<String>,
+    /// Of several slices, not all have the same run order.
+    pub out_of_step: bool,
     /// Of several slices, the one that state, health and symptoms are of.
     pub slice: Option<String>,
     /// Whether, and how, it can be deleted.

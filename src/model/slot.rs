@@ -72,6 +72,9 @@ pub struct Seen {
     /// The ids of the nodes themselves, where that is not the slot's name alone: one a slice.
     #[serde(default)]
     pub members: Vec<String>,
+    /// Of several slices, not all have the same run order.
+    #[serde(default)]
+    pub out_of_step: bool,
     /// Whether, and how, it can be deleted.
     pub deletable: Deletable,
     /// Why its queued resource failed.
@@ -241,6 +244,14 @@ impl SlotRecord {
     pub fn nodes(&self) -> &[String] {
         let members = self.seen.as_ref().map(|seen| seen.members.as_slice());
         members.filter(|members| !members.is_empty()).unwrap_or(std::slice::from_ref(&self.name))
+    }
+
+    /// The node of a worker, and its number among the workers of that node.
+    pub fn host(&self, worker: usize) -> (&str, usize) {
+        let nodes = self.nodes();
+        let each = (self.size().hosts / nodes.len()).max(1);
+        let node = nodes.get(worker / each).unwrap_or(&self.name);
+        (node, if nodes.len() > 1 { worker % each } else { worker })
     }
 
     /// The generation and the code of the last end that this worker of the present node reported.

@@ -104,6 +104,7 @@ impl NodeView {
             standing: None,
             members: Vec::new(),
             slice: None,
+            out_of_step: false,
             deletable: Deletable::Now,
             failure: None,
             alpha: false,

@@ -126,6 +126,18 @@ fn an_order_reaches_every_slice() {
     let patches: Vec<String> =
         mutations(&rig).into_iter().filter(|call| call.starts_with("PATCH")).collect();
     assert_eq!(patches, ["PATCH nodes/a-0", "PATCH nodes/a-1"]);
+    rig.wait_for_log("the order of generation 2");
+    // Google's repair makes a slice as the request asked for it, with the order of then.
+    rig.simulator.with(|cloud| {
+        let node = cloud.nodes.get_mut(&(ZONE.to_owned(), "a-1".to_owned())).unwrap();
+        let former = RunOrder { generation: 1, ..node.run.order.clone() };
+        node.body["metadata"]["tpu-watchdog-run"] = json!(former.text());
+        node.run.order = former;
+    });
+    rig.wait_until("it has the present order", || slices(&rig)[1].run.order.generation >= 2);
+    let calls = mutations(&rig);
+    assert_eq!(calls[3..], ["PATCH nodes/a-1"], "{calls:?}");
+    wait_whole(&rig, 2);
 }
 
 #[test]

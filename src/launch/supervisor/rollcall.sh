@@ -10,15 +10,15 @@ UNREACHED=${TPU_WATCHDOG_UNREACHED:-180}
 tried() { local n=''; { read -r n <"$MEMORY.try.$GENERATION" || read -r n <"$STATE/try.$GENERATION"; } 2>/dev/null; echo "${n:-0}"; }
 count_try() { echo "$1" >"$MEMORY.try.$GENERATION"; keep "$STATE/try.$GENERATION" "$1"; }
 # megascale KEY: what the metadata of a multislice says, in lines such as MEGASCALE_NUM_SLICES: '2', from which JAX reads it too.
-megascale() { sed -n "s/^MEGASCALE_$1: *['\"]\{0,1\}\([^'\"]*\).*/\1/p" "$MEMORY.tpu-env"; }
+megascale() { sed -n "s/^MEGASCALE_$1: *['\"]\{0,1\}\([^'\"[:space:]]*\).*/\1/p" "$MEMORY.tpu-env" | head -n 1; }
 # find_slice: which of how many slices this host is in, and the address of the first one's worker 0.
 find_slice() {
   SLICES=1 SLICE=0 LEADER=''
   fetch tpu-env "$MEMORY.tpu-env" || return 0
   SLICES=$(megascale NUM_SLICES) SLICE=$(megascale SLICE_ID) LEADER=$(megascale COORDINATOR_ADDRESS)
   LEADER=${LEADER%:*}
-  [[ -n $SLICES && $SLICES != 1 ]] || { SLICES=1 SLICE=0; return 0; }
-  [[ $SLICES =~ ^[0-9]{1,4}$ && $SLICE =~ ^[0-9]{1,4}$ && -n $LEADER ]] && ((SLICE < SLICES))
+  { [[ $SLICES =~ ^[1-9][0-9]{0,3}$ ]] && ((SLICES > 1)); } || { SLICES=1 SLICE=0; return 0; }
+  [[ $SLICE =~ ^(0|[1-9][0-9]{0,3})$ && -n $LEADER ]] && ((SLICE < SLICES))
 }
 # find_hosts: how many there are, and worker 0's address: each is `name:uid:address`, or a bare name. The hosts of all slices take one
 # roll-call, and have one number each.
@@ -31,7 +31,7 @@ find_hosts() {
   if ((SLICES > 1)); then
     ((HOST < WORKERS)) || return
     WORKER=$((SLICE * WORKERS + HOST)) WORKERS=$((SLICES * WORKERS))
-    ((WORKER == 0)) || HEAD=$LEADER
+    ((SLICE == 0)) || HEAD=$LEADER
   fi
   # So many calls that worker 0 is not busy with them.
   ((WORKERS <= 64)) || CALL=20 FRESH=60
@@ -97,8 +97,8 @@ roll_call() {
     call roll-call
     if [[ $ANSWERED =~ ^go\ ([0-9]+)$ ]]; then count_try "${BASH_REMATCH[1]}"; return; fi
     unreached || silent_since=$(uptime)
-    # The watchdog has taken the roll-call of this order, of which nothing has run here.
-    if [[ -e $CALLED && $(tried) == 0 ]] && (($(uptime) - silent_since >= UNREACHED + STOP_GRACE)); then
+    # The watchdog has taken the roll-call of this order, of which nothing has run here. Slices that can't reach each other can't train.
+    if [[ $SLICES == 1 && -e $CALLED && $(tried) == 0 ]] && (($(uptime) - silent_since >= UNREACHED + STOP_GRACE)); then
       echo "starts without a roll-call: the hosts can't reach each other on port $PORT"; count_try 1; return
     fi
     [[ -n $ANSWERED || $WORKER != 0 ]] || listen

@@ -34,6 +34,13 @@ pub fn reading(id: &str, request: Option<&RequestView>, nodes: &[Arc<NodeView>])
             false => Reading::Absent,
         };
     };
+    let unnamed = |node: &&Arc<NodeView>| mine(node) && !request.nodes.contains(&node.node);
+    if let Some(node) = nodes.iter().find(unnamed) {
+        return Reading::Unread(format!(
+            "the node {} is of the queued resource {id}, whose specification does not name it",
+            node.node
+        ));
+    }
     let named: Vec<_> =
         request.nodes.iter().filter_map(|id| nodes.iter().find(|node| node.node == *id)).collect();
     if let Some(node) = named.iter().find(|node| !(mine(node) && is_younger(node, request))) {
@@ -83,12 +90,17 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         health: judged.and_then(|node| node.health.clone()),
         maintenance_event: judged.and_then(|node| node.maintenance_event),
         symptoms: judged.map(|node| node.symptoms.clone()).unwrap_or_default(),
-        upcoming: judged.and_then(|node| node.upcoming.clone()),
+        // An announced maintenance of any of them excuses the silence of its hosts.
+        upcoming: judged.and_then(|_| {
+            let all = nodes.iter().filter_map(|node| node.upcoming.as_ref());
+            all.max_by_key(|of| (of.ongoing, of.window_end)).cloned()
+        }),
         multislice: has_several_specifications(request),
         workers: hosts * request.nodes.len(),
         opted_out: wanted.opted_out || nodes.iter().any(|node| node.opted_out),
         owner: node.map_or(wanted.owner, |_| first(|node| &node.owner)),
         slot: node.map_or(wanted.slot, |_| first(|node| &node.slot)),
+        out_of_step: nodes.iter().any(|node| node.run != nodes[0].run),
         run: behind.map_or(wanted.run, |node| node.run.clone()),
         supervised: match nodes {
             [] => wanted.supervised,
@@ -113,6 +125,8 @@ fn has_several_specifications(request: &RequestView) -> bool {
 
 /// Of a node with which nothing is wrong.
 const BEST: (u8, u8) = (9, 9);
+/// Of a node in a state or health on which no rule acts.
+const HELD: (u8, u8) = (0, 0);
 
 /// How a node is, the worst first: by its state, then by its health.
 fn rank(node: &NodeView) -> (u8, u8) {
@@ -127,14 +141,19 @@ fn rank(node: &NodeView) -> (u8, u8) {
         _ => 0,
     };
     let health = match &node.health {
+        Some(Health::Other(_) | Health::Unspecified) => return HELD,
         None | Some(Health::Healthy) if node.symptoms.is_empty() => 9,
         None | Some(Health::Healthy) => 8,
         Some(Health::UnhealthyTensorflow) => 7,
         Some(Health::Timeout) => 6,
         Some(Health::UnhealthyMaintenance) => 5,
-        Some(_) => 0,
     };
-    (state, health)
+    if state == 0 { HELD } else { (state, health) }
+}
+
+/// Whether no rule acts on a node in such a state or health.
+fn is_held(node: &NodeView) -> bool {
+    rank(node) == HELD
 }
 
 /// The condition that the request gives by itself; none where its nodes are there to be judged.
@@ -159,6 +178,11 @@ fn standing(request: &RequestView, nodes: &[&Arc<NodeView>], spot: bool) -> Opti
         RequestState::Active if nodes.iter().any(|node| node.state == NodeState::Deleting) => {
             says(Going, ", and its node is being deleted")
         }
+        RequestState::Active if request.nodes.is_empty() => {
+            says(Unclear, ", and names no node in a way that is known")
+        }
+        // A person's doing, or a value that is not known, must not be hidden by a slice that is lost.
+        RequestState::Active if nodes.iter().any(|node| is_held(node)) => None,
         // Spot capacity that is taken back may leave the request ACTIVE for a while. Other nodes go
         // when someone deletes them.
         RequestState::Active if nodes.is_empty() && spot => {
@@ -350,8 +374,23 @@ mod tests {
         assert_eq!((&found.state, found.slice.as_deref()), (&NodeState::Creating, Some("q-2")));
         // A stopped one is a person's: it is not hidden by a dead one.
         let stopped = of("q-1", "STOPPED", json!({}));
-        let found = view(&three(false), &[ready("q-0"), stopped, ready("q-2")]);
+        let found = view(&three(false), &[ready("q-0"), stopped.clone(), ready("q-2")]);
         assert_eq!(found.state, NodeState::Stopped);
+        for others in [vec![of("q-0", "PREEMPTED", json!({}))], vec![]] {
+            let nodes: Vec<_> = others.into_iter().chain([stopped.clone()]).collect();
+            let found = view(&three(false), &nodes);
+            assert_eq!((&found.standing, &found.state), (&None, &NodeState::Stopped));
+        }
+        let unknown = of("q-0", "READY", json!({"health": "LATER"}));
+        let found = view(&three(true), &[unknown, of("q-1", "REPAIRING", json!({}))]);
+        assert_eq!(found.health, Some(Health::Other("LATER".into())));
+        let ongoing = json!({"upcomingMaintenance": {"maintenanceStatus": "ONGOING"}});
+        let maintained = of("q-2", "READY", ongoing);
+        let found = view(&three(false), &[ready("q-0"), ready("q-1"), maintained]);
+        assert!(found.upcoming.as_ref().is_some_and(|upcoming| upcoming.ongoing));
+        // A node that names the request by another name than is expected.
+        let other = [ready("q-0"), of("q.1", "READY", json!({}))];
+        assert!(matches!(reading("q", Some(&three(true)), &other), Reading::Unread(_)));
         let dead = |id| of(id, "PREEMPTED", json!({}));
         for (nodes, condition, says) in [
             (
