@@ -331,9 +331,8 @@ async fn absent(
     deadline: Instant,
 ) -> String {
     if let Filling::QueuedResource(id) = &slot.filling {
-        return format!(
-            "no queued resource {id:?} is in {zone}: it would be asked for as [tpu.create] says"
-        );
+        let how = if unseen { "[tpu.create] says" } else { "it was learned" };
+        return format!("no queued resource {id:?} is in {zone}: it would be asked for as {how}");
     }
     match clients.tpu.list_nodes(zone, deadline).await {
         Ok(list) if unseen => {

@@ -15,6 +15,7 @@ use super::raw::*;
 use super::slot::slot;
 use super::state::{pushgateway, state};
 use super::{Config, Environment, Mistake};
+use crate::model::filling::Filling;
 use crate::model::settings::*;
 
 /// Validates everything.
@@ -62,6 +63,21 @@ pub fn validate(
             c.wrong(
                 &format!("{key}.name"),
                 format!("two slots are named {:?}; names must be unique", slot.name),
+            );
+        }
+        let same = |other: &&SlotSettings| {
+            slot.filling != Filling::Node
+                && other.filling == slot.filling
+                && other.zones.iter().any(|zone| slot.zones.contains(zone))
+        };
+        if let Some(other) = slots.values().find(same).filter(|other| other.name != slot.name) {
+            c.wrong(
+                &format!("{key}.queued_resource"),
+                format!(
+                    "{:?} is the slot {:?} already; one slot is a queued resource with all its nodes: remove one of the two",
+                    slot.filling.id(),
+                    other.name
+                ),
             );
         }
         slots.insert(slot.name.clone(), slot);

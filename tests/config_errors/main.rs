@@ -27,7 +27,7 @@ fn error(text: &str) -> String {
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-const AFTER_A_SLOT: [(&str, &str, &str); 63] = [
+const AFTER_A_SLOT: [(&str, &str, &str); 64] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`; did you mean `name`?"),
     ("queued_resource = \"a b\"", "w.toml:5: tpu[0].queued_resource:", "is not the id of a queued"),
     ("kind = \"slice\"", "w.toml:5: tpu[0].kind:", "not supported yet"),
@@ -45,6 +45,11 @@ const AFTER_A_SLOT: [(&str, &str, &str); 63] = [
         "[[tpu]]\nname = \"a\"\nzone = \"us-east5-a\"",
         "w.toml:6: tpu[1].name:",
         "names must be unique",
+    ),
+    (
+        "queued_resource = \"q\"\n[[tpu]]\nname = \"a-1\"\nzone = \"us-east5-a\"\nqueued_resource = \"q\"",
+        "w.toml:9: tpu[1].queued_resource:",
+        "\"q\" is the slot \"a\" already; one slot is a queued resource with all its nodes",
     ),
     (
         "[[tpu]]\nname = \"B_1\"\nzone = \"us-east5-a\"",

@@ -208,9 +208,15 @@ fn a_host_of_a_later_slice_calls_the_first_slice_and_has_a_number_of_its_own() {
     let work = tempfile::tempdir().unwrap();
     let Some(host) = worker_0(work.path()) else { return };
     host.metadata("tpu-env", &multislice(1));
-    host.boot();
+    // The watchdog has heard from every host: one slice alone would start now.
+    host.orders(RunOrder { roll_called: true, ..order(None) });
+    host.boot_with(&[("TPU_WATCHDOG_UNREACHED", "1")]);
     let waits = "roll_call: worker 0 (127.77.7.7) does not answer on port";
     host.wait("it calls", || host.phase().starts_with(waits));
     assert!(host.attribute("boot").unwrap().ends_with(" 7.0 1 v4 i4 c0"));
+    let beats =
+        || host.attribute("heartbeat").unwrap().split(' ').nth(2).unwrap().parse::<u64>().unwrap();
+    let before = beats();
+    host.wait("it calls on", || beats() >= before + 30);
     assert!(!work.path().join("tries").exists());
 }

@@ -12,7 +12,7 @@ use crate::model::slot::Seen;
 
 impl World {
     /// A run whose workers have this supervisor, at work. Returns its node.
-    fn at_work(&mut self, version: &str) -> Value {
+    pub fn at_work(&mut self, version: &str) -> Value {
         let node = self.supervised_run();
         self.workers_say(&[(1, version, None)]);
         self.polled(&node);

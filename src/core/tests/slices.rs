@@ -1,5 +1,6 @@
 //! A multislice: it is judged as long as a slice of it lives, and lost when none does.
 
+use super::relaunch::accepted;
 use super::runs::{LOCATION, survey, with_checkpoints};
 use super::*;
 use crate::model::action::RequestList;
@@ -41,18 +42,23 @@ fn multislice() -> World {
 
 /// A poll half a minute later; a GET that it asks for shows the same.
 fn shows(world: &mut World, states: [&str; 2]) {
-    world.wait(30);
-    let idle = ["idle-1", "idle-2"].map(|name| NodeView::parse(node(name, json!({}))).unwrap());
-    let nodes: Vec<_> = slices(states).into_iter().chain(idle.map(Arc::new)).collect();
-    let requests = RequestList { requests: vec![request()], unreachable: vec![] };
-    let result = Ok((nodes, vec![]).into());
-    let listing = Listing { zone: ZONE.into(), result, requests: Some(Ok(requests)) };
-    world.input(Input::Polled(Box::new(Poll { began: world.now, listings: vec![listing] })));
+    lists(world, slices(states));
     if world.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
         world.wait(1);
         let reading = reading("q", Some(&request()), &slices(states));
         world.input(Input::Got { slot: "a".into(), began: world.now, reading });
     }
+}
+
+/// A poll half a minute later that lists the request and these nodes.
+fn lists(world: &mut World, nodes: Vec<Arc<NodeView>>) {
+    world.wait(30);
+    let idle = ["idle-1", "idle-2"].map(|name| NodeView::parse(node(name, json!({}))).unwrap());
+    let nodes: Vec<_> = nodes.into_iter().chain(idle.map(Arc::new)).collect();
+    let requests = RequestList { requests: vec![request()], unreachable: vec![] };
+    let result = Ok((nodes, vec![]).into());
+    let listing = Listing { zone: ZONE.into(), result, requests: Some(Ok(requests)) };
+    world.input(Input::Polled(Box::new(Poll { began: world.now, listings: vec![listing] })));
 }
 
 /// The seconds for which it shows these states until it is deleted, at most an hour.
@@ -114,4 +120,62 @@ fn s10_a_multislice_without_a_living_slice_is_lost_at_once() {
     let mut world = multislice();
     assert_eq!(lasts(&mut world, ["READY", "STOPPED"]), None, "a person stopped one");
     assert_eq!(world.hold("a"), Some(HoldReason::Stopped));
+}
+
+/// A poll half a minute later that shows this node, with slices of which not all have its run order.
+fn shows_out_of_step(world: &mut World, node: &Value, out_of_step: bool) {
+    world.wait(30);
+    let mut view = NodeView::parse(node.clone()).unwrap();
+    view.fingerprint ^= u64::from(out_of_step);
+    view.out_of_step = out_of_step;
+    let idle = ["idle-1", "idle-2"].map(|name| super::node(name, json!({})));
+    let idle = idle.map(|raw| Arc::new(NodeView::parse(raw).unwrap()));
+    let nodes = [Arc::new(view)].into_iter().chain(idle).collect();
+    world.poll_result(Ok((nodes, vec![])));
+}
+
+#[test]
+fn a_slice_that_lacks_the_order_is_ordered_again_in_five_minutes_and_not_before() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    shows_out_of_step(&mut world, &node, false);
+    assert!(world.actions.is_empty());
+    shows_out_of_step(&mut world, &node, true);
+    let order = world.run_order().expect("the present order");
+    assert_eq!(order.generation, 1);
+    world.ordered(accepted());
+    let again = (1..=30).find(|_| {
+        shows_out_of_step(&mut world, &node, true);
+        world.run_order().is_some()
+    });
+    assert_eq!(again, Some(10), "5 min in polls of 30 s");
+    world.ordered(accepted());
+    for _ in 0..30 {
+        shows_out_of_step(&mut world, &node, false);
+        assert!(world.actions.is_empty(), "L2: {:?}", world.actions);
+    }
+}
+
+#[test]
+fn s5_hosts_without_the_present_order_are_not_taken_for_silent() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    world.fleet.slots.get_mut("a").unwrap().job.workers.get_mut(&0).unwrap().quiet_for =
+        Duration::from_secs(3600);
+    let condition = |world: &World| world.fleet.slots["a"].verdict.condition;
+    shows_out_of_step(&mut world, &node, true);
+    assert_eq!(condition(&world), Condition::Healthy);
+    shows_out_of_step(&mut world, &node, false);
+    assert_eq!(condition(&world), Condition::Silent);
+}
+
+#[test]
+fn s5_nodes_of_the_request_under_other_names_than_are_expected_give_no_reading() {
+    let mut world = multislice();
+    let raw = node("other", json!({"queuedResource": REQUEST}));
+    for _ in 0..10 {
+        lists(&mut world, vec![Arc::new(NodeView::parse(raw.clone()).unwrap())]);
+        assert!(world.actions.is_empty() && world.fleet.slots["a"].suspicion.is_none());
+    }
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Unclear);
 }
