@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tpu_watchdog::model::failure::FailureClass;
+use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::simulator::http::{Fault, Logged};
 use tpu_watchdog::simulator::wire::Reply;
 
@@ -158,6 +158,21 @@ async fn one_worker_without_a_word_hides_no_other() {
     let (simulator, client) = slice(&[]).await;
     client.guest_attributes(ZONE, "s", 4, in_a_minute()).await.unwrap();
     assert_eq!(simulator.log().len(), 1);
+}
+
+#[tokio::test]
+async fn hosts_keep_their_numbers_when_a_slice_before_theirs_is_gone() {
+    let (_simulator, client) = slice(&[]).await;
+    let of = async |nodes: &[&str]| {
+        let names: Vec<String> = nodes.iter().map(|name| (*name).to_owned()).collect();
+        let reports = client.reports_of(ZONE, &names, 4 * nodes.len(), in_a_minute()).await?;
+        Ok::<Vec<bool>, Failure>(reports.iter().map(|report| report.boot.is_some()).collect())
+    };
+    let (gone, there) = ([false; 4], [true; 4]);
+    assert_eq!(of(&["gone", "s"]).await.unwrap(), [gone, there].concat());
+    assert_eq!(of(&["s", "gone", "s"]).await.unwrap(), [there, gone, there].concat());
+    let failure = of(&["gone", "also"]).await.unwrap_err();
+    assert_eq!(failure.class, FailureClass::NotFound);
 }
 
 #[tokio::test]

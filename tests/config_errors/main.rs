@@ -47,7 +47,7 @@ const AFTER_A_SLOT: [(&str, &str, &str); 64] = [
         "names must be unique",
     ),
     (
-        "queued_resource = \"q\"\n[[tpu]]\nname = \"a-1\"\nzone = \"us-east5-a\"\nqueued_resource = \"q\"",
+        "queued_resource = \"q\"\n[[tpu]]\nname = \"a-1\"\nzone = \"us-central2-b\"\nqueued_resource = \"q\"",
         "w.toml:9: tpu[1].queued_resource:",
         "\"q\" is the slot \"a\" already; one slot is a queued resource with all its nodes",
     ),
