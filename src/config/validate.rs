@@ -65,21 +65,7 @@ pub fn validate(
                 format!("two slots are named {:?}; names must be unique", slot.name),
             );
         }
-        let same = |other: &&SlotSettings| {
-            slot.filling != Filling::Node
-                && other.filling == slot.filling
-                && other.zones.iter().any(|zone| slot.zones.contains(zone))
-        };
-        if let Some(other) = slots.values().find(same).filter(|other| other.name != slot.name) {
-            c.wrong(
-                &format!("{key}.queued_resource"),
-                format!(
-                    "{:?} is the slot {:?} already; one slot is a queued resource with all its nodes: remove one of the two",
-                    slot.filling.id(),
-                    other.name
-                ),
-            );
-        }
+        request_is_its_own(c, &key, &slot, &slots);
         slots.insert(slot.name.clone(), slot);
     }
     check.finish()?;
@@ -98,6 +84,29 @@ pub fn validate(
         slots,
     };
     Ok(Config { settings, lease, pushgateway, state, listen, listen_token_file, api })
+}
+
+/// Two slots of one queued resource would replace it against each other.
+fn request_is_its_own(
+    c: &mut Check,
+    key: &str,
+    slot: &SlotSettings,
+    slots: &BTreeMap<String, SlotSettings>,
+) {
+    let same = |other: &&SlotSettings| {
+        let shared = other.zones.iter().any(|zone| slot.zones.contains(zone));
+        other.name != slot.name && other.filling == slot.filling && shared
+    };
+    let Filling::QueuedResource(id) = &slot.filling else { return };
+    if let Some(other) = slots.values().find(same) {
+        c.wrong(
+            &format!("{key}.queued_resource"),
+            format!(
+                "{id:?} is the slot {:?} already; one slot is a queued resource with all its nodes: remove one of the two",
+                other.name
+            ),
+        );
+    }
 }
 
 /// `[poll]`.
