@@ -195,7 +195,7 @@ fn s22_the_hosts_of_all_slices_take_one_roll_call() {
     host.metadata("tpu-env", &multislice(0));
     host.boot();
     host.wait("it calls", || host.phase() == "roll_call: not heard from: 1 2 3 4 5 6 7");
-    assert!(host.attribute("boot").unwrap().ends_with(" 7.0 1 v4 i0 c0"));
+    host.wait("its number", || host.attribute("boot").unwrap().ends_with(" 7.0 1 v4 i0 c0"));
     let _slice = [1, 2, 3].map(|worker| host.other(worker));
     host.wait("the other slice", || host.phase() == "roll_call: not heard from: 4 5 6 7");
     assert!(!work.path().join("tries").exists());
@@ -213,7 +213,7 @@ fn a_host_of_a_later_slice_calls_the_first_slice_and_has_a_number_of_its_own() {
     host.boot_with(&[("TPU_WATCHDOG_UNREACHED", "1")]);
     let waits = "roll_call: worker 0 (127.77.7.7) does not answer on port";
     host.wait("it calls", || host.phase().starts_with(waits));
-    assert!(host.attribute("boot").unwrap().ends_with(" 7.0 1 v4 i4 c0"));
+    host.wait("its number", || host.attribute("boot").unwrap().ends_with(" 7.0 1 v4 i4 c0"));
     let beats =
         || host.attribute("heartbeat").unwrap().split(' ').nth(2).unwrap().parse::<u64>().unwrap();
     let before = beats();
