@@ -85,6 +85,7 @@ fn with_a_stray() -> StatusDocument {
         state: None,
         since: now(),
         why: "its create was <called off>".into(),
+        queued_resource: None,
         removal: Some("its delete was sent at 2026-06-01T12:00:00Z".into()),
     });
     document

@@ -7,6 +7,7 @@ use crate::core::starts_again;
 use crate::model::command::{Command, CommandKind, Pause};
 use crate::model::condition::Condition;
 use crate::model::ids::Incarnation;
+use crate::model::phase::Phase;
 use crate::model::slot::SlotRecord;
 use crate::model::time::{elapsed, span};
 use crate::report::sentence::rounded;
@@ -148,8 +149,9 @@ pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
                 Some(slot) => (format!("{slot} is paused"), format!("resume {slot}")),
                 None => ("everything is paused".to_owned(), "resume --all".to_owned()),
             };
+            let waits = slot.as_ref().and_then(record).and_then(waits_on).unwrap_or_default();
             format!(
-                "{what}{until}{why}\n  nothing starts on it; to end the pause: tpu-watchdog {end}"
+                "{what}{until}{why}\n  nothing starts on it; to end the pause: tpu-watchdog {end}{waits}"
             )
         }
         CommandKind::Resume { slot: None, .. } => match by_name(stored, now).as_slice() {
@@ -178,7 +180,10 @@ pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
             let job = record(slot).and_then(starts_again).unwrap_or_default();
             format!("{slot} has its attempts again{from}{job}{why}")
         }
-        CommandKind::Forget { slot, purge } => forgotten(slot, *purge, &why),
+        CommandKind::Forget { slot, purge } => {
+            let asked = record(slot).and_then(|record| asked_for(record));
+            forgotten(slot, *purge, asked, &why)
+        }
         CommandKind::Recreate { slot, incarnation } => recreated(slot, incarnation.as_ref(), &why),
         CommandKind::Relaunch { slot } => {
             let from = record(slot).and_then(|record| record.job.checkpoint.as_ref());
@@ -199,10 +204,26 @@ pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
     }
 }
 
-fn forgotten(slot: &str, purge: bool, why: &str) -> String {
+/// The queued resource of a slot that is being created.
+fn asked_for(record: &SlotRecord) -> Option<&str> {
+    let creates = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating);
+    record.request.as_deref().filter(|_| creates)
+}
+
+fn waits_on(record: &SlotRecord) -> Option<String> {
+    let (id, slot) = (asked_for(record)?, &record.name);
+    Some(format!(
+        "\n  its request waits on and may be granted ({id}); withdraw it: tpu-watchdog resume {slot}, then tpu-watchdog forget {slot}"
+    ))
+}
+
+fn forgotten(slot: &str, purge: bool, asked: Option<&str>, why: &str) -> String {
     let kept = if purge { "are dropped" } else { "are kept for 30 days" };
+    let request = asked.map_or(String::new(), |id| {
+        format!("; its queued resource {id} is deleted if it still waits, and told as a stray if it was granted")
+    });
     format!(
-        "{slot} is forgotten{why}\n  nothing is created for it; its specification, attempts and recorded checkpoint {kept}; want it again: \
+        "{slot} is forgotten{why}\n  nothing is created for it{request}; its specification, attempts and recorded checkpoint {kept}; want it again: \
          tpu-watchdog retry {slot}"
     )
 }

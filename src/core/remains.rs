@@ -1,9 +1,12 @@
-//! The removal of strays that can't run (`orphans = "dead"`): PREEMPTED or TERMINATED nodes that a
-//! create of this journal made and that no slot owns. They run nothing, and they eat quota.
+//! The removal of strays that can't run. With `orphans = "dead"`: PREEMPTED or TERMINATED nodes that
+//! a create of this journal made and that no slot owns. They run nothing, and they eat quota. Always:
+//! queued resources of ours that were called off, by `forget` or by leaving the config, while they
+//! wait, and once they have failed. The delete never has `force`: the API refuses it where the request
+//! was granted meanwhile, and the grant is told.
 //!
 //! Each removal takes a GET of that node (S1), an intent in the journal (S11), the delete, and the
 //! listings that show the node gone. The delete's operation is not followed: a node that is still
-//! listed 30 minutes later is deleted once more, and 5 minutes after a refusal. What is or may become READY is never removed,
+//! listed 30 minutes later is deleted once more, and 5 minutes after a refusal. A node that is or may become READY is never removed,
 //! nor what an operator paused or opted out, nor what lives where a slot of that name does: that
 //! slot deals with it. While a removal may be under way, no create of that name is sent there.
 //!
@@ -18,9 +21,11 @@ use jiff::Timestamp;
 use crate::model::action::{Action, CallOutcome, Look, Reading, VERIFIED_FOR};
 use crate::model::event::{CallResult, Event, What};
 use crate::model::failure::FailureClass;
-use crate::model::filling::Filling;
+use crate::model::filling::Deletable;
 use crate::model::fleet::{Fleet, Removal, Stray};
+use crate::model::ids::Incarnation;
 use crate::model::node::{NodeState, NodeView};
+use crate::model::queued::RequestState;
 use crate::model::recovery::Call;
 use crate::model::time::elapsed;
 
@@ -40,16 +45,20 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
 pub fn look(fleet: &mut Fleet, turn: &mut Turn) {
     let wanted = |(_, stray): &(&String, &Stray)| is_removable(fleet, stray, turn.now);
     let strays = fleet.ledger.strays.iter().filter(wanted);
-    let keys: Vec<(String, String, String)> =
-        strays.map(|(key, stray)| (key.clone(), stray.zone.clone(), stray.name.clone())).collect();
-    for (key, zone, name) in keys {
+    let looks: Vec<(String, Look)> = strays
+        .map(|(key, stray)| {
+            let (zone, name) = (stray.zone.clone(), stray.name.clone());
+            (key.clone(), Look::Stray { zone, name, filling: stray.filling() })
+        })
+        .collect();
+    for (key, look) in looks {
         if fleet.looked_for.insert(key) {
-            turn.look(Look::Stray { zone, name });
+            turn.look(look);
         }
     }
 }
 
-/// Takes in that GET: the delete is intended when it shows the same dead node.
+/// Takes in that GET: the delete is intended when it shows the same dead node, or waiting request.
 pub fn got(
     fleet: &mut Fleet,
     zone: &str,
@@ -66,56 +75,74 @@ pub fn got(
     };
     let now = turn.now;
     let is_fresh = began <= now && elapsed(began, now) <= VERIFIED_FOR;
-    let is_it = view.incarnation == stray.incarnation && is_dead(view.state.as_str());
-    if is_it && !is_plain(fleet, &view) {
+    let is_request = stray.request.is_some();
+    let is_it = view.incarnation == stray.incarnation
+        && (is_request || is_dead(view.state.as_str()))
+        && is_removable(fleet, stray, now);
+    if is_it && !is_ours(fleet, stray, &view) {
         // It is not asked about again by this process while the listings show the same.
         fleet.looked_for.insert(key);
         return;
     }
-    if !(is_fresh && is_it && is_removable(fleet, stray, now)) {
+    if !(is_fresh && is_it) {
         return;
     }
-    let Some(incarnation) = view.incarnation.clone() else { return };
     if let Err(violation) = check::removal(&fleet.settings, &fleet.ledger, stray, &view, began, now)
     {
         let what = What::InvariantViolation { invariant: violation.name().to_owned() };
         let message = format!("the safety check refused to remove stray {key} ({violation})");
         return turn.happened(Event { at: now, slot: None, message, what });
     }
+    let Some(incarnation) = view.incarnation.clone() else { return };
+    let asked = view.standing.as_ref().filter(|_| is_request);
+    let observed =
+        asked.map_or_else(|| view.state.as_str().to_owned(), |standing| standing.evidence.clone());
+    intend(fleet, &key, (incarnation, observed), began, turn);
+}
+
+/// Journals the delete of a stray; it leaves when that is durable.
+fn intend(
+    fleet: &mut Fleet,
+    key: &str,
+    (incarnation, observed): (Incarnation, String),
+    began: Timestamp,
+    turn: &mut Turn,
+) {
+    let Some(stray) = fleet.ledger.strays.get_mut(key) else { return };
+    let (now, zone, name) = (turn.now, stray.zone.clone(), stray.name.clone());
+    let filling = stray.filling();
     let removal = Removal {
         at: now,
         incarnation: incarnation.clone(),
-        state: view.state.as_str().to_owned(),
+        state: observed.clone(),
         call: Some(Call::Intended),
         failure: None,
     };
     let message = format!(
-        "delete stray {name} in {zone}, incarnation {incarnation}: {}; {}",
-        removal.state, stray.why
+        "delete stray {name} in {zone}, incarnation {incarnation}: {observed}; {}",
+        stray.why
     );
     let what = What::StrayIntent {
-        zone: zone.to_owned(),
-        name: name.to_owned(),
+        zone: zone.clone(),
+        name: name.clone(),
         incarnation: incarnation.clone(),
         confirmed_at: began,
-        observed: removal.state.clone(),
+        observed,
         decided_by: fleet.settings.decided_by.clone(),
     };
     turn.happened(Event { at: now, slot: None, message, what });
     let of = format!("delete stray {zone} {name} {incarnation} {now}");
     let id = || uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, of.as_bytes()).to_string();
-    let request_id = fleet.settings.alpha.then(id);
-    if let Some(stray) = fleet.ledger.strays.get_mut(&key) {
-        stray.removal = Some(removal);
-        fleet.dirty_ledger = true;
-    }
+    let request_id = filling.takes_request_ids(fleet.settings.alpha).then(id);
+    stray.removal = Some(removal);
+    fleet.dirty_ledger = true;
     turn.act(Action::Delete {
-        slot: name.to_owned(),
-        zone: zone.to_owned(),
+        slot: name,
+        zone,
         incarnation,
         verified: began,
         request_id,
-        filling: Filling::Node,
+        filling,
         force: false,
         stray: true,
     });
@@ -184,7 +211,11 @@ pub fn is_on_its_way(stray: &Stray, now: Timestamp) -> bool {
 /// Whether the config, the operators and the slots leave a dead stray to be removed now.
 fn is_removable(fleet: &Fleet, stray: &Stray, now: Timestamp) -> bool {
     let (zone, name) = (&stray.zone, &stray.name);
-    let dead = stray.state.as_deref().is_some_and(is_dead);
+    let state = stray.state.as_deref().unwrap_or_default();
+    let wanted = match &stray.request {
+        None => is_dead(state) && fleet.settings.removes_dead,
+        Some(_) => RequestState::WITHOUT_NODES.iter().any(|of| of.as_str() == state),
+    };
     let waits = stray.removal.as_ref().is_some_and(|removal| {
         let wait = if removal.call.is_some() { AGAIN_AFTER } else { RETRY_AFTER };
         elapsed(removal.at, now) < wait
@@ -199,8 +230,10 @@ fn is_removable(fleet: &Fleet, stray: &Stray, now: Timestamp) -> bool {
         ledger.paused.as_ref(),
     ];
     let paused = pauses.into_iter().flatten().any(|pause| pause.holds(now));
-    let wanted = fleet.settings.removes_dead && !fleet.settings.dry_run;
-    wanted && dead && stray.incarnation.is_some() && !(waits || lives_here || paused)
+    wanted
+        && !fleet.settings.dry_run
+        && stray.incarnation.is_some()
+        && !(waits || lives_here || paused)
 }
 
 /// Whether nothing runs in this state, nor ever will.
@@ -208,10 +241,13 @@ pub fn is_dead(state: &str) -> bool {
     [NodeState::Preempted, NodeState::Terminated].iter().any(|dead| dead.as_str() == state)
 }
 
-/// A node of its own, made by a create of this journal and not opted out.
-fn is_plain(fleet: &Fleet, view: &NodeView) -> bool {
+/// Made by a create of this journal and not opted out: a node of its own, or a request without one
+/// that no person stopped.
+fn is_ours(fleet: &Fleet, stray: &Stray, view: &NodeView) -> bool {
     let ours = view.owner.as_ref() == Some(&fleet.settings.owner)
-        && view.slot.as_ref() == Some(&view.node);
+        && view.slot.as_ref() == Some(&stray.name);
+    let granted = view.deletable != Deletable::Now || view.state == NodeState::Stopped;
     let others = view.queued_resource.is_some() || view.multislice || view.is_v1;
+    let others = others || stray.request.is_some() && granted;
     ours && !others && !view.opted_out
 }

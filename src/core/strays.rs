@@ -17,6 +17,7 @@ use crate::model::event::{CallResult, Verb, What};
 use crate::model::fleet::{Fleet, Stray};
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
+use crate::model::queued::{RequestState, RequestView};
 use crate::model::recovery::Call;
 use crate::model::time::elapsed;
 
@@ -77,8 +78,7 @@ pub fn call_off(
             fleet.dirty_ledger = true;
             match &record.request {
                 Some(id) => format!(
-                    "its queued resource {id} may be granted still, and is reported as a stray until it is gone: gcloud compute tpus \
-                     queued-resources delete {id} --zone {}",
+                    "its queued resource {id} in {} is deleted if it still waits; if it was granted, it is reported as a stray",
                     record.zone
                 ),
                 None => "its create may have been sent and can't be cancelled; a node that it makes is reported as a stray".to_owned(),
@@ -126,8 +126,7 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
             (false, true) => "it never came",
             (false, false) => {
                 if let Some(request) = asked.filter(|_| shown.is_none()) {
-                    let state = request.state.as_str().to_owned();
-                    still_asked_for(fleet, &key, state, turn);
+                    still_asked_for(fleet, &key, request, turn);
                 }
                 continue;
             }
@@ -154,18 +153,30 @@ fn ownerless(fleet: &Fleet, view: &NodeView) -> Option<String> {
 }
 
 /// A queued resource that no slot owns is listed: it may be granted.
-fn still_asked_for(fleet: &mut Fleet, key: &str, state: String, turn: &mut Turn) {
+fn still_asked_for(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &mut Turn) {
     let Some(stray) = fleet.ledger.strays.get_mut(key) else { return };
-    let Some(id) = stray.request.clone().filter(|_| stray.state.as_ref() != Some(&state)) else {
+    let (id, state) = (&request.id, request.state.as_str());
+    let is = (Some(state.to_owned()), request.incarnation());
+    if (&stray.state, &stray.incarnation) == (&is.0, &is.1) {
         return;
+    }
+    let Stray { name, zone, why, .. } = stray;
+    let by_hand = format!("gcloud compute tpus queued-resources delete {id} --zone {zone}");
+    let then = match RequestState::WITHOUT_NODES.contains(&request.state) {
+        true => format!("it is deleted. If it stays: {by_hand}"),
+        false => format!(
+            "it can't be deleted in this state, may be granted, and holds quota. It is deleted once it can be. Put {name} back into the config \
+             to take it up; once it is granted, delete it by hand: {by_hand} --force"
+        ),
     };
     turn.note(format!(
-        "stray {} in {}: its queued resource {id} is {state}, and no slot owns it: {}; it may be granted, and holds quota. Put {} back into \
-         the config to take it up, or delete it: gcloud compute tpus queued-resources delete {id} --zone {}",
-        stray.name, stray.zone, stray.why, stray.name, stray.zone
+        "stray {name} in {zone}: its queued resource {id} is {state}, and no slot owns it: {why}; {then}"
     ));
-    (stray.state, stray.incarnation) = (Some(state), None);
+    // Another request of that id is not the one that was deleted.
+    stray.removal.take_if(|removal| Some(&removal.incarnation) != is.1.as_ref());
+    (stray.state, stray.incarnation) = is;
     fleet.dirty_ledger = true;
+    fleet.looked_for.remove(key);
 }
 
 fn show(fleet: &mut Fleet, view: &Arc<NodeView>, why: String, turn: &mut Turn) {

@@ -36,6 +36,7 @@ mod slices;
 mod times;
 mod went_back;
 mod wishes;
+mod withdrawal;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -112,6 +112,7 @@ fn stray(stray: &Stray) -> StrayView {
         state: stray.state.clone(),
         since: stray.since,
         why: stray.why.clone(),
+        queued_resource: stray.request.clone(),
         removal: stray.removal.as_ref().map(removal),
     }
 }

@@ -266,7 +266,7 @@ pub enum Action {
         filling: Filling,
         /// Its nodes are deleted along with it.
         force: bool,
-        /// It is no slot's: a dead stray, removed with `orphans = "dead"`.
+        /// It is no slot's: a request that was called off, or a dead stray (`orphans = "dead"`).
         stray: bool,
     },
     /// Create the node.
@@ -368,6 +368,8 @@ pub enum Look {
         zone: String,
         /// Its name.
         name: String,
+        /// The kind of thing that is read.
+        filling: Filling,
     },
     /// Look at an operation, not before the time given.
     Operation {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command::Pause;
 use super::condition::Condition;
+use super::filling::Filling;
 use super::ids::Incarnation;
 use super::lease::Leader;
 use super::lookup::Deletion;
@@ -66,7 +67,7 @@ pub struct Stray {
     /// The id of the queued resource that was asked for: it may be granted for as long as it is listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
-    /// Its delete, once one was decided (`orphans = "dead"`).
+    /// Its delete, once one was decided: of a request that was called off, or with `orphans = "dead"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removal: Option<Removal>,
     /// The order to wait that it was sent …
@@ -96,6 +97,11 @@ impl Stray {
     /// Where a stray of this zone and name is kept in the ledger.
     pub fn key(zone: &str, name: &str) -> String {
         format!("{zone}/{name}")
+    }
+
+    /// The kind of thing that is read, and deleted.
+    pub fn filling(&self) -> Filling {
+        self.request.clone().map_or(Filling::Node, Filling::QueuedResource)
     }
 
     /// Whether this very patch of it is journaled as about to be sent (S11).

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::failure::Failure;
+use super::ids::Incarnation;
 use super::node::wire_enum;
 
 wire_enum! {
@@ -33,6 +34,17 @@ wire_enum! {
         /// In the queue.
         Waiting = "WAITING_FOR_RESOURCES" / 9,
     }
+}
+
+impl RequestState {
+    /// The states in which a delete needs no `force`: there is no node that could run. Source: the
+    /// refusal that names them, "must be one of [ACCEPTED WAITING_FOR_RESOURCES SUSPENDED FAILED]".
+    pub const WITHOUT_NODES: [RequestState; 4] = [
+        RequestState::Accepted,
+        RequestState::Waiting,
+        RequestState::Suspended,
+        RequestState::Failed,
+    ];
 }
 
 /// The typed view of one queued resource, with its raw JSON.
@@ -62,4 +74,13 @@ pub struct RequestView {
     pub alpha: bool,
     /// The answer as it was.
     pub raw: Arc<Value>,
+}
+
+impl RequestView {
+    /// Its identity: the API gives a request no number of its own, and a later one of its id has another
+    /// time.
+    pub fn incarnation(&self) -> Option<Incarnation> {
+        let created = self.created?;
+        Some(Incarnation { id: format!("{}.{}", self.id, created.as_second()), created })
+    }
 }

@@ -135,6 +135,9 @@ pub struct StrayView {
     pub since: Timestamp,
     /// How it came to be one.
     pub why: String,
+    /// The id of the queued resource that was asked for, where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued_resource: Option<String>,
     /// Its removal, where one was decided: when, and what came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removal: Option<String>,

@@ -104,7 +104,11 @@ impl Obstacles {
                 self.slot_create_refused.with_label_values(&[slot.name.as_str(), reason]).set(1);
             }
         }
-        self.orphans.with_label_values(&["node"]).set(status.strays.len() as i64);
+        let (requests, nodes): (Vec<_>, Vec<_>) =
+            status.strays.iter().partition(|stray| stray.queued_resource.is_some());
+        for (kind, strays) in [("node", nodes), ("queued_resource", requests)] {
+            self.orphans.with_label_values(&[kind]).set(strays.len() as i64);
+        }
     }
 }
 
@@ -130,11 +134,15 @@ mod tests {
             state: Some("READY".into()),
             since: Timestamp::UNIX_EPOCH,
             why: "its slot was forgotten".into(),
+            queued_resource: None,
             removal: None,
         };
-        let mut status = StatusDocument { strays: vec![stray], ..StatusDocument::default() };
+        let request = StrayView { queued_resource: Some("q".into()), ..stray.clone() };
+        let strays = vec![stray, request.clone(), request];
+        let mut status = StatusDocument { strays, ..StatusDocument::default() };
         obstacles.set(&status);
         assert!(lines(&registry).contains("orphans{kind=\"node\"} 1"));
+        assert!(lines(&registry).contains("orphans{kind=\"queued_resource\"} 2"));
         status.strays.clear();
         obstacles.set(&status);
         assert!(lines(&registry).contains("orphans{kind=\"node\"} 0"));

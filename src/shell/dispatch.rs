@@ -111,9 +111,10 @@ pub fn query(
                 let reading = filled(&world, (&slot, &nodes), &zone, &filling, deadline).await;
                 Input::Got { slot, began, reading }
             }
-            Look::Stray { zone, name } => {
+            Look::Stray { zone, name, filling } => {
                 let began = Timestamp::now();
-                let reading = get(&world, &name, &zone, deadline).await;
+                let nodes = std::slice::from_ref(&name);
+                let reading = filled(&world, (&name, nodes), &zone, &filling, deadline).await;
                 Input::StrayGot { zone, name, began, reading }
             }
             Look::CreateCheck { slot, zone, spec } => {

@@ -176,7 +176,7 @@ fn a_request_that_waits_is_left_in_its_place() {
 }
 
 #[test]
-fn s21_a_request_that_was_called_off_is_told_until_it_is_gone() {
+fn s21_a_request_that_was_called_off_is_withdrawn_and_told_until_it_is_gone() {
     let create = "[tpu.create]\naccelerator_type = \"v4-8\"\nruntime_version = \"tpu-ubuntu2204-base\"\nspot = true\n";
     let mut rig = rig(false, create);
     rig.trouble(ZONE, Trouble::StockOut, None);
@@ -186,14 +186,39 @@ fn s21_a_request_that_was_called_off_is_told_until_it_is_gone() {
     let forgets = rig.command(&["forget", "a"]).output().unwrap();
     assert!(forgets.status.success(), "{forgets:?}");
     let strays = |rig: &Rig| rig.status()["strays"].clone();
-    rig.wait_until("the request is told", || strays(&rig)[0]["state"] == "WAITING_FOR_RESOURCES");
-    rig.wait_for_log("its queued resource qr may be granted still");
-    assert_eq!(mutations(&rig).len(), 1, "{}", rig.mutations_text());
+    rig.wait_until("it is withdrawn", || state(&rig).is_none());
+    rig.wait_until("it is told no longer", || strays(&rig).as_array().is_some_and(Vec::is_empty));
+    let place = format!("{ZONE}/queuedResources");
+    assert_eq!(mutations(&rig), [format!("POST {place}"), format!("DELETE {place}/qr")]);
+    assert!(rig.mutations()[1].path.contains("force=false"), "{}", rig.mutations_text());
+    rig.wait_polls(3);
+    assert_eq!(mutations(&rig).len(), 2, "a forgotten slot is not created again");
+}
+
+#[test]
+fn s7_a_request_that_was_called_off_is_kept_while_it_is_paused_and_told_once_it_is_granted() {
+    let create = "[tpu.create]\naccelerator_type = \"v4-8\"\nruntime_version = \"tpu-ubuntu2204-base\"\nspot = true\n";
+    let mut rig = rig(false, create);
+    rig.trouble(ZONE, Trouble::StockOut, None);
+    rig.start();
+    rig.wait_until("it waits", || state(&rig) == Some("WAITING_FOR_RESOURCES"));
+    rig.wait_until("that is shown", || seen(&rig)["condition"] == "waiting");
+    let paused = rig.command(&["pause", "a"]).output().unwrap();
+    let words = String::from_utf8_lossy(&paused.stdout).into_owned();
+    assert!(words.contains("its request waits on and may be granted"), "{words}");
+    rig.wait_until("it is paused", || seen(&rig)["paused"] == true);
     // Out of the config as well: it is looked for all the same.
     rig.configure("", POLICY, &format!("[[tpu]]\nname = \"b\"\nzone = \"{ZONE}\"\n"));
     rig.kill();
     rig.start();
-    rig.wait_polls(2);
-    call(&rig, "DELETE", "queuedResources/qr", None, None);
-    rig.wait_until("it is told no longer", || strays(&rig).as_array().is_some_and(Vec::is_empty));
+    let strays = |rig: &Rig| rig.status()["strays"].clone();
+    rig.wait_until("the request is told", || strays(&rig)[0]["state"] == "WAITING_FOR_RESOURCES");
+    rig.wait_polls(3);
+    assert_eq!(mutations(&rig).len(), 1, "{}", rig.mutations_text());
+    rig.simulator.with(|cloud| cloud.refusals.clear());
+    rig.wait_until("the grant is told", || strays(&rig)[0]["state"] == "READY");
+    assert!(rig.command(&["resume", "a"]).output().unwrap().status.success());
+    rig.wait_polls(3);
+    let deletes = mutations(&rig).iter().filter(|call| call.starts_with("DELETE")).count();
+    assert_eq!((deletes, state(&rig)), (0, Some("ACTIVE")), "{}", rig.mutations_text());
 }

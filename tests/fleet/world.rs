@@ -284,7 +284,7 @@ impl World {
         let began = at(self.now);
         let none = BTreeMap::new();
         match look {
-            Look::Stray { zone, name } => {
+            Look::Stray { zone, name, .. } => {
                 let reading = self.get(&zone, &name);
                 Input::StrayGot { zone, name, began, reading }
             }

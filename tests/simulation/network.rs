@@ -291,8 +291,11 @@ impl World {
                 }
                 Input::Got { slot, began, reading }
             }
-            Look::Stray { zone, name } => {
+            Look::Stray { zone, name, filling } => {
                 let reading = match (self.read_failure(), self.shown(&zone, &name)) {
+                    (failed, shown) if filling != Filling::Node => {
+                        self.filled(&zone, filling.id(), failed, shown)
+                    }
                     (Some(failure), _) => Reading::Unread(failure.to_string()),
                     (None, Some(view)) => Reading::Node(view),
                     (None, None) => Reading::Absent,

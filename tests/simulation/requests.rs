@@ -16,8 +16,8 @@ use tpu_watchdog::simulator::api;
 use tpu_watchdog::simulator::things::Node;
 use tpu_watchdog::simulator::wire::Request;
 
-use crate::setup::Setup;
-use crate::world::World;
+use crate::setup::{OWNER, Setup};
+use crate::world::{Arrival, World};
 
 impl Setup {
     /// The world of a seed in which every plain slot is a queued resource of Spot capacity. People leave
@@ -112,6 +112,26 @@ impl World {
         let waits = ["WAITING_FOR_RESOURCES", "ACCEPTED", "CREATING"].contains(&state.as_str());
         self.check("S10", slot, !waits, || format!("{id} is {state}, and loses its place"));
         same
+    }
+
+    /// S17, S1, S10: what is withdrawn is a request of ours that was called off, and the one that was
+    /// meant; never with `force`.
+    pub fn withdrawal_arrives(
+        &mut self,
+        (zone, slot, id): (&str, &str, &str),
+        meant: &str,
+        force: bool,
+        arrival: Arrival,
+    ) {
+        let dry = self.setup.settings.dry_run;
+        self.check("S7", slot, !dry, || format!("{id} is withdrawn in a dry run"));
+        self.check("S10", slot, !force, || format!("{id} is withdrawn with force"));
+        let request = self.request(zone, id).filter(|_| !(arrival.late || arrival.again));
+        let Some(request) = request else { return };
+        let ours = request.owner.as_deref() == Some(OWNER);
+        self.check("S17", slot, ours, || format!("{id} is not ours: {:?}", request.owner));
+        let same = request.incarnation().is_some_and(|of| of.id == meant);
+        self.check("S1", slot, same, || format!("meant for {meant}, it hits {request:?}"));
     }
 
     /// S21: never a second request of a slot while another one may still be granted.

@@ -198,8 +198,15 @@ impl World {
     /// A mutation reaches the API.
     pub fn arrives(&mut self, tag: Tag, action: &Action, arrival: Arrival) {
         let slot = action.slot().to_owned();
-        if let Action::Delete { zone, incarnation, stray: true, .. } = action {
-            return self.stray_arrives(&(zone.clone(), slot), &incarnation.id, arrival);
+        if let Action::Delete { zone, incarnation, filling, stray: true, force, .. } = action {
+            return match filling {
+                Filling::Node => {
+                    self.stray_arrives(&(zone.clone(), slot), &incarnation.id, arrival)
+                }
+                Filling::QueuedResource(id) => {
+                    self.withdrawal_arrives((zone, &slot, id), &incarnation.id, *force, arrival)
+                }
+            };
         }
         if let Action::Patch { zone, stray: true, .. } = action {
             let node = self.cloud.nodes.get(&(zone.clone(), slot.clone()));

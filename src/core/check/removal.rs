@@ -4,6 +4,8 @@ use jiff::Timestamp;
 
 use super::{Checked, VERIFIED_FOR, rule};
 use crate::model::command::Pause;
+use crate::model::condition::Condition;
+use crate::model::filling::Deletable;
 use crate::model::fleet::{Fleet, Ledger, Stray};
 use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
@@ -22,13 +24,22 @@ pub fn removal(
     began: Timestamp,
     now: Timestamp,
 ) -> Checked {
-    rule(settings.removes_dead, "S17", "the config removes no strays")?;
+    let called_off = stray.request.is_some();
+    rule(settings.removes_dead || called_off, "S17", "the config removes no strays")?;
     let made_here = view.owner.as_ref() == Some(&settings.owner)
         && view.slot.as_ref() == Some(&stray.name)
-        && (&view.zone, &view.node) == (&stray.zone, &stray.name);
+        && view.zone == stray.zone
+        && (called_off || view.node == stray.name);
     let plain = view.queued_resource.is_none() && !view.multislice && !view.is_v1;
     rule(made_here && plain, "S17", "no create of this journal made it")?;
-    let dead = matches!(view.state, NodeState::Preempted | NodeState::Terminated);
+    let cannot_run = match called_off {
+        true => matches!(
+            view.standing.as_ref().map(|standing| standing.condition),
+            Some(Condition::Waiting | Condition::RequestFailed | Condition::Preempted)
+        ),
+        false => matches!(view.state, NodeState::Preempted | NodeState::Terminated),
+    };
+    let dead = cannot_run && view.deletable == Deletable::Now;
     rule(dead, "S10", "only what can't run is removed")?;
     let fresh = began <= now && elapsed(began, now) <= VERIFIED_FOR;
     let same = view.incarnation.is_some() && view.incarnation == stray.incarnation;

@@ -16,7 +16,6 @@ use super::body;
 use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::filling::Deletable;
-use crate::model::ids::Incarnation;
 use serde_json::Value;
 
 use crate::model::node::{Health, NodeState, NodeView};
@@ -76,16 +75,11 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         .min_by_key(|node| node.run.as_ref().map_or(u64::MAX, |run| run.generation));
     let first =
         |value: fn(&NodeView) -> &Option<String>| nodes.iter().find_map(|node| value(node).clone());
-    let created = request.created;
     let seen = nodes.iter().fold(0_u64, |all, node| all.rotate_left(1) ^ node.fingerprint);
     // Indices of hosts go on from slice to slice, also past one that is not there.
     let hosts = nodes.iter().map(|node| node.workers).max().unwrap_or(0);
     Ok(NodeView {
-        // The API gives a request no number of its own; a later one of its id has another time.
-        incarnation: created.map(|created| Incarnation {
-            id: format!("{}.{}", request.id, created.as_second()),
-            created,
-        }),
+        incarnation: request.incarnation(),
         state: state(request, judged),
         health: judged.and_then(|node| node.health.clone()),
         maintenance_event: judged.and_then(|node| node.maintenance_event),
@@ -234,14 +228,10 @@ fn state(request: &RequestView, judged: Option<&Arc<NodeView>>) -> NodeState {
 
 // unverified: whether a request that is CREATING can be deleted; it is not tried.
 // settled by: gcloud compute tpus queued-resources delete ID --zone ZONE, right after its create
-/// Source: the refusal that names the states, "must be one of [ACCEPTED WAITING_FOR_RESOURCES SUSPENDED
-/// FAILED]"; ACTIVE takes `force`.
+/// Of one that is ACTIVE a delete takes `force`.
 fn deletable(state: &RequestState) -> Deletable {
     match state {
-        RequestState::Accepted
-        | RequestState::Waiting
-        | RequestState::Suspended
-        | RequestState::Failed => Deletable::Now,
+        state if RequestState::WITHOUT_NODES.contains(state) => Deletable::Now,
         RequestState::Active => Deletable::WithItsNodes,
         _ => Deletable::NotNow,
     }
@@ -252,6 +242,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::model::ids::Incarnation;
 
     const OF: &str = "projects/p/locations/z";
 

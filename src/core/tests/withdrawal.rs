@@ -1,0 +1,273 @@
+//! Queued resources before they are granted: what is called off is withdrawn, and only that.
+
+use super::*;
+use crate::model::action::RequestList;
+use crate::model::command::{Command, CommandKind};
+use crate::model::filling::Filling;
+use crate::model::queued::RequestView;
+use crate::resource::queued::{body, reading::reading};
+
+const PARENT: &str = "projects/p/locations/us-central2-b";
+
+/// The slot `a` is the queued resource `q`, which its config describes, and which was asked for.
+pub struct Asked {
+    pub world: World,
+    /// The body of the last create.
+    body: Value,
+    created: String,
+}
+
+impl Asked {
+    pub fn new() -> Asked {
+        let mut settings = settings(&["a", "b"]);
+        let slot = settings.slots.get_mut("a").unwrap();
+        slot.filling = Filling::QueuedResource("q".into());
+        for (key, value) in [("acceleratorType", "v4-8"), ("runtimeVersion", "r")] {
+            slot.create.fields.insert(key.into(), json!(value));
+        }
+        let mut asked =
+            Asked { world: World::new(settings), body: Value::Null, created: String::new() };
+        asked.created_within(8);
+        asked
+    }
+
+    /// No request is there, until one is created within so many polls.
+    pub fn created_within(&mut self, polls: usize) {
+        let creates = |world: &World| matches!(world.actions[..], [Action::Create { .. }]);
+        for _ in 0..polls {
+            self.shows(None);
+            if creates(&self.world) {
+                break;
+            }
+        }
+        let [Action::Create { body: wanted, .. }] = &self.world.actions[..] else {
+            panic!("{:?} {:?}", self.world.actions, self.world.fleet.slots["a"].decision)
+        };
+        self.body = body::create_body(wanted, PARENT, "a").0;
+        self.created = self.world.now.to_string();
+        self.world.called("a", CallOutcome::Accepted(OPERATION.into()));
+        self.world.done("a", OperationState::Succeeded);
+    }
+
+    pub fn request(&self, state: &Value) -> RequestView {
+        let mut raw = self.body.clone();
+        raw["name"] = json!(format!("{PARENT}/queuedResources/q"));
+        raw["createTime"] = json!(self.created);
+        raw["state"] = state.clone();
+        crate::google::answers::request(raw, false).unwrap()
+    }
+
+    /// A poll half a minute later lists the request in this state, or none; a GET of its slot that is
+    /// asked for shows the same.
+    pub fn shows(&mut self, state: Option<&Value>) {
+        self.world.wait(30);
+        let requests: Vec<_> = state.map(|state| self.request(state)).into_iter().collect();
+        let node = Arc::new(NodeView::parse(node("b", json!({}))).unwrap());
+        let list = RequestList { requests, unreachable: vec![] };
+        let result = Ok((vec![node], vec![]).into());
+        let listing = Listing { zone: ZONE.into(), result, requests: Some(Ok(list)) };
+        let began = self.world.now;
+        self.world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing] })));
+        if self.world.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
+            self.world.wait(1);
+            let reading = self.reading(state);
+            self.world.input(Input::Got { slot: "a".into(), began: self.world.now, reading });
+        }
+    }
+
+    fn reading(&self, state: Option<&Value>) -> Reading {
+        reading("q", state.map(|state| self.request(state)).as_ref(), &[])
+    }
+
+    /// The GET of the stray, which was asked for, shows this.
+    fn got(&mut self, state: Option<&Value>) {
+        let reading = self.reading(state);
+        self.got_reading(reading);
+    }
+
+    fn got_reading(&mut self, reading: Reading) {
+        self.world.wait(1);
+        let (zone, name, began) = (ZONE.into(), "a".into(), self.world.now);
+        self.world.input(Input::StrayGot { zone, name, began, reading });
+    }
+
+    fn looks_at_it(&self) -> bool {
+        let is_it = |look: &Look| matches!(look, Look::Stray { filling: Filling::QueuedResource(id), .. } if id == "q");
+        self.world.looks.iter().any(is_it)
+    }
+
+    pub fn command(&mut self, kind: CommandKind) {
+        let command =
+            Command { id: "1".into(), at: self.world.now, who: "ada".into(), reason: None, kind };
+        self.world.input(Input::Commands(vec![command]));
+    }
+
+    fn forget(&mut self) {
+        self.command(CommandKind::Forget { slot: "a".into(), purge: false });
+    }
+
+    fn told(&self, words: &str) -> bool {
+        self.world.messages.iter().any(|text| text.contains(words))
+    }
+}
+
+pub fn waiting() -> Value {
+    json!({"state": "WAITING_FOR_RESOURCES"})
+}
+
+#[test]
+fn s21_what_forget_calls_off_is_withdrawn_without_force() {
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    asked.forget();
+    assert!(asked.told("is deleted if it still waits"), "{:?}", asked.world.messages);
+    asked.shows(Some(&waiting()));
+    assert!(asked.looks_at_it() && asked.world.actions.is_empty(), "a GET first (S1)");
+    asked.got(Some(&waiting()));
+    let [Action::Delete { filling, incarnation, force: false, stray: true, request_id, .. }] =
+        &asked.world.actions[..]
+    else {
+        panic!("{:?}", asked.world.actions)
+    };
+    assert_eq!(*filling, Filling::QueuedResource("q".into()));
+    assert_eq!(Some(incarnation), asked.request(&waiting()).incarnation().as_ref());
+    assert!(request_id.is_some());
+    assert!(
+        matches!(&asked.world.events[..], [What::StrayIntent { observed, .. }] if observed == "queued resource q is WAITING_FOR_RESOURCES"),
+        "{:?}",
+        asked.world.events
+    );
+    asked.world.stray_called(CallOutcome::Accepted(OPERATION.into()));
+    asked.shows(Some(&waiting()));
+    assert!(!asked.looks_at_it(), "nothing is asked twice within half an hour");
+    asked.shows(None);
+    assert!(asked.world.fleet.ledger.strays.is_empty());
+    for _ in 0..20 {
+        asked.shows(None);
+        assert!(asked.world.actions.is_empty(), "a forgotten slot is not created again");
+    }
+}
+
+#[test]
+fn s21_a_slot_that_leaves_the_config_withdraws_its_request_and_one_that_failed() {
+    let failed = json!({"state": "FAILED", "failedData": {"error": {"code": 8, "message": "no more capacity"}}});
+    for state in [waiting(), json!({"state": "ACCEPTED"}), failed] {
+        let mut asked = Asked::new();
+        asked.shows(Some(&waiting()));
+        asked.world.input(Input::Configured(Box::new(settings(&["b"]))));
+        asked.shows(Some(&state));
+        assert!(asked.looks_at_it(), "{state}");
+        asked.got(Some(&state));
+        assert!(matches!(asked.world.actions[..], [Action::Delete { stray: true, .. }]), "{state}");
+    }
+}
+
+#[test]
+fn s10_what_can_not_be_deleted_was_granted_or_stopped_is_told_and_left_alone() {
+    let others = [
+        json!({"state": "PROVISIONING"}),
+        json!({"state": "ACTIVE"}),
+        json!({"state": "CREATING"}),
+        json!({"state": "SUSPENDING"}),
+        json!({"state": "DELETING"}),
+        json!({"state": "IN_A_NEW_STATE"}),
+    ];
+    for state in others {
+        let mut asked = Asked::new();
+        asked.shows(Some(&waiting()));
+        asked.forget();
+        asked.shows(Some(&state));
+        assert!(!asked.looks_at_it() && asked.world.fleet.ledger.strays.len() == 1, "{state}");
+        // Granted between the listing and the GET.
+        let mut asked = Asked::new();
+        asked.shows(Some(&waiting()));
+        asked.forget();
+        asked.shows(Some(&waiting()));
+        asked.got(Some(&state));
+        assert!(asked.world.actions.is_empty(), "{state}");
+    }
+    let stopped = json!({"state": "SUSPENDED", "stateInitiator": "USER"});
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    asked.forget();
+    asked.shows(Some(&stopped));
+    asked.got(Some(&stopped));
+    assert!(asked.world.actions.is_empty(), "a person did that");
+}
+
+#[test]
+fn s1_only_the_request_that_was_called_off_is_withdrawn() {
+    // Made again by another hand, under the same id.
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    asked.forget();
+    asked.shows(Some(&waiting()));
+    asked.created = "2026-06-02T00:00:00Z".into();
+    asked.got(Some(&waiting()));
+    assert!(asked.world.actions.is_empty());
+    // Of another owner.
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    asked.forget();
+    asked.body["tpu"]["nodeSpec"][0]["node"]["metadata"]["tpu-watchdog-owner"] = json!("you");
+    asked.shows(Some(&waiting()));
+    asked.got(Some(&waiting()));
+    assert!(asked.world.actions.is_empty());
+    asked.shows(Some(&waiting()));
+    assert!(!asked.looks_at_it(), "it is not asked about with every poll");
+    // A GET that took too long.
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    asked.forget();
+    asked.shows(Some(&waiting()));
+    let (reading, began) = (asked.reading(Some(&waiting())), asked.world.now);
+    asked.world.wait(6);
+    let (zone, name) = (ZONE.into(), "a".into());
+    asked.world.input(Input::StrayGot { zone, name, began, reading });
+    assert!(asked.world.actions.is_empty());
+}
+
+#[test]
+fn s7_nothing_is_withdrawn_while_paused_or_in_dry_run() {
+    let holds: [fn(&mut World); 2] = [
+        |world| world.fleet.settings.dry_run = true,
+        |world| {
+            let pause = json!({"who": "ada", "reason": null, "until": null});
+            world.fleet.ledger.paused = serde_json::from_value(pause).ok();
+        },
+    ];
+    for hold in holds {
+        let mut asked = Asked::new();
+        asked.shows(Some(&waiting()));
+        asked.forget();
+        asked.shows(Some(&waiting()));
+        hold(&mut asked.world);
+        asked.got(Some(&waiting()));
+        assert!(asked.world.actions.is_empty());
+    }
+}
+
+#[test]
+fn a_create_that_was_on_its_way_is_withdrawn_when_its_request_shows() {
+    let mut asked = Asked::new();
+    asked.forget();
+    assert!(asked.world.fleet.ledger.strays.len() == 1);
+    asked.shows(Some(&waiting()));
+    assert!(asked.looks_at_it());
+    asked.got(Some(&waiting()));
+    assert!(matches!(asked.world.actions[..], [Action::Delete { stray: true, .. }]));
+}
+
+#[test]
+fn a_slot_that_is_wanted_again_takes_its_request_up() {
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    asked.forget();
+    asked.command(CommandKind::Retry { slot: "a".into(), from: None });
+    for _ in 0..4 {
+        asked.shows(Some(&waiting()));
+        assert!(!asked.looks_at_it() && asked.world.actions.is_empty());
+    }
+    assert!(asked.world.fleet.ledger.strays.is_empty());
+    assert_eq!(asked.world.fleet.slots["a"].verdict.condition, Condition::Waiting);
+}
