@@ -100,8 +100,7 @@ fn unsupported(c: &mut Check, key: &str, raw: &RawPolicy) {
     };
     for (name, value, only, what) in [
         ("grace.stall", &raw.grace.stall, "auto", "stall detection"),
-        ("grace.queue", &raw.grace.queue, "none", "queued resources"),
-        ("grace.provision", &raw.grace.provision, "auto", "queued resources"),
+        ("grace.queue", &raw.grace.queue, "none", "giving up a place in the queue"),
     ] {
         if other(value, only) {
             c.wrong(&k(name), format!("not supported yet: {what}; leave it out or write {only:?}"));
@@ -191,6 +190,7 @@ fn grace(c: &mut Check, key: &str, raw: &RawGrace, base: &Grace) -> Grace {
         silent: given("silent", raw.silent, base.silent),
         missing: given("missing", raw.missing, base.missing),
         deleting: given("deleting", raw.deleting, base.deleting),
+        provision: auto(raw.provision, base.provision),
         slice: auto(raw.slice, base.slice),
         setup: given("setup", raw.setup, base.setup),
         compile: given("compile", raw.compile, base.compile),

@@ -179,7 +179,7 @@ pub struct RawGrace {
     pub compile: Option<Span>,
     pub stall: Option<Value>,
     pub queue: Option<Value>,
-    pub provision: Option<Value>,
+    pub provision: Option<AutoSpan>,
     pub slice: Option<AutoSpan>,
 }
 

@@ -171,6 +171,7 @@ fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str
     record.wanted = wish.map(|incarnation| Wish { who: who.to_owned(), incarnation });
     if let Some(recovery) = &mut record.recovery {
         recovery.not_before = None;
+        (recovery.unexplained, recovery.halted) = (0, None);
     }
 }
 
@@ -251,6 +252,7 @@ fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, now: Timestamp) {
         if let Some(recovery) = &mut record.recovery {
             recovery.delete_failures = 0;
             recovery.not_before = None;
+            (recovery.unexplained, recovery.halted) = (0, None);
         }
         // Something older than what is recorded is taken only when a person says from
         // where.

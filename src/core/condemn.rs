@@ -16,8 +16,8 @@ use crate::model::time::elapsed;
 
 use super::ctx::SlotCtx;
 use super::moves::{advance, came_to_nothing};
-use super::runs;
 use super::turn::Turn;
+use super::{request, runs};
 
 /// Journals the condemnation together with the intent of the call that follows from it.
 pub fn condemn(
@@ -46,9 +46,10 @@ pub fn condemn(
     if tries {
         mark_trial(ctx, turn.now);
     }
-    let failed = ctx.record.seen.as_ref().and_then(|seen| seen.failure.clone());
+    let failed =
+        (condition == Condition::RequestFailed).then(|| request::failure(ctx.record, turn.now));
     if let Some(recovery) = &mut ctx.record.recovery {
-        recovery.request_failed = failed.filter(|_| condition == Condition::RequestFailed);
+        recovery.request_failed = failed;
         recovery.observed = Some(observed.clone());
         recovery.tried_at = tries.then_some(turn.now);
     }

@@ -33,7 +33,7 @@ use super::condemn::condemn;
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::turn::Turn;
-use super::{amend, asked, confirm, diagnose, ending, life, reads, relaunch, storm};
+use super::{amend, asked, confirm, diagnose, ending, life, reads, relaunch, request, storm};
 
 /// An operator has to look when guest attributes that would condemn could not be read for this
 /// long.
@@ -336,10 +336,7 @@ fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
             Decision::hold(HoldReason::Stopped, text, None)
         }
         Condition::Deleting => asked::nudge(ctx, gates, turn),
-        Condition::Waiting => {
-            let text = format!("{evidence} since {:.0}: waiting for capacity", ctx.record.since);
-            Decision::wait(text, None)
-        }
+        Condition::Waiting => request::waits(ctx),
         Condition::Going => going(ctx),
         Condition::Finished => asked::finished(ctx, gates, turn),
         condition if condition.job_stands() => {

@@ -41,6 +41,7 @@ mod reload;
 mod remains;
 mod replace;
 mod reports;
+mod request;
 mod runs;
 mod settle;
 mod sound;

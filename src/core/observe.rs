@@ -27,7 +27,7 @@ use crate::model::time::elapsed;
 use super::identity::{Source, become_incarnation, shows_the_past};
 use super::suspicion::{set_verdict, settled, suspect};
 use super::turn::Turn;
-use super::{amend, answers, diagnose, learning, pool, readback, relaunch, settle};
+use super::{amend, answers, diagnose, learning, pool, readback, relaunch, request, settle};
 
 /// Applies one reading that began at `began`.
 pub fn observe(
@@ -69,7 +69,7 @@ pub fn observe(
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
         notice_deletion(record, view, &mut fleet.dirty);
-        note(record, view, &fleet.settings, &mut fleet.dirty);
+        note(record, view, &fleet.settings, &mut fleet.dirty, turn.now);
         let lesson = learning::learn(record, view, source, (&fleet.settings.owner, &slot.create));
         tell_differences(record, &lesson.differs, turn);
         fleet.dirty_specs.extend(lesson.specification.then(|| name.to_owned()));
@@ -265,6 +265,7 @@ fn note(
     view: &NodeView,
     settings: &Settings,
     dirty: &mut BTreeSet<String>,
+    now: Timestamp,
 ) {
     let configured = settings.slots.get(&record.name).and_then(|slot| slot.supervisor.as_deref());
     let seen = Seen {
@@ -306,6 +307,8 @@ fn note(
         out_of_step: view.out_of_step,
         deletable: view.deletable,
         failure: view.failure.clone(),
+        valid_until: view.valid_until,
+        waits_since: request::waits_since(record, view, now),
     };
     if record.seen.as_ref() != Some(&seen) {
         record.seen = Some(seen);

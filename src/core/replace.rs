@@ -21,7 +21,7 @@ use super::gates::{self, Before, Gate};
 use super::judge::{self, UNHEARD_FOR};
 use super::moves::advance;
 use super::turn::Turn;
-use super::{answers, confirm, diagnose, ending, location, pool, reads, runs};
+use super::{confirm, diagnose, ending, location, pool, reads, request, runs};
 
 /// A delete is under way: its operation is looked at, or the node itself where the operation is not
 /// known.
@@ -98,7 +98,7 @@ pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     if let Some(why) = unwanted(ctx) {
         return withdraw(ctx, why, turn);
     }
-    refused_by_request(ctx, turn);
+    request::failed(ctx, turn);
     let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
     let waits = recovery.not_before.is_some_and(|at| at > ctx.now);
     if let Some(first) =
@@ -121,16 +121,6 @@ pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let checkpoint = location.and_then(|_| ctx.record.job.checkpoint.clone());
     let spec = ctx.specification();
     create(ctx, &spec, checkpoint, turn)
-}
-
-/// The queued resource that was removed had failed: that was the refusal of its create.
-fn refused_by_request(ctx: &mut SlotCtx, turn: &mut Turn) {
-    let recovery = ctx.record.recovery.as_mut();
-    let Some(failure) = recovery.and_then(|recovery| recovery.request_failed.take()) else {
-        return;
-    };
-    answers::refused(ctx.record, ctx.slot, ctx.ledger, failure, turn);
-    ctx.budget.ledger_changed = true;
 }
 
 /// Why nothing is created in the place of what is gone.

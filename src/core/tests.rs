@@ -25,6 +25,7 @@ mod regressions;
 mod relaunch;
 mod remains;
 mod reports;
+mod request;
 mod restarts;
 mod rhythm;
 mod rollcall;

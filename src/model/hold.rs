@@ -78,6 +78,8 @@ HoldReason {
     CreateUnresolved = "create_unresolved",
     /// A create could certainly not follow: a permission is missing, or its checkpoints are gone.
     CannotCreate = "cannot_create",
+    /// A queued resource failed for a reason that another one would meet as well.
+    RequestRefused = "request_refused",
     /// A call was decided three times running and not sent; it is tried all the same.
     NotSent = "not_sent",
     /// The GET that has to confirm a delete takes longer than it may be old (S1).
@@ -116,6 +118,7 @@ impl HoldReason {
                 | HoldReason::EndedEarly
                 | HoldReason::StaleOrder
                 | HoldReason::CreateUnresolved
+                | HoldReason::RequestRefused
                 | HoldReason::CannotRelaunch
                 | HoldReason::Refused
         )

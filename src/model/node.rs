@@ -171,6 +171,8 @@ pub struct NodeView {
     pub deletable: Deletable,
     /// Why its queued resource failed.
     pub failure: Option<Failure>,
+    /// When its queued resource fails by itself if it still waits.
+    pub valid_until: Option<Timestamp>,
     /// Read through v2alpha1, which shows fields that v2 hides.
     pub alpha: bool,
     /// The node exactly as it was read.

@@ -64,6 +64,8 @@ pub struct RequestView {
     pub error: Option<String>,
     /// Its class and words, where the error was looked at.
     pub failure: Option<Failure>,
+    /// When it fails by itself if it still waits: `queueingPolicy.validUntil…`.
+    pub valid_until: Option<Timestamp>,
     /// The ids of the nodes that it asks for.
     pub nodes: Vec<String>,
     /// The accelerator type of each of them.

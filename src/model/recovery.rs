@@ -123,6 +123,12 @@ pub struct Recovery {
     /// Why the queued resource that is removed had failed: what its create was refused for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_failed: Option<Failure>,
+    /// Queued resources that failed for a reason that no rule knows.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unexplained: u32,
+    /// Why no other queued resource is asked for until an operator says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halted: Option<Failure>,
     /// Only a stuck delete of another hand is sent once more: no create follows.
     #[serde(default)]
     pub no_create: bool,
@@ -161,6 +167,8 @@ impl Recovery {
             not_sent: 0,
             unsent: None,
             request_failed: None,
+            unexplained: 0,
+            halted: None,
             no_create: false,
         }
     }
@@ -189,6 +197,10 @@ impl Recovery {
     pub fn owes_create(&self) -> bool {
         matches!(self.phase, Phase::Deleting | Phase::Gone | Phase::Creating)
     }
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 #[cfg(test)]

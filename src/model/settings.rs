@@ -290,6 +290,8 @@ pub struct Grace {
     pub missing: Duration,
     /// DELETING, not by us; also the deadline of our own deletes.
     pub deleting: Duration,
+    /// A queued resource is PROVISIONING; auto: 45 min for a type of one host, 2 h above.
+    pub provision: Option<Duration>,
     /// A slice is lost while others of its multislice live; auto: 30 min, 10 min on Spot.
     pub slice: Option<Duration>,
     /// From the boot beacon to the end of the user's set-up.
@@ -355,6 +357,7 @@ impl Default for Grace {
             silent: minutes(15),
             missing: minutes(2),
             deleting: minutes(30),
+            provision: None,
             slice: None,
             setup: minutes(30),
             compile: minutes(60),
@@ -396,6 +399,16 @@ impl Grace {
         // settled by: gcloud alpha compute tpus tpu-vm simulate-maintenance-event NODE --zone ZONE --workers 0
         let long = size.reserved || size.hosts >= LARGE;
         self.maintenance.unwrap_or(minutes(if long { 180 } else { 60 }))
+    }
+
+    /// From PROVISIONING to ACTIVE, of a request for `slices` nodes of this type.
+    pub fn provision(&self, accelerator: &str, slices: usize) -> Duration {
+        // unverified: a request that becomes ACTIVE does so within 45 min of PROVISIONING, one of several hosts within 2 h.
+        // settled by: gcloud compute tpus queued-resources describe ID --zone ZONE, each minute while it is PROVISIONING
+        let count = accelerator.rsplit('-').next().and_then(|count| count.parse::<u32>().ok());
+        // All types end in the number of cores or chips; eight of either fit one host.
+        let single = slices <= 1 && count.is_some_and(|count| count <= 8);
+        self.provision.unwrap_or(minutes(if single { 45 } else { 120 }))
     }
 
     /// Google's overview speaks of a repair that replaces the slice alone; no operator has seen it on Spot.

@@ -79,6 +79,12 @@ pub struct Seen {
     pub deletable: Deletable,
     /// Why its queued resource failed.
     pub failure: Option<Failure>,
+    /// When its queued resource fails by itself if it still waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_until: Option<Timestamp>,
+    /// Since when its queued resource is in this state, while it has no TPU yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_since: Option<Timestamp>,
 }
 
 /// Sickness, accumulated over successful reads only.

@@ -280,6 +280,13 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
         ),
     ),
     (
+        HoldReason::RequestRefused,
+        says(
+            "Its queued resource failed for a reason that waiting does not end, and was removed; no other one is asked for.",
+            "The reason has Google's words. Find the cause (the config, a permission, a closed queue), then `retry SLOT`.",
+        ),
+    ),
+    (
         HoldReason::NotSent,
         says(
             "A call was decided several times and never left this machine; it is tried all the same.",

@@ -7,7 +7,9 @@ pub mod body;
 pub mod reading;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::node::{known, text, time};
@@ -15,6 +17,7 @@ use super::spec::accelerator;
 use crate::model::ids::OWNER_KEY;
 use crate::model::queued::{RequestState, RequestView};
 use crate::model::spec::SLICES_MAX;
+use crate::model::time::after;
 
 impl RequestState {
     /// From the REST text or the proto number.
@@ -55,6 +58,7 @@ impl RequestView {
                 .and_then(Value::as_str)
                 .map(str::to_owned),
             failure: None,
+            valid_until: valid_until(&raw),
             alpha: false,
             nodes: specs.iter().flat_map(|spec| node_ids(spec, id)).collect(),
             accelerator: first.map(accelerator).unwrap_or_default(),
@@ -64,6 +68,17 @@ impl RequestView {
             raw: Arc::new(raw),
         })
     }
+}
+
+/// The end of its place in the queue, in any of the three spellings.
+fn valid_until(raw: &Value) -> Option<Timestamp> {
+    let policy = raw.get("queueingPolicy")?;
+    let lasts = policy.get("validUntilDuration").and_then(Value::as_str);
+    let lasts = lasts.and_then(|text| text.strip_suffix('s')?.parse::<f64>().ok());
+    let lasts = lasts.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let lasts = lasts.and_then(|lasts| Some(after(time(raw, "createTime")?, lasts)));
+    let interval = || time(policy.get("validInterval")?, "endTime");
+    lasts.or_else(|| time(policy, "validUntilTime")).or_else(interval)
 }
 
 /// The ids of one specification's nodes: its own, or `{prefix}-0` to `{prefix}-(n-1)`; the prefix is

@@ -30,6 +30,17 @@ pub fn create_backoff(ctx: &SlotCtx) -> Option<Decision> {
     hold(HoldReason::Backoff, format!("its create is pending; {class}: {text}"), Some(at))
 }
 
+/// Its queued resource failed for a reason that another one would meet as well.
+pub fn request_refused(ctx: &SlotCtx) -> Option<Decision> {
+    let failure = ctx.record.recovery.as_ref()?.halted.as_ref()?;
+    let text = format!(
+        "its create is pending, but its queued resource failed ({}): {failure}. Another one would fail as well: find the cause, then `retry {}`",
+        failure.class.name(),
+        ctx.record.name
+    );
+    hold(HoldReason::RequestRefused, text, None)
+}
+
 /// S7. Trouble with the checkpoints or the pool, which holds it anyway, is said first.
 pub fn dry_run(ctx: &SlotCtx) -> Option<Decision> {
     if !ctx.settings.dry_run {

@@ -106,6 +106,12 @@ const STORIES: &[Row] = &[
             w.fleet.ledger.strays.insert(Stray::key(ZONE, "a"), stray);
         })
     }),
+    ("request_refused", HoldReason::RequestRefused, Acts, |w| {
+        w.gone_but(|w| {
+            let failure = Failure::new(FailureClass::ClosedQueue, "closed");
+            w.record().recovery.as_mut().unwrap().halted = Some(failure);
+        })
+    }),
     ("probe", HoldReason::Backoff, Acts, |w| w.gone_but(World::is_short)),
     ("delete_backoff", HoldReason::Backoff, Acts, |w| {
         w.lost_but(json!({}), |_| ());

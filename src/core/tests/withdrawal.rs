@@ -19,34 +19,42 @@ pub struct Asked {
 
 impl Asked {
     pub fn new() -> Asked {
+        let mut asked = Asked::unsent();
+        assert!(asked.asks_within(8), "{:?}", asked.world.fleet.slots["a"].decision);
+        asked
+    }
+
+    fn unsent() -> Asked {
         let mut settings = settings(&["a", "b"]);
         let slot = settings.slots.get_mut("a").unwrap();
         slot.filling = Filling::QueuedResource("q".into());
         for (key, value) in [("acceleratorType", "v4-8"), ("runtimeVersion", "r")] {
             slot.create.fields.insert(key.into(), json!(value));
         }
-        let mut asked =
-            Asked { world: World::new(settings), body: Value::Null, created: String::new() };
-        asked.created_within(8);
-        asked
+        Asked { world: World::new(settings), body: Value::Null, created: String::new() }
     }
 
-    /// No request is there, until one is created within so many polls.
-    pub fn created_within(&mut self, polls: usize) {
-        let creates = |world: &World| matches!(world.actions[..], [Action::Create { .. }]);
-        for _ in 0..polls {
-            self.shows(None);
-            if creates(&self.world) {
-                break;
-            }
+    /// Whether a request is sent, and accepted, within so many polls in which none is there.
+    pub fn asks_within(&mut self, polls: usize) -> bool {
+        let sent = self.sends_within(polls);
+        if sent {
+            self.world.called("a", CallOutcome::Accepted(OPERATION.into()));
+            self.world.done("a", OperationState::Succeeded);
+            self.answers(Some(&waiting()));
         }
-        let [Action::Create { body: wanted, .. }] = &self.world.actions[..] else {
-            panic!("{:?} {:?}", self.world.actions, self.world.fleet.slots["a"].decision)
-        };
-        self.body = body::create_body(wanted, PARENT, "a").0;
-        self.created = self.world.now.to_string();
-        self.world.called("a", CallOutcome::Accepted(OPERATION.into()));
-        self.world.done("a", OperationState::Succeeded);
+        sent
+    }
+
+    fn sends_within(&mut self, polls: usize) -> bool {
+        for _ in 0..polls {
+            if let [Action::Create { body: wanted, .. }] = &self.world.actions[..] {
+                self.body = body::create_body(wanted, PARENT, "a").0;
+                self.created = self.world.now.to_string();
+                return true;
+            }
+            self.shows(None);
+        }
+        false
     }
 
     pub fn request(&self, state: &Value) -> RequestView {
@@ -57,8 +65,7 @@ impl Asked {
         crate::google::answers::request(raw, false).unwrap()
     }
 
-    /// A poll half a minute later lists the request in this state, or none; a GET of its slot that is
-    /// asked for shows the same.
+    /// A poll half a minute later lists the request in this state, or none; a GET shows the same.
     pub fn shows(&mut self, state: Option<&Value>) {
         self.world.wait(30);
         let requests: Vec<_> = state.map(|state| self.request(state)).into_iter().collect();
@@ -68,6 +75,11 @@ impl Asked {
         let listing = Listing { zone: ZONE.into(), result, requests: Some(Ok(list)) };
         let began = self.world.now;
         self.world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing] })));
+        self.answers(state);
+    }
+
+    /// A GET of its slot that is asked for shows the request in this state, or none.
+    fn answers(&mut self, state: Option<&Value>) {
         if self.world.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
             self.world.wait(1);
             let reading = self.reading(state);
@@ -249,9 +261,13 @@ fn s7_nothing_is_withdrawn_while_paused_or_in_dry_run() {
 
 #[test]
 fn a_create_that_was_on_its_way_is_withdrawn_when_its_request_shows() {
-    let mut asked = Asked::new();
+    let mut asked = Asked::unsent();
+    assert!(asked.sends_within(8));
     asked.forget();
-    assert!(asked.world.fleet.ledger.strays.len() == 1);
+    asked.world.called("a", CallOutcome::Unknown(Failure::new(FailureClass::Transient, "reset")));
+    assert!(asked.world.fleet.ledger.strays["us-central2-b/a"].incarnation.is_none());
+    asked.shows(None);
+    assert!(!asked.looks_at_it());
     asked.shows(Some(&waiting()));
     assert!(asked.looks_at_it());
     asked.got(Some(&waiting()));

@@ -1,0 +1,120 @@
+//! A queued resource without a TPU: how long it waits, and, once it has failed, whether another one is
+//! asked for.
+//!
+//! Its place in the queue is kept, however long that takes. Being provisioned has a clock of its own: the
+//! API deletes nothing in that state, so that nothing can be done, but an operator is told.
+//!
+//! A lack of capacity passes, and so does the end of the time for which a request may wait: the next
+//! request follows, without a count, as after a create that was refused. A reason that another request
+//! would meet as well (a closed queue, billing, a permission, a field) holds the create until an
+//! operator says `retry`. A reason that no rule knows is tried once more, then held. The failed request
+//! itself is removed in each case: it holds quota, and runs nothing (L9).
+//!
+//! Sources: error texts of queued resources; "Manage queued resources".
+
+use jiff::Timestamp;
+
+use crate::model::condition::Condition;
+use crate::model::failure::{Failure, FailureClass};
+use crate::model::hold::HoldReason;
+use crate::model::node::NodeView;
+use crate::model::queued::RequestState;
+use crate::model::slot::{Seen, SlotRecord};
+use crate::model::time::{after, span};
+use crate::model::view::Decision;
+
+use super::answers;
+use super::ctx::SlotCtx;
+use super::turn::Turn;
+
+/// Requests of one recovery that may fail for a reason that no rule knows.
+const UNEXPLAINED: u32 = 1;
+
+enum Then {
+    /// Another request may be granted.
+    Again,
+    /// It would fail as well.
+    Halt,
+    /// No rule knows the reason.
+    OnceMore,
+}
+
+/// Why the queued resource of a slot failed, as its last reading tells.
+pub fn failure(record: &SlotRecord, now: Timestamp) -> Failure {
+    let seen = record.seen.as_ref();
+    let none = || Failure::new(FailureClass::Garbage, "the API gives no reason");
+    let failure = seen.and_then(|seen| seen.failure.clone()).unwrap_or_else(none);
+    let expired = seen.and_then(|seen| seen.valid_until).filter(|until| *until <= now);
+    match (expired, then(failure.class)) {
+        (Some(until), Then::OnceMore) => Failure::new(
+            FailureClass::StockOut,
+            format!("it waited until {until:.0}, the end of its time: {failure}"),
+        ),
+        _ => failure,
+    }
+}
+
+/// Since when a request has been in the state that this reading shows; none once it has a TPU.
+pub fn waits_since(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Timestamp> {
+    view.standing.as_ref().filter(|standing| standing.condition == Condition::Waiting)?;
+    let same =
+        |seen: &&Seen| record.incarnation == view.incarnation && seen.state == view.state.as_str();
+    record.seen.as_ref().filter(same).and_then(|seen| seen.waits_since).or(Some(now))
+}
+
+/// A request waits, or is being provisioned.
+pub fn waits(ctx: &SlotCtx) -> Decision {
+    let (record, evidence) = (&*ctx.record, &ctx.record.verdict.evidence);
+    let seen = record.seen.as_ref();
+    let since = seen.and_then(|seen| seen.waits_since).unwrap_or(record.since);
+    let provisioned = RequestState::Provisioning.as_str();
+    let Some(seen) = seen.filter(|seen| seen.state == provisioned) else {
+        return Decision::wait(format!("{evidence} since {since:.0}: waiting for capacity"), None);
+    };
+    let grace = ctx.slot.policy.grace.provision(&seen.accelerator, seen.members.len());
+    let deadline = after(since, grace);
+    if ctx.now < deadline {
+        let text = format!("{evidence} since {since:.0}: its TPU is being made");
+        return Decision::wait(text, Some(deadline));
+    }
+    let text = format!(
+        "{evidence} since {since:.0}, longer than grace.provision ({}): the API deletes nothing in this state. When it ends, the recovery goes \
+         on. Look at it: gcloud compute tpus queued-resources describe {} --zone {}",
+        span(grace),
+        ctx.slot.filling.id(),
+        record.zone
+    );
+    Decision::hold(HoldReason::CreateUnresolved, text, None)
+}
+
+/// Takes in why the queued resource that was removed had failed.
+pub fn failed(ctx: &mut SlotCtx, turn: &mut Turn) {
+    let recovery = ctx.record.recovery.as_mut();
+    let Some(failure) = recovery.and_then(|recovery| recovery.request_failed.take()) else {
+        return;
+    };
+    answers::refused(ctx.record, ctx.slot, ctx.ledger, failure.clone(), turn);
+    ctx.budget.ledger_changed = true;
+    let Some(recovery) = &mut ctx.record.recovery else { return };
+    // Another zone of the list may not refuse it.
+    let asked_all = recovery.not_before.is_some();
+    let halts = match then(failure.class) {
+        Then::Again => false,
+        Then::Halt => asked_all,
+        Then::OnceMore => {
+            recovery.unexplained += 1;
+            recovery.unexplained > UNEXPLAINED
+        }
+    };
+    recovery.halted = Some(failure).filter(|_| halts);
+}
+
+fn then(class: FailureClass) -> Then {
+    use FailureClass::*;
+    match class {
+        // A quota ends with what is deleted or granted: it is tried again at `backoff.max`.
+        StockOut | Quota | Rate | PreemptedInCreation => Then::Again,
+        BadRequest | ClosedQueue | Billing | ApiDisabled | Permission | NotFound => Then::Halt,
+        Conflict | Undeletable | Transient | Garbage => Then::OnceMore,
+    }
+}

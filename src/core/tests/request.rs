@@ -1,0 +1,133 @@
+//! Queued resources without a TPU: how long they wait, and what follows when they have failed.
+
+use super::withdrawal::{Asked, waiting};
+use super::*;
+use crate::model::command::CommandKind;
+use crate::model::view::ActionName;
+
+fn provisioning() -> Value {
+    json!({"state": "PROVISIONING"})
+}
+
+fn failed(code: i64, message: &str) -> Value {
+    json!({"state": "FAILED", "failedData": {"error": {"code": code, "message": message}}})
+}
+
+impl Asked {
+    /// The request fails, and is removed.
+    fn fails(&mut self, state: &Value) {
+        self.shows(Some(state));
+        for _ in 0..4 {
+            if is_delete(&self.world.actions) {
+                break;
+            }
+            self.shows(Some(state));
+        }
+        let [Action::Delete { force: false, stray: false, .. }] = &self.world.actions[..] else {
+            panic!("{:?} {:?}", self.world.actions, self.world.fleet.slots["a"].decision)
+        };
+        self.world.called("a", CallOutcome::Accepted(OPERATION.into()));
+        self.world.done("a", OperationState::Succeeded);
+        self.world.wait(30);
+    }
+
+    /// Whether another request is sent within two hours.
+    fn asks_again(&mut self) -> bool {
+        self.asks_within(240)
+    }
+
+    fn decision(&self) -> (ActionName, Option<HoldReason>, String) {
+        let decision = self.world.fleet.slots["a"].decision.clone().unwrap();
+        (decision.action, decision.hold, decision.reason)
+    }
+}
+
+const CLOSED: &str = "User does not have permission to submit requests into this queue for accelerator type v4-8 in location us-central2-b.";
+
+#[test]
+fn a_place_in_the_queue_is_kept_for_days_and_nothing_is_told() {
+    let mut asked = Asked::new();
+    for _ in 0..2 * 86_400 / 30 {
+        asked.shows(Some(&waiting()));
+        assert!(asked.world.actions.is_empty());
+    }
+    let (action, hold, reason) = asked.decision();
+    assert_eq!((action, hold), (ActionName::Wait, None));
+    assert!(reason.contains("waiting for capacity"), "{reason}");
+}
+
+#[test]
+fn a_request_that_is_provisioned_for_too_long_is_told_by_its_own_clock_and_never_deleted() {
+    let mut asked = Asked::new();
+    for _ in 0..240 {
+        asked.shows(Some(&waiting()));
+    }
+    // 45 min from PROVISIONING, not from the request.
+    for poll in 0..=120 {
+        asked.shows(Some(&provisioning()));
+        let (_, hold, reason) = asked.decision();
+        let wanted = (poll >= 90).then_some(HoldReason::CreateUnresolved);
+        assert_eq!(hold, wanted, "poll {poll}: {reason}");
+        assert!(asked.world.actions.is_empty());
+    }
+    let reason = asked.decision().2;
+    assert!(reason.contains("longer than grace.provision (45m)"), "{reason}");
+    // It goes back into the queue: the clock begins again.
+    asked.shows(Some(&waiting()));
+    asked.shows(Some(&provisioning()));
+    assert_eq!(asked.decision().1, None);
+}
+
+#[test]
+fn l9_a_request_that_failed_for_want_of_capacity_is_removed_and_asked_for_again() {
+    let mut asked = Asked::new();
+    for _ in 0..8 {
+        asked.fails(&failed(8, "There is no more capacity in the zone"));
+        assert!(asked.asks_again());
+    }
+    assert!(asked.world.fleet.slots["a"].attempts.len() <= 1, "uncounted");
+}
+
+#[test]
+fn l9_a_request_that_another_one_would_follow_into_failure_is_removed_and_its_create_held() {
+    let reasons = [
+        failed(7, CLOSED),
+        failed(3, "CloudTpu received an invalid AcceleratorType"),
+        failed(7, "This API method requires billing to be enabled. Please enable billing"),
+    ];
+    for state in reasons {
+        let mut asked = Asked::new();
+        asked.fails(&state);
+        assert!(!asked.asks_again(), "{state}");
+        let (action, hold, reason) = asked.decision();
+        assert_eq!((action, hold), (ActionName::Escalate, Some(HoldReason::RequestRefused)));
+        assert!(reason.contains("`retry a`"), "{reason}");
+        asked.command(CommandKind::Retry { slot: "a".into(), from: None });
+        assert!(asked.asks_again(), "{state}");
+    }
+}
+
+#[test]
+fn a_reason_that_no_rule_knows_is_tried_once_more() {
+    for state in [failed(2, "something new"), json!({"state": "FAILED"})] {
+        let mut asked = Asked::new();
+        asked.fails(&state);
+        assert!(asked.asks_again(), "once more");
+        asked.fails(&state);
+        assert!(!asked.asks_again(), "{state}");
+        assert_eq!(asked.decision().1, Some(HoldReason::RequestRefused));
+        asked.command(CommandKind::Retry { slot: "a".into(), from: None });
+        assert!(asked.asks_again());
+    }
+}
+
+#[test]
+fn a_request_that_waited_out_its_time_is_asked_for_again() {
+    let mut asked = Asked::new();
+    // Of ours waits for 7 days, where the config does not say.
+    for _ in 0..3 {
+        asked.world.wait(7 * 86_400);
+        asked.fails(&failed(4, "something about an interval"));
+        assert!(asked.asks_again());
+    }
+}
