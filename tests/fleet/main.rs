@@ -1,6 +1,9 @@
 //! Small fleets in virtual time: the real core over a real store and the simulated cloud.
 
 mod creation;
+mod multislice;
 mod phases;
+mod requests;
+mod standings;
 mod upgrade;
 mod world;

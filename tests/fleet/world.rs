@@ -1,5 +1,5 @@
 //! A small fleet in virtual time: the real core, a real store, the simulated cloud, and a shell
-//! that is never interrupted.
+//! that is interrupted only where a story says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -23,6 +23,7 @@ use tpu_watchdog::model::action::{
 use tpu_watchdog::model::beacon::WorkerReport;
 use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
+use tpu_watchdog::model::filling::Filling;
 use tpu_watchdog::model::fleet::Fleet;
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
@@ -34,6 +35,8 @@ use tpu_watchdog::simulator::scenario::Scenario;
 use tpu_watchdog::simulator::trouble::{Event, Trouble};
 use tpu_watchdog::simulator::wire::Request;
 use tpu_watchdog::store::{Batch, Store};
+
+use crate::requests;
 
 /// Milliseconds since the story began.
 pub type Ms = i64;
@@ -95,10 +98,12 @@ pub struct World {
     pub sent: Vec<Sent>,
     pub recovered: BTreeSet<String>,
     pub log: Vec<String>,
-    fleet: Fleet,
-    settings: Settings,
+    pub fleet: Fleet,
+    pub settings: Settings,
+    /// The process dies at one of the next mutations: at which, and whether it has arrived by then.
+    pub dies_at: Option<(usize, bool)>,
     store: Box<dyn Store>,
-    now: Ms,
+    pub now: Ms,
     agenda: BTreeMap<(Ms, u64), Task>,
     counter: u64,
 }
@@ -109,7 +114,19 @@ impl World {
         let settings = settings(config);
         let fleet = Fleet::new(settings.clone(), BTreeMap::new(), Default::default());
         let (sent, recovered, log, agenda) = Default::default();
-        World { cloud, sent, recovered, log, fleet, settings, store, now: 0, agenda, counter: 0 }
+        World {
+            cloud,
+            sent,
+            recovered,
+            log,
+            fleet,
+            settings,
+            dies_at: None,
+            store,
+            now: 0,
+            agenda,
+            counter: 0,
+        }
     }
 
     /// The supervisor of a slot's worker 0 reports an exit.
@@ -160,6 +177,13 @@ impl World {
         self.at((self.now + every - 1) / every * every, Task::Poll);
     }
 
+    /// The process dies with all that it has under way, and another one begins.
+    pub fn restart(&mut self) {
+        self.dies_at = None;
+        self.agenda.retain(|_, task| matches!(task, Task::Exit(..)));
+        self.start("next");
+    }
+
     /// The id of the store, which owns.
     pub fn owner(&self) -> &str {
         &self.settings.owner
@@ -184,10 +208,11 @@ impl World {
         match task {
             Task::Poll => {
                 self.at(self.now + self.every(), Task::Poll);
+                let asks = self.asks_for_requests();
                 let listings = ["us-central2-b", "us-east5-a"].map(|zone| Listing {
                     zone: zone.into(),
                     result: Ok(self.list(zone).into()),
-                    requests: None,
+                    requests: asks.then(|| Ok(self.requests(zone))),
                 });
                 self.turn(Input::Polled(Box::new(Poll {
                     began: at(self.now),
@@ -204,7 +229,21 @@ impl World {
             }
             Task::Answer(input) => self.turn(input),
             Task::Arrive(action) => {
+                let dies = match &mut self.dies_at {
+                    Some((0, arrives)) => Some(*arrives),
+                    Some((left, _)) => {
+                        *left -= 1;
+                        None
+                    }
+                    None => None,
+                };
+                if dies == Some(false) {
+                    return self.restart();
+                }
                 let outcome = self.carry_out(&action);
+                if dies.is_some() {
+                    return self.restart();
+                }
                 self.at(self.now + 200, Task::Answer(action.answer(outcome)));
             }
             Task::Exit(slot, zone, text) => {
@@ -217,7 +256,7 @@ impl World {
         }
     }
 
-    fn turn(&mut self, input: Input) {
+    pub fn turn(&mut self, input: Input) {
         for effect in step(&mut self.fleet, input, at(self.now)) {
             match effect {
                 Effect::Look(look) => {
@@ -247,7 +286,7 @@ impl World {
         Ms::try_from(self.settings.poll.every.as_millis()).unwrap()
     }
 
-    fn call(
+    pub fn call(
         &mut self,
         method: &str,
         path: &str,
@@ -272,7 +311,7 @@ impl World {
         )
     }
 
-    fn get(&mut self, zone: &str, node: &str) -> Reading {
+    pub fn get(&mut self, zone: &str, node: &str) -> Reading {
         let path = format!("v2/projects/p/locations/{zone}/nodes/{node}");
         match self.call("GET", &path, &BTreeMap::new(), None) {
             (200, node) => Reading::Node(Arc::new(NodeView::parse(node).unwrap())),
@@ -284,12 +323,12 @@ impl World {
         let began = at(self.now);
         let none = BTreeMap::new();
         match look {
-            Look::Stray { zone, name, .. } => {
-                let reading = self.get(&zone, &name);
+            Look::Stray { zone, name, filling } => {
+                let reading = self.filled(&zone, &name, &filling);
                 Input::StrayGot { zone, name, began, reading }
             }
-            Look::Node { slot, zone, .. } => {
-                let reading = self.get(&zone, &slot);
+            Look::Node { slot, zone, filling, .. } => {
+                let reading = self.filled(&zone, &slot, &filling);
                 Input::Got { slot, began, reading }
             }
             Look::Operation { slot, operation, verb, spot, .. } => {
@@ -305,18 +344,10 @@ impl World {
                 };
                 Input::Operated { slot, operation, result }
             }
-            Look::Attributes { slot, zone, of, workers, .. } => {
-                let path =
-                    format!("v2/projects/p/locations/{zone}/nodes/{slot}:getGuestAttributes");
-                let body = serde_json::json!({"queryPath": "tpu-watchdog/"});
-                let (status, answer) = self.call("POST", &path, &none, Some(body));
-                let result = match status {
-                    200 => Ok(parse_guest_attributes(&answer).unwrap()),
-                    404 if answer.to_string().contains("Guest Attribute") => {
-                        Ok(vec![WorkerReport::default(); workers])
-                    }
-                    _ => Err(http_failure(Origin::READ, status, answer.to_string().as_bytes())),
-                };
+            Look::Attributes { slot, zone, nodes, of, workers, .. } => {
+                let each = workers / nodes.len();
+                let reports = nodes.iter().map(|node| self.reports(&zone, node, each));
+                let result = reports.collect::<Result<Vec<_>, _>>().map(|all| all.concat());
                 Input::Attributes { slot, of, began, result }
             }
             Look::CreateCheck { slot, .. } => {
@@ -343,14 +374,15 @@ impl World {
     fn carry_out(&mut self, action: &Action) -> CallOutcome {
         let mut query = BTreeMap::new();
         let (method, path, body) = match action {
-            Action::Delete { slot, zone, .. } => {
+            Action::Delete { slot, zone, filling: Filling::Node, .. } => {
                 ("DELETE", format!("v2/projects/p/locations/{zone}/nodes/{slot}"), None)
             }
-            Action::Create { slot, zone, body, .. } => {
+            Action::Create { slot, zone, body, filling: Filling::Node, .. } => {
                 query.insert("nodeId".to_owned(), slot.clone());
                 ("POST", format!("v2/projects/p/locations/{zone}/nodes"), Some(body.clone()))
             }
-            Action::Patch { .. } => unreachable!("no operator and no stale order in these worlds"),
+            Action::Patch { zone, nodes, patch, .. } => return self.patch(zone, nodes, patch),
+            of_request => requests::call(of_request, &mut query),
         };
         let of = body.as_ref().map_or(Origin::DELETE, Origin::create);
         let (status, answer) = self.call(method, &path, &query, body.clone());
@@ -363,6 +395,25 @@ impl World {
 }
 
 impl World {
+    fn reports(
+        &mut self,
+        zone: &str,
+        node: &str,
+        workers: usize,
+    ) -> Result<Vec<WorkerReport>, Failure> {
+        let path = format!("v2/projects/p/locations/{zone}/nodes/{node}:getGuestAttributes");
+        let body = serde_json::json!({"queryPath": "tpu-watchdog/"});
+        match self.call("POST", &path, &BTreeMap::new(), Some(body)) {
+            (200, answer) => Ok(parse_guest_attributes(&answer).unwrap()),
+            (404, answer) if answer.to_string().contains("Guest Attribute") => {
+                Ok(vec![WorkerReport::default(); workers])
+            }
+            (status, answer) => {
+                Err(http_failure(Origin::READ, status, answer.to_string().as_bytes()))
+            }
+        }
+    }
+
     /// Time goes on.
     pub fn run_for(&mut self, ms: Ms) {
         self.run(self.now + ms);
@@ -370,13 +421,18 @@ impl World {
 
     /// Capacity is taken back.
     pub fn preempt(&mut self, zone: &str, node: &str) {
+        self.trouble(zone, node, Trouble::Preempt, None);
+    }
+
+    /// Something happens now.
+    pub fn trouble(&mut self, zone: &str, node: &str, what: Trouble, lasts: Option<Ms>) {
         self.cloud.advance(at(self.now));
         let event = Event {
             at: std::time::Duration::ZERO,
             node: node.to_owned(),
             zone: zone.to_owned(),
-            what: Trouble::Preempt,
-            lasts: None,
+            what,
+            lasts: lasts.map(|ms| std::time::Duration::from_millis(ms.unsigned_abs())),
         };
         self.cloud.trouble(event);
     }

@@ -14,6 +14,7 @@ use crate::model::condition::Kind;
 use crate::model::hold::HoldReason;
 use crate::model::settings::JobSettings;
 use crate::model::settings::WhenMissing;
+use crate::model::slot::Wish;
 use crate::model::time::span;
 use crate::model::view::Decision;
 
@@ -42,7 +43,12 @@ pub fn forgotten(ctx: &SlotCtx) -> Option<Decision> {
 /// A node that was deleted on purpose is not created again by itself.
 pub fn deleted(ctx: &SlotCtx) -> Option<Decision> {
     let missing = ctx.condition() == Condition::Missing;
+    // An operator wants it recreated, and another hand was faster with the delete.
+    let of_it = |wish: &Wish| {
+        ctx.record.incarnation.as_ref().is_none_or(|present| *present == wish.incarnation)
+    };
     if !missing
+        || ctx.record.wanted.as_ref().is_some_and(of_it)
         || diagnose::is_owed(ctx.record)
         || ctx.slot.policy.when_missing != WhenMissing::Auto
     {

@@ -1,0 +1,116 @@
+//! Queued resources in a world: how they are read, asked for, deleted and ordered, as the client does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tpu_watchdog::google::answers;
+use tpu_watchdog::google::classify::http_failure;
+use tpu_watchdog::google::origin::Origin;
+use tpu_watchdog::model::action::{Action, CallOutcome, Input, Reading, RequestList};
+use tpu_watchdog::model::command::{Command, CommandKind};
+use tpu_watchdog::model::failure::{Failure, FailureClass};
+use tpu_watchdog::model::filling::Filling;
+use tpu_watchdog::model::node::NodeView;
+use tpu_watchdog::model::queued::RequestView;
+use tpu_watchdog::model::relaunch::Patch;
+use tpu_watchdog::resource::queued::{body, reading::reading};
+use tpu_watchdog::resource::spec::strip_ours;
+
+use crate::world::{Sent, World};
+
+/// The call that a mutation of a queued resource stands for.
+pub fn call(
+    action: &Action,
+    query: &mut BTreeMap<String, String>,
+) -> (&'static str, String, Option<Value>) {
+    match action {
+        Action::Create { slot, zone, body, request_id, filling } => {
+            let parent = format!("projects/p/locations/{zone}");
+            let (body, alpha) = body::create_body(body, &parent, slot);
+            query.insert("queuedResourceId".into(), filling.id().into());
+            query.extend(request_id.clone().map(|id| ("requestId".into(), id)));
+            let version = if alpha { "v2alpha1" } else { "v2" };
+            ("POST", format!("{version}/{parent}/queuedResources"), Some(body))
+        }
+        Action::Delete { zone, filling, force, request_id, .. } => {
+            query.insert("force".into(), force.to_string());
+            query.extend(request_id.clone().map(|id| ("requestId".into(), id)));
+            let id = filling.id();
+            ("DELETE", format!("v2/projects/p/locations/{zone}/queuedResources/{id}"), None)
+        }
+        Action::Patch { .. } => unreachable!("it goes to the nodes"),
+    }
+}
+
+impl World {
+    /// Whether the poll lists queued resources: a slot or a stray is one.
+    pub fn asks_for_requests(&self) -> bool {
+        let slots = self.settings.slots.values().any(|slot| slot.filling != Filling::Node);
+        slots || self.fleet.ledger.strays.values().any(|stray| stray.request.is_some())
+    }
+
+    pub fn requests(&mut self, zone: &str) -> RequestList {
+        let path = format!("v2alpha1/projects/p/locations/{zone}/queuedResources");
+        let (_, page) = self.call("GET", &path, &BTreeMap::new(), None);
+        let page = answers::request_page(page, true).unwrap();
+        RequestList { requests: page.requests, unreachable: page.unreachable }
+    }
+
+    pub fn request(&mut self, zone: &str, id: &str) -> Option<RequestView> {
+        self.requests(zone).requests.into_iter().find(|request| request.id == id)
+    }
+
+    /// The answer to a GET of a slot, as the client puts it together.
+    pub fn filled(&mut self, zone: &str, slot: &str, filling: &Filling) -> Reading {
+        let Filling::QueuedResource(id) = filling else { return self.get(zone, slot) };
+        let request = self.request(zone, id);
+        let known = [slot.to_owned()];
+        let named = request.as_ref().map_or(&known[..], |request| &request.nodes);
+        let mut nodes: Vec<Arc<NodeView>> = Vec::new();
+        for node in named {
+            if let Reading::Node(view) = self.get(zone, node) {
+                nodes.push(view);
+            }
+        }
+        reading(id, request.as_ref(), &nodes)
+    }
+
+    /// Changes our part of the metadata of each node in turn.
+    pub fn patch(&mut self, zone: &str, nodes: &[String], patch: &Patch) -> CallOutcome {
+        let refused = |class, text: &str| CallOutcome::Refused(Failure::new(class, text));
+        let mut last = refused(FailureClass::NotFound, "no such node");
+        for node in nodes {
+            let Reading::Node(view) = self.get(zone, node) else {
+                return refused(FailureClass::NotFound, "no such node");
+            };
+            let mut metadata = view.raw["metadata"].clone();
+            match patch {
+                Patch::Order(order) => metadata["tpu-watchdog-run"] = json!(order.text()),
+                Patch::Release => strip_ours(metadata.as_object_mut().unwrap()),
+                Patch::Stop => unreachable!("no slot of these worlds is stopped at its job's end"),
+            }
+            let query: BTreeMap<_, _> = [("updateMask".to_owned(), "metadata".to_owned())].into();
+            let path = format!("v2/projects/p/locations/{zone}/nodes/{node}");
+            let body = Some(json!({ "metadata": metadata }));
+            let (status, answer) = self.call("PATCH", &path, &query, body.clone());
+            let (at, method) = (self.now, "PATCH".into());
+            self.sent.push(Sent { at, method, path, query, body });
+            last = match answer["name"].as_str() {
+                Some(name) if status == 200 => CallOutcome::Accepted(name.to_owned()),
+                _ => {
+                    let text = answer.to_string();
+                    CallOutcome::Refused(http_failure(Origin::PATCH, status, text.as_bytes()))
+                }
+            };
+        }
+        last
+    }
+
+    /// An operator gives this command.
+    pub fn command(&mut self, kind: CommandKind) {
+        let at = self.fleet.stepped_at.unwrap();
+        let command = Command { id: "1".into(), at, who: "ada".into(), reason: None, kind };
+        self.turn(Input::Commands(vec![command]));
+    }
+}
