@@ -440,7 +440,8 @@ fn can_follow(case: &Case) -> Checked {
 fn pool_is_supplied(case: &Case) -> Checked {
     let Case { record, ledger, now, .. } = case;
     let Some(pool) = ledger.pools.get(&pool(case)) else { return Ok(()) };
-    let trouble = pool.short.as_ref().map(|short| short.since).into_iter().chain(pool.failing);
+    let short = pool.short.as_ref().map(|short| short.since).into_iter();
+    let trouble = short.chain(pool.failing).chain(pool.queued);
     let reserved = record.seen.as_ref().is_some_and(|seen| seen.reserved);
     let every = if reserved { TRIAL_EVERY_RESERVED } else { TRIAL_EVERY };
     let tried = record

@@ -154,7 +154,7 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
             fleet.ledger.breaker = None;
             fleet.ledger.unfit.clear();
             fleet.ledger.pools.values_mut().for_each(|pool| pool.failing = None);
-            fleet.ledger.pools.retain(|_, pool| pool.short.is_some());
+            fleet.ledger.pools.retain(|_, pool| !pool.is_sound());
             fleet.ledger.storm.iter_mut().for_each(|gust| gust.forgiven = true);
         }
     }

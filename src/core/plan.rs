@@ -63,11 +63,13 @@ pub fn plan(fleet: &mut Fleet, gates: &[Gate], turn: &mut Turn) {
 
 /// The budgets as they stand, and the slots that need a decision.
 fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
-    let (now, ledger) = (turn.now, &mut fleet.ledger);
+    let now = turn.now;
+    let queues_changed = turn.polled && pool::queues(fleet, now);
+    let ledger = &mut fleet.ledger;
     let before = ledger.judged.len() + ledger.creates.len();
     ledger.judged.retain(|at| elapsed(*at, now) < HOUR);
     ledger.creates.retain(|at| elapsed(*at, now) < CREATE_WINDOW);
-    let ledger_changed = before != ledger.judged.len() + ledger.creates.len();
+    let ledger_changed = queues_changed || before != ledger.judged.len() + ledger.creates.len();
     let mut budget = Budget { ledger_changed, ..Budget::default() };
     let looks = turn.polled
         && fleet

@@ -4,23 +4,28 @@
 //! A create that is refused for want of capacity makes its pool short. One create at a time probes a
 //! short pool, every 2 to 3 min, for all slots that wait there: the next is the one with the highest
 //! priority, then the oldest. A replacement that becomes READY ends the stock-out. While a pool is
-//! short, or its replacements fail, no judged TPU in it is deleted, but for one trial in a while
+//! short, a queued resource waits in its queue, or its replacements fail, no judged TPU in it is deleted, but for one trial in a while
 //! (S14).
 //!
 //! Example: `a` is refused at 10:00, so `b`, which waits for the same type in the same zone, is not
 //! tried. At 10:02:20 `a` probes, and is refused again; at 10:05 it is granted and `b` goes at once.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::fleet::{Ledger, Pool, Short};
+use crate::model::fleet::{Fleet, Ledger, Pool, Short};
 use crate::model::settings::Overlay;
 use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
 
+use super::request;
+
 /// A create that is under way for longer has found its capacity: it probes no more.
 pub const PROBES_FOR: Duration = Duration::from_secs(600);
+/// A request that waits in its queue for so long found no capacity; others are granted within minutes.
+const QUEUED_FOR: Duration = Duration::from_secs(600);
 /// One trial in this time, of ordinary and of reserved capacity (S14).
 const TRIAL_EVERY: Duration = Duration::from_secs(2 * 3600);
 const TRIAL_EVERY_RESERVED: Duration = Duration::from_secs(30 * 60);
@@ -58,16 +63,42 @@ pub fn probed_at(ledger: &Ledger, pool: &str) -> Option<Timestamp> {
 /// Until when no judged TPU of a pool is deleted (S14), and whether replacements fail there.
 pub fn suspended(pool: &Pool, reserved: bool) -> Option<(Timestamp, bool)> {
     let short = pool.short.as_ref().map(|short| short.since);
-    let since = short.into_iter().chain(pool.failing).min()?;
+    let since = short.into_iter().chain(pool.failing).chain(pool.queued).min()?;
     let every = if reserved { TRIAL_EVERY_RESERVED } else { TRIAL_EVERY };
     Some((after(since.max(pool.trial_at.unwrap_or(since)), every), pool.failing.is_some()))
+}
+
+/// Notes in which pools a queued resource waits for capacity (S14): what a judged slot would ask for would
+/// stand behind it. Returns whether the ledger changed.
+pub fn queues(fleet: &mut Fleet, now: Timestamp) -> bool {
+    let mut queues: BTreeMap<String, Timestamp> = BTreeMap::new();
+    for (record, slot) in fleet.slots.values().filter_map(|record| {
+        let waits = record.seen.as_ref()?.waits_since.is_some();
+        Some((record, fleet.settings.slots.get(&record.name).filter(|_| waits)?))
+    }) {
+        if let Some(since) =
+            request::queued_since(record).filter(|since| elapsed(*since, now) >= QUEUED_FOR)
+        {
+            let first = queues.entry(name(record, &slot.create, &record.zone)).or_insert(since);
+            *first = since.min(*first);
+        }
+    }
+    let before = fleet.ledger.pools.clone();
+    for (name, pool) in &mut fleet.ledger.pools {
+        pool.queued = queues.remove(name);
+    }
+    fleet.ledger.pools.retain(|_, pool| !pool.is_sound());
+    for (name, since) in queues {
+        fleet.ledger.pools.insert(name, Pool { queued: Some(since), ..Pool::default() });
+    }
+    before != fleet.ledger.pools
 }
 
 /// A create that was decided `since` then became READY: the pool has capacity again.
 pub fn supplied(ledger: &mut Ledger, pool: &str, since: Option<Timestamp>) -> bool {
     let Some(found) = ledger.pools.get_mut(pool) else { return false };
     let ends = found.short.take_if(|short| since.is_none_or(|since| short.last < since)).is_some();
-    if found.short.is_none() && found.failing.is_none() {
+    if found.is_sound() {
         ledger.pools.remove(pool);
     }
     ends
@@ -79,7 +110,7 @@ pub fn relieve(ledger: &mut Ledger, pool: &str, since: Option<Timestamp>) {
     let outlives = |at: Timestamp| since.is_none_or(|since| at >= since);
     if let Some(found) = ledger.pools.get_mut(pool) {
         found.failing = found.failing.filter(|at| outlives(*at));
-        if found.short.is_none() && found.failing.is_none() {
+        if found.is_sound() {
             ledger.pools.remove(pool);
         }
     }

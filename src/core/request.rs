@@ -62,6 +62,13 @@ pub fn waits_since(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Opti
     record.seen.as_ref().filter(same).and_then(|seen| seen.waits_since).or(Some(now))
 }
 
+/// Since when the request of a slot has waited in its queue.
+pub fn queued_since(record: &SlotRecord) -> Option<Timestamp> {
+    let seen = record.seen.as_ref()?;
+    let waits = [RequestState::Accepted, RequestState::Waiting];
+    seen.waits_since.filter(|_| waits.iter().any(|state| state.as_str() == seen.state))
+}
+
 /// A request waits, or is being provisioned.
 pub fn waits(ctx: &SlotCtx) -> Decision {
     let (record, evidence) = (&*ctx.record, &ctx.record.verdict.evidence);

@@ -145,8 +145,18 @@ pub struct Pool {
     pub short: Option<Short>,
     /// Since when replacements of two slots have failed within an hour.
     pub failing: Option<Timestamp>,
+    /// Since when a queued resource of ours has waited in its queue, once that is a while.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued: Option<Timestamp>,
     /// The last judged delete that was tried in spite of it (S14).
     pub trial_at: Option<Timestamp>,
+}
+
+impl Pool {
+    /// Whether nothing is wrong with it.
+    pub fn is_sound(&self) -> bool {
+        self.short.is_none() && self.failing.is_none() && self.queued.is_none()
+    }
 }
 
 /// A stock-out.

@@ -64,7 +64,7 @@ impl World {
                 })
             };
             let ends = self.fleet.slots["a"].recovery.is_none();
-            if ends && ["a-0", "a-1"].iter().all(|node| runs(node)) {
+            if ends && ["a-0", "a-1"].iter().all(runs) {
                 return self.now - began;
             }
         }

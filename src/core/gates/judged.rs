@@ -124,11 +124,15 @@ pub fn trouble_in_pool(ctx: &SlotCtx) -> Option<Decision> {
             "replacements in the pool {name} fail to boot or to make progress; inspect one"
         );
         (HoldReason::ReplacementsFail, why)
-    } else {
+    } else if pool.short.is_some() {
         (
             HoldReason::ZoneShort,
             format!("creates in the pool {name} are refused for want of capacity"),
         )
+    } else {
+        let since = pool.queued.map_or(String::new(), |since| format!(" since {since:.0}"));
+        let why = format!("a queued resource has waited for capacity in the pool {name}{since}");
+        (HoldReason::ZoneShort, why)
     };
     if ctx.now < until {
         let text = format!("{what}: keeping the current TPU: {why}; one is tried at {until:.0}");

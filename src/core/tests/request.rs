@@ -131,3 +131,38 @@ fn a_request_that_waited_out_its_time_is_asked_for_again() {
         assert!(asked.asks_again());
     }
 }
+
+#[test]
+fn s14_while_a_request_waits_in_the_queue_of_a_pool_no_judged_slot_there_is_destroyed() {
+    let deletes_other = |asked: &mut Asked| {
+        if asked.world.asks("b") {
+            asked.world.wait(1);
+            let shown = node("b", asked.other.clone());
+            asked.world.get("b", Some(shown));
+        }
+        asked.world.actions.iter().any(|action| action.slot() == "b")
+    };
+    let mut asked = Asked::new();
+    asked.other = timeout();
+    for _ in 0..60 {
+        asked.shows(Some(&waiting()));
+        assert!(!deletes_other(&mut asked), "{:?}", asked.world.messages);
+    }
+    assert_eq!(asked.world.hold("b"), Some(HoldReason::ZoneShort));
+    let reason = asked.world.fleet.slots["b"].decision.clone().unwrap().reason;
+    assert!(reason.contains("a queued resource has waited for capacity in the pool"), "{reason}");
+    // It is being filled: there is capacity.
+    let deleted = (0..10).any(|_| {
+        asked.shows(Some(&provisioning()));
+        deletes_other(&mut asked)
+    });
+    assert!(deleted, "{:?}", asked.world.fleet.slots["b"].decision);
+    // A queue that never moves does not keep it for ever: one is tried in two hours.
+    let mut asked = Asked::new();
+    asked.other = timeout();
+    let deleted = (0..260).position(|_| {
+        asked.shows(Some(&waiting()));
+        deletes_other(&mut asked)
+    });
+    assert!(deleted.is_some_and(|poll| poll >= 239), "{deleted:?}");
+}

@@ -15,6 +15,8 @@ pub struct Asked {
     /// The body of the last create.
     body: Value,
     created: String,
+    /// How the other slot's node is.
+    pub other: Value,
 }
 
 impl Asked {
@@ -31,7 +33,12 @@ impl Asked {
         for (key, value) in [("acceleratorType", "v4-8"), ("runtimeVersion", "r")] {
             slot.create.fields.insert(key.into(), json!(value));
         }
-        Asked { world: World::new(settings), body: Value::Null, created: String::new() }
+        Asked {
+            world: World::new(settings),
+            body: Value::Null,
+            created: String::new(),
+            other: json!({}),
+        }
     }
 
     /// Whether a request is sent, and accepted, within so many polls in which none is there.
@@ -69,7 +76,7 @@ impl Asked {
     pub fn shows(&mut self, state: Option<&Value>) {
         self.world.wait(30);
         let requests: Vec<_> = state.map(|state| self.request(state)).into_iter().collect();
-        let node = Arc::new(NodeView::parse(node("b", json!({}))).unwrap());
+        let node = Arc::new(NodeView::parse(node("b", self.other.clone())).unwrap());
         let list = RequestList { requests, unreachable: vec![] };
         let result = Ok((vec![node], vec![]).into());
         let listing = Listing { zone: ZONE.into(), result, requests: Some(Ok(list)) };
