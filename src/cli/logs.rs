@@ -12,6 +12,7 @@ use super::{ConfigFile, Failed, Outcome, Output, load, print, wire};
 use crate::config::{Config, StateLocation};
 use crate::model::beacon::Meaning;
 use crate::model::event::{Event, What};
+use crate::model::slot::SlotRecord;
 use crate::model::time::{elapsed, span};
 
 /// The newest events that are looked through.
@@ -64,7 +65,8 @@ pub async fn logs(at: &ConfigFile, args: &LogsArgs) -> Outcome {
         match args.output {
             Output::Json => print(&format!("{}\n", document(&runs))),
             Output::Text if runs.is_empty() && shown.is_none() => {
-                print(&nothing(args, &config, &events))
+                let stored = store.load().await.map_err(failed)?;
+                print(&nothing(args, stored.slots.get(&args.slot), &config, &events))
             }
             Output::Text => print(&text(args, &config, &runs)),
         }
@@ -153,7 +155,12 @@ fn text(args: &LogsArgs, config: &Config, runs: &[Run]) -> String {
     text
 }
 
-fn nothing(args: &LogsArgs, config: &Config, events: &[Event]) -> String {
+fn nothing(
+    args: &LogsArgs,
+    record: Option<&SlotRecord>,
+    config: &Config,
+    events: &[Event],
+) -> String {
     let of = |event: &Event| match &event.what {
         What::LastLines { worker, .. } if event.slot.as_ref() == Some(&args.slot) => Some(*worker),
         _ => None,
@@ -168,11 +175,14 @@ fn nothing(args: &LogsArgs, config: &Config, events: &[Event]) -> String {
         );
     }
     let slot = config.settings.slots.get(&args.slot);
-    let zone = slot.and_then(|slot| slot.zones.first()).map_or("ZONE", String::as_str);
+    let configured = slot.and_then(|slot| slot.zones.first()).map_or("ZONE", String::as_str);
     let worker = args.worker.unwrap_or(0);
+    // Of a multislice it is the node of the host's slice, and the host's number there.
+    let (node, host) = record.map_or((args.slot.as_str(), worker), |record| record.host(worker));
+    let zone = record.map_or(configured, |record| record.zone.as_str());
     format!(
         "no last lines of {0} are kept: a run's are when it ends with another code than 0, under a supervisor of version 2.1 or later. While \
-         it runs, the journal of its host has them:\n    gcloud compute tpus tpu-vm ssh {0} --zone {zone} --worker {worker} --command \
+         it runs, the journal of its host has them:\n    gcloud compute tpus tpu-vm ssh {node} --zone {zone} --worker {host} --command \
          \"sudo journalctl -f -u 'tpu-watchdog-job-*'\"\n",
         args.slot
     )

@@ -311,8 +311,8 @@ fn going(ctx: &SlotCtx) -> Decision {
         return Decision::wait(format!("{evidence} since {since:.0}"), Some(deadline));
     }
     let text = format!(
-        "{evidence} since {since:.0}, which should take minutes; the API can delete nothing in this state: look at it with gcloud compute tpus \
-         queued-resources describe"
+        "{evidence} since {since:.0}, which should take minutes; the API can delete nothing in this state. Look at it: {}",
+        ctx.slot.filling.shown_by(&ctx.record.name, &ctx.record.zone)
     );
     let mut decision = Decision::hold(HoldReason::Deleting, text, None);
     decision.action = ActionName::Escalate;

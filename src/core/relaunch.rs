@@ -261,6 +261,11 @@ pub fn ordered(
         }
         CallOutcome::Unknown(failure) => {
             relaunch.call = Some(Call::Unknown);
+            // Of several slices one may refuse it for good; another has it by then.
+            let says_nothing =
+                failure.class.passes_by_itself() || failure.class == FailureClass::Conflict;
+            relaunch.refused = Some(failure.class).filter(|_| !says_nothing);
+            relaunch.failure = Some(failure.to_string());
             let text = format!("{failure}; it may have been written, so it is read back");
             (CallResult::Unknown, text)
         }
@@ -308,7 +313,8 @@ pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &
         written(record, CallResult::Accepted, text, turn);
     } else if elapsed(relaunch.at, began) >= READ_BACK_AFTER {
         let text = format!("read back: the order of generation {generation} was not written");
-        (relaunch.call, relaunch.failure) = (None, Some("it was not written".to_owned()));
+        relaunch.call = None;
+        relaunch.failure.get_or_insert_with(|| "it was not written".to_owned());
         turn.tell(record, What::OrderOutcome { generation, result: CallResult::Failed }, text);
     } else {
         return false;

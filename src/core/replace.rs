@@ -65,8 +65,8 @@ pub fn creating(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
             .map_or(String::new(), |failure| format!(" (its operation ended with: {failure})"));
         let text = format!(
             "the create sent at {since:.0} has come to nothing that can be read{last}: no node of its name is shown as this create's, and \
-             none is shown as gone. Look at it: gcloud compute tpus tpu-vm describe {} --zone {}; it is still followed",
-            ctx.record.name, ctx.record.zone
+             none is shown as gone. Look at it: {}; it is still followed",
+            ctx.slot.filling.shown_by(&ctx.record.name, &ctx.record.zone)
         );
         return Decision::hold(HoldReason::CreateUnresolved, text, None);
     }

@@ -86,10 +86,9 @@ pub fn waits(ctx: &SlotCtx) -> Decision {
     }
     let text = format!(
         "{evidence} since {since:.0}, longer than grace.provision ({}): the API deletes nothing in this state. When it ends, the recovery goes \
-         on. Look at it: gcloud compute tpus queued-resources describe {} --zone {}",
+         on. Look at it: {}",
         span(grace),
-        ctx.slot.filling.id(),
-        record.zone
+        ctx.slot.filling.shown_by(&record.name, &record.zone)
     );
     Decision::hold(HoldReason::CreateUnresolved, text, None)
 }

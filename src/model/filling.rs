@@ -37,6 +37,15 @@ impl Filling {
         }
     }
 
+    /// The command that shows it to an operator.
+    pub fn shown_by(&self, slot: &str, zone: &str) -> String {
+        let (kind, id) = match self {
+            Filling::Node => ("tpu-vm", slot),
+            Filling::QueuedResource(id) => ("queued-resources", id.as_str()),
+        };
+        format!("gcloud compute tpus {kind} describe {id} --zone {zone}")
+    }
+
     /// Whether a create or delete of it takes a request id; `alpha`: calls go through v2alpha1. Source:
     /// discovery documents of v2 and v2alpha1.
     pub fn takes_request_ids(&self, alpha: bool) -> bool {

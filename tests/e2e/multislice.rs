@@ -138,6 +138,10 @@ fn an_order_reaches_every_slice() {
     let calls = mutations(&rig);
     assert_eq!(calls[3..], ["PATCH nodes/a-1"], "{calls:?}");
     wait_whole(&rig, 2);
+    // The last of four hosts is the second of the second slice.
+    let logs = rig.command(&["logs", "a", "--worker", "3"]).output().unwrap();
+    let words = String::from_utf8_lossy(&logs.stdout).into_owned();
+    assert!(words.contains("ssh a-1 --zone us-central2-b --worker 1 "), "{words}");
 }
 
 #[test]

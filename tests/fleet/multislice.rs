@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::condition::Condition;
+use tpu_watchdog::model::hold::HoldReason;
 use tpu_watchdog::simulator::things::Workload;
 use tpu_watchdog::simulator::trouble::Trouble;
 use tpu_watchdog::store::sqlite::SqliteStore;
@@ -119,4 +122,88 @@ fn a_spot_multislice_outlives_three_preemptions_a_stock_out_of_two_hours_and_a_l
     assert_eq!((deletes, creates), (3, 4), "{}", world.log.join("\n"));
     assert_eq!(world.cloud.harmed, 0);
     assert!(world.fleet.ledger.strays.is_empty());
+}
+
+/// The third preemption's request waits: there is no capacity for two hours.
+fn waiting() -> World {
+    let mut world = world();
+    world.until_whole(1, minutes(30));
+    world.run_for(minutes(20));
+    world.trouble(ZONE, "", Trouble::StockOut, Some(minutes(120)));
+    world.preempt(ZONE, "a-0");
+    world.run_for(minutes(10));
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Waiting);
+    world
+}
+
+/// Another client's call about the request; its answer must be one of success.
+fn call(world: &mut World, method: &str, query: (&str, &str), body: Option<Value>) {
+    let place = format!("v2/projects/p/locations/{ZONE}/queuedResources");
+    let path = if method == "POST" { place } else { format!("{place}/qr") };
+    let query = [(query.0.to_owned(), query.1.to_owned())].into();
+    let (status, answer) = world.call(method, &path, &query, body);
+    assert_eq!(status, 200, "{answer}");
+}
+
+#[test]
+fn a_waiting_request_that_a_person_deletes_is_asked_for_again_because_its_slot_is_owed_one() {
+    let mut world = waiting();
+    call(&mut world, "DELETE", ("force", "false"), None);
+    world.run_for(minutes(10));
+    // To end that there is `forget`: a create that is owed is never given up for what another hand does.
+    assert!(world.request(ZONE, "qr").is_some(), "{}", world.log.join("\n"));
+    world.until_whole(3, minutes(150));
+    assert_eq!(world.cloud.harmed, 0);
+    let mut world = waiting();
+    world.command(CommandKind::Forget { slot: "a".into(), purge: false });
+    world.run_for(minutes(180));
+    assert!(world.request(ZONE, "qr").is_none() && world.fleet.ledger.strays.is_empty());
+}
+
+#[test]
+fn a_request_at_work_that_a_person_deletes_stays_deleted_until_recreate() {
+    let mut world = world();
+    world.until_whole(1, minutes(30));
+    world.run_for(minutes(20));
+    call(&mut world, "DELETE", ("force", "true"), None);
+    world.run_for(minutes(60));
+    let hold = world.fleet.slots["a"].decision.as_ref().and_then(|decision| decision.hold);
+    assert_eq!(hold, Some(HoldReason::Deleted), "{}", world.log.join("\n"));
+    assert_eq!(world.sent.len(), 1, "{}", world.log.join("\n"));
+    world.command(CommandKind::Recreate { slot: "a".into(), incarnation: None });
+    world.until_whole(2, minutes(30));
+}
+
+#[test]
+fn a_request_that_a_person_makes_under_the_same_id_is_taken_up_and_not_harmed() {
+    let mut world = waiting();
+    let place = (ZONE.to_owned(), "qr".to_owned());
+    let mut body = Value::Object(world.cloud.queued[&place].body.clone());
+    let node = &mut body["tpu"]["nodeSpec"][0]["node"];
+    node["metadata"] = serde_json::json!({"startup-script": "#! /bin/bash\necho by hand"});
+    call(&mut world, "DELETE", ("force", "false"), None);
+    world.run_for(31_000);
+    let sent = world.sent.len();
+    call(&mut world, "POST", ("queuedResourceId", "qr"), Some(body));
+    world.run_for(minutes(180));
+    let calls: Vec<_> = world.sent[sent..].iter().map(|sent| &sent.method).collect();
+    assert!(!calls.iter().any(|method| *method == "DELETE"), "{}", world.log.join("\n"));
+    assert_eq!(world.cloud.queued[&place].state, "ACTIVE", "{}", world.log.join("\n"));
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+}
+
+#[test]
+fn a_reset_by_a_person_is_waited_out() {
+    let mut world = world();
+    world.until_whole(1, minutes(30));
+    world.run_for(minutes(20));
+    // Its nodes restart, each for some minutes.
+    for node in ["a-0", "a-1"] {
+        world.trouble(ZONE, node, Trouble::Restarting, Some(minutes(5)));
+    }
+    world.run_for(minutes(1));
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Starting);
+    world.run_for(minutes(60));
+    assert_eq!(world.sent.len(), 1, "{}", world.log.join("\n"));
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
 }

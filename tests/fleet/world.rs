@@ -14,6 +14,7 @@ use serde_json::Value;
 use tpu_watchdog::checkpoint::lister::survey_in;
 use tpu_watchdog::config;
 use tpu_watchdog::core::step;
+use tpu_watchdog::google::answers::{deletion, operation_page};
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
 use tpu_watchdog::google::origin::Origin;
 use tpu_watchdog::launch;
@@ -25,6 +26,7 @@ use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::filling::Filling;
 use tpu_watchdog::model::fleet::Fleet;
+use tpu_watchdog::model::lookup::Deletion;
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::settings::Settings;
@@ -353,8 +355,9 @@ impl World {
             Look::CreateCheck { slot, .. } => {
                 Input::CreateChecked { slot, began, found: Default::default() }
             }
-            Look::Deletions { slot, .. } => {
-                Input::Deletions { slot, began, result: Ok(Vec::new()) }
+            Look::Deletions { slot, zone, filling, since } => {
+                let result = Ok(self.deletions(&zone, &filling.path(&slot), since));
+                Input::Deletions { slot, began, result }
             }
             Look::Checkpoints { slot, location, set_aside } => {
                 let bucket = InMemory::new();
@@ -395,6 +398,13 @@ impl World {
 }
 
 impl World {
+    fn deletions(&mut self, zone: &str, target: &str, since: Timestamp) -> Vec<Deletion> {
+        let path = format!("v2/projects/p/locations/{zone}/operations");
+        let (_, page) = self.call("GET", &path, &BTreeMap::new(), None);
+        let (operations, _) = operation_page(&page).unwrap();
+        operations.iter().filter_map(|one| deletion(one, target, since)).collect()
+    }
+
     fn reports(
         &mut self,
         zone: &str,

@@ -6,6 +6,7 @@ use super::*;
 use crate::model::action::RequestList;
 use crate::model::filling::{Deletable, Filling};
 use crate::model::queued::RequestView;
+use crate::model::relaunch::Asked;
 use crate::resource::queued::reading::reading;
 
 const REQUEST: &str = "projects/p/locations/us-central2-b/queuedResources/q";
@@ -154,6 +155,32 @@ fn a_slice_that_lacks_the_order_is_ordered_again_in_five_minutes_and_not_before(
         shows_out_of_step(&mut world, &node, false);
         assert!(world.actions.is_empty(), "L2: {:?}", world.actions);
     }
+}
+
+#[test]
+fn an_order_that_one_slice_refuses_for_good_is_told_with_its_reason_and_tried_in_five_minutes() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    world.surveyed(&[100]);
+    world.fleet.slots.get_mut("a").unwrap().job.relaunch_by =
+        Some(Asked { who: "ada".into(), at: world.now });
+    world.wait(1);
+    world.get("a", Some(node.clone()));
+    assert!(world.run_order().is_some(), "{:?}", world.hold("a"));
+    let denied = Failure::new(FailureClass::Permission, "tpu.nodes.update denied on s-1");
+    world.ordered(CallOutcome::Unknown(denied));
+    let mut held = 0;
+    let again = (1..=30).find(|_| {
+        shows_out_of_step(&mut world, &node, true);
+        held += usize::from(world.hold("a") == Some(HoldReason::CannotRelaunch));
+        let lists = world.fleet.memory["a"].pending.contains(&Pending::Checkpoints);
+        let sent = world.run_order().is_some();
+        if lists && !sent {
+            world.surveyed(&[100]);
+        }
+        world.run_order().is_some()
+    });
+    assert_eq!((again, held > 0), (Some(10), true), "5 min in polls of 30 s");
 }
 
 #[test]
