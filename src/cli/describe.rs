@@ -67,6 +67,11 @@ fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
     if let Some(incarnation) = &slot.incarnation {
         all.push(("Id", format!("{}, created {}", incarnation.id, ago(incarnation.created))));
     }
+    if let Some(at) = slot.ends_at.filter(|at| *at > now) {
+        let left = span(elapsed(now, at));
+        let at = at.strftime("%F %H:%M UTC");
+        all.push(("Ends", format!("{at} (in {left}): flex-start; then it is asked for again")));
+    }
     all.push((
         "Condition",
         format!("{} since {}: {}", slot.condition, ago(slot.since), slot.evidence),

@@ -16,6 +16,12 @@ const PREFIX: u32 = 29;
 
 /// Checks what is written under `key`.
 pub fn values(c: &mut Check, key: &str, raw: &RawCreate) {
+    if let Some(gb) = raw.boot_disk_gb.filter(|gb| !(1..=65_536).contains(gb)) {
+        c.wrong(
+            &format!("{key}.boot_disk_gb"),
+            format!("{gb} is no size of a disk; write 1 to 65536"),
+        );
+    }
     let mut checked = |name: &str, value: Option<&String>, check: &dyn Fn(&str) -> Fits| {
         if let Some(Err(why)) = value.map(|value| check(value)) {
             c.wrong(&format!("{key}.{name}"), why);

@@ -18,6 +18,9 @@ use crate::resource::limits;
 
 /// A request that is valid for less would end before its first look at the queue.
 const VALID_LEAST: Duration = Duration::from_secs(60);
+/// How long flex-start capacity may be asked for. Source: "Request TPUs using flex-start".
+const RUN_LEAST: Duration = Duration::from_secs(60);
+const RUN_MOST: Duration = Duration::from_secs(7 * 86_400);
 
 pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path) -> SlotSettings {
     let k = |name: &str| format!("{key}.{name}");
@@ -115,6 +118,8 @@ fn filling(c: &mut Check, key: &str, raw: &RawTpu) -> Filling {
         for (name, given) in [
             ("create.valid_until", create.valid_until.is_some()),
             ("create.nodes", create.nodes.is_some()),
+            ("create.provisioning_model", create.provisioning_model.is_some()),
+            ("create.max_run", create.max_run.is_some()),
         ] {
             if given {
                 let why = "is of a queued resource alone; set queued_resource = \"ID\", or remove the key";
@@ -181,22 +186,8 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
             fields.insert(name.into(), json!(value));
         }
     }
-    let capacity =
-        [("spot", raw.spot), ("preemptible", raw.preemptible), ("reserved", raw.reserved)];
-    let chosen: Vec<&str> =
-        capacity.iter().filter(|(_, v)| *v == Some(true)).map(|(n, _)| *n).collect();
-    if chosen.len() > 1 {
-        c.wrong(&k(chosen[1]), format!("{} are both true; choose one", chosen.join(" and ")));
-    }
-    if capacity.iter().any(|(_, v)| v.is_some()) {
-        // Choosing one clears the others; `false` alone clears itself.
-        let scheduling = capacity.iter().filter(|(_, v)| v.is_some() || !chosen.is_empty()).map(
-            |(name, value)| match value {
-                Some(true) => ((*name).to_owned(), json!(true)),
-                _ => ((*name).to_owned(), Value::Null),
-            },
-        );
-        fields.insert("schedulingConfig".into(), Value::Object(scheduling.collect()));
+    if let Some(scheduling) = capacity(c, key, raw) {
+        fields.insert("schedulingConfig".into(), scheduling);
     }
     let mut network = serde_json::Map::new();
     for (name, value) in [("network", &raw.network), ("subnetwork", &raw.subnetwork)] {
@@ -210,7 +201,11 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
     if !network.is_empty() {
         fields.insert("networkConfig".into(), Value::Object(network));
     }
-    if raw.valid_until.is_some() || raw.nodes.is_some() {
+    if let Some(gb) = raw.boot_disk_gb {
+        fields.insert("bootDiskConfig".into(), json!({"diskSizeGb": gb.to_string()}));
+    }
+    let around_it = [raw.valid_until.is_some(), raw.nodes.is_some()];
+    if around_it.contains(&true) || raw.provisioning_model.is_some() || raw.max_run.is_some() {
         fields.insert(REQUEST_KEY.into(), around(c, key, raw));
     }
     if let Some(email) = &raw.service_account {
@@ -223,6 +218,28 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
     Overlay { fields, labels, metadata, startup_script: None }
 }
 
+/// The capacity that is chosen, and what that takes the place of.
+fn capacity(c: &mut Check, key: &str, raw: &RawCreate) -> Option<Value> {
+    let all = [("spot", raw.spot), ("preemptible", raw.preemptible), ("reserved", raw.reserved)];
+    let chosen: Vec<&str> = all.iter().filter(|(_, v)| *v == Some(true)).map(|(n, _)| *n).collect();
+    if chosen.len() > 1 {
+        let key = format!("{key}.{}", chosen[1]);
+        c.wrong(&key, format!("{} are both true; choose one", chosen.join(" and ")));
+    }
+    let flexible = raw.provisioning_model.as_deref() == Some("flex-start");
+    if !flexible && all.iter().all(|(_, value)| value.is_none()) {
+        return None;
+    }
+    // Choosing one clears the others; `false` alone clears itself.
+    let clears = flexible || !chosen.is_empty();
+    let scheduling =
+        all.iter().filter(|(_, v)| v.is_some() || clears).map(|(name, value)| match value {
+            Some(true) if !flexible => ((*name).to_owned(), json!(true)),
+            _ => ((*name).to_owned(), Value::Null),
+        });
+    Some(Value::Object(scheduling.collect()))
+}
+
 /// The fields of a queued resource around its nodes.
 fn around(c: &mut Check, key: &str, raw: &RawCreate) -> Value {
     let k = |name: &str| format!("{key}.{name}");
@@ -231,6 +248,7 @@ fn around(c: &mut Check, key: &str, raw: &RawCreate) -> Value {
         let valid = c.span(&k("valid_until"), Some(valid), VALID_LEAST, VALID_LEAST);
         around["queueingPolicy"] = json!({"validUntilDuration": format!("{}s", valid.as_secs())});
     }
+    flex_start(c, key, raw, &mut around);
     match raw.nodes {
         None => {}
         // One of a request that was learned with several.
@@ -242,6 +260,46 @@ fn around(c: &mut Check, key: &str, raw: &RawCreate) -> Value {
         }
     }
     around
+}
+
+/// Capacity that waits for its start and ends by itself.
+fn flex_start(c: &mut Check, key: &str, raw: &RawCreate, around: &mut Value) {
+    let k = |name: &str| format!("{key}.{name}");
+    let flexible = match raw.provisioning_model.as_deref() {
+        None => false,
+        Some("flex-start") => true,
+        Some("standard") => {
+            // One of a request that was learned as flex-start.
+            (around["provisioningModel"], around["runDuration"]) = (Value::Null, Value::Null);
+            false
+        }
+        Some(other) => {
+            let text = format!(
+                "{other:?} is unknown; write \"flex-start\" or \"standard\"; for other capacity use spot = true or reserved = true"
+            );
+            c.wrong(&k("provisioning_model"), text);
+            return;
+        }
+    };
+    if flexible {
+        around["provisioningModel"] = json!("FLEX_START");
+        let chosen =
+            [("spot", raw.spot), ("preemptible", raw.preemptible), ("reserved", raw.reserved)];
+        for (name, _) in chosen.iter().filter(|(_, value)| *value == Some(true)) {
+            c.wrong(&k(name), "and flex-start are different capacity; keep one of them");
+        }
+    }
+    let Some(lasts) = raw.max_run else { return };
+    let lasts = c.span(&k("max_run"), Some(lasts), RUN_LEAST, RUN_LEAST);
+    if !flexible {
+        c.wrong(
+            &k("max_run"),
+            "is of flex-start capacity alone; set provisioning_model = \"flex-start\"",
+        );
+    } else if lasts > RUN_MOST {
+        c.wrong(&k("max_run"), "flex-start capacity lasts 7 days at most; write \"7d\" or less");
+    }
+    around["runDuration"] = json!({"maxRunDuration": format!("{}s", lasts.as_secs())});
 }
 
 /// Labels and metadata: text, or nothing where an entry is removed.

@@ -1,5 +1,6 @@
 //! The flags of the present run order, kept as they should be: `wait` while the slot is paused,
-//! `notice` while the API announces the end of a Spot TPU whose job can be asked for a checkpoint.
+//! `notice` while the API announces the end of a Spot TPU, or flex-start capacity is about to run out,
+//! where the job can be asked for a checkpoint.
 //! `reboot` names the boots of hosts that came up unfit, once, where nothing of the job runs. Two more
 //! changes of a node go the same way: its release, which takes all that is ours out of its metadata, and
 //! its stop after its job has finished.
@@ -41,6 +42,8 @@ use super::{confirm, idle, life, relaunch, runs};
 /// A change that was sent is read back for so long; one that was refused or not seen is tried again
 /// after as long.
 const AGAIN_AFTER: Duration = Duration::from_secs(5 * 60);
+/// So long before its capacity runs out a job is asked for a checkpoint: saving takes minutes.
+const ASKED_BEFORE: Duration = Duration::from_secs(15 * 60);
 const UNSENT_WAIT: Duration = Duration::from_secs(30);
 /// A role that lacks the right refuses each slot of a paused fleet: that must not fill the log.
 const FORBIDDEN_WAIT: Duration = Duration::from_secs(6 * 3600);
@@ -98,6 +101,8 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     let ending = seen.spot
         && ctx.condition() == Condition::Maintenance
         && seen.health.as_deref() == Some("UNHEALTHY_MAINTENANCE");
+    let runs_out = |at: Timestamp| ctx.now <= at && elapsed(ctx.now, at) <= ASKED_BEFORE;
+    let ending = ending || seen.ready && seen.times.ends_at.is_some_and(runs_out);
     let asks = ctx.slot.job.as_ref().is_some_and(|job| job.on_notice.is_some());
     // Hosts that wait for a newer order start by that order alone: one that started now would meet
     // hosts that hang in the former run. Where that order is held, they start as they would without.

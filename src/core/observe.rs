@@ -307,7 +307,7 @@ fn note(
         out_of_step: view.out_of_step,
         deletable: view.deletable,
         failure: view.failure.clone(),
-        valid_until: view.valid_until,
+        times: view.times,
         waits_since: request::waits_since(record, view, now),
     };
     if record.seen.as_ref() != Some(&seen) {

@@ -20,8 +20,6 @@ use crate::model::settings::Overlay;
 use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
 
-use super::request;
-
 /// A create that is under way for longer has found its capacity: it probes no more.
 pub const PROBES_FOR: Duration = Duration::from_secs(600);
 /// A request that waits in its queue for so long found no capacity; others are granted within minutes.
@@ -77,7 +75,7 @@ pub fn queues(fleet: &mut Fleet, now: Timestamp) -> bool {
         Some((record, fleet.settings.slots.get(&record.name).filter(|_| waits)?))
     }) {
         if let Some(since) =
-            request::queued_since(record).filter(|since| elapsed(*since, now) >= QUEUED_FOR)
+            record.queued_since().filter(|since| elapsed(*since, now) >= QUEUED_FOR)
         {
             let first = queues.entry(name(record, &slot.create, &record.zone)).or_insert(since);
             *first = since.min(*first);

@@ -44,7 +44,7 @@ pub fn failure(record: &SlotRecord, now: Timestamp) -> Failure {
     let seen = record.seen.as_ref();
     let none = || Failure::new(FailureClass::Garbage, "the API gives no reason");
     let failure = seen.and_then(|seen| seen.failure.clone()).unwrap_or_else(none);
-    let expired = seen.and_then(|seen| seen.valid_until).filter(|until| *until <= now);
+    let expired = seen.and_then(|seen| seen.times.valid_until).filter(|until| *until <= now);
     match (expired, then(failure.class)) {
         (Some(until), Then::OnceMore) => Failure::new(
             FailureClass::StockOut,
@@ -60,13 +60,6 @@ pub fn waits_since(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Opti
     let same =
         |seen: &&Seen| record.incarnation == view.incarnation && seen.state == view.state.as_str();
     record.seen.as_ref().filter(same).and_then(|seen| seen.waits_since).or(Some(now))
-}
-
-/// Since when the request of a slot has waited in its queue.
-pub fn queued_since(record: &SlotRecord) -> Option<Timestamp> {
-    let seen = record.seen.as_ref()?;
-    let waits = [RequestState::Accepted, RequestState::Waiting];
-    seen.waits_since.filter(|_| waits.iter().any(|state| state.as_str() == seen.state))
 }
 
 /// A request waits, or is being provisioned.

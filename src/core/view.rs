@@ -176,6 +176,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
                 .map(|s| s.since),
         },
         maintenance_start: seen.and_then(|s| s.maintenance_start),
+        ends_at: seen.and_then(|s| s.times.ends_at),
         sentence: String::new(),
         protected: obstacle.is_none() && !done,
         unprotected_by_choice: done || obstacle.as_ref().is_some_and(Obstacle::is_a_choice),

@@ -1,5 +1,6 @@
 //! What fills a slot at the API, and how it can be deleted. `resource` knows the rest of each kind.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The thing that is read, created and deleted for a slot.
@@ -64,4 +65,16 @@ pub enum Deletable {
     WithItsNodes,
     /// Not in this state, whatever the call says.
     NotNow,
+}
+
+/// When a queued resource ends by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RequestTimes {
+    /// It fails if it still waits then: `queueingPolicy.validUntil…`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_until: Option<Timestamp>,
+    /// Its capacity ends (flex-start): `runDuration.terminationTime`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<Timestamp>,
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::condition::Verdict;
 use super::failure::Failure;
-use super::filling::Deletable;
+use super::filling::{Deletable, RequestTimes};
 use super::ids::{Incarnation, RunOrder};
 
 macro_rules! wire_enum {
@@ -171,8 +171,8 @@ pub struct NodeView {
     pub deletable: Deletable,
     /// Why its queued resource failed.
     pub failure: Option<Failure>,
-    /// When its queued resource fails by itself if it still waits.
-    pub valid_until: Option<Timestamp>,
+    /// When its queued resource ends by itself.
+    pub times: RequestTimes,
     /// Read through v2alpha1, which shows fields that v2 hides.
     pub alpha: bool,
     /// The node exactly as it was read.

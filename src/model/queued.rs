@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::failure::Failure;
+use super::filling::RequestTimes;
 use super::ids::Incarnation;
 use super::node::wire_enum;
 
@@ -64,8 +65,8 @@ pub struct RequestView {
     pub error: Option<String>,
     /// Its class and words, where the error was looked at.
     pub failure: Option<Failure>,
-    /// When it fails by itself if it still waits: `queueingPolicy.validUntil…`.
-    pub valid_until: Option<Timestamp>,
+    /// When it ends by itself.
+    pub times: RequestTimes,
     /// The ids of the nodes that it asks for.
     pub nodes: Vec<String>,
     /// The accelerator type of each of them.

@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::command::Pause;
 use super::condition::{Condition, Kind, Verdict};
 use super::failure::Failure;
-use super::filling::Deletable;
+use super::filling::{Deletable, RequestTimes};
 use super::ids::{Incarnation, RunOrder};
 use super::job::JobState;
 use super::lookup::CreateCheck;
+use super::queued::RequestState;
 use super::recovery::Recovery;
 use super::relaunch::Release;
 use super::settings::Size;
@@ -79,9 +80,9 @@ pub struct Seen {
     pub deletable: Deletable,
     /// Why its queued resource failed.
     pub failure: Option<Failure>,
-    /// When its queued resource fails by itself if it still waits.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub valid_until: Option<Timestamp>,
+    /// When its queued resource ends by itself.
+    #[serde(flatten)]
+    pub times: RequestTimes,
     /// Since when its queued resource is in this state, while it has no TPU yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_since: Option<Timestamp>,
@@ -276,6 +277,13 @@ impl SlotRecord {
             reserved: seen.is_some_and(|seen| seen.reserved),
             spot: seen.is_some_and(|seen| seen.spot),
         }
+    }
+
+    /// Since when its queued resource has waited in its queue.
+    pub fn queued_since(&self) -> Option<Timestamp> {
+        let seen = self.seen.as_ref()?;
+        let waits = [RequestState::Accepted, RequestState::Waiting];
+        seen.waits_since.filter(|_| waits.iter().any(|state| state.as_str() == seen.state))
     }
 
     /// How many recoveries of this kind count against their budget (S13). Preemptions slide out of

@@ -229,6 +229,9 @@ pub struct SlotView {
     pub unhealthy_since: Option<Timestamp>,
     /// Start of the maintenance that the API announces or carries out.
     pub maintenance_start: Option<Timestamp>,
+    /// When its capacity ends by itself (flex-start).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<Timestamp>,
     /// The slot as one sentence: what it is, since when, why, what comes next and when.
     #[serde(default)]
     pub sentence: String,

@@ -107,7 +107,7 @@ impl NodeView {
             out_of_step: false,
             deletable: Deletable::Now,
             failure: None,
-            valid_until: None,
+            times: Default::default(),
             alpha: false,
             fingerprint: fingerprint(&raw),
             raw: Arc::new(raw),

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::node::{known, text, time};
 use super::spec::accelerator;
+use crate::model::filling::RequestTimes;
 use crate::model::ids::OWNER_KEY;
 use crate::model::queued::{RequestState, RequestView};
 use crate::model::spec::SLICES_MAX;
@@ -58,7 +59,10 @@ impl RequestView {
                 .and_then(Value::as_str)
                 .map(str::to_owned),
             failure: None,
-            valid_until: valid_until(&raw),
+            times: RequestTimes {
+                valid_until: valid_until(&raw),
+                ends_at: raw.get("runDuration").and_then(|run| time(run, "terminationTime")),
+            },
             alpha: false,
             nodes: specs.iter().flat_map(|spec| node_ids(spec, id)).collect(),
             accelerator: first.map(accelerator).unwrap_or_default(),

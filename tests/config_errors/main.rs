@@ -27,7 +27,7 @@ fn error(text: &str) -> String {
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-const AFTER_A_SLOT: [(&str, &str, &str); 64] = [
+const AFTER_A_SLOT: [(&str, &str, &str); 70] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`; did you mean `name`?"),
     ("queued_resource = \"a b\"", "w.toml:5: tpu[0].queued_resource:", "is not the id of a queued"),
     ("kind = \"slice\"", "w.toml:5: tpu[0].kind:", "not supported yet"),
@@ -133,6 +133,36 @@ const AFTER_A_SLOT: [(&str, &str, &str); 64] = [
         "queued_resource = \"q\"\n[tpu.create]\nnodes = 0",
         "w.toml:7: tpu[0].create.nodes:",
         "0 is no number of slices; write 1 to 4096",
+    ),
+    (
+        "[tpu.create]\nprovisioning_model = \"flex-start\"",
+        "w.toml:6: tpu[0].create.provisioning_model:",
+        "is of a queued resource alone; set queued_resource",
+    ),
+    (
+        "queued_resource = \"q\"\n[tpu.create]\nprovisioning_model = \"spot\"",
+        "w.toml:7: tpu[0].create.provisioning_model:",
+        "for other capacity use spot = true or reserved = true",
+    ),
+    (
+        "queued_resource = \"q\"\n[tpu.create]\nprovisioning_model = \"flex-start\"\nmax_run = \"8d\"",
+        "w.toml:8: tpu[0].create.max_run:",
+        "7 days at most",
+    ),
+    (
+        "queued_resource = \"q\"\n[tpu.create]\nmax_run = \"8h\"",
+        "w.toml:7: tpu[0].create.max_run:",
+        "set provisioning_model = \"flex-start\"",
+    ),
+    (
+        "queued_resource = \"q\"\n[tpu.create]\nprovisioning_model = \"flex-start\"\nspot = true",
+        "w.toml:8: tpu[0].create.spot:",
+        "different capacity",
+    ),
+    (
+        "[tpu.create]\nboot_disk_gb = 0",
+        "w.toml:6: tpu[0].create.boot_disk_gb:",
+        "0 is no size of a disk",
     ),
     (
         "[tpu.create]\nlabels = { Team = \"x\" }",

@@ -74,7 +74,7 @@ fn s22_a_pause_orders_to_wait_and_its_end_takes_that_back_each_once() {
     }
 }
 
-fn present(node: &Value) -> RunOrder {
+pub fn present(node: &Value) -> RunOrder {
     serde_json::from_str(node["metadata"]["tpu-watchdog-run"].as_str().unwrap()).unwrap()
 }
 

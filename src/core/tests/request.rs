@@ -1,8 +1,11 @@
 //! Queued resources without a TPU: how long they wait, and what follows when they have failed.
 
+use super::amend::present;
+use super::runs::with_checkpoints;
 use super::withdrawal::{Asked, waiting};
 use super::*;
 use crate::model::command::CommandKind;
+use crate::model::ids::RunOrder;
 use crate::model::view::ActionName;
 
 fn provisioning() -> Value {
@@ -165,4 +168,27 @@ fn s14_while_a_request_waits_in_the_queue_of_a_pool_no_judged_slot_there_is_dest
         deletes_other(&mut asked)
     });
     assert!(deleted.is_some_and(|poll| poll >= 239), "{deleted:?}");
+}
+
+#[test]
+fn flex_start_capacity_that_is_about_to_run_out_asks_its_job_for_a_checkpoint() {
+    let mut world = with_checkpoints();
+    let mut settings = world.fleet.settings.clone();
+    settings.slots.get_mut("a").unwrap().job.as_mut().unwrap().on_notice = Some("SIGUSR1".into());
+    world.input(Input::Configured(Box::new(settings)));
+    let node = world.at_work("v3");
+    let ends_at = after(world.now, Duration::from_secs(3600));
+    let asked = (1..=120).find(|_| {
+        world.wait(29);
+        let mut view = NodeView::parse(node.clone()).unwrap();
+        (view.times.ends_at, view.fingerprint) = (Some(ends_at), view.fingerprint ^ 1);
+        let idle = ["idle-1", "idle-2"].map(|name| NodeView::parse(super::node(name, json!({}))));
+        let nodes = idle.into_iter().map(Result::unwrap).chain([view]).map(Arc::new).collect();
+        world.poll_result(Ok((nodes, vec![])));
+        world.wait(1);
+        world.workers_say(&[(1, "v3", None)]);
+        world.run_order().is_some()
+    });
+    assert_eq!(asked, Some(90), "15 min before");
+    assert_eq!(world.run_order(), Some(RunOrder { notice: true, ..present(&node) }));
 }

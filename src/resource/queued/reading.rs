@@ -105,7 +105,7 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         members: request.nodes.clone(),
         deletable: deletable(&request.state),
         failure: request.failure.clone(),
-        valid_until: request.valid_until,
+        times: request.times,
         alpha: request.alpha,
         fingerprint: fingerprint(&request.raw) ^ seen.rotate_left(1) ^ u64::from(request.alpha),
         ..wanted
