@@ -8,6 +8,7 @@ use tpu_watchdog::model::event::Verb;
 use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::Overlay;
 use tpu_watchdog::model::spec::NodeSpec;
+use tpu_watchdog::resource::queued::body::create_body;
 use tpu_watchdog::resource::spec::{SUPERVISOR_MARK, needs_alpha};
 use tpu_watchdog::simulator::{cloud::Cloud, shape};
 
@@ -240,6 +241,28 @@ fn a_specification_is_filled_with_what_it_lacks() {
         json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "labels": {"a": "1", "b": "3"}, "tags": ["t"],
             "networkConfigs": [{"network": "n"}, {"network": "m"}]})
     );
+}
+
+#[test]
+fn flex_start_of_the_config_takes_the_place_of_the_spot_capacity_that_was_learned() {
+    let of = |create: &str| {
+        let text = format!(
+            "project = \"p\"\nstate = \"memory:\"\n[[tpu]]\nname = \"a\"\nzone = \"us-east5-b\"\nqueued_resource = \"q\"\n[tpu.create]\n{create}"
+        );
+        let config = tpu_watchdog::config::parse("w.toml".as_ref(), &text, &|_| None).unwrap();
+        let learned = json!({"acceleratorType": "v6e-8", "runtimeVersion": "r", "schedulingConfig": {"spot": true}});
+        let spec = NodeSpec::learn(&learned).unwrap().overlaid(&config.settings.slots["a"].create);
+        create_body(&Value::Object(spec.body().clone()), "projects/p/locations/z", "a")
+    };
+    let flex = "provisioning_model = \"flex-start\"\nmax_run = \"12h\"\nboot_disk_gb = 200";
+    let (body, alpha) = of(flex);
+    assert!(alpha, "v2 does not know these fields");
+    assert_eq!(body["provisioningModel"], "FLEX_START");
+    assert_eq!(body["runDuration"], json!({"maxRunDuration": "43200s"}));
+    assert_eq!(body.get("spot"), None);
+    let node = &body["tpu"]["nodeSpec"][0]["node"];
+    assert_eq!(node["bootDiskConfig"], json!({"diskSizeGb": "200"}));
+    assert_eq!(of("provisioning_model = \"standard\"").0["spot"], json!({}), "as it was learned");
 }
 
 #[test]
