@@ -395,3 +395,46 @@ fn operations_are_listed_in_pages_with_verb_target_and_time() {
     let elsewhere = api.call("GET", "v2/projects/p/locations/us-east5-a/operations", None);
     assert_eq!(elsewhere, (200, json!({})));
 }
+
+#[test]
+fn jobs_of_managed_training_carry_numbers_labels_and_a_late_error() {
+    let mut api = Api::new();
+    let jobs = "v1/projects/p/locations/us-central1/customJobs";
+    let pool = json!({"replicaCount": 2, "containerSpec": {"imageUri": "i"}});
+    let body = |name: &str, lineage: &str| json!({"displayName": name, "labels": {"tpu-watchdog-lineage": lineage}, "jobSpec": {"workerPoolSpecs": [pool]}});
+    let (status, one) = api.call("POST", jobs, Some(body("one", "1")));
+    assert_eq!((status, one["state"].as_str()), (200, Some("JOB_STATE_QUEUED")), "{one}");
+    // The number of the project, whatever the request said; int64 is text.
+    assert!(
+        one["name"].as_str().unwrap().starts_with("projects/140837806760/locations/us-central1/")
+    );
+    assert_eq!(one["jobSpec"]["workerPoolSpecs"][0]["replicaCount"], "2");
+    api.call("POST", jobs, Some(body("two", "2")));
+    for (filter, wanted) in [
+        ("labels.tpu-watchdog-lineage=1", 1),
+        ("labels.tpu-watchdog-lineage:*", 2),
+        ("labels.tpu-watchdog-lineage:* AND display_name=two", 1),
+        ("labels.other:*", 0),
+    ] {
+        let (_, page) = api.call("GET", &format!("{jobs}?filter={filter}"), None);
+        let found = page["customJobs"].as_array().map_or(0, Vec::len);
+        assert_eq!(found, wanted, "{filter}");
+    }
+    let id = one["name"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+    api.wait();
+    assert_eq!(api.call("GET", &format!("{jobs}/{id}"), None).1["state"], "JOB_STATE_RUNNING");
+    api.call("POST", &format!("{jobs}/{id}:cancel"), Some(json!({})));
+    api.now = after(api.now, Duration::from_millis(400));
+    api.cloud.advance(api.now);
+    let (_, cancelled) = api.call("GET", &format!("{jobs}/{id}"), None);
+    assert_eq!(cancelled["state"], "JOB_STATE_CANCELLED");
+    assert!(cancelled["endTime"].is_string() && cancelled.get("error").is_none(), "{cancelled}");
+    api.wait();
+    assert_eq!(api.call("GET", &format!("{jobs}/{id}"), None).1["error"]["code"], 1);
+    let unknown = json!({"displayName": "x", "jobSpec": {}, "colour": "red"});
+    assert_eq!(api.call("POST", jobs, Some(unknown)).0, 400);
+    // A legacy id is the user's, once and for all.
+    let legacy = json!({"jobId": "census_1", "trainingInput": {"region": "us-central1"}});
+    assert_eq!(api.call("POST", "v1/projects/p/jobs", Some(legacy.clone())).0, 200);
+    assert_eq!(api.call("POST", "v1/projects/p/jobs", Some(legacy)).0, 409);
+}

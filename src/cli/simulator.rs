@@ -45,7 +45,7 @@ pub async fn simulator(args: &SimulatorArgs) -> Outcome {
     let address = listener.local_addr().map_err(|e| Failed::Work(e.to_string()))?;
     let simulator = Simulator::new(scenario.build(Timestamp::now(), args.speed));
     print(&format!(
-        "a simulated Cloud TPU API (v2, v2alpha1; v1 reads) and Cloud Storage listen on http://{address}\n"
+        "a simulated Cloud TPU API (v2, v2alpha1; v1 reads), Cloud Storage, and jobs of Vertex AI and AI Platform listen on http://{address}\n"
     ));
     tokio::select! {
         served = simulator.serve(listener) => served.map_err(|e| Failed::Work(e.to_string())),

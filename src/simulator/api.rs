@@ -11,7 +11,7 @@ use super::shape::{self, Answer, error, not_found};
 use super::things::{Happening, Node};
 use super::trouble::{Event, Trouble};
 use super::wire::{Place, Request, answer_operation, check_parameters, page};
-use super::{catalogue, queued, rights, workload};
+use super::{catalogue, queued, rights, training, workload};
 use crate::model::time::elapsed;
 
 /// A delete may rest on a GET of this age.
@@ -19,6 +19,9 @@ const VERIFIED_FOR: Duration = Duration::from_secs(5);
 
 /// Answers one request.
 pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
+    if let Some(answer) = training::answer(cloud, request) {
+        return answer;
+    }
     let segments: Vec<&str> = request.path.split('/').collect();
     let [version @ ("v1" | "v2" | "v2alpha1"), "projects", project, "locations", rest @ ..] =
         &segments[..]

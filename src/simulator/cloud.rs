@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::nodes::Nodes;
 use super::shape;
 use super::things::{Happening, Node, Object, Operation, Queued, Run, Timing, Workload};
+use super::training;
 use super::trouble::Event;
 use crate::model::time::after;
 
@@ -25,6 +26,8 @@ pub struct Cloud {
     pub operations: BTreeMap<String, Operation>,
     /// Queued resources by zone and id.
     pub queued: BTreeMap<(String, String), Queued>,
+    /// Jobs of managed training.
+    pub training: BTreeMap<training::Key, training::Training>,
     /// Objects by "bucket/key".
     pub objects: BTreeMap<String, Object>,
     /// The workload of a node of this id, once it has booted.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::cloud::Cloud;
 use super::things::{Happening, Node};
 use super::trouble::{Event, Trouble};
-use super::{queued, shape, workload};
+use super::{queued, shape, training, workload};
 use crate::model::time::after;
 
 impl Cloud {
@@ -99,6 +99,7 @@ impl Cloud {
                     Ok(json!({"@type": "type.googleapis.com/google.protobuf.Empty"})),
                 );
             }
+            Happening::Training { key } => training::goes_on(self, key),
             Happening::Scenario(event) => {
                 self.tell(&event);
                 self.trouble(*event);

@@ -16,6 +16,7 @@ pub mod scenario;
 pub mod shape;
 pub mod storage;
 pub mod things;
+pub mod training;
 pub mod trouble;
 pub mod wire;
 pub mod workload;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use super::training;
 use super::trouble::{Event, Trouble};
 use crate::model::ids::RunOrder;
 
@@ -221,5 +222,6 @@ pub(super) enum Happening {
     Healed { zone: String, node: String, uid: u64, event: bool },
     Queue { zone: String, id: String, number: u64 },
     Dequeued { operation: String, zone: String, id: String },
+    Training { key: training::Key },
     Scenario(Box<Event>),
 }

@@ -1,0 +1,322 @@
+//! Google's managed training: custom jobs and tuning jobs of Vertex AI, and the jobs of the legacy AI
+//! Platform. A job is queued, prepared, runs, and ends by being cancelled; its `error` shows a while
+//! after its end.
+//!
+//! Sources: discovery documents of aiplatform v1 (20261106) and ml v1 (20251213).
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::cloud::Cloud;
+use super::shape::{self, Answer, error, not_found};
+use super::things::Happening;
+use super::wire::{Request, check_parameters, page};
+
+/// Names in answers carry the project's number, whatever the request said.
+const PROJECT_NUMBER: u64 = 140_837_806_760;
+/// Ids are numbers that the server gives.
+const FIRST_ID: u64 = 2_749_708_440_233_312_000;
+
+/// The three kinds of job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// `customJobs`.
+    Custom,
+    /// `hyperparameterTuningJobs`.
+    Tuning,
+    /// `jobs` of AI Platform Training, whose ids are the user's and unique in the project.
+    Legacy,
+}
+
+/// Where a job is kept: its region (empty for legacy ones) and id.
+pub type Key = (Kind, String, String);
+
+/// One job.
+#[derive(Debug, Clone)]
+pub struct Training {
+    /// As it was created.
+    pub body: Map<String, Value>,
+    /// In the words of Vertex AI, without `JOB_STATE_`.
+    pub state: &'static str,
+    /// When it was created.
+    pub created: Timestamp,
+    /// When it first ran.
+    pub started: Option<Timestamp>,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+    /// Code and words of its end, once they show.
+    pub error: Option<(i64, String)>,
+}
+
+/// Answers a request for one of these resources; none where it is for something else.
+pub fn answer(cloud: &mut Cloud, request: &Request) -> Option<Answer> {
+    let segments: Vec<&str> = request.path.split('/').collect();
+    let ["v1", "projects", _, rest @ ..] = &segments[..] else { return None };
+    let (kind, region, rest) = match rest {
+        ["jobs", rest @ ..] => (Kind::Legacy, "", rest),
+        [call] if call.starts_with("jobs:") => return None,
+        ["locations", region, "customJobs", rest @ ..] => (Kind::Custom, *region, rest),
+        ["locations", region, "hyperparameterTuningJobs", rest @ ..] => {
+            (Kind::Tuning, *region, rest)
+        }
+        _ => return None,
+    };
+    Some(match (request.method, rest) {
+        ("GET", []) => list(cloud, kind, region, request),
+        ("POST", []) => create(cloud, kind, region, request),
+        (method, [one]) => {
+            let (id, verb) = one.split_once(':').unwrap_or((one, ""));
+            let key = (kind, region.to_owned(), id.to_owned());
+            if !cloud.training.contains_key(&key) {
+                return Some(not_found(&name(&key)));
+            }
+            match (method, verb) {
+                ("GET", "") => (200, render(&key, &cloud.training[&key])),
+                ("POST", "cancel") => cancel(cloud, &key),
+                ("PATCH", "") if kind == Kind::Legacy => relabel(cloud, &key, request),
+                _ => error(404, "Method not found."),
+            }
+        }
+        _ => error(404, "Method not found."),
+    })
+}
+
+fn name((kind, region, id): &Key) -> String {
+    let collection = match kind {
+        Kind::Custom => "customJobs",
+        Kind::Tuning => "hyperparameterTuningJobs",
+        Kind::Legacy => return format!("projects/{PROJECT_NUMBER}/jobs/{id}"),
+    };
+    format!("projects/{PROJECT_NUMBER}/locations/{region}/{collection}/{id}")
+}
+
+fn list(cloud: &Cloud, kind: Kind, region: &str, request: &Request) -> Answer {
+    let known = ["filter", "pageSize", "pageToken", "readMask"];
+    if let Some(refusal) = check_parameters(request, &known) {
+        return refusal;
+    }
+    let terms: Vec<&str> = request.parameter("filter").split(" AND ").collect();
+    let mine: Vec<_> = cloud
+        .training
+        .iter()
+        .filter(|((of, at, _), _)| *of == kind && at == region)
+        .filter(|(key, job)| terms.iter().all(|term| fits(key, job, term.trim())))
+        .collect();
+    let (page, next) = match page(&mine, request, cloud.page_max) {
+        Ok(page) => page,
+        Err(refusal) => return *refusal,
+    };
+    let collection = match kind {
+        Kind::Custom => "customJobs",
+        Kind::Tuning => "hyperparameterTuningJobs",
+        Kind::Legacy => "jobs",
+    };
+    let mut body = json!({});
+    if !page.is_empty() {
+        body[collection] = page.iter().map(|(key, job)| render(key, job)).collect();
+    }
+    if let Some(next) = next {
+        body["nextPageToken"] = next;
+    }
+    (200, body)
+}
+
+/// Whether a job fits one term of a filter: `labels.KEY=VALUE`, `labels.KEY:*`, `display_name=NAME`,
+/// `state=STATE`.
+fn fits(key: &Key, job: &Training, term: &str) -> bool {
+    if term.is_empty() {
+        return true;
+    }
+    let labels = job.body.get("labels");
+    if let Some(label) = term.strip_prefix("labels.").and_then(|term| term.strip_suffix(":*")) {
+        return labels.is_some_and(|labels| labels.get(label).is_some());
+    }
+    let Some((field, value)) = term.split_once('=') else { return false };
+    let value = value.trim().trim_matches('"');
+    let is = |found: Option<&Value>| found.and_then(Value::as_str) == Some(value);
+    match field.trim() {
+        "display_name" | "displayName" => is(job.body.get("displayName")),
+        "state" => state(key.0, job.state) == value,
+        field => field
+            .strip_prefix("labels.")
+            .is_some_and(|label| is(labels.and_then(|labels| labels.get(label)))),
+    }
+}
+
+fn create(cloud: &mut Cloud, kind: Kind, region: &str, request: &Request) -> Answer {
+    let Some(body) = request.body.as_ref().and_then(Value::as_object).cloned() else {
+        return error(400, "The body is missing.");
+    };
+    if let Err(refusal) = check(kind, &body) {
+        return *refusal;
+    }
+    let id = match kind {
+        Kind::Legacy => match body.get("jobId").and_then(Value::as_str) {
+            Some(id) if is_legacy_id(id) => id.to_owned(),
+            _ => {
+                return error(
+                    400,
+                    "Field: job.job_id Error: A name should start with a letter and contain only letters, numbers and underscores.",
+                );
+            }
+        },
+        _ => (FIRST_ID + cloud.number()).to_string(),
+    };
+    let key = (kind, region.to_owned(), id);
+    if cloud.training.contains_key(&key) {
+        let text = format!("Field: job.job_id Error: A job with this id already exists: {}", key.2);
+        return error(409, text);
+    }
+    let job = Training {
+        body,
+        state: "QUEUED",
+        created: cloud.now(),
+        started: None,
+        ended: None,
+        error: None,
+    };
+    let answer = render(&key, &job);
+    cloud.training.insert(key.clone(), job);
+    cloud.schedule(cloud.timing.change, Happening::Training { key });
+    (200, answer)
+}
+
+fn is_legacy_id(id: &str) -> bool {
+    id.starts_with(|ch: char| ch.is_ascii_alphabetic())
+        && id.chars().all(|ch| ch.is_ascii_alphanumeric() || ch == '_')
+}
+
+/// Refuses what Google refuses at once: a field that it does not know, a duration that is none.
+fn check(kind: Kind, body: &Map<String, Value>) -> Result<(), Box<Answer>> {
+    let known: &[&str] = match kind {
+        Kind::Custom => &["displayName", "jobSpec", "labels", "encryptionSpec"],
+        Kind::Tuning => &[
+            "displayName",
+            "studySpec",
+            "maxTrialCount",
+            "parallelTrialCount",
+            "maxFailedTrialCount",
+            "trialJobSpec",
+            "labels",
+            "encryptionSpec",
+        ],
+        Kind::Legacy => &["jobId", "trainingInput", "labels", "etag"],
+    };
+    let refuse = |text: String| Err(Box::new(error(400, text)));
+    if let Some(field) = body.keys().find(|field| !known.contains(&field.as_str())) {
+        return refuse(format!(
+            "Invalid JSON payload received. Unknown name \"{field}\": Cannot find field."
+        ));
+    }
+    if kind != Kind::Legacy && body.get("displayName").is_none_or(|name| name == "") {
+        return refuse("The display name is required.".to_owned());
+    }
+    let spec = match kind {
+        Kind::Custom => body.get("jobSpec"),
+        Kind::Tuning => body.get("trialJobSpec"),
+        Kind::Legacy => body.get("trainingInput"),
+    };
+    let Some(spec) = spec else { return refuse("The job's specification is required.".to_owned()) };
+    for field in ["timeout", "maxWaitDuration", "maxRunningTime", "maxWaitTime"] {
+        let value = spec.pointer(&format!("/scheduling/{field}")).and_then(Value::as_str);
+        let seconds = |text: &str| text.strip_suffix('s').is_some_and(|n| n.parse::<f64>().is_ok());
+        if let Some(text) = value.filter(|text| !seconds(text)) {
+            return refuse(format!(
+                "Invalid value at 'scheduling.{field}' (type.googleapis.com/google.protobuf.Duration), Field '{field}', Illegal \
+                 duration format; duration must end with 's': {text:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Best effort and asynchronous; of a job that has ended it changes nothing.
+fn cancel(cloud: &mut Cloud, key: &Key) -> Answer {
+    if let Some(job) = cloud.training.get_mut(key).filter(|job| job.ended.is_none()) {
+        job.state = "CANCELLING";
+        cloud.schedule(cloud.timing.change, Happening::Training { key: key.clone() });
+    }
+    (200, json!({}))
+}
+
+fn relabel(cloud: &mut Cloud, key: &Key, request: &Request) -> Answer {
+    if request.parameter("updateMask") != "labels" {
+        return error(400, "Only labels can be updated.");
+    }
+    let labels = request.body.as_ref().and_then(|body| body.get("labels")).cloned();
+    let Some(job) = cloud.training.get_mut(key) else { return not_found(&name(key)) };
+    job.body.insert("labels".into(), labels.unwrap_or_default());
+    (200, render(key, job))
+}
+
+/// A job goes on to its next state.
+pub(super) fn goes_on(cloud: &mut Cloud, key: Key) {
+    let (now, timing) = (cloud.now(), cloud.timing.clone());
+    let Some(job) = cloud.training.get_mut(&key) else { return };
+    let next = match job.state {
+        "QUEUED" => {
+            job.state = "PENDING";
+            timing.create
+        }
+        "PENDING" => {
+            job.state = "RUNNING";
+            job.started.get_or_insert(now);
+            return;
+        }
+        "CANCELLING" => {
+            (job.state, job.ended) = ("CANCELLED", Some(now));
+            timing.refusal
+        }
+        // The words come later than the state.
+        "CANCELLED" if job.error.is_none() => {
+            job.error = Some((1, "CANCELED".to_owned()));
+            return;
+        }
+        _ => return,
+    };
+    cloud.schedule(next, Happening::Training { key });
+}
+
+/// The state as the API spells it.
+fn state(kind: Kind, state: &str) -> String {
+    match (kind, state) {
+        (Kind::Legacy, "PENDING") => "PREPARING".to_owned(),
+        (Kind::Legacy, state) => state.to_owned(),
+        (_, state) => format!("JOB_STATE_{state}"),
+    }
+}
+
+fn render(key: &Key, job: &Training) -> Value {
+    let mut body = Value::Object(job.body.clone());
+    body["createTime"] = json!(shape::time(job.created));
+    body["state"] = json!(state(key.0, job.state));
+    for (field, at) in [("startTime", job.started), ("endTime", job.ended)] {
+        if let Some(at) = at {
+            body[field] = json!(shape::time(at));
+        }
+    }
+    if key.0 == Kind::Legacy {
+        body["etag"] = json!("b3B0aW1pc3RpYw==");
+        if let Some((_, text)) = &job.error {
+            body["errorMessage"] = json!(text);
+        }
+        return body;
+    }
+    body["name"] = json!(name(key));
+    body["updateTime"] = json!(shape::time(job.ended.or(job.started).unwrap_or(job.created)));
+    if let Some((code, message)) = &job.error {
+        body["error"] = json!({"code": code, "message": message});
+    }
+    for pool in ["/jobSpec/workerPoolSpecs", "/trialJobSpec/workerPoolSpecs"] {
+        for pool in body.pointer_mut(pool).and_then(Value::as_array_mut).into_iter().flatten() {
+            // An int64 is text in an answer, and the disk is filled in.
+            if let Some(count) = pool.get("replicaCount").and_then(Value::as_i64) {
+                pool["replicaCount"] = json!(count.to_string());
+            }
+            if pool.get("diskSpec").is_none() {
+                pool["diskSpec"] = json!({"bootDiskType": "pd-ssd", "bootDiskSizeGb": 100});
+            }
+        }
+    }
+    body
+}
