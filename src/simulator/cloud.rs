@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 
 use super::nodes::Nodes;
 use super::shape;
-use super::things::{Happening, Node, Object, Operation, Queued, Run, Timing, Workload};
-use super::training;
+use super::things::{
+    Happening, Job, JobKey, Node, Object, Operation, Queued, Run, Timing, Workload,
+};
 use super::trouble::Event;
 use crate::model::time::after;
 
@@ -27,7 +28,7 @@ pub struct Cloud {
     /// Queued resources by zone and id.
     pub queued: BTreeMap<(String, String), Queued>,
     /// Jobs of managed training.
-    pub training: BTreeMap<training::Key, training::Training>,
+    pub training: BTreeMap<JobKey, Job>,
     /// Objects by "bucket/key".
     pub objects: BTreeMap<String, Object>,
     /// The workload of a node of this id, once it has booted.

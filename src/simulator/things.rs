@@ -7,7 +7,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::training;
 use super::trouble::{Event, Trouble};
 use crate::model::ids::RunOrder;
 
@@ -208,6 +207,37 @@ impl Object {
     }
 }
 
+/// The kinds of job of managed training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum JobKind {
+    /// `customJobs`.
+    Custom,
+    /// `hyperparameterTuningJobs`.
+    Tuning,
+    /// `jobs` of AI Platform Training, whose ids are the user's and unique in the project.
+    Legacy,
+}
+
+/// Where such a job is kept: its region (empty for legacy ones) and id.
+pub type JobKey = (JobKind, String, String);
+
+/// One job of managed training.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// As it was created.
+    pub body: Map<String, Value>,
+    /// In the words of Vertex AI, without `JOB_STATE_`.
+    pub state: &'static str,
+    /// When it was created.
+    pub created: Timestamp,
+    /// When it first ran.
+    pub started: Option<Timestamp>,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+    /// Code and words of its end, once they show.
+    pub error: Option<(i64, String)>,
+}
+
 /// An event that is due later.
 #[derive(Debug, Clone)]
 pub(super) enum Happening {
@@ -222,6 +252,6 @@ pub(super) enum Happening {
     Healed { zone: String, node: String, uid: u64, event: bool },
     Queue { zone: String, id: String, number: u64 },
     Dequeued { operation: String, zone: String, id: String },
-    Training { key: training::Key },
+    Training { key: JobKey },
     Scenario(Box<Event>),
 }

@@ -4,12 +4,11 @@
 //!
 //! Sources: discovery documents of aiplatform v1 (20261106) and ml v1 (20251213).
 
-use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::cloud::Cloud;
 use super::shape::{self, Answer, error, not_found};
-use super::things::Happening;
+use super::things::{Happening, Job, JobKey, JobKind};
 use super::wire::{Request, check_parameters, page};
 
 /// Names in answers carry the project's number, whatever the request said.
@@ -17,47 +16,16 @@ const PROJECT_NUMBER: u64 = 140_837_806_760;
 /// Ids are numbers that the server gives.
 const FIRST_ID: u64 = 2_749_708_440_233_312_000;
 
-/// The three kinds of job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// `customJobs`.
-    Custom,
-    /// `hyperparameterTuningJobs`.
-    Tuning,
-    /// `jobs` of AI Platform Training, whose ids are the user's and unique in the project.
-    Legacy,
-}
-
-/// Where a job is kept: its region (empty for legacy ones) and id.
-pub type Key = (Kind, String, String);
-
-/// One job.
-#[derive(Debug, Clone)]
-pub struct Training {
-    /// As it was created.
-    pub body: Map<String, Value>,
-    /// In the words of Vertex AI, without `JOB_STATE_`.
-    pub state: &'static str,
-    /// When it was created.
-    pub created: Timestamp,
-    /// When it first ran.
-    pub started: Option<Timestamp>,
-    /// When it ended.
-    pub ended: Option<Timestamp>,
-    /// Code and words of its end, once they show.
-    pub error: Option<(i64, String)>,
-}
-
 /// Answers a request for one of these resources; none where it is for something else.
 pub fn answer(cloud: &mut Cloud, request: &Request) -> Option<Answer> {
     let segments: Vec<&str> = request.path.split('/').collect();
     let ["v1", "projects", _, rest @ ..] = &segments[..] else { return None };
     let (kind, region, rest) = match rest {
-        ["jobs", rest @ ..] => (Kind::Legacy, "", rest),
+        ["jobs", rest @ ..] => (JobKind::Legacy, "", rest),
         [call] if call.starts_with("jobs:") => return None,
-        ["locations", region, "customJobs", rest @ ..] => (Kind::Custom, *region, rest),
+        ["locations", region, "customJobs", rest @ ..] => (JobKind::Custom, *region, rest),
         ["locations", region, "hyperparameterTuningJobs", rest @ ..] => {
-            (Kind::Tuning, *region, rest)
+            (JobKind::Tuning, *region, rest)
         }
         _ => return None,
     };
@@ -73,7 +41,7 @@ pub fn answer(cloud: &mut Cloud, request: &Request) -> Option<Answer> {
             match (method, verb) {
                 ("GET", "") => (200, render(&key, &cloud.training[&key])),
                 ("POST", "cancel") => cancel(cloud, &key),
-                ("PATCH", "") if kind == Kind::Legacy => relabel(cloud, &key, request),
+                ("PATCH", "") if kind == JobKind::Legacy => relabel(cloud, &key, request),
                 _ => error(404, "Method not found."),
             }
         }
@@ -81,16 +49,16 @@ pub fn answer(cloud: &mut Cloud, request: &Request) -> Option<Answer> {
     })
 }
 
-fn name((kind, region, id): &Key) -> String {
+fn name((kind, region, id): &JobKey) -> String {
     let collection = match kind {
-        Kind::Custom => "customJobs",
-        Kind::Tuning => "hyperparameterTuningJobs",
-        Kind::Legacy => return format!("projects/{PROJECT_NUMBER}/jobs/{id}"),
+        JobKind::Custom => "customJobs",
+        JobKind::Tuning => "hyperparameterTuningJobs",
+        JobKind::Legacy => return format!("projects/{PROJECT_NUMBER}/jobs/{id}"),
     };
     format!("projects/{PROJECT_NUMBER}/locations/{region}/{collection}/{id}")
 }
 
-fn list(cloud: &Cloud, kind: Kind, region: &str, request: &Request) -> Answer {
+fn list(cloud: &Cloud, kind: JobKind, region: &str, request: &Request) -> Answer {
     let known = ["filter", "pageSize", "pageToken", "readMask"];
     if let Some(refusal) = check_parameters(request, &known) {
         return refusal;
@@ -107,9 +75,9 @@ fn list(cloud: &Cloud, kind: Kind, region: &str, request: &Request) -> Answer {
         Err(refusal) => return *refusal,
     };
     let collection = match kind {
-        Kind::Custom => "customJobs",
-        Kind::Tuning => "hyperparameterTuningJobs",
-        Kind::Legacy => "jobs",
+        JobKind::Custom => "customJobs",
+        JobKind::Tuning => "hyperparameterTuningJobs",
+        JobKind::Legacy => "jobs",
     };
     let mut body = json!({});
     if !page.is_empty() {
@@ -123,7 +91,7 @@ fn list(cloud: &Cloud, kind: Kind, region: &str, request: &Request) -> Answer {
 
 /// Whether a job fits one term of a filter: `labels.KEY=VALUE`, `labels.KEY:*`, `display_name=NAME`,
 /// `state=STATE`.
-fn fits(key: &Key, job: &Training, term: &str) -> bool {
+fn fits(key: &JobKey, job: &Job, term: &str) -> bool {
     if term.is_empty() {
         return true;
     }
@@ -143,7 +111,7 @@ fn fits(key: &Key, job: &Training, term: &str) -> bool {
     }
 }
 
-fn create(cloud: &mut Cloud, kind: Kind, region: &str, request: &Request) -> Answer {
+fn create(cloud: &mut Cloud, kind: JobKind, region: &str, request: &Request) -> Answer {
     let Some(body) = request.body.as_ref().and_then(Value::as_object).cloned() else {
         return error(400, "The body is missing.");
     };
@@ -151,7 +119,7 @@ fn create(cloud: &mut Cloud, kind: Kind, region: &str, request: &Request) -> Ans
         return *refusal;
     }
     let id = match kind {
-        Kind::Legacy => match body.get("jobId").and_then(Value::as_str) {
+        JobKind::Legacy => match body.get("jobId").and_then(Value::as_str) {
             Some(id) if is_legacy_id(id) => id.to_owned(),
             _ => {
                 return error(
@@ -167,7 +135,7 @@ fn create(cloud: &mut Cloud, kind: Kind, region: &str, request: &Request) -> Ans
         let text = format!("Field: job.job_id Error: A job with this id already exists: {}", key.2);
         return error(409, text);
     }
-    let job = Training {
+    let job = Job {
         body,
         state: "QUEUED",
         created: cloud.now(),
@@ -187,10 +155,10 @@ fn is_legacy_id(id: &str) -> bool {
 }
 
 /// Refuses what Google refuses at once: a field that it does not know, a duration that is none.
-fn check(kind: Kind, body: &Map<String, Value>) -> Result<(), Box<Answer>> {
+fn check(kind: JobKind, body: &Map<String, Value>) -> Result<(), Box<Answer>> {
     let known: &[&str] = match kind {
-        Kind::Custom => &["displayName", "jobSpec", "labels", "encryptionSpec"],
-        Kind::Tuning => &[
+        JobKind::Custom => &["displayName", "jobSpec", "labels", "encryptionSpec"],
+        JobKind::Tuning => &[
             "displayName",
             "studySpec",
             "maxTrialCount",
@@ -200,7 +168,7 @@ fn check(kind: Kind, body: &Map<String, Value>) -> Result<(), Box<Answer>> {
             "labels",
             "encryptionSpec",
         ],
-        Kind::Legacy => &["jobId", "trainingInput", "labels", "etag"],
+        JobKind::Legacy => &["jobId", "trainingInput", "labels", "etag"],
     };
     let refuse = |text: String| Err(Box::new(error(400, text)));
     if let Some(field) = body.keys().find(|field| !known.contains(&field.as_str())) {
@@ -208,13 +176,13 @@ fn check(kind: Kind, body: &Map<String, Value>) -> Result<(), Box<Answer>> {
             "Invalid JSON payload received. Unknown name \"{field}\": Cannot find field."
         ));
     }
-    if kind != Kind::Legacy && body.get("displayName").is_none_or(|name| name == "") {
+    if kind != JobKind::Legacy && body.get("displayName").is_none_or(|name| name == "") {
         return refuse("The display name is required.".to_owned());
     }
     let spec = match kind {
-        Kind::Custom => body.get("jobSpec"),
-        Kind::Tuning => body.get("trialJobSpec"),
-        Kind::Legacy => body.get("trainingInput"),
+        JobKind::Custom => body.get("jobSpec"),
+        JobKind::Tuning => body.get("trialJobSpec"),
+        JobKind::Legacy => body.get("trainingInput"),
     };
     let Some(spec) = spec else { return refuse("The job's specification is required.".to_owned()) };
     for field in ["timeout", "maxWaitDuration", "maxRunningTime", "maxWaitTime"] {
@@ -231,7 +199,7 @@ fn check(kind: Kind, body: &Map<String, Value>) -> Result<(), Box<Answer>> {
 }
 
 /// Best effort and asynchronous; of a job that has ended it changes nothing.
-fn cancel(cloud: &mut Cloud, key: &Key) -> Answer {
+fn cancel(cloud: &mut Cloud, key: &JobKey) -> Answer {
     if let Some(job) = cloud.training.get_mut(key).filter(|job| job.ended.is_none()) {
         job.state = "CANCELLING";
         cloud.schedule(cloud.timing.change, Happening::Training { key: key.clone() });
@@ -239,7 +207,7 @@ fn cancel(cloud: &mut Cloud, key: &Key) -> Answer {
     (200, json!({}))
 }
 
-fn relabel(cloud: &mut Cloud, key: &Key, request: &Request) -> Answer {
+fn relabel(cloud: &mut Cloud, key: &JobKey, request: &Request) -> Answer {
     if request.parameter("updateMask") != "labels" {
         return error(400, "Only labels can be updated.");
     }
@@ -250,7 +218,7 @@ fn relabel(cloud: &mut Cloud, key: &Key, request: &Request) -> Answer {
 }
 
 /// A job goes on to its next state.
-pub(super) fn goes_on(cloud: &mut Cloud, key: Key) {
+pub(super) fn goes_on(cloud: &mut Cloud, key: JobKey) {
     let (now, timing) = (cloud.now(), cloud.timing.clone());
     let Some(job) = cloud.training.get_mut(&key) else { return };
     let next = match job.state {
@@ -278,15 +246,15 @@ pub(super) fn goes_on(cloud: &mut Cloud, key: Key) {
 }
 
 /// The state as the API spells it.
-fn state(kind: Kind, state: &str) -> String {
+fn state(kind: JobKind, state: &str) -> String {
     match (kind, state) {
-        (Kind::Legacy, "PENDING") => "PREPARING".to_owned(),
-        (Kind::Legacy, state) => state.to_owned(),
+        (JobKind::Legacy, "PENDING") => "PREPARING".to_owned(),
+        (JobKind::Legacy, state) => state.to_owned(),
         (_, state) => format!("JOB_STATE_{state}"),
     }
 }
 
-fn render(key: &Key, job: &Training) -> Value {
+fn render(key: &JobKey, job: &Job) -> Value {
     let mut body = Value::Object(job.body.clone());
     body["createTime"] = json!(shape::time(job.created));
     body["state"] = json!(state(key.0, job.state));
@@ -295,7 +263,7 @@ fn render(key: &Key, job: &Training) -> Value {
             body[field] = json!(shape::time(at));
         }
     }
-    if key.0 == Kind::Legacy {
+    if key.0 == JobKind::Legacy {
         body["etag"] = json!("b3B0aW1pc3RpYw==");
         if let Some((_, text)) = &job.error {
             body["errorMessage"] = json!(text);
