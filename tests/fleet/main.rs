@@ -5,5 +5,6 @@ mod multislice;
 mod phases;
 mod requests;
 mod standings;
+mod success;
 mod upgrade;
 mod world;

@@ -85,16 +85,22 @@ impl World {
                 return refused(FailureClass::NotFound, "no such node");
             };
             let mut metadata = view.raw["metadata"].clone();
+            let mut path = format!("v2/projects/p/locations/{zone}/nodes/{node}");
+            let mut query: BTreeMap<_, _> =
+                [("updateMask".to_owned(), "metadata".to_owned())].into();
+            let mut method = "PATCH";
             match patch {
                 Patch::Order(order) => metadata["tpu-watchdog-run"] = json!(order.text()),
                 Patch::Release => strip_ours(metadata.as_object_mut().unwrap()),
-                Patch::Stop => unreachable!("no slot of these worlds is stopped at its job's end"),
+                Patch::Stop => {
+                    (path, method) = (format!("{path}:stop"), "POST");
+                    query.clear();
+                }
             }
-            let query: BTreeMap<_, _> = [("updateMask".to_owned(), "metadata".to_owned())].into();
-            let path = format!("v2/projects/p/locations/{zone}/nodes/{node}");
-            let body = Some(json!({ "metadata": metadata }));
-            let (status, answer) = self.call("PATCH", &path, &query, body.clone());
-            let (at, method) = (self.now, "PATCH".into());
+            let stops = *patch == Patch::Stop;
+            let body = Some(if stops { json!({}) } else { json!({ "metadata": metadata }) });
+            let (status, answer) = self.call(method, &path, &query, body.clone());
+            let (at, method) = (self.now, method.to_owned());
             self.sent.push(Sent { at, method, path, query, body });
             last = match answer["name"].as_str() {
                 Some(name) if status == 200 => CallOutcome::Accepted(name.to_owned()),

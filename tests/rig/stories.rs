@@ -245,6 +245,24 @@ fn hosts_that_never_see_a_patched_order_start_together_by_themselves_and_are_tol
 }
 
 #[test]
+fn hosts_whose_order_is_refused_start_together_by_themselves_and_the_right_is_named() {
+    // They start by themselves after two seconds without an order.
+    let Some(mut stage) = Stage::with("", "2") else { return };
+    stage.rig.simulator.with(|cloud| cloud.denied.insert("tpu.nodes.update".into()));
+    stage.rig.start();
+    let first = stage.runs(1, 15);
+    stage.tell("crash.2");
+    stage.wait("all start the second try", || {
+        let starts = stage.diary().into_iter().filter(|e| e.event == "start" && e.attempt == 2);
+        starts.filter(|entry| entry.generation == first).count() == 4
+    });
+    stage.rig.wait_for_log("It takes the right tpu.nodes.update");
+    stage.rig.wait_polls(10);
+    assert_eq!(stage.rig.creations("a"), 1, "a refused order says nothing about the machines");
+    stage.audit();
+}
+
+#[test]
 fn a_program_that_does_not_fit_stops_at_once_and_starts_when_a_person_says_so() {
     // Hosts start by themselves after two seconds without an order.
     let Some(mut stage) = Stage::with("", "2") else { return };

@@ -6,6 +6,7 @@ mod code;
 mod docker;
 mod host;
 mod machine;
+mod notices;
 mod orders;
 mod rollcall;
 mod runs;

@@ -1,10 +1,10 @@
 //! Runs of the job: how they end, what is restarted, what is reported.
 
 use std::path::Path;
+use std::process::Command;
 
 use tpu_watchdog::launch;
 use tpu_watchdog::model::beacon::{Beacon, LastLines};
-use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::JobSettings;
 
 use crate::host::{Host, job, order};
@@ -188,24 +188,6 @@ fn the_last_line_is_a_step_only_where_it_is_a_whole_number() {
 }
 
 #[test]
-fn an_announced_end_makes_of_0_no_success_although_nothing_asks_for_notices() {
-    let work = tempfile::tempdir().unwrap();
-    let command = "echo x >>tries; echo 7 >>\"$TPU_WATCHDOG_PROGRESS\"; until [[ -e go ]]; do sleep 0.05; done; rm go";
-    let Some(host) = Host::new(&job(command, work.path()), "", &order(None)) else { return };
-    host.boot();
-    host.wait("it runs", || host.phase() == "running");
-    host.simulator.with(|cloud| {
-        cloud.nodes.values_mut().for_each(|node| node.run.announced = true);
-    });
-    host.wait("it has heard", || host.path("tpu-watchdog.notice").exists());
-    // The trainer saves by itself and ends.
-    std::fs::write(work.path().join("go"), "").unwrap();
-    host.wait("its end", || {
-        host.attribute("exit").is_some_and(|e| e.contains(" 7.1 143 restarting"))
-    });
-}
-
-#[test]
 fn a_boot_after_the_end_does_not_run_the_job_again() {
     let work = tempfile::tempdir().unwrap();
     let tries = work.path().join("tries");
@@ -356,6 +338,25 @@ fn a_long_run_refills_the_restarts() {
 }
 
 #[test]
+fn a_trainer_that_a_person_ends_by_hand_is_restarted_like_one_that_crashed() {
+    let work = tempfile::tempdir().unwrap();
+    let pid = work.path().join("pid");
+    let command = format!("echo $$ > {}; exec sleep 600", pid.display());
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    host.boot();
+    let written = || std::fs::read_to_string(&pid).ok().filter(|text| text.ends_with('\n'));
+    for attempt in 1..=2 {
+        host.wait("it runs", || written().is_some() && host.phase() == "running");
+        let process = written().unwrap();
+        std::fs::remove_file(&pid).unwrap();
+        assert!(Command::new("kill").arg(process.trim()).status().unwrap().success());
+        let said = format!(" 7.{attempt} 143 ");
+        host.wait("its exit", || host.attribute("exit").is_some_and(|exit| exit.contains(&said)));
+    }
+    host.wait("it runs once more", || written().is_some());
+}
+
+#[test]
 fn what_a_run_leaves_behind_is_ended_before_the_next_one_begins() {
     let work = tempfile::tempdir().unwrap();
     let (met, out) = (work.path().join("met"), work.path().join("out"));
@@ -418,92 +419,4 @@ fn the_last_lines_of_a_run_that_failed_are_reported_before_its_exit_and_written_
         let report = LastLines::parse(&host.attribute("log").unwrap());
         report.is_some_and(|report| report.of.text != first)
     });
-}
-
-#[test]
-fn the_end_of_the_machine_that_is_announced_asks_the_job_for_a_checkpoint_once() {
-    let handler = "import os, signal, sys, time\n\
-                   def save(*_):\n    open(sys.argv[1], 'a').write('saved ' + os.environ['TPU_WATCHDOG_GENERATION'] + '\\n')\n\
-                   signal.signal(signal.SIGUSR1, save)\nopen(sys.argv[1] + '.ready', 'w')\nwhile True: time.sleep(0.1)\n";
-    for how in ["SIGUSR1", "pkill -USR1 -f \"$PWD/train.py\""] {
-        let work = tempfile::tempdir().unwrap();
-        let (out, script) = (work.path().join("out"), work.path().join("train.py"));
-        std::fs::write(&script, handler).unwrap();
-        // A child that handles nothing must not be ended by it.
-        let command = format!("sleep 60 & python3 {} {}", script.display(), out.display());
-        let settings = JobSettings { on_notice: Some(how.into()), ..job(&command, work.path()) };
-        let Some(host) = Host::new(&settings, "", &order(None)) else { return };
-        host.boot();
-        host.wait("it runs", || work.path().join("out.ready").exists());
-        assert!(!out.exists());
-        host.simulator.with(|cloud| {
-            cloud.nodes.values_mut().for_each(|node| node.run.announced = true);
-        });
-        host.wait("it saves", || std::fs::read_to_string(&out).is_ok_and(|out| out == "saved 7\n"));
-        host.wait("it is told", || {
-            host.attribute("heartbeat").is_some_and(|beat| beat.ends_with("saving"))
-        });
-        assert_eq!(host.attribute("exit"), None, "{how}: the run goes on");
-        assert_eq!(std::fs::read_to_string(&out).unwrap(), "saved 7\n", "once");
-    }
-}
-
-#[test]
-fn a_job_that_says_so_has_finished_also_right_after_a_notice() {
-    let work = tempfile::tempdir().unwrap();
-    let command = "touch ready; until [[ -e end ]]; do sleep 0.05; done; touch $TPU_WATCHDOG_DONE";
-    let settings = JobSettings { on_notice: Some("SIGUSR1".into()), ..job(command, work.path()) };
-    let Some(host) = Host::new(&settings, "", &order(None)) else { return };
-    host.boot();
-    host.wait("it runs", || work.path().join("ready").exists());
-    host.orders(RunOrder { notice: true, ..order(None) });
-    host.wait("the notice", || host.path("tpu-watchdog.notice").exists());
-    std::fs::write(work.path().join("end"), "").unwrap();
-    host.wait("its end", || {
-        host.attribute("exit").is_some_and(|exit| exit.contains(" 0 done ran="))
-    });
-}
-
-#[test]
-fn an_order_that_announces_the_end_asks_the_job_for_a_checkpoint_each_time() {
-    let work = tempfile::tempdir().unwrap();
-    let (saved, script) = (work.path().join("saved"), work.path().join("train.py"));
-    let train = "import signal, time\n\
-                 signal.signal(signal.SIGUSR1, lambda *_: open('saved', 'a').write('x'))\n\
-                 open('ready', 'w')\nwhile True: time.sleep(0.1)\n";
-    std::fs::write(&script, train).unwrap();
-    let command = "exec python3 train.py";
-    let settings = JobSettings { on_notice: Some("SIGUSR1".into()), ..job(command, work.path()) };
-    let Some(host) = Host::new(&settings, "", &order(None)) else { return };
-    host.boot();
-    host.wait("it runs", || work.path().join("ready").exists());
-    for saves in ["x", "xx"] {
-        host.orders(RunOrder { notice: true, ..order(None) });
-        host.wait("it saves", || std::fs::read_to_string(&saved).is_ok_and(|text| text == saves));
-        host.orders(order(None));
-        host.wait("the flag is gone", || !host.path("tpu-watchdog.announced").exists());
-    }
-    assert_eq!(host.attribute("exit"), None, "the run goes on");
-}
-
-#[test]
-fn a_job_that_saves_and_ends_with_0_on_the_notice_has_not_finished() {
-    let work = tempfile::tempdir().unwrap();
-    let ready = work.path().join("ready");
-    let command = format!(
-        "exec python3 -c \"import os, signal, time\ndef save(*_):\n    open(os.environ['TPU_WATCHDOG_PROGRESS'], 'a').write('5\\n')\n    os._exit(0)\n\
-         signal.signal(signal.SIGUSR1, save)\nopen('{}', 'w')\nwhile True: time.sleep(0.1)\"",
-        ready.display()
-    );
-    let settings = JobSettings { on_notice: Some("SIGUSR1".into()), ..job(&command, work.path()) };
-    let Some(host) = Host::new(&settings, "", &order(None)) else { return };
-    host.boot();
-    host.wait("it runs", || ready.exists());
-    host.simulator.with(|cloud| {
-        cloud.nodes.values_mut().for_each(|node| node.run.announced = true);
-    });
-    host.wait("it has saved, and is wanted on", || {
-        host.attribute("exit").is_some_and(|exit| exit.contains(" 7.1 143 restarting 1 of 2"))
-    });
-    assert!(!host.path("done.7").exists());
 }
