@@ -6,11 +6,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::model::filling::Filling;
 use crate::model::fleet::Fleet;
 use crate::model::ids::{Incarnation, RunOrder};
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
-use crate::model::spec::NodeSpec;
+use crate::model::spec::{NodeSpec, REQUEST_KEY};
+use crate::resource::queued::body;
 
 use super::{location, reads};
 
@@ -81,7 +83,13 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
     let learned = record.spec.clone().unwrap_or_else(NodeSpec::empty);
     let wanted = learned.clone().in_zone(&record.zone).overlaid(&slot.create);
     let supervisor = slot.supervisor.as_deref();
-    let body = wanted.render(&settings.owner, &record.name, &order, supervisor);
+    let mut body = wanted.render(&settings.owner, &record.name, &order, supervisor);
+    if slot.filling != Filling::Node
+        && let Some(body) = body.as_object_mut()
+    {
+        let around = body.entry(REQUEST_KEY).or_insert_with(|| Value::Object(Map::new()));
+        around.as_object_mut().map(body::limit);
+    }
     IfLost {
         name: record.name.clone(),
         zone: record.zone.clone(),

@@ -66,7 +66,7 @@ pub fn call_off(
                 zone: record.zone.clone(),
                 name: record.name.clone(),
                 since: turn.now,
-                why: format!("its create was sent when {why}"),
+                why: format!("its create had been sent when it was called off: {why}"),
                 state: state.filter(|_| seen.is_some()),
                 incarnation: seen,
                 request: record.request.clone(),

@@ -179,6 +179,9 @@ fn a_request_that_waits_is_left_in_its_place() {
 fn s21_a_request_that_was_called_off_is_withdrawn_and_told_until_it_is_gone() {
     let create = "[tpu.create]\naccelerator_type = \"v4-8\"\nruntime_version = \"tpu-ubuntu2204-base\"\nspot = true\n";
     let mut rig = rig(false, create);
+    let lost = rig.command(&["plan", "--if-lost", "a"]).output().unwrap();
+    let words = String::from_utf8_lossy(&lost.stdout).into_owned();
+    assert!(words.contains(r#"{"validUntilDuration":"604800s"}"#), "bounded, and shown: {words}");
     rig.trouble(ZONE, Trouble::StockOut, None);
     rig.start();
     rig.wait_until("it waits", || state(&rig) == Some("WAITING_FOR_RESOURCES"));

@@ -132,16 +132,22 @@ pub fn create_body(specification: &Value, parent: &str, node: &str) -> (Value, b
         let guaranteed = around.entry("guaranteed").or_insert_with(|| json!({}));
         guaranteed["reserved"] = json!(true);
     }
-    let policy = around.entry("queueingPolicy").or_insert_with(|| json!({}));
-    if policy.get("validUntilDuration").is_none() {
-        policy["validUntilDuration"] = json!(VALID_FOR);
-    }
+    limit(&mut around);
     let several = name_nodes(&mut spec, around.remove(SLICES_KEY), node);
     let alpha = reserved || several == Some("multiNodeParams") || spec::needs_alpha(specification);
     spec.insert("parent".into(), json!(parent));
     spec.insert("node".into(), Value::Object(body));
     around.insert("tpu".into(), json!({"nodeSpec": [spec]}));
     (Value::Object(around), alpha)
+}
+
+/// Bounds the time for which a request waits, where nothing does: one that this program has lost sight of
+/// ends by itself. `around` is what a specification says of its request.
+pub fn limit(around: &mut Map<String, Value>) {
+    let policy = around.entry("queueingPolicy").or_insert_with(|| json!({}));
+    if policy.get("validUntilDuration").is_none() {
+        policy["validUntilDuration"] = json!(VALID_FOR);
+    }
 }
 
 /// The ids of the nodes: one, or the prefix of `count`. Returns the field that holds the latter.
