@@ -4,6 +4,7 @@ mod creation;
 mod multislice;
 mod phases;
 mod requests;
+mod slices;
 mod standings;
 mod success;
 mod upgrade;
