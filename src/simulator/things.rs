@@ -147,6 +147,14 @@ impl Run {
         self.ungathered.is_some() || self.held
     }
 
+    /// A newer order ends the run and starts the next one from its checkpoint.
+    pub(super) fn follow(&mut self, order: RunOrder) {
+        (self.ended, self.failing, self.crashed) = (false, false, false);
+        (self.step, self.part) = (order.step.unwrap_or(0), Duration::ZERO);
+        self.held = order.wait;
+        self.order = order;
+    }
+
     /// The job ends in one of three ways.
     pub(super) fn end(&mut self, how: Trouble) {
         if self.failing || self.crashed || self.ended {

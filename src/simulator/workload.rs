@@ -1,8 +1,6 @@
 //! What runs on simulated nodes: workers that speak the supervisor's protocol, make steps and write
 //! checkpoints.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
 use super::cloud::Cloud;
@@ -42,6 +40,9 @@ pub fn boot(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
         let adopted = workload.as_ref().map_or(0, |w| w.at_step);
         node.run.step = if supervised { order.step.unwrap_or(0) } else { adopted };
         node.run.order = order;
+    } else if supervised && order.generation > node.run.order.generation {
+        // It was ordered while its hosts were down.
+        node.run.follow(order);
     } else if let Some(saved) = workload.map(|w| node.run.step / w.every.max(1) * w.every.max(1)) {
         // A reboot loses what was not saved.
         node.run.step = saved;
@@ -79,10 +80,7 @@ pub fn ordered(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
         }
         return;
     }
-    (node.run.ended, node.run.failing, node.run.crashed) = (false, false, false);
-    (node.run.step, node.run.part) = (order.step.unwrap_or(0), Duration::ZERO);
-    node.run.held = order.wait;
-    node.run.order = order;
+    node.run.follow(order);
     report(cloud, zone, name, uid, "boot", 1, "");
 }
 

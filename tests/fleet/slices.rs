@@ -59,7 +59,7 @@ impl World {
         let works = |name: &&str| {
             self.slice(name).is_some_and(|node| node.state == "READY" && !node.run.stopped)
         };
-        if !SLICES.iter().all(|name| works(&name)) {
+        if !SLICES.iter().all(works) {
             return self.cloud.workloads.clear();
         }
         for name in SLICES {
