@@ -380,9 +380,10 @@ impl World {
             let dead = ["DELETING", "PREEMPTED", "TERMINATED"];
             moment.facts.as_ref().is_some_and(|facts| dead.contains(&facts.state))
         };
-        let stuck = recent.iter().any(|index| {
-            let since = story[..=*index].iter().rev().take_while(deleting).last();
-            since.is_some_and(|m| elapsed(m.since, now) >= graces.deleting || !counts_time)
+        // From the first time on: strikes of this world that interrupt a delete are not always read.
+        let stuck = recent.iter().filter(|index| deleting(&&story[**index])).any(|index| {
+            let first = story[..=*index].iter().find(deleting);
+            first.is_some_and(|m| elapsed(m.since, now) >= graces.deleting || !counts_time)
         });
         if asked || stuck {
             return ["S3", "S5", "S10"]
