@@ -181,7 +181,8 @@ pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
             format!("{slot} has its attempts again{from}{job}{why}")
         }
         CommandKind::Forget { slot, purge } => {
-            let asked = record(slot).and_then(|record| asked_for(record));
+            let asked =
+                record(slot).and_then(|record| asked_for(record).or_else(|| record.ungranted()));
             forgotten(slot, *purge, asked, &why)
         }
         CommandKind::Recreate { slot, incarnation } => recreated(slot, incarnation.as_ref(), &why),

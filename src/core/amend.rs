@@ -101,7 +101,7 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     let ending = seen.spot
         && ctx.condition() == Condition::Maintenance
         && seen.health.as_deref() == Some("UNHEALTHY_MAINTENANCE");
-    let runs_out = |at: Timestamp| ctx.now <= at && elapsed(ctx.now, at) <= ASKED_BEFORE;
+    let runs_out = |at: Timestamp| elapsed(ctx.now, at) <= ASKED_BEFORE;
     let ending = ending || seen.ready && seen.times.ends_at.is_some_and(runs_out);
     let asks = ctx.slot.job.as_ref().is_some_and(|job| job.on_notice.is_some());
     // Hosts that wait for a newer order start by that order alone: one that started now would meet
@@ -320,7 +320,12 @@ fn flags_text(record: &SlotRecord, order: &RunOrder, paused_by: Option<String>) 
     let why = match (wait, notice, paused_by) {
         (true, _, Some(who)) => format!("{who} paused it, so nothing starts by itself"),
         (true, _, None) => "a newer order follows".to_owned(),
-        (_, true, _) => format!("{}: its job is asked for a checkpoint", record.verdict.evidence),
+        (_, true, _) => {
+            let ends_at = record.seen.as_ref().and_then(|seen| seen.times.ends_at);
+            let why = ends_at.map(|at| format!("its flex-start capacity ends at {at:.0}"));
+            let why = why.unwrap_or_else(|| record.verdict.evidence.clone());
+            format!("{why}: its job is asked for a checkpoint")
+        }
         _ => "it is neither paused nor about to end".to_owned(),
     };
     format!("order of generation {generation}: wait {wait}, notice {notice}: {why}")

@@ -172,6 +172,7 @@ fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str
     if let Some(recovery) = &mut record.recovery {
         recovery.not_before = None;
         (recovery.unexplained, recovery.halted) = (0, None);
+        recovery.closed.clear();
     }
 }
 
@@ -253,6 +254,7 @@ fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, now: Timestamp) {
             recovery.delete_failures = 0;
             recovery.not_before = None;
             (recovery.unexplained, recovery.halted) = (0, None);
+            recovery.closed.clear();
         }
         // Something older than what is recorded is taken only when a person says from
         // where.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::model::action::{Reading, VERIFIED_FOR};
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
-use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending};
+use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Stray};
 use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::phase::Phase;
@@ -68,7 +68,7 @@ pub fn observe(
     is_present(memory, shown.is_some());
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
-        notice_deletion(record, view, &mut fleet.dirty);
+        notice_deletion(record, view, &fleet.ledger, &mut fleet.dirty);
         note(record, view, &fleet.settings, &mut fleet.dirty, turn.now);
         let lesson = learning::learn(record, view, source, (&fleet.settings.owner, &slot.create));
         tell_differences(record, &lesson.differs, turn);
@@ -384,7 +384,12 @@ fn adopt(
 
 /// `when_missing = "auto"`: a node at work that turns to DELETING, and not by us, is deleted on
 /// purpose. After what was lost, or maintenance on Spot, DELETING is only its end.
-fn notice_deletion(record: &mut SlotRecord, view: &NodeView, dirty: &mut BTreeSet<String>) {
+fn notice_deletion(
+    record: &mut SlotRecord,
+    view: &NodeView,
+    ledger: &Ledger,
+    dirty: &mut BTreeSet<String>,
+) {
     let Some(seen) = record.seen.as_ref().filter(|_| view.state == NodeState::Deleting) else {
         return;
     };
@@ -393,6 +398,10 @@ fn notice_deletion(record: &mut SlotRecord, view: &NodeView, dirty: &mut BTreeSe
         matches!(r.phase, Phase::Deleting | Phase::Creating)
             || r.condemned.is_some() && r.condemned == view.incarnation
     });
+    let stray = ledger.strays.get(&Stray::key(&record.zone, &record.name));
+    let withdrawn =
+        |stray: &Stray| stray.is_being_removed() && stray.incarnation == view.incarnation;
+    let by_us = by_us || stray.is_some_and(withdrawn);
     let request = view.queued_resource.is_some();
     if diagnose::lived(seen) && !by_us && !request && record.deleted.is_none() {
         record.deleted = Some(format!("it was {} when another hand deleted it", seen.state));

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::model::condition::Condition;
 use crate::model::fleet::{Fleet, Ledger, Pool, Short};
 use crate::model::settings::Overlay;
 use crate::model::slot::SlotRecord;
@@ -71,7 +72,11 @@ pub fn suspended(pool: &Pool, reserved: bool) -> Option<(Timestamp, bool)> {
 pub fn queues(fleet: &mut Fleet, now: Timestamp) -> bool {
     let mut queues: BTreeMap<String, Timestamp> = BTreeMap::new();
     for (record, slot) in fleet.slots.values().filter_map(|record| {
-        let waits = record.seen.as_ref()?.waits_since.is_some();
+        // The last state of one that is gone, or is called off, says nothing about the queue.
+        let asked = matches!(record.verdict.condition, Condition::Waiting | Condition::Unclear)
+            && record.incarnation.is_some()
+            && !record.forgotten;
+        let waits = asked && record.seen.as_ref()?.waits_since.is_some();
         Some((record, fleet.settings.slots.get(&record.name).filter(|_| waits)?))
     }) {
         if let Some(since) =

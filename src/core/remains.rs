@@ -77,7 +77,7 @@ pub fn got(
     let is_fresh = began <= now && elapsed(began, now) <= VERIFIED_FOR;
     let is_request = stray.request.is_some();
     let is_it = view.incarnation == stray.incarnation
-        && (is_request || is_dead(view.state.as_str()))
+        && if is_request { view.deletable == Deletable::Now } else { is_dead(view.state.as_str()) }
         && is_removable(fleet, stray, now);
     if is_it && !is_ours(fleet, stray, &view) {
         // It is not asked about again by this process while the listings show the same.
@@ -208,6 +208,12 @@ pub fn is_on_its_way(stray: &Stray, now: Timestamp) -> bool {
     intended.is_some_and(|removal| elapsed(removal.at, now) <= ANSWERED_WITHIN)
 }
 
+/// Whether a request that is listed is being deleted by us: its end is ours to follow.
+pub fn is_withdrawn(stray: &Stray, now: Timestamp) -> bool {
+    let removal = stray.removal.as_ref().filter(|removal| removal.call.is_some());
+    stray.request.is_some() && removal.is_some_and(|r| elapsed(r.at, now) < AGAIN_AFTER)
+}
+
 /// Whether the config, the operators and the slots leave a dead stray to be removed now.
 fn is_removable(fleet: &Fleet, stray: &Stray, now: Timestamp) -> bool {
     let (zone, name) = (&stray.zone, &stray.name);
@@ -246,8 +252,7 @@ pub fn is_dead(state: &str) -> bool {
 fn is_ours(fleet: &Fleet, stray: &Stray, view: &NodeView) -> bool {
     let ours = view.owner.as_ref() == Some(&fleet.settings.owner)
         && view.slot.as_ref() == Some(&stray.name);
-    let granted = view.deletable != Deletable::Now || view.state == NodeState::Stopped;
-    let others = view.queued_resource.is_some() || view.multislice || view.is_v1;
-    let others = others || stray.request.is_some() && granted;
+    let stopped = stray.request.is_some() && view.state == NodeState::Stopped;
+    let others = view.queued_resource.is_some() || view.multislice || view.is_v1 || stopped;
     ours && !others && !view.opted_out
 }

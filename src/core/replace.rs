@@ -111,6 +111,7 @@ pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     if let Some(zone) = supplied_zone(ctx).filter(|_| !waits) {
         ctx.record.zone = zone;
     }
+    request::leave_closed_zone(ctx);
     if let Some((gate, hold)) = gates::first_hold(gates, ctx, Before::Create) {
         if gate == gates::CHECKPOINTS {
             reads::checkpoints(ctx, turn);
@@ -155,7 +156,8 @@ fn supplied_zone(ctx: &SlotCtx) -> Option<String> {
         pool::probed_at(ctx.ledger, &pool).is_some_and(|at| at > ctx.now)
     };
     let others = zones[here + 1..].iter().chain(zones[..here].iter().filter(|_| begins_again));
-    short(&zones[here]).then(|| others.into_iter().find(|zone| !short(zone)).cloned())?
+    let supplied = |zone: &&String| !short(zone) && !recovery.closed.contains(*zone);
+    short(&zones[here]).then(|| others.into_iter().find(supplied).cloned())?
 }
 
 fn create(

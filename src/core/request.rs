@@ -92,20 +92,34 @@ pub fn failed(ctx: &mut SlotCtx, turn: &mut Turn) {
     let Some(failure) = recovery.and_then(|recovery| recovery.request_failed.take()) else {
         return;
     };
+    let zone = ctx.record.zone.clone();
     answers::refused(ctx.record, ctx.slot, ctx.ledger, failure.clone(), turn);
     ctx.budget.ledger_changed = true;
     let Some(recovery) = &mut ctx.record.recovery else { return };
-    // Another zone of the list may not refuse it.
-    let asked_all = recovery.not_before.is_some();
-    let halts = match then(failure.class) {
+    let closes = match then(failure.class) {
         Then::Again => false,
-        Then::Halt => asked_all,
+        Then::Halt => true,
         Then::OnceMore => {
             recovery.unexplained += 1;
             recovery.unexplained > UNEXPLAINED
         }
     };
-    recovery.halted = Some(failure).filter(|_| halts);
+    match closes {
+        true => _ = recovery.closed.insert(zone),
+        false => _ = recovery.closed.remove(&zone),
+    }
+    let all = ctx.slot.zones.iter().all(|zone| recovery.closed.contains(zone));
+    recovery.halted = Some(failure).filter(|_| all);
+}
+
+/// A zone that is closed is not asked again while another one of the list may have capacity.
+pub fn leave_closed_zone(ctx: &mut SlotCtx) {
+    let Some(recovery) = &ctx.record.recovery else { return };
+    let closed = |zone: &String| recovery.closed.contains(zone);
+    let open = ctx.slot.zones.iter().find(|zone| !closed(zone)).cloned();
+    if let Some(open) = open.filter(|_| closed(&ctx.record.zone)) {
+        ctx.record.zone = open;
+    }
 }
 
 fn then(class: FailureClass) -> Then {

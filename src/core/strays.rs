@@ -19,6 +19,7 @@ use crate::model::node::NodeView;
 use crate::model::phase::Phase;
 use crate::model::queued::{RequestState, RequestView};
 use crate::model::recovery::Call;
+use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 
 use super::listed::Listed;
@@ -42,7 +43,18 @@ pub fn call_off(
     turn: &mut Turn,
 ) -> Option<String> {
     let record = fleet.slots.get_mut(name)?;
-    let recovery = record.recovery.as_mut()?;
+    let waits = record.ungranted().is_some();
+    let Some(recovery) = record.recovery.as_mut() else {
+        // It was taken up while it waited: no recovery is under way, and it may be granted all the same.
+        if !waits {
+            return None;
+        }
+        let stray = of(record, why, turn);
+        let ended = requested(&stray);
+        fleet.ledger.strays.insert(Stray::key(&stray.zone, name), stray);
+        fleet.dirty_ledger = true;
+        return Some(ended);
+    };
     fleet.dirty.insert(name.to_owned());
     let (phase, cause) = (recovery.phase, recovery.cause);
     if phase == Phase::Deleting && watched {
@@ -56,33 +68,23 @@ pub fn call_off(
         came_of(record, verb, CallResult::CalledOff, &format!("{verb}: {why}"), turn);
     }
     let ended = match phase {
+        // The request that was to be deleted holds quota, and may be one that still waits.
+        Phase::Condemned | Phase::Deleting if waits => {
+            let stray = of(record, why, turn);
+            let ended = requested(&stray);
+            fleet.ledger.strays.insert(Stray::key(&stray.zone, name), stray);
+            fleet.dirty_ledger = true;
+            ended
+        }
         Phase::Gone => "the pending create is called off".to_owned(),
         Phase::Condemned => "its recovery is called off".to_owned(),
         Phase::Deleting => "its delete is under way, and no create follows".to_owned(),
         Phase::Creating | Phase::Ready | Phase::Booted | Phase::Launched => {
-            let seen = record.incarnation.clone();
-            let state = record.seen.as_ref().map(|seen| seen.state.clone());
-            let stray = Stray {
-                zone: record.zone.clone(),
-                name: record.name.clone(),
-                since: turn.now,
-                why: format!("its create had been sent when it was called off: {why}"),
-                state: state.filter(|_| seen.is_some()),
-                incarnation: seen,
-                request: record.request.clone(),
-                removal: None,
-                told: None,
-                told_in: None,
-            };
+            let stray = of(record, why, turn);
+            let ended = requested(&stray);
             fleet.ledger.strays.insert(Stray::key(&stray.zone, name), stray);
             fleet.dirty_ledger = true;
-            match &record.request {
-                Some(id) => format!(
-                    "its queued resource {id} in {} is deleted if it still waits; if it was granted, it is reported as a stray",
-                    record.zone
-                ),
-                None => "its create may have been sent and can't be cancelled; a node that it makes is reported as a stray".to_owned(),
-            }
+            ended
         }
     };
     record.recovery = None;
@@ -91,11 +93,42 @@ pub fn call_off(
     Some(ended)
 }
 
+/// The stray that a slot leaves behind: asked for, and not wanted any longer.
+fn of(record: &SlotRecord, why: &str, turn: &Turn) -> Stray {
+    let incarnation = record.incarnation.clone();
+    let state = record.seen.as_ref().map(|seen| seen.state.clone());
+    Stray {
+        zone: record.zone.clone(),
+        name: record.name.clone(),
+        since: turn.now,
+        why: format!("its create had been sent when it was called off: {why}"),
+        state: state.filter(|_| incarnation.is_some()),
+        incarnation,
+        request: record.request.clone(),
+        removal: None,
+        told: None,
+        told_in: None,
+    }
+}
+
+fn requested(stray: &Stray) -> String {
+    match &stray.request {
+        Some(id) => format!(
+            "its queued resource {id} in {} is deleted if it still waits; if it was granted, it is reported as a stray",
+            stray.zone
+        ),
+        None => "its create may have been sent and can't be cancelled; a node that it makes is reported as a stray".to_owned(),
+    }
+}
+
 /// Looks for strays among what a poll has listed.
 pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
     let mut told = 0;
     for view in listed.views() {
-        if let Some(why) = ownerless(fleet, view) {
+        // The request tells what becomes of its nodes.
+        let known = fleet.ledger.strays.get(&Stray::key(&view.zone, &view.node));
+        let by_request = known.is_some_and(|stray| stray.request.is_some());
+        if let Some(why) = ownerless(fleet, view).filter(|_| !by_request) {
             show(fleet, view, why, turn);
             told += usize::from(told < TOLD_IN_A_POLL && idle::order(fleet, view, turn));
         }
@@ -119,13 +152,14 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
             && listed.doubt(&stray.zone, &stray.name).is_none();
         let over = stray.state.is_some() || elapsed(stray.since, turn.now) >= EXPECTED_FOR;
         // A delete on its way must not meet another owner, or a new node of that name.
-        let stays = remains::is_on_its_way(stray, turn.now);
+        let stays = remains::is_on_its_way(stray, turn.now)
+            || asked.is_some() && remains::is_withdrawn(stray, turn.now);
         let why = match (owned && !stays, gone && over && !stays) {
             (true, _) => "its slot has taken it up",
             (false, true) if stray.state.is_some() => remains::GONE,
             (false, true) => "it never came",
             (false, false) => {
-                if let Some(request) = asked.filter(|_| shown.is_none()) {
+                if let Some(request) = asked {
                     still_asked_for(fleet, &key, request, turn);
                 }
                 continue;
@@ -160,14 +194,25 @@ fn still_asked_for(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &m
     if (&stray.state, &stray.incarnation) == (&is.0, &is.1) {
         return;
     }
+    let filling = stray.filling();
     let Stray { name, zone, why, .. } = stray;
     let by_hand = format!("gcloud compute tpus queued-resources delete {id} --zone {zone}");
-    let then = match RequestState::WITHOUT_NODES.contains(&request.state) {
-        true => format!("it is deleted. If it stays: {by_hand}"),
-        false => format!(
-            "it can't be deleted in this state, may be granted, and holds quota. It is deleted once it can be. Put {name} back into the config \
-             to take it up; once it is granted, delete it by hand: {by_hand} --force"
+    let then = match &request.state {
+        _ if request.owner.as_ref() != Some(&fleet.settings.owner) => {
+            let look = filling.shown_by(name, zone);
+            format!(
+                "its nodes' metadata does not name this watchdog, so it is left alone. Look at it: {look}"
+            )
+        }
+        RequestState::Deleting => "it is being deleted".to_owned(),
+        RequestState::Active => format!(
+            "it was granted, so its TPU runs and is billed. Put {name} back into the config to take it up, or delete it: {by_hand} --force"
         ),
+        state if RequestState::WITHOUT_NODES.contains(state) => {
+            format!("it is deleted. If it stays: {by_hand}")
+        }
+        _ => "it can't be deleted in this state, and may be granted. It is deleted once it can be"
+            .to_owned(),
     };
     turn.note(format!(
         "stray {name} in {zone}: its queued resource {id} is {state}, and no slot owns it: {why}; {then}"

@@ -1,5 +1,6 @@
 //! A recovery: one journaled walk from "condemned" to "making progress again", and its legal moves.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use jiff::Timestamp;
@@ -126,6 +127,9 @@ pub struct Recovery {
     /// Queued resources that failed for a reason that no rule knows.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unexplained: u32,
+    /// Zones whose last queued resource failed for a reason that another one would meet as well.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub closed: BTreeSet<String>,
     /// Why no other queued resource is asked for until an operator says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted: Option<Failure>,
@@ -168,6 +172,7 @@ impl Recovery {
             unsent: None,
             request_failed: None,
             unexplained: 0,
+            closed: BTreeSet::new(),
             halted: None,
             no_create: false,
         }

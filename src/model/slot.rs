@@ -279,6 +279,13 @@ impl SlotRecord {
         }
     }
 
+    /// Its queued resource, where that is ours and has no TPU: not yet, or no more.
+    pub fn ungranted(&self) -> Option<&str> {
+        use Condition::*;
+        let none = matches!(self.verdict.condition, Waiting | Going | RequestFailed | Preempted);
+        self.request.as_deref().filter(|_| self.ours && none)
+    }
+
     /// Since when its queued resource has waited in its queue.
     pub fn queued_since(&self) -> Option<Timestamp> {
         let seen = self.seen.as_ref()?;

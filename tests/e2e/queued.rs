@@ -219,7 +219,7 @@ fn s7_a_request_that_was_called_off_is_kept_while_it_is_paused_and_told_once_it_
     rig.wait_polls(3);
     assert_eq!(mutations(&rig).len(), 1, "{}", rig.mutations_text());
     rig.simulator.with(|cloud| cloud.refusals.clear());
-    rig.wait_until("the grant is told", || strays(&rig)[0]["state"] == "READY");
+    rig.wait_until("the grant is told", || strays(&rig)[0]["state"] == "ACTIVE");
     assert!(rig.command(&["resume", "a"]).output().unwrap().status.success());
     rig.wait_polls(3);
     let deletes = mutations(&rig).iter().filter(|call| call.starts_with("DELETE")).count();

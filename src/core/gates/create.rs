@@ -16,7 +16,7 @@ pub fn remains(ctx: &SlotCtx) -> Option<Decision> {
     let (zone, name) = (&ctx.record.zone, &ctx.record.name);
     ctx.ledger.strays.get(&Stray::key(zone, name)).filter(|stray| stray.is_being_removed())?;
     let text = format!(
-        "its create is pending, but a dead node of that name is being removed in {zone} first"
+        "its create is pending, but what a former one left there is being removed in {zone} first"
     );
     hold(HoldReason::Backoff, text, None)
 }

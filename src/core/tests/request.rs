@@ -171,6 +171,37 @@ fn s14_while_a_request_waits_in_the_queue_of_a_pool_no_judged_slot_there_is_dest
 }
 
 #[test]
+fn a_zone_that_is_closed_is_left_for_one_that_may_have_capacity() {
+    let mut asked = Asked::new();
+    let mut settings = asked.world.fleet.settings.clone();
+    settings.slots.get_mut("a").unwrap().zones = vec!["us-east5-a".into(), ZONE.into()];
+    asked.world.input(Input::Configured(Box::new(settings)));
+    // The last of the list is closed; the first was never asked.
+    asked.fails(&failed(7, CLOSED));
+    let sent = (0..10).find_map(|_| {
+        asked.shows(None);
+        asked.world.actions.iter().find_map(|action| match action {
+            Action::Create { zone, .. } => Some(zone.clone()),
+            _ => None,
+        })
+    });
+    assert_eq!(sent.as_deref(), Some("us-east5-a"), "{:?}", asked.decision());
+}
+
+#[test]
+fn what_was_asked_for_and_is_gone_keeps_no_pool_short() {
+    let mut asked = Asked::new();
+    for _ in 0..40 {
+        asked.shows(Some(&waiting()));
+    }
+    assert_eq!(asked.world.fleet.ledger.pools.len(), 1);
+    asked.command(CommandKind::Forget { slot: "a".into(), purge: false });
+    asked.shows(None);
+    asked.shows(None);
+    assert!(asked.world.fleet.ledger.pools.is_empty(), "{:?}", asked.world.fleet.ledger.pools);
+}
+
+#[test]
 fn flex_start_capacity_that_is_about_to_run_out_asks_its_job_for_a_checkpoint() {
     let mut world = with_checkpoints();
     let mut settings = world.fleet.settings.clone();

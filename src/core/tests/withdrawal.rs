@@ -294,3 +294,51 @@ fn a_slot_that_is_wanted_again_takes_its_request_up() {
     assert!(asked.world.fleet.ledger.strays.is_empty());
     assert_eq!(asked.world.fleet.slots["a"].verdict.condition, Condition::Waiting);
 }
+
+#[test]
+fn s21_a_request_that_was_taken_up_while_it_waits_is_withdrawn_as_well() {
+    // Wanted again, so that no recovery is under way; then called off once more.
+    let calls: [fn(&mut Asked); 2] = [Asked::forget, |asked| {
+        asked.world.input(Input::Configured(Box::new(settings(&["b"]))));
+    }];
+    for call_off in calls {
+        let mut asked = Asked::new();
+        asked.shows(Some(&waiting()));
+        asked.forget();
+        asked.command(CommandKind::Retry { slot: "a".into(), from: None });
+        asked.shows(Some(&waiting()));
+        assert!(asked.world.fleet.slots["a"].recovery.is_none());
+        call_off(&mut asked);
+        asked.shows(Some(&waiting()));
+        asked.got(Some(&waiting()));
+        assert!(matches!(asked.world.actions[..], [Action::Delete { stray: true, .. }]));
+    }
+}
+
+#[test]
+fn a_slot_that_is_wanted_again_while_its_request_is_withdrawn_is_asked_for_again() {
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    asked.forget();
+    asked.shows(Some(&waiting()));
+    asked.got(Some(&waiting()));
+    asked.world.stray_called(CallOutcome::Accepted(OPERATION.into()));
+    asked.command(CommandKind::Retry { slot: "a".into(), from: None });
+    let deleting = json!({"state": "DELETING", "stateInitiator": "USER"});
+    asked.shows(Some(&deleting));
+    assert_eq!(asked.world.fleet.ledger.strays.len(), 1, "followed to its end");
+    assert!(asked.world.fleet.slots["a"].deleted.is_none(), "no other hand did that");
+    assert!(asked.asks_within(8), "{:?}", asked.world.fleet.slots["a"].decision);
+}
+
+#[test]
+fn a_request_that_was_provisioned_for_a_moment_is_looked_at_again() {
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    asked.forget();
+    asked.shows(Some(&waiting()));
+    asked.got(Some(&json!({"state": "PROVISIONING"})));
+    assert!(asked.world.actions.is_empty());
+    asked.shows(Some(&waiting()));
+    assert!(asked.looks_at_it());
+}
