@@ -13,8 +13,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::model::event::{CallResult, Verb, What};
-use crate::model::fleet::{Fleet, Stray};
+use crate::model::fleet::{Fleet, Ledger, Stray};
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
 use crate::model::queued::{RequestState, RequestView};
@@ -49,11 +51,8 @@ pub fn call_off(
         if !waits {
             return None;
         }
-        let stray = of(record, why, turn);
-        let ended = requested(&stray);
-        fleet.ledger.strays.insert(Stray::key(&stray.zone, name), stray);
         fleet.dirty_ledger = true;
-        return Some(ended);
+        return Some(leave_behind(record, why, &mut fleet.ledger, turn.now));
     };
     fleet.dirty.insert(name.to_owned());
     let (phase, cause) = (recovery.phase, recovery.cause);
@@ -70,21 +69,15 @@ pub fn call_off(
     let ended = match phase {
         // The request that was to be deleted holds quota, and may be one that still waits.
         Phase::Condemned | Phase::Deleting if waits => {
-            let stray = of(record, why, turn);
-            let ended = requested(&stray);
-            fleet.ledger.strays.insert(Stray::key(&stray.zone, name), stray);
             fleet.dirty_ledger = true;
-            ended
+            leave_behind(record, why, &mut fleet.ledger, turn.now)
         }
         Phase::Gone => "the pending create is called off".to_owned(),
         Phase::Condemned => "its recovery is called off".to_owned(),
         Phase::Deleting => "its delete is under way, and no create follows".to_owned(),
         Phase::Creating | Phase::Ready | Phase::Booted | Phase::Launched => {
-            let stray = of(record, why, turn);
-            let ended = requested(&stray);
-            fleet.ledger.strays.insert(Stray::key(&stray.zone, name), stray);
             fleet.dirty_ledger = true;
-            ended
+            leave_behind(record, why, &mut fleet.ledger, turn.now)
         }
     };
     record.recovery = None;
@@ -93,14 +86,15 @@ pub fn call_off(
     Some(ended)
 }
 
-/// The stray that a slot leaves behind: asked for, and not wanted any longer.
-fn of(record: &SlotRecord, why: &str, turn: &Turn) -> Stray {
+/// A slot leaves behind a stray that was asked for and is not wanted any longer. Returns its fate, in
+/// words.
+fn leave_behind(record: &SlotRecord, why: &str, ledger: &mut Ledger, now: Timestamp) -> String {
     let incarnation = record.incarnation.clone();
     let state = record.seen.as_ref().map(|seen| seen.state.clone());
-    Stray {
+    let stray = Stray {
         zone: record.zone.clone(),
         name: record.name.clone(),
-        since: turn.now,
+        since: now,
         why: format!("its create had been sent when it was called off: {why}"),
         state: state.filter(|_| incarnation.is_some()),
         incarnation,
@@ -108,17 +102,16 @@ fn of(record: &SlotRecord, why: &str, turn: &Turn) -> Stray {
         removal: None,
         told: None,
         told_in: None,
-    }
-}
-
-fn requested(stray: &Stray) -> String {
-    match &stray.request {
+    };
+    let fate = match &stray.request {
         Some(id) => format!(
             "its queued resource {id} in {} is deleted if it still waits; if it was granted, it is reported as a stray",
             stray.zone
         ),
         None => "its create may have been sent and can't be cancelled; a node that it makes is reported as a stray".to_owned(),
-    }
+    };
+    ledger.strays.insert(Stray::key(&stray.zone, &stray.name), stray);
+    fate
 }
 
 /// Looks for strays among what a poll has listed.

@@ -110,7 +110,7 @@ fn a_spot_multislice_outlives_three_preemptions_a_stock_out_of_two_hours_and_a_l
     let asked = world.request(ZONE, "qr").unwrap();
     let calls: Vec<_> = world.sent[sent..].iter().map(|sent| sent.method.as_str()).collect();
     assert_eq!(calls, ["DELETE", "POST"], "{}", world.log.join("\n"));
-    // The grant comes when nobody counts on it any more: the process has been replaced meanwhile.
+    // The grant comes late, to a process that did not ask for it.
     world.restart();
     let took = world.until_whole(4, minutes(60));
     assert_eq!(world.request(ZONE, "qr").unwrap().created, asked.created, "the same request");

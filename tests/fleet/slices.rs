@@ -111,7 +111,7 @@ fn plays(seed: u64) -> Result<(), String> {
         let sent = world.sent.len();
         world.get_on();
         world.run_for(1_000);
-        // What heals in the second in which it is deleted is nobody's fault.
+        // A slice may heal in the second in which the delete is on its way.
         let deleted = world.sent[sent..].iter().any(|sent| sent.method == "DELETE");
         if deleted && sound_for > 5_000 {
             return wrong(&world, "a sound multislice is deleted");

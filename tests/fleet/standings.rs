@@ -198,7 +198,7 @@ impl World {
         owned || self.fleet.ledger.strays.contains_key(&Stray::key(zone, "a"))
     }
 
-    /// What is wrong with the requests that are there in the end.
+    /// The rule that a request breaks which is there in the end.
     fn wrong(&self, standing: Standing, command: &str) -> Option<String> {
         // Called off: it waits no more, and what was dead before is left as it is.
         let off = ["forget", "purge", "leave", "release"].contains(&command);

@@ -34,7 +34,7 @@ pub fn create_backoff(ctx: &SlotCtx) -> Option<Decision> {
 pub fn request_refused(ctx: &SlotCtx) -> Option<Decision> {
     let failure = ctx.record.recovery.as_ref()?.halted.as_ref()?;
     let text = format!(
-        "its create is pending, but its queued resource failed ({}): {failure}. Another one would fail as well: find the cause, then `retry {}`",
+        "its create is pending, but its queued resource failed ({}): {failure}. No other one is asked for: find the cause, then `retry {}`",
         failure.class.name(),
         ctx.record.name
     );
