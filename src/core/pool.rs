@@ -72,10 +72,9 @@ pub fn suspended(pool: &Pool, reserved: bool) -> Option<(Timestamp, bool)> {
 pub fn queues(fleet: &mut Fleet, now: Timestamp) -> bool {
     let mut queues: BTreeMap<String, Timestamp> = BTreeMap::new();
     for (record, slot) in fleet.slots.values().filter_map(|record| {
-        // The last state of one that is gone, or is called off, says nothing about the queue.
+        // The last state of one that is gone says nothing about the queue.
         let asked = matches!(record.verdict.condition, Condition::Waiting | Condition::Unclear)
-            && record.incarnation.is_some()
-            && !record.forgotten;
+            && record.incarnation.is_some();
         let waits = asked && record.seen.as_ref()?.waits_since.is_some();
         Some((record, fleet.settings.slots.get(&record.name).filter(|_| waits)?))
     }) {

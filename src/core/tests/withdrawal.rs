@@ -86,7 +86,7 @@ impl Asked {
     }
 
     /// A GET of its slot that is asked for shows the request in this state, or none.
-    fn answers(&mut self, state: Option<&Value>) {
+    pub fn answers(&mut self, state: Option<&Value>) {
         if self.world.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
             self.world.wait(1);
             let reading = self.reading(state);
