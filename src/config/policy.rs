@@ -98,10 +98,8 @@ fn unsupported(c: &mut Check, key: &str, raw: &RawPolicy) {
     let other = |value: &Option<toml::Value>, only: &str| {
         value.as_ref().is_some_and(|value| value.as_str() != Some(only))
     };
-    for (name, value, only, what) in [
-        ("grace.stall", &raw.grace.stall, "auto", "stall detection"),
-        ("grace.queue", &raw.grace.queue, "none", "giving up a place in the queue"),
-    ] {
+    for (name, value, only, what) in [("grace.stall", &raw.grace.stall, "auto", "stall detection")]
+    {
         if other(value, only) {
             c.wrong(&k(name), format!("not supported yet: {what}; leave it out or write {only:?}"));
         }
@@ -191,6 +189,11 @@ fn grace(c: &mut Check, key: &str, raw: &RawGrace, base: &Grace) -> Grace {
         missing: given("missing", raw.missing, base.missing),
         deleting: given("deleting", raw.deleting, base.deleting),
         provision: auto(raw.provision, base.provision),
+        queue: match raw.queue {
+            None => base.queue,
+            Some(MaybeSpan::None) => None,
+            Some(MaybeSpan::Given(Span(given))) => Some(given),
+        },
         slice: auto(raw.slice, base.slice),
         setup: given("setup", raw.setup, base.setup),
         compile: given("compile", raw.compile, base.compile),

@@ -62,6 +62,24 @@ impl<'de> Deserialize<'de> for AutoSpan {
     }
 }
 
+/// A duration, or "none".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaybeSpan {
+    None,
+    Given(Span),
+}
+
+impl<'de> Deserialize<'de> for MaybeSpan {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = text(deserializer)?;
+        if text == "none" {
+            return Ok(MaybeSpan::None);
+        }
+        let given = span(&text).map(|span| MaybeSpan::Given(Span(span)));
+        given.map_err(|why| serde::de::Error::custom(format!("{why}, or \"none\"")))
+    }
+}
+
 /// A number, or a percentage in quotes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
@@ -178,7 +196,7 @@ pub struct RawGrace {
     pub setup: Option<Span>,
     pub compile: Option<Span>,
     pub stall: Option<Value>,
-    pub queue: Option<Value>,
+    pub queue: Option<MaybeSpan>,
     pub provision: Option<AutoSpan>,
     pub slice: Option<AutoSpan>,
 }

@@ -11,9 +11,12 @@
 //! `refused`.
 
 mod order;
+mod pools;
 mod removal;
 
 pub use removal::{idling, removal};
+
+use pools::pool_is_supplied;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -41,9 +44,6 @@ const VERIFIED_FOR: Duration = Duration::from_secs(5);
 const REPORTED_FOR: Duration = Duration::from_secs(10);
 /// A judged delete rests on a listing of its checkpoints of at most this age.
 const LISTED_FOR: Duration = Duration::from_secs(3600);
-/// After the first refusal, or failed replacement, one trial in this time (S14).
-const TRIAL_EVERY: Duration = Duration::from_secs(2 * 3600);
-const TRIAL_EVERY_RESERVED: Duration = Duration::from_secs(30 * 60);
 /// In a fleet of one or two a judged recreate within a day after another one, without progress
 /// between them, waits so much longer (S8).
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -194,6 +194,12 @@ impl Checker {
         let remains = ledger.strays.get(&Stray::key(&record.zone, &record.name));
         let free = !remains.is_some_and(Stray::is_being_removed);
         rule(free, "S9", "a dead node of that name is being removed there")?;
+        let asked = |stray: &Stray| {
+            let elsewhere = stray.zone != record.zone || stray.filling() != slot.filling;
+            stray.name == record.name && stray.request.is_some() && elsewhere
+        };
+        let alone = !ledger.strays.values().any(asked);
+        rule(alone, "S21", "another queued resource of the slot may still be granted")?;
         rule(!(settings.dry_run || is_held(case)), "S7", "dry run, opted out or paused")?;
         let recovery = record.recovery.as_ref();
         if recovery.is_some_and(|recovery| recovery.kind == Kind::Lost) {
@@ -434,39 +440,6 @@ fn can_follow(case: &Case) -> Checked {
         )?;
     }
     Ok(())
-}
-
-/// S14.
-fn pool_is_supplied(case: &Case) -> Checked {
-    let Case { record, ledger, now, .. } = case;
-    let Some(pool) = ledger.pools.get(&pool(case)) else { return Ok(()) };
-    let short = pool.short.as_ref().map(|short| short.since).into_iter();
-    let trouble = short.chain(pool.failing).chain(pool.queued);
-    let reserved = record.seen.as_ref().is_some_and(|seen| seen.reserved);
-    let every = if reserved { TRIAL_EVERY_RESERVED } else { TRIAL_EVERY };
-    let tried = record
-        .recovery
-        .as_ref()
-        .filter(|recovery| recovery.phase == Phase::Condemned)
-        .and_then(|recovery| recovery.tried_at);
-    let own = tried.is_some() && tried == pool.trial_at;
-    let waits = trouble.min().is_some_and(|since| {
-        elapsed(pool.trial_at.map_or(since, |at| at.max(since)), *now) < every
-    });
-    rule(own || !waits, "S14", "creates are refused there, or replacements fail")
-}
-
-/// Where the slot's capacity comes from, by this file's own reading.
-fn pool(case: &Case) -> String {
-    let Some(seen) = &case.record.seen else { return case.record.zone.clone() };
-    let configured = case.slot.create.fields.get("acceleratorType").and_then(Value::as_str);
-    let kind = configured.unwrap_or(&seen.accelerator);
-    match (seen.reserved, seen.reservation.is_empty(), seen.spot) {
-        (true, false, _) => format!("reservation {} {kind}", seen.reservation),
-        (true, true, _) => format!("{} {kind} reserved", case.record.zone),
-        (false, _, true) => format!("{} {kind} spot", case.record.zone),
-        (false, _, false) => format!("{} {kind}", case.record.zone),
-    }
 }
 
 /// S13: one more recovery fits into the budget, or this one is that of a delete that did not come

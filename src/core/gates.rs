@@ -125,6 +125,7 @@ pub const GATES: &[Gate] = &[
     gate("when_missing", REPLACES, when_missing),
     gate("ended_early", RECREATES, ended_early),
     gate("remains", CREATES, remains),
+    gate("other_request", CREATES, other_request),
     gate("request_refused", CREATES, request_refused),
     gate("create_backoff", CREATES, create_backoff),
     gate("dry_run", CREATES, dry_run),

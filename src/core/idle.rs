@@ -2,8 +2,8 @@
 //! a called-off create made all the same, or that is left in another zone than its slot's, would else
 //! run the slot's job a second time, into the same checkpoints (S15).
 //!
-//! The change is journaled before it is sent (S11), goes to plain nodes alone that a create of this
-//! journal made (S17), and ends nothing: what already runs there goes on, and is told as a stray. The
+//! The change is journaled before it is sent (S11), goes to nodes alone that a create of this journal made
+//! (S17), to all of a queued resource that was granted after it was called off, and ends nothing: what already runs there goes on, and is told as a stray. The
 //! listings show whether it is there. A slot that takes the node up takes the flag back (`amend`).
 //!
 //! Example: `a` was taken out of the config while its create was running. The listing of 10:20 shows
@@ -31,10 +31,9 @@ use super::turn::Turn;
 /// is another one.
 const AGAIN_AFTER: Duration = Duration::from_secs(5 * 60);
 
-/// Writes `wait` into the order of a stray as it was just listed. Returns whether it did.
-pub fn order(fleet: &mut Fleet, view: &NodeView, turn: &mut Turn) -> bool {
-    let key = Stray::key(&view.zone, &view.node);
-    let Some(stray) = fleet.ledger.strays.get(&key) else { return false };
+/// Writes `wait` into the order of the stray of this key, as it was just listed. Returns whether it did.
+pub fn order(fleet: &mut Fleet, key: &str, view: &NodeView, turn: &mut Turn) -> bool {
+    let Some(stray) = fleet.ledger.strays.get(key) else { return false };
     let Some(run) =
         view.run.clone().filter(|run| !run.wait && is_wanted(fleet, stray, view, turn.now))
     else {
@@ -48,7 +47,8 @@ pub fn order(fleet: &mut Fleet, view: &NodeView, turn: &mut Turn) -> bool {
         turn.happened(Event { at: turn.now, slot: None, message, what });
         return false;
     }
-    let (name, zone, generation) = (view.node.clone(), view.zone.clone(), order.generation);
+    let (name, zone, generation) = (stray.name.clone(), view.zone.clone(), order.generation);
+    let filling = stray.filling();
     let what = What::Amendment {
         incarnation: incarnation.clone(),
         generation,
@@ -70,11 +70,11 @@ pub fn order(fleet: &mut Fleet, view: &NodeView, turn: &mut Turn) -> bool {
         of_wait: true,
         until: after(turn.now, AGAIN_AFTER),
     };
-    if let Some(stray) = fleet.ledger.strays.get_mut(&key) {
+    if let Some(stray) = fleet.ledger.strays.get_mut(key) {
         (stray.told, stray.told_in) = (Some(told), stray.state.clone());
         fleet.dirty_ledger = true;
     }
-    let (nodes, filling) = (vec![name.clone()], Filling::Node);
+    let nodes = if filling == Filling::Node { vec![name.clone()] } else { view.members.clone() };
     turn.act(Action::Patch { slot: name, zone, nodes, filling, incarnation, patch, stray: true });
     true
 }
@@ -109,7 +109,8 @@ pub fn is_on_its_way(stray: &Stray, now: Timestamp) -> bool {
 /// Whether the config and the operators leave this stray to be told now.
 fn is_wanted(fleet: &Fleet, stray: &Stray, view: &NodeView, now: Timestamp) -> bool {
     let lives_here = fleet.slots.get(&stray.name).is_some_and(|record| {
-        record.zone == stray.zone && !(record.forgotten && record.released.is_none())
+        let same = record.zone == stray.zone && stray.fills(&fleet.settings);
+        same && !(record.forgotten && record.released.is_none())
     });
     let waits = stray.told.as_ref().is_some_and(|told| {
         let same = view.incarnation.as_ref() == Some(&told.incarnation);
@@ -120,7 +121,7 @@ fn is_wanted(fleet: &Fleet, stray: &Stray, view: &NodeView, now: Timestamp) -> b
     });
     let comes = matches!(view.state, NodeState::Creating | NodeState::Ready);
     let ours = view.owner.as_ref() == Some(&fleet.settings.owner)
-        && view.slot.as_ref() == Some(&view.node)
+        && view.slot.as_ref() == Some(&stray.name)
         && view.supervised;
     let plain = view.queued_resource.is_none() && !view.multislice && !view.is_v1;
     let free = !fleet.settings.dry_run && !view.opted_out && stray.removal.is_none();

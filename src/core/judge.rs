@@ -336,7 +336,7 @@ fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
             Decision::hold(HoldReason::Stopped, text, None)
         }
         Condition::Deleting => asked::nudge(ctx, gates, turn),
-        Condition::Waiting => request::waits(ctx),
+        Condition::Waiting => request::waits(ctx, turn),
         Condition::Going => going(ctx),
         Condition::Finished => asked::finished(ctx, gates, turn),
         condition if condition.job_stands() => {

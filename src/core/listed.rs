@@ -158,7 +158,7 @@ impl Listed {
     }
 
     /// The slot as the listings show it in a zone, however much of it was read.
-    fn shown(&self, zone: &str, name: &str, filling: &Filling) -> Reading {
+    pub fn shown(&self, zone: &str, name: &str, filling: &Filling) -> Reading {
         match filling {
             Filling::Node => self
                 .node(zone, name)

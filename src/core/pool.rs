@@ -41,6 +41,7 @@ pub fn name(record: &SlotRecord, create: &Overlay, zone: &str) -> String {
         }
         Some(seen) if seen.reserved => format!("{zone} {accelerator} reserved"),
         Some(seen) if seen.spot => format!("{zone} {accelerator} spot"),
+        Some(seen) if seen.times.is_limited => format!("{zone} {accelerator} flex-start"),
         _ => format!("{zone} {accelerator}"),
     }
 }

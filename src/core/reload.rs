@@ -52,6 +52,10 @@ pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
         }
         fleet.dirty.insert(name.clone());
     }
+    let names: Vec<String> = fleet.slots.keys().cloned().collect();
+    for name in names {
+        strays::filled_otherwise(fleet, &name, turn);
+    }
     let wanted = &fleet.settings.slots;
     let gone: Vec<String> =
         fleet.slots.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();

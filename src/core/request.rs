@@ -1,7 +1,8 @@
 //! A queued resource without a TPU: how long it waits, and, once it has failed, whether another one is
 //! asked for.
 //!
-//! Its place in the queue is kept, however long that takes. Being provisioned has a clock of its own: the
+//! Its place in the queue is kept, however long that takes, unless `grace.queue` says otherwise: then the
+//! next zone of the list is asked, once the request is withdrawn and gone (`strays`). Being provisioned has a clock of its own: the
 //! API deletes nothing in that state, so that nothing can be done, but an operator is told.
 //!
 //! A lack of capacity passes, and so does the end of the time for which a request may wait: the next
@@ -12,20 +13,26 @@
 //!
 //! Sources: error texts of queued resources; "Manage queued resources".
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use crate::model::condition::Condition;
 use crate::model::failure::{Failure, FailureClass};
+use crate::model::fleet::Stray;
 use crate::model::hold::HoldReason;
 use crate::model::node::NodeView;
+use crate::model::phase::Phase;
 use crate::model::queued::RequestState;
+use crate::model::recovery::Call;
 use crate::model::slot::{Seen, SlotRecord};
-use crate::model::time::{after, span};
+use crate::model::time::{after, elapsed, span};
 use crate::model::view::Decision;
 
-use super::answers;
 use super::ctx::SlotCtx;
+use super::moves::advance;
 use super::turn::Turn;
+use super::{answers, strays};
 
 /// Requests of one recovery that may fail for a reason that no rule knows.
 const UNEXPLAINED: u32 = 1;
@@ -63,7 +70,10 @@ pub fn waits_since(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Opti
 }
 
 /// A request waits, or is being provisioned.
-pub fn waits(ctx: &SlotCtx) -> Decision {
+pub fn waits(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
+    if let Some(waited) = gives_up(ctx) {
+        return leave_queue(ctx, waited, turn);
+    }
     let (record, evidence) = (&*ctx.record, &ctx.record.verdict.evidence);
     let seen = record.seen.as_ref();
     let since = seen.and_then(|seen| seen.waits_since).unwrap_or(record.since);
@@ -84,6 +94,34 @@ pub fn waits(ctx: &SlotCtx) -> Decision {
         ctx.slot.filling.shown_by(&record.name, &record.zone)
     );
     Decision::hold(HoldReason::CreateUnresolved, text, None)
+}
+
+/// For how long a request has waited in its queue, where it is given up for that of another zone.
+fn gives_up(ctx: &SlotCtx) -> Option<Duration> {
+    let (record, recovery) = (&*ctx.record, ctx.record.recovery.as_ref()?);
+    let waited = elapsed(record.queued_since()?, ctx.now);
+    let sent = recovery.phase == Phase::Creating && recovery.call == Some(Call::Observed);
+    let open = |zone: &&String| **zone != record.zone && !recovery.closed.contains(*zone);
+    let others = ctx.slot.zones.iter().any(|zone| open(&zone));
+    let opted_out = record.seen.as_ref().is_some_and(|seen| seen.opted_out);
+    let held = ctx.settings.dry_run || ctx.paused().is_some() || opted_out || record.forgotten;
+    let followed = ctx.ledger.strays.contains_key(&Stray::key(&record.zone, &record.name));
+    let ours = record.ours && record.request.is_some();
+    let long = ctx.slot.policy.grace.queue.is_some_and(|grace| waited >= grace);
+    (long && sent && others && ours && !(held || followed)).then_some(waited)
+}
+
+/// The request is withdrawn like one that was called off; the create in the next zone waits for its end
+/// (S21), and is taken back if the request is granted first.
+fn leave_queue(ctx: &mut SlotCtx, waited: Duration, turn: &mut Turn) -> Decision {
+    let zone = ctx.record.zone.clone();
+    let why = format!("it waited for {} in the queue of {zone} (grace.queue)", span(waited));
+    strays::leave_behind(ctx.record, &why, ctx.ledger, turn.now);
+    advance(ctx.record, Phase::Gone, &why, turn);
+    let failure = Failure::new(FailureClass::StockOut, why.clone());
+    answers::refused(ctx.record, ctx.slot, ctx.ledger, failure, turn);
+    ctx.budget.ledger_changed = true;
+    Decision::wait(why, None)
 }
 
 /// Takes in why the queued resource that was removed had failed.

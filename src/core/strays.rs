@@ -15,7 +15,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::model::action::Reading;
+use crate::model::condition::{Condition, Verdict};
 use crate::model::event::{CallResult, Verb, What};
+use crate::model::filling::Filling;
 use crate::model::fleet::{Fleet, Ledger, Stray};
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
@@ -25,7 +28,7 @@ use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 
 use super::listed::Listed;
-use super::moves::came_of;
+use super::moves::{advance, came_of, set_call};
 use super::turn::Turn;
 use super::{idle, remains};
 
@@ -86,9 +89,36 @@ pub fn call_off(
     Some(ended)
 }
 
+/// Ends what is owed to a slot that something else is to fill: its queued resource has another id in the
+/// config, or it is none any longer.
+pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
+    let (Some(record), Some(slot)) = (fleet.slots.get(name), fleet.settings.slots.get(name)) else {
+        return;
+    };
+    let (was, is) = (record.request.clone(), &slot.filling);
+    let asked = record.recovery.as_ref().is_some_and(|r| r.phase.is_asked_for());
+    if was.as_deref().map_or(!asked, |id| id == is.id()) || was.is_none() && *is == Filling::Node {
+        return;
+    }
+    let why = format!("the config has it as {} now", is.path(name));
+    let told = call_off(fleet, name, &why, false, turn);
+    let Some(record) = fleet.slots.get_mut(name) else { return };
+    let granted =
+        told.is_none() && record.ours && record.incarnation.is_some() && !record.forgotten;
+    let told =
+        told.or_else(|| granted.then(|| leave_behind(record, &why, &mut fleet.ledger, turn.now)));
+    if let Some(told) = told {
+        turn.note(format!("{name}: {why}; {told}"));
+    }
+    (record.request, record.incarnation, record.ready_since) = (None, None, None);
+    (record.ours, record.suspicion, record.wanted) = (false, None, None);
+    record.verdict = Verdict::new(Condition::Unclear, "not read yet");
+    fleet.dirty_ledger = true;
+}
+
 /// A slot leaves behind a stray that was asked for and is not wanted any longer. Returns its fate, in
 /// words.
-fn leave_behind(record: &SlotRecord, why: &str, ledger: &mut Ledger, now: Timestamp) -> String {
+pub fn leave_behind(record: &SlotRecord, why: &str, ledger: &mut Ledger, now: Timestamp) -> String {
     let incarnation = record.incarnation.clone();
     let state = record.seen.as_ref().map(|seen| seen.state.clone());
     let stray = Stray {
@@ -123,7 +153,8 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
         let by_request = known.is_some_and(|stray| stray.request.is_some());
         if let Some(why) = ownerless(fleet, view).filter(|_| !by_request) {
             show(fleet, view, why, turn);
-            told += usize::from(told < TOLD_IN_A_POLL && idle::order(fleet, view, turn));
+            let key = Stray::key(&view.zone, &view.node);
+            told += usize::from(told < TOLD_IN_A_POLL && idle::order(fleet, &key, view, turn));
         }
     }
     let keys: Vec<String> = fleet.ledger.strays.keys().cloned().collect();
@@ -131,9 +162,15 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
         let Some(stray) = fleet.ledger.strays.get(&key) else { continue };
         let shown = listed.node(&stray.zone, &stray.name);
         let request = stray.request.as_deref().map(|id| listed.request(&stray.zone, id));
-        let asked = request.flatten();
+        let (asked, filling) = (request.flatten(), stray.filling());
+        if let Some(request) = asked.filter(|request| is_taken_back(fleet, &key, request)) {
+            take_back(fleet, &key, request, turn);
+            continue;
+        }
+        let Some(stray) = fleet.ledger.strays.get(&key) else { continue };
         let owned = fleet.slots.get(&stray.name).is_some_and(|record| {
             record.zone == stray.zone
+                && stray.fills(&fleet.settings)
                 && !record.forgotten
                 && (record.recovery.is_none() || record.incarnation.is_some())
                 && (shown.is_some() || asked.is_some())
@@ -154,6 +191,12 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
             (false, false) => {
                 if let Some(request) = asked {
                     still_asked_for(fleet, &key, request, turn);
+                    let shown = listed.shown(&request.zone, &request.id, &filling);
+                    if let Reading::Node(view) = shown {
+                        told += usize::from(
+                            told < TOLD_IN_A_POLL && idle::order(fleet, &key, &view, turn),
+                        );
+                    }
                 }
                 continue;
             }
@@ -162,6 +205,42 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
         fleet.ledger.strays.remove(&key);
         fleet.dirty_ledger = true;
     }
+}
+
+/// Whether a request that was left for the queue of another zone has found capacity first: no other one
+/// was sent while it might (S21).
+fn is_taken_back(fleet: &Fleet, key: &str, request: &RequestView) -> bool {
+    let Some(stray) = fleet.ledger.strays.get(key) else { return false };
+    let pending = fleet.slots.get(&stray.name).is_some_and(|record| {
+        let phase = record.recovery.as_ref().map(|recovery| recovery.phase);
+        phase == Some(Phase::Gone) && !record.forgotten
+    });
+    let granted = matches!(request.state, RequestState::Provisioning | RequestState::Active);
+    let zones = fleet.settings.slots.get(&stray.name).map(|slot| &slot.zones);
+    let allowed = zones.is_some_and(|zones| zones.contains(&stray.zone));
+    pending
+        && granted
+        && allowed
+        && stray.fills(&fleet.settings)
+        && request.owner.as_ref() == Some(&fleet.settings.owner)
+}
+
+/// The slot goes back to the zone of a request that was granted late.
+fn take_back(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &mut Turn) {
+    let Some(stray) = fleet.ledger.strays.remove(key) else { return };
+    let Some(record) = fleet.slots.get_mut(&stray.name) else { return };
+    let (id, state) = (&request.id, request.state.as_str());
+    record.zone.clone_from(&stray.zone);
+    record.request.clone_from(&stray.request);
+    (record.left_behind, record.left_in) = (None, None);
+    let why = format!(
+        "its queued resource {id} in {} was not withdrawn in time: it is {state}, and is taken up",
+        stray.zone
+    );
+    advance(record, Phase::Creating, &why, turn);
+    set_call(record, Call::Observed);
+    fleet.dirty.insert(stray.name.clone());
+    fleet.dirty_ledger = true;
 }
 
 /// Why no slot owns a node that is ours; none where one does, or where it is not ours.
@@ -199,7 +278,8 @@ fn still_asked_for(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &m
         }
         RequestState::Deleting => "it is being deleted".to_owned(),
         RequestState::Active => format!(
-            "it was granted, so its TPU runs and is billed. Put {name} back into the config to take it up, or delete it: {by_hand} --force"
+            "it was granted, so its TPU runs and is billed. Have {name} in the config with queued_resource = \"{id}\" to take it up, or delete \
+             it: {by_hand} --force"
         ),
         state if RequestState::WITHOUT_NODES.contains(state) => {
             format!("it is deleted. If it stays: {by_hand}")

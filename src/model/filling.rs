@@ -77,4 +77,8 @@ pub struct RequestTimes {
     /// Its capacity ends (flex-start): `runDuration.terminationTime`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<Timestamp>,
+    /// Its capacity is asked for a limited time (flex-start), and comes from a pool of its own:
+    /// `provisioningModel` is FLEX_START, or `runDuration` is set.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_limited: bool,
 }

@@ -104,6 +104,12 @@ impl Stray {
         self.request.clone().map_or(Filling::Node, Filling::QueuedResource)
     }
 
+    /// Whether a slot of its name would be filled by it, as the config is now.
+    pub fn fills(&self, settings: &Settings) -> bool {
+        let slot = settings.slots.get(&self.name);
+        self.request.is_none() || slot.is_some_and(|slot| slot.filling == self.filling())
+    }
+
     /// Whether this very patch of it is journaled as about to be sent (S11).
     pub fn intends(&self, patch: &Patch) -> bool {
         let intended = |told: &&Amendment| told.call == Some(Call::Intended);

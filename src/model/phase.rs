@@ -27,6 +27,11 @@ impl Phase {
     pub fn is_up(self) -> bool {
         matches!(self, Phase::Booted | Phase::Launched)
     }
+
+    /// Whether a create was sent: what it asked for may come, or is there.
+    pub fn is_asked_for(self) -> bool {
+        self.is_up() || matches!(self, Phase::Creating | Phase::Ready)
+    }
 }
 
 impl Phase {

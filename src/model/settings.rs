@@ -290,6 +290,9 @@ pub struct Grace {
     pub missing: Duration,
     /// DELETING, not by us; also the deadline of our own deletes.
     pub deleting: Duration,
+    /// Of a request that waits in the queue of one of several zones; then the next one is asked. None: its
+    /// place is kept.
+    pub queue: Option<Duration>,
     /// A queued resource is PROVISIONING; auto: 45 min for a type of one host, 2 h above.
     pub provision: Option<Duration>,
     /// A slice is lost while others of its multislice live; auto: 30 min, 10 min on Spot.
@@ -358,6 +361,7 @@ impl Default for Grace {
             missing: minutes(2),
             deleting: minutes(30),
             provision: None,
+            queue: None,
             slice: None,
             setup: minutes(30),
             compile: minutes(60),

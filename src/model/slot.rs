@@ -290,7 +290,9 @@ impl SlotRecord {
     pub fn queued_since(&self) -> Option<Timestamp> {
         let seen = self.seen.as_ref()?;
         let waits = [RequestState::Accepted, RequestState::Waiting];
-        seen.waits_since.filter(|_| waits.iter().any(|state| state.as_str() == seen.state))
+        // Also one that was provisioned for a while has found no capacity since it was made.
+        let waits = waits.iter().any(|state| state.as_str() == seen.state);
+        self.incarnation.as_ref().filter(|_| waits).map(|of| of.created)
     }
 
     /// How many recoveries of this kind count against their budget (S13). Preemptions slide out of

@@ -62,6 +62,8 @@ impl RequestView {
             times: RequestTimes {
                 valid_until: valid_until(&raw),
                 ends_at: raw.get("runDuration").and_then(|run| time(run, "terminationTime")),
+                is_limited: raw.get("runDuration").is_some()
+                    || raw.get("provisioningModel").is_some_and(|model| model == "FLEX_START"),
             },
             alpha: false,
             nodes: specs.iter().flat_map(|spec| node_ids(spec, id)).collect(),

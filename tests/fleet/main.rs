@@ -3,6 +3,7 @@
 mod creation;
 mod multislice;
 mod phases;
+mod queues;
 mod requests;
 mod slices;
 mod standings;

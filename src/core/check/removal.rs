@@ -58,8 +58,11 @@ pub fn idling(fleet: &Fleet, stray: &Stray, view: &NodeView, order: &RunOrder) -
     let settings = &fleet.settings;
     let made_here = view.owner.as_ref() == Some(&settings.owner)
         && view.slot.as_ref() == Some(&stray.name)
-        && (&view.zone, &view.node) == (&stray.zone, &stray.name);
-    let slot = fleet.slots.get(&stray.name).filter(|record| record.zone == stray.zone);
+        && view.zone == stray.zone
+        && (stray.request.is_some() || view.node == stray.name);
+    let here = fleet.slots.get(&stray.name).filter(|record| record.zone == stray.zone);
+    let filling = settings.slots.get(&stray.name).map(|slot| &slot.filling);
+    let slot = here.filter(|_| stray.request.is_none() || filling == Some(&stray.filling()));
     rule(slot.is_none_or(|record| record.forgotten), "S17", "a slot owns the node")?;
     let plain = view.queued_resource.is_none() && !view.multislice && !view.is_v1;
     rule(made_here && plain && view.supervised, "S17", "no create of this journal made it")?;

@@ -6,6 +6,7 @@ use crate::core::ctx::SlotCtx;
 use crate::core::location;
 use crate::model::fleet::Stray;
 use crate::model::hold::HoldReason;
+use crate::model::queued::RequestState;
 use crate::model::time::{after, elapsed};
 use crate::model::view::ActionName;
 use crate::model::view::Decision;
@@ -19,6 +20,34 @@ pub fn remains(ctx: &SlotCtx) -> Option<Decision> {
         "its create is pending, but what a former one left there is being removed in {zone} first"
     );
     hold(HoldReason::Backoff, text, None)
+}
+
+/// S21: another queued resource that was asked for in the slot's name may still be granted.
+pub fn other_request(ctx: &SlotCtx) -> Option<Decision> {
+    let here = |stray: &Stray| stray.zone == ctx.record.zone && stray.filling() == ctx.slot.filling;
+    let asked =
+        |stray: &&Stray| stray.name == ctx.record.name && stray.request.is_some() && !here(stray);
+    let stray = ctx.ledger.strays.values().find(asked)?;
+    let (id, zone) = (stray.filling().id().to_owned(), &stray.zone);
+    let state = stray.state.as_deref().unwrap_or("not listed yet");
+    let waits = stray.state.as_ref().is_none_or(|state| {
+        RequestState::WITHOUT_NODES.iter().any(|of| of.as_str() == state)
+            || *state == RequestState::Deleting.as_str()
+    });
+    let asked = format!("its create is pending, but its queued resource {id} in {zone} is {state}");
+    let (reason, then) = match waits {
+        true => {
+            (HoldReason::Backoff, "no other one is asked for before that one is gone".to_owned())
+        }
+        false => (
+            HoldReason::CreateUnresolved,
+            format!(
+                "no other one is asked for while that one may hold a TPU. It is reported as a stray: {}",
+                stray.filling().shown_by(&stray.name, zone)
+            ),
+        ),
+    };
+    hold(reason, format!("{asked}; {then}"), None)
 }
 
 /// After a refusal the next try waits.

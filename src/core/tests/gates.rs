@@ -8,10 +8,10 @@ use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
 use crate::model::command::Pause;
 use crate::model::condition::Kind;
 use crate::model::exit::Stuck;
-use crate::model::fleet::{Breaker, Confirmed, Removal, Stray};
-use crate::model::ids::{Incarnation, RunOrder};
+use crate::model::fleet::{Breaker, Confirmed, Stray};
+use crate::model::ids::RunOrder;
 use crate::model::quiet::QuietHours;
-use crate::model::recovery::{Call, Recovery};
+use crate::model::recovery::Recovery;
 use crate::model::settings::WhenMissing;
 use crate::model::slot::{Attempt, SlotRecord};
 
@@ -80,30 +80,15 @@ const STORIES: &[Row] = &[
             w.record().attempts.push(attempt);
         });
     }),
+    ("other_request", HoldReason::CreateUnresolved, Refused("S21"), |w| {
+        w.gone_but(|w| w.has_stray("elsewhere", json!({"state": "ACTIVE", "request": "q"})))
+    }),
     ("remains", HoldReason::Backoff, Refused("S9"), |w| {
         w.gone_but(|w| {
-            let (zone, name, since) = (ZONE.to_owned(), "a".to_owned(), w.now);
-            let incarnation = Incarnation { id: "9".into(), created: since };
-            let removal = Removal {
-                at: since,
-                incarnation: incarnation.clone(),
-                state: "PREEMPTED".into(),
-                call: Some(Call::Unknown),
-                failure: None,
-            };
-            let stray = Stray {
-                zone,
-                name,
-                since,
-                why: "late".into(),
-                state: Some("PREEMPTED".into()),
-                incarnation: Some(incarnation),
-                request: None,
-                removal: Some(removal),
-                told: None,
-                told_in: None,
-            };
-            w.fleet.ledger.strays.insert(Stray::key(ZONE, "a"), stray);
+            let is = json!({"id": "9", "created": w.now});
+            let removal =
+                json!({"at": w.now, "incarnation": is, "state": "PREEMPTED", "call": "unknown"});
+            w.has_stray(ZONE, json!({"state": "PREEMPTED", "incarnation": is, "removal": removal}));
         })
     }),
     ("request_refused", HoldReason::RequestRefused, Acts, |w| {
@@ -255,6 +240,14 @@ impl World {
         self.input(Input::Tick);
     }
 
+    /// No slot owns this, which has the name of `a`.
+    fn has_stray(&mut self, zone: &str, more: Value) {
+        let mut stray = json!({"zone": zone, "name": "a", "since": self.now, "why": "late"});
+        stray.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let stray: Stray = serde_json::from_value(stray).unwrap();
+        self.fleet.ledger.strays.insert(Stray::key(zone, "a"), stray);
+    }
+
     fn silent_but(&mut self, change: impl FnOnce(&mut World)) {
         let node = self.silent();
         change(self);
@@ -331,12 +324,13 @@ fn every_gate_holds_its_story_and_without_its_row_the_slot_acts_or_the_checker_r
         });
         let is = match (world.actions.len(), refused) {
             (1.., None) => Some(Acts),
-            (0, Some(invariant)) => {
-                ["S6", "S7", "S8", "S9", "S12", "S13", "S14", "S15", "S17", "S18", "S20", "S22"]
-                    .into_iter()
-                    .find(|name| *name == invariant)
-                    .map(Refused)
-            }
+            (0, Some(invariant)) => [
+                "S6", "S7", "S8", "S9", "S12", "S13", "S14", "S15", "S17", "S18", "S20", "S21",
+                "S22",
+            ]
+            .into_iter()
+            .find(|name| *name == invariant)
+            .map(Refused),
             _ => None,
         };
         assert_eq!(

@@ -1,0 +1,172 @@
+//! Places in a queue that are given up: for the queue of another zone (`grace.queue`), and because the
+//! config names another queued resource.
+
+use std::time::Duration;
+
+use tpu_watchdog::model::action::Input;
+use tpu_watchdog::model::command::CommandKind;
+use tpu_watchdog::model::condition::Condition;
+use tpu_watchdog::model::filling::Filling;
+use tpu_watchdog::model::hold::HoldReason;
+use tpu_watchdog::simulator::things::Workload;
+use tpu_watchdog::simulator::trouble::Trouble;
+use tpu_watchdog::store::sqlite::SqliteStore;
+
+use crate::world::{World, minutes};
+
+const ZONES: [&str; 2] = ["us-central2-b", "us-east5-a"];
+
+const CONFIG: &str = r#"
+project = "p"
+state = "memory:"
+owner = "team"
+[poll]
+every = "60s"
+[[tpu]]
+name = "a"
+zones = ["us-central2-b", "us-east5-a"]
+queued_resource = "qr"
+[tpu.create]
+accelerator_type = "v4-8"
+runtime_version = "tpu-ubuntu2204-base"
+[tpu.job]
+command = "python3 train.py"
+checkpoint = "gs://bucket/a"
+[tpu.policy]
+grace = { queue = "2h" }
+"#;
+
+const TIMES: &str = "times = { create = \"4m\", delete = \"30s\", boot = \"40s\", beat = \"60s\", refusal = \"1m\" }";
+
+/// There is no capacity in the first zone for so long.
+fn short_for(ms: i64) -> World {
+    let mut world = World::new(CONFIG, TIMES, Box::new(SqliteStore::in_memory().unwrap()));
+    let (checkpoint, step) = ("gs://bucket/a".into(), Duration::from_secs(1));
+    let job = Workload { checkpoint, step, every: 120, at_step: 0 };
+    world.cloud.workloads.insert("a".into(), job);
+    world.trouble(ZONES[0], "", Trouble::StockOut, Some(ms));
+    world.start("one");
+    world
+}
+
+impl World {
+    fn in_state(&self, zone: &str, id: &str) -> Option<&'static str> {
+        self.cloud.queued.get(&(zone.to_owned(), id.to_owned())).map(|queued| queued.state)
+    }
+
+    /// Time goes on; never are there two requests of the slot.
+    fn goes_on(&mut self, ms: i64) {
+        for _ in 0..ms / 1_000 {
+            self.run_for(1_000);
+            assert!(self.cloud.queued.len() < 2, "{}", self.log.join("\n"));
+        }
+    }
+
+    /// The config has the slot filled by this.
+    fn filled_by(&mut self, filling: Filling) {
+        self.settings.slots.get_mut("a").unwrap().filling = filling;
+        self.turn(Input::Configured(Box::new(self.settings.clone())));
+    }
+
+    fn hold(&self) -> Option<HoldReason> {
+        self.fleet.slots["a"].decision.as_ref()?.hold
+    }
+}
+
+#[test]
+fn a_place_in_the_queue_is_given_up_for_the_next_zone_after_grace_queue() {
+    let mut world = short_for(minutes(600));
+    world.goes_on(minutes(115));
+    assert_eq!(world.in_state(ZONES[0], "qr"), Some("WAITING_FOR_RESOURCES"));
+    world.goes_on(minutes(45));
+    assert!(world.is_ready(ZONES[1], "a"), "{}\n{}", world.state("a"), world.log.join("\n"));
+    assert!(world.fleet.ledger.strays.is_empty() && world.cloud.queued.len() == 1);
+    let methods: Vec<_> = world.sent.iter().map(|sent| sent.method.as_str()).collect();
+    assert_eq!(methods, ["POST", "DELETE", "POST"], "{}", world.log.join("\n"));
+    assert!(world.sent[1].query["force"] == "false");
+}
+
+#[test]
+fn without_grace_queue_and_while_paused_the_place_is_kept() {
+    for paused in [false, true] {
+        let mut world = short_for(minutes(600));
+        if paused {
+            world.command(CommandKind::Pause { slot: None, until: None });
+        } else {
+            world.settings.slots.get_mut("a").unwrap().policy.grace.queue = None;
+            world.start("two");
+        }
+        world.goes_on(minutes(10));
+        if paused {
+            // What is asked for before the pause waits on, too.
+            world.command(CommandKind::Resume { slot: None, adopt: false });
+            world.goes_on(minutes(10));
+            world.command(CommandKind::Pause { slot: None, until: None });
+        }
+        world.goes_on(minutes(300));
+        let state = world.in_state(ZONES[0], "qr");
+        assert_eq!((state, world.sent.len()), (Some("WAITING_FOR_RESOURCES"), 1), "{paused}");
+    }
+}
+
+#[test]
+fn s21_a_request_that_is_granted_while_its_queue_is_left_is_taken_up() {
+    let mut taken_back = 0;
+    for seconds in (-60..=180).step_by(10) {
+        let mut world = short_for(minutes(121) + seconds * 1_000);
+        world.goes_on(minutes(200));
+        let zone = ZONES.into_iter().find(|zone| world.in_state(zone, "qr") == Some("ACTIVE"));
+        let why = || format!("{seconds} s: {}\n{}", world.state("a"), world.log.join("\n"));
+        assert!(zone.is_some_and(|zone| world.is_ready(zone, "a")), "{}", why());
+        assert!(world.fleet.ledger.strays.is_empty() && world.cloud.harmed == 0, "{}", why());
+        assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy, "{}", why());
+        taken_back += usize::from(world.log.iter().any(|line| line.contains("is taken up")));
+    }
+    assert!(taken_back > 0, "none was granted in between");
+}
+
+#[test]
+fn s21_another_request_is_asked_for_once_the_former_one_is_withdrawn() {
+    for filling in [Filling::QueuedResource("other".into()), Filling::Node] {
+        let mut world = short_for(minutes(60));
+        world.goes_on(minutes(10));
+        world.filled_by(filling.clone());
+        world.goes_on(minutes(2));
+        assert_eq!(world.in_state(ZONES[0], "qr"), None, "{}", world.log.join("\n"));
+        world.goes_on(minutes(90));
+        assert!(ZONES.iter().any(|zone| world.is_ready(zone, "a")), "{}", world.log.join("\n"));
+        let other = ZONES.iter().any(|zone| world.in_state(zone, "other") == Some("ACTIVE"));
+        assert_eq!(other, filling != Filling::Node);
+        assert!(world.fleet.ledger.strays.is_empty());
+    }
+}
+
+#[test]
+fn s21_a_granted_request_that_the_config_leaves_is_told_and_no_other_one_sent() {
+    let mut world = short_for(1_000);
+    world.goes_on(minutes(30));
+    assert!(world.is_ready(ZONES[0], "a"), "{}", world.state("a"));
+    let sent = world.sent.len();
+    world.filled_by(Filling::QueuedResource("other".into()));
+    world.goes_on(minutes(60));
+    assert_eq!(world.in_state(ZONES[0], "qr"), Some("ACTIVE"), "{}", world.log.join("\n"));
+    assert_eq!(world.hold(), Some(HoldReason::CreateUnresolved), "{}", world.state("a"));
+    let told = "Have a in the config with queued_resource = \"qr\" to take it up";
+    assert!(world.log.iter().any(|line| line.contains(told)), "{}", world.log.join("\n"));
+    // Its job goes on, and does not start a second time there.
+    let methods: Vec<_> = world.sent[sent..].iter().map(|sent| sent.method.as_str()).collect();
+    assert_eq!(methods, ["PATCH"], "{}", world.log.join("\n"));
+    let node = (ZONES[0].to_owned(), "a".to_owned());
+    assert!(world.cloud.nodes[&node].run.order.wait);
+    // It is taken up again.
+    world.filled_by(Filling::QueuedResource("qr".into()));
+    world.goes_on(minutes(10));
+    assert_eq!(
+        world.fleet.slots["a"].verdict.condition,
+        Condition::Healthy,
+        "{}",
+        world.state("a")
+    );
+    assert!(world.fleet.ledger.strays.is_empty());
+    assert!(!world.cloud.nodes[&node].run.order.wait, "{}", world.log.join("\n"));
+}
