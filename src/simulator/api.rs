@@ -11,7 +11,7 @@ use super::shape::{self, Answer, error, not_found};
 use super::things::{Happening, Node};
 use super::trouble::{Event, Trouble};
 use super::wire::{Place, Request, answer_operation, check_parameters, page};
-use super::{catalogue, queued, rights, training, workload};
+use super::{catalogue, queued, quota, rights, training, workload};
 use crate::model::time::elapsed;
 
 /// A delete may rest on a GET of this age.
@@ -53,8 +53,9 @@ pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
         ("GET", ["nodes"]) => list_nodes(cloud, &place, request),
         ("POST", ["nodes"]) => create_node(cloud, &place, request),
         ("GET", ["nodes", id]) => {
-            let now = cloud.now();
-            match cloud.nodes.get_mut(&(zone.to_owned(), (*id).to_owned())) {
+            let (now, key) = (cloud.now(), (zone.to_owned(), (*id).to_owned()));
+            let shown = cloud.nodes.get(&key).is_some_and(|node| queued::shows(cloud, zone, node));
+            match cloud.nodes.get_mut(&key).filter(|_| shown) {
                 Some(node) => {
                     if !is_well(node) {
                         node.shown_sick = Some(now);
@@ -128,8 +129,10 @@ fn list_nodes(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
     let all: Vec<_> = cloud
         .nodes
         .iter()
-        .filter(|((zone, _), _)| {
-            (place.zone == "-" || *zone == place.zone) && !cloud.unreachable.contains(zone)
+        .filter(|((zone, _), node)| {
+            (place.zone == "-" || *zone == place.zone)
+                && !cloud.unreachable.contains(zone)
+                && queued::shows(cloud, zone, node)
         })
         .collect();
     let (page, next) = match page(&all, request, cloud.page_max) {
@@ -187,12 +190,10 @@ fn create_node(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     if cloud.nodes.contains_key(&(place.zone.to_owned(), id.clone())) {
         return error(409, format!("Resource '{name}' already exists"));
     }
-    let now = cloud.now();
-    if let Some((_, message)) = cloud.quota.get(place.zone).filter(|(until, _)| *until > now) {
-        let (status, mut body) = error(429, message.clone());
-        body["error"]["details"] = json!([{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"description": message}]}]);
-        return (status, body);
+    if let Some(refusal) = quota::refusal(cloud, place, 1) {
+        return refusal;
     }
+    let now = cloud.now();
     let operation = cloud.operation(place.project, place.zone, name, "create");
     let refusal =
         cloud.refusals.get(place.zone).filter(|(until, _)| *until > now).map(|(_, e)| e.clone());

@@ -37,6 +37,8 @@ pub struct Cloud {
     pub refusals: BTreeMap<String, (Timestamp, Value)>,
     /// Synchronous refusals (quota): the message, until the time given.
     pub quota: BTreeMap<String, (Timestamp, String)>,
+    /// The most nodes that the quota of a zone allows.
+    pub limits: BTreeMap<String, usize>,
     /// Zones that listings report as unreachable.
     pub unreachable: BTreeSet<String>,
     /// The next node of this id never boots.

@@ -11,6 +11,7 @@ pub mod http;
 mod metadata;
 pub mod nodes;
 mod queued;
+mod quota;
 mod rights;
 pub mod scenario;
 pub mod shape;

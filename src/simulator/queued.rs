@@ -6,13 +6,25 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::cloud::Cloud;
+use super::quota;
 use super::shape::{self, Answer, error, not_found};
-use super::things::{Happening, Queued};
+use super::things::{Happening, Node, Queued};
 use super::wire::{Place, Request, answer_operation, check_parameters, page};
-use crate::model::time::after;
+use crate::model::time::{after, elapsed};
 
 /// From the forced delete of a request in PROVISIONING to the failure of its operation, as measured.
 const UNDELETABLE: Duration = Duration::from_millis(1_500);
+/// While a request is PROVISIONING, its nodes show as CREATING and are absent in turn, each for so long.
+const FLAPS_EVERY: Duration = Duration::from_secs(45);
+
+/// Whether reads show a node of this zone at present.
+pub fn shows(cloud: &Cloud, zone: &str, node: &Node) -> bool {
+    let request = node.queued_resource.as_ref().and_then(|name| name.rsplit('/').next());
+    let queued = request.and_then(|id| cloud.queued.get(&(zone.to_owned(), id.to_owned())));
+    let flaps = queued.is_some_and(|queued| queued.state == "PROVISIONING");
+    let turns = elapsed(node.created, cloud.now()).as_secs() / FLAPS_EVERY.as_secs();
+    !flaps || turns.is_multiple_of(2)
+}
 
 pub fn list(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
     if let Some(refusal) = check_parameters(request, &["pageSize", "pageToken"]) {
@@ -72,6 +84,9 @@ pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
         Ok(nodes) => nodes,
         Err(refusal) => return *refusal,
     };
+    if let Some(refusal) = quota::refusal(cloud, place, nodes.len()) {
+        return refusal;
+    }
     let (created, number) = (cloud.now(), cloud.number());
     let valid = body.get("queueingPolicy").and_then(|policy| policy.get("validUntilDuration"));
     let valid_until = valid

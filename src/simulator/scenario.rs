@@ -1,6 +1,7 @@
 //! Scenarios: small TOML files that say which nodes exist, what runs on them, and what goes wrong
 //! when.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -84,6 +85,9 @@ pub struct Scenario {
     pub event: Vec<Event>,
     /// The most nodes on one page of a listing.
     pub page_max: Option<usize>,
+    /// The most nodes that the quota of a zone allows, by zone; without a limit elsewhere.
+    #[serde(default)]
+    pub limits: BTreeMap<String, usize>,
 }
 
 impl Scenario {
@@ -154,6 +158,7 @@ impl Scenario {
         let mut cloud = Cloud::new(timing);
         cloud.advance(start);
         cloud.page_max = self.page_max;
+        cloud.limits = self.limits.clone();
         for set in &self.nodes {
             for name in set.all_names() {
                 if let Some(job) = &set.job {

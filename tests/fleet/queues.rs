@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use tpu_watchdog::model::action::Input;
 use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::condition::Condition;
@@ -169,4 +170,39 @@ fn s21_a_granted_request_that_the_config_leaves_is_told_and_no_other_one_sent() 
     );
     assert!(world.fleet.ledger.strays.is_empty());
     assert!(!world.cloud.nodes[&node].run.order.wait, "{}", world.log.join("\n"));
+}
+
+#[test]
+fn l9_what_is_dead_holds_quota_until_it_is_removed_and_another_hands_is_told() {
+    let limits = format!("limits = {{ \"{}\" = 1 }}\n{TIMES}", ZONES[0]);
+    let config =
+        CONFIG.replace("zones = [\"us-central2-b\", \"us-east5-a\"]", "zone = \"us-central2-b\"");
+    let config = config.replace("[tpu.create]", "[tpu.create]\nspot = true");
+    let mut world = World::new(&config, &limits, Box::new(SqliteStore::in_memory().unwrap()));
+    world.start("one");
+    world.goes_on(minutes(20));
+    assert!(world.is_ready(ZONES[0], "a"), "{}", world.state("a"));
+    world.preempt(ZONES[0], "a");
+    world.goes_on(minutes(30));
+    assert!(world.is_ready(ZONES[0], "a"), "{}\n{}", world.state("a"), world.log.join("\n"));
+    assert!(!world.log.iter().any(|line| line.contains("Quota limit")), "{}", world.log.join("\n"));
+    // Another client's request has failed, and holds what there is.
+    let key = (ZONES[0].to_owned(), "theirs".to_owned());
+    let limits = std::mem::take(&mut world.cloud.limits);
+    let path = format!("v2/projects/p/locations/{}/queuedResources", ZONES[0]);
+    let query = [("queuedResourceId".to_owned(), "theirs".to_owned())].into();
+    let node = json!({"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"});
+    let body = json!({"tpu": {"nodeSpec": [{"nodeId": "theirs", "node": node}]}});
+    assert_eq!(world.call("POST", &path, &query, Some(body)).0, 200);
+    world.cloud.queued.get_mut(&key).unwrap().state = "FAILED";
+    world.cloud.limits = limits;
+    world.preempt(ZONES[0], "a");
+    world.run_for(minutes(60));
+    let told = world.fleet.slots["a"].decision.clone().unwrap();
+    assert_eq!(told.hold, Some(HoldReason::Backoff), "{told:?}");
+    assert!(told.reason.contains("Quota limit"), "{told:?}");
+    assert!(world.cloud.queued.contains_key(&key), "it is not ours");
+    world.cloud.queued.remove(&key);
+    world.goes_on(minutes(60));
+    assert!(world.is_ready(ZONES[0], "a"), "{}\n{}", world.state("a"), world.log.join("\n"));
 }
