@@ -52,6 +52,10 @@ pub fn handle(cloud: &mut Cloud, method: &str, path: &str, body: &str) -> (u16, 
         ("GET", ["preempted"]) => {
             (200, if found.run.announced { "TRUE" } else { "FALSE" }.to_owned())
         }
+        ("GET", ["upcoming-maintenance"]) => {
+            let none = json!({"error": "no notifications have been received yet, try again later"});
+            (200, found.upcoming.as_ref().unwrap_or(&none).to_string())
+        }
         ("GET", ["service-accounts", "default", "token"]) => (200, token().to_string()),
         ("GET", ["attributes", "agent-worker-number"]) => (200, (*worker).to_owned()),
         ("GET", ["attributes", "worker-network-endpoints"]) => {

@@ -175,3 +175,21 @@ fn a_notice_reaches_a_job_in_a_container_and_an_image_that_is_not_there_is_told(
     });
     assert_eq!(host.attribute("exit"), None, "what does not handle the signal lives on");
 }
+
+#[test]
+fn s23_a_trainer_that_is_left_in_the_background_of_a_container_is_no_success() {
+    let Some(docker) = Docker::start() else { return };
+    let work = tempfile::tempdir().unwrap();
+    let command = "sleep 300 & echo 1300 >>\"$TPU_WATCHDOG_PROGRESS\"";
+    let Some(host) = docker.host(&in_container(command, work.path())) else { return };
+    host.wait("its end", || host.attribute("exit").is_some());
+    let exit = host.attribute("exit").unwrap();
+    assert!(exit.contains(" 0 done ran=") && exit.ends_with("left running: sleep"), "{exit}");
+    assert!(!host.path("done.7").exists(), "it may be started once more");
+    // One that waits for it has finished.
+    let command = "sleep 1 & echo 1300 >>\"$TPU_WATCHDOG_PROGRESS\"; wait";
+    let Some(host) = docker.host(&in_container(command, work.path())) else { return };
+    host.wait("its end", || host.attribute("exit").is_some());
+    assert!(!host.attribute("exit").unwrap().contains("left running"));
+    assert!(host.path("done.7").exists());
+}

@@ -1,6 +1,7 @@
 //! The announced end of a machine: the job is asked for a checkpoint, and what ends then has not
 //! finished.
 
+use serde_json::json;
 use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::JobSettings;
 
@@ -110,4 +111,47 @@ fn a_job_that_saves_and_ends_with_0_on_the_notice_has_not_finished() {
         host.attribute("exit").is_some_and(|exit| exit.contains(" 7.1 143 restarting 1 of 2"))
     });
     assert!(!host.path("done.7").exists());
+}
+
+#[test]
+fn a_maintenance_of_the_machine_that_is_near_asks_the_job_for_a_checkpoint_once_and_a_far_one_does_not()
+ {
+    let work = tempfile::tempdir().unwrap();
+    let (saved, script) = (work.path().join("saved"), work.path().join("train.py"));
+    let train = "import signal, time\n\
+                 signal.signal(signal.SIGUSR1, lambda *_: open('saved', 'a').write('x'))\n\
+                 open('ready', 'w')\nwhile True: time.sleep(0.1)\n";
+    std::fs::write(&script, train).unwrap();
+    let settings = JobSettings {
+        on_notice: Some("SIGUSR1".into()),
+        ..job("exec python3 train.py", work.path())
+    };
+    let Some(host) = Host::new(&settings, "", &order(None)) else { return };
+    let notice = |status: &str, hours: i64| {
+        let at = |hours| jiff::Timestamp::now() + jiff::SignedDuration::from_hours(hours);
+        let (start, end) = (at(hours).to_string(), at(hours + 2).to_string());
+        let upcoming = json!({"maintenanceType": "SCHEDULED", "maintenanceStatus": status, "canReschedule": "TRUE",
+            "latestWindowStartTime": start, "windowStartTime": start, "windowEndTime": end});
+        host.simulator.with(|cloud| {
+            cloud.nodes.values_mut().for_each(|node| node.upcoming = Some(upcoming.clone()));
+        });
+    };
+    let beats = || -> u64 {
+        let beat = host.attribute("heartbeat").unwrap_or_default();
+        beat.split(' ').nth(2).and_then(|count| count.parse().ok()).unwrap_or(0)
+    };
+    notice("PENDING", 7 * 24);
+    host.boot();
+    host.wait("it runs", || work.path().join("ready").exists());
+    // One that is over, and whose notice has stayed.
+    notice("ONGOING", -3);
+    let before = beats();
+    host.wait("some time", || beats() > before + 10);
+    assert!(!saved.exists());
+    notice("ONGOING", 0);
+    host.wait("it saves", || std::fs::read_to_string(&saved).is_ok_and(|text| text == "x"));
+    let before = beats();
+    host.wait("some time", || beats() > before + 10);
+    assert_eq!(std::fs::read_to_string(&saved).unwrap(), "x", "once");
+    assert_eq!(host.attribute("exit"), None, "the run goes on");
 }

@@ -74,6 +74,21 @@ fn a_startup_script_that_fails_is_tried_again_and_the_command_waits_for_it() {
 }
 
 #[test]
+fn a_startup_script_that_has_failed_for_long_is_tried_on_at_a_slower_pace() {
+    let work = tempfile::tempdir().unwrap();
+    let script = format!("#! /bin/bash\n[[ -e {}/go ]] || exit 100\n", work.path().display());
+    let Some(host) = Host::new(&job("touch ran", work.path()), &script, &order(None)) else {
+        return;
+    };
+    host.boot_with(&[("TPU_WATCHDOG_SETUP_LONG", "0"), ("TPU_WATCHDOG_SETUP_PAUSE", "0.4")]);
+    host.wait("it is told", || {
+        host.phase().ends_with("the startup script is tried again in 0.4 s")
+    });
+    std::fs::write(work.path().join("go"), "").unwrap();
+    host.wait("the command", || work.path().join("ran").exists());
+}
+
+#[test]
 fn without_a_command_the_user_script_is_the_job() {
     let work = tempfile::tempdir().unwrap();
     let script = format!(

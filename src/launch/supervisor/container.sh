@@ -16,6 +16,29 @@ pull_image() {
   fi
   UNPULLED=$(timeout 1800 docker pull --quiet "$IMAGE" 2>&1 >/dev/null) || docker image inspect "$IMAGE" >/dev/null 2>&1
 }
+# tell_left: what of the command still runs when it ends with 0, told before the container ends with it. A process that was brought in from
+# outside has no parent here.
+tell_left() {
+  cat <<'LEFT'
+trap 'left_running $?' EXIT
+left_running() {
+  [[ $1 == 0 ]] || return
+  local pid key value of name left _
+  for _ in {1..50}; do
+    left=''
+    for pid in /proc/[0-9]*; do
+      [[ $pid != /proc/1 && $pid != "/proc/$$" ]] || continue
+      of=0 name=''
+      { while read -r key value; do [[ $key != PPid: ]] || of=$value; done <"$pid/status"; read -r name <"$pid/comm"; } 2>/dev/null
+      [[ $of == 0 || -z $name ]] || left+=" $name"
+    done
+    [[ -n $left ]] || return
+    sleep 0.2
+  done
+  echo "${left:1:100}" >"${TPU_WATCHDOG_DONE%/*}/left"
+}
+LEFT
+}
 # write_container: the main process of the unit, which waits for the container, and passes SIGTERM on to all that runs in it.
 write_container() {
   local variable options=() env_file=''

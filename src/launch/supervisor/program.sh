@@ -54,7 +54,7 @@ shell_of() {
   if [[ $1 == "$MEMORY.job" && -n $IMAGE ]]; then
     # The image's own folder where none is named; the host's limits and ignored signals do not reach a container, and all of it is killed
     # when this shell ends.
-    place="ulimit -l unlimited 2>/dev/null; ulimit -n 1048576 2>/dev/null; trap 'exit 143' TERM; $(ignore_notice)"$'\n'"${RUN_IN:+$place}"
+    place="ulimit -l unlimited 2>/dev/null; ulimit -n 1048576 2>/dev/null; trap 'exit 143' TERM; $(ignore_notice)"$'\n'"$(tell_left)"$'\n'"${RUN_IN:+$place}"
   fi
   (umask 077; printf '%s\n' ". $SECRET_FILE" "${ENV_FILE:+set -a; . $(printf %q "$ENV_FILE") || exit 1; set +a}" "$place" "$JOB_ENV" "$2" >"$1") || return 1
   chown "$RUN_AS" "$1"

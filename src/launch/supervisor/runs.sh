@@ -103,6 +103,24 @@ watch_notice() {
   while await preempted; [[ ${ANSWER##*$'\n'} != TRUE ]]; do sleep "$PAUSE"; done
   [[ -e $MEMORY.preempted ]] || { : >"$MEMORY.preempted"; notice; }
 }
+# time_of KEY: seconds since 1970, in the notice that is in text.
+time_of() { [[ $text =~ [{,]$1:([0-9tz:.+-]+) ]] && date -d "${BASH_REMATCH[1]^^}" +%s 2>/dev/null; }
+# watch_maintenance: a maintenance of the machine that is going on, or begins within 15 min; each once a boot. Notices come days before, and
+# the keys are written in more than one way.
+watch_maintenance() {
+  local text start end now
+  while :; do
+    await upcoming-maintenance
+    text=$(tr -d ' _"\n' <<<"$ANSWER"); text=${text,,} now=$(date +%s)
+    start=$(time_of windowstarttime) end=$(time_of windowendtime)
+    # A notice may stay when its maintenance is over.
+    if [[ -n $start ]] && ((now < ${end:-now + 1})) && { [[ $text == *maintenancestatus:ongoing* ]] || ((start - now <= 900)); } &&
+      [[ $(cat "$MEMORY.maintenance" 2>/dev/null) != "$start" ]]; then
+      echo "$start" >"$MEMORY.maintenance"; notice
+    fi
+    sleep "$PAUSE"
+  done
+}
 # watch_announced: by the run order, each time that it says so after it did not.
 watch_announced() {
   local told=''

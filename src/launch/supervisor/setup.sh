@@ -63,13 +63,16 @@ user_scripts() {
 SET_UP=$MEMORY.set-up
 set_up_for() { grep -qsE 'CHECKPOINT_(PATH|STEP)|TPU_WATCHDOG_GENERATION' "$STATE"/user-script* && echo "$BOOT $GENERATION" || echo "$BOOT"; }
 is_set_up() { [[ -e $SET_UP && $(<"$SET_UP") == "$(set_up_for)" ]]; }
+# A startup script that has failed for so long is tried again after so long.
+SETUP_LONG=${TPU_WATCHDOG_SETUP_LONG:-1800} SETUP_PAUSE=${TPU_WATCHDOG_SETUP_PAUSE:-900}
 set_up() {
-  local code pause tries=0
+  local code pause tries=0 since; since=$(uptime)
   until user_scripts; do
     code=$?
     going_down && rest stopping
     tell_lines "$code"
     pause=$(pause_of "$tries"); tries=$((tries + 1))
+    (($(uptime) - since < SETUP_LONG)) || pause=$SETUP_PAUSE
     echo "setup_failed code=$code tries=$tries: the startup script is tried again in $pause s" | tee "$PHASE"
     sleep "$pause"
   done

@@ -89,6 +89,7 @@ if [[ -n $cut_off || -e $RUNNING ]]; then not_stale 75; wait_for_order 75; fi
 ANSWER='' ETAG=0 FREE=0
 watch_notice 9>&- & NOTICING=$!
 watch_announced 9>&- & NOTICING+=" $!"
+watch_maintenance 9>&- & NOTICING+=" $!"
 code=75
 read_used
 while :; do
@@ -118,7 +119,7 @@ while :; do
     step=$(last_step); text="done ran=$ran step=${step:-none}"
     [[ ! -e $TPU_WATCHDOG_DONE ]] || text+='; it wrote TPU_WATCHDOG_DONE'
     # A trainer that was left in the background is ended with its run, long before its work is done.
-    left=$(cat "$CODE.left" 2>/dev/null); text+=${left:+; left running: $left}
+    left=$(cat "$CODE.left" "$WORK/left" 2>/dev/null | tr -dc '[:alnum:] ._-' | cut -c -100); text+=${left:+; left running: $left}
     if [[ -e $TPU_WATCHDOG_DONE ]] || { [[ -z $left ]] && { ((ran >= LONG)) || is_new "$step"; }; }; then
       keep "$DONE" "$text"; last_word 0 "$text"; rest 'done'
     fi
