@@ -27,6 +27,7 @@ use serde_json::Value;
 
 use crate::model::command::Pause;
 use crate::model::condition::{Condition, Kind};
+use crate::model::exit::Stuck;
 use crate::model::failure::FailureClass;
 use crate::model::filling::Deletable;
 use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Stray};
@@ -362,7 +363,12 @@ fn is_reported(case: &Case, condition: Condition) -> Checked {
             let kind = record.seen.as_ref().map_or("", |seen| seen.accelerator.as_str());
             let usual = case.ledger.chips.get(kind).copied().unwrap_or(0);
             let lacks = |w: &WorkerState| w.chips.is_some_and(|n| n < usual) && !w.runs();
-            record.job.workers.values().any(lacks) && record.job.short_for >= boot
+            let short = record.job.workers.values().any(lacks) && record.job.short_for >= boot;
+            let told =
+                |(worker, ..): &(usize, i64, String)| record.job.reboots.contains_key(worker);
+            let stuck = record.job.stuck == Some(Stuck::ChipsStuck)
+                && record.job.failed.as_ref().is_some_and(told);
+            short || stuck && record.job.stuck_for >= boot
         }
         _ => record.job.workers.values().any(|worker| worker.quiet_for >= graces.silent),
     };

@@ -185,6 +185,9 @@ fn supervisor(
         Some(Stuck::RollCall) => crippled().or_else(lifeless).or(failed),
         // A dead host goes on saying so; a gang that can't form has its own cause.
         Some(Stuck::Setup | Stuck::ChipsBusy | Stuck::ChipsStuck) => {
+            if let Some(verdict) = stuck_chips(record, slot) {
+                return Some(verdict);
+            }
             let gang = crippled().filter(|of| of.condition == Condition::GangIncomplete);
             gang.or_else(lifeless).or(failed)
         }
@@ -217,6 +220,17 @@ fn crippled(
         seen.accelerator
     );
     Some(Verdict::new(Condition::ChipsMissing, evidence))
+}
+
+/// A host whose chips a process of an earlier run holds for good: a reboot did not end it, or did not come
+/// about.
+fn stuck_chips(record: &SlotRecord, slot: &SlotSettings) -> Option<Verdict> {
+    let worker = record.has_stuck_chips()?;
+    let (.., text) = record.job.failed.as_ref()?;
+    let boot = slot.policy.grace.boot(record.size());
+    let evidence =
+        format!("worker {worker} was told to reboot, and {} later still: {text}", span(boot));
+    (record.job.stuck_for >= boot).then(|| Verdict::new(Condition::ChipsMissing, evidence))
 }
 
 /// A host that never booted, or whose heartbeat stands still.

@@ -197,6 +197,7 @@ pub fn forget(record: &mut SlotRecord) {
     record.job.pardoned.clear();
     record.job.reboots.clear();
     (record.job.ungathered_for, record.job.short_for) = (Duration::ZERO, Duration::ZERO);
+    record.job.stuck_for = Duration::ZERO;
     record.job.has_run = false;
     record.job.lines = KeptLines::default();
 }

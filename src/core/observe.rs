@@ -254,6 +254,7 @@ fn verdict(
 fn at_rest(record: &mut SlotRecord) {
     let job = &mut record.job;
     (job.unbooted_for, job.ungathered_for, job.short_for) = Default::default();
+    job.stuck_for = Duration::ZERO;
     for worker in record.job.workers.values_mut() {
         worker.quiet_for = Duration::ZERO;
     }

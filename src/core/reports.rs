@@ -150,6 +150,8 @@ fn gathered(record: &mut SlotRecord, ledger: &Ledger, gap: Duration, whole: bool
     let ready = record.ready_since.is_some();
     counts(ready && ungathered, &mut record.job.ungathered_for);
     counts(ready && short, &mut record.job.short_for);
+    let stuck = record.has_stuck_chips().is_some();
+    counts(ready && stuck, &mut record.job.stuck_for);
 }
 
 /// The most chips that a host of a type has had. Returns whether it is more than before.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::exit::Stuck;
 use super::job::WorkerState;
 use super::job_phase::JobPhase;
 use super::lines::LastLine;
@@ -79,6 +80,12 @@ impl SlotRecord {
         };
         let hosts = self.job.workers.iter().filter(|(_, worker)| short(worker));
         hosts.map(|(index, _)| *index).collect()
+    }
+
+    /// The host that was told to reboot, and whose chips a process of an earlier run holds all the same.
+    pub fn has_stuck_chips(&self) -> Option<usize> {
+        let stuck = self.job.failed.as_ref().filter(|_| self.job.stuck == Some(Stuck::ChipsStuck));
+        stuck.map(|(worker, ..)| *worker).filter(|worker| self.job.reboots.contains_key(worker))
     }
 
     /// Whether every host has reported within the last minutes, each with an index of its own (S22).

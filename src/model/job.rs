@@ -97,6 +97,9 @@ pub struct JobState {
     pub ungathered_for: Duration,
     /// How long one of them has lacked chips while nothing of the job ran on it, over successful reads.
     pub short_for: Duration,
+    /// … and for how long a process of an earlier run holds the chips of a host that was told to reboot.
+    #[serde(default)]
+    pub stuck_for: Duration,
     /// A run of the job has begun on the present node.
     pub has_run: bool,
     /// Hosts that were ordered to reboot, with the boot that was to end: once in a node's life.

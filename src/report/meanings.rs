@@ -399,7 +399,7 @@ pub fn condition(condition: Condition) -> Meaning {
         SetupFailed => hold(HoldReason::SetupFailed),
         ChipsBusy => hold(HoldReason::ChipsBusy),
         ChipsMissing => says(
-            "A host has fewer chips than others of its type had.",
+            "A host has fewer chips than others of its type had, or a process of an earlier run keeps them.",
             "Nothing: it is rebooted once, then the TPU is replaced.",
         ),
         Silent => says(

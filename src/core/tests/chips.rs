@@ -96,7 +96,7 @@ fn a_process_that_holds_the_chips_is_named_and_waited_for() {
 }
 
 #[test]
-fn one_of_our_own_that_can_not_be_ended_costs_a_reboot_and_no_tpu() {
+fn one_of_our_own_that_can_not_be_ended_costs_a_reboot_and_then_the_tpu() {
     let mut world = with_checkpoints();
     let node = world.supervised_run();
     let stuck = ("b1", 4, "chips_stuck: left by an earlier run and not to be ended: process 42");
@@ -104,8 +104,30 @@ fn one_of_our_own_that_can_not_be_ended_costs_a_reboot_and_no_tpu() {
     assert_eq!(order.reboot, ["b1"]);
     world.ordered(accepted());
     let node = patched(&node, &order);
-    assert_eq!(world.host_goes_on(&node, 60, stuck), None, "once");
+    // It is held until the time to boot is over, twice: before the verdict, and as the verdict's grace.
+    assert_eq!(world.host_goes_on(&node, 8, stuck), None, "once");
     assert_eq!(world.hold("a"), Some(HoldReason::ChipsBusy));
+    // Whether the reboot came about or not.
+    let rebooted = ("b2", stuck.1, stuck.2);
+    let Some(Err(minute)) = world.host_goes_on(&node, 60, rebooted) else {
+        panic!("a replacement: {:?}", world.fleet.slots["a"].decision)
+    };
+    assert!((9..=14).contains(&minute), "{minute}");
+    let evidence = world.fleet.slots["a"].verdict.evidence.clone();
+    assert!(evidence.starts_with("worker 0 was told to reboot, and 10m later still"), "{evidence}");
+}
+
+#[test]
+fn a_reboot_that_frees_the_chips_costs_no_tpu() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    let stuck = ("b1", 4, "chips_stuck: left by an earlier run and not to be ended: process 42");
+    let Some(Ok(order)) = world.host_goes_on(&node, 5, stuck) else { panic!("a reboot") };
+    world.ordered(accepted());
+    let node = patched(&node, &order);
+    assert_eq!(world.host_goes_on(&node, 15, stuck), None);
+    assert_eq!(world.host_goes_on(&node, 60, ("b2", 4, "running")), None);
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
 }
 
 #[test]
