@@ -1,6 +1,8 @@
 //! Everything in deploy/, exercised with the real tools. What is missing is left out aloud, and
 //! never in CI.
 
+#[path = "../rig/alone.rs"]
+mod alone;
 mod chips;
 mod cloud_run;
 #[allow(dead_code)]
@@ -9,6 +11,7 @@ mod harness;
 mod iam;
 mod machine;
 mod prometheus;
+mod run;
 mod supervisor;
 mod systemd;
 

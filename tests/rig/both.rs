@@ -3,30 +3,38 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
 use tpu_watchdog::simulator::things::Workload;
 use tpu_watchdog::simulator::trouble::Trouble;
 
+use crate::alone;
 use crate::harness::{POLICY, Rig, ZONE};
-use crate::stage::Stage;
+use crate::stage::{Entry, Stage};
 
-/// The story of the job as the log tells it: its runs, their ends, each in order.
+/// The story of the job as the log tells it.
 fn told(rig: &Rig) -> Vec<String> {
     let output = rig.command(&["history", "a", "--output", "json"]).output().unwrap();
-    let history: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let events = history["events"].as_array().unwrap();
-    let word = |event: &Value| {
-        let kind = event["event"].as_str()?;
-        Some(match kind {
-            "launch" => format!("generation {} starts", event["generation"]),
-            "job_failed" => format!("code {}", event["code"]),
-            "order_intent" => format!("generation {} is ordered", event["generation"]),
-            "job_finished" => "it is finished".to_owned(),
-            "recovered" => "recovered".to_owned(),
-            _ => return None,
-        })
+    alone::told(&String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn a_host_alone_is_told_as_on_a_machine_with_the_real_systemd() {
+    let Some(stage) = Stage::of_one_host() else { return };
+    stage.runs(1, 25);
+    stage.rig.wait_for_log("recovered from");
+    stage.tell("crash.0");
+    let tries = |attempt| {
+        let steps = |e: &&Entry| e.event == "step" && (e.generation, e.attempt) == (1, attempt);
+        stage.diary().iter().filter(steps).count()
     };
-    events.iter().filter_map(word).collect()
+    stage.wait("the next try", || tries(2) >= 25);
+    let asked = stage.rig.command(&["relaunch", "a"]).output().unwrap();
+    assert!(asked.status.success(), "{asked:?}");
+    stage.runs(2, 15);
+    stage.tell("end");
+    stage.rig.wait_for_log("the job is finished");
+    assert_eq!(told(&stage.rig), alone::TOLD);
+    let diary = std::fs::read_to_string(stage.path("diary")).unwrap();
+    assert_eq!(alone::runs(&diary), alone::RUNS);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! real supervisor in bash, which runs a small SPMD trainer. Hosts crash, reboot, stay away; the
 //! loss curve must go on from the newest complete checkpoint, and no run may meet another.
 
+mod alone;
 mod both;
 #[path = "../e2e/harness.rs"]
 #[allow(dead_code, reason = "the end-to-end tests use the rest of it")]

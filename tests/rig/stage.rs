@@ -50,6 +50,7 @@ struct Peer {
 
 pub struct Stage {
     pub rig: Rig,
+    hosts: usize,
     folder: tempfile::TempDir,
     machines: Machines,
     /// After so many seconds without an order a host starts by itself.
@@ -66,9 +67,20 @@ impl Stage {
         Some(stage)
     }
 
+    /// The same with one host.
+    pub fn of_one_host() -> Option<Stage> {
+        let mut stage = Stage::on(1, "", "50")?;
+        stage.rig.start();
+        Some(stage)
+    }
+
     /// The same before the watchdog starts. After so many seconds without an order a host starts by
     /// itself.
     pub fn with(setup: &str, alone: &'static str) -> Option<Stage> {
+        Stage::on(HOSTS, setup, alone)
+    }
+
+    fn on(hosts: usize, setup: &str, alone: &'static str) -> Option<Stage> {
         if !Machine::is_possible() {
             return None;
         }
@@ -96,10 +108,11 @@ impl Stage {
         );
         let slot = format!(
             "[[tpu]]\nname = \"a\"\nzone = \"{ZONE}\"\nstartup_script = \"setup.sh\"\n\
-             [tpu.create]\naccelerator_type = \"v4-32\"\nruntime_version = \"tpu-ubuntu2204-base\"\nspot = true\n\
+             [tpu.create]\naccelerator_type = \"v4-{}\"\nruntime_version = \"tpu-ubuntu2204-base\"\nspot = true\n\
              [tpu.job]\ncommand = '{} {}/tests/rig/trainer.py'\ncheckpoint = \"gs://bucket/a\"\ndir = \"{rig}\"\n\
              stop_grace = \"2s\"\non_notice = \"SIGUSR1\"\nrestart = {{ per_run = 2 }}\n\
              env = {{ RIG = \"{rig}\", RIG_STORE = \"{}\", RIG_STEP = \"0.05\", RIG_PATIENCE = \"20\" }}\n",
+            hosts * 8,
             python.trim(),
             env!("CARGO_MANIFEST_DIR"),
             rig.base.trim_start_matches("http://"),
@@ -109,8 +122,8 @@ impl Stage {
         let address = Machine::address();
         rig.simulator.with(|cloud| cloud.host_address = Some(address));
         let (machines, is_over) = (Machines::default(), Arc::new(AtomicBool::new(false)));
-        let power = power(&rig, alone, &machines, &is_over);
-        Some(Stage { rig, folder, machines, alone, is_over, power: Some(power) })
+        let power = power(&rig, (hosts, alone), &machines, &is_over);
+        Some(Stage { rig, hosts, folder, machines, alone, is_over, power: Some(power) })
     }
 
     /// Waits until the slot is escalated. Returns the reason.
@@ -167,7 +180,7 @@ impl Stage {
                 *done.entry(entry.generation).or_default().entry(entry.worker).or_default() += 1;
             }
             let whole = |by: &BTreeMap<usize, usize>| {
-                by.len() == HOSTS && by.values().all(|made| *made >= steps)
+                by.len() == self.hosts && by.values().all(|made| *made >= steps)
             };
             runs = done.iter().filter(|(_, by)| whole(by)).map(|(g, _)| *g).max().unwrap_or(0);
             runs >= generation
@@ -267,7 +280,7 @@ fn boot(host: &Machine, script: &str, alone: &str) {
 /// Powers the machines of the slot's node on while it is READY, each with an empty disk.
 fn power(
     rig: &Rig,
-    alone: &'static str,
+    (hosts, alone): (usize, &'static str),
     machines: &Machines,
     is_over: &Arc<AtomicBool>,
 ) -> JoinHandle<()> {
@@ -283,7 +296,7 @@ fn power(
             let present = there.as_ref().map(|(uid, _)| *uid);
             machines.retain(|(uid, _), _| Some(*uid) == present);
             if let Some((uid, script)) = there.filter(|_| machines.is_empty()) {
-                for worker in 0..HOSTS {
+                for worker in 0..hosts {
                     let metadata = format!("{base}/metadata/{ZONE}/a/{worker}/computeMetadata/v1");
                     let machine = Arc::new(Machine::new(&format!("{uid}-{worker}"), &metadata));
                     machines.insert((uid, worker), Arc::clone(&machine));
