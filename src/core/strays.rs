@@ -95,16 +95,23 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let (Some(record), Some(slot)) = (fleet.slots.get(name), fleet.settings.slots.get(name)) else {
         return;
     };
-    let (was, is) = (record.request.clone(), &slot.filling);
     let asked = record.recovery.as_ref().is_some_and(|r| r.phase.is_asked_for());
-    if was.as_deref().map_or(!asked, |id| id == is.id()) || was.is_none() && *is == Filling::Node {
+    let same = match &record.request {
+        Some(id) => id == slot.filling.id(),
+        // A plain node may have been asked for: a request is seen with the names of its nodes.
+        None => {
+            let plain = record.seen.as_ref().is_none_or(|seen| seen.members.is_empty());
+            slot.filling == Filling::Node || !(asked && plain)
+        }
+    };
+    // A request that was called off is followed already.
+    if same || record.forgotten {
         return;
     }
-    let why = format!("the config has it as {} now", is.path(name));
+    let why = format!("the config has it as {} now", slot.filling.path(name));
     let told = call_off(fleet, name, &why, false, turn);
     let Some(record) = fleet.slots.get_mut(name) else { return };
-    let granted =
-        told.is_none() && record.ours && record.incarnation.is_some() && !record.forgotten;
+    let granted = told.is_none() && record.ours && record.incarnation.is_some();
     let told =
         told.or_else(|| granted.then(|| leave_behind(record, &why, &mut fleet.ledger, turn.now)));
     if let Some(told) = told {
@@ -213,7 +220,7 @@ fn is_taken_back(fleet: &Fleet, key: &str, request: &RequestView) -> bool {
     let Some(stray) = fleet.ledger.strays.get(key) else { return false };
     let pending = fleet.slots.get(&stray.name).is_some_and(|record| {
         let phase = record.recovery.as_ref().map(|recovery| recovery.phase);
-        phase == Some(Phase::Gone) && !record.forgotten
+        phase == Some(Phase::Gone) && record.zone != stray.zone && !record.forgotten
     });
     let granted = matches!(request.state, RequestState::Provisioning | RequestState::Active);
     let zones = fleet.settings.slots.get(&stray.name).map(|slot| &slot.zones);
