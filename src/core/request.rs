@@ -79,7 +79,10 @@ pub fn waits(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let since = seen.and_then(|seen| seen.waits_since).unwrap_or(record.since);
     let provisioned = RequestState::Provisioning.as_str();
     let Some(seen) = seen.filter(|seen| seen.state == provisioned) else {
-        return Decision::wait(format!("{evidence} since {since:.0}: waiting for capacity"), None);
+        let until = leaves_at(ctx).filter(|at| *at > ctx.now);
+        let then = if until.is_some() { "; then the next zone is asked (grace.queue)" } else { "" };
+        let text = format!("{evidence} since {since:.0}: waiting for capacity{then}");
+        return Decision::wait(text, until);
     };
     let grace = ctx.slot.policy.grace.provision(&seen.accelerator, seen.members.len());
     let deadline = after(since, grace);
@@ -96,19 +99,26 @@ pub fn waits(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     Decision::hold(HoldReason::CreateUnresolved, text, None)
 }
 
-/// For how long a request has waited in its queue, where it is given up for that of another zone.
+/// When a request that waits is given up for the queue of another zone.
+fn leaves_at(ctx: &SlotCtx) -> Option<Timestamp> {
+    let (record, recovery) = (&*ctx.record, ctx.record.recovery.as_ref()?);
+    let open = |zone: &String| *zone != record.zone && !recovery.closed.contains(zone);
+    let others = ctx.slot.zones.iter().any(open);
+    let grace = ctx.slot.policy.grace.queue.filter(|_| others && record.ours)?;
+    record.request.as_ref()?;
+    Some(after(record.queued_since()?, grace))
+}
+
+/// For how long a request has waited in its queue, where that is long enough.
 fn gives_up(ctx: &SlotCtx) -> Option<Duration> {
     let (record, recovery) = (&*ctx.record, ctx.record.recovery.as_ref()?);
-    let waited = elapsed(record.queued_since()?, ctx.now);
     let sent = recovery.phase == Phase::Creating && recovery.call == Some(Call::Observed);
-    let open = |zone: &&String| **zone != record.zone && !recovery.closed.contains(*zone);
-    let others = ctx.slot.zones.iter().any(|zone| open(&zone));
     let opted_out = record.seen.as_ref().is_some_and(|seen| seen.opted_out);
     let held = ctx.settings.dry_run || ctx.paused().is_some() || opted_out || record.forgotten;
     let followed = ctx.ledger.strays.contains_key(&Stray::key(&record.zone, &record.name));
-    let ours = record.ours && record.request.is_some();
-    let long = ctx.slot.policy.grace.queue.is_some_and(|grace| waited >= grace);
-    (long && sent && others && ours && !(held || followed)).then_some(waited)
+    let long = leaves_at(ctx).is_some_and(|at| at <= ctx.now);
+    let waited = elapsed(record.queued_since()?, ctx.now);
+    (long && sent && !(held || followed)).then_some(waited)
 }
 
 /// The request is withdrawn like one that was called off; the create in the next zone waits for its end

@@ -79,6 +79,9 @@ fn a_place_in_the_queue_is_given_up_for_the_next_zone_after_grace_queue() {
     let mut world = short_for(minutes(600));
     world.goes_on(minutes(115));
     assert_eq!(world.in_state(ZONES[0], "qr"), Some("WAITING_FOR_RESOURCES"));
+    let told = world.fleet.slots["a"].decision.clone().unwrap();
+    assert!(told.reason.ends_with("then the next zone is asked (grace.queue)"), "{told:?}");
+    assert!(told.until.is_some(), "{told:?}");
     world.goes_on(minutes(45));
     assert!(world.is_ready(ZONES[1], "a"), "{}\n{}", world.state("a"), world.log.join("\n"));
     assert!(world.fleet.ledger.strays.is_empty() && world.cloud.queued.len() == 1);
