@@ -51,6 +51,7 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         if let Some(suspicion) = &mut record.suspicion {
             past(&mut suspicion.since);
             past(&mut suspicion.last_read);
+            maybe_past(&mut suspicion.healthy_since);
         }
         if let Some(recovery) = &mut record.recovery {
             past(&mut recovery.symptom_at);

@@ -4,7 +4,8 @@
 //! Each successful sick read adds the time since the successful read before it, at most
 //! `poll.max_gap`; the first one adds nothing, for only time that follows a sick read is known to
 //! be sick. Failed reads and gaps add nothing and clear nothing. `heal` of healthy reads clears it;
-//! time in which the node was not seen is no healthy time. Evidence of different kinds (lost, state
+//! time in which the node was not seen is no healthy time. Where reads fail all the time, three healthy
+//! ones in a row over three times `heal` clear it: what was held against a node must not last for hours. Evidence of different kinds (lost, state
 //! and health, the workers' reports) is never added up: another kind starts its own time. Nothing
 //! here decides: the grace is compared in `judge`.
 //!
@@ -23,6 +24,9 @@ use crate::model::slot::{SlotRecord, Suspicion};
 use crate::model::time::{after, elapsed};
 
 use super::turn::Turn;
+
+/// So many healthy reads over so many times `heal`, with no sick one between, clear a suspicion.
+const OUTLIVED_READS: u32 = 3;
 
 /// Evidence of different kinds is not added up: what is lost, what the API says of the node, what
 /// the supervisor reports.
@@ -61,6 +65,8 @@ pub fn suspect(
             reads: 0,
             seen: BTreeSet::new(),
             healthy_for: Duration::ZERO,
+            healthy_since: None,
+            healthy_reads: 0,
             last_read: began,
             unseen: false,
         });
@@ -76,6 +82,7 @@ pub fn suspect(
         suspicion.reads += 1;
         suspicion.seen.insert(condition);
         suspicion.healthy_for = Duration::ZERO;
+        (suspicion.healthy_since, suspicion.healthy_reads) = (None, 0);
         suspicion.last_read = began;
         suspicion.unseen &= condition == Condition::Missing;
     } else if (condition.job_stands()
@@ -86,7 +93,11 @@ pub fn suspect(
         let unseen = std::mem::take(&mut suspicion.unseen);
         suspicion.healthy_for += if unseen { Duration::ZERO } else { gap };
         suspicion.last_read = began;
-        if suspicion.healthy_for >= heal {
+        suspicion.healthy_reads += 1;
+        let since = *suspicion.healthy_since.get_or_insert(began);
+        let outlived = suspicion.healthy_reads >= OUTLIVED_READS
+            && elapsed(since, began) >= heal.saturating_mul(OUTLIVED_READS);
+        if suspicion.healthy_for >= heal || outlived {
             record.suspicion = None;
         }
     }

@@ -101,6 +101,12 @@ pub struct Suspicion {
     pub seen: BTreeSet<Condition>,
     /// Healthy time since the last sick read.
     pub healthy_for: Duration,
+    /// The first healthy read since then …
+    #[serde(default)]
+    pub healthy_since: Option<Timestamp>,
+    /// … and how many there were, whatever was not seen between them.
+    #[serde(default)]
+    pub healthy_reads: u32,
     /// When the last successful read began: time goes on from there after a restart.
     #[serde(default)]
     pub last_read: Timestamp,

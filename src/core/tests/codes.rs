@@ -181,6 +181,8 @@ fn the_sickness_of_the_node_before_excuses_no_end_of_this_one() {
             reads: 1,
             seen: [Condition::Unresponsive].into(),
             healthy_for: Duration::ZERO,
+            healthy_since: None,
+            healthy_reads: 0,
             last_read: since,
             unseen: false,
         });

@@ -152,6 +152,26 @@ fn l5_time_in_which_a_node_could_not_be_read_heals_nothing() {
 }
 
 #[test]
+fn l5_healthy_reads_clear_suspicion_although_every_other_one_fails() {
+    let mut world = World::new(settings(&["a"]));
+    world.sick(&["a"], timeout(), 570);
+    // The zone answers every other time for half an hour and more.
+    for _ in 0..32 {
+        world.wait(30);
+        world.poll_result(Ok((vec![], vec![ZONE.into()])));
+        world.wait(30);
+        world.poll(&[node("a", json!({}))]);
+    }
+    assert_eq!(world.fleet.slots["a"].suspicion, None);
+    // A minute of sickness much later is a minute.
+    for _ in 0..2 {
+        world.wait(30);
+        world.poll(&[node("a", timeout())]);
+        assert!(!world.asks("a"));
+    }
+}
+
+#[test]
 fn a_job_that_failed_for_good_is_told_once_whatever_a_person_pulls() {
     let mut world = with_checkpoints();
     world.supervised_run();
