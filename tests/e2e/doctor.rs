@@ -146,8 +146,8 @@ fn init_writes_a_config_for_the_tpus_that_are_there_and_never_over_one() {
     let (code, text) = init(&["--project", "p", "--tpu", "b"]);
     assert!(code == 2 && text.contains("there are a"), "{text}");
     let (code, text) = init(&["--project", "p", "--checkpoint", "gs://bucket/a/", "--yes"]);
-    for words in
-        ["wrote watchdog.toml for 1 TPU", "doctor", "newest complete checkpoint is step 10"]
+    // Which one that is depends on how far its job has got by now.
+    for words in ["wrote watchdog.toml for 1 TPU", "doctor", "newest complete checkpoint is step "]
     {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
