@@ -3,8 +3,9 @@
 //! run the slot's job a second time, into the same checkpoints (S15).
 //!
 //! The change is journaled before it is sent (S11), goes to nodes alone that a create of this journal made
-//! (S17), to all of a queued resource that was granted after it was called off, and ends nothing: what already runs there goes on, and is told as a stray. The
-//! listings show whether it is there. A slot that takes the node up takes the flag back (`amend`).
+//! (S17), to all of a queued resource that was granted after it was called off, and ends nothing: a job that
+//! already runs there goes on, and is told as a stray. The listings show whether it is there. A slot that
+//! takes the node up takes the flag back (`amend`).
 //!
 //! Example: `a` was taken out of the config while its create was running. The listing of 10:20 shows
 //! its node READY, while the startup script still installs: the order says `wait` at 10:20, and the

@@ -2,8 +2,9 @@
 //! asked for.
 //!
 //! Its place in the queue is kept, however long that takes, unless `grace.queue` says otherwise: then the
-//! next zone of the list is asked, once the request is withdrawn and gone (`strays`). Being provisioned has a clock of its own: the
-//! API deletes nothing in that state, so that nothing can be done, but an operator is told.
+//! next zone of the list is asked, once the request is withdrawn and gone (`strays`). Being provisioned
+//! has a clock of its own: the API deletes nothing in that state, so that nothing can be done, but an
+//! operator is told.
 //!
 //! A lack of capacity passes, and so does the end of the time for which a request may wait: the next
 //! request follows, without a count, as after a create that was refused. A reason that another request

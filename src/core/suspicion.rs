@@ -5,9 +5,9 @@
 //! `poll.max_gap`; the first one adds nothing, for only time that follows a sick read is known to
 //! be sick. Failed reads and gaps add nothing and clear nothing. `heal` of healthy reads clears it;
 //! time in which the node was not seen is no healthy time. Where reads fail all the time, three healthy
-//! ones in a row over three times `heal` clear it: what was held against a node must not last for hours. Evidence of different kinds (lost, state
-//! and health, the workers' reports) is never added up: another kind starts its own time. Nothing
-//! here decides: the grace is compared in `judge`.
+//! ones in a row over three times `heal` clear it: suspicion must not last for hours. Evidence of
+//! different kinds (lost, state and health, the workers' reports) is never added up: another kind
+//! starts its own time. Nothing here decides: the grace is compared in `judge`.
 //!
 //! Example: reads at 0:00 sick, 0:30 sick, 1:00 failed, 1:30 sick, 2:00 healthy, 2:30 sick: 30 s +
 //! 60 s + 30 s = 2 min of sickness.

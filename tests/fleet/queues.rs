@@ -102,7 +102,7 @@ fn without_grace_queue_and_while_paused_the_place_is_kept() {
         }
         world.goes_on(minutes(10));
         if paused {
-            // What is asked for before the pause waits on, too.
+            // A request that was sent before the pause waits on, too.
             world.command(CommandKind::Resume { slot: None, adopt: false });
             world.goes_on(minutes(10));
             world.command(CommandKind::Pause { slot: None, until: None });

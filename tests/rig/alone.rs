@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-/// What the log tells.
+/// The events of the log.
 pub const TOLD: [&str; 5] = [
     "generation 1 starts",
     "recovered",
@@ -13,7 +13,7 @@ pub const TOLD: [&str; 5] = [
     "it is finished",
 ];
 
-/// The runs: generation, try, and whether each began at a checkpoint; nobody met another run.
+/// The runs: generation, try, and whether each began at a checkpoint.
 pub const RUNS: [&str; 3] =
     ["1.1 from nothing", "1.2 from nothing", "2.1 from a checkpoint, to its end"];
 

@@ -7,6 +7,11 @@ use tpu_watchdog::model::settings::JobSettings;
 
 use crate::host::{Host, job, order};
 
+/// Writes an `x` each time that it is asked to save.
+const TRAIN: &str = "import signal, time\n\
+                     signal.signal(signal.SIGUSR1, lambda *_: open('saved', 'a').write('x'))\n\
+                     open('ready', 'w')\nwhile True: time.sleep(0.1)\n";
+
 #[test]
 fn an_announced_end_makes_of_0_no_success_although_nothing_asks_for_notices() {
     let work = tempfile::tempdir().unwrap();
@@ -73,10 +78,7 @@ fn a_job_that_says_so_has_finished_also_right_after_a_notice() {
 fn an_order_that_announces_the_end_asks_the_job_for_a_checkpoint_each_time() {
     let work = tempfile::tempdir().unwrap();
     let (saved, script) = (work.path().join("saved"), work.path().join("train.py"));
-    let train = "import signal, time\n\
-                 signal.signal(signal.SIGUSR1, lambda *_: open('saved', 'a').write('x'))\n\
-                 open('ready', 'w')\nwhile True: time.sleep(0.1)\n";
-    std::fs::write(&script, train).unwrap();
+    std::fs::write(&script, TRAIN).unwrap();
     let command = "exec python3 train.py";
     let settings = JobSettings { on_notice: Some("SIGUSR1".into()), ..job(command, work.path()) };
     let Some(host) = Host::new(&settings, "", &order(None)) else { return };
@@ -118,10 +120,7 @@ fn a_maintenance_of_the_machine_that_is_near_asks_the_job_for_a_checkpoint_once_
  {
     let work = tempfile::tempdir().unwrap();
     let (saved, script) = (work.path().join("saved"), work.path().join("train.py"));
-    let train = "import signal, time\n\
-                 signal.signal(signal.SIGUSR1, lambda *_: open('saved', 'a').write('x'))\n\
-                 open('ready', 'w')\nwhile True: time.sleep(0.1)\n";
-    std::fs::write(&script, train).unwrap();
+    std::fs::write(&script, TRAIN).unwrap();
     let settings = JobSettings {
         on_notice: Some("SIGUSR1".into()),
         ..job("exec python3 train.py", work.path())
