@@ -248,8 +248,10 @@ fn lifeless(
         stray.name == record.name && stray.state.as_deref() == Some(NodeState::Ready.as_str())
     });
     let stands = life::progress_stands_until(&record.job, slot.policy.grace.silent);
+    // Reports that were read before the newest mark say nothing of the hosts that made it.
+    let outdated = record.job.progress_at > record.job.attributes_at;
     let progressed = record.job.progress_at.is_some_and(|at| elapsed(ready, at) >= boot)
-        && stands.is_some_and(|until| now < until)
+        && (outdated || stands.is_some_and(|until| now < until))
         && !stray;
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
     let missing: Vec<usize> =

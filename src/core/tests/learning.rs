@@ -123,7 +123,7 @@ impl World {
         self.input(Input::Polled(Box::new(poll)));
     }
 
-    fn condition(&self, name: &str) -> Condition {
+    pub fn condition(&self, name: &str) -> Condition {
         self.fleet.slots[name].verdict.condition
     }
 }

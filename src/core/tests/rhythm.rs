@@ -355,3 +355,32 @@ fn l8_one_mark_of_progress_does_not_excuse_a_host_without_a_beacon_for_ever() {
         "{rounds:?}"
     );
 }
+
+#[test]
+fn l5_reports_from_before_the_newest_mark_of_progress_are_outdated() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    let none_booted = |world: &mut World| {
+        let of = world.fleet.slots["a"].incarnation.clone().unwrap();
+        let result = Ok(vec![WorkerReport::default()]);
+        world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result });
+        world.wait(30);
+        world.poll(std::slice::from_ref(&node));
+    };
+    (0..30).for_each(|_| none_booted(&mut world));
+    assert_eq!(world.condition("a"), Condition::NeverBooted);
+    // From now on they can't be read, and the job writes; its rhythm of a minute ends soon.
+    world.wait(30);
+    world.surveyed(&[100, 110]);
+    world.wait(60);
+    world.surveyed(&[100, 110, 120]);
+    for _ in 0..900 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(&node));
+        assert_eq!(world.condition("a"), Condition::Healthy, "at {}", world.now);
+    }
+    assert!(world.fleet.slots["a"].suspicion.is_none());
+    // Read once more, what they lack counts again.
+    none_booted(&mut world);
+    assert_eq!(world.condition("a"), Condition::NeverBooted);
+}
