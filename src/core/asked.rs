@@ -32,6 +32,9 @@ use super::{amend, confirm, reads};
 /// logs, and an operator may still want it.
 const REMOVED_AFTER: Duration = Duration::from_secs(10 * 60);
 
+/// A replacement that an operator asks for waits so long for the last lines of the hosts.
+const LAST_LINES: Duration = Duration::from_secs(20);
+
 /// Whether an operator's wish counts now: not where the API itself works on the node, where it was
 /// stopped, or where nothing is known of it (S10, S5).
 pub fn applies(ctx: &SlotCtx) -> bool {
@@ -62,6 +65,9 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         return hold;
     }
     let reason = format!("{} asked for it (recreate)", wish.who);
+    if let Some(waits) = last_lines(ctx, wish.at, &reason, turn) {
+        return waits;
+    }
     match confirmed(ctx, Condition::Requested, &reason, turn) {
         Err(decision) => decision,
         Ok(verified) => {
@@ -69,6 +75,30 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
             Decision::act(ActionName::Recreate, reason)
         }
     }
+}
+
+/// What a run said at its end goes with its node: the hosts are read once more, as long as they
+/// may answer in time.
+fn last_lines(
+    ctx: &mut SlotCtx,
+    asked: Option<Timestamp>,
+    reason: &str,
+    turn: &mut Turn,
+) -> Option<Decision> {
+    let (record, memory) = (&*ctx.record, &mut *ctx.memory);
+    let asked = asked?;
+    let told =
+        record.ours && record.seen.as_ref().is_some_and(|seen| seen.supervised && seen.ready);
+    let heard = record.job.attributes_at >= Some(asked) || memory.attributes_failing;
+    let until = after(asked, LAST_LINES);
+    if !told || heard || turn.now >= until || ctx.settings.dry_run {
+        return None;
+    }
+    reads::attributes(record, memory, turn.now, turn);
+    let text = format!("{reason}; the last lines of its hosts are read first");
+    let mut decision = Decision::act(ActionName::Recreate, text);
+    decision.until = Some(until);
+    Some(decision)
 }
 
 // unverified: a second delete unblocks one that is stuck (one operator saw it).

@@ -143,7 +143,7 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
             });
         }
         CommandKind::Recreate { slot, incarnation } => change(fleet, slot, |record| {
-            recreate(record, incarnation.clone(), &command.who);
+            recreate(record, incarnation.clone(), &command.who, turn.now);
         }),
         CommandKind::Relaunch { slot } => relaunch(fleet, slot, &command.who, now),
         CommandKind::Done { slot } => done(fleet, slot, turn),
@@ -162,13 +162,14 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
 }
 
 /// A person wants the present TPU replaced, or a missing one created.
-fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str) {
+fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str, now: Timestamp) {
     (record.forgotten, record.deleted, record.released) = (false, None, None);
     record.job.relaunch_by = None;
     // A request that waits has no TPU yet, and the one that it is granted is not meant.
     let granted = record.verdict.condition != Condition::Waiting;
     let wish = incarnation.filter(|_| granted);
-    record.wanted = wish.map(|incarnation| Wish { who: who.to_owned(), incarnation });
+    record.wanted =
+        wish.map(|incarnation| Wish { who: who.to_owned(), incarnation, at: Some(now) });
     if let Some(recovery) = &mut record.recovery {
         recovery.not_before = None;
         (recovery.unexplained, recovery.halted) = (0, None);

@@ -123,6 +123,9 @@ pub struct Wish {
     pub who: String,
     /// The incarnation that is meant.
     pub incarnation: Incarnation,
+    /// When it was taken up; not known of one that an earlier version took up.
+    #[serde(default)]
+    pub at: Option<Timestamp>,
 }
 
 /// One recovery or replacement, for the budget of S13.

@@ -94,3 +94,31 @@ fn a_host_reboots_when_its_order_names_the_present_boot_and_nothing_runs_on_it()
     host.orders(RunOrder { reboot: boots, ..order(None) });
     host.wait("it reboots", || host.path("rebooted").exists());
 }
+
+/// The supervisor as the first version wrote it.
+const VERSION_1: &str = include_str!("version_1.sh");
+
+#[test]
+fn s23_the_job_of_supervisor_1_is_waited_for_when_a_later_one_is_started_on_its_host() {
+    let work = tempfile::tempdir().unwrap();
+    let runs = work.path().join("runs");
+    let later = format!("echo later >> {}; sleep 60", runs.display());
+    let Some(host) = Host::new(&job(&later, work.path()), "", &order(None)) else { return };
+    let settings = format!(
+        "SLOT=a COMMAND='echo first >> {}; while :; do sleep 0.2; done' RUN_AS='' RUN_IN='{}' RESTARTS=2 JOB_ENV=''\n",
+        runs.display(),
+        host.path("").display()
+    );
+    let told = || std::fs::read_to_string(&runs).unwrap_or_default();
+    host.boot_script(&VERSION_1.replace("#@SETTINGS@\n", &settings));
+    host.wait("the first one runs", || told() == "first\n");
+    host.boot();
+    let says = || host.phase().starts_with("chips_busy: process ");
+    host.wait("the later one names it", says);
+    assert!(host.phase().ends_with(" is supervisor 1, whose job runs on: a reboot ends both"));
+    host.wait("both report", || host.phase() == "running");
+    host.wait("the later one still waits", says);
+    assert_eq!(told(), "first\n");
+    host.power_cycle(&[]);
+    host.wait("it runs", || host.phase() == "running" && told() == "first\nlater\n");
+}

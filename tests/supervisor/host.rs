@@ -96,6 +96,11 @@ impl Host {
         self.machine.boot(&script, variables);
     }
 
+    /// A boot that runs this script.
+    pub fn boot_script(&self, script: &str) {
+        self.machine.boot(script, &[]);
+    }
+
     /// The node's metadata has this value as well.
     pub fn metadata(&self, key: &str, value: &str) {
         self.simulator.with(|cloud| {

@@ -16,12 +16,14 @@ const LISTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The pause after the first run without a new step; it doubles so many times.
 const PAUSE: Duration = Duration::from_secs(10);
-const PAUSES: u32 = 4;
+const PAUSES: u32 = 6;
 /// From an end with 0 that was too early to the start that follows it.
 const ONCE_MORE: Duration = Duration::from_secs(300);
-/// Hosts that get no order start by themselves after this at the earliest (the supervisor's ALONE: 300 s
-/// in its first versions): an order comes some polls before.
-const ALONE: Duration = Duration::from_secs(300);
+/// Hosts that get no order start by themselves after this (the supervisor's ALONE): an order comes some
+/// polls before.
+const ALONE: Duration = Duration::from_secs(600);
+/// The same of the versions before those that take the roll-call.
+const ALONE_BEFORE: Duration = Duration::from_secs(300);
 
 /// S7.
 pub fn order_dry_run(ctx: &SlotCtx) -> Option<Decision> {
@@ -104,7 +106,8 @@ pub fn order_pause(ctx: &SlotCtx) -> Option<Decision> {
     let waits = runs::ends_by_itself(ctx.record, ctx.condition()) && job.relaunch_by.is_none();
     let ended = job.failing_since.filter(|_| waits)?;
     let count = runs::fruitless(ctx.record, ctx.condition()).checked_sub(1)?;
-    let most = ALONE.saturating_sub(ctx.settings.poll.every.saturating_mul(3));
+    let alone = if ctx.record.supervisors_are(TAKES_ROLL_CALL) { ALONE } else { ALONE_BEFORE };
+    let most = alone.saturating_sub(ctx.settings.poll.every.saturating_mul(3));
     let until = after(ended, PAUSE.saturating_mul(1 << count.min(PAUSES)).min(most));
     let evidence = &ctx.record.verdict.evidence;
     let text = format!("{evidence}; run {} without a new step, so the next one waits", count + 1);

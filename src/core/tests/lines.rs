@@ -3,7 +3,9 @@
 
 use super::runs::with_checkpoints;
 use super::*;
+use crate::model::action::Look;
 use crate::model::beacon::{Beacon, LastLines, Meaning, WorkerReport};
+use crate::model::command::CommandKind;
 
 impl World {
     /// Each worker reports that its run of `generation` failed, with this last line.
@@ -79,4 +81,45 @@ fn of_many_workers_eight_are_told_and_of_a_run_that_was_not_ordered_none() {
     world.lines(1, "1", &last);
     assert_eq!(world.told_lines().len(), 8);
     assert_eq!(world.fleet.slots["a"].job.lines.last.len(), 8);
+}
+
+#[test]
+fn the_last_lines_are_read_before_a_tpu_is_replaced_on_request_and_waited_for_20_s_at_most() {
+    let asked = || {
+        let mut world = with_checkpoints();
+        let node = world.supervised_run();
+        world.surveyed(&[100]);
+        world.reports(7, None);
+        world.wait(30);
+        world.poll(std::slice::from_ref(&node));
+        world.reports(7, None);
+        world.wait(1);
+        let incarnation = world.fleet.slots["a"].incarnation.clone();
+        world.order(CommandKind::Recreate { slot: "a".into(), incarnation });
+        let reads = |look: &Look| matches!(look, Look::Attributes { .. });
+        assert!(world.looks.iter().any(reads) && !world.asks("a"), "{:?}", world.looks);
+        (world, node)
+    };
+    // What they say is told, then it is deleted.
+    let (mut world, node) = asked();
+    world.wait(2);
+    world.lines(1, "1", &["ValueError: shapes"]);
+    assert_eq!(world.told_lines().len(), 1);
+    assert!(world.asks("a"));
+    world.get("a", Some(node));
+    assert!(is_delete(&world.actions));
+    // They can't be read, or don't answer.
+    let (mut world, node) = asked();
+    let of = world.fleet.slots["a"].incarnation.clone().unwrap();
+    let result = Err(Failure::new(FailureClass::Permission, "forbidden"));
+    world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result });
+    assert!(world.asks("a"));
+    world.get("a", Some(node));
+    assert!(is_delete(&world.actions));
+    let (mut world, node) = asked();
+    world.wait(21);
+    world.input(Input::Tick);
+    assert!(world.asks("a"));
+    world.get("a", Some(node));
+    assert!(is_delete(&world.actions));
 }

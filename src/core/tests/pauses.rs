@@ -31,28 +31,30 @@ impl World {
     }
 }
 
-#[test]
-fn s16_a_run_that_fails_at_once_on_several_hosts_is_ordered_again_after_growing_pauses() {
+/// The pauses before the runs that follow each other on two hosts whose supervisors are of these versions.
+fn pauses(versions: [&'static str; 2], per_run: u32) -> (World, Vec<u64>) {
     let mut world = with_checkpoints();
     let mut node = world.supervised_run();
     node["networkEndpoints"] = json!([{}, {}]);
+    let job = world.fleet.settings.slots.get_mut("a").unwrap().job.as_mut().unwrap();
+    job.restarts_per_run = per_run;
     // Nothing is passed over twice.
     world.fleet.slots.get_mut("a").unwrap().job.runs.set_aside = Some((110, world.now));
     let mut pauses = Vec::new();
-    for generation in 1..=5 {
-        let runs = (generation, "v2", None);
-        world.workers_say(&[runs, runs]);
+    for generation in 1..=u64::from(per_run) {
+        let says = |ends: [_; 2]| [0, 1].map(|host| (generation, versions[host], ends[host]));
+        world.workers_say(&says([None, None]));
         world.next_poll(&node);
-        world.workers_say(&[runs, (generation, "v2", WAITS)]);
+        world.workers_say(&says([None, WAITS]));
         let ended = world.now;
         let mut order = None;
-        for _ in 0..40 {
+        for _ in 0..120 {
             world.wait(5);
             world.poll(std::slice::from_ref(&node));
             order = world.run_order();
             if order.is_none() {
                 // The other one dies of it later: the pause goes on.
-                world.workers_say(&[(generation, "v2", WAITS), (generation, "v2", WAITS)]);
+                world.workers_say(&says([WAITS, WAITS]));
                 world.surveyed(&[100]);
                 order = world.run_order();
             }
@@ -66,6 +68,12 @@ fn s16_a_run_that_fails_at_once_on_several_hosts_is_ordered_again_after_growing_
         node = patched(&node, &order);
         world.next_poll(&node);
     }
+    (world, pauses)
+}
+
+#[test]
+fn s16_a_run_that_fails_at_once_on_several_hosts_is_ordered_again_after_growing_pauses() {
+    let (mut world, pauses) = pauses(["v2", "v2"], 5);
     assert_eq!(pauses, [10, 20, 40, 80]);
     assert_eq!(world.hold("a"), Some(HoldReason::JobFailed), "five runs");
     let reason = world.fleet.slots["a"].decision.as_ref().unwrap().reason.clone();
@@ -80,6 +88,15 @@ fn s16_a_run_that_fails_at_once_on_several_hosts_is_ordered_again_after_growing_
         Some(6),
         "a person starts it again"
     );
+}
+
+#[test]
+fn s16_the_pauses_grow_up_to_the_time_at_which_the_hosts_start_by_themselves() {
+    // Three polls of 30 s before ten minutes, or five of the first versions.
+    let (_, now) = pauses(["v4 i0", "v4 i1"], 9);
+    assert_eq!(now, [10, 20, 40, 80, 160, 320, 510, 510]);
+    let (_, before) = pauses(["v2", "v2"], 9);
+    assert_eq!(before, [10, 20, 40, 80, 160, 210, 210, 210]);
 }
 
 #[test]

@@ -404,6 +404,7 @@ fn recreate_is_a_way_out_of_a_relaunch_that_is_held() {
     let incarnation = world.fleet.slots["a"].incarnation.clone();
     world.command(CommandKind::Recreate { slot: "a".into(), incarnation });
     world.wait(1);
+    world.workers_say(&[(1, "v2", Some(STALE))]);
     world.get("a", Some(node));
     assert!(is_delete(&world.actions), "{:?}", world.fleet.slots["a"].decision);
 }

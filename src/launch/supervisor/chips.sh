@@ -16,6 +16,8 @@ holder() {
   local chip
   while read -r chip; do find /proc/[0-9]*/fd -lname "$chip" -print -quit 2>/dev/null; done < <(chip_files) | head -n 1 | cut -d/ -f3
 }
+# version_1: the process of a supervisor of the first version, if any: it has its lock open.
+version_1() { find /proc/[0-9]*/fd -lname "$STATE/lock" -print -quit 2>/dev/null | cut -d/ -f3; }
 # A process that has chips open may be harmless, as an agent of Google's: only when a run failed for it is it waited for.
 CHIPS_HELD=$MEMORY.chips-held
 note_held_chips() { ! grep -qiP "$CHIPS_BUSY" "$MEMORY.last-lines" || : >"$CHIPS_HELD"; }

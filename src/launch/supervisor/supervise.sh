@@ -54,6 +54,12 @@ echo setup >"$PHASE"
 # A job that writes this file says that its work is done. A folder of its own, so that the job's user may make it.
 WORK=$MEMORY.work
 export TPU_WATCHDOG_SLOT=$SLOT TPU_WATCHDOG_WORKER=$WORKER TPU_WATCHDOG_WORKERS=$WORKERS TPU_WATCHDOG_PROGRESS=$PROGRESS TPU_WATCHDOG_DONE=$WORK/done
+# Where a node was given this script while it ran: the job of the first version is in no unit, and goes on.
+while pid=$(version_1) && [[ -n $pid ]]; do
+  echo "chips_busy: process $pid of user $(stat -c %U "/proc/$pid" 2>/dev/null) is supervisor 1, whose job runs on: a reboot ends both" >"$PHASE"
+  sleep "$PAUSE"
+done
+echo setup >"$PHASE"
 end_earlier; write_wrapper
 if [[ -e $DONE ]]; then
   # This boot follows a success: the job is not run again, only reported.
