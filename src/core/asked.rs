@@ -77,8 +77,8 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     }
 }
 
-/// What a run said at its end goes with its node: the hosts are read once more, as long as they
-/// may answer in time.
+/// The last lines of a run go with its node: the hosts are read once more, as long as they may answer
+/// in time.
 fn last_lines(
     ctx: &mut SlotCtx,
     asked: Option<Timestamp>,

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::cloud::Cloud;
-use super::things::{Happening, Node};
+use super::things::{Exit, Happening, Hindrance, Node};
 use super::trouble::{Event, Trouble};
 use super::{queued, shape, training, workload};
 use crate::model::time::after;
@@ -83,6 +83,11 @@ impl Cloud {
                 }
                 workload::boot(self, &zone, &node, uid);
                 self.schedule(self.timing.beat, Happening::Beat { zone, node, uid });
+            }
+            Happening::Unhindered { zone, node, uid } => {
+                if let Some(found) = self.same(&zone, &node, uid) {
+                    found.run.hindrance = None;
+                }
             }
             Happening::Beat { zone, node, uid } => {
                 if workload::beat(self, &zone, &node, uid) {
@@ -207,8 +212,35 @@ impl Cloud {
         true
     }
 
+    /// Whether the event concerns the job alone, or the hosts that it is about to run on; it has struck then.
+    fn strike_job(&mut self, event: &Event) -> bool {
+        let place = (event.zone.clone(), event.node.clone());
+        let Some(node) = self.nodes.get_mut(&place) else { return false };
+        let ended = match event.what {
+            Trouble::JobFails => Ok(Exit::Failed),
+            Trouble::JobCrashes => Ok(Exit::Crashed),
+            Trouble::JobEnds => Ok(Exit::Well),
+            Trouble::SetupFails => Err(Hindrance::SetUp),
+            Trouble::ChipsBusy => Err(Hindrance::Chips),
+            _ => return false,
+        };
+        match ended {
+            // One end follows no other.
+            Ok(how) => node.run.exit = node.run.exit.or(Some(how)),
+            Err(hindrance) => node.run.hindrance = Some(hindrance),
+        }
+        let ((zone, name), uid) = (place, node.uid);
+        if let (Some(lasts), Err(_)) = (event.lasts, ended) {
+            self.schedule(lasts, Happening::Unhindered { zone, node: name, uid });
+        }
+        true
+    }
+
     fn strike(&mut self, event: Event) {
-        if self.strike_zone(&event) || self.is_taken(&(event.zone.clone(), event.node.clone())) {
+        if self.strike_zone(&event)
+            || self.is_taken(&(event.zone.clone(), event.node.clone()))
+            || self.strike_job(&event)
+        {
             return;
         }
         let now = self.now();
@@ -258,21 +290,12 @@ impl Cloud {
                 let labels = node.body.entry("labels").or_insert_with(|| json!({}));
                 labels["tpu-watchdog"] = json!("off");
             }
-            Trouble::JobFails | Trouble::JobCrashes | Trouble::JobEnds => {
-                dead = false;
-                node.run.end(event.what);
-            }
             Trouble::Heal => {
                 let healed = Happening::Healed { zone, node: event.node, uid, event: true };
                 return self.schedule(Duration::ZERO, healed);
             }
-            Trouble::StockOut
-            | Trouble::Quota
-            | Trouble::Unreachable
-            | Trouble::NeverBoot
-            | Trouble::LeftBehind
-            | Trouble::Vanish
-            | Trouble::Replace => return,
+            // It has struck before: a zone, a node to come, a job.
+            _ => return,
         }
         node.run.stopped |= dead;
         let request = node.queued_resource.clone().filter(|_| event.what == Trouble::Preempt);

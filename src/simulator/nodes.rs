@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut};
 use jiff::Timestamp;
 
 use super::things::Node;
+use crate::model::job_phase::JobPhase;
 
 /// Zone and id.
 pub type Place = (String, String);
@@ -38,11 +39,8 @@ impl Facts {
                 .as_ref()
                 .is_some_and(|upcoming| upcoming["maintenanceStatus"] == "ONGOING"),
             at_work: run.boots > 0
-                && !(run.stopped
-                    || run.failing
-                    || run.crashed
-                    || run.ended
-                    || run.is_before_a_run()),
+                && !run.stopped
+                && matches!(run.phase(), JobPhase::Compile | JobPhase::Running | JobPhase::Saving),
             opted_out: label.is_some_and(|label| label == "off"),
         }
     }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::trouble::{Event, Trouble};
+use super::trouble::Event;
 use crate::model::ids::RunOrder;
+use crate::model::job_phase::JobPhase;
 
 /// How long things take.
 #[derive(Debug, Clone)]
@@ -109,6 +110,26 @@ pub struct Workload {
     pub at_step: u64,
 }
 
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// With 0, its work done.
+    Well,
+    /// For good: its supervisor has used up the restarts.
+    Failed,
+    /// After a long run: the next one takes a newer order.
+    Crashed,
+}
+
+/// Why nothing starts on hosts that are up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hindrance {
+    /// The startup script fails.
+    SetUp,
+    /// Another process holds the chips.
+    Chips,
+}
+
 /// The job on one node.
 #[derive(Debug, Clone, Default)]
 pub struct Run {
@@ -116,12 +137,10 @@ pub struct Run {
     pub stopped: bool,
     /// Its end is announced to its hosts (`instance/preempted`).
     pub announced: bool,
-    /// The job fails and its supervisor gives up.
-    pub failing: bool,
-    /// It has crashed after a long run, and waits for a newer order.
-    pub crashed: bool,
-    /// The job has ended well.
-    pub ended: bool,
+    /// How its last run ended, until another one starts.
+    pub exit: Option<Exit>,
+    /// Why nothing starts, though its hosts are up.
+    pub hindrance: Option<Hindrance>,
     /// Its hosts came up without an index each of their own, so that nothing starts; whether a reboot
     /// mends that.
     pub ungathered: Option<bool>,
@@ -139,32 +158,58 @@ pub struct Run {
     pub step: u64,
     /// Part of the next step.
     pub part: Duration,
+    /// The present run has made a step.
+    pub stepped: bool,
 }
 
 impl Run {
-    /// Its hosts are up, and the job has not started on them.
-    pub fn is_before_a_run(&self) -> bool {
-        self.ungathered.is_some() || self.held
+    /// Where the job stands, by the supervisor's table of phases.
+    pub fn phase(&self) -> JobPhase {
+        match (self.hindrance, self.exit) {
+            _ if self.ungathered.is_some() || self.held => JobPhase::Waiting,
+            (_, Some(Exit::Well)) => JobPhase::Done,
+            (_, Some(Exit::Failed)) => JobPhase::Failed,
+            (_, Some(Exit::Crashed)) => JobPhase::Exited,
+            (Some(Hindrance::SetUp), None) => JobPhase::Setup,
+            (Some(Hindrance::Chips), None) => JobPhase::Chips,
+            (None, None) if self.announced => JobPhase::Saving,
+            (None, None) if self.stepped => JobPhase::Running,
+            (None, None) => JobPhase::Compile,
+        }
+    }
+
+    /// The words of a heartbeat on `hosts` hosts, as the supervisor has them.
+    pub(super) fn words(&self, hosts: usize) -> &'static str {
+        match self.phase() {
+            JobPhase::Waiting if self.ungathered.is_none() => "waiting: the run order says wait",
+            JobPhase::Waiting if hosts == 1 => {
+                "setup_failed: this host has no agent-worker-number yet"
+            }
+            JobPhase::Waiting => "roll_call: two hosts call themselves worker 0",
+            JobPhase::Setup => {
+                "setup_failed code=1 tries=3: the startup script is tried again in 60 s"
+            }
+            JobPhase::Chips => {
+                "chips_busy: process 4711 of user ada has a chip open: python3 other.py"
+            }
+            JobPhase::Saving => "saving",
+            JobPhase::Done => "done",
+            JobPhase::Failed => "failed",
+            JobPhase::Compile | JobPhase::Running | JobPhase::Exited => "running",
+        }
     }
 
     /// A newer order ends the run and starts the next one from its checkpoint.
     pub(super) fn follow(&mut self, order: RunOrder) {
-        (self.ended, self.failing, self.crashed) = (false, false, false);
+        (self.exit, self.stepped) = (None, false);
         (self.step, self.part) = (order.step.unwrap_or(0), Duration::ZERO);
         self.held = order.wait;
         self.order = order;
     }
 
-    /// The job ends in one of three ways.
-    pub(super) fn end(&mut self, how: Trouble) {
-        if self.failing || self.crashed || self.ended {
-            return;
-        }
-        match how {
-            Trouble::JobFails => self.failing = true,
-            Trouble::JobCrashes => self.crashed = true,
-            _ => self.ended = true,
-        }
+    /// Its last run has ended, and no other one follows by itself.
+    pub fn has_ended(&self, how: Exit) -> bool {
+        self.exit == Some(how)
     }
 }
 
@@ -249,17 +294,73 @@ pub struct Job {
 /// An event that is due later.
 #[derive(Debug, Clone)]
 pub(super) enum Happening {
-    Created { operation: String, zone: String, node: String, uid: u64 },
-    Refused { operation: String, zone: String, node: String, uid: u64, error: Value },
-    Failed { operation: String, error: Value },
-    Deleted { operation: String, zone: String, node: String, uid: u64 },
-    Changed { operation: String, zone: String, node: String, uid: u64, state: &'static str },
-    Done { operation: String },
-    Booted { zone: String, node: String, uid: u64 },
-    Beat { zone: String, node: String, uid: u64 },
-    Healed { zone: String, node: String, uid: u64, event: bool },
-    Queue { zone: String, id: String, number: u64 },
-    Dequeued { operation: String, zone: String, id: String },
-    Training { key: JobKey },
+    Created {
+        operation: String,
+        zone: String,
+        node: String,
+        uid: u64,
+    },
+    Refused {
+        operation: String,
+        zone: String,
+        node: String,
+        uid: u64,
+        error: Value,
+    },
+    Failed {
+        operation: String,
+        error: Value,
+    },
+    Deleted {
+        operation: String,
+        zone: String,
+        node: String,
+        uid: u64,
+    },
+    Changed {
+        operation: String,
+        zone: String,
+        node: String,
+        uid: u64,
+        state: &'static str,
+    },
+    Done {
+        operation: String,
+    },
+    Booted {
+        zone: String,
+        node: String,
+        uid: u64,
+    },
+    /// The job may start again on its hosts.
+    Unhindered {
+        zone: String,
+        node: String,
+        uid: u64,
+    },
+    Beat {
+        zone: String,
+        node: String,
+        uid: u64,
+    },
+    Healed {
+        zone: String,
+        node: String,
+        uid: u64,
+        event: bool,
+    },
+    Queue {
+        zone: String,
+        id: String,
+        number: u64,
+    },
+    Dequeued {
+        operation: String,
+        zone: String,
+        id: String,
+    },
+    Training {
+        key: JobKey,
+    },
     Scenario(Box<Event>),
 }

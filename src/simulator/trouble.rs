@@ -48,6 +48,10 @@ Trouble {
     OptOut = "opt_out",
     /// The workers fall silent while the node looks healthy.
     Silence = "silence",
+    /// The startup script fails on a host that comes up, and the job waits, for `lasts`.
+    SetupFails = "setup_fails",
+    /// Another process takes the chips, and the run ends, for `lasts`.
+    ChipsBusy = "chips_busy",
     /// The job fails and its supervisor gives up.
     JobFails = "job_fails",
     /// The job crashes after a long run: its order is older than its checkpoints.

@@ -1,11 +1,14 @@
-//! What runs on simulated nodes: workers that speak the supervisor's protocol, make steps and write
-//! checkpoints.
+//! What runs on simulated nodes: workers that speak the supervisor's protocol and follow its table of
+//! phases, make steps and write checkpoints.
+
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::cloud::Cloud;
-use super::things::{Node, Object};
+use super::things::{Hindrance, Node, Object};
 use crate::model::ids::{RUN_KEY, RunOrder};
+use crate::model::job_phase::JobPhase;
 use crate::resource::spec::is_supervised;
 
 /// Its boot beacon says so of the supervisor.
@@ -33,6 +36,7 @@ pub fn boot(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
     let first = node.run.boots == 0;
     node.run.boots += 1;
     node.run.stopped = false;
+    node.run.hindrance.take_if(|hindrance| *hindrance == Hindrance::Chips);
     node.run.supervised = supervised;
     node.run.held = order.wait;
     if first {
@@ -99,59 +103,61 @@ pub fn beat(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) -> bool {
     }
     node.run.beats += 1;
     let beats = i64::try_from(node.run.beats).unwrap_or(i64::MAX);
-    if node.run.is_before_a_run() {
-        let waits = match (node.run.ungathered, node.attributes.len()) {
-            (None, _) => "waiting: the run order says wait",
-            (_, 1) => "setup_failed: this host has no agent-worker-number yet",
-            _ => "roll_call: two hosts call themselves worker 0",
-        };
-        report(cloud, zone, name, uid, "heartbeat", beats, waits);
-        return true;
-    }
-    if node.run.ended {
-        report(cloud, zone, name, uid, "exit", 0, "done");
-        return true;
-    }
-    if node.run.failing {
-        report(cloud, zone, name, uid, "log", 1, "0\nTraceback\nValueError: shapes differ");
-        report(cloud, zone, name, uid, "exit", 1, "final after 5 restarts");
-        return true;
-    }
-    if node.run.crashed && node.attributes.len() > 1 {
-        // The others hang in the run that has ended on one of them.
-        report(cloud, zone, name, uid, "heartbeat", beats, "running");
-        let waits = "waits: for a newer order, or 600 s, then for the other hosts";
-        if let Some(node) = cloud.same(zone, name, uid) {
-            let host = usize::try_from(uid).unwrap_or(0) % node.attributes.len();
-            report_of(node, uid, host, "log", 139, "0\nFatal error: Segmentation fault");
-            report_of(node, uid, host, "exit", 139, waits);
+    let (phase, hosts) = (node.run.phase(), node.attributes.len());
+    let words = node.run.words(hosts);
+    report(cloud, zone, name, uid, "heartbeat", beats, words);
+    match phase {
+        JobPhase::Done => report(cloud, zone, name, uid, "exit", 0, "done"),
+        JobPhase::Failed => {
+            report(cloud, zone, name, uid, "log", 1, "0\nTraceback\nValueError: shapes differ");
+            report(cloud, zone, name, uid, "exit", 1, "final after 5 restarts");
         }
-        return true;
-    }
-    if node.run.crashed {
-        report(cloud, zone, name, uid, "log", 139, "0\nFatal error: Segmentation fault");
-        report(cloud, zone, name, uid, "exit", 139, "stale_order ran=734");
-        return true;
-    }
-    let before = node.run.step;
-    if let Some(workload) = &workload {
-        let total = node.run.part + interval;
-        let steps = total.as_nanos() / workload.step.as_nanos().max(1);
-        node.run.step += u64::try_from(steps).unwrap_or(0);
-        node.run.part = total - workload.step * u32::try_from(steps).unwrap_or(0);
-    }
-    let step = node.run.step;
-    report(cloud, zone, name, uid, "heartbeat", beats, "running");
-    if let Some(workload) = workload {
-        if step > before {
-            report(cloud, zone, name, uid, "step", i64::try_from(step).unwrap_or(i64::MAX), "");
+        JobPhase::Exited => {
+            if let Some(node) = cloud.same(zone, name, uid) {
+                crashed(node, uid, beats);
+            }
         }
-        let every = workload.every.max(1);
-        if step / every > before / every {
-            save(cloud, &workload.checkpoint, step / every * every);
+        JobPhase::Compile | JobPhase::Running | JobPhase::Saving => {
+            work(cloud, zone, name, uid, interval);
         }
+        JobPhase::Setup | JobPhase::Waiting | JobPhase::Chips => {}
     }
     true
+}
+
+/// A run has crashed on one host; the others of several hang in it.
+fn crashed(node: &mut Node, uid: u64, beats: i64) {
+    let hosts = node.attributes.len();
+    let host = usize::try_from(uid).unwrap_or(0) % hosts;
+    let (words, end) = match hosts {
+        1 => ("stale_order", "stale_order ran=734"),
+        _ => {
+            ("waiting for an order", "waits: for a newer order, or 600 s, then for the other hosts")
+        }
+    };
+    report_of(node, uid, host, "heartbeat", beats, words);
+    report_of(node, uid, host, "log", 139, "0\nFatal error: Segmentation fault");
+    report_of(node, uid, host, "exit", 139, end);
+}
+
+/// The job makes its steps of one heartbeat interval, and saves.
+fn work(cloud: &mut Cloud, zone: &str, name: &str, uid: u64, interval: Duration) {
+    let Some(workload) = cloud.workloads.get(name).cloned() else { return };
+    let Some(node) = cloud.same(zone, name, uid) else { return };
+    let before = node.run.step;
+    let total = node.run.part + interval;
+    let steps = total.as_nanos() / workload.step.as_nanos().max(1);
+    node.run.step += u64::try_from(steps).unwrap_or(0);
+    node.run.part = total - workload.step * u32::try_from(steps).unwrap_or(0);
+    let step = node.run.step;
+    if step > before {
+        node.run.stepped = true;
+        report(cloud, zone, name, uid, "step", i64::try_from(step).unwrap_or(i64::MAX), "");
+    }
+    let every = workload.every.max(1);
+    if step / every > before / every {
+        save(cloud, &workload.checkpoint, step / every * every);
+    }
 }
 
 fn boot_id(uid: u64, host: usize, boots: u32) -> String {
@@ -177,7 +183,7 @@ fn report_of(node: &mut Node, uid: u64, host: usize, key: &str, value: i64, text
         (_, 1) => "-".to_owned(),
         _ => node.first_host.to_string(),
     };
-    let attempt = u8::from(!run.is_before_a_run());
+    let attempt = u8::from(!run.phase().is_before_a_run());
     let waits = if run.order.wait { " wait" } else { "" };
     let said = if key == "boot" { format!("{VERSION} i{index}{waits}") } else { text.to_owned() };
     let value = format!("{} {generation}.{attempt} {value} {said}", boot_id(uid, host, boots));

@@ -78,9 +78,10 @@ impl Machine {
     pub fn boot(&self) -> String {
         let binds = ["/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/share", "/etc/ssl"]
             .map(|path| format!("--bind-ro={path}"));
+        let seconds = std::env::var("STORY_SECONDS").unwrap_or("240".into());
         let mut nspawn = Command::new("timeout");
         nspawn
-            .args(["--kill-after=10", "240", "systemd-nspawn", "--quiet", "--private-network"])
+            .args(["--kill-after=10", &seconds, "systemd-nspawn", "--quiet", "--private-network"])
             .args(["--register=no", "--keep-unit", "--console=pipe", "--directory"])
             .arg(&self.root)
             .args(binds)

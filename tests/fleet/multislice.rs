@@ -1,13 +1,10 @@
 //! A Spot multislice that is preempted again and again: one request after the other, the job from its
 //! newest complete checkpoint each time.
 
-use std::time::Duration;
-
 use serde_json::Value;
 use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::condition::Condition;
 use tpu_watchdog::model::hold::HoldReason;
-use tpu_watchdog::simulator::things::Workload;
 use tpu_watchdog::simulator::trouble::Trouble;
 use tpu_watchdog::store::sqlite::SqliteStore;
 
@@ -39,15 +36,7 @@ const TIMES: &str = "times = { create = \"3m\", delete = \"30s\", boot = \"40s\"
 
 fn world() -> World {
     let mut world = World::new(CONFIG, TIMES, Box::new(SqliteStore::in_memory().unwrap()));
-    for node in ["a-0", "a-1"] {
-        let job = Workload {
-            checkpoint: "gs://bucket/a".into(),
-            step: Duration::from_secs(1),
-            every: 300,
-            at_step: 0,
-        };
-        world.cloud.workloads.insert(node.into(), job);
-    }
+    ["a-0", "a-1"].into_iter().for_each(|node| world.trains(node, 300));
     world.start("one");
     world
 }

@@ -1,15 +1,12 @@
 //! Places in a queue that are given up: for the queue of another zone (`grace.queue`), and because the
 //! config names another queued resource.
 
-use std::time::Duration;
-
 use serde_json::json;
 use tpu_watchdog::model::action::Input;
 use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::condition::Condition;
 use tpu_watchdog::model::filling::Filling;
 use tpu_watchdog::model::hold::HoldReason;
-use tpu_watchdog::simulator::things::Workload;
 use tpu_watchdog::simulator::trouble::Trouble;
 use tpu_watchdog::store::sqlite::SqliteStore;
 
@@ -41,10 +38,7 @@ const TIMES: &str = "times = { create = \"4m\", delete = \"30s\", boot = \"40s\"
 
 /// There is no capacity in the first zone for so long.
 fn short_for(ms: i64) -> World {
-    let mut world = World::new(CONFIG, TIMES, Box::new(SqliteStore::in_memory().unwrap()));
-    let (checkpoint, step) = ("gs://bucket/a".into(), Duration::from_secs(1));
-    let job = Workload { checkpoint, step, every: 120, at_step: 0 };
-    world.cloud.workloads.insert("a".into(), job);
+    let mut world = World::training(CONFIG, TIMES);
     world.trouble(ZONES[0], "", Trouble::StockOut, Some(ms));
     world.start("one");
     world

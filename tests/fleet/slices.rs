@@ -3,9 +3,6 @@
 //!
 //! `SEEDS=FROM..TO` plays these seeds in place of the usual ones.
 
-use std::time::Duration;
-
-use tpu_watchdog::simulator::things::Workload;
 use tpu_watchdog::simulator::trouble::Trouble;
 use tpu_watchdog::store::sqlite::SqliteStore;
 
@@ -62,15 +59,7 @@ impl World {
         if !SLICES.iter().all(works) {
             return self.cloud.workloads.clear();
         }
-        for name in SLICES {
-            let job = Workload {
-                checkpoint: "gs://bucket/a".into(),
-                step: Duration::from_secs(1),
-                every: 120,
-                at_step: 0,
-            };
-            self.cloud.workloads.entry(name.into()).or_insert(job);
-        }
+        SLICES.into_iter().for_each(|name| self.trains(name, 120));
     }
 
     /// One thing goes wrong now.

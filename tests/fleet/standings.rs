@@ -2,15 +2,11 @@
 //! calls, for hours of virtual time: what is asked for is owned, gone or told as a stray (S21), what is
 //! dead is removed (L9), and never are two grants billed for one slot.
 
-use std::time::Duration;
-
 use serde_json::json;
 use tpu_watchdog::model::action::Input;
 use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::fleet::Stray;
-use tpu_watchdog::simulator::things::Workload;
 use tpu_watchdog::simulator::trouble::Trouble;
-use tpu_watchdog::store::sqlite::SqliteStore;
 
 use crate::world::{World, minutes};
 
@@ -91,14 +87,7 @@ const DEATHS: [Option<(usize, bool)>; 5] =
     [None, Some((0, false)), Some((0, true)), Some((1, false)), Some((1, true))];
 
 fn world() -> World {
-    let mut world = World::new(CONFIG, SCENARIO, Box::new(SqliteStore::in_memory().unwrap()));
-    let job = Workload {
-        checkpoint: "gs://bucket/a".into(),
-        step: Duration::from_secs(1),
-        every: 120,
-        at_step: 0,
-    };
-    world.cloud.workloads.insert("a".into(), job);
+    let mut world = World::training(CONFIG, SCENARIO);
     world.start("one");
     world
 }

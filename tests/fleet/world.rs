@@ -34,8 +34,10 @@ use tpu_watchdog::resource::attributes::parse_guest_attributes;
 use tpu_watchdog::simulator::api;
 use tpu_watchdog::simulator::cloud::Cloud;
 use tpu_watchdog::simulator::scenario::Scenario;
+use tpu_watchdog::simulator::things::Workload;
 use tpu_watchdog::simulator::trouble::{Event, Trouble};
 use tpu_watchdog::simulator::wire::Request;
+use tpu_watchdog::store::sqlite::SqliteStore;
 use tpu_watchdog::store::{Batch, Store};
 
 use crate::requests;
@@ -129,6 +131,20 @@ impl World {
             agenda,
             counter: 0,
         }
+    }
+
+    /// The same in memory; the node `a` has a job that makes a step a second and saves in `gs://bucket/a`.
+    pub fn training(config: &str, scenario: &str) -> World {
+        let mut world = World::new(config, scenario, Box::new(SqliteStore::in_memory().unwrap()));
+        world.trains("a", 120);
+        world
+    }
+
+    /// A node of this name has such a job, which saves after so many steps.
+    pub fn trains(&mut self, node: &str, every: u64) {
+        let (checkpoint, step) = ("gs://bucket/a".into(), std::time::Duration::from_secs(1));
+        let job = Workload { checkpoint, step, every, at_step: 0 };
+        self.cloud.workloads.entry(node.into()).or_insert(job);
     }
 
     /// The supervisor of a slot's worker 0 reports an exit.

@@ -33,6 +33,11 @@ pub enum Accident {
         zone: String,
         name: String,
     },
+    /// Its job ends before its next step.
+    Crash {
+        zone: String,
+        name: String,
+    },
     /// It is gone: what a person's delete comes to.
     Vanish {
         zone: String,
@@ -185,6 +190,10 @@ impl World {
                 self.trouble(what, &zone, &name, lasts);
             }
             Accident::Silence { zone, name } => self.trouble(Trouble::Silence, &zone, &name, None),
+            Accident::Crash { zone, name } => {
+                self.trouble(Trouble::JobCrashes, &zone, &name, None);
+                self.truth.slots.entry(name).or_default().crashed = self.now;
+            }
             Accident::Flap { zone, name, left } => {
                 let sick = self.rng.i64(20_000..6 * MINUTE);
                 self.trouble(Trouble::Unresponsive, &zone, &name, Some(sick));
@@ -327,10 +336,7 @@ impl World {
                 let what = if self.rng.bool() { Trouble::JobEnds } else { Trouble::JobFails };
                 self.trouble(what, &zone, &name, None);
             }
-            Fault::JobCrashes => {
-                self.trouble(Trouble::JobCrashes, &zone, &name, None);
-                self.truth.slots.entry(name).or_default().crashed = self.now;
-            }
+            Fault::JobCrashes => self.accident(Accident::Crash { zone, name }),
             _ => unreachable!("{fault} strikes elsewhere"),
         }
     }

@@ -11,8 +11,7 @@ use tpu_watchdog::checkpoint::lister::survey_in;
 use tpu_watchdog::model::checkpoint::CheckpointSurvey;
 use tpu_watchdog::model::failure::Failure;
 use tpu_watchdog::model::settings::CheckpointSettings;
-use tpu_watchdog::simulator::things::Node;
-use tpu_watchdog::simulator::things::Object;
+use tpu_watchdog::simulator::things::{Exit, Node, Object};
 
 use crate::fault::Fault;
 use crate::network::transient;
@@ -134,7 +133,8 @@ impl World {
 
     fn is_training(&self, slot: &str) -> bool {
         let run = |node: &Node| {
-            node.run.boots > 0 && !(node.run.stopped || node.run.failing || node.run.ended)
+            let runs = matches!(node.run.exit, None | Some(Exit::Crashed));
+            node.run.boots > 0 && !node.run.stopped && runs
         };
         self.cloud
             .nodes

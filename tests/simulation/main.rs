@@ -10,6 +10,7 @@ mod campaign;
 mod departure;
 mod fault;
 mod network;
+mod orders;
 mod process;
 mod proof;
 mod requests;

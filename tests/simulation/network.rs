@@ -567,7 +567,25 @@ impl World {
         let request = Request { method: "PATCH", path: &path, query: &query, body };
         let (status, answer) = api::handle(&mut self.cloud, &request);
         self.network.relabelled(zone, slot);
+        if let Patch::Order(order) = patch
+            && order.generation > present.generation
+        {
+            self.gets_nowhere(zone.to_owned(), slot.to_owned(), order.step, self.now + 20_000);
+        }
         outcome(Origin::PATCH, status, &answer)
+    }
+
+    /// A run from a checkpoint that no run gets any further from stops before its first step: by a crash in
+    /// every other world.
+    fn gets_nowhere(&mut self, zone: String, name: String, from: Option<u64>, at: Ms) {
+        if self.stuck.get(&name) != Some(&from) {
+            return;
+        }
+        self.struck(Fault::StuckJob);
+        let crashes = self.setup.seed.is_multiple_of(2);
+        let silence = Accident::Silence { zone: zone.clone(), name: name.clone() };
+        let accident = if crashes { Accident::Crash { zone, name } } else { silence };
+        self.at(at, Task::Accident(accident));
     }
 
     /// An operation that is accepted and ends in an error: a delete that leaves the node, a create
@@ -653,14 +671,8 @@ impl World {
             let run = node.body.get("metadata")?.get("tpu-watchdog-run")?.as_str()?;
             serde_json::from_str::<Value>(run).ok()?.get("step")?.as_u64()
         });
-        if self.stuck.get(&name).is_some_and(|step| *step == from) {
-            self.struck(Fault::StuckJob);
-            // It boots, beats, and stops before its first step.
-            self.at(
-                self.now + 90_000 + 30_000 + 150_000,
-                Task::Accident(Accident::Silence { zone, name }),
-            );
-        }
+        // It boots and beats before.
+        self.gets_nowhere(zone, name, from, self.now + 90_000 + 30_000 + 150_000);
     }
 }
 

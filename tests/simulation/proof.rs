@@ -9,7 +9,7 @@ use tpu_watchdog::model::fleet::Fleet;
 use tpu_watchdog::model::phase::Phase;
 use tpu_watchdog::model::recovery::Call;
 use tpu_watchdog::model::slot::SlotRecord;
-use tpu_watchdog::simulator::things::Node;
+use tpu_watchdog::simulator::things::{Exit, Node};
 
 use jiff::Timestamp;
 
@@ -359,8 +359,8 @@ impl World {
         let run = &node.run;
         Some(
             run.boots > 0
-                && (!run.stopped || run.ended)
-                && !(run.is_before_a_run() || run.crashed)
+                && (!run.stopped || run.has_ended(Exit::Well))
+                && !(run.phase().is_before_a_run() || run.has_ended(Exit::Crashed))
                 && run.order.generation == record.heard_from(),
         )
     }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tpu_watchdog::model::action::Action;
 use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::condition::{Condition, Kind};
@@ -21,22 +21,18 @@ use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::relaunch::Patch;
 use tpu_watchdog::model::settings::{Grace, OnSuccess, Size};
 use tpu_watchdog::model::time::elapsed;
-use tpu_watchdog::resource::spec::{SUPERVISOR_MARK, USER_SCRIPT_KEY};
 use tpu_watchdog::simulator::nodes::{Facts, Moment};
-use tpu_watchdog::simulator::things::Node;
+use tpu_watchdog::simulator::things::{Exit, Node};
 
 use crate::fault::Fault;
 use crate::process::{Tag, wall};
-use crate::setup::{HOUR, MINUTE, Ms, OWNER};
+use crate::setup::{MINUTE, Ms, OWNER};
 use crate::world::{Arrival, World};
 
 /// From the GET, or the workers' reports, that showed a node sick, to the arrival of its delete.
 const SHOWN_WITHIN: Ms = 20_000;
 /// So much longer where reads lag behind, or the clock by which their age is told is set back.
 const LAG: Ms = 5 * MINUTE;
-/// From a crash to the order after it: a heartbeat, two polls, the longest pause between two of five
-/// runs, and a few answers.
-const ORDERED_WITHIN: Ms = 60_000 + 2 * 30_000 + 80_000 + 20_000;
 /// A node that was well for so long begins a new illness: no watchdog goes without a read of it for
 /// longer.
 const WELL: Duration = Duration::from_secs(3 * 3600);
@@ -51,12 +47,12 @@ const UNDER_WAY: Ms = 5 * MINUTE;
 pub struct Known {
     pub last_sent: Option<Ms>,
     /// Generation and step of the last create that left.
-    order: Option<(u64, Option<u64>)>,
+    pub order: Option<(u64, Option<u64>)>,
     /// Steps whose checkpoints were complete at some time.
-    complete: BTreeSet<u64>,
+    pub complete: BTreeSet<u64>,
     /// Nodes that a late or second create made, and those that a person made.
     strays: BTreeSet<u64>,
-    theirs: BTreeSet<u64>,
+    pub theirs: BTreeSet<u64>,
     adopted: bool,
     /// Nodes that an operator wants recreated.
     wanted: BTreeSet<String>,
@@ -70,6 +66,8 @@ pub struct Known {
     pub late_requests: bool,
     /// When its job crashed last.
     pub crashed: Ms,
+    /// Orders to start since the last step, create or command.
+    pub fruitless: u32,
 }
 
 /// What was sent and answered, as far as the checks need it.
@@ -142,6 +140,8 @@ impl World {
 
     /// An operator's command went into the store.
     pub fn commanded(&mut self, kind: &CommandKind) {
+        // An operator may want another try.
+        self.truth.slots.values_mut().for_each(|known| known.fruitless = 0);
         match kind {
             CommandKind::Resume { slot: Some(slot), adopt: true } => {
                 self.truth.slots.entry(slot.clone()).or_default().adopted = true;
@@ -258,7 +258,7 @@ impl World {
             Action::Patch { zone, patch: Patch::Stop, .. } => {
                 let node = self.cloud.nodes.get(&(zone.clone(), slot.clone()));
                 let run = node.map(|node| node.run.clone());
-                let over = run.as_ref().is_none_or(|run| run.ended);
+                let over = run.as_ref().is_none_or(|run| run.has_ended(Exit::Well));
                 let stops = self.setup.settings.slots[&slot].policy.on_success == OnSuccess::Stop;
                 self.check("S23", &slot, over && stops || arrival.late || arrival.again, || {
                     format!("it is stopped as finished: {run:?}")
@@ -277,36 +277,11 @@ impl World {
                     self.starts_whole(&slot, zone, order, !amends);
                     if !amends {
                         self.starts_from(&slot, order);
+                        self.is_worth_it(&slot, zone);
                     }
                 }
             }
         }
-    }
-
-    /// S22: hosts without an index each start nothing, and a reboot ends nothing that runs.
-    fn starts_whole(&mut self, slot: &str, zone: &str, order: &RunOrder, starts: bool) {
-        let Some(node) = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned())) else { return };
-        let (run, uid) = (node.run.clone(), node.uid);
-        let ungathered = run.ungathered.is_some();
-        self.check("S22", slot, !(starts && ungathered && run.boots > 0), || {
-            format!("{order:?} starts hosts of {uid} that are not whole")
-        });
-        // Where nothing else is wrong.
-        let quiet =
-            self.setup.faults.iter().all(|f| matches!(f, Fault::JobCrashes | Fault::Preemption));
-        if starts && run.crashed && quiet {
-            let since = self.now - self.truth.slots.get(slot).map_or(0, |known| known.crashed);
-            self.check("L10", slot, since <= ORDERED_WITHIN, || {
-                format!("its order comes {} s after its crash", since / 1000)
-            });
-        }
-        let present = format!("-{}", run.boots);
-        let of_node = format!("boot-{uid}-");
-        let ends = |boot: &String| boot.starts_with(&of_node) && boot.ends_with(&present);
-        let reboots = order.reboot.iter().any(ends) && !run.order.reboot.iter().any(ends);
-        self.check("S22", slot, !reboots || ungathered, || {
-            format!("{order:?} reboots hosts of {uid} on which a job runs")
-        });
     }
 
     fn delete_hits(&mut self, tag: Tag, slot: &str, target: &str, node: &Node, arrival: Arrival) {
@@ -354,7 +329,7 @@ impl World {
         let removes = self.setup.settings.slots[slot].policy.on_success == OnSuccess::Delete;
         let finished =
             self.audit.last_call(slot).is_some_and(|call| call.cause == Some(Condition::Finished));
-        self.check("S23", slot, !finished || removes && node.run.ended, || {
+        self.check("S23", slot, !finished || removes && node.run.has_ended(Exit::Well), || {
             format!("{} is removed as finished, and is {}: {:?}", node.uid, node.state, node.run)
         });
         finished
@@ -507,92 +482,9 @@ impl World {
 
     /// A create was carried out.
     pub fn created(&mut self, slot: &str, uid: u64, arrival: Arrival) {
+        self.truth.slots.entry(slot.to_owned()).or_default().fruitless = 0;
         if arrival.late || arrival.again {
             self.truth.slots.entry(slot.to_owned()).or_default().strays.insert(uid);
-        }
-    }
-
-    /// S12: what is created is what a person made, as the config overlays it.
-    fn is_the_specification(&mut self, slot: &str, body: &Value) {
-        let original = self.setup.bodies.get(slot).cloned().unwrap_or_default();
-        let Some(settings) = self.setup.settings.slots.get(slot).cloned() else { return };
-        let overlay = &settings.create;
-        let fields: BTreeSet<&String> = original.keys().chain(overlay.fields.keys()).collect();
-        for key in fields.into_iter().filter(|key| !matches!(key.as_str(), "labels" | "metadata")) {
-            let (learned, is) = (original.get(key), body.get(key));
-            // Of an object's own fields those are replaced that are given.
-            let was = match (learned.cloned(), overlay.fields.get(key)) {
-                (Some(Value::Object(mut fields)), Some(Value::Object(given))) => {
-                    fields.extend(given.clone());
-                    Some(Value::Object(fields))
-                }
-                (learned, given) => given.cloned().or(learned),
-            };
-            self.check("S12", slot, was.as_ref() == is, || {
-                format!("{key} was {was:?} and is created as {is:?}")
-            });
-        }
-        for label in ["team", "n", "cost"] {
-            let label_of = |body: Option<&Value>| {
-                body.and_then(|l| l.get(label)).and_then(Value::as_str).map(str::to_owned)
-            };
-            let (learned, is) = (label_of(original.get("labels")), label_of(body.get("labels")));
-            let was = overlay.labels.get(label).cloned().unwrap_or(learned.clone());
-            self.check("S12", slot, was == is, || {
-                format!("the label {label} was {was:?} and is created as {is:?}")
-            });
-        }
-        self.is_the_metadata(slot, &original, body, settings.supervisor.is_some());
-    }
-
-    /// The user's own metadata survives, and their startup script, beside the supervisor or as it
-    /// was.
-    fn is_the_metadata(
-        &mut self,
-        slot: &str,
-        original: &Map<String, Value>,
-        body: &Value,
-        supervised: bool,
-    ) {
-        let startup =
-            body.pointer("/metadata/startup-script").and_then(Value::as_str).unwrap_or_default();
-        let ours = startup.contains(SUPERVISOR_MARK);
-        self.check("S12", slot, ours == supervised, || {
-            format!("its startup script is {startup:?}")
-        });
-        // A person's own node has none; what was learned before it may be created all the same.
-        let replaced = self.truth.slots.get(slot).is_some_and(|known| !known.theirs.is_empty());
-        let script = if ours { USER_SCRIPT_KEY } else { "startup-script" };
-        for (key, place) in [("token", "token"), ("startup-script", script)] {
-            let was = original.get("metadata").and_then(|m| m.get(key));
-            let is = body.get("metadata").and_then(|m| m.get(place));
-            let holds = was == is || (replaced && is.is_none());
-            self.check("S12", slot, holds, || {
-                format!("the metadata {key} was {was:?} and is created as {is:?}")
-            });
-        }
-    }
-
-    /// S15: a job starts from a checkpoint that was complete, and from none that is older than the
-    /// last one it started from, unless somebody wanted that, or a checkpoint without progress was
-    /// passed over.
-    fn starts_from(&mut self, slot: &str, order: &RunOrder) {
-        let wanted = self.calm_since.is_some_and(|calm| self.now > calm + 4 * HOUR);
-        let excused = wanted
-            || [Fault::Commands, Fault::Reload, Fault::StuckJob, Fault::JobCrashes]
-                .iter()
-                .any(|fault| self.setup.has(*fault));
-        let known = self.truth.slots.entry(slot.to_owned()).or_default();
-        let complete = order.step.is_none_or(|step| known.complete.contains(&step));
-        let before = known.order.replace((order.generation, order.step));
-        self.check("S15", slot, complete, || {
-            format!("the checkpoint of step {:?} was never complete", order.step)
-        });
-        if let Some((generation, step)) = before.filter(|_| !excused) {
-            let later = order.generation >= generation && order.step >= step;
-            self.check("S15", slot, later, || {
-                format!("generation {generation} from {step:?} is followed by {order:?}")
-            });
         }
     }
 }

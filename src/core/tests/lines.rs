@@ -100,7 +100,7 @@ fn the_last_lines_are_read_before_a_tpu_is_replaced_on_request_and_waited_for_20
         assert!(world.looks.iter().any(reads) && !world.asks("a"), "{:?}", world.looks);
         (world, node)
     };
-    // What they say is told, then it is deleted.
+    // Their lines are told, then it is deleted.
     let (mut world, node) = asked();
     world.wait(2);
     world.lines(1, "1", &["ValueError: shapes"]);

@@ -1,0 +1,142 @@
+//! What a create or an order starts: the specification (S12), the checkpoint (S15), how often without a
+//! step (S16), whole slices (S22), soon after a crash (L10).
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+use tpu_watchdog::model::ids::RunOrder;
+use tpu_watchdog::resource::spec::{SUPERVISOR_MARK, USER_SCRIPT_KEY};
+use tpu_watchdog::simulator::things::Exit;
+
+use crate::fault::Fault;
+use crate::setup::{HOUR, Ms};
+use crate::world::World;
+
+/// From a crash to the order after it: a heartbeat, two polls, the longest pause between two of five
+/// runs, and a few answers.
+const ORDERED_WITHIN: Ms = 60_000 + 2 * 30_000 + 80_000 + 20_000;
+
+impl World {
+    /// S16: runs that make no step come to an end: those that end by themselves, those that are ended, and
+    /// three that are no fault of the job's.
+    pub fn is_worth_it(&mut self, slot: &str, zone: &str) {
+        let node = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned()));
+        let stepped = node.is_none_or(|node| node.run.stepped);
+        let job = self.setup.settings.slots[slot].job.as_ref();
+        let most = job.map_or(0, |job| job.restarts_per_run + job.no_progress) + 3;
+        let known = self.truth.slots.entry(slot.to_owned()).or_default();
+        known.fruitless = if stepped { 0 } else { known.fruitless + 1 };
+        let count = known.fruitless;
+        self.check("S16", slot, count <= most, || format!("start {count} without a step"));
+    }
+
+    /// S22: hosts without an index each start nothing, and a reboot ends nothing that runs.
+    pub fn starts_whole(&mut self, slot: &str, zone: &str, order: &RunOrder, starts: bool) {
+        let Some(node) = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned())) else { return };
+        let (run, uid) = (node.run.clone(), node.uid);
+        let ungathered = run.ungathered.is_some();
+        self.check("S22", slot, !(starts && ungathered && run.boots > 0), || {
+            format!("{order:?} starts hosts of {uid} that are not whole")
+        });
+        // Where nothing else is wrong.
+        let quiet =
+            self.setup.faults.iter().all(|f| matches!(f, Fault::JobCrashes | Fault::Preemption));
+        if starts && run.has_ended(Exit::Crashed) && quiet {
+            let since = self.now - self.truth.slots.get(slot).map_or(0, |known| known.crashed);
+            self.check("L10", slot, since <= ORDERED_WITHIN, || {
+                format!("its order comes {} s after its crash", since / 1000)
+            });
+        }
+        let present = format!("-{}", run.boots);
+        let of_node = format!("boot-{uid}-");
+        let ends = |boot: &String| boot.starts_with(&of_node) && boot.ends_with(&present);
+        let reboots = order.reboot.iter().any(ends) && !run.order.reboot.iter().any(ends);
+        self.check("S22", slot, !reboots || ungathered, || {
+            format!("{order:?} reboots hosts of {uid} on which a job runs")
+        });
+    }
+
+    /// S12: what is created is what a person made, as the config overlays it.
+    pub fn is_the_specification(&mut self, slot: &str, body: &Value) {
+        let original = self.setup.bodies.get(slot).cloned().unwrap_or_default();
+        let Some(settings) = self.setup.settings.slots.get(slot).cloned() else { return };
+        let overlay = &settings.create;
+        let fields: BTreeSet<&String> = original.keys().chain(overlay.fields.keys()).collect();
+        for key in fields.into_iter().filter(|key| !matches!(key.as_str(), "labels" | "metadata")) {
+            let (learned, is) = (original.get(key), body.get(key));
+            // Of an object's own fields those are replaced that are given.
+            let was = match (learned.cloned(), overlay.fields.get(key)) {
+                (Some(Value::Object(mut fields)), Some(Value::Object(given))) => {
+                    fields.extend(given.clone());
+                    Some(Value::Object(fields))
+                }
+                (learned, given) => given.cloned().or(learned),
+            };
+            self.check("S12", slot, was.as_ref() == is, || {
+                format!("{key} was {was:?} and is created as {is:?}")
+            });
+        }
+        for label in ["team", "n", "cost"] {
+            let label_of = |body: Option<&Value>| {
+                body.and_then(|l| l.get(label)).and_then(Value::as_str).map(str::to_owned)
+            };
+            let (learned, is) = (label_of(original.get("labels")), label_of(body.get("labels")));
+            let was = overlay.labels.get(label).cloned().unwrap_or(learned.clone());
+            self.check("S12", slot, was == is, || {
+                format!("the label {label} was {was:?} and is created as {is:?}")
+            });
+        }
+        self.is_the_metadata(slot, &original, body, settings.supervisor.is_some());
+    }
+
+    /// The user's own metadata survives, and their startup script, beside the supervisor or as it
+    /// was.
+    fn is_the_metadata(
+        &mut self,
+        slot: &str,
+        original: &Map<String, Value>,
+        body: &Value,
+        supervised: bool,
+    ) {
+        let startup =
+            body.pointer("/metadata/startup-script").and_then(Value::as_str).unwrap_or_default();
+        let ours = startup.contains(SUPERVISOR_MARK);
+        self.check("S12", slot, ours == supervised, || {
+            format!("its startup script is {startup:?}")
+        });
+        // A person's own node has none; what was learned before it may be created all the same.
+        let replaced = self.truth.slots.get(slot).is_some_and(|known| !known.theirs.is_empty());
+        let script = if ours { USER_SCRIPT_KEY } else { "startup-script" };
+        for (key, place) in [("token", "token"), ("startup-script", script)] {
+            let was = original.get("metadata").and_then(|m| m.get(key));
+            let is = body.get("metadata").and_then(|m| m.get(place));
+            let holds = was == is || (replaced && is.is_none());
+            self.check("S12", slot, holds, || {
+                format!("the metadata {key} was {was:?} and is created as {is:?}")
+            });
+        }
+    }
+
+    /// S15: a job starts from a checkpoint that was complete, and from none that is older than the
+    /// last one it started from, unless somebody wanted that, or a checkpoint without progress was
+    /// passed over.
+    pub fn starts_from(&mut self, slot: &str, order: &RunOrder) {
+        let wanted = self.calm_since.is_some_and(|calm| self.now > calm + 4 * HOUR);
+        let excused = wanted
+            || [Fault::Commands, Fault::Reload, Fault::StuckJob, Fault::JobCrashes]
+                .iter()
+                .any(|fault| self.setup.has(*fault));
+        let known = self.truth.slots.entry(slot.to_owned()).or_default();
+        let complete = order.step.is_none_or(|step| known.complete.contains(&step));
+        let before = known.order.replace((order.generation, order.step));
+        self.check("S15", slot, complete, || {
+            format!("the checkpoint of step {:?} was never complete", order.step)
+        });
+        if let Some((generation, step)) = before.filter(|_| !excused) {
+            let later = order.generation >= generation && order.step >= step;
+            self.check("S15", slot, later, || {
+                format!("generation {generation} from {step:?} is followed by {order:?}")
+            });
+        }
+    }
+}
