@@ -279,7 +279,6 @@ const LONG_FUNCTIONS: Ratchet = &[
     ("core/surveys.rs: surveyed", 111),
     ("core/tests/gates.rs: the_checker_refuses_by_name_what_a_plan_must_never_ask_for", 71),
     ("report/metrics.rs: new", 125),
-    ("simulator/happen.rs: strike", 76),
     ("simulator/shape.rs: check_node", 79),
 ];
 
