@@ -6,6 +6,7 @@
 //! taken in who did.
 
 use std::io::IsTerminal as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -15,7 +16,7 @@ use super::names::no_slot;
 use super::{ConfigFile, Failed, Outcome, load, operator, print, wire};
 use crate::config::{self, Config};
 use crate::core::FOLLOWED;
-use crate::model::action::CallOutcome;
+use crate::model::action::{CallOutcome, Reading};
 use crate::model::command::{Command, CommandKind};
 use crate::model::condition::Condition;
 use crate::model::event::{CallResult, CommandName, Event, What};
@@ -52,25 +53,33 @@ pub async fn drill(at: &ConfigFile, args: &DrillArgs) -> Outcome {
     let config = load(at)?;
     let (store, stored) = operator::open(&config).await?;
     let record = meant(args, &config, &stored)?;
-    let of = config.settings.slots.get(&args.slot).map(|slot| &slot.filling);
-    if let Some(Filling::QueuedResource(id)) = of {
-        return Err(Failed::Work(format!(
-            "{} is the queued resource {id}: a drill of its nodes is not supported yet; nothing was done",
-            args.slot
-        )));
-    }
     let clients = wire::clients(&config)?;
     let deadline = Instant::now() + config.settings.poll.timeout;
-    let view = clients.tpu.get_node(&record.zone, &record.name, deadline).await;
+    let view = match config.settings.slots.get(&args.slot).map(|slot| &slot.filling) {
+        Some(Filling::QueuedResource(id)) => {
+            let nodes = record.nodes();
+            let read = clients.tpu.get_filled(&record.zone, id, nodes, deadline).await;
+            read.map(|reading| match reading {
+                Reading::Node(view) => Some(view),
+                Reading::Absent | Reading::Unread(_) => None,
+            })
+        }
+        _ => clients
+            .tpu
+            .get_node(&record.zone, &record.name, deadline)
+            .await
+            .map(|view| Some(Arc::new(view))),
+    };
     let view =
         view.map_err(|why| Failed::Work(format!("{}: {why}; nothing was done", args.slot)))?;
-    let present = view.incarnation.as_ref().filter(|_| view.state == NodeState::Ready);
+    let ready = view.as_ref().filter(|view| view.state == NodeState::Ready);
+    let present = ready.and_then(|view| view.incarnation.as_ref());
     if present.is_none() || present != record.incarnation.as_ref() {
         return Err(Failed::Work(format!(
             "{} is not the READY TPU that the journal knows ({}): it is {} now. A drill needs a TPU at work; nothing was done",
             args.slot,
             record.incarnation.as_ref().map_or("none".to_owned(), ToString::to_string),
-            view.state.as_str()
+            view.as_ref().map_or("absent", |view| view.state.as_str())
         )));
     }
     let mut drill = Drill {
@@ -275,9 +284,11 @@ impl Drill {
         record: &SlotRecord,
     ) -> Outcome {
         let drill = CommandKind::Drill { slot: self.slot.clone() };
-        self.give(drill, CommandName::Drill, "a maintenance event is simulated on worker 0")
-            .await?;
-        match tpu.simulate_maintenance(&record.zone, &record.name).await {
+        // Of a multislice its first slice is struck.
+        let node = record.nodes().first().unwrap_or(&record.name);
+        let said = format!("a maintenance event is simulated on worker 0 of {node}");
+        self.give(drill, CommandName::Drill, &said).await?;
+        match tpu.simulate_maintenance(&record.zone, node).await {
             CallOutcome::Accepted(operation) => {
                 print(&format!("{:.0}  the API has taken it: {operation}\n", Timestamp::now()));
                 Ok(())

@@ -1,15 +1,21 @@
 //! What was looked up once before something is decided: whether a create could follow (S20), and who
 //! deleted a node that is missing.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use crate::model::event::What;
 use crate::model::failure::Failure;
 use crate::model::fleet::Fleet;
 use crate::model::lookup::{CreateCheck, Deletion};
+use crate::model::time::elapsed;
 
 use super::diagnose;
 use super::turn::Turn;
+
+/// A delete that was accepted this close to one of ours without an answer is ours.
+const UNANSWERED: Duration = Duration::from_secs(5 * 60);
 
 /// Takes in whether a create could follow. Doubts are told once. A certain reason holds (a gate), or
 /// is told with `create_check = "warn"`.
@@ -59,9 +65,13 @@ pub fn deletions(
     }
     match result {
         Ok(found) => {
-            let foreign = found
-                .iter()
-                .find(|deletion| record.own_delete.as_ref() != Some(&deletion.operation));
+            let unanswered = |at: Timestamp| {
+                let sent = record.unanswered_delete;
+                sent.is_some_and(|sent| elapsed(sent.min(at), sent.max(at)) <= UNANSWERED)
+            };
+            let foreign = found.iter().find(|deletion| {
+                record.own_delete.as_ref() != Some(&deletion.operation) && !unanswered(deletion.at)
+            });
             if let Some(deletion) = foreign.filter(|_| !diagnose::is_owed(record)) {
                 record.deleted = Some(format!(
                     "another hand deleted it at {:.0} (operation {})",

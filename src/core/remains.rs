@@ -208,6 +208,12 @@ pub fn is_on_its_way(stray: &Stray, now: Timestamp) -> bool {
     intended.is_some_and(|removal| elapsed(removal.at, now) <= ANSWERED_WITHIN)
 }
 
+/// When a removal was decided whose answer never came.
+pub fn unanswered(stray: &Stray) -> Option<Timestamp> {
+    let removal = stray.removal.as_ref()?;
+    matches!(removal.call, Some(Call::Intended | Call::Unknown)).then_some(removal.at)
+}
+
 /// Whether a request that is listed is being deleted by us: its end is ours to follow.
 pub fn is_withdrawn(stray: &Stray, now: Timestamp) -> bool {
     let removal = stray.removal.as_ref().filter(|removal| removal.call.is_some());

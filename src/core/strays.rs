@@ -209,6 +209,11 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
             }
         };
         remains::ended(stray, why, turn);
+        let unanswered = remains::unanswered(stray);
+        if let (Some(at), Some(record)) = (unanswered, fleet.slots.get_mut(&stray.name)) {
+            record.unanswered_delete = Some(at);
+            fleet.dirty.insert(stray.name.clone());
+        }
         fleet.ledger.strays.remove(&key);
         fleet.dirty_ledger = true;
     }

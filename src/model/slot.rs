@@ -208,6 +208,9 @@ pub struct SlotRecord {
     /// The operation of our own last delete.
     #[serde(default)]
     pub own_delete: Option<String>,
+    /// When our own last delete was decided whose answer never came: its operation is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unanswered_delete: Option<Timestamp>,
     /// When the present node was first seen: what it says of the time before is another run's.
     #[serde(default)]
     pub first_seen: Option<Timestamp>,
@@ -353,6 +356,7 @@ impl SlotRecord {
             nudged: None,
             request: None,
             own_delete: None,
+            unanswered_delete: None,
             first_seen: None,
             paused: None,
             adopted: None,

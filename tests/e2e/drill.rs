@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use tpu_watchdog::simulator::http::Fault;
 use tpu_watchdog::simulator::wire::Reply;
 
-use crate::harness::{POLICY, Rig, job, slot};
+use crate::harness::{POLICY, Rig, ZONE, job, slot};
 use tpu_watchdog::simulator::trouble::Trouble;
 
 /// A slot whose node was made by the watchdog, and whose maintenance passes.
@@ -90,4 +90,37 @@ fn a_drill_needs_the_tpu_that_is_meant_somebody_who_watches_and_the_right() {
     let (code, _, err) = drill(&rig, &[]);
     assert_eq!(code, Some(1));
     assert!(err.contains("no watchdog runs that could react"), "{err}");
+}
+
+#[test]
+fn a_drill_of_a_multislice_strikes_its_first_slice_and_follows_the_whole_slot() {
+    let policy = POLICY
+        .replace("maintenance = \"1s\"", "maintenance = \"1h\"")
+        .replace("boot = \"1s\"", "boot = \"3s\", slice = \"1h\"");
+    let slot = format!(
+        "[[tpu]]\nname = \"a\"\nqueued_resource = \"qr\"\nzone = \"{ZONE}\"\n[tpu.create]\n\
+         accelerator_type = \"v4-16\"\nruntime_version = \"r\"\nspot = true\nnodes = 2\n{}",
+        job("a")
+    );
+    let mut rig = Rig::new("", &policy, &slot);
+    rig.start();
+    rig.wait_polls(1);
+    let seen = || rig.status()["tpus"][0].clone();
+    rig.wait_until("both slices are up", || {
+        seen()["condition"] == "healthy" && rig.node("a-1").is_some_and(|node| node.run.boots > 0)
+    });
+    rig.simulator.with(|cloud| cloud.timing.change = std::time::Duration::from_secs(2));
+    let id = seen()["incarnation"]["id"].as_str().unwrap().to_owned();
+    let all = ["drill", "a", "--incarnation", &id, "--for", "1m"];
+    let Output { status, stdout, stderr } = rig.command(&all).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let (out, err) = (text(stdout), text(stderr));
+    assert_eq!(status.code(), Some(0), "{out}{err}");
+    for part in [
+        "a maintenance event is simulated on worker 0 of a-0",
+        "Seen as maintenance after ",
+        "it came back by itself, and nothing was deleted",
+    ] {
+        assert!(out.contains(part), "{part:?} is missing in\n{out}{err}");
+    }
 }

@@ -203,3 +203,24 @@ fn l9_what_is_dead_holds_quota_until_it_is_removed_and_another_hands_is_told() {
     world.goes_on(minutes(60));
     assert!(world.is_ready(ZONES[0], "a"), "{}\n{}", world.state("a"), world.log.join("\n"));
 }
+
+/// An operator calls a request off and wants it after all, while the watchdog dies at the withdrawal.
+#[test]
+fn a_request_that_was_called_off_is_asked_for_again_whenever_it_is_wanted() {
+    let mut wrong = Vec::new();
+    for (dies, back) in [(None, 0), (Some((0, true)), 0), (Some((0, false)), 0), (None, 20)] {
+        for seconds in (1..=150).step_by(7) {
+            let mut world = short_for(minutes(40));
+            world.goes_on(minutes(10) + back * 1000);
+            world.dies_at = dies;
+            world.command(CommandKind::Forget { slot: "a".into(), purge: false });
+            world.goes_on(seconds * 1000);
+            world.command(CommandKind::Retry { slot: "a".into(), from: None });
+            world.goes_on(minutes(90));
+            if !ZONES.iter().any(|zone| world.is_ready(zone, "a")) {
+                wrong.push(format!("{dies:?} {back} {seconds}: {}", world.state("a")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} cases\n{}", wrong.len(), wrong.join("\n"));
+}
