@@ -150,7 +150,7 @@ fn text(args: &LogsArgs, config: &Config, runs: &[Run]) -> String {
     if let (Some(place), Some((generation, _))) =
         (job.and_then(|job| job.logs.as_ref()), ended.last_key_value())
     {
-        text += &format!("200 lines of each worker: {place}/{}/{generation}/\n", args.slot);
+        text += &format!("200 lines of each worker: {place}/{}/{generation}.*/\n", args.slot);
     }
     text
 }

@@ -13,8 +13,12 @@ use crate::model::exit;
 use crate::model::settings::JobSettings;
 use crate::model::slot::SlotRecord;
 
+/// A run of so long refills the budget of restarts (the supervisor's REFILL), in seconds.
+const REFILL: u64 = 3600;
 /// So many ends with one code are a program's fault.
 const SAME: u32 = 3;
+/// A host went down in a run, or its supervisor was ended: that is counted, and no code of the program's.
+const WENT_DOWN: i64 = 75;
 /// So many in a row count for nothing.
 const FREE: u32 = 3;
 
@@ -39,7 +43,7 @@ pub fn permanent(record: &SlotRecord, job: &JobSettings, counts: bool) -> Option
         return Some(format!("memory ran out: {line}"));
     }
     let (code, times) = if counts { counted(record) } else { record.job.runs.code }?;
-    let permanent = times >= SAME && !job.transient_exit_codes.contains(&code);
+    let permanent = times >= SAME && code != WENT_DOWN && !job.transient_exit_codes.contains(&code);
     permanent.then(|| format!("code {code} {times} times in a row without a new step"))
 }
 
@@ -47,8 +51,18 @@ pub fn permanent(record: &SlotRecord, job: &JobSettings, counts: bool) -> Option
 pub fn counted(record: &SlotRecord) -> Option<(i64, u32)> {
     let runs = &record.job.runs;
     let code = code(record).filter(|_| !runs.progressed)?;
-    let before = runs.code.filter(|(before, _)| *before == code).map_or(0, |(_, times)| times);
+    let alike = runs.code.filter(|(before, _)| *before == code && !was_long(record));
+    let before = alike.map_or(0, |(_, times)| times);
     Some((code, before + 1))
+}
+
+/// Whether the present run was as long as one that refills the budget of a single host, where nothing
+/// ever told a step: a job that can't show progress shows it by running.
+pub fn was_long(record: &SlotRecord) -> bool {
+    let runs = &record.job.runs;
+    let signal = runs.best_step.is_some() || runs.best_listed.is_some();
+    let ran = present(record).filter_map(|worker| exit::ran(&record.job.exits[&worker])).max();
+    !signal && ran >= Some(REFILL)
 }
 
 /// The workers that have reported the end of the present run.

@@ -203,7 +203,7 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
     }
     let step = checkpoint.as_ref().map(|checkpoint| checkpoint.step);
     let uri = checkpoint.map(|checkpoint| checkpoint.uri).unwrap_or_default();
-    let roll_called = ctx.record.roll_is_whole();
+    let roll_called = ctx.record.job.stuck == Some(Stuck::RollCall) && ctx.record.all_hosts_call();
     let order = RunOrder { generation, checkpoint: uri, step, roll_called, ..RunOrder::default() };
     let (checker, case) = ctx.case();
     if let Err(violation) = checker.order(&case, &order) {

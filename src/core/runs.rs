@@ -94,7 +94,11 @@ fn is_free(record: &SlotRecord, condition: Condition) -> bool {
 /// Runs in a row without a new step, the present one included, if this condition ended it now.
 pub fn fruitless(record: &SlotRecord, condition: Condition) -> u32 {
     let runs = &record.job.runs;
-    let before = if ends_by_itself(record, condition) { runs.exits } else { runs.fruitless };
+    let before = match ends_by_itself(record, condition) {
+        true if codes::was_long(record) => 0,
+        true => runs.exits,
+        false => runs.fruitless,
+    };
     before + u32::from(counts(record, condition) && !runs.progressed)
 }
 

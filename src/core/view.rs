@@ -16,7 +16,7 @@ use crate::model::hold::HoldReason;
 use crate::model::job_phase::JobPhase;
 use crate::model::phase::Phase;
 use crate::model::recovery::{Call, Recovery};
-use crate::model::relaunch::{TAKES_ORDERS, TAKES_WAIT};
+use crate::model::relaunch::{TAKES_ORDERS, TAKES_ROLL_CALL, TAKES_WAIT};
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
@@ -277,7 +277,9 @@ fn old_supervisor(record: &SlotRecord) -> Option<String> {
         (0..record.size().hosts).map(|worker| Some(booted(worker)?.version)).collect();
     let oldest = versions.filter(|_| supervised)?.into_iter().min()?;
     let lacks = match oldest {
-        TAKES_WAIT.. => return None,
+        TAKES_ROLL_CALL.. => return None,
+        TAKES_WAIT.. if record.size().hosts == 1 => return None,
+        TAKES_WAIT.. => "its hosts start each by itself, without waiting for the others",
         TAKES_ORDERS.. => "a pause and a health notice do not reach its hosts",
         _ => "no newer run order, pause or health notice reaches its hosts",
     };

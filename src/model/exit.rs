@@ -41,7 +41,7 @@ impl Exit {
         };
         match (report.value, report.text.split(' ').next().unwrap_or_default()) {
             (0, _) => Exit::Well {
-                ran: number("ran="),
+                ran: ran(&report.text),
                 step: number("step="),
                 said: report.text.contains("TPU_WATCHDOG_DONE"),
                 left: left_running(&report.text),
@@ -62,6 +62,12 @@ pub fn left_running(text: &str) -> bool {
 /// Whether the text of an exit says that the end of its machine had been announced.
 pub fn follows_a_notice(text: &str) -> bool {
     text.contains("; after a notice")
+}
+
+/// How long the run was that ended, in seconds, as the text of its exit says.
+pub fn ran(text: &str) -> Option<u64> {
+    text.split(' ')
+        .find_map(|word| word.strip_prefix("ran=")?.trim_end_matches([';', ':']).parse().ok())
 }
 
 /// Why a job that ended waits for an operator.

@@ -95,6 +95,16 @@ impl SlotRecord {
         alive && self.has_its_indices()
     }
 
+    /// Whether every host calls the others, ready to start, and was heard within the last minutes (S22): one that
+    /// is only late must not be left out of a run.
+    pub fn all_hosts_call(&self) -> bool {
+        let calls = |worker: &WorkerState| {
+            let phase = worker.phase.as_ref();
+            phase.is_some_and(|(_, words)| words.starts_with("roll_call"))
+        };
+        self.roll_is_whole() && self.job.workers.values().all(calls)
+    }
+
     /// Whether every host has an index of its own.
     pub fn has_its_indices(&self) -> bool {
         let indices = self.indices();

@@ -78,7 +78,9 @@ fn the_full_example_shows_the_defaults_that_are_in_force() {
 #[test]
 fn every_recipe_is_a_config_that_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("mount.sh"), "#! /bin/bash\n").unwrap();
+    for script in ["mount.sh", "install.sh"] {
+        std::fs::write(folder.path().join(script), "#! /bin/bash\n").unwrap();
+    }
     let recipes = include_str!("../../docs/recipes.md");
     let blocks: Vec<&str> = recipes.split("```toml\n").skip(1).collect();
     for block in &blocks {

@@ -193,3 +193,21 @@ fn s23_a_trainer_that_is_left_in_the_background_of_a_container_is_no_success() {
     assert!(!host.attribute("exit").unwrap().contains("left running"));
     assert!(host.path("done.7").exists());
 }
+
+/// A container of the command's own is nobody's child: it lives on, and its trainer's end is not seen.
+#[test]
+fn s23_a_command_that_starts_a_container_of_its_own_and_returns_is_no_success() {
+    let Some(docker) = Docker::start() else { return };
+    let work = tempfile::tempdir().unwrap();
+    let command = format!(
+        "docker -H unix://{}/socket run -d --name theirs --net host --init train:1 /bin/bash -c 'sleep 300'",
+        docker.path().display()
+    );
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("its end", || host.phase() == "ended_early");
+    assert!(host.attribute("exit").unwrap().contains(" 0 done ran="));
+    assert!(!host.path("done.7").exists(), "it may be started once more");
+    let theirs = docker.run(&["ps", "--quiet", "--filter", "name=theirs"]);
+    assert!(!theirs.stdout.is_empty(), "what is not ours is left alone");
+}

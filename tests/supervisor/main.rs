@@ -11,3 +11,4 @@ mod orders;
 mod rollcall;
 mod runs;
 mod setup;
+mod starts;

@@ -177,6 +177,26 @@ fn a_startup_script_that_reads_the_order_runs_for_each_of_them() {
 }
 
 #[test]
+fn s15_a_job_that_is_told_where_to_begin_does_no_step_twice() {
+    let work = tempfile::tempdir().unwrap();
+    let tries = work.path().join("tries");
+    let command = format!(
+        "echo \"$CHECKPOINT_STEP\" >> {}; echo $((CHECKPOINT_STEP + 10)) > \"$TPU_WATCHDOG_PROGRESS\"; sleep 0.5; exit 1",
+        tries.display()
+    );
+    let Some(host) = Host::new(&job(&command, work.path()), "", &order(Some(1200))) else { return };
+    host.boot();
+    let stale = |generation: u64| {
+        let of = format!(" {generation}.1 1 stale_order ran=");
+        host.attribute("exit").is_some_and(|exit| exit.contains(&of))
+    };
+    host.wait("it asks for a newer order", || stale(7));
+    host.orders(RunOrder { generation: 8, ..order(Some(1210)) });
+    host.wait("it asks once more", || stale(8));
+    assert_eq!(std::fs::read_to_string(&tries).unwrap(), "1200\n1210\n");
+}
+
+#[test]
 fn a_host_of_several_waits_for_the_order_that_starts_all_of_them() {
     let work = tempfile::tempdir().unwrap();
     let out = work.path().join("out");
@@ -190,7 +210,8 @@ fn a_host_of_several_waits_for_the_order_that_starts_all_of_them() {
     host.boot_with(&[("TPU_WATCHDOG_ALONE", "600")]);
     host.wait("it waits", || {
         let waits = " 7.1 3 waits: for a newer order, or 600 s, then for the other hosts";
-        host.attribute("exit").is_some_and(|exit| exit.ends_with(waits))
+        let says = |exit: String| exit.split("; ran=").next().is_some_and(|e| e.ends_with(waits));
+        host.attribute("exit").is_some_and(says)
             && host
                 .attribute("heartbeat")
                 .is_some_and(|beat| beat.ends_with("waiting for an order"))

@@ -88,6 +88,8 @@ fn hosts_that_cannot_reach_each_other_start_what_was_ordered_after_all_had_repor
     host.orders(RunOrder { generation: 9, roll_called: true, ..order(None) });
     host.wait("the start", || work.path().join("tries").exists());
     assert!(host.attribute("boot").unwrap().ends_with(" 9.1 1 v4 i0 c0"));
+    // One that was only late joins it.
+    assert_eq!(host.call("roll-call me a 9 2 0 other-2"), "go 1\n");
 }
 
 #[test]
@@ -179,6 +181,24 @@ fn s22_a_host_that_is_not_the_first_never_starts_alone() {
     host.boot();
     host.wait("it is told", || host.phase().contains("names 0 hosts, and this is worker 2"));
     assert!(!work.path().join("tries").exists());
+}
+
+/// The list may come later than the index.
+#[test]
+fn s22_the_first_host_is_alone_only_when_no_list_says_otherwise_for_a_while() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(host) = worker_0(work.path()) else { return };
+    let missing = format!("[[ -e {}/listed ]] || {{ printf 404; exit 0; }}", work.path().display());
+    refuses(&host, "*attributes/worker-network-endpoints*", &missing);
+    host.boot_with(&[("TPU_WATCHDOG_UNLISTED", "3600")]);
+    host.wait("it is told", || host.phase().contains("names 0 hosts, and this is worker 0"));
+    std::fs::write(work.path().join("listed"), "").unwrap();
+    host.wait("it calls", || host.phase() == "roll_call: not heard from: 1 2 3");
+    assert!(!work.path().join("tries").exists());
+    // Where there is none it is the only one.
+    std::fs::remove_file(work.path().join("listed")).unwrap();
+    host.power_cycle(&[("TPU_WATCHDOG_UNLISTED", "0")]);
+    host.wait("the start", || work.path().join("tries").exists());
 }
 
 /// The part of the metadata that tells a host its slice.

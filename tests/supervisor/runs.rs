@@ -409,7 +409,7 @@ fn the_last_lines_of_a_run_that_failed_are_reported_before_its_exit_and_written_
     assert_eq!((report.of.generation, report.of.value, report.lines.len()), (7, 1, 30));
     assert_eq!(report.lines[28..], ["line 300", "Traceback ü"]);
     let (size, asked) = host.simulator.with(|cloud| {
-        let object = cloud.objects.get("bucket/logs/a/7/worker-0.log").expect("written");
+        let object = cloud.objects.get("bucket/logs/a/7.1/worker-0.log").expect("written");
         (object.body.len(), object.body.starts_with(b"line 102\n"))
     });
     assert!(asked && size > 1500, "200 lines, {size} bytes");

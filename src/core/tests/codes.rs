@@ -250,3 +250,33 @@ fn at_most_three_runs_in_a_row_that_gave_up_on_a_sick_machine_are_free() {
     assert_eq!((orders, world.hold("a")), (3, Some(HoldReason::JobFailed)), "{runs:?}");
     assert_eq!((runs.fruitless, runs.stuck), (0, 0), "they count for nothing");
 }
+
+#[test]
+fn a_host_that_goes_down_in_a_run_says_nothing_of_its_program() {
+    let down = (75, WAITS, None);
+    let (runs, why) = with_checkpoints().runs_that_end(|_| [down, down]);
+    assert_eq!(runs, 5, "it is counted, since the job may do it: {why}");
+    assert!(!why.contains("times in a row without a new step"), "{why}");
+}
+
+#[test]
+fn a_long_run_of_a_job_that_tells_no_steps_gives_the_restarts_back() {
+    use super::super::{codes, runs};
+    use crate::model::exit::Stuck;
+    let mut world = with_checkpoints();
+    world.supervised_run();
+    let mut record = world.fleet.slots["a"].clone();
+    let mut counted = |ran: u64, told: Option<u64>| {
+        record.job.stuck = Some(Stuck::Waits);
+        let exit = format!("b 1.1 1 waits: for a newer order, or 600 s; ran={ran}");
+        record.job.exits.insert(0, exit);
+        record.job.heard_from = Some(1);
+        (record.job.runs.exits, record.job.runs.began, record.job.runs.code) =
+            (4, true, Some((1, 2)));
+        (record.job.runs.best_step, record.job.runs.best_listed) = (told, None);
+        (runs::fruitless(&record, Condition::JobFailed), codes::counted(&record))
+    };
+    assert_eq!(counted(3_599, None), (5, Some((1, 3))));
+    assert_eq!(counted(3_600, None), (1, Some((1, 1))));
+    assert_eq!(counted(3_600, Some(7)), (5, Some((1, 3))), "a new step would have told");
+}

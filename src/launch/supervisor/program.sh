@@ -73,6 +73,10 @@ prepare_job() {
       echo "setup_failed: the image $IMAGE can't be pulled: $(tail -n 1 <<<"$UNPULLED" | cut -c -200)$(full_disk)" >"$PHASE"; sleep "$PAUSE"
     done
   fi
+  # A container has its own, and docker makes what is missing.
+  until [[ -n $IMAGE ]] || "${AS[@]}" test -d "$FOLDER"; do
+    echo "setup_failed: the folder $FOLDER (dir) does not exist on this host, or $RUN_AS can't read it: a startup script or code makes it" >"$PHASE"; sleep "$PAUSE"
+  done
   until shell_of "$MEMORY.job" "$COMMAND"; do
     echo "setup_failed: $MEMORY.job can't be written" >"$PHASE"; sleep "$PAUSE"
   done

@@ -40,7 +40,7 @@ watch_order() {
       kill -KILL $$
     fi
     if reboot_ordered "$ANSWER" && [[ $(<"$PHASE") != @(running|saving|exited|idle)* ]]; then echo 'the run order tells this host to reboot'; systemctl reboot; fi
-    if [[ $newer == "$GENERATION" ]]; then flags "$ANSWER"; elif [[ -z $newer ]] && is_released; then flags ''; fi
+    if [[ $newer == "$GENERATION" ]]; then flags "$ANSWER"; boot_beacon; elif [[ -z $newer ]] && is_released; then flags ''; fi
     sleep "$PAUSE"
   done
 }
@@ -73,6 +73,6 @@ tell_lines() {
     curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data-binary @- "$MD/instance/guest-attributes/tpu-watchdog/log" >/dev/null
   [[ -n $LOGS ]] || return 0
   as_host -X PUT -H 'Content-Type: text/plain' --data-binary "@$file" \
-    "$STORAGE/$bucket/$SLOT/$GENERATION/worker-$WORKER.log" >/dev/null ||
+    "$STORAGE/$bucket/$SLOT/$GENERATION.$(tried)/worker-$WORKER.log" >/dev/null ||
     echo "the last lines could not be written to $LOGS"
 }

@@ -6,6 +6,8 @@ PORT=${TPU_WATCHDOG_PORT:-8377}
 CALL=${TPU_WATCHDOG_CALL:-5} FRESH=${TPU_WATCHDOG_FRESH:-20} LATE=${TPU_WATCHDOG_LATE:-120}
 # An order that the watchdog wrote after it had heard from every host starts after so long where the hosts can't reach each other.
 UNREACHED=${TPU_WATCHDOG_UNREACHED:-180}
+# The first host is taken for the only one when the list of hosts is missing for so long.
+UNLISTED=${TPU_WATCHDOG_UNLISTED:-120}
 # tried: how many runs of this generation were started here, over reboots of the same disk.
 tried() { local n=''; { read -r n <"$MEMORY.try.$GENERATION" || read -r n <"$STATE/try.$GENERATION"; } 2>/dev/null; echo "${n:-0}"; }
 count_try() { echo "$1" >"$MEMORY.try.$GENERATION"; keep "$STATE/try.$GENERATION" "$1"; }
@@ -35,8 +37,9 @@ find_hosts() {
   fi
   # So many calls that worker 0 is not busy with them.
   ((WORKERS <= 64)) || CALL=20 FRESH=60
-  # Without the list it is not known how many there are, but no host is alone that is not the first; a short one is not whole yet.
-  ((WORKERS == 0 ? WORKER == 0 : WORKER < WORKERS))
+  # Without the list it is not known how many there are, but no host is alone that is not the first, and it may come later than the index;
+  # a short one is not whole yet.
+  if ((WORKERS == 0)); then ((WORKER == 0 && $(uptime) - BEGAN >= UNLISTED)); else ((WORKER < WORKERS)); fi
 }
 # listen: worker 0's part, by units that are gone with the boot. systemd starts the registrar for each call.
 listen() {
@@ -99,7 +102,10 @@ roll_call() {
     unreached || silent_since=$(uptime)
     # The watchdog has taken the roll-call of this order, of which nothing has run here. Slices that can't reach each other can't train.
     if [[ $SLICES == 1 && -e $CALLED && $(tried) == 0 ]] && (($(uptime) - silent_since >= UNREACHED + STOP_GRACE)); then
-      echo "starts without a roll-call: the hosts can't reach each other on port $PORT"; count_try 1; return
+      echo "starts without a roll-call: the hosts can't reach each other on port $PORT"
+      # One that is only late joins it.
+      if ((WORKER == 0)); then mkdir -p "$ROLL/$GENERATION" && echo "$(uptime) 1" >"$ROLL/$GENERATION/go"; fi
+      count_try 1; return
     fi
     [[ -n $ANSWERED || $WORKER != 0 ]] || listen
     echo "roll_call: ${ANSWERED:-worker 0 ($HEAD) does not answer on port $PORT}" >"$PHASE"

@@ -42,8 +42,9 @@ WRAPPER
 # behind keeps the former one. No line is suppressed for its rate, or the last ones would be (an interval of 0 would not reach journald);
 # the journal's size is bounded all the same.
 RUNS=0
+UNBEGUN='setup_failed: systemd does not start the unit of the run'
 run_unit() {
-  local kind=$1 name code; shift
+  local kind=$1 name code tries=0 phase; phase=$(<"$PHASE"); shift
   while :; do
     RUNS=$((RUNS + 1)); name=$kind-$$-$RUNS; LAST=tpu-watchdog-$name.service
     rm -f "$CODE" "$CODE.left"
@@ -54,6 +55,12 @@ run_unit() {
     while systemctl is-active --quiet "tpu-watchdog-$name.service"; do sleep "$PAUSE"; done
     [[ ! -e $CODE ]] || break
     # Nothing has begun, so nothing has failed.
+    tries=$((tries + 1))
+    if ((tries == 3)); then
+      echo "$UNBEGUN: systemd-run ended with code $code$(full_disk)" | tee "$PHASE"
+      # Until one does begin.
+      { until [[ -e $CODE ]]; do sleep "$PAUSE"; done; [[ $(<"$PHASE") != "$UNBEGUN"* ]] || echo "$phase" >"$PHASE"; } 9>&- &
+    fi
     sleep "$PAUSE"
   done
   # systemd-run has no codes of signals; without one the program was ended from outside.
@@ -117,15 +124,19 @@ watch_maintenance() {
     if [[ -n $start ]] && ((now < ${end:-now + 1})) && { [[ $text == *maintenancestatus:ongoing* ]] || ((start - now <= 900)); } &&
       [[ $(cat "$MEMORY.maintenance" 2>/dev/null) != "$start" ]]; then
       echo "$start" >"$MEMORY.maintenance"; notice
+    elif [[ -n $ANSWER && -z $start ]]; then
+      calm
     fi
     sleep "$PAUSE"
   done
 }
+# calm: what was announced is over.
+calm() { [[ -e $ANNOUNCED || -e $MEMORY.preempted || $(<"$PHASE") != saving ]] || echo running >"$PHASE"; }
 # watch_announced: by the run order, each time that it says so after it did not.
 watch_announced() {
   local told=''
   while sleep "$PAUSE"; do
-    if [[ ! -e $ANNOUNCED ]]; then told=''; elif [[ -z $told ]]; then told=1; notice; fi
+    if [[ ! -e $ANNOUNCED ]]; then [[ -z $told ]] || calm; told=''; elif [[ -z $told ]]; then told=1; notice; fi
   done
 }
 uptime() { cut -d. -f1 /proc/uptime; }
@@ -139,7 +150,7 @@ reads_order() { grep -qE 'CHECKPOINT_(PATH|STEP)' <<<"$COMMAND$JOB_ENV" || grep 
 not_stale() {
   [[ -e $LONG_RUN ]] || return 0
   if reads_order; then
-    last_word "$1" "stale_order ran=$(cat "$LONG_RUN"): a run of this order lasted that long, and the order still names step ${ORDERED_STEP:-none}"
+    last_word "$1" "stale_order ran=$(cat "$LONG_RUN"): a run of this order was long or made new steps, and the order still names step ${ORDERED_STEP:-none}"
     rest stale_order
   fi
   export CHECKPOINT_PATH=stale:$ORDERED_PATH CHECKPOINT_STEP=stale:$ORDERED_STEP
@@ -149,7 +160,7 @@ not_stale() {
 wait_for_order() {
   ((WORKERS == 1)) && return
   echo "waiting for an order" >"$PHASE"
-  tell_exit "$1" "waits: for a newer order, or $ALONE s$([[ -z $COMMAND ]] || echo ", then for the other hosts")$(! noticed 900 || echo '; after a notice')"
+  tell_exit "$1" "waits: for a newer order, or $ALONE s$([[ -z $COMMAND ]] || echo ", then for the other hosts")$(! noticed 900 || echo '; after a notice')${ran:+; ran=$ran}"
   sleep "$ALONE"
   held_back
 }

@@ -16,7 +16,8 @@ if [[ ${1:-} != supervise ]]; then
   exit 0
 fi
 
-exec 9>"$MEMORY.lock"; flock -n 9 || exit 0
+# What a killed supervisor has left may hold it for a while: systemd starts this one again.
+exec 9>"$MEMORY.lock"; flock -n 9 || exit 1
 until order; do sleep "$PAUSE"; done
 [[ -s $RESERVE ]] || head -c 65536 /dev/zero >"$RESERVE" 2>/dev/null
 PROGRESS=$STATE/progress.$GENERATION
@@ -42,7 +43,7 @@ done
 until find_slice; do
   echo "setup_failed: tpu-env names $SLICES slices, and not which one this is" >"$PHASE"; sleep "$PAUSE"
 done
-HOST=$WORKER
+HOST=$WORKER BEGAN=$(uptime)
 # In a multislice it follows from the number of hosts.
 ((SLICES > 1)) || { echo "$WORKER" >"$MEMORY.index"; boot_beacon; }
 until find_hosts; do
@@ -133,9 +134,11 @@ while :; do
     last_word 0 "$text"; rest ended_early
   fi
   tell_lines "$code"; note_held_chips
-  ((ran >= LONG)) && became_long "$ran"
+  further=''; ! came_further || further=1
+  # A job that is told where to begin would do once more what this run did.
+  if ((ran >= LONG)) || { [[ -n $further ]] && reads_order; }; then became_long "$ran"; fi
   [[ -e $LONG_RUN ]] && reads_order && continue
-  if came_further || ((ran >= REFILL)); then used=0 last_code=''; fi
+  if [[ -n $further ]] || ((ran >= REFILL)); then used=0 last_code=''; fi
   count_code "$code" "$ran" "$before"
   # After an announced end three say nothing about the job.
   if [[ -e $NOTICED ]] && ((FREE < 3)); then used=0 same=0 WHY='' FREE=$((FREE + 1)); fi
