@@ -123,7 +123,7 @@ impl World {
     pub fn starts_from(&mut self, slot: &str, order: &RunOrder) {
         let wanted = self.calm_since.is_some_and(|calm| self.now > calm + 4 * HOUR);
         let excused = wanted
-            || [Fault::Commands, Fault::Reload, Fault::StuckJob, Fault::JobCrashes]
+            || [Fault::Commands, Fault::Reload, Fault::StuckJob]
                 .iter()
                 .any(|fault| self.setup.has(*fault));
         let known = self.truth.slots.entry(slot.to_owned()).or_default();

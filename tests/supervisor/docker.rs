@@ -97,7 +97,7 @@ impl Docker {
 
 impl Drop for Docker {
     fn drop(&mut self) {
-        let _ = self.run(&["rm", "--force", "tpu-watchdog-job"]);
+        let _ = self.run(&["rm", "--force", "tpu-watchdog-job", "theirs"]);
         let _ = Command::new("kill").arg(self.daemon.id().to_string()).status();
         let _ = self.daemon.wait();
     }
