@@ -26,6 +26,7 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         c.wrong(&k("command"), "is empty; leave it out when the startup script is the job");
     }
     needs_command(c, key, &raw);
+    let resume = raw.resume.as_deref().and_then(|who| resume(c, &k("resume"), who));
     if raw.image.is_some() && raw.code.is_some() && raw.dir.is_none() {
         c.wrong(&k("code"), "with `image` needs `dir`: the folder of the host where the code is unpacked, which the container sees as well");
     }
@@ -49,6 +50,7 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
         secrets: secrets(c, &k("secret"), &raw.secret),
         logs: raw.logs.and_then(|uri| logs(c, &k("logs"), &uri)),
         env: raw.env,
+        resume,
         stop_grace: c.span(
             &k("stop_grace"),
             raw.stop_grace,
@@ -113,6 +115,15 @@ fn is_variable(c: &mut Check, key: &str, name: &str) {
             "is not a name for an environment variable: letters, digits and '_'",
         );
     }
+}
+
+/// Who picks the checkpoint of a start.
+fn resume(c: &mut Check, key: &str, who: &str) -> Option<Resume> {
+    let found = [Resume::Framework, Resume::Watchdog].into_iter().find(|of| of.name() == who);
+    if found.is_none() {
+        c.wrong(key, format!("{who:?} is unknown; use \"framework\" or \"watchdog\""));
+    }
+    found
 }
 
 /// A signal that is not taken for the end of the run, or a command.

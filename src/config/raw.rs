@@ -282,6 +282,7 @@ pub struct RawJob {
     pub command: Option<String>,
     pub checkpoint: Option<RawCheckpoint>,
     pub launch: Option<String>,
+    pub resume: Option<String>,
     pub user: Option<String>,
     pub dir: Option<String>,
     pub image: Option<String>,

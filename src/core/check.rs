@@ -241,6 +241,9 @@ impl Checker {
             "S15",
             "not the newest complete checkpoint",
         )?;
+        if slot.finds_its_own() {
+            return Ok(());
+        }
         let fresh = memory.surveyed_at.is_some_and(|at| elapsed(at, *now) <= slot.policy.max_age);
         rule(
             fresh && memory.survey_failure.is_none(),

@@ -36,11 +36,12 @@ pub fn listed(slot: &SlotSettings) -> Option<&CheckpointSettings> {
 /// A complete listing came in. Returns whether the record changed.
 pub fn surveyed(
     record: &mut SlotRecord,
-    location: &CheckpointSettings,
+    slot: &SlotSettings,
     survey: &CheckpointSurvey,
     now: Timestamp,
     turn: &mut Turn,
 ) -> bool {
+    let Some(location) = listed(slot) else { return false };
     let other = survey.other.as_ref().filter(|_| survey.newest.is_none());
     let strange =
         other.filter(|other| other.oldest.is_none_or(|oldest| oldest < began(record, now)));
@@ -54,20 +55,30 @@ pub fn surveyed(
     (job.checkpoint_written, job.around) = (shown.0, shown.1.clone());
     let trouble =
         strange.map(|other| LocationTrouble::NotUnderstood(not_understood(location, other)));
-    change(record, trouble, turn) || news
+    change(record, slot, trouble, turn) || news
 }
 
 /// A listing failed. What passes by itself says nothing about the location. Returns whether the
 /// record changed.
-pub fn failed(record: &mut SlotRecord, failure: &Failure, turn: &mut Turn) -> bool {
+pub fn failed(
+    record: &mut SlotRecord,
+    slot: &SlotSettings,
+    failure: &Failure,
+    turn: &mut Turn,
+) -> bool {
     let passing = matches!(
         failure.class,
         FailureClass::Transient | FailureClass::Rate | FailureClass::Garbage
     );
-    !passing && change(record, Some(LocationTrouble::Unlisted(failure.message.clone())), turn)
+    !passing && change(record, slot, Some(LocationTrouble::Unlisted(failure.message.clone())), turn)
 }
 
-fn change(record: &mut SlotRecord, trouble: Option<LocationTrouble>, turn: &mut Turn) -> bool {
+fn change(
+    record: &mut SlotRecord,
+    slot: &SlotSettings,
+    trouble: Option<LocationTrouble>,
+    turn: &mut Turn,
+) -> bool {
     if record.job.trouble == trouble {
         return false;
     }
@@ -75,8 +86,9 @@ fn change(record: &mut SlotRecord, trouble: Option<LocationTrouble>, turn: &mut 
     let news = kind(&record.job.trouble) != kind(&trouble);
     record.job.trouble = trouble;
     if let Some(trouble) = record.job.trouble.as_ref().filter(|_| news) {
+        let none = if slot.finds_its_own() { "" } else { ", and none is created" };
         let message = format!(
-            "{}. Until that is mended, no TPU of this slot is deleted on a judgement, and none is created",
+            "{}. Until that is mended, no TPU of this slot is deleted on a judgement{none}",
             trouble.text()
         );
         turn.tell(record, What::CheckpointTrouble, message);

@@ -7,6 +7,7 @@ use crate::model::checkpoint::CheckpointSurvey;
 use crate::model::condition::Kind;
 use crate::model::failure::Failure;
 use crate::model::fleet::Fleet;
+use crate::model::settings::SlotSettings;
 
 use super::turn::Turn;
 use super::{location, runs, settle};
@@ -23,10 +24,9 @@ pub fn answered(
     match result {
         Ok(survey) => surveyed(fleet, slot, began, location, survey, turn),
         Err(failure) => {
-            let listed = fleet.settings.slots.get(slot).and_then(location::listed);
-            if let Some(record) = fleet.slots.get_mut(slot)
-                && listed.is_some_and(|listed| listed.uri == location)
-                && location::failed(record, &failure, turn)
+            if let Some(settings) = listed_at(fleet.settings.slots.get(slot), location)
+                && let Some(record) = fleet.slots.get_mut(slot)
+                && location::failed(record, settings, &failure, turn)
             {
                 fleet.dirty.insert(slot.to_owned());
             }
@@ -34,6 +34,11 @@ pub fn answered(
             (memory.survey_failure, memory.went_back) = (Some(failure.to_string()), false);
         }
     }
+}
+
+/// The slot's settings, where it is this location that they name.
+fn listed_at<'a>(slot: Option<&'a SlotSettings>, location: &str) -> Option<&'a SlotSettings> {
+    slot.filter(|slot| location::listed(slot).is_some_and(|listed| listed.uri == location))
 }
 
 fn surveyed(
@@ -45,15 +50,7 @@ fn surveyed(
     turn: &mut Turn,
 ) {
     let now = turn.now;
-    let settings = fleet
-        .settings
-        .slots
-        .get(slot)
-        .and_then(|s| s.job.as_ref())
-        .and_then(|j| j.checkpoint.as_ref());
-    let Some(settings) =
-        settings.filter(|checkpoint| checkpoint.uri == location && checkpoint.is_listed())
-    else {
+    let Some(settings) = listed_at(fleet.settings.slots.get(slot), location) else {
         // The config names another location by now.
         return;
     };

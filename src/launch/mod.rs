@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::model::settings::JobSettings;
+use crate::model::settings::{JobSettings, Resume};
 use crate::resource::texts;
 
 /// One script, in the order in which bash reads it: functions first, at the end what runs.
@@ -43,6 +43,7 @@ pub fn supervisor(slot: &str, job: &JobSettings) -> String {
     set("ON_NOTICE", job.on_notice.as_deref().unwrap_or_default());
     set("ENV_FILE", job.env_file.as_deref().unwrap_or_default());
     set("LOGS", job.logs.as_deref().unwrap_or_default());
+    set("RESUME", job.resume.map_or("", Resume::name));
     set("RESTARTS", &job.restarts_per_run.to_string());
     let transient: Vec<String> = job.transient_exit_codes.iter().map(i64::to_string).collect();
     set("TRANSIENT", &transient.join(" "));

@@ -113,6 +113,9 @@ pub struct JobSettings {
     pub code: Option<String>,
     /// Its environment.
     pub env: BTreeMap<String, String>,
+    /// Who picks the checkpoint of a start, where the config says it. Otherwise: the job, unless its
+    /// command mentions `CHECKPOINT_PATH` or `CHECKPOINT_STEP`.
+    pub resume: Option<Resume>,
     /// How the job is asked for a checkpoint when the end of its machine is announced: a signal, or a
     /// command.
     pub on_notice: Option<String>,
@@ -132,11 +135,38 @@ pub struct JobSettings {
     pub transient_exit_codes: Vec<i64>,
 }
 
+impl SlotSettings {
+    /// S20: the config says that the job finds its own newest checkpoint.
+    pub fn finds_its_own(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| job.resume == Some(Resume::Framework))
+    }
+}
+
 impl JobSettings {
     /// The key under which a success is journaled: a changed command or location is another job.
     pub fn key(&self) -> String {
         let uri = self.checkpoint.as_ref().map_or("", |c| c.uri.as_str());
         format!("{}\n{uri}", self.command.as_deref().unwrap_or_default())
+    }
+}
+
+/// `resume`: who picks the checkpoint of a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resume {
+    /// The job finds its own newest one: neither an order nor a create waits for a listing.
+    Framework,
+    /// The run order names it.
+    Watchdog,
+}
+
+impl Resume {
+    /// As the config and the supervisor spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Resume::Framework => "framework",
+            Resume::Watchdog => "watchdog",
+        }
     }
 }
 

@@ -27,7 +27,7 @@ fn error(text: &str) -> String {
 }
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-const AFTER_A_SLOT: [(&str, &str, &str); 70] = [
+const AFTER_A_SLOT: [(&str, &str, &str); 71] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`; did you mean `name`?"),
     ("queued_resource = \"a b\"", "w.toml:5: tpu[0].queued_resource:", "is not the id of a queued"),
     ("kind = \"slice\"", "w.toml:5: tpu[0].kind:", "not supported yet"),
@@ -183,6 +183,11 @@ const AFTER_A_SLOT: [(&str, &str, &str); 70] = [
         "[tpu.create.metadata]\nstartup-script = \"x\"",
         "w.toml:6: tpu[0].create.metadata.startup-script:",
         "startup_script = \"file\"",
+    ),
+    (
+        "[tpu.job]\nresume = \"none\"",
+        "w.toml:6: tpu[0].job.resume:",
+        "use \"framework\" or \"watchdog\"",
     ),
     (
         "[tpu.job]\ncommand = \"x\"\non_notice = \"SIGTERM\"",

@@ -21,6 +21,9 @@ const EVERY: u64 = 10;
 /// One minute of a real slice.
 pub const MINUTE: Duration = Duration::from_millis(500);
 
+/// `grace.silent` in minutes.
+const SILENT: u32 = 15;
+
 type Machines = Arc<Mutex<BTreeMap<(u64, usize), Arc<Machine>>>>;
 
 /// An entry of a trainer.
@@ -67,9 +70,16 @@ impl Stage {
         Some(stage)
     }
 
+    /// The same with a slot that may be silent for an hour.
+    pub fn patient() -> Option<Stage> {
+        let mut stage = Stage::on(HOSTS, "", ("50", 60))?;
+        stage.rig.start();
+        Some(stage)
+    }
+
     /// The same with one host.
     pub fn of_one_host() -> Option<Stage> {
-        let mut stage = Stage::on(1, "", "50")?;
+        let mut stage = Stage::on(1, "", ("50", SILENT))?;
         stage.rig.start();
         Some(stage)
     }
@@ -77,10 +87,10 @@ impl Stage {
     /// The same before the watchdog starts. After so many seconds without an order a host starts by
     /// itself.
     pub fn with(setup: &str, alone: &'static str) -> Option<Stage> {
-        Stage::on(HOSTS, setup, alone)
+        Stage::on(HOSTS, setup, (alone, SILENT))
     }
 
-    fn on(hosts: usize, setup: &str, alone: &'static str) -> Option<Stage> {
+    fn on(hosts: usize, setup: &str, (alone, silent): (&'static str, u32)) -> Option<Stage> {
         if !Machine::is_possible() {
             return None;
         }
@@ -103,7 +113,7 @@ impl Stage {
              stock_out = {{ first = \"200ms\", max = \"400ms\" }}\nattempts = {{ settled = \"60s\" }}\n\
              grace = {{ startup = \"10s\", boot = \"{}\", silent = \"{}\", missing = \"300ms\", maintenance = \"{}\" }}\n",
             minutes(40),
-            minutes(15),
+            minutes(silent),
             minutes(60)
         );
         let slot = format!(
@@ -129,10 +139,15 @@ impl Stage {
     /// Waits until the slot is escalated. Returns the reason.
     #[track_caller]
     pub fn escalates(&self) -> String {
-        let slot = || self.rig.status()["tpus"][0].clone();
-        let there = || self.rig.node("a").is_some();
-        self.wait("it is escalated", || there() && slot()["action"] == "escalate");
-        slot()["reason"].to_string()
+        let mut slot = serde_json::Value::Null;
+        self.wait("it is escalated", || {
+            // Before there is a node there may be no state to read.
+            self.rig.node("a").is_some() && {
+                slot = self.rig.status()["tpus"][0].clone();
+                slot["action"] == "escalate"
+            }
+        });
+        slot["reason"].to_string()
     }
 
     /// A file that the trainers look for.
@@ -214,6 +229,20 @@ impl Stage {
             let (its, theirs) = ((met.generation, met.attempt), (peer.generation, peer.attempt));
             assert_eq!(its, theirs, "it met worker {}: {met:?}", peer.worker);
         }
+        // Two runs side by side: never. All that one did comes before the next one starts on any host.
+        let mut runs: BTreeMap<(u64, u64), (f64, f64)> = BTreeMap::new();
+        for entry in diary.iter().filter(|entry| ["start", "step"].contains(&entry.event.as_str()))
+        {
+            let of = (entry.generation, entry.attempt);
+            let (first, last) = runs.entry(of).or_insert((entry.at, entry.at));
+            (*first, *last) = (first.min(entry.at), last.max(entry.at));
+        }
+        for ((before, (_, last)), (next, (first, _))) in runs.iter().zip(runs.iter().skip(1)) {
+            assert!(
+                last <= first,
+                "{before:?} still runs at {last} when {next:?} starts at {first}"
+            );
+        }
         let mut curve = vec![1.0];
         let last = of("step").map(|entry| entry.step).max().unwrap_or(0);
         for step in 0..last {
@@ -223,6 +252,7 @@ impl Stage {
             let expected: f64 = curve[usize::try_from(entry.step).unwrap()];
             assert!((entry.loss - expected).abs() < 1e-9, "{entry:?}, expected {expected}");
         }
+        self.are_told(of("start").map(|entry| entry.generation).collect());
         let mut saved = 0;
         let mut stopped: Option<f64> = None;
         let generations: BTreeSet<u64> = of("start").map(|entry| entry.generation).collect();
@@ -244,6 +274,30 @@ impl Stage {
                 stopped = Some(last.at);
             }
         }
+    }
+
+    /// The log tells each generation that was started, by the create or the order that names it, with
+    /// its evidence; and as a whole it breaks no rule.
+    #[track_caller]
+    fn are_told(&self, started: BTreeSet<u64>) {
+        let history = |arguments: &[&str]| {
+            let mut history = self.rig.command(&["history"]);
+            let out = history.args(arguments).output().unwrap();
+            let text = String::from_utf8(out.stdout).unwrap();
+            assert!(out.status.success(), "{arguments:?}: {text}");
+            text
+        };
+        history(&["--audit"]);
+        let told: serde_json::Value =
+            serde_json::from_str(&history(&["a", "--output", "json"])).unwrap();
+        let events = told["events"].as_array().unwrap().iter();
+        let intents =
+            events.filter(|e| ["intent", "order_intent"].map(Into::into).contains(&e["event"]));
+        let named: BTreeSet<u64> = intents
+            .filter(|event| !event["evidence"].is_null() && event["evidence"] != "")
+            .filter_map(|event| event["generation"].as_u64())
+            .collect();
+        assert!(started.is_subset(&named), "started were {started:?}, told are {named:?}");
     }
 }
 

@@ -35,7 +35,8 @@ fn a_preempted_slice_goes_on_on_the_next_one() {
 #[test]
 fn a_host_that_reboots_much_later_meets_the_others_at_the_newest_checkpoint() {
     let Some(stage) = Stage::new("") else { return };
-    let first = stage.runs(1, 45);
+    // Twenty checkpoints after the create, whose order named none.
+    let first = stage.runs(1, 205);
     let host = stage.host(1);
     host.power_off();
     stage.boot(&host);
@@ -56,6 +57,21 @@ fn a_host_that_does_not_come_back_costs_the_slice_and_not_the_run() {
     stage.host(3).power_off();
     stage.runs(first + 1, 15);
     assert_eq!(stage.rig.creations("a"), 2, "{}", stage.rig.mutations_text());
+    stage.audit();
+}
+
+#[test]
+fn a_host_that_comes_back_forty_minutes_later_meets_the_others_again() {
+    // So long an absence is known here: the slice is not given up for it.
+    let Some(stage) = Stage::patient() else { return };
+    let first = stage.runs(1, 25);
+    let host = stage.host(1);
+    host.power_off();
+    // Forty minutes of this scale.
+    stage.rig.wait_polls(67);
+    stage.boot(&host);
+    stage.runs(first + 1, 15);
+    assert_eq!(stage.rig.creations("a"), 1, "{}", stage.rig.mutations_text());
     stage.audit();
 }
 
@@ -140,8 +156,8 @@ fn the_work_before_an_announced_preemption_is_not_done_twice() {
 
 #[test]
 fn what_crashes_while_the_slot_is_paused_starts_together_when_it_is_resumed() {
-    // Hosts start by themselves after two seconds without an order.
-    let Some(mut stage) = Stage::with("", "2") else { return };
+    // Hosts start by themselves after six seconds without an order.
+    let Some(mut stage) = Stage::with("", "6") else { return };
     stage.rig.start();
     let first = stage.runs(1, 25);
     let pull = |arguments: &[&str]| stage.rig.command(arguments).output().unwrap().status.success();
@@ -152,8 +168,8 @@ fn what_crashes_while_the_slot_is_paused_starts_together_when_it_is_resumed() {
         let slot = stage.rig.status()["tpus"][0].clone();
         slot["hold"] == "paused" && slot["condition"] == "job_failed"
     });
-    // Much longer than two seconds.
-    stage.rig.wait_polls(14);
+    // Much longer than six seconds.
+    stage.rig.wait_polls(28);
     let starts = stage.diary().iter().filter(|entry| entry.event == "start").count();
     assert_eq!(starts, 4, "the order says wait, so that nothing starts");
     assert_eq!(stage.rig.mutations().len(), 2, "{}", stage.rig.mutations_text());
@@ -264,14 +280,14 @@ fn hosts_whose_order_is_refused_start_together_by_themselves_and_the_right_is_na
 
 #[test]
 fn a_program_that_does_not_fit_stops_at_once_and_starts_when_a_person_says_so() {
-    // Hosts start by themselves after two seconds without an order.
-    let Some(mut stage) = Stage::with("", "2") else { return };
+    // Hosts start by themselves after six seconds without an order.
+    let Some(mut stage) = Stage::with("", "6") else { return };
     stage.tell("full.1");
     stage.rig.start();
     let reason = stage.escalates();
     assert!(reason.contains("memory ran out: XLA:TPU compile permanent error"), "{reason}");
     stage.rig.wait_for_log("every worker has read its order and waits");
-    stage.rig.wait_polls(14);
+    stage.rig.wait_polls(28);
     let starts = stage.diary().iter().filter(|entry| entry.event == "start").count();
     assert_eq!(starts, 4, "it would end the same way once more");
     assert!(stage.rig.command(&["retry", "a"]).output().unwrap().status.success());

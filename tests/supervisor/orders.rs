@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tpu_watchdog::model::ids::RunOrder;
-use tpu_watchdog::model::settings::JobSettings;
+use tpu_watchdog::model::settings::{JobSettings, Resume};
 use tpu_watchdog::simulator::http::{Fault, Logged};
 use tpu_watchdog::simulator::wire::Reply;
 
@@ -194,6 +194,31 @@ fn s15_a_job_that_is_told_where_to_begin_does_no_step_twice() {
     host.orders(RunOrder { generation: 8, ..order(Some(1210)) });
     host.wait("it asks once more", || stale(8));
     assert_eq!(std::fs::read_to_string(&tries).unwrap(), "1200\n1210\n");
+}
+
+#[test]
+fn the_config_may_say_who_picks_the_checkpoint_of_a_start() {
+    let steps = "echo 10 > \"$TPU_WATCHDOG_PROGRESS\"; sleep 0.5; exit 1";
+    let work = tempfile::tempdir().unwrap();
+    let settings = |resume, command: String| JobSettings {
+        resume: Some(resume),
+        ..job(&command, work.path())
+    };
+    // It mentions no checkpoint, and reads the order all the same.
+    let settings_of_one = settings(Resume::Watchdog, format!("bash -c {steps:?}"));
+    let Some(host) = Host::new(&settings_of_one, "", &order(None)) else { return };
+    host.boot();
+    host.wait("it asks for a newer order", || {
+        host.attribute("exit").is_some_and(|exit| exit.contains(" 7.1 1 stale_order ran="))
+    });
+    // It mentions one, and finds its own.
+    let runs = work.path().join("runs");
+    let command = format!("echo \"$CHECKPOINT_STEP\" >> {}; {steps}", runs.display());
+    let settings = settings(Resume::Framework, command);
+    let Some(host) = Host::new(&settings, "", &order(Some(1200))) else { return };
+    host.boot();
+    let twice = || std::fs::read_to_string(&runs).is_ok_and(|runs| runs == "1200\n1200\n");
+    host.wait("it starts again by itself", twice);
 }
 
 #[test]

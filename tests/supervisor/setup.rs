@@ -272,19 +272,19 @@ fn a_script_from_a_url_runs_first_and_is_fetched_until_it_is_there() {
     let says = |word: &str| format!("#! /bin/bash\necho {word} >> {}\n", out.display());
     let settings = job(&format!("echo command >> {}", out.display()), work.path());
     let Some(host) = Host::new(&settings, &says("script"), &order(None)) else { return };
-    host.metadata("tpu-watchdog-user-script-url", "gs://b/setup.sh?key=hidden");
+    host.metadata("tpu-watchdog-user-script-url", "gs://b/set up é.sh?key=hidden");
     host.boot_with(&[("TPU_WATCHDOG_STORAGE", &host.origin())]);
     host.wait("it says what is missing", || {
         let beat = host.attribute("heartbeat");
         beat.is_some_and(|beat| {
-            beat.contains("setup_failed: the startup script gs://b/setup.sh can't be fetched")
+            beat.contains("setup_failed: the startup script gs://b/set up é.sh can't be fetched")
         })
     });
     assert!(!out.exists(), "neither script has run");
     let (asked, body) = (Arc::new(AtomicBool::new(false)), says("url"));
     let asks = Arc::clone(&asked);
     host.simulator.set_hook(Some(Box::new(move |logged| {
-        let script = logged.path.starts_with("/b/setup.sh") && logged.authorized;
+        let script = logged.path.starts_with("/b/set up é.sh") && logged.authorized;
         asks.fetch_or(script, Ordering::SeqCst);
         script.then(|| Fault::AnswerBefore(Reply::new(200, body.clone())))
     })));

@@ -76,6 +76,7 @@ pub fn dry_run(ctx: &SlotCtx) -> Option<Decision> {
         return None;
     }
     let trouble = location::listed(ctx.slot)
+        .filter(|_| !ctx.slot.finds_its_own())
         .and_then(|_| location::holds_create(ctx.record))
         .or_else(|| probe(ctx));
     let mut decision =
@@ -102,6 +103,10 @@ pub fn checkpoints(ctx: &SlotCtx) -> Option<Decision> {
     }
     if let Some(back) = went_back(ctx, "its create is pending") {
         return Some(back);
+    }
+    // The order names the newest one that is known, and the job does not go by it.
+    if ctx.slot.finds_its_own() {
+        return None;
     }
     let Some(why) = &memory.survey_failure else {
         // The last listing's verdict outlives the process that made it.

@@ -121,6 +121,9 @@ pub fn order_checkpoints(ctx: &SlotCtx) -> Option<Decision> {
     if let Some(back) = went_back(ctx, "a relaunch is wanted") {
         return Some(back);
     }
+    if ctx.slot.finds_its_own() {
+        return None;
+    }
     if let Some(trouble) = &job.trouble {
         let text = format!("a relaunch is wanted, but {}; it is listed again", trouble.text());
         return hold(HoldReason::CheckpointUnreadable, text, None);

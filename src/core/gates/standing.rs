@@ -173,7 +173,14 @@ fn checkpoints(subject: Subject) -> Option<Obstacle> {
     let (job, listed) = (&subject.record.job, location::listed(subject.slot)?);
     let here = job.location.is_empty() || job.location == listed.uri;
     if let Some(trouble) = job.trouble.as_ref().filter(|_| here) {
-        return Some(Obstacle::new(HoldReason::CheckpointUnreadable, trouble.text()));
+        let only = match subject.slot.finds_its_own() {
+            true => " (it is created again once it is lost: resume = \"framework\")",
+            false => "",
+        };
+        return Some(Obstacle::new(
+            HoldReason::CheckpointUnreadable,
+            format!("{}{only}", trouble.text()),
+        ));
     }
     let gone = |since: Timestamp| elapsed(since, subject.now) >= WENT_BACK_AFTER;
     job.went_back_since.filter(|since| here && gone(*since))?;

@@ -1,8 +1,12 @@
-# A run in a container. Its processes are no children of docker's client, so that it is ended by its name, before each run and after.
+# A run in a container. Its processes are no children of docker's client, so that it is ended by its label, before each run and after.
 CONTAINER=tpu-watchdog-job
 # Chips are devices; tests run where they may not be given away.
 CONTAINER_RIGHTS=${TPU_WATCHDOG_CONTAINER_RIGHTS:---privileged --ulimit memlock=-1:-1 --ulimit nofile=1048576:1048576}
-end_container() { [[ -z $IMAGE ]] || docker rm --force "$CONTAINER" >/dev/null 2>&1 || true; }
+# Whatever else has that name is somebody else's.
+end_container() {
+  [[ -n $IMAGE ]] || return 0
+  docker ps --all --quiet --filter label=tpu-watchdog 2>/dev/null | xargs -r docker rm --force >/dev/null 2>&1 || true
+}
 # pull_image: as the host's account where the registry is Google's. Without an answer the image that is there is taken. Fails with the
 # reason in UNPULLED.
 pull_image() {

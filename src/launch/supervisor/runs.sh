@@ -145,7 +145,11 @@ pause_of() { local last=$((${#PAUSES[@]} - 1)); echo "${PAUSES[$(($1 < last ? $1
 # An end that comes because the machine goes down says nothing about the job: the next boot starts it again.
 going_down() { [[ $(systemctl is-system-running 2>/dev/null) == stopping ]]; }
 # Jobs that are told where to resume must not be told the checkpoint of the create for ever.
-reads_order() { grep -qE 'CHECKPOINT_(PATH|STEP)' <<<"$COMMAND$JOB_ENV" || grep -qsE 'CHECKPOINT_(PATH|STEP)' "$STATE"/user-script*; }
+reads_order() {
+  [[ $RESUME != watchdog ]] || return 0
+  [[ $RESUME != framework ]] || return 1
+  grep -qE 'CHECKPOINT_(PATH|STEP)' <<<"$COMMAND$JOB_ENV" || grep -qsE 'CHECKPOINT_(PATH|STEP)' "$STATE"/user-script*
+}
 # not_stale CODE: before anything runs that could read the order. CODE is that of the last run, 75 after a reboot without a word.
 not_stale() {
   [[ -e $LONG_RUN ]] || return 0

@@ -19,11 +19,21 @@ fetch() {
     sleep "$PAUSE"
   done
 }
+# escaped NAME: of an object, as a part of its URL: each byte that means something else there.
+escaped() {
+  local LC_ALL=C i byte out=''
+  for ((i = 0; i < ${#1}; i++)); do
+    byte=${1:i:1}
+    if [[ $byte != [A-Za-z0-9._~/:=@+,-] ]]; then printf -v byte %d "'$byte"; printf -v byte '%%%02X' $((byte & 255)); fi
+    out+=$byte
+  done
+  echo "$out"
+}
 # download URL FILE: from a bucket with the host's account, as Google's agent does; what that does not give, and all else, as anybody.
 download() {
   local object='' url=$1
   case $url in
-    gs://*) object=${url#gs://} ;;
+    gs://*) object=$(escaped "${url#gs://}") ;;
     http*://storage.googleapis.com/* | http*://storage.cloud.google.com/* | http*://commondatastorage.googleapis.com/*) object=${url#*://*/} ;;
     http*://*.storage.googleapis.com/*) object=${url#*://}; object=${object%%.storage.googleapis.com/*}/${object#*/} ;;
   esac
