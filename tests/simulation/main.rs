@@ -149,8 +149,8 @@ fn an_ordinary_fleet_is_kept_alive() {
     assert!(outcome.strikes.contains_key(&Fault::Preemption), "something happened in it");
 }
 
-#[test]
-fn l10_after_a_crash_on_1_to_64_hosts_all_are_ordered_within_two_polls() {
+/// Slots of 1 to 64 hosts.
+fn of_many_sizes() -> Setup {
     let mut setup = Setup::ordinary(24, 60, true);
     for (kind, body) in ["v4-8", "v4-16", "v4-32", "v4-64", "v4-256", "v4-512"]
         .into_iter()
@@ -159,12 +159,27 @@ fn l10_after_a_crash_on_1_to_64_hosts_all_are_ordered_within_two_polls() {
     {
         body.insert("acceleratorType".into(), kind.into());
     }
-    setup.faults = [Fault::Preemption, Fault::JobCrashes].into();
     setup.end = setup.chaos + 12 * HOUR;
+    setup
+}
+
+#[test]
+fn l10_after_a_crash_on_1_to_64_hosts_all_are_ordered_within_two_polls() {
+    let mut setup = of_many_sizes();
+    setup.faults = [Fault::Preemption, Fault::JobCrashes].into();
     let outcome = play(setup, false);
     assert_eq!(outcome.violation, None);
     let looked = |name: &str| outcome.checked.get(name).copied().unwrap_or(0);
     assert!(looked("L10") >= 10 && looked("S22") >= 10, "{:?}", outcome.checked);
+}
+
+#[test]
+fn l8_on_1_to_64_hosts_every_job_starts_within_the_bound_of_its_size() {
+    let mut setup = of_many_sizes();
+    setup.faults = [Fault::Preemption, Fault::Ungathered].into();
+    let outcome = play(setup, false);
+    assert_eq!(outcome.violation, None);
+    assert!(outcome.checked.get("L8").is_some_and(|n| *n >= 40), "{:?}", outcome.checked);
 }
 
 #[test]

@@ -1,14 +1,20 @@
 //! What a create or an order starts: the specification (S12), the checkpoint (S15), how often without a
-//! step (S16), whole slices (S22), soon after a crash (L10).
+//! step (S16), whole slices (S22), soon after a crash (L10), in time (L8).
 
 use std::collections::BTreeSet;
 
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 use tpu_watchdog::model::ids::RunOrder;
+use tpu_watchdog::model::settings::Size;
+use tpu_watchdog::model::time::elapsed;
 use tpu_watchdog::resource::spec::{SUPERVISOR_MARK, USER_SCRIPT_KEY};
-use tpu_watchdog::simulator::things::Exit;
+use tpu_watchdog::simulator::nodes::Moment;
+use tpu_watchdog::simulator::things::{Exit, Node};
 
 use crate::fault::Fault;
+use crate::process::wall;
 use crate::setup::{HOUR, Ms};
 use crate::world::World;
 
@@ -53,6 +59,32 @@ impl World {
         let reboots = order.reboot.iter().any(ends) && !run.order.reboot.iter().any(ends);
         self.check("S22", slot, !reboots || ungathered, || {
             format!("{order:?} reboots hosts of {uid} on which a job runs")
+        });
+    }
+
+    /// L8: a node's job starts within twice the time in which its hosts gather, and two polls, of its
+    /// being READY: a host without an index reboots once. Where nothing else is wrong.
+    pub fn starts_in_time(&mut self, slot: &str, node: &Node) {
+        let passing = [Fault::JobCrashes, Fault::Preemption, Fault::Ungathered];
+        let Some(settings) = self.setup.settings.slots.get(slot) else { return };
+        if !node.run.supervised || !self.setup.faults.iter().all(|fault| passing.contains(fault)) {
+            return;
+        }
+        let (uid, hosts) = (node.uid, node.attributes.len());
+        let boot = settings.policy.grace.boot(Size { hosts, ..Size::default() });
+        let bound = 2 * boot + Duration::from_secs(120);
+        let ready = |moment: &&Moment| moment.facts.as_ref().is_some_and(|f| f.state == "READY");
+        let story: Vec<Moment> =
+            self.cloud.nodes.story(uid).iter().skip_while(|m| !ready(m)).cloned().collect();
+        let at_work = |moment: &&Moment| moment.facts.as_ref().is_some_and(|facts| facts.at_work);
+        let Some(since) = story.first().map(|moment| moment.since) else { return };
+        // One that was lost before may have had less time.
+        let lost = story.iter().find(|moment| !ready(moment)).map(|moment| moment.since);
+        let starts = story.iter().find(at_work).map(|moment| moment.since);
+        let until = [lost, starts].into_iter().flatten().min().unwrap_or(wall(self.now, 0));
+        let took = elapsed(since, until);
+        self.check("L8", slot, took <= bound, || {
+            format!("the job of {uid} did not start for {took:?}, with {hosts} hosts")
         });
     }
 

@@ -175,6 +175,9 @@ impl World {
     pub fn judge_the_end(&mut self) {
         let (fleet, now) = self.what_is_known();
         let mut looked_at = vec!["L4", "L7"];
+        let nodes: Vec<_> =
+            self.cloud.nodes.iter().map(|((_, of), node)| (of.clone(), node.clone())).collect();
+        nodes.iter().for_each(|(slot, node)| self.starts_in_time(slot, node));
         let pending = self.pending(&fleet, now, &mut looked_at);
         looked_at.into_iter().for_each(|name| *self.checked.entry(name).or_default() += 1);
         if let Some((name, slot, reason)) = pending {

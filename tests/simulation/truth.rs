@@ -308,6 +308,7 @@ impl World {
             return;
         }
         self.is_in_its_config(tag, slot, arrival);
+        self.starts_in_time(slot, node);
         if self.is_over(slot, node) {
             return;
         }
