@@ -41,7 +41,8 @@ pub struct Budget {
 }
 
 /// Whether a slot counts under `max_unavailable` (S6): judged and in recovery, its replacement not
-/// booted yet, and not merely waiting for capacity, for an operator, or for nothing at all.
+/// booted yet, and not merely waiting for capacity, for an operator, or for nothing at all; or its job
+/// is being relaunched because its TPU is sick.
 pub fn is_unavailable(record: &SlotRecord) -> bool {
     let condition = record.verdict.condition;
     let at_rest =
@@ -58,7 +59,7 @@ pub fn is_unavailable(record: &SlotRecord) -> bool {
         .recovery
         .as_ref()
         .is_some_and(|r| r.kind == Kind::Judged && !r.set_apart && !up(r.phase));
-    counts && !at_rest
+    counts && !at_rest || record.is_relaunched_for_sickness()
 }
 
 /// How many slots count under `max_unavailable` now.

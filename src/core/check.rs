@@ -279,7 +279,7 @@ fn is_over(case: &Case, how: OnSuccess) -> Checked {
 fn takes_room(record: &SlotRecord) -> bool {
     let Some(recovery) = record.recovery.as_ref().filter(|recovery| recovery.kind == Kind::Judged)
     else {
-        return false;
+        return record.is_relaunched_for_sickness();
     };
     let shortage = |class: &FailureClass| {
         matches!(class, FailureClass::StockOut | FailureClass::Quota | FailureClass::Rate)

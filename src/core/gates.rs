@@ -153,6 +153,7 @@ pub const GATES: &[Gate] = &[
     gate("order_pause", RELAUNCHES, order_pause),
     gate("order_once_more", RELAUNCHES, order_once_more),
     gate(ORDER_CHECKPOINTS, RELAUNCHES, order_checkpoints),
+    gate("order_heard", RELAUNCHES, order_heard),
 ];
 
 /// The gate whose hold is ended by a listing, which has to be asked for.
@@ -170,6 +171,11 @@ pub fn first_hold(
         .iter()
         .filter(|gate| gate.guards.contains(&before))
         .find_map(|gate| Some((gate.name, (gate.check)(ctx)?)))
+}
+
+/// Whether an order would reach the hosts, and start what the config names.
+pub fn could_relaunch(ctx: &SlotCtx) -> bool {
+    [same_job, supervisors].iter().all(|gate| gate(ctx).is_none())
 }
 
 /// Whether no gate but this one holds.

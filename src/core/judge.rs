@@ -95,17 +95,21 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         stop_asking(ctx);
         return hold;
     }
-    confirm(ctx, kind, turn)
+    confirm(ctx, kind, gates, turn)
 }
 
-/// Every gate is open: a GET confirms what is condemned.
-fn confirm(ctx: &mut SlotCtx, kind: Kind, turn: &mut Turn) -> Decision {
+/// Every gate is open: a GET confirms what is condemned, or what its job is relaunched for.
+fn confirm(ctx: &mut SlotCtx, kind: Kind, gates: &[Gate], turn: &mut Turn) -> Decision {
     let (condition, evidence) = (ctx.condition(), ctx.record.verdict.evidence.clone());
     let (reads, sick_for) =
         ctx.record.suspicion.as_ref().map_or((0, Duration::ZERO), |s| (s.reads, s.sick_for));
     let wanted = ctx.slot.policy.confirmations;
-    let action =
-        if condition == Condition::Missing { ActionName::Create } else { ActionName::Recreate };
+    let relaunches = relaunch::comes_first(ctx);
+    let action = match condition {
+        Condition::Missing => ActionName::Create,
+        _ if relaunches => ActionName::Relaunch,
+        _ => ActionName::Recreate,
+    };
     let plural = if reads == 1 { "" } else { "s" };
     let reason = format!("{condition}: {evidence}; {reads} read{plural} over {}", span(sick_for));
     if ctx.settings.dry_run && reads + 1 >= wanted {
@@ -138,6 +142,9 @@ fn confirm(ctx: &mut SlotCtx, kind: Kind, turn: &mut Turn) -> Decision {
     let (checker, case) = ctx.case();
     if let Err(violation) = checker.delete(&case, condition, &confirmed) {
         return confirm::refused(ctx, violation.name(), &violation.to_string(), turn);
+    }
+    if relaunches {
+        return relaunch::instead(ctx, gates, turn);
     }
     condemn(ctx, condition, kind, confirmed.began, turn);
     Decision::act(action, reason)
@@ -205,6 +212,9 @@ fn graced(ctx: &SlotCtx, kind: Kind) -> Option<Decision> {
     let (evidence, spent) = (&record.verdict.evidence, span(suspicion.sick_for));
     let why = match window {
         Some(end) => format!("its announced window ends at {end:.0}"),
+        None if suspicion.relaunched => {
+            format!("its job was relaunched; {spent} of {} since then are over", span(grace))
+        }
         None => format!("{spent} of its grace of {} are over", span(grace)),
     };
     Some(Decision::wait(format!("{condition}: {evidence}; {why}"), Some(until)))

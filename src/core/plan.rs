@@ -80,7 +80,7 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
     let mut awake = Vec::new();
     for (index, (name, record)) in (0..).zip(&fleet.slots) {
         budget.desired += 1;
-        if record.recovery.is_some() {
+        if record.recovery.is_some() || record.job.relaunch.is_some() {
             budget.unavailable += usize::from(budget::is_unavailable(record));
             budget.on_their_way +=
                 usize::from(budget::on_its_way(record, &fleet.memory, name, now));

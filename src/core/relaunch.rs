@@ -38,7 +38,7 @@ use crate::model::view::{ActionName, Decision};
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::turn::Turn;
-use super::{codes, confirm, ending, location, runs};
+use super::{codes, confirm, ending, life, location, runs};
 
 /// Workers that do not report the new generation so long after it was written can't be told.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(5 * 60);
@@ -67,7 +67,9 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Option<Decis
     let settled = recovery.is_none_or(|recovery| recovery.phase == Phase::Launched);
     let well = matches!(ctx.condition(), Condition::Healthy | Condition::Degraded)
         || ctx.condition().job_stands();
-    if !settled || !well {
+    // An operator's wish waits for no grace.
+    let asked = is_curable(ctx) && recovery.is_none() && ctx.record.job.relaunch_by.is_some();
+    if !settled || !(well || asked) {
         return None;
     }
     if let Some(relaunch) = ctx.record.job.relaunch.clone()
@@ -83,6 +85,37 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Option<Decis
         return Some(hold);
     }
     Some(order(ctx, why, turn))
+}
+
+/// Whether a sick TPU's job is relaunched before the TPU is replaced: its hosts beat, and what hangs may
+/// be a process. Once an illness, and where an order can reach the hosts.
+pub fn comes_first(ctx: &SlotCtx) -> bool {
+    let record = &*ctx.record;
+    let once = record.suspicion.as_ref().is_some_and(|suspicion| !suspicion.relaunched);
+    let free = record.recovery.is_none() && record.job.relaunch.is_none();
+    let ours = ctx.slot.supervisor.is_some() && gates::could_relaunch(ctx);
+    is_curable(ctx) && once && free && ours && life::beats(record, &ctx.settings.poll, ctx.now)
+}
+
+/// What a process that hangs may be the cause of.
+fn is_curable(ctx: &SlotCtx) -> bool {
+    matches!(ctx.condition(), Condition::Unresponsive | Condition::RuntimeUnhealthy)
+}
+
+/// A TPU that could be replaced gets a newer order in place of that.
+pub fn instead(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
+    if let Some((gate, hold)) = gates::first_hold(gates, ctx, Before::Relaunch) {
+        if gate == gates::ORDER_CHECKPOINTS {
+            list(ctx, turn);
+        }
+        return hold;
+    }
+    let why = format!(
+        "{}: {}; its hosts beat, so its job is relaunched before the TPU is replaced",
+        ctx.condition(),
+        ctx.record.verdict.evidence
+    );
+    order(ctx, why, turn)
 }
 
 /// Why a newer order is wanted.
@@ -190,7 +223,9 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
     let Some(incarnation) = ctx.record.incarnation.clone() else {
         return Decision::none("no node");
     };
-    if runs::ended(ctx.record, Condition::JobFailed, turn) {
+    let is_sick = is_curable(ctx);
+    let cause = if is_sick { ctx.condition() } else { Condition::JobFailed };
+    if runs::ended(ctx.record, cause, turn) {
         // Listed once more, without the checkpoint that no run got away from.
         ctx.memory.surveyed_at = None;
         list(ctx, turn);
@@ -230,6 +265,10 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
         refused: None,
         written_at: None,
     });
+    if is_sick && let Some(suspicion) = &mut record.suspicion {
+        // It has its whole grace to show whether that helped.
+        (suspicion.relaunched, suspicion.sick_for, suspicion.reads) = (true, Duration::ZERO, 1);
+    }
     ctx.memory.pending.insert(Pending::Call);
     let (slot, zone, nodes) = (record.name.clone(), record.zone.clone(), record.nodes().to_vec());
     let (patch, filling) = (Patch::Order(order), ctx.slot.filling.clone());

@@ -69,6 +69,7 @@ pub fn suspect(
             healthy_reads: 0,
             last_read: began,
             unseen: false,
+            relaunched: false,
         });
         if suspicion.seen.iter().any(|seen| class(*seen) != class(condition)) {
             suspicion.since = began;

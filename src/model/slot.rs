@@ -114,6 +114,9 @@ pub struct Suspicion {
     /// the time before it.
     #[serde(default)]
     pub unseen: bool,
+    /// Its job was relaunched because of it: should it last, its TPU is replaced.
+    #[serde(default)]
+    pub relaunched: bool,
 }
 
 /// An operator's `recreate`.
@@ -279,6 +282,12 @@ impl SlotRecord {
         let run = words.next()?;
         let generation = run.split_once('.').map_or(run, |(generation, _)| generation);
         Some((generation.parse().ok()?, words.next()?.parse().ok()?))
+    }
+
+    /// Its job is being relaunched because its TPU is sick: the order is not followed yet.
+    pub fn is_relaunched_for_sickness(&self) -> bool {
+        let for_sickness = self.suspicion.as_ref().is_some_and(|suspicion| suspicion.relaunched);
+        for_sickness && self.recovery.is_none() && self.job.relaunch.is_some()
     }
 
     /// The size of its TPU, as it was last seen.

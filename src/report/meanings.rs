@@ -381,11 +381,11 @@ pub fn condition(condition: Condition) -> Meaning {
         ),
         Unresponsive => says(
             "Health TIMEOUT: Google's health checks get no answer from the TPU.",
-            "Nothing: it is replaced after grace.unresponsive, later while its hosts still report.",
+            "Nothing: it is replaced after grace.unresponsive; while its hosts still report, after an hour its job is relaunched first.",
         ),
         RuntimeUnhealthy => says(
             "Health UNHEALTHY_TENSORFLOW: the software of the TPU VM is not healthy.",
-            "Nothing: it is replaced after grace.runtime_unhealthy.",
+            "Nothing: it is replaced after grace.runtime_unhealthy; while its hosts still report, after an hour its job is relaunched first.",
         ),
         Degraded => hold(HoldReason::Degraded),
         GangIncomplete => says(

@@ -216,6 +216,11 @@ impl Cloud {
     fn strike_job(&mut self, event: &Event) -> bool {
         let place = (event.zone.clone(), event.node.clone());
         let Some(node) = self.nodes.get_mut(&place) else { return false };
+        if event.what == Trouble::JobHangs {
+            node.run.hangs = true;
+            node.health = Some("TIMEOUT".into());
+            return true;
+        }
         let ended = match event.what {
             Trouble::JobFails => Ok(Exit::Failed),
             Trouble::JobCrashes => Ok(Exit::Crashed),

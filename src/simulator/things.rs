@@ -146,6 +146,12 @@ pub struct Run {
     pub ungathered: Option<bool>,
     /// Nothing starts, as the run order says.
     pub held: bool,
+    /// It makes no step any more, although its hosts beat.
+    pub hangs: bool,
+    /// Starts without an order since the last one …
+    pub restarts: u32,
+    /// … and how long it has waited for one.
+    pub waited: Duration,
     /// The startup script is the watchdog's supervisor.
     pub supervised: bool,
     /// The order that the supervisor follows.
@@ -202,6 +208,7 @@ impl Run {
     /// A newer order ends the run and starts the next one from its checkpoint.
     pub(super) fn follow(&mut self, order: RunOrder) {
         (self.exit, self.stepped) = (None, false);
+        (self.restarts, self.waited) = (0, Duration::ZERO);
         (self.step, self.part) = (order.step.unwrap_or(0), Duration::ZERO);
         self.held = order.wait;
         self.order = order;

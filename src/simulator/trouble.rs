@@ -56,6 +56,9 @@ Trouble {
     JobFails = "job_fails",
     /// The job crashes after a long run: its order is older than its checkpoints.
     JobCrashes = "job_crashes",
+    /// The job hangs: no step, and health TIMEOUT, while its hosts beat, until a newer order or a
+    /// reboot.
+    JobHangs = "job_hangs",
     /// The job ends well.
     JobEnds = "job_ends",
     /// The next incarnation of the node never boots.

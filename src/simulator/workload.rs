@@ -13,6 +13,8 @@ use crate::resource::spec::is_supervised;
 
 /// Its boot beacon says so of the supervisor.
 const VERSION: &str = "v4";
+/// Hosts that get no order start again by themselves after this (the supervisor's ALONE).
+const ALONE: Duration = Duration::from_secs(600);
 
 /// The hosts of a node come up: the supervisor sends its boot beacon and starts the job from the
 /// order's checkpoint.
@@ -36,6 +38,7 @@ pub fn boot(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
     let first = node.run.boots == 0;
     node.run.boots += 1;
     node.run.stopped = false;
+    ends_hanging(node);
     node.run.hindrance.take_if(|hindrance| *hindrance == Hindrance::Chips);
     node.run.supervised = supervised;
     node.run.held = order.wait;
@@ -84,8 +87,16 @@ pub fn ordered(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
         }
         return;
     }
+    ends_hanging(node);
     node.run.follow(order);
     report(cloud, zone, name, uid, "boot", 1, "");
+}
+
+/// What hung has ended.
+fn ends_hanging(node: &mut Node) {
+    if std::mem::take(&mut node.run.hangs) {
+        node.health = Some("HEALTHY".into());
+    }
 }
 
 /// One heartbeat interval passes. Returns whether there will be another one.
@@ -103,7 +114,7 @@ pub fn beat(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) -> bool {
     }
     node.run.beats += 1;
     let beats = i64::try_from(node.run.beats).unwrap_or(i64::MAX);
-    let (phase, hosts) = (node.run.phase(), node.attributes.len());
+    let (phase, hosts, hangs) = (node.run.phase(), node.attributes.len(), node.run.hangs);
     let words = node.run.words(hosts);
     report(cloud, zone, name, uid, "heartbeat", beats, words);
     match phase {
@@ -113,14 +124,20 @@ pub fn beat(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) -> bool {
             report(cloud, zone, name, uid, "exit", 1, "final after 5 restarts");
         }
         JobPhase::Exited => {
-            if let Some(node) = cloud.same(zone, name, uid) {
+            let node = cloud.same(zone, name, uid);
+            let waits = node.is_some_and(|node| {
                 crashed(node, uid, beats);
+                node.run.waited += interval;
+                hosts == 1 || node.run.order.wait || node.run.waited < ALONE
+            });
+            if !waits {
+                start_alone(cloud, zone, name, uid);
             }
         }
-        JobPhase::Compile | JobPhase::Running | JobPhase::Saving => {
+        JobPhase::Compile | JobPhase::Running | JobPhase::Saving if !hangs => {
             work(cloud, zone, name, uid, interval);
         }
-        JobPhase::Setup | JobPhase::Waiting | JobPhase::Chips => {}
+        _ => {}
     }
     true
 }
@@ -138,6 +155,17 @@ fn crashed(node: &mut Node, uid: u64, beats: i64) {
     report_of(node, uid, host, "heartbeat", beats, words);
     report_of(node, uid, host, "log", 139, "0\nFatal error: Segmentation fault");
     report_of(node, uid, host, "exit", 139, end);
+}
+
+/// No order came: hosts that all wait start together, each from what the job saved last.
+fn start_alone(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
+    let every = cloud.workloads.get(name).map_or(1, |workload| workload.every.max(1));
+    let Some(node) = cloud.same(zone, name, uid) else { return };
+    let run = &mut node.run;
+    (run.exit, run.stepped, run.waited) = (None, false, Duration::ZERO);
+    (run.step, run.part) = (run.step / every * every, Duration::ZERO);
+    run.restarts += 1;
+    report(cloud, zone, name, uid, "boot", 1, "");
 }
 
 /// The job makes its steps of one heartbeat interval, and saves.
@@ -183,7 +211,7 @@ fn report_of(node: &mut Node, uid: u64, host: usize, key: &str, value: i64, text
         (_, 1) => "-".to_owned(),
         _ => node.first_host.to_string(),
     };
-    let attempt = u8::from(!run.phase().is_before_a_run());
+    let attempt = run.restarts + u32::from(!run.phase().is_before_a_run());
     let waits = if run.order.wait { " wait" } else { "" };
     let said = if key == "boot" { format!("{VERSION} i{index}{waits}") } else { text.to_owned() };
     let value = format!("{} {generation}.{attempt} {value} {said}", boot_id(uid, host, boots));

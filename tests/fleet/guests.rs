@@ -72,6 +72,21 @@ fn a_trouble_of_the_hosts_is_seen_by_its_phase_and_is_over_when_it_is_over() {
 }
 
 #[test]
+fn a_job_that_hangs_goes_on_by_a_newer_order_and_its_tpu_is_kept() {
+    let place = (ZONE.to_owned(), "a".to_owned());
+    let mut world = running();
+    let (sent, step) = (world.sent.len(), world.cloud.nodes[&place].run.step);
+    world.trouble(ZONE, "a", Trouble::JobHangs, None);
+    world.run_for(minutes(58));
+    assert_eq!(world.sent.len(), sent, "{}", world.state("a"));
+    world.run_for(minutes(90));
+    let run = &world.cloud.nodes[&place].run;
+    assert!(run.order.generation == 2 && run.step > step, "{run:?}");
+    assert_eq!(world.sent.len() - sent, 1, "one order, and nothing else: {}", world.state("a"));
+    assert_eq!(world.seen(), (Condition::Healthy, None), "{}", world.state("a"));
+}
+
+#[test]
 fn an_end_of_the_job_is_seen_by_its_phase() {
     for (what, phase, condition) in [
         (Trouble::JobEnds, JobPhase::Done, Condition::Finished),

@@ -187,7 +187,12 @@ impl World {
             Accident::Lose { zone, name } => self.trouble(Trouble::Preempt, &zone, &name, None),
             Accident::Sicken { zone, name } => {
                 let (what, lasts) = (self.sickness(), self.a_while());
-                self.trouble(what, &zone, &name, lasts);
+                let node = self.cloud.nodes.get(&(zone.clone(), name.clone()));
+                let of_the_runtime = [Trouble::Unresponsive, Trouble::RuntimeUnhealthy];
+                match of_the_runtime.contains(&what) && node.is_some_and(|n| n.uid % 2 == 0) {
+                    true => self.trouble(Trouble::JobHangs, &zone, &name, None),
+                    false => self.trouble(what, &zone, &name, lasts),
+                }
             }
             Accident::Silence { zone, name } => self.trouble(Trouble::Silence, &zone, &name, None),
             Accident::Crash { zone, name } => {

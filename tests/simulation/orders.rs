@@ -16,6 +16,7 @@ use tpu_watchdog::simulator::things::{Exit, Node};
 use crate::fault::Fault;
 use crate::process::wall;
 use crate::setup::{HOUR, Ms};
+use crate::truth::illness;
 use crate::world::World;
 
 /// From a crash to the order after it: a heartbeat, two polls, the longest pause between two of five
@@ -34,6 +35,27 @@ impl World {
         known.fruitless = if stepped { 0 } else { known.fruitless + 1 };
         let count = known.fruitless;
         self.check("S16", slot, count <= most, || format!("start {count} without a step"));
+    }
+
+    /// S5: what is well and at work is given no newer order, unless an operator wants it.
+    pub fn ends_no_good_run(&mut self, slot: &str, zone: &str) {
+        let node = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned()));
+        let Some(uid) = node.map(|node| node.uid).filter(|_| !self.setup.has(Fault::Commands))
+        else {
+            return;
+        };
+        let within = Duration::from_millis(self.shown_within().unsigned_abs());
+        let (story, now) = (self.cloud.nodes.story(uid), wall(self.now, 0));
+        let well = |moment: &Moment| {
+            moment.facts.as_ref().is_some_and(|f| f.at_work && illness(f).is_none())
+        };
+        let last = story
+            .last()
+            .filter(|moment| well(moment) && elapsed(moment.since, now) > within)
+            .cloned();
+        self.check("S5", slot, last.is_none(), || {
+            format!("an order ends a run that is well: {last:?}")
+        });
     }
 
     /// S22: hosts without an index each start nothing, and a reboot ends nothing that runs.

@@ -91,7 +91,7 @@ pub fn ordered(body: &Value) -> RunOrder {
 }
 
 /// The sickness that a node truly has, if any.
-fn illness(facts: &Facts) -> Option<Condition> {
+pub fn illness(facts: &Facts) -> Option<Condition> {
     let health = facts.health.as_deref();
     Some(match (facts.state, health) {
         ("PREEMPTED" | "TERMINATED", _) => Condition::Terminated,
@@ -172,7 +172,7 @@ impl World {
     }
 
     /// How long before a delete arrives its node may have been shown as it was.
-    fn shown_within(&self) -> Ms {
+    pub fn shown_within(&self) -> Ms {
         let lags = self.setup.has(Fault::StaleRead) || self.setup.has(Fault::ClockJump);
         SHOWN_WITHIN + if lags { LAG } else { 0 }
     }
@@ -276,6 +276,7 @@ impl World {
                     self.check("S15", &slot, newer || amends && same, text);
                     self.starts_whole(&slot, zone, order, !amends);
                     if !amends {
+                        self.ends_no_good_run(&slot, zone);
                         self.starts_from(&slot, order);
                         self.is_worth_it(&slot, zone);
                     }

@@ -43,8 +43,14 @@ fn an_archive_of_the_generation_that_is_named_is_unpacked_before_each_run() {
     host.wait("it says what is missing", || {
         host.phase().starts_with("setup_failed: the code can't be fetched: this host's account")
     });
-    there.store(true, Ordering::SeqCst);
     let out = dir.join("out");
+    // What is paused while its run is being prepared does not start.
+    host.orders(RunOrder { wait: true, ..order(None) });
+    host.wait("it has read that", || host.attribute("boot").is_some_and(|b| b.ends_with(" wait")));
+    there.store(true, Ordering::SeqCst);
+    host.wait("it waits", || host.phase() == "waiting: the run order says wait");
+    assert!(!out.exists());
+    host.orders(order(None));
     host.wait("a run", || std::fs::read_to_string(&out).is_ok_and(|out| out == "7\n"));
     host.orders(RunOrder { generation: 8, ..order(None) });
     host.wait("the next", || std::fs::read_to_string(&out).is_ok_and(|out| out == "7\n8\n"));

@@ -56,7 +56,12 @@ units=$(dirname "$(dirname "$0")")/units
 case $1 in
   reboot) : >"$(dirname "$units")/rebooted" ;;
   is-system-running) echo "${TPU_WATCHDOG_SYSTEM:-running}" ;;
-  is-active) [[ ${*: -1} == tpu-watchdog-supervisor.service && -e $units/tpu-watchdog-supervisor || ${*: -1} == *.socket && -e $units/${*: -1} ]] ;;
+  is-active)
+    if [[ ${*: -1} == tpu-watchdog-supervisor.service && -e $units/tpu-watchdog-supervisor || ${*: -1} == *.socket && -e $units/${*: -1} ]]; then
+      echo active
+    else
+      echo inactive; exit 3
+    fi ;;
   start)
     # A socket whose service is started for each connection, with it as standard input and output.
     name=${2%.socket}; files=$(dirname "$units")/systemd/system

@@ -383,17 +383,22 @@ fn a_job_that_takes_its_host_down_is_not_restarted_for_ever() {
     let tries = work.path().join("tries");
     let command = format!("echo x >> {}; sleep 30", tries.display());
     let Some(host) = Host::new(&job(&command, work.path()), "", &order(None)) else { return };
-    host.boot();
-    for runs in 1..=3 {
+    // A long run before says nothing about the ones that follow.
+    host.boot_with(&[("TPU_WATCHDOG_LONG", "1")]);
+    host.wait("a long run", || {
+        std::fs::read_to_string(host.path("running.7")).is_ok_and(|mark| mark.ends_with(" long\n"))
+    });
+    host.power_cycle(&[]);
+    for runs in 2..=4 {
         host.wait("a run", || {
             std::fs::read_to_string(&tries).is_ok_and(|text| text.lines().count() == runs)
         });
         host.power_cycle(&[]);
     }
     host.wait("the end", || {
-        host.attribute("exit").is_some_and(|e| e.contains(" 7.3 75 final after 2 restarts"))
+        host.attribute("exit").is_some_and(|e| e.contains(" 7.4 75 final after 2 restarts"))
     });
-    assert_eq!(std::fs::read_to_string(&tries).unwrap().lines().count(), 3);
+    assert_eq!(std::fs::read_to_string(&tries).unwrap().lines().count(), 4);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Case, Checked, Checker, REPORTED_FOR, is_held, is_over, is_paused, is_plain, listed, rule,
+    Case, Checked, Checker, REPORTED_FOR, VERIFIED_FOR, guards_judged, is_held, is_over, is_paused,
+    is_plain, lasted, listed, rule,
 };
 use crate::model::condition::Condition;
 use crate::model::fleet::Pending;
@@ -31,7 +32,16 @@ impl Checker {
         let condition = record.verdict.condition;
         let well = [Condition::Healthy, Condition::Degraded].contains(&condition)
             || condition.job_stands();
-        rule(well && seen.is_some_and(|seen| seen.ready), "S15", "the node is not READY and well")?;
+        let curable = [Condition::Unresponsive, Condition::RuntimeUnhealthy].contains(&condition);
+        // An operator's wish skips graces, quiet hours and the breaker.
+        if curable && record.job.relaunch_by.is_none() {
+            is_curable(case)?;
+        }
+        rule(
+            (well || curable) && seen.is_some_and(|seen| seen.ready),
+            "S15",
+            "the node is not READY and well",
+        )?;
         let idle = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
         let calls = memory.pending.contains(&Pending::Call);
         rule(idle && !calls, "S9", "the slot is in recovery, or another call is under way")?;
@@ -44,6 +54,10 @@ impl Checker {
         let there =
             (0..hosts).all(|worker| record.job.workers.get(&worker).is_some_and(|w| w.booted));
         rule(there, "S22", "not every worker has reported")?;
+        let job = &record.job;
+        let asked = job.relaunch_by.is_some() || job.wanted_again == Some(job.generation);
+        let heard = memory.heard.is_some_and(|at| elapsed(at, *now) <= slot.policy.max_age);
+        rule(asked || heard, "S5", "what its workers reported last is too old")?;
         let Some(location) = listed(slot) else {
             return rule(order.checkpoint.is_empty(), "S15", "a checkpoint of no location");
         };
@@ -117,4 +131,18 @@ impl Checker {
         let heard = case.memory.heard.is_some_and(|at| elapsed(at, case.now) <= REPORTED_FOR);
         heard && stands.contains(&record.verdict.condition) && order.reboot.iter().all(idle)
     }
+}
+
+/// An order that ends a run for its TPU's sickness passes what guards a judged delete.
+fn is_curable(case: &Case) -> Checked {
+    let Case { record, memory, now, .. } = case;
+    lasted(case, record.verdict.condition)?;
+    guards_judged(case)?;
+    let once = record.suspicion.as_ref().is_some_and(|suspicion| !suspicion.relaunched);
+    rule(once && record.recovery.is_none(), "S16", "its job was relaunched for it before")?;
+    let shown = memory.confirmed.as_ref().is_some_and(|confirmed| {
+        confirmed.condition == record.verdict.condition
+            && elapsed(confirmed.began, *now) <= VERIFIED_FOR
+    });
+    rule(shown, "S1", "no GET of the last 5 s shows it")
 }

@@ -8,6 +8,7 @@ use crate::model::hold::HoldReason;
 use crate::model::relaunch::TAKES_ROLL_CALL;
 use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
+use jiff::Timestamp;
 use std::time::Duration;
 
 /// The listing that an order rests on is at most this old, and newer than the exit or the wish: what runs
@@ -112,6 +113,24 @@ pub fn order_pause(ctx: &SlotCtx) -> Option<Decision> {
     let evidence = &ctx.record.verdict.evidence;
     let text = format!("{evidence}; run {} without a new step, so the next one waits", count + 1);
     if ctx.now < until { hold(HoldReason::Backoff, text, Some(until)) } else { None }
+}
+
+/// S5: what was reported long ago, or to an earlier process, may be over: hosts start again by themselves.
+pub fn order_heard(ctx: &SlotCtx) -> Option<Decision> {
+    let record = &*ctx.record;
+    let job = &record.job;
+    let asked = job.relaunch_by.is_some() || job.wanted_again == Some(job.generation);
+    let since = |at: &Timestamp| record.mutated_at.is_none_or(|mutated| *at > mutated);
+    let heard = ctx.memory.heard.filter(since);
+    let fresh = |at| elapsed(at, ctx.now) <= ctx.slot.policy.max_age;
+    if asked || heard.is_some_and(fresh) {
+        return None;
+    }
+    let text = format!(
+        "{}; its workers are asked once more, and then relaunched",
+        record.verdict.evidence
+    );
+    hold(HoldReason::Unclear, text, None)
 }
 
 /// S15: the newest complete checkpoint, listed just now.

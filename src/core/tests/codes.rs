@@ -185,6 +185,7 @@ fn the_sickness_of_the_node_before_excuses_no_end_of_this_one() {
             healthy_reads: 0,
             last_read: since,
             unseen: false,
+            relaunched: false,
         });
         assert_eq!(super::super::codes::is_free(record), free, "{minutes} min after READY");
     }

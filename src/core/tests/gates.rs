@@ -64,6 +64,11 @@ const STORIES: &[Row] = &[
             w.fleet.memory.get_mut("a").unwrap().survey_failure = Some("listing failed".into());
         })
     }),
+    ("order_heard", HoldReason::Unclear, Refused("S5"), |w| {
+        w.crashed();
+        w.fleet.memory.get_mut("a").unwrap().heard = None;
+        w.surveyed(&[100, 200]);
+    }),
     ("forgotten", HoldReason::Forgotten, Acts, |w| {
         w.lost_but(json!({}), |w| w.record().forgotten = true);
     }),
@@ -290,6 +295,7 @@ fn played(row: &Row, gates: Vec<Gate>) -> World {
         "same_job",
         "supervisors",
         "order_checkpoints",
+        "order_heard",
         "order_pause",
         "order_once_more",
     ];
@@ -325,8 +331,8 @@ fn every_gate_holds_its_story_and_without_its_row_the_slot_acts_or_the_checker_r
         let is = match (world.actions.len(), refused) {
             (1.., None) => Some(Acts),
             (0, Some(invariant)) => [
-                "S6", "S7", "S8", "S9", "S12", "S13", "S14", "S15", "S17", "S18", "S20", "S21",
-                "S22",
+                "S5", "S6", "S7", "S8", "S9", "S12", "S13", "S14", "S15", "S17", "S18", "S20",
+                "S21", "S22",
             ]
             .into_iter()
             .find(|name| *name == invariant)

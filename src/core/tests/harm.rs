@@ -8,7 +8,6 @@ use crate::model::beacon::{Beacon, WorkerReport};
 use crate::model::checkpoint::{CheckpointSurvey, NotComplete};
 use crate::model::command::{Command, CommandKind};
 use crate::model::exit::Stuck;
-use crate::model::settings::Resume;
 
 const LOCATION: &str = "gs://b/c";
 
@@ -57,7 +56,7 @@ impl World {
     }
 }
 
-fn strange(oldest: Option<Timestamp>) -> Result<CheckpointSurvey, Failure> {
+pub fn strange(oldest: Option<Timestamp>) -> Result<CheckpointSurvey, Failure> {
     let other = Some(NotComplete { names: vec!["step-1000/".into()], oldest });
     Ok(CheckpointSurvey { other, ..CheckpointSurvey::default() })
 }
@@ -215,45 +214,6 @@ fn s20_a_location_that_is_not_understood_holds_judged_deletes_and_creates() {
         Some(crate::model::settings::CheckpointFormat::Unlisted);
     world.input(Input::Configured(Box::new(none)));
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
-}
-
-#[test]
-fn s20_with_resume_framework_what_is_lost_is_created_and_what_is_judged_is_not_deleted() {
-    let finds_its_own = |mut world: World| {
-        let mut settings = world.fleet.settings.clone();
-        settings.slots.get_mut("a").unwrap().job.as_mut().unwrap().resume = Some(Resume::Framework);
-        world.input(Input::Configured(Box::new(settings)));
-        world
-    };
-    let old = Some("2025-01-01T00:00:00Z".parse().unwrap());
-    let preempted = || node("a", json!({"state": "PREEMPTED"}));
-    for seen in [None, Some(Ok(vec![100])), Some(Err(()))] {
-        let mut world = finds_its_own(with_checkpoints());
-        world.poll(&[node("a", json!({}))]);
-        match &seen {
-            None => world.listed(strange(old)),
-            Some(Ok(steps)) => world.surveyed(steps),
-            Some(Err(())) => {}
-        }
-        world.next_poll(&preempted());
-        world.get("a", Some(preempted()));
-        assert!(is_delete(&world.actions), "what is lost is removed");
-        world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
-        // No listing was answered since the node is gone.
-        let [Action::Create { body, .. }] = &world.actions[..] else {
-            panic!("{seen:?}: {:?}", world.hold("a"))
-        };
-        let ordered = body["metadata"]["tpu-watchdog-run"].as_str().unwrap_or_default().to_owned();
-        assert_eq!(ordered.contains("\"step\":100"), matches!(seen, Some(Ok(_))), "{ordered}");
-    }
-    let mut world = finds_its_own(with_checkpoints());
-    world.poll(&[node("a", json!({}))]);
-    world.listed(strange(old));
-    for _ in 0..25 {
-        world.next_poll(&node("a", timeout()));
-        world.get("a", Some(node("a", timeout())));
-    }
-    assert_eq!((world.phase("a"), world.hold("a")), (None, Some(HoldReason::CheckpointUnreadable)));
 }
 
 #[test]

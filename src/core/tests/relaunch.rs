@@ -198,7 +198,11 @@ fn s11_an_order_whose_answer_is_lost_is_read_back() {
         waited += 30;
         assert!(waited < 300, "{:?}", world.fleet.slots["a"].decision);
         world.next_poll(&node);
-        if world.run_order().is_none() && world.asks_for_checkpoints() {
+        let lists = world.asks_for_checkpoints();
+        if world.run_order().is_none() {
+            world.workers_say(&[(1, "v2", Some(STALE))]);
+        }
+        if world.run_order().is_none() && lists {
             world.surveyed(&[200]);
         }
     }

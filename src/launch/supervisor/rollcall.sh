@@ -114,7 +114,8 @@ roll_call() {
 }
 # begin: the next run of this generation. A startup script without a command sets each host up by itself: a host that is done no longer calls.
 begin() {
-  if ((WORKERS > 1)) && [[ -n $COMMAND ]]; then roll_call; else count_try $(($(tried) + 1)); fi
+  # What a run is prepared with may take long.
+  if ((WORKERS > 1)) && [[ -n $COMMAND ]]; then roll_call; else held_back; count_try $(($(tried) + 1)); fi
   TPU_WATCHDOG_TRY=$(tried); export TPU_WATCHDOG_TRY
   # The exit of the run before is stale from now on.
   boot_beacon

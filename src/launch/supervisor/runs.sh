@@ -51,8 +51,8 @@ run_unit() {
     unit "$name" --wait -p TimeoutStopSec="$STOP_GRACE" -p LimitNOFILE=1048576 -p LimitMEMLOCK=infinity -p TasksMax=infinity \
       -p OOMPolicy=continue -p IgnoreSIGPIPE=no -p LogRateLimitIntervalSec=1 -p LogRateLimitBurst=1000000000 "$@" 9>&-
     code=$?
-    # systemd-run may end before its unit, when systemd is updated.
-    while systemctl is-active --quiet "tpu-watchdog-$name.service"; do sleep "$PAUSE"; done
+    # systemd-run may end before its unit, when systemd is updated; it may not answer then either.
+    until [[ $(systemctl is-active "tpu-watchdog-$name.service" 2>/dev/null) == @(inactive|failed|unknown) ]]; do sleep "$PAUSE"; done
     [[ ! -e $CODE ]] || break
     # Nothing has begun, so nothing has failed.
     tries=$((tries + 1))
@@ -197,6 +197,6 @@ became_long() { keep "$LONG_RUN" "$1"; }
 mark_long() {
   local sleeping; sleep "$LONG" & sleeping=$!
   trap 'kill $sleeping 2>/dev/null; exit' TERM
-  wait "$sleeping"; became_long "$LONG"
+  wait "$sleeping"; became_long "$LONG"; keep "$RUNNING" "$BOOT long"
   [[ -e $FAILING ]] && last_word "$(cut -d' ' -f1 "$FAILING")" "recovered ran=$LONG" && rm -f "$FAILING"
 }

@@ -81,9 +81,10 @@ else
 fi
 
 # A job that takes its host down counts as well, or it would do so for ever.
-cut_off=''
-[[ -e $RUNNING && $(<"$RUNNING") != "$BOOT" ]] && cut_off=1
-if [[ -n $cut_off && ! -e $LONG_RUN ]]; then
+cut_off='' ran_in='' long=''
+[[ ! -e $RUNNING ]] || read -r ran_in long <"$RUNNING"
+[[ -n $ran_in && $ran_in != "$BOOT" ]] && cut_off=1
+if [[ -n $cut_off && -z $long ]]; then
   read_used; if came_further; then used=0; fi
   used=$((used + 1)); keep "$USED" "$used ${last_code:--} $same $best"; rm -f "$RUNNING"
   report exit 75 "restarting: the host went down in a run, which counts as restart $used of $RESTARTS"

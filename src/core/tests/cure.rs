@@ -1,0 +1,146 @@
+//! A sick TPU whose hosts beat: its job is relaunched before the TPU is replaced.
+
+use super::relaunch::{accepted, patched};
+use super::runs::with_checkpoints;
+use super::*;
+use crate::model::command::CommandKind;
+use crate::model::fleet::Breaker;
+
+/// A polled minute of a TPU like this, whose worker follows this generation. Returns whether something
+/// is sent.
+fn minute(world: &mut World, node: &Value, generation: u64) -> bool {
+    for _ in 0..2 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(node));
+        if world.actions.is_empty() {
+            world.workers_say(&[(generation, "v2", None)]);
+        }
+        if world.actions.is_empty() {
+            world.surveyed(&[100, 200]);
+        }
+        if world.actions.is_empty() {
+            world.get("a", Some(node.clone()));
+        }
+        if !world.actions.is_empty() {
+            return true;
+        }
+    }
+    false
+}
+
+/// The minute in which something is sent.
+fn sent_after(world: &mut World, node: &Value, generation: u64) -> Option<u32> {
+    (1..200).find(|_| minute(world, node, generation))
+}
+
+/// A run that has saved. Returns its node.
+fn running(world: &mut World) -> Value {
+    let node = world.supervised_run();
+    world.workers_say(&[(1, "v2", None)]);
+    world.wait(30);
+    world.poll(std::slice::from_ref(&node));
+    world.surveyed(&[100, 200]);
+    assert!(world.fleet.slots["a"].recovery.is_none(), "its recovery is over");
+    node
+}
+
+fn sick(node: &Value, health: &str) -> Value {
+    let mut sick = node.clone();
+    sick["health"] = json!(health);
+    sick
+}
+
+#[test]
+fn an_unresponsive_tpu_whose_hosts_beat_gets_a_newer_order_before_it_is_replaced() {
+    for health in ["TIMEOUT", "UNHEALTHY_TENSORFLOW"] {
+        let mut world = with_checkpoints();
+        let node = sick(&running(&mut world), health);
+        let after = sent_after(&mut world, &node, 1);
+        assert!(matches!(after, Some(59..=62)), "{after:?} {:?}", world.actions);
+        let order = world.run_order().expect("an order, and no delete");
+        assert_eq!((order.generation, order.step), (2, Some(200)));
+        world.ordered(accepted());
+        let ordered = patched(&node, &order);
+        let after = sent_after(&mut world, &ordered, 2);
+        assert!(matches!(after, Some(58..=62)), "{after:?} {:?}", world.actions);
+        assert!(is_delete(&world.actions), "once an illness: {:?}", world.actions);
+    }
+}
+
+#[test]
+fn a_tpu_that_heals_by_the_newer_order_is_kept() {
+    let mut world = with_checkpoints();
+    let node = running(&mut world);
+    let timeout = sick(&node, "TIMEOUT");
+    sent_after(&mut world, &timeout, 1);
+    let order = world.run_order().expect("an order");
+    world.ordered(accepted());
+    let well = patched(&node, &order);
+    assert_eq!(sent_after(&mut world, &well, 2), None);
+    assert!(world.fleet.slots["a"].suspicion.is_none());
+    // Another illness is another matter.
+    assert!(sent_after(&mut world, &sick(&well, "TIMEOUT"), 2).is_some());
+    assert_eq!(world.run_order().map(|order| order.generation), Some(3));
+}
+
+#[test]
+fn an_order_that_is_refused_or_never_followed_ends_in_a_replacement() {
+    let refused = CallOutcome::Refused(Failure::new(FailureClass::Permission, "no (HTTP 403)"));
+    for outcome in [refused, accepted()] {
+        let mut world = with_checkpoints();
+        let node = sick(&running(&mut world), "TIMEOUT");
+        sent_after(&mut world, &node, 1);
+        assert!(world.run_order().is_some(), "{:?}", world.actions);
+        world.ordered(outcome.clone());
+        let after = sent_after(&mut world, &node, 1);
+        assert!(is_delete(&world.actions), "{outcome:?}: {after:?} {:?}", world.actions);
+    }
+}
+
+#[test]
+fn what_an_order_can_not_reach_is_replaced_and_what_guards_a_delete_guards_the_order() {
+    let mut world = with_checkpoints();
+    let node = sick(&running(&mut world), "TIMEOUT");
+    world.workers_say(&[(1, "", None)]);
+    for _ in 0..70 {
+        world.reports(world.now.as_second(), None);
+        world.next_poll(&node);
+        world.surveyed(&[100, 200]);
+        world.get("a", Some(node.clone()));
+        if !world.actions.is_empty() {
+            break;
+        }
+        world.wait(30);
+    }
+    assert!(is_delete(&world.actions), "a supervisor of the first version: {:?}", world.hold("a"));
+    let mut world = with_checkpoints();
+    let node = sick(&running(&mut world), "TIMEOUT");
+    world.fleet.ledger.breaker = Some(Breaker { opened_at: world.now, why: "half".into() });
+    assert_eq!(sent_after(&mut world, &node, 1), None);
+    assert_eq!(world.hold("a"), Some(HoldReason::Breaker));
+}
+
+#[test]
+fn s6_a_job_that_is_relaunched_for_its_tpu_counts_until_it_follows() {
+    let mut world = with_checkpoints();
+    let node = sick(&running(&mut world), "TIMEOUT");
+    sent_after(&mut world, &node, 1);
+    let order = world.run_order().expect("an order");
+    assert_eq!(crate::core::budget::unavailable(&world.fleet), 1);
+    world.ordered(accepted());
+    assert_eq!(crate::core::budget::unavailable(&world.fleet), 1);
+    minute(&mut world, &patched(&node, &order), 2);
+    assert_eq!(crate::core::budget::unavailable(&world.fleet), 0);
+}
+
+#[test]
+fn an_operators_relaunch_of_a_sick_tpu_waits_for_no_grace() {
+    let mut world = with_checkpoints();
+    let node = sick(&running(&mut world), "TIMEOUT");
+    assert!(!minute(&mut world, &node, 1), "its grace has just begun");
+    world.command(CommandKind::Relaunch { slot: "a".into() });
+    assert_eq!(world.run_order().map(|order| order.generation), Some(2));
+    world.ordered(accepted());
+    // Whether that helped is seen within its whole grace.
+    assert!(matches!(sent_after(&mut world, &node, 2), Some(58..=62)), "{:?}", world.actions);
+}
