@@ -130,6 +130,29 @@ fn while_the_watchdog_is_away_the_hosts_start_together_by_themselves() {
 }
 
 #[test]
+fn what_the_watchdog_knew_before_it_went_away_ends_no_run_when_it_is_back() {
+    let Some(mut stage) = Stage::with("", "6") else { return };
+    stage.tell("user-error");
+    stage.rig.start();
+    stage.wait("it knows that the run has ended, and waits before the next one", || {
+        let there = stage.rig.node("a").is_some();
+        there && stage.rig.status()["tpus"][0]["reason"].to_string().contains("the next one waits")
+    });
+    stage.rig.kill();
+    std::fs::remove_file(stage.path("user-error")).unwrap();
+    let starts =
+        |stage: &Stage| stage.diary().iter().filter(|entry| entry.event == "start").count();
+    stage.wait("they start together by themselves", || {
+        stage.diary().iter().filter(|entry| entry.event == "step").count() >= 40
+    });
+    let before = starts(&stage);
+    stage.rig.start();
+    stage.rig.wait_polls(14);
+    assert_eq!(starts(&stage), before, "what runs by then goes on");
+    stage.audit();
+}
+
+#[test]
 fn the_work_before_an_announced_preemption_is_not_done_twice() {
     let Some(stage) = Stage::new("") else { return };
     let first = stage.runs(1, 22);
