@@ -97,7 +97,7 @@ pub fn comes_first(ctx: &SlotCtx) -> bool {
     is_curable(ctx) && once && free && ours && life::beats(record, &ctx.settings.poll, ctx.now)
 }
 
-/// What a process that hangs may be the cause of.
+/// A process that hangs may be the cause.
 fn is_curable(ctx: &SlotCtx) -> bool {
     matches!(ctx.condition(), Condition::Unresponsive | Condition::RuntimeUnhealthy)
 }

@@ -146,7 +146,7 @@ pub struct Run {
     pub ungathered: Option<bool>,
     /// Nothing starts, as the run order says.
     pub held: bool,
-    /// It makes no step any more, although its hosts beat.
+    /// It makes no step, although its hosts beat.
     pub hangs: bool,
     /// Starts without an order since the last one …
     pub restarts: u32,

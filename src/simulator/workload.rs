@@ -92,7 +92,7 @@ pub fn ordered(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
     report(cloud, zone, name, uid, "boot", 1, "");
 }
 
-/// What hung has ended.
+/// A run that hung has ended.
 fn ends_hanging(node: &mut Node) {
     if std::mem::take(&mut node.run.hangs) {
         node.health = Some("HEALTHY".into());

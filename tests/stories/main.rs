@@ -46,6 +46,8 @@ struct Player {
     now: Timestamp,
     /// The last create of each slot, and when it was decided.
     created: BTreeMap<String, (Value, Timestamp)>,
+    /// The run order before the last patch of a slot's node, until its answer.
+    unpatched: BTreeMap<String, Value>,
     decisions: BTreeMap<String, String>,
     out: String,
     /// Slots that left the config.
@@ -128,13 +130,14 @@ impl Player {
     fn new(settings: Settings) -> Player {
         let began = "2026-06-01T12:00:00Z".parse().expect("a time");
         let fleet = Fleet::new(settings.clone(), BTreeMap::new(), Ledger::default());
-        let (created, decisions, left) = Default::default();
+        let (created, unpatched, decisions, left) = Default::default();
         let (create_check, deletions, out) = Default::default();
         let mut player = Player {
             fleet,
             began,
             now: began,
             created,
+            unpatched,
             decisions,
             left,
             create_check,
@@ -175,9 +178,15 @@ impl Player {
                 self.got(slot, Reading::Node(view), began);
             }
             ["answer", slot, "accepted"] => {
+                self.unpatched.remove(*slot);
                 self.answered(slot, CallOutcome::Accepted(OPERATION.into()))
             }
             ["answer", slot, "refused", class] => {
+                if let Some(before) = self.unpatched.remove(*slot)
+                    && let Some((body, _)) = self.created.get_mut(*slot)
+                {
+                    body["metadata"][RUN_KEY] = before;
+                }
                 self.answered(slot, CallOutcome::Refused(failure(class)))
             }
             ["answer", slot, "not", "sent"] => {
@@ -336,7 +345,9 @@ impl Player {
                     return;
                 };
                 if let Some((body, _)) = self.created.get_mut(slot) {
-                    body["metadata"][RUN_KEY] = json!(order.text());
+                    let run = &mut body["metadata"][RUN_KEY];
+                    self.unpatched.insert(slot.clone(), run.take());
+                    *run = json!(order.text());
                 }
                 writeln!(self.out, "{time}     {slot} ORDER on {incarnation}, run {}", order.text())
             }

@@ -44,7 +44,7 @@ fn an_archive_of_the_generation_that_is_named_is_unpacked_before_each_run() {
         host.phase().starts_with("setup_failed: the code can't be fetched: this host's account")
     });
     let out = dir.join("out");
-    // What is paused while its run is being prepared does not start.
+    // A pause reaches a run that is being prepared.
     host.orders(RunOrder { wait: true, ..order(None) });
     host.wait("it has read that", || host.attribute("boot").is_some_and(|b| b.ends_with(" wait")));
     there.store(true, Ordering::SeqCst);
