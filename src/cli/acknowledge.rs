@@ -70,7 +70,9 @@ pub fn refused(kind: &CommandKind, stored: &Stored, now: Timestamp) -> Option<Re
         }
         CommandKind::Recreate { slot, .. } => {
             let record = stored.slots.get(slot)?;
-            let waits = matches!(record.verdict.condition, Condition::Waiting | Condition::Going);
+            let waited = record.seen.as_ref().is_some_and(|seen| seen.waits_since.is_some());
+            let waits =
+                waited || matches!(record.verdict.condition, Condition::Waiting | Condition::Going);
             let text = || {
                 format!(
                     "{}: there is no TPU to recreate; deleting a request that waits would only lose its place in the queue",

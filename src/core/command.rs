@@ -166,7 +166,8 @@ fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str
     (record.forgotten, record.deleted, record.released) = (false, None, None);
     record.job.relaunch_by = None;
     // A request that waits has no TPU yet, and the one that it is granted is not meant.
-    let granted = record.verdict.condition != Condition::Waiting;
+    let waits = record.seen.as_ref().is_some_and(|seen| seen.waits_since.is_some());
+    let granted = record.verdict.condition != Condition::Waiting && !waits;
     let wish = incarnation.filter(|_| granted);
     record.wanted =
         wish.map(|incarnation| Wish { who: who.to_owned(), incarnation, at: Some(now) });
@@ -191,6 +192,12 @@ fn done(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
     }
     record.job.finished = Some(ran);
     (record.wanted, record.job.relaunch_by, record.job.wanted_again) = (None, None, None);
+    if let Some(id) = record.ungranted() {
+        let text = format!(
+            "done: its queued resource {id} waits on, and may be granted and billed: `forget {slot}` withdraws it"
+        );
+        turn.tell(record, What::Note, text);
+    }
     record.suspicion = None;
     ending::retry(record);
     if let Some(memory) = fleet.memory.get_mut(slot) {

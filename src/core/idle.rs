@@ -109,9 +109,9 @@ pub fn is_on_its_way(stray: &Stray, now: Timestamp) -> bool {
 
 /// Whether the config and the operators leave this stray to be told now.
 fn is_wanted(fleet: &Fleet, stray: &Stray, view: &NodeView, now: Timestamp) -> bool {
-    let lives_here = fleet.slots.get(&stray.name).is_some_and(|record| {
-        let same = record.zone == stray.zone && stray.fills(&fleet.settings);
-        same && !(record.forgotten && record.released.is_none())
+    let slot = stray.slot(&fleet.settings).and_then(|name| fleet.slots.get(name));
+    let lives_here = slot.is_some_and(|record| {
+        record.zone == stray.zone && !(record.forgotten && record.released.is_none())
     });
     let waits = stray.told.as_ref().is_some_and(|told| {
         let same = view.incarnation.as_ref() == Some(&told.incarnation);
@@ -125,6 +125,6 @@ fn is_wanted(fleet: &Fleet, stray: &Stray, view: &NodeView, now: Timestamp) -> b
         && view.slot.as_ref() == Some(&stray.name)
         && view.supervised;
     let plain = view.queued_resource.is_none() && !view.multislice && !view.is_v1;
-    let free = !fleet.settings.dry_run && !view.opted_out && stray.removal.is_none();
+    let free = !fleet.settings.dry_run && !view.opted_out && !stray.is_being_removed();
     comes && ours && plain && free && !(lives_here || waits)
 }

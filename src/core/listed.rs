@@ -165,6 +165,13 @@ impl Listed {
                 .map_or(Reading::Absent, |view| Reading::Node(Arc::clone(view))),
             Filling::QueuedResource(id) => {
                 let request = self.request(zone, id);
+                let other = self.node(zone, name).filter(|view| view.queued_resource.is_none());
+                if request.is_none() && other.is_some() {
+                    return Reading::Unread(format!(
+                        "the node {name} is there, and the queued resource {id} that its [[tpu]] names is not: take queued_resource out, or delete \
+                         the node, so that {id} can be asked for"
+                    ));
+                }
                 let named = request.into_iter().flat_map(|request| &request.nodes);
                 let mut nodes: Vec<_> =
                     named.filter_map(|node| self.node(zone, node).cloned()).collect();

@@ -399,10 +399,12 @@ fn notice_deletion(
         matches!(r.phase, Phase::Deleting | Phase::Creating)
             || r.condemned.is_some() && r.condemned == view.incarnation
     });
-    let stray = ledger.strays.get(&Stray::key(&record.zone, &record.name));
-    let withdrawn =
-        |stray: &Stray| stray.is_being_removed() && stray.incarnation == view.incarnation;
-    let by_us = by_us || stray.is_some_and(withdrawn);
+    // Also under the name that its slot had before.
+    let withdrawn = |stray: &Stray| {
+        let same = stray.zone == record.zone && stray.incarnation == view.incarnation;
+        same && stray.is_being_removed()
+    };
+    let by_us = by_us || ledger.strays.values().any(withdrawn);
     let request = view.queued_resource.is_some();
     if diagnose::lived(seen) && !by_us && !request && record.deleted.is_none() {
         record.deleted = Some(format!("it was {} when another hand deleted it", seen.state));

@@ -233,10 +233,8 @@ fn is_removable(fleet: &Fleet, stray: &Stray, now: Timestamp) -> bool {
         elapsed(removal.at, now) < wait
     });
     let record = fleet.slots.get(name).or_else(|| fleet.left.get(name));
-    let lives_here = fleet.slots.get(name).is_some_and(|record| {
-        let same = record.zone == *zone && !record.forgotten;
-        same && stray.fills(&fleet.settings)
-    });
+    let slot = stray.slot(&fleet.settings).and_then(|name| fleet.slots.get(name));
+    let lives_here = slot.is_some_and(|record| record.zone == *zone && !record.forgotten);
     let ledger = &fleet.ledger;
     let pauses = [
         record.and_then(|record| record.paused.as_ref()),

@@ -19,6 +19,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::condition::Condition;
+use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::Stray;
 use crate::model::hold::HoldReason;
@@ -31,7 +32,7 @@ use crate::model::time::{after, elapsed, span};
 use crate::model::view::Decision;
 
 use super::ctx::SlotCtx;
-use super::moves::advance;
+use super::moves::{advance, came_of};
 use super::turn::Turn;
 use super::{answers, strays};
 
@@ -72,6 +73,13 @@ pub fn waits_since(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Opti
 
 /// A request waits, or is being provisioned.
 pub fn waits(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
+    if let Some(wish) = ctx.record.wanted.take() {
+        let text = format!(
+            "recreate by {}: its request waits and has no TPU yet, so nothing is deleted",
+            wish.who
+        );
+        turn.tell(ctx.record, What::Note, text);
+    }
     if let Some(waited) = gives_up(ctx) {
         return leave_queue(ctx, waited, turn);
     }
@@ -113,7 +121,9 @@ fn leaves_at(ctx: &SlotCtx) -> Option<Timestamp> {
 /// For how long a request has waited in its queue, where that is long enough.
 fn gives_up(ctx: &SlotCtx) -> Option<Duration> {
     let (record, recovery) = (&*ctx.record, ctx.record.recovery.as_ref()?);
-    let sent = recovery.phase == Phase::Creating && recovery.call == Some(Call::Observed);
+    // Also one whose create had no answer: it is there.
+    let shown = recovery.call == Some(Call::Observed) || record.incarnation.is_some();
+    let sent = recovery.phase == Phase::Creating && shown;
     let opted_out = record.seen.as_ref().is_some_and(|seen| seen.opted_out);
     let held = ctx.settings.dry_run || ctx.paused().is_some() || opted_out || record.forgotten;
     let followed = ctx.ledger.strays.contains_key(&Stray::key(&record.zone, &record.name));
@@ -127,6 +137,9 @@ fn gives_up(ctx: &SlotCtx) -> Option<Duration> {
 fn leave_queue(ctx: &mut SlotCtx, waited: Duration, turn: &mut Turn) -> Decision {
     let zone = ctx.record.zone.clone();
     let why = format!("it waited for {} in the queue of {zone} (grace.queue)", span(waited));
+    if ctx.record.recovery.as_ref().is_some_and(|r| r.call != Some(Call::Observed)) {
+        came_of(ctx.record, Verb::Create, CallResult::CalledOff, &format!("create: {why}"), turn);
+    }
     strays::leave_behind(ctx.record, &why, ctx.ledger, turn.now);
     advance(ctx.record, Phase::Gone, &why, turn);
     let failure = Failure::new(FailureClass::StockOut, why.clone());

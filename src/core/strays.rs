@@ -111,9 +111,11 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let why = format!("the config has it as {} now", slot.filling.path(name));
     let told = call_off(fleet, name, &why, false, turn);
     let Some(record) = fleet.slots.get_mut(name) else { return };
-    let granted = told.is_none() && record.ours && record.incarnation.is_some();
-    let told =
-        told.or_else(|| granted.then(|| leave_behind(record, &why, &mut fleet.ledger, turn.now)));
+    // Whatever ended its recovery: what is there is followed, since it may live.
+    let followed = fleet.ledger.strays.contains_key(&Stray::key(&record.zone, name));
+    let left = !followed && record.ours && record.incarnation.is_some();
+    let left = left.then(|| leave_behind(record, &why, &mut fleet.ledger, turn.now));
+    let told = left.or(told);
     if let Some(told) = told {
         turn.note(format!("{name}: {why}; {told}"));
     }
@@ -175,9 +177,9 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
             continue;
         }
         let Some(stray) = fleet.ledger.strays.get(&key) else { continue };
-        let owned = fleet.slots.get(&stray.name).is_some_and(|record| {
+        let slot = stray.slot(&fleet.settings).and_then(|name| fleet.slots.get(name));
+        let owned = slot.is_some_and(|record| {
             record.zone == stray.zone
-                && stray.fills(&fleet.settings)
                 && !record.forgotten
                 && (record.recovery.is_none() || record.incarnation.is_some())
                 && (shown.is_some() || asked.is_some())
@@ -280,6 +282,7 @@ fn still_asked_for(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &m
     }
     let filling = stray.filling();
     let Stray { name, zone, why, .. } = stray;
+    let forgotten = fleet.slots.get(name).is_some_and(|record| record.forgotten);
     let by_hand = format!("gcloud compute tpus queued-resources delete {id} --zone {zone}");
     let then = match &request.state {
         _ if request.owner.as_ref() != Some(&fleet.settings.owner) => {
@@ -289,10 +292,17 @@ fn still_asked_for(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &m
             )
         }
         RequestState::Deleting => "it is being deleted".to_owned(),
-        RequestState::Active => format!(
-            "it was granted, so its TPU runs and is billed. Have {name} in the config with queued_resource = \"{id}\" to take it up, or delete \
-             it: {by_hand} --force"
-        ),
+        RequestState::Active => {
+            let take = match forgotten {
+                true => format!("`retry {name}` takes it up"),
+                false => format!(
+                    "Have {name} in the config with queued_resource = \"{id}\" to take it up"
+                ),
+            };
+            format!(
+                "it was granted, so its TPU runs and is billed. {take}, or delete it: {by_hand} --force"
+            )
+        }
         state if RequestState::WITHOUT_NODES.contains(state) => {
             format!("it is deleted. If it stays: {by_hand}")
         }
@@ -302,8 +312,12 @@ fn still_asked_for(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &m
     turn.note(format!(
         "stray {name} in {zone}: its queued resource {id} is {state}, and no slot owns it: {why}; {then}"
     ));
-    // Another request of that id is not the one that was deleted.
-    stray.removal.take_if(|removal| Some(&removal.incarnation) != is.1.as_ref());
+    // Another request of that id is not the one that was deleted, and one that was granted was not.
+    let granted = matches!(request.state, RequestState::Provisioning | RequestState::Active);
+    stray.removal.take_if(|removal| {
+        let failed = granted && removal.call != Some(Call::Intended);
+        failed || Some(&removal.incarnation) != is.1.as_ref()
+    });
     (stray.state, stray.incarnation) = is;
     fleet.dirty_ledger = true;
     fleet.looked_for.remove(key);

@@ -12,6 +12,7 @@ mod effects;
 mod endings;
 mod finished;
 mod gates;
+mod handover;
 mod harm;
 mod heard;
 mod idle;

@@ -13,7 +13,7 @@ use super::lease::Leader;
 use super::lookup::Deletion;
 use super::recovery::Call;
 use super::relaunch::{Amendment, Patch};
-use super::settings::Settings;
+use super::settings::{Settings, SlotSettings};
 use super::slot::SlotRecord;
 
 /// Budgets and counts that outlive restarts.
@@ -108,6 +108,19 @@ impl Stray {
     pub fn fills(&self, settings: &Settings) -> bool {
         let slot = settings.slots.get(&self.name);
         self.request.is_none() || slot.is_some_and(|slot| slot.filling == self.filling())
+    }
+
+    /// The slot that it belongs to, as the config is now: that of its name, or another one with the same
+    /// queued resource.
+    pub fn slot<'a>(&self, settings: &'a Settings) -> Option<&'a str> {
+        let own = settings.slots.get_key_value(&self.name).filter(|_| self.fills(settings));
+        let filling = self.filling();
+        let other = || {
+            let same =
+                |slot: &SlotSettings| slot.filling == filling && slot.zones.contains(&self.zone);
+            settings.slots.iter().find(|(_, slot)| self.request.is_some() && same(slot))
+        };
+        own.or_else(other).map(|(name, _)| name.as_str())
     }
 
     /// Whether this very patch of it is journaled as about to be sent (S11).

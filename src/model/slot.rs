@@ -304,7 +304,9 @@ impl SlotRecord {
     pub fn ungranted(&self) -> Option<&str> {
         use Condition::*;
         let none = matches!(self.verdict.condition, Waiting | Going | RequestFailed | Preempted);
-        self.request.as_deref().filter(|_| self.ours && none)
+        // Also while it can't be read, or nothing is wanted any longer.
+        let waits = self.seen.as_ref().is_some_and(|seen| seen.waits_since.is_some());
+        self.request.as_deref().filter(|_| self.ours && (none || waits))
     }
 
     /// Since when its queued resource has waited in its queue.

@@ -308,7 +308,9 @@ fn a_program_that_does_not_fit_stops_at_once_and_starts_when_a_person_says_so() 
     stage.tell("full.1");
     stage.rig.start();
     let reason = stage.escalates();
-    assert!(reason.contains("memory ran out: XLA:TPU compile permanent error"), "{reason}");
+    let line = "XLA:TPU compile permanent error";
+    assert!(reason.contains("; memory ran out; fix the job"), "{reason}");
+    assert_eq!(reason.matches(line).count(), 1, "told once: {reason}");
     stage.rig.wait_for_log("every worker has read its order and waits");
     stage.rig.wait_polls(28);
     let starts = stage.diary().iter().filter(|entry| entry.event == "start").count();

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::{Checked, VERIFIED_FOR, rule};
 use crate::model::command::Pause;
 use crate::model::condition::Condition;
-use crate::model::filling::Deletable;
+use crate::model::filling::{Deletable, Filling};
 use crate::model::fleet::{Fleet, Ledger, Stray};
 use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
@@ -32,6 +32,7 @@ pub fn removal(
         && (called_off || view.node == stray.name);
     let plain = view.queued_resource.is_none() && !view.multislice && !view.is_v1;
     rule(made_here && plain, "S17", "no create of this journal made it")?;
+    rule(!is_anothers(settings, stray), "S17", "a slot of another name owns the queued resource")?;
     let cannot_run = match called_off {
         true => matches!(
             view.standing.as_ref().map(|standing| standing.condition),
@@ -50,6 +51,15 @@ pub fn removal(
     rule(!held, "S7", "dry run, opted out or paused")
 }
 
+/// Whether the config names its queued resource for a slot of another name.
+fn is_anothers(settings: &Settings, stray: &Stray) -> bool {
+    let Some(id) = &stray.request else { return false };
+    settings.slots.iter().any(|(name, slot)| {
+        let same = matches!(&slot.filling, Filling::QueuedResource(of) if of == id);
+        same && *name != stray.name && slot.zones.contains(&stray.zone)
+    })
+}
+
 /// Whether this stray's run order may become this one now.
 ///
 /// # Errors
@@ -63,11 +73,13 @@ pub fn idling(fleet: &Fleet, stray: &Stray, view: &NodeView, order: &RunOrder) -
     let here = fleet.slots.get(&stray.name).filter(|record| record.zone == stray.zone);
     let filling = settings.slots.get(&stray.name).map(|slot| &slot.filling);
     let slot = here.filter(|_| stray.request.is_none() || filling == Some(&stray.filling()));
-    rule(slot.is_none_or(|record| record.forgotten), "S17", "a slot owns the node")?;
+    let owned = slot.is_some_and(|record| !record.forgotten) || is_anothers(settings, stray);
+    rule(!owned, "S17", "a slot owns the node")?;
     let plain = view.queued_resource.is_none() && !view.multislice && !view.is_v1;
     rule(made_here && plain && view.supervised, "S17", "no create of this journal made it")?;
     rule(!(settings.dry_run || view.opted_out), "S7", "dry run, or opted out")?;
-    rule(stray.removal.is_none(), "S9", "it is being removed")?;
+    let removed = stray.removal.as_ref().is_some_and(|removal| removal.call.is_some());
+    rule(!removed, "S9", "it is being removed")?;
     let flag_alone =
         view.run.as_ref().is_some_and(|run| RunOrder { wait: true, ..run.clone() } == *order);
     rule(flag_alone, "S15", "more than its flag would change")

@@ -60,6 +60,9 @@ pub fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
         let permanent = job.and_then(|job| runs::permanent(ctx.record, job, condition));
         let why = permanent
             .unwrap_or_else(|| format!("{count} runs in a row made no new step (restart.per_run)"));
+        // A line that the evidence has already is not told twice.
+        let known = why.split_once(": ").filter(|(_, line)| evidence.contains(*line));
+        let why = known.map_or(why.as_str(), |(cause, _)| cause);
         let text = format!(
             "{evidence}; {why}; fix the job (`logs {name}` shows how its runs ended), then `relaunch {name}`: it starts again on \
              the same TPU, from its newest checkpoint. After a change of the config `recreate {name}`"

@@ -114,7 +114,7 @@ fn a_program_that_does_not_fit_is_not_started_again_and_a_person_may() {
     let full = (137, WAITS, Some(("oom_host", false)));
     let (runs, why) = world.runs_that_end(|_| [full, (1, WAITS, Some(("coordinator", true)))]);
     assert_eq!(runs, 1, "{why}");
-    assert!(why.contains("memory ran out: the line of oom_host (oom_host: Look.)"), "{why}");
+    assert!(why.contains("the line of oom_host (oom_host: Look.); memory ran out; fix"), "{why}");
     world.wait(5);
     world.command(CommandKind::Relaunch { slot: "a".into() });
     world.ends(1, Some([full, full]));

@@ -26,7 +26,7 @@ impl Asked {
         asked
     }
 
-    fn unsent() -> Asked {
+    pub fn unsent() -> Asked {
         let mut settings = settings(&["a", "b"]);
         let slot = settings.slots.get_mut("a").unwrap();
         slot.filling = Filling::QueuedResource("q".into());
@@ -52,7 +52,7 @@ impl Asked {
         sent
     }
 
-    fn sends_within(&mut self, polls: usize) -> bool {
+    pub fn sends_within(&mut self, polls: usize) -> bool {
         for _ in 0..polls {
             if let [Action::Create { body: wanted, .. }] = &self.world.actions[..] {
                 self.body = body::create_body(wanted, PARENT, "a").0;
@@ -99,7 +99,7 @@ impl Asked {
     }
 
     /// The GET of the stray, which was asked for, shows this.
-    fn got(&mut self, state: Option<&Value>) {
+    pub fn got(&mut self, state: Option<&Value>) {
         let reading = self.reading(state);
         self.got_reading(reading);
     }
@@ -110,7 +110,7 @@ impl Asked {
         self.world.input(Input::StrayGot { zone, name, began, reading });
     }
 
-    fn looks_at_it(&self) -> bool {
+    pub fn looks_at_it(&self) -> bool {
         let is_it = |look: &Look| matches!(look, Look::Stray { filling: Filling::QueuedResource(id), .. } if id == "q");
         self.world.looks.iter().any(is_it)
     }
@@ -121,11 +121,11 @@ impl Asked {
         self.world.input(Input::Commands(vec![command]));
     }
 
-    fn forget(&mut self) {
+    pub fn forget(&mut self) {
         self.command(CommandKind::Forget { slot: "a".into(), purge: false });
     }
 
-    fn told(&self, words: &str) -> bool {
+    pub fn told(&self, words: &str) -> bool {
         self.world.messages.iter().any(|text| text.contains(words))
     }
 }
