@@ -203,7 +203,9 @@ fn crippled(
     now: Timestamp,
 ) -> Option<Verdict> {
     let boot = slot.policy.grace.boot(record.size());
-    if record.job.ungathered_for >= boot && record.is_ungathered() {
+    // Hosts that made progress since they were heard have met.
+    let met = record.job.progress_at > record.job.attributes_at && !has_stray(record, ledger);
+    if record.job.ungathered_for >= boot && record.is_ungathered() && !met {
         let evidence = format!("up for {}, and {}", span(boot), ending::said_indices(record));
         return Some(Verdict::new(Condition::GangIncomplete, evidence));
     }
@@ -233,6 +235,12 @@ fn stuck_chips(record: &SlotRecord, slot: &SlotSettings) -> Option<Verdict> {
     (record.job.stuck_for >= boot).then(|| Verdict::new(Condition::ChipsMissing, evidence))
 }
 
+/// A stray that is at work may be the one that writes.
+fn has_stray(record: &SlotRecord, ledger: &Ledger) -> bool {
+    let ready = Some(NodeState::Ready.as_str());
+    ledger.strays.values().any(|stray| stray.name == record.name && stray.state.as_deref() == ready)
+}
+
 /// A host that never booted, or whose heartbeat stands still.
 fn lifeless(
     record: &SlotRecord,
@@ -243,10 +251,8 @@ fn lifeless(
     let ready = record.ready_since?;
     let boot = slot.policy.grace.boot(record.size());
     // A listing may show late what the former node wrote: only what comes after the time to boot is
-    // this one's. A stray that is at work may be the one that writes, and any mark ends by its rhythm.
-    let stray = ledger.strays.values().any(|stray| {
-        stray.name == record.name && stray.state.as_deref() == Some(NodeState::Ready.as_str())
-    });
+    // this one's, and any mark ends by its rhythm.
+    let stray = has_stray(record, ledger);
     let stands = life::progress_stands_until(&record.job, slot.policy.grace.silent);
     // Reports that were read before the newest mark say nothing of the hosts that made it.
     let outdated = record.job.progress_at > record.job.attributes_at;

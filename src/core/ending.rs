@@ -113,6 +113,13 @@ pub fn or_set_up<T>(failed: Option<(Stuck, T)>, set_up: Option<(Stuck, T)>) -> O
     }
 }
 
+/// The heartbeat of the boot whose beacon has come: one of the boot before says nothing of this one.
+fn present(report: &WorkerReport) -> Option<&Beacon> {
+    let other =
+        |beat: &&Beacon| report.boot.as_ref().is_some_and(|boot| boot.boot_id != beat.boot_id);
+    report.heartbeat.as_ref().filter(|beat| !other(beat))
+}
+
 /// A host that could not be set up for long: its job waits, and nothing else would tell.
 fn setup(
     record: &mut SlotRecord,
@@ -120,8 +127,7 @@ fn setup(
     now: Timestamp,
 ) -> Option<(Stuck, (usize, i64, String))> {
     let failing = |(index, report): (usize, &WorkerReport)| {
-        let beat =
-            report.heartbeat.as_ref().filter(|beat| beat.idle() == Some(Idle::SetUpFails))?;
+        let beat = present(report).filter(|beat| beat.idle() == Some(Idle::SetUpFails))?;
         Some((index, 0, beat.text.clone()))
     };
     let Some(worker) = reports.iter().enumerate().find_map(failing) else {
@@ -135,7 +141,7 @@ fn setup(
 /// A host whose chips another process holds.
 fn chips(reports: &[WorkerReport]) -> Option<(Stuck, (usize, i64, String))> {
     reports.iter().enumerate().find_map(|(index, report)| {
-        let beat = report.heartbeat.as_ref()?;
+        let beat = present(report)?;
         let stuck = match beat.idle()? {
             Idle::ChipsBusy => Stuck::ChipsBusy,
             Idle::ChipsStuck => Stuck::ChipsStuck,
@@ -152,12 +158,13 @@ fn roll_call(
     from: u64,
     now: Timestamp,
 ) -> Option<(Stuck, (usize, i64, String))> {
-    let beats = || reports.iter().filter_map(|report| report.heartbeat.as_ref());
+    let beats = || reports.iter().filter_map(present);
     let set_up = beats().all(|beat| !beat.in_setup());
     let calls = |beat: &&Beacon| beat.idle() == Some(Idle::RollCall) && beat.generation >= from;
-    let called = reports.iter().enumerate().find_map(|(index, report)| {
-        Some((index, 0, report.heartbeat.as_ref().filter(calls)?.text.clone()))
-    });
+    let called = reports
+        .iter()
+        .enumerate()
+        .find_map(|(index, report)| Some((index, 0, present(report).filter(calls)?.text.clone())));
     let Some(worker) = called.filter(|_| set_up) else {
         record.job.roll_call_since = None;
         return None;

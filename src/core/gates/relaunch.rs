@@ -26,6 +26,9 @@ const ALONE: Duration = Duration::from_secs(600);
 /// The same of the versions before those that take the roll-call.
 const ALONE_BEFORE: Duration = Duration::from_secs(300);
 
+/// An operator has to look when the reports that an order rests on can't be read for this long.
+const UNHEARD_FOR: Duration = Duration::from_secs(600);
+
 /// S7.
 pub fn order_dry_run(ctx: &SlotCtx) -> Option<Decision> {
     ctx.settings.dry_run.then(|| {
@@ -125,6 +128,14 @@ pub fn order_heard(ctx: &SlotCtx) -> Option<Decision> {
     let fresh = |at| elapsed(at, ctx.now) <= ctx.slot.policy.max_age;
     if asked || heard.is_some_and(fresh) {
         return None;
+    }
+    if let Some(since) = job.attributes_at.filter(|at| elapsed(*at, ctx.now) > UNHEARD_FOR) {
+        let text = format!(
+            "{}; guest attributes unreadable since {since:.0}, so whether it has started again is not known: check the hosts; `relaunch {}` \
+             starts it in any case",
+            record.verdict.evidence, record.name
+        );
+        return hold(HoldReason::NoBeaconChannel, text, None);
     }
     let text = format!(
         "{}; its workers are asked once more, and then relaunched",

@@ -353,3 +353,60 @@ fn s22_an_order_vouches_only_for_hosts_that_all_call_and_were_heard_within_the_l
         assert_eq!((order.generation, order.roll_called), (2, called), "{quiet} s, {second:?}");
     }
 }
+
+#[test]
+fn s5_what_a_host_said_in_the_boot_before_orders_nothing() {
+    for (beats_in, ordered) in [("b", true), ("before", false)] {
+        let mut world = with_checkpoints();
+        let node = world.slice();
+        let of = world.fleet.slots["a"].incarnation.clone().unwrap();
+        let order = (0..26).find_map(|_| {
+            world.wait(30);
+            let beat = world.now.as_second() % 100_000;
+            let beacon = |boot: &str, value: i64, text: &str| Beacon {
+                boot_id: boot.into(),
+                generation: 1,
+                attempt: 0,
+                value,
+                text: text.into(),
+            };
+            let report = |index: &str| WorkerReport {
+                boot: Some(beacon("b", 1, &format!("v4 {index}"))),
+                heartbeat: Some(beacon(beats_in, beat, CALLS)),
+                ..WorkerReport::default()
+            };
+            let (of, result) = (of.clone(), Ok(vec![report("i0"), report("i1")]));
+            world.input(Input::Attributes { slot: "a".into(), of, began: world.now, result });
+            world
+                .run_order()
+                .or_else(|| {
+                    world.poll(std::slice::from_ref(&node));
+                    world.run_order()
+                })
+                .or_else(|| {
+                    world.surveyed(&[100]);
+                    world.run_order()
+                })
+        });
+        assert_eq!(order.is_some(), ordered, "{:?}", world.fleet.slots["a"].decision);
+    }
+}
+
+#[test]
+fn l5_hosts_that_made_progress_since_they_were_heard_have_met() {
+    let mut world = with_checkpoints();
+    let node = world.slice();
+    let none = ((1, 0), "i-", "setup_failed: this host has no agent-worker-number yet", None);
+    for _ in 0..22 {
+        world.wait(30);
+        world.hosts_say([none, none]);
+        world.poll(std::slice::from_ref(&node));
+    }
+    let condition = |world: &World| world.fleet.slots["a"].verdict.condition;
+    assert_eq!(condition(&world), Condition::GangIncomplete);
+    // From now on their reports can't be read, and their job saves.
+    world.wait(30);
+    world.surveyed(&[100, 200]);
+    world.next_poll(&node);
+    assert_eq!(condition(&world), Condition::Healthy, "{:?}", world.fleet.slots["a"].verdict);
+}
