@@ -111,7 +111,7 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let why = format!("the config has it as {} now", slot.filling.path(name));
     let told = call_off(fleet, name, &why, false, turn);
     let Some(record) = fleet.slots.get_mut(name) else { return };
-    // Whatever ended its recovery: what is there is followed, since it may live.
+    // The former TPU is followed whichever way its recovery ended: it may live.
     let followed = fleet.ledger.strays.contains_key(&Stray::key(&record.zone, name));
     let left = !followed && record.ours && record.incarnation.is_some();
     let left = left.then(|| leave_behind(record, &why, &mut fleet.ledger, turn.now));

@@ -26,7 +26,7 @@ const ALONE: Duration = Duration::from_secs(600);
 /// The same of the versions before those that take the roll-call.
 const ALONE_BEFORE: Duration = Duration::from_secs(300);
 
-/// An operator has to look when the reports that an order rests on can't be read for this long.
+/// Reports that an order rests on and that can't be read for this long call an operator.
 const UNHEARD_FOR: Duration = Duration::from_secs(600);
 
 /// S7.

@@ -34,7 +34,7 @@ fn s5_what_an_earlier_process_was_told_orders_nothing() {
             world.next_poll(&node);
             assert!(world.actions.is_empty(), "{:?}", world.actions);
         }
-        // An operator has to look when they can't be read for long.
+        // Reports that can't be read for long call an operator.
         assert_eq!(world.hold("a"), Some(HoldReason::NoBeaconChannel));
         world.workers_say(&[(1, "v2", if runs_again { None } else { WAITS })]);
         assert_eq!(world.run_order().is_some(), !runs_again, "{:?}", world.hold("a"));

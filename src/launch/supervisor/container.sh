@@ -2,7 +2,7 @@
 CONTAINER=tpu-watchdog-job
 # Chips are devices; tests run where they may not be given away.
 CONTAINER_RIGHTS=${TPU_WATCHDOG_CONTAINER_RIGHTS:---privileged --ulimit memlock=-1:-1 --ulimit nofile=1048576:1048576}
-# Whatever else has that name is somebody else's.
+# Another container of that name belongs to the user.
 end_container() {
   [[ -n $IMAGE ]] || return 0
   docker ps --all --quiet --filter label=tpu-watchdog 2>/dev/null | xargs -r docker rm --force >/dev/null 2>&1 || true

@@ -114,7 +114,7 @@ roll_call() {
 }
 # begin: the next run of this generation. A startup script without a command sets each host up by itself: a host that is done no longer calls.
 begin() {
-  # What a run is prepared with may take long.
+  # Image, code and secrets may take long to fetch: the order may have changed.
   if ((WORKERS > 1)) && [[ -n $COMMAND ]]; then roll_call; else held_back; count_try $(($(tried) + 1)); fi
   TPU_WATCHDOG_TRY=$(tried); export TPU_WATCHDOG_TRY
   # The exit of the run before is stale from now on.
