@@ -323,7 +323,8 @@ fn lasted(case: &Case, condition: Condition) -> Checked {
     let Some(suspicion) = &record.suspicion else {
         return Err(Violation("S3", "it is not suspected of anything"));
     };
-    let smallest = Size { spot: case.record.size().spot, ..Size::default() };
+    let Size { spot, not_listed, .. } = case.record.size();
+    let smallest = Size { spot, not_listed, ..Size::default() };
     let least = case.slot.policy.grace.of(condition, smallest);
     let lasted = suspicion.sick_for >= least && suspicion.reads >= case.slot.policy.confirmations;
     rule(lasted, "S3", "the whole grace and all confirmations must have passed")?;

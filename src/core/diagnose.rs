@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use crate::model::condition::{Condition, Kind, Verdict};
 use crate::model::exit::Stuck;
 use crate::model::fleet::Ledger;
-use crate::model::node::{Health, NodeState, NodeView, Symptom};
+use crate::model::node::{Health, Inside, NodeState, NodeView, Symptom};
 use crate::model::phase::Phase;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::{Seen, SlotRecord};
@@ -53,7 +53,7 @@ pub fn node(
         return Verdict::new(Unclear, format!("{text}, but {why}"));
     }
     if let Some(verdict) = &view.standing {
-        return verdict.clone();
+        return emptied(record, view, now).unwrap_or_else(|| verdict.clone());
     }
     if let Some(condition) = by_state(&view.state) {
         return Verdict::new(condition, text);
@@ -90,6 +90,22 @@ pub fn node(
         return verdict;
     }
     Verdict::new(Healthy, ongoing.unwrap_or(text))
+}
+
+/// What is known of why a queued resource that is ACTIVE has no node, beyond what it says itself.
+fn emptied(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Verdict> {
+    let standing = view.standing.as_ref().filter(|_| view.inside == Inside::NotListed)?;
+    if let Some(ended) = view.times.ends_at.filter(|_| has_run_out(view, now)) {
+        let text = format!("{}; its capacity ended at {ended:.0}", standing.evidence);
+        return Some(Verdict::new(Condition::Preempted, text));
+    }
+    let why = record.deleted.as_ref().filter(|_| record.incarnation == view.incarnation)?;
+    Some(Verdict::new(Condition::Stopped, format!("{}: {why}", standing.evidence)))
+}
+
+/// Whether the time for which capacity was asked is over (flex-start).
+pub fn has_run_out(view: &NodeView, now: Timestamp) -> bool {
+    view.times.ends_at.is_some_and(|at| at <= now)
 }
 
 /// The condition that follows from a node's state alone.

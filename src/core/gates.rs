@@ -152,8 +152,9 @@ pub const GATES: &[Gate] = &[
     gate("supervisors", RELAUNCHES, supervisors),
     gate("order_pause", RELAUNCHES, order_pause),
     gate("order_once_more", RELAUNCHES, order_once_more),
-    gate(ORDER_CHECKPOINTS, RELAUNCHES, order_checkpoints),
+    // Nothing is listed for an order that can't be given.
     gate("order_heard", RELAUNCHES, order_heard),
+    gate(ORDER_CHECKPOINTS, RELAUNCHES, order_checkpoints),
 ];
 
 /// The gate whose hold is ended by a listing, which has to be asked for.

@@ -17,7 +17,7 @@ use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
 use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Stray};
 use crate::model::ids::RunOrder;
-use crate::model::node::{NodeState, NodeView};
+use crate::model::node::{Inside, NodeState, NodeView};
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
 use crate::model::settings::{Overlay, Settings};
@@ -68,7 +68,7 @@ pub fn observe(
     is_present(memory, shown.is_some());
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
-        notice_deletion(record, view, &fleet.ledger, &mut fleet.dirty);
+        notice_deletion(record, view, &fleet.ledger, &mut fleet.dirty, turn.now);
         note(record, view, &fleet.settings, &mut fleet.dirty, turn.now);
         let lesson = learning::learn(record, view, source, (&fleet.settings.owner, &slot.create));
         tell_differences(record, &lesson.differs, turn);
@@ -307,6 +307,7 @@ fn note(
         members: view.members.clone(),
         out_of_step: view.out_of_step,
         deletable: view.deletable,
+        not_listed: view.inside == Inside::NotListed,
         failure: view.failure.clone(),
         times: view.times,
         waits_since: request::waits_since(record, view, now),
@@ -390,10 +391,10 @@ fn notice_deletion(
     view: &NodeView,
     ledger: &Ledger,
     dirty: &mut BTreeSet<String>,
+    now: Timestamp,
 ) {
-    let Some(seen) = record.seen.as_ref().filter(|_| view.state == NodeState::Deleting) else {
-        return;
-    };
+    let is_ending = view.state == NodeState::Deleting || view.inside == Inside::BeingDeleted;
+    let Some(seen) = record.seen.as_ref().filter(|_| is_ending) else { return };
     // Also a delete of ours whose answer was lost, and the API's own end of a create that failed.
     let by_us = record.recovery.as_ref().is_some_and(|r| {
         matches!(r.phase, Phase::Deleting | Phase::Creating)
@@ -405,8 +406,12 @@ fn notice_deletion(
         same && stray.is_being_removed()
     };
     let by_us = by_us || ledger.strays.values().any(withdrawn);
-    let request = view.queued_resource.is_some();
-    if diagnose::lived(seen) && !by_us && !request && record.deleted.is_none() {
+    // A request takes its nodes along, and so does the end of its capacity.
+    let by_request = match view.inside {
+        Inside::BeingDeleted => diagnose::has_run_out(view, now),
+        _ => view.queued_resource.is_some(),
+    };
+    if diagnose::lived(seen) && !by_us && !by_request && record.deleted.is_none() {
         record.deleted = Some(format!("it was {} when another hand deleted it", seen.state));
         dirty.insert(record.name.clone());
     }

@@ -342,6 +342,8 @@ pub struct Size {
     pub reserved: bool,
     /// Spot or preemptible capacity.
     pub spot: bool,
+    /// Lists lack the nodes of its queued resource.
+    pub not_listed: bool,
 }
 
 impl Default for Policy {
@@ -408,6 +410,8 @@ impl Grace {
             Condition::Maintenance => self.maintenance(size),
             Condition::FailedRepair => self.failed_repair,
             Condition::SliceLost => self.slice(size),
+            // A list that lags behind a grant must not cost the capacity that was waited for.
+            Condition::Preempted if size.not_listed => self.preempted.max(self.missing),
             Condition::Preempted => self.preempted,
             Condition::Terminated => self.terminated,
             Condition::Unresponsive => self.unresponsive,

@@ -78,6 +78,9 @@ pub struct Seen {
     pub out_of_step: bool,
     /// Whether, and how, it can be deleted.
     pub deletable: Deletable,
+    /// Of a queued resource that is ACTIVE, no node was listed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_listed: bool,
     /// Why its queued resource failed.
     pub failure: Option<Failure>,
     /// When its queued resource ends by itself.
@@ -297,6 +300,7 @@ impl SlotRecord {
             hosts: seen.map_or(1, |seen| seen.workers.max(1)),
             reserved: seen.is_some_and(|seen| seen.reserved),
             spot: seen.is_some_and(|seen| seen.spot),
+            not_listed: seen.is_some_and(|seen| seen.not_listed),
         }
     }
 

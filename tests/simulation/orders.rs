@@ -23,6 +23,9 @@ use crate::world::World;
 /// runs, and a few answers.
 const ORDERED_WITHIN: Ms = 60_000 + 2 * 30_000 + 80_000 + 20_000;
 
+/// An operator's wish for another run is dropped after this.
+const WANTED_FOR: Ms = HOUR;
+
 impl World {
     /// S16: runs that make no step come to an end: those that end by themselves, those that are ended, and
     /// three that are no fault of the job's.
@@ -40,10 +43,9 @@ impl World {
     /// S5: what is well and at work is given no newer order, unless an operator wants it.
     pub fn ends_no_good_run(&mut self, slot: &str, zone: &str) {
         let node = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned()));
-        let Some(uid) = node.map(|node| node.uid).filter(|_| !self.setup.has(Fault::Commands))
-        else {
-            return;
-        };
+        let asked = self.truth.slots.get(slot).and_then(|known| known.asked);
+        let wanted = asked.is_some_and(|at| self.now - at <= WANTED_FOR);
+        let Some(uid) = node.map(|node| node.uid).filter(|_| !wanted) else { return };
         let within = Duration::from_millis(self.shown_within().unsigned_abs());
         let (story, now) = (self.cloud.nodes.story(uid), wall(self.now, 0));
         let well = |moment: &Moment| {

@@ -60,6 +60,8 @@ pub struct Known {
     deleted: Option<Ms>,
     /// That delete was of a judged slot.
     judged: bool,
+    /// When an operator last wanted its job started again.
+    pub asked: Option<Ms>,
     /// An operator wants its node back.
     released: bool,
     /// A create of it was on its way for long, or twice: its request is a stray.
@@ -145,6 +147,9 @@ impl World {
         match kind {
             CommandKind::Resume { slot: Some(slot), adopt: true } => {
                 self.truth.slots.entry(slot.clone()).or_default().adopted = true;
+            }
+            CommandKind::Retry { slot, .. } | CommandKind::Relaunch { slot, .. } => {
+                self.truth.slots.entry(slot.clone()).or_default().asked = Some(self.now);
             }
             CommandKind::Release { slot } => {
                 self.truth.slots.entry(slot.clone()).or_default().released = true;

@@ -230,3 +230,38 @@ fn flex_start_capacity_that_is_about_to_run_out_asks_its_job_for_a_checkpoint() 
     assert_eq!(asked, Some(90), "15 min before");
     assert_eq!(world.run_order(), Some(RunOrder { notice: true, ..present(&node) }));
 }
+
+#[test]
+fn flex_start_capacity_that_has_run_out_is_lost_and_nobody_stopped_it() {
+    let ends = |asked: &Asked, left: i64| {
+        let ends_at = asked.world.now + jiff::SignedDuration::from_secs(left);
+        let mut request = asked.request(&json!({"state": "ACTIVE"}));
+        request.times.ends_at = Some(ends_at);
+        request
+    };
+    let condition = |asked: &Asked| asked.world.fleet.slots["a"].verdict.condition;
+    let mut asked = Asked::new();
+    let request = ends(&asked, 3600);
+    let made = asked.world.now.to_string();
+    let node = |state: &str| {
+        let of = "projects/p/locations/us-central2-b/queuedResources/q";
+        let raw = json!({"state": state, "queuedResource": of, "createTime": made});
+        Arc::new(NodeView::parse(super::node("a", raw)).unwrap())
+    };
+    asked.lists(request.clone(), vec![node("READY")]);
+    assert_eq!(condition(&asked), Condition::Healthy);
+    // Before the end a node that is gone was deleted by somebody.
+    asked.lists(request.clone(), vec![]);
+    assert_eq!(condition(&asked), Condition::Stopped);
+    asked.lists(request.clone(), vec![node("READY")]);
+    asked.world.wait(3600);
+    asked.lists(request.clone(), vec![node("DELETING")]);
+    assert!(asked.world.fleet.slots["a"].deleted.is_none(), "its time was over");
+    let gone = (1..=20).find(|_| {
+        asked.lists(request.clone(), vec![]);
+        is_delete(&asked.world.actions)
+    });
+    assert!(gone.is_some_and(|polls| (4..=6).contains(&polls)), "grace.missing: {gone:?}");
+    let evidence = &asked.world.fleet.slots["a"].verdict.evidence;
+    assert!(evidence.contains("its capacity ended at"), "{evidence}");
+}

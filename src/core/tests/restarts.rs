@@ -17,6 +17,7 @@ fn s15_a_relaunch_whose_checkpoint_is_gone_waits_for_a_person_after_ten_minutes(
     for minute in 0..12 {
         assert_eq!(world.run_order(), None, "{minute}");
         world.wait(60);
+        world.workers_say(&[(1, "v2", Some(STALE))]);
         world.poll(std::slice::from_ref(&node));
         world.surveyed(&[]);
         let held = world.hold("a");

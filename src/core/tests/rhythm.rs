@@ -226,7 +226,7 @@ fn s3_a_job_that_keeps_its_rhythm_outranks_health() {
 fn auto_graces_follow_the_size_of_the_slice() {
     let graces = Grace::default();
     let minutes = |time: Duration| time.as_secs() / 60;
-    let size = |hosts, reserved| Size { hosts, reserved, spot: false };
+    let size = |hosts, reserved| Size { hosts, reserved, ..Size::default() };
     let startup = |hosts| minutes(graces.startup(size(hosts, false)));
     assert_eq!([1, 15, 16, 64].map(startup), [45, 45, 120, 120]);
     let maintenance = |hosts, reserved| minutes(graces.maintenance(size(hosts, reserved)));

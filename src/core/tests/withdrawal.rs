@@ -94,6 +94,23 @@ impl Asked {
         }
     }
 
+    /// A poll half a minute later lists the request as it is here, with these nodes; a GET shows the same.
+    pub fn lists(&mut self, request: RequestView, nodes: Vec<Arc<NodeView>>) {
+        self.world.wait(30);
+        let other = Arc::new(NodeView::parse(node("b", self.other.clone())).unwrap());
+        let listed: Vec<_> = nodes.iter().cloned().chain([other]).collect();
+        let list = RequestList { requests: vec![request.clone()], unreachable: vec![] };
+        let result = Ok((listed, vec![]).into());
+        let listing = Listing { zone: ZONE.into(), result, requests: Some(Ok(list)) };
+        let began = self.world.now;
+        self.world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing] })));
+        if self.world.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
+            self.world.wait(1);
+            let reading = reading("q", Some(&request), &nodes);
+            self.world.input(Input::Got { slot: "a".into(), began: self.world.now, reading });
+        }
+    }
+
     fn reading(&self, state: Option<&Value>) -> Reading {
         reading("q", state.map(|state| self.request(state)).as_ref(), &[])
     }
