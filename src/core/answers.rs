@@ -158,6 +158,12 @@ pub fn operated(
     let memory = fleet.memory.entry(name.to_owned()).or_default();
     match (phase, result) {
         (_, Ok(OperationState::Running)) if memory.vanished == 0 => memory.operation_lost = None,
+        // A request goes after its nodes: a read has to say that it has gone, too.
+        (Phase::Deleting, Ok(OperationState::Succeeded)) if record.request.is_some() => {
+            record.mutated_at = Some(turn.now);
+            set_call(record, Call::Unknown);
+            (memory.looked_at, memory.vanished) = (None, 0);
+        }
         (Phase::Deleting, Ok(OperationState::Succeeded)) => {
             record.mutated_at = Some(turn.now);
             came_of(record, Verb::Delete, CallResult::Done, "the delete is done", turn);

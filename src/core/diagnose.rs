@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::condition::{Condition, Kind, Verdict};
+use crate::model::condition::{Condition, Verdict};
 use crate::model::exit::Stuck;
 use crate::model::fleet::Ledger;
 use crate::model::node::{Health, Inside, NodeState, NodeView, Symptom};
@@ -42,10 +42,7 @@ pub fn node(
         health.map_or("absent", Health::as_str)
     );
     // The remains of a finished job are removed: a dead node eats quota.
-    let lost = |verdict: &Verdict| verdict.condition.kind() == Some(Kind::Lost);
-    let dead = matches!(view.state, NodeState::Preempted | NodeState::Terminated)
-        || view.standing.as_ref().is_some_and(lost);
-    if finished(record, slot) && !(dead && record.ours) {
+    if finished(record, slot) && !(view.is_lost() && record.ours) {
         return Verdict::new(Finished, FINISHED);
     }
     if view.incarnation.is_none() {

@@ -17,7 +17,6 @@ use jiff::Timestamp;
 
 use crate::model::action::{Action, CallOutcome};
 use crate::model::event::{Event, What};
-use crate::model::filling::Filling;
 use crate::model::fleet::{Fleet, Stray};
 use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
@@ -75,7 +74,8 @@ pub fn order(fleet: &mut Fleet, key: &str, view: &NodeView, turn: &mut Turn) -> 
         (stray.told, stray.told_in) = (Some(told), stray.state.clone());
         fleet.dirty_ledger = true;
     }
-    let nodes = if filling == Filling::Node { vec![name.clone()] } else { view.members.clone() };
+    let plain = view.members.is_empty();
+    let nodes = if plain { vec![name.clone()] } else { view.members.clone() };
     turn.act(Action::Patch { slot: name, zone, nodes, filling, incarnation, patch, stray: true });
     true
 }

@@ -11,7 +11,7 @@ use crate::model::fleet::Fleet;
 use crate::model::ids::{Incarnation, RunOrder};
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
-use crate::model::spec::{NodeSpec, REQUEST_KEY};
+use crate::model::spec::NodeSpec;
 use crate::resource::queued::body;
 
 use super::{location, reads};
@@ -84,11 +84,9 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
     let wanted = learned.clone().in_zone(&record.zone).overlaid(&slot.create);
     let supervisor = slot.supervisor.as_deref();
     let mut body = wanted.render(&settings.owner, &record.name, &order, supervisor);
-    if slot.filling != Filling::Node
-        && let Some(body) = body.as_object_mut()
-    {
-        let around = body.entry(REQUEST_KEY).or_insert_with(|| Value::Object(Map::new()));
-        around.as_object_mut().map(body::limit);
+    match slot.filling {
+        Filling::Node => {}
+        Filling::QueuedResource(_) => body::limited(&mut body),
     }
     IfLost {
         name: record.name.clone(),

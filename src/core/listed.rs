@@ -119,9 +119,15 @@ impl Listed {
         !self.unread.contains_key(zone) && (self.read_all || !self.unread.contains_key("-"))
     }
 
-    /// The first of a slot's zones with what fills it.
+    /// The first of a slot's zones with what fills it. What can't run again must not hide what lives in
+    /// another zone.
     pub fn zone_of<'s>(&self, slot: &'s SlotSettings) -> Option<&'s String> {
-        slot.zones.iter().find(|zone| self.fills(zone, slot))
+        let filled = slot.zones.iter().filter(|zone| self.fills(zone, slot));
+        let is_lost = |zone: &String| match self.shown(zone, &slot.name, &slot.filling) {
+            Reading::Node(view) => view.is_lost(),
+            Reading::Absent | Reading::Unread(_) => false,
+        };
+        filled.min_by_key(|zone| is_lost(zone))
     }
 
     /// Whether what fills a slot was listed in a zone.
@@ -148,9 +154,14 @@ impl Listed {
     fn unread_in(&self, zone: &str, filling: &Filling) -> Option<&str> {
         let all = if self.read_all { None } else { self.unread.get("-") };
         let unread = self.unread.get(zone).or(all).map(String::as_str);
-        if *filling == Filling::Node || unread.is_some() {
-            return unread;
+        match filling {
+            Filling::Node => unread,
+            Filling::QueuedResource(_) => unread.or_else(|| self.requests_unread_in(zone)),
         }
+    }
+
+    /// Why the queued resources of a zone are not known.
+    fn requests_unread_in(&self, zone: &str) -> Option<&str> {
         let why = self.requests_unread.get(zone).or(self.requests_unread.get("-"));
         let asked = self.requests_read.contains(zone) || self.requests_read.contains("-");
         let not_yet = "its queued resources are listed with the next poll";

@@ -101,7 +101,10 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         // A plain node may have been asked for: a request is seen with the names of its nodes.
         None => {
             let plain = record.seen.as_ref().is_none_or(|seen| seen.members.is_empty());
-            slot.filling == Filling::Node || !(asked && plain)
+            match slot.filling {
+                Filling::Node => true,
+                Filling::QueuedResource(_) => !(asked && plain),
+            }
         }
     };
     // A request that was called off is followed already.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::condition::Verdict;
+use super::condition::{Kind, Verdict};
 use super::failure::Failure;
 use super::filling::{Deletable, RequestTimes};
 use super::ids::{Incarnation, RunOrder};
@@ -110,6 +110,15 @@ pub struct Symptom {
     pub at: Option<Timestamp>,
     /// `symptomType`, as text.
     pub kind: String,
+}
+
+impl NodeView {
+    /// Whether the API itself says that nothing is left of it to save.
+    pub fn is_lost(&self) -> bool {
+        let lost = |verdict: &Verdict| verdict.condition.kind() == Some(Kind::Lost);
+        matches!(self.state, NodeState::Preempted | NodeState::Terminated)
+            || self.standing.as_ref().is_some_and(lost)
+    }
 }
 
 /// What became of the nodes of a queued resource that is ACTIVE all the same.

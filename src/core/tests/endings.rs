@@ -296,6 +296,30 @@ fn s4_what_the_user_made_again_in_another_of_its_zones_is_not_created_once_more(
 }
 
 #[test]
+fn what_lives_in_one_of_its_zones_is_not_hidden_by_remains_in_another() {
+    const OTHER: &str = "us-east5-a";
+    let mut settings = settings(&["a"]);
+    settings.slots.get_mut("a").unwrap().zones.push(OTHER.to_owned());
+    let mut world = World::new(settings);
+    let remains = node("a", json!({"state": "PREEMPTED"}));
+    let lives =
+        node("a", json!({"name": format!("projects/p/locations/{OTHER}/nodes/a"), "id": "9"}));
+    for _ in 0..10 {
+        world.wait(30);
+        let listings = [(ZONE, &remains), (OTHER, &lives)].map(|(zone, raw)| Listing {
+            zone: zone.into(),
+            result: Ok((vec![Arc::new(NodeView::parse(raw.clone()).unwrap())], vec![]).into()),
+            requests: None,
+        });
+        let began = world.now;
+        world.input(Input::Polled(Box::new(Poll { began, listings: listings.into() })));
+        assert!(world.actions.is_empty() && world.looks.is_empty(), "{:?}", world.looks);
+        let record = &world.fleet.slots["a"];
+        assert_eq!((record.zone.as_str(), record.verdict.condition), (OTHER, Condition::Healthy));
+    }
+}
+
+#[test]
 fn s11_a_get_from_before_a_create_does_not_read_back_what_became_of_it() {
     let mut world = World::new(settings(&["a"]));
     let preempted = json!({"state": "PREEMPTED"});

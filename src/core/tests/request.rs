@@ -19,8 +19,15 @@ fn failed(code: i64, message: &str) -> Value {
 impl Asked {
     /// The request fails, and is removed.
     fn fails(&mut self, state: &Value) {
+        self.is_deleted(state);
+        self.answers(None);
+        self.world.wait(30);
+    }
+
+    /// It fails, and the operation of its delete ends.
+    fn is_deleted(&mut self, state: &Value) {
         self.shows(Some(state));
-        for _ in 0..4 {
+        for _ in 0..8 {
             if is_delete(&self.world.actions) {
                 break;
             }
@@ -31,7 +38,6 @@ impl Asked {
         };
         self.world.called("a", CallOutcome::Accepted(OPERATION.into()));
         self.world.done("a", OperationState::Succeeded);
-        self.world.wait(30);
     }
 
     /// Whether another request is sent within two hours.
@@ -122,6 +128,23 @@ fn a_reason_that_no_rule_knows_is_tried_once_more() {
         asked.command(CommandKind::Retry { slot: "a".into(), from: None });
         assert!(asked.asks_again());
     }
+}
+
+#[test]
+fn a_delete_of_a_request_is_done_when_a_read_says_so_too() {
+    let state = failed(8, "There is no more capacity in the zone");
+    let phase = |asked: &Asked| {
+        asked.world.fleet.slots["a"].recovery.as_ref().map(|recovery| recovery.phase)
+    };
+    let mut asked = Asked::new();
+    asked.is_deleted(&state);
+    assert_eq!(phase(&asked), Some(Phase::Deleting));
+    // The operation has ended, and the request is there all the same.
+    asked.answers(Some(&state));
+    assert_eq!(phase(&asked), Some(Phase::Condemned), "it is deleted once more");
+    asked.fails(&state);
+    assert_eq!(phase(&asked), Some(Phase::Gone));
+    assert!(asked.asks_again());
 }
 
 #[test]

@@ -141,9 +141,17 @@ pub fn create_body(specification: &Value, parent: &str, node: &str) -> (Value, b
     (Value::Object(around), alpha)
 }
 
+/// A specification as its request will say it.
+pub fn limited(specification: &mut Value) {
+    if let Some(body) = specification.as_object_mut() {
+        let around = body.entry(REQUEST_KEY).or_insert_with(|| json!({}));
+        around.as_object_mut().map(limit);
+    }
+}
+
 /// Bounds the time for which a request waits, where nothing does: one that this program has lost sight of
 /// ends by itself. `around` is what a specification says of its request.
-pub fn limit(around: &mut Map<String, Value>) {
+fn limit(around: &mut Map<String, Value>) {
     let policy = around.entry("queueingPolicy").or_insert_with(|| json!({}));
     if policy.get("validUntilDuration").is_none() {
         policy["validUntilDuration"] = json!(VALID_FOR);
