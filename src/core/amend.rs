@@ -111,8 +111,11 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     // Their exits may be in before the read that judges by them.
     let waits = ctx.record.job.stuck == Some(Stuck::Waits) && ctx.record.takes_orders();
     let ordered_soon = run.wait && comes && (waits || relaunch::wanted(ctx).is_some());
-    let (wait, notice) =
-        (ctx.paused().is_some() || ordered_soon || is_hopeless(ctx), ending && asks);
+    // What an operator calls done starts no more, also on a TPU that was granted late.
+    let ended = |(of, code): (u64, i64)| of >= run.generation && code == 0;
+    let over = ctx.condition() == Condition::Finished && !ctx.record.exit_of(0).is_some_and(ended);
+    let waits = ctx.paused().is_some() || ordered_soon || over || is_hopeless(ctx);
+    let (wait, notice) = (waits, ending && asks);
     let mut reboot = run.reboot.clone();
     let fresh = reboots(ctx).into_iter().map(|(_, boot)| boot);
     reboot.extend(fresh.filter(|boot| !run.reboot.contains(boot)));

@@ -1,9 +1,12 @@
 //! A TPU whose job has finished: kept, or deleted.
 
 use super::super::check::{Case, Checker};
+use super::amend::present;
 use super::endings::CommandKind;
+use super::relaunch::{accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
+use crate::model::ids::RunOrder;
 use crate::model::relaunch::Patch;
 use crate::model::settings::{OnSuccess, WhenMissing};
 use crate::model::slot::SlotRecord;
@@ -386,4 +389,25 @@ fn time_in_which_it_was_not_understood_does_not_count_towards_its_end() {
         world.poll_result(Err(Failure::new(FailureClass::Transient, "zone unreachable")));
     }
     assert_eq!(world.deleted_within(&node, 60), Some(10));
+}
+
+#[test]
+fn s23_hosts_whose_job_an_operator_calls_done_wait_until_it_is_wanted_again() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    world.command(CommandKind::Done { slot: "a".into() });
+    world.next_poll(&node);
+    let order = world.run_order().expect("nothing starts there any more");
+    assert_eq!(order, RunOrder { wait: true, ..present(&node) });
+    world.ordered(accepted());
+    let node = patched(&node, &order);
+    for _ in 0..20 {
+        world.next_poll(&node);
+        assert!(world.actions.is_empty(), "L2: {:?}", world.actions);
+    }
+    world.command(CommandKind::Retry { slot: "a".into(), from: None });
+    world.surveyed(&[100]);
+    world.next_poll(&node);
+    let started = world.run_order().expect("a newer order starts it");
+    assert_eq!((started.generation, started.wait), (2, false));
 }
