@@ -234,12 +234,20 @@ pub(super) fn goes_on(cloud: &mut Cloud, zone: &str, id: &str, number: u64) {
         return;
     };
     match queued.state {
-        "WAITING_FOR_RESOURCES" if queued.valid_until.is_some_and(|until| until <= now) => {
+        "CREATING" => {
+            queued.state = "WAITING_FOR_RESOURCES";
+            next(cloud, change, (key, number));
+        }
+        "ACCEPTED" | "WAITING_FOR_RESOURCES"
+            if queued.valid_until.is_some_and(|until| until <= now) =>
+        {
             let error = json!({"code": 4, "message": "The request was not filled in its time."});
             fail(cloud, &key, refused.unwrap_or(error));
         }
-        "WAITING_FOR_RESOURCES" if refused.is_some() => next(cloud, refusal, (key, number)),
-        "WAITING_FOR_RESOURCES" => {
+        "ACCEPTED" | "WAITING_FOR_RESOURCES" if refused.is_some() => {
+            next(cloud, refusal, (key, number))
+        }
+        "ACCEPTED" | "WAITING_FOR_RESOURCES" => {
             queued.state = "PROVISIONING";
             add_nodes(cloud, &key);
             next(cloud, create, (key, number));
