@@ -1,10 +1,12 @@
 //! Slots that are a multislice: several nodes of one queued resource, watched, ordered and replaced as
 //! one.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::simulator::things::{Node, Workload};
-use tpu_watchdog::simulator::trouble::Trouble;
+use tpu_watchdog::simulator::trouble::{Event, Trouble};
 
 use crate::harness::{POLICY, Rig, ZONE, job};
 
@@ -22,7 +24,7 @@ fn rig(grace: &str) -> Rig {
         for node in ["a-0", "a-1"] {
             let job = Workload {
                 checkpoint: "gs://bucket/a".into(),
-                step: std::time::Duration::from_millis(100),
+                step: Duration::from_millis(100),
                 every: 5,
                 at_step: 10,
             };
@@ -75,7 +77,28 @@ fn a_multislice_is_made_watched_and_replaced_as_a_whole() {
     });
     // Capacity is taken back as a whole, as often as it likes.
     for round in 2..=4 {
+        if round == 4 {
+            // The third time there is none: the request waits in its place, and its watchdog dies.
+            rig.simulator.with(|cloud| {
+                let event = |what| Event {
+                    at: Duration::ZERO,
+                    node: String::new(),
+                    zone: ZONE.into(),
+                    what,
+                    lasts: None,
+                };
+                cloud.trouble(event(Trouble::StockOut));
+            });
+        }
         rig.trouble("a-1", Trouble::Preempt, None);
+        if round == 4 {
+            rig.wait_until("it is asked for again", || mutations(&rig).len() == 7);
+            rig.wait_until("it waits", || seen(&rig)["condition"] == "waiting");
+            rig.kill();
+            // The grant comes late, to a process that did not ask for it.
+            rig.simulator.with(|cloud| cloud.refusals.clear());
+            rig.start();
+        }
         rig.wait_until("it is replaced", || {
             slices(&rig).iter().all(|node| node.run.order.generation >= round)
                 && slices(&rig).len() == 2

@@ -5,15 +5,19 @@
 //! mutations that arrived, the specification, and the slot and the ledger at each moment.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use object_store::memory::InMemory;
+use object_store::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 use tpu_watchdog::model::action::Record;
 use tpu_watchdog::model::fleet::Ledger;
 use tpu_watchdog::model::slot::SlotRecord;
+use tpu_watchdog::store::object::ObjectState;
 use tpu_watchdog::store::sqlite::SqliteStore;
-use tpu_watchdog::store::{Batch, Store as _};
+use tpu_watchdog::store::{Batch, Store};
 
 use crate::world::{Ms, Sent, World, minutes, wait};
 
@@ -64,8 +68,34 @@ struct Moment {
     ledger: Value,
 }
 
+/// What a version before has left.
+async fn keep(store: &mut dyn Store, batch: &Batch) {
+    assert!(store.take(None, "before", Duration::from_secs(30)).await.unwrap());
+    store.release(batch).await.unwrap();
+}
+
+/// The same as a bucket gives it back. It is played in memory: a bucket is written once a second at most,
+/// by the real clock.
+fn through_a_bucket(batch: Batch) -> Batch {
+    wait(async {
+        let client = Arc::new(InMemory::new());
+        let open = || ObjectState::open(client.clone(), Path::from("state"), "gs://bucket/state");
+        keep(&mut open().await.unwrap(), &batch).await;
+        open().await.unwrap().load().await.unwrap().into_batch(Vec::new())
+    })
+}
+
 #[test]
 fn state_stored_in_any_phase_by_the_version_before_is_taken_up_and_finished() {
+    are_taken_up(false);
+}
+
+#[test]
+fn state_stored_in_any_phase_in_a_bucket_is_taken_up_and_finished() {
+    are_taken_up(true);
+}
+
+fn are_taken_up(in_a_bucket: bool) {
     let recorded: Recorded = serde_json::from_str(include_str!("phases/recorded.json")).unwrap();
     assert_eq!(recorded.moments.len(), 8);
     for (name, moment) in recorded.moments {
@@ -90,11 +120,10 @@ fn state_stored_in_any_phase_by_the_version_before_is_taken_up_and_finished() {
             Record::Spec("a".to_owned(), recorded.spec.clone()),
             Record::Ledger(Box::new(ledger)),
         ];
+        let kept = Batch { records, ..Batch::default() };
+        let kept = if in_a_bucket { through_a_bucket(kept) } else { kept };
         let mut store = SqliteStore::in_memory().unwrap();
-        wait(async {
-            assert!(store.take(None, "before", Duration::from_secs(30)).await.unwrap());
-            store.release(&Batch { records, ..Batch::default() }).await.unwrap();
-        });
+        wait(keep(&mut store, &kept));
         let mut world = World::new(CONFIG, SCENARIO, Box::new(store));
         world.replay(sent, until);
         world.start("after");
