@@ -274,7 +274,6 @@ fn functions(text: &str) -> Vec<(String, usize)> {
 const LONG_FUNCTIONS: Ratchet = &[
     ("checkpoint/lister.rs: survey_in", 89),
     ("cli/demo.rs: demo", 81),
-    ("core/answers.rs: operated", 71),
     ("core/settle.rs: settle", 71),
     ("core/surveys.rs: surveyed", 103),
     ("core/tests/gates.rs: the_checker_refuses_by_name_what_a_plan_must_never_ask_for", 71),

@@ -111,7 +111,7 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     // Their exits may be in before the read that judges by them.
     let waits = ctx.record.job.stuck == Some(Stuck::Waits) && ctx.record.takes_orders();
     let ordered_soon = run.wait && comes && (waits || relaunch::wanted(ctx).is_some());
-    // What an operator calls done starts no more, also on a TPU that was granted late.
+    // A job that an operator calls done starts no more, also on a TPU that was granted late.
     let ended = |(of, code): (u64, i64)| of >= run.generation && code == 0;
     let over = ctx.condition() == Condition::Finished && !ctx.record.exit_of(0).is_some_and(ended);
     let waits = ctx.paused().is_some() || ordered_soon || over || is_hopeless(ctx);

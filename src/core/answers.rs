@@ -160,9 +160,7 @@ pub fn operated(
         (_, Ok(OperationState::Running)) if memory.vanished == 0 => memory.operation_lost = None,
         // A request goes after its nodes: a read has to say that it has gone, too.
         (Phase::Deleting, Ok(OperationState::Succeeded)) if record.request.is_some() => {
-            record.mutated_at = Some(turn.now);
-            set_call(record, Call::Unknown);
-            (memory.looked_at, memory.vanished) = (None, 0);
+            read_back(record, memory, turn.now);
         }
         (Phase::Deleting, Ok(OperationState::Succeeded)) => {
             record.mutated_at = Some(turn.now);
@@ -176,13 +174,8 @@ pub fn operated(
             memory.looked_at = None;
         }
         (Phase::Deleting, Ok(OperationState::Failed(failure))) => {
-            came_of(
-                record,
-                Verb::Delete,
-                CallResult::Failed,
-                &format!("the delete failed: {failure}"),
-                turn,
-            );
+            let text = format!("the delete failed: {failure}");
+            came_of(record, Verb::Delete, CallResult::Failed, &text, turn);
             delete_failed(record, &policy, &failure, turn);
             spend(record);
         }
@@ -195,14 +188,11 @@ pub fn operated(
             let class = failure.class;
             let text = format!("the create's operation failed ({class}); its name is read back");
             came_of(record, Verb::Create, CallResult::Failed, &text, turn);
-            // A failed create says nothing about what is there: it may have left a node behind,
-            // which a poll may have shown. Only a read from after its end tells.
-            record.mutated_at = Some(turn.now);
-            set_call(record, Call::Unknown);
             if let Some(recovery) = &mut record.recovery {
                 recovery.failed = Some(failure);
             }
-            (memory.looked_at, memory.vanished) = (None, 0);
+            // A failed create may have left a node behind, which a poll may have shown.
+            read_back(record, memory, turn.now);
         }
         (_, Err(failure)) => {
             let first = memory.operation_lost.is_none();
@@ -217,6 +207,13 @@ pub fn operated(
         _ => {}
     }
     fleet.dirty.insert(name.to_owned());
+}
+
+/// The end of an operation does not say what is there: only a read from after it does.
+fn read_back(record: &mut SlotRecord, memory: &mut Memory, now: Timestamp) {
+    record.mutated_at = Some(now);
+    set_call(record, Call::Unknown);
+    (memory.looked_at, memory.vanished) = (None, 0);
 }
 
 fn delete_failed(record: &mut SlotRecord, policy: &Policy, failure: &Failure, turn: &mut Turn) {

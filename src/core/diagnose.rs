@@ -89,7 +89,7 @@ pub fn node(
     Verdict::new(Healthy, ongoing.unwrap_or(text))
 }
 
-/// What is known of why a queued resource that is ACTIVE has no node, beyond what it says itself.
+/// Why a queued resource that is ACTIVE has no node, as far as more is known than it says itself.
 fn emptied(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Verdict> {
     let standing = view.standing.as_ref().filter(|_| view.inside == Inside::NotListed)?;
     if let Some(ended) = view.times.ends_at.filter(|_| has_run_out(view, now)) {

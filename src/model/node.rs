@@ -121,7 +121,7 @@ impl NodeView {
     }
 }
 
-/// What became of the nodes of a queued resource that is ACTIVE all the same.
+/// The fate of the nodes of a queued resource that is ACTIVE all the same.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Inside {
     /// They are there, or the request is in another state.

@@ -60,6 +60,7 @@ impl NodeView {
             _ => String::new(),
         };
         let metadata = |key: &str| raw.pointer("/metadata")?.get(key)?.as_str();
+        let list = |key: &str| raw.get(key).and_then(Value::as_array);
         let flag = |pointer: &str| raw.pointer(pointer).and_then(Value::as_bool).unwrap_or(false);
         Ok(NodeView {
             incarnation: created.map(|created| Incarnation { id, created }),
@@ -69,9 +70,7 @@ impl NodeView {
                 .get("healthDescription")
                 .and_then(Value::as_str)
                 .and_then(maintenance_event),
-            symptoms: raw
-                .get("symptoms")
-                .and_then(Value::as_array)
+            symptoms: list("symptoms")
                 .map(|all| all.iter().map(symptom).collect())
                 .unwrap_or_default(),
             upcoming: raw.get("upcomingMaintenance").filter(|u| u.is_object()).map(upcoming),
@@ -93,7 +92,7 @@ impl NodeView {
                 .and_then(Value::as_str)
                 .unwrap_or_default()
                 .to_owned(),
-            workers: raw.get("networkEndpoints").and_then(Value::as_array).map_or(0, Vec::len),
+            workers: list("networkEndpoints").map_or(0, Vec::len),
             opted_out: is_opted_out(&raw),
             owner: metadata(OWNER_KEY).map(str::to_owned),
             slot: metadata(SLOT_KEY).map(str::to_owned),

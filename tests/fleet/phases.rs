@@ -68,7 +68,7 @@ struct Moment {
     ledger: Value,
 }
 
-/// What a version before has left.
+/// Writes the state that a version before has left.
 async fn keep(store: &mut dyn Store, batch: &Batch) {
     assert!(store.take(None, "before", Duration::from_secs(30)).await.unwrap());
     store.release(batch).await.unwrap();

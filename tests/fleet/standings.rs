@@ -90,7 +90,7 @@ const STANDINGS: [Standing; 17] = [
     Standing::Gone,
 ];
 
-/// What operators do, and then what they change in the config.
+/// Commands of operators, and then changes of the config.
 const COMMANDS: [&str; 15] = [
     "nothing",
     "pause",
@@ -109,7 +109,7 @@ const COMMANDS: [&str; 15] = [
     "rename",
 ];
 
-/// What goes wrong after the command.
+/// The trouble after the command.
 #[derive(Debug, Clone, Copy)]
 enum Hindrance {
     Nothing,

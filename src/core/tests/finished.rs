@@ -397,7 +397,7 @@ fn s23_hosts_whose_job_an_operator_calls_done_wait_until_it_is_wanted_again() {
     let node = world.at_work("v3");
     world.command(CommandKind::Done { slot: "a".into() });
     world.next_poll(&node);
-    let order = world.run_order().expect("nothing starts there any more");
+    let order = world.run_order().expect("nothing starts there");
     assert_eq!(order, RunOrder { wait: true, ..present(&node) });
     world.ordered(accepted());
     let node = patched(&node, &order);

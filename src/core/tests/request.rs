@@ -255,7 +255,7 @@ fn flex_start_capacity_that_is_about_to_run_out_asks_its_job_for_a_checkpoint() 
 }
 
 #[test]
-fn flex_start_capacity_that_has_run_out_is_lost_and_nobody_stopped_it() {
+fn flex_start_capacity_that_has_run_out_is_lost_and_was_not_stopped() {
     let ends = |asked: &Asked, left: i64| {
         let ends_at = asked.world.now + jiff::SignedDuration::from_secs(left);
         let mut request = asked.request(&json!({"state": "ACTIVE"}));
@@ -273,7 +273,7 @@ fn flex_start_capacity_that_has_run_out_is_lost_and_nobody_stopped_it() {
     };
     asked.lists(request.clone(), vec![node("READY")]);
     assert_eq!(condition(&asked), Condition::Healthy);
-    // Before the end a node that is gone was deleted by somebody.
+    // Before the end a node that is gone was deleted by a person.
     asked.lists(request.clone(), vec![]);
     assert_eq!(condition(&asked), Condition::Stopped);
     asked.lists(request.clone(), vec![node("READY")]);

@@ -113,7 +113,7 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
     })
 }
 
-/// What the nodes of a request that is ACTIVE tell against it.
+/// How the nodes of a request that is ACTIVE contradict it.
 fn inside(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Inside {
     match request.state {
         RequestState::Active if nodes.is_empty() && !request.nodes.is_empty() => Inside::NotListed,
