@@ -37,7 +37,7 @@ use crate::model::view::{ActionName, Decision};
 
 use super::ctx::SlotCtx;
 use super::turn::Turn;
-use super::{confirm, idle, life, relaunch, runs};
+use super::{confirm, diagnose, idle, life, relaunch, runs};
 
 /// A change that was sent is read back for so long; one that was refused or not seen is tried again
 /// after as long.
@@ -107,14 +107,13 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     // Hosts that wait for a newer order start by that order alone: one that started now would meet
     // hosts that hang in the former run. Where that order is held, they start as they would without.
     let hold = ctx.record.decision.as_ref().and_then(|decision| decision.hold);
-    let comes = hold.is_none_or(|hold| hold == HoldReason::Backoff);
+    let unheard = hold == Some(HoldReason::Unclear) && ctx.condition() != Condition::Unclear;
+    let comes = unheard || hold.is_none_or(|hold| hold == HoldReason::Backoff);
     // Their exits may be in before the read that judges by them.
     let waits = ctx.record.job.stuck == Some(Stuck::Waits) && ctx.record.takes_orders();
     let ordered_soon = run.wait && comes && (waits || relaunch::wanted(ctx).is_some());
-    // A job that an operator calls done starts no more, also on a TPU that was granted late.
-    let ended = |(of, code): (u64, i64)| of >= run.generation && code == 0;
-    let over = ctx.condition() == Condition::Finished && !ctx.record.exit_of(0).is_some_and(ended);
-    let waits = ctx.paused().is_some() || ordered_soon || over || is_hopeless(ctx);
+    // It starts no more, also on a TPU that was granted late.
+    let waits = ctx.paused().is_some() || ordered_soon || is_over(ctx, run) || is_hopeless(ctx);
     let (wait, notice) = (waits, ending && asks);
     let mut reboot = run.reboot.clone();
     let fresh = reboots(ctx).into_iter().map(|(_, boot)| boot);
@@ -123,6 +122,18 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     // A slice that Google's repair made again has the order that the request was created with.
     let behind = seen.out_of_step && run.generation == ctx.record.job.generation;
     (order != *run || behind).then_some(Patch::Order(order))
+}
+
+/// Whether the job that the TPU was created with is journaled as finished, whatever the config names now,
+/// and worker 0 does not rest: one whose end an operator has passed over starts again with the next boot.
+fn is_over(ctx: &SlotCtx, run: &RunOrder) -> bool {
+    let job = &ctx.record.job;
+    // Not by the last read's condition, which an operator's `retry` ends.
+    let same = job.finished.is_some() && job.finished == job.ordered;
+    let counts = job.exits.get(&0).is_none_or(|exit| job.pardoned.get(&0) != Some(exit));
+    let ended = |(of, code): (u64, i64)| of >= run.generation && code == 0;
+    let rests = counts && ctx.record.exit_of(0).is_some_and(ended);
+    (same || diagnose::finished(ctx.record, ctx.slot)) && !rests
 }
 
 /// Whether hosts are told to reboot that the node's order, as it was read, does not name.
@@ -214,7 +225,9 @@ fn follows(ctx: &SlotCtx, order: &RunOrder, undoes: bool) -> bool {
         && record.job.relaunch.is_none();
     // A called-off create's node is a stray, which waits until its slot takes it up.
     let wanted = !record.forgotten || undoes && stray(ctx).is_none();
-    supervised && known && wanted && record.supervisors_are(TAKES_WAIT)
+    // What is done is read no more: an older supervisor passes the flag over.
+    let takes = record.supervisors_are(TAKES_WAIT) || order.wait && is_over(ctx, order);
+    supervised && known && wanted && takes
 }
 
 /// The slot's own node, as far as it is followed as a stray.
@@ -322,6 +335,9 @@ fn flags_text(record: &SlotRecord, order: &RunOrder, paused_by: Option<String>) 
     let RunOrder { generation, wait, notice, .. } = order;
     let why = match (wait, notice, paused_by) {
         (true, _, Some(who)) => format!("{who} paused it, so nothing starts by itself"),
+        (true, _, None) if record.job.finished.is_some() => {
+            "its job is done, so nothing starts there again".to_owned()
+        }
         (true, _, None) => "a newer order follows".to_owned(),
         (_, true, _) => {
             let ends_at = record.seen.as_ref().and_then(|seen| seen.times.ends_at);

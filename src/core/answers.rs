@@ -148,7 +148,8 @@ pub fn operated(
     result: Result<OperationState, Failure>,
     turn: &mut Turn,
 ) {
-    let Some(policy) = fleet.settings.slots.get(name).map(|s| s.policy.clone()) else { return };
+    let Some(slot) = fleet.settings.slots.get(name) else { return };
+    let (policy, has_nodes) = (slot.policy.clone(), slot.filling.has_nodes());
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let Some(recovery) = &record.recovery else { return };
     if recovery.call != Some(Call::Accepted { operation: operation.to_owned() }) {
@@ -159,8 +160,10 @@ pub fn operated(
     match (phase, result) {
         (_, Ok(OperationState::Running)) if memory.vanished == 0 => memory.operation_lost = None,
         // A request goes after its nodes: a read has to say that it has gone, too.
-        (Phase::Deleting, Ok(OperationState::Succeeded)) if record.request.is_some() => {
+        (Phase::Deleting, Ok(OperationState::Succeeded)) if has_nodes => {
             read_back(record, memory, turn.now);
+            // Should it be there, the next delete is another one than this.
+            spend(record);
         }
         (Phase::Deleting, Ok(OperationState::Succeeded)) => {
             record.mutated_at = Some(turn.now);

@@ -49,7 +49,9 @@ pub fn condemn(
     let failed =
         (condition == Condition::RequestFailed).then(|| request::failure(ctx.record, turn.now));
     if let Some(recovery) = &mut ctx.record.recovery {
-        recovery.request_failed = failed;
+        // The reason of a request that is gone by now holds for the next one.
+        recovery.request_failed =
+            failed.or(recovery.request_failed.take().filter(|_| condition == Condition::Missing));
         recovery.observed = Some(observed.clone());
         recovery.tried_at = tries.then_some(turn.now);
     }

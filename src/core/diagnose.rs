@@ -11,16 +11,19 @@ use jiff::Timestamp;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::exit::Stuck;
 use crate::model::fleet::Ledger;
-use crate::model::node::{Health, Inside, NodeState, NodeView, Symptom};
+use crate::model::node::{Health, NodeState, NodeView, Symptom};
 use crate::model::phase::Phase;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::{Seen, SlotRecord};
-use crate::model::time::{elapsed, span};
+use crate::model::time::{after, elapsed, span};
 
 use super::{ending, life};
 
 /// The announced end of a maintenance is waited for at most this long after the first symptom.
 pub const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
+
+/// What ends so long before the end of its capacity was ended by it.
+const RUN_OUT: Duration = Duration::from_secs(300);
 
 /// Evidence of a finished job.
 pub const FINISHED: &str = "the job's success is journaled";
@@ -91,18 +94,19 @@ pub fn node(
 
 /// Why a queued resource that is ACTIVE has no node, as far as more is known than it says itself.
 fn emptied(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Verdict> {
-    let standing = view.standing.as_ref().filter(|_| view.inside == Inside::NotListed)?;
-    if let Some(ended) = view.times.ends_at.filter(|_| has_run_out(view, now)) {
-        let text = format!("{}; its capacity ended at {ended:.0}", standing.evidence);
-        return Some(Verdict::new(Condition::Preempted, text));
-    }
-    let why = record.deleted.as_ref().filter(|_| record.incarnation == view.incarnation)?;
-    Some(Verdict::new(Condition::Stopped, format!("{}: {why}", standing.evidence)))
+    let standing = view.standing.as_ref().filter(|_| view.not_listed)?;
+    let ended = view.times.ends_at.filter(|_| runs_out(view, now));
+    let wanted =
+        record.wanted.as_ref().filter(|w| view.incarnation.as_ref() == Some(&w.incarnation));
+    let why = ended.map(|at| format!("its capacity ends at {at:.0}"));
+    let why = why.or_else(|| Some(format!("{} wants it recreated", wanted?.who)))?;
+    Some(Verdict::new(Condition::Preempted, format!("{}; {why}", standing.evidence)))
 }
 
-/// Whether the time for which capacity was asked is over (flex-start).
-pub fn has_run_out(view: &NodeView, now: Timestamp) -> bool {
-    view.times.ends_at.is_some_and(|at| at <= now)
+/// Whether the time for which capacity was asked is over, or nearly so, whichever clock counts it
+/// (flex-start).
+pub fn runs_out(view: &NodeView, now: Timestamp) -> bool {
+    view.times.ends_at.is_some_and(|at| at <= after(now, RUN_OUT))
 }
 
 /// The condition that follows from a node's state alone.

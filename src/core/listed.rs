@@ -211,7 +211,8 @@ impl Listed {
                 unread = unread.or_else(|| self.doubt(&record.zone, node));
             }
         }
-        if absent && record.incarnation.is_none() && record.recovery.is_none() {
+        let lost = matches!(&shown, Reading::Node(view) if view.is_lost());
+        if (absent || lost) && record.incarnation.is_none() && record.recovery.is_none() {
             // It may live in another of its zones, one that could not be read.
             let mut zones = slot.into_iter().flat_map(|slot| &slot.zones);
             unread = unread.or_else(|| {

@@ -17,7 +17,7 @@ use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
 use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Stray};
 use crate::model::ids::RunOrder;
-use crate::model::node::{Inside, NodeState, NodeView};
+use crate::model::node::{NodeState, NodeView};
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
 use crate::model::settings::{Overlay, Settings};
@@ -307,7 +307,7 @@ fn note(
         members: view.members.clone(),
         out_of_step: view.out_of_step,
         deletable: view.deletable,
-        not_listed: view.inside == Inside::NotListed,
+        not_listed: view.not_listed,
         failure: view.failure.clone(),
         times: view.times,
         waits_since: request::waits_since(record, view, now),
@@ -393,8 +393,9 @@ fn notice_deletion(
     dirty: &mut BTreeSet<String>,
     now: Timestamp,
 ) {
-    let is_ending = view.state == NodeState::Deleting || view.inside == Inside::BeingDeleted;
-    let Some(seen) = record.seen.as_ref().filter(|_| is_ending) else { return };
+    let Some(seen) = record.seen.as_ref().filter(|_| view.state == NodeState::Deleting) else {
+        return;
+    };
     // Also a delete of ours whose answer was lost, and the API's own end of a create that failed.
     let by_us = record.recovery.as_ref().is_some_and(|r| {
         matches!(r.phase, Phase::Deleting | Phase::Creating)
@@ -406,11 +407,8 @@ fn notice_deletion(
         same && stray.is_being_removed()
     };
     let by_us = by_us || ledger.strays.values().any(withdrawn);
-    // A request takes its nodes along, and so does the end of its capacity.
-    let by_request = match view.inside {
-        Inside::BeingDeleted => diagnose::has_run_out(view, now),
-        _ => view.queued_resource.is_some(),
-    };
+    // A request takes its nodes along, and the end of its capacity both.
+    let by_request = view.queued_resource.is_some() || diagnose::runs_out(view, now);
     if diagnose::lived(seen) && !by_us && !by_request && record.deleted.is_none() {
         record.deleted = Some(format!("it was {} when another hand deleted it", seen.state));
         dirty.insert(record.name.clone());

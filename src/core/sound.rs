@@ -3,9 +3,8 @@
 //! was read from a damaged journal may be unsound; a step never makes it so.
 
 use crate::model::action::{Action, Effect, Record};
-use crate::model::fleet::{Fleet, Memory, Pending, Stray};
+use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::phase::Phase;
-use crate::model::recovery::Call;
 use crate::model::slot::SlotRecord;
 
 /// Looks at every slot.
@@ -97,48 +96,9 @@ fn slot(record: &SlotRecord, memory: &Memory) -> Result<(), &'static str> {
 pub fn intends(effects: &[Effect]) -> Result<(), String> {
     for effect in effects {
         let Effect::Commit { records, then, .. } = effect else { continue };
-        for action in then {
-            if let Action::Delete { slot, zone, incarnation, stray: true, .. } = action {
-                let removal = records.iter().find_map(|record| match record {
-                    Record::Ledger(ledger) => ledger.strays.get(&Stray::key(zone, slot)),
-                    _ => None,
-                });
-                let removal = removal.and_then(|stray| stray.removal.as_ref());
-                let intended = removal.is_some_and(|removal| {
-                    removal.call == Some(Call::Intended) && removal.incarnation == *incarnation
-                });
-                if !intended {
-                    return Err(format!("nothing intends {action:?}: {removal:?}"));
-                }
-                continue;
-            }
-            if let Action::Patch { slot, zone, patch, stray: true, .. } = action {
-                let intends = |record: &Record| match record {
-                    Record::Ledger(ledger) => {
-                        let stray = ledger.strays.get(&Stray::key(zone, slot));
-                        stray.is_some_and(|stray| stray.intends(patch))
-                    }
-                    _ => false,
-                };
-                if !records.iter().any(intends) {
-                    return Err(format!("nothing intends {action:?}"));
-                }
-                continue;
-            }
-            let written = records.iter().find_map(|record| match record {
-                Record::Slot(slot) if slot.name == action.slot() => Some(slot),
-                _ => None,
-            });
-            if let Action::Patch { patch, .. } = action {
-                if !written.is_some_and(|record| record.job.intends(patch)) {
-                    return Err(format!("nothing intends {action:?}"));
-                }
-                continue;
-            }
-            let recovery = written.and_then(|record| record.recovery.as_ref());
-            if !recovery.is_some_and(|recovery| recovery.call == Some(Call::Intended)) {
-                return Err(format!("nothing intends {action:?}: {recovery:?}"));
-            }
+        let intended = |action: &&Action| records.iter().any(|record| record.intends(action));
+        if let Some(action) = then.iter().find(|action| !intended(action)) {
+            return Err(format!("nothing intends {action:?}: {records:?}"));
         }
     }
     Ok(())

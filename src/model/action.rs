@@ -12,12 +12,14 @@ use super::command::Command;
 use super::event::{Event, Verb};
 use super::failure::Failure;
 use super::filling::Filling;
-use super::fleet::Ledger;
+use super::fleet::{Ledger, Removal, Stray};
 use super::ids::Incarnation;
 use super::lookup::{CreateCheck, Deletion};
 use super::node::NodeView;
 use super::operation::OperationState;
+use super::phase::Phase;
 use super::queued::RequestView;
+use super::recovery::Call;
 use super::relaunch::Patch;
 use super::settings::{CheckpointSettings, Settings};
 use super::slot::SlotRecord;
@@ -244,6 +246,38 @@ pub enum Record {
     Ledger(Box<Ledger>),
     /// The command of this id has worked: it is taken out of the store by the same commit.
     CommandDone(String),
+}
+
+impl Record {
+    /// Whether this record intends this mutation (S11): the journal says so before it is sent.
+    pub fn intends(&self, action: &Action) -> bool {
+        match (self, action) {
+            (
+                Record::Ledger(ledger),
+                Action::Delete { slot, zone, incarnation, stray: true, .. },
+            ) => ledger.strays.get(&Stray::key(zone, slot)).is_some_and(|stray| {
+                let intended = |of: &&Removal| of.call == Some(Call::Intended);
+                let removal = stray.removal.as_ref().filter(intended);
+                removal.is_some_and(|removal| removal.incarnation == *incarnation)
+            }),
+            (Record::Ledger(ledger), Action::Patch { slot, zone, patch, stray: true, .. }) => {
+                let stray = ledger.strays.get(&Stray::key(zone, slot));
+                stray.is_some_and(|stray| stray.intends(patch))
+            }
+            (Record::Slot(record), action) if record.name == action.slot() => {
+                let calls = |phase| {
+                    let recovery = record.recovery.as_ref();
+                    recovery.is_some_and(|r| r.phase == phase && r.call == Some(Call::Intended))
+                };
+                match action {
+                    Action::Delete { stray, .. } => !stray && calls(Phase::Deleting),
+                    Action::Create { .. } => calls(Phase::Creating),
+                    Action::Patch { patch, stray, .. } => !stray && record.job.intends(patch),
+                }
+            }
+            _ => false,
+        }
+    }
 }
 
 /// A mutation, with nothing left to choose.

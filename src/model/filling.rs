@@ -30,6 +30,14 @@ impl Filling {
         }
     }
 
+    /// Whether it is more than a node: it ends after its nodes.
+    pub fn has_nodes(&self) -> bool {
+        match self {
+            Filling::Node => false,
+            Filling::QueuedResource(_) => true,
+        }
+    }
+
     /// Its name at the API below its zone, for the slot of this name.
     pub fn path(&self, slot: &str) -> String {
         match self {

@@ -121,18 +121,6 @@ impl NodeView {
     }
 }
 
-/// The fate of the nodes of a queued resource that is ACTIVE all the same.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Inside {
-    /// They are there, or the request is in another state.
-    #[default]
-    AsShown,
-    /// One of them is DELETING.
-    BeingDeleted,
-    /// None of them was listed: they are gone, or the list lags behind the request.
-    NotListed,
-}
-
 /// The typed view of one node, along with its raw JSON.
 #[derive(Debug, Clone)]
 pub struct NodeView {
@@ -190,8 +178,8 @@ pub struct NodeView {
     pub slice: Option<String>,
     /// Whether, and how, it can be deleted.
     pub deletable: Deletable,
-    /// Of a queued resource that is ACTIVE, what its nodes alone tell.
-    pub inside: Inside,
+    /// Of a queued resource that is ACTIVE, no node was listed: they are gone, or the list lags behind.
+    pub not_listed: bool,
     /// Why its queued resource failed.
     pub failure: Option<Failure>,
     /// When its queued resource ends by itself.

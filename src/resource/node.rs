@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::spec::{OPT_OUT_LABEL, accelerator, is_supervised};
 use crate::model::filling::Deletable;
 use crate::model::ids::{Incarnation, OWNER_KEY, RUN_KEY, SLOT_KEY};
-use crate::model::node::{Health, Inside, NodeState, NodeView, Symptom, UpcomingMaintenance};
+use crate::model::node::{Health, NodeState, NodeView, Symptom, UpcomingMaintenance};
 
 impl NodeState {
     /// From the REST text or the proto number.
@@ -105,7 +105,7 @@ impl NodeView {
             slice: None,
             out_of_step: false,
             deletable: Deletable::Now,
-            inside: Inside::AsShown,
+            not_listed: false,
             failure: None,
             times: Default::default(),
             alpha: false,

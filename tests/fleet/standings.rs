@@ -275,8 +275,7 @@ impl World {
     fn wrong(&self, standing: Standing, command: &str) -> Option<String> {
         // Called off: it waits no more, and what was dead before is left as it is.
         let off = ["forget", "purge", "leave", "release"].contains(&command);
-        let by_hand = [Standing::SuspendedByUser, Standing::NodeDeleting].contains(&standing);
-        let stays = off || command == "pause" || by_hand;
+        let stays = off || command == "pause" || standing == Standing::SuspendedByUser;
         self.there().find_map(|(zone, id, state)| {
             let dead = ["FAILED", "SUSPENDED"].contains(&state);
             let rule = match state {
@@ -334,8 +333,7 @@ fn comes_back(standing: Standing, command: &str) -> bool {
     let held = match standing {
         SuspendedByUser => true,
         Deleting => command != "recreate",
-        NodeDeleting => !["retry", "recreate"].contains(&command),
-        NodePreempted | NodeGone | Suspending | Suspended => command == "other id",
+        NodePreempted | NodeDeleting | NodeGone | Suspending | Suspended => command == "other id",
         _ => false,
     };
     !(off || held)

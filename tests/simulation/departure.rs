@@ -4,10 +4,6 @@
 use tpu_watchdog::model::action::Action;
 use tpu_watchdog::model::condition::Kind;
 use tpu_watchdog::model::event::Verb;
-use tpu_watchdog::model::fleet::{Ledger, Stray};
-use tpu_watchdog::model::ids::Incarnation;
-use tpu_watchdog::model::phase::Phase;
-use tpu_watchdog::model::recovery::Call;
 use tpu_watchdog::report::audit;
 
 use crate::fault::Fault;
@@ -50,30 +46,15 @@ impl World {
         self.check("S9", &slot, since <= most, || {
             format!("it sends {since} ms after the lock was renewed, {most} are allowed")
         });
-        if let Action::Patch { zone, patch, stray: true, .. } = action {
-            let stray = durable.ledger.strays.get(&Stray::key(zone, &slot));
-            let intended = stray.is_some_and(|stray| stray.intends(patch));
-            return self.check("S11", &slot, intended, || format!("{patch:?} of {stray:?}"));
-        }
-        if let Action::Delete { zone, incarnation, stray: true, .. } = action {
-            return self.stray_leaves(&Stray::key(zone, &slot), incarnation, &durable.ledger);
-        }
-        let (verb, wanted) = match action {
-            Action::Delete { .. } => (Verb::Delete, Phase::Deleting),
-            Action::Create { .. } => (Verb::Create, Phase::Creating),
-            Action::Patch { patch, .. } => {
-                let intended = record.is_some_and(|record| record.job.intends(patch));
-                return self.check("S11", &slot, intended, || {
-                    format!("the journal does not intend {patch:?}")
-                });
-            }
-        };
-        let recovery = record.and_then(|r| r.recovery.as_ref());
-        let intended =
-            recovery.is_some_and(|r| r.phase == wanted && r.call == Some(Call::Intended));
+        let intended = durable.journal().iter().any(|record| record.intends(action));
         self.check("S11", &slot, intended, || {
-            format!("the journal does not intend it: {recovery:?}")
+            format!("the journal does not intend {}", crate::world::brief(action))
         });
+        let verb = match action {
+            Action::Patch { .. } | Action::Delete { stray: true, .. } => return,
+            Action::Delete { .. } => Verb::Delete,
+            Action::Create { .. } => Verb::Create,
+        };
         let told = call.as_ref().is_some_and(|call| {
             call.open
                 && call.verb == verb
@@ -111,14 +92,6 @@ impl World {
             });
         }
         self.truth.slots.entry(slot).or_default().last_sent = Some(now);
-    }
-
-    /// S11: the delete of a stray is intended by what is durable.
-    fn stray_leaves(&mut self, key: &str, target: &Incarnation, ledger: &Ledger) {
-        let removal = ledger.strays.get(key).and_then(|stray| stray.removal.as_ref());
-        let intended =
-            removal.is_some_and(|r| r.call == Some(Call::Intended) && r.incarnation == *target);
-        self.check("S11", key, intended, || format!("the journal does not intend it: {removal:?}"));
     }
 
     /// A GET of at most 5 s ago, asked for after our last mutation, goes before a delete.

@@ -1,11 +1,9 @@
 //! What a create or an order starts: the specification (S12), the checkpoint (S15), how often without a
 //! step (S16), whole slices (S22), soon after a crash (L10), in time (L8).
 
-use std::collections::BTreeSet;
-
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::Size;
 use tpu_watchdog::model::time::elapsed;
@@ -112,37 +110,38 @@ impl World {
         });
     }
 
-    /// S12: what is created is what a person made, as the config overlays it.
+    /// S12: what is created is what a person made, as the config overlays it: the fields, those of an object
+    /// one by one, the labels, and the user's own metadata.
     pub fn is_the_specification(&mut self, slot: &str, body: &Value) {
-        let original = self.setup.bodies.get(slot).cloned().unwrap_or_default();
+        let mut wanted = self.setup.bodies.get(slot).cloned().unwrap_or_default();
         let Some(settings) = self.setup.settings.slots.get(slot).cloned() else { return };
-        let overlay = &settings.create;
-        let fields: BTreeSet<&String> = original.keys().chain(overlay.fields.keys()).collect();
-        for key in fields.into_iter().filter(|key| !matches!(key.as_str(), "labels" | "metadata")) {
-            let (learned, is) = (original.get(key), body.get(key));
-            // Of an object's own fields those are replaced that are given.
-            let was = match (learned.cloned(), overlay.fields.get(key)) {
-                (Some(Value::Object(mut fields)), Some(Value::Object(given))) => {
-                    fields.extend(given.clone());
-                    Some(Value::Object(fields))
-                }
-                (learned, given) => given.cloned().or(learned),
-            };
-            self.check("S12", slot, was.as_ref() == is, || {
+        for (key, given) in &settings.create.fields {
+            match (wanted.get_mut(key), given) {
+                (Some(Value::Object(fields)), Value::Object(given)) => fields.extend(given.clone()),
+                _ => drop(wanted.insert(key.clone(), given.clone())),
+            }
+        }
+        let metadata = wanted.remove("metadata");
+        let labels = wanted.remove("labels");
+        let mut labels = labels.and_then(|all| all.as_object().cloned()).unwrap_or_default();
+        for (label, given) in &settings.create.labels {
+            match given {
+                Some(value) => drop(labels.insert(label.clone(), Value::from(value.clone()))),
+                None => drop(labels.remove(label)),
+            }
+        }
+        wanted.insert("labels".into(), Value::Object(labels));
+        let mut sent = json!({"labels": {}});
+        sent.as_object_mut()
+            .expect("an object")
+            .extend(body.as_object().cloned().unwrap_or_default());
+        for (key, was) in &wanted {
+            let is = sent.get(key);
+            self.check("S12", slot, Some(was) == is, || {
                 format!("{key} was {was:?} and is created as {is:?}")
             });
         }
-        for label in ["team", "n", "cost"] {
-            let label_of = |body: Option<&Value>| {
-                body.and_then(|l| l.get(label)).and_then(Value::as_str).map(str::to_owned)
-            };
-            let (learned, is) = (label_of(original.get("labels")), label_of(body.get("labels")));
-            let was = overlay.labels.get(label).cloned().unwrap_or(learned.clone());
-            self.check("S12", slot, was == is, || {
-                format!("the label {label} was {was:?} and is created as {is:?}")
-            });
-        }
-        self.is_the_metadata(slot, &original, body, settings.supervisor.is_some());
+        self.is_the_metadata(slot, metadata.as_ref(), body, settings.supervisor.is_some());
     }
 
     /// The user's own metadata survives, and their startup script, beside the supervisor or as it
@@ -150,12 +149,12 @@ impl World {
     fn is_the_metadata(
         &mut self,
         slot: &str,
-        original: &Map<String, Value>,
+        original: Option<&Value>,
         body: &Value,
         supervised: bool,
     ) {
-        let startup =
-            body.pointer("/metadata/startup-script").and_then(Value::as_str).unwrap_or_default();
+        let sent = |key: &str| body.get("metadata").and_then(|metadata| metadata.get(key));
+        let startup = sent("startup-script").and_then(Value::as_str).unwrap_or_default();
         let ours = startup.contains(SUPERVISOR_MARK);
         self.check("S12", slot, ours == supervised, || {
             format!("its startup script is {startup:?}")
@@ -164,10 +163,8 @@ impl World {
         let replaced = self.truth.slots.get(slot).is_some_and(|known| !known.theirs.is_empty());
         let script = if ours { USER_SCRIPT_KEY } else { "startup-script" };
         for (key, place) in [("token", "token"), ("startup-script", script)] {
-            let was = original.get("metadata").and_then(|m| m.get(key));
-            let is = body.get("metadata").and_then(|m| m.get(place));
-            let holds = was == is || (replaced && is.is_none());
-            self.check("S12", slot, holds, || {
+            let (was, is) = (original.and_then(|metadata| metadata.get(key)), sent(place));
+            self.check("S12", slot, was == is || replaced && is.is_none(), || {
                 format!("the metadata {key} was {was:?} and is created as {is:?}")
             });
         }

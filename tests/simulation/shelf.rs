@@ -30,6 +30,14 @@ pub struct Durable {
     pub lease: Option<Lease>,
 }
 
+impl Durable {
+    /// The records that can intend a mutation.
+    pub fn journal(&self) -> Vec<Record> {
+        let slot = self.record.iter().map(|record| Record::Slot(Box::new(record.clone())));
+        slot.chain([Record::Ledger(Box::new(self.ledger.clone()))]).collect()
+    }
+}
+
 /// The store, and what each process holds of it.
 pub struct Shelf {
     engine: Engine,

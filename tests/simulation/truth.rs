@@ -367,35 +367,14 @@ impl World {
             let first = story[..=*index].iter().find(deleting);
             first.is_some_and(|m| elapsed(m.since, now) >= graces.deleting || !counts_time)
         });
-        if asked || stuck {
-            return ["S3", "S5", "S10"]
-                .into_iter()
-                .for_each(|name| self.check(name, slot, true, String::new));
-        }
-        let mut why = None;
-        for index in &recent {
-            let Some(illness) = facts(index).and_then(illness) else { continue };
-            let (grace, lasts) =
-                (least_grace(&graces, illness), elapsed(sick_since(&story, *index), now));
-            if illness.kind() == Some(Kind::Lost) || lasts >= grace || !counts_time {
-                return ["S3", "S5", "S10"]
-                    .into_iter()
-                    .for_each(|name| self.check(name, slot, true, String::new));
-            }
-            why = Some((illness, format!("{illness} for {lasts:?}, the least grace is {grace:?}")));
-        }
-        let last = recent.iter().rev().find_map(facts).cloned();
-        match (why, last) {
-            (Some((Condition::Starting, text)), _) => {
-                self.check("S10", slot, false, || format!("the API works on it: {text}"))
-            }
-            (Some((_, text)), _) => self.check("S3", slot, false, || text),
-            (None, Some(facts)) if !matches!(facts.state, "READY" | "REPAIRING") => {
-                self.check("S10", slot, false, || {
-                    format!("nobody may replace what is {}", facts.state)
-                });
-            }
-            (None, facts) => self.check("S5", slot, false, || format!("it is not sick: {facts:?}")),
+        let wrong = if asked || stuck {
+            None
+        } else {
+            unfounded(&graces, &story, &recent, now, counts_time)
+        };
+        for name in ["S3", "S5", "S10"] {
+            let why = wrong.as_ref().filter(|(broken, _)| *broken == name);
+            self.check(name, slot, why.is_none(), || why.expect("it is broken").1.clone());
         }
     }
 
@@ -421,27 +400,15 @@ impl World {
         if !judged || self.setup.has(Fault::ClockJump) {
             return;
         }
-        let settings = &self.configs;
-        let most = settings
-            .iter()
-            .map(|s| s.max_unavailable.of(self.setup.settings.slots.len()))
-            .max()
-            .unwrap_or(1);
+        let slots = self.setup.settings.slots.len();
+        let most = self.configs.iter().map(|s| s.max_unavailable.of(slots)).max().unwrap_or(1);
         let is_under_way = |name: &str, state: &str| {
-            let Some(known) =
-                self.truth.slots.get(name).filter(|known| name != slot && known.judged)
-            else {
-                return false;
-            };
-            let recently = known.deleted.is_some_and(|at| now - at < UNDER_WAY);
-            state == "DELETING" && recently
+            let known = self.truth.slots.get(name).filter(|known| name != slot && known.judged);
+            let deleted = known.and_then(|known| known.deleted);
+            state == "DELETING" && deleted.is_some_and(|at| now - at < UNDER_WAY)
         };
-        let others = self
-            .cloud
-            .nodes
-            .iter()
-            .filter(|((_, name), node)| is_under_way(name, node.state))
-            .count();
+        let nodes = self.cloud.nodes.iter();
+        let others = nodes.filter(|((_, name), node)| is_under_way(name, node.state)).count();
         self.check("S6", slot, others < most, || {
             format!("{others} judged slots are being deleted, {most} are allowed")
         });
@@ -473,10 +440,8 @@ impl World {
             let told = self.shelf.durable(slot).ledger.strays;
             there.retain(|(at, node)| !is_dead(node) || !told.contains_key(&Stray::key(at, slot)));
         }
-        let there: Vec<String> = there
-            .iter()
-            .map(|(at, node)| format!("{} is {} in {at}", node.uid, node.state))
-            .collect();
+        let is = |(at, node): &(&str, &Node)| format!("{} is {} in {at}", node.uid, node.state);
+        let there: Vec<String> = there.iter().map(is).collect();
         self.check("S4", slot, there.is_empty(), || {
             format!("it is created in {zone} although {there:?}")
         });
@@ -494,6 +459,32 @@ impl World {
             self.truth.slots.entry(slot.to_owned()).or_default().strays.insert(uid);
         }
     }
+}
+
+/// The rule that a delete breaks whose node was at no recent moment sick for long enough, and why.
+fn unfounded(
+    graces: &Grace,
+    story: &[Moment],
+    recent: &[usize],
+    now: Timestamp,
+    counts_time: bool,
+) -> Option<(&'static str, String)> {
+    let facts = |index: &usize| story[*index].facts.as_ref();
+    let mut why = None;
+    for index in recent {
+        let Some(illness) = facts(index).and_then(illness) else { continue };
+        let (grace, lasts) =
+            (least_grace(graces, illness), elapsed(sick_since(story, *index), now));
+        if illness.kind() == Some(Kind::Lost) || lasts >= grace || !counts_time {
+            return None;
+        }
+        let rule = if illness == Condition::Starting { "S10" } else { "S3" };
+        why = Some((rule, format!("{illness} for {lasts:?}, the least grace is {grace:?}")));
+    }
+    let last = recent.iter().rev().find_map(facts);
+    let at_work = last.is_none_or(|facts| matches!(facts.state, "READY" | "REPAIRING"));
+    let rule = if at_work { "S5" } else { "S10" };
+    why.or_else(|| Some((rule, format!("it is not sick: {last:?}"))))
 }
 
 fn is_dead(node: &Node) -> bool {

@@ -129,7 +129,9 @@ pub fn order_heard(ctx: &SlotCtx) -> Option<Decision> {
     if asked || heard.is_some_and(fresh) {
         return None;
     }
-    if let Some(since) = job.attributes_at.filter(|at| elapsed(*at, ctx.now) > UNHEARD_FOR) {
+    // An answer that lacks a worker says nothing about it.
+    let last = ctx.memory.heard.or(job.attributes_at);
+    if let Some(since) = last.filter(|at| elapsed(*at, ctx.now) > UNHEARD_FOR) {
         let text = format!(
             "{}; guest attributes unreadable since {since:.0}, so whether it has started again is not known: check the hosts; `relaunch {}` \
              starts it in any case",

@@ -20,7 +20,7 @@ impl World {
     }
 
     /// A run on two hosts whose order says `wait`. Returns its node.
-    fn paused_on_two_hosts(&mut self) -> Value {
+    pub fn paused_on_two_hosts(&mut self) -> Value {
         let mut node = self.supervised_run();
         node["networkEndpoints"] = json!([{}, {}]);
         self.workers_say(&[(1, "v3", None), (1, "v3", None)]);
@@ -41,7 +41,7 @@ impl World {
         self.command(CommandKind::Pause { slot: Some("a".into()), until: None });
     }
 
-    fn resume(&mut self) {
+    pub fn resume(&mut self) {
         self.command(CommandKind::Resume { slot: Some("a".into()), adopt: false });
     }
 }

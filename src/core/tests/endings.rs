@@ -1,6 +1,7 @@
 //! What comes to an end, and what outlives it: incidents, refusals, failures, healthy time, a
 //! person's pause.
 
+use super::relaunch::accepted;
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
@@ -320,6 +321,26 @@ fn what_lives_in_one_of_its_zones_is_not_hidden_by_remains_in_another() {
 }
 
 #[test]
+fn s4_remains_are_not_taken_up_while_another_of_its_zones_can_not_be_read() {
+    const OTHER: &str = "us-east5-a";
+    let mut settings = settings(&["a"]);
+    settings.slots.get_mut("a").unwrap().zones.push(OTHER.to_owned());
+    let mut world = World::new(settings);
+    let remains = Arc::new(NodeView::parse(node("a", json!({"state": "PREEMPTED"}))).unwrap());
+    for _ in 0..10 {
+        world.wait(30);
+        let unread = Failure::new(FailureClass::Transient, "unavailable");
+        let results = [(ZONE, Ok((vec![remains.clone()], vec![]).into())), (OTHER, Err(unread))];
+        let listings =
+            results.map(|(zone, result)| Listing { zone: zone.into(), result, requests: None });
+        let began = world.now;
+        world.input(Input::Polled(Box::new(Poll { began, listings: listings.into() })));
+        assert!(world.actions.is_empty() && world.looks.is_empty(), "{:?}", world.looks);
+        assert_eq!(world.fleet.slots["a"].incarnation, None);
+    }
+}
+
+#[test]
 fn s11_a_get_from_before_a_create_does_not_read_back_what_became_of_it() {
     let mut world = World::new(settings(&["a"]));
     let preempted = json!({"state": "PREEMPTED"});
@@ -355,6 +376,7 @@ fn done_ends_what_was_wanted_and_retry_takes_it_back() {
     world.next_poll(&node);
     assert_eq!(world.hold("a"), Some(HoldReason::EndedEarly));
     world.command(done());
+    world.ordered(accepted());
     world.exited(0, "done ran=4 step=none");
     world.next_poll(&node);
     let condition = |world: &World| world.fleet.slots["a"].verdict.condition;

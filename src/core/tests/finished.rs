@@ -396,7 +396,6 @@ fn s23_hosts_whose_job_an_operator_calls_done_wait_until_it_is_wanted_again() {
     let mut world = with_checkpoints();
     let node = world.at_work("v3");
     world.command(CommandKind::Done { slot: "a".into() });
-    world.next_poll(&node);
     let order = world.run_order().expect("nothing starts there");
     assert_eq!(order, RunOrder { wait: true, ..present(&node) });
     world.ordered(accepted());
@@ -410,4 +409,37 @@ fn s23_hosts_whose_job_an_operator_calls_done_wait_until_it_is_wanted_again() {
     world.next_poll(&node);
     let started = world.run_order().expect("a newer order starts it");
     assert_eq!((started.generation, started.wait), (2, false));
+}
+
+#[test]
+fn s23_what_is_called_done_is_told_to_wait_before_its_hosts_have_said_anything() {
+    // As a TPU that is granted after its job is done.
+    let mut world = with_checkpoints();
+    world.supervised_run();
+    world.command(CommandKind::Done { slot: "a".into() });
+    assert!(world.run_order().is_some_and(|order| order.wait), "{:?}", world.hold("a"));
+    let told = "its job is done, so nothing starts there again";
+    assert!(world.messages.iter().any(|message| message.contains(told)), "{:?}", world.messages);
+}
+
+#[test]
+fn s23_an_end_that_came_too_early_starts_nothing_after_done_whatever_the_config_names() {
+    let mut world = with_checkpoints();
+    world.ended_early_at_once();
+    let node = world.supervised("10", world.fleet.slots["a"].incarnation.clone().unwrap().created);
+    world.command(CommandKind::Done { slot: "a".into() });
+    let order = world.run_order().expect("its next boot would start it");
+    assert!(order.wait, "{order:?}");
+    world.ordered(accepted());
+    let node = patched(&node, &order);
+    world.next_poll(&node);
+    // The hosts have the old command.
+    let mut settings = world.fleet.settings.clone();
+    let job = settings.slots.get_mut("a").unwrap().job.as_mut().unwrap();
+    job.command = Some("python3 another.py".into());
+    world.input(Input::Configured(Box::new(settings)));
+    for _ in 0..20 {
+        world.next_poll(&node);
+        assert!(world.run_order().is_none_or(|order| order.wait), "{:?}", world.messages);
+    }
 }

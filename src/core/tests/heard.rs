@@ -40,3 +40,40 @@ fn s5_what_an_earlier_process_was_told_orders_nothing() {
         assert_eq!(world.run_order().is_some(), !runs_again, "{:?}", world.hold("a"));
     }
 }
+
+#[test]
+fn l6_answers_that_lack_a_worker_call_an_operator_in_the_end() {
+    let mut world = with_checkpoints();
+    let mut node = world.supervised_run();
+    node["networkEndpoints"] = json!([{}, {}]);
+    world.workers_say(&[(1, "v2", None), (1, "v2", None)]);
+    world.next_poll(&node);
+    world.workers_say(&[(1, "v2", None), (1, "v2", WAITS)]);
+    // Its sibling is not among those of which the API tells from here on.
+    let held = (1..=60).find(|_| {
+        world.workers_say(&[(1, "v2", WAITS)]);
+        world.next_poll(&node);
+        assert!(world.actions.is_empty(), "{:?}", world.actions);
+        world.hold("a") == Some(HoldReason::NoBeaconChannel)
+    });
+    assert!(held.is_some_and(|polls| (20..=24).contains(&polls)), "ten minutes: {held:?}");
+}
+
+#[test]
+fn s22_hosts_that_wait_for_a_newer_order_are_not_let_go_before_it() {
+    let mut world = with_checkpoints();
+    let waiting = world.paused_on_two_hosts();
+    world.workers_say(&[(1, "v3", WAITS), (1, "v3", WAITS)]);
+    world.next_poll(&waiting);
+    // Another process takes over, and has heard nothing yet.
+    world.fleet.memory.values_mut().for_each(|memory| memory.heard = None);
+    world.resume();
+    for _ in 0..4 {
+        world.next_poll(&waiting);
+        assert_eq!(world.run_order(), None, "{:?}", world.messages);
+    }
+    world.workers_say(&[(1, "v3", WAITS), (1, "v3", WAITS)]);
+    world.surveyed(&[100]);
+    let order = world.run_order().expect("a newer order");
+    assert_eq!((order.generation, order.wait), (2, false));
+}

@@ -78,6 +78,7 @@ fn l9_the_remains_of_a_finished_job_are_removed_and_nothing_is_created() {
     world.wait(30);
     world.poll(std::slice::from_ref(&lost));
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Finished);
+    world.ordered(super::relaunch::accepted());
     lost["state"] = json!("PREEMPTED");
     world.wait(30);
     world.poll(std::slice::from_ref(&lost));

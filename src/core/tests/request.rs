@@ -24,8 +24,8 @@ impl Asked {
         self.world.wait(30);
     }
 
-    /// It fails, and the operation of its delete ends.
-    fn is_deleted(&mut self, state: &Value) {
+    /// It fails, and the operation of its delete ends. Returns that delete's request id.
+    fn is_deleted(&mut self, state: &Value) -> Option<String> {
         self.shows(Some(state));
         for _ in 0..8 {
             if is_delete(&self.world.actions) {
@@ -33,11 +33,15 @@ impl Asked {
             }
             self.shows(Some(state));
         }
-        let [Action::Delete { force: false, stray: false, .. }] = &self.world.actions[..] else {
+        let [Action::Delete { force: false, stray: false, request_id, .. }] =
+            &self.world.actions[..]
+        else {
             panic!("{:?} {:?}", self.world.actions, self.world.fleet.slots["a"].decision)
         };
+        let request_id = request_id.clone();
         self.world.called("a", CallOutcome::Accepted(OPERATION.into()));
         self.world.done("a", OperationState::Succeeded);
+        request_id
     }
 
     /// Whether another request is sent within two hours.
@@ -137,12 +141,15 @@ fn a_delete_of_a_request_is_done_when_a_read_says_so_too() {
         asked.world.fleet.slots["a"].recovery.as_ref().map(|recovery| recovery.phase)
     };
     let mut asked = Asked::new();
-    asked.is_deleted(&state);
+    let first = asked.is_deleted(&state);
     assert_eq!(phase(&asked), Some(Phase::Deleting));
     // The operation has ended, and the request is there all the same.
     asked.answers(Some(&state));
     assert_eq!(phase(&asked), Some(Phase::Condemned), "it is deleted once more");
-    asked.fails(&state);
+    // The API would answer the same call with its former operation.
+    assert_ne!(asked.is_deleted(&state), first);
+    asked.answers(None);
+    asked.world.wait(30);
     assert_eq!(phase(&asked), Some(Phase::Gone));
     assert!(asked.asks_again());
 }
@@ -286,5 +293,37 @@ fn flex_start_capacity_that_has_run_out_is_lost_and_was_not_stopped() {
     });
     assert!(gone.is_some_and(|polls| (4..=6).contains(&polls)), "grace.missing: {gone:?}");
     let evidence = &asked.world.fleet.slots["a"].verdict.evidence;
-    assert!(evidence.contains("its capacity ended at"), "{evidence}");
+    assert!(evidence.contains("its capacity ends at"), "{evidence}");
+}
+
+#[test]
+fn l9_the_reason_of_a_request_is_kept_when_a_read_lags_behind_its_delete() {
+    let mut asked = Asked::new();
+    let state = failed(7, CLOSED);
+    asked.is_deleted(&state);
+    asked.answers(Some(&state));
+    for _ in 0..20 {
+        asked.shows(None);
+    }
+    let (_, hold, reason) = asked.decision();
+    assert_eq!(hold, Some(HoldReason::RequestRefused), "{reason}");
+    assert!(!asked.asks_again(), "the queue is closed");
+}
+
+#[test]
+fn a_request_whose_node_another_hand_deleted_is_replaced_when_an_operator_says_so() {
+    let mut asked = Asked::new();
+    let active = asked.request(&json!({"state": "ACTIVE"}));
+    for _ in 0..20 {
+        asked.lists(active.clone(), vec![]);
+        assert!(asked.world.actions.is_empty(), "{:?}", asked.decision());
+    }
+    assert_eq!(asked.world.fleet.slots["a"].verdict.condition, Condition::Stopped);
+    let incarnation = asked.world.fleet.slots["a"].incarnation.clone();
+    asked.command(CommandKind::Recreate { slot: "a".into(), incarnation });
+    let deleted = (1..=20).find(|_| {
+        asked.lists(active.clone(), vec![]);
+        is_delete(&asked.world.actions)
+    });
+    assert!(deleted.is_some(), "{:?}", asked.decision());
 }

@@ -18,7 +18,7 @@ use crate::model::condition::{Condition, Verdict};
 use crate::model::filling::Deletable;
 use serde_json::Value;
 
-use crate::model::node::{Health, Inside, NodeState, NodeView};
+use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::queued::{RequestState, RequestView};
 
 /// The reading of a slot that is the queued resource `id`, of which the request was read first and then
@@ -104,24 +104,15 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         standing,
         members: request.nodes.clone(),
         deletable: deletable(&request.state),
-        inside: inside(request, nodes),
+        not_listed: request.state == RequestState::Active
+            && nodes.is_empty()
+            && !request.nodes.is_empty(),
         failure: request.failure.clone(),
         times: request.times,
         alpha: request.alpha,
         fingerprint: fingerprint(&request.raw) ^ seen.rotate_left(1) ^ u64::from(request.alpha),
         ..wanted
     })
-}
-
-/// How the nodes of a request that is ACTIVE contradict it.
-fn inside(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Inside {
-    match request.state {
-        RequestState::Active if nodes.is_empty() && !request.nodes.is_empty() => Inside::NotListed,
-        RequestState::Active if nodes.iter().any(|node| node.state == NodeState::Deleting) => {
-            Inside::BeingDeleted
-        }
-        _ => Inside::AsShown,
-    }
 }
 
 /// Slices of different types: a create knows one specification for all of them.
@@ -341,10 +332,8 @@ mod tests {
         assert_eq!(condition(true, &[]), Some(Condition::Preempted));
         assert_eq!(condition(false, &[]), Some(Condition::Stopped));
         assert_eq!(condition(true, &[node("DELETING", Some("q"))]), Some(Condition::Going));
-        let inside = |nodes: &[Arc<NodeView>]| view(&active, nodes).inside;
-        assert_eq!(inside(&[]), Inside::NotListed);
-        assert_eq!(inside(&[node("DELETING", Some("q"))]), Inside::BeingDeleted);
-        assert_eq!(inside(&[node("READY", Some("q"))]), Inside::AsShown);
+        assert!(view(&active, &[]).not_listed);
+        assert!(!view(&active, &[node("DELETING", Some("q"))]).not_listed);
         let none: [Arc<NodeView>; 0] = [];
         assert!(matches!(reading("q", None, &none), Reading::Absent));
         let left = [node("READY", Some("q"))];
