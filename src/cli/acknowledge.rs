@@ -68,19 +68,8 @@ pub fn refused(kind: &CommandKind, stored: &Stored, now: Timestamp) -> Option<Re
             }
             None
         }
-        CommandKind::Recreate { slot, .. } => {
-            let record = stored.slots.get(slot)?;
-            let waited = record.seen.as_ref().is_some_and(|seen| seen.waits_since.is_some());
-            let waits =
-                waited || matches!(record.verdict.condition, Condition::Waiting | Condition::Going);
-            let text = || {
-                format!(
-                    "{}: there is no TPU to recreate; deleting a request that waits would only lose its place in the queue",
-                    record.verdict.evidence
-                )
-            };
-            waits.then(|| Refused::Wrong(text()))
-        }
+        CommandKind::Recreate { slot, .. } => recreate_refused(record(slot)?),
+        CommandKind::Relaunch { slot } => relaunch_refused(record(slot)?),
         // It also lets judged TPUs go on where replacements have failed (S14).
         CommandKind::BreakerReset
             if stored.ledger.breaker.is_none()
@@ -91,6 +80,29 @@ pub fn refused(kind: &CommandKind, stored: &Stored, now: Timestamp) -> Option<Re
         }
         _ => None,
     }
+}
+
+fn recreate_refused(record: &SlotRecord) -> Option<Refused> {
+    let waited = record.seen.as_ref().is_some_and(|seen| seen.waits_since.is_some());
+    let waits = waited || matches!(record.verdict.condition, Condition::Waiting | Condition::Going);
+    let text = || {
+        format!(
+            "{}: there is no TPU to recreate; deleting a request that waits would only lose its place in the queue",
+            record.verdict.evidence
+        )
+    };
+    waits.then(|| Refused::Wrong(text()))
+}
+
+fn relaunch_refused(record: &SlotRecord) -> Option<Refused> {
+    let theirs = record.incarnation.is_some() && !record.ours && record.recovery.is_none();
+    theirs.then(|| {
+        Refused::Wrong(format!(
+            "the watchdog did not create the TPU of {0}, so no supervisor there can start its job again: restart it by hand, or replace the \
+             TPU (recreate {0})",
+            record.name
+        ))
+    })
 }
 
 /// Whether `resume` of one slot would do nothing.
@@ -137,6 +149,23 @@ fn by_name(stored: &Stored, now: Timestamp) -> Vec<&str> {
     paused.map(|(name, _)| name.as_str()).collect()
 }
 
+/// A command as it is typed.
+pub fn brief(kind: &CommandKind) -> String {
+    let verb = match kind {
+        CommandKind::Pause { .. } => "pause",
+        CommandKind::Resume { .. } => "resume",
+        CommandKind::Retry { .. } => "retry",
+        CommandKind::Forget { .. } => "forget",
+        CommandKind::Recreate { .. } => "recreate",
+        CommandKind::Relaunch { .. } => "relaunch",
+        CommandKind::Done { .. } => "done",
+        CommandKind::Release { .. } => "release",
+        CommandKind::Drill { .. } => "drill",
+        CommandKind::BreakerReset => return "breaker reset".to_owned(),
+    };
+    format!("{verb} {}", kind.slot().unwrap_or("--all"))
+}
+
 /// The effect of a command that was put in.
 pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
     let why = command.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
@@ -157,7 +186,7 @@ pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
             )
         }
         CommandKind::Resume { slot: None, .. } => match by_name(stored, now).as_slice() {
-            [] => format!("nothing is paused now{why}"),
+            [] => format!("the pause of everything ends{why}"),
             names => format!(
                 "everything but what is paused by name is resumed{why}\n  still paused: {}",
                 names.join(", ")
@@ -171,17 +200,9 @@ pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
                 true => "\n  the pause of everything still holds it: tpu-watchdog resume --all",
                 false => "",
             };
-            format!("{slot} is not paused by name now{why}{all}")
+            format!("the pause of {slot} ends{why}{all}")
         }
-        CommandKind::Retry { slot, from } => {
-            let from = match from {
-                Some(0) => ", from any checkpoint, or from scratch".to_owned(),
-                Some(step) => format!(", from a checkpoint of step {step} or later"),
-                None => String::new(),
-            };
-            let job = record(slot).and_then(starts_again).unwrap_or_default();
-            format!("{slot} has its attempts again{from}{job}{why}")
-        }
+        CommandKind::Retry { slot, from } => retried(slot, *from, record(slot), &why),
         CommandKind::Forget { slot, purge } => {
             let asked =
                 record(slot).and_then(|record| asked_for(record).or_else(|| record.ungranted()));
@@ -229,6 +250,19 @@ fn forgotten(slot: &str, purge: bool, asked: Option<&str>, why: &str) -> String 
         "{slot} is forgotten{why}\n  nothing is created for it{request}; its specification, attempts and recorded checkpoint {kept}; want it again: \
          tpu-watchdog retry {slot}"
     )
+}
+
+fn retried(slot: &str, from: Option<u64>, record: Option<&SlotRecord>, why: &str) -> String {
+    let from = match from {
+        Some(0) => ", from any checkpoint, or from scratch".to_owned(),
+        Some(step) => format!(", from a checkpoint of step {step} or later"),
+        None => String::new(),
+    };
+    let unwanted =
+        record.is_some_and(|of| of.forgotten || of.released.is_some() || of.job.finished.is_some());
+    let has = if unwanted { "is wanted again" } else { "has its attempts again" };
+    let job = record.and_then(starts_again).unwrap_or_default();
+    format!("{slot} {has}{from}{job}{why}")
 }
 
 fn recreated(slot: &str, incarnation: Option<&Incarnation>, why: &str) -> String {

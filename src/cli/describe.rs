@@ -145,8 +145,12 @@ fn next_steps(slot: &SlotView) -> Vec<(String, &'static str)> {
     let name = &slot.name;
     let command = |verb: &str| format!("tpu-watchdog {verb} {name}");
     let mut all = Vec::new();
+    if slot.pause.is_some() {
+        let one = if slot.paused { command("resume") } else { "tpu-watchdog resume --all".into() };
+        all.push((one, "ends the pause"));
+    }
     match slot.hold.as_deref() {
-        Some("paused") => all.push((command("resume"), "ends the pause")),
+        Some("paused") => {}
         Some("opted_out") if slot.condition == Condition::Missing => {
             all.push((command("resume"), "creates it again, without the label"));
         }
@@ -156,6 +160,10 @@ fn next_steps(slot: &SlotView) -> Vec<(String, &'static str)> {
         Some("job_failed" | "no_progress") => {
             all.push((command("logs"), "how its last runs ended"));
             all.push((command("relaunch"), "starts the job again on this TPU"));
+        }
+        Some("cannot_relaunch") => {
+            all.push((command("retry"), "withdraws the relaunch"));
+            all.push((command("explain"), "what this hold means"));
         }
         Some("attempts" | "preemptions") => {
             all.push((command("retry"), "restores its attempts"));
@@ -171,7 +179,9 @@ fn next_steps(slot: &SlotView) -> Vec<(String, &'static str)> {
                 format!("tpu-watchdog plan --if-lost {name}"),
                 "what a recreate would look like",
             ));
-            all.push((command("pause") + " --for 2h", "before you work on it by hand"));
+            if slot.pause.is_none() {
+                all.push((command("pause") + " --for 2h", "before you work on it by hand"));
+            }
         }
         None => {}
     }

@@ -35,6 +35,10 @@ pub async fn explain(at: &ConfigFile, args: &ExplainArgs) -> Outcome {
         print(&of_slot(&slot, Timestamp::now()));
         return Ok(());
     }
+    if at.load().is_ok_and(|config| config.settings.slots.contains_key(&text)) {
+        let what = "is a slot of the config, and no run has read it yet; see tpu-watchdog plan";
+        return Err(Failed::Work(format!("{text} {what}")));
+    }
     match texts::explain(&text) {
         Some(found) => {
             print(&of_text(&text, found));
@@ -48,8 +52,15 @@ pub async fn explain(at: &ConfigFile, args: &ExplainArgs) -> Outcome {
 
 /// The meaning of a hold or a condition by its name.
 fn named(text: &str) -> Option<Meaning> {
-    let hold = HoldReason::ALL.into_iter().find(|hold| hold.name() == text).map(meanings::hold);
-    let condition = || Condition::ALL.into_iter().find(|condition| condition.name() == text);
+    // As `status` writes it, with blanks, or in a word of its own.
+    let name = match text {
+        "runtime sick" => "runtime_unhealthy".to_owned(),
+        "incomplete" => "gang_incomplete".to_owned(),
+        "set-up failed" => "setup_failed".to_owned(),
+        other => other.replace(' ', "_"),
+    };
+    let hold = HoldReason::ALL.into_iter().find(|hold| hold.name() == name).map(meanings::hold);
+    let condition = || Condition::ALL.into_iter().find(|condition| condition.name() == name);
     hold.or_else(|| condition().map(meanings::condition))
 }
 

@@ -48,6 +48,8 @@ pub struct InitArgs {
     api: ApiArgs,
 }
 
+const CHECKPOINTS: &str = "Where are the checkpoints? Each of several TPUs gets a folder of its name below it (gs://bucket/path; empty: none)";
+
 /// A TPU that may be watched.
 struct Found {
     name: String,
@@ -61,24 +63,35 @@ struct Found {
     not: Option<&'static str>,
 }
 
-pub async fn init(args: &InitArgs) -> Outcome {
+/// `config` is that of the other commands.
+pub async fn init(args: &InitArgs, config: Option<&Path>) -> Outcome {
+    if let Some(config) = config {
+        let text = format!(
+            "init writes to --output, and reads no --config: init --output {}",
+            config.display()
+        );
+        return Err(Failed::Config(format!("{text}; nothing was done")));
+    }
     if args.output.exists() {
         let file = args.output.display();
         let text = format!("{file} exists and is never written over: name another with --output");
         return Err(Failed::Config(format!("{text}; nothing was done")));
     }
     let asks = !args.yes && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    let project = match &args.project {
-        Some(project) => project.clone(),
+    let project = match args.project.clone().or_else(config::project_of_the_environment) {
+        Some(project) => project,
         None if asks => ask("Google Cloud project", "")?,
-        None => return Err(Failed::Config("--project is missing; nothing was done".into())),
+        None => {
+            let text = "no project: give --project, set GOOGLE_CLOUD_PROJECT, or run init on a terminal, where it asks";
+            return Err(Failed::Config(format!("{text}; nothing was done")));
+        }
     };
     let found = look(args, &project).await?;
     show(&found);
     let chosen = choose(args, &found, asks)?;
     let checkpoint = match &args.checkpoint {
         Some(uri) => uri.clone(),
-        None if asks => ask("Where are the checkpoints? (gs://bucket/path; empty: none)", "")?,
+        None if asks => ask(CHECKPOINTS, "")?,
         None => String::new(),
     };
     let text = text(args, &project, &chosen, &checkpoint);
@@ -205,7 +218,13 @@ fn choose<'a>(args: &InitArgs, found: &'a [Found], asks: bool) -> Result<Vec<&'a
     };
     let chosen: Vec<&Found> = names.iter().map(of).collect::<Result<_, _>>()?;
     if chosen.is_empty() {
-        return Err(Failed::Config("no TPU was chosen; nothing was done".into()));
+        let text = match found {
+            [] if args.zone != "-" => {
+                format!("there is no TPU in {}; try without --zone", args.zone)
+            }
+            _ => "no TPU was chosen".to_owned(),
+        };
+        return Err(Failed::Config(format!("{text}; nothing was done")));
     }
     Ok(chosen)
 }

@@ -181,8 +181,8 @@ fn nothing(
     let (node, host) = record.map_or((args.slot.as_str(), worker), |record| record.host(worker));
     let zone = record.map_or(configured, |record| record.zone.as_str());
     format!(
-        "no last lines of {0} are kept: a run's are when it ends with another code than 0, under a supervisor of version 2.1 or later. While \
-         it runs, the journal of its host has them:\n    gcloud compute tpus tpu-vm ssh {node} --zone {zone} --worker {host} --command \
+        "No failed run of {0} is recorded. The last lines are kept where a run ends with another code than 0, under a supervisor of version \
+         2.1 or later. While it runs, the journal of its host has them:\n    gcloud compute tpus tpu-vm ssh {node} --zone {zone} --worker {host} --command \
          \"sudo journalctl -f -u 'tpu-watchdog-job-*'\"\n",
         args.slot
     )

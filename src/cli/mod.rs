@@ -169,6 +169,7 @@ pub fn main() -> ExitCode {
             );
         }
     };
+    let named = cli.config.clone();
     let at = ConfigFile::find(cli.config);
     let outcome = runtime.block_on(async {
         match cli.command {
@@ -189,7 +190,7 @@ pub fn main() -> ExitCode {
             Command::Drill(args) => drill::drill(&at, &args).await,
             Command::Breaker(args) => operator::breaker(&at, &args).await,
             Command::State(args) => state::state(&at, &args).await,
-            Command::Init(args) => init::init(&args).await,
+            Command::Init(args) => init::init(&args, named.as_deref()).await,
             Command::Doctor(args) => doctor::doctor(&at, &args).await,
             Command::Sweep(args) => sweep::sweep(&at, &args).await,
             Command::Explain(args) => explain::explain(&at, &args).await,

@@ -33,8 +33,15 @@ pub struct OnceArgs {
     fail_on_hold: bool,
 }
 
+fn go_on(recoveries: usize) -> String {
+    match recoveries {
+        1 => "1 recovery goes on".to_owned(),
+        count => format!("{count} recoveries go on"),
+    }
+}
+
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration; write 90s, 9m or \"1h 30m\"");
+    let wrong = || format!("{text:?} is not a duration; write 90s, 9m, \"1h 30m\" or 12h");
     let span: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
     Duration::try_from(span).map_err(|_| wrong())
 }
@@ -104,8 +111,9 @@ async fn cycle(at: &ConfigFile, args: &OnceArgs) -> Outcome {
     }
     let severity = if escalated > 0 { "WARNING" } else { "INFO" };
     let message = format!(
-        "{healthy} of {} TPUs healthy, {recovering} recoveries go on in the next run, {held} held{}",
+        "{healthy} of {} TPUs healthy, {} in the next run, {held} held{}",
         document.tpus.len(),
+        go_on(recovering),
         if read { "" } else { "; no poll read every zone" }
     );
     let fields = json!({

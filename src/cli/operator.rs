@@ -184,6 +184,13 @@ pub async fn recreate(at: &ConfigFile, args: &RecreateArgs) -> Outcome {
 }
 
 pub async fn relaunch(at: &ConfigFile, args: &RelaunchArgs) -> Outcome {
+    let config = load(at)?;
+    let slot = config.settings.slots.get(&args.slot);
+    let command = slot.and_then(|slot| slot.job.as_ref()?.command.as_deref());
+    if slot.is_some() && command.is_none_or(|command| command.trim().is_empty()) {
+        let text = "has no command in the config, so there is nothing to start again";
+        return Err(Failed::Config(format!("{} {text}; nothing was done", args.slot)));
+    }
     give(at, &args.why, CommandKind::Relaunch { slot: args.slot.clone() }).await
 }
 
@@ -232,7 +239,14 @@ async fn give(at: &ConfigFile, why: &Why, kind: CommandKind) -> Outcome {
         return Err(no_slot(&slot, stored.slots.keys()));
     }
     let now = Timestamp::now();
-    match acknowledge::refused(&kind, &stored, now) {
+    // A command that waits for the next poll may change what the journal says.
+    let waiting = store.commands().await.map_err(|e| Failed::Work(e.to_string()))?;
+    let concerns = |other: &Command| {
+        let (this, other) = (kind.slot(), other.kind.slot());
+        this.is_none() || other.is_none() || this == other
+    };
+    let refused = acknowledge::refused(&kind, &stored, now);
+    match refused.filter(|_| !waiting.iter().any(concerns)) {
         Some(Refused::Needless(text)) => {
             print(&format!("{text}; nothing was done\n"));
             return Ok(());

@@ -20,8 +20,8 @@ pub async fn run(at: &ConfigFile) -> Outcome {
     let store = wire::open_store(&config.state, &clients.state).await?;
     let settings = wire::settings(&config);
     tracing::info!(
-        "watching {} TPUs of {} every {}{}, as {}",
-        settings.slots.len(),
+        "watching {} of {} every {}{}, as {}",
+        super::table::plural(settings.slots.len(), "TPU"),
         settings.project,
         crate::model::time::span(settings.poll.every),
         if settings.dry_run { ", dry run: nothing is changed" } else { "" },

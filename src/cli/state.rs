@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 
+use super::table::plural;
 use super::{ConfigFile, Failed, Outcome, load, print, wire};
 use crate::config::{self, StateLocation};
 use crate::driver::patience::{Claim, Patience};
+use crate::model::lease::Lease;
 use crate::store::{Batch, Store, StoreError};
 
 /// Events that move along.
@@ -98,6 +100,8 @@ async fn migrate(from: &str, to: &str, config: &ConfigFile) -> Outcome {
         return Err(Failed::Work(format!("there is no state at {from}; nothing was done")));
     }
     let mut old = wire::open_store(&from, &storage).await?;
+    // Nothing is made at the new place while a process is at work with the old one.
+    unheld(&mut *old, holder.ttl).await?;
     let mut new = wire::open_store(&to, &wire::storage_for(&config, &to)?).await?;
     let events = old.events(EVENTS).await.map_err(failed)?;
     let moved_events = events.len();
@@ -134,12 +138,14 @@ async fn migrate(from: &str, to: &str, config: &ConfigFile) -> Outcome {
         }
     };
     let next = format!("Set state = \"{to}\" in the config.{waiting}");
-    print(&format!("moved {slots} slots and {moved_events} events from {from} to {to}. {next}\n"));
+    let (slots, events) = (plural(slots, "slot"), plural(moved_events, "event"));
+    print(&format!("moved {slots} and {events} from {from} to {to}. {next}\n"));
     Ok(())
 }
 
-/// Takes the lock, waiting for one whole lease when its holder seems gone.
-async fn take(store: &mut dyn Store, holder: &str, ttl: Duration) -> Result<(), Failed> {
+/// Waits until no process is at work with it, for one whole lease when its holder seems gone. Returns that
+/// lease.
+async fn unheld(store: &mut dyn Store, ttl: Duration) -> Result<Option<Lease>, Failed> {
     let began = Instant::now();
     let mut patience = Patience::new(ttl, store.pace() / 4);
     loop {
@@ -154,16 +160,19 @@ async fn take(store: &mut dyn Store, holder: &str, ttl: Duration) -> Result<(), 
             return Err(Failed::Work(message));
         }
         match claim {
-            Claim::Take => {
-                if store
-                    .take(lease.as_ref(), holder, ttl)
-                    .await
-                    .map_err(|e| Failed::Work(e.to_string()))?
-                {
-                    return Ok(());
-                }
-            }
+            Claim::Take => return Ok(lease),
             Claim::Wait(wait) => tokio::time::sleep(wait).await,
+        }
+    }
+}
+
+/// Takes the lock once no other process has it.
+async fn take(store: &mut dyn Store, holder: &str, ttl: Duration) -> Result<(), Failed> {
+    loop {
+        let lease = unheld(store, ttl).await?;
+        let taken = store.take(lease.as_ref(), holder, ttl).await;
+        if taken.map_err(|e| Failed::Work(e.to_string()))? {
+            return Ok(());
         }
     }
 }

@@ -6,12 +6,14 @@ use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::acknowledge::brief;
 use super::names::no_slot;
 use super::screen::{self, AlternateScreen, height, width};
 use super::table::{self, Detail, plural};
 use super::{ConfigFile, Failed, Outcome, describe, load, print, wire};
 use crate::config::Config;
 use crate::core::view::{GateAnswer, at_rest, gates_of, needs_a_person, specification};
+use crate::model::command::Command;
 use crate::model::event::Event;
 use crate::model::time::{elapsed, span};
 use crate::model::view::{Acting, StatusDocument};
@@ -32,7 +34,8 @@ const AGAIN: Duration = Duration::from_secs(2);
     after_help = "Examples:\n  tpu-watchdog status                 every TPU, the most urgent first\n  \
                         tpu-watchdog status llama-v4-32     one TPU: evidence, gates, events, what to do\n  \
                         tpu-watchdog status -o json | jq '.tpus[] | select(.protected | not) | .name'\n\n\
-                        Exit code 3: something waits for an operator, or no watchdog acts."
+                        Exit code 3: something waits for an operator, or no watchdog acts, for 30 minutes after a run that\n\
+                        ended well."
 )]
 pub struct StatusArgs {
     /// Describes one slot in full.
@@ -175,6 +178,7 @@ async fn read(config: &Config, with_events: bool) -> Result<Option<Seen>, Failed
     };
     let failed = |e: crate::store::StoreError| Failed::Work(e.to_string());
     let Stored { slots, ledger, lease, .. } = store.load().await.map_err(failed)?;
+    let commands = store.commands().await.map_err(failed)?;
     let events = match with_events {
         true => store.events(EVENTS).await.map_err(failed)?,
         false => Vec::new(),
@@ -199,8 +203,19 @@ async fn read(config: &Config, with_events: bool) -> Result<Option<Seen>, Failed
         let own = specifications.iter().find(|(name, _)| *name == slot.name);
         slot.specification = own.and_then(|(_, digest)| digest.clone());
     }
-    let acts = acts(&mut document, holder, config, now);
+    let mut acts = acts(&mut document, holder, config, now);
+    acts.line += &waiting(&commands);
     Ok(Some(Seen { document, acts, events, gates }))
+}
+
+/// Commands that no poll has taken in yet.
+fn waiting(commands: &[Command]) -> String {
+    let one = |command: &Command| format!("{} by {}", brief(&command.kind), command.who);
+    let all: Vec<String> = commands.iter().map(one).collect();
+    match all.as_slice() {
+        [] => String::new(),
+        all => format!("; waiting for the next poll: {}", all.join(", ")),
+    }
 }
 
 /// A lock that is held says nothing about a process that died; the time of the last complete poll

@@ -243,6 +243,11 @@ pub fn logs_to_the_journal() -> bool {
         .is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
+/// The project that the shell names.
+pub fn project_of_the_environment() -> Option<String> {
+    std::env::var("GOOGLE_CLOUD_PROJECT").ok().filter(|name| !name.is_empty())
+}
+
 /// Who uses this program, for the event log: as the shell says, the one behind `sudo` first.
 pub fn person() -> String {
     let name = ["SUDO_USER", "USER", "LOGNAME"]

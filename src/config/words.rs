@@ -31,7 +31,8 @@ pub fn plainly(key: &str, message: &str) -> String {
     if let Some(kind) = message.strip_prefix("data did not match any variant of untagged enum ") {
         return format!("is not understood; write {}", one_of(kind));
     }
-    if key == "tpu" && message.contains("expected a sequence") {
+    let is_list = message.contains("expected a sequence");
+    if is_list && key.trim_end_matches('.').rsplit('.').next() == Some("tpu") {
         return "is a list of tables; write [[tpu]], with double brackets".to_owned();
     }
     match message.strip_prefix("invalid type: ").and_then(|rest| rest.split_once(", expected ")) {

@@ -225,7 +225,7 @@ fn follows(ctx: &SlotCtx, order: &RunOrder, undoes: bool) -> bool {
         && record.job.relaunch.is_none();
     // A called-off create's node is a stray, which waits until its slot takes it up.
     let wanted = !record.forgotten || undoes && stray(ctx).is_none();
-    // What is done is read no more: an older supervisor passes the flag over.
+    // Its reports are read no more, and an older supervisor passes the flag over.
     let takes = record.supervisors_are(TAKES_WAIT) || order.wait && is_over(ctx, order);
     supervised && known && wanted && takes
 }

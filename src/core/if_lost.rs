@@ -81,7 +81,7 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
         ..RunOrder::default()
     };
     let learned = record.spec.clone().unwrap_or_else(NodeSpec::empty);
-    let wanted = learned.clone().in_zone(&record.zone).overlaid(&slot.create);
+    let wanted = learned.clone().in_zone(slot.next_zone(&record.zone)).overlaid(&slot.create);
     let supervisor = slot.supervisor.as_deref();
     let mut body = wanted.render(&settings.owner, &record.name, &order, supervisor);
     match slot.filling {
@@ -90,7 +90,7 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
     }
     IfLost {
         name: record.name.clone(),
-        zone: record.zone.clone(),
+        zone: slot.next_zone(&record.zone).clone(),
         deletes: record.incarnation.clone(),
         refused: reads::acceptable(settings, slot, record).err(),
         fields: fields(learned.body(), body.as_object()),

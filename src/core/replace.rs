@@ -101,12 +101,9 @@ pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     request::failed(ctx, turn);
     let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
     let waits = recovery.not_before.is_some_and(|at| at > ctx.now);
-    if let Some(first) =
-        ctx.slot.zones.first().filter(|_| !waits && !ctx.slot.zones.contains(&ctx.record.zone))
-    {
-        // The config moved the slot while its node lived elsewhere: the new one is created where it
-        // is wanted now.
-        ctx.record.zone.clone_from(first);
+    if !waits {
+        // The config may have moved the slot while its node lived elsewhere.
+        ctx.record.zone = ctx.slot.next_zone(&ctx.record.zone).clone();
     }
     if let Some(zone) = supplied_zone(ctx).filter(|_| !waits) {
         ctx.record.zone = zone;

@@ -225,6 +225,13 @@ fn warnings(record: &SlotRecord, slot: &SlotSettings, now: Timestamp) -> Vec<Str
     let impossible =
         gates::no_create_could_follow(record, now).filter(|_| !slot.policy.create_check);
     let mut all: Vec<String> = impossible.into_iter().collect();
+    let (next, there) = (slot.next_zone(&record.zone), record.incarnation.is_some());
+    if there && *next != record.zone {
+        all.push(format!(
+            "the TPU is in {}, and the config says {next}: a recreate would create it there; correct `zone`, or leave it to move the slot",
+            record.zone
+        ));
+    }
     let memory = record.seen.as_ref().and_then(|seen| seen.memory_symptom.as_ref());
     all.extend(memory.map(|(kind, at)| {
         format!(

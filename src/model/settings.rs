@@ -136,6 +136,12 @@ pub struct JobSettings {
 }
 
 impl SlotSettings {
+    /// The zone in which it is created next: the one in which it lives, unless the config names others.
+    pub fn next_zone<'z>(&'z self, present: &'z String) -> &'z String {
+        let moved = !self.zones.contains(present);
+        self.zones.first().filter(|_| moved).unwrap_or(present)
+    }
+
     /// S20: the config says that the job finds its own newest checkpoint.
     pub fn finds_its_own(&self) -> bool {
         self.job.as_ref().is_some_and(|job| job.resume == Some(Resume::Framework))

@@ -1,6 +1,6 @@
 //! Incidents: the story of a slot from condemned to over, folded from the event log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -123,10 +123,18 @@ pub struct Healed {
 /// The trouble in a part of the event log that healed before anything was condemned, oldest first.
 pub fn healed(events: &[Event]) -> Vec<Healed> {
     let mut open: BTreeMap<&str, (Condition, Timestamp)> = BTreeMap::new();
+    let mut replaced: BTreeSet<&str> = BTreeSet::new();
     let mut all = Vec::new();
     for event in events {
         let Some(slot) = event.slot.as_deref() else { continue };
         match &event.what {
+            What::Condemned { .. } => _ = replaced.insert(slot),
+            What::Recovered { .. } | What::Withdrawn { .. } => _ = replaced.remove(slot),
+            _ => {}
+        }
+        match &event.what {
+            // A replacement that boots is no trouble.
+            What::Condition { .. } if replaced.contains(slot) => {}
             What::Condition { to, .. } if to.is_sick() => {
                 open.entry(slot).or_insert((*to, event.at));
             }

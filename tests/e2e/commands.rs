@@ -94,7 +94,8 @@ fn once_that_runs_out_of_time_is_carried_on_by_the_next() {
         let deadline = format!("{}ms", 400 + 20 * round);
         let (code, _, log) =
             text(&rig.command(&["once", "--deadline", &deadline]).output().unwrap());
-        assert!(code == 0 || log.contains("no poll read every zone"), "{log}");
+        let too_short = ["no poll read every zone", "did not answer before the deadline"];
+        assert!(code == 0 || too_short.iter().any(|told| log.contains(told)), "{log}");
         if rig.status()["tpus"][0]["phase"].is_null() && rig.creations("a") == 2 {
             assert_eq!(rig.mutations().len(), 2, "{}", rig.mutations_text());
             return;

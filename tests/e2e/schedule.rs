@@ -259,7 +259,7 @@ fn a_run_that_is_told_to_stop_in_the_middle_of_a_recovery_leaves_in_order_and_th
     let mut out = String::new();
     std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut out).unwrap();
     assert!(child.wait().unwrap().success(), "{out}");
-    assert!(out.contains("1 recoveries go on in the next run"), "{out}");
+    assert!(out.contains("1 recovery goes on in the next run"), "{out}");
     let lease = rig.simulator.with(|c| c.objects["state/watchdog/state.json"].body.clone());
     assert!(String::from_utf8_lossy(&lease).contains("\"released\":true"), "it gave the lock back");
     rig.simulator.with(|c| c.refusals.clear());

@@ -139,7 +139,12 @@ pub fn specification(subject: Subject) -> Option<Obstacle> {
     let record = subject.record;
     let unseen = record.spec.is_none() && record.seen.is_none();
     let (hold, text) = if unseen {
-        (HoldReason::NeverSeen, format!("it was never seen, so nothing was learned: {why}"))
+        let text = format!(
+            "no TPU of this name was ever seen in {}: correct `name` or `zone` in the config, or describe it in [tpu.create] to have it \
+             created ({why})",
+            record.zone
+        );
+        (HoldReason::NeverSeen, text)
     } else {
         (HoldReason::NoSpecification, format!("its specification can't be created again: {why}"))
     };
