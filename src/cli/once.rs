@@ -62,13 +62,11 @@ async fn cycle(at: &ConfigFile, args: &OnceArgs) -> Outcome {
     let deadline = end - (args.deadline / 4).min(LAST_THINGS);
     let config = load(at)?;
     let clients = wire::clients(&config)?;
-    let limit =
-        config.settings.poll.timeout.min(deadline.saturating_duration_since(Instant::now()));
+    let left = deadline.saturating_duration_since(Instant::now());
+    let limit = config.settings.poll.timeout.min(left);
     clients.preflight(limit).await.map_err(|none| Failed::Work(none.to_string()))?;
-    let Ok(store) =
-        tokio::time::timeout_at(deadline.into(), wire::open_store(&config.state, &clients.state))
-            .await
-    else {
+    let opened = wire::open_store(&config.state, &clients.state);
+    let Ok(store) = tokio::time::timeout_at(deadline.into(), opened).await else {
         return Err(Failed::Work(format!(
             "state {}: it did not answer before the deadline; nothing was done",
             config.state
