@@ -223,6 +223,9 @@ mod tests {
             event(5, "b", condemned()),
             event(6, "a", turns(sick, well)),
             event(9, "b", turns(sick, well)),
+            // The replacement boots.
+            event(10, "b", turns(Condition::Missing, Condition::Starting)),
+            event(11, "b", turns(Condition::Starting, well)),
         ];
         let all = healed(&events);
         assert_eq!(all.len(), 1, "{all:?}");

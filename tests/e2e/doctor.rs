@@ -131,6 +131,7 @@ fn init_writes_a_config_for_the_tpus_that_are_there_and_never_over_one() {
             .args(["--api-credentials", "anonymous"])
             .args(more)
             .env_remove("TPU_WATCHDOG_CONFIG")
+            .env_remove("GOOGLE_CLOUD_PROJECT")
             .stdin(std::process::Stdio::null())
             .current_dir(folder.path())
             .output()
@@ -140,7 +141,7 @@ fn init_writes_a_config_for_the_tpus_that_are_there_and_never_over_one() {
         (output.status.code().unwrap(), text)
     };
     let (code, text) = init(&[]);
-    assert!(code == 2 && text.contains("--project is missing"), "{text}");
+    assert!(code == 2 && text.contains("no project: give --project"), "{text}");
     let (code, text) = init(&["--project", "p"]);
     assert!(code == 2 && text.contains("--tpu NAME"), "never asks without a terminal: {text}");
     let (code, text) = init(&["--project", "p", "--tpu", "b"]);

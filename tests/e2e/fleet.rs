@@ -180,7 +180,7 @@ fn a_slot_that_does_not_exist_yet_is_created_from_the_config_or_held() {
     let mut rig = Rig::new("", POLICY, &slots);
     rig.start();
     rig.wait_recovered("new", 0);
-    rig.wait_for_log("never seen, so nothing was learned");
+    rig.wait_for_log("no TPU of this name was ever seen in");
     rig.wait_polls(3);
     assert_eq!(rig.mutations().len(), 1, "{}", rig.mutations_text());
     let body = rig.node("new").unwrap().body;

@@ -279,3 +279,28 @@ fn s17_a_stray_that_can_not_run_is_removed_where_the_config_says_so() {
     assert_eq!(rig.mutations().len(), sent + 1, "{}", rig.mutations_text());
     assert_eq!(rig.status()["strays"].as_array().map(Vec::len), Some(0));
 }
+
+#[test]
+fn a_command_that_no_poll_has_taken_in_is_told_and_taken_back_by_the_next() {
+    let rig = Rig::with_one_node("");
+    order(&rig, &["once"]);
+    let given = |arguments: &[&str]| {
+        let output = rig.command(arguments).output().unwrap();
+        let of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), of(&output.stdout) + &of(&output.stderr))
+    };
+    order(&rig, &["pause", "a"]);
+    assert!(text(&rig, "status").contains("waiting for the next poll: pause a by "));
+    let (code, told) = given(&["resume", "a"]);
+    assert!(code == Some(0) && told.contains("the pause of a ends"), "{told}");
+    order(&rig, &["once"]);
+    assert_eq!((rig.status()["tpus"][0]["paused"].as_bool(), hold(&rig)), (Some(false), "".into()));
+    let (code, told) = given(&["resume", "a"]);
+    assert!(code == Some(0) && told.contains("a is not paused; nothing was done"), "{told}");
+    // There is nothing on an adopted TPU that could start its job again.
+    let (code, told) = given(&["relaunch", "a"]);
+    assert!(code == Some(2) && told.contains("has no command in the config"), "{told}");
+    rig.configure("", POLICY, &slot("a", &job("a")));
+    let (code, told) = given(&["relaunch", "a"]);
+    assert!(code == Some(2) && told.contains("did not create the TPU of a"), "{told}");
+}

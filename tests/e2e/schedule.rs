@@ -169,7 +169,7 @@ fn the_state_moves_from_a_file_to_a_bucket_and_the_file_is_closed() {
     // A person's word that no run has read yet moves with it.
     assert_eq!(run(&["pause", "a", "--reason", "moving"]).0, 0);
     let (code, out, log) = run(&["state", "migrate", &file, "gs://state/watchdog"]);
-    assert!(code == 0 && out.contains("moved 1 slots") && out.contains("1 of pause"), "{out}{log}");
+    assert!(code == 0 && out.contains("moved 1 slot ") && out.contains("1 of pause"), "{out}{log}");
     let (code, _, log) = run(&["once"]);
     assert!(
         code == 1 && log.contains("state = \"gs://state/watchdog\""),
@@ -195,7 +195,7 @@ fn the_state_moves_from_a_file_to_a_bucket_and_the_file_is_closed() {
     // And back, into a new file; a config that still names the bucket is told so by every command.
     let back = format!("sqlite:{}", rig.folder.path().join("back.db").display());
     let (code, out, log) = run(&["state", "migrate", "gs://state/watchdog", &back]);
-    assert!(code == 0 && out.contains("moved 1 slots"), "{out}{log}");
+    assert!(code == 0 && out.contains("moved 1 slot "), "{out}{log}");
     for command in ["once", "status", "plan"] {
         let (code, _, log) = run(&[command]);
         assert!(code == 1 && log.contains("this state was moved to"), "{command}: {log}");

@@ -45,7 +45,7 @@ const SITUATIONS: [Situation; 30] = [
     ("v-one", None, "healthy", "healthy", Err("made by API v1")),
     ("others", None, "healthy", "healthy", Err("resume others --adopt")),
     ("forbidden", None, "healthy", "healthy", Err("roles/storage.objectViewer")),
-    ("flapp", None, "missing", "not found", Err("was never seen")),
+    ("flapp", None, "missing", "not found", Err("was ever seen")),
 ];
 
 fn scene() -> Rig {
