@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 
-use crate::core::starts_again;
+use crate::core::{command_name, starts_again};
 use crate::model::command::{Command, CommandKind, Pause};
 use crate::model::condition::Condition;
 use crate::model::ids::Incarnation;
@@ -151,19 +151,10 @@ fn by_name(stored: &Stored, now: Timestamp) -> Vec<&str> {
 
 /// A command as it is typed.
 pub fn brief(kind: &CommandKind) -> String {
-    let verb = match kind {
-        CommandKind::Pause { .. } => "pause",
-        CommandKind::Resume { .. } => "resume",
-        CommandKind::Retry { .. } => "retry",
-        CommandKind::Forget { .. } => "forget",
-        CommandKind::Recreate { .. } => "recreate",
-        CommandKind::Relaunch { .. } => "relaunch",
-        CommandKind::Done { .. } => "done",
-        CommandKind::Release { .. } => "release",
-        CommandKind::Drill { .. } => "drill",
-        CommandKind::BreakerReset => return "breaker reset".to_owned(),
-    };
-    format!("{verb} {}", kind.slot().unwrap_or("--all"))
+    match kind {
+        CommandKind::BreakerReset => "breaker reset".to_owned(),
+        kind => format!("{} {}", command_name(kind).name(), kind.slot().unwrap_or("--all")),
+    }
 }
 
 /// The effect of a command that was put in.

@@ -34,8 +34,8 @@ const AGAIN: Duration = Duration::from_secs(2);
     after_help = "Examples:\n  tpu-watchdog status                 every TPU, the most urgent first\n  \
                         tpu-watchdog status llama-v4-32     one TPU: evidence, gates, events, what to do\n  \
                         tpu-watchdog status -o json | jq '.tpus[] | select(.protected | not) | .name'\n\n\
-                        Exit code 3: something waits for an operator, or no watchdog acts, for 30 minutes after a run that\n\
-                        ended well."
+                        Exit code 3: something waits for an operator, or no watchdog acts (after a run that ended\n\
+                        well: only 30 minutes later)."
 )]
 pub struct StatusArgs {
     /// Describes one slot in full.

@@ -112,7 +112,7 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     // Their exits may be in before the read that judges by them.
     let waits = ctx.record.job.stuck == Some(Stuck::Waits) && ctx.record.takes_orders();
     let ordered_soon = run.wait && comes && (waits || relaunch::wanted(ctx).is_some());
-    // It starts no more, also on a TPU that was granted late.
+    // A job that is over starts no more, also on a TPU that was granted late.
     let waits = ctx.paused().is_some() || ordered_soon || is_over(ctx, run) || is_hopeless(ctx);
     let (wait, notice) = (waits, ending && asks);
     let mut reboot = run.reboot.clone();

@@ -66,7 +66,8 @@ fn wants_job_again(fleet: &Fleet, kind: &CommandKind) -> &'static str {
     record.and_then(ending::starts_again).unwrap_or_default()
 }
 
-fn name(kind: &CommandKind) -> CommandName {
+/// The command, as the event log names it.
+pub fn name(kind: &CommandKind) -> CommandName {
     match kind {
         CommandKind::Pause { .. } => CommandName::Pause,
         CommandKind::Resume { .. } => CommandName::Resume,

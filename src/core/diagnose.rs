@@ -22,7 +22,7 @@ use super::{ending, life};
 /// The announced end of a maintenance is waited for at most this long after the first symptom.
 pub const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
 
-/// An end so long before that of its capacity is that of its capacity.
+/// A TPU that ends up to this long before its capacity does was ended by that: clocks differ.
 const RUN_OUT: Duration = Duration::from_secs(300);
 
 /// Evidence of a finished job.

@@ -102,6 +102,7 @@ pub fn step_with(
 
 pub use amend::FOLLOWED;
 pub use budget::unavailable;
+pub use command::name as command_name;
 pub use ending::starts_again;
 
 /// When a [`Input::Tick`] is needed at the latest, without any other input.

@@ -21,7 +21,7 @@ th,td{padding:.4rem .8rem .4rem 0;vertical-align:top}td{border-bottom:1px solid 
 .act{background:#ddf4ff;color:#0550ae}.wait{background:#fff8c5;color:#7d4e00}.bad{background:#ffebe9;color:#a40e26}\
 @media(min-width:641px){td.n,td.s{white-space:nowrap}}\
 @media(max-width:640px){body{margin:1rem auto}tr.h{display:none}tr,td{display:block;border:0;padding:.1rem 0}tr{padding:.6rem 0;border-bottom:1px solid #eaeef2}}\
-@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}a{color:#4493f8}p.sub,th,.z{color:#9198a1}td,tr{border-color:#21262d}th{border-color:#30363d}\
+@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}a{color:#4493f8}.w{color:#f2cc60}p.sub,th,.z{color:#9198a1}td,tr{border-color:#21262d}th{border-color:#30363d}\
 .c{background:#30363d;color:#e6edf3}.good{background:#12361f;color:#7ee787}.act{background:#0c2d56;color:#a5d6ff}.wait,p.banner{background:#3b2e00;color:#f2cc60}\
 .bad,p.banner.bad{background:#4c1418;color:#ffb1ab}}";
 
