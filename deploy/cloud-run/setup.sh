@@ -46,6 +46,9 @@ done
 [[ -r $config ]] || fail "$config can't be read"
 grep -Eq "^ *state *= *\"gs://$bucket/tpu-watchdog\"" "$config" ||
   fail "$config must say: state = \"gs://$bucket/tpu-watchdog\" (a task has no disk, and the bucket's rules are made for that path)"
+! grep -Eq "^ *startup_script *=" "$config" ||
+  fail "$config names a startup_script: a file that a task does not have. Leave the line out (a recreated TPU gets the script that it has" \
+    "now), or put the file into a bucket and set startup-script-url in [tpu.create] metadata"
 
 account=tpu-watchdog@$project.iam.gserviceaccount.com
 member=serviceAccount:$account

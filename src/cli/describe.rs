@@ -9,7 +9,7 @@ use crate::model::condition::Condition;
 use crate::model::event::Event;
 use crate::model::time::{elapsed, span};
 use crate::model::view::{ActionName, SlotView};
-use crate::report::sentence::{self, Tone, none_found};
+use crate::report::sentence::{self, Tone, none_known};
 
 /// The newest events of the slot that are shown.
 const EVENTS: usize = 12;
@@ -112,7 +112,7 @@ fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
                     job.checkpoint_at.map_or(String::new(), |at| format!(", written {}", ago(at)));
                 format!("{uri}{age}")
             }
-            (None, Some(location)) => none_found(location, &job.around),
+            (None, Some(location)) => none_known(location, job),
             (None, None) => "none is configured: a recreated TPU starts its job over".to_owned(),
         };
         all.push(("Checkpoint", checkpoint));

@@ -11,7 +11,7 @@ use crate::core::if_lost::IfLost;
 use crate::model::condition::Condition;
 use crate::model::time::{elapsed, span};
 use crate::model::view::{ActionName, SlotView, StatusDocument};
-use crate::report::sentence::{Tone, none_found};
+use crate::report::sentence::{Tone, none_found, none_known};
 
 /// The whole plan.
 pub fn plan(
@@ -112,7 +112,12 @@ fn starts_from(slot: &SlotView, now: Timestamp) -> String {
             format!("its job would resume from step {step}{age}")
         }
         (None, Some(location)) => {
-            format!("{}: its job would start from the beginning", none_found(location, &job.around))
+            let start = if job.unlisted {
+                "where its job would start is not known"
+            } else {
+                "its job would start from the beginning"
+            };
+            format!("{}: {start}", none_known(location, job))
         }
         (None, None) => {
             "no checkpoint is configured: its job would start from the beginning".into()

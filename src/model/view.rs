@@ -311,4 +311,7 @@ pub struct JobView {
     /// A create would be held for what was listed there last: see the warnings.
     #[serde(default)]
     pub held: bool,
+    /// That location was not listed completely yet: whether it holds a checkpoint is not known.
+    #[serde(default)]
+    pub unlisted: bool,
 }

@@ -306,11 +306,19 @@ pub fn stands(job: &JobView, now: Timestamp) -> Vec<String> {
             parts.push(format!("saved step {step}{age}"));
         }
         (None, Some(location)) if !job.held => {
-            parts.push(none_found(location, &job.around));
+            parts.push(none_known(location, job));
         }
         _ => {}
     }
     parts
+}
+
+/// A job without a known checkpoint: none is there, or it was not listed yet.
+pub fn none_known(location: &str, job: &JobView) -> String {
+    if job.unlisted {
+        return format!("{location} was not listed yet");
+    }
+    none_found(location, &job.around)
 }
 
 /// A location without a checkpoint, and its neighbours where they may explain it.

@@ -59,6 +59,9 @@ fn a_bucket_that_may_not_be_listed_keeps_a_judged_tpu_and_is_told_with_the_grant
     rig.start();
     let grant = "gcloud storage buckets add-iam-policy-binding gs://bucket --role roles/storage.objectViewer";
     rig.wait_for_log(grant);
+    rig.wait_until("it is a warning", || {
+        rig.status()["tpus"][0]["warnings"].to_string().contains(grant)
+    });
     let told = rig.logs().lines().find(|line| line.contains(grant)).unwrap().to_owned();
     assert!(told.contains("WARN") && !told.contains("transient"), "{told}");
     // Told while all is well.
