@@ -38,13 +38,16 @@ impl World {
         self.check("S16", slot, count <= most, || format!("start {count} without a step"));
     }
 
-    /// S5: what is well and at work is given no newer order, unless an operator wants it.
+    /// S5: what is well and at work is given no newer order, unless an operator wants it, or its hosts began
+    /// by themselves after the reports that the order rests on, which are at most `max_age` old.
     pub fn ends_no_good_run(&mut self, slot: &str, zone: &str) {
         let node = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned()));
         let asked = self.truth.slots.get(slot).and_then(|known| known.asked);
         let wanted = asked.is_some_and(|at| self.now - at <= WANTED_FOR);
         let Some(uid) = node.map(|node| node.uid).filter(|_| !wanted) else { return };
-        let within = Duration::from_millis(self.shown_within().unsigned_abs());
+        let Some(settings) = self.setup.settings.slots.get(slot) else { return };
+        let within =
+            settings.policy.max_age + Duration::from_millis(self.shown_within().unsigned_abs());
         let (story, now) = (self.cloud.nodes.story(uid), wall(self.now, 0));
         let well = |moment: &Moment| {
             moment.facts.as_ref().is_some_and(|f| f.at_work && illness(f).is_none())
