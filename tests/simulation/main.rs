@@ -9,6 +9,7 @@ mod bucket;
 mod campaign;
 mod departure;
 mod fault;
+mod mutations;
 mod network;
 mod orders;
 mod process;
