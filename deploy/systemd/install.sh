@@ -69,7 +69,7 @@ if [[ ! -e $config/watchdog.toml ]]; then
   # The service's default state folder, not the one beside the config.
   grep -v '^state ' "$here/../../config/watchdog.toml" >"$config/watchdog.toml.new"
   chmod 0644 "$config/watchdog.toml.new"
-  # What the example names is there as well.
+  # The script that the example names.
   [[ -e $config/startup.sh ]] || install -m 0644 "$here/../../config/startup.sh" "$config/startup.sh"
   mv "$config/watchdog.toml.new" "$config/watchdog.toml"
   echo "wrote an example config: $config/watchdog.toml"

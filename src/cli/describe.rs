@@ -112,7 +112,7 @@ fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
                     job.checkpoint_at.map_or(String::new(), |at| format!(", written {}", ago(at)));
                 format!("{uri}{age}")
             }
-            (None, Some(location)) => none_known(location, job),
+            (None, Some(location)) => none_known(location, job.unlisted, &job.around),
             (None, None) => "none is configured: a recreated TPU starts its job over".to_owned(),
         };
         all.push(("Checkpoint", checkpoint));

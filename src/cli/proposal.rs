@@ -11,7 +11,7 @@ use crate::core::if_lost::IfLost;
 use crate::model::condition::Condition;
 use crate::model::time::{elapsed, span};
 use crate::model::view::{ActionName, SlotView, StatusDocument};
-use crate::report::sentence::{Tone, none_found, none_known};
+use crate::report::sentence::{Tone, none_known};
 
 /// The whole plan.
 pub fn plan(
@@ -117,7 +117,7 @@ fn starts_from(slot: &SlotView, now: Timestamp) -> String {
             } else {
                 "its job would start from the beginning"
             };
-            format!("{}: {start}", none_known(location, job))
+            format!("{}: {start}", none_known(location, job.unlisted, &job.around))
         }
         (None, None) => {
             "no checkpoint is configured: its job would start from the beginning".into()
@@ -191,7 +191,12 @@ fn recreate(lost: &IfLost, width: Option<usize>) -> String {
     let from = match (&lost.checkpoint, &lost.location) {
         (Some((step, uri, _)), _) => format!("resumes from step {step}, {uri}"),
         (None, Some(location)) => {
-            format!("starts from the beginning: {}", none_found(location, &[]))
+            let how = if lost.unlisted {
+                "where it starts is not known"
+            } else {
+                "starts from the beginning"
+            };
+            format!("{how}: {}", none_known(location, lost.unlisted, &[]))
         }
         (None, None) => "starts from the beginning: no checkpoint is configured".to_owned(),
     };

@@ -33,6 +33,8 @@ pub struct IfLost {
     pub checkpoint: Option<(u64, String, Option<Timestamp>)>,
     /// Where checkpoints are looked for.
     pub location: Option<String>,
+    /// That location was not listed completely yet.
+    pub unlisted: bool,
     /// The command; none where the startup script is the job.
     pub runs: Option<Runs>,
     /// About the command and the startup script: each one may be as the user means it.
@@ -97,6 +99,7 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
         checkpoint: checkpoint
             .map(|found| (found.step, found.uri.clone(), record.job.checkpoint_written)),
         location: listed.map(|listed| listed.uri.clone()),
+        unlisted: listed.is_some_and(|of| location::listed_at(record, &of.uri).is_none()),
         runs: runs(slot),
         notes: notes(slot, record.spec.as_ref()),
     }

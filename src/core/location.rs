@@ -33,6 +33,11 @@ pub fn listed(slot: &SlotSettings) -> Option<&CheckpointSettings> {
     slot.job.as_ref()?.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_listed())
 }
 
+/// When a location was last listed completely; none where it never was.
+pub fn listed_at(record: &SlotRecord, uri: &str) -> Option<Timestamp> {
+    record.job.listed_at.filter(|_| record.job.location == uri)
+}
+
 /// A complete listing came in. Returns whether the record changed.
 pub fn surveyed(
     record: &mut SlotRecord,
@@ -134,8 +139,7 @@ pub fn holds_judged(
     now: Timestamp,
 ) -> Option<Decision> {
     let location = listed(slot)?;
-    let listed = record.job.listed_at.filter(|_| record.job.location == location.uri);
-    let why = match (&record.job.trouble, listed) {
+    let why = match (&record.job.trouble, listed_at(record, &location.uri)) {
         (Some(trouble), _) => trouble.text().to_owned(),
         (None, Some(at)) if elapsed(at, now) <= LISTED_WITHIN => return None,
         (None, at) => {

@@ -320,9 +320,7 @@ fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
         checkpoint_at: written.filter(|_| checkpoint.is_some()),
         around: record.job.around.clone(),
         held: location.is_some() && record.job.trouble.is_some(),
-        unlisted: location
-            .as_ref()
-            .is_some_and(|uri| record.job.listed_at.is_none() || record.job.location != *uri),
+        unlisted: location.as_ref().is_some_and(|uri| location::listed_at(record, uri).is_none()),
         location,
     }
 }

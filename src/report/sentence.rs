@@ -306,7 +306,7 @@ pub fn stands(job: &JobView, now: Timestamp) -> Vec<String> {
             parts.push(format!("saved step {step}{age}"));
         }
         (None, Some(location)) if !job.held => {
-            parts.push(none_known(location, job));
+            parts.push(none_known(location, job.unlisted, &job.around));
         }
         _ => {}
     }
@@ -314,11 +314,8 @@ pub fn stands(job: &JobView, now: Timestamp) -> Vec<String> {
 }
 
 /// A job without a known checkpoint: none is there, or it was not listed yet.
-pub fn none_known(location: &str, job: &JobView) -> String {
-    if job.unlisted {
-        return format!("{location} was not listed yet");
-    }
-    none_found(location, &job.around)
+pub fn none_known(location: &str, unlisted: bool, around: &[String]) -> String {
+    if unlisted { format!("{location} was not listed yet") } else { none_found(location, around) }
 }
 
 /// A location without a checkpoint, and its neighbours where they may explain it.

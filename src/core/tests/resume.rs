@@ -1,9 +1,11 @@
-//! Jobs that find their own newest checkpoint: what waits for no listing, and what does all the same.
+//! Where a job starts: by its own newest checkpoint, and as the views tell it before a listing.
 
 use super::harm::strange;
-use super::runs::with_checkpoints;
+use super::runs::{LOCATION, with_checkpoints};
 use super::*;
+use crate::core::if_lost::if_lost;
 use crate::model::settings::Resume;
+use crate::report::sentence;
 
 #[test]
 fn s20_with_resume_framework_what_is_lost_is_created_and_what_is_judged_is_not_deleted() {
@@ -42,4 +44,27 @@ fn s20_with_resume_framework_what_is_lost_is_created_and_what_is_judged_is_not_d
         world.get("a", Some(node("a", timeout())));
     }
     assert_eq!((world.phase("a"), world.hold("a")), (None, Some(HoldReason::CheckpointUnreadable)));
+}
+
+#[test]
+fn of_a_location_that_was_never_listed_nothing_is_claimed() {
+    let mut world = with_checkpoints();
+    world.poll(&[node("a", json!({}))]);
+    let shown = |world: &World| {
+        let slot = view::document(&world.fleet, world.now).tpus.remove(0);
+        let lost = if_lost(&world.fleet, &world.fleet.settings, Some("a")).remove(0);
+        let job = slot.job.unwrap();
+        assert_eq!(job.unlisted, lost.unlisted);
+        sentence::stands(&job, world.now).join(", ")
+    };
+    world.listed(Err(Failure::new(FailureClass::Transient, "HTTP 503")));
+    assert_eq!(shown(&world), format!("{LOCATION} was not listed yet"));
+    world.surveyed(&[]);
+    assert_eq!(shown(&world), format!("no checkpoint found under {LOCATION}"));
+    // The list of another place says nothing about this one.
+    let mut moved = world.fleet.settings.clone();
+    let job = moved.slots.get_mut("a").unwrap().job.as_mut().unwrap();
+    job.checkpoint.as_mut().unwrap().uri = "gs://other/place".into();
+    world.input(Input::Configured(Box::new(moved)));
+    assert_eq!(shown(&world), "gs://other/place was not listed yet");
 }
