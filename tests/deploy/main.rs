@@ -5,6 +5,7 @@
 mod alone;
 mod chips;
 mod cloud_run;
+mod container;
 #[allow(dead_code)]
 #[path = "../e2e/harness.rs"]
 mod harness;

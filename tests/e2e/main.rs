@@ -14,6 +14,7 @@ mod hostile;
 mod jobs;
 mod lock;
 mod multislice;
+mod operator;
 mod proposals;
 mod queued;
 mod rounds;

@@ -1,4 +1,4 @@
-//! What becomes of the watchdogs' mutations once they arrive: they are refused, half carried out, or hang.
+//! The mutations of the watchdogs as they arrive at the API: refused, half carried out, or without an end.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ impl World {
                 CallOutcome::Refused(http_failure(origin(&action), status, body.as_bytes()))
             }
             None if self.strikes(Fault::ServerError, 8) => {
-                // Nobody can tell from the answer whether it was carried out.
+                // The answer does not say whether it was carried out.
                 if self.rng.bool() {
                     self.carry_out(&action, arrival);
                 }

@@ -9,6 +9,7 @@
 mod accidents;
 mod bucket;
 mod campaign;
+mod commands;
 mod departure;
 mod fault;
 mod mutations;
