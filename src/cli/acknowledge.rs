@@ -70,6 +70,7 @@ pub fn refused(kind: &CommandKind, stored: &Stored, now: Timestamp) -> Option<Re
         }
         CommandKind::Recreate { slot, .. } => recreate_refused(record(slot)?),
         CommandKind::Relaunch { slot } => relaunch_refused(record(slot)?),
+        CommandKind::Release { slot } => release_refused(record(slot)?),
         // It also lets judged TPUs go on where replacements have failed (S14).
         CommandKind::BreakerReset
             if stored.ledger.breaker.is_none()
@@ -91,7 +92,43 @@ fn recreate_refused(record: &SlotRecord) -> Option<Refused> {
             record.verdict.evidence
         )
     };
-    waits.then(|| Refused::Wrong(text()))
+    if waits {
+        return Some(Refused::Wrong(text()));
+    }
+    let (condition, name) = (record.verdict.condition, &record.name);
+    let next = match condition {
+        _ if record.recovery.is_some() => return None,
+        Condition::Stopped => "a stopped TPU is never deleted; start it first".to_owned(),
+        Condition::Starting => "it is not replaced while the API works on it".to_owned(),
+        Condition::Deleting => {
+            format!("another hand deletes it; `recreate {name}` once it is gone")
+        }
+        Condition::Unclear => {
+            format!("what it is is not known, so it is not deleted; `describe {name}` says why")
+        }
+        _ => return None,
+    };
+    Some(Refused::Wrong(format!("{name} is {condition}: {next}")))
+}
+
+/// A TPU that `release` would not give back, for which `forget` is meant.
+fn release_refused(record: &SlotRecord) -> Option<Refused> {
+    let (name, recovery) = (&record.name, record.recovery.as_ref());
+    let under_way = recovery.filter(|recovery| recovery.phase != Phase::Launched);
+    let why = match &record.incarnation {
+        _ if record.released.is_some() => return None,
+        _ if under_way.is_some() => {
+            format!("the TPU of {name} is being replaced, so there is none to give back yet")
+        }
+        None => format!("{name} has no TPU now"),
+        Some(_) if record.ours => return None,
+        Some(_) => {
+            format!(
+                "the watchdog did not create the TPU of {name}, so nothing of it is to be taken out"
+            )
+        }
+    };
+    Some(Refused::Wrong(format!("{why}; `forget {name}` leaves it alone from now on")))
 }
 
 fn relaunch_refused(record: &SlotRecord) -> Option<Refused> {
@@ -320,6 +357,36 @@ mod tests {
         };
         assert!(matches!(told(Condition::Waiting), Some(Refused::Wrong(_))));
         assert!(told(Condition::Healthy).is_none());
+    }
+
+    #[test]
+    fn a_recreate_that_could_not_act_is_refused() {
+        let recreate = CommandKind::Recreate { slot: "a".into(), incarnation: None };
+        for condition in [Condition::Stopped, Condition::Deleting, Condition::Unclear] {
+            let at_rest = stored(|record| record.verdict.condition = condition);
+            let told = refused(&recreate, &at_rest, Timestamp::UNIX_EPOCH);
+            assert!(matches!(told, Some(Refused::Wrong(text)) if text.starts_with("a is ")));
+        }
+    }
+
+    #[test]
+    fn a_release_of_what_is_not_ours_names_the_command_that_leaves_it_alone() {
+        let release = CommandKind::Release { slot: "a".into() };
+        let told = |change: &dyn Fn(&mut SlotRecord)| {
+            refused(&release, &stored(change), Timestamp::UNIX_EPOCH)
+        };
+        let there = |record: &mut SlotRecord| {
+            let (id, created) = ("1".into(), Timestamp::UNIX_EPOCH);
+            record.incarnation = Some(Incarnation { id, created });
+        };
+        let names = |told: Option<Refused>| matches!(told, Some(Refused::Wrong(text)) if text.contains("`forget a` leaves it alone"));
+        assert!(names(told(&|_| ())), "no TPU");
+        assert!(names(told(&there)), "adopted");
+        let ours = |record: &mut SlotRecord| {
+            there(record);
+            record.ours = true;
+        };
+        assert_eq!(told(&ours), None);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::core::location;
 use crate::model::action::Reading;
 use crate::model::failure::FailureClass;
 use crate::model::filling::Filling;
+use crate::model::lookup::NextCreate;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
@@ -273,7 +274,8 @@ async fn of_slot(
         let cure = "set startup_script = \"FILE\" in its [[tpu]]".to_owned();
         all.push(Finding { cure: Some(cure), ..doubt("", text) });
     }
-    let check = clients.tpu.create_check(zone, &spec, deadline).await;
+    let next = NextCreate::of(learned.as_ref(), slot, &zone.to_owned());
+    let check = clients.tpu.create_check(&next, deadline).await;
     if let Some(why) = check.certain {
         let account = account.strip_prefix("serviceAccount:").unwrap_or(account);
         all.push(missing("", why.replace("WATCHDOG", account), None));

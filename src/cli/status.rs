@@ -203,7 +203,10 @@ async fn read(config: &Config, with_events: bool) -> Result<Option<Seen>, Failed
         let own = specifications.iter().find(|(name, _)| *name == slot.name);
         slot.specification = own.and_then(|(_, digest)| digest.clone());
     }
-    let mut acts = acts(&mut document, holder, config, now);
+    // Two polls may fail, and one may take its time.
+    let poll = &config.settings.poll;
+    let patience = (poll.every * 3).max(config.lease * 2) + poll.timeout;
+    let mut acts = acts(&mut document, holder, patience, now);
     acts.line += &waiting(&commands);
     Ok(Some(Seen { document, acts, events, gates }))
 }
@@ -223,13 +226,11 @@ fn waiting(commands: &[Command]) -> String {
 fn acts(
     document: &mut StatusDocument,
     holder: Option<String>,
-    config: &Config,
+    patience: Duration,
     now: Timestamp,
 ) -> Acts {
-    // Two polls may fail, and one may take its time.
-    let poll = &config.settings.poll;
-    let patience = (poll.every * 3).max(config.lease * 2) + poll.timeout;
     let age = document.observed_at.map(|at| elapsed(at, now));
+    let polls = document.polled_at.is_some_and(|at| elapsed(at, now) <= patience);
     let read = document.observed_at.map_or("never read".to_owned(), |at| read_ago(at, now));
     let since = document
         .observed_at
@@ -247,6 +248,14 @@ fn acts(
             let who = document.acting.as_ref().map_or(String::new(), name);
             Acts { line: format!("● watched by {who}, {read}"), inactive: false }
         }
+        (Some(_), _) if polls => {
+            document.acting = acting;
+            let who = document.acting.as_ref().map_or(String::new(), name);
+            let line = format!(
+                "● watched by {who}; not every zone was read since {since}: its log names the zone, and why"
+            );
+            Acts { line, inactive: false }
+        }
         (None, Some(age)) if age <= SCHEDULED => Acts {
             line: format!("○ no watchdog runs now; the last run ended well, {read}{owed}"),
             inactive: false,
@@ -254,7 +263,7 @@ fn acts(
         (Some(_), _) => {
             let who = acting.as_ref().map_or(String::new(), name);
             let line = format!(
-                "○ inactive since {since}: {who} has the lock and has not read every zone since{owed}. If it is gone, {start}"
+                "○ inactive since {since}: {who} has the lock and has read no zone since{owed}. If it is gone, {start}"
             );
             Acts { line, inactive: true }
         }
@@ -289,6 +298,25 @@ fn name(acting: &Acting) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_watchdog_that_can_not_read_one_zone_of_several_is_not_inactive() {
+        let now: Timestamp = "2026-06-01T12:00:00Z".parse().unwrap();
+        let ago = |seconds| Some(now - jiff::SignedDuration::from_secs(seconds));
+        let told = |polled| {
+            let mut document = StatusDocument {
+                observed_at: ago(1_800),
+                polled_at: ago(polled),
+                ..StatusDocument::default()
+            };
+            let acts = acts(&mut document, Some("vm-1".into()), Duration::from_secs(90), now);
+            (acts.inactive, acts.line)
+        };
+        let (inactive, line) = told(20);
+        assert!(!inactive && line.contains("not every zone was read since 2026-06-01"), "{line}");
+        let (inactive, line) = told(1_800);
+        assert!(inactive && line.contains("has read no zone since"), "{line}");
+    }
 
     #[test]
     fn a_reading_from_the_future_is_not_told_as_new() {

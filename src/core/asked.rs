@@ -3,6 +3,7 @@
 //!
 //! A `recreate` skips graces, quiet hours, `max_unavailable` and the storm breaker, for a person is
 //! there; every other gate still refuses, by name, and a GET confirms the incarnation that was meant.
+//! What could not be done within an hour is dropped.
 //! A node that is DELETING by another hand for longer than `grace.deleting` is deleted once more,
 //! which has unblocked such deletes; no create follows, and what is still there then is escalated.
 //! With `on_success = "delete"` a TPU of ours is deleted where worker 0 has reported an end with code 0,
@@ -19,12 +20,13 @@ use crate::model::hold::HoldReason;
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
 use crate::model::settings::OnSuccess;
-use crate::model::time::after;
+use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
 
 use super::condemn::condemn;
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
+use super::relaunch::WANTED_FOR;
 use super::turn::Turn;
 use super::{amend, confirm, reads};
 
@@ -50,12 +52,32 @@ pub fn applies(ctx: &SlotCtx) -> bool {
     !at_work && ctx.condition().kind() != Some(Kind::Lost)
 }
 
+/// Drops a wish that is no longer what its operator meant: what was sick is healthy by now, or an hour
+/// has passed, and what runs by then is not ended for it.
+pub fn forget_old_wish(ctx: &mut SlotCtx, turn: &mut Turn) {
+    let condition = ctx.condition();
+    let Some(wish) = &mut ctx.record.wanted else { return };
+    let asked = *wish.at.get_or_insert(turn.now);
+    let was = wish.condition.filter(|was| *was != Condition::Healthy);
+    let why = match was.filter(|_| condition == Condition::Healthy) {
+        Some(was) => format!("its TPU was {was} when you asked and is healthy now"),
+        None if elapsed(asked, turn.now) >= WANTED_FOR => {
+            "nothing could be done for it within an hour".to_owned()
+        }
+        None => return,
+    };
+    let text = format!("recreate by {}: {why}, so it is dropped; ask again", wish.who);
+    ctx.record.wanted = None;
+    turn.tell(ctx.record, What::Note, text);
+}
+
 /// Judges a slot that an operator wants recreated.
 pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let Some(wish) = ctx.record.wanted.clone() else { return Decision::none("not asked for") };
-    if ctx.record.incarnation.as_ref() != Some(&wish.incarnation) {
+    if ctx.record.incarnation != wish.incarnation {
         ctx.record.wanted = None;
-        let text = format!("recreate by {}: {} is not there", wish.who, wish.incarnation);
+        let meant = wish.incarnation.map_or("a TPU".to_owned(), |of| of.to_string());
+        let text = format!("recreate by {}: {meant} is not there", wish.who);
         turn.tell(ctx.record, What::Note, text.clone());
         return Decision::none(text);
     }

@@ -36,6 +36,8 @@ pub struct Budget {
     pub on_their_way: usize,
     /// Pools without capacity in which a create is under way: a probe (S14).
     pub probing: BTreeMap<String, String>,
+    /// Pools in which a create that is still owed was refused for good: of which slot, and why.
+    pub refused: BTreeMap<String, (String, String)>,
     /// Pools with a judged slot, ready to be tried, that shows no sign of life.
     pub lifeless: BTreeSet<String>,
 }

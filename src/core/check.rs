@@ -151,7 +151,7 @@ impl Checker {
 
     /// An operator is there: graces, quiet hours, `max_unavailable` and the breaker are skipped.
     fn asked(&mut self, case: &Case) -> Checked {
-        let wanted = case.record.wanted.as_ref().map(|wish| &wish.incarnation);
+        let wanted = case.record.wanted.as_ref().and_then(|wish| wish.incarnation.as_ref());
         let meant = wanted.is_some() && wanted == case.record.incarnation.as_ref();
         rule(meant, "S3", "no operator asked for this incarnation")?;
         let state = case.record.verdict.condition;

@@ -86,6 +86,7 @@ fn ledger(ledger: &mut Ledger, now: Timestamp, latest: Timestamp) {
     ledger.judged.iter_mut().for_each(past);
     ledger.creates.iter_mut().for_each(past);
     maybe_past(&mut ledger.observed_at);
+    maybe_past(&mut ledger.polled_at);
     for stray in ledger.strays.values_mut() {
         past(&mut stray.since);
         if let Some(removal) = &mut stray.removal {

@@ -168,10 +168,12 @@ fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str
     record.job.relaunch_by = None;
     // A request that waits has no TPU yet, and the one that it is granted is not meant.
     let waits = record.seen.as_ref().is_some_and(|seen| seen.waits_since.is_some());
-    let granted = record.verdict.condition != Condition::Waiting && !waits;
-    let wish = incarnation.filter(|_| granted);
-    record.wanted =
-        wish.map(|incarnation| Wish { who: who.to_owned(), incarnation, at: Some(now) });
+    let condition = record.verdict.condition;
+    // One that is on its way already needs no wish.
+    let absent = incarnation.is_none() && record.incarnation.is_none() && record.recovery.is_none();
+    let meant = (incarnation.is_some() || absent) && condition != Condition::Waiting && !waits;
+    let wish = Wish { who: who.to_owned(), incarnation, at: Some(now), condition: Some(condition) };
+    record.wanted = Some(wish).filter(|_| meant);
     if let Some(recovery) = &mut record.recovery {
         recovery.not_before = None;
         (recovery.unexplained, recovery.halted) = (0, None);

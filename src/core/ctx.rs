@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use crate::model::command::Pause;
 use crate::model::condition::Condition;
 use crate::model::fleet::{Ledger, Memory};
+use crate::model::lookup::NextCreate;
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
@@ -96,6 +97,11 @@ impl SlotCtx<'_> {
     pub fn specification(&self) -> NodeSpec {
         let learned = self.record.spec.clone().unwrap_or_else(NodeSpec::empty);
         learned.in_zone(&self.record.zone).overlaid(&self.slot.create)
+    }
+
+    /// The create that would follow a delete.
+    pub fn next_create(&self) -> NextCreate {
+        NextCreate::of(self.record.spec.as_ref(), self.slot, &self.record.zone)
     }
 
     /// The same for the checker, and the checker itself.

@@ -96,8 +96,10 @@ pub fn node(
 fn emptied(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Verdict> {
     let standing = view.standing.as_ref().filter(|_| view.not_listed)?;
     let ended = view.times.ends_at.filter(|_| runs_out(view, now));
-    let wanted =
-        record.wanted.as_ref().filter(|w| view.incarnation.as_ref() == Some(&w.incarnation));
+    let wanted = record
+        .wanted
+        .as_ref()
+        .filter(|w| w.incarnation.is_some() && view.incarnation == w.incarnation);
     let why = ended.map(|at| format!("its capacity ends at {at:.0}"));
     let why = why.or_else(|| Some(format!("{} wants it recreated", wanted?.who)))?;
     Some(Verdict::new(Condition::Preempted, format!("{}; {why}", standing.evidence)))

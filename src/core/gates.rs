@@ -142,6 +142,7 @@ pub const GATES: &[Gate] = &[
     gate("no_progress", RUNS, no_progress),
     gate("location", DOUBTED, location_listed),
     gate("create_check", DOUBTED, create_check),
+    gate("refused_in_pool", DOUBTED, refused_in_pool),
     gate("quiet_hours", JUDGED, quiet_hours),
     gate("pool", DOUBTED, trouble_in_pool),
     gate("repeated", JUDGED, repeated),

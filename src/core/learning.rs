@@ -5,7 +5,7 @@
 
 use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::settings::Overlay;
-use crate::model::slot::SlotRecord;
+use crate::model::slot::{Seen, SlotRecord};
 use crate::model::spec::NodeSpec;
 
 use super::identity::Source;
@@ -122,11 +122,14 @@ pub fn is_ours(record: &SlotRecord, view: &NodeView, owner: &str) -> bool {
 
 /// The reservation that a node names. v2 hides it: what v2alpha1 showed of the same node holds.
 pub fn reservation(record: &SlotRecord, view: &NodeView) -> String {
-    let same = record.incarnation.is_some() && record.incarnation == view.incarnation;
-    match &record.seen {
-        Some(seen) if same && !view.alpha && view.reservation.is_empty() => {
-            seen.reservation.clone()
-        }
+    match hidden_by_v2(record, view) {
+        Some(seen) if view.reservation.is_empty() => seen.reservation.clone(),
         _ => view.reservation.clone(),
     }
+}
+
+/// The former read of the same TPU, where this read is of v2, which hides a part of it.
+pub fn hidden_by_v2<'r>(record: &'r SlotRecord, view: &NodeView) -> Option<&'r Seen> {
+    let same = record.incarnation.is_some() && record.incarnation == view.incarnation;
+    record.seen.as_ref().filter(|_| same && !view.alpha)
 }

@@ -16,6 +16,7 @@ use super::{reload, remains, strays};
 /// Applies a poll.
 pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     fleet.polls += 1;
+    let read = poll.listings.iter().any(|listing| listing.result.is_ok());
     let (listed, complete) = Listed::new(poll.listings);
     let mut readings: Vec<(String, Reading)> = Vec::new();
     for (name, record) in &mut fleet.slots {
@@ -35,6 +36,9 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     reload::forget_old(fleet, turn);
     if complete {
         fleet.ledger.observed_at = Some(turn.now);
+    }
+    if complete || read {
+        fleet.ledger.polled_at = Some(turn.now);
         fleet.dirty_ledger = true;
     }
 }

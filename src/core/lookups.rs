@@ -23,10 +23,12 @@ pub fn create_checked(
     fleet: &mut Fleet,
     slot: &str,
     began: Timestamp,
-    found: CreateCheck,
+    mut found: CreateCheck,
     turn: &mut Turn,
 ) {
     let Some(record) = fleet.slots.get_mut(slot) else { return };
+    let memory = fleet.memory.get_mut(slot);
+    found.question = memory.map(|memory| memory.create_asked.clone()).unwrap_or_default();
     let holds = fleet.settings.slots.get(slot).is_none_or(|slot| slot.policy.create_check);
     let before = record.create_check.as_ref().map(|(_, known)| known.clone()).unwrap_or_default();
     if let Some(why) = found.certain.as_ref().filter(|_| !holds && before.certain != found.certain)

@@ -269,6 +269,7 @@ fn note(
     now: Timestamp,
 ) {
     let configured = settings.slots.get(&record.name).and_then(|slot| slot.supervisor.as_deref());
+    let hidden = learning::hidden_by_v2(record, view);
     let seen = Seen {
         state: view.state.as_str().to_owned(),
         ready: view.state == NodeState::Ready,
@@ -293,7 +294,7 @@ fn note(
         as_configured: configured.is_some()
             && view.raw.pointer("/metadata/startup-script").and_then(Value::as_str) == configured,
         accelerator: view.accelerator.clone(),
-        reserved: view.reserved,
+        reserved: view.reserved || hidden.is_some_and(|seen| seen.reserved),
         spot: view.spot,
         reservation: learning::reservation(record, view),
         // Endpoints vanish from a node that is being deleted or repaired: the number of workers
@@ -309,7 +310,9 @@ fn note(
         deletable: view.deletable,
         not_listed: view.not_listed,
         failure: view.failure.clone(),
-        times: view.times,
+        times: hidden
+            .filter(|seen| seen.times.is_limited && !view.times.is_limited)
+            .map_or(view.times, |seen| seen.times),
         waits_since: request::waits_since(record, view, now),
     };
     if record.seen.as_ref() != Some(&seen) {

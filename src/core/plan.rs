@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use crate::model::condition::Condition;
 use crate::model::event::{Reason, What};
+use crate::model::failure::FailureClass;
 use crate::model::fleet::Fleet;
 use crate::model::hold::HoldReason;
 use crate::model::phase::Phase;
@@ -19,7 +20,7 @@ use super::check::Checker;
 use super::ctx::SlotCtx;
 use super::gates::Gate;
 use super::turn::Turn;
-use super::{amend, judge, pool, reads, replace};
+use super::{amend, asked, judge, pool, reads, replace};
 
 /// The window of `max_judged_recreates_per_hour`.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -90,6 +91,11 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
         {
             budget.probing.entry(pool).or_insert_with(|| name.clone());
         }
+        if let Some((pool, why)) =
+            fleet.settings.slots.get(name).and_then(|slot| refused(record, slot))
+        {
+            budget.refused.entry(pool).or_insert_with(|| (name.clone(), why));
+        }
         if looks || !is_at_ease(record) {
             awake.push((index, name.clone()));
         }
@@ -106,6 +112,16 @@ fn probes(record: &SlotRecord, slot: &SlotSettings, now: Timestamp) -> Option<St
         && record.incarnation.is_none()
         && elapsed(recovery.phase_since, now) < pool::PROBES_FOR;
     probing.then(|| pool::name(record, &slot.create, &record.zone))
+}
+
+/// The pool in which a create that is still owed was refused for a reason that no wait mends, and that
+/// reason.
+fn refused(record: &SlotRecord, slot: &SlotSettings) -> Option<(String, String)> {
+    use FailureClass::{ApiDisabled, Billing, ClosedQueue, Permission};
+    let recovery = record.recovery.as_ref().filter(|_| record.incarnation.is_none())?;
+    let (class, why) = recovery.refusal.as_ref()?;
+    let lasts = matches!(class, ApiDisabled | Billing | ClosedQueue | Permission);
+    lasts.then(|| (pool::name(record, &slot.create, &record.zone), why.clone()))
 }
 
 /// Pending creates come last, by priority and age; all other slots by their names.
@@ -140,10 +156,13 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], (index, turns): (u64, u64), turn: &mut
     let before = phase(ctx.record);
     let patches = |record: &SlotRecord| (record.job.relaunch.clone(), record.job.amendment.clone());
     let patched = patches(ctx.record);
-    let ends = |record: &SlotRecord| (record.job.removable_since, record.job.stopped.clone());
+    let ends = |record: &SlotRecord| {
+        (record.job.removable_since, record.job.stopped.clone(), record.wanted.clone())
+    };
     let ended = ends(ctx.record);
     // Every view tells whether it could be created again, also of a slot that is well.
     reads::look_over_specification(ctx);
+    asked::forget_old_wish(ctx, turn);
     let decision = decide(ctx, gates, turn);
     ctx.record.job.removable_since.take_if(|_| ctx.record.verdict.condition != Condition::Finished);
     // A call that was not sent is tried all the same: shown as a hold, it counts as under way (S6).

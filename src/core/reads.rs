@@ -104,16 +104,18 @@ pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
 pub fn create_check(ctx: &mut SlotCtx, turn: &mut Turn) {
     // Renewed before its hour is over, so that a judgement need not wait for it; sooner where
     // something is to be mended.
+    let next = ctx.next_create();
+    let question = next.question();
     let due = |(at, found): &(Timestamp, CreateCheck)| {
         let after_so_long =
             if found.certain.is_some() { MENDED_WITHIN } else { CREATE_CHECKED_FOR / 2 };
-        after(*at, after_so_long) <= turn.now
+        after(*at, after_so_long) <= turn.now || found.question != question
     };
     if ctx.record.create_check.as_ref().is_none_or(due)
         && ctx.memory.pending.insert(Pending::CreateCheck)
     {
-        let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
-        turn.look(Look::CreateCheck { slot, zone, spec: ctx.specification() });
+        ctx.memory.create_asked = question;
+        turn.look(Look::CreateCheck { slot: ctx.record.name.clone(), next });
     }
 }
 

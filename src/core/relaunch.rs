@@ -46,7 +46,7 @@ const FOLLOWED_WITHIN: Duration = Duration::from_secs(5 * 60);
 const REFUSED_WAIT: Duration = Duration::from_secs(5 * 60);
 const UNSENT_WAIT: Duration = Duration::from_secs(30);
 /// An operator's wish is dropped after this.
-const WANTED_FOR: Duration = Duration::from_secs(3600);
+pub const WANTED_FOR: Duration = Duration::from_secs(3600);
 /// A node that still shows the former order so long after the new one was sent never got it. Reads may
 /// lag behind.
 const READ_BACK_AFTER: Duration = Duration::from_secs(3 * 60);

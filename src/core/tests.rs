@@ -208,6 +208,17 @@ impl World {
         self.fleet.ledger.pools.insert(format!("{ZONE} v4-8"), Pool { short, ..Pool::default() });
     }
 
+    /// The TPU of a slot is lost, and its create is refused.
+    fn is_refused(&mut self, name: &str, class: FailureClass) {
+        let lost = || node(name, json!({"state": "PREEMPTED"}));
+        self.poll(&[node(name, json!({}))]);
+        self.poll(&[lost()]);
+        self.get(name, Some(lost()));
+        self.called(name, CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+        assert!(matches!(self.actions[..], [Action::Create { .. }]), "{:?}", self.hold(name));
+        self.called(name, CallOutcome::Refused(Failure::new(class, "no")));
+    }
+
     /// A complete listing of these nodes, and of idle ones that are healthy.
     fn poll(&mut self, nodes: &[Value]) {
         let idle = self.fleet.slots.keys().filter(|name| name.starts_with("idle"));

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::ctx::Subject;
 use super::gates::{self, Obstacle};
+use super::relaunch::WANTED_FOR;
 use super::{location, pool, reads};
 use crate::model::action::Input;
 use crate::model::condition::{Condition, Kind};
@@ -18,9 +19,9 @@ use crate::model::phase::Phase;
 use crate::model::recovery::{Call, Recovery};
 use crate::model::relaunch::{TAKES_ORDERS, TAKES_ROLL_CALL, TAKES_WAIT};
 use crate::model::settings::{Settings, SlotSettings};
-use crate::model::slot::SlotRecord;
+use crate::model::slot::{SlotRecord, Wish};
 use crate::model::spec::NodeSpec;
-use crate::model::time::elapsed;
+use crate::model::time::{after, elapsed};
 use crate::model::view::{
     Acting, ActionName, AttemptsView, BreakerState, Decision, JobView, PauseView, SlotView,
     StatusDocument, StrayView, VERSION,
@@ -36,6 +37,7 @@ pub fn document(fleet: &Fleet, now: Timestamp) -> StatusDocument {
     StatusDocument {
         version: VERSION,
         observed_at: ledger.observed_at,
+        polled_at: ledger.polled_at,
         acting: ledger.leader.as_ref().map(|leader| Acting::of(&leader.holder, Some(leader))),
         paused: ledger.paused.as_ref().filter(|pause| pause.holds(now)).map(PauseView::from),
         dry_run: fleet.settings.dry_run,
@@ -220,6 +222,15 @@ pub fn specification(record: &SlotRecord) -> Option<String> {
     Some(format!("digest {}{from}{through}", spec.digest()))
 }
 
+/// A `recreate` that nothing has come of yet.
+fn wish(wish: &Wish) -> String {
+    let who = &wish.who;
+    let ends = wish.at.map_or(String::new(), |at| {
+        format!(" at {at:.0}, and is dropped at {:.0}", after(at, WANTED_FOR))
+    });
+    format!("{who} asked for a new TPU (recreate){ends}; until then `pause` keeps the present one")
+}
+
 /// Gaps that matter on the day on which the slot is created again.
 fn warnings(record: &SlotRecord, slot: &SlotSettings, now: Timestamp) -> Vec<String> {
     let impossible =
@@ -233,6 +244,7 @@ fn warnings(record: &SlotRecord, slot: &SlotSettings, now: Timestamp) -> Vec<Str
         ));
     }
     let memory = record.seen.as_ref().and_then(|seen| seen.memory_symptom.as_ref());
+    all.extend(record.wanted.as_ref().map(wish));
     all.extend(memory.map(|(kind, at)| {
         format!(
             "memory ran short on a host at {at:.0} (symptom {kind}): `logs {}` may name the cause",

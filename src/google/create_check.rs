@@ -1,8 +1,8 @@
 //! Whether a create could follow a delete (S20), asked before anything is deleted that still exists.
 //!
-//! Certain is only the API's own answer that a permission is missing. All else that may stand in
-//! the way is a doubt: the node that is looked at exists, so that its type and version were once
-//! good enough.
+//! Certain is only the API's own answer: a permission is missing, or what the config has changed is not
+//! there. All else that may stand in the way is a doubt: the node that is looked at exists, so that its
+//! type, version and service account were once good enough.
 
 use std::time::Instant;
 
@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 
 use super::tpu::{TpuClient, encode};
 use crate::model::failure::FailureClass;
-use crate::model::lookup::CreateCheck;
-use crate::model::spec::NodeSpec;
+use crate::model::lookup::{CreateCheck, NextCreate};
 
 const CREATE: &str = "tpu.nodes.create";
 const ACT_AS: &str = "iam.serviceAccounts.actAs";
@@ -22,36 +21,32 @@ const ACT_AS: &str = "iam.serviceAccounts.actAs";
 enum Finding {
     Fine,
     Doubt(String),
+    /// The resource in question is not there, or not to be seen.
+    Absent(String),
     Certain(String),
 }
 
-use Finding::{Certain, Doubt, Fine};
+use Finding::{Absent, Certain, Doubt, Fine};
 
 impl TpuClient {
     /// Whether a create of this specification could follow a delete (S20). With anonymous
     /// credentials nothing is asked.
-    pub async fn create_check(
-        &self,
-        zone: &str,
-        spec: &NodeSpec,
-        deadline: Instant,
-    ) -> CreateCheck {
+    pub async fn create_check(&self, next: &NextCreate, deadline: Instant) -> CreateCheck {
         if self.http.is_anonymous() {
             return CreateCheck::default();
         }
-        let text = |key: &str| spec.body().get(key).and_then(Value::as_str).unwrap_or_default();
         let (create, act_as, version, kind) = join4(
             self.may_create(deadline),
-            self.may_act_as(spec, deadline),
-            self.offers(zone, &VERSIONS, text("runtimeVersion"), deadline),
-            self.offers(zone, &TYPES, text("acceleratorType"), deadline),
+            self.may_act_as(next, deadline),
+            self.offers(next, &VERSIONS, deadline),
+            self.offers(next, &TYPES, deadline),
         )
         .await;
         let (mut check, mut certain) = (CreateCheck::default(), Vec::new());
         for finding in [create, act_as, version, kind] {
             match finding {
                 Fine => {}
-                Doubt(text) => check.doubts.push(text),
+                Doubt(text) | Absent(text) => check.doubts.push(text),
                 Certain(text) => certain.push(text),
             }
         }
@@ -76,8 +71,8 @@ impl TpuClient {
         self.granted("projects.testIamPermissions", &url, CREATE, &place, &mend, deadline).await
     }
 
-    async fn may_act_as(&self, spec: &NodeSpec, deadline: Instant) -> Finding {
-        let named = spec.body().get("serviceAccount").and_then(|account| account.get("email"));
+    async fn may_act_as(&self, next: &NextCreate, deadline: Instant) -> Finding {
+        let named = next.spec.body().get("serviceAccount").and_then(|account| account.get("email"));
         let named = named.and_then(Value::as_str).filter(|email| email.contains('@'));
         let is_number = self.project.bytes().all(|b| b.is_ascii_digit());
         let default = || format!("{}-compute@developer.gserviceaccount.com", self.project);
@@ -101,7 +96,14 @@ impl TpuClient {
             "gcloud iam service-accounts add-iam-policy-binding {account} --member serviceAccount:WATCHDOG --role roles/iam.serviceAccountUser"
         );
         let method = "serviceAccounts.testIamPermissions";
-        self.granted(method, &url, ACT_AS, &account, &mend, deadline).await
+        let found = self.granted(method, &url, ACT_AS, &account, &mend, deadline).await;
+        match found {
+            Absent(why) if next.new.contains(&"serviceAccount") => Certain(format!(
+                "there is no service account {account}: {why}; correct service_account in its [tpu.create]"
+            )),
+            Absent(why) => Doubt(why),
+            found => found,
+        }
     }
 
     /// Whether the caller has a permission on a resource.
@@ -124,9 +126,11 @@ impl TpuClient {
                 return Doubt(format!("whether {permission} is granted on {place}: {why}"));
             }
             Err(failure) => {
-                return Doubt(format!(
+                let text = format!(
                     "whether {permission} is granted on {place} could not be asked: {failure}"
-                ));
+                );
+                let absent = failure.class == FailureClass::NotFound;
+                return if absent { Absent(text) } else { Doubt(text) };
             }
         };
         if granted.iter().any(|granted| granted == permission) {
@@ -141,20 +145,19 @@ impl TpuClient {
     }
 
     /// Whether a zone lists a runtime version or an accelerator type.
-    async fn offers(
-        &self,
-        zone: &str,
-        catalogue: &Catalogue,
-        name: &str,
-        deadline: Instant,
-    ) -> Finding {
-        if name.is_empty() {
-            return Fine;
-        }
-        let Catalogue { method, path, noun, list } = catalogue;
+    async fn offers(&self, next: &NextCreate, catalogue: &Catalogue, deadline: Instant) -> Finding {
+        let Catalogue { field, method, path, noun, list } = catalogue;
+        let (zone, name) = (&next.zone, next.spec.body().get(*field).and_then(Value::as_str));
+        let Some(name) = name.filter(|name| !name.is_empty()) else { return Fine };
         let url = format!("{}/{path}/{}", self.parent(zone), encode(name));
         match self.http.read(method, Method::GET, &url, None, deadline).await {
             Ok(_) => Fine,
+            Err(failure) if failure.class == FailureClass::NotFound && next.new.contains(field) => {
+                Certain(format!(
+                    "{zone} does not offer the {noun} {name}, which the config asks for: {failure}; correct it in its [[tpu]]; {list} --zone \
+                     {zone} shows what there is"
+                ))
+            }
             Err(failure) if failure.class == FailureClass::NotFound => Doubt(format!(
                 "{zone} does not list the {noun} {name}, although a node has it: a create may be refused; {list} --zone {zone} shows \
                  what it offers"
@@ -168,6 +171,7 @@ impl TpuClient {
 
 /// A list of a zone's offers.
 struct Catalogue {
+    field: &'static str,
     method: &'static str,
     path: &'static str,
     noun: &'static str,
@@ -175,12 +179,14 @@ struct Catalogue {
 }
 
 const VERSIONS: Catalogue = Catalogue {
+    field: "runtimeVersion",
     method: "runtimeVersions.get",
     path: "runtimeVersions",
     noun: "runtime version",
     list: "gcloud compute tpus versions list",
 };
 const TYPES: Catalogue = Catalogue {
+    field: "acceleratorType",
     method: "acceleratorTypes.get",
     path: "acceleratorTypes",
     noun: "accelerator type",

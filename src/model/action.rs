@@ -14,7 +14,7 @@ use super::failure::Failure;
 use super::filling::Filling;
 use super::fleet::{Ledger, Removal, Stray};
 use super::ids::Incarnation;
-use super::lookup::{CreateCheck, Deletion};
+use super::lookup::{CreateCheck, Deletion, NextCreate};
 use super::node::NodeView;
 use super::operation::OperationState;
 use super::phase::Phase;
@@ -23,7 +23,6 @@ use super::recovery::Call;
 use super::relaunch::Patch;
 use super::settings::{CheckpointSettings, Settings};
 use super::slot::SlotRecord;
-use super::spec::NodeSpec;
 use super::time::elapsed;
 
 /// A delete leaves at most this long after the GET that verified its target (S1).
@@ -447,10 +446,8 @@ pub enum Look {
     CreateCheck {
         /// The slot.
         slot: String,
-        /// The zone of the create.
-        zone: String,
-        /// The specification that the create would send.
-        spec: NodeSpec,
+        /// The create.
+        next: NextCreate,
     },
     /// List the delete operations on the slot's node.
     Deletions {

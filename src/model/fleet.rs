@@ -34,6 +34,9 @@ pub struct Ledger {
     pub unfit: BTreeMap<String, Vec<Unfit>>,
     /// The end of the last poll in which every zone was read.
     pub observed_at: Option<Timestamp>,
+    /// The end of the last poll in which at least one zone was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polled_at: Option<Timestamp>,
     /// Slots whose grace was over, within the storm's window.
     pub storm: Vec<Gust>,
     /// Open since, and why: no judged slot is deleted until an operator resets it.
@@ -224,6 +227,8 @@ pub enum Pending {
 pub struct Memory {
     /// When the last successful read began.
     pub last_read: Option<Timestamp>,
+    /// The question about a create that was asked last.
+    pub create_asked: String,
     /// Fingerprint of the node as it was last taken in.
     pub shown: Option<u64>,
     /// The last successful read showed the node.

@@ -127,11 +127,14 @@ pub struct Suspicion {
 pub struct Wish {
     /// Who asked for it.
     pub who: String,
-    /// The incarnation that is meant.
-    pub incarnation: Incarnation,
+    /// The incarnation that is meant; none where the slot has no TPU, and one is to be created.
+    pub incarnation: Option<Incarnation>,
     /// When it was taken up; not known of one that an earlier version took up.
     #[serde(default)]
     pub at: Option<Timestamp>,
+    /// The condition of the TPU then.
+    #[serde(default)]
+    pub condition: Option<Condition>,
 }
 
 /// One recovery or replacement, for the budget of S13.

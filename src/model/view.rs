@@ -101,6 +101,9 @@ pub struct StatusDocument {
     pub version: u32,
     /// When every zone was last read.
     pub observed_at: Option<Timestamp>,
+    /// When at least one zone was last read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polled_at: Option<Timestamp>,
     /// The watchdog that acts: it holds the lock, and reads the TPUs. None when none does.
     #[serde(default)]
     pub acting: Option<Acting>,

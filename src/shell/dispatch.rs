@@ -117,9 +117,9 @@ pub fn query(
                 let reading = filled(&world, (&name, nodes), &zone, &filling, deadline).await;
                 Input::StrayGot { zone, name, began, reading }
             }
-            Look::CreateCheck { slot, zone, spec } => {
+            Look::CreateCheck { slot, next } => {
                 let began = Timestamp::now();
-                let found = world.tpu.create_check(&zone, &spec, deadline).await;
+                let found = world.tpu.create_check(&next, deadline).await;
                 Input::CreateChecked { slot, began, found }
             }
             Look::Deletions { slot, zone, filling, since } => {

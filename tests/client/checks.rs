@@ -4,12 +4,17 @@
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 use tpu_watchdog::google::tpu::CheckEndpoints;
-use tpu_watchdog::model::lookup::CreateCheck;
+use tpu_watchdog::model::lookup::{CreateCheck, NextCreate};
 use tpu_watchdog::model::spec::NodeSpec;
 
 use crate::{Calls, ZONE, client_of_a_user, in_a_minute, server};
 
 const ACCOUNT: &str = "tpu@p.iam.gserviceaccount.com";
+
+/// A create of what the slot's TPU is already, but for these fields.
+fn next(account: Option<&str>, new: &[&'static str]) -> NextCreate {
+    NextCreate { zone: ZONE.into(), spec: spec(account), new: new.to_vec() }
+}
 
 fn spec(account: Option<&str>) -> NodeSpec {
     let mut raw = json!({"acceleratorType": "v4-8", "runtimeVersion": "tpu-vm-base"});
@@ -48,9 +53,25 @@ fn withdrawn(path: &str, headers: &HeaderMap) -> (u16, Value) {
     granted(path, headers)
 }
 
+fn gone(path: &str, headers: &HeaderMap) -> (u16, Value) {
+    if path.contains("serviceAccounts") {
+        let message = "Unknown service account";
+        return (404, json!({"error": {"code": 404, "status": "NOT_FOUND", "message": message}}));
+    }
+    withdrawn(path, headers)
+}
+
 async fn check(
     answer: fn(&str, &HeaderMap) -> (u16, Value),
     account: Option<&str>,
+    asked: bool,
+) -> (CreateCheck, Vec<String>) {
+    check_of(answer, &next(account, &[]), asked).await
+}
+
+async fn check_of(
+    answer: fn(&str, &HeaderMap) -> (u16, Value),
+    next: &NextCreate,
     asked: bool,
 ) -> (CreateCheck, Vec<String>) {
     let (base, calls): (String, Calls) = server(answer).await;
@@ -58,7 +79,7 @@ async fn check(
     let checks =
         CheckEndpoints { resource_manager: base_of(asked), iam: base_of(asked), quotas: None };
     let client = client_of_a_user(&base, None).with_checks(checks);
-    let found = client.create_check(ZONE, &spec(account), in_a_minute()).await;
+    let found = client.create_check(next, in_a_minute()).await;
     let mut paths: Vec<String> =
         calls.lock().unwrap().iter().map(|(path, _)| path.clone()).collect();
     paths.sort();
@@ -112,6 +133,23 @@ async fn an_api_that_is_off_and_a_zone_that_lists_less_are_doubts() {
 }
 
 #[tokio::test]
+async fn what_the_config_has_changed_and_is_not_there_is_certain() {
+    let all = next(Some(ACCOUNT), &NextCreate::ASKED);
+    let (found, _) = check_of(gone, &all, true).await;
+    let certain = found.certain.unwrap();
+    for words in [
+        "there is no service account tpu@p.iam.gserviceaccount.com",
+        "us-central2-b does not offer the runtime version tpu-vm-base, which the config asks for",
+        "us-central2-b does not offer the accelerator type v4-8",
+    ] {
+        assert!(certain.contains(words), "{certain}");
+    }
+    // The TPU that is there has the type and the account.
+    let (found, _) = check_of(gone, &next(Some(ACCOUNT), &["runtimeVersion"]), true).await;
+    assert!(!found.certain.unwrap().contains("accelerator type") && found.doubts.len() == 2);
+}
+
+#[tokio::test]
 async fn the_default_account_is_a_doubt_where_the_projects_number_is_not_known() {
     let (found, paths) = check(granted, None, true).await;
     assert_eq!((found.certain, found.doubts.len(), paths.len()), (None, 1, 3));
@@ -135,7 +173,7 @@ async fn anonymous_credentials_ask_nothing() {
         iam: base,
         quotas: None,
     });
-    let found = client.create_check(ZONE, &spec(Some(ACCOUNT)), in_a_minute()).await;
+    let found = client.create_check(&next(Some(ACCOUNT), &[]), in_a_minute()).await;
     assert_eq!(found, CreateCheck::default());
     assert!(simulator.log().is_empty());
 }

@@ -12,6 +12,7 @@ use crate::core::storm::SMALL;
 use crate::model::condition::Condition;
 use crate::model::condition::Kind;
 use crate::model::hold::HoldReason;
+use crate::model::lookup::CreateCheck;
 use crate::model::time::after;
 use crate::model::time::elapsed;
 use crate::model::view::Decision;
@@ -87,8 +88,11 @@ pub fn create_check(ctx: &SlotCtx) -> Option<Decision> {
     if !ctx.slot.policy.create_check {
         return None;
     }
-    let fresh = |at: Timestamp| elapsed(at, ctx.now) <= CREATE_CHECKED_FOR;
-    let Some((_, found)) = ctx.record.create_check.as_ref().filter(|(at, _)| fresh(*at)) else {
+    let question = ctx.next_create().question();
+    let fresh = |(at, found): &&(Timestamp, CreateCheck)| {
+        elapsed(*at, ctx.now) <= CREATE_CHECKED_FOR && found.question == question
+    };
+    let Some((_, found)) = ctx.record.create_check.as_ref().filter(fresh) else {
         let text = format!("{}: whether a create could follow is being asked", ctx.condition());
         return Some(Decision::wait(text, None));
     };
@@ -98,6 +102,17 @@ pub fn create_check(ctx: &SlotCtx) -> Option<Decision> {
         found.certain.as_ref()?
     );
     hold(HoldReason::CannotCreate, text, None)
+}
+
+/// S20: the create of another slot was refused for a reason that no wait mends.
+pub fn refused_in_pool(ctx: &SlotCtx) -> Option<Decision> {
+    let pool = ctx.pool();
+    let (slot, why) = ctx.budget.refused.get(&pool)?;
+    let text = format!(
+        "{}: keeping the current TPU: the create of {slot} in the same pool ({pool}) was refused: {why}",
+        ctx.condition()
+    );
+    (*slot != ctx.record.name).then(|| Decision::hold(HoldReason::CannotCreate, text, None))
 }
 
 /// S7.

@@ -43,12 +43,8 @@ pub fn forgotten(ctx: &SlotCtx) -> Option<Decision> {
 /// A node that was deleted on purpose is not created again by itself.
 pub fn deleted(ctx: &SlotCtx) -> Option<Decision> {
     let missing = ctx.condition() == Condition::Missing;
-    // An operator wants it recreated, and another hand was faster with the delete.
-    let of_it = |wish: &Wish| {
-        ctx.record.incarnation.as_ref().is_none_or(|present| *present == wish.incarnation)
-    };
     if !missing
-        || ctx.record.wanted.as_ref().is_some_and(of_it)
+        || is_asked_for(ctx)
         || diagnose::is_owed(ctx.record)
         || ctx.slot.policy.when_missing != WhenMissing::Auto
     {
@@ -71,6 +67,13 @@ pub fn deleted(ctx: &SlotCtx) -> Option<Decision> {
     })
 }
 
+/// An operator wants it recreated, and it is gone already.
+fn is_asked_for(ctx: &SlotCtx) -> bool {
+    let present = &ctx.record.incarnation;
+    let of_it = |wish: &Wish| present.is_none() || *present == wish.incarnation;
+    ctx.record.wanted.as_ref().is_some_and(of_it)
+}
+
 /// S17: what is not the slot's own plain node is replaced by those whose it is, or not at all.
 pub fn plain_node(ctx: &SlotCtx) -> Option<Decision> {
     Some(standing::plain_node(ctx.subject())?.stops(&what(ctx)))
@@ -80,14 +83,16 @@ pub fn plain_node(ctx: &SlotCtx) -> Option<Decision> {
 pub fn when_missing(ctx: &SlotCtx) -> Option<Decision> {
     let held = ctx.condition() == Condition::Missing
         && !diagnose::is_owed(ctx.record)
+        && !is_asked_for(ctx)
         && ctx.slot.policy.when_missing == WhenMissing::Hold;
-    held.then(|| {
-        Decision::hold(
-            HoldReason::Missing,
-            format!("{}, and when_missing = \"hold\"", ctx.condition()),
-            None,
+    let text = || {
+        format!(
+            "{}, and when_missing = \"hold\"; `recreate {}` creates it",
+            ctx.condition(),
+            ctx.record.name
         )
-    })
+    };
+    held.then(|| Decision::hold(HoldReason::Missing, text(), None))
 }
 
 /// S23: a job that ended early may be done: neither a replacement nor a delete is known to be

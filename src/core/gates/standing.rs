@@ -4,9 +4,10 @@
 use super::common::WENT_BACK_AFTER;
 use super::judged::CREATE_CHECKED_FOR;
 use crate::core::ctx::Subject;
-use crate::core::location;
-use crate::model::condition::Kind;
+use crate::core::{diagnose, ending, location};
+use crate::model::condition::{Condition, Kind};
 use crate::model::hold::HoldReason;
+use crate::model::settings::{JobSettings, WhenMissing};
 use crate::model::slot::SlotRecord;
 use crate::model::time::{elapsed, span};
 use crate::model::view::Decision;
@@ -43,6 +44,7 @@ impl Obstacle {
                 | HoldReason::DryRun
                 | HoldReason::Stopped
                 | HoldReason::Deleted
+                | HoldReason::Missing
         )
     }
 }
@@ -51,11 +53,13 @@ impl Obstacle {
 type Check = fn(Subject) -> Option<Obstacle>;
 
 /// All of them, in the order of the gates.
-const ALL: [(&str, Check); 10] = [
+const ALL: [(&str, Check); 12] = [
     ("paused", paused),
     ("opted_out", opted_out),
     ("forgotten", forgotten),
     ("plain_node", plain_node),
+    ("missing", missing),
+    ("ended_early", ended_early),
     ("stopped", stopped),
     ("specification", specification),
     ("attempts", attempts),
@@ -126,6 +130,36 @@ pub fn plain_node(subject: Subject) -> Option<Obstacle> {
     seen.is_v1.then(|| Obstacle::new(HoldReason::ApiV1, text))
 }
 
+/// It is missing, and an operator has to say that it is wanted.
+fn missing(subject: Subject) -> Option<Obstacle> {
+    let Subject { record, slot, .. } = subject;
+    let wanted = record.wanted.is_some() || diagnose::is_owed(record);
+    if wanted || record.verdict.condition != Condition::Missing {
+        return None;
+    }
+    let name = &record.name;
+    match (slot.policy.when_missing, &record.deleted) {
+        (WhenMissing::Hold, _) => {
+            let text =
+                format!("it is missing, and when_missing = \"hold\"; `recreate {name}` creates it");
+            Some(Obstacle::new(HoldReason::Missing, text))
+        }
+        (WhenMissing::Auto, Some(why)) => {
+            let text =
+                format!("it was deleted on purpose: {why}; `recreate {name}` creates it again");
+            Some(Obstacle::new(HoldReason::Deleted, text))
+        }
+        _ => None,
+    }
+}
+
+/// S23: its job may be done.
+fn ended_early(subject: Subject) -> Option<Obstacle> {
+    let key = subject.slot.job.as_ref().map(JobSettings::key);
+    let held = ending::holds_recreate(subject.record, key)?;
+    Some(Obstacle::new(held.hold?, held.reason))
+}
+
 /// Another client stopped it.
 fn stopped(subject: Subject) -> Option<Obstacle> {
     subject.record.seen.as_ref().filter(|seen| seen.stopped)?;
@@ -177,15 +211,10 @@ fn attempts(subject: Subject) -> Option<Obstacle> {
 fn checkpoints(subject: Subject) -> Option<Obstacle> {
     let (job, listed) = (&subject.record.job, location::listed(subject.slot)?);
     let here = job.location.is_empty() || job.location == listed.uri;
-    if let Some(trouble) = job.trouble.as_ref().filter(|_| here) {
-        let only = match subject.slot.finds_its_own() {
-            true => " (it is created again once it is lost: resume = \"framework\")",
-            false => "",
-        };
-        return Some(Obstacle::new(
-            HoldReason::CheckpointUnreadable,
-            format!("{}{only}", trouble.text()),
-        ));
+    // Once it is lost it is created again all the same.
+    let matters = here && !subject.slot.finds_its_own();
+    if let Some(trouble) = job.trouble.as_ref().filter(|_| matters) {
+        return Some(Obstacle::new(HoldReason::CheckpointUnreadable, trouble.text()));
     }
     let gone = |since: Timestamp| elapsed(since, subject.now) >= WENT_BACK_AFTER;
     job.went_back_since.filter(|since| here && gone(*since))?;

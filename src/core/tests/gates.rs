@@ -79,6 +79,10 @@ const STORIES: &[Row] = &[
         w.create_check.certain = Some("actAs is missing".into());
         w.sick_but(timeout(), |_| ());
     }),
+    ("refused_in_pool", HoldReason::CannotCreate, Acts, |w| {
+        w.is_refused("b", FailureClass::Permission);
+        w.sick_but(timeout(), |_| ());
+    }),
     ("repeated", HoldReason::Repeated, Refused("S8"), |w| {
         w.sick_but(timeout(), |w| {
             let attempt = Attempt { at: w.now, kind: Kind::Judged };
@@ -300,7 +304,8 @@ fn played(row: &Row, gates: Vec<Gate>) -> World {
         "order_once_more",
     ];
     let needs_job = needs_job.contains(&row.0);
-    let slots: &[&str] = if row.0 == "max_unavailable" { &["a", "b"] } else { &["a"] };
+    let slots: &[&str] =
+        if matches!(row.0, "max_unavailable" | "refused_in_pool") { &["a", "b"] } else { &["a"] };
     let mut world = if needs_job { with_checkpoints() } else { World::new(settings(slots)) };
     world.gates = gates;
     (row.3)(&mut world);

@@ -110,6 +110,13 @@ fn a_reservation_that_v2_hides_is_remembered() {
     world.wait(30);
     world.poll(&[node("a", json!({"schedulingConfig": {"reserved": true}}))]);
     assert_eq!(world.fleet.slots["a"].seen.as_ref().unwrap().reservation, "r");
+    // v2 hides `guaranteed.reserved` of a queued resource altogether.
+    world.wait(30);
+    world.poll(&[node("a", json!({}))]);
+    assert!(world.fleet.slots["a"].seen.as_ref().unwrap().reserved);
+    world.wait(30);
+    world.poll(&[node("a", json!({"id": "9"}))]);
+    assert!(!world.fleet.slots["a"].seen.as_ref().unwrap().reserved, "another TPU");
 }
 
 impl World {

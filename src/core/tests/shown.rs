@@ -4,6 +4,7 @@ use super::runs::with_checkpoints;
 use super::*;
 use crate::model::exit::Stuck;
 use crate::model::lookup::CreateCheck;
+use crate::model::settings::WhenMissing;
 use crate::model::view::Decision;
 
 #[test]
@@ -41,6 +42,41 @@ fn s20_a_create_that_could_not_follow_is_told_where_it_holds_nothing() {
     let shown = &view::document(&world.fleet, world.now).tpus[0];
     assert!(shown.warnings.iter().any(|text| text.contains("actAs")), "{:?}", shown.warnings);
     assert!(shown.protected);
+}
+
+#[test]
+fn what_waits_for_an_operator_is_not_protected() {
+    let protected = |world: &World| view::document(&world.fleet, world.now).tpus[0].protected;
+    let missing = |when: WhenMissing| {
+        let mut world = World::new(settings(&["a"]));
+        world.poll(&[node("a", json!({}))]);
+        world.fleet.settings.slots.get_mut("a").unwrap().policy.when_missing = when;
+        assert!(protected(&world));
+        world.fleet.slots.get_mut("a").unwrap().deleted = Some("by hand".into());
+        world.missing();
+        world
+    };
+    assert!(!protected(&missing(WhenMissing::Hold)) && !protected(&missing(WhenMissing::Auto)));
+    let mut world = with_checkpoints();
+    world.supervised_run();
+    assert!(protected(&world));
+    world.fleet.slots.get_mut("a").unwrap().job.stuck = Some(Stuck::EndedEarly);
+    assert!(!protected(&world), "its job may be done");
+}
+
+#[test]
+fn a_poll_that_reads_one_zone_of_two_is_a_poll() {
+    let mut world = World::new(settings(&["a"]));
+    world.poll(&[node("a", json!({}))]);
+    let whole = world.fleet.ledger.observed_at;
+    world.wait(30);
+    let of = |zone: &str, result| Listing { zone: zone.into(), result, requests: None };
+    let read = Ok((vec![Arc::new(NodeView::parse(node("a", json!({}))).unwrap())], vec![]).into());
+    let failed = Err(Failure::new(FailureClass::Transient, "503"));
+    let listings = vec![of(ZONE, read), of("us-east5-a", failed)];
+    world.input(Input::Polled(Box::new(Poll { began: world.now, listings })));
+    assert_eq!(world.fleet.ledger.observed_at, whole);
+    assert_eq!(world.fleet.ledger.polled_at, Some(world.now));
 }
 
 #[test]

@@ -251,6 +251,21 @@ fn s20_whether_a_create_could_follow_is_asked_again_while_a_tpu_is_sick() {
     assert_eq!(world.hold("a"), Some(HoldReason::CannotCreate));
     world.create_check.certain = None;
     assert!(polls(&mut world, 6), "{:?}", world.hold("a"));
+    // The config asks for another type, or another zone: asked again with the next poll.
+    let changes: [fn(&mut SlotSettings); 2] = [
+        |slot| drop(slot.create.fields.insert("acceleratorType".into(), json!("v4-99"))),
+        |slot| slot.zones = vec![EAST.into()],
+    ];
+    for change in changes {
+        let mut world = World::new(settings(&["a", "b", "c"]));
+        assert!(!polls(&mut world, 8));
+        world.create_check.certain = Some("not offered".into());
+        let mut changed = world.fleet.settings.clone();
+        change(changed.slots.get_mut("a").unwrap());
+        world.input(Input::Configured(Box::new(changed)));
+        assert!(!polls(&mut world, 10));
+        assert_eq!(world.hold("a"), Some(HoldReason::CannotCreate));
+    }
     // A right is taken away while the TPU is still given time: asked again within the hour.
     let mut world = World::new(settings(&["a", "b", "c"]));
     let grace = &mut world.fleet.settings.slots.get_mut("a").unwrap().policy.grace;
@@ -259,4 +274,74 @@ fn s20_whether_a_create_could_follow_is_asked_again_while_a_tpu_is_sick() {
     world.create_check.certain = Some("actAs".into());
     assert!(!polls(&mut world, 90));
     assert_eq!(world.hold("a"), Some(HoldReason::CannotCreate));
+}
+
+/// A slot whose TPU reads like this when an operator asks for a new one.
+fn asked_while(change: Value) -> World {
+    let mut world = World::new(settings(&["a"]));
+    world.poll(&[node("a", change)]);
+    let incarnation = world.fleet.slots["a"].incarnation.clone();
+    world.order(CommandKind::Recreate { slot: "a".into(), incarnation });
+    world
+}
+
+#[test]
+fn s5_a_recreate_that_could_not_act_ends_no_tpu_that_is_healthy_by_then() {
+    // Started by hand after it had been stopped, or sick when it was asked for.
+    for change in [json!({"state": "STOPPED"}), timeout()] {
+        let mut world = asked_while(change);
+        assert!(world.fleet.slots["a"].wanted.is_some());
+        world.wait(120);
+        world.poll(&[node("a", json!({}))]);
+        let told = world.messages.join("\n");
+        assert!(told.contains("is healthy now, so it is dropped"), "{told}");
+        world.get("a", Some(node("a", json!({}))));
+        assert!(world.fleet.slots["a"].wanted.is_none() && world.actions.is_empty());
+    }
+}
+
+#[test]
+fn a_recreate_that_is_held_is_shown_and_dropped_after_an_hour() {
+    let mut world = World::new(settings(&["a"]));
+    world.poll(&[node("a", json!({}))]);
+    let incarnation = world.fleet.slots["a"].incarnation.clone();
+    world.order(CommandKind::Pause { slot: Some("a".into()), until: None });
+    world.order(CommandKind::Recreate { slot: "a".into(), incarnation });
+    let shown = |world: &World| view::document(&world.fleet, world.now).tpus[0].warnings.join("\n");
+    assert!(shown(&world).contains("asked for a new TPU (recreate) at"), "{}", shown(&world));
+    world.wait(3_590);
+    world.poll(&[node("a", json!({}))]);
+    assert!(world.fleet.slots["a"].wanted.is_some());
+    world.wait(10);
+    world.poll(&[node("a", json!({}))]);
+    assert!(world.fleet.slots["a"].wanted.is_none() && !shown(&world).contains("recreate"));
+    world.order(CommandKind::Resume { slot: Some("a".into()), adopt: false });
+    world.poll(&[node("a", json!({}))]);
+    world.get("a", Some(node("a", json!({}))));
+    assert!(world.actions.is_empty(), "{:?}", world.actions);
+}
+
+#[test]
+fn a_recreate_creates_what_when_missing_keeps_gone() {
+    // A TPU that was there, and one that never was.
+    for known in [true, false] {
+        let mut world = World::new(settings(&["a"]));
+        let slot = world.fleet.settings.slots.get_mut("a").unwrap();
+        slot.policy.when_missing = crate::model::settings::WhenMissing::Hold;
+        if known {
+            world.poll(&[node("a", json!({}))]);
+        } else {
+            for (key, value) in [("acceleratorType", "v4-8"), ("runtimeVersion", "tpu-vm-base")] {
+                slot.create.fields.insert(key.into(), json!(value));
+            }
+        }
+        world.missing();
+        assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Missing), 0));
+        let incarnation = world.fleet.slots["a"].incarnation.clone();
+        world.order(CommandKind::Recreate { slot: "a".into(), incarnation });
+        if world.actions.is_empty() {
+            world.missing();
+        }
+        assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
+    }
 }

@@ -110,9 +110,15 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         failure: request.failure.clone(),
         times: request.times,
         alpha: request.alpha,
+        reserved: wanted.reserved || names_a_reservation(request),
         fingerprint: fingerprint(&request.raw) ^ seen.rotate_left(1) ^ u64::from(request.alpha),
         ..wanted
     })
+}
+
+/// Whether its capacity is that of a reservation, which v2 says by the name alone.
+fn names_a_reservation(request: &RequestView) -> bool {
+    request.raw.get("reservationName").and_then(Value::as_str).is_some_and(|name| !name.is_empty())
 }
 
 /// Slices of different types: a create knows one specification for all of them.
@@ -311,6 +317,15 @@ mod tests {
             assert_eq!((standing, view.deletable), (Some(condition), deletable), "{state}");
             assert_ne!(view.state, NodeState::Ready, "{state}");
         }
+    }
+
+    #[test]
+    fn a_request_that_names_a_reservation_is_of_reserved_capacity() {
+        let mut of = request(json!({"state": "ACTIVE"}), false);
+        assert!(!view(&of, &[node("READY", Some("q"))]).reserved);
+        let raw = Arc::make_mut(&mut of.raw);
+        raw["reservationName"] = json!("projects/p/reservations/r");
+        assert!(view(&of, &[node("READY", Some("q"))]).reserved);
     }
 
     #[test]
