@@ -51,6 +51,7 @@ impl Machine {
             ("etc/passwd", users),
             ("etc/group", "root:x:0:\nnogroup:x:65534:\nsystemd-journal:x:101:\n"),
             ("etc/nsswitch.conf", "passwd: files systemd\ngroup: files systemd\nhosts: files\n"),
+            ("etc/systemd/journald.conf.d/forward.conf", "[Journal]\nForwardToSyslog=yes\n"),
             ("etc/hosts", "127.0.0.1 localhost\n"),
             ("test/story.sh", story),
             ("etc/systemd/system/simulator.service", simulator),

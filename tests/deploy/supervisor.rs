@@ -102,13 +102,24 @@ yes "$(head -c 4000 /dev/zero | tr '\0' x)" | head -c ${OUTPUT}M
 echo; echo; echo "ValueError: the last line"; exit 3
 "#;
 
+/// As on images whose journal is forwarded to a syslog, which keeps what it gets.
 const MUCH_OUTPUT: &str = r#"
+python3 -c 'import socket
+syslog = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+syslog.bind("/run/systemd/journal/syslog")
+with open("/test/syslog", "wb", 0) as file:
+    while True: file.write(syslog.recv(65536)[:100] + b"\n")' & syslog=$!
+waits 'test -e /test/syslog'
 bash /test/startup.sh
 waits 'reports | grep "running"'
 until reports | grep -q " 7.1 3 final after 0 restarts"; do sleep 1; done
 say "kept: $(reports | grep -o 'ValueError: the last line' | head -1)"
 say "beats: $(($(reports | grep -oP 'heartbeat[^}]*7\.1 \K[0-9]+' | head -1) > 3))"
 used=$(journalctl --disk-usage | grep -oP 'take up \K[0-9.]+[BKMG]')
+systemd-cat echo of another program
+waits 'grep "of another program" /test/syslog'
+say "syslog: $(grep -c xxxx /test/syslog)"
+kill -KILL "$syslog"
 say "journal: $(($(numfmt --from=iec "${used%B}") < 1000000000)) state: $(du -sm /var/lib/tpu-watchdog | cut -f 1)"
 end "end"
 "#;
@@ -275,6 +286,7 @@ fn output_without_end_is_bounded_by_the_journal_and_its_last_lines_are_kept() {
     story.tells(&[
         "== kept: ValueError: the last line\n",
         "== beats: 1\n",
+        "== syslog: 0\n",
         "== journal: 1 state: 1\n",
         "== end",
     ]);

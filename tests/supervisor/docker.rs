@@ -211,3 +211,44 @@ fn s23_a_command_that_starts_a_container_of_its_own_and_returns_is_no_success() 
     let theirs = docker.run(&["ps", "--quiet", "--filter", "name=theirs"]);
     assert!(!theirs.stdout.is_empty(), "what is not ours is left alone");
 }
+
+/// A registry at an address of this machine, which docker asks without TLS: it has no such image.
+fn refuses(listener: &std::net::TcpListener) {
+    use std::io::{Read, Write};
+    let Ok((mut stream, _)) = listener.accept() else { return };
+    let mut head = [0; 4096];
+    let read = stream.read(&mut head).unwrap_or(0);
+    let is_base = String::from_utf8_lossy(&head[..read]).starts_with("GET /v2/ ");
+    let body = r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#;
+    let status = if is_base { "200 OK" } else { "404 Not Found" };
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nDocker-Distribution-Api-Version: registry/2.0\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let _ = stream.write_all(answer.as_bytes());
+}
+
+/// An image that the registry has no more may be wrong; an outage of it stops nothing.
+#[test]
+fn an_image_that_its_registry_refuses_is_not_run_from_this_host_and_one_without_an_answer_is() {
+    let Some(docker) = Docker::start() else { return };
+    let work = tempfile::tempdir().unwrap();
+    let out = work.path().join("out");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let image = format!("{}/train:1", listener.local_addr().unwrap());
+    assert!(docker.run(&["tag", "train:1", &image]).status.success());
+    let settings = JobSettings {
+        image: Some(image.clone()),
+        ..in_container("echo ran >>out; sleep 100", work.path())
+    };
+    let Some(host) = docker.host(&settings) else { return };
+    host.wait("the refusal", || {
+        refuses(&listener);
+        host.phase().starts_with(&format!("setup_failed: the image {image} can't be pulled: "))
+    });
+    assert!(host.phase().contains("manifest unknown") && !out.exists(), "{}", host.phase());
+    drop(listener);
+    host.wait("the run", || std::fs::read_to_string(&out).is_ok_and(|out| out == "ran\n"));
+}

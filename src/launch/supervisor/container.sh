@@ -7,10 +7,11 @@ end_container() {
   [[ -n $IMAGE ]] || return 0
   docker ps --all --quiet --filter label=tpu-watchdog 2>/dev/null | xargs -r docker rm --force >/dev/null 2>&1 || true
 }
-# pull_image: as the host's account where the registry is Google's. Without an answer the image that is there is taken. Fails with the
-# reason in UNPULLED.
+# pull_image: as the host's account where the registry is Google's. The image that is there is taken where the registry gives no answer, or
+# none is named; a registry that refuses may have another one by now. Fails with the reason in UNPULLED.
+NO_ANSWER='dial tcp|i/o timeout|imeout exceeded|TLS handshake timeout|deadline exceeded|connection re(fused|set)|unexpected EOF|: EOF|unexpected HTTP status: 5|: 50[0234] '
 pull_image() {
-  local registry=${IMAGE%%/*}
+  local registry=${IMAGE%%/*} code before after; before=$(docker image inspect --format '{{.Id}}' "$IMAGE" 2>/dev/null)
   command -v docker >/dev/null || { UNPULLED='docker is not installed on this host'; return 1; }
   if [[ $registry == gcr.io || $registry == *.gcr.io || $registry == *-docker.pkg.dev ]]; then
     # In memory: docker keeps the token there.
@@ -18,7 +19,17 @@ pull_image() {
     (umask 077; mkdir -p "$DOCKER_CONFIG")
     host_token | docker login --username oauth2accesstoken --password-stdin "https://$registry" >/dev/null 2>&1
   fi
-  UNPULLED=$(timeout 1800 docker pull --quiet "$IMAGE" 2>&1 >/dev/null) || docker image inspect "$IMAGE" >/dev/null 2>&1
+  UNPULLED=$(timeout 1800 docker pull --quiet "$IMAGE" 2>&1 >/dev/null); code=$?
+  if [[ $code == 0 ]]; then
+    after=$(docker image inspect --format '{{.Id}}' "$IMAGE" 2>/dev/null)
+    # The former image of this tag would stay on the disk.
+    [[ -z $before || $before == "$after" ]] || docker image rm "$before" >/dev/null 2>&1
+    return 0
+  fi
+  [[ $code != 124 ]] || UNPULLED='no answer within 30 minutes'
+  [[ -n $before ]] || return 1
+  [[ $code == 124 || $registry == "$IMAGE" || $registry != *[.:]* || $UNPULLED =~ $NO_ANSWER ]] || return 1
+  echo "$IMAGE can't be pulled, so the image of this name on this host is run: $UNPULLED"
 }
 # tell_left: what of the command still runs when it ends with 0, told before the container ends with it. A process that was brought in from
 # outside has no parent here.

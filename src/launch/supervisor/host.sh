@@ -76,3 +76,10 @@ unit() {
   done
   systemd-run --quiet --collect --unit="tpu-watchdog-$name" "${options[@]}" "$@"
 }
+# bound_syslog: images forward the journal to files in /var/log that nothing bounds within a day, and much output of a job would fill the
+# disk. Lines of the level debug stay in the journal from now on.
+bound_syslog() {
+  local conf=${TPU_WATCHDOG_RUN:-/run}/systemd/journald.conf.d/tpu-watchdog.conf
+  [[ ! -e $conf ]] || return 0
+  mkdir -p "${conf%/*}" && printf '[Journal]\nMaxLevelSyslog=info\n' >"$conf" && systemctl restart systemd-journald.service 2>/dev/null
+}

@@ -40,7 +40,7 @@ WRAPPER
 # run_unit NAME OPTIONS… -- PROGRAM…: runs it to its end and returns its code. A program with KillMode=control-group is over when
 # nothing is left of it: a grandchild would keep the chips. Each run has a name of its own, since what a startup script leaves
 # behind keeps the former one. No line is suppressed for its rate, or the last ones would be (an interval of 0 would not reach journald);
-# the journal's size is bounded all the same.
+# the journal's size is bounded all the same. Their level keeps them out of a syslog (bound_syslog).
 RUNS=0
 UNBEGUN='setup_failed: systemd does not start the unit of the run'
 run_unit() {
@@ -49,7 +49,7 @@ run_unit() {
     RUNS=$((RUNS + 1)); name=$kind-$$-$RUNS; LAST=tpu-watchdog-$name.service
     rm -f "$CODE" "$CODE.left"
     unit "$name" --wait -p TimeoutStopSec="$STOP_GRACE" -p LimitNOFILE=1048576 -p LimitMEMLOCK=infinity -p TasksMax=infinity \
-      -p OOMPolicy=continue -p IgnoreSIGPIPE=no -p LogRateLimitIntervalSec=1 -p LogRateLimitBurst=1000000000 "$@" 9>&-
+      -p OOMPolicy=continue -p IgnoreSIGPIPE=no -p LogRateLimitIntervalSec=1 -p LogRateLimitBurst=1000000000 -p SyslogLevel=debug "$@" 9>&-
     code=$?
     # systemd-run may end before its unit, when systemd is updated; it may not answer then either.
     until [[ $(systemctl is-active "tpu-watchdog-$name.service" 2>/dev/null) == @(inactive|failed|unknown) ]]; do sleep "$PAUSE"; done

@@ -23,6 +23,7 @@ until order; do sleep "$PAUSE"; done
 PROGRESS=$STATE/progress.$GENERATION
 : >>"$PROGRESS"; chmod 666 "$PROGRESS"
 PHASE=$MEMORY.phase; echo setup >"$PHASE"
+bound_syslog
 ORDERED_PATH=$CHECKPOINT_PATH ORDERED_STEP=$CHECKPOINT_STEP
 # Restarts are counted a generation over reboots of the same boot disk. So is a long run: from then on the order is stale.
 DONE=$STATE/done.$GENERATION USED=$STATE/restarts.$GENERATION LONG_RUN=$STATE/long.$GENERATION FAILING=$MEMORY.failing
