@@ -104,6 +104,11 @@ impl SlotCtx<'_> {
         NextCreate::of(self.record.spec.as_ref(), self.slot, &self.record.zone)
     }
 
+    /// What it is about, as far as it is asked about.
+    pub fn create_question(&self) -> String {
+        NextCreate::question(self.record.spec.as_ref(), self.slot, &self.record.zone)
+    }
+
     /// The same for the checker, and the checker itself.
     pub fn case(&mut self) -> (&mut Checker, Case<'_>) {
         let SlotCtx { settings, slot, record, memory, ledger, now, .. } = self;

@@ -203,7 +203,7 @@ fn flat(body: &Map<String, Value>) -> BTreeMap<String, String> {
 
 fn masked(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let digest = NodeSpec(Map::from_iter([(String::new(), value.clone())])).digest();
+    let digest = NodeSpec::new(Map::from_iter([(String::new(), value.clone())])).digest();
     format!("({} bytes, digest {})", text.len(), &digest[..8])
 }
 

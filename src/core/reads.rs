@@ -104,8 +104,7 @@ pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
 pub fn create_check(ctx: &mut SlotCtx, turn: &mut Turn) {
     // Renewed before its hour is over, so that a judgement need not wait for it; sooner where
     // something is to be mended.
-    let next = ctx.next_create();
-    let question = next.question();
+    let question = ctx.create_question();
     let due = |(at, found): &(Timestamp, CreateCheck)| {
         let after_so_long =
             if found.certain.is_some() { MENDED_WITHIN } else { CREATE_CHECKED_FOR / 2 };
@@ -115,6 +114,7 @@ pub fn create_check(ctx: &mut SlotCtx, turn: &mut Turn) {
         && ctx.memory.pending.insert(Pending::CreateCheck)
     {
         ctx.memory.create_asked = question;
+        let next = ctx.next_create();
         turn.look(Look::CreateCheck { slot: ctx.record.name.clone(), next });
     }
 }

@@ -36,10 +36,14 @@ impl NextCreate {
         NextCreate { zone: next.clone(), spec, new }
     }
 
-    /// The question, by which its answer is known.
-    pub fn question(&self) -> String {
-        let value = |key| self.spec.body().get(key).map_or(String::new(), ToString::to_string);
-        format!("{} {}", self.zone, Self::ASKED.map(value).join(" "))
+    /// The question about the create of a slot, by which its answer is known.
+    pub fn question(learned: Option<&NodeSpec>, slot: &SlotSettings, zone: &String) -> String {
+        let value = |key| {
+            let configured = slot.create.fields.get(key);
+            let known = || learned.and_then(|spec| spec.body().get(key));
+            configured.or_else(known).map_or(String::new(), ToString::to_string)
+        };
+        format!("{} {}", slot.next_zone(zone), Self::ASKED.map(value).join(" "))
     }
 }
 
@@ -51,7 +55,7 @@ pub struct CreateCheck {
     pub certain: Option<String>,
     /// Reasons that may stand in its way; told, not held.
     pub doubts: Vec<String>,
-    /// The question that it answers ([`NextCreate::question`]).
+    /// The question that it answers: [`NextCreate::question`].
     pub question: String,
 }
 

@@ -1,5 +1,7 @@
 //! The specification of a node, as plain data. `resource::spec` learns, overlays and renders it.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -15,10 +17,10 @@ pub const SLICES_KEY: &str = "nodes";
 /// The largest number of slices that names are made for.
 pub const SLICES_MAX: i64 = 4_096;
 
-/// The specification that a create of the slot's node sends.
+/// The specification that a create of the slot's node sends. Shared: each record that is written holds it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct NodeSpec(pub(crate) Map<String, Value>);
+pub struct NodeSpec(Arc<Map<String, Value>>);
 
 // Metadata values may be secrets: a specification never prints them.
 impl std::fmt::Debug for NodeSpec {
@@ -28,14 +30,19 @@ impl std::fmt::Debug for NodeSpec {
 }
 
 impl NodeSpec {
+    /// A specification of these fields.
+    pub fn new(body: Map<String, Value>) -> NodeSpec {
+        NodeSpec(Arc::new(body))
+    }
+
     /// An empty specification, for a slot that is described by the config alone.
     pub fn empty() -> NodeSpec {
-        NodeSpec(Map::new())
+        NodeSpec::new(Map::new())
     }
 
     /// A short name of its content, to compare two of them without showing any value.
     pub fn digest(&self) -> String {
-        let text = Value::Object(self.0.clone()).to_string();
+        let text = Value::Object(self.body().clone()).to_string();
         let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()).simple().to_string();
         id[..12].to_owned()
     }
@@ -43,5 +50,10 @@ impl NodeSpec {
     /// The learned fields.
     pub fn body(&self) -> &Map<String, Value> {
         &self.0
+    }
+
+    /// The same, to be changed.
+    pub fn body_mut(&mut self) -> &mut Map<String, Value> {
+        Arc::make_mut(&mut self.0)
     }
 }

@@ -17,16 +17,16 @@ impl NodeSpec {
     /// # Errors
     /// The mistake, for an operator; never with a metadata value in it.
     pub fn validate(&self) -> Result<(), String> {
-        let text = |key: &str| self.0.get(key).and_then(Value::as_str).unwrap_or_default();
+        let text = |key: &str| self.body().get(key).and_then(Value::as_str).unwrap_or_default();
         if text("acceleratorType").is_empty()
-            && self.0.get("acceleratorConfig").is_none_or(|c| !c.is_object())
+            && self.body().get("acceleratorConfig").is_none_or(|c| !c.is_object())
         {
             return Err("it has neither acceleratorType nor acceleratorConfig; set tpu.create.accelerator_type".into());
         }
         if text("runtimeVersion").is_empty() {
             return Err("it has no runtimeVersion; set tpu.create.runtime_version".into());
         }
-        if self.0.contains_key("networkConfig") && self.0.contains_key("networkConfigs") {
+        if self.body().contains_key("networkConfig") && self.body().contains_key("networkConfigs") {
             return Err(
                 "it has several networks (networkConfigs), and the config sets one; remove network, subnetwork and external_ips"
                     .into(),
@@ -35,13 +35,13 @@ impl NodeSpec {
         if text("description").chars().count() > 512 {
             return Err("its description is longer than 512 characters".into());
         }
-        if let Some(labels) = self.0.get("labels").and_then(Value::as_object) {
+        if let Some(labels) = self.body().get("labels").and_then(Value::as_object) {
             for (key, value) in labels {
                 let value = value.as_str().ok_or_else(|| format!("label {key:?} is not text"))?;
                 label(key, value)?;
             }
         }
-        if let Some(metadata) = self.0.get("metadata").and_then(Value::as_object) {
+        if let Some(metadata) = self.body().get("metadata").and_then(Value::as_object) {
             let mut total = 0;
             for (key, value) in metadata {
                 let value =
@@ -94,7 +94,9 @@ impl NodeSpec {
         let Value::Object(body) = self.render(owner, slot, &order, supervisor) else {
             return Ok(());
         };
-        NodeSpec(body).validate().map_err(|why| format!("with the watchdog's own metadata, {why}"))
+        NodeSpec::new(body)
+            .validate()
+            .map_err(|why| format!("with the watchdog's own metadata, {why}"))
     }
 }
 

@@ -87,18 +87,18 @@ pub enum Capacity {
 impl NodeSpec {
     /// The type that a create asks for, or its configuration.
     pub fn accelerator(&self) -> String {
-        accelerator(&Value::Object(self.0.clone()))
+        accelerator(&Value::Object(self.body().clone()))
     }
 
     /// How many nodes a create asks for.
     pub fn slices(&self) -> u64 {
-        let around = self.0.get(REQUEST_KEY);
+        let around = self.body().get(REQUEST_KEY);
         around.and_then(|around| around.get(SLICES_KEY)?.as_u64()).unwrap_or(1)
     }
 
     /// From which capacity a create would be served.
     pub fn capacity(&self) -> Capacity {
-        let scheduling = self.0.get("schedulingConfig");
+        let scheduling = self.body().get("schedulingConfig");
         let flag = |key| scheduling.and_then(|s| s.get(key)?.as_bool()) == Some(true);
         match () {
             () if flag("spot") || flag("preemptible") => Capacity::Spot,
@@ -136,18 +136,18 @@ impl NodeSpec {
                 body.remove("metadata");
             }
         }
-        Some(NodeSpec(body))
+        Some(NodeSpec::new(body))
     }
 
     /// This specification with the fields of v2alpha1 that `former` has, where v2 shows both alike:
     /// a read through v2 hides them, and loses none of them by it.
     pub fn with_hidden_of(mut self, former: &NodeSpec) -> NodeSpec {
         for (field, hidden) in ALPHA_ONLY {
-            let shown = |spec: &NodeSpec| spec.0.get(field).and_then(|v| in_v2(v, hidden));
-            if let Some(value) = former.0.get(field)
+            let shown = |spec: &NodeSpec| spec.body().get(field).and_then(|v| in_v2(v, hidden));
+            if let Some(value) = former.body().get(field)
                 && shown(&self) == shown(former)
             {
-                self.0.insert(field.to_owned(), value.clone());
+                self.body_mut().insert(field.to_owned(), value.clone());
             }
         }
         self
@@ -155,8 +155,8 @@ impl NodeSpec {
 
     /// This specification with what it lacks taken from another one of the same node.
     pub fn filled_from(&self, other: &NodeSpec) -> Option<NodeSpec> {
-        let mut body = self.0.clone();
-        for (key, value) in &other.0 {
+        let mut body = self.body().clone();
+        for (key, value) in other.body() {
             match (body.get_mut(key), value) {
                 (Some(Value::Object(mine)), Value::Object(theirs)) => {
                     for (key, value) in theirs {
@@ -176,11 +176,12 @@ impl NodeSpec {
     /// lies in one region. There it is the one of the same name.
     pub fn in_zone(mut self, zone: &str) -> NodeSpec {
         let region = zone.rsplit_once('-').map_or(zone, |(region, _)| region);
-        let several = self.0.get("networkConfigs").and_then(Value::as_array).map_or(0, Vec::len);
+        let several =
+            self.body().get("networkConfigs").and_then(Value::as_array).map_or(0, Vec::len);
         let places = (0..several)
             .map(|i| format!("/networkConfigs/{i}/subnetwork"))
             .chain(["/networkConfig/subnetwork".into()]);
-        let mut body = Value::Object(std::mem::take(&mut self.0));
+        let mut body = Value::Object(std::mem::take(self.body_mut()));
         for place in places {
             if let Some(Value::String(path)) = body.pointer_mut(&place) {
                 let mut parts: Vec<&str> = path.split('/').collect();
@@ -195,14 +196,14 @@ impl NodeSpec {
             }
         }
         if let Value::Object(body) = body {
-            self.0 = body;
+            *self.body_mut() = body;
         }
         self
     }
 
     /// The specification with the config laid over it; labels and metadata merge per key.
     pub fn overlaid(&self, overlay: &Overlay) -> NodeSpec {
-        let mut body = self.0.clone();
+        let mut body = self.body().clone();
         for (key, value) in &overlay.fields {
             match key.as_str() {
                 "acceleratorType" => body.remove("acceleratorConfig"),
@@ -260,7 +261,7 @@ impl NodeSpec {
                 metadata.remove(STARTUP_SCRIPT_URL);
             }
         }
-        NodeSpec(body)
+        NodeSpec::new(body)
     }
 
     /// Whether a node of this specification with this overlay would run a startup script of the
@@ -283,7 +284,7 @@ impl NodeSpec {
     }
 
     fn metadata(&self, key: &str) -> Option<&str> {
-        self.0.get("metadata")?.get(key)?.as_str()
+        self.body().get("metadata")?.get(key)?.as_str()
     }
 
     /// The body of a create: the specification and our own metadata. With a supervisor, it becomes
@@ -295,7 +296,7 @@ impl NodeSpec {
         order: &RunOrder,
         supervisor: Option<&str>,
     ) -> Value {
-        let mut body = self.0.clone();
+        let mut body = self.body().clone();
         // Learned by a former version, or set by the config.
         body.remove("protectionTier");
         never_sent(&mut body);
@@ -331,7 +332,7 @@ impl NodeSpec {
     /// The dotted keys in which another specification differs. Never values.
     pub fn differences(&self, other: &NodeSpec) -> Vec<String> {
         let mut keys = Vec::new();
-        let (old, new) = (&self.0, &other.0);
+        let (old, new) = (self.body(), other.body());
         for key in old.keys().chain(new.keys().filter(|k| !old.contains_key(*k))) {
             match (old.get(key), new.get(key)) {
                 (a, b) if a == b => {}

@@ -88,7 +88,7 @@ pub fn create_check(ctx: &SlotCtx) -> Option<Decision> {
     if !ctx.slot.policy.create_check {
         return None;
     }
-    let question = ctx.next_create().question();
+    let question = ctx.create_question();
     let fresh = |(at, found): &&(Timestamp, CreateCheck)| {
         elapsed(*at, ctx.now) <= CREATE_CHECKED_FOR && found.question == question
     };
