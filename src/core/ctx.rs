@@ -104,7 +104,7 @@ impl SlotCtx<'_> {
         NextCreate::of(self.record.spec.as_ref(), self.slot, &self.record.zone)
     }
 
-    /// What it is about, as far as it is asked about.
+    /// The question about it, by which an answer is known.
     pub fn create_question(&self) -> String {
         NextCreate::question(self.record.spec.as_ref(), self.slot, &self.record.zone)
     }
