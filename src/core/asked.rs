@@ -3,7 +3,7 @@
 //!
 //! A `recreate` skips graces, quiet hours, `max_unavailable` and the storm breaker, for a person is
 //! there; every other gate still refuses, by name, and a GET confirms the incarnation that was meant.
-//! What could not be done within an hour is dropped.
+//! A wish that could not be met within an hour is dropped.
 //! A node that is DELETING by another hand for longer than `grace.deleting` is deleted once more,
 //! which has unblocked such deletes; no create follows, and what is still there then is escalated.
 //! With `on_success = "delete"` a TPU of ours is deleted where worker 0 has reported an end with code 0,
@@ -60,7 +60,7 @@ pub fn forget_old_wish(ctx: &mut SlotCtx, turn: &mut Turn) {
     let asked = *wish.at.get_or_insert(turn.now);
     let was = wish.condition.filter(|was| *was != Condition::Healthy);
     let why = match was.filter(|_| condition == Condition::Healthy) {
-        Some(was) => format!("its TPU was {was} when you asked and is healthy now"),
+        Some(was) => format!("its TPU was {was} when it was asked for, and is healthy now"),
         None if elapsed(asked, turn.now) >= WANTED_FOR => {
             "nothing could be done for it within an hour".to_owned()
         }

@@ -40,6 +40,12 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         if let Some((_, at)) = &mut record.last_clear {
             past(at);
         }
+        if let Some(wish) = &mut record.wanted {
+            maybe_past(&mut wish.at);
+        }
+        if let Some(asked) = &mut record.job.relaunch_by {
+            past(&mut asked.at);
+        }
         if let Some((at, _)) = &mut record.create_check {
             past(at);
         }

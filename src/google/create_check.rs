@@ -99,7 +99,8 @@ impl TpuClient {
         let found = self.granted(method, &url, ACT_AS, &account, &mend, deadline).await;
         match found {
             Absent(why) if next.new.contains(&"serviceAccount") => Certain(format!(
-                "there is no service account {account}: {why}; correct service_account in its [tpu.create]"
+                "there is no service account {account}: {why}; correct service_account in its [tpu.create]; \
+                 where it exists all the same, set create_check = \"warn\""
             )),
             Absent(why) => Doubt(why),
             found => found,

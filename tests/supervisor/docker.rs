@@ -212,6 +212,35 @@ fn s23_a_command_that_starts_a_container_of_its_own_and_returns_is_no_success() 
     assert!(!theirs.stdout.is_empty(), "what is not ours is left alone");
 }
 
+/// A docker that notes what it removes: each pull brings another image. `names` is the number of names that the former one has left.
+fn pulls_another(names: u32) -> Option<String> {
+    let work = tempfile::tempdir().unwrap();
+    let host = Host::new(&in_container("true", work.path()), "", &order(None))?;
+    let noted = work.path().join("noted");
+    let fake = format!(
+        r#"#! /bin/bash
+        case "$*" in
+          "pull"*) echo new >{0}/id ;;
+          "image inspect --format {{{{.Id}}}}"*) cat {0}/id 2>/dev/null || echo old ;;
+          "image inspect --format {{{{len .RepoTags}}}} old") echo {names} ;;
+          "image rm"*) echo "removed $3" >>{0}/noted ;;
+          "run"*) echo began >>{0}/noted; exit 1 ;;
+        esac"#,
+        work.path().display()
+    );
+    host.program("docker", &fake);
+    host.boot();
+    host.wait("its run", || std::fs::read_to_string(&noted).is_ok_and(|n| n.contains("began")));
+    Some(std::fs::read_to_string(&noted).unwrap().lines().next().unwrap().to_owned())
+}
+
+#[test]
+fn the_former_image_of_a_tag_is_removed_unless_it_has_another_name() {
+    let Some(first) = pulls_another(0) else { return };
+    assert_eq!(first, "removed old");
+    assert_eq!(pulls_another(1).unwrap(), "began", "an image of the user's");
+}
+
 /// A registry at an address of this machine, which docker asks without TLS: it has no such image.
 fn refuses(listener: &std::net::TcpListener) {
     use std::io::{Read, Write};

@@ -109,7 +109,8 @@ pub fn refused_in_pool(ctx: &SlotCtx) -> Option<Decision> {
     let pool = ctx.pool();
     let (slot, why) = ctx.budget.refused.get(&pool)?;
     let text = format!(
-        "{}: keeping the current TPU: the create of {slot} in the same pool ({pool}) was refused: {why}",
+        "{}: keeping the current TPU: the create of {slot} in the same pool ({pool}) was refused: {why}; mend that, or \
+         call that create off (`forget {slot}`)",
         ctx.condition()
     );
     (*slot != ctx.record.name).then(|| Decision::hold(HoldReason::CannotCreate, text, None))

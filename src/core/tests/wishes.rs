@@ -4,6 +4,8 @@
 use super::owed::preempted;
 use super::*;
 use crate::model::command::CommandKind;
+use crate::model::lookup::NextCreate;
+use crate::model::spec::NodeSpec;
 
 const EAST: &str = "us-east5-a";
 
@@ -344,4 +346,35 @@ fn a_recreate_creates_what_when_missing_keeps_gone() {
         }
         assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
     }
+}
+
+#[test]
+fn a_recreate_lasts_no_longer_when_the_clock_goes_back() {
+    let mut world = asked_while(json!({"state": "STOPPED"}));
+    world.now = world.now.checked_sub(jiff::SignedDuration::from_hours(48)).unwrap();
+    world.poll(&[node("a", json!({"state": "STOPPED"}))]);
+    world.wait(3_600);
+    world.poll(&[node("a", json!({"state": "STOPPED"}))]);
+    assert!(world.fleet.slots["a"].wanted.is_none());
+}
+
+#[test]
+fn s20_only_what_the_config_changed_is_not_shown_by_the_tpu_that_is_there() {
+    let mut slot = settings(&["a"]).slots["a"].clone();
+    let learned = NodeSpec::learn(&node("a", json!({}))).unwrap();
+    let new = |slot: &SlotSettings| NextCreate::of(Some(&learned), slot, &ZONE.to_owned()).new;
+    assert!(new(&slot).is_empty());
+    // The same value again is no change.
+    slot.create.fields.insert("acceleratorType".into(), learned.body()["acceleratorType"].clone());
+    assert!(new(&slot).is_empty());
+    slot.create.fields.insert("acceleratorType".into(), json!("v4-99"));
+    assert_eq!(new(&slot), ["acceleratorType"]);
+    let email = json!({"email": "other@p.iam.gserviceaccount.com"});
+    slot.create.fields = [("serviceAccount".to_owned(), email)].into();
+    assert_eq!(new(&slot), ["serviceAccount"]);
+    // Another zone may lack the type and the version; the account is the project's.
+    slot.create.fields.clear();
+    slot.zones = vec![EAST.into()];
+    let moved = NextCreate::of(Some(&learned), &slot, &ZONE.to_owned());
+    assert_eq!((moved.zone.as_str(), &moved.new[..]), (EAST, &NextCreate::ASKED[..2]));
 }

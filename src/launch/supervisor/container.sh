@@ -22,8 +22,9 @@ pull_image() {
   UNPULLED=$(timeout 1800 docker pull --quiet "$IMAGE" 2>&1 >/dev/null); code=$?
   if [[ $code == 0 ]]; then
     after=$(docker image inspect --format '{{.Id}}' "$IMAGE" 2>/dev/null)
-    # The former image of this tag would stay on the disk.
-    [[ -z $before || $before == "$after" ]] || docker image rm "$before" >/dev/null 2>&1
+    # The former image of this tag would stay on the disk; one with another name is the user's.
+    [[ -z $before || $before == "$after" || $(docker image inspect --format '{{len .RepoTags}}' "$before" 2>/dev/null) != 0 ]] ||
+      docker image rm "$before" >/dev/null 2>&1
     return 0
   fi
   [[ $code != 124 ]] || UNPULLED='no answer within 30 minutes'
