@@ -5,6 +5,7 @@
 use jiff::Timestamp;
 
 use crate::model::fleet::{Fleet, Ledger};
+use crate::model::job::JobState;
 use crate::model::time::after;
 
 /// Clamps every remembered time to `now`, when `now` lies before the last turn (or this is the
@@ -21,30 +22,12 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         maybe_past(&mut record.ready_since);
         maybe_past(&mut record.healthy_since);
         maybe_past(&mut record.first_seen);
-        maybe_past(&mut record.job.progress_at);
-        maybe_past(&mut record.job.checkpoint_at);
-        maybe_past(&mut record.job.attributes_at);
-        maybe_past(&mut record.job.unheard_since);
-        maybe_past(&mut record.job.went_back_since);
-        maybe_past(&mut record.job.setup_since);
-        maybe_past(&mut record.job.roll_call_since);
-        maybe_past(&mut record.job.failed_at);
-        maybe_past(&mut record.job.failing_since);
-        maybe_past(&mut record.job.listed_at);
-        if let Some((_, at)) = &mut record.job.accepts {
-            past(at);
-        }
-        if let Some((_, at)) = &mut record.job.runs.set_aside {
-            past(at);
-        }
+        job(&mut record.job, now);
         if let Some((_, at)) = &mut record.last_clear {
             past(at);
         }
         if let Some(wish) = &mut record.wanted {
             maybe_past(&mut wish.at);
-        }
-        if let Some(asked) = &mut record.job.relaunch_by {
-            past(&mut asked.at);
         }
         if let Some((at, _)) = &mut record.create_check {
             past(at);
@@ -52,7 +35,6 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         if let Some((_, learned)) = &mut record.left_behind {
             past(learned);
         }
-        record.job.workers.values_mut().for_each(|worker| maybe_past(&mut worker.beat_at));
         record.attempts.iter_mut().for_each(|attempt| past(&mut attempt.at));
         if let Some(suspicion) = &mut record.suspicion {
             past(&mut suspicion.since);
@@ -83,6 +65,32 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         // A confirmation's age can no longer be told, nor that of the workers' reports.
         (memory.confirmed, memory.heard) = (None, None);
     }
+}
+
+/// The same of a job.
+fn job(job: &mut JobState, now: Timestamp) {
+    let past = |at: &mut Timestamp| *at = (*at).min(now);
+    let maybe_past = |at: &mut Option<Timestamp>| *at = at.map(|at| at.min(now));
+    maybe_past(&mut job.progress_at);
+    maybe_past(&mut job.checkpoint_at);
+    maybe_past(&mut job.attributes_at);
+    maybe_past(&mut job.unheard_since);
+    maybe_past(&mut job.went_back_since);
+    maybe_past(&mut job.setup_since);
+    maybe_past(&mut job.roll_call_since);
+    maybe_past(&mut job.failed_at);
+    maybe_past(&mut job.failing_since);
+    maybe_past(&mut job.listed_at);
+    if let Some((_, at)) = &mut job.accepts {
+        past(at);
+    }
+    if let Some((_, at)) = &mut job.runs.set_aside {
+        past(at);
+    }
+    if let Some(asked) = &mut job.relaunch_by {
+        past(&mut asked.at);
+    }
+    job.workers.values_mut().for_each(|worker| maybe_past(&mut worker.beat_at));
 }
 
 /// `latest` is the latest time at which any pool may be probed next.
