@@ -46,7 +46,7 @@ fn poll(slots: usize, health: &str) -> f64 {
             now += Duration::from_secs(30);
             let result = Ok((nodes.clone(), Vec::new()).into());
             let listings = vec![Listing { zone: ZONE.into(), result, requests: None }];
-            let input = Input::Polled(Box::new(Poll { began: now, listings }));
+            let input = Input::Polled(Box::new(Poll { began: now, listings, jobs: vec![] }));
             let began = Instant::now();
             std::hint::black_box(step(&mut fleet, input, now));
             began.elapsed().as_secs_f64() * 1000.0

@@ -303,6 +303,10 @@ async fn read(
             let known = record.map_or(std::slice::from_ref(&slot.name), SlotRecord::nodes);
             clients.tpu.get_filled(zone, id, known, deadline).await
         }
+        Filling::Training(of) => {
+            let known = record.map_or(std::slice::from_ref(&slot.name), SlotRecord::nodes);
+            clients.tpu.get_job(of, (&slot.name, known), zone, deadline).await
+        }
     };
     read.unwrap_or_else(|why| match why.class {
         FailureClass::NotFound => Reading::Absent,
@@ -335,6 +339,9 @@ async fn absent(
     if let Filling::QueuedResource(id) = &slot.filling {
         let how = if unseen { "[tpu.create] says" } else { "it was learned" };
         return format!("no queued resource {id:?} is in {zone}: it would be asked for as {how}");
+    }
+    if slot.filling.training().is_some() {
+        return format!("no job that the config means is in {zone}");
     }
     match clients.tpu.list_nodes(zone, deadline).await {
         Ok(list) if unseen => {

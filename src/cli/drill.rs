@@ -64,6 +64,13 @@ pub async fn drill(at: &ConfigFile, args: &DrillArgs) -> Outcome {
                 Reading::Absent | Reading::Unread(_) => None,
             })
         }
+        Some(Filling::Training(_)) => {
+            let text = format!(
+                "{}: a training job has no maintenance to simulate; nothing was done",
+                args.slot
+            );
+            return Err(Failed::Work(text));
+        }
         _ => clients
             .tpu
             .get_node(&record.zone, &record.name, deadline)

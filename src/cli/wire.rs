@@ -186,7 +186,8 @@ pub fn clients(config: &Config) -> Result<Clients, Failed> {
         quotas: config.api.quotas.clone(),
     };
     let tpu = TpuClient::new(http, &config.api.tpu, config.api.version, &settings.project)
-        .with_checks(checks);
+        .with_checks(checks)
+        .with_vertex(&config.api.vertex);
     Ok(Clients { state, storage, tpu, metrics, credentials })
 }
 
@@ -195,7 +196,8 @@ pub fn clients(config: &Config) -> Result<Clients, Failed> {
 pub fn settings(config: &Config) -> Settings {
     let mut settings = config.settings.clone();
     for slot in settings.slots.values_mut() {
-        slot.supervisor = slot.job.as_ref().map(|job| launch::supervisor(&slot.name, job));
+        let job = slot.job.as_ref().filter(|_| slot.filling.training().is_none());
+        slot.supervisor = job.map(|job| launch::supervisor(&slot.name, job));
     }
     settings
 }

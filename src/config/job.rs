@@ -208,7 +208,7 @@ fn seen_as(c: &mut Check, key: &str, raw: Option<&RawCheckpoint>) -> Option<Stri
     Some(path.trim_end_matches('/').to_owned())
 }
 
-fn checkpoint(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<CheckpointSettings> {
+pub fn checkpoint(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<CheckpointSettings> {
     let (uri, format, orbax_mode) = match raw {
         RawCheckpoint::Uri(uri) => (uri, None, None),
         RawCheckpoint::Table(table) => (table.uri, table.format, table.orbax_mode),

@@ -13,6 +13,7 @@ mod slot;
 mod snippet;
 mod state;
 mod token;
+mod training;
 mod validate;
 mod words;
 
@@ -58,6 +59,8 @@ impl fmt::Display for StateLocation {
 pub struct ApiSettings {
     /// Base URL of the Cloud TPU API.
     pub tpu: String,
+    /// Base URL of the Vertex AI API; `{region}` in it stands for the region.
+    pub vertex: String,
     /// Base URL of Cloud Storage, when it is not Google's own.
     pub storage: Option<String>,
     /// Base URL of the Resource Manager API; none: it is not asked.

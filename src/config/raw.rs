@@ -116,7 +116,8 @@ pub struct Raw {
     #[serde(default)]
     pub tpu: Vec<RawTpu>,
     pub fleet: Option<Value>,
-    pub vertex_job: Option<Value>,
+    #[serde(default)]
+    pub vertex_job: Vec<RawVertexJob>,
     pub ai_platform_job: Option<Value>,
     pub notify: Option<Value>,
 }
@@ -135,7 +136,7 @@ pub struct RawPoll {
 #[serde(deny_unknown_fields)]
 pub struct RawApi {
     pub tpu: Option<String>,
-    pub vertex: Option<Value>,
+    pub vertex: Option<String>,
     pub storage: Option<String>,
     pub ml: Option<Value>,
     pub resource_manager: Option<String>,
@@ -239,6 +240,39 @@ pub struct RawTpu {
     pub job: Option<RawJob>,
     #[serde(default)]
     pub policy: RawPolicy,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawVertexJob {
+    pub name: Option<String>,
+    pub region: Option<String>,
+    pub regions: Option<Vec<String>>,
+    pub display_name: Option<String>,
+    pub job: Option<String>,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    pub create: Option<String>,
+    pub checkpoint: Option<RawCheckpoint>,
+    #[serde(default)]
+    pub restart: RawVertexRestart,
+    pub strategy: Option<String>,
+    pub max_wait: Option<Span>,
+    pub next_machine: Option<Value>,
+    pub on_timeout: Option<String>,
+    pub restart_study: Option<Value>,
+    pub settle: Option<Span>,
+    pub stall: Option<Value>,
+    #[serde(default)]
+    pub policy: RawPolicy,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawVertexRestart {
+    pub job: Option<i64>,
+    pub transient: Option<i64>,
+    pub no_progress: Option<i64>,
 }
 
 #[derive(Debug, Default, Deserialize)]

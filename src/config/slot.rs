@@ -24,12 +24,7 @@ const RUN_MOST: Duration = Duration::from_secs(7 * 86_400);
 
 pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path) -> SlotSettings {
     let k = |name: &str| format!("{key}.{name}");
-    let name_fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    if !(raw.name.starts_with(|ch: char| ch.is_ascii_lowercase())
-        && raw.name.bytes().all(name_fits)
-        && raw.name.len() <= 63)
-        || raw.name.ends_with('-')
-    {
+    if !fits_name(&raw.name) {
         c.wrong(
             &k("name"),
             format!("{:?} is not a node id: 1 to 63 lower-case letters, digits and '-', starting with a letter", raw.name),
@@ -54,7 +49,7 @@ pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path
     };
     for (index, zone) in zones.iter().enumerate() {
         let parts = zone.split('-').count();
-        if parts != 3 || !zone.bytes().all(name_fits) {
+        if parts != 3 || !zone.bytes().all(fits_byte) {
             c.wrong(
                 &k("zone"),
                 format!("{zone:?} is not a zone; they look like \"us-central2-b\""),
@@ -89,6 +84,18 @@ pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path
     }
     let job = raw.job.map(|raw| job(c, &k("job"), raw));
     SlotSettings { name: raw.name, zones, filling, create, job, policy, supervisor: None }
+}
+
+fn fits_byte(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
+}
+
+/// Whether a slot may have this name: that of a node.
+pub fn fits_name(name: &str) -> bool {
+    name.starts_with(|ch: char| ch.is_ascii_lowercase())
+        && name.bytes().all(fits_byte)
+        && name.len() <= 63
+        && !name.ends_with('-')
 }
 
 /// The thing that fills the slot: its node, or a queued resource.
@@ -145,7 +152,7 @@ enum Kind {
 }
 
 /// Rules of the whole fleet, which a slot can't have for itself.
-fn fleet_alone(c: &mut Check, key: &str, raw: &RawPolicy) {
+pub fn fleet_alone(c: &mut Check, key: &str, raw: &RawPolicy) {
     for (name, given) in [
         ("max_unavailable", raw.max_unavailable.is_some()),
         ("storm", raw.storm.is_some()),

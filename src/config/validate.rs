@@ -14,6 +14,7 @@ use super::policy::{policy, removes_dead, share, storm};
 use super::raw::*;
 use super::slot::slot;
 use super::state::{pushgateway, state};
+use super::training;
 use super::{Config, Environment, Mistake};
 use crate::model::filling::Filling;
 use crate::model::settings::*;
@@ -28,7 +29,6 @@ pub fn validate(
     let mut check = Check::new(document);
     let c = &mut check;
     c.later("fleet", &raw.fleet, "fleets by label");
-    c.later("vertex_job", &raw.vertex_job, "Vertex AI jobs");
     c.later("ai_platform_job", &raw.ai_platform_job, "AI Platform jobs");
     c.later("notify", &raw.notify, "notifications");
     let project = project(c, raw.project, environment);
@@ -52,22 +52,10 @@ pub fn validate(
     let listen = listen(c, raw.listen.as_deref());
     let listen_token_file = listen_token_file(c, raw.listen_token_file.as_deref(), folder);
     let api = api(c, &raw.api);
-    if raw.tpu.is_empty() {
+    if raw.tpu.is_empty() && raw.vertex_job.is_empty() {
         c.wrong("tpu", "there is no [[tpu]]: add one with name and zone");
     }
-    let mut slots = BTreeMap::new();
-    for (index, tpu) in raw.tpu.into_iter().enumerate() {
-        let key = format!("tpu[{index}]");
-        let slot = slot(c, &key, tpu, &fleet_policy, folder);
-        if slots.contains_key(&slot.name) {
-            c.wrong(
-                &format!("{key}.name"),
-                format!("two slots are named {:?}; names must be unique", slot.name),
-            );
-        }
-        request_is_its_own(c, &key, &slot, &slots);
-        slots.insert(slot.name.clone(), slot);
-    }
+    let slots = slots(c, raw.tpu, raw.vertex_job, &fleet_policy, folder);
     check.finish()?;
     let settings = Settings {
         project,
@@ -84,6 +72,34 @@ pub fn validate(
         slots,
     };
     Ok(Config { settings, lease, pushgateway, state, listen, listen_token_file, api })
+}
+
+/// All slots, by name.
+fn slots(
+    c: &mut Check,
+    tpus: Vec<RawTpu>,
+    jobs: Vec<RawVertexJob>,
+    fleet: &Policy,
+    folder: &Path,
+) -> BTreeMap<String, SlotSettings> {
+    let mut slots: BTreeMap<String, SlotSettings> = BTreeMap::new();
+    let tpus = tpus.into_iter().enumerate().map(|(index, tpu)| (format!("tpu[{index}]"), Ok(tpu)));
+    let jobs = jobs.into_iter().enumerate();
+    let jobs = jobs.map(|(index, job)| (format!("vertex_job[{index}]"), Err(job)));
+    for (key, raw) in tpus.chain(jobs) {
+        let slot = match raw {
+            Ok(tpu) => slot(c, &key, tpu, fleet, folder),
+            Err(job) => training::slot(c, &key, job, fleet, folder),
+        };
+        if slots.contains_key(&slot.name) {
+            let text = format!("two slots are named {:?}; names must be unique", slot.name);
+            c.wrong(&format!("{key}.name"), text);
+        }
+        request_is_its_own(c, &key, &slot, &slots);
+        training::job_is_its_own(c, &key, &slot, &slots);
+        slots.insert(slot.name.clone(), slot);
+    }
+    slots
 }
 
 /// Two slots of one queued resource would replace it against each other.

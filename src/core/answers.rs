@@ -1,5 +1,7 @@
 //! What came of a call: the answer to a delete or create, and how its operation ended.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -19,6 +21,9 @@ use super::gates::DELETE_FAILURES;
 use super::moves::{advance, backoff, came_of, resend_later, set_call, spend};
 use super::pool::{self, spread};
 use super::turn::Turn;
+
+/// A quota of managed training is asked again after this.
+const QUOTA_AGAIN: Duration = Duration::from_secs(3600);
 
 /// Applies the outcome of a delete or create.
 pub fn called(fleet: &mut Fleet, slot: &str, outcome: CallOutcome, turn: &mut Turn) {
@@ -288,7 +293,9 @@ pub fn refused(
     let next = (position + 1) % zones.max(1);
     let rounds = recovery.create_failures.div_ceil(u32::try_from(zones).unwrap_or(1).max(1));
     let mut until = Some(after(turn.now, backoff(policy, &record.name, rounds)));
-    if failure.class.tries_next_zone() && zones > 1 {
+    if failure.class == FailureClass::Quota && slot.filling.training().is_some() {
+        until = Some(after(turn.now, QUOTA_AGAIN));
+    } else if failure.class.tries_next_zone() && zones > 1 {
         record.zone.clone_from(&slot.zones[next]);
         until = until.filter(|_| next == 0);
     }

@@ -49,6 +49,7 @@ pub fn applies(ctx: &SlotCtx) -> bool {
             | Condition::Waiting
             | Condition::Going
     );
+    let at_work = at_work && !ctx.record.has_ended();
     !at_work && ctx.condition().kind() != Some(Kind::Lost)
 }
 

@@ -158,7 +158,8 @@ impl Checker {
         let at_work =
             [Condition::Stopped, Condition::Starting, Condition::Waiting, Condition::Going]
                 .contains(&state);
-        rule(!at_work, "S10", "it was stopped, or the API works on it")?;
+        let ended = case.record.seen.as_ref().is_some_and(|seen| seen.ended);
+        rule(!at_work || ended, "S10", "it was stopped, or the API works on it")?;
         rule(state != Condition::Unclear, "S5", "what it is is not known")?;
         can_follow(case)?;
         pool_is_supplied(case)?;
@@ -231,6 +232,7 @@ impl Checker {
             "S12",
             "the body is not a stored, valid specification",
         )?;
+        no_job_lives(case)?;
         rule(ledger.creates.len() < CREATES, "S18", "too many creates within a minute")?;
         let Some(location) = listed(slot) else {
             return rule(order.checkpoint.is_empty(), "S15", "a checkpoint of no location");
@@ -252,6 +254,15 @@ impl Checker {
         )?;
         rule(record.job.trouble.is_none(), "S20", "the checkpoint location is not understood")
     }
+}
+
+/// S24: lists that are newer than the predecessor's end show no live job of the lineage.
+fn no_job_lives(case: &Case) -> Checked {
+    let Case { slot, record, memory, now, .. } = case;
+    let since = record.recovery.as_ref().map(|recovery| recovery.phase_since);
+    let newer = |at: Timestamp| Some(at) >= since && elapsed(at, *now) <= slot.policy.max_age;
+    let alone = slot.filling.training().is_none() || memory.none_live.is_some_and(newer);
+    rule(alone, "S24", "another job of its lineage may live")
 }
 
 /// S23: the TPU of a job that has finished, with evidence, is not wanted any longer.

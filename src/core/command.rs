@@ -10,6 +10,7 @@ use crate::model::ids::Incarnation;
 use crate::model::phase::Phase;
 use crate::model::relaunch::Release;
 use crate::model::slot::{SlotRecord, Wish};
+use crate::model::training::Resubmitted;
 
 use super::turn::Turn;
 use super::{ending, relaunch, reload, runs, settle, strays};
@@ -129,6 +130,7 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
         CommandKind::Retry { slot, from } => {
             let ended = fleet.slots.get(slot).is_some_and(ending::is_started_again_by_an_order);
             retry(fleet, slot, *from, now);
+            submit_again(fleet, slot, &command.who, now);
             if ended {
                 relaunch(fleet, slot, &command.who, now);
             }
@@ -282,6 +284,18 @@ fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, now: Timestamp) {
             memory.asked_checkpoints = None;
         }
     }
+}
+
+/// A training job that has ended is submitted again where nothing else would: it had succeeded, was cancelled,
+/// or failed by itself.
+fn submit_again(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
+    change(fleet, slot, |record| {
+        record.resubmitted = Resubmitted::default();
+        let condition = record.verdict.condition;
+        if record.has_ended() && condition.kind().is_none() && record.recovery.is_none() {
+            recreate(record, record.incarnation.clone(), who, now);
+        }
+    });
 }
 
 fn change(fleet: &mut Fleet, slot: &str, change: impl FnOnce(&mut SlotRecord)) {

@@ -17,7 +17,7 @@ use crate::model::time::elapsed;
 use super::ctx::SlotCtx;
 use super::moves::{advance, came_to_nothing};
 use super::turn::Turn;
-use super::{request, runs};
+use super::{request, resubmission, runs};
 
 /// Journals the condemnation together with the intent of the call that follows from it.
 pub fn condemn(
@@ -27,7 +27,11 @@ pub fn condemn(
     verified: Timestamp,
     turn: &mut Turn,
 ) {
-    let incarnation = ctx.record.incarnation.clone().filter(|_| condition != Condition::Missing);
+    let incarnation = ctx
+        .record
+        .incarnation
+        .clone()
+        .filter(|_| condition != Condition::Missing && !ctx.record.has_ended());
     let observed = evidence(ctx.record, condition, kind, verified, turn.now);
     let again = ctx.record.recovery.as_ref().is_some_and(|r| {
         r.phase == Phase::Condemned && !(r.kind == Kind::Lost && kind == Kind::Judged)
@@ -94,6 +98,7 @@ fn open(
     // request that failed gave no machines: its next one counts like a create that was refused.
     let counts =
         !matches!(condition, Condition::Deleting | Condition::Finished | Condition::RequestFailed);
+    resubmission::count(record, condition);
     if counts {
         _ = runs::ended(record, condition, turn);
         let window = ctx.slot.policy.attempts.window;

@@ -24,12 +24,14 @@ mod common;
 mod create;
 mod judged;
 mod relaunch;
+mod resubmission;
 mod slot;
 mod standing;
 
 use self::create::*;
 use self::judged::*;
 use self::relaunch::*;
+use self::resubmission::*;
 use self::slot::*;
 use super::ctx::SlotCtx;
 use crate::model::view::Decision;
@@ -106,6 +108,7 @@ const RECREATES: &[Before] = &[Before::Foreign, Before::Judged, Before::Asked, B
 const DOUBTED: &[Before] = &[Before::Judged, Before::Asked];
 const JUDGED: &[Before] = &[Before::Judged];
 const CREATES: &[Before] = &[Before::Create];
+const LOST: &[Before] = &[Before::Lost, Before::Foreign];
 
 const fn gate(
     name: &'static str,
@@ -124,12 +127,15 @@ pub const GATES: &[Gate] = &[
     gate("deleted", REPLACES, deleted),
     gate("when_missing", REPLACES, when_missing),
     gate("ended_early", RECREATES, ended_early),
+    gate("found_ended", LOST, found_ended),
+    gate("resubmissions", LOST, resubmissions),
     gate("remains", CREATES, remains),
     gate("other_request", CREATES, other_request),
     gate("request_refused", CREATES, request_refused),
     gate("create_backoff", CREATES, create_backoff),
     gate("dry_run", CREATES, dry_run),
     gate(CHECKPOINTS, CREATES, checkpoints),
+    gate("none_live", CREATES, none_live),
     gate("create_limit", CREATES, create_limit),
     gate("specification", SPECIFIED, specification),
     gate("body", CREATES, body),

@@ -87,7 +87,7 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
     let supervisor = slot.supervisor.as_deref();
     let mut body = wanted.render(&settings.owner, &record.name, &order, supervisor);
     match slot.filling {
-        Filling::Node => {}
+        Filling::Node | Filling::Training(_) => {}
         Filling::QueuedResource(_) => body::limited(&mut body),
     }
     IfLost {

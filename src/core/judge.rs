@@ -332,6 +332,9 @@ fn going(ctx: &SlotCtx) -> Decision {
 /// Conditions that never lead to a delete.
 fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let evidence = ctx.record.verdict.evidence.clone();
+    if let Some(hold) = ctx.record.verdict.hold {
+        return Decision::hold(hold, evidence, None);
+    }
     match ctx.condition() {
         Condition::Healthy => match &ctx.record.suspicion {
             Some(s) => Decision::none(format!(

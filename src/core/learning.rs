@@ -4,9 +4,10 @@
 //! autocheckpoint), so that a read through v2alpha1 teaches more than one through v2.
 
 use crate::model::node::{Health, NodeState, NodeView};
-use crate::model::settings::Overlay;
+use crate::model::settings::{Overlay, SlotSettings};
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::spec::NodeSpec;
+use crate::resource::training::body;
 
 use super::identity::Source;
 
@@ -50,6 +51,16 @@ pub fn learn(
         (record.spec, lesson.specification) = (Some(spec), true);
     }
     lesson
+}
+
+/// Takes the specification of a training job from the config, where there was never one to learn from. Returns
+/// whether it did.
+pub fn described(record: &mut SlotRecord, slot: &SlotSettings) -> bool {
+    let create = slot.filling.training().and_then(|of| of.create.as_ref());
+    let spec = create.filter(|_| record.spec.is_none());
+    let spec = spec.map(|create| NodeSpec::new(body::first(&record.name, create)));
+    record.spec = record.spec.take().or(spec);
+    create.is_some() && record.learned_from.is_none()
 }
 
 /// The specification after a read, and whether v2alpha1 showed it; none where the known one stays.

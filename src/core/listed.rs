@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::model::action::{Listing, NodeList, Reading};
+use jiff::Timestamp;
+
+use crate::model::action::{Listing, NodeList, Poll, Reading};
 use crate::model::filling::Filling;
 use crate::model::node::NodeView;
 use crate::model::queued::RequestView;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
+use crate::model::submission::{JobListing, JobView};
 use crate::resource::queued::{body, reading};
+use crate::resource::training;
 
 /// The answers of a poll.
 pub struct Listed {
@@ -29,11 +33,18 @@ pub struct Listed {
     requests_read: BTreeSet<String>,
     // … and where they were not read, and why.
     requests_unread: BTreeMap<String, String>,
+    // The managed training jobs that live, by region …
+    jobs: BTreeMap<String, Vec<JobView>>,
+    // … and where they were not read, and why.
+    jobs_unread: BTreeMap<String, String>,
+    // When all of it was asked for.
+    began: Timestamp,
 }
 
 impl Listed {
     /// Also returns whether every zone was read.
-    pub fn new(listings: Vec<Listing>) -> (Listed, bool) {
+    pub fn new(poll: Poll) -> (Listed, bool) {
+        let Poll { began, listings, jobs: listed } = poll;
         let (mut nodes, mut unread, mut read_all) = (BTreeMap::new(), BTreeMap::new(), false);
         let (mut unreadable, mut nameless) = (BTreeMap::new(), BTreeSet::new());
         let (mut requests, mut requests_unread) = (BTreeMap::new(), BTreeMap::new());
@@ -76,7 +87,9 @@ impl Listed {
                 }
             }
         }
-        let complete = unread.is_empty() && requests_unread.is_empty();
+        let (jobs, jobs_unread) = by_region(listed);
+        let unread_anywhere = [&unread, &requests_unread, &jobs_unread];
+        let complete = unread_anywhere.iter().all(|unread| unread.is_empty());
         let listed = Listed {
             nodes,
             unread,
@@ -86,6 +99,9 @@ impl Listed {
             requests,
             requests_read,
             requests_unread,
+            jobs,
+            jobs_unread,
+            began,
         };
         (listed, complete)
     }
@@ -135,6 +151,44 @@ impl Listed {
         match &slot.filling {
             Filling::Node => self.node(zone, &slot.name).is_some(),
             Filling::QueuedResource(id) => self.request(zone, id).is_some(),
+            Filling::Training(_) => {
+                matches!(self.shown(zone, &slot.name, &slot.filling), Reading::Node(_))
+            }
+        }
+    }
+
+    /// Whether every region of a training job was listed, and no job of it lives in one (S24).
+    pub fn has_no_job(&self, record: &SlotRecord, slot: &SlotSettings) -> bool {
+        let Some(of) = slot.filling.training() else { return false };
+        let lineage = training::lineage(&record.name, record.nodes());
+        let mut regions = slot.zones.iter().chain([&record.zone]);
+        regions.all(|region| {
+            let jobs = self.jobs.get(region);
+            jobs.is_some_and(|jobs| !jobs.iter().any(|job| of.may_be(lineage, job)))
+        })
+    }
+
+    /// The reading of a training job: one that lives in any of its regions, or none does.
+    fn job(&self, record: &SlotRecord, slot: &SlotSettings) -> Reading {
+        let Some(of) = slot.filling.training() else { return Reading::Absent };
+        let lineage = training::lineage(&record.name, record.nodes());
+        let mut regions: Vec<&String> = slot.zones.iter().collect();
+        if !regions.contains(&&record.zone) {
+            regions.push(&record.zone);
+        }
+        let jobs: Vec<&JobView> =
+            regions.iter().filter_map(|region| self.jobs.get(*region)).flatten().collect();
+        let shown = training::reading(of, &record.name, lineage, &jobs, self.began);
+        let not_yet = "its jobs are listed with the next poll";
+        let unread = |region: &&String| match self.jobs_unread.get(*region) {
+            Some(why) => Some(format!("{region}: {why}")),
+            None => (!self.jobs.contains_key(*region)).then(|| not_yet.to_owned()),
+        };
+        match (shown, regions.iter().find_map(unread)) {
+            // A job that lives is there, whatever else could not be read.
+            (Reading::Node(view), _) => Reading::Node(view),
+            (_, Some(why)) => Reading::Unread(why),
+            (shown, None) => shown,
         }
     }
 
@@ -156,6 +210,7 @@ impl Listed {
         let unread = self.unread.get(zone).or(all).map(String::as_str);
         match filling {
             Filling::Node => unread,
+            Filling::Training(_) => self.jobs_unread.get(zone).map(String::as_str),
             Filling::QueuedResource(_) => unread.or_else(|| self.requests_unread_in(zone)),
         }
     }
@@ -196,6 +251,10 @@ impl Listed {
                 }
                 reading::reading(id, request, &nodes)
             }
+            Filling::Training(of) => {
+                let jobs: Vec<&JobView> = self.jobs.get(zone).into_iter().flatten().collect();
+                training::reading(of, name, None, &jobs, self.began)
+            }
         }
     }
 
@@ -203,6 +262,9 @@ impl Listed {
     pub fn reading(&self, record: &SlotRecord, slot: Option<&SlotSettings>) -> Reading {
         let node = Filling::Node;
         let filling = slot.map_or(&node, |slot| &slot.filling);
+        if let Some(slot) = slot.filter(|slot| slot.filling.training().is_some()) {
+            return self.job(record, slot);
+        }
         let shown = self.shown(&record.zone, &record.name, filling);
         let mut unread = self.unread_in(&record.zone, filling);
         let absent = matches!(shown, Reading::Absent);
@@ -223,4 +285,21 @@ impl Listed {
         }
         unread.map_or(shown, |why| Reading::Unread(why.to_owned()))
     }
+}
+
+/// The jobs of each region, and why those of others are not known.
+fn by_region(
+    listings: Vec<JobListing>,
+) -> (BTreeMap<String, Vec<JobView>>, BTreeMap<String, String>) {
+    let (mut jobs, mut unread) = (BTreeMap::new(), BTreeMap::new());
+    for JobListing { region, result } in listings {
+        match result {
+            Ok(found) => _ = jobs.insert(region, found),
+            Err(failure) => {
+                let why = format!("the listing of training jobs failed: {failure}");
+                unread.insert(region, why);
+            }
+        }
+    }
+    (jobs, unread)
 }

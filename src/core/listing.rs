@@ -1,6 +1,10 @@
 //! A finished poll: each slot's reading among the listings of all zones. A zone that was not read
 //! in every part gives no reading.
 
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
 use crate::model::action::{Poll, Reading};
 use crate::model::event::What;
 use crate::model::fleet::{Fleet, Memory};
@@ -16,8 +20,10 @@ use super::{reload, remains, strays};
 /// Applies a poll.
 pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     fleet.polls += 1;
-    let read = poll.listings.iter().any(|listing| listing.result.is_ok());
-    let (listed, complete) = Listed::new(poll.listings);
+    let read = poll.listings.iter().any(|listing| listing.result.is_ok())
+        || poll.jobs.iter().any(|listing| listing.result.is_ok());
+    let began = poll.began;
+    let (listed, complete) = Listed::new(poll);
     let mut readings: Vec<(String, Reading)> = Vec::new();
     for (name, record) in &mut fleet.slots {
         let slot = fleet.settings.slots.get(name);
@@ -26,10 +32,15 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
         {
             fleet.dirty.insert(name.clone());
         }
-        readings.push((name.clone(), listed.reading(record, slot)));
+        let mut reading = listed.reading(record, slot);
+        let training = slot.filter(|slot| slot.filling.training().is_some());
+        if let (Some(slot), Some(memory)) = (training, fleet.memory.get_mut(name)) {
+            reading = of_training(record, memory, slot, &listed, (reading, began));
+        }
+        readings.push((name.clone(), reading));
     }
     for (name, reading) in readings {
-        observe(fleet, &name, reading, poll.began, Source::List, turn);
+        observe(fleet, &name, reading, began, Source::List, turn);
     }
     strays::listed(fleet, &listed, turn);
     remains::look(fleet, turn);
@@ -43,6 +54,28 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     }
 }
 
+/// The reading of a training job. Lists show what lives: an end that was read stays what it was.
+fn of_training(
+    record: &mut SlotRecord,
+    memory: &mut Memory,
+    slot: &SlotSettings,
+    listed: &Listed,
+    (reading, began): (Reading, Timestamp),
+) -> Reading {
+    if listed.has_no_job(record, slot) {
+        memory.none_live = Some(began);
+    }
+    let reading = match (reading, &memory.ended) {
+        (Reading::Absent, Some(ended)) => Reading::Node(Arc::clone(ended)),
+        (reading, _) => reading,
+    };
+    if let (Reading::Node(view), None) = (&reading, &record.recovery) {
+        // A job may live in any of its regions.
+        record.zone.clone_from(&view.zone);
+    }
+    reading
+}
+
 /// The node of a slot with several zones may be in another one than last time. Returns whether it
 /// was moved there by another program or an operator.
 fn follow(
@@ -52,7 +85,7 @@ fn follow(
     listed: &Listed,
     turn: &mut Turn,
 ) -> bool {
-    if record.recovery.is_some() {
+    if record.recovery.is_some() || slot.filling.training().is_some() {
         return false;
     }
     // Without a node yet it may have been created in any of them.

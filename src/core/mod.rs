@@ -42,6 +42,7 @@ mod remains;
 mod replace;
 mod reports;
 mod request;
+mod resubmission;
 mod runs;
 mod settle;
 mod sound;

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::model::event::{CallResult, Verb, What};
+use crate::model::event::{CallResult, Submission, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::settings::Policy;
 use crate::model::slot::SlotRecord;
+use crate::model::spec::TRAINING_KEY;
 use crate::model::time::{after, elapsed};
 
 use super::pool::spread;
@@ -43,7 +44,25 @@ pub fn came_of(
     } else {
         record.incarnation.clone()
     };
-    turn.tell(record, What::Outcome { call, result, incarnation }, message.to_owned());
+    let submission = submission(record, call, result);
+    turn.tell(record, What::Outcome { call, result, incarnation, submission }, message.to_owned());
+}
+
+/// How a submission of a training job came out, where this call is one.
+fn submission(record: &SlotRecord, call: Verb, result: CallResult) -> Option<Submission> {
+    let spec = record.spec.as_ref().filter(|_| call == Verb::Create)?;
+    spec.body().get(TRAINING_KEY)?;
+    let sent = record.recovery.as_ref().and_then(|recovery| recovery.call.as_ref());
+    let lost = matches!(sent, Some(Call::Intended | Call::Unknown));
+    match result {
+        CallResult::Accepted | CallResult::Done if record.incarnation.is_some() => {
+            lost.then_some(Submission::Found)
+        }
+        CallResult::Accepted => Some(Submission::Created),
+        CallResult::Refused => Some(Submission::Refused),
+        CallResult::Unknown => Some(Submission::Unknown),
+        _ => None,
+    }
 }
 
 pub fn set_call(record: &mut SlotRecord, call: Call) {

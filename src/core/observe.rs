@@ -16,6 +16,7 @@ use crate::model::action::{Reading, VERIFIED_FOR};
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
 use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Stray};
+use crate::model::hold::HoldReason;
 use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::phase::Phase;
@@ -61,6 +62,7 @@ pub fn observe(
     if is_outdated(record, memory, began) {
         return;
     }
+    let reading = without_ends(record, memory, reading, source);
     let shown = if let Reading::Node(view) = &reading { Some(view) } else { None };
     if shown.is_some_and(|view| shows_the_past(record, view, began, slot.policy.max_age)) {
         return;
@@ -98,6 +100,38 @@ pub fn observe(
         return;
     }
     judge_by(fleet, name, &reading, began, source, turn);
+}
+
+/// A training job that has ended, and that another one is to go on with, stays for good: it counts as absent. Lists
+/// show the jobs that live, so that the end of one is read once, when its error is there.
+fn without_ends(
+    record: &SlotRecord,
+    memory: &mut Memory,
+    reading: Reading,
+    source: Source,
+) -> Reading {
+    let left = record.left_behind.map(|(created, _)| created);
+    let is_left = |view: &NodeView| {
+        let shown = view.incarnation.as_ref().filter(|_| view.ended);
+        shown.zip(left).is_some_and(|(shown, left)| shown.created <= left)
+    };
+    let reading = match reading {
+        Reading::Node(view) if is_left(&view) => Reading::Absent,
+        reading => reading,
+    };
+    let is_last = |view: &&Arc<NodeView>| {
+        let over = |of: &Verdict| of.condition != Condition::Going;
+        view.ended && view.standing.as_ref().is_some_and(over)
+    };
+    match &reading {
+        Reading::Node(view) if source == Source::Get => {
+            memory.ended = Some(view).filter(is_last).cloned();
+        }
+        Reading::Node(view) => _ = memory.ended.take_if(|_| !view.ended),
+        Reading::Absent => memory.ended = None,
+        Reading::Unread(_) => {}
+    }
+    reading
 }
 
 /// Every later recreate will be as this replacement is.
@@ -237,6 +271,14 @@ fn verdict(
         Reading::Absent => {
             let memory = fleet.memory.entry(name.to_owned()).or_default();
             memory.absence_confirmed |= source == Source::Get;
+            if slot.filling.training().is_some() && memory.absence_confirmed {
+                if let Some(verdict) = deleted_job(record) {
+                    return Some(verdict);
+                }
+                if learning::described(record, slot) {
+                    (memory.acceptable, _) = (None, fleet.dirty_specs.insert(name.to_owned()));
+                }
+            }
             Some(if diagnose::finished(record, slot) {
                 Verdict::new(Condition::Finished, diagnose::FINISHED)
             } else if memory.absence_confirmed {
@@ -247,6 +289,19 @@ fn verdict(
         }
         Reading::Unread(_) => None,
     }
+}
+
+/// A training job that is gone: its record is kept by the service, so that a person has deleted it.
+fn deleted_job(record: &SlotRecord) -> Option<Verdict> {
+    let known = record.incarnation.as_ref()?;
+    if let Some((Condition::Finished, _)) = record.last_clear {
+        return Some(Verdict::new(Condition::Finished, record.verdict.evidence.clone()));
+    }
+    let text = format!(
+        "custom job {} is gone: a person has deleted it; `retry {}` submits it again",
+        known.id, record.name
+    );
+    Some(Verdict::held(Condition::Stopped, text, HoldReason::Deleted))
 }
 
 /// A host whose node is not READY, or is being repaired, can neither boot nor beat: its time begins
@@ -308,6 +363,7 @@ fn note(
         members: view.members.clone(),
         out_of_step: view.out_of_step,
         deletable: view.deletable,
+        ended: view.ended,
         not_listed: view.not_listed,
         failure: view.failure.clone(),
         times: hidden
@@ -385,6 +441,9 @@ fn adopt(
     }
     let ours = learning::is_ours(record, view, &settings.owner);
     become_incarnation(record, view, ours, turn.now);
+    if view.ended {
+        record.deleted = Some("it had ended before this watchdog saw it".to_owned());
+    }
 }
 
 /// `when_missing = "auto"`: a node at work that turns to DELETING, and not by us, is deleted on

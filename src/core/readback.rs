@@ -2,6 +2,8 @@
 //! known was carried out, whether the replacement is READY, and whether a person has put another
 //! node in its place.
 
+use jiff::Timestamp;
+
 use crate::model::action::Reading;
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::fleet::{Memory, Pending};
@@ -10,7 +12,7 @@ use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::settings::{Policy, Settings};
 use crate::model::slot::SlotRecord;
-use crate::model::time::after;
+use crate::model::time::{after, elapsed};
 
 use super::identity::{Source, become_incarnation, is_our_create, unsettled};
 use super::moves::{advance, backoff, came_of, resend_later, set_call, spend};
@@ -67,7 +69,9 @@ pub fn observed(
         // One whose operation ended with an error is told by its caller, which knows of capacity
         // and zones.
         (Phase::Creating, Reading::Absent) if get && !calling && !there => {
-            absent_while_creating(record, memory, policy, turn);
+            if !may_still_show(record, settings, turn.now) {
+                absent_while_creating(record, memory, policy, turn);
+            }
         }
         (
             Phase::Ready | Phase::Booted | Phase::Launched | Phase::Condemned,
@@ -163,6 +167,20 @@ fn node_while_creating(
         came_of(record, Verb::Create, CallResult::Failed, &format!("read back: {text}"), turn);
         advance(record, Phase::Condemned, text, turn);
     }
+}
+
+/// Whether a list that lacks a submission proves nothing yet: the call may arrive late, and lists lag behind.
+/// One that was accepted is there.
+fn may_still_show(record: &SlotRecord, settings: &Settings, now: Timestamp) -> bool {
+    let (Some(recovery), Some(slot)) = (&record.recovery, settings.slots.get(&record.name)) else {
+        return false;
+    };
+    if slot.filling.training().is_none() {
+        return false;
+    }
+    let sent = record.mutated_at.unwrap_or(recovery.phase_since).max(recovery.phase_since);
+    let accepted = matches!(recovery.call, Some(Call::Accepted { .. } | Call::Observed));
+    accepted || elapsed(sent, now) < settings.poll.timeout + slot.filling.settle()
 }
 
 /// A GET shows no node although a create was intended.

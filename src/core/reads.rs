@@ -110,7 +110,10 @@ pub fn create_check(ctx: &mut SlotCtx, turn: &mut Turn) {
             if found.certain.is_some() { MENDED_WITHIN } else { CREATE_CHECKED_FOR / 2 };
         after(*at, after_so_long) <= turn.now || found.question != question
     };
-    if ctx.record.create_check.as_ref().is_none_or(due)
+    // The Cloud TPU API knows nothing of a training job.
+    let asked = ctx.slot.filling.training().is_none();
+    if asked
+        && ctx.record.create_check.as_ref().is_none_or(due)
         && ctx.memory.pending.insert(Pending::CreateCheck)
     {
         ctx.memory.create_asked = question;

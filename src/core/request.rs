@@ -39,6 +39,9 @@ use super::{answers, strays};
 /// Requests of one recovery that may fail for a reason that no rule knows.
 const UNEXPLAINED: u32 = 1;
 
+/// A training job that waits for longer is told.
+const TOLD_AFTER: Duration = Duration::from_secs(3600);
+
 enum Then {
     /// Another request may be granted.
     Again,
@@ -86,6 +89,15 @@ pub fn waits(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let (record, evidence) = (&*ctx.record, &ctx.record.verdict.evidence);
     let seen = record.seen.as_ref();
     let since = seen.and_then(|seen| seen.waits_since).unwrap_or(record.since);
+    let late = after(since, TOLD_AFTER);
+    if ctx.slot.filling.training().is_some() && ctx.now >= late {
+        let text = format!(
+            "{evidence} since {since:.0}: a quota or the capacity of {} is short. It waits on. Look at it: {}",
+            record.zone,
+            ctx.slot.filling.shown_by(&record.name, &record.zone)
+        );
+        return Decision::hold(HoldReason::CreateUnresolved, text, None);
+    }
     let provisioned = RequestState::Provisioning.as_str();
     let Some(seen) = seen.filter(|seen| seen.state == provisioned) else {
         let until = leaves_at(ctx).filter(|at| *at > ctx.now);
@@ -189,6 +201,8 @@ fn then(class: FailureClass) -> Then {
     match class {
         // A quota ends with what is deleted or granted: it is tried again at `backoff.max`.
         StockOut | Quota | Rate | PreemptedInCreation => Then::Again,
+        // A training job has counts of its own for these.
+        TransientExit | Internal => Then::Again,
         BadRequest | ClosedQueue | Billing | ApiDisabled | Permission | NotFound => Then::Halt,
         Conflict | Undeletable | Transient | Garbage => Then::OnceMore,
     }

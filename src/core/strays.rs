@@ -25,6 +25,7 @@ use crate::model::phase::Phase;
 use crate::model::queued::{RequestState, RequestView};
 use crate::model::recovery::Call;
 use crate::model::slot::SlotRecord;
+use crate::model::spec::TRAINING_KEY;
 use crate::model::time::elapsed;
 
 use super::listed::Listed;
@@ -104,6 +105,7 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
             match slot.filling {
                 Filling::Node => true,
                 Filling::QueuedResource(_) => !(asked && plain),
+                Filling::Training(_) => true,
             }
         }
     };
@@ -131,6 +133,10 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
 /// A slot leaves behind a stray that was asked for and is not wanted any longer. Returns its fate, in
 /// words.
 pub fn leave_behind(record: &SlotRecord, why: &str, ledger: &mut Ledger, now: Timestamp) -> String {
+    if record.spec.as_ref().is_some_and(|spec| spec.body().contains_key(TRAINING_KEY)) {
+        return "its submission may have been sent; a job that it makes runs until it is cancelled"
+            .to_owned();
+    }
     let incarnation = record.incarnation.clone();
     let state = record.seen.as_ref().map(|seen| seen.state.clone());
     let stray = Stray {

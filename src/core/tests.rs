@@ -39,6 +39,7 @@ mod set_up;
 mod shown;
 mod slices;
 mod times;
+mod training;
 mod went_back;
 mod wishes;
 mod withdrawal;
@@ -236,6 +237,7 @@ impl World {
         let poll = Poll {
             began: self.now,
             listings: vec![Listing { zone: ZONE.into(), result, requests: None }],
+            jobs: vec![],
         };
         self.input(Input::Polled(Box::new(poll)));
     }

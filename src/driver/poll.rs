@@ -24,6 +24,8 @@ pub struct Plan {
     pub zones: Vec<String>,
     /// The ones whose queued resources are listed as well.
     pub requests: BTreeSet<String>,
+    /// The regions whose training jobs are listed.
+    pub jobs: BTreeSet<String>,
     /// A listing that takes longer has failed.
     pub limit: Duration,
 }
@@ -43,20 +45,24 @@ pub fn limit(look: &Look, poll: &PollSettings) -> Duration {
 
 /// Lists the zones in use; a listing that takes longer than a poll interval delays the next poll.
 pub fn plan(fleet: &Fleet) -> Plan {
-    let configured = fleet.settings.slots.values().flat_map(|s| s.zones.iter());
+    let (training, tpus): (Vec<_>, Vec<_>) =
+        fleet.settings.slots.values().partition(|slot| slot.filling.training().is_some());
+    let lived_in = |slot: &SlotSettings| fleet.slots.get(&slot.name).map(|record| &record.zone);
+    let jobs = training.iter().flat_map(|slot| slot.zones.iter().chain(lived_in(slot))).cloned();
+    let jobs = jobs.collect();
+    let configured = tpus.iter().flat_map(|s| s.zones.iter());
     let zones: BTreeSet<&String> = configured
-        .chain(fleet.slots.values().map(|r| &r.zone))
+        .chain(tpus.iter().filter_map(|slot| lived_in(slot)))
         .chain(fleet.ledger.strays.values().map(|stray| &stray.zone))
         .collect();
     let all = zones.len() > ZONES_MAX;
     let zone = |zone: &String| if all { "-".to_owned() } else { zone.clone() };
     let listed: BTreeSet<String> = zones.into_iter().map(zone).collect();
-    let queued = fleet.settings.slots.values().filter(|slot| slot.filling != Filling::Node);
-    let lived_in = |slot: &SlotSettings| fleet.slots.get(&slot.name).map(|record| &record.zone);
+    let queued = tpus.iter().filter(|slot| slot.filling != Filling::Node);
     let requests = queued.flat_map(|slot| slot.zones.iter().chain(lived_in(slot)));
     let strays = fleet.ledger.strays.values().filter(|stray| stray.request.is_some());
     let requests = requests.chain(strays.map(|stray| &stray.zone)).map(zone).collect();
     let zones = listed.into_iter().collect();
     let poll = &fleet.settings.poll;
-    Plan { zones, requests, limit: poll.every.max(poll.timeout).max(LEAST) }
+    Plan { zones, requests, jobs, limit: poll.every.max(poll.timeout).max(LEAST) }
 }

@@ -103,7 +103,7 @@ impl Machine {
 
     fn polled(&mut self) {
         let began = jiff::Timestamp::UNIX_EPOCH;
-        let input = Box::new(Input::Polled(Box::new(Poll { began, listings: Vec::new() })));
+        let input = Box::new(Input::Polled(Box::new(Poll::of(began, Vec::new()))));
         self.on(Message::Answer { term: self.driver.term(), input });
     }
 
@@ -274,7 +274,7 @@ fn s9_who_has_lost_the_lock_stands_by_and_hears_no_answer_of_the_former_term() {
     machine.on(Message::Written(Err(error(StoreFailure::Fenced))));
     assert!(!machine.driver.leads() && machine.ended().is_none());
     let answer = |machine: &mut Machine, term| {
-        let poll = Poll { began: jiff::Timestamp::UNIX_EPOCH, listings: Vec::new() };
+        let poll = Poll::of(jiff::Timestamp::UNIX_EPOCH, Vec::new());
         machine.on(Message::Answer { term, input: Box::new(Input::Polled(Box::new(poll))) });
         machine.driver.fleet().polls
     };

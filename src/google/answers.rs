@@ -157,7 +157,10 @@ pub fn operation(answer: &Value, verb: Verb, spot: bool) -> OperationState {
     }
 }
 
-/// The name of the operation by which a call was accepted.
+/// The name of the operation by which a call was accepted, or of the job that it made.
 pub fn accepted(answer: &Value) -> Option<&str> {
-    answer.get("name").and_then(Value::as_str).filter(|name| name.contains("/operations/"))
+    answer
+        .get("name")
+        .and_then(Value::as_str)
+        .filter(|name| name.contains("/operations/") || name.contains("/customJobs/"))
 }

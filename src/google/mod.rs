@@ -19,4 +19,5 @@ mod queued;
 pub mod quota;
 pub mod sources;
 pub mod tpu;
+mod training;
 mod workers;

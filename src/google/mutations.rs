@@ -77,13 +77,14 @@ impl TpuClient {
                 return Ok(CallOutcome::NotSent(Failure::new(FailureClass::Transient, text)));
             }
             let result = match action {
-                Action::Delete { slot, zone, request_id, filling, force, .. } => {
+                Action::Delete { slot, zone, incarnation, request_id, filling, force, .. } => {
                     let request_id = request_id.as_deref();
                     match filling {
                         Filling::Node => self.delete(zone, slot, request_id, prepared).await,
                         Filling::QueuedResource(id) => {
                             self.remove_request(zone, id, *force, request_id, prepared).await
                         }
+                        Filling::Training(_) => self.cancel_job(zone, incarnation, prepared).await,
                     }
                 }
                 Action::Create { slot, zone, body, request_id, filling } => {
@@ -94,6 +95,7 @@ impl TpuClient {
                             let at = (zone.as_str(), id.as_str(), slot.as_str());
                             self.create_request(at, body, request_id, prepared).await
                         }
+                        Filling::Training(of) => self.submit_job(zone, of, body, prepared).await,
                     }
                 }
                 Action::Patch { zone, patch: Patch::Stop, .. } => {
@@ -127,6 +129,8 @@ impl TpuClient {
         let view = self.get_node(zone, node, deadline).await.map_err(CallOutcome::NotSent)?;
         let same = match filling {
             Filling::Node => view.incarnation.as_ref() == Some(incarnation),
+            // Nothing can be written on a job that is there.
+            Filling::Training(_) => false,
             Filling::QueuedResource(id) => {
                 let request = self.get_request(zone, id, deadline).await;
                 let request = request.map_err(CallOutcome::NotSent)?;

@@ -19,6 +19,8 @@ use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 use crate::resource::spec::needs_alpha;
 
+/// The public endpoint of the Vertex AI API.
+const VERTEX: &str = "https://{region}-aiplatform.googleapis.com";
 /// Asked for on each page; the server may give fewer.
 const PAGE_SIZE: u32 = 100;
 /// More pages than any project has: a server that never ends its list is not believed.
@@ -43,6 +45,8 @@ pub struct TpuClient {
     version: String,
     pub(super) project: String,
     pub(super) checks: CheckEndpoints,
+    // The Vertex AI API, with `{region}` for the region.
+    pub(super) vertex: String,
     // Until when v2alpha1 is not asked.
     alpha_rests: Arc<Mutex<Option<Instant>>>,
     // Unreadable entries of listings that were warned of.
@@ -69,6 +73,7 @@ impl TpuClient {
             version: version.to_owned(),
             project: project.to_owned(),
             checks: CheckEndpoints::default(),
+            vertex: VERTEX.to_owned(),
             alpha_rests: Arc::default(),
             warned: Arc::default(),
         }
@@ -77,6 +82,11 @@ impl TpuClient {
     /// The same client, which also asks about permissions.
     pub fn with_checks(self, checks: CheckEndpoints) -> Self {
         TpuClient { checks, ..self }
+    }
+
+    /// The same client, with another endpoint of the Vertex AI API.
+    pub fn with_vertex(self, endpoint: &str) -> Self {
+        TpuClient { vertex: endpoint.trim_end_matches('/').to_owned(), ..self }
     }
 
     pub(super) fn parent_in(&self, version: &str, zone: &str) -> String {
@@ -327,6 +337,10 @@ impl TpuClient {
         spot: bool,
         deadline: Instant,
     ) -> Result<OperationState, Failure> {
+        if name.contains("/customJobs/") {
+            // The answer to a submission is the job itself.
+            return Ok(OperationState::Succeeded);
+        }
         // unverified: an operation of a create through v2alpha1 is read through v2 under its name.
         // settled by: gcloud compute tpus operations describe OPERATION --zone ZONE, of a gcloud alpha create
         let url = format!("{}/{}/{name}", self.endpoint, self.version);

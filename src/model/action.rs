@@ -23,6 +23,7 @@ use super::recovery::Call;
 use super::relaunch::Patch;
 use super::settings::{CheckpointSettings, Settings};
 use super::slot::SlotRecord;
+use super::submission::JobListing;
 use super::time::elapsed;
 
 /// A delete leaves at most this long after the GET that verified its target (S1).
@@ -151,6 +152,15 @@ pub struct Poll {
     pub began: Timestamp,
     /// One a zone that was asked for (`-` stands for all).
     pub listings: Vec<Listing>,
+    /// The managed training jobs that live, by region.
+    pub jobs: Vec<JobListing>,
+}
+
+impl Poll {
+    /// One that lists no training jobs.
+    pub fn of(began: Timestamp, listings: Vec<Listing>) -> Poll {
+        Poll { began, listings, jobs: Vec::new() }
+    }
 }
 
 /// The listing of one parent.

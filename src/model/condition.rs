@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::hold::HoldReason;
 use super::names::named;
 
 named! {
@@ -138,18 +139,26 @@ pub struct Verdict {
     /// A listing lacks the node and no GET has confirmed that yet: one is asked for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
+    /// Nothing follows from it before a person acts, for this reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<HoldReason>,
 }
 
 impl Verdict {
     /// A verdict with its evidence.
     pub fn new(condition: Condition, evidence: impl Into<String>) -> Self {
-        Verdict { condition, evidence: evidence.into(), unconfirmed: false }
+        Verdict { condition, evidence: evidence.into(), unconfirmed: false, hold: None }
+    }
+
+    /// A verdict from which nothing follows before a person acts.
+    pub fn held(condition: Condition, evidence: impl Into<String>, hold: HoldReason) -> Self {
+        Verdict { hold: Some(hold), ..Verdict::new(condition, evidence) }
     }
 
     /// Absent from a complete listing, which proves nothing by itself (S4).
     pub fn unconfirmed_absence() -> Self {
         let evidence = "absent from the listing, not yet confirmed by a GET".to_owned();
-        Verdict { condition: Condition::Unclear, evidence, unconfirmed: true }
+        Verdict { unconfirmed: true, ..Verdict::new(Condition::Unclear, evidence) }
     }
 }
 

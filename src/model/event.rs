@@ -52,6 +52,20 @@ impl CallResult {
 }
 
 named! {
+/// The result of a submission. Names are label values of the metrics.
+Submission {
+    /// The service has made the job.
+    Created = "created",
+    /// It was certainly not made.
+    Refused = "refused",
+    /// The answer was lost.
+    Unknown = "unknown",
+    /// A read shows the job of a call whose answer was lost.
+    Found = "found",
+}
+}
+
+named! {
 /// An operator's command.
 CommandName {
     /// `pause`.
@@ -181,6 +195,9 @@ pub enum What {
         /// that was seen.
         #[serde(default)]
         incarnation: Option<Incarnation>,
+        /// Of a create that submits a training job.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        submission: Option<Submission>,
     },
     /// A recovery moved on.
     Phase {

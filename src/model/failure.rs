@@ -35,6 +35,10 @@ FailureClass {
     PreemptedInCreation = "preempted_in_creation",
     /// A server error, a timeout, a broken connection: may pass.
     Transient = "transient",
+    /// A managed training job ended with an exit code that may pass.
+    TransientExit = "transient_exit",
+    /// A managed training job ended for a reason within Google's service, or one that no rule knows.
+    Internal = "internal",
     /// An answer that is not the API's: HTML, a redirect, truncated or oversized JSON.
     Garbage = "garbage",
 }
@@ -50,7 +54,7 @@ impl FailureClass {
     /// Whether the same call may be taken a little later.
     pub fn passes_by_itself(self) -> bool {
         use FailureClass::*;
-        matches!(self, Rate | Transient | Garbage)
+        matches!(self, Rate | Transient | Garbage | TransientExit | Internal)
     }
 
     /// Whether a create that was refused so goes on to the next zone: another one may not refuse it.
@@ -95,6 +99,6 @@ mod tests {
         use FailureClass::*;
         let stay: Vec<_> =
             FailureClass::ALL.into_iter().filter(|class| !class.tries_next_zone()).collect();
-        assert_eq!(stay, [Rate, Billing, ApiDisabled, Transient, Garbage]);
+        assert_eq!(stay, [Rate, Billing, ApiDisabled, Transient, TransientExit, Internal, Garbage]);
     }
 }

@@ -1,7 +1,12 @@
 //! What fills a slot at the API, and how it can be deleted. `resource` knows the rest of each kind.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+
+use super::training::Training;
 
 /// The thing that is read, created and deleted for a slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,6 +16,8 @@ pub enum Filling {
     Node,
     /// The queued resource of this id, with its node.
     QueuedResource(String),
+    /// A managed training job of Vertex AI.
+    Training(Arc<Training>),
 }
 
 impl Filling {
@@ -19,13 +26,14 @@ impl Filling {
         match self {
             Filling::Node => "node",
             Filling::QueuedResource(_) => "queued_resource",
+            Filling::Training(_) => "vertex_job",
         }
     }
 
-    /// The id of the queued resource; empty of a node, which has its slot's name.
+    /// The id of the queued resource; empty of what has its slot's name, or an id that the service gives.
     pub fn id(&self) -> &str {
         match self {
-            Filling::Node => "",
+            Filling::Node | Filling::Training(_) => "",
             Filling::QueuedResource(id) => id,
         }
     }
@@ -33,7 +41,7 @@ impl Filling {
     /// Whether it is more than a node: it ends after its nodes.
     pub fn has_nodes(&self) -> bool {
         match self {
-            Filling::Node => false,
+            Filling::Node | Filling::Training(_) => false,
             Filling::QueuedResource(_) => true,
         }
     }
@@ -43,6 +51,7 @@ impl Filling {
         match self {
             Filling::Node => format!("nodes/{slot}"),
             Filling::QueuedResource(id) => format!("queuedResources/{id}"),
+            Filling::Training(_) => format!("customJobs of {slot}"),
         }
     }
 
@@ -51,6 +60,7 @@ impl Filling {
         let (kind, id) = match self {
             Filling::Node => ("tpu-vm", slot),
             Filling::QueuedResource(id) => ("queued-resources", id.as_str()),
+            Filling::Training(_) => return format!("gcloud ai custom-jobs list --region {zone}"),
         };
         format!("gcloud compute tpus {kind} describe {id} --zone {zone}")
     }
@@ -58,7 +68,25 @@ impl Filling {
     /// Whether a create or delete of it takes a request id; `alpha`: calls go through v2alpha1. Source:
     /// discovery documents of v2 and v2alpha1.
     pub fn takes_request_ids(&self, alpha: bool) -> bool {
-        alpha || *self != Filling::Node
+        match self {
+            Filling::Node => alpha,
+            Filling::QueuedResource(_) => true,
+            Filling::Training(_) => false,
+        }
+    }
+
+    /// The managed training job, where it is one.
+    pub fn training(&self) -> Option<&Training> {
+        match self {
+            Filling::Node | Filling::QueuedResource(_) => None,
+            Filling::Training(job) => Some(job),
+        }
+    }
+
+    /// So long after a create could last arrive, a read that lacks it says that it was not carried out:
+    /// lists may lag behind.
+    pub fn settle(&self) -> Duration {
+        self.training().map_or(Duration::ZERO, |job| job.settle)
     }
 }
 

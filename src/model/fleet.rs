@@ -1,6 +1,7 @@
 //! The fleet: everything that the watchdog knows, and exactly what the store holds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use super::filling::Filling;
 use super::ids::Incarnation;
 use super::lease::Leader;
 use super::lookup::Deletion;
+use super::node::NodeView;
 use super::recovery::Call;
 use super::relaunch::{Amendment, Patch};
 use super::settings::{Settings, SlotSettings};
@@ -267,6 +269,10 @@ pub struct Memory {
     pub asked_in_poll: u64,
     /// When a GET was last asked for by a recovery.
     pub looked_at: Option<Timestamp>,
+    /// The end of its training job, as a GET showed it: lists show what lives.
+    pub ended: Option<Arc<NodeView>>,
+    /// When the newest complete lists that show no live job of its lineage were begun (S24).
+    pub none_live: Option<Timestamp>,
     /// A GET answered 404 since the node was last seen.
     pub absence_confirmed: bool,
     /// Looks at an operation that found neither the operation nor the node, in a row.

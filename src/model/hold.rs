@@ -94,6 +94,14 @@ HoldReason {
     WaitsForProbe = "waits_for_probe",
     /// A newer run order was refused, or its workers do not follow it.
     CannotRelaunch = "cannot_relaunch",
+    /// A quota of managed training is short.
+    Quota = "quota",
+    /// A managed training job ran into its own time limit.
+    TimeLimit = "time_limit",
+    /// The config asks for what a managed training job can't have.
+    NotPossible = "not_possible",
+    /// Several jobs live that the config means.
+    Ambiguous = "ambiguous",
     /// The safety check refused a plan.
     Refused = "refused",
 }
@@ -120,6 +128,9 @@ impl HoldReason {
                 | HoldReason::CreateUnresolved
                 | HoldReason::RequestRefused
                 | HoldReason::CannotRelaunch
+                | HoldReason::TimeLimit
+                | HoldReason::NotPossible
+                | HoldReason::Ambiguous
                 | HoldReason::Refused
         )
     }

@@ -32,6 +32,8 @@ pub mod relaunch;
 pub mod settings;
 pub mod slot;
 pub mod spec;
+pub mod submission;
 pub mod tally;
 pub mod time;
+pub mod training;
 pub mod view;

@@ -178,6 +178,8 @@ pub struct NodeView {
     pub slice: Option<String>,
     /// Whether, and how, it can be deleted.
     pub deletable: Deletable,
+    /// It has ended and stays where it is: nothing is to be deleted before another one is created.
+    pub ended: bool,
     /// Of a queued resource that is ACTIVE, no node was listed: they are gone, or the list lags behind.
     pub not_listed: bool,
     /// Why its queued resource failed.

@@ -19,6 +19,7 @@ use super::relaunch::Release;
 use super::settings::Size;
 use super::spec::NodeSpec;
 use super::time::elapsed;
+use super::training::Resubmitted;
 use super::view::{self, Decision};
 
 /// The last successful read of the slot's node; kept for status, opt-out and adoption.
@@ -78,6 +79,9 @@ pub struct Seen {
     pub out_of_step: bool,
     /// Whether, and how, it can be deleted.
     pub deletable: Deletable,
+    /// It has ended and stays where it is: nothing is to be deleted before another one is created.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ended: bool,
     /// Of a queued resource that is ACTIVE, no node was listed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_listed: bool,
@@ -214,6 +218,9 @@ pub struct SlotRecord {
     /// The id of the queued resource that was asked for last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
+    /// Submissions of its training job since the newest checkpoint.
+    #[serde(default, skip_serializing_if = "Resubmitted::is_none")]
+    pub resubmitted: Resubmitted,
     /// The operation of our own last delete.
     #[serde(default)]
     pub own_delete: Option<String>,
@@ -261,6 +268,11 @@ impl SlotRecord {
         let asked = self.wanted.is_some() || self.job.relaunch_by.is_some();
         let under_way = self.recovery.is_some() || self.job.relaunch.is_some();
         healthy && !under_way && self.suspicion.is_none() && !asked
+    }
+
+    /// Its training job has ended, and stays where it is.
+    pub fn has_ended(&self) -> bool {
+        self.incarnation.is_some() && self.seen.as_ref().is_some_and(|seen| seen.ended)
     }
 
     /// No node of it is there: missing, or between a delete and its create.
@@ -373,6 +385,7 @@ impl SlotRecord {
             wanted: None,
             nudged: None,
             request: None,
+            resubmitted: Resubmitted::default(),
             own_delete: None,
             unanswered_delete: None,
             first_seen: None,

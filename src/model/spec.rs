@@ -14,6 +14,9 @@ pub const REQUEST_KEY: &str = "queuedResource";
 /// another name in each of its versions.
 pub const SLICES_KEY: &str = "nodes";
 
+/// Where a specification holds a managed training job, in place of a node's own fields.
+pub const TRAINING_KEY: &str = "trainingJob";
+
 /// The largest number of slices that names are made for.
 pub const SLICES_MAX: i64 = 4_096;
 

@@ -112,7 +112,7 @@ impl Audit {
                 };
                 self.calls.insert(slot.clone(), call);
             }
-            (What::Outcome { call, result, incarnation }, Some(slot)) => {
+            (What::Outcome { call, result, incarnation, .. }, Some(slot)) => {
                 self.outcome(slot, *call, *result, incarnation.as_ref(), &mut found);
             }
             (What::Condemned { .. }, Some(slot)) => {
@@ -328,7 +328,7 @@ mod tests {
 
     fn outcome(call: Verb, result: CallResult) -> What {
         let incarnation = incarnation().filter(|_| call == Verb::Delete);
-        What::Outcome { call, result, incarnation }
+        What::Outcome { call, result, incarnation, submission: None }
     }
 
     fn command(command: CommandName, until: Option<i64>) -> What {
@@ -412,8 +412,12 @@ mod tests {
             ]),
             ["S11"]
         );
-        let of_another =
-            What::Outcome { call: Verb::Delete, result: CallResult::Done, incarnation: None };
+        let of_another = What::Outcome {
+            call: Verb::Delete,
+            result: CallResult::Done,
+            incarnation: None,
+            submission: None,
+        };
         assert_eq!(found(&[(10, delete(9)), (11, of_another)]), ["S18"]);
     }
 

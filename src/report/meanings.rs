@@ -336,6 +336,34 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
         ),
     ),
     (
+        HoldReason::Quota,
+        says(
+            "A quota of managed training is short: a submission was refused, or the job failed for it.",
+            "Have the quota raised that the reason names, or end another job. It is asked again each hour.",
+        ),
+    ),
+    (
+        HoldReason::TimeLimit,
+        says(
+            "The training job ran into its own time limit (scheduling.timeout).",
+            "`retry SLOT` submits it again from its newest checkpoint, with the same limit; on_timeout = \"resubmit\" does so each time.",
+        ),
+    ),
+    (
+        HoldReason::NotPossible,
+        says(
+            "The training job can't be submitted again as the config wants it: not with this capacity, or not in another region.",
+            "Change strategy or regions, as the reason says.",
+        ),
+    ),
+    (
+        HoldReason::Ambiguous,
+        says(
+            "Several live training jobs have the display name, or the labels, that the config gives.",
+            "Cancel all but one, or name one by `job`.",
+        ),
+    ),
+    (
         HoldReason::Refused,
         says(
             "The independent safety check refused what the plan asked for: nothing is done.",

@@ -108,7 +108,11 @@ mod tests {
                 .map_err(|class| Failure::new(class, "secret words")),
             requests: None,
         };
-        Poll { began: Timestamp::UNIX_EPOCH, listings: results.into_iter().map(listing).collect() }
+        Poll {
+            began: Timestamp::UNIX_EPOCH,
+            listings: results.into_iter().map(listing).collect(),
+            jobs: Vec::new(),
+        }
     }
 
     #[test]

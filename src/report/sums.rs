@@ -42,7 +42,7 @@ const fn histogram(
     Family { name, help, labels, bounds }
 }
 
-const FAMILIES: [Family; 14] = [
+const FAMILIES: [Family; 15] = [
     histogram("poll_duration_seconds", "Duration of a poll.", &[], CALL),
     counter("api_requests_total", "Attempts of API calls.", &["service", "method"]),
     counter(
@@ -73,6 +73,7 @@ const FAMILIES: [Family; 14] = [
     counter("store_failures_total", "Commits that failed: nothing was done.", &[]),
     counter("invariant_violations_total", "Plans refused by the safety check: a defect each.", &[]),
     counter("job_launches_total", "Run orders written.", &["slot"]),
+    counter("job_submissions_total", "Submissions of training jobs.", &["slot", "result"]),
     counter("job_failures_total", "Jobs whose restarts were used up.", &["slot", "class"]),
     counter("lost_seconds_total", "Time from first symptom to recovery.", &["slot", "cause"]),
 ];
@@ -150,6 +151,9 @@ fn count_event(tally: &mut Tally, event: &Event) {
     match &event.what {
         What::RecoveryFailure { cause, reason } => {
             count("recovery_failures_total", &[cause.name(), reason.name()], 1.0)
+        }
+        What::Outcome { submission: Some(result), .. } => {
+            count("job_submissions_total", &[slot, result.name()], 1.0)
         }
         What::Launch { .. } => count("job_launches_total", &[slot], 1.0),
         What::JobFailed { .. } => count("job_failures_total", &[slot, "exit"], 1.0),

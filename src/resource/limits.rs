@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::model::ids::RunOrder;
-use crate::model::spec::NodeSpec;
+use crate::model::spec::{NodeSpec, TRAINING_KEY};
 
 /// Compute Engine metadata limits: 256 KiB a value, 512 KiB in all.
 // unverified: the limits of Compute Engine instances hold for the metadata of a TPU node.
@@ -18,12 +18,18 @@ impl NodeSpec {
     /// The mistake, for an operator; never with a metadata value in it.
     pub fn validate(&self) -> Result<(), String> {
         let text = |key: &str| self.body().get(key).and_then(Value::as_str).unwrap_or_default();
-        if text("acceleratorType").is_empty()
+        let job = self.body().get(TRAINING_KEY);
+        if job.is_some_and(|job| !job.get("jobSpec").is_some_and(Value::is_object)) {
+            return Err("its specification has no jobSpec".into());
+        }
+        let is_node = job.is_none();
+        if is_node
+            && text("acceleratorType").is_empty()
             && self.body().get("acceleratorConfig").is_none_or(|c| !c.is_object())
         {
             return Err("it has neither acceleratorType nor acceleratorConfig; set tpu.create.accelerator_type".into());
         }
-        if text("runtimeVersion").is_empty() {
+        if is_node && text("runtimeVersion").is_empty() {
             return Err("it has no runtimeVersion; set tpu.create.runtime_version".into());
         }
         if self.body().contains_key("networkConfig") && self.body().contains_key("networkConfigs") {

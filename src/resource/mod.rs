@@ -8,3 +8,4 @@ pub mod node;
 pub mod queued;
 pub mod spec;
 pub mod texts;
+pub mod training;

@@ -49,11 +49,10 @@ impl NodeView {
         let ["projects", _, "locations", zone, "nodes", node] = parts[..] else {
             return Err(format!("node name {name:?} is not projects/P/locations/Z/nodes/N"));
         };
-        if zone.is_empty() || node.is_empty() {
+        if [zone, node].contains(&"") {
             return Err(format!("node name {name:?} has an empty part"));
         }
         let (zone, node) = (zone.to_owned(), node.to_owned());
-        let created = time(&raw, "createTime");
         let id = match raw.get("id") {
             Some(Value::String(id)) => id.clone(),
             Some(Value::Number(id)) => id.to_string(),
@@ -63,7 +62,7 @@ impl NodeView {
         let list = |key: &str| raw.get(key).and_then(Value::as_array);
         let flag = |pointer: &str| raw.pointer(pointer).and_then(Value::as_bool).unwrap_or(false);
         Ok(NodeView {
-            incarnation: created.map(|created| Incarnation { id, created }),
+            incarnation: time(&raw, "createTime").map(|created| Incarnation { id, created }),
             state: raw.get("state").map_or(NodeState::Unspecified, NodeState::from_wire),
             health: raw.get("health").filter(|h| !h.is_null()).map(Health::from_wire),
             maintenance_event: raw
@@ -105,6 +104,7 @@ impl NodeView {
             slice: None,
             out_of_step: false,
             deletable: Deletable::Now,
+            ended: false,
             not_listed: false,
             failure: None,
             times: Default::default(),

@@ -167,6 +167,10 @@ async fn filled(
             let read = world.tpu.get_filled(zone, id, nodes, deadline).await;
             read.unwrap_or_else(|failure| unread(slot, &failure))
         }
+        Filling::Training(of) => {
+            let read = world.tpu.get_job(of, (slot, nodes), zone, deadline).await;
+            read.unwrap_or_else(|failure| unread(slot, &failure))
+        }
     }
 }
 

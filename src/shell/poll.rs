@@ -8,6 +8,7 @@ use crate::driver::poll::Plan;
 use crate::google::tpu::TpuClient;
 use crate::model::action::{Listing, Poll};
 use crate::model::failure::{Failure, FailureClass};
+use crate::model::submission::JobListing;
 
 /// Lists; a zone that fails or is not done in time is a failure of that zone alone.
 pub async fn list(tpu: &TpuClient, plan: Plan) -> Poll {
@@ -27,7 +28,15 @@ pub async fn list(tpu: &TpuClient, plan: Plan) -> Poll {
         told(&result, "nodes", &zone);
         Listing { zone, result, requests }
     });
-    Poll { began, listings: futures::future::join_all(listings).await }
+    let jobs = plan.jobs.into_iter().map(|region| async {
+        let result = in_time(deadline, plan.limit, tpu.list_jobs(&region, deadline)).await;
+        told(&result, "training jobs", &region);
+        JobListing { region, result }
+    });
+    let (listings, jobs) =
+        futures::future::join(futures::future::join_all(listings), futures::future::join_all(jobs))
+            .await;
+    Poll { began, listings, jobs }
 }
 
 /// A listing, which has failed when it is not done in time.

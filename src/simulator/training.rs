@@ -99,6 +99,9 @@ fn fits(key: &JobKey, job: &Job, term: &str) -> bool {
     if let Some(label) = term.strip_prefix("labels.").and_then(|term| term.strip_suffix(":*")) {
         return labels.is_some_and(|labels| labels.get(label).is_some());
     }
+    if let Some((field, value)) = term.split_once("!=") {
+        return !fits(key, job, &format!("{field}={value}"));
+    }
     let Some((field, value)) = term.split_once('=') else { return false };
     let value = value.trim().trim_matches('"');
     let is = |found: Option<&Value>| found.and_then(Value::as_str) == Some(value);

@@ -1,7 +1,7 @@
 //! Mistakes in a config, each with its place in the file and the words that are told.
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-pub const AFTER_A_SLOT: [(&str, &str, &str); 71] = [
+pub const AFTER_A_SLOT: [(&str, &str, &str); 77] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`; did you mean `name`?"),
     ("queued_resource = \"a b\"", "w.toml:5: tpu[0].queued_resource:", "is not the id of a queued"),
     ("kind = \"slice\"", "w.toml:5: tpu[0].kind:", "not supported yet"),
@@ -285,9 +285,39 @@ pub const AFTER_A_SLOT: [(&str, &str, &str); 71] = [
         "from 1 to 1000000",
     ),
     (
-        "[[vertex_job]]\nregion = \"r\"",
-        "w.toml:5: vertex_job:",
-        "not supported yet: Vertex AI jobs",
+        "[[vertex_job]]\nregion = \"us-central1\"\nname = \"v\"",
+        "w.toml:5: vertex_job[0]:",
+        "exactly one of display_name, job and labels",
+    ),
+    (
+        "[[vertex_job]]\nregion = \"us-central1-a\"\ndisplay_name = \"v\"",
+        "w.toml:6: vertex_job[0].region:",
+        "is not a region; they look like \"us-central1\"",
+    ),
+    (
+        "[[vertex_job]]\nregion = \"us-central1\"\ndisplay_name = \"My job\"",
+        "w.toml:5: vertex_job[0].name:",
+        "is no name of a slot: write `name`",
+    ),
+    (
+        "[[vertex_job]]\njob = \"projects/p/customJobs/1\"\nname = \"v\"",
+        "w.toml:6: vertex_job[0].job:",
+        "they look like \"projects/P/locations/us-central1/customJobs/123\"",
+    ),
+    (
+        "[[vertex_job]]\nregion = \"us-central1\"\ndisplay_name = \"v\"\nmax_wait = \"1h\"",
+        "w.toml:8: vertex_job[0].max_wait:",
+        "is of flex-start capacity alone",
+    ),
+    (
+        "[[vertex_job]]\nregion = \"us-central1\"\ndisplay_name = \"v\"\nrestart_study = true",
+        "w.toml:8: vertex_job[0].restart_study:",
+        "not supported yet: tuning jobs",
+    ),
+    (
+        "[[vertex_job]]\nregion = \"us-central1\"\ndisplay_name = \"v\"\ncreate = \"no.yaml\"",
+        "w.toml:8: vertex_job[0].create:",
+        "can't be read",
     ),
 ];
 

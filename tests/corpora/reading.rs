@@ -250,7 +250,7 @@ fn goes_through(nodes: Vec<Arc<NodeView>>, got: Option<Arc<NodeView>>) {
     };
     effects.extend(step(
         &mut fleet,
-        Input::Polled(Box::new(Poll { began: noon(), listings: vec![listing] })),
+        Input::Polled(Box::new(Poll { began: noon(), listings: vec![listing], jobs: vec![] })),
         noon(),
     ));
     if let Some(view) = got {
@@ -277,7 +277,7 @@ fn goes_on(mut fleet: Fleet, commands: Vec<Command>) {
             result: Ok((vec![Arc::clone(&view)], Vec::new()).into()),
             requests: None,
         };
-        Input::Polled(Box::new(Poll { began: at, listings: vec![listing] }))
+        Input::Polled(Box::new(Poll { began: at, listings: vec![listing], jobs: vec![] }))
     };
     let later = noon() + Duration::from_secs(30);
     step(&mut fleet, Input::Configured(Box::new(settings())), later);
@@ -317,7 +317,7 @@ pub fn a_batch() -> Batch {
     };
     effects.extend(step(
         &mut fleet,
-        Input::Polled(Box::new(Poll { began: noon(), listings: vec![listing] })),
+        Input::Polled(Box::new(Poll { began: noon(), listings: vec![listing], jobs: vec![] })),
         noon(),
     ));
     let mut batch = Batch::default();

@@ -213,6 +213,17 @@ impl Rig {
         self.wait_until("polls go on", || self.polls().len() >= before + count);
     }
 
+    /// Waits until so many more listings of training jobs were answered.
+    #[track_caller]
+    pub fn wait_log_lists(&self, count: usize) {
+        let lists = || {
+            let lists = |l: &&Logged| l.method == "GET" && l.path.contains("/customJobs?");
+            self.simulator.log().iter().filter(lists).count()
+        };
+        let before = lists();
+        self.wait_until("polls go on", || lists() >= before + count);
+    }
+
     /// Something happens to a node (or zone) now.
     pub fn trouble(&self, node: &str, what: Trouble, lasts: Option<u64>) -> Timestamp {
         let lasts = lasts.map(Duration::from_millis);

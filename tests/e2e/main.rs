@@ -23,5 +23,6 @@ mod schedule;
 mod state;
 mod sweep;
 mod terminal;
+mod training;
 mod truth;
 mod views;

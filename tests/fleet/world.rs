@@ -235,6 +235,7 @@ impl World {
                 self.turn(Input::Polled(Box::new(Poll {
                     began: at(self.now),
                     listings: listings.into(),
+                    jobs: vec![],
                 })));
                 // What waits for a time is looked at between polls, too.
                 for part in 1..6 {

@@ -246,6 +246,7 @@ impl World {
             Filling::QueuedResource(id) => {
                 self.cloud.queued.contains_key(&(zone.clone(), id.clone()))
             }
+            Filling::Training(_) => unreachable!("no slot of these worlds is a training job"),
         };
         if !there {
             return CallOutcome::Refused(Failure::new(FailureClass::NotFound, "no such node"));

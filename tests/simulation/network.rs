@@ -179,7 +179,11 @@ impl World {
         let latency = self.latency();
         self.at(
             self.now + latency,
-            Task::Deliver(tag, Box::new(Input::Polled(Box::new(Poll { began, listings }))), asked),
+            Task::Deliver(
+                tag,
+                Box::new(Input::Polled(Box::new(Poll { began, listings, jobs: vec![] }))),
+                asked,
+            ),
         );
     }
 

@@ -44,7 +44,7 @@ impl World {
     /// The id of a slot's queued resource, where it is one.
     pub fn request_of(&self, slot: &str) -> Option<String> {
         match &self.setup.settings.slots.get(slot)?.filling {
-            Filling::Node => None,
+            Filling::Node | Filling::Training(_) => None,
             Filling::QueuedResource(id) => Some(id.clone()),
         }
     }

@@ -48,6 +48,8 @@ pub struct Known {
     pub last_sent: Option<Ms>,
     /// Generation and step of the last create that left.
     pub order: Option<(u64, Option<u64>)>,
+    /// The generations of the orders in a row that named its step.
+    pub alike: BTreeSet<u64>,
     /// Steps whose checkpoints were complete at some time.
     pub complete: BTreeSet<u64>,
     /// Nodes that a late or second create made, and those that a person made.
@@ -211,6 +213,7 @@ impl World {
                 Filling::QueuedResource(id) => {
                     self.withdrawal_arrives((zone, &slot, id), &incarnation.id, *force, arrival)
                 }
+                Filling::Training(_) => unreachable!("no slot of these worlds is a training job"),
             };
         }
         if let Action::Patch { zone, stray: true, .. } = action {

@@ -32,7 +32,7 @@ impl Player {
                 }
             })
             .collect();
-        self.input(Input::Polled(Box::new(Poll { began: self.now, listings })));
+        self.input(Input::Polled(Box::new(Poll { began: self.now, listings, jobs: vec![] })));
     }
 
     pub fn node(&mut self, name: &str, shown: &str) -> Arc<NodeView> {

@@ -4,6 +4,7 @@ use super::common::{goes_back_at, hold, went_back};
 use crate::core::budget::{CREATE_WINDOW, CREATES_PER_MINUTE};
 use crate::core::ctx::SlotCtx;
 use crate::core::location;
+use crate::model::failure::FailureClass;
 use crate::model::fleet::Stray;
 use crate::model::hold::HoldReason;
 use crate::model::queued::RequestState;
@@ -56,7 +57,9 @@ pub fn create_backoff(ctx: &SlotCtx) -> Option<Decision> {
     let at = recovery.not_before.filter(|at| *at > ctx.now)?;
     let (class, text) =
         recovery.refusal.as_ref().map_or(("", ""), |(class, text)| (class.name(), text.as_str()));
-    hold(HoldReason::Backoff, format!("its create is pending; {class}: {text}"), Some(at))
+    let short = ctx.slot.filling.training().is_some() && class == FailureClass::Quota.name();
+    let reason = if short { HoldReason::Quota } else { HoldReason::Backoff };
+    hold(reason, format!("its create is pending; {class}: {text}"), Some(at))
 }
 
 /// Its queued resource failed for a reason that another one would meet as well.

@@ -280,7 +280,7 @@ fn s4_what_the_user_made_again_in_another_of_its_zones_is_not_created_once_more(
             requests: None,
         });
         let listings = listings.into();
-        world.input(Input::Polled(Box::new(Poll { began, listings })));
+        world.input(Input::Polled(Box::new(Poll { began, listings, jobs: vec![] })));
         if let [Look::Node { zone, .. }] = &world.looks[..] {
             assert_eq!(zone, ZONE);
             world.get("a", None);
@@ -313,7 +313,11 @@ fn what_lives_in_one_of_its_zones_is_not_hidden_by_remains_in_another() {
             requests: None,
         });
         let began = world.now;
-        world.input(Input::Polled(Box::new(Poll { began, listings: listings.into() })));
+        world.input(Input::Polled(Box::new(Poll {
+            began,
+            listings: listings.into(),
+            jobs: vec![],
+        })));
         assert!(world.actions.is_empty() && world.looks.is_empty(), "{:?}", world.looks);
         let record = &world.fleet.slots["a"];
         assert_eq!((record.zone.as_str(), record.verdict.condition), (OTHER, Condition::Healthy));
@@ -334,7 +338,11 @@ fn s4_remains_are_not_taken_up_while_another_of_its_zones_can_not_be_read() {
         let listings =
             results.map(|(zone, result)| Listing { zone: zone.into(), result, requests: None });
         let began = world.now;
-        world.input(Input::Polled(Box::new(Poll { began, listings: listings.into() })));
+        world.input(Input::Polled(Box::new(Poll {
+            began,
+            listings: listings.into(),
+            jobs: vec![],
+        })));
         assert!(world.actions.is_empty() && world.looks.is_empty(), "{:?}", world.looks);
         assert_eq!(world.fleet.slots["a"].incarnation, None);
     }

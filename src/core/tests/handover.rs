@@ -24,7 +24,11 @@ impl Asked {
         let requests = Some(Err(failure()));
         let listing = Listing { zone: ZONE.into(), result: Err(failure()), requests };
         let began = self.world.now;
-        self.world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing] })));
+        self.world.input(Input::Polled(Box::new(Poll {
+            began,
+            listings: vec![listing],
+            jobs: vec![],
+        })));
         assert_eq!(self.world.fleet.slots["a"].verdict.condition, Condition::Unclear);
     }
 
@@ -65,7 +69,11 @@ fn s21_a_plain_tpu_whose_config_names_a_request_is_told_and_none_is_sent_for_its
         let result = Ok((nodes.to_vec(), vec![]).into());
         let listing = Listing { zone: ZONE.into(), result, requests: Some(Ok(list)) };
         let began = asked.world.now;
-        asked.world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing] })));
+        asked.world.input(Input::Polled(Box::new(Poll {
+            began,
+            listings: vec![listing],
+            jobs: vec![],
+        })));
         assert!(asked.world.actions.is_empty() && asked.world.looks.is_empty());
     }
     let verdict = &asked.world.fleet.slots["a"].verdict;

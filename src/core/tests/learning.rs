@@ -126,7 +126,7 @@ impl World {
         let unreadable = unreadable.iter().map(|name| (*name).to_owned()).collect();
         let result = Ok(NodeList { nodes, unreachable: vec![], unreadable, nameless });
         let listing = Listing { zone: zone.into(), result, requests: None };
-        let poll = Poll { began: self.now, listings: vec![listing] };
+        let poll = Poll { began: self.now, listings: vec![listing], jobs: vec![] };
         self.input(Input::Polled(Box::new(poll)));
     }
 

@@ -90,7 +90,7 @@ fn a_get_that_saw_a_healthy_node_confirms_nothing_and_an_older_listing_overrules
     let shown = Arc::new(NodeView::parse(node("a", timeout())).unwrap());
     let listing =
         Listing { zone: ZONE.into(), result: Ok((vec![shown], vec![]).into()), requests: None };
-    let stale = Poll { began: listed, listings: vec![listing] };
+    let stale = Poll { began: listed, listings: vec![listing], jobs: vec![] };
     world.input(Input::Polled(Box::new(stale)));
     assert!(world.actions.is_empty());
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
@@ -271,7 +271,7 @@ fn a_slot_that_may_live_in_a_zone_that_was_not_read_is_not_created_elsewhere() {
             },
         ];
         let began = world.now;
-        world.input(Input::Polled(Box::new(Poll { began, listings })));
+        world.input(Input::Polled(Box::new(Poll { began, listings, jobs: vec![] })));
         assert!(world.actions.is_empty() && world.looks.is_empty());
         world.wait(30);
     }

@@ -74,7 +74,7 @@ fn a_poll_that_reads_one_zone_of_two_is_a_poll() {
     let read = Ok((vec![Arc::new(NodeView::parse(node("a", json!({}))).unwrap())], vec![]).into());
     let failed = Err(Failure::new(FailureClass::Transient, "503"));
     let listings = vec![of(ZONE, read), of("us-east5-a", failed)];
-    world.input(Input::Polled(Box::new(Poll { began: world.now, listings })));
+    world.input(Input::Polled(Box::new(Poll { began: world.now, listings, jobs: vec![] })));
     assert_eq!(world.fleet.ledger.observed_at, whole);
     assert_eq!(world.fleet.ledger.polled_at, Some(world.now));
 }

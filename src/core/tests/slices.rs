@@ -59,7 +59,11 @@ fn lists(world: &mut World, nodes: Vec<Arc<NodeView>>) {
     let requests = RequestList { requests: vec![request()], unreachable: vec![] };
     let result = Ok((nodes, vec![]).into());
     let listing = Listing { zone: ZONE.into(), result, requests: Some(Ok(requests)) };
-    world.input(Input::Polled(Box::new(Poll { began: world.now, listings: vec![listing] })));
+    world.input(Input::Polled(Box::new(Poll {
+        began: world.now,
+        listings: vec![listing],
+        jobs: vec![],
+    })));
 }
 
 /// The seconds for which it shows these states until it is deleted, at most an hour.

@@ -94,7 +94,7 @@ fn a_read_that_was_under_way_when_the_clock_was_set_back_hides_no_later_ones() {
         result: Ok((vec![Arc::new(NodeView::parse(node("a", json!({}))).unwrap())], vec![]).into()),
         requests: None,
     };
-    world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing] })));
+    world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing], jobs: vec![] })));
     world.wait(30);
     world.poll(&[node("a", timeout())]);
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Unresponsive);

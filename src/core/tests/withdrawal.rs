@@ -81,7 +81,11 @@ impl Asked {
         let result = Ok((vec![node], vec![]).into());
         let listing = Listing { zone: ZONE.into(), result, requests: Some(Ok(list)) };
         let began = self.world.now;
-        self.world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing] })));
+        self.world.input(Input::Polled(Box::new(Poll {
+            began,
+            listings: vec![listing],
+            jobs: vec![],
+        })));
         self.answers(state);
     }
 
@@ -103,7 +107,11 @@ impl Asked {
         let result = Ok((listed, vec![]).into());
         let listing = Listing { zone: ZONE.into(), result, requests: Some(Ok(list)) };
         let began = self.world.now;
-        self.world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing] })));
+        self.world.input(Input::Polled(Box::new(Poll {
+            began,
+            listings: vec![listing],
+            jobs: vec![],
+        })));
         if self.world.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
             self.world.wait(1);
             let reading = reading("q", Some(&request), &nodes);

@@ -1,0 +1,35 @@
+//! Gates of a managed training job that has ended, and of its next submission.
+
+use super::common::hold;
+use crate::core::ctx::SlotCtx;
+use crate::core::resubmission;
+use crate::model::hold::HoldReason;
+use crate::model::time::elapsed;
+use crate::model::view::Decision;
+
+/// A job that had ended before this watchdog knew of it is a person's to run again.
+pub fn found_ended(ctx: &SlotCtx) -> Option<Decision> {
+    let why = ctx.record.deleted.as_ref().filter(|_| ctx.record.has_ended())?;
+    let text = format!(
+        "{}; {why}: `retry {}` submits it again",
+        ctx.record.verdict.evidence, ctx.record.name
+    );
+    hold(HoldReason::Deleted, text, None)
+}
+
+/// S13: submissions that did not help.
+pub fn resubmissions(ctx: &SlotCtx) -> Option<Decision> {
+    let (reason, why) = resubmission::used_up(ctx.record, ctx.slot, ctx.condition())?;
+    hold(reason, format!("{}; {why}", ctx.record.verdict.evidence), None)
+}
+
+/// S24: complete lists of every region, newer than the end of its predecessor, show no live job of its lineage.
+pub fn none_live(ctx: &SlotCtx) -> Option<Decision> {
+    ctx.slot.filling.training()?;
+    let since = ctx.record.recovery.as_ref()?.phase_since;
+    let fresh = |at| at >= since && elapsed(at, ctx.now) <= ctx.slot.policy.max_age;
+    let text =
+        "its submission is pending; the next poll has to show that no job of its lineage lives";
+    (!ctx.memory.none_live.is_some_and(fresh))
+        .then(|| Decision::hold(HoldReason::Unclear, text, None))
+}

@@ -1,0 +1,334 @@
+//! Managed training jobs in virtual time: each end and what follows from it, and S24 under lost answers, lists that lag
+//! behind, and crashes.
+
+use std::sync::Arc;
+
+use super::gates::{Acts, Refused, Row};
+use super::runs::{LOCATION, survey};
+use super::*;
+use crate::model::filling::Filling;
+use crate::model::slot::SlotRecord;
+use crate::model::submission::{JobListing, JobState, JobView};
+use crate::model::training::{Named, Restart, Strategy, Training};
+use crate::resource::training::{body, lineage, reading};
+
+const REGION: &str = "us-central1";
+const OTHER: &str = "europe-west4";
+
+/// Google's service: it keeps every job, and shows it in lists after a while.
+struct Service {
+    world: World,
+    jobs: Vec<(Timestamp, Value)>,
+    lag: u64,
+    /// The steps of its complete checkpoints.
+    steps: Vec<u64>,
+}
+
+fn training() -> Settings {
+    let mut settings = settings(&["a"]);
+    let slot = settings.slots.get_mut("a").unwrap();
+    slot.zones = vec![REGION.to_owned(), OTHER.to_owned()];
+    slot.policy.create_check = false;
+    slot.filling = Filling::Training(Arc::new(Training {
+        named: Named::DisplayName("sft".into()),
+        create: None,
+        settle: Duration::from_secs(300),
+        restart: Restart { job: 3, transient: 1, no_progress: 9 },
+        strategy: Strategy::Keep,
+        max_wait: None,
+        outlives_timeout: false,
+    }));
+    let checkpoint = Some(crate::model::settings::CheckpointSettings {
+        uri: LOCATION.into(),
+        format: Some(crate::model::settings::CheckpointFormat::Orbax),
+        orbax_mode: Default::default(),
+    });
+    slot.job = Some(JobSettings { checkpoint, ..JobSettings::default() });
+    settings
+}
+
+impl Service {
+    /// A job that a person has submitted runs, and is watched.
+    fn new() -> Service {
+        let mut service =
+            Service { world: World::new(training()), jobs: vec![], lag: 0, steps: vec![] };
+        service.make(
+            REGION,
+            json!({"displayName": "sft", "jobSpec": {"workerPoolSpecs": [], "scheduling": {"strategy": "SPOT"}, "later": 1}}),
+        );
+        service.sets("JOB_STATE_RUNNING", None);
+        service.poll();
+        service
+    }
+
+    fn make(&mut self, region: &str, mut job: Value) {
+        let id = 1000 + self.jobs.len();
+        job["name"] = json!(format!("projects/77/locations/{region}/customJobs/{id}"));
+        job["createTime"] = json!(self.world.now.to_string());
+        job["state"] = json!("JOB_STATE_RUNNING");
+        self.jobs.push((self.world.now, job));
+    }
+
+    /// The newest job is, or ends, so.
+    fn sets(&mut self, state: &str, error: Option<(i64, &str)>) {
+        let now = self.world.now.to_string();
+        let (_, job) = self.jobs.last_mut().unwrap();
+        job["state"] = json!(state);
+        job["endTime"] = json!(now);
+        if let Some((code, message)) = error {
+            job["error"] = json!({"code": code, "message": message});
+        }
+    }
+
+    fn shown(&self) -> Vec<JobView> {
+        let old = |made: Timestamp| made <= after(self.world.now, Duration::ZERO);
+        let lag = Duration::from_secs(self.lag);
+        let visible =
+            |(made, _): &&(Timestamp, Value)| old(*made) && after(*made, lag) <= self.world.now;
+        let parse = |(_, raw): &(Timestamp, Value)| JobView::parse(raw.clone()).unwrap();
+        self.jobs.iter().filter(visible).map(parse).collect()
+    }
+
+    /// Jobs that live, whatever lists show.
+    fn live(&self) -> usize {
+        self.jobs
+            .iter()
+            .filter(|(_, raw)| !JobState::ENDS.contains(&JobState::from_wire(&raw["state"])))
+            .count()
+    }
+
+    /// Lists every region, and answers each question that follows.
+    fn poll(&mut self) {
+        let listing = |region: &&str| {
+            let lives = |job: &JobView| job.region == **region && !job.has_ended();
+            let jobs = self.shown().into_iter().filter(lives).collect();
+            JobListing { region: (*region).to_owned(), result: Ok(jobs) }
+        };
+        let jobs = [REGION, OTHER].iter().map(listing).collect();
+        // Lists take a while.
+        let began = self.world.now - jiff::SignedDuration::from_secs(5);
+        let poll = Poll { began, listings: vec![], jobs };
+        self.ask(Input::Polled(Box::new(poll)));
+    }
+
+    fn ask(&mut self, input: Input) {
+        let mut inputs = vec![input];
+        let mut actions = Vec::new();
+        while let Some(input) = inputs.pop() {
+            self.world.input(input);
+            actions.append(&mut self.world.actions);
+            for look in std::mem::take(&mut self.world.looks) {
+                inputs.extend(self.answer(look));
+            }
+        }
+        self.world.actions = actions;
+    }
+
+    fn answer(&self, look: Look) -> Option<Input> {
+        let began = self.world.now;
+        match look {
+            Look::Node { slot, zone, filling, nodes } => {
+                let shown: Vec<JobView> =
+                    self.shown().into_iter().filter(|job| job.region == zone).collect();
+                let jobs: Vec<&JobView> = shown.iter().collect();
+                let of = filling.training().unwrap();
+                let reading = reading(of, &slot, lineage(&slot, &nodes), &jobs, began);
+                Some(Input::Got { slot, began, reading })
+            }
+            Look::Checkpoints { slot, location, .. } => {
+                let result = Ok(survey(&self.steps));
+                Some(Input::Surveyed { slot, began, location: location.uri, result })
+            }
+            Look::Operation { slot, operation, .. } => {
+                Some(Input::Operated { slot, operation, result: Ok(OperationState::Succeeded) })
+            }
+            _ => None,
+        }
+    }
+
+    fn minutes(&mut self, minutes: u64) {
+        for _ in 0..minutes * 2 {
+            self.world.wait(30);
+            self.poll();
+            if let [Action::Create { zone, body, filling, .. }] = &self.world.actions[..] {
+                let job = body::submission(body, filling.training().unwrap()).unwrap();
+                let zone = zone.clone();
+                self.make(&zone, job);
+                let name = self.jobs.last().unwrap().1["name"].as_str().unwrap().to_owned();
+                self.called(CallOutcome::Accepted(name));
+            }
+        }
+    }
+
+    fn called(&mut self, outcome: CallOutcome) {
+        self.ask(Input::Called { slot: "a".into(), outcome });
+    }
+
+    fn hold(&self) -> Option<HoldReason> {
+        self.world.hold("a")
+    }
+}
+
+const EXIT: &str = "The replica workerpool0-0 exited with a non-zero status of";
+
+#[test]
+fn each_end_is_submitted_again_or_held_for_its_reason() {
+    use HoldReason::*;
+    let internal = Some((13, "Internal error occurred for the current attempt".to_owned()));
+    for (state, error, jobs, hold) in [
+        ("QUEUED", None, 1, None),
+        ("PENDING", None, 1, None),
+        ("RUNNING", None, 1, None),
+        ("SUCCEEDED", None, 1, None),
+        ("FAILED", Some((3, format!("{EXIT} 139."))), 2, None),
+        ("FAILED", Some((3, format!("{EXIT} 1."))), 1, Some(JobFailed)),
+        (
+            "FAILED",
+            Some((3, "The replica workerpool0-0 ran out of memory and exited".into())),
+            1,
+            Some(JobFailed),
+        ),
+        ("FAILED", Some((8, "Resources are insufficient in region: us-central1.".into())), 2, None),
+        ("FAILED", internal.clone(), 2, None),
+        ("FAILED", Some((2, "words that no rule knows".into())), 2, None),
+        ("EXPIRED", None, 1, Some(TimeLimit)),
+        ("CANCELLED", Some((1, "CANCELED".into())), 1, Some(Stopped)),
+        ("CANCELLED", None, 1, Some(Stopped)),
+        ("CANCELLED", Some((4, "it ran for longer than its timeout".into())), 1, Some(TimeLimit)),
+        ("CANCELLING", None, 1, Some(Stopped)),
+        ("PAUSED", None, 1, Some(Stopped)),
+        ("UPDATING", None, 1, Some(Stopped)),
+        ("PARTIALLY_SUCCEEDED", None, 1, Some(Stopped)),
+        ("LATER", None, 1, Some(Unclear)),
+    ] {
+        let mut service = Service::new();
+        service.sets(
+            &format!("JOB_STATE_{state}"),
+            error.as_ref().map(|(code, text)| (*code, text.as_str())),
+        );
+        service.minutes(10);
+        assert_eq!((service.jobs.len(), service.hold()), (jobs, hold), "{state} {error:?}");
+    }
+    // A quota is asked again after an hour.
+    let mut service = Service::new();
+    service
+        .sets("JOB_STATE_FAILED", Some((8, "The following quota metrics exceed quota limits: x")));
+    service.minutes(30);
+    assert_eq!((service.jobs.len(), service.hold()), (1, Some(Quota)));
+    service.minutes(35);
+    assert_eq!((service.jobs.len(), service.hold()), (2, None));
+    // A job that is deleted is a person's.
+    let mut service = Service::new();
+    service.jobs.clear();
+    service.minutes(10);
+    assert_eq!((service.jobs.len(), service.hold()), (0, Some(Deleted)));
+}
+
+#[test]
+fn s13_submissions_are_counted_until_a_newer_checkpoint() {
+    let mut service = Service::new();
+    for (count, hold) in [(2, None), (3, None), (4, None), (4, Some(HoldReason::Attempts))] {
+        service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));
+        service.minutes(10);
+        assert_eq!((service.jobs.len(), service.hold()), (count, hold));
+    }
+    service.steps.push(100);
+    service.minutes(10);
+    assert_eq!((service.jobs.len(), service.hold()), (5, None), "{:?}", service.world.messages);
+}
+
+#[test]
+fn s24_lost_answers_lists_that_lag_and_crashes_make_no_second_job_of_a_lineage() {
+    let mut dice = 7_u64;
+    let mut roll = move |of: u64| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (dice >> 33) % of
+    };
+    let (mut lost, mut carried_out) = (0, 0);
+    for world in 0..50 {
+        let mut service = Service::new();
+        let settings = training();
+        service.minutes(5);
+        service.lag = roll(121);
+        for _ in 0..4 {
+            service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
+            let before = service.jobs.len();
+            for _ in 0..200 {
+                service.world.wait(30);
+                if service.live() > 0
+                    && service.hold().is_none()
+                    && service.world.phase("a").is_none()
+                {
+                    break;
+                }
+                service.poll();
+                let [Action::Create { zone, body, filling, .. }] = &service.world.actions[..]
+                else {
+                    continue;
+                };
+                let job = body::submission(body, filling.training().unwrap()).unwrap();
+                let zone = zone.clone();
+                let arrives = roll(2) == 0;
+                if arrives {
+                    service.make(&zone, job);
+                    assert!(service.live() <= 1, "world {world}: {:?}", service.jobs);
+                }
+                let failure = Failure::new(FailureClass::Transient, "HTTP 503");
+                lost += 1;
+                carried_out += u32::from(arrives);
+                match roll(3) {
+                    0 if arrives => {
+                        let name =
+                            service.jobs.last().unwrap().1["name"].as_str().unwrap().to_owned();
+                        service.called(CallOutcome::Accepted(name));
+                    }
+                    1 => service.called(CallOutcome::Unknown(failure)),
+                    // A crash right after the call: what is not journaled is lost.
+                    _ => {
+                        let (slots, ledger) =
+                            (service.world.fleet.slots.clone(), service.world.fleet.ledger.clone());
+                        service.world.fleet = Fleet::new(settings.clone(), slots, ledger);
+                        service.ask(Input::Configured(Box::new(settings.clone())));
+                    }
+                }
+            }
+            let goes_on = service.live() == 1 && service.jobs.len() > before;
+            let why = &service.world.fleet.slots["a"].decision;
+            assert!(goes_on, "world {world} goes on: {why:?}");
+        }
+    }
+    assert!(lost > 200 && carried_out > 80, "{lost} {carried_out}");
+}
+
+/// The job of `a` has ended for a reason of Google's: up to four polls, until `is_there`.
+fn ended(w: &mut World, change: fn(&mut SlotRecord), is_there: fn(&World) -> bool) {
+    let mut service = Service::new();
+    service.world.gates.clone_from(&w.gates);
+    // Its Spot capacity was taken back.
+    service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
+    for _ in 0..4 {
+        service.world.wait(30);
+        service.poll();
+        if is_there(&service.world) {
+            break;
+        }
+        change(service.world.fleet.slots.get_mut("a").unwrap());
+    }
+    *w = service.world;
+}
+
+fn acts(world: &World) -> bool {
+    !world.actions.is_empty()
+}
+
+pub const STORIES: &[Row] = &[
+    ("found_ended", HoldReason::Deleted, Acts, |w| {
+        ended(w, |record| record.deleted = Some("it had ended".into()), acts)
+    }),
+    ("resubmissions", HoldReason::NoProgress, Acts, |w| {
+        ended(w, |record| record.resubmitted.fruitless = 9, acts)
+    }),
+    ("none_live", HoldReason::Unclear, Refused("S24"), |w| {
+        ended(w, |_| (), |world| world.phase("a").is_some())
+    }),
+];

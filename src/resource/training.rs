@@ -1,0 +1,191 @@
+//! A managed training job as the API returns it, and the reading of the slot that it fills.
+//!
+//! The reading is that of a node. Its identity is the job's id and creation time, its specification the
+//! job's own. Google's service restarts workers and jobs by its own rules, so that a job that lives is well
+//! or waits, and nothing is judged; one that has ended stays where it is, and its end is the condition
+//! (`failed`). A slot is its *lineage*: the first job, and what was submitted again for it.
+//!
+//! Sources: aiplatform v1; "Vertex AI custom training".
+
+pub mod body;
+pub mod failed;
+pub mod possible;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::node::{fingerprint, known, text, time};
+use crate::model::action::Reading;
+use crate::model::condition::{Condition, Verdict};
+use crate::model::failure::Failure;
+use crate::model::filling::Deletable;
+use crate::model::hold::HoldReason;
+use crate::model::ids::RunOrder;
+use crate::model::node::{NodeState, NodeView};
+use crate::model::submission::{JobState, JobView};
+use crate::model::training::{Named, Training};
+
+impl JobState {
+    /// From the REST text or the proto number.
+    pub fn from_wire(value: &Value) -> JobState {
+        known(JobState::WIRE, value).unwrap_or_else(|| JobState::Other(text(value)))
+    }
+}
+
+impl JobView {
+    /// Reads a custom job. Only an unusable `name` is an error.
+    pub fn parse(raw: Value) -> Result<JobView, String> {
+        let name = raw.get("name").and_then(Value::as_str).ok_or("a job without \"name\"")?;
+        // The project is its number here, whatever was asked for.
+        let parts: Vec<&str> = name.split('/').collect();
+        let ["projects", _, "locations", region, "customJobs", id] = parts[..] else {
+            return Err(format!("job name {name:?} is not projects/P/locations/R/customJobs/ID"));
+        };
+        if region.is_empty() || id.is_empty() {
+            return Err(format!("job name {name:?} has an empty part"));
+        }
+        let labels = raw.get("labels").and_then(Value::as_object).into_iter().flatten();
+        let labels: BTreeMap<_, _> =
+            labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.into()))).collect();
+        let error = raw.get("error").filter(|error| error.is_object());
+        let spec = raw.get("jobSpec");
+        let strategy = spec.and_then(|spec| spec.pointer("/scheduling/strategy")?.as_str());
+        let machine =
+            spec.and_then(|spec| spec.pointer("/workerPoolSpecs/0/machineSpec/machineType"));
+        Ok(JobView {
+            id: id.to_owned(),
+            region: region.to_owned(),
+            display_name: raw.get("displayName").and_then(Value::as_str).unwrap_or("").to_owned(),
+            state: raw.get("state").map_or(JobState::Unspecified, JobState::from_wire),
+            created: time(&raw, "createTime"),
+            started: time(&raw, "startTime"),
+            ended: time(&raw, "endTime"),
+            error: error.map(|error| {
+                let code = error.get("code").and_then(Value::as_i64).unwrap_or_default();
+                let message = error.get("message").and_then(Value::as_str).unwrap_or_default();
+                (code, message.to_owned())
+            }),
+            labels,
+            spot: strategy == Some("SPOT"),
+            machine: machine.and_then(Value::as_str).unwrap_or_default().to_owned(),
+            raw: Arc::new(raw),
+        })
+    }
+}
+
+impl Training {
+    /// Whether the config means this job.
+    pub fn names(&self, job: &JobView) -> bool {
+        match &self.named {
+            Named::Id(id) => job.id == *id,
+            Named::DisplayName(name) => job.display_name == *name,
+            Named::Labels(labels) => {
+                labels.iter().all(|(key, value)| job.labels.get(key) == Some(value))
+            }
+        }
+    }
+
+    /// Whether a job may be this slot's: by its lineage, once that is `known`, or by its name.
+    pub fn may_be(&self, known: Option<&str>, job: &JobView) -> bool {
+        known == Some(job.lineage()) || self.names(job)
+    }
+}
+
+/// The lineage of a slot, from the members of its last reading: a slot that was never read has its own
+/// name there.
+pub fn lineage<'k>(slot: &str, members: &'k [String]) -> Option<&'k str> {
+    members.first().map(String::as_str).filter(|first| *first != slot)
+}
+
+/// The reading of a slot from jobs that were read: those that live in its regions, or those that a GET
+/// showed. `now` is when they were read.
+pub fn reading(
+    of: &Training,
+    slot: &str,
+    lineage: Option<&str>,
+    jobs: &[&JobView],
+    now: Timestamp,
+) -> Reading {
+    let candidates: Vec<&JobView> =
+        jobs.iter().copied().filter(|job| of.may_be(lineage, job)).collect();
+    let live = || candidates.iter().copied().filter(|job| !job.has_ended());
+    // An end of another lineage is of no interest, once there is one.
+    let ended = candidates.iter().copied().filter(|job| job.has_ended());
+    let ended = ended.filter(|job| lineage.is_none_or(|known| job.lineage() == known));
+    // Should a create that was lost have been carried out twice, the first one goes on.
+    let oldest = live().min_by_key(|job| (job.created, &job.id));
+    let last = || ended.max_by_key(|job| (job.created, job.attempt()));
+    let Some(job) = oldest.or_else(last) else { return Reading::Absent };
+    let other = live().find(|other| other.lineage() != job.lineage());
+    match view(of, job, other, slot, now) {
+        Ok(view) => Reading::Node(Arc::new(view)),
+        Err(why) => Reading::Unread(why),
+    }
+}
+
+fn view(
+    of: &Training,
+    job: &JobView,
+    other: Option<&JobView>,
+    slot: &str,
+    now: Timestamp,
+) -> Result<NodeView, String> {
+    let raw = body::as_node(job, slot);
+    let (standing, failure) = match other {
+        Some(other) => {
+            let text = format!(
+                "custom jobs {} and {} live, and the config means both: name one by `job`, or cancel the other",
+                job.id, other.id
+            );
+            (Verdict::held(Condition::Unclear, text, HoldReason::Ambiguous), None)
+        }
+        None => standing(of, job, now),
+    };
+    let run =
+        (job.attempt() > 0).then(|| RunOrder { generation: job.attempt(), ..RunOrder::default() });
+    Ok(NodeView {
+        state: if job.state == JobState::Running {
+            NodeState::Ready
+        } else {
+            NodeState::Other(job.state.as_str().to_owned())
+        },
+        accelerator: job.machine.clone(),
+        spot: job.spot,
+        owner: job.nonce().cloned(),
+        slot: job.nonce().map(|_| slot.to_owned()),
+        run,
+        supervised: false,
+        members: vec![job.lineage().to_owned(), job.id.clone()],
+        deletable: if job.has_ended() { Deletable::Now } else { Deletable::NotNow },
+        ended: job.has_ended(),
+        fingerprint: fingerprint(&job.raw),
+        standing: Some(standing),
+        failure,
+        ..NodeView::parse(raw)?
+    })
+}
+
+/// The condition that a job's state gives, and its failure where that decides what follows.
+fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Failure>) {
+    use Condition::*;
+    let says = |condition, more: &str| {
+        let text = format!("custom job {} is {}{more}", job.id, job.state.as_str());
+        (Verdict::new(condition, text), None)
+    };
+    match &job.state {
+        JobState::Queued | JobState::Pending => says(Waiting, ""),
+        JobState::Running => says(Healthy, ""),
+        JobState::Succeeded => says(Finished, ""),
+        JobState::Failed | JobState::Expired | JobState::Cancelled => {
+            failed::standing(of, job, now)
+        }
+        JobState::Cancelling
+        | JobState::Paused
+        | JobState::Updating
+        | JobState::PartiallySucceeded => says(Stopped, ""),
+        JobState::Unspecified | JobState::Other(_) => says(Unclear, ""),
+    }
+}

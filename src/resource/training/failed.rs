@@ -1,0 +1,155 @@
+//! The meaning of a managed training job's end: run again, or told to its people. The service has spent its own
+//! restarts when a job shows FAILED.
+//!
+//! All sentences of a message are read, one for each replica that failed; one that is permanent outranks one that
+//! may pass. Source: "Vertex AI serverless training, errors", and messages that were seen.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::condition::{Condition, Verdict};
+use crate::model::failure::{Failure, FailureClass};
+use crate::model::hold::HoldReason;
+use crate::model::submission::{JobState, JobView};
+use crate::model::time::{after, elapsed};
+use crate::model::training::Training;
+
+/// The error of a job that failed is there about a minute after its end, or will not come.
+const ERROR_WITHIN: Duration = Duration::from_secs(300);
+/// Exit codes that the service itself restarts a job for: SIGABRT and SIGSEGV, bare or of a container.
+const TRANSIENT: [i64; 4] = [6, 11, 134, 139];
+/// google.rpc.Code of a job that a person has cancelled, and of a quota.
+const CANCELLED: i64 = 1;
+const EXHAUSTED: i64 = 8;
+
+/// Words of an exit, each followed by its code: of the service, and of pipelines.
+const EXITS: [&str; 2] =
+    ["exited with a non-zero status of ", "exited with a non-zero status code "];
+const MEMORY: [&str; 3] = ["ran out of memory", "ran out-of-memory", "oomkilled"];
+const CAPACITY: &str = "resources are insufficient in region";
+const STOCKOUT: &str = "STOCKOUT";
+const QUOTA: [&str; 2] = ["exceed quota limits", "quotas are exceeded"];
+
+/// The meaning of an end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// Its program fails, and would again.
+    Own(String),
+    /// Spot capacity was taken back.
+    Preempted,
+    /// Submitted again, as this class allows.
+    Again(FailureClass),
+}
+
+/// The end of a job that failed with this code and message.
+pub fn end(code: i64, message: &str, spot: bool) -> End {
+    let lower = message.to_lowercase();
+    let says = |words: &[&str]| words.iter().any(|words| lower.contains(words));
+    let codes = exit_codes(&lower);
+    let own = codes.iter().find(|code| !TRANSIENT.contains(code));
+    if says(&MEMORY) {
+        End::Own("it ran out of memory".to_owned())
+    } else if let Some(code) = own {
+        End::Own(format!("its program exited with {code}"))
+    } else if !codes.is_empty() {
+        End::Again(FailureClass::TransientExit)
+    } else if says(&[CAPACITY]) {
+        End::Again(FailureClass::StockOut)
+    } else if message.contains(STOCKOUT) {
+        if spot { End::Preempted } else { End::Again(FailureClass::StockOut) }
+    } else if code == EXHAUSTED || says(&QUOTA) {
+        End::Again(FailureClass::Quota)
+    } else {
+        // Also what Google calls an internal error: sometimes capacity in disguise.
+        End::Again(FailureClass::Internal)
+    }
+}
+
+/// The exit codes of all replicas that a message names.
+fn exit_codes(lower: &str) -> Vec<i64> {
+    let after = EXITS.iter().flat_map(|words| lower.split(words).skip(1));
+    let digits = |text: &str| -> String { text.chars().take_while(char::is_ascii_digit).collect() };
+    after.filter_map(|text| digits(text).parse().ok()).collect()
+}
+
+/// The condition of a job that has ended without success, and the failure that decides what follows.
+pub fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Failure>) {
+    let is = format!("custom job {} is {}", job.id, job.state.as_str());
+    let error = job.error.as_ref().map(|(code, message)| (*code, message.trim()));
+    let cancelled = job.state == JobState::Cancelled;
+    let limit = job.state == JobState::Expired
+        || cancelled && error.is_some_and(|(code, text)| code != CANCELLED && !text.is_empty());
+    if limit {
+        let said = error.map_or(String::new(), |(_, text)| format!(": {text}"));
+        if of.outlives_timeout {
+            return (Verdict::new(Condition::Terminated, format!("{is}{said}")), None);
+        }
+        let text = format!(
+            "{is}{said}; it ran into its own time limit (scheduling.timeout). `retry` submits it again, with the same limit"
+        );
+        return (Verdict::held(Condition::Stopped, text, HoldReason::TimeLimit), None);
+    }
+    if cancelled {
+        let text = format!("{is}; `retry` submits it again");
+        return (Verdict::held(Condition::Stopped, text, HoldReason::Stopped), None);
+    }
+    let Some((code, message)) = error else {
+        let until = after(job.ended.unwrap_or(now), ERROR_WITHIN);
+        if job.ended.is_some_and(|ended| elapsed(ended, now) < ERROR_WITHIN) || job.ended.is_none()
+        {
+            let text =
+                format!("{is}, and its error is not there yet (waited for until {until:.0})");
+            return (Verdict::new(Condition::Going, text), None);
+        }
+        let failure = Failure::new(FailureClass::Internal, "the API gives no reason");
+        return (
+            Verdict::new(Condition::RequestFailed, format!("{is} without an error")),
+            Some(failure),
+        );
+    };
+    let text = format!("{is} with code {code}: {message}");
+    match end(code, message, job.spot) {
+        End::Own(why) => {
+            let text = format!("{text}; {why}: fix that, then `retry` submits it again");
+            (Verdict::held(Condition::JobFailed, text, HoldReason::JobFailed), None)
+        }
+        End::Preempted => (Verdict::new(Condition::Preempted, text), None),
+        End::Again(class) => {
+            let failure = Failure::new(class, format!("code {code}: {message}"));
+            (Verdict::new(Condition::RequestFailed, text), Some(failure))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_message_has_its_meaning() {
+        use FailureClass::*;
+        let own = |text: &str| End::Own(text.to_owned());
+        let exit = "The replica workerpool0-0 exited with a non-zero status of";
+        for (code, message, spot, expected) in [
+            (3, format!("{exit} 1. Termination reason: Error. \nTraceback"), false, own("its program exited with 1")),
+            (3, format!("{exit} 128. Termination reason: StartError."), false, own("its program exited with 128")),
+            (3, format!("{exit} 139. "), false, End::Again(TransientExit)),
+            (3, format!("{exit} 134. {exit} 6. "), false, End::Again(TransientExit)),
+            // Permanent outranks what may pass, wherever it stands.
+            (3, format!("{exit} 134. The replica workerpool1-3 exited with a non-zero status of 2."), false, own("its program exited with 2")),
+            (3, "The replica workerpool0-0 ran out of memory and exited with a non-zero status of 137".into(), false, own("it ran out of memory")),
+            (0, "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL)".into(), false, own("it ran out of memory")),
+            (0, "Replica exited with a non-zero status code 1".into(), false, own("its program exited with 1")),
+            (8, "Resources are insufficient in region: us-central1. Please try a different region or use a different accelerator".into(), false, End::Again(StockOut)),
+            (0, "STOCKOUT".into(), true, End::Preempted),
+            (0, "STOCKOUT".into(), false, End::Again(StockOut)),
+            (8, "The following quota metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_nvidia_a100_gpus".into(), false, End::Again(Quota)),
+            (0, "The following quotas are exceeded: CustomModelTrainingT4GPUsPerProjectPerRegion".into(), false, End::Again(Quota)),
+            (13, "Internal error occurred for the current attempt".into(), false, End::Again(Internal)),
+            (2, "words that no rule knows".into(), false, End::Again(Internal)),
+        ] {
+            assert_eq!(end(code, &message, spot), expected, "{message}");
+        }
+    }
+}

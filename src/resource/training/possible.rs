@@ -1,0 +1,134 @@
+//! Capacity and regions that a managed training job can't have, found before it is submitted.
+//!
+//! Sources: "Use Spot VMs with training" (A2 and A3 alone, no TPU), "Schedule training jobs" (flex-start), and the fields of
+//! aiplatform v1 that name a resource of one region.
+
+use serde_json::Value;
+
+use crate::model::spec::{NodeSpec, TRAINING_KEY};
+use crate::model::training::{Strategy, Training};
+
+/// Machine series of Spot capacity.
+const SPOT: [&str; 2] = ["a2-", "a3-"];
+/// GPUs of flex-start capacity.
+const FLEXIBLE: [&str; 5] = ["NVIDIA_L4", "A100", "H100", "H200", "B200"];
+/// Flex-start capacity lasts so many seconds at most.
+const FLEXIBLE_FOR: f64 = 7.0 * 86_400.0;
+/// Fields that name a resource of one region, below the job.
+const REGIONAL: [&str; 5] = [
+    "/encryptionSpec/kmsKeyName",
+    "/jobSpec/tensorboard",
+    "/jobSpec/persistentResourceId",
+    "/jobSpec/pscInterfaceConfig/networkAttachment",
+    "/jobSpec/workerPoolSpecs/0/machineSpec/reservationAffinity",
+];
+
+/// Why a job of this specification can't be submitted as the config wants it, by the field that is in the way.
+pub fn obstacle(spec: &NodeSpec, of: &Training, regions: usize) -> Option<String> {
+    let job = spec.body().get(TRAINING_KEY)?;
+    if let Some(field) =
+        REGIONAL.iter().find(|field| job.pointer(field).is_some_and(is_set)).filter(|_| regions > 1)
+    {
+        let field = field[1..].replace('/', ".");
+        return Some(format!(
+            "{field} is of one region, and `regions` names {regions}: name one region"
+        ));
+    }
+    let pools = job.pointer("/jobSpec/workerPoolSpecs").and_then(Value::as_array)?;
+    let machines: Vec<&Value> = pools.iter().filter_map(|pool| pool.get("machineSpec")).collect();
+    let text = |machine: &Value, key: &str| {
+        machine.get(key).and_then(Value::as_str).unwrap_or("").to_owned()
+    };
+    match of.strategy {
+        Strategy::Keep | Strategy::Standard => None,
+        Strategy::Spot => {
+            let fits = |kind: &String| SPOT.iter().any(|series| kind.starts_with(series));
+            let other = machines
+                .iter()
+                .map(|machine| text(machine, "machineType"))
+                .find(|kind| !fits(kind))?;
+            Some(format!(
+                "machineType {other:?} is not to be had as Spot capacity here (A2 and A3 are): set strategy = \"keep\""
+            ))
+        }
+        Strategy::FlexStart => {
+            let fits = |kind: &String| FLEXIBLE.iter().any(|gpu| kind.contains(gpu));
+            if let Some(other) = machines
+                .iter()
+                .map(|machine| text(machine, "acceleratorType"))
+                .find(|kind| !fits(kind))
+            {
+                return Some(format!(
+                    "acceleratorType {other:?} is not to be had by flex-start (L4, A100, H100, H200 and B200 are)"
+                ));
+            }
+            if machines.iter().any(|machine| *machine != machines[0]) {
+                return Some(
+                    "flex-start takes the same machineSpec in all worker pools".to_owned(),
+                );
+            }
+            let timeout = job.pointer("/jobSpec/scheduling/timeout").and_then(Value::as_str);
+            let seconds = timeout.and_then(|text| text.strip_suffix('s')?.parse::<f64>().ok());
+            seconds.filter(|seconds| *seconds > FLEXIBLE_FOR).map(|_| {
+                "scheduling.timeout is longer than the 7 days of flex-start capacity".to_owned()
+            })
+        }
+    }
+}
+
+fn is_set(value: &Value) -> bool {
+    !value.is_null() && value != ""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::training::{Named, Restart};
+    use serde_json::json;
+    use std::time::Duration;
+
+    #[test]
+    fn what_a_job_cannot_have_is_named_by_its_field() {
+        let why = |strategy: Strategy, regions: usize, job: Value| {
+            let of = Training {
+                named: Named::Id("1".into()),
+                create: None,
+                settle: Duration::ZERO,
+                restart: Restart { job: 3, transient: 1, no_progress: 3 },
+                strategy,
+                max_wait: None,
+                outlives_timeout: false,
+            };
+            let spec = json!({ TRAINING_KEY: job });
+            let spec = NodeSpec::new(spec.as_object().unwrap().clone());
+            obstacle(&spec, &of, regions).unwrap_or_default()
+        };
+        let pools = |kinds: &[(&str, &str)]| {
+            let pool = |(kind, gpu): &(&str, &str)| json!({"machineSpec": {"machineType": kind, "acceleratorType": gpu}});
+            kinds.iter().map(pool).collect::<Vec<_>>()
+        };
+        let job = |kinds: &[(&str, &str)]| json!({"jobSpec": {"workerPoolSpecs": pools(kinds)}});
+        let (a2, v100) =
+            (("a2-highgpu-1g", "NVIDIA_TESLA_A100"), ("n1-standard-8", "NVIDIA_TESLA_V100"));
+        assert_eq!(why(Strategy::Keep, 2, job(&[v100])), "");
+        assert_eq!(why(Strategy::Spot, 1, job(&[a2])), "");
+        assert!(why(Strategy::Spot, 1, job(&[a2, v100])).contains("n1-standard-8"));
+        assert!(why(Strategy::Spot, 1, job(&[("cloud-tpu", "TPU_V3")])).contains("cloud-tpu"));
+        assert_eq!(why(Strategy::FlexStart, 1, job(&[a2, a2])), "");
+        assert!(why(Strategy::FlexStart, 1, job(&[v100])).contains("NVIDIA_TESLA_V100"));
+        assert!(
+            why(Strategy::FlexStart, 1, job(&[a2, ("a3-highgpu-8g", "NVIDIA_H100_80GB")]))
+                .contains("same machineSpec")
+        );
+        let mut long = job(&[a2]);
+        long["jobSpec"]["scheduling"] = json!({"timeout": "604801s"});
+        assert!(why(Strategy::FlexStart, 1, long).contains("7 days"));
+        let mut keyed = job(&[a2]);
+        keyed["encryptionSpec"] =
+            json!({"kmsKeyName": "projects/p/locations/us-central1/keyRings/k"});
+        assert_eq!(why(Strategy::Keep, 1, keyed.clone()), "");
+        assert!(
+            why(Strategy::Keep, 2, keyed).starts_with("encryptionSpec.kmsKeyName is of one region")
+        );
+    }
+}

@@ -1,0 +1,256 @@
+//! Slots that are managed training jobs: an end that is Google's is submitted again, once, from the job's own
+//! specification; one that is its own, or a person's, is left alone.
+
+use serde_json::{Value, json};
+use tpu_watchdog::simulator::api::handle;
+use tpu_watchdog::simulator::http::Fault;
+use tpu_watchdog::simulator::things::{Job, JobKey, JobKind};
+use tpu_watchdog::simulator::wire::{Reply, Request};
+
+use crate::harness::{POLICY, Rig, get};
+
+const REGION: &str = "us-central1";
+const OTHER: &str = "europe-west4";
+const INTERNAL: &str = "Internal error occurred for the current attempt";
+
+/// The slot `sft`, of two regions, whose job runs in the first where `exists` says so.
+fn rig(exists: bool, more: &str) -> Rig {
+    let rig = Rig::new("", POLICY, "");
+    let api = format!("vertex = \"{}\"\n", rig.base);
+    let slots = format!(
+        "[[vertex_job]]\nname = \"sft\"\nregions = [\"{REGION}\", \"{OTHER}\"]\ndisplay_name = \"llama-sft\"\nsettle = \"1s\"\n{more}\n"
+    );
+    rig.configure("", POLICY, &slots);
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    std::fs::write(rig.config(), config.replace("[api]\n", &format!("[api]\n{api}"))).unwrap();
+    if exists {
+        submit(&rig);
+        rig.wait("the job runs", |cloud| cloud.training.values().any(|job| job.state == "RUNNING"));
+    }
+    rig
+}
+
+fn spec() -> Value {
+    json!({
+        "workerPoolSpecs": [{
+            "machineSpec": {"machineType": "a2-highgpu-1g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 1},
+            "replicaCount": "1", "containerSpec": {"imageUri": "gcr.io/p/train:7", "args": ["--epochs=3"]},
+        }],
+        "scheduling": {"timeout": "604800s"},
+        "baseOutputDirectory": {"outputUriPrefix": "gs://bucket/sft"},
+        "fieldOfALaterVersion": {"kept": [1, 2]},
+    })
+}
+
+/// A person submits the job.
+fn submit(rig: &Rig) {
+    let body = json!({"displayName": "llama-sft", "labels": {"team": "llm"}, "jobSpec": spec()});
+    let path = format!("v1/projects/p/locations/{REGION}/customJobs");
+    let query = Default::default();
+    let request = Request { method: "POST", path: &path, query: &query, body: Some(body) };
+    let (status, answer) = rig.simulator.with(|cloud| handle(cloud, &request));
+    assert_eq!(status, 200, "{answer}");
+}
+
+/// All jobs, the oldest first.
+fn jobs(rig: &Rig) -> Vec<(JobKey, Job)> {
+    let mut jobs: Vec<(JobKey, Job)> = rig
+        .simulator
+        .with(|cloud| cloud.training.iter().map(|(key, job)| (key.clone(), job.clone())).collect());
+    jobs.sort_by_key(|((.., id), _)| id.clone());
+    jobs
+}
+
+fn label<'j>(job: &'j Job, key: &str) -> &'j str {
+    job.body["labels"][key].as_str().unwrap_or_default()
+}
+
+/// The newest job ends; its error shows at once, or is given.
+fn ends(rig: &Rig, state: &'static str, error: Option<(i64, &str)>) {
+    let (key, _) = jobs(rig).pop().unwrap();
+    rig.simulator.with(|cloud| {
+        let now = cloud.now();
+        let job = cloud.training.get_mut(&key).unwrap();
+        (job.state, job.ended) = (state, Some(now));
+        job.error = error.map(|(code, text)| (code, text.to_owned()));
+    });
+}
+
+fn seen(rig: &Rig) -> Value {
+    rig.status()["tpus"][0].clone()
+}
+
+/// The watchdog starts, and has state to show.
+fn starts(rig: &mut Rig) {
+    rig.start();
+    rig.wait_until("it leads", || rig.logs().matches("now leading").count() > 0);
+    rig.wait_log_lists(2);
+}
+
+#[track_caller]
+fn wait_running(rig: &Rig, count: usize) {
+    rig.wait_until(&format!("job {count} runs and is well"), || {
+        let jobs = jobs(rig);
+        jobs.len() == count
+            && jobs[count - 1].1.state == "RUNNING"
+            && seen(rig)["condition"] == "healthy"
+            && seen(rig)["phase"].is_null()
+    });
+}
+
+#[track_caller]
+fn wait_held(rig: &Rig, reason: &str) -> String {
+    rig.wait_until(&format!("it is held: {reason}"), || seen(rig)["hold"] == reason);
+    seen(rig)["reason"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_google_ended_is_submitted_again_from_its_own_specification() {
+    let mut rig = rig(true, "");
+    starts(&mut rig);
+    wait_running(&rig, 1);
+    let first = jobs(&rig)[0].clone();
+    ends(&rig, "FAILED", Some((13, INTERNAL)));
+    wait_running(&rig, 2);
+    let (_, again) = &jobs(&rig)[1];
+    assert_eq!(label(again, "tpu-watchdog-lineage"), first.0.2);
+    assert_eq!(label(again, "tpu-watchdog-attempt"), "1");
+    assert!(label(again, "tpu-watchdog-nonce").starts_with("tpu-watchdog-"));
+    let mut body = again.body.clone();
+    body["labels"] = json!({"team": "llm"});
+    // The disk is filled in by the service's answer.
+    body["jobSpec"]["workerPoolSpecs"][0].as_object_mut().unwrap().remove("diskSpec");
+    assert_eq!(body, first.1.body);
+    // The second submission is the last where no progress can be seen.
+    ends(&rig, "FAILED", Some((13, INTERNAL)));
+    let why = wait_held(&rig, "no_progress");
+    assert!(why.contains("submitted again 1 times and no checkpoint location is known"), "{why}");
+    assert_eq!(jobs(&rig).len(), 2);
+    assert!(rig.command(&["retry", "sft"]).status().unwrap().success());
+    wait_running(&rig, 3);
+    assert_eq!(label(&jobs(&rig)[2].1, "tpu-watchdog-attempt"), "2");
+}
+
+#[test]
+fn a_region_without_capacity_is_left_for_the_next() {
+    let mut rig = rig(true, "");
+    starts(&mut rig);
+    wait_running(&rig, 1);
+    let words =
+        format!("Resources are insufficient in region: {REGION}. Please try a different region");
+    ends(&rig, "FAILED", Some((8, &words)));
+    wait_running(&rig, 2);
+    let ((_, region, _), again) = &jobs(&rig)[1];
+    assert_eq!((region.as_str(), seen(&rig)["zone"].as_str()), (OTHER, Some(OTHER)));
+    assert_eq!(label(again, "tpu-watchdog-lineage"), jobs(&rig)[0].0.2);
+}
+
+#[test]
+fn a_failure_of_the_program_is_held_and_retry_submits_it_again() {
+    let mut rig = rig(true, "");
+    starts(&mut rig);
+    wait_running(&rig, 1);
+    ends(
+        &rig,
+        "FAILED",
+        Some((3, "The replica workerpool0-0 exited with a non-zero status of 1.")),
+    );
+    let why = wait_held(&rig, "job_failed");
+    assert!(why.contains("its program exited with 1: fix that, then `retry`"), "{why}");
+    assert!(rig.command(&["retry", "sft"]).status().unwrap().success());
+    wait_running(&rig, 2);
+}
+
+#[test]
+fn nothing_is_judged_before_the_error_is_there() {
+    let mut rig = rig(true, "");
+    starts(&mut rig);
+    wait_running(&rig, 1);
+    ends(&rig, "FAILED", None);
+    rig.wait_until("it is being read", || seen(&rig)["condition"] == "going");
+    rig.wait_log_lists(5);
+    assert_eq!((seen(&rig)["condition"].as_str(), jobs(&rig).len()), (Some("going"), 1));
+    ends(
+        &rig,
+        "FAILED",
+        Some((
+            3,
+            "The replica workerpool0-0 ran out of memory and exited with a non-zero status of 137",
+        )),
+    );
+    wait_held(&rig, "job_failed");
+}
+
+#[test]
+fn a_persons_cancel_and_what_had_ended_before_are_left_alone() {
+    let mut rig = rig(true, "");
+    starts(&mut rig);
+    wait_running(&rig, 1);
+    ends(&rig, "CANCELLED", Some((1, "CANCELED")));
+    wait_held(&rig, "stopped");
+    rig.kill();
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    std::fs::write(rig.config(), config.replace("state.db", "another.db")).unwrap();
+    // Nothing is known of it now, and it failed for a reason that is Google's.
+    ends(&rig, "FAILED", Some((13, INTERNAL)));
+    starts(&mut rig);
+    let why = wait_held(&rig, "deleted");
+    assert!(why.contains("it had ended before this watchdog saw it"), "{why}");
+    rig.wait_log_lists(5);
+    assert_eq!(jobs(&rig).len(), 1);
+    assert!(rig.command(&["retry", "sft"]).status().unwrap().success());
+    wait_running(&rig, 2);
+}
+
+#[test]
+fn s24_a_lost_answer_submits_no_job_twice() {
+    for carried_out in [true, false] {
+        let mut rig =
+            rig(true, "restart = { job = 9, no_progress = 9 }\ncheckpoint = \"gs://bucket/none\"");
+        starts(&mut rig);
+        wait_running(&rig, 1);
+        let mut lost = 0;
+        rig.simulator.set_hook(Some(Box::new(move |logged| {
+            let submits = logged.method == "POST" && logged.path.contains("/customJobs");
+            lost += usize::from(submits);
+            let reply = || Reply::new(503, "");
+            (submits && lost == 1).then(|| match carried_out {
+                true => Fault::AnswerAfter(reply()),
+                false => Fault::AnswerBefore(reply()),
+            })
+        })));
+        ends(&rig, "FAILED", Some((13, INTERNAL)));
+        wait_running(&rig, 2);
+        rig.wait_log_lists(5);
+        let all = jobs(&rig);
+        assert_eq!(all.len(), 2, "{}", rig.mutations_text());
+        let (_, metrics) = get(&format!("{}/metrics", rig.endpoint()));
+        let counted = |result: &str, count: u32| {
+            metrics.contains(&format!(
+                "job_submissions_total{{result=\"{result}\",slot=\"sft\"}} {count}"
+            ))
+        };
+        let after = if carried_out { counted("found", 1) } else { counted("created", 1) };
+        assert!(counted("unknown", 1) && after, "{metrics}");
+        assert_eq!(label(&all[1].1, "tpu-watchdog-attempt"), "1");
+    }
+}
+
+#[test]
+fn a_job_that_is_nowhere_is_made_from_its_file() {
+    let mut rig = rig(false, "create = \"job.yaml\"");
+    // JSON is YAML, too.
+    std::fs::write(rig.folder.path().join("job.yaml"), spec().to_string()).unwrap();
+    starts(&mut rig);
+    wait_running(&rig, 1);
+    let (_, job) = &jobs(&rig)[0];
+    assert_eq!(
+        (&job.body["jobSpec"], job.body["displayName"].as_str()),
+        (&spec(), Some("llama-sft"))
+    );
+    assert_eq!(label(job, "tpu-watchdog-lineage"), "new-sft");
+    ends(&rig, "FAILED", Some((13, INTERNAL)));
+    wait_running(&rig, 2);
+    assert_eq!(label(&jobs(&rig)[1].1, "tpu-watchdog-lineage"), "new-sft");
+    assert!(jobs(&rig).iter().all(|((kind, ..), _)| *kind == JobKind::Custom));
+}
