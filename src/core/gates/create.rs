@@ -147,9 +147,12 @@ pub fn probe(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S18.
 pub fn create_limit(ctx: &SlotCtx) -> Option<Decision> {
-    let full = ctx.ledger.creates.len() + ctx.budget.on_their_way >= CREATES_PER_MINUTE;
+    // Half of it is kept for TPUs: a region that loses its jobs must not delay them.
+    let shared = ctx.slot.filling.training().is_some();
+    let most = if shared { CREATES_PER_MINUTE / 2 } else { CREATES_PER_MINUTE };
+    let full = ctx.ledger.creates.len() + ctx.budget.on_their_way >= most;
     let until = ctx.ledger.creates.first().map(|at| after(*at, CREATE_WINDOW));
-    let text = || format!("{CREATES_PER_MINUTE} creates in the last minute");
+    let text = || format!("{most} creates in the last minute");
     full.then(|| Decision::hold(HoldReason::CreateLimit, text(), until))
 }
 

@@ -22,15 +22,26 @@ struct Service {
     lag: u64,
     /// The steps of its complete checkpoints.
     steps: Vec<u64>,
+    /// GETs so far.
+    gets: u32,
+    /// The state of the TPU `tpu`, where there is one.
+    tpu: Option<&'static str>,
 }
 
 fn training() -> Settings {
     let mut settings = settings(&["a"]);
-    let slot = settings.slots.get_mut("a").unwrap();
+    for slot in settings.slots.values_mut() {
+        trains(slot, "sft");
+    }
+    settings
+}
+
+/// The slot is the job of this display name.
+fn trains(slot: &mut SlotSettings, job: &str) {
     slot.zones = vec![REGION.to_owned(), OTHER.to_owned()];
     slot.policy.create_check = false;
     slot.filling = Filling::Training(Arc::new(Training {
-        named: Named::DisplayName("sft".into()),
+        named: Named::DisplayName(job.into()),
         create: None,
         settle: Duration::from_secs(300),
         restart: Restart { job: 3, transient: 1, no_progress: 9 },
@@ -44,18 +55,25 @@ fn training() -> Settings {
         orbax_mode: Default::default(),
     });
     slot.job = Some(JobSettings { checkpoint, ..JobSettings::default() });
-    settings
+}
+
+fn job(name: &str) -> Value {
+    let spec = json!({"workerPoolSpecs": [], "scheduling": {"strategy": "SPOT"}, "later": 1});
+    json!({"displayName": name, "jobSpec": spec})
 }
 
 impl Service {
     /// A job that a person has submitted runs, and is watched.
     fn new() -> Service {
-        let mut service =
-            Service { world: World::new(training()), jobs: vec![], lag: 0, steps: vec![] };
-        service.make(
-            REGION,
-            json!({"displayName": "sft", "jobSpec": {"workerPoolSpecs": [], "scheduling": {"strategy": "SPOT"}, "later": 1}}),
-        );
+        let mut service = Service {
+            world: World::new(training()),
+            jobs: vec![],
+            lag: 0,
+            steps: vec![],
+            gets: 0,
+            tpu: None,
+        };
+        service.make(REGION, job("sft"));
         service.sets("JOB_STATE_RUNNING", None);
         service.poll();
         service
@@ -107,7 +125,11 @@ impl Service {
         let jobs = [REGION, OTHER].iter().map(listing).collect();
         // Lists take a while.
         let began = self.world.now - jiff::SignedDuration::from_secs(5);
-        let poll = Poll { began, listings: vec![], jobs };
+        let shown =
+            |state| Arc::new(NodeView::parse(node("tpu", json!({"state": state}))).unwrap());
+        let result = Ok((self.tpu.map(shown).into_iter().collect::<Vec<_>>(), vec![]).into());
+        let listings = vec![Listing { zone: ZONE.into(), result, requests: None }];
+        let poll = Poll { began, listings, jobs };
         self.ask(Input::Polled(Box::new(poll)));
     }
 
@@ -124,10 +146,17 @@ impl Service {
         self.world.actions = actions;
     }
 
-    fn answer(&self, look: Look) -> Option<Input> {
+    fn answer(&mut self, look: Look) -> Option<Input> {
         let began = self.world.now;
         match look {
+            Look::Node { slot, filling: Filling::Node, .. } => {
+                let state = self.tpu.map(|state| node(&slot, json!({"state": state})));
+                let view = state.map(|raw| Arc::new(NodeView::parse(raw).unwrap()));
+                let reading = view.map_or(Reading::Absent, Reading::Node);
+                Some(Input::Got { slot, began, reading })
+            }
             Look::Node { slot, zone, filling, nodes } => {
+                self.gets += 1;
                 let shown: Vec<JobView> =
                     self.shown().into_iter().filter(|job| job.region == zone).collect();
                 let jobs: Vec<&JobView> = shown.iter().collect();
@@ -148,15 +177,35 @@ impl Service {
 
     fn minutes(&mut self, minutes: u64) {
         for _ in 0..minutes * 2 {
-            self.world.wait(30);
-            self.poll();
-            if let [Action::Create { zone, body, filling, .. }] = &self.world.actions[..] {
-                let job = body::submission(body, filling.training().unwrap()).unwrap();
-                let zone = zone.clone();
-                self.make(&zone, job);
-                let name = self.jobs.last().unwrap().1["name"].as_str().unwrap().to_owned();
-                self.called(CallOutcome::Accepted(name));
+            self.half_a_minute();
+        }
+    }
+
+    fn half_a_minute(&mut self) {
+        self.world.wait(30);
+        self.poll();
+        self.carry_out();
+    }
+
+    /// Every submission is carried out, and answered. A TPU that is deleted is gone.
+    fn carry_out(&mut self) {
+        for action in std::mem::take(&mut self.world.actions) {
+            let Action::Create { slot, zone, body, filling, .. } = action else {
+                self.tpu = None;
+                let gone = Failure::new(FailureClass::NotFound, "gone");
+                self.ask(Input::Called { slot: "tpu".into(), outcome: CallOutcome::Refused(gone) });
+                self.carry_out();
+                continue;
+            };
+            if filling == Filling::Node {
+                self.tpu = Some("CREATING");
+                continue;
             }
+            self.make(&zone, body::submission(&body, filling.training().unwrap()).unwrap());
+            let name = self.jobs.last().unwrap().1["name"].as_str().unwrap().to_owned();
+            let outcome = CallOutcome::Accepted(name);
+            self.ask(Input::Called { slot, outcome });
+            self.carry_out();
         }
     }
 
@@ -235,6 +284,49 @@ fn s13_submissions_are_counted_until_a_newer_checkpoint() {
     service.steps.push(100);
     service.minutes(10);
     assert_eq!((service.jobs.len(), service.hold()), (5, None), "{:?}", service.world.messages);
+}
+
+#[test]
+fn two_hundred_jobs_that_lose_a_region_run_in_the_next_and_no_tpu_waits_for_them() {
+    let names: Vec<String> = (0..200).map(|n| format!("job-{n}")).collect();
+    let mut slots: Vec<&str> = names.iter().map(String::as_str).collect();
+    slots.push("tpu");
+    let mut settings = settings(&slots);
+    for name in &names {
+        trains(settings.slots.get_mut(name).unwrap(), name);
+    }
+    let mut service = Service {
+        world: World::new(settings),
+        jobs: vec![],
+        lag: 0,
+        steps: vec![100],
+        gets: 0,
+        tpu: Some("READY"),
+    };
+    names.iter().for_each(|name| service.make(REGION, job(name)));
+    service.minutes(2);
+    let words = "Resources are insufficient in region: us-central1.";
+    for (_, job) in &mut service.jobs {
+        job["state"] = json!("JOB_STATE_FAILED");
+        (job["endTime"], job["error"]) =
+            (json!(service.world.now.to_string()), json!({"code": 8, "message": words}));
+    }
+    for turn in 0..20 {
+        if turn == 4 {
+            service.tpu = Some("PREEMPTED");
+        }
+        // Two reads, in this poll and the next: then it is created at once.
+        assert!(turn < 7 || service.tpu == Some("CREATING"), "the TPU waits in turn {turn}");
+        let before = service.gets;
+        service.half_a_minute();
+        // One read of each job that has just ended, and one that confirms it.
+        assert!(service.gets - before <= 2 * 200, "{} reads in a poll", service.gets - before);
+    }
+    let in_other = service.shown().iter().filter(|job| job.region == OTHER).count();
+    assert_eq!((in_other, service.live()), (200, 200));
+    let before = service.gets;
+    service.minutes(5);
+    assert_eq!(service.gets, before, "nothing is read that lists show");
 }
 
 #[test]

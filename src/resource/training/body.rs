@@ -107,3 +107,94 @@ pub fn submission(specification: &Value, of: &Training) -> Result<Value, &'stati
     }
     Ok(body)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ids::RunOrder;
+    use crate::model::spec::NodeSpec;
+    use crate::model::training::{Named, Restart};
+    use std::time::Duration;
+
+    fn training(strategy: Strategy) -> Training {
+        Training {
+            named: Named::Id("7".into()),
+            create: None,
+            settle: Duration::ZERO,
+            restart: Restart { job: 3, transient: 1, no_progress: 3 },
+            strategy,
+            max_wait: Some(Duration::from_secs(3600)),
+            outlives_timeout: false,
+        }
+    }
+
+    /// Twelve jobs, each with fields of its own, known or not.
+    fn specifications() -> Vec<Value> {
+        let pools = json!([{"replicaCount": "4", "machineSpec": {"machineType": "a2-highgpu-1g"},
+                            "diskSpec": {"bootDiskType": "pd-ssd", "bootDiskSizeGb": 100}}]);
+        let more = [
+            json!({"jobSpec": {"workerPoolSpecs": pools}}),
+            json!({"jobSpec": {"workerPoolSpecs": pools}, "labels": {"team": "llm", "empty": ""}}),
+            json!({"jobSpec": {"workerPoolSpecs": pools, "scheduling": {"timeout": "60s", "later": true}}}),
+            json!({"jobSpec": {"workerPoolSpecs": pools, "enableWebAccess": true, "later": null}}),
+            json!({"jobSpec": {"workerPoolSpecs": []}, "encryptionSpec": {"kmsKeyName": "k"}}),
+            json!({"jobSpec": {"workerPoolSpecs": pools, "tensorboard": "t"}, "laterField": [1, {"a": []}]}),
+            json!({"jobSpec": {"workerPoolSpecs": pools, "baseOutputDirectory": {"outputUriPrefix": "gs://b/x/"}}}),
+            json!({"jobSpec": {"workerPoolSpecs": pools, "serviceAccount": "a@b", "network": "n"}}),
+            json!({"jobSpec": {"workerPoolSpecs": pools, "pscInterfaceConfig": {"networkAttachment": "x"}}}),
+            json!({"jobSpec": {"workerPoolSpecs": pools, "protectedArtifactLocationId": "us"}, "number": 1.5}),
+            json!({"jobSpec": {"workerPoolSpecs": pools, "models": ["m"], "experiment": "e"}}),
+            json!({"jobSpec": {"workerPoolSpecs": pools}, "networkConfig": {"like": "a node's"}, "metadata": {"k": "v"}}),
+        ];
+        more.into_iter()
+            .map(|mut job| {
+                job["displayName"] = json!("sft");
+                job
+            })
+            .collect()
+    }
+
+    fn read(mut job: Value) -> JobView {
+        job["name"] = json!("projects/77/locations/us-central1/customJobs/7");
+        for (key, value) in [
+            ("createTime", "2026-06-01T12:00:00Z"),
+            ("state", "JOB_STATE_FAILED"),
+            ("updateTime", "x"),
+            ("endTime", "2026-06-01T13:00:00Z"),
+            ("startTime", "2026-06-01T12:10:00Z"),
+        ] {
+            job[key] = json!(value);
+        }
+        (job["error"], job["webAccessUris"], job["satisfiesPzs"]) =
+            (json!({"code": 13}), json!({}), json!(true));
+        JobView::parse(job).unwrap()
+    }
+
+    fn submitted(job: &JobView, attempt: u64, strategy: Strategy) -> Value {
+        let order = RunOrder { generation: attempt, ..RunOrder::default() };
+        let spec = NodeSpec::learn(&as_node(job, "slot")).unwrap();
+        assert_eq!(spec.validate(), Ok(()));
+        submission(&spec.render("me", "slot", &order, None), &training(strategy)).unwrap()
+    }
+
+    #[test]
+    fn s12_what_is_submitted_again_is_equal_but_for_labels_and_what_was_asked_for() {
+        let all = specifications();
+        assert_eq!(all.len(), 12);
+        for job in all {
+            let mut expected = job.clone();
+            for (key, value) in [("lineage", "7"), ("attempt", "1"), ("nonce", "me")] {
+                expected["labels"][format!("tpu-watchdog-{key}")] = json!(value);
+            }
+            let first = submitted(&read(job), 1, Strategy::Keep);
+            assert_eq!(first, expected);
+            // The next one goes on with the same lineage.
+            expected["labels"]["tpu-watchdog-attempt"] = json!("2");
+            let second = submitted(&read(first.clone()), 2, Strategy::Keep);
+            assert_eq!(second, expected);
+            expected["jobSpec"]["scheduling"]["strategy"] = json!("FLEX_START");
+            expected["jobSpec"]["scheduling"]["maxWaitDuration"] = json!("3600s");
+            assert_eq!(submitted(&read(first), 2, Strategy::FlexStart), expected);
+        }
+    }
+}
