@@ -96,6 +96,13 @@ fn recreate_refused(record: &SlotRecord) -> Option<Refused> {
         return Some(Refused::Wrong(text()));
     }
     let (condition, name) = (record.verdict.condition, &record.name);
+    if record.is_training() && record.incarnation.is_some() {
+        let then = match record.has_ended() {
+            true => format!("`retry {name}` submits it again"),
+            false => format!("cancel it first (gcloud ai custom-jobs cancel), then `retry {name}`"),
+        };
+        return Some(Refused::Wrong(format!("{}: {then}", record.verdict.evidence)));
+    }
     let next = match condition {
         _ if record.recovery.is_some() => return None,
         Condition::Stopped => "a stopped TPU is never deleted; start it first".to_owned(),
@@ -114,6 +121,12 @@ fn recreate_refused(record: &SlotRecord) -> Option<Refused> {
 /// A TPU that `release` would not give back, for which `forget` is meant.
 fn release_refused(record: &SlotRecord) -> Option<Refused> {
     let (name, recovery) = (&record.name, record.recovery.as_ref());
+    if record.is_training() {
+        let text = format!(
+            "a training job has nothing of ours on it; `forget {name}` leaves it alone from now on"
+        );
+        return Some(Refused::Wrong(text));
+    }
     let under_way = recovery.filter(|recovery| recovery.phase != Phase::Launched);
     let why = match &record.incarnation {
         _ if record.released.is_some() => return None,

@@ -157,6 +157,11 @@ fn next_steps(slot: &SlotView) -> Vec<(String, &'static str)> {
         Some("other_owner") => {
             all.push((command("resume") + " --adopt", "makes this TPU the watchdog's own"));
         }
+        Some("job_failed" | "no_progress" | "attempts" | "stopped" | "time_limit" | "deleted")
+            if slot.kind == "vertex_job" =>
+        {
+            all.push((command("retry"), "submits the job again"));
+        }
         Some("job_failed" | "no_progress") => {
             all.push((command("logs"), "how its last runs ended"));
             all.push((command("relaunch"), "starts the job again on this TPU"));

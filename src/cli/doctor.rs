@@ -21,7 +21,7 @@ use crate::core::location;
 use crate::model::action::Reading;
 use crate::model::failure::FailureClass;
 use crate::model::filling::Filling;
-use crate::model::lookup::NextCreate;
+use crate::model::lookup::{CreateCheck, NextCreate};
 use crate::model::node::{NodeState, NodeView};
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
@@ -245,7 +245,7 @@ async fn of_slot(
     let mut all = Vec::new();
     let learned = match read(clients, slot, record, zone, deadline).await {
         Reading::Node(view) => {
-            all.push(shown(name, zone, &view));
+            all.push(shown(slot, zone, &view));
             NodeSpec::learn(&view.raw)
         }
         reading => {
@@ -259,7 +259,8 @@ async fn of_slot(
         }
     };
     let spec = learned.clone().unwrap_or_else(NodeSpec::empty).in_zone(zone).overlaid(&slot.create);
-    needs.extend((0..spec.slices()).map(|_| Need {
+    let is_tpu = slot.filling.training().is_none();
+    needs.extend((0..spec.slices()).filter(|_| is_tpu).map(|_| Need {
         zone: zone.to_owned(),
         accelerator: spec.accelerator(),
         capacity: spec.capacity(),
@@ -269,13 +270,16 @@ async fn of_slot(
     if let Err(why) = spec.acceptable(&settings.owner, name, supervisor) {
         all.push(missing("", format!("it could not be created again: {why}"), None));
     }
-    if learned.is_some() && !NodeSpec::has_a_script(learned.as_ref(), &slot.create) {
+    if is_tpu && learned.is_some() && !NodeSpec::has_a_script(learned.as_ref(), &slot.create) {
         let text = "it has no startup script: a recreated TPU has an empty boot disk";
         let cure = "set startup_script = \"FILE\" in its [[tpu]]".to_owned();
         all.push(Finding { cure: Some(cure), ..doubt("", text) });
     }
     let next = NextCreate::of(learned.as_ref(), slot, &zone.to_owned());
-    let check = clients.tpu.create_check(&next, deadline).await;
+    let check = match is_tpu {
+        true => clients.tpu.create_check(&next, deadline).await,
+        false => CreateCheck::default(),
+    };
     if let Some(why) = check.certain {
         let account = account.strip_prefix("serviceAccount:").unwrap_or(account);
         all.push(missing("", why.replace("WATCHDOG", account), None));
@@ -315,10 +319,11 @@ async fn read(
 }
 
 /// How a TPU that is there is.
-fn shown(name: &str, zone: &str, view: &NodeView) -> Finding {
+fn shown(slot: &SlotSettings, zone: &str, view: &NodeView) -> Finding {
+    let name = &slot.name;
     let several = match view.members.len() {
-        0 | 1 => String::new(),
-        slices => format!("{slices} x "),
+        slices @ 2.. if slot.filling.has_nodes() => format!("{slices} x "),
+        _ => String::new(),
     };
     let state = match &view.standing {
         Some(verdict) => verdict.evidence.clone(),

@@ -175,6 +175,15 @@ fn nothing(
         );
     }
     let slot = config.settings.slots.get(&args.slot);
+    if let (Some(record), true) =
+        (record, slot.is_some_and(|slot| slot.filling.training().is_some()))
+    {
+        let id = record.incarnation.as_ref().map_or("ID", |of| of.id.as_str());
+        return format!(
+            "The lines of a training job are in Cloud Logging:\n    gcloud ai custom-jobs stream-logs {id} --region {}\n",
+            record.zone
+        );
+    }
     let configured = slot.and_then(|slot| slot.zones.first()).map_or("ZONE", String::as_str);
     let worker = args.worker.unwrap_or(0);
     // Of a multislice it is the node of the host's slice, and the host's number there.

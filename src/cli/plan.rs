@@ -142,7 +142,12 @@ fn without_dry_run(document: &mut StatusDocument, users_dry_run: bool) {
 /// A TPU that was never seen may be one whose name is written wrongly: its zone's TPUs are named.
 async fn name_the_others(document: &mut StatusDocument, config: &Config, tpu: &TpuClient) {
     let mut zones: BTreeMap<String, Option<Vec<String>>> = BTreeMap::new();
-    let unseen = |slot: &&mut SlotView| slot.accelerator.is_none() && slot.incarnation.is_none();
+    let is_tpu = |name: &String| {
+        config.settings.slots.get(name).is_none_or(|slot| slot.filling.training().is_none())
+    };
+    let unseen = |slot: &&mut SlotView| {
+        slot.accelerator.is_none() && slot.incarnation.is_none() && is_tpu(&slot.name)
+    };
     for slot in document.tpus.iter_mut().filter(unseen) {
         if slot.state.is_some() || slot.condition == Condition::Unclear {
             continue;

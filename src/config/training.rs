@@ -45,9 +45,7 @@ pub fn slot(
     let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
     // The Cloud TPU API, which would be asked, knows nothing of a job.
     let policy = Policy { create_check: false, ..policy };
-    let checkpoint = raw.checkpoint.and_then(|raw| job::checkpoint(c, &k("checkpoint"), raw));
-    let job = checkpoint
-        .map(|checkpoint| JobSettings { checkpoint: Some(checkpoint), ..JobSettings::default() });
+    let job = raw.checkpoint.and_then(|raw| trained(c, &k("checkpoint"), raw));
     let create = raw.create.and_then(|file| created(c, &k("create"), &folder.join(file), &named));
     let mut count = |name: &str, value, least, default| {
         u32::try_from(c.at_least(&k(name), value, least, default)).unwrap_or(u32::MAX)
@@ -79,6 +77,7 @@ pub fn slot(
     c.later(&k("stall"), &raw.stall, "stalls of training jobs");
     let training = Training {
         named,
+        regions: zones.clone(),
         create,
         settle: c.span(&k("settle"), raw.settle, Duration::ZERO, SETTLE),
         restart,
@@ -89,6 +88,18 @@ pub fn slot(
     let filling = Filling::Training(Arc::new(training));
     let create = Overlay::default();
     SlotSettings { name, zones, filling, create, job, policy, supervisor: None }
+}
+
+/// The job, as far as its checkpoints tell of it.
+fn trained(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<JobSettings> {
+    let checkpoint = job::checkpoint(c, key, raw)?;
+    Some(JobSettings {
+        checkpoint: Some(checkpoint),
+        // `restart` of the slot counts.
+        no_progress: u32::MAX,
+        restarts_per_run: u32::MAX,
+        ..JobSettings::default()
+    })
 }
 
 /// How the job is found, and the region that its resource name has.

@@ -68,6 +68,9 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
     };
     came_of(record, verb, result, &message, turn);
     remember(record, verb, &outcome);
+    if matches!(outcome, CallOutcome::Refused(_) | CallOutcome::NotSent(_)) {
+        record.submitted_at = None;
+    }
     if let Some(memory) = fleet.memory.get_mut(name) {
         // The state of the last call's operation says nothing about this one's.
         (memory.looked_at, memory.operation_lost, memory.vanished) = (None, None, 0);

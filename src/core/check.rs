@@ -260,7 +260,10 @@ impl Checker {
 fn no_job_lives(case: &Case) -> Checked {
     let Case { slot, record, memory, now, .. } = case;
     let since = record.recovery.as_ref().map(|recovery| recovery.phase_since);
-    let newer = |at: Timestamp| Some(at) >= since && elapsed(at, *now) <= slot.policy.max_age;
+    let sent = record.submitted_at.map_or(Duration::ZERO, |sent| elapsed(sent, *now));
+    let settled = record.submitted_at.is_none() || sent >= slot.filling.settle();
+    let newer =
+        |at: Timestamp| settled && Some(at) >= since && elapsed(at, *now) <= slot.policy.max_age;
     let alone = slot.filling.training().is_none() || memory.none_live.is_some_and(newer);
     rule(alone, "S24", "another job of its lineage may live")
 }

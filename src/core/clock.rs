@@ -22,6 +22,7 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         maybe_past(&mut record.ready_since);
         maybe_past(&mut record.healthy_since);
         maybe_past(&mut record.first_seen);
+        maybe_past(&mut record.submitted_at);
         job(&mut record.job, now);
         if let Some((_, at)) = &mut record.last_clear {
             past(at);
@@ -63,7 +64,7 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         maybe_past(&mut memory.looked_at);
         maybe_past(&mut memory.asks_since);
         // A confirmation's age can no longer be told, nor that of the workers' reports.
-        (memory.confirmed, memory.heard) = (None, None);
+        (memory.confirmed, memory.heard, memory.none_live) = (None, None, None);
     }
 }
 

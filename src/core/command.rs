@@ -3,9 +3,10 @@
 use jiff::Timestamp;
 
 use crate::model::command::{Command, CommandKind, Pause};
-use crate::model::condition::Condition;
+use crate::model::condition::{Condition, Verdict};
 use crate::model::event::{CommandName, Event, What};
 use crate::model::fleet::{Fleet, Memory, Pending};
+use crate::model::hold::HoldReason;
 use crate::model::ids::Incarnation;
 use crate::model::phase::Phase;
 use crate::model::relaunch::Release;
@@ -146,6 +147,10 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
             });
         }
         CommandKind::Recreate { slot, incarnation } => change(fleet, slot, |record| {
+            // A training job that lives is for its people to cancel.
+            if record.is_training() && record.incarnation.is_some() && !record.has_ended() {
+                return;
+            }
             recreate(record, incarnation.clone(), &command.who, turn.now);
         }),
         CommandKind::Relaunch { slot } => relaunch(fleet, slot, &command.who, now),
@@ -221,7 +226,7 @@ fn release(fleet: &mut Fleet, slot: &str, who: &str, turn: &mut Turn) {
         return turn.note(format!("release {slot}: {text}; nothing was done"));
     };
     let rests = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
-    let node = record.incarnation.clone().filter(|_| record.ours && rests);
+    let node = record.incarnation.clone().filter(|_| record.ours && rests && !record.is_training());
     let Some(incarnation) = node else {
         let why = match (&record.incarnation, record.ours) {
             (None, _) => "it has no TPU now",
@@ -292,7 +297,12 @@ fn submit_again(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
     change(fleet, slot, |record| {
         record.resubmitted = Resubmitted::default();
         let condition = record.verdict.condition;
-        if record.has_ended() && condition.kind().is_none() && record.recovery.is_none() {
+        if record.verdict.hold == Some(HoldReason::Deleted) && record.is_training() {
+            // It is gone: missing from now on, and created like anything that is.
+            let gone = record.incarnation.take();
+            record.left_behind = gone.map(|gone| (gone.created, now)).or(record.left_behind);
+            record.verdict = Verdict::new(Condition::Unclear, "not read yet");
+        } else if record.has_ended() && condition.kind().is_none() {
             recreate(record, record.incarnation.clone(), who, now);
         }
     });

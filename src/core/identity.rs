@@ -9,6 +9,7 @@ use crate::model::node::{NodeState, NodeView};
 use crate::model::recovery::Call;
 use crate::model::settings::Settings;
 use crate::model::slot::SlotRecord;
+use crate::model::spec::TRAINING_KEY;
 use crate::model::time::elapsed;
 
 use super::ending;
@@ -36,6 +37,7 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
     if ours {
         record.job.generation = record.job.generation.max(record.heard_from());
     }
+    record.submitted_at = None;
     record.job.runs.began = false;
     record.job.workers.clear();
     (record.job.attributes_at, record.job.unheard_since) = (None, None);
@@ -60,7 +62,9 @@ pub fn shows_the_past(
     lag: Duration,
 ) -> bool {
     let Some(shown) = &view.incarnation else { return false };
-    if record.incarnation.as_ref().is_some_and(|known| shown.created < known.created) {
+    // An older training job that lives is another one, and no past.
+    let is_job = view.raw.get(TRAINING_KEY).is_some() && !view.ended;
+    if record.incarnation.as_ref().is_some_and(|known| shown.created < known.created && !is_job) {
         return true;
     }
     // Clocks of two watchdogs may disagree by more than reads lag: what the API itself has ended

@@ -13,6 +13,7 @@ use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::resource::queued::body;
+use crate::resource::training;
 
 use super::{location, reads};
 
@@ -86,16 +87,23 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
     let wanted = learned.clone().in_zone(slot.next_zone(&record.zone)).overlaid(&slot.create);
     let supervisor = slot.supervisor.as_deref();
     let mut body = wanted.render(&settings.owner, &record.name, &order, supervisor);
-    match slot.filling {
-        Filling::Node | Filling::Training(_) => {}
+    let (mut shown, mut deletes) = (learned.body().clone(), record.incarnation.clone());
+    match &slot.filling {
+        Filling::Node => {}
         Filling::QueuedResource(_) => body::limited(&mut body),
+        Filling::Training(of) => {
+            // A job that has ended stays where it is, and one that lives is not ended.
+            deletes = None;
+            shown = training::body::job(&learned);
+            body = training::body::submission(&body, of).unwrap_or(body);
+        }
     }
     IfLost {
         name: record.name.clone(),
         zone: slot.next_zone(&record.zone).clone(),
-        deletes: record.incarnation.clone(),
+        deletes,
         refused: reads::acceptable(settings, slot, record).err(),
-        fields: fields(learned.body(), body.as_object()),
+        fields: fields(&shown, body.as_object()),
         checkpoint: checkpoint
             .map(|found| (found.step, found.uri.clone(), record.job.checkpoint_written)),
         location: listed.map(|listed| listed.uri.clone()),
@@ -191,7 +199,9 @@ fn flat(body: &Map<String, Value>) -> BTreeMap<String, String> {
         match value {
             Value::Object(inner) => {
                 for (name, value) in inner {
-                    let shown = if key == "metadata" { masked(value) } else { value.to_string() };
+                    // A container's variables may be secrets, like metadata.
+                    let secret = key == "metadata" || name == "workerPoolSpecs";
+                    let shown = if secret { masked(value) } else { value.to_string() };
                     all.insert(format!("{key}.{name}"), shown);
                 }
             }

@@ -6,7 +6,7 @@
 use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::settings::{Overlay, SlotSettings};
 use crate::model::slot::{Seen, SlotRecord};
-use crate::model::spec::NodeSpec;
+use crate::model::spec::{NodeSpec, TRAINING_KEY};
 use crate::resource::training::body;
 
 use super::identity::Source;
@@ -54,13 +54,14 @@ pub fn learn(
 }
 
 /// Takes the specification of a training job from the config, where there was never one to learn from. Returns
-/// whether it did.
+/// whether it is another one.
 pub fn described(record: &mut SlotRecord, slot: &SlotSettings) -> bool {
     let create = slot.filling.training().and_then(|of| of.create.as_ref());
-    let spec = create.filter(|_| record.spec.is_none());
-    let spec = spec.map(|create| NodeSpec::new(body::first(&record.name, create)));
-    record.spec = record.spec.take().or(spec);
-    create.is_some() && record.learned_from.is_none()
+    let Some(create) = create.filter(|_| record.learned_from.is_none()) else { return false };
+    let spec = NodeSpec::new(body::first(&record.name, create));
+    let new = record.spec.as_ref() != Some(&spec);
+    record.spec = Some(spec);
+    new
 }
 
 /// The specification after a read, and whether v2alpha1 showed it; none where the known one stays.
@@ -72,6 +73,10 @@ fn taught(
     owner: &str,
 ) -> Option<(NodeSpec, bool)> {
     let Some(known) = &record.spec else { return Some((shown, view.alpha)) };
+    // Each read of a training job is whole, whatever became of it.
+    if shown.body().contains_key(TRAINING_KEY) {
+        return Some((shown, view.alpha));
+    }
     let healthy =
         view.state == NodeState::Ready && matches!(view.health, None | Some(Health::Healthy));
     // A record of a former version does not say where its specification comes from.

@@ -1,6 +1,7 @@
 //! A finished poll: each slot's reading among the listings of all zones. A zone that was not read
 //! in every part gives no reading.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -25,6 +26,7 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     let began = poll.began;
     let (listed, complete) = Listed::new(poll);
     let mut readings: Vec<(String, Reading)> = Vec::new();
+    let lineages = lineages(fleet);
     for (name, record) in &mut fleet.slots {
         let slot = fleet.settings.slots.get(name);
         if let (Some(slot), Some(memory)) = (slot, fleet.memory.get_mut(name))
@@ -35,7 +37,14 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
         let mut reading = listed.reading(record, slot);
         let training = slot.filter(|slot| slot.filling.training().is_some());
         if let (Some(slot), Some(memory)) = (training, fleet.memory.get_mut(name)) {
-            reading = of_training(record, memory, slot, &listed, (reading, began));
+            let shared =
+                record.nodes().first().and_then(|of| lineages.get(of)).filter(|of| *of != name);
+            reading = match shared {
+                None => of_training(record, memory, slot, &listed, (reading, began)),
+                Some(other) => Reading::Unread(format!(
+                    "its job is that of the slot {other}, too: take one of the two out of the config"
+                )),
+            };
         }
         readings.push((name.clone(), reading));
     }
@@ -52,6 +61,17 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
         fleet.ledger.polled_at = Some(turn.now);
         fleet.dirty_ledger = true;
     }
+}
+
+/// The first slot of each lineage of a training job: one is not for two slots to submit.
+fn lineages(fleet: &Fleet) -> BTreeMap<String, String> {
+    let mut lineages = BTreeMap::new();
+    let jobs = fleet.slots.values().filter(|record| record.is_training());
+    for record in jobs.filter(|record| record.nodes().first() != Some(&record.name)) {
+        let of = record.nodes().first().cloned().unwrap_or_default();
+        lineages.entry(of).or_insert_with(|| record.name.clone());
+    }
+    lineages
 }
 
 /// The reading of a training job. Lists show what lives: an end that was read stays what it was.

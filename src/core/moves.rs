@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::model::event::{CallResult, Submission, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::phase::Phase;
@@ -44,19 +46,25 @@ pub fn came_of(
     } else {
         record.incarnation.clone()
     };
-    let submission = submission(record, call, result);
+    let submission = submission(record, call, result, turn.now);
     turn.tell(record, What::Outcome { call, result, incarnation, submission }, message.to_owned());
 }
 
 /// How a submission of a training job came out, where this call is one.
-fn submission(record: &SlotRecord, call: Verb, result: CallResult) -> Option<Submission> {
+fn submission(
+    record: &SlotRecord,
+    call: Verb,
+    result: CallResult,
+    now: Timestamp,
+) -> Option<Submission> {
     let spec = record.spec.as_ref().filter(|_| call == Verb::Create)?;
     spec.body().get(TRAINING_KEY)?;
     let sent = record.recovery.as_ref().and_then(|recovery| recovery.call.as_ref());
     let lost = matches!(sent, Some(Call::Intended | Call::Unknown));
     match result {
         CallResult::Accepted | CallResult::Done if record.incarnation.is_some() => {
-            lost.then_some(Submission::Found)
+            // It is told once more when it runs.
+            (lost && record.first_seen == Some(now)).then_some(Submission::Found)
         }
         CallResult::Accepted => Some(Submission::Created),
         CallResult::Refused => Some(Submission::Refused),

@@ -23,6 +23,7 @@ use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
 use crate::model::settings::{Overlay, Settings};
 use crate::model::slot::{Seen, SlotRecord};
+use crate::model::submission::JobState;
 use crate::model::time::elapsed;
 
 use super::identity::{Source, become_incarnation, shows_the_past};
@@ -446,6 +447,15 @@ fn adopt(
     }
 }
 
+/// A training job that a person cancels may end in any way.
+fn notice_cancel(record: &mut SlotRecord, view: &NodeView) {
+    let same = record.incarnation == view.incarnation && view.ended;
+    let cancelling = JobState::Cancelling.as_str();
+    if record.seen.as_ref().is_some_and(|seen| same && seen.state == cancelling) {
+        record.deleted = Some("a person had cancelled it".to_owned());
+    }
+}
+
 /// `when_missing = "auto"`: a node at work that turns to DELETING, and not by us, is deleted on
 /// purpose. After what was lost, or maintenance on Spot, DELETING is only its end.
 fn notice_deletion(
@@ -455,6 +465,7 @@ fn notice_deletion(
     dirty: &mut BTreeSet<String>,
     now: Timestamp,
 ) {
+    notice_cancel(record, view);
     let Some(seen) = record.seen.as_ref().filter(|_| view.state == NodeState::Deleting) else {
         return;
     };

@@ -174,7 +174,8 @@ pub fn stagger(
     turns: u64,
     turn: &mut Turn,
 ) {
-    if !turn.polled || record.verdict.condition == Condition::Finished {
+    let rests = record.verdict.condition == Condition::Finished && record.wanted.is_none();
+    if !turn.polled || rests {
         return;
     }
     let relaunches = record.job.relaunch.is_some() || record.job.relaunch_by.is_some();

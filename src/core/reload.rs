@@ -15,8 +15,8 @@ use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 
-use super::strays;
 use super::turn::Turn;
+use super::{learning, strays};
 
 /// A slot that left the config is remembered for this long.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 86_400);
@@ -45,7 +45,8 @@ pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
             }
             Some(record) => {
                 let idle = record.incarnation.is_none() && record.recovery.is_none();
-                if idle && !slot.zones.contains(&record.zone) {
+                // A training job may live on in a region that is no longer named.
+                if idle && !record.is_training() && !slot.zones.contains(&record.zone) {
                     record.zone = slot.zones.first().cloned().unwrap_or_default();
                 }
             }
@@ -55,6 +56,7 @@ pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
     let names: Vec<String> = fleet.slots.keys().cloned().collect();
     for name in names {
         strays::filled_otherwise(fleet, &name, turn);
+        described(fleet, &name);
     }
     let wanted = &fleet.settings.slots;
     let gone: Vec<String> =
@@ -63,6 +65,20 @@ pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
         leave(fleet, name, turn);
     }
     forget_old(fleet, turn);
+}
+
+/// The config may describe a training job otherwise, and mean its end otherwise.
+fn described(fleet: &mut Fleet, name: &str) {
+    let (Some(record), Some(slot)) = (fleet.slots.get_mut(name), fleet.settings.slots.get(name))
+    else {
+        return;
+    };
+    if record.spec.is_some() && learning::described(record, slot) {
+        fleet.dirty_specs.insert(name.to_owned());
+    }
+    if let Some(memory) = fleet.memory.get_mut(name) {
+        memory.ended = None;
+    }
 }
 
 /// Since when the process that decides has done so.
@@ -79,7 +95,7 @@ fn back(mut record: SlotRecord, slot: &SlotSettings, turn: &mut Turn) -> SlotRec
     record.left_at = None;
     record.verdict = Verdict::new(Condition::Unclear, "not read yet");
     record.since = turn.now;
-    if !slot.zones.contains(&record.zone) {
+    if !slot.zones.contains(&record.zone) && !record.is_training() {
         record.zone = slot.zones.first().cloned().unwrap_or_default();
         (record.incarnation, record.ready_since) = (None, None);
     }

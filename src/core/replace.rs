@@ -194,6 +194,7 @@ fn intend(ctx: &mut SlotCtx, order: RunOrder, from: &str, turn: &mut Turn) -> Op
     let (now, generation, step) = (ctx.now, order.generation, order.step);
     let record = &mut *ctx.record;
     record.job.generation = generation;
+    record.submitted_at = ctx.slot.filling.training().map(|_| now);
     record.request = Some(ctx.slot.filling.id().to_owned()).filter(|id| !id.is_empty());
     let ordered = ctx.slot.job.as_ref().map(|job| job.key());
     if ordered != record.job.ordered {

@@ -19,14 +19,14 @@ use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::filling::Filling;
-use crate::model::fleet::{Fleet, Ledger, Stray};
+use crate::model::fleet::{Fleet, Ledger, Memory, Stray};
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
 use crate::model::queued::{RequestState, RequestView};
 use crate::model::recovery::Call;
 use crate::model::slot::SlotRecord;
-use crate::model::spec::TRAINING_KEY;
 use crate::model::time::elapsed;
+use crate::resource::training::body;
 
 use super::listed::Listed;
 use super::moves::{advance, came_of, set_call};
@@ -109,6 +109,13 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
             }
         }
     };
+    let meant = match &slot.filling {
+        Filling::Training(of) => record.spec.as_ref().is_none_or(|spec| body::fits(of, spec)),
+        Filling::Node | Filling::QueuedResource(_) => !record.is_training(),
+    };
+    if !meant {
+        return start_over(fleet, name, turn);
+    }
     // A request that was called off is followed already.
     if same || record.forgotten {
         return;
@@ -130,10 +137,39 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     fleet.dirty_ledger = true;
 }
 
+/// The config means another training job by a slot, or another kind of thing: nothing that is known of the former
+/// one holds. A TPU is followed as a stray, a job is its people's.
+fn start_over(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
+    let (Some(record), Some(slot)) = (fleet.slots.get(name), fleet.settings.slots.get(name)) else {
+        return;
+    };
+    let (why, zone) =
+        (format!("the config has it as {} now", slot.filling.path(name)), slot.zones.first());
+    let zone = zone.unwrap_or(&record.zone).clone();
+    let left = record.ours && record.incarnation.is_some() && !record.is_training();
+    if left {
+        let record = record.clone();
+        leave_behind(&record, &why, &mut fleet.ledger, turn.now);
+        fleet.dirty_ledger = true;
+    }
+    if let Some(told) = call_off(fleet, name, &why, false, turn) {
+        turn.note(format!("{name}: {why}; {told}"));
+    }
+    if let Some(record) = fleet.slots.get_mut(name) {
+        let fresh = SlotRecord::new(name, &zone, turn.now);
+        let old = std::mem::replace(record, fresh);
+        (record.paused, record.submitted_at) = (old.paused, old.submitted_at);
+        // A generation is never used twice.
+        record.job.generation = old.job.generation;
+    }
+    fleet.memory.insert(name.to_owned(), Memory::default());
+    fleet.dirty.insert(name.to_owned());
+}
+
 /// A slot leaves behind a stray that was asked for and is not wanted any longer. Returns its fate, in
 /// words.
 pub fn leave_behind(record: &SlotRecord, why: &str, ledger: &mut Ledger, now: Timestamp) -> String {
-    if record.spec.as_ref().is_some_and(|spec| spec.body().contains_key(TRAINING_KEY)) {
+    if record.is_training() {
         return "its submission may have been sent; a job that it makes runs until it is cancelled"
             .to_owned();
     }

@@ -30,6 +30,7 @@ mod remains;
 mod reports;
 mod request;
 mod restarts;
+mod resubmission;
 mod resume;
 mod rhythm;
 mod rollcall;

@@ -61,8 +61,8 @@ impl TpuClient {
         Ok(jobs)
     }
 
-    /// The job of a slot in one region, whether it lives or has ended: by its lineage, once that is among the
-    /// `known` members of the slot, else as the config names it.
+    /// The job of a slot, whether it lives or has ended: in one region by its lineage, once that is among the `known`
+    /// members of the slot, else in all of its regions, as the config names it.
     ///
     /// # Errors
     /// When any read fails: nothing follows from the others alone.
@@ -88,24 +88,29 @@ impl TpuClient {
                 Some(all.join(" AND "))
             }
         };
-        let mut jobs = match filter {
-            Some(filter) => self.jobs_that(region, &filter, deadline).await?,
-            None => Vec::new(),
-        };
         // The first job has no label of ours, and a list may lag behind.
         let named = match (lineage, &of.named) {
             (None, Named::Id(id)) => std::slice::from_ref(id),
             (None, _) => &[],
             (Some(_), _) => known,
         };
-        for id in named.iter().filter(|id| id.bytes().all(|byte| byte.is_ascii_digit())) {
-            if jobs.iter().any(|job| job.id == *id) {
-                continue;
+        let here = [region.to_owned()];
+        // One that was never seen may have ended anywhere.
+        let regions = if lineage.is_none() { of.regions.as_slice() } else { &here };
+        let mut jobs = Vec::new();
+        for region in regions {
+            if let Some(filter) = &filter {
+                jobs.extend(self.jobs_that(region, filter, deadline).await?);
             }
-            match self.one_job(region, id, deadline).await {
-                Ok(job) => jobs.push(job),
-                Err(failure) if failure.class == FailureClass::NotFound => {}
-                Err(failure) => return Err(failure),
+            for id in named.iter().filter(|id| id.bytes().all(|byte| byte.is_ascii_digit())) {
+                if jobs.iter().any(|job: &JobView| job.id == *id) {
+                    continue;
+                }
+                match self.one_job(region, id, deadline).await {
+                    Ok(job) => jobs.push(job),
+                    Err(failure) if failure.class == FailureClass::NotFound => {}
+                    Err(failure) => return Err(failure),
+                }
             }
         }
         let jobs: Vec<&JobView> = jobs.iter().collect();

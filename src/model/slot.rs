@@ -17,7 +17,7 @@ use super::queued::RequestState;
 use super::recovery::Recovery;
 use super::relaunch::Release;
 use super::settings::Size;
-use super::spec::NodeSpec;
+use super::spec::{NodeSpec, TRAINING_KEY};
 use super::time::elapsed;
 use super::training::Resubmitted;
 use super::view::{self, Decision};
@@ -218,6 +218,9 @@ pub struct SlotRecord {
     /// The id of the queued resource that was asked for last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
+    /// When a submission of its training job was intended that no read has shown yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submitted_at: Option<Timestamp>,
     /// Submissions of its training job since the newest checkpoint.
     #[serde(default, skip_serializing_if = "Resubmitted::is_none")]
     pub resubmitted: Resubmitted,
@@ -268,6 +271,11 @@ impl SlotRecord {
         let asked = self.wanted.is_some() || self.job.relaunch_by.is_some();
         let under_way = self.recovery.is_some() || self.job.relaunch.is_some();
         healthy && !under_way && self.suspicion.is_none() && !asked
+    }
+
+    /// It is a managed training job, as it was last read.
+    pub fn is_training(&self) -> bool {
+        self.spec.as_ref().is_some_and(|spec| spec.body().contains_key(TRAINING_KEY))
     }
 
     /// Its training job has ended, and stays where it is.
@@ -385,6 +393,7 @@ impl SlotRecord {
             wanted: None,
             nudged: None,
             request: None,
+            submitted_at: None,
             resubmitted: Resubmitted::default(),
             own_delete: None,
             unanswered_delete: None,

@@ -19,6 +19,8 @@ pub const NONCE_LABEL: &str = "tpu-watchdog-nonce";
 pub struct Training {
     /// How it is found.
     pub named: Named,
+    /// Where it may be, in the order of the config.
+    pub regions: Vec<String>,
     /// Its specification where no job is found: the body of a create.
     pub create: Option<Value>,
     /// So long after a create could last arrive, a complete list that lacks it says that it was not

@@ -119,7 +119,7 @@ pub fn reading(
     let oldest = live().min_by_key(|job| (job.created, &job.id));
     let last = || ended.max_by_key(|job| (job.created, job.attempt()));
     let Some(job) = oldest.or_else(last) else { return Reading::Absent };
-    let other = live().find(|other| other.lineage() != job.lineage());
+    let other = live().find(|other| other.id != job.id && !job.has_ended());
     match view(of, job, other, slot, now) {
         Ok(view) => Reading::Node(Arc::new(view)),
         Err(why) => Reading::Unread(why),
@@ -185,7 +185,11 @@ fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Fa
         JobState::Cancelling
         | JobState::Paused
         | JobState::Updating
-        | JobState::PartiallySucceeded => says(Stopped, ""),
+        | JobState::PartiallySucceeded => {
+            let text =
+                format!("custom job {} is {}: that is left alone", job.id, job.state.as_str());
+            (Verdict::held(Stopped, text, HoldReason::Stopped), None)
+        }
         JobState::Unspecified | JobState::Other(_) => says(Unclear, ""),
     }
 }

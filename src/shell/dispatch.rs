@@ -49,6 +49,8 @@ impl Permits {
 
     fn of(&self, query: &Look) -> &Semaphore {
         match query {
+            // A region of Vertex AI that hangs must not hold up a TPU.
+            Look::Node { filling: Filling::Training(_), .. } => &self.surveys,
             Look::Node { .. } | Look::Stray { .. } | Look::Operation { .. } => &self.calls,
             Look::Attributes { .. }
             | Look::Checkpoints { .. }

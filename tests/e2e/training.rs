@@ -227,7 +227,7 @@ fn s24_a_lost_answer_submits_no_job_twice() {
         let (_, metrics) = get(&format!("{}/metrics", rig.endpoint()));
         let counted = |result: &str, count: u32| {
             metrics.contains(&format!(
-                "job_submissions_total{{result=\"{result}\",slot=\"sft\"}} {count}"
+                "job_submissions_total{{slot=\"sft\",result=\"{result}\"}} {count}"
             ))
         };
         let after = if carried_out { counted("found", 1) } else { counted("created", 1) };

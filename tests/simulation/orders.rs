@@ -22,7 +22,7 @@ use crate::world::World;
 const ORDERED_WITHIN: Ms = 60_000 + 2 * 30_000 + 80_000 + 20_000;
 
 /// Runs from one checkpoint that make no step; then an older one is taken, once.
-const STUCK_RUNS: usize = 3;
+const STUCK_RUNS: u64 = 3;
 
 /// An operator's wish for another run is dropped after this.
 const WANTED_FOR: Ms = HOUR;
@@ -184,13 +184,12 @@ impl World {
         let excused =
             wanted || [Fault::Commands, Fault::Reload].iter().any(|fault| self.setup.has(*fault));
         let known = self.truth.slots.entry(slot.to_owned()).or_default();
-        let passed_over = known.alike.len() >= STUCK_RUNS;
+        let passed_over = order.generation >= known.alike_since + STUCK_RUNS;
         let complete = order.step.is_none_or(|step| known.complete.contains(&step));
         let before = known.order.replace((order.generation, order.step));
         if before.is_none_or(|(_, step)| step != order.step) {
-            known.alike.clear();
+            known.alike_since = order.generation;
         }
-        known.alike.insert(order.generation);
         self.check("S15", slot, complete, || {
             format!("the checkpoint of step {:?} was never complete", order.step)
         });

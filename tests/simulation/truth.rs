@@ -48,8 +48,8 @@ pub struct Known {
     pub last_sent: Option<Ms>,
     /// Generation and step of the last create that left.
     pub order: Option<(u64, Option<u64>)>,
-    /// The generations of the orders in a row that named its step.
-    pub alike: BTreeSet<u64>,
+    /// The generation of the first order in a row that named its step.
+    pub alike_since: u64,
     /// Steps whose checkpoints were complete at some time.
     pub complete: BTreeSet<u64>,
     /// Nodes that a late or second create made, and those that a person made.

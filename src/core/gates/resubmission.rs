@@ -4,7 +4,7 @@ use super::common::hold;
 use crate::core::ctx::SlotCtx;
 use crate::core::resubmission;
 use crate::model::hold::HoldReason;
-use crate::model::time::elapsed;
+use crate::model::time::{after, elapsed};
 use crate::model::view::Decision;
 
 /// A job that had ended before this watchdog knew of it is a person's to run again.
@@ -27,6 +27,9 @@ pub fn resubmissions(ctx: &SlotCtx) -> Option<Decision> {
 pub fn none_live(ctx: &SlotCtx) -> Option<Decision> {
     ctx.slot.filling.training()?;
     let since = ctx.record.recovery.as_ref()?.phase_since;
+    // A submission that was called off may show for so long.
+    let shows = ctx.settings.poll.timeout + ctx.slot.filling.settle();
+    let since = since.max(ctx.record.submitted_at.map_or(since, |at| after(at, shows)));
     let fresh = |at| at >= since && elapsed(at, ctx.now) <= ctx.slot.policy.max_age;
     let text =
         "its submission is pending; the next poll has to show that no job of its lineage lives";

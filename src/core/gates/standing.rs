@@ -172,7 +172,14 @@ pub fn specification(subject: Subject) -> Option<Obstacle> {
     let Err(why) = subject.acceptable? else { return None };
     let record = subject.record;
     let unseen = record.spec.is_none() && record.seen.is_none();
-    let (hold, text) = if unseen {
+    let job = subject.slot.filling.training().filter(|_| unseen);
+    let (hold, text) = if job.is_some() {
+        let text = format!(
+            "no job that the config means was ever seen in {}: correct its name or region, or name create = \"job.yaml\" to have it made",
+            subject.slot.zones.join(", ")
+        );
+        (HoldReason::NeverSeen, text)
+    } else if unseen {
         let text = format!(
             "no TPU of this name was ever seen in {}: correct `name` or `zone` in the config, or describe it in [tpu.create] to have it \
              created ({why})",

@@ -12,23 +12,23 @@ use crate::model::submission::{JobListing, JobState, JobView};
 use crate::model::training::{Named, Restart, Strategy, Training};
 use crate::resource::training::{body, lineage, reading};
 
-const REGION: &str = "us-central1";
+pub const REGION: &str = "us-central1";
 const OTHER: &str = "europe-west4";
 
 /// Google's service: it keeps every job, and shows it in lists after a while.
-struct Service {
-    world: World,
-    jobs: Vec<(Timestamp, Value)>,
-    lag: u64,
+pub struct Service {
+    pub world: World,
+    pub jobs: Vec<(Timestamp, Value)>,
+    pub lag: u64,
     /// The steps of its complete checkpoints.
-    steps: Vec<u64>,
+    pub steps: Vec<u64>,
     /// GETs so far.
-    gets: u32,
+    pub gets: u32,
     /// The state of the TPU `tpu`, where there is one.
-    tpu: Option<&'static str>,
+    pub tpu: Option<&'static str>,
 }
 
-fn training() -> Settings {
+pub fn training() -> Settings {
     let mut settings = settings(&["a"]);
     for slot in settings.slots.values_mut() {
         trains(slot, "sft");
@@ -37,11 +37,12 @@ fn training() -> Settings {
 }
 
 /// The slot is the job of this display name.
-fn trains(slot: &mut SlotSettings, job: &str) {
+pub fn trains(slot: &mut SlotSettings, job: &str) {
     slot.zones = vec![REGION.to_owned(), OTHER.to_owned()];
     slot.policy.create_check = false;
     slot.filling = Filling::Training(Arc::new(Training {
         named: Named::DisplayName(job.into()),
+        regions: vec![],
         create: None,
         settle: Duration::from_secs(300),
         restart: Restart { job: 3, transient: 1, no_progress: 9 },
@@ -54,17 +55,17 @@ fn trains(slot: &mut SlotSettings, job: &str) {
         format: Some(crate::model::settings::CheckpointFormat::Orbax),
         orbax_mode: Default::default(),
     });
-    slot.job = Some(JobSettings { checkpoint, ..JobSettings::default() });
+    slot.job = Some(JobSettings { checkpoint, no_progress: u32::MAX, ..JobSettings::default() });
 }
 
-fn job(name: &str) -> Value {
+pub fn job(name: &str) -> Value {
     let spec = json!({"workerPoolSpecs": [], "scheduling": {"strategy": "SPOT"}, "later": 1});
     json!({"displayName": name, "jobSpec": spec})
 }
 
 impl Service {
     /// A job that a person has submitted runs, and is watched.
-    fn new() -> Service {
+    pub fn new() -> Service {
         let mut service = Service {
             world: World::new(training()),
             jobs: vec![],
@@ -79,7 +80,7 @@ impl Service {
         service
     }
 
-    fn make(&mut self, region: &str, mut job: Value) {
+    pub fn make(&mut self, region: &str, mut job: Value) {
         let id = 1000 + self.jobs.len();
         job["name"] = json!(format!("projects/77/locations/{region}/customJobs/{id}"));
         job["createTime"] = json!(self.world.now.to_string());
@@ -88,7 +89,7 @@ impl Service {
     }
 
     /// The newest job is, or ends, so.
-    fn sets(&mut self, state: &str, error: Option<(i64, &str)>) {
+    pub fn sets(&mut self, state: &str, error: Option<(i64, &str)>) {
         let now = self.world.now.to_string();
         let (_, job) = self.jobs.last_mut().unwrap();
         job["state"] = json!(state);
@@ -98,7 +99,7 @@ impl Service {
         }
     }
 
-    fn shown(&self) -> Vec<JobView> {
+    pub fn shown(&self) -> Vec<JobView> {
         let old = |made: Timestamp| made <= after(self.world.now, Duration::ZERO);
         let lag = Duration::from_secs(self.lag);
         let visible =
@@ -108,7 +109,7 @@ impl Service {
     }
 
     /// Jobs that live, whatever lists show.
-    fn live(&self) -> usize {
+    pub fn live(&self) -> usize {
         self.jobs
             .iter()
             .filter(|(_, raw)| !JobState::ENDS.contains(&JobState::from_wire(&raw["state"])))
@@ -116,7 +117,7 @@ impl Service {
     }
 
     /// Lists every region, and answers each question that follows.
-    fn poll(&mut self) {
+    pub fn poll(&mut self) {
         let listing = |region: &&str| {
             let lives = |job: &JobView| job.region == **region && !job.has_ended();
             let jobs = self.shown().into_iter().filter(lives).collect();
@@ -133,7 +134,7 @@ impl Service {
         self.ask(Input::Polled(Box::new(poll)));
     }
 
-    fn ask(&mut self, input: Input) {
+    pub fn ask(&mut self, input: Input) {
         let mut inputs = vec![input];
         let mut actions = Vec::new();
         while let Some(input) = inputs.pop() {
@@ -146,7 +147,7 @@ impl Service {
         self.world.actions = actions;
     }
 
-    fn answer(&mut self, look: Look) -> Option<Input> {
+    pub fn answer(&mut self, look: Look) -> Option<Input> {
         let began = self.world.now;
         match look {
             Look::Node { slot, filling: Filling::Node, .. } => {
@@ -175,20 +176,20 @@ impl Service {
         }
     }
 
-    fn minutes(&mut self, minutes: u64) {
+    pub fn minutes(&mut self, minutes: u64) {
         for _ in 0..minutes * 2 {
             self.half_a_minute();
         }
     }
 
-    fn half_a_minute(&mut self) {
+    pub fn half_a_minute(&mut self) {
         self.world.wait(30);
         self.poll();
         self.carry_out();
     }
 
     /// Every submission is carried out, and answered. A TPU that is deleted is gone.
-    fn carry_out(&mut self) {
+    pub fn carry_out(&mut self) {
         for action in std::mem::take(&mut self.world.actions) {
             let Action::Create { slot, zone, body, filling, .. } = action else {
                 self.tpu = None;
@@ -209,16 +210,16 @@ impl Service {
         }
     }
 
-    fn called(&mut self, outcome: CallOutcome) {
+    pub fn called(&mut self, outcome: CallOutcome) {
         self.ask(Input::Called { slot: "a".into(), outcome });
     }
 
-    fn hold(&self) -> Option<HoldReason> {
+    pub fn hold(&self) -> Option<HoldReason> {
         self.world.hold("a")
     }
 }
 
-const EXIT: &str = "The replica workerpool0-0 exited with a non-zero status of";
+pub const EXIT: &str = "The replica workerpool0-0 exited with a non-zero status of";
 
 #[test]
 fn each_end_is_submitted_again_or_held_for_its_reason() {

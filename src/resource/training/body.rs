@@ -7,9 +7,11 @@
 use serde_json::{Map, Value, json};
 
 use crate::model::ids::{OWNER_KEY, RUN_KEY};
-use crate::model::spec::TRAINING_KEY;
+use crate::model::spec::{NodeSpec, TRAINING_KEY};
 use crate::model::submission::JobView;
-use crate::model::training::{ATTEMPT_LABEL, LINEAGE_LABEL, NONCE_LABEL, Strategy, Training};
+use crate::model::training::{
+    ATTEMPT_LABEL, LINEAGE_LABEL, NONCE_LABEL, Named, Strategy, Training,
+};
 
 /// In there: the lineage. The other fields are the job's.
 const LINEAGE: &str = "tpu-watchdog-lineage";
@@ -70,6 +72,33 @@ pub fn first(slot: &str, create: &Value) -> Map<String, Value> {
     spec
 }
 
+/// The job of a specification, as its fields are shown.
+pub fn job(spec: &NodeSpec) -> Map<String, Value> {
+    let Some(Value::Object(job)) = spec.body().get(TRAINING_KEY) else { return Map::new() };
+    let mut job = job.clone();
+    job.remove(LINEAGE);
+    if let Some(labels) = spec.body().get("labels") {
+        job.insert("labels".into(), labels.clone());
+    }
+    job
+}
+
+/// Whether the config still means the job of a specification.
+pub fn fits(of: &Training, spec: &NodeSpec) -> bool {
+    let Some(job) = spec.body().get(TRAINING_KEY) else { return false };
+    match &of.named {
+        // Its later submissions have ids of their own.
+        Named::Id(id) => job.get(LINEAGE).is_some_and(|lineage| lineage == id),
+        Named::DisplayName(name) => job.get("displayName").is_some_and(|known| known == name),
+        Named::Labels(wanted) => {
+            let labels = spec.body().get("labels");
+            wanted.iter().all(|(key, value)| {
+                labels.and_then(|labels| labels.get(key)).is_some_and(|known| known == value)
+            })
+        }
+    }
+}
+
 /// The body of the POST for a specification with our own metadata.
 ///
 /// # Errors
@@ -112,13 +141,13 @@ pub fn submission(specification: &Value, of: &Training) -> Result<Value, &'stati
 mod tests {
     use super::*;
     use crate::model::ids::RunOrder;
-    use crate::model::spec::NodeSpec;
-    use crate::model::training::{Named, Restart};
+    use crate::model::training::Restart;
     use std::time::Duration;
 
     fn training(strategy: Strategy) -> Training {
         Training {
             named: Named::Id("7".into()),
+            regions: vec![],
             create: None,
             settle: Duration::ZERO,
             restart: Restart { job: 3, transient: 1, no_progress: 3 },

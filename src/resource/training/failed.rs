@@ -90,7 +90,8 @@ pub fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Optio
         );
         return (Verdict::held(Condition::Stopped, text, HoldReason::TimeLimit), None);
     }
-    if cancelled {
+    if cancelled && (error.is_some() || job.ended.is_none_or(|at| elapsed(at, now) >= ERROR_WITHIN))
+    {
         let text = format!("{is}; `retry` submits it again");
         return (Verdict::held(Condition::Stopped, text, HoldReason::Stopped), None);
     }

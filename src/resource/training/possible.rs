@@ -92,6 +92,7 @@ mod tests {
         let why = |strategy: Strategy, regions: usize, job: Value| {
             let of = Training {
                 named: Named::Id("1".into()),
+                regions: vec![],
                 create: None,
                 settle: Duration::ZERO,
                 restart: Restart { job: 3, transient: 1, no_progress: 3 },
