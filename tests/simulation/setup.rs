@@ -11,10 +11,6 @@ use tpu_watchdog::resource::spec::SUPERVISOR_MARK;
 
 use crate::fault::Fault;
 
-/// Half of a world's time went into the system's allocator.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Of one host, two, eight, and 64.
 const KINDS: [&str; 8] = ["v4-8", "v4-16", "v4-8", "v4-16", "v4-8", "v4-16", "v4-64", "v4-512"];
 
