@@ -7,8 +7,7 @@
 //! and nothing is done. It never asks whether acting is wise, only whether a rule of
 //! docs/invariants.md forbids it. Worked example: a node is READY with health TIMEOUT for 11 min,
 //! its GET is 2 s old, no judged slot is in recovery. Every rule holds, and the delete goes on. The
-//! same with a GET of 6 s ago breaks S1, and the slot is held as
-//! `refused`.
+//! same with a GET of 6 s ago breaks S1, and the slot is held as `refused`.
 
 mod order;
 mod pools;
@@ -149,6 +148,11 @@ impl Checker {
         Ok(())
     }
 
+    /// The judged slot that was checked last takes no room after all.
+    pub fn not_done(&mut self) {
+        self.judged = self.judged.saturating_sub(1);
+    }
+
     /// An operator is there: graces, quiet hours, `max_unavailable` and the breaker are skipped.
     fn asked(&mut self, case: &Case) -> Checked {
         let wanted = case.record.wanted.as_ref().and_then(|wish| wish.incarnation.as_ref());
@@ -158,7 +162,7 @@ impl Checker {
         let at_work =
             [Condition::Stopped, Condition::Starting, Condition::Waiting, Condition::Going]
                 .contains(&state);
-        let ended = case.record.seen.as_ref().is_some_and(|seen| seen.ended);
+        let ended = case.record.has_ended();
         rule(!at_work || ended, "S10", "it was stopped, or the API works on it")?;
         rule(state != Condition::Unclear, "S5", "what it is is not known")?;
         can_follow(case)?;
@@ -260,10 +264,9 @@ impl Checker {
 fn no_job_lives(case: &Case) -> Checked {
     let Case { slot, record, memory, now, .. } = case;
     let since = record.recovery.as_ref().map(|recovery| recovery.phase_since);
-    let sent = record.submitted_at.map_or(Duration::ZERO, |sent| elapsed(sent, *now));
-    let settled = record.submitted_at.is_none() || sent >= slot.filling.settle();
-    let newer =
-        |at: Timestamp| settled && Some(at) >= since && elapsed(at, *now) <= slot.policy.max_age;
+    let settled = |sent| elapsed(sent, *now) >= slot.filling.settle();
+    let settled = record.submitted_at.is_none_or(settled);
+    let newer = |at| settled && Some(at) >= since && elapsed(at, *now) <= slot.policy.max_age;
     let alone = slot.filling.training().is_none() || memory.none_live.is_some_and(newer);
     rule(alone, "S24", "another job of its lineage may live")
 }

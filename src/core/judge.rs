@@ -33,7 +33,9 @@ use super::condemn::condemn;
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::turn::Turn;
-use super::{amend, asked, confirm, diagnose, ending, life, reads, relaunch, request, storm};
+use super::{
+    amend, asked, budget, confirm, diagnose, ending, life, reads, relaunch, request, storm,
+};
 
 /// An operator has to look when guest attributes that would condemn could not be read for this
 /// long.
@@ -139,12 +141,17 @@ fn confirm(ctx: &mut SlotCtx, kind: Kind, gates: &[Gate], turn: &mut Turn) -> De
         return hear(ctx, action);
     }
     stop_asking(ctx);
+    let counted = budget::is_unavailable(ctx.record);
     let (checker, case) = ctx.case();
     if let Err(violation) = checker.delete(&case, condition, &confirmed) {
         return confirm::refused(ctx, violation.name(), &violation.to_string(), turn);
     }
     if relaunches {
-        return relaunch::instead(ctx, gates, turn);
+        let decision = relaunch::instead(ctx, gates, turn);
+        if !(counted || budget::is_unavailable(ctx.record)) {
+            ctx.checker.not_done();
+        }
+        return decision;
     }
     condemn(ctx, condition, kind, confirmed.began, turn);
     Decision::act(action, reason)

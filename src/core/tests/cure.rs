@@ -144,3 +144,36 @@ fn an_operators_relaunch_of_a_sick_tpu_waits_for_no_grace() {
     // Whether that helped is seen within its whole grace.
     assert!(matches!(sent_after(&mut world, &node, 2), Some(58..=62)), "{:?}", world.actions);
 }
+
+#[test]
+fn s6_a_relaunch_that_its_order_holds_takes_no_room_from_others() {
+    let mut world = with_checkpoints();
+    let mut settings = world.fleet.settings.clone();
+    let plain = SlotSettings { name: "b".into(), ..settings.slots["idle-1"].clone() };
+    settings.slots.insert("b".into(), plain);
+    world.input(Input::Configured(Box::new(settings)));
+    let a = sick(&running(&mut world), "TIMEOUT");
+    for turn in 0..140 {
+        // `a` is ripe after an hour, and `b` some minutes later.
+        let b = node("b", if turn < 106 { json!({}) } else { timeout() });
+        world.wait(30);
+        world.poll(&[a.clone(), b.clone()]);
+        world.workers_say(&[(1, "v2", None)]);
+        world.surveyed(&[100, 200]);
+        // The order waits for its hosts.
+        world.fleet.memory.get_mut("a").unwrap().heard = None;
+        world.get("a", Some(a.clone()));
+        if world.actions.is_empty() {
+            world.get("b", Some(b.clone()));
+        }
+        if is_delete(&world.actions) {
+            let reason = &world.fleet.slots["a"].decision.as_ref().unwrap().reason;
+            assert!(
+                turn > 120 && reason.contains("its workers are asked once more"),
+                "{turn} {reason}"
+            );
+            return;
+        }
+    }
+    panic!("b was never condemned: {:?} {:?}", world.hold("a"), world.hold("b"));
+}
