@@ -177,7 +177,7 @@ impl World {
     }
 
     /// S15: a job starts from a checkpoint that was complete, and from none that is older than the
-    /// last one it started from, unless somebody wanted that, or run after run from it made no
+    /// last one it started from, unless an operator wanted that, or run after run from it made no
     /// progress.
     pub fn starts_from(&mut self, slot: &str, order: &RunOrder) {
         let wanted = self.calm_since.is_some_and(|calm| self.now > calm + 4 * HOUR);

@@ -87,12 +87,13 @@ pub fn job(spec: &NodeSpec) -> Map<String, Value> {
 pub fn fits(of: &Training, spec: &NodeSpec) -> bool {
     let Some(job) = spec.body().get(TRAINING_KEY) else { return false };
     match &of.named {
-        // Its later submissions have ids of their own.
-        Named::Id(id) => job.get(LINEAGE).is_some_and(|lineage| lineage == id),
+        // The one that is named may be any submission of its lineage, and later ones have ids of their own.
+        Named::Id(_) => true,
         Named::DisplayName(name) => job.get("displayName").is_some_and(|known| known == name),
         Named::Labels(wanted) => {
             let labels = spec.body().get("labels");
-            wanted.iter().all(|(key, value)| {
+            // Labels of Google's own are never learned.
+            wanted.iter().filter(|(key, _)| !key.starts_with("goog-")).all(|(key, value)| {
                 labels.and_then(|labels| labels.get(key)).is_some_and(|known| known == value)
             })
         }
