@@ -378,6 +378,11 @@ pub fn reported(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
         return;
     }
     if relaunch.written_at.is_none() {
+        // Reads may lag behind what the workers have read.
+        let order = relaunch.order.clone();
+        if let Some(seen) = &mut record.seen {
+            seen.run = Some(order);
+        }
         let text = format!("read back: the workers have the order of generation {generation}");
         written(record, CallResult::Accepted, text, turn);
     }

@@ -380,18 +380,6 @@ fn a_release_is_no_relaunch_any_longer_and_a_slot_that_left_is_told() {
 }
 
 #[test]
-fn an_old_supervisor_is_named_and_condemns_nothing() {
-    for (version, named) in [("", Some("version 1")), ("v2", Some("version 2")), ("v3", None)] {
-        let mut world = with_checkpoints();
-        world.at_work(version);
-        let warnings = view::document(&world.fleet, world.now).tpus[0].warnings.join("; ");
-        assert_eq!(named.is_some(), warnings.contains("old supervisor"), "{warnings}");
-        assert!(named.is_none_or(|named| warnings.contains(named)), "{warnings}");
-        assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
-    }
-}
-
-#[test]
 fn l2_what_is_gone_or_out_of_reach_is_patched_no_more() {
     let mut world = with_checkpoints();
     world.fleet.settings.slots.get_mut("a").unwrap().policy.when_missing =
@@ -417,9 +405,9 @@ fn l2_what_is_gone_or_out_of_reach_is_patched_no_more() {
     assert!(world.run_order().is_some_and(|order| !order.wait), "it is there again");
 }
 
-#[test]
-fn s15_workers_that_follow_a_newer_order_than_the_last_read_showed_get_no_older_one() {
-    let mut world = with_checkpoints();
+/// Workers follow a newer order before the node is read again, which showed `wait` last. Returns the
+/// node as it was, and that order.
+fn followed_before_it_is_read(world: &mut World) -> (Value, RunOrder) {
     let node = world.at_work("v3");
     world.pause();
     let waits = world.run_order().expect("an order");
@@ -441,11 +429,26 @@ fn s15_workers_that_follow_a_newer_order_than_the_last_read_showed_get_no_older_
     let newer = newer.expect("generation 2");
     let lost = CallOutcome::Unknown(Failure::new(FailureClass::Transient, "503"));
     world.ordered(lost);
-    // They tell before the node is read again, which showed `wait` last.
     world.workers_say(&[(2, "v3", None)]);
+    (node, newer)
+}
+
+#[test]
+fn s15_workers_that_follow_a_newer_order_than_the_last_read_showed_get_no_older_one() {
+    let mut world = with_checkpoints();
+    let (node, newer) = followed_before_it_is_read(&mut world);
     assert_eq!(world.run_order(), None, "{:?}", world.messages);
     world.polled(&patched(&node, &newer));
     assert_eq!(world.run_order(), None, "it says no `wait` by now");
+}
+
+#[test]
+fn s15_a_read_that_lags_behind_the_workers_takes_no_order_back() {
+    let mut world = with_checkpoints();
+    let (node, newer) = followed_before_it_is_read(&mut world);
+    world.polled(&node);
+    world.pause();
+    assert_eq!(world.run_order(), Some(RunOrder { wait: true, ..newer }));
 }
 
 #[test]

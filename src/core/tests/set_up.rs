@@ -202,3 +202,15 @@ fn s23_neither_a_set_up_that_fails_nor_a_job_that_saves_undoes_an_end_that_may_b
     let waits = ending::or_set_up(Some((Stuck::Waits, ())), set_up);
     assert_eq!(waits.map(|(stuck, ())| stuck), Some(Stuck::Setup));
 }
+
+#[test]
+fn an_old_supervisor_is_named_and_condemns_nothing() {
+    for (version, named) in [("", Some("version 1")), ("v2", Some("version 2")), ("v3", None)] {
+        let mut world = with_checkpoints();
+        world.at_work(version);
+        let warnings = view::document(&world.fleet, world.now).tpus[0].warnings.join("; ");
+        assert_eq!(named.is_some(), warnings.contains("old supervisor"), "{warnings}");
+        assert!(named.is_none_or(|named| warnings.contains(named)), "{warnings}");
+        assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    }
+}

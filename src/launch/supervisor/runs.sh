@@ -25,7 +25,10 @@ left() {
   done
 }
 : >"$TPU_WATCHDOG_CODE"
-exec 3> >(trap "" TERM; exec cat)
+# Ignored before the fork: the lines of a program that ends at once would be lost with it.
+trap "" TERM
+exec 3> >(exec cat)
+trap - TERM
 "$@" >&3 2>&1 3>&-
 code=$?
 exec 3>&-
