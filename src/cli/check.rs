@@ -1,21 +1,32 @@
 //! `check`: the config alone, offline.
 
-use super::table::plural;
+use super::table::fleet;
 use super::{ConfigFile, Outcome, load, print, screen};
 use crate::config;
+use crate::model::spec::NodeSpec;
+use crate::resource::training::{body, possible};
 
 pub fn check(at: &ConfigFile) -> Outcome {
     let config = load(at)?;
-    let jobs = config.settings.slots.values().filter(|s| s.job.is_some()).count();
+    let jobs = config.settings.slots.values();
+    let jobs = jobs.filter(|s| s.job.is_some() && s.filling.training().is_none()).count();
     print(&format!(
         "{} is fine: project {}, {}, {jobs} with a job\n",
         at.path().display(),
         config.settings.project,
-        plural(config.settings.slots.len(), "TPU")
+        fleet(&config.settings)
     ));
     // Only a note: the file may be there for the service alone.
     if let Some(Err(message)) = config.listen_token_file.as_deref().map(config::read_token) {
         print(&format!("note: as the present user sees it, {message}; `run` does not start so\n"));
+    }
+    for slot in config.settings.slots.values() {
+        let create = slot.filling.training().and_then(|of| of.create.as_ref());
+        let spec = create.map(|create| NodeSpec::new(body::first(&slot.name, create)));
+        if let Some(advice) = spec.as_ref().and_then(possible::advice) {
+            let note = format!("note: {}: {advice}", slot.name);
+            print(&screen::paragraph(&note, screen::width()));
+        }
     }
     for slot in config
         .settings

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use jiff::Timestamp;
 
+use super::findings::{Finding, Told, doubt, fine, missing};
 use super::names::no_slot;
 use super::proposal::never_seen;
 use super::quota::{Compared, Need, compare};
-use super::screen::{self, HEAD, labelled, paint, style, width};
-use super::table::plural;
+use super::table::fleet;
 use super::wire::Clients;
-use super::{ConfigFile, Failed, Outcome, load, wire};
+use super::{ConfigFile, Failed, Outcome, load, rights, wire};
 use crate::checkpoint::lister;
 use crate::checkpoint::probe::Unfit;
 use crate::config::{Config, StateLocation};
@@ -27,29 +27,11 @@ use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::time::{elapsed, span};
-use crate::report::sentence::{Tone, none_found};
+use crate::report::sentence::none_found;
 use crate::store::Stored;
 
-/// The role that the program needs, as it is handed out.
-const ROLE: &str = include_str!("../../deploy/iam/role.yaml");
 /// A clock that is further off spoils leases, ages and access tokens.
 const SKEW_MAX: Duration = Duration::from_secs(10);
-
-/// A permission, and what happens without it.
-const WITHOUT: [(&str, &str); 9] = [
-    ("tpu.nodes.list", "nothing is read, everything is held"),
-    ("tpu.nodes.get", "nothing is ever condemned"),
-    ("tpu.nodes.delete", "a recovery stops at its delete"),
-    ("tpu.nodes.create", "a deleted TPU is not created again"),
-    (
-        "tpu.nodes.update",
-        "a job is not started again on the TPU that is there, a pause does not reach its hosts",
-    ),
-    ("tpu.operations.get", "deletes and creates are followed more slowly"),
-    ("tpu.operations.list", "a TPU that was deleted on purpose is created again"),
-    ("tpu.runtimeversions.get", "a runtime version that is gone is noticed at the create"),
-    ("tpu.acceleratortypes.get", "a type that is gone is noticed at the create"),
-];
 
 #[derive(Debug, Default, Args)]
 #[command(
@@ -61,27 +43,6 @@ pub struct DoctorArgs {
     node: Option<String>,
 }
 
-/// One finding.
-struct Finding {
-    tone: Tone,
-    what: String,
-    text: String,
-    /// The command that mends it.
-    cure: Option<String>,
-}
-
-fn fine(what: impl Into<String>, text: impl Into<String>) -> Finding {
-    Finding { tone: Tone::Good, what: what.into(), text: text.into(), cure: None }
-}
-
-fn doubt(what: impl Into<String>, text: impl Into<String>) -> Finding {
-    Finding { tone: Tone::Waiting, ..fine(what, text) }
-}
-
-fn missing(what: impl Into<String>, text: impl Into<String>, cure: Option<String>) -> Finding {
-    Finding { tone: Tone::Bad, cure, ..fine(what, text) }
-}
-
 pub async fn doctor(at: &ConfigFile, args: &DoctorArgs) -> Outcome {
     let config = load(at)?;
     let slots = chosen(&config, args)?;
@@ -89,11 +50,7 @@ pub async fn doctor(at: &ConfigFile, args: &DoctorArgs) -> Outcome {
     let file = at.path().display();
     told.tell(fine(
         "config",
-        format!(
-            "{file}: {} of {}",
-            plural(config.settings.slots.len(), "TPU"),
-            config.settings.project
-        ),
+        format!("{file}: {} of {}", fleet(&config.settings), config.settings.project),
     ));
     let clients = wire::clients(&config)?;
     if let Err(none) = clients.preflight(config.settings.poll.timeout).await {
@@ -111,7 +68,7 @@ pub async fn doctor(at: &ConfigFile, args: &DoctorArgs) -> Outcome {
     let account = account.map_or("serviceAccount:ACCOUNT-OF-THE-WATCHDOG".to_owned(), |email| {
         format!("serviceAccount:{email}")
     });
-    for finding in permissions(&clients, &config, &account).await {
+    for finding in rights::permissions(&clients, &config, &account).await {
         told.tell(finding);
     }
     let stored = stored(&clients, &config).await;
@@ -134,47 +91,6 @@ fn chosen<'a>(config: &'a Config, args: &DoctorArgs) -> Result<Vec<&'a SlotSetti
     Ok(vec![all.get(name).ok_or_else(|| no_slot(name, all.keys()))?])
 }
 
-/// The findings so far: printed as they come, since some take seconds.
-#[derive(Default)]
-struct Told {
-    bad: usize,
-}
-
-impl Told {
-    fn tell(&mut self, finding: Finding) {
-        self.bad += usize::from(finding.tone == Tone::Bad);
-        let Finding { tone, what, text, cure } = finding;
-        let width = width();
-        let mut lines = text.lines();
-        let first = lines.next().unwrap_or_default();
-        let mark = paint(style(tone), tone.mark());
-        let mut out = labelled(&what, &format!("{mark} {first}"), width);
-        for line in lines {
-            out += &labelled("", line.trim_end(), width);
-        }
-        if let Some(cure) = cure {
-            out += &labelled("", &format!("{} {cure}", paint(HEAD, "do")), width);
-        }
-        screen::print(&out);
-    }
-
-    fn outcome(&self) -> Outcome {
-        match self.bad {
-            0 => {
-                screen::print("\nNothing is missing.\n");
-                Ok(())
-            }
-            bad => {
-                screen::print(&format!(
-                    "\n{} missing; see the lines with ✗.\n",
-                    super::table::plural(bad, "thing")
-                ));
-                Err(Failed::NeedsAPerson)
-            }
-        }
-    }
-}
-
 async fn clock(clients: &Clients, config: &Config) -> Finding {
     match clients.tpu.skew(config.settings.poll.timeout).await {
         None => {
@@ -187,46 +103,6 @@ async fn clock(clients: &Clients, config: &Config) -> Finding {
             missing("clock", text, Some("timedatectl set-ntp true".into()))
         }
     }
-}
-
-async fn permissions(clients: &Clients, config: &Config, account: &str) -> Vec<Finding> {
-    let wanted: Vec<&str> = ROLE.lines().filter_map(|line| line.strip_prefix("- ")).collect();
-    let deadline = Instant::now() + config.settings.poll.timeout;
-    let project = &config.settings.project;
-    let lacking = match clients.tpu.lacking(&wanted, deadline).await {
-        None => {
-            return vec![doubt(
-                "permissions",
-                "not asked: anonymous credentials, or api.resource_manager is not set",
-            )];
-        }
-        Some(Err(why)) => {
-            let text = format!("could not be asked: {why}");
-            let cure = format!(
-                "gcloud services enable cloudresourcemanager.googleapis.com --project {project}"
-            );
-            return vec![Finding { cure: Some(cure), ..doubt("permissions", text) }];
-        }
-        Some(Ok(lacking)) => lacking,
-    };
-    if lacking.is_empty() {
-        return vec![fine("permissions", format!("all {} of deploy/iam/role.yaml", wanted.len()))];
-    }
-    let cure = format!(
-        "gcloud iam roles create tpuWatchdog --project {project} --file deploy/iam/role.yaml (update, where it exists); gcloud projects \
-         add-iam-policy-binding {project} --member {account} --role projects/{project}/roles/tpuWatchdog --condition None"
-    );
-    let without = |name: &str| {
-        WITHOUT
-            .iter()
-            .find(|(of, _)| *of == name)
-            .map_or("see deploy/iam/README.md", |(_, what)| what)
-    };
-    let of = |name: &String| {
-        let text = format!("{name} is not granted on project {project}: {}", without(name));
-        missing("permission", text, Some(cure.clone()))
-    };
-    lacking.iter().map(of).collect()
 }
 
 async fn of_slot(
@@ -474,6 +350,7 @@ async fn state(clients: &Clients, config: &Config, account: &str) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::sentence::Tone;
 
     #[test]
     fn a_login_that_the_service_does_not_see_is_told() {
@@ -481,14 +358,5 @@ mod tests {
         assert!(told.text.contains("does not see it") && told.tone == Tone::Waiting);
         assert!(told.cure.unwrap().contains("credentials.conf"));
         assert!(hidden_login(false, true).or(hidden_login(true, false)).is_none());
-    }
-
-    #[test]
-    fn each_permission_of_the_role_is_told_with_its_consequence() {
-        let mut wanted: Vec<&str> = ROLE.lines().filter_map(|l| l.strip_prefix("- ")).collect();
-        let mut known: Vec<&str> = WITHOUT.iter().map(|(name, _)| *name).collect();
-        wanted.sort_unstable();
-        known.sort_unstable();
-        assert_eq!(wanted, known);
     }
 }

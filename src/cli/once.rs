@@ -6,7 +6,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::{ConfigFile, Failed, Outcome, load, print, wire};
+use super::{ConfigFile, Failed, Outcome, load, print, table, wire};
 use crate::core::view::needs_a_person;
 use crate::driver::message::{End, Mode};
 use crate::model::condition::Condition;
@@ -109,8 +109,9 @@ async fn cycle(at: &ConfigFile, args: &OnceArgs) -> Outcome {
     }
     let severity = if escalated > 0 { "WARNING" } else { "INFO" };
     let message = format!(
-        "{healthy} of {} TPUs healthy, {} in the next run, {held} held{}",
+        "{healthy} of {} {} healthy, {} in the next run, {held} held{}",
         document.tpus.len(),
+        table::kinds(&config.settings),
         go_on(recovering),
         if read { "" } else { "; no poll read every zone" }
     );

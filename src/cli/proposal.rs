@@ -184,11 +184,22 @@ fn recreate(lost: &IfLost, width: Option<usize>) -> String {
     if let Some(why) = &lost.refused {
         text += &labelled("REFUSED", why, width);
     }
-    let deletes = lost.deletes.as_ref().map_or("nothing: there is no TPU now".to_owned(), |of| {
+    let nothing = match lost.is_job {
+        true => "nothing: a job that has ended stays listed",
+        false => "nothing: there is no TPU now",
+    };
+    let deletes = lost.deletes.as_ref().map_or(nothing.to_owned(), |of| {
         format!("exactly id {}, created {:.0}, unless it is gone by then", of.id, of.created)
     });
     text += &labelled("delete", &deletes, width);
     let from = match (&lost.checkpoint, &lost.location) {
+        (None, _) if lost.is_job => {
+            let known = lost
+                .location
+                .as_ref()
+                .map_or("none is known here".to_owned(), |uri| format!("{uri} shows none yet"));
+            format!("starts where its own program finds a checkpoint: {known}")
+        }
         (Some((step, uri, _)), _) => format!("resumes from step {step}, {uri}"),
         (None, Some(location)) => {
             let how = if lost.unlisted {

@@ -21,7 +21,7 @@ pub async fn run(at: &ConfigFile) -> Outcome {
     let settings = wire::settings(&config);
     tracing::info!(
         "watching {} of {} every {}{}, as {}",
-        super::table::plural(settings.slots.len(), "TPU"),
+        super::table::fleet(&settings),
         settings.project,
         crate::model::time::span(settings.poll.every),
         if settings.dry_run { ", dry run: nothing is changed" } else { "" },

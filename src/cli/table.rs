@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 
 use super::screen::{self, Row, paint, paragraph};
+use crate::model::settings::Settings;
 use crate::model::time::{elapsed, span};
 use crate::model::view::{SlotView, StatusDocument, StrayView};
 use crate::report::banner;
@@ -73,6 +74,27 @@ pub fn protection(document: &StatusDocument) -> String {
 /// A count with its noun.
 pub fn plural(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// A fleet by its kinds: `3 TPUs and 1 training job`.
+pub fn fleet(settings: &Settings) -> String {
+    let jobs = settings.slots.values().filter(|slot| slot.filling.training().is_some()).count();
+    let tpus = settings.slots.len() - jobs;
+    match (tpus, jobs) {
+        (tpus, 0) => plural(tpus, "TPU"),
+        (0, jobs) => plural(jobs, "training job"),
+        (tpus, jobs) => format!("{} and {}", plural(tpus, "TPU"), plural(jobs, "training job")),
+    }
+}
+
+/// The noun for all slots of a fleet.
+pub fn kinds(settings: &Settings) -> &'static str {
+    let jobs = settings.slots.values().filter(|slot| slot.filling.training().is_some()).count();
+    match jobs {
+        0 => "TPUs",
+        jobs if jobs == settings.slots.len() => "training jobs",
+        _ => "TPUs and training jobs",
+    }
 }
 
 fn narrow(slots: &[(&SlotView, Sentence)], now: Timestamp, width: Option<usize>) -> String {

@@ -187,7 +187,7 @@ pub fn clients(config: &Config) -> Result<Clients, Failed> {
     };
     let tpu = TpuClient::new(http, &config.api.tpu, config.api.version, &settings.project)
         .with_checks(checks)
-        .with_vertex(&config.api.vertex);
+        .with_training(&config.api.vertex, &config.api.ml);
     Ok(Clients { state, storage, tpu, metrics, credentials })
 }
 

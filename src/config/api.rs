@@ -36,7 +36,6 @@ pub fn listen_token_file(c: &mut Check, raw: Option<&str>, folder: &Path) -> Opt
 }
 
 pub fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
-    not_yet(c, raw);
     let mut url = |key: &str, given: Option<&String>, default: &str| {
         let text = given.map_or(default, String::as_str).trim_end_matches('/').to_owned();
         let parsed = reqwest::Url::parse(&text.replace("{region}", "us-central1"))
@@ -53,6 +52,7 @@ pub fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
     };
     let tpu = url("api.tpu", raw.tpu.as_ref(), DEFAULT_TPU);
     let vertex = url("api.vertex", raw.vertex.as_ref(), DEFAULT_VERTEX);
+    let ml = url("api.ml", raw.ml.as_ref(), DEFAULT_ML);
     let storage = url("api.storage", raw.storage.as_ref(), DEFAULT_STORAGE);
     // A private endpoint is no reason to ask Google's public ones.
     let public = is_googles(&tpu);
@@ -97,20 +97,13 @@ pub fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
         }
     };
     let storage = raw.storage.is_some().then_some(storage);
-    ApiSettings { tpu, vertex, storage, resource_manager, iam, quotas, version, anonymous }
-}
-
-/// Endpoints of later kinds. Written out as their defaults they change nothing.
-fn not_yet(c: &mut Check, raw: &RawApi) {
-    let other = |given: &Option<toml::Value>, default: &str| {
-        given.as_ref().filter(|v| v.as_str() != Some(default)).cloned()
-    };
-    c.later("api.ml", &other(&raw.ml, "https://ml.googleapis.com"), "AI Platform");
+    ApiSettings { tpu, vertex, ml, storage, resource_manager, iam, quotas, version, anonymous }
 }
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
 const DEFAULT_TPU: &str = "https://tpu.googleapis.com";
 const DEFAULT_VERTEX: &str = "https://{region}-aiplatform.googleapis.com";
+const DEFAULT_ML: &str = "https://ml.googleapis.com";
 const DEFAULT_STORAGE: &str = "https://storage.googleapis.com";
 
 const DEFAULT_RESOURCE_MANAGER: &str = "https://cloudresourcemanager.googleapis.com";

@@ -61,6 +61,8 @@ pub struct ApiSettings {
     pub tpu: String,
     /// Base URL of the Vertex AI API; `{region}` in it stands for the region.
     pub vertex: String,
+    /// Base URL of the API of the legacy AI Platform Training.
+    pub ml: String,
     /// Base URL of Cloud Storage, when it is not Google's own.
     pub storage: Option<String>,
     /// Base URL of the Resource Manager API; none: it is not asked.

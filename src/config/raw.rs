@@ -118,7 +118,8 @@ pub struct Raw {
     pub fleet: Option<Value>,
     #[serde(default)]
     pub vertex_job: Vec<RawVertexJob>,
-    pub ai_platform_job: Option<Value>,
+    #[serde(default)]
+    pub ai_platform_job: Vec<RawLegacyJob>,
     pub notify: Option<Value>,
 }
 
@@ -138,7 +139,7 @@ pub struct RawApi {
     pub tpu: Option<String>,
     pub vertex: Option<String>,
     pub storage: Option<String>,
-    pub ml: Option<Value>,
+    pub ml: Option<String>,
     pub resource_manager: Option<String>,
     pub iam: Option<String>,
     pub quotas: Option<String>,
@@ -258,9 +259,25 @@ pub struct RawVertexJob {
     pub restart: RawVertexRestart,
     pub strategy: Option<String>,
     pub max_wait: Option<Span>,
-    pub next_machine: Option<Value>,
+    pub next_machine: Option<Vec<String>>,
     pub on_timeout: Option<String>,
-    pub restart_study: Option<Value>,
+    pub restart_study: Option<bool>,
+    pub settle: Option<Span>,
+    pub stall: Option<Value>,
+    #[serde(default)]
+    pub policy: RawPolicy,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawLegacyJob {
+    pub name: Option<String>,
+    pub job: String,
+    pub checkpoint: Option<RawCheckpoint>,
+    #[serde(default)]
+    pub restart: RawVertexRestart,
+    pub next_machine: Option<Vec<String>>,
+    pub on_timeout: Option<String>,
     pub settle: Option<Span>,
     pub stall: Option<Value>,
     #[serde(default)]

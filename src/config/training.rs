@@ -14,8 +14,10 @@ use super::raw::*;
 use super::slot::{fits_name, fleet_alone};
 use crate::model::filling::Filling;
 use crate::model::settings::*;
-use crate::model::training::{Named, Restart, Strategy, Training};
+use crate::model::spec::NodeSpec;
+use crate::model::training::{JobKind, NO_REGION, Named, Restart, Strategy, Training};
 use crate::resource::limits;
+use crate::resource::training::{body, possible};
 
 /// Flex-start capacity of managed training waits so long at most where nothing else is said. Source: aiplatform v1,
 /// `Scheduling.maxWaitDuration`.
@@ -32,62 +34,129 @@ pub fn slot(
     folder: &Path,
 ) -> SlotSettings {
     let k = |name: &str| format!("{key}.{name}");
-    let (named, of_name) = named(c, key, &raw);
+    let (named, of_study, of_name) = named(c, key, &raw);
     let zones = regions(c, key, raw.region, raw.regions, of_name);
     let name = raw.name.or(raw.display_name).unwrap_or_default();
-    if !fits_name(&name) {
-        let text = format!(
-            "{name:?} is no name of a slot: write `name`, of 1 to 63 lower-case letters, digits and '-', starting with a letter"
-        );
-        c.wrong(&k("name"), text);
-    }
+    named_slot(c, key, &name);
     fleet_alone(c, &k("policy"), &raw.policy);
     let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
-    // The Cloud TPU API, which would be asked, knows nothing of a job.
-    let policy = Policy { create_check: false, ..policy };
     let job = raw.checkpoint.and_then(|raw| trained(c, &k("checkpoint"), raw));
     let create = raw.create.and_then(|file| created(c, &k("create"), &folder.join(file), &named));
-    let mut count = |name: &str, value, least, default| {
-        u32::try_from(c.at_least(&k(name), value, least, default)).unwrap_or(u32::MAX)
-    };
-    let restart = Restart {
-        job: count("restart.job", raw.restart.job, 0, 3),
-        transient: count("restart.transient", raw.restart.transient, 0, 1),
-        no_progress: count("restart.no_progress", raw.restart.no_progress, 0, 3),
-    };
     let strategy = strategy(c, key, raw.strategy.as_deref());
     let flexible = strategy == Strategy::FlexStart;
     if raw.max_wait.is_some() && !flexible {
         c.wrong(&k("max_wait"), "is of flex-start capacity alone; set strategy = \"flex_start\"");
     }
     let max_wait = c.span(&k("max_wait"), raw.max_wait, Duration::ZERO, WAIT);
-    let outlives_timeout = match raw.on_timeout.as_deref() {
-        None | Some("hold") => false,
-        Some("resubmit") => true,
-        Some(other) => {
-            c.wrong(
-                &k("on_timeout"),
-                format!("{other:?} is unknown; use \"hold\" or \"resubmit\""),
-            );
-            false
-        }
-    };
-    c.later(&k("next_machine"), &raw.next_machine, "another machine after a lack of memory");
-    c.later(&k("restart_study"), &raw.restart_study, "tuning jobs");
     c.later(&k("stall"), &raw.stall, "stalls of training jobs");
+    let described = create.as_ref().map(body::kind);
+    let tuning = of_study || described == Some(JobKind::Tuning) || raw.restart_study == Some(true);
     let training = Training {
+        kind: if tuning { JobKind::Tuning } else { JobKind::Custom },
         named,
         regions: zones.clone(),
         create,
         settle: c.span(&k("settle"), raw.settle, Duration::ZERO, SETTLE),
-        restart,
+        restart: restart(c, &k("restart"), &raw.restart),
         strategy,
         max_wait: Some(max_wait).filter(|_| flexible),
-        outlives_timeout,
+        outlives_timeout: outlives_timeout(c, &k("on_timeout"), raw.on_timeout.as_deref()),
+        restart_study: raw.restart_study.unwrap_or(false),
+        next_machine: next_machine(c, &k("next_machine"), raw.next_machine),
     };
-    let filling = Filling::Training(Arc::new(training));
-    let create = Overlay::default();
+    let spec = training.create.as_ref().map(|create| NodeSpec::new(body::first(&name, create)));
+    if let Some(why) = spec.and_then(|spec| possible::obstacle(&spec, &training, zones.len())) {
+        c.wrong(&k("create"), format!("describes a job that is not possible so: {why}"));
+    }
+    settings(name, zones, training, job, policy)
+}
+
+/// `[[ai_platform_job]]`: the same of the legacy service, whose jobs have an id that their user gave, and no region.
+pub fn legacy(c: &mut Check, key: &str, raw: RawLegacyJob, fleet: &Policy) -> SlotSettings {
+    let k = |name: &str| format!("{key}.{name}");
+    if !raw.job.starts_with(|ch: char| ch.is_ascii_alphabetic()) || !JobKind::Legacy.is_id(&raw.job)
+    {
+        let text = format!(
+            "{:?} is no id of a job: letters, digits and underscores, a letter first",
+            raw.job
+        );
+        c.wrong(&k("job"), text);
+    }
+    let name = raw.name.unwrap_or_else(|| raw.job.to_ascii_lowercase().replace('_', "-"));
+    named_slot(c, key, &name);
+    fleet_alone(c, &k("policy"), &raw.policy);
+    let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
+    let job = raw.checkpoint.and_then(|raw| trained(c, &k("checkpoint"), raw));
+    c.later(&k("stall"), &raw.stall, "stalls of training jobs");
+    let zones = vec![NO_REGION.to_owned()];
+    let training = Training {
+        kind: JobKind::Legacy,
+        named: Named::Id(raw.job),
+        regions: zones.clone(),
+        create: None,
+        settle: c.span(&k("settle"), raw.settle, Duration::ZERO, SETTLE),
+        restart: restart(c, &k("restart"), &raw.restart),
+        strategy: Strategy::Keep,
+        max_wait: None,
+        outlives_timeout: outlives_timeout(c, &k("on_timeout"), raw.on_timeout.as_deref()),
+        restart_study: true,
+        next_machine: next_machine(c, &k("next_machine"), raw.next_machine),
+    };
+    settings(name, zones, training, job, policy)
+}
+
+fn settings(
+    name: String,
+    zones: Vec<String>,
+    training: Training,
+    job: Option<JobSettings>,
+    policy: Policy,
+) -> SlotSettings {
+    // The Cloud TPU API, which would be asked, knows nothing of a job.
+    let policy = Policy { create_check: false, ..policy };
+    let (filling, create) = (Filling::Training(Arc::new(training)), Overlay::default());
     SlotSettings { name, zones, filling, create, job, policy, supervisor: None }
+}
+
+fn named_slot(c: &mut Check, key: &str, name: &str) {
+    if !fits_name(name) {
+        let text = format!(
+            "{name:?} is no name of a slot: write `name`, of 1 to 63 lower-case letters, digits and '-', starting with a letter"
+        );
+        c.wrong(&format!("{key}.name"), text);
+    }
+}
+
+fn restart(c: &mut Check, key: &str, raw: &RawVertexRestart) -> Restart {
+    let mut count = |name: &str, value, default| {
+        u32::try_from(c.at_least(&format!("{key}.{name}"), value, 0, default)).unwrap_or(u32::MAX)
+    };
+    Restart {
+        job: count("job", raw.job, 3),
+        transient: count("transient", raw.transient, 1),
+        no_progress: count("no_progress", raw.no_progress, 3),
+    }
+}
+
+fn outlives_timeout(c: &mut Check, key: &str, raw: Option<&str>) -> bool {
+    match raw {
+        None | Some("hold") => false,
+        Some("resubmit") => true,
+        Some(other) => {
+            c.wrong(key, format!("{other:?} is unknown; use \"hold\" or \"resubmit\""));
+            false
+        }
+    }
+}
+
+fn next_machine(c: &mut Check, key: &str, raw: Option<Vec<String>>) -> Vec<String> {
+    let machines = raw.unwrap_or_default();
+    for (index, machine) in machines.iter().enumerate() {
+        if machine.is_empty() || machines[..index].contains(machine) {
+            c.wrong(key, format!("{machine:?} is empty, or named twice"));
+        }
+    }
+    machines
 }
 
 /// The job, as far as its checkpoints tell of it.
@@ -102,8 +171,8 @@ fn trained(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<JobSettings> 
     })
 }
 
-/// How the job is found, and the region that its resource name has.
-fn named(c: &mut Check, key: &str, raw: &RawVertexJob) -> (Named, Option<String>) {
+/// How the job is found, whether that names a tuning job, and the region that its resource name has.
+fn named(c: &mut Check, key: &str, raw: &RawVertexJob) -> (Named, bool, Option<String>) {
     let k = |name: &str| format!("{key}.{name}");
     let ways = [raw.display_name.is_some(), raw.job.is_some(), !raw.labels.is_empty()];
     if ways.iter().filter(|way| **way).count() != 1 {
@@ -112,30 +181,32 @@ fn named(c: &mut Check, key: &str, raw: &RawVertexJob) -> (Named, Option<String>
     }
     if let Some(job) = &raw.job {
         let parts: Vec<&str> = job.split('/').collect();
-        if let ["projects", _, "locations", region, "customJobs", id] = parts[..]
-            && !id.is_empty()
-            && id.bytes().all(|byte| byte.is_ascii_digit())
+        if let ["projects", _, "locations", region, collection, id] = parts[..]
+            && let Some(kind) =
+                [JobKind::Custom, JobKind::Tuning].iter().find(|k| k.collection() == collection)
+            && kind.is_id(id)
         {
-            return (Named::Id(id.to_owned()), Some(region.to_owned()));
+            let study = *kind == JobKind::Tuning;
+            return (Named::Id(id.to_owned()), study, Some(region.to_owned()));
         }
         let text = format!(
             "{job:?} is no job; they look like \"projects/P/locations/us-central1/customJobs/123\""
         );
         c.wrong(&k("job"), text);
-        return (Named::Id(String::new()), None);
+        return (Named::Id(String::new()), false, None);
     }
     if let Some(name) = &raw.display_name {
         if name.is_empty() || name.chars().count() > NAME_MAX {
             c.wrong(&k("display_name"), format!("must have 1 to {NAME_MAX} characters"));
         }
-        return (Named::DisplayName(name.clone()), None);
+        return (Named::DisplayName(name.clone()), false, None);
     }
     for (label, value) in &raw.labels {
         if let Err(why) = limits::label(label, value) {
             c.wrong(&k(&format!("labels.{label}")), why);
         }
     }
-    (Named::Labels(raw.labels.clone()), None)
+    (Named::Labels(raw.labels.clone()), false, None)
 }
 
 fn regions(
@@ -207,31 +278,32 @@ fn created(c: &mut Check, key: &str, path: &Path, named: &Named) -> Option<Value
             return None;
         }
     };
-    let mut body =
+    let mut whole =
         if spec.get("workerPoolSpecs").is_some() { json!({"jobSpec": spec}) } else { spec };
-    if body.pointer("/jobSpec/workerPoolSpecs").is_none() {
+    let machines = format!("/{}/workerPoolSpecs", body::kind(&whole).spec());
+    if whole.pointer(&machines).is_none() {
         c.wrong(
             key,
             format!(
-                "{shown} has no workerPoolSpecs: write a CustomJobSpec, as for gcloud's --config"
+                "{shown} has no workerPoolSpecs: write a CustomJobSpec, or the whole of a tuning job, as for gcloud's --config"
             ),
         );
         return None;
     }
     // It has to be found again as it was not found now.
     match named {
-        Named::DisplayName(name) => body["displayName"] = json!(name),
+        Named::DisplayName(name) => whole["displayName"] = json!(name),
         Named::Labels(labels) => {
             for (key, value) in labels {
-                body["labels"][key] = json!(value);
+                whole["labels"][key] = json!(value);
             }
-            if body.get("displayName").is_none() {
-                body["displayName"] = json!(path.file_stem().map(|stem| stem.to_string_lossy()));
+            if whole.get("displayName").is_none() {
+                whole["displayName"] = json!(path.file_stem().map(|stem| stem.to_string_lossy()));
             }
         }
         Named::Id(_) => c.wrong(key, "and `job` exclude each other: the id of a job is not chosen"),
     }
-    Some(body)
+    Some(whole)
 }
 
 /// Two slots of one job would submit it against each other.

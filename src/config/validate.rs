@@ -29,7 +29,6 @@ pub fn validate(
     let mut check = Check::new(document);
     let c = &mut check;
     c.later("fleet", &raw.fleet, "fleets by label");
-    c.later("ai_platform_job", &raw.ai_platform_job, "AI Platform jobs");
     c.later("notify", &raw.notify, "notifications");
     let project = project(c, raw.project, environment);
     if raw.owner.as_ref().is_some_and(String::is_empty) {
@@ -52,10 +51,10 @@ pub fn validate(
     let listen = listen(c, raw.listen.as_deref());
     let listen_token_file = listen_token_file(c, raw.listen_token_file.as_deref(), folder);
     let api = api(c, &raw.api);
-    if raw.tpu.is_empty() && raw.vertex_job.is_empty() {
+    if raw.tpu.is_empty() && raw.vertex_job.is_empty() && raw.ai_platform_job.is_empty() {
         c.wrong("tpu", "there is no [[tpu]]: add one with name and zone");
     }
-    let slots = slots(c, raw.tpu, raw.vertex_job, &fleet_policy, folder);
+    let slots = slots(c, raw.tpu, (raw.vertex_job, raw.ai_platform_job), &fleet_policy, folder);
     check.finish()?;
     let settings = Settings {
         project,
@@ -78,19 +77,28 @@ pub fn validate(
 fn slots(
     c: &mut Check,
     tpus: Vec<RawTpu>,
-    jobs: Vec<RawVertexJob>,
+    (vertex, legacy): (Vec<RawVertexJob>, Vec<RawLegacyJob>),
     fleet: &Policy,
     folder: &Path,
 ) -> BTreeMap<String, SlotSettings> {
     let mut slots: BTreeMap<String, SlotSettings> = BTreeMap::new();
-    let tpus = tpus.into_iter().enumerate().map(|(index, tpu)| (format!("tpu[{index}]"), Ok(tpu)));
-    let jobs = jobs.into_iter().enumerate();
-    let jobs = jobs.map(|(index, job)| (format!("vertex_job[{index}]"), Err(job)));
-    for (key, raw) in tpus.chain(jobs) {
-        let slot = match raw {
-            Ok(tpu) => slot(c, &key, tpu, fleet, folder),
-            Err(job) => training::slot(c, &key, job, fleet, folder),
-        };
+    let mut all: Vec<(String, SlotSettings)> = Vec::new();
+    for (index, raw) in tpus.into_iter().enumerate() {
+        let key = format!("tpu[{index}]");
+        let slot = slot(c, &key, raw, fleet, folder);
+        all.push((key, slot));
+    }
+    for (index, raw) in vertex.into_iter().enumerate() {
+        let key = format!("vertex_job[{index}]");
+        let slot = training::slot(c, &key, raw, fleet, folder);
+        all.push((key, slot));
+    }
+    for (index, raw) in legacy.into_iter().enumerate() {
+        let key = format!("ai_platform_job[{index}]");
+        let slot = training::legacy(c, &key, raw, fleet);
+        all.push((key, slot));
+    }
+    for (key, slot) in all {
         if slots.contains_key(&slot.name) {
             let text = format!("two slots are named {:?}; names must be unique", slot.name);
             c.wrong(&format!("{key}.name"), text);

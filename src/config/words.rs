@@ -1,21 +1,7 @@
 //! Serde's words in those of the config: the key that may be meant, the value that may be written.
 
 /// Keys that are read to be refused with a reason: they are never offered.
-const LATER: [&str; 13] = [
-    "fleet",
-    "vertex_job",
-    "ai_platform_job",
-    "notify",
-    "vertex",
-    "ml",
-    "stall",
-    "queue",
-    "provision",
-    "slice",
-    "nodes",
-    "progress",
-    "early_maintenance",
-];
+const LATER: [&str; 6] = ["fleet", "notify", "stall", "nodes", "progress", "early_maintenance"];
 
 /// How alike a key is to one that may be meant.
 const ALIKE: f64 = 0.8;

@@ -9,12 +9,14 @@
 //! its GET is 2 s old, no judged slot is in recovery. Every rule holds, and the delete goes on. The
 //! same with a GET of 6 s ago breaks S1, and the slot is held as `refused`.
 
+mod body;
 mod order;
 mod pools;
 mod removal;
 
 pub use removal::{idling, removal};
 
+use body::specification;
 use pools::pool_is_supplied;
 
 use std::collections::BTreeSet;
@@ -36,7 +38,6 @@ use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
 use crate::model::settings::{OnSuccess, Settings, Size, SlotSettings};
 use crate::model::slot::SlotRecord;
-use crate::model::spec::NodeSpec;
 use crate::model::time::elapsed;
 
 /// A GET, or a report of the workers, that verifies a delete is at most this old.
@@ -491,10 +492,4 @@ fn is_within_attempts(case: &Case, kind: Kind) -> Checked {
 fn listed(slot: &SlotSettings) -> Option<&str> {
     let checkpoint = slot.job.as_ref()?.checkpoint.as_ref()?;
     checkpoint.is_listed().then_some(checkpoint.uri.as_str())
-}
-
-/// The body of a create: the learned specification, in its zone, under the config's overlay.
-fn specification(case: &Case) -> NodeSpec {
-    let learned = case.record.spec.clone().unwrap_or_else(NodeSpec::empty);
-    learned.in_zone(&case.record.zone).overlaid(&case.slot.create)
 }

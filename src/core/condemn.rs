@@ -98,7 +98,7 @@ fn open(
     // request that failed gave no machines: its next one counts like a create that was refused.
     let counts =
         !matches!(condition, Condition::Deleting | Condition::Finished | Condition::RequestFailed);
-    resubmission::count(record, condition);
+    resubmission::count(record, ctx.slot, condition);
     if counts {
         _ = runs::ended(record, condition, turn);
         let window = ctx.slot.policy.attempts.window;

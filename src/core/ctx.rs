@@ -96,7 +96,9 @@ impl SlotCtx<'_> {
     /// The specification that a create in its present zone would send.
     pub fn specification(&self) -> NodeSpec {
         let learned = self.record.spec.clone().unwrap_or_else(NodeSpec::empty);
-        learned.in_zone(&self.record.zone).overlaid(&self.slot.create)
+        let spec = learned.in_zone(&self.record.zone).overlaid(&self.slot.create);
+        let training = self.slot.filling.training();
+        spec.on_machine(training.and_then(|of| of.next(&self.record.resubmitted)))
     }
 
     /// The create that would follow a delete.

@@ -11,6 +11,7 @@ use crate::model::settings::Settings;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::TRAINING_KEY;
 use crate::model::time::elapsed;
+use crate::model::training::Resubmitted;
 
 use super::ending;
 
@@ -36,6 +37,9 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
     record.job.heard_from = view.run.as_ref().map(|run| run.generation);
     if ours {
         record.job.generation = record.job.generation.max(record.heard_from());
+    } else {
+        // A person's own submission is a new beginning.
+        record.resubmitted = Resubmitted::default();
     }
     record.submitted_at = None;
     record.job.runs.began = false;

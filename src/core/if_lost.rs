@@ -26,6 +26,8 @@ pub struct IfLost {
     pub zone: String,
     /// Exactly this incarnation is deleted; none where there is no node.
     pub deletes: Option<Incarnation>,
+    /// It is a managed training job, which starts where its own program finds a checkpoint.
+    pub is_job: bool,
     /// Why it could not be created.
     pub refused: Option<String>,
     /// The fields of the create, by dotted key.
@@ -74,8 +76,8 @@ pub fn if_lost(fleet: &Fleet, settings: &Settings, only: Option<&str>) -> Vec<If
 }
 
 fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost {
-    let listed = location::listed(slot);
-    let here = listed.is_some_and(|listed| listed.uri == record.job.location);
+    let listed = location::watched(record, slot);
+    let here = listed.as_ref().is_some_and(|listed| listed.uri == record.job.location);
     let checkpoint = record.job.checkpoint.as_ref().filter(|_| here);
     let order = RunOrder {
         generation: record.job.generation + 1,
@@ -85,6 +87,8 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
     };
     let learned = record.spec.clone().unwrap_or_else(NodeSpec::empty);
     let wanted = learned.clone().in_zone(slot.next_zone(&record.zone)).overlaid(&slot.create);
+    let training = slot.filling.training();
+    let wanted = wanted.on_machine(training.and_then(|of| of.next(&record.resubmitted)));
     let supervisor = slot.supervisor.as_deref();
     let mut body = wanted.render(&settings.owner, &record.name, &order, supervisor);
     let (mut shown, mut deletes) = (learned.body().clone(), record.incarnation.clone());
@@ -102,11 +106,12 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
         name: record.name.clone(),
         zone: slot.next_zone(&record.zone).clone(),
         deletes,
+        is_job: slot.filling.training().is_some(),
         refused: reads::acceptable(settings, slot, record).err(),
         fields: fields(&shown, body.as_object()),
         checkpoint: checkpoint
             .map(|found| (found.step, found.uri.clone(), record.job.checkpoint_written)),
-        location: listed.map(|listed| listed.uri.clone()),
+        location: listed.as_ref().map(|listed| listed.uri.clone()),
         unlisted: listed.is_some_and(|of| location::listed_at(record, &of.uri).is_none()),
         runs: runs(slot),
         notes: notes(slot, record.spec.as_ref()),
@@ -129,6 +134,9 @@ fn runs(slot: &SlotSettings) -> Option<Runs> {
 
 /// The limits of a command next to the startup script, in words; none for a TPU never read.
 fn notes(slot: &SlotSettings, learned: Option<&NodeSpec>) -> Vec<String> {
+    if slot.filling.training().is_some() {
+        return learned.and_then(training::possible::advice).into_iter().collect();
+    }
     let job = slot.job.as_ref().filter(|_| learned.is_some());
     let Some((job, command)) = job.and_then(|job| Some((job, job.command.as_deref()?))) else {
         return Vec::new();

@@ -7,6 +7,7 @@
 //! not deleted unless the location was listed completely within the last hour: its create would be
 //! held.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -22,6 +23,7 @@ use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 use crate::model::time::span;
 use crate::model::view::Decision;
+use crate::resource::training::body;
 
 use super::turn::Turn;
 
@@ -31,6 +33,20 @@ const LISTED_WITHIN: Duration = Duration::from_secs(3600);
 /// The location of a slot's checkpoints, where they are looked for.
 pub fn listed(slot: &SlotSettings) -> Option<&CheckpointSettings> {
     slot.job.as_ref()?.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_listed())
+}
+
+/// The location that is listed for a slot: that of the config, else the one that the service gives to a training job. Of
+/// the latter only a complete checkpoint counts, since its job may save in other ways.
+pub fn watched<'s>(
+    record: &SlotRecord,
+    slot: &'s SlotSettings,
+) -> Option<Cow<'s, CheckpointSettings>> {
+    if let Some(job) = &slot.job {
+        return job.checkpoint.as_ref().filter(|listed| listed.is_listed()).map(Cow::Borrowed);
+    }
+    slot.filling.training()?;
+    let uri = body::checkpoints(record.spec.as_ref()?)?;
+    Some(Cow::Owned(CheckpointSettings { uri, format: None, orbax_mode: Default::default() }))
 }
 
 /// When a location was last listed completely; none where it never was.
@@ -46,8 +62,9 @@ pub fn surveyed(
     now: Timestamp,
     turn: &mut Turn,
 ) -> bool {
-    let Some(location) = listed(slot) else { return false };
-    let other = survey.other.as_ref().filter(|_| survey.newest.is_none());
+    let Some(location) = watched(record, slot) else { return false };
+    let trusted = listed(slot).is_some();
+    let other = survey.other.as_ref().filter(|_| survey.newest.is_none() && trusted);
     let strange =
         other.filter(|other| other.oldest.is_none_or(|oldest| oldest < began(record, now)));
     let job = &mut record.job;
@@ -59,7 +76,7 @@ pub fn surveyed(
     let news = shown != (job.checkpoint_written, &job.around);
     (job.checkpoint_written, job.around) = (shown.0, shown.1.clone());
     let trouble =
-        strange.map(|other| LocationTrouble::NotUnderstood(not_understood(location, other)));
+        strange.map(|other| LocationTrouble::NotUnderstood(not_understood(&location, other)));
     change(record, slot, trouble, turn) || news
 }
 
@@ -75,7 +92,10 @@ pub fn failed(
         failure.class,
         FailureClass::Transient | FailureClass::Rate | FailureClass::Garbage
     );
-    !passing && change(record, slot, Some(LocationTrouble::Unlisted(failure.message.clone())), turn)
+    let trusted = listed(slot).is_some();
+    !passing
+        && trusted
+        && change(record, slot, Some(LocationTrouble::Unlisted(failure.message.clone())), turn)
 }
 
 fn change(

@@ -77,7 +77,7 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
             .settings
             .slots
             .values()
-            .any(|slot| slot.job.is_some() || slot.supervisor.is_some());
+            .any(|slot| slot.job.is_some() || slot.filling.training().is_some());
     let mut awake = Vec::new();
     for (index, (name, record)) in (0..).zip(&fleet.slots) {
         budget.desired += 1;

@@ -192,7 +192,7 @@ pub fn stagger(
         memory.asked_attributes = true;
         attributes(record, memory, turn.now, turn);
     }
-    if let Some(checkpoint) = location::listed(slot)
+    if let Some(checkpoint) = location::watched(record, slot)
         && (in_turn(STAGGER) || memory.asked_checkpoints.is_none())
         && record.incarnation.is_some()
         && memory.pending.insert(Pending::Checkpoints)
@@ -201,7 +201,7 @@ pub fn stagger(
         let set_aside = runs::set_aside(record);
         turn.look(Look::Checkpoints {
             slot: record.name.clone(),
-            location: checkpoint.clone(),
+            location: checkpoint.into_owned(),
             set_aside,
         });
     }

@@ -202,7 +202,7 @@ fn then(class: FailureClass) -> Then {
         // A quota ends with what is deleted or granted: it is tried again at `backoff.max`.
         StockOut | Quota | Rate | PreemptedInCreation => Then::Again,
         // A training job has counts of its own for these.
-        TransientExit | Internal => Then::Again,
+        TransientExit | Internal | OutOfMemory => Then::Again,
         BadRequest | ClosedQueue | Billing | ApiDisabled | Permission | NotFound => Then::Halt,
         Conflict | Undeletable | Transient | Garbage => Then::OnceMore,
     }

@@ -1,29 +1,78 @@
 //! How often a managed training job is submitted again. The service has spent its own restarts when a job shows
 //! FAILED, so that ours are few; a newer complete checkpoint gives them back, and so does `retry`.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
+
 use crate::model::condition::Condition;
+use crate::model::event::What;
 use crate::model::failure::FailureClass;
+use crate::model::fleet::Memory;
 use crate::model::hold::HoldReason;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
+use crate::model::time::{elapsed, span};
 use crate::model::training::Resubmitted;
 use crate::resource::training::possible;
 
 use super::location;
+use super::turn::Turn;
 
 /// Submissions without progress where no location of checkpoints is known.
 const UNSEEN: u32 = 1;
+/// A job that runs for so long without a new complete checkpoint is told of. Source: the guides' advice on hung workers.
+const TOLD_AFTER: Duration = Duration::from_secs(4 * 3600);
+
+/// Since when a job has run without saving anything complete, where that is long enough to be told, and for how long it was
+/// watched. A location that the config does not name says so only once it has had a complete checkpoint.
+pub fn saves_nothing(record: &SlotRecord, slot: &SlotSettings) -> Option<(Timestamp, Duration)> {
+    slot.filling.training().filter(|_| record.verdict.condition == Condition::Healthy)?;
+    let location = location::watched(record, slot)?;
+    let trusted = slot.job.is_some() || record.job.checkpoint.is_some();
+    let running = record.ready_since.filter(|_| trusted)?;
+    let since = record.job.checkpoint_at.map_or(running, |at| at.max(running));
+    let listed = location::listed_at(record, &location.uri)?;
+    let lasts = elapsed(since, listed);
+    (lasts >= TOLD_AFTER).then_some((since, lasts))
+}
+
+/// The same in words.
+pub fn warning(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
+    let (since, lasts) = saves_nothing(record, slot)?;
+    let location = location::watched(record, slot)?;
+    Some(format!(
+        "it runs, and {} has had no new complete checkpoint since {since:.0} ({}): a hung worker looks like this. Look at the job's logs; nothing \
+         is cancelled for it",
+        location.uri,
+        span(lasts)
+    ))
+}
+
+/// Tells it once for each job, and once more for each checkpoint after it.
+pub fn tell(record: &SlotRecord, slot: &SlotSettings, memory: &mut Memory, turn: &mut Turn) {
+    let since = saves_nothing(record, slot).map(|(since, _)| since);
+    if since.is_some()
+        && memory.saves_nothing != since
+        && let Some(text) = warning(record, slot)
+    {
+        turn.tell(record, What::Note, text);
+    }
+    memory.saves_nothing = since;
+}
 
 /// The present job is condemned: the next submission counts by what ended this one.
-pub fn count(record: &mut SlotRecord, condition: Condition) {
-    if !record.has_ended() {
-        return;
-    }
+pub fn count(record: &mut SlotRecord, slot: &SlotSettings, condition: Condition) {
+    let Some(of) = slot.filling.training().filter(|_| record.has_ended()) else { return };
     let mut counts = since_progress(record);
     match class(record, condition) {
         // It never got its machines.
         Some(FailureClass::StockOut | FailureClass::Quota) => {}
         class => {
+            if class == Some(FailureClass::OutOfMemory) {
+                let machine = record.seen.as_ref().map_or("", |seen| &seen.accelerator);
+                counts.machine = of.machine_after(machine).cloned();
+            }
             counts.fruitless += 1;
             counts.transient += u32::from(class == Some(FailureClass::TransientExit));
             counts.job += u32::from(class == Some(FailureClass::Internal));
@@ -61,7 +110,9 @@ pub fn used_up(
         let text = format!("submitted again {used} times for such an end ({key} = {most}); {then}");
         return Some((HoldReason::Attempts, text));
     }
-    let seen = location::listed(slot).is_some();
+    // A location that the config does not name is known once the job has saved there.
+    let known = location::watched(record, slot).is_some();
+    let seen = known && (slot.job.is_some() || record.job.checkpoint.is_some());
     let most = if seen { restart.no_progress } else { restart.no_progress.min(UNSEEN) };
     let why = if seen {
         "without a newer complete checkpoint"
@@ -80,8 +131,9 @@ pub fn used_up(
 /// The counts as they stand: a newer complete checkpoint ends them.
 fn since_progress(record: &SlotRecord) -> Resubmitted {
     let step = record.job.checkpoint.as_ref().map(|checkpoint| checkpoint.step);
-    let known = record.resubmitted;
-    if step > known.step { Resubmitted { step, ..Resubmitted::default() } } else { known }
+    let known = record.resubmitted.clone();
+    let machine = known.machine.clone();
+    if step > known.step { Resubmitted { step, machine, ..Resubmitted::default() } } else { known }
 }
 
 /// The cause of its end, where that decides which count it is; none for a preemption.

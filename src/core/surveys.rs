@@ -8,9 +8,10 @@ use crate::model::condition::Kind;
 use crate::model::failure::Failure;
 use crate::model::fleet::Fleet;
 use crate::model::settings::SlotSettings;
+use crate::model::slot::SlotRecord;
 
 use super::turn::Turn;
-use super::{location, runs, settle};
+use super::{location, resubmission, runs, settle};
 
 /// Applies a listing, or the failure to get one.
 pub fn answered(
@@ -24,8 +25,8 @@ pub fn answered(
     match result {
         Ok(survey) => surveyed(fleet, slot, began, location, survey, turn),
         Err(failure) => {
-            if let Some(settings) = listed_at(fleet.settings.slots.get(slot), location)
-                && let Some(record) = fleet.slots.get_mut(slot)
+            if let Some(record) = fleet.slots.get_mut(slot)
+                && let Some(settings) = listed_at(record, fleet.settings.slots.get(slot), location)
                 && location::failed(record, settings, &failure, turn)
             {
                 fleet.dirty.insert(slot.to_owned());
@@ -36,9 +37,13 @@ pub fn answered(
     }
 }
 
-/// The slot's settings, where it is this location that they name.
-fn listed_at<'a>(slot: Option<&'a SlotSettings>, location: &str) -> Option<&'a SlotSettings> {
-    slot.filter(|slot| location::listed(slot).is_some_and(|listed| listed.uri == location))
+/// The slot's settings, where it is this location that is listed for it.
+fn listed_at<'a>(
+    record: &SlotRecord,
+    slot: Option<&'a SlotSettings>,
+    location: &str,
+) -> Option<&'a SlotSettings> {
+    slot.filter(|slot| location::watched(record, slot).is_some_and(|of| of.uri == location))
 }
 
 fn surveyed(
@@ -50,11 +55,11 @@ fn surveyed(
     turn: &mut Turn,
 ) {
     let now = turn.now;
-    let Some(settings) = listed_at(fleet.settings.slots.get(slot), location) else {
+    let Some(record) = fleet.slots.get_mut(slot) else { return };
+    let Some(settings) = listed_at(record, fleet.settings.slots.get(slot), location) else {
         // The config names another location by now.
         return;
     };
-    let Some(record) = fleet.slots.get_mut(slot) else { return };
     if runs::is_outdated(record, began) {
         return;
     }
@@ -137,9 +142,9 @@ fn surveyed(
         record.job.location_since = seen.other.as_ref().and_then(|other| other.oldest);
     }
     record.job.listed_at = Some(began.min(now));
+    resubmission::tell(record, settings, memory, turn);
     // Written where a judgement may soon rest on it.
-    let changed = location::surveyed(record, settings, &seen, now, turn);
-    if changed || record.suspicion.is_some() {
+    if location::surveyed(record, settings, &seen, now, turn) || record.suspicion.is_some() {
         fleet.dirty.insert(slot.to_owned());
     }
     settle::settle(fleet, slot, turn);

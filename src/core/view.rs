@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::ctx::Subject;
 use super::gates::{self, Obstacle};
 use super::relaunch::WANTED_FOR;
-use super::{location, pool, reads};
+use super::{location, pool, reads, resubmission};
 use crate::model::action::Input;
 use crate::model::condition::{Condition, Kind};
 use crate::model::failure::FailureClass;
@@ -163,7 +163,9 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
             used: record.attempts_used(Kind::Judged, window, now),
             max: settings.map_or(0, |s| s.policy.attempts.max),
         },
-        job: settings.filter(|s| s.job.is_some()).map(|slot| job(record, slot)),
+        job: settings
+            .filter(|slot| slot.job.is_some() || slot.filling.training().is_some())
+            .map(|slot| job(record, slot)),
         accelerator: seen.map(|s| s.accelerator.clone()),
         drift: match (settings, &record.spec) {
             (Some(settings), Some(spec)) => spec.drift(&settings.create),
@@ -251,6 +253,11 @@ fn warnings(record: &SlotRecord, slot: &SlotSettings, now: Timestamp) -> Vec<Str
             record.name
         )
     }));
+    if slot.filling.training().is_some() {
+        all.extend(resubmission::warning(record, slot));
+        all.extend(record.job.trouble.as_ref().map(|trouble| trouble.text().to_owned()));
+        return all;
+    }
     let Some(job) = slot.job.as_ref() else { return all };
     let learned = record.spec.as_ref();
     if !NodeSpec::has_a_script(learned, &slot.create)
@@ -315,10 +322,16 @@ fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
         (Condition::Healthy, _) if on_hosts.is_some_and(JobPhase::is_before_a_run) => "waiting",
         (_, Some(Phase::Launched)) => "running",
         (_, Some(_)) => "waiting",
-        (Condition::Healthy, None) if record.ours || record.job.progress_at.is_some() => "running",
+        (Condition::Healthy, None)
+            if record.ours
+                || record.job.progress_at.is_some()
+                || slot.filling.training().is_some() =>
+        {
+            "running"
+        }
         _ => "unknown",
     };
-    let location = location::listed(slot).map(|listed| listed.uri.clone());
+    let location = location::watched(record, slot).map(|listed| listed.uri.clone());
     // A checkpoint of another place starts nothing.
     let checkpoint =
         record.job.checkpoint.as_ref().filter(|_| location.as_ref() == Some(&record.job.location));

@@ -1,12 +1,13 @@
 //! Which zones a poll lists, and how long it and other reads may take.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::model::action::Look;
 use crate::model::filling::Filling;
 use crate::model::fleet::Fleet;
 use crate::model::settings::{PollSettings, SlotSettings};
+use crate::model::training::JobKind;
 
 /// With more zones than this in use, one listing of all of them costs less.
 const ZONES_MAX: usize = 8;
@@ -24,8 +25,8 @@ pub struct Plan {
     pub zones: Vec<String>,
     /// The ones whose queued resources are listed as well.
     pub requests: BTreeSet<String>,
-    /// The regions whose training jobs are listed.
-    pub jobs: BTreeSet<String>,
+    /// The regions whose training jobs are listed, and the kinds of these.
+    pub jobs: BTreeMap<String, BTreeSet<JobKind>>,
     /// A listing that takes longer has failed.
     pub limit: Duration,
 }
@@ -48,8 +49,13 @@ pub fn plan(fleet: &Fleet) -> Plan {
     let (training, tpus): (Vec<_>, Vec<_>) =
         fleet.settings.slots.values().partition(|slot| slot.filling.training().is_some());
     let lived_in = |slot: &SlotSettings| fleet.slots.get(&slot.name).map(|record| &record.zone);
-    let jobs = training.iter().flat_map(|slot| slot.zones.iter().chain(lived_in(slot))).cloned();
-    let jobs = jobs.collect();
+    let mut jobs: BTreeMap<String, BTreeSet<JobKind>> = BTreeMap::new();
+    for slot in training {
+        let Some(of) = slot.filling.training() else { continue };
+        for region in slot.zones.iter().chain(lived_in(slot)) {
+            jobs.entry(region.clone()).or_default().insert(of.kind);
+        }
+    }
     let configured = tpus.iter().flat_map(|s| s.zones.iter());
     let zones: BTreeSet<&String> = configured
         .chain(tpus.iter().filter_map(|slot| lived_in(slot)))

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::http::{CallFailure, Prepared};
 use super::origin::Origin;
 use super::tpu::{TpuClient, outcome};
 use crate::model::action::{Action, CallOutcome};
@@ -84,19 +85,15 @@ impl TpuClient {
                         Filling::QueuedResource(id) => {
                             self.remove_request(zone, id, *force, request_id, prepared).await
                         }
-                        Filling::Training(_) => self.cancel_job(zone, incarnation, prepared).await,
+                        Filling::Training(of) => {
+                            self.cancel_job((zone, of.kind), incarnation, prepared).await
+                        }
                     }
                 }
                 Action::Create { slot, zone, body, request_id, filling } => {
-                    let request_id = request_id.as_deref();
-                    match filling {
-                        Filling::Node => self.create(zone, slot, body, request_id, prepared).await,
-                        Filling::QueuedResource(id) => {
-                            let at = (zone.as_str(), id.as_str(), slot.as_str());
-                            self.create_request(at, body, request_id, prepared).await
-                        }
-                        Filling::Training(of) => self.submit_job(zone, of, body, prepared).await,
-                    }
+                    let at = (zone.as_str(), slot.as_str());
+                    let made = (body, request_id.as_deref(), &metadata);
+                    self.make(at, filling, made, prepared).await
                 }
                 Action::Patch { zone, patch: Patch::Stop, .. } => {
                     let url = format!("{}:stop", self.node_url(zone, node));
@@ -118,14 +115,35 @@ impl TpuClient {
         }
     }
 
-    /// The body of a stop, which is empty, or of a patch that changes our part of the metadata of exactly
+    /// Creates what fills a slot; `read` is what was read before.
+    async fn make(
+        &self,
+        (zone, slot): (&str, &str),
+        filling: &Filling,
+        (body, request_id, read): (&Value, Option<&str>, &Value),
+        prepared: Prepared,
+    ) -> Result<Value, CallFailure> {
+        match filling {
+            Filling::Node => self.create(zone, slot, body, request_id, prepared).await,
+            Filling::QueuedResource(id) => {
+                self.create_request((zone, id, slot), body, request_id, prepared).await
+            }
+            Filling::Training(of) => self.submit_job((zone, Some(read)), of, body, prepared).await,
+        }
+    }
+
+    /// All that a call needs to be read before: the id of a legacy submission; the body of a stop, which is empty, or of a patch that changes our part of the metadata of exactly
     /// this node, and keeps every other key; none where several nodes are ordered and this one has it. The
     /// API has no patch of one key.
     async fn metadata(&self, action: &Action, node: &str) -> Result<Option<Value>, CallOutcome> {
+        let deadline = Instant::now() + METADATA_WITHIN;
+        if let Action::Create { filling: Filling::Training(of), body, .. } = action {
+            let id = self.free_id(of, body, deadline).await.map_err(CallOutcome::NotSent)?;
+            return Ok(Some(id.map_or(Value::Null, Value::String)));
+        }
         let Action::Patch { slot, zone, nodes, filling, incarnation, patch, .. } = action else {
             return Ok(Some(Value::Null));
         };
-        let deadline = Instant::now() + METADATA_WITHIN;
         let view = self.get_node(zone, node, deadline).await.map_err(CallOutcome::NotSent)?;
         let same = match filling {
             Filling::Node => view.incarnation.as_ref() == Some(incarnation),

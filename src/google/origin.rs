@@ -83,7 +83,7 @@ impl Origin {
             Undeletable | Conflict => self.call == Call::Delete,
             Quota | Rate | Permission | BadRequest | Billing | ApiDisabled => true,
             // That something does not exist is believed on its code alone: a TPU is given up on it.
-            NotFound | Transient | Garbage | TransientExit | Internal => false,
+            NotFound | Transient | Garbage | TransientExit | Internal | OutOfMemory => false,
         }
     }
 }

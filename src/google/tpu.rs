@@ -21,6 +21,7 @@ use crate::resource::spec::needs_alpha;
 
 /// The public endpoint of the Vertex AI API.
 const VERTEX: &str = "https://{region}-aiplatform.googleapis.com";
+const ML: &str = "https://ml.googleapis.com";
 /// Asked for on each page; the server may give fewer.
 const PAGE_SIZE: u32 = 100;
 /// More pages than any project has: a server that never ends its list is not believed.
@@ -47,6 +48,8 @@ pub struct TpuClient {
     pub(super) checks: CheckEndpoints,
     // The Vertex AI API, with `{region}` for the region.
     pub(super) vertex: String,
+    // The API of the legacy AI Platform Training.
+    pub(super) ml: String,
     // Until when v2alpha1 is not asked.
     alpha_rests: Arc<Mutex<Option<Instant>>>,
     // Unreadable entries of listings that were warned of.
@@ -74,6 +77,7 @@ impl TpuClient {
             project: project.to_owned(),
             checks: CheckEndpoints::default(),
             vertex: VERTEX.to_owned(),
+            ml: ML.to_owned(),
             alpha_rests: Arc::default(),
             warned: Arc::default(),
         }
@@ -84,9 +88,10 @@ impl TpuClient {
         TpuClient { checks, ..self }
     }
 
-    /// The same client, with another endpoint of the Vertex AI API.
-    pub fn with_vertex(self, endpoint: &str) -> Self {
-        TpuClient { vertex: endpoint.trim_end_matches('/').to_owned(), ..self }
+    /// The same client, with other endpoints of the Vertex AI API and of the legacy AI Platform.
+    pub fn with_training(self, vertex: &str, ml: &str) -> Self {
+        let whole = |endpoint: &str| endpoint.trim_end_matches('/').to_owned();
+        TpuClient { vertex: whole(vertex), ml: whole(ml), ..self }
     }
 
     pub(super) fn parent_in(&self, version: &str, zone: &str) -> String {

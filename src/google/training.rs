@@ -1,5 +1,10 @@
-//! Managed training jobs of Vertex AI: list, get, submit, cancel. Source: aiplatform v1, `customJobs`.
+//! Managed training jobs of Vertex AI and of the legacy AI Platform: list, get, submit, cancel. Sources: aiplatform v1,
+//! `customJobs` and `hyperparameterTuningJobs`; ml v1, `projects.jobs`.
 
+// unverified: the list of ml v1 takes OR between states. A live job that it lacked would be read by its id before anything follows.
+// settled by: gcloud ai-platform jobs list --filter 'state:RUNNING OR state:QUEUED' --log-http
+
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use jiff::Timestamp;
@@ -13,51 +18,66 @@ use crate::model::action::Reading;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::ids::Incarnation;
 use crate::model::submission::{JobState, JobView};
-use crate::model::training::{LINEAGE_LABEL, Named, Training};
+use crate::model::training::{JobKind, LINEAGE_LABEL, NO_REGION, Named, Training};
 use crate::resource::training::{self, body};
 
 /// Asked for on each page; the server may give fewer.
 const PAGE_SIZE: u32 = 100;
 const LIST: &str = "customJobs.list";
 const GET: &str = "customJobs.get";
+/// The states of a legacy job that has not ended.
+const LIVE: [&str; 4] = ["QUEUED", "PREPARING", "RUNNING", "CANCELLING"];
+/// So many ids that others have taken are tried.
+const TAKEN_MAX: u32 = 5;
 
 impl TpuClient {
-    /// The jobs of a region that have not ended: those that have grow in number for ever.
+    /// The jobs of a region, of these kinds, that have not ended: those that have grow in number for ever.
     ///
     /// # Errors
     /// When any page, or any entry, can't be read: what it lacks would look ended.
     pub async fn list_jobs(
         &self,
         region: &str,
+        kinds: &BTreeSet<JobKind>,
         deadline: Instant,
     ) -> Result<Vec<JobView>, Failure> {
-        let ends = JobState::ENDS.map(|state| format!("state!=\"{}\"", state.as_str()));
-        self.jobs_that(region, &ends.join(" AND "), deadline).await
+        let mut jobs = Vec::new();
+        for kind in kinds {
+            let filter = match kind {
+                JobKind::Custom | JobKind::Tuning => JobState::ENDS
+                    .map(|state| format!("state!=\"{}\"", state.as_str()))
+                    .join(" AND "),
+                JobKind::Legacy => LIVE.map(|state| format!("state:{state}")).join(" OR "),
+            };
+            jobs.extend(self.jobs_that(*kind, region, &filter, deadline).await?);
+        }
+        Ok(jobs)
     }
 
     async fn jobs_that(
         &self,
+        kind: JobKind,
         region: &str,
         filter: &str,
         deadline: Instant,
     ) -> Result<Vec<JobView>, Failure> {
-        let parent = self.jobs_url(region);
+        let (parent, collection) = (self.jobs_url(kind, region), kind.collection());
         let url = format!("{parent}?pageSize={PAGE_SIZE}&filter={}", encode(filter));
         let mut jobs = Vec::new();
-        self.each_page(LIST, &url, deadline, |mut page| {
-            match page.get_mut("customJobs").map(Value::take) {
+        let listed = self.each_page(LIST, &url, deadline, |mut page| {
+            match page.get_mut(collection).map(Value::take) {
                 None | Some(Value::Null) => {}
                 Some(Value::Array(all)) => {
                     for raw in all {
                         jobs.push(JobView::parse(raw)?);
                     }
                 }
-                Some(_) => return Err("\"customJobs\" is not a list".into()),
+                Some(_) => return Err(format!("\"{collection}\" is not a list")),
             }
             let next = page.get("nextPageToken").and_then(Value::as_str);
             Ok(next.filter(|next| !next.is_empty()).map(str::to_owned))
-        })
-        .await?;
+        });
+        listed.await.map_err(|failure| of_kind(kind, failure))?;
         Ok(jobs)
     }
 
@@ -79,6 +99,7 @@ impl TpuClient {
             |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
         let label = |key: &str, value: &str| format!("labels.{key}={}", quoted(value));
         let filter = match (lineage, &of.named) {
+            (Some(lineage), _) if of.kind == JobKind::Legacy => Some(format!("jobId:{lineage}*")),
             (Some(lineage), _) => Some(label(LINEAGE_LABEL, lineage)),
             (None, Named::Id(_)) => None,
             (None, Named::DisplayName(name)) => Some(format!("display_name={}", quoted(name))),
@@ -100,13 +121,13 @@ impl TpuClient {
         let mut jobs = Vec::new();
         for region in regions {
             if let Some(filter) = &filter {
-                jobs.extend(self.jobs_that(region, filter, deadline).await?);
+                jobs.extend(self.jobs_that(of.kind, region, filter, deadline).await?);
             }
-            for id in named.iter().filter(|id| id.bytes().all(|byte| byte.is_ascii_digit())) {
+            for id in named.iter().filter(|id| of.kind.is_id(id)) {
                 if jobs.iter().any(|job: &JobView| job.id == *id) {
                     continue;
                 }
-                match self.one_job(region, id, deadline).await {
+                match self.one_job(of.kind, region, id, deadline).await {
                     Ok(job) => jobs.push(job),
                     Err(failure) if failure.class == FailureClass::NotFound => {}
                     Err(failure) => return Err(failure),
@@ -117,9 +138,19 @@ impl TpuClient {
         Ok(training::reading(of, slot, lineage, &jobs, began))
     }
 
-    async fn one_job(&self, region: &str, id: &str, deadline: Instant) -> Result<JobView, Failure> {
-        let url = format!("{}/{id}", self.jobs_url(region));
-        let raw = self.http.read(GET, Method::GET, &url, None, deadline).await?;
+    async fn one_job(
+        &self,
+        kind: JobKind,
+        region: &str,
+        id: &str,
+        deadline: Instant,
+    ) -> Result<JobView, Failure> {
+        let url = format!("{}/{id}", self.jobs_url(kind, region));
+        let read = self.http.read(GET, Method::GET, &url, None, deadline).await;
+        let raw = read.map_err(|failure| match failure.class {
+            FailureClass::NotFound => failure,
+            _ => of_kind(kind, failure),
+        })?;
         let job = JobView::parse(raw).map_err(|text| self.http.reject(GET, text))?;
         if job.id != id || job.region != region {
             let text = format!("asked for {id} in {region}, got {} in {}", job.id, job.region);
@@ -128,22 +159,57 @@ impl TpuClient {
         Ok(job)
     }
 
-    /// Submits a job of this specification, in one attempt: the API takes no request id.
+    /// The id of a legacy submission, which its user gives and which no other job may ever have had; none where the
+    /// service gives it. One of ours with this intent keeps its id, and is refused once more.
+    pub(super) async fn free_id(
+        &self,
+        of: &Training,
+        specification: &Value,
+        deadline: Instant,
+    ) -> Result<Option<String>, Failure> {
+        if of.kind != JobKind::Legacy {
+            return Ok(None);
+        }
+        let wanted = body::submission(specification, of).unwrap_or_default();
+        for taken in 0..TAKEN_MAX {
+            let Some(id) = body::next_id(specification, taken) else { break };
+            match self.one_job(of.kind, NO_REGION, &id, deadline).await {
+                Ok(job) if !body::is_sent_again(&wanted, &job) => {}
+                Ok(_) => return Ok(Some(id)),
+                Err(failure) if failure.class == FailureClass::NotFound => return Ok(Some(id)),
+                Err(failure) => return Err(failure),
+            }
+        }
+        let text = format!("the ids that a submission could have are taken, {TAKEN_MAX} of them");
+        Err(Failure::new(FailureClass::BadRequest, text))
+    }
+
+    /// Submits a job of this specification, in one attempt: the API takes no request id. `id`: that of a legacy one.
     pub(super) async fn submit_job(
         &self,
-        region: &str,
+        (region, id): (&str, Option<&Value>),
         of: &Training,
         specification: &Value,
         prepared: Prepared,
     ) -> Result<Value, CallFailure> {
-        let body = body::submission(specification, of).map_err(|why| {
+        let mut body = body::submission(specification, of).map_err(|why| {
             CallFailure::of(Failure::new(FailureClass::BadRequest, why), Sent::No)
         })?;
-        let (url, origin) = (self.jobs_url(region), Origin::create(&json!({})));
+        if let Some(id) = id.filter(|id| id.is_string()) {
+            body["jobId"] = id.clone();
+        }
+        let (url, origin) = (self.jobs_url(of.kind, region), Origin::create(&json!({})));
         let (name, method) = ("customJobs.create", Method::POST);
-        let job = self.http.mutate(name, method, origin, &url, Some(&body), prepared).await?;
+        let job = self.http.mutate(name, method, origin, &url, Some(&body), prepared).await;
+        let job = job.map_err(|failure| match failure.failure.class {
+            // An earlier copy of this submission may have taken the id.
+            FailureClass::Conflict => CallFailure::of(failure.failure, Sent::Perhaps),
+            _ => failure,
+        })?;
         match JobView::parse(job) {
-            Ok(job) => Ok(json!({"name": job.raw["name"]})),
+            Ok(job) => Ok(
+                json!({"name": format!("projects/-/locations/{region}/{}/{}", of.kind.collection(), job.id)}),
+            ),
             Err(why) => {
                 Err(CallFailure::of(Failure::new(FailureClass::Garbage, why), Sent::Perhaps))
             }
@@ -153,19 +219,37 @@ impl TpuClient {
     /// Cancels a job: best effort, and asynchronous.
     pub(super) async fn cancel_job(
         &self,
-        region: &str,
+        (region, kind): (&str, JobKind),
         incarnation: &Incarnation,
         prepared: Prepared,
     ) -> Result<Value, CallFailure> {
-        let url = format!("{}/{}:cancel", self.jobs_url(region), incarnation.id);
+        let url = format!("{}/{}:cancel", self.jobs_url(kind, region), incarnation.id);
         let (name, origin) = ("customJobs.cancel", Origin::DELETE);
         let body = json!({});
         self.http.mutate(name, Method::POST, origin, &url, Some(&body), prepared).await?;
-        Ok(json!({"name": format!("projects/-/locations/{region}/customJobs/{}", incarnation.id)}))
+        let (collection, id) = (kind.collection(), &incarnation.id);
+        Ok(json!({"name": format!("projects/-/locations/{region}/{collection}/{id}")}))
     }
 
-    fn jobs_url(&self, region: &str) -> String {
+    fn jobs_url(&self, kind: JobKind, region: &str) -> String {
+        let (project, collection) = (&self.project, kind.collection());
+        if kind == JobKind::Legacy {
+            return format!("{}/v1/projects/{project}/{collection}", self.ml);
+        }
         let endpoint = self.vertex.replace("{region}", region);
-        format!("{endpoint}/v1/projects/{}/locations/{region}/customJobs", self.project)
+        format!("{endpoint}/v1/projects/{project}/locations/{region}/{collection}")
     }
+}
+
+/// A failure, with the reason that is likely where the legacy service is gone.
+fn of_kind(kind: JobKind, failure: Failure) -> Failure {
+    use FailureClass::*;
+    let gone = matches!(failure.class, Permission | NotFound | ApiDisabled | BadRequest);
+    if kind != JobKind::Legacy || !gone {
+        return failure;
+    }
+    let text = format!(
+        "{failure}. AI Platform Training may have ended for this project: submit the job to Vertex AI, and name it in a [[vertex_job]]"
+    );
+    Failure::new(failure.class, text)
 }

@@ -39,6 +39,8 @@ FailureClass {
     TransientExit = "transient_exit",
     /// A managed training job ended for a reason within Google's service, or one that no rule knows.
     Internal = "internal",
+    /// A managed training job ran out of memory.
+    OutOfMemory = "out_of_memory",
     /// An answer that is not the API's: HTML, a redirect, truncated or oversized JSON.
     Garbage = "garbage",
 }
@@ -54,7 +56,7 @@ impl FailureClass {
     /// Whether the same call may be taken a little later.
     pub fn passes_by_itself(self) -> bool {
         use FailureClass::*;
-        matches!(self, Rate | Transient | Garbage | TransientExit | Internal)
+        matches!(self, Rate | Transient | Garbage | TransientExit | Internal | OutOfMemory)
     }
 
     /// Whether a create that was refused so goes on to the next zone: another one may not refuse it.
@@ -99,6 +101,9 @@ mod tests {
         use FailureClass::*;
         let stay: Vec<_> =
             FailureClass::ALL.into_iter().filter(|class| !class.tries_next_zone()).collect();
-        assert_eq!(stay, [Rate, Billing, ApiDisabled, Transient, TransientExit, Internal, Garbage]);
+        assert_eq!(
+            stay,
+            [Rate, Billing, ApiDisabled, Transient, TransientExit, Internal, OutOfMemory, Garbage]
+        );
     }
 }

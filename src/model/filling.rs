@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::training::Training;
+use super::training::{JobKind, Training};
 
 /// The thing that is read, created and deleted for a slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +26,7 @@ impl Filling {
         match self {
             Filling::Node => "node",
             Filling::QueuedResource(_) => "queued_resource",
+            Filling::Training(of) if of.kind == JobKind::Legacy => "ai_platform_job",
             Filling::Training(_) => "vertex_job",
         }
     }
@@ -51,7 +52,7 @@ impl Filling {
         match self {
             Filling::Node => format!("nodes/{slot}"),
             Filling::QueuedResource(id) => format!("queuedResources/{id}"),
-            Filling::Training(_) => format!("customJobs of {slot}"),
+            Filling::Training(of) => format!("{} of {slot}", of.kind.collection()),
         }
     }
 
@@ -60,7 +61,13 @@ impl Filling {
         let (kind, id) = match self {
             Filling::Node => ("tpu-vm", slot),
             Filling::QueuedResource(id) => ("queued-resources", id.as_str()),
-            Filling::Training(_) => return format!("gcloud ai custom-jobs list --region {zone}"),
+            Filling::Training(of) => {
+                return match of.kind {
+                    JobKind::Custom => format!("gcloud ai custom-jobs list --region {zone}"),
+                    JobKind::Tuning => format!("gcloud ai hp-tuning-jobs list --region {zone}"),
+                    JobKind::Legacy => "gcloud ai-platform jobs list".to_owned(),
+                };
+            }
         };
         format!("gcloud compute tpus {kind} describe {id} --zone {zone}")
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::node::wire_enum;
-use super::training::{ATTEMPT_LABEL, LINEAGE_LABEL, NONCE_LABEL};
+use super::training::{ATTEMPT_LABEL, JobKind, LINEAGE_LABEL, NONCE_LABEL};
 
 wire_enum! {
     /// `JobState` of Vertex AI. Source: aiplatform v1.
@@ -54,7 +54,9 @@ impl JobState {
 /// The typed view of one job.
 #[derive(Debug, Clone)]
 pub struct JobView {
-    /// Its id, which the service gives.
+    /// Its collection.
+    pub kind: JobKind,
+    /// Its id, which the service gives; of a legacy job its user does.
     pub id: String,
     /// Its region.
     pub region: String,
@@ -76,6 +78,8 @@ pub struct JobView {
     pub spot: bool,
     /// The machine of its first worker pool.
     pub machine: String,
+    /// Of a tuning job: its trials, in words.
+    pub trials: Option<String>,
     /// The answer as it was.
     pub raw: Arc<Value>,
 }
@@ -88,7 +92,12 @@ impl JobView {
 
     /// The id of the first job of its lineage.
     pub fn lineage(&self) -> &str {
-        self.labels.get(LINEAGE_LABEL).map_or(&self.id, String::as_str)
+        match self.labels.get(LINEAGE_LABEL) {
+            None => &self.id,
+            // A label does not take every id of the legacy API.
+            Some(_) if self.kind == JobKind::Legacy => first_id(&self.id),
+            Some(lineage) => lineage,
+        }
     }
 
     /// Its number within the lineage.
@@ -100,6 +109,15 @@ impl JobView {
     pub fn nonce(&self) -> Option<&String> {
         self.labels.get(NONCE_LABEL).filter(|_| self.labels.contains_key(LINEAGE_LABEL))
     }
+}
+
+/// The id of the first job of a legacy lineage, whose later ones are `<id>_r<attempt>`, or `<id>_r<attempt>_<number>` where
+/// that was taken.
+fn first_id(id: &str) -> &str {
+    let Some((first, number)) = id.rsplit_once("_r") else { return id };
+    let counts = number.starts_with(|byte: char| byte.is_ascii_digit())
+        && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
+    if counts { first } else { id }
 }
 
 /// All pages of a listing of jobs that have not ended.

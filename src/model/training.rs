@@ -14,9 +14,64 @@ pub const ATTEMPT_LABEL: &str = "tpu-watchdog-attempt";
 /// that is sent.
 pub const NONCE_LABEL: &str = "tpu-watchdog-nonce";
 
+/// The region of a legacy job, whose API has none.
+pub const NO_REGION: &str = "global";
+
+/// The collection of the API that a job is in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum JobKind {
+    /// A custom job of Vertex AI.
+    #[default]
+    Custom,
+    /// A hyperparameter tuning job of Vertex AI: a study, whose trials are custom jobs.
+    Tuning,
+    /// A job of the legacy AI Platform Training.
+    Legacy,
+}
+
+impl JobKind {
+    /// Its name in the path of a call.
+    pub fn collection(self) -> &'static str {
+        match self {
+            JobKind::Custom => "customJobs",
+            JobKind::Tuning => "hyperparameterTuningJobs",
+            JobKind::Legacy => "jobs",
+        }
+    }
+
+    /// Whether this text may be the id of one.
+    pub fn is_id(self, id: &str) -> bool {
+        let fits = |byte: u8| match self {
+            JobKind::Custom | JobKind::Tuning => byte.is_ascii_digit(),
+            JobKind::Legacy => byte.is_ascii_alphanumeric() || byte == b'_',
+        };
+        !id.is_empty() && id.bytes().all(fits)
+    }
+
+    /// In words.
+    pub fn noun(self) -> &'static str {
+        match self {
+            JobKind::Custom => "custom job",
+            JobKind::Tuning => "tuning job",
+            JobKind::Legacy => "AI Platform job",
+        }
+    }
+
+    /// The field of a job that describes its machines and its program.
+    pub fn spec(self) -> &'static str {
+        match self {
+            JobKind::Custom => "jobSpec",
+            JobKind::Tuning => "trialJobSpec",
+            JobKind::Legacy => "trainingInput",
+        }
+    }
+}
+
 /// The job that fills a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Training {
+    /// Its collection.
+    pub kind: JobKind,
     /// How it is found.
     pub named: Named,
     /// Where it may be, in the order of the config.
@@ -34,6 +89,24 @@ pub struct Training {
     pub max_wait: Option<Duration>,
     /// A job that ran into its own time limit is submitted again.
     pub outlives_timeout: bool,
+    /// A tuning job that has failed is submitted again, although its study begins once more with the first trial.
+    pub restart_study: bool,
+    /// Machine types, in order: each for a job that ran out of memory on the one before.
+    pub next_machine: Vec<String>,
+}
+
+impl Training {
+    /// The machine type of the next submission, while the config names it.
+    pub fn next<'m>(&self, resubmitted: &'m Resubmitted) -> Option<&'m str> {
+        let machine = resubmitted.machine.as_ref()?;
+        self.next_machine.contains(machine).then_some(machine)
+    }
+
+    /// The machine type after this one, for a job that ran out of memory on it.
+    pub fn machine_after(&self, present: &str) -> Option<&String> {
+        let index = self.next_machine.iter().position(|machine| machine == present);
+        self.next_machine.get(index.map_or(0, |index| index + 1))
+    }
 }
 
 /// How a job is found in its regions.
@@ -73,7 +146,7 @@ pub enum Strategy {
 }
 
 /// Submissions since the newest checkpoint, by what ended the job before.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Resubmitted {
     /// Internal errors, and reasons that no rule knows.
@@ -84,6 +157,9 @@ pub struct Resubmitted {
     pub fruitless: u32,
     /// The step of the newest complete checkpoint then.
     pub step: Option<u64>,
+    /// The machine type of the next submission, where that is not its predecessor's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
 }
 
 impl Resubmitted {

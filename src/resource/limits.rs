@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::training::body;
 use crate::model::ids::RunOrder;
 use crate::model::spec::{NodeSpec, TRAINING_KEY};
 
@@ -19,8 +20,9 @@ impl NodeSpec {
     pub fn validate(&self) -> Result<(), String> {
         let text = |key: &str| self.body().get(key).and_then(Value::as_str).unwrap_or_default();
         let job = self.body().get(TRAINING_KEY);
-        if job.is_some_and(|job| !job.get("jobSpec").is_some_and(Value::is_object)) {
-            return Err("its specification has no jobSpec".into());
+        let field = job.map_or("", |job| body::kind(job).spec());
+        if job.is_some_and(|job| !job.get(field).is_some_and(Value::is_object)) {
+            return Err(format!("its specification has no {field}"));
         }
         let is_node = job.is_none();
         if is_node

@@ -26,7 +26,14 @@ use crate::model::hold::HoldReason;
 use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::submission::{JobState, JobView};
-use crate::model::training::{Named, Training};
+use crate::model::training::{JobKind, NO_REGION, Named, Training};
+
+impl JobView {
+    /// The job and its state in words.
+    pub fn shown(&self) -> String {
+        format!("{} {} is {}", self.kind.noun(), self.id, self.state.as_str())
+    }
+}
 
 impl JobState {
     /// From the REST text or the proto number.
@@ -36,44 +43,105 @@ impl JobState {
 }
 
 impl JobView {
-    /// Reads a custom job. Only an unusable `name` is an error.
+    /// Reads a job of any kind. Only an unusable name is an error.
     pub fn parse(raw: Value) -> Result<JobView, String> {
-        let name = raw.get("name").and_then(Value::as_str).ok_or("a job without \"name\"")?;
-        // The project is its number here, whatever was asked for.
-        let parts: Vec<&str> = name.split('/').collect();
-        let ["projects", _, "locations", region, "customJobs", id] = parts[..] else {
-            return Err(format!("job name {name:?} is not projects/P/locations/R/customJobs/ID"));
-        };
-        if region.is_empty() || id.is_empty() {
-            return Err(format!("job name {name:?} has an empty part"));
-        }
+        let (kind, region, id) = place(&raw)?;
         let labels = raw.get("labels").and_then(Value::as_object).into_iter().flatten();
         let labels: BTreeMap<_, _> =
             labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.into()))).collect();
-        let error = raw.get("error").filter(|error| error.is_object());
-        let spec = raw.get("jobSpec");
+        let spec = raw.get(kind.spec());
         let strategy = spec.and_then(|spec| spec.pointer("/scheduling/strategy")?.as_str());
-        let machine =
-            spec.and_then(|spec| spec.pointer("/workerPoolSpecs/0/machineSpec/machineType"));
+        let machine = spec.and_then(|spec| match kind {
+            JobKind::Custom | JobKind::Tuning => {
+                spec.pointer("/workerPoolSpecs/0/machineSpec/machineType")
+            }
+            JobKind::Legacy => spec.get("masterType"),
+        });
         Ok(JobView {
-            id: id.to_owned(),
-            region: region.to_owned(),
+            kind,
+            id,
+            region,
             display_name: raw.get("displayName").and_then(Value::as_str).unwrap_or("").to_owned(),
-            state: raw.get("state").map_or(JobState::Unspecified, JobState::from_wire),
+            state: state(kind, &raw),
             created: time(&raw, "createTime"),
             started: time(&raw, "startTime"),
             ended: time(&raw, "endTime"),
-            error: error.map(|error| {
-                let code = error.get("code").and_then(Value::as_i64).unwrap_or_default();
-                let message = error.get("message").and_then(Value::as_str).unwrap_or_default();
-                (code, message.to_owned())
-            }),
+            error: error(&raw),
             labels,
             spot: strategy == Some("SPOT"),
             machine: machine.and_then(Value::as_str).unwrap_or_default().to_owned(),
+            trials: (kind == JobKind::Tuning).then(|| trials(&raw)),
             raw: Arc::new(raw),
         })
     }
+}
+
+/// The kind, the region and the id of a job.
+fn place(raw: &Value) -> Result<(JobKind, String, String), String> {
+    let of = |key: &str| raw.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    if let (None, Some(id)) = (of("name"), of("jobId")) {
+        return Ok((JobKind::Legacy, NO_REGION.to_owned(), id.to_owned()));
+    }
+    let name = of("name").ok_or("a job without \"name\"")?;
+    // The project is its number here, whatever was asked for.
+    let parts: Vec<&str> = name.split('/').collect();
+    let (kind, region, id) = match parts[..] {
+        ["projects", _, "locations", region, "customJobs", id] => (JobKind::Custom, region, id),
+        ["projects", _, "locations", region, "hyperparameterTuningJobs", id] => {
+            (JobKind::Tuning, region, id)
+        }
+        _ => return Err(format!("job name {name:?} is not projects/P/locations/R/customJobs/ID")),
+    };
+    if region.is_empty() || id.is_empty() {
+        return Err(format!("job name {name:?} has an empty part"));
+    }
+    Ok((kind, region.to_owned(), id.to_owned()))
+}
+
+fn state(kind: JobKind, raw: &Value) -> JobState {
+    match (kind, raw.get("state")) {
+        (_, None) => JobState::Unspecified,
+        (JobKind::Custom | JobKind::Tuning, Some(state)) => JobState::from_wire(state),
+        (JobKind::Legacy, Some(state)) => match state.as_str() {
+            Some("PREPARING") => JobState::Pending,
+            state => JobState::from_wire(&Value::from(format!(
+                "JOB_STATE_{}",
+                state.unwrap_or_default()
+            ))),
+        },
+    }
+}
+
+/// The code and the words of an error; a legacy one has no code.
+fn error(raw: &Value) -> Option<(i64, String)> {
+    if let Some(words) = raw.get("errorMessage").and_then(Value::as_str) {
+        return Some((0, words.to_owned())).filter(|(_, words)| !words.is_empty());
+    }
+    let error = raw.get("error").filter(|error| error.is_object())?;
+    let code = error.get("code").and_then(Value::as_i64).unwrap_or_default();
+    let message = error.get("message").and_then(Value::as_str).unwrap_or_default();
+    Some((code, message.to_owned()))
+}
+
+/// The trials of a study by their states, in words.
+fn trials(raw: &Value) -> String {
+    let all = raw.get("trials").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let in_state = |states: &[&str]| {
+        let of = |trial: &&Value| {
+            trial.get("state").and_then(Value::as_str).is_some_and(|state| states.contains(&state))
+        };
+        all.iter().filter(of).count()
+    };
+    // An int64 is text in an answer.
+    let most = raw.get("maxTrialCount").map_or("?".to_owned(), |most| {
+        most.as_str().map_or_else(|| most.to_string(), str::to_owned)
+    });
+    format!(
+        "{} of {most} trials done, {} at work, {} infeasible",
+        in_state(&["SUCCEEDED"]),
+        in_state(&["REQUESTED", "ACTIVE", "STOPPING"]),
+        in_state(&["INFEASIBLE"])
+    )
 }
 
 impl Training {
@@ -90,7 +158,7 @@ impl Training {
 
     /// Whether a job may be this slot's: by its lineage, once that is `known`, or by its name.
     pub fn may_be(&self, known: Option<&str>, job: &JobView) -> bool {
-        known == Some(job.lineage()) || self.names(job)
+        job.kind == self.kind && (known == Some(job.lineage()) || self.names(job))
     }
 }
 
@@ -137,8 +205,10 @@ fn view(
     let (standing, failure) = match other {
         Some(other) => {
             let text = format!(
-                "custom jobs {} and {} live, and the config means both: name one by `job`, or cancel the other",
-                job.id, other.id
+                "the {}s {} and {} live, and the config means both: name one by `job`, or cancel the other",
+                job.kind.noun(),
+                job.id,
+                other.id
             );
             (Verdict::held(Condition::Unclear, text, HoldReason::Ambiguous), None)
         }
@@ -171,14 +241,15 @@ fn view(
 /// The condition that a job's state gives, and its failure where that decides what follows.
 fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Failure>) {
     use Condition::*;
-    let says = |condition, more: &str| {
-        let text = format!("custom job {} is {}{more}", job.id, job.state.as_str());
+    let says = |condition| {
+        let trials = job.trials.as_ref().map_or(String::new(), |trials| format!(": {trials}"));
+        let text = format!("{}{trials}", job.shown());
         (Verdict::new(condition, text), None)
     };
     match &job.state {
-        JobState::Queued | JobState::Pending => says(Waiting, ""),
-        JobState::Running => says(Healthy, ""),
-        JobState::Succeeded => says(Finished, ""),
+        JobState::Queued | JobState::Pending => says(Waiting),
+        JobState::Running => says(Healthy),
+        JobState::Succeeded => says(Finished),
         JobState::Failed | JobState::Expired | JobState::Cancelled => {
             failed::standing(of, job, now)
         }
@@ -186,10 +257,9 @@ fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Fa
         | JobState::Paused
         | JobState::Updating
         | JobState::PartiallySucceeded => {
-            let text =
-                format!("custom job {} is {}: that is left alone", job.id, job.state.as_str());
+            let text = format!("{}: that is left alone", job.shown());
             (Verdict::held(Stopped, text, HoldReason::Stopped), None)
         }
-        JobState::Unspecified | JobState::Other(_) => says(Unclear, ""),
+        JobState::Unspecified | JobState::Other(_) => says(Unclear),
     }
 }

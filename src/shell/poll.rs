@@ -28,8 +28,9 @@ pub async fn list(tpu: &TpuClient, plan: Plan) -> Poll {
         told(&result, "nodes", &zone);
         Listing { zone, result, requests }
     });
-    let jobs = plan.jobs.into_iter().map(|region| async {
-        let result = in_time(deadline, plan.limit, tpu.list_jobs(&region, deadline)).await;
+    let jobs = plan.jobs.into_iter().map(|(region, kinds)| async move {
+        let list = tpu.list_jobs(&region, &kinds, deadline);
+        let result = in_time(deadline, plan.limit, list).await;
         told(&result, "training jobs", &region);
         JobListing { region, result }
     });

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::trouble::Event;
 use crate::model::ids::RunOrder;
 use crate::model::job_phase::JobPhase;
+pub use crate::model::training::JobKind;
 
 /// How long things take.
 #[derive(Debug, Clone)]
@@ -265,17 +266,6 @@ impl Object {
     pub(super) fn etag(&self) -> String {
         format!("\"{:x}\"", self.generation)
     }
-}
-
-/// The kinds of job of managed training.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum JobKind {
-    /// `customJobs`.
-    Custom,
-    /// `hyperparameterTuningJobs`.
-    Tuning,
-    /// `jobs` of AI Platform Training, whose ids are the user's and unique in the project.
-    Legacy,
 }
 
 /// Where such a job is kept: its region (empty for legacy ones) and id.

@@ -50,12 +50,11 @@ pub fn answer(cloud: &mut Cloud, request: &Request) -> Option<Answer> {
 }
 
 fn name((kind, region, id): &JobKey) -> String {
-    let collection = match kind {
-        JobKind::Custom => "customJobs",
-        JobKind::Tuning => "hyperparameterTuningJobs",
-        JobKind::Legacy => return format!("projects/{PROJECT_NUMBER}/jobs/{id}"),
-    };
-    format!("projects/{PROJECT_NUMBER}/locations/{region}/{collection}/{id}")
+    let collection = kind.collection();
+    match kind {
+        JobKind::Legacy => format!("projects/{PROJECT_NUMBER}/{collection}/{id}"),
+        _ => format!("projects/{PROJECT_NUMBER}/locations/{region}/{collection}/{id}"),
+    }
 }
 
 fn list(cloud: &Cloud, kind: JobKind, region: &str, request: &Request) -> Answer {
@@ -63,25 +62,24 @@ fn list(cloud: &Cloud, kind: JobKind, region: &str, request: &Request) -> Answer
     if let Some(refusal) = check_parameters(request, &known) {
         return refusal;
     }
-    let terms: Vec<&str> = request.parameter("filter").split(" AND ").collect();
+    let any: Vec<Vec<&str>> = request
+        .parameter("filter")
+        .split(" OR ")
+        .map(|terms| terms.split(" AND ").map(str::trim).collect())
+        .collect();
     let mine: Vec<_> = cloud
         .training
         .iter()
         .filter(|((of, at, _), _)| *of == kind && at == region)
-        .filter(|(key, job)| terms.iter().all(|term| fits(key, job, term.trim())))
+        .filter(|(key, job)| any.iter().any(|terms| terms.iter().all(|term| fits(key, job, term))))
         .collect();
     let (page, next) = match page(&mine, request, cloud.page_max) {
         Ok(page) => page,
         Err(refusal) => return *refusal,
     };
-    let collection = match kind {
-        JobKind::Custom => "customJobs",
-        JobKind::Tuning => "hyperparameterTuningJobs",
-        JobKind::Legacy => "jobs",
-    };
     let mut body = json!({});
     if !page.is_empty() {
-        body[collection] = page.iter().map(|(key, job)| render(key, job)).collect();
+        body[kind.collection()] = page.iter().map(|(key, job)| render(key, job)).collect();
     }
     if let Some(next) = next {
         body["nextPageToken"] = next;
@@ -90,7 +88,7 @@ fn list(cloud: &Cloud, kind: JobKind, region: &str, request: &Request) -> Answer
 }
 
 /// Whether a job fits one term of a filter: `labels.KEY=VALUE`, `labels.KEY:*`, `display_name=NAME`,
-/// `state=STATE`.
+/// `state=STATE`; of the legacy API `jobId:BEGINNING*` and `state:STATE`.
 fn fits(key: &JobKey, job: &Job, term: &str) -> bool {
     if term.is_empty() {
         return true;
@@ -98,6 +96,12 @@ fn fits(key: &JobKey, job: &Job, term: &str) -> bool {
     let labels = job.body.get("labels");
     if let Some(label) = term.strip_prefix("labels.").and_then(|term| term.strip_suffix(":*")) {
         return labels.is_some_and(|labels| labels.get(label).is_some());
+    }
+    if let Some(beginning) = term.strip_prefix("jobId:").and_then(|term| term.strip_suffix('*')) {
+        return key.2.starts_with(beginning);
+    }
+    if let Some(value) = term.strip_prefix("state:") {
+        return state(key.0, job.state) == value;
     }
     if let Some((field, value)) = term.split_once("!=") {
         return !fits(key, job, &format!("{field}={value}"));
@@ -182,12 +186,9 @@ fn check(kind: JobKind, body: &Map<String, Value>) -> Result<(), Box<Answer>> {
     if kind != JobKind::Legacy && body.get("displayName").is_none_or(|name| name == "") {
         return refuse("The display name is required.".to_owned());
     }
-    let spec = match kind {
-        JobKind::Custom => body.get("jobSpec"),
-        JobKind::Tuning => body.get("trialJobSpec"),
-        JobKind::Legacy => body.get("trainingInput"),
+    let Some(spec) = body.get(kind.spec()) else {
+        return refuse("The job's specification is required.".to_owned());
     };
-    let Some(spec) = spec else { return refuse("The job's specification is required.".to_owned()) };
     for field in ["timeout", "maxWaitDuration", "maxRunningTime", "maxWaitTime"] {
         let value = spec.pointer(&format!("/scheduling/{field}")).and_then(Value::as_str);
         let seconds = |text: &str| text.strip_suffix('s').is_some_and(|n| n.parse::<f64>().is_ok());
@@ -238,8 +239,8 @@ pub(super) fn goes_on(cloud: &mut Cloud, key: JobKey) {
             (job.state, job.ended) = ("CANCELLED", Some(now));
             timing.refusal
         }
-        // The words come later than the state.
-        "CANCELLED" if job.error.is_none() => {
+        // The words come later than the state; the legacy API has none of a person's cancel.
+        "CANCELLED" if job.error.is_none() && key.0 != JobKind::Legacy => {
             job.error = Some((1, "CANCELED".to_owned()));
             return;
         }

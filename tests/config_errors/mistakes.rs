@@ -1,7 +1,7 @@
 //! Mistakes in a config, each with its place in the file and the words that are told.
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-pub const AFTER_A_SLOT: [(&str, &str, &str); 77] = [
+pub const AFTER_A_SLOT: [(&str, &str, &str); 78] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`; did you mean `name`?"),
     ("queued_resource = \"a b\"", "w.toml:5: tpu[0].queued_resource:", "is not the id of a queued"),
     ("kind = \"slice\"", "w.toml:5: tpu[0].kind:", "not supported yet"),
@@ -310,9 +310,14 @@ pub const AFTER_A_SLOT: [(&str, &str, &str); 77] = [
         "is of flex-start capacity alone",
     ),
     (
-        "[[vertex_job]]\nregion = \"us-central1\"\ndisplay_name = \"v\"\nrestart_study = true",
-        "w.toml:8: vertex_job[0].restart_study:",
-        "not supported yet: tuning jobs",
+        "[[vertex_job]]\nregion = \"us-central1\"\ndisplay_name = \"v\"\nnext_machine = [\"m\", \"m\"]",
+        "w.toml:8: vertex_job[0].next_machine:",
+        "is empty, or named twice",
+    ),
+    (
+        "[[ai_platform_job]]\njob = \"2024-census\"\nname = \"c\"",
+        "w.toml:6: ai_platform_job[0].job:",
+        "a letter first",
     ),
     (
         "[[vertex_job]]\nregion = \"us-central1\"\ndisplay_name = \"v\"\ncreate = \"no.yaml\"",

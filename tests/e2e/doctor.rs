@@ -52,6 +52,31 @@ fn nothing_is_missing_where_all_is_there() {
 }
 
 #[test]
+fn the_rights_for_training_jobs_are_asked_for_where_there_are_some() {
+    let rig = with_credentials();
+    let jobs = "[[vertex_job]]\nname = \"sft\"\nregion = \"us-central1\"\ndisplay_name = \"sft\"\n[[ai_platform_job]]\njob = \"census\"\n";
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    let api = format!("[api]\nvertex = \"{0}\"\nml = \"{0}\"\n", rig.base);
+    std::fs::write(rig.config(), config.replace("[api]\n", &api) + "\n" + jobs).unwrap();
+    let (_, text) = doctor(&rig, &[]);
+    assert!(text.contains("1 TPU and 2 training jobs of p"), "{text}");
+    assert!(text.contains("all 15 of deploy/iam/role.yaml and for training jobs"), "{text}");
+    for (right, role) in [
+        ("aiplatform.customJobs.create", "roles/aiplatform.user"),
+        ("ml.jobs.list", "roles/ml.developer"),
+    ] {
+        rig.simulator.with(|cloud| {
+            cloud.denied.clear();
+            cloud.denied.insert(right.to_owned());
+        });
+        let (code, text) = doctor(&rig, &[]);
+        assert_eq!(code, 3, "{text}");
+        assert!(text.contains(&format!("✗ {right} is not granted on project p: ")), "{text}");
+        assert!(text.contains(role), "{text}");
+    }
+}
+
+#[test]
 fn each_permission_that_is_missing_is_told_with_its_consequence_and_the_command() {
     let rig = with_credentials();
     let role = include_str!("../../deploy/iam/role.yaml");

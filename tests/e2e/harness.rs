@@ -217,7 +217,12 @@ impl Rig {
     #[track_caller]
     pub fn wait_log_lists(&self, count: usize) {
         let lists = || {
-            let lists = |l: &&Logged| l.method == "GET" && l.path.contains("/customJobs?");
+            let of_jobs = |path: &str| {
+                ["/customJobs?", "/hyperparameterTuningJobs?", "/jobs?"]
+                    .iter()
+                    .any(|list| path.contains(list))
+            };
+            let lists = |l: &&Logged| l.method == "GET" && of_jobs(&l.path);
             self.simulator.log().iter().filter(lists).count()
         };
         let before = lists();

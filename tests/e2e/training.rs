@@ -16,18 +16,22 @@ const INTERNAL: &str = "Internal error occurred for the current attempt";
 /// The slot `sft`, of two regions, whose job runs in the first where `exists` says so.
 fn rig(exists: bool, more: &str) -> Rig {
     let rig = Rig::new("", POLICY, "");
-    let api = format!("vertex = \"{}\"\n", rig.base);
     let slots = format!(
         "[[vertex_job]]\nname = \"sft\"\nregions = [\"{REGION}\", \"{OTHER}\"]\ndisplay_name = \"llama-sft\"\nsettle = \"1s\"\n{more}\n"
     );
-    rig.configure("", POLICY, &slots);
-    let config = std::fs::read_to_string(rig.config()).unwrap();
-    std::fs::write(rig.config(), config.replace("[api]\n", &format!("[api]\n{api}"))).unwrap();
+    configure(&rig, &slots);
     if exists {
         submit(&rig);
         rig.wait("the job runs", |cloud| cloud.training.values().any(|job| job.state == "RUNNING"));
     }
     rig
+}
+
+fn configure(rig: &Rig, slots: &str) {
+    rig.configure("", POLICY, slots);
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    let api = format!("[api]\nvertex = \"{0}\"\nml = \"{0}\"\n", rig.base);
+    std::fs::write(rig.config(), config.replace("[api]\n", &api)).unwrap();
 }
 
 fn spec() -> Value {
@@ -45,7 +49,11 @@ fn spec() -> Value {
 /// A person submits the job.
 fn submit(rig: &Rig) {
     let body = json!({"displayName": "llama-sft", "labels": {"team": "llm"}, "jobSpec": spec()});
-    let path = format!("v1/projects/p/locations/{REGION}/customJobs");
+    post(rig, &format!("locations/{REGION}/customJobs"), body);
+}
+
+fn post(rig: &Rig, collection: &str, body: Value) {
+    let path = format!("v1/projects/p/{collection}");
     let query = Default::default();
     let request = Request { method: "POST", path: &path, query: &query, body: Some(body) };
     let (status, answer) = rig.simulator.with(|cloud| handle(cloud, &request));
@@ -253,4 +261,83 @@ fn a_job_that_is_nowhere_is_made_from_its_file() {
     wait_running(&rig, 2);
     assert_eq!(label(&jobs(&rig)[1].1, "tpu-watchdog-lineage"), "new-sft");
     assert!(jobs(&rig).iter().all(|((kind, ..), _)| *kind == JobKind::Custom));
+}
+
+#[test]
+fn a_legacy_job_is_submitted_again_under_an_id_that_is_free() {
+    let mut rig = Rig::new("", POLICY, "");
+    configure(
+        &rig,
+        "[[ai_platform_job]]\njob = \"census_2024\"\nsettle = \"1s\"\nrestart = { job = 9, no_progress = 9 }\ncheckpoint = \"gs://bucket/none\"\n",
+    );
+    let body = |id: &str| json!({"jobId": id, "trainingInput": {"region": REGION, "masterType": "n1"}, "labels": {"team": "llm"}});
+    // Another program has taken the id that the first submission would have.
+    post(&rig, "jobs", body("census_2024_r1"));
+    post(&rig, "jobs", body("census_2024"));
+    starts(&mut rig);
+    let runs = |rig: &Rig, id: &str| {
+        rig.wait_until(&format!("{id} runs and is well"), || {
+            let all = jobs(rig);
+            let it = all.iter().find(|((.., of), _)| of == id);
+            it.is_some_and(|(_, job)| job.state == "RUNNING")
+                && seen(rig)["condition"] == "healthy"
+                && seen(rig)["phase"].is_null()
+        });
+    };
+    let fails = |rig: &Rig, id: &str| {
+        rig.simulator.with(|cloud| {
+            let now = cloud.now();
+            let key = (JobKind::Legacy, String::new(), id.to_owned());
+            let job = cloud.training.get_mut(&key).unwrap();
+            (job.state, job.ended) = ("FAILED", Some(now));
+            job.error = Some((0, INTERNAL.to_owned()));
+        });
+    };
+    runs(&rig, "census_2024");
+    assert_eq!(
+        (&seen(&rig)["name"], &seen(&rig)["kind"]),
+        (&json!("census-2024"), &json!("ai_platform_job"))
+    );
+    fails(&rig, "census_2024");
+    runs(&rig, "census_2024_r1_2");
+    // Its answer is lost after it was carried out: the id says that it was.
+    let mut lost = 0;
+    rig.simulator.set_hook(Some(Box::new(move |logged| {
+        lost += usize::from(logged.method == "POST" && logged.path.ends_with("/jobs"));
+        (logged.method == "POST" && lost == 1).then(|| Fault::AnswerAfter(Reply::new(503, "")))
+    })));
+    fails(&rig, "census_2024_r1_2");
+    runs(&rig, "census_2024_r2");
+    let all = jobs(&rig);
+    assert_eq!(all.len(), 4, "{}", rig.mutations_text());
+    let (_, last) = all.iter().find(|((.., id), _)| id == "census_2024_r2").unwrap();
+    assert_eq!((label(last, "tpu-watchdog-attempt"), label(last, "team")), ("2", "llm"));
+    assert_eq!(last.body["trainingInput"], body("x")["trainingInput"]);
+}
+
+#[test]
+fn a_tuning_job_is_submitted_again_where_its_config_consents() {
+    let mut rig = Rig::new("", POLICY, "");
+    let study = json!({
+        "displayName": "llama-sft", "maxTrialCount": 4, "parallelTrialCount": 2,
+        "studySpec": {"metrics": [{"metricId": "loss", "goal": "MINIMIZE"}]},
+        "trialJobSpec": spec(),
+    });
+    configure(
+        &rig,
+        &format!(
+            "[[vertex_job]]\nname = \"sft\"\nregion = \"{REGION}\"\ndisplay_name = \"llama-sft\"\nsettle = \"1s\"\nrestart_study = true\n"
+        ),
+    );
+    // A custom job of that name is another thing.
+    submit(&rig);
+    post(&rig, &format!("locations/{REGION}/hyperparameterTuningJobs"), study.clone());
+    starts(&mut rig);
+    wait_running(&rig, 2);
+    assert!(seen(&rig)["evidence"].as_str().unwrap().contains("0 of 4 trials done"));
+    ends(&rig, "FAILED", Some((13, INTERNAL)));
+    wait_running(&rig, 3);
+    let ((kind, ..), again) = &jobs(&rig)[2];
+    assert_eq!((*kind, &again.body["studySpec"]), (JobKind::Tuning, &study["studySpec"]));
+    assert_eq!(label(again, "tpu-watchdog-attempt"), "1");
 }

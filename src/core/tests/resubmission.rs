@@ -1,9 +1,13 @@
 //! Managed training jobs and their people: what they submit, cancel and ask for meanwhile.
 
+use super::runs::LOCATION;
 use super::training::{EXIT, REGION, Service, job, training, trains};
 use super::*;
+use crate::model::checkpoint::{CheckpointSurvey, NotComplete};
 use crate::model::command::{Command, CommandKind};
+use crate::model::filling::Filling;
 use crate::model::time::elapsed;
+use crate::model::training::{JobKind, NO_REGION, Named, Training};
 
 fn command(kind: CommandKind) -> Input {
     let at = Timestamp::UNIX_EPOCH;
@@ -124,4 +128,197 @@ fn a_slot_that_means_another_job_by_now_starts_over() {
     let plain = settings(&["a"]);
     service.ask(Input::Configured(Box::new(plain)));
     assert_eq!(service.world.fleet.slots["a"].zone, ZONE);
+}
+
+/// A job that runs on this machine, with further ones for a lack of memory.
+fn on_machines(machine: &str, next: &[&str]) -> Service {
+    let mut settings = training();
+    let slot = settings.slots.get_mut("a").unwrap();
+    let Filling::Training(of) = &mut slot.filling else { unreachable!() };
+    Arc::make_mut(of).next_machine = next.iter().map(|machine| (*machine).to_owned()).collect();
+    let mut service = Service { world: World::new(settings), ..Service::new() };
+    service.jobs.clear();
+    let pool =
+        |machine: &str| json!({"machineSpec": {"machineType": machine}, "replicaCount": "1"});
+    let mut of = job("sft");
+    of["jobSpec"]["workerPoolSpecs"] = json!([pool(machine), pool(machine), pool("ps")]);
+    service.make(REGION, of);
+    service.poll();
+    service
+}
+
+#[test]
+fn a_job_that_runs_out_of_memory_goes_on_with_the_next_machine_and_then_is_told() {
+    let mut service = on_machines("m1", &["m2", "m3"]);
+    let machines = |service: &Service| {
+        let pools = service.jobs.last().unwrap().1["jobSpec"]["workerPoolSpecs"].clone();
+        let kind = |pool: &Value| pool["machineSpec"]["machineType"].as_str().unwrap().to_owned();
+        pools.as_array().unwrap().iter().map(kind).collect::<Vec<_>>().join(" ")
+    };
+    for (count, expected) in [(2, "m2 m2 ps"), (3, "m3 m3 ps")] {
+        let words = "The replica workerpool0-0 ran out of memory and exited with 137";
+        service.sets("JOB_STATE_FAILED", Some((3, words)));
+        service.minutes(10);
+        assert_eq!((service.jobs.len(), machines(&service)), (count, expected.to_owned()));
+        assert_eq!(service.hold(), None);
+    }
+    // Another end keeps the machine that it has come to.
+    service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));
+    service.minutes(10);
+    assert_eq!((service.jobs.len(), machines(&service)), (4, "m3 m3 ps".to_owned()));
+    let words = "The replica workerpool0-0 ran out-of-memory and exited with 9(SIGKILL)";
+    service.sets("JOB_STATE_FAILED", Some((3, words)));
+    service.minutes(10);
+    assert_eq!((service.jobs.len(), service.hold()), (4, Some(HoldReason::JobFailed)));
+    let evidence = &service.world.fleet.slots["a"].verdict.evidence;
+    assert!(evidence.contains("it ran out of memory on m3"), "{evidence}");
+}
+
+/// A job whose only location is the one that the service gives it.
+fn with_an_output_directory() -> Service {
+    let mut service = on_machines("m1", &[]);
+    let slot = service.world.fleet.settings.slots.get_mut("a").unwrap();
+    slot.job = None;
+    let (_, of) = &mut service.jobs[0];
+    of["jobSpec"]["baseOutputDirectory"] = json!({"outputUriPrefix": format!("{LOCATION}/")});
+    service
+}
+
+#[test]
+fn the_folder_that_the_service_gives_a_job_is_where_its_checkpoints_are_looked_for() {
+    let mut service = with_an_output_directory();
+    service.minutes(10);
+    service.steps.push(100);
+    service.minutes(10);
+    let shown = view::document(&service.world.fleet, service.world.now);
+    let of = shown.tpus[0].job.as_ref().unwrap();
+    assert_eq!(
+        (of.checkpoint_step, of.location.as_deref()),
+        (Some(100), Some("gs://b/c/checkpoints"))
+    );
+    // Hours without a newer one are told, once, and shown.
+    service.minutes(5 * 60);
+    let told = service.told.iter().filter(|text| text.contains("no new complete")).count();
+    assert_eq!((told, service.jobs.len(), service.hold()), (1, 1, None));
+    let shown = view::document(&service.world.fleet, service.world.now);
+    assert!(shown.tpus[0].warnings[0].contains("no new complete checkpoint since"), "{shown:?}");
+    service.steps.push(200);
+    service.minutes(10);
+    let shown = view::document(&service.world.fleet, service.world.now);
+    assert_eq!(shown.tpus[0].warnings, Vec::<String>::new());
+}
+
+#[test]
+fn a_location_that_no_config_names_holds_nothing() {
+    let mut service = with_an_output_directory();
+    service.minutes(5);
+    let other = NotComplete { names: vec!["model.pt".into()], oldest: None };
+    let survey = CheckpointSurvey { other: Some(other), ..CheckpointSurvey::default() };
+    let began = service.world.now;
+    service.ask(Input::Surveyed {
+        slot: "a".into(),
+        began,
+        location: format!("{LOCATION}/checkpoints"),
+        result: Ok(survey),
+    });
+    assert_eq!(service.world.fleet.slots["a"].job.trouble, None);
+    service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
+    service.minutes(10);
+    assert_eq!((service.jobs.len(), service.hold()), (2, None));
+}
+
+/// The slot is a job of this kind, of its display name or id.
+fn of_kind(kind: JobKind, change: impl FnOnce(&mut Training)) -> Service {
+    let mut settings = training();
+    let slot = settings.slots.get_mut("a").unwrap();
+    let Filling::Training(of) = &mut slot.filling else { unreachable!() };
+    let of = Arc::make_mut(of);
+    of.kind = kind;
+    if kind == JobKind::Legacy {
+        of.named = Named::Id("census_2024".into());
+        slot.zones = vec![NO_REGION.to_owned()];
+    }
+    change(of);
+    Service { world: World::new(settings), jobs: vec![], ..Service::new() }
+}
+
+fn study() -> Value {
+    let trials = json!([{"state": "SUCCEEDED"}, {"state": "ACTIVE"}, {"state": "INFEASIBLE"}]);
+    let (mut study, spec) = (job("sft"), json!({"workerPoolSpecs": []}));
+    study.as_object_mut().unwrap().remove("jobSpec");
+    study["trialJobSpec"] = spec;
+    (study["trials"], study["maxTrialCount"]) = (trials, json!("8"));
+    study
+}
+
+#[test]
+fn a_study_is_shown_with_its_trials_and_starts_over_only_where_a_person_says_so() {
+    for consents in [false, true] {
+        let mut service = of_kind(JobKind::Tuning, |of| of.restart_study = consents);
+        service.make(REGION, study());
+        service.minutes(1);
+        let evidence = service.world.fleet.slots["a"].verdict.evidence.clone();
+        let shown =
+            "tuning job 1000 is JOB_STATE_RUNNING: 1 of 8 trials done, 1 at work, 1 infeasible";
+        assert_eq!(evidence, shown);
+        service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));
+        service.minutes(10);
+        if !consents {
+            assert_eq!((service.jobs.len(), service.hold()), (1, Some(HoldReason::JobFailed)));
+            let why = service.world.fleet.slots["a"].verdict.evidence.clone();
+            assert!(why.contains("begins its study with the first trial"), "{why}");
+            service.ask(retry());
+            service.minutes(10);
+        }
+        let (_, again) = service.jobs.last().unwrap();
+        assert_eq!((service.jobs.len(), service.hold()), (2, None));
+        assert_eq!((&again["trialJobSpec"], again.get("trials")), (&study()["trialJobSpec"], None));
+        assert_eq!(again["labels"]["tpu-watchdog-lineage"], "1000");
+    }
+}
+
+#[test]
+fn a_legacy_job_goes_on_under_ids_of_its_own_and_its_study_where_it_was() {
+    let mut service = of_kind(JobKind::Legacy, |of| of.next_machine = vec!["large".into()]);
+    let input = json!({"masterType": "small", "workerType": "small", "jobDir": "gs://b/c", "hyperparameters": {"goal": "MINIMIZE"}});
+    let of =
+        json!({"jobId": "census_2024", "trainingInput": input, "etag": "e", "labels": {"t": "x"}});
+    service.make(NO_REGION, of);
+    service.minutes(2);
+    assert_eq!(service.world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    let words =
+        "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL)";
+    for (error, id, before, machine) in [
+        (
+            "Internal error occurred for the current attempt",
+            "census_2024_r1",
+            "census_2024",
+            "small",
+        ),
+        (words, "census_2024_r2", "census_2024_r1", "large"),
+        ("Internal error occurred", "census_2024_r3", "census_2024_r2", "large"),
+    ] {
+        service.sets("JOB_STATE_FAILED", Some((0, error)));
+        service.minutes(10);
+        let (_, again) = service.jobs.last().unwrap();
+        assert_eq!((again["jobId"].as_str(), service.hold()), (Some(id), None));
+        let input = &again["trainingInput"];
+        assert_eq!(input["hyperparameters"]["resumePreviousJobId"], before);
+        assert_eq!(
+            (&input["masterType"], &input["workerType"]),
+            (&json!(machine), &json!(machine))
+        );
+        assert_eq!((again.get("etag"), &again["labels"]["t"]), (None, &json!("x")));
+        assert_eq!(again["labels"]["tpu-watchdog-lineage"], "census_2024");
+    }
+    // A time limit cancels with words, a person without any.
+    service.sets("JOB_STATE_CANCELLED", Some((0, "The job was cancelled: maxRunningTime")));
+    service.minutes(10);
+    assert_eq!((service.jobs.len(), service.hold()), (4, Some(HoldReason::TimeLimit)));
+    let mut service = of_kind(JobKind::Legacy, |_| ());
+    service.make(NO_REGION, json!({"jobId": "census_2024", "trainingInput": {}}));
+    service.minutes(2);
+    service.sets("JOB_STATE_CANCELLED", None);
+    service.minutes(10);
+    assert_eq!((service.jobs.len(), service.hold()), (1, Some(HoldReason::Stopped)));
 }

@@ -8,8 +8,8 @@ use super::runs::{LOCATION, survey};
 use super::*;
 use crate::model::filling::Filling;
 use crate::model::slot::SlotRecord;
-use crate::model::submission::{JobListing, JobState, JobView};
-use crate::model::training::{Named, Restart, Strategy, Training};
+use crate::model::submission::{JobListing, JobView};
+use crate::model::training::{JobKind, NO_REGION, Named, Restart, Strategy, Training};
 use crate::resource::training::{body, lineage, reading};
 
 pub const REGION: &str = "us-central1";
@@ -24,6 +24,8 @@ pub struct Service {
     pub steps: Vec<u64>,
     /// GETs so far.
     pub gets: u32,
+    /// All messages so far.
+    pub told: Vec<String>,
     /// The state of the TPU `tpu`, where there is one.
     pub tpu: Option<&'static str>,
 }
@@ -41,6 +43,8 @@ pub fn trains(slot: &mut SlotSettings, job: &str) {
     slot.zones = vec![REGION.to_owned(), OTHER.to_owned()];
     slot.policy.create_check = false;
     slot.filling = Filling::Training(Arc::new(Training {
+        kind: JobKind::Custom,
+        restart_study: false,
         named: Named::DisplayName(job.into()),
         regions: vec![],
         create: None,
@@ -49,6 +53,7 @@ pub fn trains(slot: &mut SlotSettings, job: &str) {
         strategy: Strategy::Keep,
         max_wait: None,
         outlives_timeout: false,
+        next_machine: vec![],
     }));
     let checkpoint = Some(crate::model::settings::CheckpointSettings {
         uri: LOCATION.into(),
@@ -72,6 +77,7 @@ impl Service {
             lag: 0,
             steps: vec![],
             gets: 0,
+            told: vec![],
             tpu: None,
         };
         service.make(REGION, job("sft"));
@@ -82,9 +88,13 @@ impl Service {
 
     pub fn make(&mut self, region: &str, mut job: Value) {
         let id = 1000 + self.jobs.len();
-        job["name"] = json!(format!("projects/77/locations/{region}/customJobs/{id}"));
+        let collection = body::kind(&job).collection();
+        if job.get("jobId").is_none() {
+            job["name"] = json!(format!("projects/77/locations/{region}/{collection}/{id}"));
+        }
         job["createTime"] = json!(self.world.now.to_string());
-        job["state"] = json!("JOB_STATE_RUNNING");
+        let legacy = job.get("jobId").is_some();
+        job["state"] = json!(if legacy { "RUNNING" } else { "JOB_STATE_RUNNING" });
         self.jobs.push((self.world.now, job));
     }
 
@@ -92,10 +102,15 @@ impl Service {
     pub fn sets(&mut self, state: &str, error: Option<(i64, &str)>) {
         let now = self.world.now.to_string();
         let (_, job) = self.jobs.last_mut().unwrap();
-        job["state"] = json!(state);
+        let legacy = state.trim_start_matches("JOB_STATE_");
+        job["state"] = json!(if job.get("jobId").is_some() { legacy } else { state });
         job["endTime"] = json!(now);
-        if let Some((code, message)) = error {
-            job["error"] = json!({"code": code, "message": message});
+        match error {
+            Some((_, message)) if job.get("jobId").is_some() => {
+                job["errorMessage"] = json!(message)
+            }
+            Some((code, message)) => job["error"] = json!({"code": code, "message": message}),
+            None => {}
         }
     }
 
@@ -110,10 +125,10 @@ impl Service {
 
     /// Jobs that live, whatever lists show.
     pub fn live(&self) -> usize {
-        self.jobs
-            .iter()
-            .filter(|(_, raw)| !JobState::ENDS.contains(&JobState::from_wire(&raw["state"])))
-            .count()
+        let lives = |(_, raw): &&(Timestamp, Value)| {
+            JobView::parse(raw.clone()).is_ok_and(|job| !job.has_ended())
+        };
+        self.jobs.iter().filter(lives).count()
     }
 
     /// Lists every region, and answers each question that follows.
@@ -123,7 +138,7 @@ impl Service {
             let jobs = self.shown().into_iter().filter(lives).collect();
             JobListing { region: (*region).to_owned(), result: Ok(jobs) }
         };
-        let jobs = [REGION, OTHER].iter().map(listing).collect();
+        let jobs = [REGION, OTHER, NO_REGION].iter().map(listing).collect();
         // Lists take a while.
         let began = self.world.now - jiff::SignedDuration::from_secs(5);
         let shown =
@@ -139,6 +154,7 @@ impl Service {
         let mut actions = Vec::new();
         while let Some(input) = inputs.pop() {
             self.world.input(input);
+            self.told.append(&mut self.world.messages.clone());
             actions.append(&mut self.world.actions);
             for look in std::mem::take(&mut self.world.looks) {
                 inputs.extend(self.answer(look));
@@ -202,9 +218,13 @@ impl Service {
                 self.tpu = Some("CREATING");
                 continue;
             }
-            self.make(&zone, body::submission(&body, filling.training().unwrap()).unwrap());
-            let name = self.jobs.last().unwrap().1["name"].as_str().unwrap().to_owned();
-            let outcome = CallOutcome::Accepted(name);
+            let of = filling.training().unwrap();
+            let mut job = body::submission(&body, of).unwrap();
+            if of.kind == JobKind::Legacy {
+                job["jobId"] = json!(body::next_id(&body, 0).unwrap());
+            }
+            self.make(&zone, job);
+            let outcome = CallOutcome::Accepted("projects/p/locations/r/jobs/1".into());
             self.ask(Input::Called { slot, outcome });
             self.carry_out();
         }
@@ -302,6 +322,7 @@ fn two_hundred_jobs_that_lose_a_region_run_in_the_next_and_no_tpu_waits_for_them
         lag: 0,
         steps: vec![100],
         gets: 0,
+        told: vec![],
         tpu: Some("READY"),
     };
     names.iter().for_each(|name| service.make(REGION, job(name)));

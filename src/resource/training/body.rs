@@ -10,13 +10,16 @@ use crate::model::ids::{OWNER_KEY, RUN_KEY};
 use crate::model::spec::{NodeSpec, TRAINING_KEY};
 use crate::model::submission::JobView;
 use crate::model::training::{
-    ATTEMPT_LABEL, LINEAGE_LABEL, NONCE_LABEL, Named, Strategy, Training,
+    ATTEMPT_LABEL, JobKind, LINEAGE_LABEL, NONCE_LABEL, Named, Strategy, Training,
 };
 
 /// In there: the lineage. The other fields are the job's.
 const LINEAGE: &str = "tpu-watchdog-lineage";
 
-const OUTPUT_ONLY: [&str; 10] = [
+/// Labels take so many characters. Source: aiplatform v1, `CustomJob.labels`.
+const LABEL_MAX: usize = 63;
+
+const OUTPUT_ONLY: [&str; 15] = [
     "name",
     "state",
     "createTime",
@@ -27,7 +30,43 @@ const OUTPUT_ONLY: [&str; 10] = [
     "webAccessUris",
     "satisfiesPzs",
     "satisfiesPzi",
+    "trials",
+    "errorMessage",
+    "etag",
+    "jobPosition",
+    "trainingOutput",
 ];
+
+impl NodeSpec {
+    /// The specification of a job on another machine type, where one is given: in each pool that has the first one's.
+    pub fn on_machine(self, machine: Option<&str>) -> NodeSpec {
+        let Some(machine) = machine else { return self };
+        let mut body = self.body().clone();
+        let job = body.get_mut(TRAINING_KEY);
+        let spec = job.and_then(|job| {
+            let kind = kind(job);
+            job.get_mut(kind.spec())
+        });
+        let Some(spec) = spec else { return NodeSpec::new(body) };
+        let legacy = ["masterType", "workerType", "parameterServerType", "evaluatorType"];
+        if let Some(present) = spec.get("masterType").cloned() {
+            for key in legacy {
+                if spec.get(key) == Some(&present) {
+                    spec[key] = json!(machine);
+                }
+            }
+            return NodeSpec::new(body);
+        }
+        let pools = spec.get_mut("workerPoolSpecs");
+        let kind = |pool: &Value| pool.pointer("/machineSpec/machineType").cloned();
+        let pools = pools.and_then(Value::as_array_mut).map_or(&mut [][..], Vec::as_mut_slice);
+        let present = pools.first().and_then(kind);
+        for pool in pools.iter_mut().filter(|pool| kind(pool) == present) {
+            pool["machineSpec"]["machineType"] = json!(machine);
+        }
+        NodeSpec::new(body)
+    }
+}
 
 /// A job in the form of a node, which a specification is learned from.
 pub fn as_node(job: &JobView, slot: &str) -> Value {
@@ -83,6 +122,25 @@ pub fn job(spec: &NodeSpec) -> Map<String, Value> {
     job
 }
 
+/// The kind of a job by the field that describes its machines.
+pub fn kind(job: &Value) -> JobKind {
+    let has = |kind: &JobKind| job.get(kind.spec()).is_some();
+    [JobKind::Tuning, JobKind::Legacy].into_iter().find(has).unwrap_or_default()
+}
+
+/// The folder that the service tells the job to save in (`AIP_CHECKPOINT_DIR`), where the job has an output
+/// directory; of a legacy job its `jobDir`. Source: aiplatform v1, `CustomJobSpec.baseOutputDirectory`.
+pub fn checkpoints(spec: &NodeSpec) -> Option<String> {
+    let job = spec.body().get(TRAINING_KEY)?;
+    let folder = |pointer: &str| {
+        let folder = job.pointer(pointer)?.as_str()?.trim_end_matches('/');
+        folder.starts_with("gs://").then_some(folder)
+    };
+    let base = folder("/jobSpec/baseOutputDirectory/outputUriPrefix");
+    let base = base.map(|base| format!("{base}/checkpoints"));
+    base.or_else(|| folder("/trainingInput/jobDir").map(str::to_owned))
+}
+
 /// Whether the config still means the job of a specification.
 pub fn fits(of: &Training, spec: &NodeSpec) -> bool {
     let Some(job) = spec.body().get(TRAINING_KEY) else { return false };
@@ -100,7 +158,7 @@ pub fn fits(of: &Training, spec: &NodeSpec) -> bool {
     }
 }
 
-/// The body of the POST for a specification with our own metadata.
+/// The body of the POST for a specification with our own metadata. A legacy one lacks its `jobId` ([`next_id`]).
 ///
 /// # Errors
 /// Which of our marks it lacks: without them a lost answer could not be told from a call that never arrived.
@@ -111,31 +169,66 @@ pub fn submission(specification: &Value, of: &Training) -> Result<Value, &'stati
     };
     let lineage = body.remove(LINEAGE).ok_or("it has no lineage")?;
     let metadata = |key: &str| specification.get("metadata")?.get(key)?.as_str();
-    let order: Value = metadata(RUN_KEY)
-        .and_then(|text| serde_json::from_str(text).ok())
-        .ok_or("it has no run order")?;
-    let attempt = order.get("generation").and_then(Value::as_u64).ok_or("it has no generation")?;
+    let attempt = attempt(specification).ok_or("it has no run order")?;
     let owner = metadata(OWNER_KEY).ok_or("it names no owner")?;
     let mut labels = match specification.get("labels") {
         Some(Value::Object(labels)) => labels.clone(),
         _ => Map::new(),
     };
-    labels.insert(LINEAGE_LABEL.into(), lineage);
+    labels.insert(LINEAGE_LABEL.into(), json!(as_label(lineage.as_str().unwrap_or_default())));
     labels.insert(ATTEMPT_LABEL.into(), json!(attempt.to_string()));
     labels.insert(NONCE_LABEL.into(), json!(owner));
     body.insert("labels".into(), Value::Object(labels));
     let mut body = Value::Object(body);
+    if of.kind == JobKind::Legacy {
+        // A study goes on where its predecessor was. Source: ml v1, `HyperparameterSpec.resumePreviousJobId`.
+        let before = body.as_object_mut().and_then(|body| body.remove("jobId"));
+        let study = body.pointer_mut("/trainingInput/hyperparameters");
+        if let (Some(study), Some(before)) = (study, before) {
+            study["resumePreviousJobId"] = before;
+        }
+        return Ok(body);
+    }
     let strategy = match of.strategy {
         Strategy::Keep => return Ok(body),
         Strategy::Spot => "SPOT",
         Strategy::Standard => "STANDARD",
         Strategy::FlexStart => "FLEX_START",
     };
-    body["jobSpec"]["scheduling"]["strategy"] = json!(strategy);
+    let scheduling = &mut body[of.kind.spec()]["scheduling"];
+    scheduling["strategy"] = json!(strategy);
     if let Some(wait) = of.max_wait.filter(|_| of.strategy == Strategy::FlexStart) {
-        body["jobSpec"]["scheduling"]["maxWaitDuration"] = json!(format!("{}s", wait.as_secs()));
+        scheduling["maxWaitDuration"] = json!(format!("{}s", wait.as_secs()));
     }
     Ok(body)
+}
+
+/// Whether a job is this submission: ours, with the same attempt.
+pub fn is_sent_again(submission: &Value, job: &JobView) -> bool {
+    let label = |key: &str| submission.get("labels")?.get(key)?.as_str();
+    [NONCE_LABEL, ATTEMPT_LABEL]
+        .iter()
+        .all(|key| label(key).is_some() && label(key) == job.labels.get(*key).map(String::as_str))
+}
+
+/// The id of a legacy submission: the first one's with the attempt, and with a number where others have taken that.
+pub fn next_id(specification: &Value, taken: u32) -> Option<String> {
+    let lineage = specification.get(TRAINING_KEY)?.get(LINEAGE)?.as_str()?;
+    let id = format!("{lineage}_r{}", attempt(specification)?);
+    Some(if taken == 0 { id } else { format!("{id}_{}", taken + 1) })
+}
+
+/// The number of a submission within its lineage.
+fn attempt(specification: &Value) -> Option<u64> {
+    let order = specification.get("metadata")?.get(RUN_KEY)?.as_str()?;
+    serde_json::from_str::<Value>(order).ok()?.get("generation")?.as_u64()
+}
+
+/// The text as a label takes it.
+fn as_label(text: &str) -> String {
+    let text = text.to_ascii_lowercase();
+    let fits = |ch: char| ch.is_ascii_lowercase() || ch.is_ascii_digit() || "_-".contains(ch);
+    text.chars().map(|ch| if fits(ch) { ch } else { '-' }).take(LABEL_MAX).collect()
 }
 
 #[cfg(test)]
@@ -147,6 +240,8 @@ mod tests {
 
     fn training(strategy: Strategy) -> Training {
         Training {
+            kind: JobKind::Custom,
+            restart_study: false,
             named: Named::Id("7".into()),
             regions: vec![],
             create: None,
@@ -155,6 +250,7 @@ mod tests {
             strategy,
             max_wait: Some(Duration::from_secs(3600)),
             outlives_timeout: false,
+            next_machine: vec![],
         }
     }
 

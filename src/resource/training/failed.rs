@@ -13,7 +13,7 @@ use crate::model::failure::{Failure, FailureClass};
 use crate::model::hold::HoldReason;
 use crate::model::submission::{JobState, JobView};
 use crate::model::time::{after, elapsed};
-use crate::model::training::Training;
+use crate::model::training::{JobKind, Training};
 
 /// The error of a job that failed is there about a minute after its end, or will not come.
 const ERROR_WITHIN: Duration = Duration::from_secs(300);
@@ -36,6 +36,8 @@ const QUOTA: [&str; 2] = ["exceed quota limits", "quotas are exceeded"];
 pub enum End {
     /// Its program fails, and would again.
     Own(String),
+    /// The same machine would not do.
+    OutOfMemory,
     /// Spot capacity was taken back.
     Preempted,
     /// Submitted again, as this class allows.
@@ -49,7 +51,7 @@ pub fn end(code: i64, message: &str, spot: bool) -> End {
     let codes = exit_codes(&lower);
     let own = codes.iter().find(|code| !TRANSIENT.contains(code));
     if says(&MEMORY) {
-        End::Own("it ran out of memory".to_owned())
+        End::OutOfMemory
     } else if let Some(code) = own {
         End::Own(format!("its program exited with {code}"))
     } else if !codes.is_empty() {
@@ -75,7 +77,22 @@ fn exit_codes(lower: &str) -> Vec<i64> {
 
 /// The condition of a job that has ended without success, and the failure that decides what follows.
 pub fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Failure>) {
-    let is = format!("custom job {} is {}", job.id, job.state.as_str());
+    let (verdict, failure) = meaning(of, job, now);
+    let again = verdict.condition.kind().is_some();
+    if !again || of.kind != JobKind::Tuning || of.restart_study {
+        return (verdict, failure);
+    }
+    let text = format!(
+        "{}; a new submission begins its study with the first trial, and pays finished ones again: `retry` submits it, and restart_study = true \
+         does so each time",
+        verdict.evidence
+    );
+    (Verdict::held(Condition::JobFailed, text, HoldReason::JobFailed), None)
+}
+
+fn meaning(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Failure>) {
+    let trials = job.trials.as_ref().map_or(String::new(), |trials| format!(" ({trials})"));
+    let is = format!("{}{trials}", job.shown());
     let error = job.error.as_ref().map(|(code, message)| (*code, message.trim()));
     let cancelled = job.state == JobState::Cancelled;
     let limit = job.state == JobState::Expired
@@ -86,7 +103,11 @@ pub fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Optio
             return (Verdict::new(Condition::Terminated, format!("{is}{said}")), None);
         }
         let text = format!(
-            "{is}{said}; it ran into its own time limit (scheduling.timeout). `retry` submits it again, with the same limit"
+            "{is}{said}; it ran into its own time limit ({}). `retry` submits it again, with the same limit",
+            match job.kind {
+                JobKind::Custom | JobKind::Tuning => "scheduling.timeout",
+                JobKind::Legacy => "scheduling.maxRunningTime or maxWaitTime",
+            }
         );
         return (Verdict::held(Condition::Stopped, text, HoldReason::TimeLimit), None);
     }
@@ -110,11 +131,21 @@ pub fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Optio
         );
     };
     let text = format!("{is} with code {code}: {message}");
+    let own = |why: &str| {
+        let text = format!("{text}; {why}: fix that, then `retry` submits it again");
+        (Verdict::held(Condition::JobFailed, text, HoldReason::JobFailed), None)
+    };
     match end(code, message, job.spot) {
-        End::Own(why) => {
-            let text = format!("{text}; {why}: fix that, then `retry` submits it again");
-            (Verdict::held(Condition::JobFailed, text, HoldReason::JobFailed), None)
-        }
+        End::Own(why) => own(&why),
+        End::OutOfMemory => match of.machine_after(&job.machine) {
+            None => own(&format!("it ran out of memory on {}", job.machine)),
+            Some(next) => {
+                let text = format!("{text}; next it runs on {next} (next_machine)");
+                let failure =
+                    Failure::new(FailureClass::OutOfMemory, format!("code {code}: {message}"));
+                (Verdict::new(Condition::RequestFailed, text), Some(failure))
+            }
+        },
         End::Preempted => (Verdict::new(Condition::Preempted, text), None),
         End::Again(class) => {
             let failure = Failure::new(class, format!("code {code}: {message}"));
@@ -139,8 +170,8 @@ mod tests {
             (3, format!("{exit} 134. {exit} 6. "), false, End::Again(TransientExit)),
             // Permanent outranks what may pass, wherever it stands.
             (3, format!("{exit} 134. The replica workerpool1-3 exited with a non-zero status of 2."), false, own("its program exited with 2")),
-            (3, "The replica workerpool0-0 ran out of memory and exited with a non-zero status of 137".into(), false, own("it ran out of memory")),
-            (0, "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL)".into(), false, own("it ran out of memory")),
+            (3, "The replica workerpool0-0 ran out of memory and exited with a non-zero status of 137".into(), false, End::OutOfMemory),
+            (0, "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL)".into(), false, End::OutOfMemory),
             (0, "Replica exited with a non-zero status code 1".into(), false, own("its program exited with 1")),
             (8, "Resources are insufficient in region: us-central1. Please try a different region or use a different accelerator".into(), false, End::Again(StockOut)),
             (0, "STOCKOUT".into(), true, End::Preempted),

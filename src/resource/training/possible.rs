@@ -5,6 +5,7 @@
 
 use serde_json::Value;
 
+use super::body;
 use crate::model::spec::{NodeSpec, TRAINING_KEY};
 use crate::model::training::{Strategy, Training};
 
@@ -14,27 +15,30 @@ const SPOT: [&str; 2] = ["a2-", "a3-"];
 const FLEXIBLE: [&str; 5] = ["NVIDIA_L4", "A100", "H100", "H200", "B200"];
 /// Flex-start capacity lasts so many seconds at most.
 const FLEXIBLE_FOR: f64 = 7.0 * 86_400.0;
-/// Fields that name a resource of one region, below the job.
-const REGIONAL: [&str; 5] = [
-    "/encryptionSpec/kmsKeyName",
-    "/jobSpec/tensorboard",
-    "/jobSpec/persistentResourceId",
-    "/jobSpec/pscInterfaceConfig/networkAttachment",
-    "/jobSpec/workerPoolSpecs/0/machineSpec/reservationAffinity",
+/// Fields that name a resource of one region, below the specification of the machines.
+const REGIONAL: [&str; 4] = [
+    "tensorboard",
+    "persistentResourceId",
+    "pscInterfaceConfig/networkAttachment",
+    "workerPoolSpecs/0/machineSpec/reservationAffinity",
 ];
+/// The same, of the job itself.
+const KEY: &str = "encryptionSpec/kmsKeyName";
 
 /// Why a job of this specification can't be submitted as the config wants it, by the field that is in the way.
 pub fn obstacle(spec: &NodeSpec, of: &Training, regions: usize) -> Option<String> {
-    let job = spec.body().get(TRAINING_KEY)?;
-    if let Some(field) =
-        REGIONAL.iter().find(|field| job.pointer(field).is_some_and(is_set)).filter(|_| regions > 1)
-    {
-        let field = field[1..].replace('/', ".");
+    let whole = spec.body().get(TRAINING_KEY)?;
+    let kind = of.kind.spec();
+    let job = whole.get(kind)?;
+    let mut regional = REGIONAL.iter().map(|field| format!("{kind}/{field}")).chain([KEY.into()]);
+    let set = |field: &String| whole.pointer(&format!("/{field}")).is_some_and(is_set);
+    if let Some(field) = regional.find(set).filter(|_| regions > 1) {
+        let field = field.replace('/', ".");
         return Some(format!(
             "{field} is of one region, and `regions` names {regions}: name one region"
         ));
     }
-    let pools = job.pointer("/jobSpec/workerPoolSpecs").and_then(Value::as_array)?;
+    let pools = job.get("workerPoolSpecs").and_then(Value::as_array)?;
     let machines: Vec<&Value> = pools.iter().filter_map(|pool| pool.get("machineSpec")).collect();
     let text = |machine: &Value, key: &str| {
         machine.get(key).and_then(Value::as_str).unwrap_or("").to_owned()
@@ -67,13 +71,34 @@ pub fn obstacle(spec: &NodeSpec, of: &Training, regions: usize) -> Option<String
                     "flex-start takes the same machineSpec in all worker pools".to_owned(),
                 );
             }
-            let timeout = job.pointer("/jobSpec/scheduling/timeout").and_then(Value::as_str);
+            let timeout = job.pointer("/scheduling/timeout").and_then(Value::as_str);
             let seconds = timeout.and_then(|text| text.strip_suffix('s')?.parse::<f64>().ok());
             seconds.filter(|seconds| *seconds > FLEXIBLE_FOR).map(|_| {
                 "scheduling.timeout is longer than the 7 days of flex-start capacity".to_owned()
             })
         }
     }
+}
+
+/// A setting that a job of several workers should have. Source: aiplatform v1, `Scheduling.restartJobOnWorkerRestart`.
+pub fn advice(spec: &NodeSpec) -> Option<String> {
+    let job = spec.body().get(TRAINING_KEY)?;
+    let job = job.get(body::kind(job).spec())?;
+    let pools = job.get("workerPoolSpecs")?.as_array()?;
+    // An int64 is text in an answer.
+    let count = |pool: &Value| match pool.get("replicaCount") {
+        Some(Value::String(text)) => text.parse().unwrap_or(1),
+        Some(count) => count.as_u64().unwrap_or(1),
+        None => 1,
+    };
+    let replicas: u64 = pools.iter().map(count).sum();
+    let set = job.pointer("/scheduling/restartJobOnWorkerRestart") == Some(&Value::Bool(true));
+    (replicas > 1 && !set).then(|| {
+        format!(
+            "its {replicas} replicas run without scheduling.restartJobOnWorkerRestart: where Google's service restarts one worker, the others go \
+             on without it, and most programs hang; set it, unless the program takes workers back"
+        )
+    })
 }
 
 fn is_set(value: &Value) -> bool {
@@ -83,7 +108,7 @@ fn is_set(value: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::training::{Named, Restart};
+    use crate::model::training::{JobKind, Named, Restart};
     use serde_json::json;
     use std::time::Duration;
 
@@ -91,6 +116,8 @@ mod tests {
     fn what_a_job_cannot_have_is_named_by_its_field() {
         let why = |strategy: Strategy, regions: usize, job: Value| {
             let of = Training {
+                kind: JobKind::Custom,
+                restart_study: false,
                 named: Named::Id("1".into()),
                 regions: vec![],
                 create: None,
@@ -99,6 +126,7 @@ mod tests {
                 strategy,
                 max_wait: None,
                 outlives_timeout: false,
+                next_machine: vec![],
             };
             let spec = json!({ TRAINING_KEY: job });
             let spec = NodeSpec::new(spec.as_object().unwrap().clone());
@@ -131,5 +159,20 @@ mod tests {
         assert!(
             why(Strategy::Keep, 2, keyed).starts_with("encryptionSpec.kmsKeyName is of one region")
         );
+    }
+
+    #[test]
+    fn several_replicas_are_to_restart_together() {
+        let advice = |job: Value| {
+            let spec = json!({ TRAINING_KEY: { "jobSpec": job } });
+            advice(&NodeSpec::new(spec.as_object().unwrap().clone()))
+        };
+        let pools = json!([{"replicaCount": "1"}, {"replicaCount": 3}, {}]);
+        let several = json!({ "workerPoolSpecs": pools });
+        assert!(advice(several.clone()).unwrap().starts_with("its 5 replicas run without"));
+        let mut together = several;
+        together["scheduling"] = json!({"restartJobOnWorkerRestart": true});
+        assert_eq!(advice(together), None);
+        assert_eq!(advice(json!({"workerPoolSpecs": [{"replicaCount": "1"}]})), None);
     }
 }

@@ -1,0 +1,121 @@
+//! Permissions on the project: which of those that the program needs its account lacks, and what happens without
+//! each.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::findings::{Finding, doubt, fine, missing};
+use super::wire::Clients;
+use crate::config::Config;
+use crate::model::training::JobKind;
+
+/// The role that the program needs, as it is handed out.
+const ROLE: &str = include_str!("../../deploy/iam/role.yaml");
+
+/// A permission for managed training jobs of a kind, and what happens without it.
+const TRAINING: [(JobKind, &str, &str); 9] = [
+    (JobKind::Custom, "aiplatform.customJobs.list", UNREAD),
+    (JobKind::Custom, "aiplatform.customJobs.get", NO_END),
+    (JobKind::Custom, "aiplatform.customJobs.create", UNSENT),
+    (JobKind::Tuning, "aiplatform.hyperparameterTuningJobs.list", UNREAD),
+    (JobKind::Tuning, "aiplatform.hyperparameterTuningJobs.get", NO_END),
+    (JobKind::Tuning, "aiplatform.hyperparameterTuningJobs.create", UNSENT),
+    (JobKind::Legacy, "ml.jobs.list", UNREAD),
+    (JobKind::Legacy, "ml.jobs.get", NO_END),
+    (JobKind::Legacy, "ml.jobs.create", UNSENT),
+];
+const UNREAD: &str = "no training job is read, and each is held";
+const NO_END: &str = "an end is never read, and nothing is submitted again";
+const UNSENT: &str = "a job that has failed is not submitted again";
+
+/// A permission, and what happens without it.
+const WITHOUT: [(&str, &str); 9] = [
+    ("tpu.nodes.list", "nothing is read, everything is held"),
+    ("tpu.nodes.get", "nothing is ever condemned"),
+    ("tpu.nodes.delete", "a recovery stops at its delete"),
+    ("tpu.nodes.create", "a deleted TPU is not created again"),
+    (
+        "tpu.nodes.update",
+        "a job is not started again on the TPU that is there, a pause does not reach its hosts",
+    ),
+    ("tpu.operations.get", "deletes and creates are followed more slowly"),
+    ("tpu.operations.list", "a TPU that was deleted on purpose is created again"),
+    ("tpu.runtimeversions.get", "a runtime version that is gone is noticed at the create"),
+    ("tpu.acceleratortypes.get", "a type that is gone is noticed at the create"),
+];
+
+/// Asks the API, and says what is missing together with the command that grants it.
+pub async fn permissions(clients: &Clients, config: &Config, account: &str) -> Vec<Finding> {
+    let slots = config.settings.slots.values();
+    let (jobs, tpus): (Vec<_>, Vec<_>) = slots.partition(|slot| slot.filling.training().is_some());
+    let of_role = ROLE.lines().filter_map(|line| line.strip_prefix("- "));
+    let kinds: BTreeSet<JobKind> =
+        jobs.iter().filter_map(|slot| Some(slot.filling.training()?.kind)).collect();
+    let of_jobs =
+        TRAINING.iter().filter(|(kind, ..)| kinds.contains(kind)).map(|(_, name, _)| *name);
+    let wanted: Vec<&str> = of_role.filter(|_| !tpus.is_empty()).chain(of_jobs).collect();
+    let deadline = Instant::now() + config.settings.poll.timeout;
+    let project = &config.settings.project;
+    let lacking = match clients.tpu.lacking(&wanted, deadline).await {
+        None => {
+            return vec![doubt(
+                "permissions",
+                "not asked: anonymous credentials, or api.resource_manager is not set",
+            )];
+        }
+        Some(Err(why)) => {
+            let text = format!("could not be asked: {why}");
+            let cure = format!(
+                "gcloud services enable cloudresourcemanager.googleapis.com --project {project}"
+            );
+            return vec![Finding { cure: Some(cure), ..doubt("permissions", text) }];
+        }
+        Some(Ok(lacking)) => lacking,
+    };
+    if lacking.is_empty() {
+        let of = match (tpus.is_empty(), jobs.is_empty()) {
+            (false, true) => "deploy/iam/role.yaml",
+            (false, false) => "deploy/iam/role.yaml and for training jobs",
+            (true, _) => "for training jobs",
+        };
+        return vec![fine("permissions", format!("all {} of {of}", wanted.len()))];
+    }
+    let grant = |role: &str| {
+        format!(
+            "gcloud projects add-iam-policy-binding {project} --member {account} --role {role} --condition None"
+        )
+    };
+    let cure = format!(
+        "gcloud iam roles create tpuWatchdog --project {project} --file deploy/iam/role.yaml (update, where it exists); gcloud projects \
+         add-iam-policy-binding {project} --member {account} --role projects/{project}/roles/tpuWatchdog --condition None"
+    );
+    let without = |name: &str| {
+        let of_jobs = TRAINING.iter().map(|(_, name, what)| (*name, *what));
+        let found = WITHOUT.into_iter().chain(of_jobs).find(|(of, _)| *of == name);
+        found.map_or("see deploy/iam/README.md", |(_, what)| what)
+    };
+    let of = |name: &String| {
+        let text = format!("{name} is not granted on project {project}: {}", without(name));
+        let cure = match name.split('.').next() {
+            Some("aiplatform") => grant("roles/aiplatform.user"),
+            Some("ml") => grant("roles/ml.developer"),
+            _ => cure.clone(),
+        };
+        missing("permission", text, Some(cure))
+    };
+    lacking.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_permission_of_the_role_is_told_with_its_consequence() {
+        let mut wanted: Vec<&str> = ROLE.lines().filter_map(|l| l.strip_prefix("- ")).collect();
+        let mut known: Vec<&str> = WITHOUT.iter().map(|(name, _)| *name).collect();
+        wanted.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(wanted, known);
+    }
+}
