@@ -22,7 +22,7 @@ pub fn check(at: &ConfigFile) -> Outcome {
     }
     for slot in config.settings.slots.values() {
         let create = slot.filling.training().and_then(|of| of.create.as_ref());
-        let spec = create.map(|create| NodeSpec::new(body::first(&slot.name, create)));
+        let spec = create.map(|create| NodeSpec::new(body::first(("", &slot.name), create)));
         if let Some(advice) = spec.as_ref().and_then(possible::advice) {
             let note = format!("note: {}: {advice}", slot.name);
             print(&screen::paragraph(&note, screen::width()));

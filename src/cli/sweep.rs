@@ -19,6 +19,7 @@ use crate::core::sweep::{self, Inventory, Leftover, Thing};
 use crate::model::action::CallOutcome;
 use crate::model::event::Verb;
 use crate::model::failure::{Failure, FailureClass};
+use crate::model::fleet::Stray;
 use crate::model::node::NodeState;
 use crate::model::operation::OperationState;
 use crate::model::time::{elapsed, span};
@@ -64,7 +65,8 @@ pub async fn sweep(at: &ConfigFile, args: &SweepArgs) -> Outcome {
     let none = clients.preflight(config.settings.poll.timeout).await;
     none.map_err(|none| Failed::Work(none.to_string()))?;
     let mut notes = Vec::new();
-    let all = look(&clients, &mut notes).await?;
+    let mut all = look(&clients, &mut notes).await?;
+    all.strays = strays(&clients, &config).await;
     let found = sweep::leftovers(&all);
     if args.names.is_empty() {
         show(&config.settings.project, &all, &found, &notes);
@@ -81,7 +83,7 @@ pub async fn sweep(at: &ConfigFile, args: &SweepArgs) -> Outcome {
     let mut failed = 0;
     for left in named {
         print(&format!("deleting {}\n", told(left)));
-        let line = match delete(&clients, left).await {
+        let line = match delete(&clients, &config, left).await {
             Ok(line) => line,
             Err(why) => {
                 failed += 1;
@@ -113,6 +115,14 @@ fn config(at: &ConfigFile, args: &SweepArgs) -> Result<Config, Failed> {
             Failed::Config(format!("{text}; nothing was done"))
         }),
     }
+}
+
+/// The strays of the journal, where there is one that can be read.
+async fn strays(clients: &Clients, config: &Config) -> Vec<Stray> {
+    let store = wire::open_store_read_only(&config.state, &clients.state).await;
+    let Ok(Some(mut store)) = store else { return Vec::new() };
+    let stored = store.load().await;
+    stored.map_or_else(|_| Vec::new(), |stored| stored.ledger.strays.into_values().collect())
 }
 
 /// Lists the project; what could not be looked at is told in the notes.
@@ -250,7 +260,7 @@ fn meant<'a>(
             }
         };
         match &left.owner {
-            Some(owner) if args.owner.as_ref() != Some(owner) => Err(format!(
+            Some(owner) if args.owner.as_ref() != Some(owner) && !left.is_stray => Err(format!(
                 "{name} was made by the watchdog {owner}, which removes what is dead of its own; if it is gone for good, say --owner {owner}"
             )),
             _ => Ok(left),
@@ -281,10 +291,10 @@ fn not_dead(name: &str, all: &Inventory, is: impl Fn(&str, &str) -> bool) -> Str
 }
 
 /// Deletes one, if it is still the one that was shown, and still dead. Says what came of it.
-async fn delete(clients: &Clients, left: &Leftover) -> Result<String, String> {
+async fn delete(clients: &Clients, config: &Config, left: &Leftover) -> Result<String, String> {
     let prepared = clients.tpu.prepare().await.map_err(|why| format!("{why}; nothing was sent"))?;
     let began = Instant::now();
-    verify(clients, left).await.map_err(|why| format!("{why}; nothing was sent"))?;
+    verify(clients, config, left).await.map_err(|why| format!("{why}; nothing was sent"))?;
     if began.elapsed() > VERIFIED_FOR {
         return Err("the read before its delete took more than 5 s; nothing was sent".into());
     }
@@ -307,14 +317,15 @@ async fn delete(clients: &Clients, left: &Leftover) -> Result<String, String> {
 }
 
 /// S1: the same one, as dead as it was.
-async fn verify(clients: &Clients, left: &Leftover) -> Result<(), String> {
+async fn verify(clients: &Clients, config: &Config, left: &Leftover) -> Result<(), String> {
+    let strays = strays(clients, config).await;
     let until = Instant::now() + VERIFIED_FOR;
     let (zone, name) = (left.zone.as_str(), left.name.as_str());
     let now = match &left.thing {
         Thing::Node(_) => {
             let node =
                 clients.tpu.get_node(zone, name, until).await.map_err(|why| why.to_string())?;
-            let mut all = Inventory::default();
+            let mut all = Inventory { strays, ..Inventory::default() };
             if node.queued_resource.is_some() {
                 let list = clients.tpu.list_requests(zone, until).await;
                 let list = list.map_err(|why| why.to_string())?;
@@ -339,6 +350,7 @@ async fn verify(clients: &Clients, left: &Leftover) -> Result<(), String> {
             let all = Inventory {
                 nodes: nodes.nodes,
                 unreachable: nodes.unreachable,
+                strays,
                 ..Inventory::default()
             };
             sweep::of_request(&request, &all)

@@ -51,6 +51,11 @@ pub fn slot(
     c.later(&k("stall"), &raw.stall, "stalls of training jobs");
     let described = create.as_ref().map(body::kind);
     let tuning = of_study || described == Some(JobKind::Tuning) || raw.restart_study == Some(true);
+    let custom = described == Some(JobKind::Custom) || matches!(named, Named::Id(_)) && !of_study;
+    if tuning && custom {
+        let text = "is of a tuning job alone, and `job` or `create` has a custom job: remove one of the two";
+        c.wrong(&k("restart_study"), text);
+    }
     let training = Training {
         kind: if tuning { JobKind::Tuning } else { JobKind::Custom },
         named,
@@ -64,7 +69,8 @@ pub fn slot(
         restart_study: raw.restart_study.unwrap_or(false),
         next_machine: next_machine(c, &k("next_machine"), raw.next_machine),
     };
-    let spec = training.create.as_ref().map(|create| NodeSpec::new(body::first(&name, create)));
+    let spec =
+        training.create.as_ref().map(|create| NodeSpec::new(body::first(("", &name), create)));
     if let Some(why) = spec.and_then(|spec| possible::obstacle(&spec, &training, zones.len())) {
         c.wrong(&k("create"), format!("describes a job that is not possible so: {why}"));
     }
@@ -164,6 +170,8 @@ fn trained(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<JobSettings> 
     let checkpoint = job::checkpoint(c, key, raw)?;
     Some(JobSettings {
         checkpoint: Some(checkpoint),
+        // No order reaches it: it is sent again as it was.
+        resume: Some(Resume::Framework),
         // `restart` of the slot counts.
         no_progress: u32::MAX,
         restarts_per_run: u32::MAX,
@@ -289,6 +297,15 @@ fn created(c: &mut Check, key: &str, path: &Path, named: &Named) -> Option<Value
             ),
         );
         return None;
+    }
+    let field = body::kind(&whole).spec();
+    for (name, pointer) in
+        [("labels", "/labels".to_owned()), ("scheduling", format!("/{field}/scheduling"))]
+    {
+        if whole.pointer(&pointer).is_some_and(|value| !value.is_object()) {
+            c.wrong(key, format!("{shown}: {name} is to be a table of keys and values"));
+            return None;
+        }
     }
     // It has to be found again as it was not found now.
     match named {

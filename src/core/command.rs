@@ -295,7 +295,9 @@ fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, now: Timestamp) {
 /// or failed by itself.
 fn submit_again(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
     change(fleet, slot, |record| {
-        record.resubmitted = Resubmitted::default();
+        // The machine of a submission that is owed stays.
+        let machine = record.resubmitted.machine.take().filter(|_| record.recovery.is_some());
+        record.resubmitted = Resubmitted { machine, ..Resubmitted::default() };
         let condition = record.verdict.condition;
         if record.verdict.hold == Some(HoldReason::Deleted) && record.is_training() {
             // It is gone: missing from now on, and created like anything that is.

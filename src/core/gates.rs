@@ -108,6 +108,8 @@ const RECREATES: &[Before] = &[Before::Foreign, Before::Judged, Before::Asked, B
 const DOUBTED: &[Before] = &[Before::Judged, Before::Asked];
 const JUDGED: &[Before] = &[Before::Judged];
 const CREATES: &[Before] = &[Before::Create];
+const SUBMITS: &[Before] =
+    &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked, Before::Create];
 const LOST: &[Before] = &[Before::Lost, Before::Foreign];
 
 const fn gate(
@@ -128,6 +130,7 @@ pub const GATES: &[Gate] = &[
     gate("when_missing", REPLACES, when_missing),
     gate("ended_early", RECREATES, ended_early),
     gate("found_ended", LOST, found_ended),
+    gate("possible", SUBMITS, possible),
     gate("resubmissions", LOST, resubmissions),
     gate("remains", CREATES, remains),
     gate("other_request", CREATES, other_request),

@@ -199,6 +199,17 @@ fn fields(learned: &Map<String, Value>, body: Option<&Map<String, Value>>) -> Ve
     keys.into_iter().map(field).collect()
 }
 
+/// Fields of a training job that have arguments and variables of its containers in them.
+const SECRET: [&str; 7] = [
+    "workerPoolSpecs",
+    "args",
+    "masterConfig",
+    "workerConfig",
+    "parameterServerConfig",
+    "evaluatorConfig",
+    "hyperparameters",
+];
+
 /// Fields by dotted key, two levels deep. Metadata values are secrets: what is shown of one tells it
 /// from another, and no more.
 fn flat(body: &Map<String, Value>) -> BTreeMap<String, String> {
@@ -208,7 +219,7 @@ fn flat(body: &Map<String, Value>) -> BTreeMap<String, String> {
             Value::Object(inner) => {
                 for (name, value) in inner {
                     // A container's variables may be secrets, like metadata.
-                    let secret = key == "metadata" || name == "workerPoolSpecs";
+                    let secret = key == "metadata" || SECRET.contains(&name.as_str());
                     let shown = if secret { masked(value) } else { value.to_string() };
                     all.insert(format!("{key}.{name}"), shown);
                 }

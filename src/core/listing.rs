@@ -11,6 +11,8 @@ use crate::model::event::What;
 use crate::model::fleet::{Fleet, Memory};
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
+use crate::model::training::Named;
+use crate::resource::training;
 
 use super::identity::Source;
 use super::listed::Listed;
@@ -35,10 +37,10 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
             fleet.dirty.insert(name.clone());
         }
         let mut reading = listed.reading(record, slot);
-        let training = slot.filter(|slot| slot.filling.training().is_some());
-        if let (Some(slot), Some(memory)) = (training, fleet.memory.get_mut(name)) {
-            let shared =
-                record.nodes().first().and_then(|of| lineages.get(of)).filter(|of| *of != name);
+        let trains = slot.filter(|slot| slot.filling.training().is_some());
+        if let (Some(slot), Some(memory)) = (trains, fleet.memory.get_mut(name)) {
+            let of = training::lineage(record.nodes());
+            let shared = of.and_then(|of| lineages.get(of)).filter(|of| *of != name);
             reading = match shared {
                 None => of_training(record, memory, slot, &listed, (reading, began)),
                 Some(other) => Reading::Unread(format!(
@@ -67,9 +69,10 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
 fn lineages(fleet: &Fleet) -> BTreeMap<String, String> {
     let mut lineages = BTreeMap::new();
     let jobs = fleet.slots.values().filter(|record| record.is_training());
-    for record in jobs.filter(|record| record.nodes().first() != Some(&record.name)) {
-        let of = record.nodes().first().cloned().unwrap_or_default();
-        lineages.entry(of).or_insert_with(|| record.name.clone());
+    for record in jobs {
+        if let Some(of) = training::lineage(record.nodes()) {
+            lineages.entry(of.to_owned()).or_insert_with(|| record.name.clone());
+        }
     }
     lineages
 }
@@ -92,6 +95,11 @@ fn of_training(
     if let (Reading::Node(view), None) = (&reading, &record.recovery) {
         // A job may live in any of its regions.
         record.zone.clone_from(&view.zone);
+    }
+    if let (Reading::Node(_), Some(Named::Id(id))) =
+        (&reading, slot.filling.training().map(|of| &of.named))
+    {
+        record.named = Some(id.clone());
     }
     reading
 }

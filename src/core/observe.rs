@@ -276,7 +276,7 @@ fn verdict(
                 if let Some(verdict) = deleted_job(record) {
                     return Some(verdict);
                 }
-                if learning::described(record, slot) {
+                if learning::described(record, slot, &fleet.settings.owner) {
                     (memory.acceptable, _) = (None, fleet.dirty_specs.insert(name.to_owned()));
                 }
             }
@@ -299,7 +299,7 @@ fn deleted_job(record: &SlotRecord) -> Option<Verdict> {
         return Some(Verdict::new(Condition::Finished, record.verdict.evidence.clone()));
     }
     let text = format!(
-        "custom job {} is gone: a person has deleted it; `retry {}` submits it again",
+        "job {} is gone: a person has deleted it; `retry {}` submits it again",
         known.id, record.name
     );
     Some(Verdict::held(Condition::Stopped, text, HoldReason::Deleted))
@@ -367,6 +367,7 @@ fn note(
         ended: view.ended,
         not_listed: view.not_listed,
         failure: view.failure.clone(),
+        outgrown: view.outgrown.clone(),
         times: hidden
             .filter(|seen| seen.times.is_limited && !view.times.is_limited)
             .map_or(view.times, |seen| seen.times),
@@ -451,7 +452,8 @@ fn adopt(
 fn notice_cancel(record: &mut SlotRecord, view: &NodeView) {
     let same = record.incarnation == view.incarnation && view.ended;
     let cancelling = JobState::Cancelling.as_str();
-    if record.seen.as_ref().is_some_and(|seen| same && seen.state == cancelling) {
+    let by_a_person = |seen: &Seen| seen.state == cancelling && seen.failure.is_none();
+    if record.seen.as_ref().is_some_and(|seen| same && by_a_person(seen)) {
         record.deleted = Some("a person had cancelled it".to_owned());
     }
 }

@@ -73,7 +73,7 @@ fn described(fleet: &mut Fleet, name: &str) {
     else {
         return;
     };
-    if record.spec.is_some() && learning::described(record, slot) {
+    if record.spec.is_some() && learning::described(record, slot, &fleet.settings.owner) {
         fleet.dirty_specs.insert(name.to_owned());
     }
     if let Some(memory) = fleet.memory.get_mut(name) {
@@ -153,6 +153,7 @@ pub fn purge(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         let old = std::mem::replace(record, fresh);
         (record.paused, record.incarnation) = (old.paused, old.incarnation);
         (record.ours, record.seen) = (old.ours, old.seen);
+        record.submitted_at = old.submitted_at;
         // A generation is never used twice: an old create that comes late must not pass for a new one.
         record.job.generation = old.job.generation;
         fleet.memory.insert(name.to_owned(), Memory::default());

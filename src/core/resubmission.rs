@@ -13,8 +13,7 @@ use crate::model::hold::HoldReason;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
 use crate::model::time::{elapsed, span};
-use crate::model::training::Resubmitted;
-use crate::resource::training::possible;
+use crate::model::training::{Outgrown, Resubmitted};
 
 use super::location;
 use super::turn::Turn;
@@ -66,12 +65,17 @@ pub fn count(record: &mut SlotRecord, slot: &SlotSettings, condition: Condition)
     let Some(of) = slot.filling.training().filter(|_| record.has_ended()) else { return };
     let mut counts = since_progress(record);
     match class(record, condition) {
+        // A person's own wish.
+        _ if condition == Condition::Requested => {}
         // It never got its machines.
         Some(FailureClass::StockOut | FailureClass::Quota) => {}
         class => {
-            if class == Some(FailureClass::OutOfMemory) {
-                let machine = record.seen.as_ref().map_or("", |seen| &seen.accelerator);
-                counts.machine = of.machine_after(machine).cloned();
+            let outgrown = record.seen.as_ref().and_then(|seen| seen.outgrown.clone());
+            if class == Some(FailureClass::OutOfMemory)
+                && let Some(from) = outgrown
+            {
+                let to = of.machine_after(&from).cloned();
+                counts.machine = to.map(|to| Outgrown { from, to });
             }
             counts.fruitless += 1;
             counts.transient += u32::from(class == Some(FailureClass::TransientExit));
@@ -88,13 +92,6 @@ pub fn used_up(
     condition: Condition,
 ) -> Option<(HoldReason, String)> {
     let of = slot.filling.training().filter(|_| record.has_ended())?;
-    let spec = record.spec.as_ref();
-    if let Some(why) = spec.and_then(|spec| possible::obstacle(spec, of, slot.zones.len())) {
-        return Some((
-            HoldReason::NotPossible,
-            format!("it can't be submitted again as the config wants: {why}"),
-        ));
-    }
     let (counts, restart) = (since_progress(record), of.restart);
     let class = class(record, condition);
     let of_class = match class {

@@ -110,7 +110,10 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         }
     };
     let meant = match &slot.filling {
-        Filling::Training(of) => record.spec.as_ref().is_none_or(|spec| body::fits(of, spec)),
+        Filling::Training(of) => {
+            let named = record.named.as_deref();
+            record.spec.as_ref().is_none_or(|spec| body::fits(of, spec, named, record.nodes()))
+        }
         Filling::Node | Filling::QueuedResource(_) => !record.is_training(),
     };
     if !meant {
@@ -345,7 +348,7 @@ fn still_asked_for(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &m
                 ),
             };
             format!(
-                "it was granted, so its TPU runs and is billed. {take}, or delete it: {by_hand} --force"
+                "it was granted, so its TPU runs and is billed. {take}, or delete it: tpu-watchdog sweep {id} --yes"
             )
         }
         state if RequestState::WITHOUT_NODES.contains(state) => {

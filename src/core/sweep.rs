@@ -4,7 +4,8 @@
 //! Dead are a node that is PREEMPTED or TERMINATED, a request that is FAILED or SUSPENDED, and an
 //! ACTIVE request none of whose nodes lives. A node of a request that is there is never named by
 //! itself: it goes with its request. A READY TPU is named only when each of its hosts reports that
-//! its job has ended. Whatever can't be read is never dead.
+//! its job has ended, or the journal follows exactly it as a stray: asked for by this watchdog, called off, and granted
+//! all the same. Whatever can't be read is never dead.
 //!
 //! Example: the request `q` reads ACTIVE while its only node `n` is PREEMPTED. Both hold quota;
 //! `q` is named, and its delete takes `n` along.
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::model::beacon::WorkerReport;
+use crate::model::fleet::Stray;
 use crate::model::ids::Incarnation;
 use crate::model::job_phase::JobPhase;
 use crate::model::node::{NodeState, NodeView};
@@ -30,6 +32,8 @@ pub struct Inventory {
     pub unreachable: Vec<String>,
     /// READY nodes whose hosts report that their job has ended, with how.
     pub ended: Vec<(Incarnation, &'static str)>,
+    /// The strays of the journal, where there is one.
+    pub strays: Vec<Stray>,
 }
 
 /// Which one it is, so that no other one of its name is deleted.
@@ -63,6 +67,8 @@ pub struct Leftover {
     pub why: String,
     /// The store's id of the watchdog that made it.
     pub owner: Option<String>,
+    /// The journal follows it as a stray.
+    pub is_stray: bool,
 }
 
 /// All that does no work, by zone and name.
@@ -85,9 +91,14 @@ pub fn of_node(node: &NodeView, all: &Inventory) -> Option<Leftover> {
         }
     }
     let gone = node.queued_resource.as_ref().map(|_| "; its queued resource is gone");
+    let stray = all.strays.iter().find(|stray| {
+        let same = stray.zone == node.zone && stray.name == node.node;
+        same && stray.request.is_none() && is_seen(stray, node.incarnation.as_ref())
+    });
     let why = match node.state {
         NodeState::Preempted => "PREEMPTED: it can't come back, and holds its quota".to_owned(),
         NodeState::Terminated => "TERMINATED: it can't come back, and holds its quota".to_owned(),
+        NodeState::Ready if stray.is_some() => called_off("READY", stray),
         NodeState::Ready => {
             let known = node.incarnation.as_ref()?;
             let (_, how) = all.ended.iter().find(|(ended, _)| ended == known)?;
@@ -103,12 +114,29 @@ pub fn of_node(node: &NodeView, all: &Inventory) -> Option<Leftover> {
         created: node.incarnation.as_ref().map(|incarnation| incarnation.created),
         why: why + gone.unwrap_or_default(),
         owner: node.owner.clone(),
+        is_stray: stray.is_some(),
     })
+}
+
+/// Whether the journal has seen exactly this one.
+fn is_seen(stray: &Stray, shown: Option<&Incarnation>) -> bool {
+    shown.is_some() && stray.incarnation.as_ref() == shown
+}
+
+fn called_off(state: &str, stray: Option<&Stray>) -> String {
+    let why = stray.map_or("", |stray| &stray.why);
+    format!("{state} and billed, and no slot owns it: {why}")
 }
 
 /// Why a queued resource does no work.
 pub fn of_request(request: &RequestView, all: &Inventory) -> Option<Leftover> {
+    let shown = request.incarnation();
+    let stray = all.strays.iter().find(|stray| {
+        let same = stray.zone == request.zone && stray.request.as_ref() == Some(&request.id);
+        same && is_seen(stray, shown.as_ref())
+    });
     let (why, force) = match request.state {
+        RequestState::Active if stray.is_some() => (called_off("ACTIVE", stray), true),
         RequestState::Failed => {
             let error = request.error.as_deref().unwrap_or("the API gives no reason");
             (format!("FAILED: {error}"), false)
@@ -158,6 +186,7 @@ pub fn of_request(request: &RequestView, all: &Inventory) -> Option<Leftover> {
         created: request.created,
         why,
         owner: request.owner.clone(),
+        is_stray: stray.is_some(),
     })
 }
 
@@ -280,5 +309,39 @@ mod tests {
         let ended = vec![(well.incarnation.clone().unwrap(), "ended well")];
         let all = Inventory { nodes: vec![well], ended, ..Inventory::default() };
         assert_eq!(names(&all), ["a"]);
+    }
+
+    #[test]
+    fn s17_a_living_one_is_named_only_where_the_journal_follows_exactly_it() {
+        let (lives, asked) =
+            (node("a", "READY", None), request("q", json!({"state": "ACTIVE"}), &["b"]));
+        let of = |name: &str, request: Option<&str>, incarnation: Option<Incarnation>| Stray {
+            zone: "z".into(),
+            name: name.into(),
+            since: Timestamp::UNIX_EPOCH,
+            why: "it was called off".into(),
+            state: None,
+            incarnation,
+            request: request.map(str::to_owned),
+            removal: None,
+            told: None,
+            told_in: None,
+        };
+        let all = |strays: Vec<Stray>| Inventory {
+            nodes: vec![Arc::clone(&lives), node("b", "READY", Some("q"))],
+            requests: Some(vec![asked.clone()]),
+            strays,
+            ..Inventory::default()
+        };
+        let (known, other) =
+            (lives.incarnation.clone(), node("b", "READY", None).incarnation.clone());
+        assert_eq!(
+            names(&all(vec![of("a", None, other), of("a", None, None)])),
+            Vec::<String>::new()
+        );
+        assert_eq!(names(&all(vec![of("a", Some("a"), known.clone())])), Vec::<String>::new());
+        let found = leftovers(&all(vec![of("a", None, known)]));
+        assert!(found.len() == 1 && found[0].is_stray, "{found:?}");
+        assert_eq!(found[0].why, "READY and billed, and no slot owns it: it was called off");
     }
 }

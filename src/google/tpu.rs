@@ -17,6 +17,7 @@ use crate::model::event::Verb;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
+use crate::model::training::JobKind;
 use crate::resource::spec::needs_alpha;
 
 /// The public endpoint of the Vertex AI API.
@@ -342,7 +343,10 @@ impl TpuClient {
         spot: bool,
         deadline: Instant,
     ) -> Result<OperationState, Failure> {
-        if name.contains("/customJobs/") {
+        if [JobKind::Custom, JobKind::Tuning, JobKind::Legacy]
+            .iter()
+            .any(|kind| name.contains(&format!("/{}/", kind.collection())))
+        {
             // The answer to a submission is the job itself.
             return Ok(OperationState::Succeeded);
         }

@@ -93,7 +93,7 @@ impl TpuClient {
         region: &str,
         deadline: Instant,
     ) -> Result<Reading, Failure> {
-        let lineage = training::lineage(slot, known);
+        let lineage = training::lineage(known);
         let began = Timestamp::now();
         let quoted =
             |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
@@ -244,7 +244,7 @@ impl TpuClient {
 /// A failure, with the reason that is likely where the legacy service is gone.
 fn of_kind(kind: JobKind, failure: Failure) -> Failure {
     use FailureClass::*;
-    let gone = matches!(failure.class, Permission | NotFound | ApiDisabled | BadRequest);
+    let gone = matches!(failure.class, Permission | NotFound | ApiDisabled | Garbage);
     if kind != JobKind::Legacy || !gone {
         return failure;
     }

@@ -184,6 +184,8 @@ pub struct NodeView {
     pub not_listed: bool,
     /// Why its queued resource failed.
     pub failure: Option<Failure>,
+    /// The machine type that its training job ran out of memory on.
+    pub outgrown: Option<String>,
     /// When its queued resource ends by itself.
     pub times: RequestTimes,
     /// Read through v2alpha1, which shows fields that v2 hides.

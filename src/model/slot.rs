@@ -87,6 +87,9 @@ pub struct Seen {
     pub not_listed: bool,
     /// Why its queued resource failed.
     pub failure: Option<Failure>,
+    /// The machine type that its training job ran out of memory on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outgrown: Option<String>,
     /// When its queued resource ends by itself.
     #[serde(flatten)]
     pub times: RequestTimes,
@@ -221,6 +224,9 @@ pub struct SlotRecord {
     /// When a submission of its training job was intended that no read has shown yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitted_at: Option<Timestamp>,
+    /// The id by which the config named its training job when that was first read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named: Option<String>,
     /// Submissions of its training job since the newest checkpoint.
     #[serde(default, skip_serializing_if = "Resubmitted::is_none")]
     pub resubmitted: Resubmitted,
@@ -394,6 +400,7 @@ impl SlotRecord {
             nudged: None,
             request: None,
             submitted_at: None,
+            named: None,
             resubmitted: Resubmitted::default(),
             own_delete: None,
             unanswered_delete: None,

@@ -97,13 +97,15 @@ pub struct Training {
 
 impl Training {
     /// The machine type of the next submission, while the config names it.
-    pub fn next<'m>(&self, resubmitted: &'m Resubmitted) -> Option<&'m str> {
-        let machine = resubmitted.machine.as_ref()?;
-        self.next_machine.contains(machine).then_some(machine)
+    pub fn next<'m>(&self, resubmitted: &'m Resubmitted) -> Option<&'m Outgrown> {
+        resubmitted.machine.as_ref().filter(|machine| self.next_machine.contains(&machine.to))
     }
 
     /// The machine type after this one, for a job that ran out of memory on it.
     pub fn machine_after(&self, present: &str) -> Option<&String> {
+        if present.is_empty() {
+            return None;
+        }
         let index = self.next_machine.iter().position(|machine| machine == present);
         self.next_machine.get(index.map_or(0, |index| index + 1))
     }
@@ -145,6 +147,15 @@ pub enum Strategy {
     FlexStart,
 }
 
+/// A machine type that a job has run out of memory on, and the next one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outgrown {
+    /// The type that did not do.
+    pub from: String,
+    /// The type in its place.
+    pub to: String,
+}
+
 /// Submissions since the newest checkpoint, by what ended the job before.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -157,9 +168,9 @@ pub struct Resubmitted {
     pub fruitless: u32,
     /// The step of the newest complete checkpoint then.
     pub step: Option<u64>,
-    /// The machine type of the next submission, where that is not its predecessor's.
+    /// A machine type that the next submission has in the place of another.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub machine: Option<String>,
+    pub machine: Option<Outgrown>,
 }
 
 impl Resubmitted {

@@ -52,7 +52,6 @@ impl NodeView {
         if [zone, node].contains(&"") {
             return Err(format!("node name {name:?} has an empty part"));
         }
-        let (zone, node) = (zone.to_owned(), node.to_owned());
         let id = match raw.get("id") {
             Some(Value::String(id)) => id.clone(),
             Some(Value::Number(id)) => id.to_string(),
@@ -97,8 +96,8 @@ impl NodeView {
             slot: metadata(SLOT_KEY).map(str::to_owned),
             supervised: raw.get("metadata").and_then(Value::as_object).is_some_and(is_supervised),
             run: metadata(RUN_KEY).and_then(|text| serde_json::from_str(text).ok()),
-            node,
-            zone,
+            node: node.to_owned(),
+            zone: zone.to_owned(),
             standing: None,
             members: Vec::new(),
             slice: None,
@@ -107,6 +106,7 @@ impl NodeView {
             ended: false,
             not_listed: false,
             failure: None,
+            outgrown: None,
             times: Default::default(),
             alpha: false,
             fingerprint: fingerprint(&raw),

@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::node::{fingerprint, known, text, time};
 use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
-use crate::model::failure::Failure;
+use crate::model::failure::{Failure, FailureClass};
 use crate::model::filling::Deletable;
 use crate::model::hold::HoldReason;
 use crate::model::ids::RunOrder;
@@ -162,10 +162,10 @@ impl Training {
     }
 }
 
-/// The lineage of a slot, from the members of its last reading: a slot that was never read has its own
-/// name there.
-pub fn lineage<'k>(slot: &str, members: &'k [String]) -> Option<&'k str> {
-    members.first().map(String::as_str).filter(|first| *first != slot)
+/// The lineage of a slot, from the members of its last reading, which are the lineage and the job: a slot that was never
+/// read has its own name alone there.
+pub fn lineage(members: &[String]) -> Option<&str> {
+    members.first().filter(|_| members.len() > 1).map(String::as_str)
 }
 
 /// The reading of a slot from jobs that were read: those that live in its regions, or those that a GET
@@ -214,6 +214,7 @@ fn view(
         }
         None => standing(of, job, now),
     };
+    let short = failure.as_ref().is_some_and(|why| why.class == FailureClass::OutOfMemory);
     let run =
         (job.attempt() > 0).then(|| RunOrder { generation: job.attempt(), ..RunOrder::default() });
     Ok(NodeView {
@@ -234,6 +235,7 @@ fn view(
         fingerprint: fingerprint(&job.raw),
         standing: Some(standing),
         failure,
+        outgrown: short.then(|| failed::outgrown(job)),
         ..NodeView::parse(raw)?
     })
 }
@@ -252,6 +254,11 @@ fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Fa
         JobState::Succeeded => says(Finished),
         JobState::Failed | JobState::Expired | JobState::Cancelled => {
             failed::standing(of, job, now)
+        }
+        JobState::Cancelling if failed::words(job).is_some() => {
+            let failure =
+                failed::words(job).map(|words| Failure::new(FailureClass::Internal, words));
+            (Verdict::new(Going, format!("{}, by the service", job.shown())), failure)
         }
         JobState::Cancelling
         | JobState::Paused

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 use tpu_watchdog::simulator::api::handle;
+use tpu_watchdog::simulator::http::Fault;
 use tpu_watchdog::simulator::things::Workload;
 use tpu_watchdog::simulator::trouble::Trouble;
-use tpu_watchdog::simulator::wire::Request;
+use tpu_watchdog::simulator::wire::{Reply, Request};
 
 use crate::harness::{POLICY, Rig, ZONE, job};
 
@@ -224,4 +225,71 @@ fn s7_a_request_that_was_called_off_is_kept_while_it_is_paused_and_told_once_it_
     rig.wait_polls(3);
     let deletes = mutations(&rig).iter().filter(|call| call.starts_with("DELETE")).count();
     assert_eq!((deletes, state(&rig)), (0, Some("ACTIVE")), "{}", rig.mutations_text());
+    // It takes a person, who names it.
+    let sweep = |more: &[&str]| {
+        let output = rig.command(&["sweep"]).args(more).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.success(), text + &String::from_utf8_lossy(&output.stderr))
+    };
+    let (_, text) = sweep(&[]);
+    assert!(text.contains("ACTIVE and billed, and no slot owns it"), "{text}");
+    assert_eq!(state(&rig), Some("ACTIVE"));
+    let (done, text) = sweep(&["qr", "--yes"]);
+    assert!(done, "{text}");
+    rig.wait_until("it is gone", || state(&rig).is_none() && strays(&rig)[0].is_null());
+}
+
+#[test]
+fn l9_a_queue_that_gives_nothing_is_left_for_that_of_the_next_zone() {
+    const OTHER: &str = "us-east5-a";
+    let mut rig = rig(true, "");
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    let zone = format!("zone = \"{ZONE}\"\n");
+    let zones =
+        format!("zones = [\"{ZONE}\", \"{OTHER}\"]\npolicy = {{ grace = {{ queue = \"1s\" }} }}\n");
+    assert!(config.contains(&zone), "{config}");
+    std::fs::write(rig.config(), config.replace(&zone, &zones)).unwrap();
+    rig.start();
+    rig.wait_polls(2);
+    rig.trouble(ZONE, Trouble::StockOut, None);
+    rig.trouble("a", Trouble::Preempt, None);
+    let there = (OTHER.to_owned(), "qr".to_owned());
+    rig.wait("it is granted in the next zone", |cloud| {
+        cloud.queued.get(&there).is_some_and(|request| request.state == "ACTIVE")
+    });
+    rig.wait_until("it is healthy there", || {
+        let seen = seen(&rig);
+        seen["condition"] == "healthy" && seen["phase"].is_null() && seen["zone"] == OTHER
+    });
+    // S21: the one that waited was withdrawn, and was gone, before the next was asked for.
+    assert_eq!(state(&rig), None);
+    let here = format!("{ZONE}/queuedResources");
+    let expected = [
+        format!("DELETE {here}/qr"),
+        format!("POST {here}"),
+        format!("DELETE {here}/qr"),
+        format!("POST {OTHER}/queuedResources"),
+    ];
+    assert_eq!(mutations(&rig), expected, "{}", rig.mutations_text());
+}
+
+#[test]
+fn a_request_is_replaced_as_it_was_also_where_v2alpha1_does_not_answer() {
+    let mut rig = rig(true, "");
+    rig.simulator.set_hook(Some(Box::new(|logged| {
+        let read = logged.method == "GET" && logged.path.starts_with("/v2alpha1/");
+        read.then(|| Fault::AnswerBefore(Reply::new(404, "<html>not found</html>")))
+    })));
+    rig.start();
+    rig.wait_polls(2);
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_recovered("a", old);
+    let sent = asked(&rig);
+    assert_eq!(
+        (&sent["spot"], &sent["tpu"]["nodeSpec"][0]["node"]["labels"]),
+        (&json!({}), &json!({"team": "llm"}))
+    );
+    assert_eq!(sent["queueingPolicy"], json!({"validUntilDuration": "21600s"}));
+    assert_eq!(mutations(&rig).len(), 2, "{}", rig.mutations_text());
 }

@@ -83,7 +83,7 @@ pub fn report(setup: Setup, violation: &Violation) -> String {
     for line in &story[story.len().saturating_sub(LINES)..] {
         let _ = writeln!(text, "  {}", line.chars().take(300).collect::<String>());
     }
-    let _ = writeln!(text, "again: cargo worlds --test swarm -- --seed {seed} --trace");
+    let _ = writeln!(text, "again: cargo fast --test swarm -- --seed {seed} --trace");
     text
 }
 

@@ -1,10 +1,10 @@
 //! Long runs of the simulation: as many seeds as the time allows, one seed with its whole story, or
 //! the speed.
 //!
-//!     cargo worlds --test swarm -- --minutes 60
-//!     cargo worlds --test swarm -- --seed 4711 --trace
-//!     cargo worlds --test swarm -- --speed
-//!     cargo worlds --test swarm -- --year
+//!     cargo fast --test swarm -- --minutes 60
+//!     cargo fast --test swarm -- --seed 4711 --trace
+//!     cargo fast --test swarm -- --speed
+//!     cargo fast --test swarm -- --year
 
 mod accidents;
 mod bucket;

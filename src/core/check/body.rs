@@ -9,6 +9,7 @@ pub(super) fn specification(case: &Case) -> NodeSpec {
     let (record, slot) = (case.record, case.slot);
     let learned = record.spec.clone().unwrap_or_else(NodeSpec::empty);
     let named = slot.filling.training().map_or(&[][..], |of| &of.next_machine);
-    let machine = record.resubmitted.machine.as_ref().filter(|machine| named.contains(machine));
-    learned.in_zone(&record.zone).overlaid(&slot.create).on_machine(machine.map(String::as_str))
+    let machine = record.resubmitted.machine.as_ref();
+    let machine = machine.filter(|machine| named.contains(&machine.to));
+    learned.in_zone(&record.zone).overlaid(&slot.create).on_machine(machine)
 }

@@ -57,8 +57,13 @@ pub fn create_backoff(ctx: &SlotCtx) -> Option<Decision> {
     let at = recovery.not_before.filter(|at| *at > ctx.now)?;
     let (class, text) =
         recovery.refusal.as_ref().map_or(("", ""), |(class, text)| (class.name(), text.as_str()));
-    let short = ctx.slot.filling.training().is_some() && class == FailureClass::Quota.name();
-    let reason = if short { HoldReason::Quota } else { HoldReason::Backoff };
+    let trains = ctx.slot.filling.training().is_some();
+    let reason = match recovery.refusal.as_ref().map(|(class, _)| *class).filter(|_| trains) {
+        Some(FailureClass::Quota) => HoldReason::Quota,
+        // The same body is refused once more until a person has changed something.
+        Some(FailureClass::BadRequest | FailureClass::Permission) => HoldReason::CannotCreate,
+        _ => HoldReason::Backoff,
+    };
     hold(reason, format!("its create is pending; {class}: {text}"), Some(at))
 }
 

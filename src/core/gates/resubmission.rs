@@ -6,6 +6,7 @@ use crate::core::resubmission;
 use crate::model::hold::HoldReason;
 use crate::model::time::{after, elapsed};
 use crate::model::view::Decision;
+use crate::resource::training::possible;
 
 /// A job that had ended before this watchdog knew of it is a person's to run again.
 pub fn found_ended(ctx: &SlotCtx) -> Option<Decision> {
@@ -15,6 +16,17 @@ pub fn found_ended(ctx: &SlotCtx) -> Option<Decision> {
         ctx.record.verdict.evidence, ctx.record.name
     );
     hold(HoldReason::Deleted, text, None)
+}
+
+/// A submission as the config wants it, which the job can't have.
+pub fn possible(ctx: &SlotCtx) -> Option<Decision> {
+    let of = ctx.slot.filling.training()?;
+    let why = possible::obstacle(&ctx.specification(), of, ctx.slot.zones.len())?;
+    let text = format!(
+        "{}; it can't be submitted again as the config wants: {why}",
+        ctx.record.verdict.evidence
+    );
+    hold(HoldReason::NotPossible, text, None)
 }
 
 /// S13: submissions that did not help.

@@ -279,46 +279,124 @@ fn a_study_is_shown_with_its_trials_and_starts_over_only_where_a_person_says_so(
 
 #[test]
 fn a_legacy_job_goes_on_under_ids_of_its_own_and_its_study_where_it_was() {
-    let mut service = of_kind(JobKind::Legacy, |of| of.next_machine = vec!["large".into()]);
-    let input = json!({"masterType": "small", "workerType": "small", "jobDir": "gs://b/c", "hyperparameters": {"goal": "MINIMIZE"}});
-    let of =
-        json!({"jobId": "census_2024", "trainingInput": input, "etag": "e", "labels": {"t": "x"}});
+    // A job may be called as its slot is.
+    for first in ["census_2024", "a"] {
+        goes_on_as_legacy(first);
+    }
+}
+
+fn goes_on_as_legacy(first: &str) {
+    let mut service = of_kind(JobKind::Legacy, |of| {
+        of.named = Named::Id(first.into());
+        of.next_machine = vec!["large".into()];
+    });
+    let input = json!({"masterType": "small", "workerType": "other", "jobDir": "gs://b/c", "hyperparameters": {"goal": "MINIMIZE"}});
+    let of = json!({"jobId": first, "trainingInput": input, "etag": "e", "labels": {"t": "x"}});
     service.make(NO_REGION, of);
     service.minutes(2);
     assert_eq!(service.world.fleet.slots["a"].verdict.condition, Condition::Healthy);
     let words =
         "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL)";
-    for (error, id, before, machine) in [
-        (
-            "Internal error occurred for the current attempt",
-            "census_2024_r1",
-            "census_2024",
-            "small",
-        ),
-        (words, "census_2024_r2", "census_2024_r1", "large"),
-        ("Internal error occurred", "census_2024_r3", "census_2024_r2", "large"),
+    let mut before = first.to_owned();
+    for (number, error, machine) in [
+        (1, "Internal error occurred for the current attempt", "small"),
+        (2, words, "large"),
+        (3, "Internal error occurred", "large"),
     ] {
         service.sets("JOB_STATE_FAILED", Some((0, error)));
         service.minutes(10);
         let (_, again) = service.jobs.last().unwrap();
-        assert_eq!((again["jobId"].as_str(), service.hold()), (Some(id), None));
+        let id = format!("{first}_r{number}");
+        assert_eq!((again["jobId"].as_str(), service.hold()), (Some(id.as_str()), None));
         let input = &again["trainingInput"];
         assert_eq!(input["hyperparameters"]["resumePreviousJobId"], before);
         assert_eq!(
             (&input["masterType"], &input["workerType"]),
-            (&json!(machine), &json!(machine))
+            (&json!(machine), &json!("other"))
         );
         assert_eq!((again.get("etag"), &again["labels"]["t"]), (None, &json!("x")));
-        assert_eq!(again["labels"]["tpu-watchdog-lineage"], "census_2024");
+        assert_eq!(again["labels"]["tpu-watchdog-lineage"], first);
+        before = id;
     }
-    // A time limit cancels with words, a person without any.
+    // A time limit cancels with words.
     service.sets("JOB_STATE_CANCELLED", Some((0, "The job was cancelled: maxRunningTime")));
     service.minutes(10);
     assert_eq!((service.jobs.len(), service.hold()), (4, Some(HoldReason::TimeLimit)));
-    let mut service = of_kind(JobKind::Legacy, |_| ());
-    service.make(NO_REGION, json!({"jobId": "census_2024", "trainingInput": {}}));
+}
+
+#[test]
+fn a_cancel_without_words_is_a_persons_and_one_with_words_a_time_limit() {
+    for (words, resubmits, jobs, hold) in [
+        (None, true, 1, Some(HoldReason::Stopped)),
+        (Some((0, "The job was cancelled: maxRunningTime")), true, 2, None),
+        (Some((0, "The job was cancelled: maxRunningTime")), false, 1, Some(HoldReason::TimeLimit)),
+    ] {
+        let mut service = of_kind(JobKind::Legacy, |of| of.outlives_timeout = resubmits);
+        service.make(NO_REGION, json!({"jobId": "census_2024", "trainingInput": {}}));
+        service.minutes(2);
+        for state in ["JOB_STATE_CANCELLING", "JOB_STATE_CANCELLED"] {
+            service.sets(state, words);
+            service.minutes(if state.ends_with("ING") { 1 } else { 10 });
+        }
+        assert_eq!((service.jobs.len(), service.hold()), (jobs, hold), "{words:?}");
+    }
+}
+
+#[test]
+fn the_pool_that_ran_out_of_memory_gets_the_next_machine_and_retry_keeps_it() {
+    let mut service = on_machines("m1", &["a2-highgpu-2g"]);
+    let (_, job) = &mut service.jobs[0];
+    job["jobSpec"]["workerPoolSpecs"][2]["machineSpec"]["acceleratorCount"] = json!(1);
+    service.poll();
+    let words = "The replica workerpool2-0 ran out of memory and exited with 137";
+    service.sets("JOB_STATE_FAILED", Some((3, words)));
+    for _ in 0..10 {
+        service.world.wait(30);
+        service.poll();
+        if !service.world.actions.is_empty() {
+            break;
+        }
+    }
+    // Refused for a while, and a person asks for it.
+    let refused =
+        Failure::new(FailureClass::Quota, "The following quota metrics exceed quota limits");
+    service.called(CallOutcome::Refused(refused));
+    service.ask(retry());
+    service.minutes(90);
+    assert_eq!(service.jobs.len(), 2, "{:?}", service.hold());
+    let pools = &service.jobs[1].1["jobSpec"]["workerPoolSpecs"];
+    let machine = |index: usize| pools[index]["machineSpec"].clone();
+    let large = json!({"machineType": "a2-highgpu-2g", "acceleratorCount": 2});
+    assert_eq!((machine(0), machine(2)), (json!({"machineType": "m1"}), large));
+}
+
+#[test]
+fn another_id_in_the_config_is_another_job_and_the_same_id_stays_what_it_was() {
+    let named = |id: &str| {
+        let mut settings = training();
+        let slot = settings.slots.get_mut("a").unwrap();
+        let Filling::Training(of) = &mut slot.filling else { unreachable!() };
+        Arc::make_mut(of).named = Named::Id(id.into());
+        settings
+    };
+    let mut service = Service { world: World::new(named("1000")), jobs: vec![], ..Service::new() };
+    service.make(REGION, job("sft"));
     service.minutes(2);
-    service.sets("JOB_STATE_CANCELLED", None);
+    service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));
     service.minutes(10);
-    assert_eq!((service.jobs.len(), service.hold()), (1, Some(HoldReason::Stopped)));
+    let shown = |service: &Service| {
+        service.world.fleet.slots["a"].incarnation.as_ref().map(|of| of.id.clone())
+    };
+    assert_eq!((service.jobs.len(), shown(&service).as_deref()), (2, Some("1001")));
+    // The first id, and that of the lineage's present job, mean the same.
+    for id in ["1000", "1001", "1000"] {
+        service.ask(Input::Configured(Box::new(named(id))));
+        service.minutes(2);
+        let ours = service.world.fleet.slots["a"].ours;
+        assert_eq!((ours, shown(&service).as_deref()), (true, Some("1001")), "{id}");
+    }
+    service.make(REGION, job("another"));
+    service.ask(Input::Configured(Box::new(named("1002"))));
+    service.minutes(2);
+    assert_eq!((shown(&service).as_deref(), service.hold()), (Some("1002"), None));
 }

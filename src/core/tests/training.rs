@@ -178,7 +178,7 @@ impl Service {
                     self.shown().into_iter().filter(|job| job.region == zone).collect();
                 let jobs: Vec<&JobView> = shown.iter().collect();
                 let of = filling.training().unwrap();
-                let reading = reading(of, &slot, lineage(&slot, &nodes), &jobs, began);
+                let reading = reading(of, &slot, lineage(&nodes), &jobs, began);
                 Some(Input::Got { slot, began, reading })
             }
             Look::Checkpoints { slot, location, .. } => {
@@ -416,8 +416,19 @@ fn s24_lost_answers_lists_that_lag_and_crashes_make_no_second_job_of_a_lineage()
 
 /// The job of `a` has ended for a reason of Google's: up to four polls, until `is_there`.
 fn ended(w: &mut World, change: fn(&mut SlotRecord), is_there: fn(&World) -> bool) {
+    ended_as(w, |_| (), change, is_there);
+}
+
+fn ended_as(
+    w: &mut World,
+    of: fn(&mut Value),
+    change: fn(&mut SlotRecord),
+    is_there: fn(&World) -> bool,
+) {
     let mut service = Service::new();
     service.world.gates.clone_from(&w.gates);
+    of(&mut service.jobs[0].1);
+    service.poll();
     // Its Spot capacity was taken back.
     service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
     for _ in 0..4 {
@@ -438,6 +449,10 @@ fn acts(world: &World) -> bool {
 pub const STORIES: &[Row] = &[
     ("found_ended", HoldReason::Deleted, Acts, |w| {
         ended(w, |record| record.deleted = Some("it had ended".into()), acts)
+    }),
+    ("possible", HoldReason::NotPossible, Acts, |w| {
+        let keyed = |job: &mut Value| job["encryptionSpec"] = json!({"kmsKeyName": "k"});
+        ended_as(w, keyed, |_| (), acts)
     }),
     ("resubmissions", HoldReason::NoProgress, Acts, |w| {
         ended(w, |record| record.resubmitted.fruitless = 9, acts)

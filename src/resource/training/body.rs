@@ -5,12 +5,13 @@
 //! of is sent again. Source of the output-only fields: discovery document of aiplatform v1.
 
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use crate::model::ids::{OWNER_KEY, RUN_KEY};
 use crate::model::spec::{NodeSpec, TRAINING_KEY};
 use crate::model::submission::JobView;
 use crate::model::training::{
-    ATTEMPT_LABEL, JobKind, LINEAGE_LABEL, NONCE_LABEL, Named, Strategy, Training,
+    ATTEMPT_LABEL, JobKind, LINEAGE_LABEL, NONCE_LABEL, Named, Outgrown, Strategy, Training,
 };
 
 /// In there: the lineage. The other fields are the job's.
@@ -18,6 +19,10 @@ const LINEAGE: &str = "tpu-watchdog-lineage";
 
 /// Labels take so many characters. Source: aiplatform v1, `CustomJob.labels`.
 const LABEL_MAX: usize = 63;
+
+/// Machine types of a legacy job, by its roles.
+const LEGACY_TYPES: [&str; 4] =
+    ["masterType", "workerType", "parameterServerType", "evaluatorType"];
 
 const OUTPUT_ONLY: [&str; 15] = [
     "name",
@@ -38,31 +43,31 @@ const OUTPUT_ONLY: [&str; 15] = [
 ];
 
 impl NodeSpec {
-    /// The specification of a job on another machine type, where one is given: in each pool that has the first one's.
-    pub fn on_machine(self, machine: Option<&str>) -> NodeSpec {
-        let Some(machine) = machine else { return self };
+    /// The specification of a job with another machine type in the place of one that it has.
+    pub fn on_machine(self, machine: Option<&Outgrown>) -> NodeSpec {
+        let Some(Outgrown { from, to }) = machine else { return self };
         let mut body = self.body().clone();
         let job = body.get_mut(TRAINING_KEY);
-        let spec = job.and_then(|job| {
-            let kind = kind(job);
-            job.get_mut(kind.spec())
-        });
-        let Some(spec) = spec else { return NodeSpec::new(body) };
-        let legacy = ["masterType", "workerType", "parameterServerType", "evaluatorType"];
-        if let Some(present) = spec.get("masterType").cloned() {
-            for key in legacy {
-                if spec.get(key) == Some(&present) {
-                    spec[key] = json!(machine);
-                }
+        let field = job.as_deref().map_or("", |job| kind(job).spec());
+        let Some(Value::Object(spec)) = job.and_then(|job| job.get_mut(field)) else { return self };
+        for (_, value) in spec.iter_mut().filter(|(key, _)| LEGACY_TYPES.contains(&key.as_str())) {
+            if value == from {
+                *value = json!(to);
             }
-            return NodeSpec::new(body);
         }
-        let pools = spec.get_mut("workerPoolSpecs");
-        let kind = |pool: &Value| pool.pointer("/machineSpec/machineType").cloned();
-        let pools = pools.and_then(Value::as_array_mut).map_or(&mut [][..], Vec::as_mut_slice);
-        let present = pools.first().and_then(kind);
-        for pool in pools.iter_mut().filter(|pool| kind(pool) == present) {
-            pool["machineSpec"]["machineType"] = json!(machine);
+        let pools = spec.get_mut("workerPoolSpecs").and_then(Value::as_array_mut);
+        for pool in pools.into_iter().flatten() {
+            let Some(Value::Object(machine)) = pool.get_mut("machineSpec") else { continue };
+            if machine.get("machineType").is_none_or(|kind| kind != from) {
+                continue;
+            }
+            machine.insert("machineType".into(), json!(to));
+            // Types that end so come with so many GPUs, and take no other count.
+            let gpus =
+                to.rsplit('-').next().and_then(|last| last.strip_suffix('g')?.parse::<u32>().ok());
+            if let (Some(count), Some(gpus)) = (machine.get_mut("acceleratorCount"), gpus) {
+                *count = json!(gpus);
+            }
         }
         NodeSpec::new(body)
     }
@@ -98,12 +103,14 @@ pub fn as_node(job: &JobView, slot: &str) -> Value {
     node
 }
 
-/// The specification of a job that the config describes and that no region has.
-pub fn first(slot: &str, create: &Value) -> Map<String, Value> {
+/// The specification of a job that the config describes and that no region has. `whose`: the watchdog and its slot.
+pub fn first(whose: (&str, &str), create: &Value) -> Map<String, Value> {
     let mut body = create.as_object().cloned().unwrap_or_default();
     let labels = body.remove("labels");
-    // There is no job yet that could give its id.
-    body.insert(LINEAGE.into(), json!(format!("new-{slot}")));
+    // There is no job yet that could give its id: the same description of the same slot is the same lineage.
+    let of = format!("{} {} {create}", whose.0, whose.1);
+    let digest = Uuid::new_v5(&Uuid::NAMESPACE_OID, of.as_bytes()).simple();
+    body.insert(LINEAGE.into(), json!(format!("new-{digest}")));
     let mut spec = Map::from_iter([(TRAINING_KEY.to_owned(), Value::Object(body))]);
     if let Some(labels) = labels {
         spec.insert("labels".into(), labels);
@@ -141,12 +148,15 @@ pub fn checkpoints(spec: &NodeSpec) -> Option<String> {
     base.or_else(|| folder("/trainingInput/jobDir").map(str::to_owned))
 }
 
-/// Whether the config still means the job of a specification.
-pub fn fits(of: &Training, spec: &NodeSpec) -> bool {
+/// Whether the config still means the job of a specification, which it named so before, of this lineage and id.
+pub fn fits(of: &Training, spec: &NodeSpec, named: Option<&str>, members: &[String]) -> bool {
     let Some(job) = spec.body().get(TRAINING_KEY) else { return false };
+    if kind(job) != of.kind {
+        return false;
+    }
     match &of.named {
         // The one that is named may be any submission of its lineage, and later ones have ids of their own.
-        Named::Id(_) => true,
+        Named::Id(id) => named.is_none_or(|named| named == id) || members.contains(id),
         Named::DisplayName(name) => job.get("displayName").is_some_and(|known| known == name),
         Named::Labels(wanted) => {
             let labels = spec.body().get("labels");
@@ -184,8 +194,8 @@ pub fn submission(specification: &Value, of: &Training) -> Result<Value, &'stati
         // A study goes on where its predecessor was. Source: ml v1, `HyperparameterSpec.resumePreviousJobId`.
         let before = body.as_object_mut().and_then(|body| body.remove("jobId"));
         let study = body.pointer_mut("/trainingInput/hyperparameters");
-        if let (Some(study), Some(before)) = (study, before) {
-            study["resumePreviousJobId"] = before;
+        if let (Some(Value::Object(study)), Some(before)) = (study, before) {
+            study.insert("resumePreviousJobId".into(), before);
         }
         return Ok(body);
     }
@@ -195,10 +205,14 @@ pub fn submission(specification: &Value, of: &Training) -> Result<Value, &'stati
         Strategy::Standard => "STANDARD",
         Strategy::FlexStart => "FLEX_START",
     };
-    let scheduling = &mut body[of.kind.spec()]["scheduling"];
-    scheduling["strategy"] = json!(strategy);
+    let spec = body.get_mut(of.kind.spec()).and_then(Value::as_object_mut);
+    let spec = spec.ok_or("it does not describe its machines")?;
+    let scheduling = spec.entry("scheduling").or_insert_with(|| json!({}));
+    let Value::Object(scheduling) = scheduling else { return Err("its scheduling is no object") };
+    scheduling.insert("strategy".into(), json!(strategy));
     if let Some(wait) = of.max_wait.filter(|_| of.strategy == Strategy::FlexStart) {
-        scheduling["maxWaitDuration"] = json!(format!("{}s", wait.as_secs()));
+        let wait = format!("{}s", wait.as_secs());
+        scheduling.insert("maxWaitDuration".into(), json!(wait));
     }
     Ok(body)
 }

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::Value;
 
 use crate::model::condition::{Condition, Verdict};
 use crate::model::failure::{Failure, FailureClass};
@@ -68,6 +69,33 @@ pub fn end(code: i64, message: &str, spot: bool) -> End {
     }
 }
 
+/// The service's words about its own cancel; a person's has the code of one, or none.
+pub fn words(job: &JobView) -> Option<&str> {
+    let (_, words) = job.error.as_ref().filter(|(code, _)| *code != CANCELLED)?;
+    Some(words.trim()).filter(|words| !words.is_empty())
+}
+
+/// The machine type of the replica that ran out of memory, where the end says which that was; else the first one's.
+pub fn outgrown(job: &JobView) -> String {
+    let message = job.error.as_ref().map_or("", |(_, message)| message.as_str()).to_lowercase();
+    let at = MEMORY.iter().filter_map(|words| message.find(words)).min();
+    let before = at.map_or("", |at| &message[..at]);
+    let replica = before.rsplit_once("replica ").map_or("", |(_, replica)| replica);
+    let spec = job.raw.get(job.kind.spec());
+    let role = match replica.split([' ', '-']).next().unwrap_or_default() {
+        "master" => "/masterType".to_owned(),
+        "worker" => "/workerType".to_owned(),
+        "ps" => "/parameterServerType".to_owned(),
+        "evaluator" => "/evaluatorType".to_owned(),
+        pool => {
+            let index = pool.strip_prefix("workerpool").unwrap_or_default();
+            format!("/workerPoolSpecs/{index}/machineSpec/machineType")
+        }
+    };
+    let machine = spec.and_then(|spec| spec.pointer(&role)).and_then(Value::as_str);
+    machine.unwrap_or(&job.machine).to_owned()
+}
+
 /// The exit codes of all replicas that a message names.
 fn exit_codes(lower: &str) -> Vec<i64> {
     let after = EXITS.iter().flat_map(|words| lower.split(words).skip(1));
@@ -95,8 +123,7 @@ fn meaning(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Fai
     let is = format!("{}{trials}", job.shown());
     let error = job.error.as_ref().map(|(code, message)| (*code, message.trim()));
     let cancelled = job.state == JobState::Cancelled;
-    let limit = job.state == JobState::Expired
-        || cancelled && error.is_some_and(|(code, text)| code != CANCELLED && !text.is_empty());
+    let limit = job.state == JobState::Expired || cancelled && words(job).is_some();
     if limit {
         let said = error.map_or(String::new(), |(_, text)| format!(": {text}"));
         if of.outlives_timeout {
@@ -137,8 +164,10 @@ fn meaning(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Fai
     };
     match end(code, message, job.spot) {
         End::Own(why) => own(&why),
-        End::OutOfMemory => match of.machine_after(&job.machine) {
-            None => own(&format!("it ran out of memory on {}", job.machine)),
+        End::OutOfMemory => match of.machine_after(&outgrown(job)) {
+            None => {
+                own(format!("it ran out of memory on {}", outgrown(job)).trim_end_matches(" on "))
+            }
             Some(next) => {
                 let text = format!("{text}; next it runs on {next} (next_machine)");
                 let failure =
