@@ -8,10 +8,12 @@ use crate::resource::training::{body, possible};
 
 pub fn check(at: &ConfigFile) -> Outcome {
     let config = load(at)?;
-    let jobs = config.settings.slots.values();
-    let jobs = jobs.filter(|s| s.job.is_some() && s.filling.training().is_none()).count();
+    let slots = config.settings.slots.values();
+    let tpus: Vec<_> = slots.filter(|slot| slot.filling.training().is_none()).collect();
+    let jobs = tpus.iter().filter(|slot| slot.job.is_some()).count();
+    let with = if tpus.is_empty() { String::new() } else { format!(", {jobs} with a job") };
     print(&format!(
-        "{} is fine: project {}, {}, {jobs} with a job\n",
+        "{} is fine: project {}, {}{with}\n",
         at.path().display(),
         config.settings.project,
         fleet(&config.settings)

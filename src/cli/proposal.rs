@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::names;
 use super::screen::{self, HEAD, Row, labelled, paint, style};
-use super::table::{STRAYS, banners, lines, plural, protection, strays, warnings};
+use super::table::{STRAYS, banners, lines, protection, shown, strays, warnings};
 use crate::core::if_lost::IfLost;
 use crate::model::condition::Condition;
 use crate::model::time::{elapsed, span};
@@ -22,8 +22,7 @@ pub fn plan(
     width: Option<usize>,
 ) -> String {
     let count = document.tpus.len();
-    let head =
-        format!("Plan for {} of {project}. This command changes nothing.", plural(count, "TPU"));
+    let head = format!("Plan for {} of {project}. This command changes nothing.", shown(document));
     let mut text = screen::paragraph(&head, width);
     for banner in banners(document, now) {
         text += &screen::paragraph(&banner, width);

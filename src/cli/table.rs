@@ -60,9 +60,8 @@ fn summary(document: &StatusDocument, slots: &[(&SlotView, Sentence)]) -> String
         }
     }
     let words: Vec<String> = words.iter().map(|(word, count)| format!("{count} {word}")).collect();
-    let count = document.tpus.len();
     let states = if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) };
-    format!("{}{states}; {}", plural(count, "TPU"), protection(document))
+    format!("{}{states}; {}", shown(document), protection(document))
 }
 
 /// `3 of 4 protected`.
@@ -79,7 +78,17 @@ pub fn plural(count: usize, noun: &str) -> String {
 /// A fleet by its kinds: `3 TPUs and 1 training job`.
 pub fn fleet(settings: &Settings) -> String {
     let jobs = settings.slots.values().filter(|slot| slot.filling.training().is_some()).count();
-    let tpus = settings.slots.len() - jobs;
+    counted(settings.slots.len() - jobs, jobs)
+}
+
+/// The same of what is shown.
+pub fn shown(document: &StatusDocument) -> String {
+    let is_job = |slot: &&SlotView| ["vertex_job", "ai_platform_job"].contains(&slot.kind.as_str());
+    let jobs = document.tpus.iter().filter(is_job).count();
+    counted(document.tpus.len() - jobs, jobs)
+}
+
+fn counted(tpus: usize, jobs: usize) -> String {
     match (tpus, jobs) {
         (tpus, 0) => plural(tpus, "TPU"),
         (0, jobs) => plural(jobs, "training job"),

@@ -12,6 +12,7 @@ use crate::model::ids::{Incarnation, RunOrder};
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
+use crate::model::training::JobKind;
 use crate::resource::queued::body;
 use crate::resource::training;
 
@@ -99,7 +100,11 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
             // A job that has ended stays where it is, and one that lives is not ended.
             deletes = None;
             shown = training::body::job(&learned);
+            let id = training::body::next_id(&body, 0).filter(|_| of.kind == JobKind::Legacy);
             body = training::body::submission(&body, of).unwrap_or(body);
+            if let (Some(id), Value::Object(body)) = (id, &mut body) {
+                body.insert("jobId".into(), Value::String(id));
+            }
         }
     }
     IfLost {

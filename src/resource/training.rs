@@ -31,7 +31,12 @@ use crate::model::training::{JobKind, NO_REGION, Named, Training};
 impl JobView {
     /// The job and its state in words.
     pub fn shown(&self) -> String {
-        format!("{} {} is {}", self.kind.noun(), self.id, self.state.as_str())
+        let state = self.state.as_str();
+        let state = match self.kind {
+            JobKind::Custom | JobKind::Tuning => state,
+            JobKind::Legacy => state.trim_start_matches("JOB_STATE_"),
+        };
+        format!("{} {} is {state}", self.kind.noun(), self.id)
     }
 }
 

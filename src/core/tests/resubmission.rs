@@ -400,3 +400,15 @@ fn another_id_in_the_config_is_another_job_and_the_same_id_stays_what_it_was() {
     service.minutes(2);
     assert_eq!((shown(&service).as_deref(), service.hold()), (Some("1002"), None));
 }
+
+#[test]
+fn s24_a_submission_that_was_accepted_is_there_however_long_lists_lack_it() {
+    let mut service = Service::new();
+    service.minutes(65);
+    service.lag = 3600;
+    service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
+    service.minutes(55);
+    assert_eq!((service.jobs.len(), service.live()), (2, 1));
+    service.minutes(15);
+    assert_eq!((service.jobs.len(), service.hold(), service.world.phase("a")), (2, None, None));
+}
