@@ -9,8 +9,10 @@ use crate::model::condition::Condition;
 use crate::model::ids::Incarnation;
 use crate::model::phase::Phase;
 use crate::model::slot::SlotRecord;
+use crate::model::spec::TRAINING_KEY;
 use crate::model::time::{elapsed, span};
 use crate::report::sentence::rounded;
+use crate::resource::training::body;
 use crate::store::Stored;
 
 /// Why a command is not carried out.
@@ -96,10 +98,12 @@ fn recreate_refused(record: &SlotRecord) -> Option<Refused> {
         return Some(Refused::Wrong(text()));
     }
     let (condition, name) = (record.verdict.condition, &record.name);
-    if record.is_training() && record.incarnation.is_some() {
+    let job = record.spec.as_ref().and_then(|spec| spec.body().get(TRAINING_KEY));
+    if let (Some(job), Some(incarnation)) = (job, &record.incarnation) {
+        let (command, id) = (body::kind(job).command(), &incarnation.id);
         let then = match record.has_ended() {
             true => format!("`retry {name}` submits it again"),
-            false => format!("cancel it first (gcloud ai custom-jobs cancel), then `retry {name}`"),
+            false => format!("cancel it first ({command} cancel {id}), then `retry {name}`"),
         };
         return Some(Refused::Wrong(format!("{}: {then}", record.verdict.evidence)));
     }

@@ -132,9 +132,9 @@ impl TpuClient {
         }
     }
 
-    /// All that a call needs to be read before: the id of a legacy submission; the body of a stop, which is empty, or of a patch that changes our part of the metadata of exactly
-    /// this node, and keeps every other key; none where several nodes are ordered and this one has it. The
-    /// API has no patch of one key.
+    /// All that has to be read before a call: the id of a legacy submission; the body of a stop, which is empty; or that of
+    /// a patch, which changes our part of the metadata of exactly this node, and keeps every other key, since the API has
+    /// no patch of one key. None where several nodes are ordered and this one has it.
     async fn metadata(&self, action: &Action, node: &str) -> Result<Option<Value>, CallOutcome> {
         let deadline = Instant::now() + METADATA_WITHIN;
         if let Action::Create { filling: Filling::Training(of), body, .. } = action {

@@ -62,10 +62,10 @@ impl Filling {
             Filling::Node => ("tpu-vm", slot),
             Filling::QueuedResource(id) => ("queued-resources", id.as_str()),
             Filling::Training(of) => {
+                let command = of.kind.command();
                 return match of.kind {
-                    JobKind::Custom => format!("gcloud ai custom-jobs list --region {zone}"),
-                    JobKind::Tuning => format!("gcloud ai hp-tuning-jobs list --region {zone}"),
-                    JobKind::Legacy => "gcloud ai-platform jobs list".to_owned(),
+                    JobKind::Custom | JobKind::Tuning => format!("{command} list --region {zone}"),
+                    JobKind::Legacy => format!("{command} list"),
                 };
             }
         };

@@ -57,6 +57,15 @@ impl JobKind {
         }
     }
 
+    /// The command of gcloud for it.
+    pub fn command(self) -> &'static str {
+        match self {
+            JobKind::Custom => "gcloud ai custom-jobs",
+            JobKind::Tuning => "gcloud ai hp-tuning-jobs",
+            JobKind::Legacy => "gcloud ai-platform jobs",
+        }
+    }
+
     /// The field of a job that describes its machines and its program.
     pub fn spec(self) -> &'static str {
         match self {
