@@ -86,6 +86,7 @@ fn with_a_stray() -> StatusDocument {
         since: now(),
         why: "its create was <called off>".into(),
         queued_resource: None,
+        is_job: false,
         removal: Some("its delete was sent at 2026-06-01T12:00:00Z".into()),
     });
     document

@@ -263,7 +263,7 @@ pub struct RawVertexJob {
     pub on_timeout: Option<String>,
     pub restart_study: Option<bool>,
     pub settle: Option<Span>,
-    pub stall: Option<Value>,
+    pub stall: Option<Span>,
     #[serde(default)]
     pub policy: RawPolicy,
 }
@@ -279,7 +279,7 @@ pub struct RawLegacyJob {
     pub next_machine: Option<Vec<String>>,
     pub on_timeout: Option<String>,
     pub settle: Option<Span>,
-    pub stall: Option<Value>,
+    pub stall: Option<Span>,
     #[serde(default)]
     pub policy: RawPolicy,
 }

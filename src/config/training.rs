@@ -23,6 +23,8 @@ use crate::resource::training::{body, possible};
 /// `Scheduling.maxWaitDuration`.
 const WAIT: Duration = Duration::from_secs(24 * 3600);
 const SETTLE: Duration = Duration::from_secs(300);
+/// A shorter `stall` would cancel jobs that are about to save.
+const STALL_MIN: Duration = Duration::from_secs(30 * 60);
 /// The longest display name.
 const NAME_MAX: usize = 128;
 
@@ -48,7 +50,7 @@ pub fn slot(
         c.wrong(&k("max_wait"), "is of flex-start capacity alone; set strategy = \"flex_start\"");
     }
     let max_wait = c.span(&k("max_wait"), raw.max_wait, Duration::ZERO, WAIT);
-    c.later(&k("stall"), &raw.stall, "stalls of training jobs");
+    let stall = stall(c, &k("stall"), raw.stall);
     let described = create.as_ref().map(body::kind);
     let tuning = of_study || described == Some(JobKind::Tuning) || raw.restart_study == Some(true);
     let custom = described == Some(JobKind::Custom) || matches!(named, Named::Id(_)) && !of_study;
@@ -67,8 +69,13 @@ pub fn slot(
         max_wait: Some(max_wait).filter(|_| flexible),
         outlives_timeout: outlives_timeout(c, &k("on_timeout"), raw.on_timeout.as_deref()),
         restart_study: raw.restart_study.unwrap_or(false),
+        stall,
         next_machine: next_machine(c, &k("next_machine"), raw.next_machine),
     };
+    if stall.is_some() && tuning && !training.restart_study {
+        let text = "cancels the study, and a new submission begins it with the first trial: set restart_study = true if that is wanted";
+        c.wrong(&k("stall"), text);
+    }
     let spec =
         training.create.as_ref().map(|create| NodeSpec::new(body::first(("", &name), create)));
     if let Some(why) = spec.and_then(|spec| possible::obstacle(&spec, &training, zones.len())) {
@@ -93,7 +100,7 @@ pub fn legacy(c: &mut Check, key: &str, raw: RawLegacyJob, fleet: &Policy) -> Sl
     fleet_alone(c, &k("policy"), &raw.policy);
     let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
     let job = raw.checkpoint.and_then(|raw| trained(c, &k("checkpoint"), raw));
-    c.later(&k("stall"), &raw.stall, "stalls of training jobs");
+    let stall = stall(c, &k("stall"), raw.stall);
     let zones = vec![NO_REGION.to_owned()];
     let training = Training {
         kind: JobKind::Legacy,
@@ -106,6 +113,7 @@ pub fn legacy(c: &mut Check, key: &str, raw: RawLegacyJob, fleet: &Policy) -> Sl
         max_wait: None,
         outlives_timeout: outlives_timeout(c, &k("on_timeout"), raw.on_timeout.as_deref()),
         restart_study: true,
+        stall,
         next_machine: next_machine(c, &k("next_machine"), raw.next_machine),
     };
     settings(name, zones, training, job, policy)
@@ -153,6 +161,11 @@ fn outlives_timeout(c: &mut Check, key: &str, raw: Option<&str>) -> bool {
             false
         }
     }
+}
+
+/// From the last complete checkpoint to the cancel of a job that runs.
+fn stall(c: &mut Check, key: &str, raw: Option<Span>) -> Option<Duration> {
+    raw.is_some().then(|| c.span(key, raw, STALL_MIN, STALL_MIN))
 }
 
 fn next_machine(c: &mut Check, key: &str, raw: Option<Vec<String>>) -> Vec<String> {

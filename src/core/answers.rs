@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::model::action::CallOutcome;
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
+use crate::model::filling::Filling;
 use crate::model::fleet::{Fleet, Ledger, Memory, Pending};
 use crate::model::operation::OperationState;
 use crate::model::phase::Phase;
@@ -157,7 +158,7 @@ pub fn operated(
     turn: &mut Turn,
 ) {
     let Some(slot) = fleet.settings.slots.get(name) else { return };
-    let (policy, has_nodes) = (slot.policy.clone(), slot.filling.has_nodes());
+    let (policy, ends_later) = (slot.policy.clone(), slot.filling != Filling::Node);
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let Some(recovery) = &record.recovery else { return };
     if recovery.call != Some(Call::Accepted { operation: operation.to_owned() }) {
@@ -167,8 +168,8 @@ pub fn operated(
     let memory = fleet.memory.entry(name.to_owned()).or_default();
     match (phase, result) {
         (_, Ok(OperationState::Running)) if memory.vanished == 0 => memory.operation_lost = None,
-        // A request goes after its nodes: a read has to say that it has gone, too.
-        (Phase::Deleting, Ok(OperationState::Succeeded)) if has_nodes => {
+        // A request goes after its nodes, and a cancel takes a while: a read has to say that it is over, too.
+        (Phase::Deleting, Ok(OperationState::Succeeded)) if ends_later => {
             read_back(record, memory, turn.now);
             // Should it be there, the next delete is another one than this.
             spend(record);

@@ -13,11 +13,13 @@ mod body;
 mod order;
 mod pools;
 mod removal;
+mod stalled;
 
 pub use removal::{idling, removal};
 
 use body::specification;
 use pools::pool_is_supplied;
+use stalled::is_stalled;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -133,6 +135,7 @@ impl Checker {
         let kind = condition.kind().ok_or(Violation("S5", "the condition is no sickness"))?;
         lasted(case, condition)?;
         is_reported(case, condition)?;
+        is_stalled(case, condition)?;
         let counted = takes_room(case.record);
         if kind == Kind::Judged {
             let others = self.judged.saturating_sub(usize::from(counted));

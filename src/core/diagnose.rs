@@ -17,7 +17,7 @@ use crate::model::settings::SlotSettings;
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::time::{after, elapsed, span};
 
-use super::{ending, life};
+use super::{ending, life, resubmission};
 
 /// The announced end of a maintenance is waited for at most this long after the first symptom.
 pub const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
@@ -53,7 +53,9 @@ pub fn node(
         return Verdict::new(Unclear, format!("{text}, but {why}"));
     }
     if let Some(verdict) = &view.standing {
-        return emptied(record, view, now).unwrap_or_else(|| verdict.clone());
+        let runs = verdict.condition == Condition::Healthy;
+        let stalled = if runs { resubmission::stalled(record, slot) } else { None };
+        return emptied(record, view, now).or(stalled).unwrap_or_else(|| verdict.clone());
     }
     if let Some(condition) = by_state(&view.state) {
         return Verdict::new(condition, text);
@@ -177,6 +179,9 @@ pub fn is_still_reported(
     now: Timestamp,
 ) -> bool {
     let condition = record.verdict.condition;
+    if condition == Condition::JobStalled {
+        return resubmission::stalled(record, slot).is_some();
+    }
     !condition.is_reported()
         || reported(record, slot, ledger, now).is_some_and(|verdict| verdict.condition == condition)
 }

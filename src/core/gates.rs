@@ -111,6 +111,8 @@ const CREATES: &[Before] = &[Before::Create];
 const SUBMITS: &[Before] =
     &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked, Before::Create];
 const LOST: &[Before] = &[Before::Lost, Before::Foreign];
+/// All that the watchdog condemns by itself.
+const CONDEMNS: &[Before] = &[Before::Lost, Before::Foreign, Before::Judged];
 
 const fn gate(
     name: &'static str,
@@ -131,7 +133,7 @@ pub const GATES: &[Gate] = &[
     gate("ended_early", RECREATES, ended_early),
     gate("found_ended", LOST, found_ended),
     gate("possible", SUBMITS, possible),
-    gate("resubmissions", LOST, resubmissions),
+    gate("resubmissions", CONDEMNS, resubmissions),
     gate("remains", CREATES, remains),
     gate("other_request", CREATES, other_request),
     gate("request_refused", CREATES, request_refused),
@@ -150,6 +152,7 @@ pub const GATES: &[Gate] = &[
     gate("breaker", JUDGED, breaker),
     gate("no_progress", RUNS, no_progress),
     gate("location", DOUBTED, location_listed),
+    gate("stalled", JUDGED, stalled),
     gate("create_check", DOUBTED, create_check),
     gate("refused_in_pool", DOUBTED, refused_in_pool),
     gate("quiet_hours", JUDGED, quiet_hours),

@@ -157,6 +157,11 @@ impl Listed {
         }
     }
 
+    /// The training jobs that live in a region; none where it was not read.
+    pub fn jobs(&self, region: &str) -> Option<&[JobView]> {
+        self.jobs.get(region).map(Vec::as_slice)
+    }
+
     /// Whether every region of a training job was listed, and no job of it lives in one (S24).
     pub fn has_no_job(&self, record: &SlotRecord, slot: &SlotSettings) -> bool {
         let Some(of) = slot.filling.training() else { return false };

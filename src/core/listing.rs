@@ -18,7 +18,7 @@ use super::identity::Source;
 use super::listed::Listed;
 use super::observe::observe;
 use super::turn::Turn;
-use super::{reload, remains, strays};
+use super::{reload, remains, strays, twins};
 
 /// Applies a poll.
 pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
@@ -54,6 +54,7 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
         observe(fleet, &name, reading, began, Source::List, turn);
     }
     strays::listed(fleet, &listed, turn);
+    twins::listed(fleet, &listed, turn);
     remains::look(fleet, turn);
     reload::forget_old(fleet, turn);
     if complete {

@@ -16,6 +16,7 @@ mod condemn;
 mod confirm;
 mod ctx;
 mod diagnose;
+mod ended;
 mod ending;
 mod fleet;
 pub mod gates;
@@ -52,6 +53,7 @@ mod surveys;
 mod suspicion;
 pub mod sweep;
 mod turn;
+mod twins;
 pub mod view;
 
 #[cfg(test)]

@@ -23,13 +23,12 @@ use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
 use crate::model::settings::{Overlay, Settings};
 use crate::model::slot::{Seen, SlotRecord};
-use crate::model::submission::JobState;
 use crate::model::time::elapsed;
 
 use super::identity::{Source, become_incarnation, shows_the_past};
 use super::suspicion::{set_verdict, settled, suspect};
 use super::turn::Turn;
-use super::{amend, answers, diagnose, learning, pool, readback, relaunch, request, settle};
+use super::{amend, answers, diagnose, ended, learning, pool, readback, relaunch, request, settle};
 
 /// Applies one reading that began at `began`.
 pub fn observe(
@@ -63,7 +62,7 @@ pub fn observe(
     if is_outdated(record, memory, began) {
         return;
     }
-    let reading = without_ends(record, memory, reading, source);
+    let reading = ended::taken_in(record, memory, reading, source, turn);
     let shown = if let Reading::Node(view) = &reading { Some(view) } else { None };
     if shown.is_some_and(|view| shows_the_past(record, view, began, slot.policy.max_age)) {
         return;
@@ -101,38 +100,6 @@ pub fn observe(
         return;
     }
     judge_by(fleet, name, &reading, began, source, turn);
-}
-
-/// A training job that has ended, and that another one is to go on with, stays for good: it counts as absent. Lists
-/// show the jobs that live, so that the end of one is read once, when its error is there.
-fn without_ends(
-    record: &SlotRecord,
-    memory: &mut Memory,
-    reading: Reading,
-    source: Source,
-) -> Reading {
-    let left = record.left_behind.map(|(created, _)| created);
-    let is_left = |view: &NodeView| {
-        let shown = view.incarnation.as_ref().filter(|_| view.ended);
-        shown.zip(left).is_some_and(|(shown, left)| shown.created <= left)
-    };
-    let reading = match reading {
-        Reading::Node(view) if is_left(&view) => Reading::Absent,
-        reading => reading,
-    };
-    let is_last = |view: &&Arc<NodeView>| {
-        let over = |of: &Verdict| of.condition != Condition::Going;
-        view.ended && view.standing.as_ref().is_some_and(over)
-    };
-    match &reading {
-        Reading::Node(view) if source == Source::Get => {
-            memory.ended = Some(view).filter(is_last).cloned();
-        }
-        Reading::Node(view) => _ = memory.ended.take_if(|_| !view.ended),
-        Reading::Absent => memory.ended = None,
-        Reading::Unread(_) => {}
-    }
-    reading
 }
 
 /// Every later recreate will be as this replacement is.
@@ -448,16 +415,6 @@ fn adopt(
     }
 }
 
-/// A training job that a person cancels may end in any way.
-fn notice_cancel(record: &mut SlotRecord, view: &NodeView) {
-    let same = record.incarnation == view.incarnation && view.ended;
-    let cancelling = JobState::Cancelling.as_str();
-    let by_a_person = |seen: &Seen| seen.state == cancelling && seen.failure.is_none();
-    if record.seen.as_ref().is_some_and(|seen| same && by_a_person(seen)) {
-        record.deleted = Some("a person had cancelled it".to_owned());
-    }
-}
-
 /// `when_missing = "auto"`: a node at work that turns to DELETING, and not by us, is deleted on
 /// purpose. After what was lost, or maintenance on Spot, DELETING is only its end.
 fn notice_deletion(
@@ -467,7 +424,7 @@ fn notice_deletion(
     dirty: &mut BTreeSet<String>,
     now: Timestamp,
 ) {
-    notice_cancel(record, view);
+    ended::notice_cancel(record, view);
     let Some(seen) = record.seen.as_ref().filter(|_| view.state == NodeState::Deleting) else {
         return;
     };

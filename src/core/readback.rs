@@ -12,6 +12,7 @@ use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::settings::{Policy, Settings};
 use crate::model::slot::SlotRecord;
+use crate::model::submission::JobState;
 use crate::model::time::{after, elapsed};
 
 use super::identity::{Source, become_incarnation, is_our_create, unsettled};
@@ -44,6 +45,13 @@ pub fn observed(
         _ => record.incarnation.clone(),
     };
     match (phase, reading) {
+        // A cancel that seemed to be lost: what it ends is not a person's.
+        (Phase::Condemned, Reading::Node(view))
+            if known == view.incarnation && is_cancelled(view) && !calling =>
+        {
+            advance(record, Phase::Deleting, "its cancel was carried out after all", turn);
+            set_call(record, Call::Observed);
+        }
         // Only a GET settles a delete: the listing may be older than the call.
         (Phase::Deleting, Reading::Absent) if get && !calling => {
             let text = "read back: GET says 404, the node is gone";
@@ -82,6 +90,12 @@ pub fn observed(
     true
 }
 
+/// Whether a training job is being cancelled, or was.
+fn is_cancelled(view: &NodeView) -> bool {
+    let states = [JobState::Cancelling, JobState::Cancelled];
+    states.iter().any(|state| state.as_str() == view.state.as_str())
+}
+
 /// A GET while the delete is intended, sent or running shows a node.
 fn node_while_deleting(
     record: &mut SlotRecord,
@@ -95,7 +109,7 @@ fn node_while_deleting(
     let open = unsettled(recovery.call.as_ref());
     if view.incarnation != recovery.condemned {
         superseded(record, view, settings, turn);
-    } else if view.state == NodeState::Deleting {
+    } else if view.state == NodeState::Deleting || is_cancelled(view) {
         if open {
             set_call(record, Call::Observed);
         }

@@ -1,6 +1,6 @@
 //! The removal of strays that can't run. With `orphans = "dead"`: PREEMPTED or TERMINATED nodes that
-//! a create of this journal made and that no slot owns. They run nothing, and they eat quota. Always:
-//! queued resources of ours that were called off, by `forget` or by leaving the config, while they
+//! a create of this journal made and that no slot owns. They run nothing, and they eat quota. Always: late twins of training
+//! jobs (`twins`), which are cancelled, and queued resources of ours that were called off, by `forget` or by leaving the config, while they
 //! wait, and once they have failed. The delete never has `force`: the API refuses it where the request
 //! was granted meanwhile, and the grant is told.
 //!
@@ -27,6 +27,7 @@ use crate::model::ids::Incarnation;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::queued::RequestState;
 use crate::model::recovery::Call;
+use crate::model::submission::JobState;
 use crate::model::time::elapsed;
 
 use super::check;
@@ -76,9 +77,13 @@ pub fn got(
     let now = turn.now;
     let is_fresh = began <= now && elapsed(began, now) <= VERIFIED_FOR;
     let is_request = stray.request.is_some();
-    let is_it = view.incarnation == stray.incarnation
-        && if is_request { view.deletable == Deletable::Now } else { is_dead(view.state.as_str()) }
-        && is_removable(fleet, stray, now);
+    let can_go = match (&stray.twin, is_request) {
+        (Some(_), _) => view.deletable == Deletable::Now && !view.ended,
+        (None, true) => view.deletable == Deletable::Now,
+        (None, false) => is_dead(view.state.as_str()),
+    };
+    let same = view.incarnation == stray.incarnation;
+    let is_it = same && can_go && is_removable(fleet, stray, now);
     if is_it && !is_ours(fleet, stray, &view) {
         // It is not asked about again by this process while the listings show the same.
         fleet.looked_for.insert(key);
@@ -87,14 +92,13 @@ pub fn got(
     if !(is_fresh && is_it) {
         return;
     }
-    if let Err(violation) = check::removal(&fleet.settings, &fleet.ledger, stray, &view, began, now)
-    {
+    if let Err(violation) = check::removal(fleet, stray, &view, began, now) {
         let what = What::InvariantViolation { invariant: violation.name().to_owned() };
         let message = format!("the safety check refused to remove stray {key} ({violation})");
         return turn.happened(Event { at: now, slot: None, message, what });
     }
     let Some(incarnation) = view.incarnation.clone() else { return };
-    let asked = view.standing.as_ref().filter(|_| is_request);
+    let asked = view.standing.as_ref().filter(|_| is_request || stray.twin.is_some());
     let observed =
         asked.map_or_else(|| view.state.as_str().to_owned(), |standing| standing.evidence.clone());
     intend(fleet, &key, (incarnation, observed), began, turn);
@@ -224,15 +228,17 @@ pub fn is_withdrawn(stray: &Stray, now: Timestamp) -> bool {
 fn is_removable(fleet: &Fleet, stray: &Stray, now: Timestamp) -> bool {
     let (zone, name) = (&stray.zone, &stray.name);
     let state = stray.state.as_deref().unwrap_or_default();
-    let wanted = match &stray.request {
-        None => is_dead(state) && fleet.settings.removes_dead,
-        Some(_) => RequestState::WITHOUT_NODES.iter().any(|of| of.as_str() == state),
+    let wanted = match (&stray.twin, &stray.request) {
+        (Some(_), _) => JobState::CANCELLABLE.iter().any(|of| of.as_str() == state),
+        (None, None) => is_dead(state) && fleet.settings.removes_dead,
+        (None, Some(_)) => RequestState::WITHOUT_NODES.iter().any(|of| of.as_str() == state),
     };
     let waits = stray.removal.as_ref().is_some_and(|removal| {
         let wait = if removal.call.is_some() { AGAIN_AFTER } else { RETRY_AFTER };
         elapsed(removal.at, now) < wait
     });
-    let record = fleet.slots.get(name).or_else(|| fleet.left.get(name));
+    let of = stray.twin.as_ref().map_or(name, |twin| &twin.slot);
+    let record = fleet.slots.get(of).or_else(|| fleet.left.get(of));
     let slot = stray.slot(&fleet.settings).and_then(|name| fleet.slots.get(name));
     let lives_here = slot.is_some_and(|record| record.zone == *zone && !record.forgotten);
     let ledger = &fleet.ledger;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::condition::Condition;
+use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
 use crate::model::failure::FailureClass;
 use crate::model::fleet::Memory;
@@ -26,23 +26,41 @@ const TOLD_AFTER: Duration = Duration::from_secs(4 * 3600);
 /// Since when a job has run without saving anything complete, where that is long enough to be told, and for how long it was
 /// watched. A location that the config does not name says so only once it has had a complete checkpoint.
 pub fn saves_nothing(record: &SlotRecord, slot: &SlotSettings) -> Option<(Timestamp, Duration)> {
-    slot.filling.training().filter(|_| record.verdict.condition == Condition::Healthy)?;
+    let runs = matches!(record.verdict.condition, Condition::Healthy | Condition::JobStalled);
+    let of = slot.filling.training().filter(|_| runs)?;
     let location = location::watched(record, slot)?;
     let trusted = slot.job.is_some() || record.job.checkpoint.is_some();
     let running = record.ready_since.filter(|_| trusted)?;
     let since = record.job.checkpoint_at.map_or(running, |at| at.max(running));
     let listed = location::listed_at(record, &location.uri)?;
     let lasts = elapsed(since, listed);
-    (lasts >= TOLD_AFTER).then_some((since, lasts))
+    let told = of.stall.map_or(TOLD_AFTER, |stall| stall.min(TOLD_AFTER));
+    (lasts >= told).then_some((since, lasts))
+}
+
+/// The verdict on a job that saves nothing for `stall`, where the config has that.
+pub fn stalled(record: &SlotRecord, slot: &SlotSettings) -> Option<Verdict> {
+    let stall = slot.filling.training()?.stall?;
+    let (since, lasts) = saves_nothing(record, slot).filter(|(_, lasts)| *lasts >= stall)?;
+    let uri = &location::watched(record, slot)?.uri;
+    let text = format!(
+        "it runs, and {uri} has had no new complete checkpoint since {since:.0} ({}), stall = {}",
+        span(lasts),
+        span(stall)
+    );
+    Some(Verdict::new(Condition::JobStalled, text))
 }
 
 /// The same in words.
 pub fn warning(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
     let (since, lasts) = saves_nothing(record, slot)?;
     let location = location::watched(record, slot)?;
+    let then = match slot.filling.training()?.stall {
+        Some(stall) => format!("it is cancelled and submitted again after {}", span(stall)),
+        None => "nothing is cancelled for it unless the config has `stall`".to_owned(),
+    };
     Some(format!(
-        "it runs, and {} has had no new complete checkpoint since {since:.0} ({}): a hung worker looks like this. Look at the job's logs; nothing \
-         is cancelled for it",
+        "it runs, and {} has had no new complete checkpoint since {since:.0} ({}): a hung worker looks like this. Look at the job's logs; {then}",
         location.uri,
         span(lasts)
     ))
@@ -62,7 +80,8 @@ pub fn tell(record: &SlotRecord, slot: &SlotSettings, memory: &mut Memory, turn:
 
 /// The present job is condemned: the next submission counts by what ended this one.
 pub fn count(record: &mut SlotRecord, slot: &SlotSettings, condition: Condition) {
-    let Some(of) = slot.filling.training().filter(|_| record.has_ended()) else { return };
+    let over = record.has_ended() || condition == Condition::JobStalled;
+    let Some(of) = slot.filling.training().filter(|_| over) else { return };
     let mut counts = since_progress(record);
     match class(record, condition) {
         // A person's own wish.
@@ -91,7 +110,8 @@ pub fn used_up(
     slot: &SlotSettings,
     condition: Condition,
 ) -> Option<(HoldReason, String)> {
-    let of = slot.filling.training().filter(|_| record.has_ended())?;
+    let over = record.has_ended() || condition == Condition::JobStalled;
+    let of = slot.filling.training().filter(|_| over)?;
     let (counts, restart) = (since_progress(record), of.restart);
     let class = class(record, condition);
     let of_class = match class {

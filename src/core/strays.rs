@@ -186,6 +186,7 @@ pub fn leave_behind(record: &SlotRecord, why: &str, ledger: &mut Ledger, now: Ti
         state: state.filter(|_| incarnation.is_some()),
         incarnation,
         request: record.request.clone(),
+        twin: None,
         removal: None,
         told: None,
         told_in: None,
@@ -214,7 +215,8 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
             told += usize::from(told < TOLD_IN_A_POLL && idle::order(fleet, &key, view, turn));
         }
     }
-    let keys: Vec<String> = fleet.ledger.strays.keys().cloned().collect();
+    let strays = fleet.ledger.strays.iter().filter(|(_, stray)| stray.twin.is_none());
+    let keys: Vec<String> = strays.map(|(key, _)| key.clone()).collect();
     for key in keys {
         let Some(stray) = fleet.ledger.strays.get(&key) else { continue };
         let shown = listed.node(&stray.zone, &stray.name);
@@ -392,6 +394,7 @@ fn show(fleet: &mut Fleet, view: &Arc<NodeView>, why: String, turn: &mut Turn) {
             .filter(|known| known.incarnation == view.incarnation)
             .and_then(|known| known.removal.clone()),
         request: known.and_then(|known| known.request.clone()),
+        twin: None,
         told: known.and_then(|known| known.told.clone()),
         told_in: known.and_then(|known| known.told_in.clone()),
     };

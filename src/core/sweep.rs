@@ -322,6 +322,7 @@ mod tests {
             why: "it was called off".into(),
             state: None,
             incarnation,
+            twin: None,
             request: request.map(str::to_owned),
             removal: None,
             told: None,

@@ -115,6 +115,7 @@ fn stray(stray: &Stray) -> StrayView {
         since: stray.since,
         why: stray.why.clone(),
         queued_resource: stray.request.clone(),
+        is_job: stray.twin.is_some(),
         removal: stray.removal.as_ref().map(removal),
     }
 }

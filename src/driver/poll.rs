@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::model::action::Look;
 use crate::model::filling::Filling;
-use crate::model::fleet::Fleet;
+use crate::model::fleet::{Fleet, Stray};
 use crate::model::settings::{PollSettings, SlotSettings};
 use crate::model::training::JobKind;
 
@@ -56,10 +56,16 @@ pub fn plan(fleet: &Fleet) -> Plan {
             jobs.entry(region.clone()).or_default().insert(of.kind);
         }
     }
+    let is_job = |stray: &&Stray| stray.twin.is_some();
+    for stray in fleet.ledger.strays.values() {
+        if let Some(twin) = &stray.twin {
+            jobs.entry(stray.zone.clone()).or_default().insert(twin.kind);
+        }
+    }
     let configured = tpus.iter().flat_map(|s| s.zones.iter());
     let zones: BTreeSet<&String> = configured
         .chain(tpus.iter().filter_map(|slot| lived_in(slot)))
-        .chain(fleet.ledger.strays.values().map(|stray| &stray.zone))
+        .chain(fleet.ledger.strays.values().filter(|of| !is_job(of)).map(|stray| &stray.zone))
         .collect();
     let all = zones.len() > ZONES_MAX;
     let zone = |zone: &String| if all { "-".to_owned() } else { zone.clone() };

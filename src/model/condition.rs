@@ -53,6 +53,8 @@ Condition {
     ChipsMissing = "chips_missing",
     /// A worker's heartbeat stands still.
     Silent = "silent",
+    /// A managed training job runs, and has saved nothing complete for `stall`.
+    JobStalled = "job_stalled",
     /// The supervisor gave up on the job after its budget of restarts.
     JobFailed = "job_failed",
     /// No diagnosis, but the cause of a recovery that an operator asked for.
@@ -102,7 +104,8 @@ impl Condition {
             | Condition::NeverBooted
             | Condition::GangIncomplete
             | Condition::ChipsMissing
-            | Condition::Silent => Some(Kind::Judged),
+            | Condition::Silent
+            | Condition::JobStalled => Some(Kind::Judged),
             Condition::Finished
             | Condition::Stopped
             | Condition::Going

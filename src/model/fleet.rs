@@ -17,6 +17,7 @@ use super::recovery::Call;
 use super::relaunch::{Amendment, Patch};
 use super::settings::{Settings, SlotSettings};
 use super::slot::SlotRecord;
+use super::training::{JobKind, Training};
 
 /// Budgets and counts that outlive restarts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +73,9 @@ pub struct Stray {
     /// The id of the queued resource that was asked for: it may be granted for as long as it is listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
+    /// It is a training job, and an elder one of its lineage lives and goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twin: Option<Twin>,
     /// Its delete, once one was decided: of a request that was called off, or with `orphans = "dead"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removal: Option<Removal>,
@@ -81,6 +85,15 @@ pub struct Stray {
     /// … and in which state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told_in: Option<String>,
+}
+
+/// A training job that lives while an elder one of its lineage does. Its name is its id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Twin {
+    /// Its collection.
+    pub kind: JobKind,
+    /// The slot that the lineage is of.
+    pub slot: String,
 }
 
 /// The delete of a stray that can't run.
@@ -106,6 +119,9 @@ impl Stray {
 
     /// The kind of thing that is read, and deleted.
     pub fn filling(&self) -> Filling {
+        if let Some(twin) = &self.twin {
+            return Filling::Training(Arc::new(Training::one(twin.kind, &self.zone, &self.name)));
+        }
         self.request.clone().map_or(Filling::Node, Filling::QueuedResource)
     }
 

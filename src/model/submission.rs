@@ -41,6 +41,8 @@ wire_enum! {
 }
 
 impl JobState {
+    /// The states of a job that a cancel may end.
+    pub const CANCELLABLE: [JobState; 3] = [JobState::Queued, JobState::Pending, JobState::Running];
     /// The states that are an end. A state that is not known is none: such a job may be at work.
     pub const ENDS: [JobState; 5] = [
         JobState::Succeeded,

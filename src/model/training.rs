@@ -18,7 +18,8 @@ pub const NONCE_LABEL: &str = "tpu-watchdog-nonce";
 pub const NO_REGION: &str = "global";
 
 /// The collection of the API that a job is in.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum JobKind {
     /// A custom job of Vertex AI.
     #[default]
@@ -100,11 +101,31 @@ pub struct Training {
     pub outlives_timeout: bool,
     /// A tuning job that has failed is submitted again, although its study begins once more with the first trial.
     pub restart_study: bool,
+    /// A job that runs for so long without a new complete checkpoint is cancelled, and submitted again.
+    pub stall: Option<Duration>,
     /// Machine types, in order: each for a job that ran out of memory on the one before.
     pub next_machine: Vec<String>,
 }
 
 impl Training {
+    /// One job of a region by its id, and no more than that.
+    pub fn one(kind: JobKind, region: &str, id: &str) -> Training {
+        Training {
+            kind,
+            named: Named::Id(id.to_owned()),
+            regions: vec![region.to_owned()],
+            create: None,
+            settle: Duration::ZERO,
+            restart: Restart { job: 0, transient: 0, no_progress: 0 },
+            strategy: Strategy::Keep,
+            max_wait: None,
+            outlives_timeout: false,
+            restart_study: false,
+            stall: None,
+            next_machine: Vec::new(),
+        }
+    }
+
     /// The machine type of the next submission, while the config names it.
     pub fn next<'m>(&self, resubmitted: &'m Resubmitted) -> Option<&'m Outgrown> {
         resubmitted.machine.as_ref().filter(|machine| self.next_machine.contains(&machine.to))

@@ -141,9 +141,23 @@ pub struct StrayView {
     /// The id of the queued resource that was asked for, where it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_resource: Option<String>,
+    /// It is a training job.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_job: bool,
     /// Its removal, where one was decided: when, and what came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removal: Option<String>,
+}
+
+impl StrayView {
+    /// Its kind, as the metrics have it.
+    pub fn kind(&self) -> &'static str {
+        match &self.queued_resource {
+            _ if self.is_job => "training_job",
+            Some(_) => "queued_resource",
+            None => "node",
+        }
+    }
 }
 
 /// The process that holds the lock.

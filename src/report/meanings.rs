@@ -434,11 +434,19 @@ pub fn condition(condition: Condition) -> Meaning {
             "The heartbeat of a host stands still.",
             "Nothing: the TPU is replaced after grace.silent, unless its job makes progress.",
         ),
+        JobStalled => stalled(),
         JobFailed => hold(HoldReason::JobFailed),
         Requested => says("An operator asked for it (`recreate`).", "Nothing."),
         Healthy => says("READY, and its health is HEALTHY or not given.", "Nothing."),
         Unclear => hold(HoldReason::Unclear),
     }
+}
+
+fn stalled() -> Meaning {
+    says(
+        "The training job runs, and has saved no complete checkpoint for `stall`.",
+        "Nothing: it is cancelled, and submitted again from its newest checkpoint.",
+    )
 }
 
 /// How a slot was diagnosed by the state of its queued resource.

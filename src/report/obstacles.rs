@@ -104,10 +104,9 @@ impl Obstacles {
                 self.slot_create_refused.with_label_values(&[slot.name.as_str(), reason]).set(1);
             }
         }
-        let (requests, nodes): (Vec<_>, Vec<_>) =
-            status.strays.iter().partition(|stray| stray.queued_resource.is_some());
-        for (kind, strays) in [("node", nodes), ("queued_resource", requests)] {
-            self.orphans.with_label_values(&[kind]).set(strays.len() as i64);
+        for kind in ["node", "queued_resource", "training_job"] {
+            let strays = status.strays.iter().filter(|stray| stray.kind() == kind);
+            self.orphans.with_label_values(&[kind]).set(strays.count() as i64);
         }
     }
 }
@@ -135,6 +134,7 @@ mod tests {
             since: Timestamp::UNIX_EPOCH,
             why: "its slot was forgotten".into(),
             queued_resource: None,
+            is_job: false,
             removal: None,
         };
         let request = StrayView { queued_resource: Some("q".into()), ..stray.clone() };

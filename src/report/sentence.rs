@@ -207,6 +207,7 @@ fn in_words(condition: Condition) -> &'static str {
         Condition::ChipsBusy => "chips busy",
         Condition::ChipsMissing => "chips missing",
         Condition::JobFailed => "job failed",
+        Condition::JobStalled => "job stalled",
         condition => condition.name(),
     }
 }

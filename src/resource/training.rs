@@ -235,7 +235,10 @@ fn view(
         run,
         supervised: false,
         members: vec![job.lineage().to_owned(), job.id.clone()],
-        deletable: if job.has_ended() { Deletable::Now } else { Deletable::NotNow },
+        deletable: match job.state {
+            _ if job.has_ended() || JobState::CANCELLABLE.contains(&job.state) => Deletable::Now,
+            _ => Deletable::NotNow,
+        },
         ended: job.has_ended(),
         fingerprint: fingerprint(&job.raw),
         standing: Some(standing),

@@ -241,7 +241,23 @@ fn s24_a_lost_answer_submits_no_job_twice() {
         let after = if carried_out { counted("found", 1) } else { counted("created", 1) };
         assert!(counted("unknown", 1) && after, "{metrics}");
         assert_eq!(label(&all[1].1, "tpu-watchdog-attempt"), "1");
+        if !carried_out {
+            a_late_twin_is_cancelled(&rig, &all[1].1);
+        }
     }
+}
+
+/// The lost submission was on its way for long, and shows after all.
+fn a_late_twin_is_cancelled(rig: &Rig, sent_again: &Job) {
+    post(rig, &format!("locations/{REGION}/customJobs"), Value::Object(sent_again.body.clone()));
+    rig.wait("the newer of the two is cancelled", |cloud| {
+        cloud.training.values().any(|job| job.state == "CANCELLED")
+    });
+    rig.wait_log_lists(5);
+    let states: Vec<&str> = jobs(rig).iter().map(|(_, job)| job.state).collect();
+    assert_eq!(states, ["FAILED", "RUNNING", "CANCELLED"], "{}", rig.mutations_text());
+    let (_, metrics) = get(&format!("{}/metrics", rig.endpoint()));
+    assert!(metrics.contains("orphans{kind=\"training_job\"} 0"), "{metrics}");
 }
 
 #[test]

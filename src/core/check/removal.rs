@@ -6,7 +6,7 @@ use super::{Checked, VERIFIED_FOR, rule};
 use crate::model::command::Pause;
 use crate::model::condition::Condition;
 use crate::model::filling::{Deletable, Filling};
-use crate::model::fleet::{Fleet, Ledger, Stray};
+use crate::model::fleet::{Fleet, Stray, Twin};
 use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::settings::Settings;
@@ -17,13 +17,16 @@ use crate::model::time::elapsed;
 /// # Errors
 /// The first rule that forbids it.
 pub fn removal(
-    settings: &Settings,
-    ledger: &Ledger,
+    fleet: &Fleet,
     stray: &Stray,
     view: &NodeView,
     began: Timestamp,
     now: Timestamp,
 ) -> Checked {
+    let (settings, ledger) = (&fleet.settings, &fleet.ledger);
+    if let Some(twin) = &stray.twin {
+        return cancel(fleet, twin, stray, view, (began, now));
+    }
     let called_off = stray.request.is_some();
     rule(settings.removes_dead || called_off, "S17", "the config removes no strays")?;
     let made_here = view.owner.as_ref() == Some(&settings.owner)
@@ -49,6 +52,37 @@ pub fn removal(
     let paused = ledger.paused.iter().chain(ledger.left_paused.get(&stray.name)).any(holds);
     let held = settings.dry_run || view.opted_out || paused;
     rule(!held, "S7", "dry run, opted out or paused")
+}
+
+/// Whether this twin of a slot's training job may be cancelled now: an elder one of its lineage is the slot's.
+fn cancel(
+    fleet: &Fleet,
+    twin: &Twin,
+    stray: &Stray,
+    view: &NodeView,
+    (began, now): (Timestamp, Timestamp),
+) -> Checked {
+    let slot = fleet.slots.get(&twin.slot);
+    let elder = slot.and_then(|slot| slot.incarnation.as_ref());
+    let younger = view
+        .incarnation
+        .as_ref()
+        .zip(elder)
+        .is_some_and(|(twin, elder)| (elder.created, &elder.id) < (twin.created, &twin.id));
+    let known = slot.and_then(|slot| slot.seen.as_ref()).and_then(|seen| seen.members.first());
+    let one_lineage = known.is_some() && view.members.first() == known;
+    rule(younger && one_lineage, "S24", "no elder job of its lineage is the slot's")?;
+    let ours = view.owner.as_ref() == Some(&fleet.settings.owner) && view.zone == stray.zone;
+    rule(ours, "S17", "no submission of this journal made it")?;
+    let lives = !view.ended && view.deletable == Deletable::Now;
+    rule(lives, "S10", "it has ended, or is being cancelled")?;
+    let fresh = began <= now && elapsed(began, now) <= VERIFIED_FOR;
+    let same = view.incarnation.is_some() && view.incarnation == stray.incarnation;
+    rule(fresh && same, "S1", "the GET must show the listed incarnation, at most 5 s ago")?;
+    let holds = |pause: &Pause| pause.until.is_none_or(|until| now < until);
+    let pauses = slot.and_then(|slot| slot.paused.as_ref()).into_iter().chain(&fleet.ledger.paused);
+    let held = fleet.settings.dry_run || pauses.into_iter().any(holds);
+    rule(!held, "S7", "dry run, or paused")
 }
 
 /// Whether the config names its queued resource for a slot of another name.

@@ -3,6 +3,7 @@
 use super::common::hold;
 use crate::core::ctx::SlotCtx;
 use crate::core::resubmission;
+use crate::model::condition::Condition;
 use crate::model::hold::HoldReason;
 use crate::model::time::{after, elapsed};
 use crate::model::view::Decision;
@@ -33,6 +34,19 @@ pub fn possible(ctx: &SlotCtx) -> Option<Decision> {
 pub fn resubmissions(ctx: &SlotCtx) -> Option<Decision> {
     let (reason, why) = resubmission::used_up(ctx.record, ctx.slot, ctx.condition())?;
     hold(reason, format!("{}; {why}", ctx.record.verdict.evidence), None)
+}
+
+/// S5: what a job saved last was listed just now, and all of it: a checkpoint may have come meanwhile.
+pub fn stalled(ctx: &SlotCtx) -> Option<Decision> {
+    let condition = Some(ctx.condition()).filter(|of| *of == Condition::JobStalled)?;
+    let fresh = |at| elapsed(at, ctx.now) <= ctx.slot.policy.max_age;
+    let failure = &ctx.memory.survey_failure;
+    if failure.is_none() && ctx.memory.surveyed_at.is_some_and(fresh) {
+        return None;
+    }
+    let why = failure.as_deref().unwrap_or("its checkpoints are listed once more");
+    let text = format!("{condition}, but {why}: it is left at work until a listing shows the same");
+    hold(HoldReason::CheckpointUnreadable, text, None)
 }
 
 /// S24: complete lists of every region, newer than the end of its predecessor, show no live job of its lineage.

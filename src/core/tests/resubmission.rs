@@ -50,8 +50,12 @@ fn s24_a_submission_that_was_called_off_may_still_show_and_another_job_that_live
         REGION,
         json!({"displayName": "sft", "labels": twin["labels"], "jobSpec": twin["jobSpec"]}),
     );
-    service.minutes(1);
+    service.half_a_minute();
     assert_eq!((service.live(), service.hold()), (2, Some(HoldReason::Ambiguous)));
+    // The newer one is cancelled within a poll, and the other goes on.
+    service.minutes(2);
+    assert_eq!((service.live(), service.hold()), (1, None));
+    assert_eq!(service.jobs[2].1["state"], "JOB_STATE_CANCELLED");
 }
 
 #[test]

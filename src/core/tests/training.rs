@@ -22,6 +22,8 @@ pub struct Service {
     pub lag: u64,
     /// The steps of its complete checkpoints.
     pub steps: Vec<u64>,
+    /// Checkpoints can't be listed.
+    pub unlisted: bool,
     /// GETs so far.
     pub gets: u32,
     /// All messages so far.
@@ -53,6 +55,7 @@ pub fn trains(slot: &mut SlotSettings, job: &str) {
         strategy: Strategy::Keep,
         max_wait: None,
         outlives_timeout: false,
+        stall: None,
         next_machine: vec![],
     }));
     let checkpoint = Some(crate::model::settings::CheckpointSettings {
@@ -76,6 +79,7 @@ impl Service {
             jobs: vec![],
             lag: 0,
             steps: vec![],
+            unlisted: false,
             gets: 0,
             told: vec![],
             tpu: None,
@@ -181,8 +185,16 @@ impl Service {
                 let reading = reading(of, &slot, lineage(&nodes), &jobs, began);
                 Some(Input::Got { slot, began, reading })
             }
+            Look::Stray { zone, name, filling } => {
+                let shown: Vec<JobView> =
+                    self.shown().into_iter().filter(|job| job.region == zone).collect();
+                let jobs: Vec<&JobView> = shown.iter().collect();
+                let reading = reading(filling.training().unwrap(), &name, None, &jobs, began);
+                Some(Input::StrayGot { zone, name, began, reading })
+            }
             Look::Checkpoints { slot, location, .. } => {
-                let result = Ok(survey(&self.steps));
+                let failure = Failure::new(FailureClass::Transient, "HTTP 503");
+                let result = if self.unlisted { Err(failure) } else { Ok(survey(&self.steps)) };
                 Some(Input::Surveyed { slot, began, location: location.uri, result })
             }
             Look::Operation { slot, operation, .. } => {
@@ -200,6 +212,13 @@ impl Service {
 
     pub fn half_a_minute(&mut self) {
         self.world.wait(30);
+        for (_, job) in &mut self.jobs {
+            if job["state"] == "JOB_STATE_CANCELLING" && job.get("cancelled").is_some() {
+                job["state"] = json!("JOB_STATE_CANCELLED");
+                (job["error"], job["endTime"]) =
+                    (json!({"code": 1, "message": "CANCELED"}), json!(self.world.now.to_string()));
+            }
+        }
         self.poll();
         self.carry_out();
     }
@@ -207,6 +226,11 @@ impl Service {
     /// Every submission is carried out, and answered. A TPU that is deleted is gone.
     pub fn carry_out(&mut self) {
         for action in std::mem::take(&mut self.world.actions) {
+            if let Action::Delete { incarnation, filling: Filling::Training(_), .. } = &action {
+                let id = incarnation.id.clone();
+                self.cancel(&action, &id);
+                continue;
+            }
             let Action::Create { slot, zone, body, filling, .. } = action else {
                 self.tpu = None;
                 let gone = Failure::new(FailureClass::NotFound, "gone");
@@ -228,6 +252,17 @@ impl Service {
             self.ask(Input::Called { slot, outcome });
             self.carry_out();
         }
+    }
+
+    /// A cancel is answered, and then carried out: the job ends half a minute later.
+    fn cancel(&mut self, action: &Action, id: &str) {
+        let of = |(_, job): &&mut (Timestamp, Value)| job["name"].as_str().unwrap().ends_with(id);
+        let (_, job) = self.jobs.iter_mut().find(of).unwrap();
+        job["state"] = json!("JOB_STATE_CANCELLING");
+        job["cancelled"] = json!(true);
+        let operation = format!("projects/p/locations/r/customJobs/{id}");
+        self.ask(action.answer(CallOutcome::Accepted(operation)));
+        self.carry_out();
     }
 
     pub fn called(&mut self, outcome: CallOutcome) {
@@ -321,6 +356,7 @@ fn two_hundred_jobs_that_lose_a_region_run_in_the_next_and_no_tpu_waits_for_them
         jobs: vec![],
         lag: 0,
         steps: vec![100],
+        unlisted: false,
         gets: 0,
         told: vec![],
         tpu: Some("READY"),
@@ -457,6 +493,7 @@ pub const STORIES: &[Row] = &[
     ("resubmissions", HoldReason::NoProgress, Acts, |w| {
         ended(w, |record| record.resubmitted.fruitless = 9, acts)
     }),
+    ("stalled", HoldReason::CheckpointUnreadable, Refused("S5"), super::stalls::unlisted),
     ("none_live", HoldReason::Unclear, Refused("S24"), |w| {
         ended(w, |_| (), |world| world.phase("a").is_some())
     }),

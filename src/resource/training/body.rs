@@ -264,6 +264,7 @@ mod tests {
             strategy,
             max_wait: Some(Duration::from_secs(3600)),
             outlives_timeout: false,
+            stall: None,
             next_machine: vec![],
         }
     }

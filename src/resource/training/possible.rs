@@ -126,6 +126,7 @@ mod tests {
                 strategy,
                 max_wait: None,
                 outlives_timeout: false,
+                stall: None,
                 next_machine: vec![],
             };
             let spec = json!({ TRAINING_KEY: job });

@@ -1,0 +1,25 @@
+//! The rule of cancelling a managed training job that saves nothing.
+
+use super::{Case, Checked, elapsed, rule};
+use crate::model::condition::Condition;
+
+/// S5: it has run for `stall`, and so long has a location that was listed just now had nothing new.
+pub fn is_stalled(case: &Case, condition: Condition) -> Checked {
+    if condition != Condition::JobStalled {
+        return Ok(());
+    }
+    let (record, memory, now) = (case.record, case.memory, case.now);
+    let stall = case.slot.filling.training().and_then(|of| of.stall);
+    let listed =
+        memory.surveyed_at.filter(|at| *at <= now && elapsed(*at, now) <= case.slot.policy.max_age);
+    let listed =
+        listed.filter(|_| memory.survey_failure.is_none() && record.job.listed_at.is_some());
+    let known = case.slot.job.is_some() || record.job.checkpoint.is_some();
+    let last =
+        record.ready_since.max(record.job.checkpoint_at).filter(|_| record.ready_since.is_some());
+    let stands = stall
+        .zip(last)
+        .zip(listed)
+        .is_some_and(|((stall, last), listed)| elapsed(last, listed) >= stall);
+    rule(known && stands, "S5", "its checkpoints do not show that it has stood for `stall`")
+}

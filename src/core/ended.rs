@@ -1,0 +1,89 @@
+//! Training jobs that have ended. They stay where they are: what a read of one says depends on whether the slot goes on
+//! with another one, and on who ended it.
+
+use std::sync::Arc;
+
+use crate::model::action::Reading;
+use crate::model::condition::{Condition, Verdict};
+use crate::model::event::{CallResult, Verb, What};
+use crate::model::fleet::Memory;
+use crate::model::node::NodeView;
+use crate::model::phase::Phase;
+use crate::model::slot::{Seen, SlotRecord};
+use crate::model::submission::JobState;
+
+use super::identity::Source;
+use super::moves::came_of;
+use super::turn::Turn;
+
+/// A training job that has ended, and that another one is to go on with, stays for good: it counts as absent. Lists
+/// show the jobs that live, so that the end of one is read once, when its error is there.
+pub fn taken_in(
+    record: &mut SlotRecord,
+    memory: &mut Memory,
+    reading: Reading,
+    source: Source,
+    turn: &mut Turn,
+) -> Reading {
+    if let Reading::Node(view) = &reading
+        && is_finished(view)
+    {
+        succeeded(record, view, turn);
+    }
+    let left = record.left_behind.map(|(created, _)| created);
+    // Cancelled by us: its end is what is waited for, unless it has come to its own.
+    let cancelled = record.recovery.as_ref().filter(|recovery| recovery.phase == Phase::Deleting);
+    let is_left = |view: &NodeView| {
+        let shown = view.incarnation.as_ref().filter(|_| view.ended);
+        let over = cancelled.is_some_and(|of| of.condemned.as_ref() == shown && !is_finished(view));
+        over || shown.zip(left).is_some_and(|(shown, left)| shown.created <= left)
+    };
+    let reading = match reading {
+        Reading::Node(view) if is_left(&view) => Reading::Absent,
+        reading => reading,
+    };
+    let is_last = |view: &&Arc<NodeView>| {
+        let over = |of: &Verdict| of.condition != Condition::Going;
+        view.ended && view.standing.as_ref().is_some_and(over)
+    };
+    match &reading {
+        Reading::Node(view) if source == Source::Get => {
+            memory.ended = Some(view).filter(is_last).cloned();
+        }
+        Reading::Node(view) => _ = memory.ended.take_if(|_| !view.ended),
+        Reading::Absent => memory.ended = None,
+        Reading::Unread(_) => {}
+    }
+    reading
+}
+
+/// Whether a training job has succeeded.
+fn is_finished(view: &NodeView) -> bool {
+    view.ended && view.standing.as_ref().is_some_and(|of| of.condition == Condition::Finished)
+}
+
+/// A training job that a person cancels may end in any way.
+pub fn notice_cancel(record: &mut SlotRecord, view: &NodeView) {
+    let ours = record.recovery.as_ref().is_some_and(|of| of.condemned == view.incarnation);
+    let same = record.incarnation == view.incarnation && view.ended && !ours;
+    let cancelling = JobState::Cancelling.as_str();
+    let by_a_person = |seen: &Seen| seen.state == cancelling && seen.failure.is_none();
+    if record.seen.as_ref().is_some_and(|seen| same && by_a_person(seen)) {
+        record.deleted = Some("a person had cancelled it".to_owned());
+    }
+}
+
+/// A training job that was to be cancelled has succeeded: nothing follows.
+fn succeeded(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
+    let of = record.recovery.as_ref().filter(|of| of.condemned == view.incarnation);
+    let Some((phase, cause)) = of.map(|of| (of.phase, of.cause)) else { return };
+    if view.incarnation.is_none() || !matches!(phase, Phase::Condemned | Phase::Deleting) {
+        return;
+    }
+    let why = "its job has succeeded meanwhile";
+    if phase == Phase::Deleting {
+        came_of(record, Verb::Delete, CallResult::Failed, why, turn);
+    }
+    record.recovery = None;
+    turn.tell(record, What::Withdrawn { cause }, why);
+}

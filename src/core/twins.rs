@@ -1,0 +1,106 @@
+//! Late twins of training jobs (S24). A submission whose answer was lost, and that no list had shown for `settle`, is sent
+//! again; should the first one show after all, two jobs of one lineage live. The newer one of this journal is followed
+//! like a stray, and cancelled: `remains` confirms it by a GET, journals the cancel, and sends it.
+//!
+//! Example: the submission of 10:00 was lost, and sent again at 10:06 as job 12. At 10:40 job 11 shows, with the same
+//! labels, created at 10:00. The slot goes on as job 11, the elder; job 12 is cancelled within a poll.
+
+use jiff::Timestamp;
+
+use crate::model::fleet::{Fleet, Stray, Twin};
+use crate::model::ids::Incarnation;
+use crate::model::submission::JobView;
+use crate::model::training::JobKind;
+use crate::resource::training;
+
+use super::listed::Listed;
+use super::remains;
+use super::turn::Turn;
+
+/// Follows the twins that a poll has listed, until lists lack them.
+pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
+    for (slot, job) in shown(fleet, listed) {
+        let key = Stray::key(&job.region, &job.id);
+        let (id, kind) = (&job.id, job.kind);
+        let Some(incarnation) = incarnation(&job) else { continue };
+        fleet.ledger.strays.entry(key).or_insert_with(|| {
+            let why = format!("an elder job of the lineage of {slot} lives, and goes on");
+            let command = kind.command();
+            turn.note(format!(
+                "job {id} in {}: {why}; the newer one is cancelled. If it stays: {command} cancel {id} --region {}",
+                job.region, job.region
+            ));
+            twin(&slot, &job, incarnation, why, turn.now)
+        });
+        fleet.dirty_ledger = true;
+    }
+    let strays = fleet.ledger.strays.iter().filter(|(_, stray)| stray.twin.is_some());
+    let keys: Vec<String> = strays.map(|(key, _)| key.clone()).collect();
+    for key in keys {
+        let Some(stray) = fleet.ledger.strays.get_mut(&key) else { continue };
+        // A region that was not read says nothing.
+        let Some(jobs) = listed.jobs(&stray.zone) else { continue };
+        match jobs.iter().find(|job| job.id == stray.name) {
+            Some(job) => {
+                let state = Some(job.state.as_str().to_owned());
+                if stray.state != state {
+                    stray.state = state;
+                    fleet.looked_for.remove(&key);
+                    fleet.dirty_ledger = true;
+                }
+            }
+            None => {
+                remains::ended(stray, remains::GONE, turn);
+                fleet.ledger.strays.remove(&key);
+                fleet.dirty_ledger = true;
+            }
+        }
+    }
+}
+
+/// The jobs of this journal that live while an elder one of their slot's lineage does.
+fn shown(fleet: &Fleet, listed: &Listed) -> Vec<(String, JobView)> {
+    let mut twins = Vec::new();
+    for (name, slot) in &fleet.settings.slots {
+        let (Some(of), Some(record)) = (slot.filling.training(), fleet.slots.get(name)) else {
+            continue;
+        };
+        // The service refuses a second legacy job of one id.
+        let Some(lineage) =
+            training::lineage(record.nodes()).filter(|_| of.kind != JobKind::Legacy)
+        else {
+            continue;
+        };
+        let regions = slot
+            .zones
+            .iter()
+            .chain([&record.zone].into_iter().filter(|zone| !slot.zones.contains(zone)));
+        let jobs = regions.filter_map(|region| listed.jobs(region)).flatten();
+        let mut live: Vec<&JobView> =
+            jobs.filter(|job| job.kind == of.kind && job.lineage() == lineage).collect();
+        live.sort_by_key(|job| (job.created, &job.id));
+        let ours = |job: &&&JobView| job.nonce() == Some(&fleet.settings.owner);
+        twins.extend(live.iter().skip(1).filter(ours).map(|job| (name.clone(), (*job).clone())));
+    }
+    twins
+}
+
+fn incarnation(job: &JobView) -> Option<Incarnation> {
+    Some(Incarnation { id: job.id.clone(), created: job.created? })
+}
+
+fn twin(slot: &str, job: &JobView, incarnation: Incarnation, why: String, now: Timestamp) -> Stray {
+    Stray {
+        zone: job.region.clone(),
+        name: job.id.clone(),
+        since: now,
+        why,
+        state: Some(job.state.as_str().to_owned()),
+        incarnation: Some(incarnation),
+        request: None,
+        twin: Some(Twin { kind: job.kind, slot: slot.to_owned() }),
+        removal: None,
+        told: None,
+        told_in: None,
+    }
+}
