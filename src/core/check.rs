@@ -347,7 +347,9 @@ fn lasted(case: &Case, condition: Condition) -> Checked {
     let Size { spot, not_listed, .. } = case.record.size();
     let smallest = Size { spot, not_listed, ..Size::default() };
     let least = case.slot.policy.grace.of(condition, smallest);
-    let lasted = suspicion.sick_for >= least && suspicion.reads >= case.slot.policy.confirmations;
+    // The end of a training job is final.
+    let reads = if record.has_ended() { 1 } else { case.slot.policy.confirmations };
+    let lasted = suspicion.sick_for >= least && suspicion.reads >= reads;
     rule(lasted, "S3", "the whole grace and all confirmations must have passed")?;
     let wanted = matches!(condition, Condition::Stopped | Condition::Deleting);
     rule(!wanted, "S10", "stopped, or being deleted")?;

@@ -105,7 +105,8 @@ fn confirm(ctx: &mut SlotCtx, kind: Kind, gates: &[Gate], turn: &mut Turn) -> De
     let (condition, evidence) = (ctx.condition(), ctx.record.verdict.evidence.clone());
     let (reads, sick_for) =
         ctx.record.suspicion.as_ref().map_or((0, Duration::ZERO), |s| (s.reads, s.sick_for));
-    let wanted = ctx.slot.policy.confirmations;
+    // The end of a training job is final: the GET that shows it is enough.
+    let wanted = if ctx.record.has_ended() { 1 } else { ctx.slot.policy.confirmations };
     let relaunches = relaunch::comes_first(ctx);
     let action = match condition {
         Condition::Missing => ActionName::Create,

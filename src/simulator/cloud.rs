@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::nodes::Nodes;
 use super::shape;
 use super::things::{
-    Happening, Job, JobKey, Node, Object, Operation, Queued, Run, Timing, Workload,
+    Happening, Job, JobKey, Node, Object, Operation, Queued, Run, Service, Timing, Workload,
 };
 use super::trouble::Event;
 use crate::model::time::after;
@@ -29,6 +29,8 @@ pub struct Cloud {
     pub queued: BTreeMap<(String, String), Queued>,
     /// Jobs of managed training.
     pub training: BTreeMap<JobKey, Job>,
+    /// How their service behaves.
+    pub service: Service,
     /// Objects by "bucket/key".
     pub objects: BTreeMap<String, Object>,
     /// The workload of a node of this id, once it has booted.

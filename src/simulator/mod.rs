@@ -14,6 +14,7 @@ mod queued;
 mod quota;
 mod rights;
 pub mod scenario;
+pub mod service;
 pub mod shape;
 pub mod storage;
 pub mod things;

@@ -1,7 +1,7 @@
 //! What the simulated cloud holds: nodes and what runs on them, operations, queued resources,
 //! objects; and what is going to happen to them. Plain data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -284,8 +284,32 @@ pub struct Job {
     pub started: Option<Timestamp>,
     /// When it ended.
     pub ended: Option<Timestamp>,
+    /// How often the service has begun it once more.
+    pub restarts: u32,
+    /// Why its last attempt ended: not shown before it has ended for good, and then a while later.
+    pub withheld: Option<(i64, String)>,
     /// Code and words of its end, once they show.
     pub error: Option<(i64, String)>,
+}
+
+/// How the training service behaves: nothing fails, and nothing is short, unless it says so.
+#[derive(Debug, Default)]
+pub struct Service {
+    /// Each attempt of the jobs of this display name, or legacy id, ends so.
+    pub failing: BTreeMap<String, (i64, String)>,
+    /// Regions without capacity.
+    pub full: BTreeSet<String>,
+    /// The most jobs that may live in a region.
+    pub quota: BTreeMap<String, usize>,
+    /// Lists lack a job for so long after its create.
+    pub lag: Duration,
+}
+
+impl Service {
+    /// Jobs of this name run again from their next attempt on.
+    pub fn mends(&mut self, name: &str) {
+        self.failing.remove(name);
+    }
 }
 
 /// An event that is due later.

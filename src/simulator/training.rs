@@ -7,6 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::cloud::Cloud;
+use super::service;
 use super::shape::{self, Answer, error, not_found};
 use super::things::{Happening, Job, JobKey, JobKind};
 use super::wire::{Request, check_parameters, page};
@@ -71,6 +72,7 @@ fn list(cloud: &Cloud, kind: JobKind, region: &str, request: &Request) -> Answer
         .training
         .iter()
         .filter(|((of, at, _), _)| *of == kind && at == region)
+        .filter(|(_, job)| service::is_listed(cloud, job))
         .filter(|(key, job)| any.iter().any(|terms| terms.iter().all(|term| fits(key, job, term))))
         .collect();
     let (page, next) = match page(&mine, request, cloud.page_max) {
@@ -125,6 +127,9 @@ fn create(cloud: &mut Cloud, kind: JobKind, region: &str, request: &Request) -> 
     if let Err(refusal) = check(kind, &body) {
         return *refusal;
     }
+    if let Some(refusal) = service::refuses(cloud, region) {
+        return refusal;
+    }
     let id = match kind {
         JobKind::Legacy => match body.get("jobId").and_then(Value::as_str) {
             Some(id) if is_legacy_id(id) => id.to_owned(),
@@ -148,6 +153,8 @@ fn create(cloud: &mut Cloud, kind: JobKind, region: &str, request: &Request) -> 
         created: cloud.now(),
         started: None,
         ended: None,
+        restarts: 0,
+        withheld: None,
         error: None,
     };
     let answer = render(&key, &job);
@@ -224,6 +231,12 @@ fn relabel(cloud: &mut Cloud, key: &JobKey, request: &Request) -> Answer {
 /// A job goes on to its next state.
 pub(super) fn goes_on(cloud: &mut Cloud, key: JobKey) {
     let (now, timing) = (cloud.now(), cloud.timing.clone());
+    let Some(state) = cloud.training.get(&key).map(|job| job.state) else { return };
+    let runs = state == "PENDING" && service::trouble(cloud, &key, false).is_none();
+    if state == "PENDING" && !runs {
+        return service::attempt_ends(cloud, key);
+    }
+    let fails = service::trouble(cloud, &key, true).is_some();
     let Some(job) = cloud.training.get_mut(&key) else { return };
     let next = match job.state {
         "QUEUED" => {
@@ -233,17 +246,15 @@ pub(super) fn goes_on(cloud: &mut Cloud, key: JobKey) {
         "PENDING" => {
             job.state = "RUNNING";
             job.started.get_or_insert(now);
-            return;
+            timing.change
         }
+        "RUNNING" if fails => return service::attempt_ends(cloud, key),
         "CANCELLING" => {
             (job.state, job.ended) = ("CANCELLED", Some(now));
             timing.refusal
         }
-        // The words come later than the state; the legacy API has none of a person's cancel.
-        "CANCELLED" if job.error.is_none() && key.0 != JobKind::Legacy => {
-            job.error = Some((1, "CANCELED".to_owned()));
-            return;
-        }
+        // The words come later than the state.
+        _ if job.ended.is_some() => return service::explain(cloud, &key),
         _ => return,
     };
     cloud.schedule(next, Happening::Training { key });

@@ -50,6 +50,7 @@ fn image(context: &Path, scratch: &Path) -> PathBuf {
 }
 
 #[test]
+#[ignore = "builds everything once more; tests/long plays it"]
 fn the_container_is_small_static_and_works_with_nothing_around_it() {
     let folder = tempfile::tempdir().unwrap();
     let context = folder.path().join("context");

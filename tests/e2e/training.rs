@@ -1,9 +1,12 @@
 //! Slots that are managed training jobs: an end that is Google's is submitted again, once, from the job's own
 //! specification; one that is its own, or a person's, is left alone.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tpu_watchdog::simulator::api::handle;
 use tpu_watchdog::simulator::http::Fault;
+use tpu_watchdog::simulator::service;
 use tpu_watchdog::simulator::things::{Job, JobKey, JobKind};
 use tpu_watchdog::simulator::wire::{Reply, Request};
 
@@ -118,8 +121,14 @@ fn what_google_ended_is_submitted_again_from_its_own_specification() {
     starts(&mut rig);
     wait_running(&rig, 1);
     let first = jobs(&rig)[0].clone();
-    ends(&rig, "FAILED", Some((13, INTERNAL)));
+    // The service restarts it three times, gives it up, and says why a while later.
+    rig.simulator.with(|cloud| service::fails(cloud, "llama-sft", 13, INTERNAL));
+    rig.wait("the service has given it up", |cloud| {
+        cloud.training.values().any(|job| job.state == "FAILED")
+    });
+    rig.simulator.with(|cloud| cloud.service.mends("llama-sft"));
     wait_running(&rig, 2);
+    assert_eq!(jobs(&rig)[0].1.restarts, 4);
     let (_, again) = &jobs(&rig)[1];
     assert_eq!(label(again, "tpu-watchdog-lineage"), first.0.2);
     assert_eq!(label(again, "tpu-watchdog-attempt"), "1");
@@ -144,13 +153,30 @@ fn a_region_without_capacity_is_left_for_the_next() {
     let mut rig = rig(true, "");
     starts(&mut rig);
     wait_running(&rig, 1);
-    let words =
-        format!("Resources are insufficient in region: {REGION}. Please try a different region");
-    ends(&rig, "FAILED", Some((8, &words)));
+    // Its machines are taken, and the region has no others.
+    rig.simulator.with(|cloud| {
+        cloud.service.full.insert(REGION.to_owned());
+        let (key, _) = cloud.training.first_key_value().unwrap();
+        service::attempt_ends(cloud, key.clone());
+    });
     wait_running(&rig, 2);
+    let (code, words) = jobs(&rig)[0].1.error.clone().unwrap();
+    assert!(code == 8 && words.contains("Resources are insufficient"), "{words}");
     let ((_, region, _), again) = &jobs(&rig)[1];
     assert_eq!((region.as_str(), seen(&rig)["zone"].as_str()), (OTHER, Some(OTHER)));
     assert_eq!(label(again, "tpu-watchdog-lineage"), jobs(&rig)[0].0.2);
+}
+
+#[test]
+fn a_quota_that_refuses_the_create_is_named() {
+    let mut rig = rig(true, "");
+    starts(&mut rig);
+    wait_running(&rig, 1);
+    rig.simulator.with(|cloud| cloud.service.quota.insert(REGION.to_owned(), 0));
+    ends(&rig, "FAILED", Some((13, INTERNAL)));
+    let why = wait_held(&rig, "quota");
+    assert!(why.contains("custom_model_training_nvidia_a100_gpus"), "{why}");
+    assert_eq!(jobs(&rig).len(), 1);
 }
 
 #[test]
@@ -217,6 +243,8 @@ fn s24_a_lost_answer_submits_no_job_twice() {
             rig(true, "restart = { job = 9, no_progress = 9 }\ncheckpoint = \"gs://bucket/none\"");
         starts(&mut rig);
         wait_running(&rig, 1);
+        // A list shows a job half a second after it was made.
+        rig.simulator.with(|cloud| cloud.service.lag = Duration::from_millis(500));
         let mut lost = 0;
         rig.simulator.set_hook(Some(Box::new(move |logged| {
             let submits = logged.method == "POST" && logged.path.contains("/customJobs");
