@@ -27,6 +27,7 @@ use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::time::{elapsed, span};
+use crate::model::training::JobKind;
 use crate::report::sentence::none_found;
 use crate::store::Stored;
 
@@ -221,8 +222,14 @@ async fn absent(
         let how = if unseen { "[tpu.create] says" } else { "it was learned" };
         return format!("no queued resource {id:?} is in {zone}: it would be asked for as {how}");
     }
-    if slot.filling.training().is_some() {
-        return format!("no job that the config means is in {zone}");
+    if let Some(of) = slot.filling.training() {
+        let gone = match of.kind {
+            JobKind::Legacy => {
+                ". Where AI Platform Training has ended for this project its answer is the same: then submit the job to Vertex AI"
+            }
+            JobKind::Custom | JobKind::Tuning => "",
+        };
+        return format!("no {} that the config means is in {zone}{gone}", of.kind.noun());
     }
     match clients.tpu.list_nodes(zone, deadline).await {
         Ok(list) if unseen => {

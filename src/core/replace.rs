@@ -21,7 +21,7 @@ use super::gates::{self, Before, Gate};
 use super::judge::{self, UNHEARD_FOR};
 use super::moves::advance;
 use super::turn::Turn;
-use super::{confirm, diagnose, ending, location, pool, reads, request, runs};
+use super::{confirm, diagnose, ending, location, pool, reads, request, resubmission, runs};
 
 /// A delete is under way: its operation is looked at, or the node itself where the operation is not
 /// known.
@@ -183,6 +183,9 @@ fn create(
     let from = order
         .step
         .map_or("no checkpoint".to_owned(), |step| format!("the checkpoint of step {step}"));
+    if let Some(text) = resubmission::elsewhere(ctx.record, ctx.slot) {
+        turn.tell(ctx.record, What::Note, text);
+    }
     let request_id = intend(ctx, order, &from, turn);
     let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
     turn.act(Action::Create { slot, zone, body, request_id, filling: ctx.slot.filling.clone() });

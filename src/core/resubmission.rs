@@ -78,6 +78,18 @@ pub fn tell(record: &SlotRecord, slot: &SlotSettings, memory: &mut Memory, turn:
     memory.saves_nothing = since;
 }
 
+/// Tells of the data of a job that is submitted in another region than its predecessor.
+pub fn elsewhere(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
+    slot.filling.training()?;
+    let before = record.left_in.as_ref().filter(|before| **before != record.zone)?;
+    let uri = &location::watched(record, slot)?.uri;
+    Some(format!(
+        "it goes on in {}, and reads {uri} from there: where that bucket is in {before} alone this is slower, and its traffic is billed; a \
+         bucket of both regions (dual-region, multi-region) costs neither",
+        record.zone
+    ))
+}
+
 /// The present job is condemned: the next submission counts by what ended this one.
 pub fn count(record: &mut SlotRecord, slot: &SlotSettings, condition: Condition) {
     let over = record.has_ended() || condition == Condition::JobStalled;

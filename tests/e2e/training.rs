@@ -1,6 +1,8 @@
 //! Slots that are managed training jobs: an end that is Google's is submitted again, once, from the job's own
 //! specification; one that is its own, or a person's, is left alone.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -358,6 +360,21 @@ fn a_legacy_job_is_submitted_again_under_an_id_that_is_free() {
     let (_, last) = all.iter().find(|((.., id), _)| id == "census_2024_r2").unwrap();
     assert_eq!((label(last, "tpu-watchdog-attempt"), label(last, "team")), ("2", "llm"));
     assert_eq!(last.body["trainingInput"], body("x")["trainingInput"]);
+    // Lists do not show the next one before it is sent again: its id is taken, and by this intent.
+    let (mut lost, sent) = (0, Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&sent);
+    rig.simulator.set_hook(Some(Box::new(move |logged| {
+        let submits = logged.method == "POST" && logged.path.ends_with("/jobs");
+        lost += usize::from(submits);
+        counted.store(lost, Ordering::Relaxed);
+        (submits && lost == 1).then(|| Fault::AnswerAfter(Reply::new(503, "")))
+    })));
+    rig.simulator.with(|cloud| cloud.service.lag = Duration::from_secs(3600));
+    fails(&rig, "census_2024_r2");
+    rig.wait_until("it is sent once more", || sent.load(Ordering::Relaxed) > 1);
+    rig.simulator.with(|cloud| cloud.service.lag = Duration::ZERO);
+    runs(&rig, "census_2024_r3");
+    assert_eq!(jobs(&rig).len(), 5, "{}", rig.mutations_text());
 }
 
 #[test]

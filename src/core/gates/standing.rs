@@ -10,6 +10,7 @@ use crate::model::hold::HoldReason;
 use crate::model::settings::{JobSettings, WhenMissing};
 use crate::model::slot::SlotRecord;
 use crate::model::time::{elapsed, span};
+use crate::model::training::{JobKind, Named};
 use crate::model::view::Decision;
 use jiff::Timestamp;
 
@@ -173,9 +174,16 @@ pub fn specification(subject: Subject) -> Option<Obstacle> {
     let record = subject.record;
     let unseen = record.spec.is_none() && record.seen.is_none();
     let job = subject.slot.filling.training().filter(|_| unseen);
-    let (hold, text) = if job.is_some() {
+    let (hold, text) = if let Some(job) = job {
+        let study = match (&job.kind, &job.named) {
+            (JobKind::Custom, Named::DisplayName(_) | Named::Labels(_)) => {
+                ". A tuning job is found by job = \"projects/P/locations/R/hyperparameterTuningJobs/ID\", or with restart_study = true"
+            }
+            _ => "",
+        };
         let text = format!(
-            "no job that the config means was ever seen in {}: correct its name or region, or name create = \"job.yaml\" to have it made",
+            "no {} that the config means was ever seen in {}: correct its name or region, or name create = \"job.yaml\" to have it made{study}",
+            job.kind.noun(),
             subject.slot.zones.join(", ")
         );
         (HoldReason::NeverSeen, text)

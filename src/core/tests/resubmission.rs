@@ -329,6 +329,47 @@ fn goes_on_as_legacy(first: &str) {
 }
 
 #[test]
+fn each_end_of_a_legacy_job_is_submitted_again_or_held_for_its_reason() {
+    use HoldReason::*;
+    let exit =
+        |code: &str| format!("The replica master 0 exited with a non-zero status of {code}.");
+    let memory =
+        "The replica worker 1 ran out-of-memory and exited with a non-zero status of 9(SIGKILL)";
+    let quota = "The following quota metrics exceed quota limits: x";
+    for (state, words, jobs, hold) in [
+        ("QUEUED", None, 1, None),
+        ("PREPARING", None, 1, None),
+        ("RUNNING", None, 1, None),
+        ("SUCCEEDED", None, 1, None),
+        ("FAILED", Some(exit("139")), 2, None),
+        ("FAILED", Some(exit("1")), 1, Some(JobFailed)),
+        ("FAILED", Some(memory.to_owned()), 1, Some(JobFailed)),
+        ("FAILED", Some("Internal error occurred for the current attempt".into()), 2, None),
+        ("FAILED", Some("words that no rule knows".into()), 2, None),
+        ("FAILED", Some(quota.into()), 1, Some(Quota)),
+        ("CANCELLING", None, 1, Some(Stopped)),
+        ("CANCELLED", None, 1, Some(Stopped)),
+        ("CANCELLED", Some("The job was cancelled: maxRunningTime".into()), 1, Some(TimeLimit)),
+        ("LATER", None, 1, Some(Unclear)),
+    ] {
+        let mut service = of_kind(JobKind::Legacy, |_| ());
+        service.make(NO_REGION, json!({"jobId": "census_2024", "trainingInput": {}}));
+        service.minutes(2);
+        service.sets(&format!("JOB_STATE_{state}"), words.as_deref().map(|words| (0, words)));
+        service.minutes(10);
+        assert_eq!((service.jobs.len(), service.hold()), (jobs, hold), "{state} {words:?}");
+    }
+    // There is no other region: capacity is waited for.
+    let mut service = of_kind(JobKind::Legacy, |_| ());
+    service.make(NO_REGION, json!({"jobId": "census_2024", "trainingInput": {}}));
+    service.minutes(2);
+    service
+        .sets("JOB_STATE_FAILED", Some((0, "Resources are insufficient in region: us-central1.")));
+    service.minutes(60);
+    assert_eq!((service.jobs.len(), service.live(), service.hold()), (2, 1, None));
+}
+
+#[test]
 fn a_cancel_without_words_is_a_persons_and_one_with_words_a_time_limit() {
     for (words, resubmits, jobs, hold) in [
         (None, true, 1, Some(HoldReason::Stopped)),

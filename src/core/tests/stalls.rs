@@ -22,6 +22,17 @@ fn stalling() -> Service {
     service
 }
 
+/// A cancel is answered, and then carried out: the job ends half a minute later.
+pub fn cancel(service: &mut Service, action: &Action, id: &str) {
+    let of = |(_, job): &&mut (Timestamp, Value)| job["name"].as_str().unwrap().ends_with(id);
+    let (_, job) = service.jobs.iter_mut().find(of).unwrap();
+    job["state"] = json!("JOB_STATE_CANCELLING");
+    job["cancelled"] = json!(true);
+    let operation = format!("projects/p/locations/r/customJobs/{id}");
+    service.ask(action.answer(CallOutcome::Accepted(operation)));
+    service.carry_out();
+}
+
 fn states(service: &Service) -> Vec<&str> {
     service.jobs.iter().map(|(_, job)| job["state"].as_str().unwrap_or_default()).collect()
 }

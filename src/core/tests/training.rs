@@ -228,7 +228,7 @@ impl Service {
         for action in std::mem::take(&mut self.world.actions) {
             if let Action::Delete { incarnation, filling: Filling::Training(_), .. } = &action {
                 let id = incarnation.id.clone();
-                self.cancel(&action, &id);
+                super::stalls::cancel(self, &action, &id);
                 continue;
             }
             let Action::Create { slot, zone, body, filling, .. } = action else {
@@ -252,17 +252,6 @@ impl Service {
             self.ask(Input::Called { slot, outcome });
             self.carry_out();
         }
-    }
-
-    /// A cancel is answered, and then carried out: the job ends half a minute later.
-    fn cancel(&mut self, action: &Action, id: &str) {
-        let of = |(_, job): &&mut (Timestamp, Value)| job["name"].as_str().unwrap().ends_with(id);
-        let (_, job) = self.jobs.iter_mut().find(of).unwrap();
-        job["state"] = json!("JOB_STATE_CANCELLING");
-        job["cancelled"] = json!(true);
-        let operation = format!("projects/p/locations/r/customJobs/{id}");
-        self.ask(action.answer(CallOutcome::Accepted(operation)));
-        self.carry_out();
     }
 
     pub fn called(&mut self, outcome: CallOutcome) {
@@ -377,9 +366,12 @@ fn two_hundred_jobs_that_lose_a_region_run_in_the_next_and_no_tpu_waits_for_them
         assert!(turn < 7 || service.tpu == Some("CREATING"), "the TPU waits in turn {turn}");
         let before = service.gets;
         service.half_a_minute();
-        // One read of each job that has just ended, and one that confirms it.
-        assert!(service.gets - before <= 2 * 200, "{} reads in a poll", service.gets - before);
+        // One read of each job that has just ended: its end is final.
+        assert!(service.gets - before <= 200, "{} reads in a poll", service.gets - before);
     }
+    let told =
+        service.told.iter().filter(|text| text.contains("from there: where that bucket is in"));
+    assert_eq!(told.count(), 200);
     let in_other = service.shown().iter().filter(|job| job.region == OTHER).count();
     assert_eq!((in_other, service.live()), (200, 200));
     let before = service.gets;
@@ -468,12 +460,12 @@ fn ended_as(
     // Its Spot capacity was taken back.
     service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
     for _ in 0..4 {
+        change(service.world.fleet.slots.get_mut("a").unwrap());
         service.world.wait(30);
         service.poll();
         if is_there(&service.world) {
             break;
         }
-        change(service.world.fleet.slots.get_mut("a").unwrap());
     }
     *w = service.world;
 }
