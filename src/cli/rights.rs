@@ -13,19 +13,23 @@ use crate::model::training::JobKind;
 const ROLE: &str = include_str!("../../deploy/iam/role.yaml");
 
 /// A permission for managed training jobs of a kind, and what happens without it.
-const TRAINING: [(JobKind, &str, &str); 9] = [
+const TRAINING: [(JobKind, &str, &str); 12] = [
     (JobKind::Custom, "aiplatform.customJobs.list", UNREAD),
     (JobKind::Custom, "aiplatform.customJobs.get", NO_END),
     (JobKind::Custom, "aiplatform.customJobs.create", UNSENT),
+    (JobKind::Custom, "aiplatform.customJobs.cancel", NO_CANCEL),
     (JobKind::Tuning, "aiplatform.hyperparameterTuningJobs.list", UNREAD),
     (JobKind::Tuning, "aiplatform.hyperparameterTuningJobs.get", NO_END),
     (JobKind::Tuning, "aiplatform.hyperparameterTuningJobs.create", UNSENT),
+    (JobKind::Tuning, "aiplatform.hyperparameterTuningJobs.cancel", NO_CANCEL),
     (JobKind::Legacy, "ml.jobs.list", UNREAD),
     (JobKind::Legacy, "ml.jobs.get", NO_END),
     (JobKind::Legacy, "ml.jobs.create", UNSENT),
+    (JobKind::Legacy, "ml.jobs.cancel", NO_CANCEL),
 ];
 const UNREAD: &str = "no training job is read, and each is held";
 const NO_END: &str = "an end is never read, and nothing is submitted again";
+const NO_CANCEL: &str = "a job that saves nothing for `stall`, or is there twice, is not cancelled";
 const UNSENT: &str = "a job that has failed is not submitted again";
 
 /// A permission, and what happens without it.

@@ -187,8 +187,7 @@ pub fn warnings(document: &StatusDocument) -> Vec<(&str, String)> {
 }
 
 /// The heading of what no slot owns.
-pub const STRAYS: &str =
-    "Belongs to no slot and is left alone; put it back into the config, or delete it by hand:";
+pub const STRAYS: &str = "Belongs to no slot; what runs is left alone: put it back into the config, or delete it by hand:";
 
 /// Nodes and creates of ours that no slot owns (S21).
 pub fn strays(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> {

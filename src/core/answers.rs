@@ -80,7 +80,7 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
         (_, CallOutcome::Accepted(operation)) => set_call(record, Call::Accepted { operation }),
         (_, CallOutcome::Unknown(_)) => set_call(record, Call::Unknown),
         (Phase::Deleting, CallOutcome::Refused(failure))
-            if failure.class == FailureClass::NotFound =>
+            if failure.class == FailureClass::NotFound && !record.is_training() =>
         {
             advance(record, Phase::Gone, "the API says that the node does not exist", turn);
         }

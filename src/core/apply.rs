@@ -8,6 +8,7 @@ use super::observe::observe;
 use super::turn::Turn;
 use super::{
     amend, answers, command, idle, listing, lookups, relaunch, reload, remains, reports, surveys,
+    twins,
 };
 
 /// Applies one input.
@@ -17,6 +18,7 @@ pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
         Input::Polled(poll) => listing::polled(fleet, *poll, turn),
         Input::Got { slot, began, reading } => {
             done(fleet, &slot, Pending::Node);
+            let reading = twins::masked(&fleet.ledger, reading);
             observe(fleet, &slot, reading, began, Source::Get, turn);
         }
         Input::Attributes { slot, of, began, result } => {

@@ -176,14 +176,13 @@ impl Listed {
     /// The reading of a training job: one that lives in any of its regions, or none does.
     fn job(&self, record: &SlotRecord, slot: &SlotSettings) -> Reading {
         let Some(of) = slot.filling.training() else { return Reading::Absent };
-        let lineage = training::lineage(record.nodes());
         let mut regions: Vec<&String> = slot.zones.iter().collect();
         if !regions.contains(&&record.zone) {
             regions.push(&record.zone);
         }
         let jobs: Vec<&JobView> =
             regions.iter().filter_map(|region| self.jobs.get(*region)).flatten().collect();
-        let shown = training::reading(of, &record.name, lineage, &jobs, self.began);
+        let shown = training::reading(of, &record.name, record.nodes(), &jobs, self.began);
         let not_yet = "its jobs are listed with the next poll";
         let unread = |region: &&String| match self.jobs_unread.get(*region) {
             Some(why) => Some(format!("{region}: {why}")),
@@ -258,7 +257,7 @@ impl Listed {
             }
             Filling::Training(of) => {
                 let jobs: Vec<&JobView> = self.jobs.get(zone).into_iter().flatten().collect();
-                training::reading(of, name, None, &jobs, self.began)
+                training::reading(of, name, &[], &jobs, self.began)
             }
         }
     }

@@ -42,7 +42,10 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
             let of = training::lineage(record.nodes());
             let shared = of.and_then(|of| lineages.get(of)).filter(|of| *of != name);
             reading = match shared {
-                None => of_training(record, memory, slot, &listed, (reading, began)),
+                None => {
+                    let reading = twins::masked(&fleet.ledger, reading);
+                    of_training(record, memory, slot, &listed, (reading, began))
+                }
                 Some(other) => Reading::Unread(format!(
                     "its job is that of the slot {other}, too: take one of the two out of the config"
                 )),

@@ -23,6 +23,7 @@ use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
 use crate::model::settings::{Overlay, Settings};
 use crate::model::slot::{Seen, SlotRecord};
+use crate::model::spec::TRAINING_KEY;
 use crate::model::time::elapsed;
 
 use super::identity::{Source, become_incarnation, shows_the_past};
@@ -371,6 +372,10 @@ fn adopt(
     dirty: &mut BTreeSet<String>,
     turn: &mut Turn,
 ) {
+    if view.state != NodeState::Ready && view.raw.get(TRAINING_KEY).is_some() {
+        // The service has restarted it: it saves nothing before it runs again.
+        record.ready_since = None;
+    }
     if view.state == NodeState::Ready && record.ready_since.is_none() {
         record.ready_since = Some(turn.now);
     }

@@ -47,16 +47,20 @@ pub fn observed(
     match (phase, reading) {
         // A cancel that seemed to be lost: what it ends is not a person's.
         (Phase::Condemned, Reading::Node(view))
-            if known == view.incarnation && is_cancelled(view) && !calling =>
+            if known == view.incarnation
+                && is_cancelled(view)
+                && !calling
+                && recovery.resends + recovery.spent > 0 =>
         {
             advance(record, Phase::Deleting, "its cancel was carried out after all", turn);
             set_call(record, Call::Observed);
         }
         // Only a GET settles a delete: the listing may be older than the call.
         (Phase::Deleting, Reading::Absent) if get && !calling => {
-            let text = "read back: GET says 404, the node is gone";
-            came_of(record, Verb::Delete, CallResult::Done, text, turn);
-            advance(record, Phase::Gone, "GET says 404: the node is gone", turn);
+            let text = end(record);
+            let read_back = format!("read back: {text}");
+            came_of(record, Verb::Delete, CallResult::Done, &read_back, turn);
+            advance(record, Phase::Gone, text, turn);
         }
         (Phase::Deleting, Reading::Node(view)) if get && !calling => {
             node_while_deleting(record, memory, settings, policy, view, turn);
@@ -88,6 +92,11 @@ pub fn observed(
         _ => return false,
     }
     true
+}
+
+/// How the end of the condemned one shows: a training job stays where it is.
+fn end(record: &SlotRecord) -> &'static str {
+    if record.is_training() { "its job has ended" } else { "GET says 404, the node is gone" }
 }
 
 /// Whether a training job is being cancelled, or was.

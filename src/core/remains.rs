@@ -229,6 +229,7 @@ fn is_removable(fleet: &Fleet, stray: &Stray, now: Timestamp) -> bool {
     let (zone, name) = (&stray.zone, &stray.name);
     let state = stray.state.as_deref().unwrap_or_default();
     let wanted = match (&stray.twin, &stray.request) {
+        (Some(_), _) if !stray.has_elder(&fleet.slots) => false,
         (Some(_), _) => JobState::CANCELLABLE.iter().any(|of| of.as_str() == state),
         (None, None) => is_dead(state) && fleet.settings.removes_dead,
         (None, Some(_)) => RequestState::WITHOUT_NODES.iter().any(|of| of.as_str() == state),

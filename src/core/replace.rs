@@ -34,8 +34,10 @@ pub fn deleting(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     }
     reads::follow(ctx, call.as_ref(), turn);
     if turn.now >= deadline {
-        let text = "the delete has not finished within grace.deleting: delete the TPU by hand; the watchdog still follows it"
-            .to_owned();
+        let what = if ctx.record.is_training() { "cancel the job" } else { "delete the TPU" };
+        let text = format!(
+            "the delete has not finished within grace.deleting: {what} by hand; the watchdog still follows it"
+        );
         return Decision::hold(HoldReason::DeleteFailed, text, None);
     }
     let action = if no_create { ActionName::Wait } else { ActionName::Recreate };

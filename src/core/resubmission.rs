@@ -31,7 +31,9 @@ pub fn saves_nothing(record: &SlotRecord, slot: &SlotSettings) -> Option<(Timest
     let location = location::watched(record, slot)?;
     let trusted = slot.job.is_some() || record.job.checkpoint.is_some();
     let running = record.ready_since.filter(|_| trusted)?;
-    let since = record.job.checkpoint_at.map_or(running, |at| at.max(running));
+    // Growth of one that is being written counts as well.
+    let saved = record.job.checkpoint_at.max(record.job.progress_at);
+    let since = saved.map_or(running, |at| at.max(running));
     let listed = location::listed_at(record, &location.uri)?;
     let lasts = elapsed(since, listed);
     let told = of.stall.map_or(TOLD_AFTER, |stall| stall.min(TOLD_AFTER));

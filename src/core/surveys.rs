@@ -7,6 +7,7 @@ use crate::model::checkpoint::CheckpointSurvey;
 use crate::model::condition::Kind;
 use crate::model::failure::Failure;
 use crate::model::fleet::Fleet;
+use crate::model::job::JobState;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
 
@@ -86,7 +87,7 @@ fn surveyed(
     let went_back_to =
         job.accepts.take_if(|(least, _)| *least == 0 || newest >= Some(*least)).is_some();
     if went_back_to {
-        runs::went_back(&mut job.runs, newest);
+        goes_back(job, &mut record.ready_since, newest, now);
         first = true;
         fleet.dirty.insert(slot.to_owned());
     }
@@ -148,4 +149,15 @@ fn surveyed(
         fleet.dirty.insert(slot.to_owned());
     }
     settle::settle(fleet, slot, turn);
+}
+
+/// A person takes a job back to this step: from here on it is counted for how long a training job saves nothing.
+fn goes_back(
+    job: &mut JobState,
+    ready_since: &mut Option<Timestamp>,
+    newest: Option<u64>,
+    now: Timestamp,
+) {
+    runs::went_back(&mut job.runs, newest);
+    *ready_since = ready_since.map(|_| now);
 }

@@ -5,17 +5,24 @@
 //! Example: the submission of 10:00 was lost, and sent again at 10:06 as job 12. At 10:40 job 11 shows, with the same
 //! labels, created at 10:00. The slot goes on as job 11, the elder; job 12 is cancelled within a poll.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
-use crate::model::fleet::{Fleet, Stray, Twin};
+use crate::model::action::Reading;
+use crate::model::fleet::{Fleet, Ledger, Stray, Twin};
 use crate::model::ids::Incarnation;
-use crate::model::submission::JobView;
+use crate::model::submission::{JobState, JobView};
+use crate::model::time::elapsed;
 use crate::model::training::JobKind;
 use crate::resource::training;
 
 use super::listed::Listed;
 use super::remains;
 use super::turn::Turn;
+
+/// Polls between a lost submission and the next one, at most.
+const SLACK: Duration = Duration::from_secs(60);
 
 /// Follows the twins that a poll has listed, until lists lack them.
 pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
@@ -27,7 +34,7 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
             let why = format!("an elder job of the lineage of {slot} lives, and goes on");
             let command = kind.command();
             turn.note(format!(
-                "job {id} in {}: {why}; the newer one is cancelled. If it stays: {command} cancel {id} --region {}",
+                "job {id} in {}: {why}; the newer one is to be cancelled. If it stays: {command} cancel {id} --region {}",
                 job.region, job.region
             ));
             twin(&slot, &job, incarnation, why, turn.now)
@@ -41,6 +48,12 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
         // A region that was not read says nothing.
         let Some(jobs) = listed.jobs(&stray.zone) else { continue };
         match jobs.iter().find(|job| job.id == stray.name) {
+            // It is the slot's own by now, or no slot's.
+            Some(_) if !(stray.is_being_removed() || stray.has_elder(&fleet.slots)) => {
+                remains::ended(stray, "no elder job of its lineage lives", turn);
+                fleet.ledger.strays.remove(&key);
+                fleet.dirty_ledger = true;
+            }
             Some(job) => {
                 let state = Some(job.state.as_str().to_owned());
                 if stray.state != state {
@@ -76,10 +89,22 @@ fn shown(fleet: &Fleet, listed: &Listed) -> Vec<(String, JobView)> {
             .iter()
             .chain([&record.zone].into_iter().filter(|zone| !slot.zones.contains(zone)));
         let jobs = regions.filter_map(|region| listed.jobs(region)).flatten();
-        let mut live: Vec<&JobView> =
-            jobs.filter(|job| job.kind == of.kind && job.lineage() == lineage).collect();
+        // One that is being cancelled does not go on.
+        let goes_on = |job: &JobView| JobState::CANCELLABLE.contains(&job.state);
+        let is_it =
+            |job: &&JobView| job.kind == of.kind && job.lineage() == lineage && goes_on(job);
+        let mut live: Vec<&JobView> = jobs.filter(is_it).collect();
         live.sort_by_key(|job| (job.created, &job.id));
-        let ours = |job: &&&JobView| job.nonce() == Some(&fleet.settings.owner);
+        // A person's copy has the same labels, and another time: sent twice means within twice the wait for lists.
+        let within = (fleet.settings.poll.timeout + of.settle) * 2 + SLACK;
+        let elder = live.first().copied();
+        let again = |job: &JobView| {
+            elder.is_some_and(|elder| {
+                let apart = elder.created.zip(job.created).map(|(a, b)| elapsed(a, b));
+                elder.attempt() == job.attempt() && apart.is_some_and(|apart| apart <= within)
+            })
+        };
+        let ours = |job: &&&JobView| job.nonce() == Some(&fleet.settings.owner) && again(job);
         twins.extend(live.iter().skip(1).filter(ours).map(|job| (name.clone(), (*job).clone())));
     }
     twins
@@ -102,5 +127,18 @@ fn twin(slot: &str, job: &JobView, incarnation: Incarnation, why: String, now: T
         removal: None,
         told: None,
         told_in: None,
+    }
+}
+
+/// A reading that shows a twin which is being cancelled says nothing of its slot: its end is no person's.
+pub fn masked(ledger: &Ledger, reading: Reading) -> Reading {
+    let Reading::Node(view) = &reading else { return reading };
+    let shown = view.incarnation.as_ref().filter(|_| !view.ended);
+    let stray = shown.and_then(|shown| ledger.strays.get(&Stray::key(&view.zone, &shown.id)));
+    match stray {
+        Some(stray) if stray.twin.is_some() && stray.is_being_removed() => {
+            Reading::Unread(format!("job {} is a late twin, and is being cancelled", stray.name))
+        }
+        _ => reading,
     }
 }

@@ -135,7 +135,7 @@ impl TpuClient {
             }
         }
         let jobs: Vec<&JobView> = jobs.iter().collect();
-        Ok(training::reading(of, slot, lineage, &jobs, began))
+        Ok(training::reading(of, slot, known, &jobs, began))
     }
 
     async fn one_job(

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command::Pause;
 use super::condition::Condition;
-use super::filling::Filling;
+use super::filling::{Deletable, Filling};
 use super::ids::Incarnation;
 use super::lease::Leader;
 use super::lookup::Deletion;
@@ -16,7 +16,7 @@ use super::node::NodeView;
 use super::recovery::Call;
 use super::relaunch::{Amendment, Patch};
 use super::settings::{Settings, SlotSettings};
-use super::slot::SlotRecord;
+use super::slot::{Seen, SlotRecord};
 use super::training::{JobKind, Training};
 
 /// Budgets and counts that outlive restarts.
@@ -142,6 +142,17 @@ impl Stray {
             settings.slots.iter().find(|(_, slot)| self.request.is_some() && same(slot))
         };
         own.or_else(other).map(|(name, _)| name.as_str())
+    }
+
+    /// Whether a training job is a twin still: an elder one of its lineage is its slot's, and may be at work.
+    pub fn has_elder(&self, slots: &BTreeMap<String, SlotRecord>) -> bool {
+        let slot = self.twin.as_ref().and_then(|twin| slots.get(&twin.slot));
+        let goes_on = |seen: &Seen| !seen.ended && seen.deletable == Deletable::Now;
+        let elder = slot.filter(|slot| slot.seen.as_ref().is_some_and(goes_on));
+        let elder = elder.and_then(|slot| slot.incarnation.as_ref());
+        elder
+            .zip(self.incarnation.as_ref())
+            .is_some_and(|(elder, twin)| (elder.created, &elder.id) < (twin.created, &twin.id))
     }
 
     /// Whether this very patch of it is journaled as about to be sent (S11).

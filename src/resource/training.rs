@@ -11,6 +11,7 @@ pub mod body;
 pub mod failed;
 pub mod possible;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -174,14 +175,15 @@ pub fn lineage(members: &[String]) -> Option<&str> {
 }
 
 /// The reading of a slot from jobs that were read: those that live in its regions, or those that a GET
-/// showed. `now` is when they were read.
+/// showed. `known` are the members of the slot's last reading; `now` is when the jobs were read.
 pub fn reading(
     of: &Training,
     slot: &str,
-    lineage: Option<&str>,
+    known: &[String],
     jobs: &[&JobView],
     now: Timestamp,
 ) -> Reading {
+    let lineage = lineage(known);
     let candidates: Vec<&JobView> =
         jobs.iter().copied().filter(|job| of.may_be(lineage, job)).collect();
     let live = || candidates.iter().copied().filter(|job| !job.has_ended());
@@ -190,7 +192,13 @@ pub fn reading(
     let ended = ended.filter(|job| lineage.is_none_or(|known| job.lineage() == known));
     // Should a create that was lost have been carried out twice, the first one goes on.
     let oldest = live().min_by_key(|job| (job.created, &job.id));
-    let last = || ended.max_by_key(|job| (job.created, job.attempt()));
+    // A late twin that was cancelled is younger than the one that went on; of jobs of one name the newest counts.
+    let last = || match lineage {
+        Some(_) => {
+            ended.max_by_key(|job| (job.attempt(), known.contains(&job.id), Reverse(job.created)))
+        }
+        None => ended.max_by_key(|job| (job.created, job.attempt())),
+    };
     let Some(job) = oldest.or_else(last) else { return Reading::Absent };
     let other = live().find(|other| other.id != job.id && !job.has_ended());
     match view(of, job, other, slot, now) {

@@ -280,6 +280,11 @@ fn s24_a_lost_answer_submits_no_job_twice() {
 /// The lost submission was on its way for long, and shows after all.
 fn a_late_twin_is_cancelled(rig: &Rig, sent_again: &Job) {
     post(rig, &format!("locations/{REGION}/customJobs"), Value::Object(sent_again.body.clone()));
+    // It was made when it was sent, a moment after the other one.
+    rig.simulator.with(|cloud| {
+        let late = cloud.training.values_mut().last().unwrap();
+        late.created = sent_again.created + jiff::SignedDuration::from_millis(100);
+    });
     rig.wait("the newer of the two is cancelled", |cloud| {
         cloud.training.values().any(|job| job.state == "CANCELLED")
     });

@@ -122,13 +122,15 @@ fn fixed_worlds_hold_every_fault_strikes_and_what_arrives_is_what_arrived_before
         .iter()
         .filter(|name| checked.get(**name).is_none_or(|times| *times < 3))
         .collect();
-    assert!(unseen.is_empty(), "never looked at: {unseen:?}");
+    // Rare faults need all of them.
+    let all = fixed() == FIXED;
+    assert!(!all || unseen.is_empty(), "never looked at: {unseen:?}");
     let idle: Vec<&str> = Fault::ALL
         .iter()
         .filter(|fault| !strikes.contains_key(fault))
         .map(|fault| fault.name())
         .collect();
-    assert!(idle.is_empty(), "never struck: {idle:?}");
+    assert!(!all || idle.is_empty(), "never struck: {idle:?}");
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(ARRIVALS);
     if std::env::var_os("UPDATE_ARRIVALS").is_some() {
         assert_eq!(fixed(), FIXED, "all of them are to be written");

@@ -1,5 +1,7 @@
 //! The rules of removing a stray, and of telling one to wait.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::{Checked, VERIFIED_FOR, rule};
@@ -11,6 +13,9 @@ use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::settings::Settings;
 use crate::model::time::elapsed;
+
+/// Polls between a lost submission and the next one, at most.
+const POLLS: Duration = Duration::from_secs(60);
 
 /// Whether this stray may be removed now.
 ///
@@ -72,8 +77,19 @@ fn cancel(
     let known = slot.and_then(|slot| slot.seen.as_ref()).and_then(|seen| seen.members.first());
     let one_lineage = known.is_some() && view.members.first() == known;
     rule(younger && one_lineage, "S24", "no elder job of its lineage is the slot's")?;
+    let goes_on = slot.and_then(|slot| slot.seen.as_ref());
+    let goes_on = goes_on.is_some_and(|seen| seen.deletable == Deletable::Now && !seen.ended);
+    rule(goes_on, "S24", "the elder job has ended, or is being cancelled")?;
     let ours = view.owner.as_ref() == Some(&fleet.settings.owner) && view.zone == stray.zone;
-    rule(ours, "S17", "no submission of this journal made it")?;
+    let settle = fleet.settings.slots.get(&twin.slot).map(|slot| slot.filling.settle());
+    let apart = elder.zip(view.incarnation.as_ref()).map(|(a, b)| elapsed(a.created, b.created));
+    let in_time = apart
+        .zip(settle)
+        .is_some_and(|(apart, settle)| apart <= (fleet.settings.poll.timeout + settle) * 2 + POLLS);
+    let attempt = |run: Option<&RunOrder>| run.map(|run| run.generation);
+    let known = slot.and_then(|slot| slot.seen.as_ref()).and_then(|seen| seen.run.as_ref());
+    let in_time = in_time && attempt(known) == attempt(view.run.as_ref());
+    rule(ours && in_time, "S17", "no submission of this journal made it")?;
     let lives = !view.ended && view.deletable == Deletable::Now;
     rule(lives, "S10", "it has ended, or is being cancelled")?;
     let fresh = began <= now && elapsed(began, now) <= VERIFIED_FOR;

@@ -15,8 +15,11 @@ pub fn is_stalled(case: &Case, condition: Condition) -> Checked {
     let listed =
         listed.filter(|_| memory.survey_failure.is_none() && record.job.listed_at.is_some());
     let known = case.slot.job.is_some() || record.job.checkpoint.is_some();
-    let last =
-        record.ready_since.max(record.job.checkpoint_at).filter(|_| record.ready_since.is_some());
+    let last = record
+        .ready_since
+        .max(record.job.checkpoint_at)
+        .max(record.job.progress_at)
+        .filter(|_| record.ready_since.is_some());
     let stands = stall
         .zip(last)
         .zip(listed)

@@ -1,6 +1,6 @@
 //! Gates of a managed training job that has ended, and of its next submission.
 
-use super::common::hold;
+use super::common::{hold, undeleted};
 use crate::core::ctx::SlotCtx;
 use crate::core::resubmission;
 use crate::model::condition::Condition;
@@ -32,6 +32,10 @@ pub fn possible(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S13: submissions that did not help.
 pub fn resubmissions(ctx: &SlotCtx) -> Option<Decision> {
+    // A cancel that did not come about is counted already.
+    if undeleted(ctx).is_some() && ctx.condition() == Condition::JobStalled {
+        return None;
+    }
     let (reason, why) = resubmission::used_up(ctx.record, ctx.slot, ctx.condition())?;
     hold(reason, format!("{}; {why}", ctx.record.verdict.evidence), None)
 }

@@ -167,6 +167,56 @@ fn a_job_that_succeeds_while_it_is_cancelled_is_finished() {
 }
 
 #[test]
+fn a_job_that_the_service_restarts_has_its_whole_time_again() {
+    let mut service = stalling();
+    service.minutes(STALL - 60);
+    service.sets("JOB_STATE_PENDING", None);
+    service.minutes(STALL);
+    service.sets(RUNNING, None);
+    service.minutes(STALL - 30);
+    assert_eq!((states(&service), service.hold()), (vec![RUNNING], None));
+    service.minutes(40);
+    assert_eq!(service.jobs.len(), 2);
+}
+
+#[test]
+fn a_job_that_a_person_takes_back_to_an_earlier_step_has_its_whole_time_again() {
+    let mut service = stalling();
+    service.minutes(STALL - 60);
+    service.steps = vec![50];
+    service.minutes(STALL);
+    assert_eq!(service.jobs.len(), 1, "{:?}", service.hold());
+    let kind = CommandKind::Retry { slot: "a".into(), from: Some(50) };
+    let (id, at, who) = ("1".to_owned(), Timestamp::UNIX_EPOCH, "ada".to_owned());
+    service.ask(Input::Commands(vec![Command { id, at, who, reason: None, kind }]));
+    service.minutes(STALL - 30);
+    assert_eq!((states(&service), service.hold()), (vec![RUNNING], None));
+}
+
+#[test]
+fn a_cancel_that_never_left_is_sent_again_and_counts_once_and_a_persons_is_none_of_ours() {
+    for by_a_person in [false, true] {
+        let mut service = cancelling();
+        let slot = service.world.fleet.settings.slots.get_mut("a").unwrap();
+        let Filling::Training(of) = &mut slot.filling else { unreachable!() };
+        Arc::make_mut(of).restart.no_progress = 1;
+        let failure = Failure::new(FailureClass::Transient, "no token");
+        service.called(CallOutcome::NotSent(failure));
+        if by_a_person {
+            service.world.actions.clear();
+            service.sets("JOB_STATE_CANCELLING", None);
+            service.minutes(1);
+            service.sets(CANCELLED, Some((1, "CANCELED")));
+            service.minutes(30);
+            assert_eq!((service.jobs.len(), service.hold()), (1, Some(HoldReason::Stopped)));
+        } else {
+            service.minutes(30);
+            assert_eq!((states(&service), service.hold()), (vec![CANCELLED, RUNNING], None));
+        }
+    }
+}
+
+#[test]
 fn a_job_that_fails_while_it_is_cancelled_goes_on_all_the_same() {
     let mut service = cancelling();
     service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));

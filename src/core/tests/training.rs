@@ -10,7 +10,7 @@ use crate::model::filling::Filling;
 use crate::model::slot::SlotRecord;
 use crate::model::submission::{JobListing, JobView};
 use crate::model::training::{JobKind, NO_REGION, Named, Restart, Strategy, Training};
-use crate::resource::training::{body, lineage, reading};
+use crate::resource::training::{body, reading};
 
 pub const REGION: &str = "us-central1";
 const OTHER: &str = "europe-west4";
@@ -182,14 +182,14 @@ impl Service {
                     self.shown().into_iter().filter(|job| job.region == zone).collect();
                 let jobs: Vec<&JobView> = shown.iter().collect();
                 let of = filling.training().unwrap();
-                let reading = reading(of, &slot, lineage(&nodes), &jobs, began);
+                let reading = reading(of, &slot, &nodes, &jobs, began);
                 Some(Input::Got { slot, began, reading })
             }
             Look::Stray { zone, name, filling } => {
                 let shown: Vec<JobView> =
                     self.shown().into_iter().filter(|job| job.region == zone).collect();
                 let jobs: Vec<&JobView> = shown.iter().collect();
-                let reading = reading(filling.training().unwrap(), &name, None, &jobs, began);
+                let reading = reading(filling.training().unwrap(), &name, &[], &jobs, began);
                 Some(Input::StrayGot { zone, name, began, reading })
             }
             Look::Checkpoints { slot, location, .. } => {

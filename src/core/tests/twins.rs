@@ -4,9 +4,9 @@ use super::training::{REGION, Service};
 use super::*;
 use crate::model::command::{Command, CommandKind};
 
-/// A job that was submitted again runs, and another one of its lineage that this nonce has, created so many minutes
+/// A job that was submitted again runs, and another one of its lineage that this nonce has, created so many seconds
 /// before it or after it.
-fn twins(minutes: i64, nonce: Option<&str>) -> Service {
+fn twins(seconds: i64, nonce: Option<&str>) -> Service {
     let mut service = Service::new();
     service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
     service.minutes(10);
@@ -17,7 +17,7 @@ fn twins(minutes: i64, nonce: Option<&str>) -> Service {
     }
     service.make(REGION, twin.clone());
     let made: Timestamp = twin["createTime"].as_str().unwrap().parse().unwrap();
-    let made = made + jiff::SignedDuration::from_mins(minutes);
+    let made = made + jiff::SignedDuration::from_secs(seconds);
     service.jobs[2].1["createTime"] = json!(made.to_string());
     service
 }
@@ -26,14 +26,19 @@ fn state(service: &Service, index: usize) -> &str {
     service.jobs[index].1["state"].as_str().unwrap().trim_start_matches("JOB_STATE_")
 }
 
+fn ask(service: &mut Service, kind: CommandKind) {
+    let (id, at, who) = ("1".to_owned(), Timestamp::UNIX_EPOCH, "ada".to_owned());
+    service.ask(Input::Commands(vec![Command { id, at, who, reason: None, kind }]));
+}
+
 fn followed(service: &Service) -> usize {
     service.world.fleet.ledger.strays.len()
 }
 
 #[test]
 fn s24_of_two_jobs_of_a_lineage_the_newer_one_is_cancelled_whichever_shows_late() {
-    for (minutes, goes_on, ends) in [(3, 1, 2), (-3, 2, 1)] {
-        let mut service = twins(minutes, None);
+    for (seconds, goes_on, ends) in [(180, 1, 2), (-30, 2, 1)] {
+        let mut service = twins(seconds, None);
         service.half_a_minute();
         assert_eq!((state(&service, ends), followed(&service)), ("CANCELLING", 1));
         service.minutes(3);
@@ -45,25 +50,58 @@ fn s24_of_two_jobs_of_a_lineage_the_newer_one_is_cancelled_whichever_shows_late(
         // The end of the other is not the lineage's.
         service.minutes(60);
         assert_eq!((service.jobs.len(), service.live(), service.hold()), (3, 1, None));
+        // That of the one that went on is.
+        service.jobs[goes_on].1["state"] = json!("JOB_STATE_FAILED");
+        service.jobs[goes_on].1["error"] = json!({"code": 0, "message": "STOCKOUT"});
+        service.jobs[goes_on].1["endTime"] = json!(service.world.now.to_string());
+        service.minutes(10);
+        let end = (service.jobs.len(), service.live(), service.hold());
+        assert_eq!(end, (4, 1, None), "{:?}", service.told);
     }
 }
 
 #[test]
 fn s17_a_twin_of_another_watchdog_is_told_and_left_alone() {
-    let mut service = twins(3, Some("another"));
+    let mut service = twins(180, Some("another"));
     service.minutes(10);
     assert_eq!((service.live(), service.hold()), (2, Some(HoldReason::Ambiguous)));
     assert_eq!(followed(&service), 0);
 }
 
 #[test]
+fn s17_a_copy_that_a_person_made_of_a_submission_is_told_and_left_alone() {
+    let mut service = twins(1800, None);
+    service.minutes(10);
+    assert_eq!((service.live(), service.hold()), (2, Some(HoldReason::Ambiguous)));
+    assert_eq!(followed(&service), 0);
+}
+
+#[test]
+fn s24_of_two_jobs_the_one_that_is_not_being_cancelled_goes_on() {
+    // A person cancels the elder, while the slot is paused.
+    let mut service = twins(180, None);
+    ask(&mut service, CommandKind::Pause { slot: Some("a".into()), until: None });
+    service.minutes(2);
+    service.jobs[1].1["state"] = json!("JOB_STATE_CANCELLING");
+    ask(&mut service, CommandKind::Resume { slot: Some("a".into()), adopt: false });
+    service.minutes(2);
+    service.jobs[1].1["state"] = json!("JOB_STATE_CANCELLED");
+    service.minutes(30);
+    assert_eq!((state(&service, 2), service.hold(), followed(&service)), ("RUNNING", None, 0));
+    // The elder ends while the newer one is being cancelled by us.
+    let mut service = twins(180, None);
+    service.half_a_minute();
+    assert_eq!(state(&service, 2), "CANCELLING");
+    service.jobs[1].1["state"] = json!("JOB_STATE_FAILED");
+    service.jobs[1].1["error"] = json!({"code": 0, "message": "STOCKOUT"});
+    service.jobs[1].1["endTime"] = json!(service.world.now.to_string());
+    service.minutes(20);
+    assert_eq!((service.jobs.len(), service.live(), service.hold()), (4, 1, None));
+}
+
+#[test]
 fn s7_a_twin_of_a_paused_slot_waits() {
-    let mut service = twins(3, None);
-    let at = Timestamp::UNIX_EPOCH;
-    let ask = |service: &mut Service, kind| {
-        let (id, who) = ("1".to_owned(), "ada".to_owned());
-        service.ask(Input::Commands(vec![Command { id, at, who, reason: None, kind }]));
-    };
+    let mut service = twins(180, None);
     ask(&mut service, CommandKind::Pause { slot: Some("a".into()), until: None });
     service.minutes(10);
     assert_eq!((service.live(), followed(&service)), (2, 1));
