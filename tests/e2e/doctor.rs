@@ -60,7 +60,7 @@ fn the_rights_for_training_jobs_are_asked_for_where_there_are_some() {
     std::fs::write(rig.config(), config.replace("[api]\n", &api) + "\n" + jobs).unwrap();
     let (_, text) = doctor(&rig, &[]);
     assert!(text.contains("1 TPU and 2 training jobs of p"), "{text}");
-    assert!(text.contains("all 15 of deploy/iam/role.yaml and for training jobs"), "{text}");
+    assert!(text.contains("all 17 of deploy/iam/role.yaml and for training jobs"), "{text}");
     for (right, role) in [
         ("aiplatform.customJobs.create", "roles/aiplatform.user"),
         ("ml.jobs.list", "roles/ml.developer"),
