@@ -1,6 +1,7 @@
 //! The removal of strays that can't run. With `orphans = "dead"`: PREEMPTED or TERMINATED nodes that
-//! a create of this journal made and that no slot owns. They run nothing, and they eat quota. Always: late twins of training
-//! jobs (`twins`), which are cancelled, and queued resources of ours that were called off, by `forget` or by leaving the config, while they
+//! a create of this journal made and that no slot owns. They run nothing, and they eat quota. Always: late
+//! twins of training jobs (`twins`), which are cancelled, and
+//! queued resources of ours that were called off, by `forget` or by leaving the config, while they
 //! wait, and once they have failed. The delete never has `force`: the API refuses it where the request
 //! was granted meanwhile, and the grant is told.
 //!

@@ -10,6 +10,7 @@ use crate::model::fleet::Fleet;
 use crate::model::job::JobState;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
+use crate::model::spec::{NodeSpec, TRAINING_KEY};
 
 use super::turn::Turn;
 use super::{location, resubmission, runs, settle};
@@ -87,7 +88,7 @@ fn surveyed(
     let went_back_to =
         job.accepts.take_if(|(least, _)| *least == 0 || newest >= Some(*least)).is_some();
     if went_back_to {
-        goes_back(job, &mut record.ready_since, newest, now);
+        goes_back(job, (&record.spec, &mut record.ready_since), newest, now);
         first = true;
         fleet.dirty.insert(slot.to_owned());
     }
@@ -151,13 +152,16 @@ fn surveyed(
     settle::settle(fleet, slot, turn);
 }
 
-/// A person takes a job back to this step: from here on it is counted for how long a training job saves nothing.
+/// A person takes a job back to this step. A managed training job has its whole time to save something again; the time of a
+/// TPU goes on, since its hosts' boot is counted by it.
 fn goes_back(
     job: &mut JobState,
-    ready_since: &mut Option<Timestamp>,
+    (spec, ready_since): (&Option<NodeSpec>, &mut Option<Timestamp>),
     newest: Option<u64>,
     now: Timestamp,
 ) {
     runs::went_back(&mut job.runs, newest);
-    *ready_since = ready_since.map(|_| now);
+    if spec.as_ref().is_some_and(|spec| spec.body().contains_key(TRAINING_KEY)) {
+        *ready_since = ready_since.map(|_| now);
+    }
 }

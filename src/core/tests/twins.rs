@@ -61,19 +61,13 @@ fn s24_of_two_jobs_of_a_lineage_the_newer_one_is_cancelled_whichever_shows_late(
 }
 
 #[test]
-fn s17_a_twin_of_another_watchdog_is_told_and_left_alone() {
-    let mut service = twins(180, Some("another"));
-    service.minutes(10);
-    assert_eq!((service.live(), service.hold()), (2, Some(HoldReason::Ambiguous)));
-    assert_eq!(followed(&service), 0);
-}
-
-#[test]
-fn s17_a_copy_that_a_person_made_of_a_submission_is_told_and_left_alone() {
-    let mut service = twins(1800, None);
-    service.minutes(10);
-    assert_eq!((service.live(), service.hold()), (2, Some(HoldReason::Ambiguous)));
-    assert_eq!(followed(&service), 0);
+fn s17_another_watchdogs_job_and_a_persons_copy_are_told_and_left_alone() {
+    for (seconds, nonce) in [(180, Some("another")), (1800, None)] {
+        let mut service = twins(seconds, nonce);
+        service.minutes(10);
+        assert_eq!((service.live(), service.hold()), (2, Some(HoldReason::Ambiguous)));
+        assert_eq!(followed(&service), 0);
+    }
 }
 
 #[test]

@@ -26,6 +26,20 @@ fn l8_growth_is_counted_again_from_where_an_operator_went_back_to() {
     assert!(listed(&mut world, &[], (60, 2)), "it grows");
 }
 
+#[test]
+fn a_tpu_that_runs_was_ready_when_it_was_whatever_a_person_goes_back_to() {
+    let mut world = with_checkpoints();
+    world.poll(&[node("a", json!({}))]);
+    world.surveyed(&[100]);
+    let ready = world.fleet.slots["a"].ready_since;
+    world.wait(600);
+    world.command(CommandKind::Retry { slot: "a".into(), from: Some(50) });
+    world.surveyed(&[50]);
+    let record = &world.fleet.slots["a"];
+    assert_eq!(record.job.checkpoint.as_ref().map(|of| of.step), Some(50));
+    assert!(ready.is_some() && record.ready_since == ready, "{ready:?} {:?}", record.ready_since);
+}
+
 /// Its checkpoint of step 100 is recorded, its TPU is lost, and for ten minutes complete listings
 /// show no more than these.
 fn went_back_to(steps: &[u64]) -> World {
