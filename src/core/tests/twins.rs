@@ -4,16 +4,16 @@ use super::training::{REGION, Service};
 use super::*;
 use crate::model::command::{Command, CommandKind};
 
-/// A job that was submitted again runs, and another one of its lineage that this nonce has, created so many seconds
+/// A job that was submitted again runs, and another one of its lineage with this label, created so many seconds
 /// before it or after it.
-fn twins(seconds: i64, nonce: Option<&str>) -> Service {
+fn twins(seconds: i64, label: Option<(&str, &str)>) -> Service {
     let mut service = Service::new();
     service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
     service.minutes(10);
     assert_eq!((service.live(), service.hold()), (1, None));
     let (_, mut twin) = service.jobs[1].clone();
-    if let Some(nonce) = nonce {
-        twin["labels"]["tpu-watchdog-nonce"] = json!(nonce);
+    if let Some((label, value)) = label {
+        twin["labels"][label] = json!(value);
     }
     service.make(REGION, twin.clone());
     let made: Timestamp = twin["createTime"].as_str().unwrap().parse().unwrap();
@@ -62,8 +62,10 @@ fn s24_of_two_jobs_of_a_lineage_the_newer_one_is_cancelled_whichever_shows_late(
 
 #[test]
 fn s17_another_watchdogs_job_and_a_persons_copy_are_told_and_left_alone() {
-    for (seconds, nonce) in [(180, Some("another")), (1800, None)] {
-        let mut service = twins(seconds, nonce);
+    let other = Some(("tpu-watchdog-nonce", "another"));
+    let of_another_attempt = Some(("tpu-watchdog-attempt", "7"));
+    for (seconds, label) in [(180, other), (1800, None), (180, of_another_attempt)] {
+        let mut service = twins(seconds, label);
         service.minutes(10);
         assert_eq!((service.live(), service.hold()), (2, Some(HoldReason::Ambiguous)));
         assert_eq!(followed(&service), 0);
