@@ -233,7 +233,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
         HoldReason::DeleteFailed,
         says(
             "A delete was refused three times, or has not ended in its time.",
-            "Delete the TPU by hand (gcloud compute tpus tpu-vm delete), or ask Google's support; the create follows by itself.",
+            "Delete the TPU by hand (gcloud compute tpus tpu-vm delete; a training job: gcloud ai custom-jobs cancel), or ask Google's support; the create follows by itself.",
         ),
     ),
     (

@@ -148,7 +148,7 @@ fn strays(strays: &[StrayView], now: Timestamp) -> Markup {
         @if !strays.is_empty() {
             h2 { "Belongs to no slot" }
             table {
-                tr class="h" { th { "TPU" } th { "State" } th { "Why" } }
+                tr class="h" { th { "Name" } th { "State" } th { "Why" } }
                 @for stray in strays {
                     tr {
                         td class="n" { (stray.name) br; span class="z" { (stray.zone) } }
