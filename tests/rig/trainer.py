@@ -93,11 +93,15 @@ class Coordinator:
                 die(f"Duplicate task registration with task_name={hello['worker']}")
             self.peers[hello["worker"]] = peer
             self.lock.notify_all()
-        for line in lines:
-            with self.lock:
-                self.at[hello["worker"]] = int(line)
-                if len(self.at) == WORKERS and len(set(self.at.values())) == 1:
-                    self.go_on(line.strip())
+        try:
+            for line in lines:
+                with self.lock:
+                    self.at[hello["worker"]] = int(line)
+                    if len(self.at) == WORKERS and len(set(self.at.values())) == 1:
+                        self.go_on(line.strip())
+        except OSError:
+            # A peer that is killed with an answer unread resets the connection: it is dead as well.
+            pass
         time.sleep(PATIENCE / 10)
         die(f"Task {hello['worker']} heartbeat timeout. The remote task has failed.")
 
