@@ -16,7 +16,7 @@ use object_store::{
     ClientOptions, CredentialProvider, ListResult, ObjectMeta, ObjectStore, RetryConfig,
 };
 
-use super::rules::{Completeness, StepFolder, completeness, detect, step_of};
+use super::rules::{Completeness, StepFolder, completeness, detect, set_of, step_of};
 use crate::model::checkpoint::{Checkpoint, CheckpointSurvey, NotComplete};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::settings::{CheckpointFormat, CheckpointSettings, OrbaxMode};
@@ -164,7 +164,8 @@ pub async fn survey_in(
     });
     let found =
         |step: u64, folder: &str| Checkpoint { step, uri: format!("{}/{folder}", settings.uri) };
-    let mut outcome = CheckpointSurvey::default();
+    let steps = set_of(candidates.iter().map(|(_, folder)| folder.as_str()));
+    let mut outcome = CheckpointSurvey { steps, ..CheckpointSurvey::default() };
     let mut without_commit_file: Option<(Checkpoint, Option<Timestamp>)> = None;
     let mut highest_incomplete: Option<(u64, &String)> = None;
     let count = candidates.len();
@@ -178,9 +179,8 @@ pub async fn survey_in(
             folders: names(listing.common_prefixes.iter().collect()),
         };
         let written = || written(&listing.objects);
-        let rename = settings.orbax_mode == OrbaxMode::Rename;
         match completeness(format, folder, &folders, &inside) {
-            state if state.is_whole(rename) => {
+            state if state.is_whole(settings.orbax_mode == OrbaxMode::Rename) => {
                 (outcome.newest, outcome.written) = (Some(found(step, folder)), written());
                 break;
             }

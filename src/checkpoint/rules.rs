@@ -1,6 +1,8 @@
 //! The layouts, and when a step is complete. Sources: Orbax `path/{step,atomicity}.py`;
 //! transformers `trainer_utils.py`.
 
+use uuid::Uuid;
+
 use crate::model::settings::CheckpointFormat;
 
 /// The direct content of one step's folder.
@@ -42,6 +44,17 @@ pub fn step_of(format: CheckpointFormat, folder: &str) -> Option<u64> {
     // u64::from_str takes a sign; a step has none.
     (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
         .then(|| digits.parse().ok())?
+}
+
+/// A short name of a set of step folders; empty where there are none.
+pub fn set_of<'f>(folders: impl Iterator<Item = &'f str>) -> String {
+    let mut names: Vec<&str> = folders.collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    names.sort_unstable();
+    let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, names.join("/").as_bytes());
+    id.simple().to_string()[..12].to_owned()
 }
 
 /// Guesses the layout from the folders of a location.
@@ -120,6 +133,13 @@ mod tests {
         }
         assert_eq!(step_of(HuggingFace, "checkpoint-10"), Some(10));
         assert_eq!(step_of(HuggingFace, "10"), None);
+    }
+
+    #[test]
+    fn a_set_of_steps_is_known_by_its_members_alone() {
+        let named = |names: &[&str]| set_of(names.iter().copied());
+        assert_eq!((named(&[]).as_str(), named(&["7", "12"])), ("", named(&["12", "7"])));
+        assert_ne!(named(&["7", "12"]), named(&["7", "12", "1"]));
     }
 
     #[test]

@@ -11,8 +11,8 @@ use crate::model::phase::Phase;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::TRAINING_KEY;
 use crate::model::time::{elapsed, span};
+use crate::model::training::JobKind;
 use crate::report::sentence::rounded;
-use crate::resource::training::body;
 use crate::store::Stored;
 
 /// Why a command is not carried out.
@@ -100,7 +100,7 @@ fn recreate_refused(record: &SlotRecord) -> Option<Refused> {
     let (condition, name) = (record.verdict.condition, &record.name);
     let job = record.spec.as_ref().and_then(|spec| spec.body().get(TRAINING_KEY));
     if let (Some(job), Some(incarnation)) = (job, &record.incarnation) {
-        let (command, id) = (body::kind(job).command(), &incarnation.id);
+        let (command, id) = (JobKind::of(job).command(), &incarnation.id);
         let then = match record.has_ended() {
             true => format!("`retry {name}` submits it again"),
             false => format!("cancel it first ({command} cancel {id}), then `retry {name}`"),
@@ -109,13 +109,23 @@ fn recreate_refused(record: &SlotRecord) -> Option<Refused> {
     }
     let next = match condition {
         _ if record.recovery.is_some() => return None,
+        // Its queued resource has lost its node: the request can be replaced.
+        Condition::Stopped if record.seen.as_ref().is_some_and(|seen| seen.not_listed) => {
+            return None;
+        }
+        Condition::Stopped if record.seen.as_ref().is_some_and(|seen| !seen.members.is_empty()) => {
+            "its queued resource was suspended, and is left alone; delete that to have it replaced"
+                .to_owned()
+        }
         Condition::Stopped => "a stopped TPU is never deleted; start it first".to_owned(),
         Condition::Starting => "it is not replaced while the API works on it".to_owned(),
         Condition::Deleting => {
-            format!("another hand deletes it; `recreate {name}` once it is gone")
+            format!("another client is deleting it; `recreate {name}` once it is gone")
         }
         Condition::Unclear => {
-            format!("what it is is not known, so it is not deleted; `describe {name}` says why")
+            format!(
+                "its state is unknown, so the watchdog does not delete it; `status {name}` says why"
+            )
         }
         _ => return None,
     };
@@ -262,11 +272,11 @@ pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
             format!("the job of {slot} starts again on the TPU that is there, from {from}{why}")
         }
         CommandKind::Done { slot } => format!(
-            "the job of {slot} is done{why}\n  nothing is recreated or started for it; want it again: tpu-watchdog retry {slot}"
+            "the job of {slot} is done{why}\n  nothing is recreated or started for it; to undo: tpu-watchdog retry {slot}"
         ),
         CommandKind::Release { slot } => format!(
-            "the TPU of {slot} is given back{why}\n  what is the watchdog's is taken out of its metadata, and it is left alone; want it \
-             again: tpu-watchdog retry {slot}"
+            "the TPU of {slot} is given back{why}\n  the watchdog removes its keys from the TPU's metadata and leaves it alone; to undo: \
+             tpu-watchdog retry {slot}"
         ),
         CommandKind::Drill { slot } => format!("a maintenance event of {slot} is simulated{why}"),
         CommandKind::BreakerReset => format!("the storm breaker is closed{why}"),
@@ -282,17 +292,17 @@ fn asked_for(record: &SlotRecord) -> Option<&str> {
 fn waits_on(record: &SlotRecord) -> Option<String> {
     let (id, slot) = (asked_for(record)?, &record.name);
     Some(format!(
-        "\n  its request waits on and may be granted ({id}); withdraw it: tpu-watchdog resume {slot}, then tpu-watchdog forget {slot}"
+        "\n  its request keeps waiting and may be granted ({id}); withdraw it: tpu-watchdog resume {slot}, then tpu-watchdog forget {slot}"
     ))
 }
 
 fn forgotten(slot: &str, purge: bool, asked: Option<&str>, why: &str) -> String {
     let kept = if purge { "are dropped" } else { "are kept for 30 days" };
     let request = asked.map_or(String::new(), |id| {
-        format!("; its queued resource {id} is deleted if it still waits, and told as a stray if it was granted")
+        format!("; its queued resource {id} is deleted if it still waits, and reported as a stray if it was granted")
     });
     format!(
-        "{slot} is forgotten{why}\n  nothing is created for it{request}; its specification, attempts and recorded checkpoint {kept}; want it again: \
+        "{slot} is forgotten{why}\n  nothing is created for it{request}; its specification, attempts and recorded checkpoint {kept}; to undo: \
          tpu-watchdog retry {slot}"
     )
 }
@@ -305,7 +315,7 @@ fn retried(slot: &str, from: Option<u64>, record: Option<&SlotRecord>, why: &str
     };
     let unwanted =
         record.is_some_and(|of| of.forgotten || of.released.is_some() || of.job.finished.is_some());
-    let has = if unwanted { "is wanted again" } else { "has its attempts again" };
+    let has = if unwanted { "is wanted again" } else { "has its attempts restored" };
     let job = record.and_then(starts_again).unwrap_or_default();
     format!("{slot} {has}{from}{job}{why}")
 }
@@ -322,6 +332,7 @@ fn recreated(slot: &str, incarnation: Option<&Incarnation>, why: &str) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::slot::Seen;
 
     fn stored(change: impl FnOnce(&mut SlotRecord)) -> Stored {
         let mut record = SlotRecord::new("a", "z", Timestamp::UNIX_EPOCH);
@@ -338,6 +349,21 @@ mod tests {
         let (id, at) = (String::new(), Timestamp::UNIX_EPOCH);
         let who = "ada".into();
         done(&Command { id, at, who, reason: None, kind }, stored, at)
+    }
+
+    #[test]
+    fn a_request_that_lost_its_node_can_be_recreated_and_a_suspended_one_not() {
+        let seen = |not_listed| {
+            stored(|record| {
+                record.verdict.condition = Condition::Stopped;
+                let members = vec!["q-0".to_owned()];
+                record.seen = Some(Seen { stopped: true, not_listed, members, ..Seen::default() });
+            })
+        };
+        let kind = CommandKind::Recreate { slot: "a".into(), incarnation: None };
+        assert_eq!(refused(&kind, &seen(true), Timestamp::UNIX_EPOCH), None);
+        let told = refused(&kind, &seen(false), Timestamp::UNIX_EPOCH);
+        assert!(matches!(told, Some(Refused::Wrong(text)) if text.contains("delete that")));
     }
 
     #[test]

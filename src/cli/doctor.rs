@@ -35,9 +35,7 @@ use crate::store::Stored;
 const SKEW_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default, Args)]
-#[command(
-    after_help = "Exit code 3: something is missing. Each line that says so has the command that mends it."
-)]
+#[command(after_help = "Exit code 3: something is missing. Each line with ✗ says how to fix it.")]
 pub struct DoctorArgs {
     /// Checks only this slot.
     #[arg(long, value_name = "NAME")]
@@ -59,8 +57,7 @@ pub async fn doctor(at: &ConfigFile, args: &DoctorArgs) -> Outcome {
         return told.outcome();
     }
     let account = clients.account(config.settings.poll.timeout).await;
-    let who =
-        account.clone().unwrap_or_else(|| "your own login, or an account that is not named".into());
+    let who = account.clone().unwrap_or_else(|| "your own login, or an unnamed account".into());
     told.tell(fine("credentials", format!("{} ({who})", clients.source())));
     if let Some(finding) = hidden_login(clients.is_a_login(), at.is_of_the_service()) {
         told.tell(finding);
@@ -229,7 +226,8 @@ async fn absent(
             }
             JobKind::Custom | JobKind::Tuning => "",
         };
-        return format!("no {} that the config means is in {zone}{gone}", of.kind.noun());
+        let nouns: Vec<&str> = of.kinds().map(JobKind::noun).collect();
+        return format!("no {} that the config means is in {zone}{gone}", nouns.join(" or "));
     }
     match clients.tpu.list_nodes(zone, deadline).await {
         Ok(list) if unseen => {
@@ -243,8 +241,8 @@ async fn absent(
 /// A login that works for the caller is missing for the service: its user has another home.
 fn hidden_login(is_a_login: bool, is_of_the_service: bool) -> Option<Finding> {
     (is_a_login && is_of_the_service).then(|| {
-        let text = "a login of this user: the service, whose user is another one, does not see it";
-        let cure = "on a VM with a service account nothing; elsewhere hand the service a key file or a workload identity (deploy/systemd/credentials.conf)";
+        let text = "this user's login: the service runs as another user and does not see it";
+        let cure = "nothing on a VM with a service account; elsewhere give the service a key file or a workload identity (deploy/systemd/credentials.conf)";
         Finding { cure: Some(cure.into()), ..doubt("", text) }
     })
 }
@@ -300,7 +298,7 @@ async fn checkpoints(clients: &Clients, slot: &SlotSettings, trouble: bool) -> O
             }
             (None, Some(other)) => {
                 let names = other.names.join(", ");
-                let text = format!("{uri}: no complete checkpoint is understood; there is {names}");
+                let text = format!("{uri}: no complete checkpoint is recognised; found {names}");
                 if trouble { missing("", text, None) } else { doubt("", text) }
             }
             (None, None) => doubt("", none_found(uri, &survey.around)),

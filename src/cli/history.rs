@@ -161,7 +161,7 @@ fn not_all(events: &[Event], since: Duration, now: Timestamp) -> Option<String> 
         .first()
         .filter(|oldest| events.len() >= EVENTS && elapsed(oldest.at, now) <= since)?;
     Some(format!(
-        "only the newest {EVENTS} events were looked through: what was before {:.0} is not shown",
+        "only the newest {EVENTS} events were searched; nothing before {:.0} is shown",
         oldest.at
     ))
 }

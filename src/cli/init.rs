@@ -109,7 +109,7 @@ pub async fn init(args: &InitArgs, config: Option<&Path>) -> Outcome {
         plural(chosen.len(), "TPU")
     ));
     let at = ConfigFile::find(Some(args.output.clone()));
-    screen::print(&paint(HEAD, "doctor: is all there that a recovery needs?\n"));
+    screen::print(&paint(HEAD, "doctor: is everything a recovery needs in place?\n"));
     let sound = doctor::doctor(&at, &doctor::DoctorArgs::default()).await;
     screen::print(&paint(HEAD, "\nplan: what would be done now?\n"));
     let planned = plan::plan(&at, &plan::PlanArgs::default()).await;

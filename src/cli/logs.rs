@@ -169,7 +169,7 @@ fn nothing(
     if let Some(worker) = args.worker.filter(|_| !others.is_empty()) {
         let others: Vec<String> = others.iter().map(usize::to_string).collect();
         return format!(
-            "no last lines of worker {worker} of {} are kept: of workers that end with the same words one is, and these are: {}\n",
+            "no lines of worker {worker} of {} are kept: of workers that fail alike, only one is kept; kept: {}\n",
             args.slot,
             others.join(", ")
         );

@@ -66,7 +66,7 @@ enum Command {
     /// Runs one cycle, for a schedule: keeps polling while a recovery is in flight, and ends before
     /// the deadline.
     Once(once::OnceArgs),
-    /// Reads everything, and shows what the watchdog would do now, what not, and why. Changes nothing.
+    /// Reads everything, and shows what the watchdog would do now, what it would not, and why. Changes nothing.
     Plan(plan::PlanArgs),
     /// Shows each slot from the journal, with or without a running service.
     Status(status::StatusArgs),
@@ -74,7 +74,7 @@ enum Command {
     History(history::HistoryArgs),
     /// Shows the last lines of a slot's failed runs, even if their TPU is gone.
     Logs(logs::LogsArgs),
-    /// Starts nothing on a slot until `resume`; a create that was not sent waits, too.
+    /// Pauses a slot until `resume`: no recovery starts, and a create not yet sent waits.
     Pause(operator::PauseArgs),
     /// Ends a pause.
     Resume(operator::ResumeArgs),

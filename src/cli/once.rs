@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::{ConfigFile, Failed, Outcome, load, print, table, wire};
+use crate::config::Config;
 use crate::core::view::needs_a_person;
 use crate::driver::message::{End, Mode};
 use crate::model::condition::Condition;
@@ -15,6 +16,7 @@ use crate::model::view::{ActionName, SlotView};
 use crate::report::push;
 use crate::report::systemd::Notify;
 use crate::shell::clock;
+use crate::store::Store;
 
 /// Kept back of a long deadline for what comes after the cycle; a quarter of a short one.
 const LAST_THINGS: Duration = Duration::from_secs(8);
@@ -35,8 +37,8 @@ pub struct OnceArgs {
 
 fn go_on(recoveries: usize) -> String {
     match recoveries {
-        1 => "1 recovery goes on".to_owned(),
-        count => format!("{count} recoveries go on"),
+        1 => "1 recovery continues".to_owned(),
+        count => format!("{count} recoveries continue"),
     }
 }
 
@@ -62,19 +64,12 @@ async fn cycle(at: &ConfigFile, args: &OnceArgs) -> Outcome {
     let deadline = end - (args.deadline / 4).min(LAST_THINGS);
     let config = load(at)?;
     let clients = wire::clients(&config)?;
-    let left = deadline.saturating_duration_since(Instant::now());
-    let limit = config.settings.poll.timeout.min(left);
-    clients.preflight(limit).await.map_err(|none| Failed::Work(none.to_string()))?;
-    let opened = wire::open_store(&config.state, &clients.state);
-    let Ok(store) = tokio::time::timeout_at(deadline.into(), opened).await else {
-        return Err(Failed::Work(format!(
-            "state {}: it did not answer before the deadline; nothing was done",
-            config.state
-        )));
-    };
-    let store = store?;
-    // From here on a signal is answered in order; until here there is nothing to put in order.
+    // As the first process of a container it is not ended by a signal that it does not listen to.
     let mut signals = wire::signals(None, Notify::default())?;
+    let store = tokio::select! {
+        opened = open(&config, &clients, deadline) => opened?,
+        _ = signals.recv() => return stopped(),
+    };
     let mode = Mode::Once { deadline: clock::since_boot(deadline), end: clock::since_boot(end) };
     let mut wired = wire::wire(&config, wire::settings(&config), clients, store, mode);
     match wired.watchdog.run(&mut signals).await {
@@ -84,11 +79,13 @@ async fn cycle(at: &ConfigFile, args: &OnceArgs) -> Outcome {
             print(&summary("INFO", &line, json!({ "result": "another" })));
             return Ok(());
         }
-        End::Stopped => {
-            let line = "stopped before it had the lock: nothing was done";
-            print(&summary("INFO", line, json!({ "result": "stopped" })));
-            return Ok(());
-        }
+        End::Stopped => return stopped(),
+    }
+    if wired.watchdog.store_fails() {
+        return Err(Failed::Work(format!(
+            "state {}: it could not be written; the lines above say why, and the next run reads back what was under way",
+            config.state
+        )));
     }
     let document = wired.watchdog.document();
     let count = |is: fn(&SlotView) -> bool| document.tpus.iter().filter(|s| is(s)).count();
@@ -124,6 +121,30 @@ async fn cycle(at: &ConfigFile, args: &OnceArgs) -> Outcome {
     }
     print(&summary(severity, &message, fields));
     if args.fail_on_hold && needs_a_person(&document) { Err(Failed::NeedsAPerson) } else { Ok(()) }
+}
+
+/// Opens the state, once the API is known to answer.
+async fn open(
+    config: &Config,
+    clients: &wire::Clients,
+    deadline: Instant,
+) -> Result<Box<dyn Store>, Failed> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let limit = config.settings.poll.timeout.min(left);
+    clients.preflight(limit).await.map_err(|none| Failed::Work(none.to_string()))?;
+    let opened = wire::open_store(&config.state, &clients.state);
+    tokio::time::timeout_at(deadline.into(), opened).await.unwrap_or_else(|_| {
+        Err(Failed::Work(format!(
+            "state {}: it did not answer before the deadline; nothing was done",
+            config.state
+        )))
+    })
+}
+
+fn stopped() -> Outcome {
+    let line = "stopped before it had the lock: nothing was done";
+    print(&summary("INFO", line, json!({ "result": "stopped" })));
+    Ok(())
 }
 
 /// One line in the shape that Cloud Logging takes apart:

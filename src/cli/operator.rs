@@ -31,7 +31,7 @@ pub struct PauseArgs {
 pub struct ResumeArgs {
     #[command(flatten)]
     target: Target,
-    /// Makes a node that carries another watchdog's name this one's.
+    /// Takes over a node that another watchdog owns.
     #[arg(long, requires = "slot")]
     adopt: bool,
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub struct ResumeArgs {
 pub struct RetryArgs {
     /// The slot whose attempts are restored.
     slot: String,
-    /// Accepts a newest complete checkpoint of this step or later, although a later one is recorded;
+    /// Resumes from this step or later, even if a newer checkpoint was recorded;
     /// 0 accepts any, and starts from scratch without one.
     #[arg(long, value_name = "STEP", value_parser = step)]
     from: Option<u64>,
@@ -68,7 +68,7 @@ pub struct RecreateArgs {
     /// The TPU that is meant, by its id as `status --output json` shows it; a healthy one needs it.
     #[arg(long, value_name = "ID")]
     incarnation: Option<String>,
-    /// Means the present TPU, on a terminal.
+    /// Confirms the present TPU; only on a terminal.
     #[arg(long, conflicts_with = "incarnation")]
     yes: bool,
     #[command(flatten)]

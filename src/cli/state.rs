@@ -133,9 +133,7 @@ async fn migrate(from: &str, to: &str, config: &ConfigFile) -> Outcome {
     new.release(&Batch::default()).await.map_err(failed)?;
     let waiting = match commands.len() {
         0 => String::new(),
-        count => {
-            format!(" Waiting for the next run: {count} of pause, resume, retry, breaker reset.")
-        }
+        count => format!(" Operator commands that wait for the next run: {count}."),
     };
     let next = format!("Set state = \"{to}\" in the config.{waiting}");
     let (slots, events) = (plural(slots, "slot"), plural(moved_events, "event"));

@@ -257,8 +257,14 @@ pub async fn serve(config: &Config, endpoints: Endpoints) -> Result<(), Failed> 
         );
     }
     let listener = match server::bind(address).await {
-        Ok(listener) => Some(listener),
-        Err(error) if error.kind() == ErrorKind::AddrInUse => None,
+        Ok(listener) => Ok(listener),
+        // In use by the watchdog that this one stands by for, perhaps; at boot the address may not be there yet. Neither
+        // is a reason not to watch.
+        Err(error)
+            if [ErrorKind::AddrInUse, ErrorKind::AddrNotAvailable].contains(&error.kind()) =>
+        {
+            Err(error)
+        }
         Err(error) => {
             return Err(Failed::Config(format!(
                 "listen = \"{address}\" failed: {error}; choose another one, or listen = \"off\""
@@ -267,12 +273,10 @@ pub async fn serve(config: &Config, endpoints: Endpoints) -> Result<(), Failed> 
     };
     tokio::spawn(async move {
         let listener = match listener {
-            Some(listener) => listener,
-            // A port that another process has, perhaps the watchdog that this one stands by for,
-            // is no reason not to watch.
-            None => {
+            Ok(listener) => listener,
+            Err(error) => {
                 tracing::warn!(
-                    "listen = \"{address}\" is in use by another program; it is tried again every 5 s"
+                    "listen = \"{address}\" failed: {error}; it is tried again every 5 s"
                 );
                 loop {
                     tokio::time::sleep(BIND_RETRY).await;

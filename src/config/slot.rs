@@ -61,6 +61,10 @@ pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path
     }
     fleet_alone(c, &k("policy"), &raw.policy);
     let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
+    if filling.has_nodes() && policy.on_success == OnSuccess::Stop {
+        let text = "\"stop\" is not possible: the API stops no TPU of a queued resource; write on_success = \"keep\" or \"delete\" here";
+        c.wrong(&k("policy.on_success"), text);
+    }
     let mut create = overlay(c, &k("create"), &raw.create);
     if let Some(script) = raw.startup_script {
         let path = folder.join(&script);

@@ -51,7 +51,7 @@ pub fn slot(
     }
     let max_wait = c.span(&k("max_wait"), raw.max_wait, Duration::ZERO, WAIT);
     let stall = stall(c, &k("stall"), raw.stall);
-    let described = create.as_ref().map(body::kind);
+    let described = create.as_ref().map(JobKind::of);
     let tuning = of_study || described == Some(JobKind::Tuning) || raw.restart_study == Some(true);
     let custom = described == Some(JobKind::Custom) || matches!(named, Named::Id(_)) && !of_study;
     if tuning && custom {
@@ -60,6 +60,7 @@ pub fn slot(
     }
     let training = Training {
         kind: if tuning { JobKind::Tuning } else { JobKind::Custom },
+        either: !tuning && described.is_none() && !matches!(named, Named::Id(_)),
         named,
         regions: zones.clone(),
         create,
@@ -104,6 +105,7 @@ pub fn legacy(c: &mut Check, key: &str, raw: RawLegacyJob, fleet: &Policy) -> Sl
     let zones = vec![NO_REGION.to_owned()];
     let training = Training {
         kind: JobKind::Legacy,
+        either: false,
         named: Named::Id(raw.job),
         regions: zones.clone(),
         create: None,
@@ -301,7 +303,7 @@ fn created(c: &mut Check, key: &str, path: &Path, named: &Named) -> Option<Value
     };
     let mut whole =
         if spec.get("workerPoolSpecs").is_some() { json!({"jobSpec": spec}) } else { spec };
-    let machines = format!("/{}/workerPoolSpecs", body::kind(&whole).spec());
+    let machines = format!("/{}/workerPoolSpecs", JobKind::of(&whole).spec());
     if whole.pointer(&machines).is_none() {
         c.wrong(
             key,
@@ -311,7 +313,7 @@ fn created(c: &mut Check, key: &str, path: &Path, named: &Named) -> Option<Value
         );
         return None;
     }
-    let field = body::kind(&whole).spec();
+    let field = JobKind::of(&whole).spec();
     for (name, pointer) in
         [("labels", "/labels".to_owned()), ("scheduling", format!("/{field}/scheduling"))]
     {

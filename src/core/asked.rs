@@ -131,13 +131,13 @@ pub fn nudge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let evidence = ctx.record.verdict.evidence.clone();
     let deadline = after(ctx.record.since, ctx.slot.policy.grace.deleting);
     if turn.now < deadline {
-        let text = format!("{evidence}: another hand deletes it");
+        let text = format!("{evidence}: another client is deleting it");
         return Decision::wait(text, Some(deadline));
     }
     let again = ctx.record.recovery.is_some();
     if ctx.record.nudged.is_some() && ctx.record.nudged == ctx.record.incarnation && !again {
         let text = format!(
-            "{evidence} since {:.0}, also after the delete was sent once more: delete it by hand",
+            "{evidence} since {:.0}, even after the watchdog sent its own delete; delete it by hand",
             ctx.record.since
         );
         let mut decision = Decision::hold(HoldReason::Deleting, text, None);
@@ -278,7 +278,7 @@ fn confirmed(
     }
     let Some(confirmed) = confirm::confirmed(ctx) else {
         reads::confirm(ctx, turn);
-        let asked = || Decision::act(action, format!("{reason}; a GET confirms it"));
+        let asked = || Decision::act(action, format!("{reason}; sending a GET to confirm"));
         return Err(confirm::too_slow(ctx).unwrap_or_else(asked));
     };
     let (checker, case) = ctx.case();

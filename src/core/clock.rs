@@ -23,6 +23,7 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         maybe_past(&mut record.healthy_since);
         maybe_past(&mut record.first_seen);
         maybe_past(&mut record.submitted_at);
+        maybe_past(&mut record.wanted_since);
         job(&mut record.job, now);
         if let Some((_, at)) = &mut record.last_clear {
             past(at);
@@ -74,6 +75,7 @@ fn job(job: &mut JobState, now: Timestamp) {
     let maybe_past = |at: &mut Option<Timestamp>| *at = at.map(|at| at.min(now));
     maybe_past(&mut job.progress_at);
     maybe_past(&mut job.checkpoint_at);
+    maybe_past(&mut job.steps_at);
     maybe_past(&mut job.attributes_at);
     maybe_past(&mut job.unheard_since);
     maybe_past(&mut job.went_back_since);

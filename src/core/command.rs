@@ -171,7 +171,7 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
 
 /// A person wants the present TPU replaced, or a missing one created.
 fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str, now: Timestamp) {
-    (record.forgotten, record.deleted, record.released) = (false, None, None);
+    wanted(record, now);
     record.job.relaunch_by = None;
     // A request that waits has no TPU yet, and the one that it is granted is not meant.
     let waits = record.seen.as_ref().is_some_and(|seen| seen.waits_since.is_some());
@@ -181,11 +181,20 @@ fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str
     let meant = (incarnation.is_some() || absent) && condition != Condition::Waiting && !waits;
     let wish = Wish { who: who.to_owned(), incarnation, at: Some(now), condition: Some(condition) };
     record.wanted = Some(wish).filter(|_| meant);
+    if record.wanted.is_some() {
+        runs::retry(record);
+    }
     if let Some(recovery) = &mut record.recovery {
         recovery.not_before = None;
         (recovery.unexplained, recovery.halted) = (0, None);
         recovery.closed.clear();
     }
+}
+
+/// A person says that the slot is wanted.
+fn wanted(record: &mut SlotRecord, now: Timestamp) {
+    (record.forgotten, record.deleted, record.released) = (false, None, None);
+    record.wanted_since = Some(now);
 }
 
 /// A person knows that the present job's work is done: as when it has ended well.
@@ -257,7 +266,7 @@ fn relaunch(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
 /// Gives a slot its attempts back, and whatever else was used up.
 fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, now: Timestamp) {
     change(fleet, slot, |record| {
-        (record.forgotten, record.deleted, record.released) = (false, None, None);
+        wanted(record, now);
         record.attempts.clear();
         // Asked again at once: a right may have been granted.
         record.create_check = None;

@@ -186,7 +186,7 @@ fn delete(ctx: &mut SlotCtx, incarnation: Incarnation, observed: Evidence, turn:
         incarnation,
         verified,
         request_id,
-        filling: ctx.slot.filling.clone(),
+        filling: ctx.filling(),
         force,
         stray: false,
     });

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use crate::model::command::Pause;
 use crate::model::condition::Condition;
+use crate::model::filling::Filling;
 use crate::model::fleet::{Ledger, Memory};
 use crate::model::lookup::NextCreate;
 use crate::model::settings::{Settings, SlotSettings};
@@ -99,6 +100,11 @@ impl SlotCtx<'_> {
         let spec = learned.in_zone(&self.record.zone).overlaid(&self.slot.create);
         let training = self.slot.filling.training();
         spec.on_machine(training.and_then(|of| of.next(&self.record.resubmitted)))
+    }
+
+    /// The kind of thing that fills the slot, as it was found.
+    pub fn filling(&self) -> Filling {
+        self.slot.filling.found(self.record.spec.as_ref())
     }
 
     /// The create that would follow a delete.

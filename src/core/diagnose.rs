@@ -103,7 +103,11 @@ fn emptied(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Verdi
         .as_ref()
         .filter(|w| w.incarnation.is_some() && view.incarnation == w.incarnation);
     let why = ended.map(|at| format!("its capacity ends at {at:.0}"));
-    let why = why.or_else(|| Some(format!("{} wants it recreated", wanted?.who)))?;
+    let why = why.or_else(|| Some(format!("{} wants it recreated", wanted?.who)));
+    // A forced delete removes the nodes first, and may come to nothing then.
+    let ours = record.recovery.as_ref().filter(|of| of.condemned == view.incarnation);
+    let sent = ours.filter(|of| of.phases.iter().any(|(phase, _)| *phase == Phase::Deleting));
+    let why = why.or_else(|| sent.map(|_| "the watchdog's delete took it along".to_owned()))?;
     Some(Verdict::new(Condition::Preempted, format!("{}; {why}", standing.evidence)))
 }
 

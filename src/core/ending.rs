@@ -355,7 +355,7 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
                 "{evidence}: {}. If the work is done: `done {name}`; otherwise run the training in the foreground of the command, then {}",
                 too_early(record),
                 if record.takes_orders() {
-                    format!("`relaunch {name}` (after a change of the config `recreate {name}`)")
+                    format!("`relaunch {name}` (after a config change: `recreate {name}`)")
                 } else {
                     format!("`retry {name}`; the job starts at the next boot or recreate")
                 }
@@ -364,9 +364,8 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
         Some(Stuck::StaleOrder) => (
             HoldReason::StaleOrder,
             format!(
-                "{evidence}. Delete the TPU (gcloud compute tpus tpu-vm delete {name} --zone {}): it is created again, and starts from the \
-                 newest checkpoint. Better: let the command find its own under $CHECKPOINT_BASE, without CHECKPOINT_PATH",
-                record.zone
+                "{evidence}. `recreate {name}` replaces the TPU and starts from the newest checkpoint. Better: let the command find its own \
+                 under $CHECKPOINT_BASE, without CHECKPOINT_PATH"
             ),
         ),
         Some(Stuck::RollCall) => apart(record, evidence),
@@ -387,16 +386,14 @@ pub fn hold(record: &SlotRecord, evidence: &str) -> Decision {
         Some(Stuck::GaveUp) | None if record.takes_orders() => (
             HoldReason::JobFailed,
             format!(
-                "{evidence}; fix the job (`logs {name}` shows how it ended), then `relaunch {name}`: it starts again on the same TPU, from its newest checkpoint. After a change of \
-                 the config `recreate {name}`"
+                "{evidence}; fix the job (`logs {name}` shows how it ended), then `relaunch {name}`: it starts again on the same TPU, from its newest checkpoint. After a \
+                 config change: `recreate {name}`"
             ),
         ),
         Some(Stuck::GaveUp) | None => (
             HoldReason::JobFailed,
             format!(
-                "{evidence}; fix the job, then `retry {name}` and restart its hosts, or delete the TPU (gcloud compute tpus tpu-vm delete \
-                 {name} --zone {}): it is created again with the present config",
-                record.zone
+                "{evidence}; fix the job, then `retry {name}` and restart its hosts, or `recreate {name}`: the new TPU uses the present config"
             ),
         ),
     };

@@ -86,7 +86,7 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     }
     if !diagnose::is_still_reported(ctx.record, ctx.slot, ctx.ledger, ctx.now) {
         let text = format!(
-            "{condition}: but its workers' reports say otherwise by now; the next read of the node tells"
+            "{condition}: but its workers now report otherwise; waiting for the next read of the node"
         );
         return Decision::wait(text, None);
     }
@@ -132,7 +132,8 @@ fn confirm(ctx: &mut SlotCtx, kind: Kind, gates: &[Gate], turn: &mut Turn) -> De
             return hear(ctx, action);
         }
         reads::confirm(ctx, turn);
-        let asked = || Decision::act(action, format!("{condition}: {evidence}; a GET confirms it"));
+        let asked =
+            || Decision::act(action, format!("{condition}: {evidence}; sending a GET to confirm"));
         return unheard(ctx).or_else(|| confirm::too_slow(ctx)).unwrap_or_else(asked);
     };
     if reads < wanted {
@@ -221,9 +222,9 @@ fn graced(ctx: &SlotCtx, kind: Kind) -> Option<Decision> {
     let why = match window {
         Some(end) => format!("its announced window ends at {end:.0}"),
         None if suspicion.relaunched => {
-            format!("its job was relaunched; {spent} of {} since then are over", span(grace))
+            format!("its job was relaunched; {spent} of {} since then used", span(grace))
         }
-        None => format!("{spent} of its grace of {} are over", span(grace)),
+        None => format!("{spent} of its {} grace used", span(grace)),
     };
     Some(Decision::wait(format!("{condition}: {evidence}; {why}"), Some(until)))
 }
@@ -244,7 +245,7 @@ fn excused(ctx: &SlotCtx) -> Option<Decision> {
     let until = life::excused_until(record, ctx.slot.policy.grace.silent).filter(|at| *at > now)?;
     let usual = life::usual(&record.job).unwrap_or_default();
     let text = format!(
-        "{condition}: {}; but its job made progress, usually every {}: it is kept until twice that has passed",
+        "{condition}: {}; but its job made progress recently (usually every {}); keeping the TPU for twice that time",
         record.verdict.evidence,
         span(usual)
     );
@@ -329,8 +330,8 @@ fn going(ctx: &SlotCtx) -> Decision {
         return Decision::wait(format!("{evidence} since {since:.0}"), Some(deadline));
     }
     let text = format!(
-        "{evidence} since {since:.0}, which should take minutes; the API can delete nothing in this state. Look at it: {}",
-        ctx.slot.filling.shown_by(&ctx.record.name, &ctx.record.zone)
+        "{evidence} since {since:.0}, which should take minutes; the API refuses deletes in this state. Inspect it: {}",
+        ctx.filling().shown_by(&ctx.record.name, &ctx.record.zone)
     );
     let mut decision = Decision::hold(HoldReason::Deleting, text, None);
     decision.action = ActionName::Escalate;
@@ -346,14 +347,20 @@ fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     match ctx.condition() {
         Condition::Healthy => match &ctx.record.suspicion {
             Some(s) => Decision::none(format!(
-                "healthy for {}, {} clears the suspicion",
+                "healthy for {} of the {} that clear the suspicion",
                 span(s.healthy_for),
                 span(ctx.slot.policy.heal)
             )),
             None => Decision::none("healthy"),
         },
         Condition::Stopped => {
-            let text = format!("{evidence}: an operator stopped it, and it is left alone");
+            let seen = ctx.record.seen.as_ref();
+            let then = match (seen.is_some_and(|s| s.not_listed), seen.is_some_and(|s| !s.members.is_empty())) {
+                (true, _) => format!("outside the watchdog; `recreate {}` replaces it", ctx.record.name),
+                (false, true) => "its queued resource is suspended, and not touched; delete it to have it replaced".to_owned(),
+                (false, false) => "stopped or hidden outside the watchdog, and not touched; start it to have it protected again".to_owned(),
+            };
+            let text = format!("{evidence}: {then}");
             Decision::hold(HoldReason::Stopped, text, None)
         }
         Condition::Deleting => asked::nudge(ctx, gates, turn),

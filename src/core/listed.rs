@@ -201,6 +201,11 @@ impl Listed {
         self.requests.get(zone)?.get(id)
     }
 
+    /// All queued resources that were listed.
+    pub fn all_requests(&self) -> impl Iterator<Item = &RequestView> {
+        self.requests.values().flat_map(BTreeMap::values)
+    }
+
     /// Whether every queued resource of a zone was listed.
     pub fn requests_were_read(&self, zone: &str) -> bool {
         let read = |zone: &str| self.requests_read.contains(zone);

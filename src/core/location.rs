@@ -111,9 +111,9 @@ fn change(
     let news = kind(&record.job.trouble) != kind(&trouble);
     record.job.trouble = trouble;
     if let Some(trouble) = record.job.trouble.as_ref().filter(|_| news) {
-        let none = if slot.finds_its_own() { "" } else { ", and none is created" };
+        let none = if slot.finds_its_own() { "" } else { ", and creates none" };
         let message = format!(
-            "{}. Until that is mended, no TPU of this slot is deleted on a judgement{none}",
+            "{}. Until that is fixed, the watchdog deletes no judged TPU of this slot{none}",
             trouble.text()
         );
         turn.tell(record, What::CheckpointTrouble, message);
@@ -136,7 +136,7 @@ fn not_understood(location: &CheckpointSettings, other: &NotComplete) -> String 
         format!("some of it from {oldest:.0}")
     });
     format!(
-        "no complete checkpoint is understood under {0}, but there is {1} ({age}, before this job's first run). Is it the right place? Name \
+        "no complete checkpoint is recognised under {0}, but it contains {1} ({age}, before this job's first run). Is it the right place? Name \
          the layout: checkpoint = {{ uri = \"{0}\", orbax_mode = \"rename\" }} for Orbax without commit files, format = \"orbax\" or \
          \"huggingface\". To begin from scratch once: `retry SLOT --from 0`; each time: format = \"none\"",
         location.uri,
@@ -175,6 +175,6 @@ pub fn holds_judged(
             }
         }
     };
-    let text = format!("{}, but {why}; the TPU in hand is kept", record.verdict.condition.name());
+    let text = format!("{}: keeping the current TPU: {why}", record.verdict.condition.name());
     Some(Decision::hold(HoldReason::CheckpointUnreadable, text, None))
 }

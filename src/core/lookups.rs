@@ -71,12 +71,15 @@ pub fn deletions(
                 let sent = record.unanswered_delete;
                 sent.is_some_and(|sent| elapsed(sent.min(at), sent.max(at)) <= UNANSWERED)
             };
+            // A person may have deleted it, and then said that it is wanted.
+            let answered = |at: Timestamp| record.wanted_since.is_some_and(|since| at <= since);
             let foreign = found.iter().find(|deletion| {
-                record.own_delete.as_ref() != Some(&deletion.operation) && !unanswered(deletion.at)
+                let own = record.own_delete.as_ref() == Some(&deletion.operation);
+                !own && !unanswered(deletion.at) && !answered(deletion.at)
             });
             if let Some(deletion) = foreign.filter(|_| !diagnose::is_owed(record)) {
                 record.deleted = Some(format!(
-                    "another hand deleted it at {:.0} (operation {})",
+                    "another client deleted it at {:.0} (operation {})",
                     deletion.at,
                     deletion.operation.rsplit('/').next().unwrap_or_default()
                 ));

@@ -71,7 +71,7 @@ pub fn observe(
     is_present(memory, shown.is_some());
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
-        notice_deletion(record, view, &fleet.ledger, &mut fleet.dirty, turn.now);
+        notice_deletion((record, memory), view, &fleet.ledger, &mut fleet.dirty, turn.now);
         note(record, view, &fleet.settings, &mut fleet.dirty, turn.now);
         let lesson = learning::learn(record, view, source, (&fleet.settings.owner, &slot.create));
         tell_differences(record, &lesson.differs, turn);
@@ -399,6 +399,7 @@ fn adopt(
             dirty.insert(record.name.clone());
             let text = "its metadata shows by now, and names this watchdog: it is ours";
             turn.tell(record, What::Note, text);
+            know_request(record, settings);
         }
         // A client may change its run order: the job that runs under the former one is still heard.
         if let Some(run) = &view.run {
@@ -415,15 +416,24 @@ fn adopt(
     }
     let ours = learning::is_ours(record, view, &settings.owner);
     become_incarnation(record, view, ours, turn.now);
+    know_request(record, settings);
     if view.ended {
         record.deleted = Some("it had ended before this watchdog saw it".to_owned());
+    }
+}
+
+/// A queued resource of ours that is taken up once more is followed like one that was just asked for.
+fn know_request(record: &mut SlotRecord, settings: &Settings) {
+    let id = settings.slots.get(&record.name).map_or("", |slot| slot.filling.id());
+    if record.ours && record.request.is_none() && !id.is_empty() {
+        record.request = Some(id.to_owned());
     }
 }
 
 /// `when_missing = "auto"`: a node at work that turns to DELETING, and not by us, is deleted on
 /// purpose. After what was lost, or maintenance on Spot, DELETING is only its end.
 fn notice_deletion(
-    record: &mut SlotRecord,
+    (record, memory): (&mut SlotRecord, &Memory),
     view: &NodeView,
     ledger: &Ledger,
     dirty: &mut BTreeSet<String>,
@@ -445,9 +455,12 @@ fn notice_deletion(
     };
     let by_us = by_us || ledger.strays.values().any(withdrawn);
     // A request takes its nodes along, and the end of its capacity both.
-    let by_request = view.queued_resource.is_some() || diagnose::runs_out(view, now);
-    if diagnose::lived(seen) && !by_us && !by_request && record.deleted.is_none() {
-        record.deleted = Some(format!("it was {} when another hand deleted it", seen.state));
+    let by_request =
+        view.queued_resource.is_some() || view.by_service || diagnose::runs_out(view, now);
+    // A person who said that it is wanted after it was last seen alive knew of its delete.
+    let wanted = record.wanted_since.zip(memory.last_read).is_some_and(|(at, read)| read < at);
+    if diagnose::lived(seen) && !by_us && !by_request && !wanted && record.deleted.is_none() {
+        record.deleted = Some(format!("another client deleted it while it was {}", seen.state));
         dirty.insert(record.name.clone());
     }
 }

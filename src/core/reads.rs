@@ -44,7 +44,7 @@ pub fn confirm(ctx: &mut SlotCtx, turn: &mut Turn) {
     if ctx.memory.asked_in_poll != ctx.polls && ctx.memory.pending.insert(Pending::Node) {
         ctx.memory.asked_in_poll = ctx.polls;
         let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
-        let (filling, nodes) = (ctx.slot.filling.clone(), ctx.record.nodes().to_vec());
+        let (filling, nodes) = (ctx.filling(), ctx.record.nodes().to_vec());
         turn.look(Look::Node { slot, zone, filling, nodes });
     }
 }
@@ -94,7 +94,7 @@ pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
     let due = memory.looked_at.is_none_or(|at| after(at, interval) <= turn.now);
     if look_at_node && due && memory.pending.insert(Pending::Node) {
         memory.looked_at = Some(turn.now);
-        let (zone, filling) = (ctx.record.zone.clone(), ctx.slot.filling.clone());
+        let (zone, filling) = (ctx.record.zone.clone(), ctx.filling());
         let nodes = ctx.record.nodes().to_vec();
         turn.look(Look::Node { slot, zone, filling, nodes });
     }
@@ -128,7 +128,7 @@ pub fn deletions(ctx: &mut SlotCtx, turn: &mut Turn) {
     let since = known.created;
     if ctx.memory.deletions.is_none() && ctx.memory.pending.insert(Pending::Deletions) {
         let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
-        turn.look(Look::Deletions { slot, zone, filling: ctx.slot.filling.clone(), since });
+        turn.look(Look::Deletions { slot, zone, filling: ctx.filling(), since });
     }
 }
 

@@ -123,10 +123,9 @@ fn intend(
         call: Some(Call::Intended),
         failure: None,
     };
-    let message = format!(
-        "delete stray {name} in {zone}, incarnation {incarnation}: {observed}; {}",
-        stray.why
-    );
+    let verb = if stray.twin.is_some() { "cancel late twin" } else { "delete stray" };
+    let message =
+        format!("{verb} {name} in {zone}, incarnation {incarnation}: {observed}; {}", stray.why);
     let what = What::StrayIntent {
         zone: zone.clone(),
         name: name.clone(),
@@ -157,6 +156,7 @@ fn intend(
 pub fn called(fleet: &mut Fleet, zone: &str, name: &str, outcome: CallOutcome, turn: &mut Turn) {
     let key = Stray::key(zone, name);
     let Some(stray) = fleet.ledger.strays.get_mut(&key) else { return };
+    let verb = if stray.twin.is_some() { "cancel of late twin" } else { "delete of stray" };
     let Some(removal) = &mut stray.removal else { return };
     let (call, failure, result) = match outcome {
         CallOutcome::Accepted(operation) => {
@@ -178,7 +178,7 @@ pub fn called(fleet: &mut Fleet, zone: &str, name: &str, outcome: CallOutcome, t
         CallOutcome::NotSent(failure) => (None, Some(failure.to_string()), CallResult::NotSent),
     };
     let why = failure.as_ref().map_or(String::new(), |failure| format!(": {failure}"));
-    let message = format!("delete of stray {name} in {zone} {}{why}", words(result));
+    let message = format!("{verb} {name} in {zone} {}{why}", words(result));
     (removal.call, removal.failure) = (call, failure);
     fleet.dirty_ledger = true;
     let what = What::StrayOutcome { zone: zone.to_owned(), name: name.to_owned(), result };

@@ -66,9 +66,9 @@ pub fn creating(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
         let last = failed
             .map_or(String::new(), |failure| format!(" (its operation ended with: {failure})"));
         let text = format!(
-            "the create sent at {since:.0} has come to nothing that can be read{last}: no node of its name is shown as this create's, and \
-             none is shown as gone. Look at it: {}; it is still followed",
-            ctx.slot.filling.shown_by(&ctx.record.name, &ctx.record.zone)
+            "the create sent at {since:.0} has no known result{last}: the API shows neither its node nor a 404. Inspect it: {}; \
+             the watchdog keeps checking",
+            ctx.filling().shown_by(&ctx.record.name, &ctx.record.zone)
         );
         return Decision::hold(HoldReason::CreateUnresolved, text, None);
     }
@@ -82,7 +82,9 @@ fn describe(verb: &str, call: Option<&Call>) -> String {
         }
         Some(Call::Observed) => format!("{verb} is under way, as the node shows"),
         Some(Call::Intended) => format!("{verb} is being sent"),
-        Some(Call::Unknown) | None => format!("what became of the {verb} is read back"),
+        Some(Call::Unknown) | None => {
+            format!("the result of the {verb} is unknown; reading it back")
+        }
     }
 }
 
@@ -136,7 +138,7 @@ fn unwanted(ctx: &SlotCtx) -> Option<&'static str> {
 fn withdraw(ctx: &mut SlotCtx, why: &'static str, turn: &mut Turn) -> Decision {
     if let Some(recovery) = ctx.record.recovery.take() {
         if recovery.cause == Condition::Deleting {
-            ctx.record.deleted = Some("another hand's delete of it was stuck".to_owned());
+            ctx.record.deleted = Some("another client's delete of it was stuck".to_owned());
         }
         turn.tell(ctx.record, What::Withdrawn { cause: recovery.cause }, why);
     }
@@ -190,7 +192,7 @@ fn create(
     }
     let request_id = intend(ctx, order, &from, turn);
     let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
-    turn.act(Action::Create { slot, zone, body, request_id, filling: ctx.slot.filling.clone() });
+    turn.act(Action::Create { slot, zone, body, request_id, filling: ctx.filling() });
     Decision::act(ActionName::Create, format!("creating generation {generation} from {from}"))
 }
 

@@ -92,9 +92,9 @@ pub fn waits(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let late = after(since, TOLD_AFTER);
     if ctx.slot.filling.training().is_some() && ctx.now >= late {
         let text = format!(
-            "{evidence} since {since:.0}: a quota or the capacity of {} is short. It waits on. Look at it: {}",
+            "{evidence} since {since:.0}: a quota or the capacity of {} is short. It keeps waiting. Inspect it: {}",
             record.zone,
-            ctx.slot.filling.shown_by(&record.name, &record.zone)
+            ctx.filling().shown_by(&record.name, &record.zone)
         );
         return Decision::hold(HoldReason::CreateUnresolved, text, None);
     }
@@ -108,14 +108,14 @@ pub fn waits(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let grace = ctx.slot.policy.grace.provision(&seen.accelerator, seen.members.len());
     let deadline = after(since, grace);
     if ctx.now < deadline {
-        let text = format!("{evidence} since {since:.0}: its TPU is being made");
+        let text = format!("{evidence} since {since:.0}: its TPU is being provisioned");
         return Decision::wait(text, Some(deadline));
     }
     let text = format!(
-        "{evidence} since {since:.0}, longer than grace.provision ({}): the API deletes nothing in this state. When it ends, the recovery goes \
-         on. Look at it: {}",
+        "{evidence} since {since:.0}, longer than grace.provision ({}): the API deletes nothing in this state. The recovery continues when that \
+         state ends. Inspect it: {}",
         span(grace),
-        ctx.slot.filling.shown_by(&record.name, &record.zone)
+        ctx.filling().shown_by(&record.name, &record.zone)
     );
     Decision::hold(HoldReason::CreateUnresolved, text, None)
 }

@@ -12,8 +12,9 @@ use crate::model::fleet::Memory;
 use crate::model::hold::HoldReason;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
+use crate::model::spec::NodeSpec;
 use crate::model::time::{elapsed, span};
-use crate::model::training::{Outgrown, Resubmitted};
+use crate::model::training::{Outgrown, Resubmitted, Training};
 
 use super::location;
 use super::turn::Turn;
@@ -32,17 +33,30 @@ pub fn saves_nothing(record: &SlotRecord, slot: &SlotSettings) -> Option<(Timest
     let trusted = slot.job.is_some() || record.job.checkpoint.is_some();
     let running = record.ready_since.filter(|_| trusted)?;
     // Growth of one that is being written counts as well.
-    let saved = record.job.checkpoint_at.max(record.job.progress_at);
+    let saved = record.job.checkpoint_at.max(record.job.progress_at).max(record.job.steps_at);
     let since = saved.map_or(running, |at| at.max(running));
     let listed = location::listed_at(record, &location.uri)?;
     let lasts = elapsed(since, listed);
-    let told = of.stall.map_or(TOLD_AFTER, |stall| stall.min(TOLD_AFTER));
+    let told = stall(record, of).map_or(TOLD_AFTER, |stall| stall.min(TOLD_AFTER));
     (lasts >= told).then_some((since, lasts))
+}
+
+/// Takes in the set of step folders of a listing: a job that begins in the folder of an older run saves below that one's
+/// steps, and must not look as if it stood. Returns whether it is another set.
+pub fn saw(record: &mut SlotRecord, slot: &SlotSettings, steps: &str, now: Timestamp) -> bool {
+    let job = &mut record.job;
+    if slot.filling.training().is_none() || job.steps == steps {
+        return false;
+    }
+    // The first one that is known may be old.
+    job.steps_at = if job.steps.is_empty() { job.steps_at } else { Some(now) };
+    steps.clone_into(&mut job.steps);
+    true
 }
 
 /// The verdict on a job that saves nothing for `stall`, where the config has that.
 pub fn stalled(record: &SlotRecord, slot: &SlotSettings) -> Option<Verdict> {
-    let stall = slot.filling.training()?.stall?;
+    let stall = stall(record, slot.filling.training()?)?;
     let (since, lasts) = saves_nothing(record, slot).filter(|(_, lasts)| *lasts >= stall)?;
     let uri = &location::watched(record, slot)?.uri;
     let text = format!(
@@ -53,11 +67,15 @@ pub fn stalled(record: &SlotRecord, slot: &SlotSettings) -> Option<Verdict> {
     Some(Verdict::new(Condition::JobStalled, text))
 }
 
+fn stall(record: &SlotRecord, of: &Training) -> Option<Duration> {
+    of.stall_of(record.spec.as_ref().and_then(NodeSpec::job_kind).unwrap_or(of.kind))
+}
+
 /// The same in words.
 pub fn warning(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
     let (since, lasts) = saves_nothing(record, slot)?;
     let location = location::watched(record, slot)?;
-    let then = match slot.filling.training()?.stall {
+    let then = match stall(record, slot.filling.training()?) {
         Some(stall) => format!("it is cancelled and submitted again after {}", span(stall)),
         None => "nothing is cancelled for it unless the config has `stall`".to_owned(),
     };

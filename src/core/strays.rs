@@ -178,18 +178,12 @@ pub fn leave_behind(record: &SlotRecord, why: &str, ledger: &mut Ledger, now: Ti
     }
     let incarnation = record.incarnation.clone();
     let state = record.seen.as_ref().map(|seen| seen.state.clone());
+    let why = format!("its create had been sent when it was called off: {why}");
     let stray = Stray {
-        zone: record.zone.clone(),
-        name: record.name.clone(),
-        since: now,
-        why: format!("its create had been sent when it was called off: {why}"),
         state: state.filter(|_| incarnation.is_some()),
         incarnation,
         request: record.request.clone(),
-        twin: None,
-        removal: None,
-        told: None,
-        told_in: None,
+        ..Stray::followed(record.zone.clone(), record.name.clone(), why, now)
     };
     let fate = match &stray.request {
         Some(id) => format!(
@@ -215,6 +209,7 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
             told += usize::from(told < TOLD_IN_A_POLL && idle::order(fleet, &key, view, turn));
         }
     }
+    late_requests(fleet, listed, turn);
     let strays = fleet.ledger.strays.iter().filter(|(_, stray)| stray.twin.is_none());
     let keys: Vec<String> = strays.map(|(key, _)| key.clone()).collect();
     for key in keys {
@@ -267,6 +262,34 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
             fleet.dirty.insert(stray.name.clone());
         }
         fleet.ledger.strays.remove(&key);
+        fleet.dirty_ledger = true;
+    }
+}
+
+/// Follows a request of ours that came late, when its slot was asked for in another zone already (S21).
+fn late_requests(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
+    for request in listed.all_requests() {
+        let name = request.slot.as_ref();
+        let owner = request.owner.as_ref();
+        let Some(name) = name.filter(|_| owner == Some(&fleet.settings.owner)) else { continue };
+        let slot = fleet.settings.slots.get(name);
+        let (Some(record), Some(slot)) = (fleet.slots.get(name), slot) else { continue };
+        let is_it = slot.filling == Filling::QueuedResource(request.id.clone());
+        let lives = record.incarnation.is_some() || record.recovery.is_some();
+        let late = is_it && lives && record.zone != request.zone && !record.forgotten;
+        let key = Stray::key(&request.zone, name);
+        if !late || fleet.ledger.strays.contains_key(&key) {
+            continue;
+        }
+        let why = format!("its create came when {name} was asked for in {} already", record.zone);
+        let (id, zone) = (&request.id, &request.zone);
+        turn.note(format!(
+            "queued resource {id} in {zone}: {why}; it is deleted while it waits, and reported as a stray once it is granted"
+        ));
+        let (zone, name) = (zone.clone(), name.clone());
+        let request = Some(request.id.clone());
+        let stray = Stray { request, ..Stray::followed(zone, name, why, turn.now) };
+        fleet.ledger.strays.insert(key, stray);
         fleet.dirty_ledger = true;
     }
 }

@@ -73,14 +73,8 @@ fn surveyed(
     // Steps found by the first look at a location were there before: they are no progress.
     let mut first = job.location != location;
     if first {
-        // Another location is another history: steps of the old one mean nothing here.
-        job.accepts.take_if(|_| !job.location.is_empty());
-        job.location = location.to_owned();
-        job.checkpoint = None;
-        job.incomplete = None;
-        job.went_back_since = None;
         job.location_since = record.incarnation.as_ref().map(|incarnation| incarnation.created);
-        runs::elsewhere(&mut job.runs, survey.newest.as_ref().map(|c| c.step));
+        elsewhere(job, location, survey.newest.as_ref().map(|c| c.step));
         fleet.dirty.insert(slot.to_owned());
     }
     // So is what a person goes back to, once it is listed; from 0 whatever is there, also nothing.
@@ -144,12 +138,25 @@ fn surveyed(
         record.job.location_since = seen.other.as_ref().and_then(|other| other.oldest);
     }
     record.job.listed_at = Some(began.min(now));
+    let changed = resubmission::saw(record, settings, &seen.steps, now);
     resubmission::tell(record, settings, memory, turn);
     // Written where a judgement may soon rest on it.
-    if location::surveyed(record, settings, &seen, now, turn) || record.suspicion.is_some() {
+    if location::surveyed(record, settings, &seen, now, turn)
+        || changed
+        || record.suspicion.is_some()
+    {
         fleet.dirty.insert(slot.to_owned());
     }
     settle::settle(fleet, slot, turn);
+}
+
+/// Another location is another history: steps of the old one mean nothing here.
+fn elsewhere(job: &mut JobState, location: &str, newest: Option<u64>) {
+    job.accepts.take_if(|_| !job.location.is_empty());
+    job.location = location.to_owned();
+    (job.checkpoint, job.incomplete, job.went_back_since) = (None, None, None);
+    job.steps.clear();
+    runs::elsewhere(&mut job.runs, newest);
 }
 
 /// A person takes a job back to this step. A managed training job has its whole time to save something again; the time of a

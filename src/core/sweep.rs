@@ -141,7 +141,9 @@ pub fn of_request(request: &RequestView, all: &Inventory) -> Option<Leftover> {
             let error = request.error.as_deref().unwrap_or("the API gives no reason");
             (format!("FAILED: {error}"), false)
         }
-        RequestState::Suspended if request.by_user => ("SUSPENDED by a person".to_owned(), false),
+        RequestState::Suspended if request.is_by_user() => {
+            ("SUSPENDED by a person".to_owned(), false)
+        }
         RequestState::Suspended => (
             "SUSPENDED: its capacity was taken back, and it is never queued again".to_owned(),
             false,

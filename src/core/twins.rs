@@ -92,7 +92,7 @@ fn shown(fleet: &Fleet, listed: &Listed) -> Vec<(String, JobView)> {
         // One that is being cancelled does not go on.
         let goes_on = |job: &JobView| JobState::CANCELLABLE.contains(&job.state);
         let is_it =
-            |job: &&JobView| job.kind == of.kind && job.lineage() == lineage && goes_on(job);
+            |job: &&JobView| of.may_have(job.kind) && job.lineage() == lineage && goes_on(job);
         let mut live: Vec<&JobView> = jobs.filter(is_it).collect();
         live.sort_by_key(|job| (job.created, &job.id));
         // A person's copy has the same labels, and another time: sent twice means within twice the wait for lists.
@@ -116,17 +116,10 @@ fn incarnation(job: &JobView) -> Option<Incarnation> {
 
 fn twin(slot: &str, job: &JobView, incarnation: Incarnation, why: String, now: Timestamp) -> Stray {
     Stray {
-        zone: job.region.clone(),
-        name: job.id.clone(),
-        since: now,
-        why,
         state: Some(job.state.as_str().to_owned()),
         incarnation: Some(incarnation),
-        request: None,
         twin: Some(Twin { kind: job.kind, slot: slot.to_owned() }),
-        removal: None,
-        told: None,
-        told_in: None,
+        ..Stray::followed(job.region.clone(), job.id.clone(), why, now)
     }
 }
 

@@ -242,7 +242,7 @@ fn warnings(record: &SlotRecord, slot: &SlotSettings, now: Timestamp) -> Vec<Str
     let (next, there) = (slot.next_zone(&record.zone), record.incarnation.is_some());
     if there && *next != record.zone {
         all.push(format!(
-            "the TPU is in {}, and the config says {next}: a recreate would create it there; correct `zone`, or leave it to move the slot",
+            "the TPU is in {}, and the config says {next}: a recreate would move it to {next}; correct `zone` if that is not intended",
             record.zone
         ));
     }
@@ -265,7 +265,7 @@ fn warnings(record: &SlotRecord, slot: &SlotSettings, now: Timestamp) -> Vec<Str
         && (learned.is_some() || record.seen.is_none())
     {
         let lacks = if job.command.is_some() {
-            "the command finds the bare image"
+            "the command would run on a bare image"
         } else {
             "nothing runs on it"
         };
@@ -306,7 +306,7 @@ fn old_supervisor(record: &SlotRecord) -> Option<String> {
     let lacks = match oldest {
         TAKES_ROLL_CALL.. => return None,
         TAKES_WAIT.. if record.size().hosts == 1 => return None,
-        TAKES_WAIT.. => "its hosts start each by itself, without waiting for the others",
+        TAKES_WAIT.. => "each host starts its job without waiting for the others",
         TAKES_ORDERS.. => "a pause and a health notice do not reach its hosts",
         _ => "no newer run order, pause or health notice reaches its hosts",
     };

@@ -255,7 +255,7 @@ impl Journal {
         Finished::Underway
     }
 
-    /// The last write: what happened, without the intents of requests that are not sent any longer.
+    /// The last write: what happened, unless requests wait that are not sent any longer.
     /// None where the journal would have to be read again first: the lock ends by itself.
     pub fn last(&mut self, give_back: bool, now: Duration) -> Option<StoreCall> {
         if self.is_busy() || self.queue.is_failing() {

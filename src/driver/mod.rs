@@ -8,9 +8,8 @@
 //! A process is a standby until it holds the lock, then leads, and at the end leaves. Leading is
 //! one loop over `core::step`: answers go in, commits go to the journal, requests leave when
 //! their commit is durable. When the journal can't be written, everything decided since the last
-//! write is thrown away with it and the journal is read again. Example: a delete is decided, its
-//! commit fails; the delete is not sent, the journal is read again a second later, and the next
-//! poll decides again.
+//! write is thrown away with it and the journal is read again: a delete whose commit fails is not
+//! sent, and the next poll decides again.
 
 mod journal;
 mod leaving;
@@ -72,6 +71,8 @@ pub struct Driver {
     progressed: Duration,
     // Told to stop while the lock was being taken: its answer is waited for until then.
     stop_by: Option<Duration>,
+    // Why the journal fails, as it was said last: an outage of hours is no line a second.
+    failing: Option<String>,
 }
 
 impl Driver {
@@ -98,6 +99,7 @@ impl Driver {
             core_due: now,
             progressed: now,
             stop_by: None,
+            failing: None,
         }
     }
 
@@ -313,8 +315,9 @@ impl Driver {
             Finished::Reloaded(stored, commands) => {
                 out.push(Instruction::CatchUp(stored.tally));
                 self.fleet.read_again(stored.slots, stored.ledger);
-                let text = "the journal can be written again".to_owned();
-                out.push(Instruction::Say(Level::Info, text));
+                self.failing = None;
+                let text = "the journal can be written again";
+                out.push(Instruction::Say(Level::Info, text.to_owned()));
                 self.turn(Input::Configured(Box::new(self.settings.clone())), now, out);
                 return self.commanded(commands, now, out);
             }
@@ -323,10 +326,9 @@ impl Driver {
                 error
             }
             Finished::StillFailing(error) => {
-                out.push(Instruction::Say(
-                    Level::Error,
-                    format!("{error}; it is tried again every second"),
-                ));
+                let text = format!("{error}; it is tried again every second");
+                let new = self.failing.replace(text.clone()).as_ref() != Some(&text);
+                out.extend(new.then_some(Instruction::Say(Level::Error, text)));
                 error
             }
         };
@@ -347,11 +349,10 @@ impl Driver {
 
     /// A write failed: memory is ahead of the journal, and nothing goes on until both agree again.
     fn not_written(&mut self, error: &StoreError, then: &[Action], out: &mut Vec<Instruction>) {
-        let unsent = match then.len() {
-            0 => "no request waited for it".to_owned(),
-            count => format!("{count} requests that waited for it were not sent"),
-        };
-        let text = format!("{error}; {unsent}; the state is read again before anything is decided");
+        let unsent = then.len();
+        let text = format!(
+            "{error}; requests not sent because of it: {unsent}; re-reading the state before any decision"
+        );
         out.push(Instruction::Say(Level::Error, text));
         for action in then.iter().filter(|action| !action.is_of_stray()) {
             self.fleet.forget_call(action.slot());
@@ -363,7 +364,7 @@ impl Driver {
     fn lost(&mut self, now: Now, out: &mut Vec<Instruction>) {
         self.journal.lost();
         out.push(Instruction::Show(Shown::Unknown { store_failing: false }));
-        let text = "the lock is lost: nothing is decided here until it is ours again";
+        let text = "lost the lock; standing by, no decisions until it is reacquired";
         out.push(Instruction::Say(Level::Warn, text.to_owned()));
         if self.mode == Mode::Serve {
             let standby = Standby::new(self.claimant.clone(), self.facts.clone(), now.boot);

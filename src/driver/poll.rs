@@ -51,9 +51,11 @@ pub fn plan(fleet: &Fleet) -> Plan {
     let lived_in = |slot: &SlotSettings| fleet.slots.get(&slot.name).map(|record| &record.zone);
     let mut jobs: BTreeMap<String, BTreeSet<JobKind>> = BTreeMap::new();
     for slot in training {
-        let Some(of) = slot.filling.training() else { continue };
+        let spec = fleet.slots.get(&slot.name).and_then(|record| record.spec.as_ref());
+        let filling = slot.filling.found(spec);
+        let Some(of) = filling.training() else { continue };
         for region in slot.zones.iter().chain(lived_in(slot)) {
-            jobs.entry(region.clone()).or_default().insert(of.kind);
+            jobs.entry(region.clone()).or_default().extend(of.kinds());
         }
     }
     let is_job = |stray: &&Stray| stray.twin.is_some();

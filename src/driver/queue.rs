@@ -71,7 +71,8 @@ impl Queue {
         self.forgot
     }
 
-    /// The last write: what happened, without the intents of requests that are not sent.
+    /// The last write: what happened. Nothing where requests wait that are not sent any longer: with their
+    /// intents all else stays behind, and the next start reads back what it needs.
     pub fn last(&mut self) -> Batch {
         let (batch, then) = self.take();
         if then.is_empty() { batch } else { Batch::default() }

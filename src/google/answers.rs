@@ -12,6 +12,7 @@ use crate::model::lookup::Deletion;
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 use crate::model::queued::RequestView;
+use crate::model::training::JobKind;
 
 /// An entry of a listing that is no node.
 #[derive(Debug)]
@@ -108,8 +109,11 @@ fn unreachable(page: &Value) -> Result<Vec<String>, String> {
     }
 }
 
-/// The token of the next page of a listing.
-fn next_page(page: &Value) -> Result<Option<String>, String> {
+/// The token of the next page.
+///
+/// # Errors
+/// When it is there, and is not text: what the list lacks then would look gone.
+pub fn next_page(page: &Value) -> Result<Option<String>, String> {
     match page.get("nextPageToken") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(next)) => Ok(Some(next.clone()).filter(|next| !next.is_empty())),
@@ -162,5 +166,25 @@ pub fn accepted(answer: &Value) -> Option<&str> {
     answer
         .get("name")
         .and_then(Value::as_str)
-        .filter(|name| name.contains("/operations/") || name.contains("/customJobs/"))
+        .filter(|name| name.contains("/operations/") || JobKind::has_named(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_call_is_accepted_by_its_operation_or_by_the_job_of_any_kind() {
+        for (name, is) in [
+            ("projects/p/locations/z/operations/o", true),
+            ("projects/-/locations/r/customJobs/1", true),
+            ("projects/-/locations/r/hyperparameterTuningJobs/1", true),
+            ("projects/-/locations/global/jobs/a", true),
+            ("projects/p/locations/z/nodes/n", false),
+        ] {
+            assert_eq!(accepted(&json!({"name": name})).is_some(), is, "{name}");
+        }
+    }
 }

@@ -5,15 +5,13 @@ use std::time::Instant;
 use jiff::Timestamp;
 
 use super::answers;
-use super::tpu::TpuClient;
+use super::tpu::{PAGE_SIZE, TpuClient};
 use crate::model::failure::Failure;
 use crate::model::lookup::Deletion;
 
 const METHOD: &str = "operations.list";
-/// Asked for on each page; the server may give fewer.
 // unverified: operations.list takes a pageSize of 100, and keeps a delete for at least a day.
 // settled by: gcloud compute tpus operations list --zone ZONE --page-size 100 --log-http
-const PAGE_SIZE: u32 = 100;
 
 impl TpuClient {
     /// The delete operations on a `target` of a zone (`nodes/N`, `queuedResources/Q`) since then that did not fail, newest first.

@@ -6,6 +6,7 @@ use std::time::Instant;
 use reqwest::Method;
 use serde_json::Value;
 
+use super::http::{CallFailure, Sent};
 use super::tpu::{TpuClient, encode};
 use crate::model::failure::Failure;
 
@@ -23,12 +24,32 @@ impl TpuClient {
         method: &'static str,
         url: &str,
         deadline: Instant,
-        mut read: impl FnMut(Value) -> Result<Option<String>, String>,
+        read: impl FnMut(Value) -> Result<Option<String>, String>,
     ) -> Result<(), Failure> {
-        let garbage = |text: String| self.http.reject(method, text);
+        let read = self.pages(method, url, (deadline, false), read).await;
+        read.map_err(|error| error.failure)
+    }
+
+    /// The same, with whether the server was asked at all; `once`: no page is asked for a second time.
+    ///
+    /// # Errors
+    /// As above.
+    pub(super) async fn pages(
+        &self,
+        method: &'static str,
+        url: &str,
+        (deadline, once): (Instant, bool),
+        mut read: impl FnMut(Value) -> Result<Option<String>, String>,
+    ) -> Result<(), CallFailure> {
+        let garbage = |text: String| CallFailure::of(self.http.reject(method, text), Sent::Perhaps);
         let (mut next, mut tokens) = (url.to_owned(), HashSet::new());
         for _ in 0..PAGES_MAX {
-            let page = self.http.read(method, Method::GET, &next, None, deadline).await?;
+            let page = if once {
+                self.http.ask(method, Method::GET, &next, None, deadline).await?
+            } else {
+                let page = self.http.read(method, Method::GET, &next, None, deadline).await;
+                page.map_err(|failure| CallFailure::of(failure, Sent::Perhaps))?
+            };
             let Some(token) = read(page).map_err(garbage)? else { return Ok(()) };
             next = format!("{url}&pageToken={}", encode(&token));
             if !tokens.insert(token) {

@@ -10,14 +10,12 @@ use serde_json::Value;
 use super::answers;
 use super::http::{CallFailure, Prepared, Sent};
 use super::origin::Origin;
-use super::tpu::{ALPHA, TpuClient, encode, outcome};
+use super::tpu::{ALPHA, PAGE_SIZE, TpuClient, encode, outcome};
 use crate::model::action::{CallOutcome, Reading, RequestList};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::queued::RequestView;
 use crate::resource::queued::{body, reading};
 
-/// Asked for on each page; the server may give fewer.
-const PAGE_SIZE: u32 = 100;
 /// Nodes of one request that are read at once.
 const AT_ONCE: usize = 16;
 const LIST: &str = "queuedResources.list";
@@ -34,26 +32,26 @@ impl TpuClient {
         deadline: Instant,
     ) -> Result<RequestList, Failure> {
         if let Some(limit) = self.alpha_until(deadline) {
-            match self.request_pages(zone, ALPHA, limit).await {
+            match self.request_pages(zone, ALPHA, true, limit).await {
                 Ok(list) => return Ok(list),
-                Err(why) => {
-                    self.instead(LIST, CallFailure::of(why, Sent::Perhaps), deadline).await?
-                }
+                Err(why) => self.instead(LIST, why, deadline).await?,
             }
         }
-        self.request_pages(zone, self.version(), deadline).await
+        let listed = self.request_pages(zone, self.version(), false, deadline).await;
+        listed.map_err(|error| error.failure)
     }
 
     async fn request_pages(
         &self,
         zone: &str,
         version: &str,
+        once: bool,
         deadline: Instant,
-    ) -> Result<RequestList, Failure> {
+    ) -> Result<RequestList, CallFailure> {
         let parent = self.parent_in(version, zone);
         let url = format!("{parent}/queuedResources?pageSize={PAGE_SIZE}");
         let mut list = RequestList::default();
-        self.each_page(LIST, &url, deadline, |page| {
+        self.pages(LIST, &url, (deadline, once), |page| {
             let page = answers::request_page(page, version == ALPHA)?;
             list.requests.extend(page.requests);
             list.unreachable.extend(page.unreachable);

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use super::answers;
 use super::tpu::{TpuClient, encode};
 use crate::model::failure::Failure;
 
@@ -43,8 +44,7 @@ impl TpuClient {
         let read = |page: Value| {
             let infos = page.get("quotaInfos").and_then(Value::as_array);
             all.extend(infos.into_iter().flatten().filter_map(quota));
-            let next = page.get("nextPageToken").and_then(Value::as_str).unwrap_or_default();
-            Ok(Some(next.to_owned()).filter(|next| !next.is_empty()))
+            answers::next_page(&page)
         };
         let answer = self.each_page("quotaInfos.list", &url, deadline, read).await;
         Some(answer.map(|()| all))

@@ -1,7 +1,7 @@
 //! The Cloud TPU API, as far as the watchdog calls it. Source: Cloud TPU REST reference v2 and
 //! v2alpha1.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,10 +23,8 @@ use crate::resource::spec::needs_alpha;
 /// The public endpoint of the Vertex AI API.
 const VERTEX: &str = "https://{region}-aiplatform.googleapis.com";
 const ML: &str = "https://ml.googleapis.com";
-/// Asked for on each page; the server may give fewer.
-const PAGE_SIZE: u32 = 100;
-/// More pages than any project has: a server that never ends its list is not believed.
-const PAGES_MAX: usize = 2_000;
+/// Asked for on each page of a list; the server may give fewer.
+pub(super) const PAGE_SIZE: u32 = 100;
 
 /// Reads of nodes go through this version: v2 hides fields that a create must say.
 // unverified: v2alpha1 shows each node that v2 shows, and its 404 of a node holds for v2 too.
@@ -155,40 +153,31 @@ impl TpuClient {
     /// When any page can't be read.
     pub async fn list_nodes(&self, zone: &str, deadline: Instant) -> Result<NodeList, Failure> {
         if let Some(limit) = self.alpha_until(deadline) {
-            match self.pages(zone, ALPHA, true, limit).await {
-                Ok(list) => return Ok(list),
+            match self.node_pages(zone, ALPHA, true, limit).await {
+                Ok(list) => {
+                    // The next failure is told again.
+                    *self.alpha_rests.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                    return Ok(list);
+                }
                 Err(error) => self.instead("nodes.list", error, deadline).await?,
             }
         }
-        let listed = self.pages(zone, &self.version, false, deadline).await;
+        let listed = self.node_pages(zone, &self.version, false, deadline).await;
         listed.map_err(|error| error.failure)
     }
 
     /// The pages of a listing through one version; `once`: no page is asked for a second time.
-    async fn pages(
+    async fn node_pages(
         &self,
         zone: &str,
         version: &str,
         once: bool,
         deadline: Instant,
     ) -> Result<NodeList, CallFailure> {
-        let garbage =
-            |text: String| CallFailure::of(self.http.reject("nodes.list", text), Sent::Perhaps);
+        let url = format!("{}/nodes?pageSize={PAGE_SIZE}", self.parent_in(version, zone));
         let mut list = NodeList::default();
-        let (mut token, mut tokens) = (String::new(), HashSet::new());
-        for _ in 0..PAGES_MAX {
-            let mut url = format!("{}/nodes?pageSize={PAGE_SIZE}", self.parent_in(version, zone));
-            if !token.is_empty() {
-                url.push_str("&pageToken=");
-                url.push_str(&encode(&token));
-            }
-            let page = if once {
-                self.http.ask("nodes.list", Method::GET, &url, None, deadline).await?
-            } else {
-                let page = self.http.read("nodes.list", Method::GET, &url, None, deadline).await;
-                page.map_err(|failure| CallFailure::of(failure, Sent::Perhaps))?
-            };
-            let page = answers::node_page(page, version == ALPHA).map_err(garbage)?;
+        let read = |page| {
+            let page = answers::node_page(page, version == ALPHA)?;
             list.nodes.extend(page.nodes);
             list.unreachable.extend(page.unreachable);
             for entry in page.unreadable {
@@ -198,13 +187,10 @@ impl TpuClient {
                     None => list.nameless += 1,
                 }
             }
-            let Some(next) = page.next else { return Ok(list) };
-            token = next;
-            if !tokens.insert(token.clone()) {
-                return Err(garbage("the list repeats a page".into()));
-            }
-        }
-        Err(garbage(format!("the list did not end within {PAGES_MAX} pages")))
+            Ok(page.next)
+        };
+        self.pages("nodes.list", &url, (deadline, once), read).await?;
+        Ok(list)
     }
 
     /// Counts an entry of a listing that can't be read, and tells of it once.
@@ -343,11 +329,7 @@ impl TpuClient {
         spot: bool,
         deadline: Instant,
     ) -> Result<OperationState, Failure> {
-        if [JobKind::Custom, JobKind::Tuning, JobKind::Legacy]
-            .iter()
-            .any(|kind| name.contains(&format!("/{}/", kind.collection())))
-        {
-            // The answer to a submission is the job itself.
+        if JobKind::has_named(name) {
             return Ok(OperationState::Succeeded);
         }
         // unverified: an operation of a create through v2alpha1 is read through v2 under its name.

@@ -11,9 +11,10 @@ use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::answers;
 use super::http::{CallFailure, Prepared, Sent};
 use super::origin::Origin;
-use super::tpu::{TpuClient, encode};
+use super::tpu::{PAGE_SIZE, TpuClient, encode};
 use crate::model::action::Reading;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::ids::Incarnation;
@@ -21,8 +22,6 @@ use crate::model::submission::{JobState, JobView};
 use crate::model::training::{JobKind, LINEAGE_LABEL, NO_REGION, Named, Training};
 use crate::resource::training::{self, body};
 
-/// Asked for on each page; the server may give fewer.
-const PAGE_SIZE: u32 = 100;
 const LIST: &str = "customJobs.list";
 const GET: &str = "customJobs.get";
 /// The states of a legacy job that has not ended.
@@ -74,8 +73,7 @@ impl TpuClient {
                 }
                 Some(_) => return Err(format!("\"{collection}\" is not a list")),
             }
-            let next = page.get("nextPageToken").and_then(Value::as_str);
-            Ok(next.filter(|next| !next.is_empty()).map(str::to_owned))
+            answers::next_page(&page)
         });
         listed.await.map_err(|failure| of_kind(kind, failure))?;
         Ok(jobs)
@@ -120,8 +118,9 @@ impl TpuClient {
         let regions = if lineage.is_none() { of.regions.as_slice() } else { &here };
         let mut jobs = Vec::new();
         for region in regions {
-            if let Some(filter) = &filter {
-                jobs.extend(self.jobs_that(of.kind, region, filter, deadline).await?);
+            for kind in of.kinds() {
+                let Some(filter) = &filter else { break };
+                jobs.extend(self.jobs_that(kind, region, filter, deadline).await?);
             }
             for id in named.iter().filter(|id| of.kind.is_id(id)) {
                 if jobs.iter().any(|job: &JobView| job.id == *id) {

@@ -1,5 +1,6 @@
 //! The reports of a node's workers, as guest attributes.
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use futures::StreamExt as _;
@@ -104,10 +105,21 @@ impl TpuClient {
         error: &Failure,
         deadline: Instant,
     ) -> Result<Vec<WorkerReport>, Failure> {
+        // The quota of these reads is small: they are not repeated, and end with the first that it refuses.
+        let refused = OnceLock::new();
         let ask = async |worker: usize| {
+            if let Some(refusal) = refused.get() {
+                return Err(Failure::clone(refusal));
+            }
             let body =
                 json!({"queryPath": format!("{NAMESPACE}/"), "workerIds": [worker.to_string()]});
-            let read = self.http.read(METHOD, Method::POST, url, Some(&body), deadline).await;
+            let asked = self.http.ask(METHOD, Method::POST, url, Some(&body), deadline).await;
+            let read = asked.map_err(|error| error.failure);
+            if let Err(failure) = &read
+                && failure.class == FailureClass::Rate
+            {
+                refused.get_or_init(|| failure.clone());
+            }
             self.reports(read, 1).map(|reports| reports.into_iter().next().unwrap_or_default())
         };
         let answers: Vec<Result<WorkerReport, Failure>> =

@@ -21,6 +21,9 @@ pub struct CheckpointSurvey {
     pub written: Option<Timestamp>,
     /// Step and total size of the newest incomplete one above it: its growth is progress.
     pub incomplete: Option<(u64, u64)>,
+    /// A short name of the set of step folders, complete or not; empty where there are none. Another one says that
+    /// something was saved, or removed, also below the newest.
+    pub steps: String,
     /// The content of a location without a complete checkpoint.
     pub other: Option<NotComplete>,
     /// Of an empty location: the first few names in the folder above it, to tell a name that is

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::spec::NodeSpec;
 use super::training::{JobKind, Training};
 
 /// The thing that is read, created and deleted for a slot.
@@ -87,6 +88,17 @@ impl Filling {
         match self {
             Filling::Node | Filling::QueuedResource(_) => None,
             Filling::Training(job) => Some(job),
+        }
+    }
+
+    /// The same once what fills the slot is known: a name may be that of jobs of two kinds.
+    #[must_use]
+    pub fn found(&self, spec: Option<&NodeSpec>) -> Filling {
+        match (self, spec.and_then(NodeSpec::job_kind)) {
+            (Filling::Training(of), Some(kind)) if of.either => {
+                Filling::Training(Arc::new(of.found(kind)))
+            }
+            _ => self.clone(),
         }
     }
 

@@ -117,6 +117,23 @@ impl Stray {
         format!("{zone}/{name}")
     }
 
+    /// A node of which nothing is known yet.
+    pub fn followed(zone: String, name: String, why: String, since: Timestamp) -> Stray {
+        Stray {
+            zone,
+            name,
+            since,
+            why,
+            state: None,
+            incarnation: None,
+            request: None,
+            twin: None,
+            removal: None,
+            told: None,
+            told_in: None,
+        }
+    }
+
     /// The kind of thing that is read, and deleted.
     pub fn filling(&self) -> Filling {
         if let Some(twin) = &self.twin {

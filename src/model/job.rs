@@ -83,6 +83,14 @@ pub struct JobState {
     pub went_back_since: Option<Timestamp>,
     /// When the newest complete checkpoint was first seen.
     pub checkpoint_at: Option<Timestamp>,
+    /// Of a managed training job: the set of step folders as it was last listed ([`CheckpointSurvey::steps`]).
+    ///
+    /// [`CheckpointSurvey::steps`]: super::checkpoint::CheckpointSurvey::steps
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub steps: String,
+    /// When that set was last seen to change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_at: Option<Timestamp>,
     /// When its files were written, by the store's clock: shown, decides nothing.
     pub checkpoint_written: Option<Timestamp>,
     /// Of a location that was found empty: names in the folder above it.

@@ -145,6 +145,8 @@ pub struct NodeView {
     pub is_v1: bool,
     /// `queuedResource`, when the node belongs to one.
     pub queued_resource: Option<String>,
+    /// The service itself, and no person, brought its queued resource into its state.
+    pub by_service: bool,
     /// `multisliceNode`.
     pub multislice: bool,
     /// `acceleratorType`, or type and topology where it is absent.

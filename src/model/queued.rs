@@ -59,8 +59,8 @@ pub struct RequestView {
     pub created: Option<Timestamp>,
     /// `state.state`.
     pub state: RequestState,
-    /// `state.stateInitiator` is USER: a person, and not the service, brought it there.
-    pub by_user: bool,
+    /// `state.stateInitiator`: who brought it there, where the API says it.
+    pub by: Option<Initiator>,
     /// `state.failedData.error.message`.
     pub error: Option<String>,
     /// Its class and words, where the error was looked at.
@@ -73,13 +73,29 @@ pub struct RequestView {
     pub accelerator: String,
     /// The store's id of the watchdog that made it, from its nodes' metadata.
     pub owner: Option<String>,
+    /// The slot that it was made for, from the same place.
+    pub slot: Option<String>,
     /// Read through v2alpha1, which shows fields that v2 hides.
     pub alpha: bool,
     /// The answer as it was.
     pub raw: Arc<Value>,
 }
 
+/// Who brought a request into its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Initiator {
+    /// A person, or a program of theirs.
+    User,
+    /// The service itself.
+    Service,
+}
+
 impl RequestView {
+    /// Whether a person, and not the service, brought it into its state.
+    pub fn is_by_user(&self) -> bool {
+        self.by == Some(Initiator::User)
+    }
+
     /// Its identity: the API gives a request no number of its own, and a later one of its id has another
     /// time.
     pub fn incarnation(&self) -> Option<Incarnation> {

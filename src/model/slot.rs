@@ -212,6 +212,9 @@ pub struct SlotRecord {
     /// Why its node counts as deleted on purpose: nothing is created until `retry` or `recreate`.
     #[serde(default)]
     pub deleted: Option<String>,
+    /// When a person last said that it is wanted (`retry`, `recreate`): a delete of before holds nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted_since: Option<Timestamp>,
     /// An operator wants this node replaced.
     #[serde(default)]
     pub wanted: Option<Wish>,
@@ -396,6 +399,7 @@ impl SlotRecord {
             forgotten: false,
             released: None,
             deleted: None,
+            wanted_since: None,
             wanted: None,
             nudged: None,
             request: None,

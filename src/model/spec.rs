@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+use super::training::JobKind;
+
 /// Where a specification holds what its queued resource says of the node: the fields of the request
 /// around it. A node's own JSON has text there, which is never part of a specification.
 pub const REQUEST_KEY: &str = "queuedResource";
@@ -53,6 +55,11 @@ impl NodeSpec {
     /// The learned fields.
     pub fn body(&self) -> &Map<String, Value> {
         &self.0
+    }
+
+    /// The kind of the managed training job that it describes.
+    pub fn job_kind(&self) -> Option<JobKind> {
+        self.body().get(TRAINING_KEY).map(JobKind::of)
     }
 
     /// The same, to be changed.

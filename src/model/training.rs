@@ -31,6 +31,20 @@ pub enum JobKind {
 }
 
 impl JobKind {
+    /// The kind of a job by the field that describes its machines.
+    pub fn of(job: &Value) -> JobKind {
+        let has = |kind: &JobKind| job.get(kind.spec()).is_some();
+        [JobKind::Tuning, JobKind::Legacy].into_iter().find(has).unwrap_or_default()
+    }
+
+    /// Whether this is the resource name of a job: the answer to a submission or cancel names the job itself, and no
+    /// operation.
+    pub fn has_named(name: &str) -> bool {
+        [JobKind::Custom, JobKind::Tuning, JobKind::Legacy]
+            .iter()
+            .any(|kind| name.contains(&format!("/{}/", kind.collection())))
+    }
+
     /// Its name in the path of a call.
     pub fn collection(self) -> &'static str {
         match self {
@@ -82,6 +96,8 @@ impl JobKind {
 pub struct Training {
     /// Its collection.
     pub kind: JobKind,
+    /// It may be a tuning job as well: the config gives a name or labels, which say nothing of the kind.
+    pub either: bool,
     /// How it is found.
     pub named: Named,
     /// Where it may be, in the order of the config.
@@ -112,6 +128,7 @@ impl Training {
     pub fn one(kind: JobKind, region: &str, id: &str) -> Training {
         Training {
             kind,
+            either: false,
             named: Named::Id(id.to_owned()),
             regions: vec![region.to_owned()],
             create: None,
@@ -124,6 +141,27 @@ impl Training {
             stall: None,
             next_machine: Vec::new(),
         }
+    }
+
+    /// The kinds that it may be.
+    pub fn kinds(&self) -> impl Iterator<Item = JobKind> {
+        std::iter::once(self.kind).chain(self.either.then_some(JobKind::Tuning))
+    }
+
+    /// Whether it may be one of this kind.
+    pub fn may_have(&self, kind: JobKind) -> bool {
+        self.kinds().any(|of| of == kind)
+    }
+
+    /// The same once its job is known.
+    pub fn found(&self, kind: JobKind) -> Training {
+        Training { kind, either: false, ..self.clone() }
+    }
+
+    /// So long without a new complete checkpoint, and a job of this kind is cancelled. The study of a tuning job would
+    /// begin once more.
+    pub fn stall_of(&self, kind: JobKind) -> Option<Duration> {
+        self.stall.filter(|_| kind != JobKind::Tuning || self.restart_study)
     }
 
     /// The machine type of the next submission, while the config names it.

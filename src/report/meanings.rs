@@ -28,7 +28,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::DryRun,
         says(
-            "dry_run = true in the config: everything is decided and told, nothing is changed.",
+            "dry_run = true in the config: the watchdog decides and reports everything, and changes nothing.",
             "Take it out of the config and reload (SIGHUP, or systemctl reload tpu-watchdog).",
         ),
     ),
@@ -85,7 +85,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
         HoldReason::Stopped,
         says(
             "The TPU was stopped or hidden; a stopped TPU is never deleted.",
-            "Start it to have it watched again.",
+            "Start it (gcloud compute tpus tpu-vm start) to have it protected again.",
         ),
     ),
     (
@@ -99,7 +99,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
         HoldReason::Unclear,
         says(
             "The last read failed, or showed a state that is not known. Such a read is never evidence of anything.",
-            "Nothing, while it is one read. When it stays so, the reason names the API's answer: `doctor`.",
+            "A single read needs nothing. If it persists, run `doctor`; the reason quotes the API's answer.",
         ),
     ),
     (
@@ -112,8 +112,8 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::Degraded,
         says(
-            "The API reports a symptom of the TPU on which no rule acts: it informs.",
-            "Look whether the job makes progress; `recreate SLOT` replaces the TPU.",
+            "The API reports a symptom of the TPU that no rule acts on: informational only.",
+            "Check whether the job makes progress; `recreate SLOT` replaces the TPU.",
         ),
     ),
     (
@@ -126,14 +126,14 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::JudgedPerHour,
         says(
-            "policy.max_judged_recreates_per_hour is used up: more than so many sick TPUs an hour is a reason to look.",
-            "Look what the TPUs have in common; it goes on by itself as the hour slides.",
+            "policy.max_judged_recreates_per_hour is used up: that many sick TPUs in an hour suggest a common cause.",
+            "Find what they have in common; recreates resume as the hour slides.",
         ),
     ),
     (
         HoldReason::ZoneShort,
         says(
-            "Creates of this zone and type are refused for want of capacity, so that a sick TPU in hand is worth more than none.",
+            "Creates of this zone and type are refused for lack of capacity, so the sick TPU is kept: it could not be replaced now.",
             "Nothing: one is tried every two hours. More zones in `zones` help.",
         ),
     ),
@@ -182,7 +182,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::CreateLimit,
         says(
-            "The project's limit of creates a minute is used up by this watchdog.",
+            "This watchdog has sent as many creates in the last minute as it allows itself (about 60).",
             "Nothing: it goes on within a minute.",
         ),
     ),
@@ -204,7 +204,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::NoBeaconChannel,
         says(
-            "No supervisor was ever heard of in this project, or guest attributes can't be read now: silence proves nothing then.",
+            "No supervisor has ever reported in this project, or guest attributes can't be read now, so silence proves nothing.",
             "Allow guest attributes (organisation policy compute.disableGuestAttributesAccess), or look at the TPU by hand.",
         ),
     ),
@@ -254,7 +254,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
         HoldReason::EndedEarly,
         says(
             "The command ended with code 0 and nothing shows that it did its work: under 10 minutes, no new step, no new checkpoint.",
-            "If the work is done: `done SLOT`. If not (a command in the background, a wrapper that swallows errors): mend it, then `retry SLOT`.",
+            "If the work is done: `done SLOT`. If not (a command in the background, a wrapper that swallows errors): fix it, then `retry SLOT`.",
         ),
     ),
     (
@@ -289,14 +289,14 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::NotSent,
         says(
-            "A call was decided several times and never left this machine; it is tried all the same.",
+            "The watchdog decided on a call several times, but it never left this machine; it keeps trying.",
             "The reason says why: most of the time the state is slow, or credentials are missing.",
         ),
     ),
     (
         HoldReason::SlowGet,
         says(
-            "The read that has to confirm a delete takes longer than it may be old, so that nothing is deleted.",
+            "The GET that must confirm a delete takes longer than its maximum age (5 s), so nothing is deleted.",
             "Look at the network between this machine and the API.",
         ),
     ),
@@ -311,7 +311,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
         HoldReason::Forgotten,
         says(
             "An operator called the slot's create off (`forget`), or gave its TPU back (`release`).",
-            "`retry SLOT` wants it again; or take it out of the config.",
+            "`retry SLOT` creates it again; or remove it from the config.",
         ),
     ),
     (
@@ -331,7 +331,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::CannotRelaunch,
         says(
-            "The job is to start again on the TPU that is there, and its run order was refused, or its hosts do not follow it.",
+            "The job should restart on its existing TPU, but its run order was refused, or its hosts do not follow it.",
             "The reason says which. Grant tpu.nodes.update (deploy/iam), or `recreate SLOT`.",
         ),
     ),
@@ -339,7 +339,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
         HoldReason::Quota,
         says(
             "A quota of managed training is short: a submission was refused, or the job failed for it.",
-            "Have the quota raised that the reason names, or end another job. It is asked again each hour.",
+            "Raise the quota that the reason names, or end another job. The watchdog retries every hour.",
         ),
     ),
     (
@@ -454,11 +454,11 @@ fn request(condition: Condition) -> Meaning {
     match condition {
         Condition::RequestFailed => says(
             "The queued resource FAILED: it could not be filled, or what it asks for is refused. It holds quota until it is deleted.",
-            "Nothing where capacity is short: it is removed, and asked for again. Otherwise mend what its error names.",
+            "Nothing where capacity is short: it is removed, and asked for again. Otherwise fix what its error names.",
         ),
         Condition::Going => says(
-            "The queued resource, or the node in it, is being taken away.",
-            "Nothing: what follows shows when that is over.",
+            "The queued resource, or the node in it, is being deleted or suspended.",
+            "Nothing: the watchdog decides when that has finished.",
         ),
         _ => says(
             "The queued resource waits for capacity, or its nodes are being made.",

@@ -47,7 +47,7 @@ impl Obstacles {
             )?,
             slot_create_refused: gauges(
                 "slot_create_refused",
-                "1 for the reason of the last refusal of a create that a slot is owed.",
+                "1 for the reason that the slot's pending create was last refused.",
                 &["slot", "reason"],
             )?,
             slot_protected: gauges(
@@ -62,7 +62,7 @@ impl Obstacles {
             )?,
             slot_recoveries: gauges(
                 "slot_recoveries_24h",
-                "Recoveries of a slot that began within the last 24 h, whatever for.",
+                "Recoveries of a slot that began within the last 24 h, for any cause.",
                 &["slot"],
             )?,
             orphans: gauges(

@@ -5,6 +5,7 @@ use std::sync::{Arc, RwLock};
 use jiff::Timestamp;
 
 use crate::model::action::{NodeList, Poll};
+use crate::model::submission::JobListing;
 use crate::model::view::StatusDocument;
 
 /// Whether this process may act.
@@ -47,6 +48,12 @@ impl Reading {
                 }
                 Ok(_) => return *self = Reading::Done,
                 Err(error) => failure(&listing.zone, error.class.name()),
+            };
+        }
+        for JobListing { region, result } in &poll.jobs {
+            *self = match result {
+                Ok(_) => return *self = Reading::Done,
+                Err(error) => failure(region, error.class.name()),
             };
         }
     }
@@ -125,6 +132,14 @@ mod tests {
         reading.polled(&poll(vec![Err(FailureClass::Transient), Ok(vec![]), Ok(vec!["z"])]));
         assert_eq!(reading, Reading::Done);
         reading.polled(&poll(vec![Err(FailureClass::Transient)]));
+        assert_eq!(reading, Reading::Done);
+        // Training jobs alone.
+        let jobs = |result| JobListing { region: "r".into(), result };
+        let mut reading = Reading::NotYet;
+        let refused = Err(Failure::new(FailureClass::Permission, "secret words"));
+        reading.polled(&Poll { jobs: vec![jobs(refused)], ..poll(vec![]) });
+        assert_eq!(reading, Reading::Failed("r: permission".into()));
+        reading.polled(&Poll { jobs: vec![jobs(Ok(vec![]))], ..poll(vec![]) });
         assert_eq!(reading, Reading::Done);
     }
 }

@@ -271,7 +271,10 @@ fn next(slot: &SlotView, now: Timestamp) -> Option<String> {
             format!("the delete is sent once more in {left}")
         }
         (ActionName::Wait, None) if judged => {
-            format!("recreated in {left} unless it recovers")
+            let hung = [Condition::Unresponsive, Condition::RuntimeUnhealthy];
+            let first = hung.contains(&slot.condition) && slot.job.is_some();
+            let what = if first { "relaunched or recreated" } else { "recreated" };
+            format!("{what} in {left} unless it recovers")
         }
         (ActionName::Wait, None) if slot.condition.kind() == Some(Kind::Lost) => {
             if !slot.protected {
@@ -314,9 +317,13 @@ pub fn stands(job: &JobView, now: Timestamp) -> Vec<String> {
     parts
 }
 
-/// A job without a known checkpoint: none is there, or it was not listed yet.
+/// A job without a known checkpoint: none is there, or it has not been listed yet.
 pub fn none_known(location: &str, unlisted: bool, around: &[String]) -> String {
-    if unlisted { format!("{location} was not listed yet") } else { none_found(location, around) }
+    if unlisted {
+        format!("{location} has not been listed yet")
+    } else {
+        none_found(location, around)
+    }
 }
 
 /// A location without a checkpoint, and its neighbours where they may explain it.

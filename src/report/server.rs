@@ -93,9 +93,10 @@ async fn metrics(State(endpoints): State<Endpoints>) -> Response {
 
 async fn healthy(State(endpoints): State<Endpoints>) -> (StatusCode, String) {
     match endpoints.published.get().turned_at {
-        Some(at) if elapsed(at, Timestamp::now()) > endpoints.stuck_after => {
-            (StatusCode::SERVICE_UNAVAILABLE, format!("the loop has not turned since {at}\n"))
-        }
+        Some(at) if elapsed(at, Timestamp::now()) > endpoints.stuck_after => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("the main loop has made no progress since {at}\n"),
+        ),
         _ => (StatusCode::OK, "ok\n".to_owned()),
     }
 }

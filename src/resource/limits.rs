@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::training::body;
 use crate::model::ids::RunOrder;
 use crate::model::spec::{NodeSpec, TRAINING_KEY};
+use crate::model::training::JobKind;
 
 /// Compute Engine metadata limits: 256 KiB a value, 512 KiB in all.
 // unverified: the limits of Compute Engine instances hold for the metadata of a TPU node.
@@ -20,7 +20,7 @@ impl NodeSpec {
     pub fn validate(&self) -> Result<(), String> {
         let text = |key: &str| self.body().get(key).and_then(Value::as_str).unwrap_or_default();
         let job = self.body().get(TRAINING_KEY);
-        let field = job.map_or("", |job| body::kind(job).spec());
+        let field = job.map_or("", |job| JobKind::of(job).spec());
         if job.is_some_and(|job| !job.get(field).is_some_and(Value::is_object)) {
             return Err(format!("its specification has no {field}"));
         }

@@ -72,10 +72,8 @@ impl NodeView {
                 .map(|all| all.iter().map(symptom).collect())
                 .unwrap_or_default(),
             upcoming: raw.get("upcomingMaintenance").filter(|u| u.is_object()).map(upcoming),
-            is_v1: matches!(
-                raw.get("apiVersion").and_then(Value::as_str),
-                Some("V1" | "V1_ALPHA1")
-            ),
+            is_v1: raw.get("apiVersion").is_some_and(|of| *of == "V1" || *of == "V1_ALPHA1"),
+            by_service: false,
             queued_resource: raw
                 .get("queuedResource")
                 .and_then(Value::as_str)

@@ -15,8 +15,8 @@ use serde_json::Value;
 use super::node::{known, text, time};
 use super::spec::accelerator;
 use crate::model::filling::RequestTimes;
-use crate::model::ids::OWNER_KEY;
-use crate::model::queued::{RequestState, RequestView};
+use crate::model::ids::{OWNER_KEY, SLOT_KEY};
+use crate::model::queued::{Initiator, RequestState, RequestView};
 use crate::model::spec::SLICES_MAX;
 use crate::model::time::after;
 
@@ -44,6 +44,9 @@ impl RequestView {
         let specs = raw.pointer("/tpu/nodeSpec").and_then(Value::as_array);
         let specs = specs.map(Vec::as_slice).unwrap_or_default();
         let first = specs.first().and_then(|spec| spec.get("node"));
+        let metadata = |key: &str| {
+            first.and_then(|node| node.get("metadata")?.get(key)?.as_str()).map(str::to_owned)
+        };
         Ok(RequestView {
             id: id.to_owned(),
             zone: zone.to_owned(),
@@ -51,9 +54,7 @@ impl RequestView {
             state: raw
                 .pointer("/state/state")
                 .map_or(RequestState::Unspecified, RequestState::from_wire),
-            by_user: raw
-                .pointer("/state/stateInitiator")
-                .is_some_and(|by| by.as_str() == Some("USER") || by.as_i64() == Some(1)),
+            by: raw.pointer("/state/stateInitiator").and_then(initiator),
             error: raw
                 .pointer("/state/failedData/error/message")
                 .and_then(Value::as_str)
@@ -68,11 +69,19 @@ impl RequestView {
             alpha: false,
             nodes: specs.iter().flat_map(|spec| node_ids(spec, id)).collect(),
             accelerator: first.map(accelerator).unwrap_or_default(),
-            owner: first
-                .and_then(|node| node.get("metadata")?.get(OWNER_KEY)?.as_str())
-                .map(str::to_owned),
+            owner: metadata(OWNER_KEY),
+            slot: metadata(SLOT_KEY),
             raw: Arc::new(raw),
         })
+    }
+}
+
+/// Source: discovery document of v2, `QueuedResourceState.stateInitiator`.
+fn initiator(value: &Value) -> Option<Initiator> {
+    match (value.as_str(), value.as_i64()) {
+        (Some("USER"), _) | (_, Some(1)) => Some(Initiator::User),
+        (Some("SERVICE"), _) | (_, Some(2)) => Some(Initiator::Service),
+        _ => None,
     }
 }
 
@@ -126,10 +135,10 @@ mod tests {
         assert_eq!((view.id.as_str(), view.zone.as_str()), ("q", "us-east5-b"));
         assert_eq!((view.state, view.error.as_deref()), (RequestState::Failed, Some("no")));
         assert_eq!((view.nodes, view.accelerator.as_str()), (vec!["n".to_owned()], "v6e-8"));
-        assert_eq!((view.owner.as_deref(), view.by_user), (Some("o"), false));
+        assert_eq!((view.owner.as_deref(), view.by), (Some("o"), None));
         let several = json!({"multisliceParams": {"nodeCount": 2}});
         let view = request(json!({"state": 8, "stateInitiator": 1}), several);
-        assert_eq!((view.state, view.by_user), (RequestState::Suspended, true));
+        assert_eq!((view.is_by_user(), view.state), (true, RequestState::Suspended));
         assert_eq!(view.nodes, ["q-0", "q-1"]);
         let prefixed = json!({"multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "s"}});
         let view = request(json!({"state": "LATER"}), prefixed);

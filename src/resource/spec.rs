@@ -150,6 +150,16 @@ impl NodeSpec {
                 self.body_mut().insert(field.to_owned(), value.clone());
             }
         }
+        // v2 shows no `guaranteed.reserved` of a queued resource.
+        let pointer =
+            |spec: &NodeSpec| spec.body().get("schedulingConfig")?.get("reserved").cloned();
+        if let Some(reserved) = pointer(former)
+            && self.body().contains_key(REQUEST_KEY)
+            && pointer(&self).is_none()
+        {
+            let scheduling = self.body_mut().entry("schedulingConfig").or_insert_with(|| json!({}));
+            scheduling["reserved"] = reserved;
+        }
         self
     }
 

@@ -164,7 +164,7 @@ impl Training {
 
     /// Whether a job may be this slot's: by its lineage, once that is `known`, or by its name.
     pub fn may_be(&self, known: Option<&str>, job: &JobView) -> bool {
-        job.kind == self.kind && (known == Some(job.lineage()) || self.names(job))
+        self.may_have(job.kind) && (known == Some(job.lineage()) || self.names(job))
     }
 }
 

@@ -50,9 +50,11 @@ impl Calls {
         let Some(work) = &mut self.work else { return std::future::pending().await };
         let (store, message, written) = match work.await {
             Ok(done) => done,
-            // The task neither panics nor is cancelled; without a store nothing can be done.
+            // The task neither panics nor is cancelled. Without a store nothing can be done: the watchdog
+            // counts as stuck.
             Err(error) => {
                 tracing::error!("the journal's task ended: {error}");
+                self.work = None;
                 return std::future::pending().await;
             }
         };

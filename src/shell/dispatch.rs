@@ -24,11 +24,12 @@ use crate::report::metrics::Metrics;
 const ATTRIBUTES_APART: Duration = Duration::from_millis(200);
 const ATTRIBUTES_IN_A_POLL: u32 = 20;
 
-/// Bounds on what is under way at once. What a slow bucket or many guests hold up must never hold
-/// up a delete.
+/// Bounds on what is under way at once. What a slow bucket, many guests or a zone that hangs hold up
+/// must never hold up a delete.
 #[derive(Clone)]
 pub struct Permits {
     calls: Arc<Semaphore>,
+    mutations: Arc<Semaphore>,
     surveys: Arc<Semaphore>,
     // When the next read of guest attributes may leave, and how far apart they are.
     attributes: Arc<Mutex<Instant>>,
@@ -40,6 +41,7 @@ impl Permits {
     pub fn new(each: usize, poll: Duration) -> Self {
         Permits {
             calls: Arc::new(Semaphore::new(each)),
+            mutations: Arc::new(Semaphore::new(each)),
             surveys: Arc::new(Semaphore::new(each)),
             attributes: Arc::new(Mutex::new(Instant::now())),
             // Polls of less than a second are a test's.
@@ -199,7 +201,7 @@ pub fn send(
 ) {
     let (world, permits, sender) = (world.clone(), permits.clone(), sender.clone());
     tokio::spawn(async move {
-        let _permit = permits.calls.acquire().await;
+        let _permit = permits.mutations.acquire().await;
         let permitted = || term.permits(&action, clock::now(), CONNECT_MAX);
         let outcome = world.tpu.carry_out(&action, permitted).await;
         answer(&sender, term.number(), action.answer(outcome));

@@ -167,6 +167,11 @@ impl Watchdog {
         view::document(self.driver.fleet(), Timestamp::now())
     }
 
+    /// Whether the journal could not be written when that was last tried.
+    pub fn store_fails(&self) -> bool {
+        self.driver.store_fails()
+    }
+
     /// Works as its mode says, until it ends or is told to stop.
     pub async fn run(&mut self, signals: &mut mpsc::UnboundedReceiver<Signal>) -> End {
         let mut message = Message::Woke;
@@ -292,7 +297,7 @@ impl Watchdog {
         }
         self.show(Snapshot {
             status,
-            turned_at: Some(Timestamp::now()),
+            turned_at: self.turned_at(),
             polls: fleet.polls,
             reading: self.reading.clone(),
             store_failing: self.driver.store_fails(),
@@ -303,12 +308,18 @@ impl Watchdog {
         });
     }
 
+    /// When it last made progress: not while polls do not end, or a call of the store hangs.
+    fn turned_at(&self) -> Option<Timestamp> {
+        let alive = self.driver.is_alive(clock::boottime());
+        if alive { Some(Timestamp::now()) } else { self.published.get().turned_at }
+    }
+
     /// Shows the slots as they were last seen while it is not known who leads, or as the leader's
     /// journal has them.
     fn show_other(&mut self, shown: Shown) {
         self.changed = false;
         let settings = self.driver.settings();
-        let (turned_at, dry_run) = (Some(Timestamp::now()), settings.dry_run);
+        let (turned_at, dry_run) = (self.turned_at(), settings.dry_run);
         let reading = self.reading.clone();
         let snapshot = Snapshot { turned_at, dry_run, reading, ..Snapshot::default() };
         self.show(match shown {

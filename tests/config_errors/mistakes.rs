@@ -1,8 +1,13 @@
 //! Mistakes in a config, each with its place in the file and the words that are told.
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-pub const AFTER_A_SLOT: [(&str, &str, &str); 78] = [
+pub const AFTER_A_SLOT: [(&str, &str, &str); 79] = [
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`; did you mean `name`?"),
+    (
+        "queued_resource = \"q\"\n[tpu.policy]\non_success = \"stop\"",
+        "w.toml:7: tpu[0].policy.on_success:",
+        "the API stops no TPU of a queued resource",
+    ),
     ("queued_resource = \"a b\"", "w.toml:5: tpu[0].queued_resource:", "is not the id of a queued"),
     ("kind = \"slice\"", "w.toml:5: tpu[0].kind:", "not supported yet"),
     ("kind = \"nodes\"", "w.toml:5: tpu[0].kind:", "write \"node\" or \"queued_resource\""),

@@ -198,7 +198,7 @@ fn a_hidden_node_is_left_to_whoever_hid_it() {
 
 #[test]
 fn a_node_that_somebody_deletes_is_waited_for() {
-    left_alone(Trouble::Deleting, None, "another hand deletes it");
+    left_alone(Trouble::Deleting, None, "another client is deleting it");
 }
 
 #[test]

@@ -209,7 +209,7 @@ fn s7_a_request_that_was_called_off_is_kept_while_it_is_paused_and_told_once_it_
     rig.wait_until("that is shown", || seen(&rig)["condition"] == "waiting");
     let paused = rig.command(&["pause", "a"]).output().unwrap();
     let words = String::from_utf8_lossy(&paused.stdout).into_owned();
-    assert!(words.contains("its request waits on and may be granted"), "{words}");
+    assert!(words.contains("its request keeps waiting and may be granted"), "{words}");
     rig.wait_until("it is paused", || seen(&rig)["paused"] == true);
     // Out of the config as well: it is looked for all the same.
     rig.configure("", POLICY, &format!("[[tpu]]\nname = \"b\"\nzone = \"{ZONE}\"\n"));

@@ -71,7 +71,7 @@ fn a_node_that_a_person_deletes_while_it_works_stays_deleted() {
     rig.start();
     rig.wait_polls(3);
     rig.trouble("a", Trouble::Deleting, None);
-    rig.wait_for_log("another hand deletes it");
+    rig.wait_for_log("another client is deleting it");
     rig.trouble("a", Trouble::Vanish, None);
     rig.wait_until("it is told", || hold(&rig) == "deleted");
     rig.wait_polls(4);

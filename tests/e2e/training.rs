@@ -390,21 +390,22 @@ fn a_tuning_job_is_submitted_again_where_its_config_consents() {
         "studySpec": {"metrics": [{"metricId": "loss", "goal": "MINIMIZE"}]},
         "trialJobSpec": spec(),
     });
-    configure(
-        &rig,
-        &format!(
-            "[[vertex_job]]\nname = \"sft\"\nregion = \"{REGION}\"\ndisplay_name = \"llama-sft\"\nsettle = \"1s\"\nrestart_study = true\n"
-        ),
+    let slot = format!(
+        "[[vertex_job]]\nname = \"sft\"\nregion = \"{REGION}\"\ndisplay_name = \"llama-sft\"\nsettle = \"1s\"\n"
     );
-    // A custom job of that name is another thing.
-    submit(&rig);
+    configure(&rig, &slot);
     post(&rig, &format!("locations/{REGION}/hyperparameterTuningJobs"), study.clone());
+    // The name alone says nothing of the kind: the study is found.
     starts(&mut rig);
-    wait_running(&rig, 2);
+    wait_running(&rig, 1);
     assert!(seen(&rig)["evidence"].as_str().unwrap().contains("0 of 4 trials done"));
     ends(&rig, "FAILED", Some((13, INTERNAL)));
-    wait_running(&rig, 3);
-    let ((kind, ..), again) = &jobs(&rig)[2];
+    rig.wait_until("it is held", || seen(&rig)["hold"] == "job_failed");
+    rig.kill();
+    configure(&rig, &format!("{slot}restart_study = true\n"));
+    rig.start();
+    wait_running(&rig, 2);
+    let ((kind, ..), again) = &jobs(&rig)[1];
     assert_eq!((*kind, &again.body["studySpec"]), (JobKind::Tuning, &study["studySpec"]));
     assert_eq!(label(again, "tpu-watchdog-attempt"), "1");
 }

@@ -2,6 +2,8 @@
 
 use super::{Case, Checked, elapsed, rule};
 use crate::model::condition::Condition;
+use crate::model::spec::NodeSpec;
+use crate::model::training::JobKind;
 
 /// S5: it has run for `stall`, and so long has a location that was listed just now had nothing new.
 pub fn is_stalled(case: &Case, condition: Condition) -> Checked {
@@ -9,7 +11,9 @@ pub fn is_stalled(case: &Case, condition: Condition) -> Checked {
         return Ok(());
     }
     let (record, memory, now) = (case.record, case.memory, case.now);
-    let stall = case.slot.filling.training().and_then(|of| of.stall);
+    let of = case.slot.filling.training();
+    let is_study = record.spec.as_ref().and_then(NodeSpec::job_kind) == Some(JobKind::Tuning);
+    let stall = of.filter(|of| of.restart_study || !is_study).and_then(|of| of.stall);
     let listed =
         memory.surveyed_at.filter(|at| *at <= now && elapsed(*at, now) <= case.slot.policy.max_age);
     let listed =
@@ -19,6 +23,7 @@ pub fn is_stalled(case: &Case, condition: Condition) -> Checked {
         .ready_since
         .max(record.job.checkpoint_at)
         .max(record.job.progress_at)
+        .max(record.job.steps_at)
         .filter(|_| record.ready_since.is_some());
     let stands = stall
         .zip(last)

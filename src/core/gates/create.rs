@@ -18,7 +18,7 @@ pub fn remains(ctx: &SlotCtx) -> Option<Decision> {
     let (zone, name) = (&ctx.record.zone, &ctx.record.name);
     ctx.ledger.strays.get(&Stray::key(zone, name)).filter(|stray| stray.is_being_removed())?;
     let text = format!(
-        "its create is pending, but what a former one left there is being removed in {zone} first"
+        "its create is pending: first the dead TPU of that name in {zone} is being deleted"
     );
     hold(HoldReason::Backoff, text, None)
 }
@@ -37,13 +37,11 @@ pub fn other_request(ctx: &SlotCtx) -> Option<Decision> {
     });
     let asked = format!("its create is pending, but its queued resource {id} in {zone} is {state}");
     let (reason, then) = match waits {
-        true => {
-            (HoldReason::Backoff, "no other one is asked for before that one is gone".to_owned())
-        }
+        true => (HoldReason::Backoff, "the next request waits until that one is gone".to_owned()),
         false => (
             HoldReason::CreateUnresolved,
             format!(
-                "no other one is asked for while that one may hold a TPU. It is reported as a stray: {}",
+                "no new request is sent while that one may hold a TPU; it is a stray, inspect it: {}",
                 stray.filling().shown_by(&stray.name, zone)
             ),
         ),
@@ -71,7 +69,7 @@ pub fn create_backoff(ctx: &SlotCtx) -> Option<Decision> {
 pub fn request_refused(ctx: &SlotCtx) -> Option<Decision> {
     let failure = ctx.record.recovery.as_ref()?.halted.as_ref()?;
     let text = format!(
-        "its create is pending, but its queued resource failed ({}): {failure}. No other one is asked for: find the cause, then `retry {}`",
+        "its create is pending, but its queued resource failed ({}): {failure}. The watchdog sends no new request: find the cause, then `retry {}`",
         failure.class.name(),
         ctx.record.name
     );
@@ -135,7 +133,7 @@ pub fn probe(ctx: &SlotCtx) -> Option<Decision> {
     let short = ctx.ledger.pools.get(&name)?.short.as_ref()?;
     if let Some(other) = ctx.budget.probing.get(&name).filter(|slot| **slot != ctx.record.name) {
         let text = format!(
-            "no capacity in the pool {name} since {:.0}; {other} is being tried first",
+            "no capacity in the pool {name} since {:.0}; slot {other} is probing the pool first",
             short.since
         );
         return hold(HoldReason::WaitsForProbe, text, None);
@@ -157,7 +155,7 @@ pub fn create_limit(ctx: &SlotCtx) -> Option<Decision> {
     let most = if shared { CREATES_PER_MINUTE / 2 } else { CREATES_PER_MINUTE };
     let full = ctx.ledger.creates.len() + ctx.budget.on_their_way >= most;
     let until = ctx.ledger.creates.first().map(|at| after(*at, CREATE_WINDOW));
-    let text = || format!("{most} creates in the last minute");
+    let text = || format!("{most} creates in the last minute, the watchdog's own limit");
     full.then(|| Decision::hold(HoldReason::CreateLimit, text(), until))
 }
 

@@ -50,8 +50,8 @@ pub fn breaker(ctx: &SlotCtx) -> Option<Decision> {
 /// S16.
 pub fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
     let (condition, job) = (ctx.condition(), ctx.slot.job.as_ref());
-    // An operator's `relaunch` has set the count back.
-    let asked = ctx.record.job.relaunch_by.is_some();
+    // An operator who asks for another try has set the count back.
+    let asked = ctx.record.job.relaunch_by.is_some() || ctx.record.wanted.is_some();
     if asked || !runs::is_over(ctx.record, job, condition) {
         return None;
     }
@@ -66,7 +66,7 @@ pub fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
         let why = known.map_or(why.as_str(), |(cause, _)| cause);
         let text = format!(
             "{evidence}; {why}; fix the job (`logs {name}` shows how its runs ended), then `relaunch {name}`: it starts again on \
-             the same TPU, from its newest checkpoint. After a change of the config `recreate {name}`"
+             the same TPU, from its newest checkpoint. After a config change: `recreate {name}`"
         );
         return hold(HoldReason::JobFailed, text, None);
     }
@@ -93,7 +93,7 @@ pub fn create_check(ctx: &SlotCtx) -> Option<Decision> {
         elapsed(*at, ctx.now) <= CREATE_CHECKED_FOR && found.question == question
     };
     let Some((_, found)) = ctx.record.create_check.as_ref().filter(fresh) else {
-        let text = format!("{}: whether a create could follow is being asked", ctx.condition());
+        let text = format!("{}: checking that a create could follow the delete", ctx.condition());
         return Some(Decision::wait(text, None));
     };
     let text = format!(
@@ -109,8 +109,8 @@ pub fn refused_in_pool(ctx: &SlotCtx) -> Option<Decision> {
     let pool = ctx.pool();
     let (slot, why) = ctx.budget.refused.get(&pool)?;
     let text = format!(
-        "{}: keeping the current TPU: the create of {slot} in the same pool ({pool}) was refused: {why}; mend that, or \
-         call that create off (`forget {slot}`)",
+        "{}: keeping the current TPU: the create of {slot} in the same pool ({pool}) was refused: {why}; fix that, or \
+         cancel that create with `forget {slot}`",
         ctx.condition()
     );
     (*slot != ctx.record.name).then(|| Decision::hold(HoldReason::CannotCreate, text, None))
@@ -122,7 +122,11 @@ pub fn quiet_hours(ctx: &SlotCtx) -> Option<Decision> {
         ctx.slot.policy.quiet_hours.iter().filter_map(|hours| hours.until(ctx.now)).max()?;
     hold(
         HoldReason::QuietHours,
-        format!("{}, but these are quiet hours", ctx.condition()),
+        format!(
+            "{}: held by quiet_hours; `recreate {}` overrides them",
+            ctx.condition(),
+            ctx.record.name
+        ),
         Some(until),
     )
 }
@@ -140,27 +144,26 @@ pub fn trouble_in_pool(ctx: &SlotCtx) -> Option<Decision> {
     }
     let (reason, why) = if failing {
         let why = format!(
-            "replacements in the pool {name} fail to boot or to make progress; inspect one"
+            "recent replacements in pool {name} failed to boot or to make progress; inspect one of them"
         );
         (HoldReason::ReplacementsFail, why)
     } else if pool.short.is_some() {
-        (
-            HoldReason::ZoneShort,
-            format!("creates in the pool {name} are refused for want of capacity"),
-        )
+        (HoldReason::ZoneShort, format!("creates in pool {name} are refused for lack of capacity"))
     } else {
         let since = pool.queued.map_or(String::new(), |since| format!(" since {since:.0}"));
         let why = format!("a queued resource has waited for capacity in the pool {name}{since}");
         (HoldReason::ZoneShort, why)
     };
     if ctx.now < until {
-        let text = format!("{what}: keeping the current TPU: {why}; one is tried at {until:.0}");
+        let text = format!(
+            "{what}: keeping the current TPU: {why}; the next trial replacement is at {until:.0}"
+        );
         return hold(reason, text, Some(until));
     }
     let waits = ctx.budget.lifeless.contains(&name) && !ctx.is_lifeless();
     let text = || {
         format!(
-            "{what}: keeping the current TPU: {why}; one without any sign of life is tried first"
+            "{what}: keeping the current TPU: {why}; another TPU in the pool shows no sign of life and is tried first"
         )
     };
     waits.then(|| Decision::hold(reason, text(), None))
@@ -200,7 +203,12 @@ pub fn judged_per_hour(ctx: &SlotCtx) -> Option<Decision> {
     let limit = ctx.settings.max_judged_recreates_per_hour;
     let full = !budget::is_unavailable(ctx.record) && ctx.ledger.judged.len() >= limit;
     let until = ctx.ledger.judged.first().map(|at| after(*at, Duration::from_secs(3600)));
-    let text = || format!("{}: {limit} judged recreates in the last hour", ctx.condition());
+    let text = || {
+        format!(
+            "{}: {limit} judged recreates in the last hour, the limit (max_judged_recreates_per_hour)",
+            ctx.condition()
+        )
+    };
     full.then(|| Decision::hold(HoldReason::JudgedPerHour, text(), until))
 }
 
@@ -213,7 +221,7 @@ pub fn max_unavailable(ctx: &SlotCtx) -> Option<Decision> {
     let full = others >= most;
     let text = || {
         format!(
-            "{}: {others} judged slots are in recovery, max_unavailable allows {most}",
+            "{}: waiting: judged slots in recovery: {others}, max_unavailable: {most}",
             ctx.condition()
         )
     };

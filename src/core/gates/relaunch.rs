@@ -79,7 +79,7 @@ pub fn same_job(ctx: &SlotCtx) -> Option<Decision> {
     let why = match (runs, &record.job.ordered) {
         (None, _) => "the config names no command for it, so there is nothing to start",
         (Some(job), Some(ordered)) if *ordered != job.key() => {
-            "the config names another command or checkpoint location by now than the TPU was created with"
+            "the config's command or checkpoint location has changed since the TPU was created"
         }
         (Some(_), None) if !known => "it is not known which command the TPU was created with",
         _ => return None,

@@ -60,10 +60,7 @@ pub fn deleted(ctx: &SlotCtx) -> Option<Decision> {
     // Looked up once before the create. After what was lost a deletion is only its end.
     let unknown = ctx.memory.deletions.is_none() && diagnose::may_be_on_purpose(ctx.record);
     unknown.then(|| {
-        Decision::wait(
-            "missing: its zone's operations tell whether it was deleted on purpose",
-            None,
-        )
+        Decision::wait("missing: checking the zone's operations for a deliberate delete", None)
     })
 }
 
@@ -144,12 +141,17 @@ pub fn attempts(ctx: &SlotCtx) -> Option<Decision> {
             let until = budget::slides_at(ctx.record, &ctx.slot.policy);
             hold(
                 HoldReason::Preemptions,
-                format!("{what}: {used} preemptions within {window}"),
+                format!(
+                    "{what}: {used} preemptions within {window}, the limit (attempts.preemptions); resumes as the window slides"
+                ),
                 until,
             )
         }
         Kind::Judged if used >= policy.max => {
-            let help = "did not help; find the cause, then `retry` (or raise attempts.max)";
+            let help = format!(
+                "did not help; find the cause, then `retry {}` (or raise attempts.max)",
+                ctx.record.name
+            );
             hold(
                 HoldReason::Attempts,
                 format!("{what}: {used} recoveries within {window} {help}"),

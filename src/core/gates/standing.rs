@@ -10,7 +10,7 @@ use crate::model::hold::HoldReason;
 use crate::model::settings::{JobSettings, WhenMissing};
 use crate::model::slot::SlotRecord;
 use crate::model::time::{elapsed, span};
-use crate::model::training::{JobKind, Named};
+use crate::model::training::JobKind;
 use crate::model::view::Decision;
 use jiff::Timestamp;
 
@@ -119,7 +119,7 @@ pub fn plain_node(subject: Subject) -> Option<Obstacle> {
     if let Some(queued) = &seen.queued_resource {
         let name = queued.rsplit('/').next().unwrap_or(queued);
         let text = format!(
-            "it belongs to the queued resource {name}, and is replaced only through that: set queued_resource = {name:?} in its [[tpu]]"
+            "it belongs to queued resource {name} and can only be replaced through it; set queued_resource = {name:?} in its [[tpu]]"
         );
         return Some(Obstacle::new(HoldReason::QueuedResource, text));
     }
@@ -163,8 +163,12 @@ fn ended_early(subject: Subject) -> Option<Obstacle> {
 
 /// Another client stopped it.
 fn stopped(subject: Subject) -> Option<Obstacle> {
-    subject.record.seen.as_ref().filter(|seen| seen.stopped)?;
-    let text = "it was stopped, and a stopped TPU is never deleted; start it to have it watched";
+    let seen = subject.record.seen.as_ref().filter(|seen| seen.stopped)?;
+    let text = if seen.members.is_empty() {
+        "it is stopped, and the watchdog never deletes a stopped TPU; start it to have it protected again"
+    } else {
+        "its queued resource is suspended, and the watchdog never deletes a suspended one; delete it to have it replaced"
+    };
     Some(Obstacle::new(HoldReason::Stopped, text))
 }
 
@@ -175,15 +179,10 @@ pub fn specification(subject: Subject) -> Option<Obstacle> {
     let unseen = record.spec.is_none() && record.seen.is_none();
     let job = subject.slot.filling.training().filter(|_| unseen);
     let (hold, text) = if let Some(job) = job {
-        let study = match (&job.kind, &job.named) {
-            (JobKind::Custom, Named::DisplayName(_) | Named::Labels(_)) => {
-                ". A tuning job is found by job = \"projects/P/locations/R/hyperparameterTuningJobs/ID\", or with restart_study = true"
-            }
-            _ => "",
-        };
+        let nouns: Vec<&str> = job.kinds().map(JobKind::noun).collect();
         let text = format!(
-            "no {} that the config means was ever seen in {}: correct its name or region, or name create = \"job.yaml\" to have it made{study}",
-            job.kind.noun(),
+            "no {} that the config means was ever seen in {}: correct its name or region, or name create = \"job.yaml\" to have it made",
+            nouns.join(" or "),
             subject.slot.zones.join(", ")
         );
         (HoldReason::NeverSeen, text)
@@ -218,7 +217,12 @@ fn attempts(subject: Subject) -> Option<Obstacle> {
         );
         return Some(Obstacle::new(HoldReason::Attempts, text));
     }
-    let text = || format!("{} preemptions within {window} are the most", used(Kind::Lost));
+    let text = || {
+        format!(
+            "{} preemptions within {window} reach attempts.preemptions; recreates resume as the window slides",
+            used(Kind::Lost)
+        )
+    };
     (used(Kind::Lost) >= policy.preemptions).then(|| Obstacle::new(HoldReason::Preemptions, text()))
 }
 

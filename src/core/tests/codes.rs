@@ -8,6 +8,7 @@ use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, LastLines, Meaning, WorkerReport};
 use crate::model::slot::Suspicion;
+use crate::model::view::ActionName;
 
 /// A worker's code, the text of its exit, and the class and blame of its last line.
 type End = (i64, &'static str, Option<(&'static str, bool)>);
@@ -120,6 +121,22 @@ fn a_program_that_does_not_fit_is_not_started_again_and_a_person_may() {
     world.ends(1, Some([full, full]));
     world.surveyed(&[100]);
     assert_eq!(world.run_order().map(|order| order.generation), Some(2));
+}
+
+#[test]
+fn an_operator_may_recreate_a_tpu_whose_job_would_fail_again() {
+    let mut world = with_checkpoints();
+    let full = (137, WAITS, Some(("oom_host", false)));
+    world.runs_that_end(|_| [full, full]);
+    let incarnation = world.fleet.slots["a"].incarnation.clone();
+    world.command(CommandKind::Recreate { slot: "a".into(), incarnation });
+    let decision = world.fleet.slots["a"].decision.clone().unwrap();
+    assert_eq!(
+        (decision.action, decision.hold),
+        (ActionName::Recreate, None),
+        "{}",
+        decision.reason
+    );
 }
 
 #[test]

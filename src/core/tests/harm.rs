@@ -186,7 +186,7 @@ fn s20_a_location_that_is_not_understood_holds_judged_deletes_and_creates() {
         let warnings = view::document(&world.fleet, world.now).tpus[0].warnings.clone();
         let told = warnings
             .iter()
-            .any(|text| text.contains("no complete checkpoint is understood under gs://b/c"));
+            .any(|text| text.contains("no complete checkpoint is recognised under gs://b/c"));
         assert_eq!(told, !understood, "told while it is well: {warnings:?}");
         for _ in 0..25 {
             world.next_poll(&node("a", timeout()));

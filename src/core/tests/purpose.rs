@@ -45,6 +45,47 @@ fn a_delete_operation_of_another_hand_says_that_a_missing_node_was_deleted_on_pu
 }
 
 #[test]
+fn a_person_who_deletes_a_tpu_and_then_wants_it_gets_it() {
+    let retry = || CommandKind::Retry { slot: "a".into(), from: None };
+    // Its operation is found after the `retry`.
+    let mut world = World::new(settings(&["a"]));
+    world.poll(&[node("a", json!({}))]);
+    world.wait(10);
+    world.deletions = Ok(vec![Deletion { operation: "o/9".into(), at: world.now }]);
+    world.wait(10);
+    world.order(retry());
+    world.missing();
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
+    // It is seen DELETING after the `retry`, or was before.
+    for seen_before in [false, true] {
+        let mut world = World::new(settings(&["a"]));
+        world.poll(&[node("a", json!({}))]);
+        world.wait(10);
+        world.deletions = Ok(vec![Deletion { operation: "o/9".into(), at: world.now }]);
+        let deleting = [node("a", json!({"state": "DELETING"}))];
+        if seen_before {
+            world.poll(&deleting);
+            assert!(world.fleet.slots["a"].deleted.is_some());
+        }
+        world.wait(10);
+        world.order(retry());
+        world.wait(10);
+        world.poll(&deleting);
+        world.missing();
+        assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
+    }
+    // One that is deleted after the `retry` is deleted on purpose.
+    let mut world = World::new(settings(&["a"]));
+    world.poll(&[node("a", json!({}))]);
+    world.wait(10);
+    world.order(retry());
+    world.wait(10);
+    world.deletions = Ok(vec![Deletion { operation: "o/9".into(), at: world.now }]);
+    world.missing();
+    assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Deleted), 0));
+}
+
+#[test]
 fn a_tpu_that_is_deleted_on_purpose_a_second_time_stays_deleted() {
     let mut world = World::new(settings(&["a"]));
     world.poll(&[node("a", json!({}))]);

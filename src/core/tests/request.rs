@@ -4,8 +4,11 @@ use super::amend::present;
 use super::runs::with_checkpoints;
 use super::withdrawal::{Asked, waiting};
 use super::*;
+use crate::model::action::RequestList;
 use crate::model::command::CommandKind;
+use crate::model::fleet::Stray;
 use crate::model::ids::RunOrder;
+use crate::model::queued::RequestView;
 use crate::model::view::ActionName;
 
 fn provisioning() -> Value {
@@ -326,4 +329,94 @@ fn a_request_whose_node_another_hand_deleted_is_replaced_when_an_operator_says_s
         is_delete(&asked.world.actions)
     });
     assert!(deleted.is_some(), "{:?}", asked.decision());
+}
+
+/// A node of the request `q`.
+fn of_q(made: &str, more: Value) -> Arc<NodeView> {
+    let of = "projects/p/locations/us-central2-b/queuedResources/q";
+    let mut raw = json!({"state": "READY", "queuedResource": of, "createTime": made});
+    raw.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+    Arc::new(NodeView::parse(super::node("a", raw)).unwrap())
+}
+
+/// The request is ACTIVE, and its node at work.
+fn granted() -> (Asked, RequestView, String) {
+    let mut asked = Asked::new();
+    let (request, made) = (asked.request(&json!({"state": "ACTIVE"})), asked.world.now.to_string());
+    asked.lists(request.clone(), vec![of_q(&made, json!({}))]);
+    assert_eq!(asked.world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    (asked, request, made)
+}
+
+#[test]
+fn a_request_that_the_service_deletes_was_not_deleted_by_a_person() {
+    for (by, deleted) in [("SERVICE", false), ("USER", true)] {
+        let (mut asked, _, made) = granted();
+        let state = json!({"state": "DELETING", "stateInitiator": by});
+        asked.lists(asked.request(&state), vec![of_q(&made, json!({}))]);
+        assert_eq!(asked.world.fleet.slots["a"].deleted.is_some(), deleted, "{by}");
+    }
+}
+
+#[test]
+fn a_delete_of_ours_that_took_the_node_alone_is_finished() {
+    let (mut asked, request, made) = granted();
+    let sick = || of_q(&made, json!({"health": "TIMEOUT"}));
+    let deletes = |asked: &Asked| matches!(asked.world.actions[..], [Action::Delete { .. }]);
+    let sent = (0..120).any(|_| {
+        asked.lists(request.clone(), vec![sick()]);
+        deletes(&asked)
+    });
+    assert!(sent, "{:?}", asked.world.fleet.slots["a"].decision);
+    asked.world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    let why = Failure::new(FailureClass::Internal, "the nodes are gone, the request is not");
+    asked.world.done("a", OperationState::Failed(why));
+    let again = (0..20).any(|_| {
+        asked.lists(request.clone(), vec![]);
+        deletes(&asked)
+    });
+    assert!(again, "{:?}", asked.world.fleet.slots["a"].decision);
+}
+
+#[test]
+fn s21_a_request_that_came_late_in_a_zone_that_was_left_is_followed() {
+    let (mut asked, request, made) = granted();
+    let mut raw = Value::clone(&request.raw);
+    raw["name"] = json!("projects/p/locations/us-east5-a/queuedResources/q");
+    raw["state"] = json!({"state": "WAITING_FOR_RESOURCES"});
+    let late = crate::google::answers::request(raw, false).unwrap();
+    let listing = |zone: &str, nodes: Vec<Arc<NodeView>>, request: RequestView| Listing {
+        zone: zone.into(),
+        result: Ok((nodes, vec![]).into()),
+        requests: Some(Ok(RequestList { requests: vec![request], unreachable: vec![] })),
+    };
+    let listings = |late: RequestView| {
+        vec![
+            listing(ZONE, vec![of_q(&made, json!({}))], request.clone()),
+            listing("us-east5-a", vec![], late),
+        ]
+    };
+    let poll = |asked: &mut Asked, late: RequestView| {
+        asked.world.wait(30);
+        let began = asked.world.now;
+        asked.world.input(Input::Polled(Box::new(Poll::of(began, listings(late)))));
+    };
+    // Another watchdog's is not.
+    poll(&mut asked, RequestView { owner: Some("other".into()), ..late.clone() });
+    assert!(asked.world.fleet.ledger.strays.is_empty());
+    poll(&mut asked, late);
+    let stray = asked.world.fleet.ledger.strays.get(&Stray::key("us-east5-a", "a")).unwrap();
+    assert_eq!(stray.request.as_deref(), Some("q"));
+    assert!(asked.looks_at_it(), "it waits, and is withdrawn");
+}
+
+#[test]
+fn a_request_of_ours_that_is_taken_up_once_more_is_known_as_ours() {
+    let (mut asked, request, made) = granted();
+    asked.world.fleet.slots.get_mut("a").unwrap().request = None;
+    asked.world.fleet.slots.get_mut("a").unwrap().incarnation = None;
+    let owner = asked.world.fleet.settings.owner.clone();
+    let ours = json!({"metadata": {"tpu-watchdog-owner": owner, "tpu-watchdog-slot": "a"}});
+    asked.lists(request, vec![of_q(&made, ours)]);
+    assert_eq!(asked.world.fleet.slots["a"].request.as_deref(), Some("q"));
 }

@@ -257,8 +257,9 @@ fn study() -> Value {
 
 #[test]
 fn a_study_is_shown_with_its_trials_and_starts_over_only_where_a_person_says_so() {
-    for consents in [false, true] {
-        let mut service = of_kind(JobKind::Tuning, |of| of.restart_study = consents);
+    let (tuning, either) = ((JobKind::Tuning, false), (JobKind::Custom, true));
+    for ((kind, either), consents) in [(tuning, false), (tuning, true), (either, false)] {
+        let mut service = of_kind(kind, |of| (of.either, of.restart_study) = (either, consents));
         service.make(REGION, study());
         service.minutes(1);
         let evidence = service.world.fleet.slots["a"].verdict.evidence.clone();

@@ -58,7 +58,7 @@ fn of_a_location_that_was_never_listed_nothing_is_claimed() {
         sentence::stands(&job, world.now).join(", ")
     };
     world.listed(Err(Failure::new(FailureClass::Transient, "HTTP 503")));
-    assert_eq!(shown(&world), format!("{LOCATION} was not listed yet"));
+    assert_eq!(shown(&world), format!("{LOCATION} has not been listed yet"));
     world.surveyed(&[]);
     assert_eq!(shown(&world), format!("no checkpoint found under {LOCATION}"));
     // The list of another place says nothing about this one.
@@ -66,5 +66,5 @@ fn of_a_location_that_was_never_listed_nothing_is_claimed() {
     let job = moved.slots.get_mut("a").unwrap().job.as_mut().unwrap();
     job.checkpoint.as_mut().unwrap().uri = "gs://other/place".into();
     world.input(Input::Configured(Box::new(moved)));
-    assert_eq!(shown(&world), "gs://other/place was not listed yet");
+    assert_eq!(shown(&world), "gs://other/place has not been listed yet");
 }

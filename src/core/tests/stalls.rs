@@ -1,6 +1,6 @@
 //! Managed training jobs that run and save nothing: told, and with `stall` cancelled and submitted again.
 
-use super::training::{Service, training};
+use super::training::{REGION, Service, training};
 use super::*;
 use crate::core::resubmission;
 use crate::model::command::{Command, CommandKind};
@@ -10,12 +10,18 @@ const STALL: u64 = 6 * 60;
 
 /// A job that is watched with `stall`, and has saved step 100.
 fn stalling() -> Service {
+    stalling_as(|_| ())
+}
+
+fn stalling_as(change: impl FnOnce(&mut Value)) -> Service {
     let mut settings = training();
     let slot = settings.slots.get_mut("a").unwrap();
     let Filling::Training(of) = &mut slot.filling else { unreachable!() };
     let of = Arc::make_mut(of);
     (of.stall, of.restart.no_progress) = (Some(Duration::from_secs(STALL * 60)), 2);
+    of.either = true;
     let mut service = Service { world: World::new(settings), ..Service::new() };
+    change(&mut service.jobs[0].1);
     service.poll();
     service.steps.push(100);
     service.minutes(10);
@@ -72,6 +78,25 @@ fn s5_a_checkpoint_that_comes_late_and_a_location_that_is_not_listed_cancel_noth
     service.minutes(STALL - 12);
     service.steps.push(200);
     service.minutes(30);
+    assert_eq!((states(&service), service.hold()), (vec![RUNNING], None));
+    // Nor does one that saves below the steps of an older run in its folder.
+    let mut service = stalling();
+    for of in 1..8 {
+        service.minutes(STALL / 2);
+        service.below = format!("{of} steps");
+    }
+    service.minutes(STALL / 2);
+    assert_eq!((states(&service), service.hold()), (vec![RUNNING], None));
+    service.minutes(STALL);
+    assert_eq!(service.jobs.len(), 2, "it stands, and is submitted again");
+    // The study of a tuning job, which the name may mean as well, would begin once more.
+    let mut service = stalling_as(|job| {
+        let spec = job.as_object_mut().unwrap().remove("jobSpec").unwrap();
+        job["trialJobSpec"] = spec;
+        job["name"] =
+            json!(format!("projects/77/locations/{REGION}/hyperparameterTuningJobs/1000"));
+    });
+    service.minutes(3 * STALL);
     assert_eq!((states(&service), service.hold()), (vec![RUNNING], None));
     // Without `stall` it is told alone.
     let mut service = stalling();

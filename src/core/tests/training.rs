@@ -22,6 +22,8 @@ pub struct Service {
     pub lag: u64,
     /// The steps of its complete checkpoints.
     pub steps: Vec<u64>,
+    /// Told apart below the newest of them.
+    pub below: String,
     /// Checkpoints can't be listed.
     pub unlisted: bool,
     /// GETs so far.
@@ -46,6 +48,7 @@ pub fn trains(slot: &mut SlotSettings, job: &str) {
     slot.policy.create_check = false;
     slot.filling = Filling::Training(Arc::new(Training {
         kind: JobKind::Custom,
+        either: false,
         restart_study: false,
         named: Named::DisplayName(job.into()),
         regions: vec![],
@@ -79,6 +82,7 @@ impl Service {
             jobs: vec![],
             lag: 0,
             steps: vec![],
+            below: String::new(),
             unlisted: false,
             gets: 0,
             told: vec![],
@@ -92,7 +96,7 @@ impl Service {
 
     pub fn make(&mut self, region: &str, mut job: Value) {
         let id = 1000 + self.jobs.len();
-        let collection = body::kind(&job).collection();
+        let collection = JobKind::of(&job).collection();
         if job.get("jobId").is_none() {
             job["name"] = json!(format!("projects/77/locations/{region}/{collection}/{id}"));
         }
@@ -194,7 +198,9 @@ impl Service {
             }
             Look::Checkpoints { slot, location, .. } => {
                 let failure = Failure::new(FailureClass::Transient, "HTTP 503");
-                let result = if self.unlisted { Err(failure) } else { Ok(survey(&self.steps)) };
+                let mut shown = survey(&self.steps);
+                shown.steps = format!("{:?}{}", self.steps, self.below);
+                let result = if self.unlisted { Err(failure) } else { Ok(shown) };
                 Some(Input::Surveyed { slot, began, location: location.uri, result })
             }
             Look::Operation { slot, operation, .. } => {
@@ -244,6 +250,7 @@ impl Service {
             }
             let of = filling.training().unwrap();
             let mut job = body::submission(&body, of).unwrap();
+            assert_eq!((of.kind, of.either), (JobKind::of(&job), false));
             if of.kind == JobKind::Legacy {
                 job["jobId"] = json!(body::next_id(&body, 0).unwrap());
             }
@@ -345,6 +352,7 @@ fn two_hundred_jobs_that_lose_a_region_run_in_the_next_and_no_tpu_waits_for_them
         jobs: vec![],
         lag: 0,
         steps: vec![100],
+        below: String::new(),
         unlisted: false,
         gets: 0,
         told: vec![],

@@ -30,8 +30,12 @@ pub fn is_of(node: &NodeView, id: &str) -> bool {
     node.queued_resource.as_deref().is_some_and(|name| names_request(name, id))
 }
 
-/// The JSON of a node as the request wants it; what it leaves to the API is taken from the node that is
-/// there.
+/// Fields of a node that its people can change after its create: the request, which never changes, has
+/// them as they were. Source: Cloud TPU API v2, `nodes.patch`.
+const CHANGED: [&str; 5] = ["metadata", "labels", "tags", "description", "dataDisks"];
+
+/// The JSON of a node as the request wants it; what it leaves to the API, and what was changed since, is
+/// taken from the node that is there.
 pub fn as_node(request: &RequestView, there: Option<&Value>) -> Value {
     let mut around = request.raw.as_object().cloned().unwrap_or_default();
     let first =
@@ -51,6 +55,11 @@ pub fn as_node(request: &RequestView, there: Option<&Value>) -> Value {
         ("runtimeVersion", !node.contains_key("runtimeVersion")),
     ] {
         if let Some(value) = there.and_then(|there| there.get(key)).filter(|_| lacks) {
+            node.insert(key.to_owned(), value.clone());
+        }
+    }
+    for key in CHANGED {
+        if let Some(value) = there.and_then(|there| there.get(key)) {
             node.insert(key.to_owned(), value.clone());
         }
     }
@@ -202,6 +211,21 @@ mod tests {
         });
         raw.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
         raw
+    }
+
+    #[test]
+    fn s12_what_was_changed_on_the_node_since_is_created_again() {
+        let there = json!({
+            "metadata": {"startup-script": "new"}, "tags": ["t"], "runtimeVersion": "of the node", "health": "HEALTHY",
+        });
+        let asked = RequestView::parse(request(json!({}))).unwrap();
+        let learned = NodeSpec::learn(&as_node(&asked, Some(&there))).unwrap();
+        let (body, _) = create_body(&Value::Object(learned.body().clone()), OF, "other");
+        let node = &body["tpu"]["nodeSpec"][0]["node"];
+        assert_eq!(node["metadata"], there["metadata"]);
+        assert_eq!((&node["tags"], &node["labels"]), (&json!(["t"]), &json!({"team": "llm"})));
+        assert_eq!(node["runtimeVersion"], "v2-alpha-tpuv6e");
+        assert_eq!(node.get("health"), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::model::filling::Deletable;
 use serde_json::Value;
 
 use crate::model::node::{Health, NodeState, NodeView};
-use crate::model::queued::{RequestState, RequestView};
+use crate::model::queued::{Initiator, RequestState, RequestView};
 
 /// The reading of a slot that is the queued resource `id`, of which the request was read first and then
 /// the nodes of its zone: all of them, or those that it names.
@@ -91,7 +91,11 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         }),
         multislice: has_several_specifications(request),
         workers: hosts * request.nodes.len(),
-        opted_out: wanted.opted_out || nodes.iter().any(|node| node.opted_out),
+        // The label may be taken off a node, and never off its request.
+        opted_out: match nodes {
+            [] => wanted.opted_out,
+            all => all.iter().any(|node| node.opted_out),
+        },
         owner: node.map_or(wanted.owner, |_| first(|node| &node.owner)),
         slot: node.map_or(wanted.slot, |_| first(|node| &node.slot)),
         out_of_step: nodes.iter().any(|node| node.run != nodes[0].run),
@@ -104,6 +108,7 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         standing,
         members: request.nodes.clone(),
         deletable: deletable(&request.state),
+        by_service: request.by == Some(Initiator::Service),
         not_listed: request.state == RequestState::Active
             && nodes.is_empty()
             && !request.nodes.is_empty(),
@@ -140,7 +145,8 @@ fn rank(node: &NodeView) -> (u8, u8) {
         Repairing => 8,
         Creating | Starting | Restarting | Reimaging => 7,
         Unknown => 6,
-        Preempted | Terminated => 5,
+        // A dead one is dead whatever its health says.
+        Preempted | Terminated => return (5, 0),
         // A state that no rule acts on must not be hidden by one that a rule acts on.
         _ => 0,
     };
@@ -176,7 +182,7 @@ fn standing(request: &RequestView, nodes: &[&Arc<NodeView>], spot: bool) -> Opti
             let error = request.error.as_deref().unwrap_or("the API gives no reason");
             says(RequestFailed, &format!(": {error}"))
         }
-        RequestState::Suspended if request.by_user => says(Stopped, " by a user"),
+        RequestState::Suspended if request.is_by_user() => says(Stopped, " by a user"),
         RequestState::Suspended => says(Preempted, ": its capacity was taken back"),
         RequestState::Suspending | RequestState::Deleting => says(Going, ""),
         RequestState::Active if nodes.iter().any(|node| node.state == NodeState::Deleting) => {
@@ -229,7 +235,7 @@ fn lost_slices(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Vec<String> {
 fn state(request: &RequestView, judged: Option<&Arc<NodeView>>) -> NodeState {
     match (&request.state, judged.map(|node| &node.state)) {
         (RequestState::Active, Some(state)) => state.clone(),
-        (RequestState::Suspended, _) if request.by_user => NodeState::Stopped,
+        (RequestState::Suspended, _) if request.is_by_user() => NodeState::Stopped,
         (RequestState::Suspended, _) => NodeState::Preempted,
         (RequestState::Deleting, _) => NodeState::Deleting,
         (state, _) => NodeState::Other(state.as_str().to_owned()),
@@ -411,6 +417,16 @@ mod tests {
                 "1 of its 3 slices are lost: q-1 is PREEMPTED",
             ),
             (vec![ready("q-2")], SliceLost, "q-0 is not there, q-1 is not there"),
+            // Whatever its health says, and whatever that hides: the others live.
+            (
+                vec![
+                    ready("q-0"),
+                    of("q-1", "PREEMPTED", json!({"health": "HEALTH_UNSPECIFIED"})),
+                    ready("q-2"),
+                ],
+                SliceLost,
+                "q-1 is PREEMPTED",
+            ),
             (vec![dead("q-0"), dead("q-1")], Preempted, "none is left"),
             (vec![ready("q-0"), of("q-1", "DELETING", json!({}))], Going, "is being deleted"),
             (vec![], Stopped, "was deleted"),

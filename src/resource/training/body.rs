@@ -48,7 +48,7 @@ impl NodeSpec {
         let Some(Outgrown { from, to }) = machine else { return self };
         let mut body = self.body().clone();
         let job = body.get_mut(TRAINING_KEY);
-        let field = job.as_deref().map_or("", |job| kind(job).spec());
+        let field = job.as_deref().map_or("", |job| JobKind::of(job).spec());
         let Some(Value::Object(spec)) = job.and_then(|job| job.get_mut(field)) else { return self };
         for (_, value) in spec.iter_mut().filter(|(key, _)| LEGACY_TYPES.contains(&key.as_str())) {
             if value == from {
@@ -129,12 +129,6 @@ pub fn job(spec: &NodeSpec) -> Map<String, Value> {
     job
 }
 
-/// The kind of a job by the field that describes its machines.
-pub fn kind(job: &Value) -> JobKind {
-    let has = |kind: &JobKind| job.get(kind.spec()).is_some();
-    [JobKind::Tuning, JobKind::Legacy].into_iter().find(has).unwrap_or_default()
-}
-
 /// The folder that the service tells the job to save in (`AIP_CHECKPOINT_DIR`), where the job has an output
 /// directory; of a legacy job its `jobDir`. Source: aiplatform v1, `CustomJobSpec.baseOutputDirectory`.
 pub fn checkpoints(spec: &NodeSpec) -> Option<String> {
@@ -151,7 +145,7 @@ pub fn checkpoints(spec: &NodeSpec) -> Option<String> {
 /// Whether the config still means the job of a specification, which it named so before, of this lineage and id.
 pub fn fits(of: &Training, spec: &NodeSpec, named: Option<&str>, members: &[String]) -> bool {
     let Some(job) = spec.body().get(TRAINING_KEY) else { return false };
-    if kind(job) != of.kind {
+    if !of.may_have(JobKind::of(job)) {
         return false;
     }
     match &of.named {
@@ -205,7 +199,7 @@ pub fn submission(specification: &Value, of: &Training) -> Result<Value, &'stati
         Strategy::Standard => "STANDARD",
         Strategy::FlexStart => "FLEX_START",
     };
-    let spec = body.get_mut(of.kind.spec()).and_then(Value::as_object_mut);
+    let spec = body.get_mut(JobKind::of(&body).spec()).and_then(Value::as_object_mut);
     let spec = spec.ok_or("it does not describe its machines")?;
     let scheduling = spec.entry("scheduling").or_insert_with(|| json!({}));
     let Value::Object(scheduling) = scheduling else { return Err("its scheduling is no object") };
@@ -255,6 +249,7 @@ mod tests {
     fn training(strategy: Strategy) -> Training {
         Training {
             kind: JobKind::Custom,
+            either: false,
             restart_study: false,
             named: Named::Id("7".into()),
             regions: vec![],

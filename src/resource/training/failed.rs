@@ -107,7 +107,7 @@ fn exit_codes(lower: &str) -> Vec<i64> {
 pub fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Failure>) {
     let (verdict, failure) = meaning(of, job, now);
     let again = verdict.condition.kind().is_some();
-    if !again || of.kind != JobKind::Tuning || of.restart_study {
+    if !again || job.kind != JobKind::Tuning || of.restart_study {
         return (verdict, failure);
     }
     let text = format!(

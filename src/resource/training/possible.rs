@@ -5,9 +5,8 @@
 
 use serde_json::Value;
 
-use super::body;
 use crate::model::spec::{NodeSpec, TRAINING_KEY};
-use crate::model::training::{Strategy, Training};
+use crate::model::training::{JobKind, Strategy, Training};
 
 /// Machine series of Spot capacity.
 const SPOT: [&str; 2] = ["a2-", "a3-"];
@@ -28,7 +27,7 @@ const KEY: &str = "encryptionSpec/kmsKeyName";
 /// Why a job of this specification can't be submitted as the config wants it, by the field that is in the way.
 pub fn obstacle(spec: &NodeSpec, of: &Training, regions: usize) -> Option<String> {
     let whole = spec.body().get(TRAINING_KEY)?;
-    let kind = of.kind.spec();
+    let kind = JobKind::of(whole).spec();
     let job = whole.get(kind)?;
     let mut regional = REGIONAL.iter().map(|field| format!("{kind}/{field}")).chain([KEY.into()]);
     let set = |field: &String| whole.pointer(&format!("/{field}")).is_some_and(is_set);
@@ -83,7 +82,7 @@ pub fn obstacle(spec: &NodeSpec, of: &Training, regions: usize) -> Option<String
 /// A setting that a job of several workers should have. Source: aiplatform v1, `Scheduling.restartJobOnWorkerRestart`.
 pub fn advice(spec: &NodeSpec) -> Option<String> {
     let job = spec.body().get(TRAINING_KEY)?;
-    let job = job.get(body::kind(job).spec())?;
+    let job = job.get(JobKind::of(job).spec())?;
     let pools = job.get("workerPoolSpecs")?.as_array()?;
     // An int64 is text in an answer.
     let count = |pool: &Value| match pool.get("replicaCount") {
@@ -117,6 +116,7 @@ mod tests {
         let why = |strategy: Strategy, regions: usize, job: Value| {
             let of = Training {
                 kind: JobKind::Custom,
+                either: false,
                 restart_study: false,
                 named: Named::Id("1".into()),
                 regions: vec![],
