@@ -81,12 +81,6 @@ async fn cycle(at: &ConfigFile, args: &OnceArgs) -> Outcome {
         }
         End::Stopped => return stopped(),
     }
-    if wired.watchdog.store_fails() {
-        return Err(Failed::Work(format!(
-            "state {}: it could not be written; the lines above say why, and the next run reads back what was under way",
-            config.state
-        )));
-    }
     let document = wired.watchdog.document();
     let count = |is: fn(&SlotView) -> bool| document.tpus.iter().filter(|s| is(s)).count();
     let healthy = count(|s| s.condition == Condition::Healthy);
@@ -103,6 +97,12 @@ async fn cycle(at: &ConfigFile, args: &OnceArgs) -> Outcome {
                 "the metrics were not pushed to {gateway}: {message}; the journal keeps the counters for the next run"
             );
         }
+    }
+    if wired.watchdog.store_fails() {
+        return Err(Failed::Work(format!(
+            "state {}: it could not be written; the lines above say why, and the next run reads back what was under way",
+            config.state
+        )));
     }
     let severity = if escalated > 0 { "WARNING" } else { "INFO" };
     let message = format!(

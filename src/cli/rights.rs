@@ -54,7 +54,7 @@ pub async fn permissions(clients: &Clients, config: &Config, account: &str) -> V
     let (jobs, tpus): (Vec<_>, Vec<_>) = slots.partition(|slot| slot.filling.training().is_some());
     let of_role = ROLE.lines().filter_map(|line| line.strip_prefix("- "));
     let kinds: BTreeSet<JobKind> =
-        jobs.iter().filter_map(|slot| slot.filling.training()).flat_map(|of| of.kinds()).collect();
+        jobs.iter().filter_map(|slot| Some(slot.filling.training()?.kind)).collect();
     let of_jobs =
         TRAINING.iter().filter(|(kind, ..)| kinds.contains(kind)).map(|(_, name, _)| *name);
     let wanted: Vec<&str> = of_role.filter(|_| !tpus.is_empty()).chain(of_jobs).collect();

@@ -28,7 +28,7 @@ use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::relaunch::WANTED_FOR;
 use super::turn::Turn;
-use super::{amend, confirm, reads};
+use super::{amend, confirm, reads, runs};
 
 /// From the success of a job to the removal of its TPU: other workers may still save or write their
 /// logs, and an operator may still want it.
@@ -94,6 +94,8 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     match confirmed(ctx, Condition::Requested, &reason, turn) {
         Err(decision) => decision,
         Ok(verified) => {
+            // A person's try is a new one.
+            runs::retry(ctx.record);
             condemn(ctx, Condition::Requested, Kind::Judged, verified, turn);
             Decision::act(ActionName::Recreate, reason)
         }

@@ -130,7 +130,7 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
         CommandKind::Resume { slot: None, .. } => fleet.ledger.paused = None,
         CommandKind::Retry { slot, from } => {
             let ended = fleet.slots.get(slot).is_some_and(ending::is_started_again_by_an_order);
-            retry(fleet, slot, *from, now);
+            retry(fleet, slot, *from, (command.at.min(now), now));
             submit_again(fleet, slot, &command.who, now);
             if ended {
                 relaunch(fleet, slot, &command.who, now);
@@ -151,7 +151,8 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
             if record.is_training() && record.incarnation.is_some() && !record.has_ended() {
                 return;
             }
-            recreate(record, incarnation.clone(), &command.who, turn.now);
+            wanted(record, command.at.min(now));
+            recreate(record, incarnation.clone(), &command.who, now);
         }),
         CommandKind::Relaunch { slot } => relaunch(fleet, slot, &command.who, now),
         CommandKind::Done { slot } => done(fleet, slot, turn),
@@ -171,7 +172,6 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
 
 /// A person wants the present TPU replaced, or a missing one created.
 fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str, now: Timestamp) {
-    wanted(record, now);
     record.job.relaunch_by = None;
     // A request that waits has no TPU yet, and the one that it is granted is not meant.
     let waits = record.seen.as_ref().is_some_and(|seen| seen.waits_since.is_some());
@@ -181,9 +181,6 @@ fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str
     let meant = (incarnation.is_some() || absent) && condition != Condition::Waiting && !waits;
     let wish = Wish { who: who.to_owned(), incarnation, at: Some(now), condition: Some(condition) };
     record.wanted = Some(wish).filter(|_| meant);
-    if record.wanted.is_some() {
-        runs::retry(record);
-    }
     if let Some(recovery) = &mut record.recovery {
         recovery.not_before = None;
         (recovery.unexplained, recovery.halted) = (0, None);
@@ -191,10 +188,10 @@ fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str
     }
 }
 
-/// A person says that the slot is wanted.
-fn wanted(record: &mut SlotRecord, now: Timestamp) {
+/// A person has said then that the slot is wanted.
+fn wanted(record: &mut SlotRecord, at: Timestamp) {
     (record.forgotten, record.deleted, record.released) = (false, None, None);
-    record.wanted_since = Some(now);
+    record.wanted_since = Some(at);
 }
 
 /// A person knows that the present job's work is done: as when it has ended well.
@@ -264,9 +261,9 @@ fn relaunch(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
 }
 
 /// Gives a slot its attempts back, and whatever else was used up.
-fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, now: Timestamp) {
+fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, (said, now): (Timestamp, Timestamp)) {
     change(fleet, slot, |record| {
-        wanted(record, now);
+        wanted(record, said);
         record.attempts.clear();
         // Asked again at once: a right may have been granted.
         record.create_check = None;

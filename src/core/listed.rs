@@ -164,7 +164,8 @@ impl Listed {
 
     /// Whether every region of a training job was listed, and no job of it lives in one (S24).
     pub fn has_no_job(&self, record: &SlotRecord, slot: &SlotSettings) -> bool {
-        let Some(of) = slot.filling.training() else { return false };
+        let filling = slot.filling.found(record.spec.as_ref());
+        let Some(of) = filling.training() else { return false };
         let lineage = training::lineage(record.nodes());
         let mut regions = slot.zones.iter().chain([&record.zone]);
         regions.all(|region| {
@@ -175,7 +176,8 @@ impl Listed {
 
     /// The reading of a training job: one that lives in any of its regions, or none does.
     fn job(&self, record: &SlotRecord, slot: &SlotSettings) -> Reading {
-        let Some(of) = slot.filling.training() else { return Reading::Absent };
+        let filling = slot.filling.found(record.spec.as_ref());
+        let Some(of) = filling.training() else { return Reading::Absent };
         let mut regions: Vec<&String> = slot.zones.iter().collect();
         if !regions.contains(&&record.zone) {
             regions.push(&record.zone);

@@ -71,7 +71,7 @@ pub fn observe(
     is_present(memory, shown.is_some());
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
-        notice_deletion((record, memory), view, &fleet.ledger, &mut fleet.dirty, turn.now);
+        notice_deletion(record, view, &fleet.ledger, &mut fleet.dirty, turn.now);
         note(record, view, &fleet.settings, &mut fleet.dirty, turn.now);
         let lesson = learning::learn(record, view, source, (&fleet.settings.owner, &slot.create));
         tell_differences(record, &lesson.differs, turn);
@@ -294,6 +294,7 @@ fn note(
 ) {
     let configured = settings.slots.get(&record.name).and_then(|slot| slot.supervisor.as_deref());
     let hidden = learning::hidden_by_v2(record, view);
+    let same = record.incarnation.is_some() && record.incarnation == view.incarnation;
     let seen = Seen {
         state: view.state.as_str().to_owned(),
         ready: view.state == NodeState::Ready,
@@ -305,7 +306,11 @@ fn note(
         memory_symptom: memory_symptom(record, view),
         window_end: view.upcoming.as_ref().filter(|u| u.ongoing).and_then(|u| u.window_end),
         maintenance_start: view.upcoming.as_ref().and_then(|u| u.window_start),
-        opted_out: view.opted_out,
+        // A request alone shows the label as it was asked for.
+        opted_out: match record.seen.as_ref().filter(|_| same && view.without_nodes) {
+            Some(seen) => seen.opted_out,
+            None => view.opted_out,
+        },
         other_owner: view.owner.clone().filter(|owner| {
             // Former versions wrote the label; what this journal made stays ours.
             let labelled = record.ours && settings.label.as_ref() == Some(owner);
@@ -433,7 +438,7 @@ fn know_request(record: &mut SlotRecord, settings: &Settings) {
 /// `when_missing = "auto"`: a node at work that turns to DELETING, and not by us, is deleted on
 /// purpose. After what was lost, or maintenance on Spot, DELETING is only its end.
 fn notice_deletion(
-    (record, memory): (&mut SlotRecord, &Memory),
+    record: &mut SlotRecord,
     view: &NodeView,
     ledger: &Ledger,
     dirty: &mut BTreeSet<String>,
@@ -457,9 +462,7 @@ fn notice_deletion(
     // A request takes its nodes along, and the end of its capacity both.
     let by_request =
         view.queued_resource.is_some() || view.by_service || diagnose::runs_out(view, now);
-    // A person who said that it is wanted after it was last seen alive knew of its delete.
-    let wanted = record.wanted_since.zip(memory.last_read).is_some_and(|(at, read)| read < at);
-    if diagnose::lived(seen) && !by_us && !by_request && !wanted && record.deleted.is_none() {
+    if diagnose::lived(seen) && !by_us && !by_request && record.deleted.is_none() {
         record.deleted = Some(format!("another client deleted it while it was {}", seen.state));
         dirty.insert(record.name.clone());
     }

@@ -276,7 +276,10 @@ fn late_requests(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
         let (Some(record), Some(slot)) = (fleet.slots.get(name), slot) else { continue };
         let is_it = slot.filling == Filling::QueuedResource(request.id.clone());
         let lives = record.incarnation.is_some() || record.recovery.is_some();
-        let late = is_it && lives && record.zone != request.zone && !record.forgotten;
+        // A list that lags may show the one that was removed there before its slot went on.
+        let left = record.left_behind.filter(|_| record.left_in.as_ref() == Some(&request.zone));
+        let former = left.is_some_and(|(created, _)| request.created <= Some(created));
+        let late = is_it && lives && record.zone != request.zone && !(record.forgotten || former);
         let key = Stray::key(&request.zone, name);
         if !late || fleet.ledger.strays.contains_key(&key) {
             continue;

@@ -25,8 +25,8 @@ pub struct Plan {
     pub zones: Vec<String>,
     /// The ones whose queued resources are listed as well.
     pub requests: BTreeSet<String>,
-    /// The regions whose training jobs are listed, and the kinds of these.
-    pub jobs: BTreeMap<String, BTreeSet<JobKind>>,
+    /// The regions whose training jobs are listed, and the kinds of these, each with whether a slot is known to be of it.
+    pub jobs: BTreeMap<String, BTreeMap<JobKind, bool>>,
     /// A listing that takes longer has failed.
     pub limit: Duration,
 }
@@ -49,19 +49,20 @@ pub fn plan(fleet: &Fleet) -> Plan {
     let (training, tpus): (Vec<_>, Vec<_>) =
         fleet.settings.slots.values().partition(|slot| slot.filling.training().is_some());
     let lived_in = |slot: &SlotSettings| fleet.slots.get(&slot.name).map(|record| &record.zone);
-    let mut jobs: BTreeMap<String, BTreeSet<JobKind>> = BTreeMap::new();
+    let mut jobs: BTreeMap<String, BTreeMap<JobKind, bool>> = BTreeMap::new();
     for slot in training {
         let spec = fleet.slots.get(&slot.name).and_then(|record| record.spec.as_ref());
         let filling = slot.filling.found(spec);
         let Some(of) = filling.training() else { continue };
         for region in slot.zones.iter().chain(lived_in(slot)) {
-            jobs.entry(region.clone()).or_default().extend(of.kinds());
+            let listed = jobs.entry(region.clone()).or_default();
+            of.kinds().for_each(|kind| *listed.entry(kind).or_default() |= !of.either);
         }
     }
     let is_job = |stray: &&Stray| stray.twin.is_some();
     for stray in fleet.ledger.strays.values() {
         if let Some(twin) = &stray.twin {
-            jobs.entry(stray.zone.clone()).or_default().insert(twin.kind);
+            jobs.entry(stray.zone.clone()).or_default().insert(twin.kind, true);
         }
     }
     let configured = tpus.iter().flat_map(|s| s.zones.iter());

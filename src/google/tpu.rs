@@ -155,8 +155,10 @@ impl TpuClient {
         if let Some(limit) = self.alpha_until(deadline) {
             match self.node_pages(zone, ALPHA, true, limit).await {
                 Ok(list) => {
-                    // The next failure is told again.
-                    *self.alpha_rests.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                    // The next failure is told again. Another list may have failed meanwhile.
+                    let now = Instant::now();
+                    let mut rests = self.alpha_rests.lock().unwrap_or_else(PoisonError::into_inner);
+                    rests.take_if(|until| *until <= now);
                     return Ok(list);
                 }
                 Err(error) => self.instead("nodes.list", error, deadline).await?,
@@ -197,11 +199,7 @@ impl TpuClient {
     fn warn_of(&self, zone: &str, entry: &Unreadable) {
         let text = plain(&entry.why);
         self.http.reject("nodes.list", text.clone());
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
-        if warned.len() >= WARNED_MAX {
-            warned.clear();
-        }
-        if warned.insert(format!("{zone} {text}")) {
+        if self.is_news(format!("{zone} {text}")) {
             let consequence = match &entry.node {
                 Some(_) => "a slot of its name is held",
                 None => "it may be any of the slots that the listing lacks, and these are held",
@@ -210,6 +208,15 @@ impl TpuClient {
                 "an entry in the listing of {zone} can't be read: {text}; it is left out, and {consequence}"
             );
         }
+    }
+
+    /// Whether this was not told before.
+    pub(super) fn is_news(&self, text: String) -> bool {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.len() >= WARNED_MAX {
+            warned.clear();
+        }
+        warned.insert(text)
     }
 
     /// One node.

@@ -4,7 +4,7 @@
 // unverified: the list of ml v1 takes OR between states. A live job that it lacked would be read by its id before anything follows.
 // settled by: gcloud ai-platform jobs list --filter 'state:RUNNING OR state:QUEUED' --log-http
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use jiff::Timestamp;
@@ -22,8 +22,6 @@ use crate::model::submission::{JobState, JobView};
 use crate::model::training::{JobKind, LINEAGE_LABEL, NO_REGION, Named, Training};
 use crate::resource::training::{self, body};
 
-const LIST: &str = "customJobs.list";
-const GET: &str = "customJobs.get";
 /// The states of a legacy job that has not ended.
 const LIVE: [&str; 4] = ["QUEUED", "PREPARING", "RUNNING", "CANCELLING"];
 /// So many ids that others have taken are tried.
@@ -37,20 +35,48 @@ impl TpuClient {
     pub async fn list_jobs(
         &self,
         region: &str,
-        kinds: &BTreeSet<JobKind>,
+        kinds: &BTreeMap<JobKind, bool>,
         deadline: Instant,
     ) -> Result<Vec<JobView>, Failure> {
-        let mut jobs = Vec::new();
-        for kind in kinds {
-            let filter = match kind {
-                JobKind::Custom | JobKind::Tuning => JobState::ENDS
-                    .map(|state| format!("state!=\"{}\"", state.as_str()))
-                    .join(" AND "),
-                JobKind::Legacy => LIVE.map(|state| format!("state:{state}")).join(" OR "),
-            };
-            jobs.extend(self.jobs_that(*kind, region, &filter, deadline).await?);
+        let filter = |kind| match kind {
+            JobKind::Custom | JobKind::Tuning => {
+                JobState::ENDS.map(|state| format!("state!=\"{}\"", state.as_str())).join(" AND ")
+            }
+            JobKind::Legacy => LIVE.map(|state| format!("state:{state}")).join(" OR "),
+        };
+        let kinds = kinds.iter().map(|(kind, is_known)| (*kind, *is_known));
+        self.jobs_of(kinds, region, filter, deadline).await
+    }
+
+    /// The jobs of these kinds, each with whether a slot is known to be of it. One that is looked for on the chance, and
+    /// that the account may not list, is left out, as long as another can be listed.
+    async fn jobs_of(
+        &self,
+        kinds: impl Iterator<Item = (JobKind, bool)>,
+        region: &str,
+        filter: impl Fn(JobKind) -> String,
+        deadline: Instant,
+    ) -> Result<Vec<JobView>, Failure> {
+        let (mut jobs, mut refused) = (None, None);
+        for (kind, is_known) in kinds {
+            match self.jobs_that(kind, region, &filter(kind), deadline).await {
+                Ok(listed) => jobs.get_or_insert_with(Vec::new).extend(listed),
+                Err(why) if !is_known && why.class == FailureClass::Permission => {
+                    let collection = kind.collection();
+                    if self.is_news(format!("{region} {collection}")) {
+                        tracing::warn!(
+                            "{collection} of {region} can't be listed: {why}; a slot that is named by display_name or labels is not looked for among them"
+                        );
+                    }
+                    refused = Some(why);
+                }
+                Err(why) => return Err(why),
+            }
         }
-        Ok(jobs)
+        match (jobs, refused) {
+            (None, Some(why)) => Err(why),
+            (jobs, _) => Ok(jobs.unwrap_or_default()),
+        }
     }
 
     async fn jobs_that(
@@ -63,7 +89,7 @@ impl TpuClient {
         let (parent, collection) = (self.jobs_url(kind, region), kind.collection());
         let url = format!("{parent}?pageSize={PAGE_SIZE}&filter={}", encode(filter));
         let mut jobs = Vec::new();
-        let listed = self.each_page(LIST, &url, deadline, |mut page| {
+        let listed = self.each_page(methods(kind).list, &url, deadline, |mut page| {
             match page.get_mut(collection).map(Value::take) {
                 None | Some(Value::Null) => {}
                 Some(Value::Array(all)) => {
@@ -118,9 +144,9 @@ impl TpuClient {
         let regions = if lineage.is_none() { of.regions.as_slice() } else { &here };
         let mut jobs = Vec::new();
         for region in regions {
-            for kind in of.kinds() {
-                let Some(filter) = &filter else { break };
-                jobs.extend(self.jobs_that(kind, region, filter, deadline).await?);
+            if let Some(filter) = &filter {
+                let kinds = of.kinds().map(|kind| (kind, !of.either));
+                jobs.extend(self.jobs_of(kinds, region, |_| filter.clone(), deadline).await?);
             }
             for id in named.iter().filter(|id| of.kind.is_id(id)) {
                 if jobs.iter().any(|job: &JobView| job.id == *id) {
@@ -145,15 +171,15 @@ impl TpuClient {
         deadline: Instant,
     ) -> Result<JobView, Failure> {
         let url = format!("{}/{id}", self.jobs_url(kind, region));
-        let read = self.http.read(GET, Method::GET, &url, None, deadline).await;
+        let read = self.http.read(methods(kind).get, Method::GET, &url, None, deadline).await;
         let raw = read.map_err(|failure| match failure.class {
             FailureClass::NotFound => failure,
             _ => of_kind(kind, failure),
         })?;
-        let job = JobView::parse(raw).map_err(|text| self.http.reject(GET, text))?;
+        let job = JobView::parse(raw).map_err(|text| self.http.reject(methods(kind).get, text))?;
         if job.id != id || job.region != region {
             let text = format!("asked for {id} in {region}, got {} in {}", job.id, job.region);
-            return Err(self.http.reject(GET, text));
+            return Err(self.http.reject(methods(kind).get, text));
         }
         Ok(job)
     }
@@ -198,7 +224,7 @@ impl TpuClient {
             body["jobId"] = id.clone();
         }
         let (url, origin) = (self.jobs_url(of.kind, region), Origin::create(&json!({})));
-        let (name, method) = ("customJobs.create", Method::POST);
+        let (name, method) = (methods(of.kind).create, Method::POST);
         let job = self.http.mutate(name, method, origin, &url, Some(&body), prepared).await;
         let job = job.map_err(|failure| match failure.failure.class {
             // An earlier copy of this submission may have taken the id.
@@ -223,7 +249,7 @@ impl TpuClient {
         prepared: Prepared,
     ) -> Result<Value, CallFailure> {
         let url = format!("{}/{}:cancel", self.jobs_url(kind, region), incarnation.id);
-        let (name, origin) = ("customJobs.cancel", Origin::DELETE);
+        let (name, origin) = (methods(kind).cancel, Origin::DELETE);
         let body = json!({});
         self.http.mutate(name, Method::POST, origin, &url, Some(&body), prepared).await?;
         let (collection, id) = (kind.collection(), &incarnation.id);
@@ -237,6 +263,37 @@ impl TpuClient {
         }
         let endpoint = self.vertex.replace("{region}", region);
         format!("{endpoint}/v1/projects/{project}/locations/{region}/{collection}")
+    }
+}
+
+/// The names of the calls about a kind of job, for metrics and errors.
+struct Methods {
+    list: &'static str,
+    get: &'static str,
+    create: &'static str,
+    cancel: &'static str,
+}
+
+fn methods(kind: JobKind) -> Methods {
+    match kind {
+        JobKind::Custom => Methods {
+            list: "customJobs.list",
+            get: "customJobs.get",
+            create: "customJobs.create",
+            cancel: "customJobs.cancel",
+        },
+        JobKind::Tuning => Methods {
+            list: "hyperparameterTuningJobs.list",
+            get: "hyperparameterTuningJobs.get",
+            create: "hyperparameterTuningJobs.create",
+            cancel: "hyperparameterTuningJobs.cancel",
+        },
+        JobKind::Legacy => Methods {
+            list: "ml.jobs.list",
+            get: "ml.jobs.get",
+            create: "ml.jobs.create",
+            cancel: "ml.jobs.cancel",
+        },
     }
 }
 

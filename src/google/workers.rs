@@ -7,6 +7,7 @@ use futures::StreamExt as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::http::{CallFailure, Sent};
 use super::tpu::TpuClient;
 use crate::model::beacon::{NAMESPACE, WorkerReport};
 use crate::model::failure::{Failure, FailureClass};
@@ -105,7 +106,7 @@ impl TpuClient {
         error: &Failure,
         deadline: Instant,
     ) -> Result<Vec<WorkerReport>, Failure> {
-        // The quota of these reads is small: they are not repeated, and end with the first that it refuses.
+        // The quota of these reads is small: they end with the first that it refuses.
         let refused = OnceLock::new();
         let ask = async |worker: usize| {
             if let Some(refusal) = refused.get() {
@@ -113,13 +114,19 @@ impl TpuClient {
             }
             let body =
                 json!({"queryPath": format!("{NAMESPACE}/"), "workerIds": [worker.to_string()]});
-            let asked = self.http.ask(METHOD, Method::POST, url, Some(&body), deadline).await;
-            let read = asked.map_err(|error| error.failure);
-            if let Err(failure) = &read
-                && failure.class == FailureClass::Rate
-            {
-                refused.get_or_init(|| failure.clone());
+            let mut read = self.http.ask(METHOD, Method::POST, url, Some(&body), deadline).await;
+            if let Err(error) = &read {
+                match error.failure.class {
+                    FailureClass::Rate => _ = refused.get_or_init(|| error.failure.clone()),
+                    FailureClass::NotFound => {}
+                    _ => {
+                        let again =
+                            self.http.read(METHOD, Method::POST, url, Some(&body), deadline);
+                        read = again.await.map_err(|why| CallFailure::of(why, Sent::Perhaps));
+                    }
+                }
             }
+            let read = read.map_err(|error| error.failure);
             self.reports(read, 1).map(|reports| reports.into_iter().next().unwrap_or_default())
         };
         let answers: Vec<Result<WorkerReport, Failure>> =

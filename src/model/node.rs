@@ -145,6 +145,8 @@ pub struct NodeView {
     pub is_v1: bool,
     /// `queuedResource`, when the node belongs to one.
     pub queued_resource: Option<String>,
+    /// It is a queued resource without any node: what was changed on those does not show.
+    pub without_nodes: bool,
     /// The service itself, and no person, brought its queued resource into its state.
     pub by_service: bool,
     /// `multisliceNode`.

@@ -89,6 +89,16 @@ fn listings() {
 }
 
 #[test]
+fn queued_resources() {
+    survive("request", 3_000);
+}
+
+#[test]
+fn training_jobs() {
+    survive("job", 3_000);
+}
+
+#[test]
 fn operations() {
     survive("operation", 3_000);
 }

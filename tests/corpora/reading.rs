@@ -22,11 +22,16 @@ use tpu_watchdog::model::action::{Effect, Input, Listing, Poll, Reading};
 use tpu_watchdog::model::command::Command;
 use tpu_watchdog::model::event::Verb;
 use tpu_watchdog::model::fleet::{Fleet, Ledger};
+use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
 use tpu_watchdog::model::settings::{CheckpointSettings, Settings};
+use tpu_watchdog::model::spec::NodeSpec;
+use tpu_watchdog::model::submission::JobView;
+use tpu_watchdog::model::training::Training;
 use tpu_watchdog::resource::attributes::parse_guest_attributes;
-use tpu_watchdog::resource::node;
+use tpu_watchdog::resource::queued::{body as queued, reading};
+use tpu_watchdog::resource::{node, training};
 use tpu_watchdog::store::object::ObjectState;
 use tpu_watchdog::store::sqlite::SqliteStore;
 use tpu_watchdog::store::{Batch, Store as _};
@@ -35,10 +40,12 @@ use tpu_watchdog::store::{Batch, Store as _};
 pub type Read = fn(&[u8]) -> bool;
 
 /// All kinds, by the name of their seeds' folder and of their fuzz target.
-pub const KINDS: [(&str, Read); 11] = [
+pub const KINDS: [(&str, Read); 13] = [
     ("config", config),
     ("node", node),
     ("list", list),
+    ("request", request),
+    ("job", job),
     ("operation", operation),
     ("error", error),
     ("health_description", health_description),
@@ -80,6 +87,38 @@ pub fn list(bytes: &[u8]) -> bool {
     let whole = page.unreadable.is_empty();
     goes_through(page.nodes, None);
     whole
+}
+
+/// One queued resource without its nodes. What is learned of it can be asked for again.
+pub fn request(bytes: &[u8]) -> bool {
+    let Some(view) = json(bytes).and_then(|raw| answers::request(raw, true).ok()) else {
+        return false;
+    };
+    if let Some(failure) = &view.failure {
+        is_plain(&failure.message);
+    }
+    if let Reading::Node(node) = reading::reading(&view.id, Some(&view), &[])
+        && let Some(learned) = NodeSpec::learn(&node.raw)
+    {
+        let specification = Value::Object(learned.body().clone());
+        queued::create_body(&specification, "projects/p/locations/z", "n");
+    }
+    true
+}
+
+/// One managed training job, of either service. What is learned of it can be submitted again.
+pub fn job(bytes: &[u8]) -> bool {
+    let Some(view) = json(bytes).and_then(|raw| JobView::parse(raw).ok()) else { return false };
+    let of = Training::one(view.kind, &view.region, &view.id);
+    let shown = training::reading(&of, "a", &[], &[&view], Timestamp::UNIX_EPOCH);
+    if let Reading::Node(node) = shown
+        && let Some(learned) = NodeSpec::learn(&node.raw)
+    {
+        let order = RunOrder { generation: 1, ..RunOrder::default() };
+        let body = learned.render("owner", "a", &order, None);
+        training::body::submission(&body, &of).expect("it has our marks");
+    }
+    true
 }
 
 /// An operation. What it says of its failure stays on one line.

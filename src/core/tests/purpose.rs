@@ -3,7 +3,7 @@
 
 use super::owed::preempted;
 use super::*;
-use crate::model::command::CommandKind;
+use crate::model::command::{Command, CommandKind};
 use crate::model::settings::WhenMissing;
 
 #[test]
@@ -56,33 +56,45 @@ fn a_person_who_deletes_a_tpu_and_then_wants_it_gets_it() {
     world.order(retry());
     world.missing();
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
-    // It is seen DELETING after the `retry`, or was before.
-    for seen_before in [false, true] {
-        let mut world = World::new(settings(&["a"]));
-        world.poll(&[node("a", json!({}))]);
-        world.wait(10);
-        world.deletions = Ok(vec![Deletion { operation: "o/9".into(), at: world.now }]);
-        let deleting = [node("a", json!({"state": "DELETING"}))];
-        if seen_before {
-            world.poll(&deleting);
-            assert!(world.fleet.slots["a"].deleted.is_some());
-        }
-        world.wait(10);
-        world.order(retry());
-        world.wait(10);
-        world.poll(&deleting);
-        world.missing();
-        assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
-    }
-    // One that is deleted after the `retry` is deleted on purpose.
+    // It was seen DELETING before the `retry`.
+    let deleting = [node("a", json!({"state": "DELETING"}))];
     let mut world = World::new(settings(&["a"]));
     world.poll(&[node("a", json!({}))]);
     world.wait(10);
+    world.deletions = Ok(vec![Deletion { operation: "o/9".into(), at: world.now }]);
+    world.poll(&deleting);
+    assert!(world.fleet.slots["a"].deleted.is_some());
+    world.wait(10);
     world.order(retry());
     world.wait(10);
-    world.deletions = Ok(vec![Deletion { operation: "o/9".into(), at: world.now }]);
+    world.poll(&deleting);
     world.missing();
-    assert_eq!((world.hold("a"), world.actions.len()), (Some(HoldReason::Deleted), 0));
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
+    // One that is deleted after the `retry` is deleted on purpose, also where that is read later.
+    for (seen_deleting, read_later) in [(false, false), (true, false), (false, true)] {
+        let mut world = World::new(settings(&["a"]));
+        world.poll(&[node("a", json!({}))]);
+        world.wait(10);
+        let asked = world.now;
+        if !read_later {
+            world.order(retry());
+        }
+        world.wait(10);
+        world.deletions = Ok(vec![Deletion { operation: "o/9".into(), at: world.now }]);
+        if read_later {
+            world.wait(10);
+            let (id, who, kind) = ("1".into(), "ada".into(), retry());
+            let command = Command { id, at: asked, who, reason: None, kind };
+            world.input(Input::Commands(vec![command]));
+        }
+        if seen_deleting {
+            world.wait(10);
+            world.poll(&deleting);
+        }
+        world.missing();
+        let held = (world.hold("a"), world.actions.len());
+        assert_eq!(held, (Some(HoldReason::Deleted), 0), "{seen_deleting} {read_later}");
+    }
 }
 
 #[test]

@@ -401,7 +401,12 @@ fn s21_a_request_that_came_late_in_a_zone_that_was_left_is_followed() {
         let began = asked.world.now;
         asked.world.input(Input::Polled(Box::new(Poll::of(began, listings(late)))));
     };
-    // Another watchdog's is not.
+    // One of before, which a list shows late, is not; nor is another watchdog's.
+    asked.world.fleet.slots.get_mut("a").unwrap().left_in = Some("us-east5-a".into());
+    asked.world.fleet.slots.get_mut("a").unwrap().left_behind =
+        late.created.map(|created| (created, asked.world.now));
+    poll(&mut asked, late.clone());
+    asked.world.fleet.slots.get_mut("a").unwrap().left_in = None;
     poll(&mut asked, RequestView { owner: Some("other".into()), ..late.clone() });
     assert!(asked.world.fleet.ledger.strays.is_empty());
     poll(&mut asked, late);
@@ -419,4 +424,33 @@ fn a_request_of_ours_that_is_taken_up_once_more_is_known_as_ours() {
     let ours = json!({"metadata": {"tpu-watchdog-owner": owner, "tpu-watchdog-slot": "a"}});
     asked.lists(request, vec![of_q(&made, ours)]);
     assert_eq!(asked.world.fleet.slots["a"].request.as_deref(), Some("q"));
+}
+
+#[test]
+fn s7_s12_a_request_without_its_node_shows_neither_the_label_nor_the_keys_that_the_node_had() {
+    for off in [true, false] {
+        let (mut asked, request, made) = granted();
+        let labels =
+            |off: bool| if off { json!({"tpu-watchdog": "off"}) } else { json!({"a": "b"}) };
+        // The request has the other label, and a key that was taken off its node.
+        let mut raw = Value::clone(&request.raw);
+        let wanted = &mut raw["tpu"]["nodeSpec"][0]["node"];
+        (wanted["labels"], wanted["metadata"]["old"]) = (labels(!off), json!("x"));
+        let request = |state: Value| {
+            let mut raw = raw.clone();
+            raw["state"] = state;
+            crate::google::answers::request(raw, false).unwrap()
+        };
+        let mut metadata = raw["tpu"]["nodeSpec"][0]["node"]["metadata"].clone();
+        metadata.as_object_mut().unwrap().remove("old");
+        let node = of_q(&made, json!({"labels": labels(off), "metadata": metadata}));
+        asked.lists(request(json!({"state": "ACTIVE"})), vec![node]);
+        let suspended = request(json!({"state": "SUSPENDED", "stateInitiator": "SERVICE"}));
+        asked.lists(suspended, vec![]);
+        let record = &asked.world.fleet.slots["a"];
+        assert_eq!(record.verdict.condition, Condition::Preempted);
+        assert_eq!(record.seen.as_ref().unwrap().opted_out, off);
+        let learned = Value::Object(record.spec.as_ref().unwrap().body().clone());
+        assert_eq!(learned.pointer("/metadata/old"), None, "{learned}");
+    }
 }

@@ -32,7 +32,7 @@ pub fn is_of(node: &NodeView, id: &str) -> bool {
 
 /// Fields of a node that its people can change after its create: the request, which never changes, has
 /// them as they were. Source: Cloud TPU API v2, `nodes.patch`.
-const CHANGED: [&str; 5] = ["metadata", "labels", "tags", "description", "dataDisks"];
+const CHANGED: [&str; 4] = ["metadata", "labels", "tags", "description"];
 
 /// The JSON of a node as the request wants it; what it leaves to the API, and what was changed since, is
 /// taken from the node that is there.
@@ -58,7 +58,9 @@ pub fn as_node(request: &RequestView, there: Option<&Value>) -> Value {
             node.insert(key.to_owned(), value.clone());
         }
     }
-    for key in CHANGED {
+    // A disk of one slice is not that of all.
+    let disks = Some("dataDisks").filter(|_| request.nodes.len() == 1);
+    for key in CHANGED.into_iter().chain(disks) {
         if let Some(value) = there.and_then(|there| there.get(key)) {
             node.insert(key.to_owned(), value.clone());
         }

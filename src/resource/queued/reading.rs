@@ -108,6 +108,7 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         standing,
         members: request.nodes.clone(),
         deletable: deletable(&request.state),
+        without_nodes: nodes.is_empty(),
         by_service: request.by == Some(Initiator::Service),
         not_listed: request.state == RequestState::Active
             && nodes.is_empty()
