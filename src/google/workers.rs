@@ -118,12 +118,12 @@ impl TpuClient {
             if let Err(error) = &read {
                 match error.failure.class {
                     FailureClass::Rate => _ = refused.get_or_init(|| error.failure.clone()),
-                    FailureClass::NotFound => {}
-                    _ => {
+                    FailureClass::Transient => {
                         let again =
                             self.http.read(METHOD, Method::POST, url, Some(&body), deadline);
                         read = again.await.map_err(|why| CallFailure::of(why, Sent::Perhaps));
                     }
+                    _ => {}
                 }
             }
             let read = read.map_err(|error| error.failure);

@@ -246,7 +246,7 @@ fn a_person_reads_why_a_job_failed_and_says_that_its_work_is_done() {
     assert_eq!(unknown.status.code(), Some(2));
     let none = rig.command(&["logs", "a", "--worker", "7"]).output().unwrap();
     let none = String::from_utf8(none.stdout).unwrap();
-    assert!(none.contains("worker 7 of a") && none.ends_with("these are: 0\n"), "{none}");
+    assert!(none.contains("worker 7 of a") && none.ends_with("kept: 0\n"), "{none}");
     assert!(rig.command(&["done", "a"]).output().unwrap().status.success());
     rig.wait_until("it is finished", || rig.status()["tpus"][0]["condition"] == "finished");
     let before = rig.creations("a");

@@ -169,7 +169,10 @@ fn the_state_moves_from_a_file_to_a_bucket_and_the_file_is_closed() {
     // A person's word that no run has read yet moves with it.
     assert_eq!(run(&["pause", "a", "--reason", "moving"]).0, 0);
     let (code, out, log) = run(&["state", "migrate", &file, "gs://state/watchdog"]);
-    assert!(code == 0 && out.contains("moved 1 slot ") && out.contains("1 of pause"), "{out}{log}");
+    assert!(
+        code == 0 && out.contains("moved 1 slot ") && out.contains("the next run: 1."),
+        "{out}{log}"
+    );
     let (code, _, log) = run(&["once"]);
     assert!(
         code == 1 && log.contains("state = \"gs://state/watchdog\""),
@@ -259,7 +262,7 @@ fn a_run_that_is_told_to_stop_in_the_middle_of_a_recovery_leaves_in_order_and_th
     let mut out = String::new();
     std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut out).unwrap();
     assert!(child.wait().unwrap().success(), "{out}");
-    assert!(out.contains("1 recovery goes on in the next run"), "{out}");
+    assert!(out.contains("1 recovery continues in the next run"), "{out}");
     let lease = rig.simulator.with(|c| c.objects["state/watchdog/state.json"].body.clone());
     assert!(String::from_utf8_lossy(&lease).contains("\"released\":true"), "it gave the lock back");
     rig.simulator.with(|c| c.refusals.clear());

@@ -33,14 +33,14 @@ const SITUATIONS: [Situation; 30] = [
     ("replaced", Some(Trouble::Replace), "healthy", "healthy", PROTECTED),
     ("failed", Some(Trouble::JobFails), "job_failed", "job failed", PROTECTED),
     ("ended", Some(Trouble::JobEnds), "finished", "finished", Err("finished")),
-    ("stopped", Some(Trouble::Stop), "stopped", "stopped", Err("it was stopped")),
+    ("stopped", Some(Trouble::Stop), "stopped", "stopped", Err("it is stopped")),
     ("hidden", Some(Trouble::Hide), "stopped", "stopped", PROTECTED),
     ("deleted", Some(Trouble::Deleting), "deleting", "deleting", PROTECTED),
     ("opted-out", Some(Trouble::OptOut), "healthy", "healthy", Err("opts it out")),
     ("paused", None, "healthy", "paused", Err("debugging")),
     ("gone-paused", Some(Trouble::Preempt), "preempted", "paused", Err("paused")),
     ("forgotten", Some(Trouble::Preempt), "", "forgotten", Err("called it off")),
-    ("queued", None, "healthy", "healthy", Err("the queued resource qr1")),
+    ("queued", None, "healthy", "healthy", Err("queued resource qr1")),
     ("multislice", None, "healthy", "healthy", Err("part of a multislice")),
     ("v-one", None, "healthy", "healthy", Err("made by API v1")),
     ("others", None, "healthy", "healthy", Err("resume others --adopt")),
@@ -206,7 +206,7 @@ fn every_view_tells_the_same_state_for_the_same_reason() {
         plan.contains("no TPU \"flapp\" is in us-central2-b, and none was ever seen"),
         "{plan}"
     );
-    let logged = "queued: NOT PROTECTED: it belongs to the queued resource qr1";
+    let logged = "queued: NOT PROTECTED: it belongs to queued resource qr1";
     assert_eq!(rig.logs().matches(logged).count(), 1, "told once");
     assert!(row(&status, "typo").contains("(gs://bucket has "), "{status}");
     assert!(row(&status, "preempted").contains("no v4-8 capacity in us-central2-b"), "{status}");
