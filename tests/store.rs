@@ -69,7 +69,9 @@ async fn what_was_committed_is_there_after_reopening(place: Place) {
             slot("b"),
         ],
         events: vec![event("one"), event("two")],
-        tally: vec![("recoveries_total|missing".into(), Sum::Count(3.0))],
+        tally: ["recoveries_total|missing", "lost_seconds_total|a|missing", "job_launches_total|b"]
+            .map(|key| (key.to_owned(), Sum::Count(3.0)))
+            .into(),
     };
     store.commit(&all).await.unwrap();
     let removal = Batch {
@@ -88,6 +90,8 @@ async fn what_was_committed_is_there_after_reopening(place: Place) {
         body
     );
     assert!(stored.ledger.beacons_seen);
+    let kept: Vec<&str> = stored.tally.keys().map(String::as_str).collect();
+    assert_eq!(kept, ["lost_seconds_total|a|missing", "recoveries_total|missing"]);
     assert_eq!(stored.tally["recoveries_total|missing"], Sum::Count(3.0));
     assert!(stored.lease.unwrap().released);
     let messages = async |store: &mut Box<dyn Store>, last: usize| -> Vec<String> {

@@ -22,6 +22,16 @@ pub enum Sum {
     },
 }
 
+/// The families whose first label is a slot: their sums end with what is known of it.
+const OF_SLOTS: [&str; 4] =
+    ["job_failures_total", "job_launches_total", "job_submissions_total", "lost_seconds_total"];
+
+/// Whether a key is of this slot.
+pub fn is_of(key: &str, slot: &str) -> bool {
+    let mut parts = key.split('|');
+    parts.next().is_some_and(|family| OF_SLOTS.contains(&family)) && parts.next() == Some(slot)
+}
+
 /// The key of a counter or histogram.
 pub fn key(family: &str, labels: &[&str]) -> String {
     labels.iter().fold(family.to_owned(), |key, label| key + "|" + label)

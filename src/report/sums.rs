@@ -128,6 +128,13 @@ impl Sums {
         next.into_iter().filter(|(key, sum)| saved.get(key) != Some(sum)).collect()
     }
 
+    /// Nothing is known of a slot any longer.
+    pub fn forget(&self, slot: &str) {
+        self.live().retain(|key, _| !tally::is_of(key, slot));
+        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        saved.retain(|key, _| !tally::is_of(key, slot));
+    }
+
     /// The journal has these now.
     pub fn saved(&self, changes: &[(String, Sum)]) {
         self.saved.lock().unwrap_or_else(PoisonError::into_inner).extend(changes.iter().cloned());

@@ -21,7 +21,7 @@ use crate::driver::Driver;
 use crate::driver::message::{Claimant, End, Instruction, Level, Message, Mode, Shown, StoreFacts};
 use crate::google::http::Observer;
 use crate::google::tpu::TpuClient;
-use crate::model::action::Input;
+use crate::model::action::{Input, Record};
 use crate::model::event::Event;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::Fleet;
@@ -279,6 +279,11 @@ impl Watchdog {
             self.metrics.sums().event(event);
             if let Some(listener) = &self.listener {
                 listener(event);
+            }
+        }
+        for record in &batch.records {
+            if let Record::Removed(slot) = record {
+                self.metrics.sums().forget(slot);
             }
         }
         self.metrics.sums().saved(&batch.tally);

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::model::action::Record;
 use crate::model::event::Event;
 use crate::model::lease::Lease;
-use crate::model::tally::Tally;
+use crate::model::tally::{self, Tally};
 use crate::store::{Batch, StoreError, StoreFailure, upgrade};
 
 /// Marks the object as ours.
@@ -101,6 +101,7 @@ impl Document {
                 Record::Removed(name) => {
                     self.slots.remove(name);
                     self.specs.remove(name);
+                    self.tally.retain(|key, _| !tally::is_of(key, name));
                 }
                 Record::CommandDone(id) => {
                     self.done.insert(id.clone());

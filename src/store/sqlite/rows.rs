@@ -7,6 +7,7 @@ use super::schema::LOCK_SCHEMA;
 use crate::model::action::Record;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
+use crate::model::tally;
 use crate::store::{Batch, StoreError, Stored};
 
 /// Events beyond this number are forgotten, oldest first.
@@ -52,6 +53,16 @@ pub fn load(
     Ok(stored)
 }
 
+/// The counters of a slot end with it.
+fn forget_sums(transaction: &Transaction, slot: &str) -> Result<(), Refusal> {
+    let mut query = transaction.prepare_cached("SELECT key FROM tally")?;
+    let keys: Vec<String> = query.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    for key in keys.iter().filter(|key| tally::is_of(key, slot)) {
+        transaction.execute("DELETE FROM tally WHERE key = ?1", [key])?;
+    }
+    Ok(())
+}
+
 /// Writes a batch.
 pub fn write(transaction: &Transaction, batch: &Batch) -> Result<(), Refusal> {
     for record in &batch.records {
@@ -64,6 +75,7 @@ pub fn write(transaction: &Transaction, batch: &Batch) -> Result<(), Refusal> {
                 .execute(params![name, body.to_string()])?,
             Record::Removed(name) => {
                 transaction.execute("DELETE FROM spec WHERE name = ?1", [name])?;
+                forget_sums(transaction, name)?;
                 transaction.execute("DELETE FROM slot WHERE name = ?1", [name])?
             }
             Record::CommandDone(id) => {
