@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 
-use crate::core::{command_name, starts_again};
+use crate::core::{command_name, left_alone, starts_again};
 use crate::model::command::{Command, CommandKind, Pause};
 use crate::model::condition::Condition;
 use crate::model::ids::Incarnation;
@@ -113,11 +113,7 @@ fn recreate_refused(record: &SlotRecord) -> Option<Refused> {
         Condition::Stopped if record.seen.as_ref().is_some_and(|seen| seen.not_listed) => {
             return None;
         }
-        Condition::Stopped if record.seen.as_ref().is_some_and(|seen| !seen.members.is_empty()) => {
-            "its queued resource was suspended, and is left alone; delete that to have it replaced"
-                .to_owned()
-        }
-        Condition::Stopped => "a stopped TPU is never deleted; start it first".to_owned(),
+        Condition::Stopped => left_alone(record),
         Condition::Starting => "it is not replaced while the API works on it".to_owned(),
         Condition::Deleting => {
             format!("another client is deleting it; `recreate {name}` once it is gone")
@@ -363,7 +359,7 @@ mod tests {
         let kind = CommandKind::Recreate { slot: "a".into(), incarnation: None };
         assert_eq!(refused(&kind, &seen(true), Timestamp::UNIX_EPOCH), None);
         let told = refused(&kind, &seen(false), Timestamp::UNIX_EPOCH);
-        assert!(matches!(told, Some(Refused::Wrong(text)) if text.contains("delete that")));
+        assert!(matches!(told, Some(Refused::Wrong(text)) if text.contains("then `retry a`")));
     }
 
     #[test]

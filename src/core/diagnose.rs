@@ -111,6 +111,21 @@ fn emptied(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Verdi
     Some(Verdict::new(Condition::Preempted, format!("{}; {why}", standing.evidence)))
 }
 
+/// The next step of an operator about a TPU that another client stopped, hid or emptied.
+pub fn left_alone(record: &SlotRecord) -> String {
+    let (seen, name) = (record.seen.as_ref(), &record.name);
+    if seen.is_some_and(|seen| seen.not_listed) {
+        return format!("it is not touched; `recreate {name}` replaces it");
+    }
+    if seen.is_some_and(|seen| !seen.members.is_empty()) {
+        return format!(
+            "a queued resource that is suspended is never deleted; to have it replaced delete it, then `retry {name}`"
+        );
+    }
+    "stopped or hidden by another client, and never deleted so; start it to have it protected again"
+        .to_owned()
+}
+
 /// Whether the time for which capacity was asked is over, or nearly so, whichever clock counts it
 /// (flex-start).
 pub fn runs_out(view: &NodeView, now: Timestamp) -> bool {

@@ -354,13 +354,7 @@ fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
             None => Decision::none("healthy"),
         },
         Condition::Stopped => {
-            let seen = ctx.record.seen.as_ref();
-            let then = match (seen.is_some_and(|s| s.not_listed), seen.is_some_and(|s| !s.members.is_empty())) {
-                (true, _) => format!("outside the watchdog; `recreate {}` replaces it", ctx.record.name),
-                (false, true) => "its queued resource is suspended, and not touched; delete it to have it replaced".to_owned(),
-                (false, false) => "stopped or hidden outside the watchdog, and not touched; start it to have it protected again".to_owned(),
-            };
-            let text = format!("{evidence}: {then}");
+            let text = format!("{evidence}: {}", diagnose::left_alone(ctx.record));
             Decision::hold(HoldReason::Stopped, text, None)
         }
         Condition::Deleting => asked::nudge(ctx, gates, turn),

@@ -106,6 +106,7 @@ pub fn step_with(
 pub use amend::FOLLOWED;
 pub use budget::unavailable;
 pub use command::name as command_name;
+pub use diagnose::left_alone;
 pub use ending::starts_again;
 
 /// When a [`Input::Tick`] is needed at the latest, without any other input.

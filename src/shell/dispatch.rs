@@ -24,7 +24,7 @@ use crate::report::metrics::Metrics;
 const ATTRIBUTES_APART: Duration = Duration::from_millis(200);
 const ATTRIBUTES_IN_A_POLL: u32 = 20;
 
-/// Bounds on what is under way at once. What a slow bucket, many guests or a zone that hangs hold up
+/// Bounds on the calls that are under way at once. A slow bucket, many guests or a zone that hangs
 /// must never hold up a delete.
 #[derive(Clone)]
 pub struct Permits {

@@ -89,7 +89,7 @@ pub fn list(bytes: &[u8]) -> bool {
     whole
 }
 
-/// One queued resource without its nodes. What is learned of it can be asked for again.
+/// One queued resource without its nodes. Its specification can be asked for again.
 pub fn request(bytes: &[u8]) -> bool {
     let Some(view) = json(bytes).and_then(|raw| answers::request(raw, true).ok()) else {
         return false;
@@ -106,7 +106,7 @@ pub fn request(bytes: &[u8]) -> bool {
     true
 }
 
-/// One managed training job, of either service. What is learned of it can be submitted again.
+/// One managed training job, of either service. Its specification can be submitted again.
 pub fn job(bytes: &[u8]) -> bool {
     let Some(view) = json(bytes).and_then(|raw| JobView::parse(raw).ok()) else { return false };
     let of = Training::one(view.kind, &view.region, &view.id);

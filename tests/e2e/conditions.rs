@@ -188,12 +188,12 @@ fn an_ongoing_window_of_a_healthy_node_is_shown_and_judges_nothing() {
 
 #[test]
 fn a_stopped_node_is_left_to_whoever_stopped_it() {
-    left_alone(Trouble::Stop, None, "stopped or hidden outside the watchdog");
+    left_alone(Trouble::Stop, None, "stopped or hidden by another client");
 }
 
 #[test]
 fn a_hidden_node_is_left_to_whoever_hid_it() {
-    left_alone(Trouble::Hide, None, "stopped or hidden outside the watchdog");
+    left_alone(Trouble::Hide, None, "stopped or hidden by another client");
 }
 
 #[test]

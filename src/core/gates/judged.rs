@@ -50,7 +50,7 @@ pub fn breaker(ctx: &SlotCtx) -> Option<Decision> {
 /// S16.
 pub fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
     let (condition, job) = (ctx.condition(), ctx.slot.job.as_ref());
-    // An operator who asks for another try has set the count back.
+    // An operator asks for another try.
     let asked = ctx.record.job.relaunch_by.is_some() || ctx.record.wanted.is_some();
     if asked || !runs::is_over(ctx.record, job, condition) {
         return None;

@@ -163,12 +163,8 @@ fn ended_early(subject: Subject) -> Option<Obstacle> {
 
 /// Another client stopped it.
 fn stopped(subject: Subject) -> Option<Obstacle> {
-    let seen = subject.record.seen.as_ref().filter(|seen| seen.stopped)?;
-    let text = if seen.members.is_empty() {
-        "it is stopped, and the watchdog never deletes a stopped TPU; start it to have it protected again"
-    } else {
-        "its queued resource is suspended, and the watchdog never deletes a suspended one; delete it to have it replaced"
-    };
+    subject.record.seen.as_ref().filter(|seen| seen.stopped)?;
+    let text = diagnose::left_alone(subject.record);
     Some(Obstacle::new(HoldReason::Stopped, text))
 }
 
