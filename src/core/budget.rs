@@ -7,10 +7,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind};
-use crate::model::fleet::{Fleet, Memory, Pending};
+use crate::model::fleet::{Fleet, Gust, Ledger, Memory, Pending};
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
-use crate::model::settings::Policy;
+use crate::model::settings::{Policy, Storm};
 use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
 
@@ -18,6 +18,8 @@ use crate::model::time::{after, elapsed};
 pub const CREATES_PER_MINUTE: usize = 59;
 /// The window of [`CREATES_PER_MINUTE`].
 pub const CREATE_WINDOW: Duration = Duration::from_secs(60);
+/// Slots that were judged are forgotten after this long.
+const KEPT: Duration = Duration::from_secs(7 * 86_400);
 
 /// Kept true while slots are decided about one after the other.
 #[derive(Default)]
@@ -30,6 +32,8 @@ pub struct Budget {
     pub ledger_changed: bool,
     /// Slots that are wanted.
     pub desired: usize,
+    /// Slots that the storm breaker has counted.
+    pub counted: Counted,
     /// Changes of run orders that this turn decided.
     pub amended: usize,
     /// Creates that the ledger counts no more and that may still leave.
@@ -40,6 +44,51 @@ pub struct Budget {
     pub refused: BTreeMap<String, (String, String)>,
     /// Pools with a judged slot, ready to be tried, that shows no sign of life.
     pub lifeless: BTreeSet<String>,
+}
+
+/// The slots that the storm breaker has counted (S8), as the ledger has them: read once a turn.
+#[derive(Default)]
+pub struct Counted {
+    at: BTreeMap<String, Timestamp>,
+    recent: usize,
+}
+
+impl Counted {
+    /// Forgets what is old, and reads the rest.
+    pub fn read(ledger: &mut Ledger, storm: Storm, now: Timestamp) -> Counted {
+        // One a slot, kept beyond the window: the same trouble is not counted again when it has passed.
+        ledger.storm.retain(|gust| elapsed(gust.at, now) < KEPT.max(storm.window));
+        let recent = ledger.storm.iter().filter(|gust| is_recent(gust, storm, now)).count();
+        let at = ledger.storm.iter().map(|gust| (gust.slot.clone(), gust.at)).collect();
+        Counted { at, recent }
+    }
+
+    /// When a slot was counted last.
+    pub fn last(&self, slot: &str) -> Option<Timestamp> {
+        self.at.get(slot).copied()
+    }
+
+    /// How many are within the window, and were not forgiven.
+    pub fn recent(&self) -> usize {
+        self.recent
+    }
+
+    /// Counts a slot now, in place of an older time of it.
+    pub fn add(&mut self, ledger: &mut Ledger, gust: Gust, storm: Storm) {
+        if self.at.insert(gust.slot.clone(), gust.at).is_some() {
+            ledger.storm.retain(|old| {
+                let other = old.slot != gust.slot;
+                self.recent -= usize::from(!other && is_recent(old, storm, gust.at));
+                other
+            });
+        }
+        self.recent += 1;
+        ledger.storm.push(gust);
+    }
+}
+
+fn is_recent(gust: &Gust, storm: Storm, now: Timestamp) -> bool {
+    !gust.forgiven && elapsed(gust.at, now) < storm.window
 }
 
 /// Whether a slot counts under `max_unavailable` (S6): judged and in recovery, its replacement not

@@ -38,7 +38,9 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
         }
         let mut reading = listed.reading(record, slot);
         let trains = slot.filter(|slot| slot.filling.training().is_some());
-        if let (Some(slot), Some(memory)) = (trains, fleet.memory.get_mut(name)) {
+        if let Some(slot) = trains
+            && let Some(memory) = fleet.memory.get_mut(name)
+        {
             let of = training::lineage(record.nodes());
             let shared = of.and_then(|of| lineages.get(of)).filter(|of| *of != name);
             reading = match shared {
@@ -126,11 +128,14 @@ fn follow(
     {
         record.zone.clone_from(zone);
     }
-    let gone = listed.was_read(&record.zone)
-        && memory.absence_confirmed
+    let gone = memory.absence_confirmed
+        && listed.was_read(&record.zone)
         && listed.doubt(&record.zone, &slot.name).is_none()
         && !listed.fills(&record.zone, slot);
-    let Some(zone) = listed.zone_of(slot).filter(|_| gone) else { return false };
+    if !gone {
+        return false;
+    }
+    let Some(zone) = listed.zone_of(slot) else { return false };
     // A GET says that it is gone where it was: it was made where it may be, too.
     let message = format!("the node is in {zone} now, and no longer in {}", record.zone);
     turn.tell(record, What::Note, message);

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::model::condition::Condition;
 use crate::model::event::{Reason, What};
 use crate::model::failure::FailureClass;
-use crate::model::fleet::Fleet;
+use crate::model::fleet::{Fleet, Ledger};
 use crate::model::hold::HoldReason;
 use crate::model::phase::Phase;
 use crate::model::settings::SlotSettings;
@@ -15,7 +15,7 @@ use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 use crate::model::view::{ActionName, Decision};
 
-use super::budget::{self, Budget, CREATE_WINDOW};
+use super::budget::{self, Budget, CREATE_WINDOW, Counted};
 use super::check::Checker;
 use super::ctx::SlotCtx;
 use super::gates::Gate;
@@ -67,11 +67,13 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
     let now = turn.now;
     let queues_changed = turn.polled && pool::queues(fleet, now);
     let ledger = &mut fleet.ledger;
-    let before = ledger.judged.len() + ledger.creates.len();
+    let kept = |ledger: &Ledger| ledger.judged.len() + ledger.creates.len() + ledger.storm.len();
+    let before = kept(ledger);
     ledger.judged.retain(|at| elapsed(*at, now) < HOUR);
     ledger.creates.retain(|at| elapsed(*at, now) < CREATE_WINDOW);
-    let ledger_changed = queues_changed || before != ledger.judged.len() + ledger.creates.len();
-    let mut budget = Budget { ledger_changed, ..Budget::default() };
+    let counted = Counted::read(ledger, fleet.settings.storm, now);
+    let ledger_changed = queues_changed || before != kept(ledger);
+    let mut budget = Budget { ledger_changed, counted, ..Budget::default() };
     let looks = turn.polled
         && fleet
             .settings
@@ -86,15 +88,15 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
             budget.on_their_way +=
                 usize::from(budget::on_its_way(record, &fleet.memory, name, now));
         }
-        if let Some(pool) =
-            fleet.settings.slots.get(name).and_then(|slot| probes(record, slot, now))
+        if record.recovery.is_some()
+            && let Some(slot) = fleet.settings.slots.get(name)
         {
-            budget.probing.entry(pool).or_insert_with(|| name.clone());
-        }
-        if let Some((pool, why)) =
-            fleet.settings.slots.get(name).and_then(|slot| refused(record, slot))
-        {
-            budget.refused.entry(pool).or_insert_with(|| (name.clone(), why));
+            if let Some(pool) = probes(record, slot, now) {
+                budget.probing.entry(pool).or_insert_with(|| name.clone());
+            }
+            if let Some((pool, why)) = refused(record, slot) {
+                budget.refused.entry(pool).or_insert_with(|| (name.clone(), why));
+            }
         }
         if looks || !is_at_ease(record) {
             awake.push((index, name.clone()));

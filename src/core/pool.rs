@@ -76,8 +76,10 @@ pub fn queues(fleet: &mut Fleet, now: Timestamp) -> bool {
         // The last state of one that is gone says nothing about the queue.
         let asked = matches!(record.verdict.condition, Condition::Waiting | Condition::Unclear)
             && record.incarnation.is_some();
-        let waits = asked && record.seen.as_ref()?.waits_since.is_some();
-        Some((record, fleet.settings.slots.get(&record.name).filter(|_| waits)?))
+        if !(asked && record.seen.as_ref()?.waits_since.is_some()) {
+            return None;
+        }
+        Some((record, fleet.settings.slots.get(&record.name)?))
     }) {
         if let Some(since) =
             record.queued_since().filter(|since| elapsed(*since, now) >= QUEUED_FOR)

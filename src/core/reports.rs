@@ -292,6 +292,6 @@ fn ends(
         && !over
         && let Some((code, message)) = ending::told(record)
     {
-        turn.tell(record, What::JobFailed { code }, message);
+        turn.tell(record, What::JobFailed { code, stuck: record.job.stuck }, message);
     }
 }

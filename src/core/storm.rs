@@ -2,8 +2,6 @@
 //! first of all a reason to doubt our eyes. Counted before anything is decided about any slot (S8,
 //! S14).
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 
 use crate::model::condition::Kind;
@@ -19,8 +17,6 @@ use super::turn::Turn;
 
 /// A fleet of so few slots has no storm breaker (S8).
 pub const SMALL: usize = 2;
-/// Slots that were judged are forgotten after this long.
-const KEPT: Duration = Duration::from_secs(7 * 86_400);
 /// Replacements of this many slots that fail within an hour suspend judged deletes (S14).
 const UNFIT_SLOTS: usize = 2;
 
@@ -28,11 +24,8 @@ const UNFIT_SLOTS: usize = 2;
 pub fn gust(ctx: &mut SlotCtx, turn: &mut Turn) {
     let (storm, now) = (ctx.settings.storm, turn.now);
     let since = ctx.record.suspicion.as_ref().map_or(now, |s| s.since);
-    let ledger = &mut *ctx.ledger;
-    let before = ledger.storm.len();
-    // One a slot, kept beyond the window: the same trouble is not counted again when it has passed.
-    ledger.storm.retain(|gust| elapsed(gust.at, now) < KEPT.max(storm.window));
-    let known = ledger.storm.iter().any(|gust| gust.slot == ctx.record.name && gust.at >= since);
+    let (ledger, counted) = (&mut *ctx.ledger, &mut ctx.budget.counted);
+    let known = counted.last(&ctx.record.name).is_some_and(|at| at >= since);
     // A replacement that fails is counted elsewhere (S14); one that was lost, and is there again,
     // is judged for the first time.
     let first = ctx
@@ -40,17 +33,12 @@ pub fn gust(ctx: &mut SlotCtx, turn: &mut Turn) {
         .recovery
         .as_ref()
         .is_none_or(|r| r.phase == Phase::Condemned && r.kind == Kind::Lost);
-    let counts = first && !known;
-    if counts {
-        ledger.storm.retain(|gust| gust.slot != ctx.record.name);
-        ledger.storm.push(Gust { at: now, slot: ctx.record.name.clone(), forgiven: false });
+    if first && !known {
+        let gust = Gust { at: now, slot: ctx.record.name.clone(), forgiven: false };
+        counted.add(ledger, gust, storm);
+        ctx.budget.ledger_changed = true;
     }
-    ctx.budget.ledger_changed |= before != ledger.storm.len() || counts;
-    let count = ledger
-        .storm
-        .iter()
-        .filter(|gust| !gust.forgiven && elapsed(gust.at, now) < storm.window)
-        .count();
+    let count = counted.recent();
     let share = count as f64 * 100.0 >= storm.percent * ctx.budget.desired as f64;
     // Half a fleet of one or two is one slot: there a second judgement waits instead (`repeated`).
     let large = ctx.budget.desired > SMALL;

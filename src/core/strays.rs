@@ -200,12 +200,12 @@ pub fn leave_behind(record: &SlotRecord, why: &str, ledger: &mut Ledger, now: Ti
 pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
     let mut told = 0;
     for view in listed.views() {
+        let Some(why) = ownerless(fleet, view) else { continue };
+        let key = Stray::key(&view.zone, &view.node);
         // The request tells what becomes of its nodes.
-        let known = fleet.ledger.strays.get(&Stray::key(&view.zone, &view.node));
-        let by_request = known.is_some_and(|stray| stray.request.is_some());
-        if let Some(why) = ownerless(fleet, view).filter(|_| !by_request) {
+        let known = fleet.ledger.strays.get(&key);
+        if known.is_none_or(|stray| stray.request.is_none()) {
             show(fleet, view, why, turn);
-            let key = Stray::key(&view.zone, &view.node);
             told += usize::from(told < TOLD_IN_A_POLL && idle::order(fleet, &key, view, turn));
         }
     }

@@ -75,9 +75,8 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
 fn shown(fleet: &Fleet, listed: &Listed) -> Vec<(String, JobView)> {
     let mut twins = Vec::new();
     for (name, slot) in &fleet.settings.slots {
-        let (Some(of), Some(record)) = (slot.filling.training(), fleet.slots.get(name)) else {
-            continue;
-        };
+        let Some(of) = slot.filling.training() else { continue };
+        let Some(record) = fleet.slots.get(name) else { continue };
         // The service refuses a second legacy job of one id.
         let Some(lineage) =
             training::lineage(record.nodes()).filter(|_| of.kind != JobKind::Legacy)

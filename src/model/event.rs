@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::beacon::Meaning;
 use super::condition::{Condition, Kind};
+use super::exit::Stuck;
 use super::failure::FailureClass;
 use super::hold::HoldReason;
 use super::ids::Incarnation;
@@ -247,6 +248,9 @@ pub enum What {
     JobFailed {
         /// The exit code of the first worker that failed.
         code: i64,
+        /// Why it waits; none where its restarts are used up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stuck: Option<Stuck>,
     },
     /// The last lines of a run that failed on one worker.
     LastLines {

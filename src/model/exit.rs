@@ -92,6 +92,22 @@ pub enum Stuck {
     EndedEarly,
 }
 
+impl Stuck {
+    /// The label `class` of `job_failures_total`.
+    pub fn class(self) -> &'static str {
+        match self {
+            Stuck::GaveUp => "exit",
+            Stuck::StaleOrder => "stale_order",
+            Stuck::Waits => "waits",
+            Stuck::RollCall => "roll_call",
+            Stuck::Setup => "setup",
+            Stuck::ChipsBusy => "chips_busy",
+            Stuck::ChipsStuck => "chips_stuck",
+            Stuck::EndedEarly => "ended_early",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use crate::model::event::{Event, What};
+use crate::model::exit::Stuck;
 use crate::model::tally::{self, Sum, Tally, key};
 
 /// Seconds: from one to four hours.
@@ -74,7 +75,11 @@ const FAMILIES: [Family; 15] = [
     counter("invariant_violations_total", "Plans refused by the safety check: a defect each.", &[]),
     counter("job_launches_total", "Run orders written.", &["slot"]),
     counter("job_submissions_total", "Submissions of training jobs.", &["slot", "result"]),
-    counter("job_failures_total", "Jobs whose restarts were used up.", &["slot", "class"]),
+    counter(
+        "job_failures_total",
+        "Jobs that ended, or can't start, and that their hosts start no more. Class exit: restarts used up.",
+        &["slot", "class"],
+    ),
     counter("lost_seconds_total", "Time from first symptom to recovery.", &["slot", "cause"]),
 ];
 
@@ -163,7 +168,10 @@ fn count_event(tally: &mut Tally, event: &Event) {
             count("job_submissions_total", &[slot, result.name()], 1.0)
         }
         What::Launch { .. } => count("job_launches_total", &[slot], 1.0),
-        What::JobFailed { .. } => count("job_failures_total", &[slot, "exit"], 1.0),
+        What::JobFailed { stuck, .. } => {
+            let class = stuck.unwrap_or(Stuck::GaveUp).class();
+            count("job_failures_total", &[slot, class], 1.0)
+        }
         What::InvariantViolation { .. } => count("invariant_violations_total", &[], 1.0),
         What::Recovered { cause, down_seconds, .. } => {
             count("recoveries_total", &[cause.name()], 1.0);
