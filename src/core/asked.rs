@@ -26,7 +26,7 @@ use crate::model::view::{ActionName, Decision};
 use super::condemn::condemn;
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
-use super::relaunch::WANTED_FOR;
+use super::relaunch::wanted_for;
 use super::turn::Turn;
 use super::{amend, confirm, reads, runs};
 
@@ -62,7 +62,7 @@ pub fn forget_old_wish(ctx: &mut SlotCtx, turn: &mut Turn) {
     let was = wish.condition.filter(|was| *was != Condition::Healthy);
     let why = match was.filter(|_| condition == Condition::Healthy) {
         Some(was) => format!("its TPU was {was} when it was asked for, and is healthy now"),
-        None if elapsed(asked, turn.now) >= WANTED_FOR => {
+        None if elapsed(asked, turn.now) >= wanted_for(&ctx.settings.poll) => {
             "nothing could be done for it within an hour".to_owned()
         }
         None => return,

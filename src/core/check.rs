@@ -10,6 +10,7 @@
 //! same with a GET of 6 s ago breaks S1, and the slot is held as `refused`.
 
 mod body;
+mod follows;
 mod order;
 mod pools;
 mod removal;
@@ -18,6 +19,7 @@ mod stalled;
 pub use removal::{idling, removal};
 
 use body::specification;
+use follows::can_follow;
 use pools::pool_is_supplied;
 use stalled::is_stalled;
 
@@ -452,27 +454,6 @@ fn guards_judged(case: &Case) -> Checked {
     rule(ledger.breaker.is_none(), "S8", "the storm breaker is open")?;
     can_follow(case)?;
     pool_is_supplied(case)
-}
-
-/// S20: a create can follow.
-fn can_follow(case: &Case) -> Checked {
-    let Case { slot, record, now, .. } = case;
-    if slot.policy.create_check {
-        let asked = record.create_check.as_ref().filter(|(at, _)| elapsed(*at, *now) <= LISTED_FOR);
-        let possible = asked.is_some_and(|(_, found)| found.certain.is_none());
-        rule(possible, "S20", "a create could not follow, or that was not asked within the hour")?;
-    }
-    if let Some(location) = listed(slot) {
-        let listed_at = record.job.listed_at.filter(|_| record.job.location == location);
-        let known = listed_at.is_some_and(|at| elapsed(at, *now) <= LISTED_FOR)
-            && record.job.trouble.is_none();
-        rule(
-            known,
-            "S20",
-            "its checkpoints must have been listed within the last hour, and be understood",
-        )?;
-    }
-    Ok(())
 }
 
 /// S13: one more recovery fits into the budget, or this one is that of a delete that did not come

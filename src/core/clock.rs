@@ -6,7 +6,8 @@ use jiff::Timestamp;
 
 use crate::model::fleet::{Fleet, Ledger};
 use crate::model::job::JobState;
-use crate::model::time::after;
+use crate::model::relaunch::Amendment;
+use crate::model::time::{after, elapsed};
 
 /// Clamps every remembered time to `now`, when `now` lies before the last turn (or this is the
 /// first one).
@@ -93,7 +94,19 @@ fn job(job: &mut JobState, now: Timestamp) {
     if let Some(asked) = &mut job.relaunch_by {
         past(&mut asked.at);
     }
+    if let Some(relaunch) = &mut job.relaunch {
+        past(&mut relaunch.at);
+        maybe_past(&mut relaunch.written_at);
+    }
+    job.amendment.iter_mut().for_each(|amendment| amended(amendment, now));
     job.workers.values_mut().for_each(|worker| maybe_past(&mut worker.beat_at));
+}
+
+/// The same of a patch, which is not decided once more before its wait is over.
+fn amended(amendment: &mut Amendment, now: Timestamp) {
+    let wait = elapsed(amendment.at, amendment.until);
+    amendment.until = amendment.until.min(after(now, wait));
+    amendment.at = amendment.at.min(now);
 }
 
 /// `latest` is the latest time at which any pool may be probed next.
@@ -109,6 +122,7 @@ fn ledger(ledger: &mut Ledger, now: Timestamp, latest: Timestamp) {
         if let Some(removal) = &mut stray.removal {
             past(&mut removal.at);
         }
+        stray.told.iter_mut().for_each(|told| amended(told, now));
     }
     for pool in ledger.pools.values_mut() {
         if let Some(short) = &mut pool.short {

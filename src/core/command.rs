@@ -100,7 +100,7 @@ fn effect(kind: &CommandKind) -> String {
 }
 
 fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
-    let now = turn.now;
+    let (now, said) = (turn.now, command.at.min(turn.now));
     match &command.kind {
         CommandKind::Pause { slot, until } => {
             let pause =
@@ -130,7 +130,7 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
         CommandKind::Resume { slot: None, .. } => fleet.ledger.paused = None,
         CommandKind::Retry { slot, from } => {
             let ended = fleet.slots.get(slot).is_some_and(ending::is_started_again_by_an_order);
-            retry(fleet, slot, *from, (command.at.min(now), now));
+            retry(fleet, slot, *from, (said, now));
             submit_again(fleet, slot, &command.who, now);
             if ended {
                 relaunch(fleet, slot, &command.who, now);
@@ -151,10 +151,10 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
             if record.is_training() && record.incarnation.is_some() && !record.has_ended() {
                 return;
             }
-            wanted(record, command.at.min(now));
-            recreate(record, incarnation.clone(), &command.who, now);
+            wanted(record, said);
+            recreate(record, incarnation.clone(), &command.who, said);
         }),
-        CommandKind::Relaunch { slot } => relaunch(fleet, slot, &command.who, now),
+        CommandKind::Relaunch { slot } => relaunch(fleet, slot, &command.who, said),
         CommandKind::Done { slot } => done(fleet, slot, turn),
         // The event is watched like any other.
         CommandKind::Drill { .. } => {}
@@ -170,8 +170,8 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
     fleet.dirty_ledger = true;
 }
 
-/// A person wants the present TPU replaced, or a missing one created.
-fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str, now: Timestamp) {
+/// A person wanted then the present TPU replaced, or a missing one created.
+fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str, at: Timestamp) {
     record.job.relaunch_by = None;
     // A request that waits has no TPU yet, and the one that it is granted is not meant.
     let waits = record.seen.as_ref().is_some_and(|seen| seen.waits_since.is_some());
@@ -179,7 +179,7 @@ fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str
     // One that is on its way already needs no wish.
     let absent = incarnation.is_none() && record.incarnation.is_none() && record.recovery.is_none();
     let meant = (incarnation.is_some() || absent) && condition != Condition::Waiting && !waits;
-    let wish = Wish { who: who.to_owned(), incarnation, at: Some(now), condition: Some(condition) };
+    let wish = Wish { who: who.to_owned(), incarnation, at: Some(at), condition: Some(condition) };
     record.wanted = Some(wish).filter(|_| meant);
     if let Some(recovery) = &mut record.recovery {
         recovery.not_before = None;
@@ -253,11 +253,11 @@ fn release(fleet: &mut Fleet, slot: &str, who: &str, turn: &mut Turn) {
     });
 }
 
-/// An operator wants the job to start again on the TPU that is there.
-fn relaunch(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
+/// An operator wanted then that the job starts again on the TPU that is there.
+fn relaunch(fleet: &mut Fleet, slot: &str, who: &str, at: Timestamp) {
     let calls = |memory: &Memory| memory.pending.contains(&Pending::Call);
     let calling = fleet.memory.get(slot).is_some_and(calls);
-    change(fleet, slot, |record| relaunch::asked(record, who, now, calling));
+    change(fleet, slot, |record| relaunch::asked(record, who, at, calling));
 }
 
 /// Gives a slot its attempts back, and whatever else was used up.

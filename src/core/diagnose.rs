@@ -74,8 +74,13 @@ pub fn node(
         format!("{text}, upcomingMaintenance ONGOING{end}")
     });
     // On a HEALTHY node it is shown and judges nothing: the notice may stay past the end of the
-    // maintenance.
-    if let Some(ongoing) = ongoing.as_ref().filter(|_| health != Some(&Health::Healthy)) {
+    // maintenance. Where the API says nothing of the health it counts within its window alone.
+    let judges = match health {
+        Some(Health::Healthy) => false,
+        Some(_) => true,
+        None => is_in_window(view, now),
+    };
+    if let Some(ongoing) = ongoing.as_ref().filter(|_| judges) {
         return Verdict::new(Maintenance, ongoing.clone());
     }
     match health {

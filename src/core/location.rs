@@ -161,6 +161,11 @@ pub fn holds_judged(
     let location = listed(slot)?;
     let why = match (&record.job.trouble, listed_at(record, &location.uri)) {
         (Some(trouble), _) => trouble.text().to_owned(),
+        (None, Some(_)) if record.job.went_back_since.is_some() => {
+            let gone =
+                || format!("complete listings of {} lack the recorded checkpoint", location.uri);
+            memory.survey_failure.clone().unwrap_or_else(gone)
+        }
         (None, Some(at)) if elapsed(at, now) <= LISTED_WITHIN => return None,
         (None, at) => {
             let failure =

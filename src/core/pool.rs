@@ -14,11 +14,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::Value;
 
 use crate::model::condition::Condition;
 use crate::model::fleet::{Fleet, Ledger, Pool, Short};
 use crate::model::settings::Overlay;
-use crate::model::slot::SlotRecord;
+use crate::model::slot::{Seen, SlotRecord};
+use crate::model::spec::REQUEST_KEY;
 use crate::model::time::{after, elapsed};
 
 /// A create that is under way for longer has found its capacity: it probes no more.
@@ -35,15 +37,29 @@ pub fn name(record: &SlotRecord, create: &Overlay, zone: &str) -> String {
     let learned = seen.map(|seen| seen.accelerator.as_str()).filter(|known| !known.is_empty());
     let configured = create.fields.get("acceleratorType").and_then(|kind| kind.as_str());
     let accelerator = configured.or(learned).unwrap_or_default();
-    match seen {
-        Some(seen) if seen.reserved && !seen.reservation.is_empty() => {
-            format!("reservation {} {accelerator}", seen.reservation)
+    let was = |of: fn(&Seen) -> bool| seen.is_some_and(of);
+    let (spot, reserved, limited) = chosen(create);
+    match seen.map_or("", |seen| seen.reservation.as_str()) {
+        name if reserved.unwrap_or(was(|seen| seen.reserved)) => match name {
+            "" => format!("{zone} {accelerator} reserved"),
+            name => format!("reservation {name} {accelerator}"),
+        },
+        _ if spot.unwrap_or(was(|seen| seen.spot)) => format!("{zone} {accelerator} spot"),
+        _ if limited.unwrap_or(was(|seen| seen.times.is_limited)) => {
+            format!("{zone} {accelerator} flex-start")
         }
-        Some(seen) if seen.reserved => format!("{zone} {accelerator} reserved"),
-        Some(seen) if seen.spot => format!("{zone} {accelerator} spot"),
-        Some(seen) if seen.times.is_limited => format!("{zone} {accelerator} flex-start"),
         _ => format!("{zone} {accelerator}"),
     }
+}
+
+/// Which capacity the config chooses, where it says so: Spot, reserved, flex-start. It takes the place of what was
+/// learned with the next create.
+fn chosen(create: &Overlay) -> (Option<bool>, Option<bool>, Option<bool>) {
+    let scheduling = create.fields.get("schedulingConfig");
+    let flag = |key: &str| Some(scheduling?.get(key)? == &Value::Bool(true));
+    let spot = flag("spot").into_iter().chain(flag("preemptible")).reduce(|a, b| a || b);
+    let model = create.fields.get(REQUEST_KEY).and_then(|around| around.get("provisioningModel"));
+    (spot, flag("reserved"), model.map(|model| model == "FLEX_START"))
 }
 
 /// A create was refused for want of capacity: the pool is probed again after `wait`.

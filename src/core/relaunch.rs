@@ -31,6 +31,7 @@ use crate::model::node::NodeView;
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::relaunch::{Asked, Patch, Relaunch};
+use crate::model::settings::PollSettings;
 use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
@@ -45,8 +46,8 @@ const FOLLOWED_WITHIN: Duration = Duration::from_secs(5 * 60);
 /// A refused order is tried again after this, one that was not sent after half a minute.
 const REFUSED_WAIT: Duration = Duration::from_secs(5 * 60);
 const UNSENT_WAIT: Duration = Duration::from_secs(30);
-/// An operator's wish is dropped after this.
-pub const WANTED_FOR: Duration = Duration::from_secs(3600);
+/// An operator's wish is dropped after this, unless polls are farther apart.
+const WANTED_FOR: Duration = Duration::from_secs(3600);
 /// A node that still shows the former order so long after the new one was sent never got it. Reads may
 /// lag behind.
 const READ_BACK_AFTER: Duration = Duration::from_secs(3 * 60);
@@ -151,7 +152,7 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
 
 /// A wish that could not be met for long is another day's: what runs by then is not ended for it.
 fn forget_old_wish(ctx: &mut SlotCtx, turn: &mut Turn) {
-    let old = |asked: &mut Asked| elapsed(asked.at, turn.now) >= WANTED_FOR;
+    let old = |asked: &mut Asked| elapsed(asked.at, turn.now) >= wanted_for(&ctx.settings.poll);
     let free = ctx.record.job.relaunch.is_none();
     if let Some(asked) = ctx.record.job.relaunch_by.take_if(|asked| free && old(asked)) {
         let text = format!(
@@ -399,12 +400,17 @@ pub fn reported(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
     turn.tell(record, What::OrderOutcome { generation, result: CallResult::Done }, text);
 }
 
+/// How long an operator's wish counts from when it was said: what runs by then is not ended for it.
+pub fn wanted_for(poll: &PollSettings) -> Duration {
+    WANTED_FOR.max(poll.max_gap)
+}
+
 /// An operator wants the job to start again.
-pub fn asked(record: &mut SlotRecord, who: &str, now: Timestamp, calling: bool) {
+pub fn asked(record: &mut SlotRecord, who: &str, at: Timestamp, calling: bool) {
     if !calling {
         record.job.relaunch = None;
     }
-    record.job.relaunch_by = Some(Asked { who: who.to_owned(), at: now });
+    record.job.relaunch_by = Some(Asked { who: who.to_owned(), at });
     runs::retry(record);
     if record.job.finished.take().is_some() {
         record.job.wanted_again = Some(record.job.generation);

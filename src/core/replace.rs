@@ -120,7 +120,11 @@ pub fn gone(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         return hold;
     }
     let location = location::listed(ctx.slot);
-    let checkpoint = location.and_then(|_| ctx.record.job.checkpoint.clone());
+    let job = &ctx.record.job;
+    // One of another location means nothing in this one, which may not have been listed yet.
+    let checkpoint = location
+        .filter(|location| location.uri == job.location)
+        .and_then(|_| job.checkpoint.clone());
     let spec = ctx.specification();
     create(ctx, &spec, checkpoint, turn)
 }

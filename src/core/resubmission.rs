@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::model::checkpoint::CheckpointSurvey;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
 use crate::model::failure::FailureClass;
@@ -43,10 +44,20 @@ pub fn saves_nothing(record: &SlotRecord, slot: &SlotSettings) -> Option<(Timest
 
 /// Takes in the set of step folders of a listing: a job that begins in the folder of an older run saves below that one's
 /// steps, and must not look as if it stood. Returns whether it is another set.
-pub fn saw(record: &mut SlotRecord, slot: &SlotSettings, steps: &str, now: Timestamp) -> bool {
-    let job = &mut record.job;
-    if slot.filling.training().is_none() || job.steps == steps {
+pub fn saw(
+    record: &mut SlotRecord,
+    slot: &SlotSettings,
+    seen: &CheckpointSurvey,
+    now: Timestamp,
+) -> bool {
+    let (job, steps) = (&mut record.job, seen.steps.as_str());
+    if slot.filling.training().is_none() {
         return false;
+    }
+    let unrecognised = seen.newest.is_none() && steps.is_empty() && seen.other.is_some();
+    let changed = std::mem::replace(&mut job.unrecognised, unrecognised) != unrecognised;
+    if job.steps == steps {
+        return changed;
     }
     // The first one that is known may be old.
     job.steps_at = if job.steps.is_empty() { job.steps_at } else { Some(now) };
@@ -57,6 +68,9 @@ pub fn saw(record: &mut SlotRecord, slot: &SlotSettings, steps: &str, now: Times
 /// The verdict on a job that saves nothing for `stall`, where the config has that.
 pub fn stalled(record: &SlotRecord, slot: &SlotSettings) -> Option<Verdict> {
     let stall = stall(record, slot.filling.training()?)?;
+    if record.job.unrecognised {
+        return None;
+    }
     let (since, lasts) = saves_nothing(record, slot).filter(|(_, lasts)| *lasts >= stall)?;
     let uri = &location::watched(record, slot)?.uri;
     let text = format!(
@@ -76,6 +90,9 @@ pub fn warning(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
     let (since, lasts) = saves_nothing(record, slot)?;
     let location = location::watched(record, slot)?;
     let then = match stall(record, slot.filling.training()?) {
+        Some(_) if record.job.unrecognised => {
+            "nothing is cancelled for it, since no rule knows the files there: name their layout (checkpoint = { uri, format })".to_owned()
+        }
         Some(stall) => format!("it is cancelled and submitted again after {}", span(stall)),
         None => "nothing is cancelled for it unless the config has `stall`".to_owned(),
     };
@@ -112,8 +129,7 @@ pub fn elsewhere(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
 
 /// The present job is condemned: the next submission counts by what ended this one.
 pub fn count(record: &mut SlotRecord, slot: &SlotSettings, condition: Condition) {
-    let over = record.has_ended() || condition == Condition::JobStalled;
-    let Some(of) = slot.filling.training().filter(|_| over) else { return };
+    let Some(of) = slot.filling.training().filter(|_| is_over(record, condition)) else { return };
     let mut counts = since_progress(record);
     match class(record, condition) {
         // A person's own wish.
@@ -142,8 +158,7 @@ pub fn used_up(
     slot: &SlotSettings,
     condition: Condition,
 ) -> Option<(HoldReason, String)> {
-    let over = record.has_ended() || condition == Condition::JobStalled;
-    let of = slot.filling.training().filter(|_| over)?;
+    let of = slot.filling.training().filter(|_| is_over(record, condition))?;
     let (counts, restart) = (since_progress(record), of.restart);
     let class = class(record, condition);
     let of_class = match class {
@@ -177,6 +192,12 @@ pub fn used_up(
     })
 }
 
+/// Whether the job has ended by what its resubmissions count. Capacity that is taken back says nothing of the job:
+/// `attempts.preemptions` bounds that.
+fn is_over(record: &SlotRecord, condition: Condition) -> bool {
+    condition == Condition::JobStalled || record.has_ended() && condition != Condition::Preempted
+}
+
 /// The counts as they stand: a newer complete checkpoint ends them.
 fn since_progress(record: &SlotRecord) -> Resubmitted {
     let step = record.job.checkpoint.as_ref().map(|checkpoint| checkpoint.step);
@@ -185,7 +206,7 @@ fn since_progress(record: &SlotRecord) -> Resubmitted {
     if step > known.step { Resubmitted { step, machine, ..Resubmitted::default() } } else { known }
 }
 
-/// The cause of its end, where that decides which count it is; none for a preemption.
+/// The cause of its end, where that decides which count it is.
 fn class(record: &SlotRecord, condition: Condition) -> Option<FailureClass> {
     let failure = record.seen.as_ref()?.failure.as_ref()?;
     (condition == Condition::RequestFailed).then_some(failure.class)

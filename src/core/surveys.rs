@@ -138,7 +138,7 @@ fn surveyed(
         record.job.location_since = seen.other.as_ref().and_then(|other| other.oldest);
     }
     record.job.listed_at = Some(began.min(now));
-    let changed = resubmission::saw(record, settings, &seen.steps, now);
+    let changed = resubmission::saw(record, settings, &seen, now);
     resubmission::tell(record, settings, memory, turn);
     // Written where a judgement may soon rest on it.
     if location::surveyed(record, settings, &seen, now, turn)
@@ -156,6 +156,7 @@ fn elsewhere(job: &mut JobState, location: &str, newest: Option<u64>) {
     job.location = location.to_owned();
     (job.checkpoint, job.incomplete, job.went_back_since) = (None, None, None);
     job.steps.clear();
+    job.unrecognised = false;
     runs::elsewhere(&mut job.runs, newest);
 }
 

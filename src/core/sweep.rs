@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::model::beacon::WorkerReport;
+use crate::model::beacon::{Beacon, WorkerReport};
 use crate::model::fleet::Stray;
 use crate::model::ids::Incarnation;
 use crate::model::job_phase::JobPhase;
@@ -195,7 +195,10 @@ pub fn of_request(request: &RequestView, all: &Inventory) -> Option<Leftover> {
 /// How the job of a node has ended, where all its hosts report that, of one boot each; none while
 /// any may run.
 pub fn has_ended(reports: &[WorkerReport], workers: usize) -> Option<&'static str> {
-    let phase = |report: &WorkerReport| report.heartbeat.as_ref().and_then(JobPhase::of);
+    // A job that ended early may have left something running, in a container of its own.
+    let certain = |beat: &&Beacon| !beat.text.starts_with("ended_early");
+    let phase =
+        |report: &WorkerReport| report.heartbeat.as_ref().filter(certain).and_then(JobPhase::of);
     let all = |wanted| reports.iter().all(|report| phase(report) == Some(wanted));
     if reports.is_empty() || reports.len() != workers.max(1) {
         return None;
@@ -212,7 +215,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::model::beacon::Beacon;
 
     fn node(name: &str, state: &str, request: Option<&str>) -> Arc<NodeView> {
         let of = "projects/p/locations/z";
@@ -302,6 +304,7 @@ mod tests {
         for (reports, workers) in [
             (vec![says("done"), says("running")], 2),
             (vec![says("done")], 2),
+            (vec![says("ended_early: less than 10 min")], 1),
             (vec![WorkerReport::default()], 1),
             (vec![], 0),
         ] {

@@ -42,6 +42,7 @@ mod slices;
 mod stalls;
 mod times;
 mod training;
+mod training_gates;
 mod twins;
 mod went_back;
 mod wishes;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::ctx::Subject;
 use super::gates::{self, Obstacle};
-use super::relaunch::WANTED_FOR;
+use super::relaunch::wanted_for;
 use super::{location, pool, reads, resubmission};
 use crate::model::action::Input;
 use crate::model::condition::{Condition, Kind};
@@ -18,7 +18,7 @@ use crate::model::job_phase::JobPhase;
 use crate::model::phase::Phase;
 use crate::model::recovery::{Call, Recovery};
 use crate::model::relaunch::{TAKES_ORDERS, TAKES_ROLL_CALL, TAKES_WAIT};
-use crate::model::settings::{Settings, SlotSettings};
+use crate::model::settings::{PollSettings, Settings, SlotSettings};
 use crate::model::slot::{SlotRecord, Wish};
 use crate::model::spec::NodeSpec;
 use crate::model::time::{after, elapsed};
@@ -191,7 +191,9 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         },
         paused: pause.is_some(),
         pause,
-        warnings: settings.map(|settings| warnings(record, settings, now)).unwrap_or_default(),
+        warnings: settings
+            .map(|slot| warnings(record, slot, &fleet.settings.poll, now))
+            .unwrap_or_default(),
         opted_out: seen.is_some_and(|seen| seen.opted_out),
         refused: refusal.as_ref().map(|(class, ..)| class.name().to_owned()),
         create_failures: refusal.as_ref().map_or(0, |(_, _, tries)| *tries),
@@ -226,16 +228,21 @@ pub fn specification(record: &SlotRecord) -> Option<String> {
 }
 
 /// A `recreate` that nothing has come of yet.
-fn wish(wish: &Wish) -> String {
+fn wish(wish: &Wish, poll: &PollSettings) -> String {
     let who = &wish.who;
     let ends = wish.at.map_or(String::new(), |at| {
-        format!(" at {at:.0}, and is dropped at {:.0}", after(at, WANTED_FOR))
+        format!(" at {at:.0}, and is dropped at {:.0}", after(at, wanted_for(poll)))
     });
     format!("{who} asked for a new TPU (recreate){ends}; until then `pause` keeps the present one")
 }
 
 /// Gaps that matter on the day on which the slot is created again.
-fn warnings(record: &SlotRecord, slot: &SlotSettings, now: Timestamp) -> Vec<String> {
+fn warnings(
+    record: &SlotRecord,
+    slot: &SlotSettings,
+    poll: &PollSettings,
+    now: Timestamp,
+) -> Vec<String> {
     let impossible =
         gates::no_create_could_follow(record, now).filter(|_| !slot.policy.create_check);
     let mut all: Vec<String> = impossible.into_iter().collect();
@@ -247,7 +254,7 @@ fn warnings(record: &SlotRecord, slot: &SlotSettings, now: Timestamp) -> Vec<Str
         ));
     }
     let memory = record.seen.as_ref().and_then(|seen| seen.memory_symptom.as_ref());
-    all.extend(record.wanted.as_ref().map(wish));
+    all.extend(record.wanted.as_ref().map(|of| wish(of, poll)));
     all.extend(memory.map(|(kind, at)| {
         format!(
             "memory ran short on a host at {at:.0} (symptom {kind}): `logs {}` may name the cause",

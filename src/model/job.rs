@@ -88,6 +88,10 @@ pub struct JobState {
     /// [`CheckpointSurvey::steps`]: super::checkpoint::CheckpointSurvey::steps
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub steps: String,
+    /// The location holds something, and no rule finds a step or a complete checkpoint in it: that nothing was saved
+    /// can't be told.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unrecognised: bool,
     /// When that set was last seen to change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_at: Option<Timestamp>,

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::{Case, Checked, rule};
 use crate::model::phase::Phase;
+use crate::model::spec::REQUEST_KEY;
 use crate::model::time::elapsed;
 
 /// After the first refusal, or failed replacement, one trial in this time (S14).
@@ -37,10 +38,22 @@ fn pool(case: &Case) -> String {
     let Some(seen) = &case.record.seen else { return case.record.zone.clone() };
     let configured = case.slot.create.fields.get("acceleratorType").and_then(Value::as_str);
     let kind = configured.unwrap_or(&seen.accelerator);
-    match (seen.reserved, seen.reservation.is_empty(), seen.spot) {
-        (false, _, false) if seen.times.is_limited => {
-            format!("{} {kind} flex-start", case.record.zone)
-        }
+    let wants = |key: &str| {
+        let value = case.slot.create.fields.get("schedulingConfig")?.get(key)?;
+        Some(value.as_bool().unwrap_or(false))
+    };
+    let spot = match (wants("spot"), wants("preemptible")) {
+        (None, None) => seen.spot,
+        (a, b) => a == Some(true) || b == Some(true),
+    };
+    let around = case.slot.create.fields.get(REQUEST_KEY);
+    let limited = match around.and_then(|around| around.get("provisioningModel")) {
+        Some(model) => model == "FLEX_START",
+        None => seen.times.is_limited,
+    };
+    let reserved = wants("reserved").unwrap_or(seen.reserved);
+    match (reserved, seen.reservation.is_empty(), spot) {
+        (false, _, false) if limited => format!("{} {kind} flex-start", case.record.zone),
         (true, false, _) => format!("reservation {} {kind}", seen.reservation),
         (true, true, _) => format!("{} {kind} reserved", case.record.zone),
         (false, _, true) => format!("{} {kind} spot", case.record.zone),

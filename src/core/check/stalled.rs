@@ -29,5 +29,9 @@ pub fn is_stalled(case: &Case, condition: Condition) -> Checked {
         .zip(last)
         .zip(listed)
         .is_some_and(|((stall, last), listed)| elapsed(last, listed) >= stall);
-    rule(known && stands, "S5", "its checkpoints do not show that it has stood for `stall`")
+    rule(
+        known && stands && !record.job.unrecognised,
+        "S5",
+        "its checkpoints do not show that it has stood for `stall`",
+    )
 }

@@ -27,7 +27,7 @@ pub fn went_back(ctx: &SlotCtx, wanted: &str) -> Option<Decision> {
     goes_back_at(ctx).filter(|at| *at <= ctx.now)?;
     let (why, name) = (ctx.memory.survey_failure.as_ref()?, &ctx.record.name);
     let text = format!(
-        "{wanted}, but {why}: restore it, or say from which step with `retry {name} --from STEP`"
+        "{wanted} {why}: restore it, or say from which step with `retry {name} --from STEP`"
     );
     hold(HoldReason::CheckpointWentBack, text, None)
 }

@@ -107,7 +107,7 @@ pub fn checkpoints(ctx: &SlotCtx) -> Option<Decision> {
     {
         return None;
     }
-    if let Some(back) = went_back(ctx, "its create is pending") {
+    if let Some(back) = went_back(ctx, "its create is pending, but") {
         return Some(back);
     }
     // The order names the newest one that is known, and the job does not go by it.

@@ -2,6 +2,7 @@
 
 use super::common::hold;
 use super::common::undeleted;
+use super::common::went_back;
 use crate::core::budget;
 use crate::core::ctx::SlotCtx;
 use crate::core::life;
@@ -79,7 +80,8 @@ pub fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S20: its create would be held for the checkpoints.
 pub fn location_listed(ctx: &SlotCtx) -> Option<Decision> {
-    location::holds_judged(ctx.record, ctx.memory, ctx.slot, ctx.now)
+    went_back(ctx, &format!("{}: keeping the current TPU:", ctx.condition()))
+        .or_else(|| location::holds_judged(ctx.record, ctx.memory, ctx.slot, ctx.now))
 }
 
 /// S20: whether a create could follow was asked within the hour, and nothing says for certain that it

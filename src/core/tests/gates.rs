@@ -317,7 +317,7 @@ fn every_gate_holds_its_story_and_without_its_row_the_slot_acts_or_the_checker_r
     for gate in GATES {
         let row = STORIES
             .iter()
-            .chain(super::training::STORIES)
+            .chain(super::training_gates::STORIES)
             .find(|row| row.0 == gate.name)
             .unwrap_or_else(|| panic!("{} has no story", gate.name));
         let world = played(row, GATES.to_vec());
@@ -354,7 +354,7 @@ fn every_gate_holds_its_story_and_without_its_row_the_slot_acts_or_the_checker_r
             world.actions
         );
     }
-    assert_eq!(STORIES.len() + super::training::STORIES.len(), GATES.len());
+    assert_eq!(STORIES.len() + super::training_gates::STORIES.len(), GATES.len());
 }
 
 #[test]

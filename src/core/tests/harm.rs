@@ -262,6 +262,16 @@ fn a_maintenance_that_is_ongoing_on_a_healthy_node_is_shown_and_judges_nothing()
     let verdict = &world.fleet.slots["a"].verdict;
     assert_eq!(verdict.condition, Condition::Healthy);
     assert!(verdict.evidence.contains("upcomingMaintenance ONGOING"), "{}", verdict.evidence);
+    // Where nothing is said of the health, within its window alone.
+    let mut world = World::new(settings(&["a"]));
+    let end = after(world.now, Duration::from_secs(1800)).to_string();
+    let notice = json!({"maintenanceStatus": "ONGOING", "windowEndTime": end});
+    let silent = json!({"health": null, "upcomingMaintenance": notice});
+    world.sick(&["a"], silent.clone(), 60);
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Maintenance);
+    world.sick(&["a"], silent, 24 * 3600);
+    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    assert!(world.phase("a").is_none());
 }
 
 #[test]

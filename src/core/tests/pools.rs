@@ -5,6 +5,7 @@ use super::*;
 use crate::core::pool;
 use crate::model::condition::Kind;
 use crate::model::job::WorkerState;
+use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 
 const HOUR: u64 = 3600;
@@ -79,6 +80,46 @@ fn s14_reserved_capacity_is_tried_after_half_an_hour_and_its_pool_is_the_reserva
     pool::refused(&mut world.fleet.ledger, pool, Duration::from_secs(120), world.now);
     let deleted = until_a_delete(&mut world, &reserved("TIMEOUT"), HOUR, |_| ());
     assert!(matches!(deleted, Some((_, 30))), "{deleted:?}");
+}
+
+#[test]
+fn l6_a_slot_that_asks_for_other_capacity_than_it_had_does_not_wait_in_that_ones_pool() {
+    let spot = json!({"schedulingConfig": {"preemptible": true}});
+    let mut world = World::new(settings(&["a", "b"]));
+    world.poll(&[node("a", spot), node("b", json!({}))]);
+    let overlay = |scheduling: Value, around: Value| {
+        let fields = [("schedulingConfig", scheduling), ("queuedResource", around)];
+        let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+        Overlay {
+            fields: fields.map(|(key, value)| (key.to_owned(), value)).collect(),
+            ..Overlay::default()
+        }
+    };
+    let name = |slot: &str, overlay: &Overlay| {
+        pool::name(&world.fleet.slots[slot], overlay, ZONE).replace(&format!("{ZONE} v4-8"), "")
+    };
+    let never = pool::name(
+        &SlotRecord::new("c", ZONE, world.now),
+        &overlay(json!({"spot": true}), Value::Null),
+        ZONE,
+    );
+    assert!(never.ends_with(" spot"), "never seen: {never}");
+    let clears = json!({"spot": null, "preemptible": null, "reserved": null});
+    let flex = json!({"provisioningModel": "FLEX_START"});
+    for (slot, of, is) in [
+        ("a", Overlay::default(), " spot"),
+        ("a", overlay(json!({"spot": null, "preemptible": null}), Value::Null), ""),
+        (
+            "a",
+            overlay(json!({"spot": null, "preemptible": null, "reserved": true}), Value::Null),
+            " reserved",
+        ),
+        ("a", overlay(clears, flex), " flex-start"),
+        ("b", Overlay::default(), ""),
+        ("b", overlay(json!({"spot": true}), Value::Null), " spot"),
+    ] {
+        assert_eq!(name(slot, &of), is, "{slot} {of:?}");
+    }
 }
 
 #[test]

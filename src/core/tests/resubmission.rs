@@ -59,6 +59,18 @@ fn s24_a_submission_that_was_called_off_may_still_show_and_another_job_that_live
 }
 
 #[test]
+fn s13_spot_capacity_that_is_taken_back_says_nothing_of_the_job() {
+    // No checkpoint between them, and more often than `restart.no_progress`.
+    let mut service = Service::new();
+    for count in 1..=12 {
+        service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
+        service.minutes(10);
+        assert_eq!((service.jobs.len(), service.hold()), (1 + count, None));
+    }
+    assert_eq!(service.world.fleet.slots["a"].resubmitted.fruitless, 0);
+}
+
+#[test]
 fn a_persons_own_job_of_that_name_is_what_is_submitted_again_later() {
     let mut service = Service::new();
     service.sets("JOB_STATE_FAILED", Some((3, &format!("{EXIT} 1."))));

@@ -47,6 +47,28 @@ fn s20_with_resume_framework_what_is_lost_is_created_and_what_is_judged_is_not_d
 }
 
 #[test]
+fn l3_a_create_that_is_owed_when_its_location_changes_is_sent_without_a_listing() {
+    let mut world = with_checkpoints();
+    let mut settings = world.fleet.settings.clone();
+    let own = |settings: &mut Settings| {
+        settings.slots.get_mut("a").unwrap().job.as_mut().unwrap().resume = Some(Resume::Framework);
+    };
+    own(&mut settings);
+    world.input(Input::Configured(Box::new(settings.clone())));
+    world.poll(&[node("a", json!({}))]);
+    world.surveyed(&[100]);
+    world.next_poll(&node("a", json!({"state": "PREEMPTED"})));
+    world.get("a", Some(node("a", json!({"state": "PREEMPTED"}))));
+    let job = settings.slots.get_mut("a").unwrap().job.as_mut().unwrap();
+    job.checkpoint.as_mut().unwrap().uri = "gs://other/place".into();
+    world.input(Input::Configured(Box::new(settings)));
+    world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
+    let [Action::Create { body, .. }] = &world.actions[..] else { panic!("{:?}", world.hold("a")) };
+    let ordered = body["metadata"]["tpu-watchdog-run"].as_str().unwrap_or_default();
+    assert!(ordered.contains("\"step\":null"), "{ordered}");
+}
+
+#[test]
 fn of_a_location_that_was_never_listed_nothing_is_claimed() {
     let mut world = with_checkpoints();
     world.poll(&[node("a", json!({}))]);

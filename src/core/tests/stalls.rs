@@ -118,6 +118,20 @@ fn s5_a_checkpoint_that_comes_late_and_a_location_that_is_not_listed_cancel_noth
     assert_eq!((states(&service), service.hold()), (vec![RUNNING], Some(HoldReason::Paused)));
 }
 
+#[test]
+fn s5_files_that_no_rule_knows_are_no_sign_that_a_job_saves_nothing() {
+    let mut service = stalling_as(|_| ());
+    service.strange = Some(Some(after(service.world.now, Duration::from_secs(3600))));
+    let record = service.world.fleet.slots.get_mut("a").unwrap();
+    record.job.checkpoint = None;
+    record.job.checkpoint_at = None;
+    service.minutes(4 * STALL);
+    assert_eq!((states(&service), service.hold()), (vec![RUNNING], None));
+    let shown = view::document(&service.world.fleet, service.world.now);
+    let told = shown.tpus[0].warnings.iter().any(|text| text.contains("name their layout"));
+    assert!(told, "{:?}", shown.tpus[0].warnings);
+}
+
 /// The checkpoints of a job can't be listed from the moment on when it stalls.
 pub fn unlisted(w: &mut World) {
     let mut service = stalling();

@@ -1,6 +1,8 @@
 //! Defects in what time counts, each by the sequence that shows it.
 
+use super::endings::CommandKind;
 use super::regressions::{MARK, and, ours, with_job};
+use super::relaunch::patched;
 use super::*;
 
 #[test]
@@ -98,6 +100,25 @@ fn a_read_that_was_under_way_when_the_clock_was_set_back_hides_no_later_ones() {
     world.wait(30);
     world.poll(&[node("a", timeout())]);
     assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Unresponsive);
+}
+
+#[test]
+fn l7_a_pause_that_was_ordered_before_the_clock_was_set_back_is_taken_back_all_the_same() {
+    let mut world = super::runs::with_checkpoints();
+    let node = world.at_work("v3");
+    world.command(CommandKind::Pause { slot: Some("a".into()), until: None });
+    let waits = world.run_order().expect("an order");
+    world.ordered(CallOutcome::Accepted(OPERATION.into()));
+    let waiting = patched(&node, &waits);
+    world.now = world.now.checked_sub(jiff::SignedDuration::from_hours(2)).unwrap();
+    for _ in 0..2 {
+        world.wait(30);
+        world.poll(std::slice::from_ref(&waiting));
+    }
+    assert_eq!(world.fleet.slots["a"].job.amendment, None, "the reads show it");
+    world.resume();
+    let goes_on = world.run_order().expect("an order");
+    assert!(!goes_on.wait);
 }
 
 #[test]

@@ -3,11 +3,9 @@
 
 use std::sync::Arc;
 
-use super::gates::{Acts, Refused, Row};
 use super::runs::{LOCATION, survey};
 use super::*;
 use crate::model::filling::Filling;
-use crate::model::slot::SlotRecord;
 use crate::model::submission::{JobListing, JobView};
 use crate::model::training::{JobKind, NO_REGION, Named, Restart, Strategy, Training};
 use crate::resource::training::{body, reading};
@@ -24,6 +22,8 @@ pub struct Service {
     pub steps: Vec<u64>,
     /// Told apart below the newest of them.
     pub below: String,
+    /// They are of a layout that no rule knows, the oldest of this time.
+    pub strange: Option<Option<Timestamp>>,
     /// Checkpoints can't be listed.
     pub unlisted: bool,
     /// GETs so far.
@@ -84,6 +84,7 @@ impl Service {
             steps: vec![],
             below: String::new(),
             unlisted: false,
+            strange: None,
             gets: 0,
             told: vec![],
             tpu: None,
@@ -200,6 +201,9 @@ impl Service {
                 let failure = Failure::new(FailureClass::Transient, "HTTP 503");
                 let mut shown = survey(&self.steps);
                 shown.steps = format!("{:?}{}", self.steps, self.below);
+                if let Some(other) = &self.strange {
+                    shown = super::harm::strange(*other).unwrap();
+                }
                 let result = if self.unlisted { Err(failure) } else { Ok(shown) };
                 Some(Input::Surveyed { slot, began, location: location.uri, result })
             }
@@ -354,6 +358,7 @@ fn two_hundred_jobs_that_lose_a_region_run_in_the_next_and_no_tpu_waits_for_them
         steps: vec![100],
         below: String::new(),
         unlisted: false,
+        strange: None,
         gets: 0,
         told: vec![],
         tpu: Some("READY"),
@@ -449,52 +454,3 @@ fn s24_lost_answers_lists_that_lag_and_crashes_make_no_second_job_of_a_lineage()
     }
     assert!(lost > 200 && carried_out > 80, "{lost} {carried_out}");
 }
-
-/// The job of `a` has ended for a reason of Google's: up to four polls, until `is_there`.
-fn ended(w: &mut World, change: fn(&mut SlotRecord), is_there: fn(&World) -> bool) {
-    ended_as(w, |_| (), change, is_there);
-}
-
-fn ended_as(
-    w: &mut World,
-    of: fn(&mut Value),
-    change: fn(&mut SlotRecord),
-    is_there: fn(&World) -> bool,
-) {
-    let mut service = Service::new();
-    service.world.gates.clone_from(&w.gates);
-    of(&mut service.jobs[0].1);
-    service.poll();
-    // Its Spot capacity was taken back.
-    service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
-    for _ in 0..4 {
-        change(service.world.fleet.slots.get_mut("a").unwrap());
-        service.world.wait(30);
-        service.poll();
-        if is_there(&service.world) {
-            break;
-        }
-    }
-    *w = service.world;
-}
-
-fn acts(world: &World) -> bool {
-    !world.actions.is_empty()
-}
-
-pub const STORIES: &[Row] = &[
-    ("found_ended", HoldReason::Deleted, Acts, |w| {
-        ended(w, |record| record.deleted = Some("it had ended".into()), acts)
-    }),
-    ("possible", HoldReason::NotPossible, Acts, |w| {
-        let keyed = |job: &mut Value| job["encryptionSpec"] = json!({"kmsKeyName": "k"});
-        ended_as(w, keyed, |_| (), acts)
-    }),
-    ("resubmissions", HoldReason::NoProgress, Acts, |w| {
-        ended(w, |record| record.resubmitted.fruitless = 9, acts)
-    }),
-    ("stalled", HoldReason::CheckpointUnreadable, Refused("S5"), super::stalls::unlisted),
-    ("none_live", HoldReason::Unclear, Refused("S24"), |w| {
-        ended(w, |_| (), |world| world.phase("a").is_some())
-    }),
-];

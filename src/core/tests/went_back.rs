@@ -184,3 +184,37 @@ fn l8_what_a_listing_shows_once_more_is_no_growth() {
     assert!(!listed(60, 110, Some((115, 9))), "what lags behind the newest");
     assert!(listed(60, 120, Some((125, 1))), "the next one");
 }
+
+#[test]
+fn s20_a_judged_tpu_outlives_a_checkpoint_that_is_gone_from_its_location() {
+    for by_a_person in [false, true] {
+        let mut world = with_checkpoints();
+        let sick = node("a", timeout());
+        world.poll(&[node("a", json!({}))]);
+        world.surveyed(&[100]);
+        for _ in 0..40 {
+            world.next_poll(&sick);
+            world.surveyed(&[40]);
+            world.get("a", Some(sick.clone()));
+            if by_a_person {
+                let incarnation = world.fleet.slots["a"].incarnation.clone();
+                world.command(CommandKind::Recreate { slot: "a".into(), incarnation });
+                world.get("a", Some(sick.clone()));
+            }
+            assert!(world.phase("a").is_none(), "its create would be held");
+        }
+        assert_eq!(world.hold("a"), Some(HoldReason::CheckpointWentBack));
+        let reason = world.fleet.slots["a"].decision.as_ref().unwrap().reason.clone();
+        assert!(reason.contains("is step 40, but step 100 was recorded before"), "{reason}");
+        retry_from(&mut world, 40);
+        world.surveyed(&[40]);
+        for _ in 0..40 {
+            if world.phase("a").is_some() {
+                break;
+            }
+            world.next_poll(&sick);
+            world.get("a", Some(sick.clone()));
+        }
+        assert_eq!(world.phase("a"), Some(Phase::Deleting), "{:?}", world.hold("a"));
+    }
+}

@@ -3,7 +3,7 @@
 
 use super::owed::preempted;
 use super::*;
-use crate::model::command::CommandKind;
+use crate::model::command::{Command, CommandKind};
 use crate::model::lookup::NextCreate;
 use crate::model::spec::NodeSpec;
 
@@ -183,6 +183,28 @@ fn project_abuse_calls_an_operator_and_memory_symptoms_inform() {
     let earlier = world.fleet.slots["a"].first_seen.unwrap();
     world.poll(&[node("a", symptom("PROJECT_ABUSE", after(earlier, Duration::from_secs(30))))]);
     assert_eq!(world.hold("a"), Some(HoldReason::Degraded));
+}
+
+#[test]
+fn s3_a_wish_of_another_day_ends_nothing_that_runs_by_now() {
+    for (hours, counts) in [(0, true), (72, false)] {
+        let mut world = World::new(settings(&["a", "b", "c", "d"]));
+        let nodes = ["a", "b", "c", "d"].map(|name| node(name, json!({})));
+        world.poll(&nodes);
+        let incarnation = world.fleet.slots["a"].incarnation.clone();
+        // It is said while no process runs, and read by the next one.
+        let at = world.now;
+        let kind = CommandKind::Recreate { slot: "a".into(), incarnation };
+        world.wait(hours * 3600);
+        world.poll(&nodes);
+        let (id, who, reason) = ("1".into(), "ada".into(), None);
+        world.input(Input::Commands(vec![Command { id, at, who, reason, kind }]));
+        if world.asks("a") {
+            world.get("a", Some(nodes[0].clone()));
+        }
+        assert_eq!(is_delete(&world.actions), counts, "{hours} h");
+        assert_eq!(world.fleet.slots["a"].wanted.is_some(), counts, "dropped");
+    }
 }
 
 #[test]
