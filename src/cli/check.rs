@@ -1,8 +1,11 @@
 //! `check`: the config alone, offline.
 
+use std::collections::BTreeMap;
+
 use super::table::fleet;
 use super::{ConfigFile, Outcome, load, print, screen};
 use crate::config;
+use crate::model::settings::{JobSettings, SlotSettings};
 use crate::model::spec::NodeSpec;
 use crate::resource::training::{body, possible};
 
@@ -30,20 +33,92 @@ pub fn check(at: &ConfigFile) -> Outcome {
             print(&screen::paragraph(&note, screen::width()));
         }
     }
-    for slot in config
-        .settings
-        .slots
-        .values()
-        .filter(|slot| slot.job.as_ref().is_some_and(|job| job.command.is_some()))
-    {
-        if slot.create.startup_script.is_none() {
-            let note = format!(
-                "note: {} has a command and no startup_script. A recreated TPU has an empty boot disk: what the command needs must come \
-                 from the TPU's own startup-script; `plan` says whether it has one",
-                slot.name
-            );
-            print(&screen::paragraph(&note, screen::width()));
-        }
+    for note in job_notes(&config.settings.slots) {
+        print(&screen::paragraph(&format!("note: {note}"), screen::width()));
     }
     Ok(())
+}
+
+/// Habits of jobs that end badly later.
+fn job_notes(slots: &BTreeMap<String, SlotSettings>) -> Vec<String> {
+    let mut notes = Vec::new();
+    let jobs = || slots.values().filter_map(|slot| Some((slot, slot.job.as_ref()?)));
+    let of = |is: &dyn Fn(&SlotSettings, &str) -> bool| {
+        let command = |job: &JobSettings| job.command.clone();
+        let named = jobs().filter(|(slot, job)| command(job).is_some_and(|text| is(slot, &text)));
+        named.map(|(slot, _)| slot.name.clone()).collect::<Vec<_>>()
+    };
+    let bare = of(&|slot, _| slot.create.startup_script.is_none());
+    if !bare.is_empty() {
+        notes.push(format!(
+            "{}: a command and no startup_script. A recreated TPU has an empty boot disk: all that the command needs must come from the TPU's \
+             own startup-script; `plan` says whether it has one",
+            bare.join(", ")
+        ));
+    }
+    let loose = of(&|_, command| goes_on_after_a_failure(command));
+    if !loose.is_empty() {
+        notes.push(format!(
+            "{}: a command of several lines ends with the code of its last one, so that a job whose trainer fails before it counts as \
+             finished. Begin it with `set -e`",
+            loose.join(", ")
+        ));
+    }
+    let mut at: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (slot, job) in jobs() {
+        let listed = job.checkpoint.as_ref().filter(|location| location.is_listed());
+        if let Some(location) = listed {
+            at.entry(location.uri.trim_end_matches('/')).or_default().push(&slot.name);
+        }
+    }
+    for (uri, names) in at.into_iter().filter(|(_, names)| names.len() > 1) {
+        notes.push(format!(
+            "{} have one checkpoint location, {uri}: the progress of one counts for all, so that one that hangs is not noticed, and one that \
+             ends early may count as finished. Give each its own",
+            names.join(", ")
+        ));
+    }
+    notes
+}
+
+/// Whether a command has several lines, the last of which is no trainer, and would go on after one that fails.
+fn goes_on_after_a_failure(command: &str) -> bool {
+    let mut continues = false;
+    let (mut begins, mut last) = (0, "");
+    for line in command.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if line.starts_with('#') {
+            continue;
+        }
+        if !continues {
+            (begins, last) = (begins + 1, line);
+        }
+        continues = ["\\", "&&", "|", "||"].iter().any(|end| line.ends_with(end));
+    }
+    let words = || command.split_whitespace().collect::<Vec<_>>();
+    let stops = words().windows(2).any(|pair| {
+        pair[0] == "set" && (pair[1].starts_with('-') && pair[1].contains('e') || pair[1] == "-o")
+    });
+    let trains = ["python", "exec ", "torchrun", "accelerate"].iter().any(|of| last.contains(of));
+    begins > 1 && !stops && !trains
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_goes_on_after_a_failure_is_told() {
+        for (command, goes_on) in [
+            ("python3 train.py", false),
+            ("python3 train.py \\\n  --steps 10", false),
+            ("cd /app &&\npython3 train.py", false),
+            ("# trains\npython3 train.py", false),
+            ("pip install -e .\npython3 train.py", false),
+            ("python3 train.py\ngsutil cp log gs://b", true),
+            ("set -e\npython3 train.py\ngsutil cp log gs://b", false),
+            ("set -euo pipefail\ncd /app\npython3 train.py", false),
+        ] {
+            assert_eq!(goes_on_after_a_failure(command), goes_on, "{command}");
+        }
+    }
 }

@@ -266,7 +266,15 @@ async fn give(at: &ConfigFile, why: &Why, kind: CommandKind) -> Outcome {
             Acting::of(&lease.holder, None).host,
             span(config.settings.poll.every)
         ),
-        None => "no process holds the lock now: the next `run` or `once` carries it out".to_owned(),
+        None => {
+            let within = match command.kind {
+                CommandKind::Recreate { .. } | CommandKind::Relaunch { .. } => " within an hour",
+                _ => "",
+            };
+            format!(
+                "no process holds the lock now: the next `run` or `once`{within} carries it out"
+            )
+        }
     };
     print(&format!("{}\n  {when}\n", acknowledge::done(&command, &stored, now)));
     Ok(())

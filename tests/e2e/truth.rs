@@ -85,7 +85,7 @@ fn a_bucket_that_may_not_be_listed_keeps_a_judged_tpu_and_is_told_with_the_grant
 fn what_a_recreate_would_lack_is_told_before_it_happens() {
     let rig = Rig::with_one_node(&job("a"));
     let check = shown(&rig, "check");
-    assert!(check.contains("a has a command and no startup_script"), "{check}");
+    assert!(check.contains("a: a command and no startup_script"), "{check}");
     let plan = shown(&rig, "plan");
     // Its job goes on meanwhile.
     assert!(plan.contains("protected; its job would resume from step "), "{plan}");
