@@ -16,6 +16,7 @@ use object_store::{
     ClientOptions, CredentialProvider, ListResult, ObjectMeta, ObjectStore, RetryConfig,
 };
 
+use super::failure::listing_failure;
 use super::rules::{Completeness, StepFolder, completeness, detect, set_of, step_of};
 use crate::model::checkpoint::{Checkpoint, CheckpointSurvey, NotComplete};
 use crate::model::failure::{Failure, FailureClass};
@@ -170,7 +171,7 @@ pub async fn survey_in(
     let mut highest_incomplete: Option<(u64, &String)> = None;
     let count = candidates.len();
     for (step, folder) in candidates.into_iter().take(CANDIDATES_MAX) {
-        let listing = store.list_with_delimiter(places.get(folder)).await.map_err(failed)?;
+        let listing = listed(store, places.get(folder)).await.map_err(failed)?;
         let names = |paths: Vec<&Path>| {
             paths.into_iter().filter_map(|p| p.filename().map(str::to_owned)).collect()
         };
@@ -223,7 +224,7 @@ async fn top(
     base: &Path,
     settings: &CheckpointSettings,
 ) -> object_store::Result<Option<ListResult>> {
-    match store.list_with_delimiter(Some(base)).await {
+    match listed(store, Some(base)).await {
         // A folder that does not exist yet holds no checkpoint; object stores answer with an empty
         // list instead.
         Err(object_store::Error::NotFound { .. }) if settings.uri.starts_with("file://") => {
@@ -231,6 +232,16 @@ async fn top(
         }
         top => top.map(Some),
     }
+}
+
+/// The content of a folder. The empty object of its own name, which the console and gcsfuse make, is none.
+async fn listed(
+    store: &dyn ObjectStore,
+    folder: Option<&Path>,
+) -> object_store::Result<ListResult> {
+    let mut listed = store.list_with_delimiter(folder).await?;
+    listed.objects.retain(|object| Some(&object.location) != folder);
+    Ok(listed)
 }
 
 /// When the last of some files was written.
@@ -262,52 +273,20 @@ async fn not_complete(
     if names.is_empty() {
         return Ok(None);
     }
-    let times: Vec<_> = store
-        .list(Some(base))
-        .take(SIZED_MAX + 1)
-        .map_ok(|object| object.last_modified)
-        .try_collect()
-        .await?;
-    let whole = times.len() <= SIZED_MAX;
-    let oldest = times
+    let listed = store.list(Some(base)).take(SIZED_MAX + 1);
+    let objects: Vec<_> =
+        listed.map_ok(|object| (object.size, object.last_modified)).try_collect().await?;
+    let whole = objects.len() <= SIZED_MAX;
+    // An empty object marks a folder, or says nothing of a job.
+    if whole && objects.iter().all(|(size, _)| *size == 0) {
+        return Ok(None);
+    }
+    let oldest = objects
         .into_iter()
+        .filter_map(|(size, at)| (size > 0).then_some(at))
         .min()
         .and_then(|at| Timestamp::from_millisecond(at.timestamp_millis()).ok());
     Ok(Some(NotComplete { names, oldest: oldest.filter(|_| whole) }))
-}
-
-/// A listing that failed, in words that say what to do.
-fn listing_failure(uri: &str, error: &object_store::Error) -> Failure {
-    let text = error.to_string();
-    let status = text.split("status code: ").nth(1).and_then(|rest| rest.get(..3));
-    let bucket = uri.split('/').take(3).collect::<Vec<_>>().join("/");
-    match (error, status) {
-        (
-            object_store::Error::PermissionDenied { .. }
-            | object_store::Error::Unauthenticated { .. },
-            _,
-        )
-        | (_, Some("401" | "403")) => {
-            let grant = if uri.starts_with("gs://") {
-                format!(
-                    "grant it: gcloud storage buckets add-iam-policy-binding {bucket} --role roles/storage.objectViewer --member \
-                     serviceAccount:ACCOUNT-OF-THE-WATCHDOG"
-                )
-            } else {
-                format!("grant it the right to list {bucket}")
-            };
-            let code = status.unwrap_or("403");
-            Failure::new(
-                FailureClass::Permission,
-                format!("the watchdog may not list {uri} (HTTP {code}); {grant}"),
-            )
-        }
-        (object_store::Error::NotFound { .. }, _) | (_, Some("404")) => Failure::new(
-            FailureClass::NotFound,
-            format!("{bucket} does not exist (HTTP 404), so {uri} can't be listed"),
-        ),
-        _ => Failure::new(FailureClass::Transient, format!("listing {uri} failed: {text}")),
-    }
 }
 
 /// How large a folder is, by the first of its files. It tells growth alone: what can't be listed

@@ -24,6 +24,20 @@ pub enum Refused {
     Wrong(String),
 }
 
+impl Refused {
+    /// Whether no command that is still to be carried out could change it: checkpoints and whose a TPU is are no
+    /// matter of commands.
+    pub fn stands(&self, of: &CommandKind) -> bool {
+        let lasts = matches!(
+            of,
+            CommandKind::Retry { from: Some(_), .. }
+                | CommandKind::Relaunch { .. }
+                | CommandKind::Release { .. }
+        );
+        lasts && matches!(self, Refused::Wrong(_))
+    }
+}
+
 /// Whether a command would do nothing, as far as the journal tells.
 pub fn refused(kind: &CommandKind, stored: &Stored, now: Timestamp) -> Option<Refused> {
     let record = |slot: &String| stored.slots.get(slot);

@@ -12,9 +12,27 @@ pub struct ApiArgs {
     /// Base URL of the Cloud TPU API (default: Google's).
     #[arg(long, value_name = "URL", hide_short_help = true)]
     pub api_tpu: Option<String>,
+    /// Base URL of Vertex AI, with {region} (default: Google's).
+    #[arg(long, value_name = "URL", hide_short_help = true)]
+    pub api_vertex: Option<String>,
+    /// Base URL of legacy AI Platform Training (default: Google's).
+    #[arg(long, value_name = "URL", hide_short_help = true)]
+    pub api_ml: Option<String>,
     /// Base URL of Cloud Storage (default: Google's).
     #[arg(long, value_name = "URL", hide_short_help = true)]
     pub api_storage: Option<String>,
+    /// Base URL of the Resource Manager API (default: Google's).
+    #[arg(long, value_name = "URL", hide_short_help = true)]
+    pub api_resource_manager: Option<String>,
+    /// Base URL of the IAM API (default: Google's).
+    #[arg(long, value_name = "URL", hide_short_help = true)]
+    pub api_iam: Option<String>,
+    /// Base URL of the Cloud Quotas API (default: Google's).
+    #[arg(long, value_name = "URL", hide_short_help = true)]
+    pub api_quotas: Option<String>,
+    /// Version of the Cloud TPU API: v2 or v2alpha1.
+    #[arg(long, value_name = "VERSION", hide_short_help = true)]
+    pub api_version: Option<String>,
     /// "anonymous" sends no credentials; only for loopback addresses.
     #[arg(long, value_name = "KIND", hide_short_help = true)]
     pub api_credentials: Option<String>,
@@ -25,7 +43,13 @@ impl ApiArgs {
     pub fn toml(&self) -> String {
         let keys = [
             ("tpu", &self.api_tpu),
+            ("vertex", &self.api_vertex),
+            ("ml", &self.api_ml),
             ("storage", &self.api_storage),
+            ("resource_manager", &self.api_resource_manager),
+            ("iam", &self.api_iam),
+            ("quotas", &self.api_quotas),
+            ("version", &self.api_version),
             ("credentials", &self.api_credentials),
         ];
         let lines: String = keys

@@ -40,11 +40,11 @@ pub struct ResumeArgs {
 
 #[derive(Debug, Args)]
 pub struct RetryArgs {
-    /// The slot whose attempts are restored.
-    slot: String,
+    #[command(flatten)]
+    of: Retried,
     /// Resumes from this step or later, even if a newer checkpoint was recorded;
     /// 0 accepts any, and starts from scratch without one.
-    #[arg(long, value_name = "STEP", value_parser = step)]
+    #[arg(long, value_name = "STEP", value_parser = step, requires = "slot")]
     from: Option<u64>,
     #[command(flatten)]
     why: Why,
@@ -125,6 +125,16 @@ struct Target {
 }
 
 #[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Retried {
+    /// The slot whose attempts are restored.
+    slot: Option<String>,
+    /// Every slot of the config.
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Debug, Args)]
 struct Why {
     /// The reason, for the event log and the status.
     #[arg(long)]
@@ -150,7 +160,16 @@ pub async fn resume(at: &ConfigFile, args: &ResumeArgs) -> Outcome {
 }
 
 pub async fn retry(at: &ConfigFile, args: &RetryArgs) -> Outcome {
-    give(at, &args.why, CommandKind::Retry { slot: args.slot.clone(), from: args.from }).await
+    let every: Vec<String> = match &args.of.slot {
+        Some(slot) => vec![slot.clone()],
+        None => load(at)?.settings.slots.keys().cloned().collect(),
+    };
+    let mut outcome = Ok(());
+    for slot in every {
+        let given = give(at, &args.why, CommandKind::Retry { slot, from: args.from }).await;
+        outcome = outcome.and(given);
+    }
+    outcome
 }
 
 pub async fn forget(at: &ConfigFile, args: &ForgetArgs) -> Outcome {
@@ -246,7 +265,8 @@ async fn give(at: &ConfigFile, why: &Why, kind: CommandKind) -> Outcome {
         this.is_none() || other.is_none() || this == other
     };
     let refused = acknowledge::refused(&kind, &stored, now);
-    match refused.filter(|_| !waiting.iter().any(concerns)) {
+    let awaits = waiting.iter().any(concerns);
+    match refused.filter(|refused| !awaits || refused.stands(&kind)) {
         Some(Refused::Needless(text)) => {
             print(&format!("{text}; nothing was done\n"));
             return Ok(());

@@ -14,7 +14,7 @@ use super::screen::{self, FAINT, Row, paint, paragraph, width};
 use super::table::plural;
 use super::wire::{self, Clients};
 use super::{ConfigFile, Failed, Outcome};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::core::sweep::{self, Inventory, Leftover, Thing};
 use crate::model::action::CallOutcome;
 use crate::model::event::Verb;
@@ -106,14 +106,18 @@ fn were(count: usize) -> String {
     if count == 1 { "1 was".into() } else { format!("{count} were") }
 }
 
-/// The project of the flag, or the config where there is one.
+/// The project of the flag, of the config where there is one, or of the environment.
 fn config(at: &ConfigFile, args: &SweepArgs) -> Result<Config, Failed> {
     match &args.project {
         Some(project) => args.api.config(project),
-        None => at.load().map_err(|_| {
-            let text = "which project? Say --project P, or --config FILE for that of a config";
-            Failed::Config(format!("{text}; nothing was done"))
-        }),
+        None => match (at.load(), config::project_of_the_environment()) {
+            (Ok(config), _) => Ok(config),
+            (Err(_), Some(project)) => args.api.config(&project),
+            (Err(_), None) => Err(Failed::Config(
+                "which project? Say --project P, or --config FILE for that of a config; nothing was done"
+                    .to_owned(),
+            )),
+        },
     }
 }
 

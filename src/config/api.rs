@@ -67,17 +67,7 @@ pub fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
     let anonymous = match raw.credentials.as_deref() {
         None | Some("application-default") => false,
         Some("anonymous") => {
-            for (key, text) in [("api.tpu", &tpu), ("api.storage", &storage)] {
-                let loopback = reqwest::Url::parse(text).is_ok_and(|u| is_loopback(&u));
-                if !loopback && (key == "api.tpu" || raw.storage.is_some()) {
-                    c.wrong(
-                        "api.credentials",
-                        format!(
-                            "\"anonymous\" is allowed only towards loopback, and {key} is {text:?}"
-                        ),
-                    );
-                }
-            }
+            anonymous_to_loopback(c, raw, &tpu);
             true
         }
         Some(other) => {
@@ -98,6 +88,27 @@ pub fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
     };
     let storage = raw.storage.is_some().then_some(storage);
     ApiSettings { tpu, vertex, ml, storage, resource_manager, iam, quotas, version, anonymous }
+}
+
+/// A request without credentials never leaves this computer.
+fn anonymous_to_loopback(c: &mut Check, raw: &RawApi, tpu: &String) {
+    let given = [
+        ("api.tpu", Some(tpu)),
+        ("api.storage", raw.storage.as_ref()),
+        ("api.vertex", raw.vertex.as_ref()),
+        ("api.ml", raw.ml.as_ref()),
+        ("api.resource_manager", raw.resource_manager.as_ref()),
+        ("api.iam", raw.iam.as_ref()),
+        ("api.quotas", raw.quotas.as_ref()),
+    ];
+    for (key, text) in given.into_iter().filter_map(|(key, text)| Some((key, text?))) {
+        let url = reqwest::Url::parse(&text.replace("{region}", "us-central1"));
+        if !url.is_ok_and(|url| is_loopback(&url)) {
+            let text =
+                format!("\"anonymous\" is allowed only towards loopback, and {key} is {text:?}");
+            c.wrong("api.credentials", text);
+        }
+    }
 }
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:9470";

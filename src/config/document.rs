@@ -166,7 +166,8 @@ fn collect_value(
 
 /// Values whose `$` belongs to the shell on the TPU.
 fn belongs_to_the_tpu(key: &str) -> bool {
-    key.ends_with(".job.command") || key.contains(".create.metadata.")
+    [".job.command", ".job.on_notice"].iter().any(|of| key.ends_with(of))
+        || key.contains(".create.metadata.")
 }
 
 /// Replaces `${NAME}` in one quoted TOML string, in place; `$${` stays as `${`.

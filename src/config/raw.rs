@@ -235,6 +235,7 @@ pub struct RawTpu {
     pub zones: Option<Vec<String>>,
     pub kind: Option<String>,
     pub queued_resource: Option<String>,
+    pub group: Option<String>,
     pub startup_script: Option<String>,
     #[serde(default)]
     pub create: RawCreate,
@@ -301,6 +302,7 @@ pub struct RawCreate {
     pub spot: Option<bool>,
     pub preemptible: Option<bool>,
     pub reserved: Option<bool>,
+    pub reservation: Option<String>,
     pub nodes: Option<i64>,
     pub valid_until: Option<Span>,
     pub provisioning_model: Option<String>,

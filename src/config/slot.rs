@@ -105,6 +105,7 @@ pub fn fits_name(name: &str) -> bool {
 /// The thing that fills the slot: its node, or a queued resource.
 fn filling(c: &mut Check, key: &str, raw: &RawTpu) -> Filling {
     let k = |name: &str| format!("{key}.{name}");
+    c.later(&k("group"), &raw.group, "managed instance groups of Compute Engine");
     let kind = match (raw.kind.as_deref(), &raw.queued_resource) {
         (Some("queued_resource"), _) | (None, Some(_)) => Kind::Queued,
         (Some("node") | None, None) => Kind::Node,
@@ -172,6 +173,11 @@ pub fn fleet_alone(c: &mut Check, key: &str, raw: &RawPolicy) {
 fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
     let k = |name: &str| format!("{key}.{name}");
     create::values(c, key, raw);
+    c.later(
+        &k("reservation"),
+        &raw.reservation,
+        "a named reservation (one that the TPU has is kept)",
+    );
     let mut fields: BTreeMap<String, Value> = BTreeMap::new();
     if let Some(kind) = &raw.accelerator_type {
         if raw.accelerator_config.is_some() {

@@ -1,7 +1,8 @@
 //! Serde's words in those of the config: the key that may be meant, the value that may be written.
 
 /// Keys that are read to be refused with a reason: they are never offered.
-const LATER: [&str; 6] = ["fleet", "notify", "stall", "nodes", "progress", "early_maintenance"];
+const LATER: [&str; 6] =
+    ["fleet", "notify", "progress", "early_maintenance", "group", "reservation"];
 
 /// How alike a key is to one that may be meant.
 const ALIKE: f64 = 0.8;

@@ -431,6 +431,13 @@ fn chips_busy(record: &SlotRecord, evidence: &str) -> (HoldReason, String) {
     (HoldReason::ChipsBusy, text)
 }
 
+/// Whether a job whose host has used up its restarts has saved new checkpoints in them: the host counts steps alone. Not
+/// where the host gives a reason for which it would end the same way.
+pub fn has_saved_meanwhile(record: &SlotRecord) -> bool {
+    let explained = record.job.failed.as_ref().is_some_and(|(.., text)| text.contains(": "));
+    record.job.runs.progressed && !explained
+}
+
 /// Whether a job that ended with 0 too early is started once more: not after a start that was that
 /// already, with no failure in between.
 pub fn is_started_once_more(record: &SlotRecord) -> bool {

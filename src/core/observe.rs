@@ -344,6 +344,7 @@ fn note(
         times: hidden
             .filter(|seen| seen.times.is_limited && !view.times.is_limited)
             .map_or(view.times, |seen| seen.times),
+        own_state: request::own_state(record, view, now),
         waits_since: request::waits_since(record, view, now),
     };
     if record.seen.as_ref() != Some(&seen) {

@@ -66,6 +66,18 @@ pub fn failure(record: &SlotRecord, now: Timestamp) -> Failure {
     }
 }
 
+/// The state of a request, or job, in the API's word, and since when it was seen.
+pub fn own_state(
+    record: &SlotRecord,
+    view: &NodeView,
+    now: Timestamp,
+) -> Option<(String, Timestamp)> {
+    let state = view.own_state.clone()?;
+    let seen = record.seen.as_ref().filter(|_| record.incarnation == view.incarnation);
+    let known = seen.and_then(|seen| seen.own_state.clone()).filter(|(known, _)| *known == state);
+    Some(known.unwrap_or((state, now)))
+}
+
 /// Since when a request has been in the state that this reading shows; none once it has a TPU.
 pub fn waits_since(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Timestamp> {
     view.standing.as_ref().filter(|standing| standing.condition == Condition::Waiting)?;

@@ -54,12 +54,12 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     if !matches!(recovery.phase, Phase::Ready | Phase::Booted | Phase::Launched) {
         return;
     }
-    let healthy = record.verdict.condition == Condition::Healthy;
+    let (healthy, works) = (record.verdict.condition == Condition::Healthy, works(record));
     let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);
     let Some(job) = slot.job.as_ref().filter(|_| slot.supervisor.is_some() && supervised) else {
         // Without a job no beacon is expected: it is over when the node is not unhealthy.
         if healthy {
-            over(fleet, name, "the node is READY and not unhealthy", turn);
+            over(fleet, name, works, turn);
         }
         return;
     };
@@ -103,6 +103,10 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     if healthy && elapsed(recovery.phase_since, turn.now) >= patience {
         over(fleet, name, "the node stays healthy; no step was reported", turn);
     }
+}
+
+fn works(record: &SlotRecord) -> &'static str {
+    if record.is_training() { "its job runs" } else { "the node is READY and not unhealthy" }
 }
 
 /// Ends a recovery whose delete did not come about, where its reason is gone.

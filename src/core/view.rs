@@ -12,6 +12,7 @@ use super::{location, pool, reads, resubmission};
 use crate::model::action::Input;
 use crate::model::condition::{Condition, Kind};
 use crate::model::failure::FailureClass;
+use crate::model::filling::Filling;
 use crate::model::fleet::{Breaker, Fleet, Ledger, Removal, Stray};
 use crate::model::hold::HoldReason;
 use crate::model::job_phase::JobPhase;
@@ -19,12 +20,12 @@ use crate::model::phase::Phase;
 use crate::model::recovery::{Call, Recovery};
 use crate::model::relaunch::{TAKES_ORDERS, TAKES_ROLL_CALL, TAKES_WAIT};
 use crate::model::settings::{PollSettings, Settings, SlotSettings};
-use crate::model::slot::{SlotRecord, Wish};
+use crate::model::slot::{Seen, SlotRecord, Wish};
 use crate::model::spec::NodeSpec;
 use crate::model::time::{after, elapsed};
 use crate::model::view::{
-    Acting, ActionName, AttemptsView, BreakerState, Decision, JobView, PauseView, SlotView,
-    StatusDocument, StrayView, VERSION,
+    Acting, ActionName, AttemptsView, BreakerState, Decision, JobView, PauseView, RequestStatus,
+    SlotView, StatusDocument, StrayView, VERSION,
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -107,6 +108,18 @@ fn obstacle(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> Option<Obstac
     gates::obstacle(Subject { settings, slot, record, ledger, acceptable, now })
 }
 
+/// A training job's in the service's own word.
+fn state(record: &SlotRecord, seen: &Seen) -> String {
+    let own = seen.own_state.as_ref().filter(|_| record.is_training());
+    own.map_or(&seen.state, |(state, _)| state).clone()
+}
+
+fn requested(slot: Option<&SlotSettings>, seen: Option<&Seen>) -> Option<RequestStatus> {
+    let Filling::QueuedResource(id) = &slot?.filling else { return None };
+    let (state, since) = seen?.own_state.clone()?;
+    Some(RequestStatus { name: id.clone(), state, since })
+}
+
 fn stray(stray: &Stray) -> StrayView {
     StrayView {
         name: stray.name.clone(),
@@ -150,7 +163,8 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         zone: record.zone.clone(),
         kind: settings.map_or("node", |slot| slot.filling.name()).to_owned(),
         incarnation: record.incarnation.clone(),
-        state: present.map(|s| s.state.clone()),
+        request: requested(settings, present),
+        state: present.map(|seen| state(record, seen)),
         health: present.and_then(|s| s.health.clone()),
         condition: record.verdict.condition,
         since: record.since,
@@ -191,9 +205,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         },
         paused: pause.is_some(),
         pause,
-        warnings: settings
-            .map(|slot| warnings(record, slot, &fleet.settings.poll, now))
-            .unwrap_or_default(),
+        warnings: settings.map_or_else(Vec::new, |slot| warnings(fleet, record, slot, now)),
         opted_out: seen.is_some_and(|seen| seen.opted_out),
         refused: refusal.as_ref().map(|(class, ..)| class.name().to_owned()),
         create_failures: refusal.as_ref().map_or(0, |(_, _, tries)| *tries),
@@ -238,9 +250,9 @@ fn wish(wish: &Wish, poll: &PollSettings) -> String {
 
 /// Gaps that matter on the day on which the slot is created again.
 fn warnings(
+    fleet: &Fleet,
     record: &SlotRecord,
     slot: &SlotSettings,
-    poll: &PollSettings,
     now: Timestamp,
 ) -> Vec<String> {
     let impossible =
@@ -254,7 +266,7 @@ fn warnings(
         ));
     }
     let memory = record.seen.as_ref().and_then(|seen| seen.memory_symptom.as_ref());
-    all.extend(record.wanted.as_ref().map(|of| wish(of, poll)));
+    all.extend(record.wanted.as_ref().map(|of| wish(of, &fleet.settings.poll)));
     all.extend(memory.map(|(kind, at)| {
         format!(
             "memory ran short on a host at {at:.0} (symptom {kind}): `logs {}` may name the cause",

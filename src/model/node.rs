@@ -147,6 +147,8 @@ pub struct NodeView {
     pub queued_resource: Option<String>,
     /// It is a queued resource without any node: what was changed on those does not show.
     pub without_nodes: bool,
+    /// The state of the queued resource, or training job, in the API's word; `state` is one that rules know.
+    pub own_state: Option<String>,
     /// The service itself, and no person, brought its queued resource into its state.
     pub by_service: bool,
     /// `multisliceNode`.

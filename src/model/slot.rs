@@ -93,6 +93,9 @@ pub struct Seen {
     /// When its queued resource ends by itself.
     #[serde(flatten)]
     pub times: RequestTimes,
+    /// The state of its queued resource, or training job, in the API's word, and since when it was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_state: Option<(String, Timestamp)>,
     /// Since when its queued resource is in this state, while it has no TPU yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_since: Option<Timestamp>,

@@ -139,10 +139,10 @@ pub struct StrayView {
     /// How it came to be one.
     pub why: String,
     /// The id of the queued resource that was asked for, where it is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub queued_resource: Option<String>,
     /// It is a training job.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub is_job: bool,
     /// Its removal, where one was decided: when, and what came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -203,6 +203,17 @@ impl From<&Pause> for PauseView {
     }
 }
 
+/// The queued resource that a slot is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RequestStatus {
+    /// Its id.
+    pub name: String,
+    /// Its state as the API spelled it.
+    pub state: String,
+    /// Since when it was seen in that state.
+    pub since: Timestamp,
+}
+
 /// One slot in that document.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SlotView {
@@ -210,8 +221,11 @@ pub struct SlotView {
     pub name: String,
     /// Zone.
     pub zone: String,
-    /// `node` or `queued_resource`.
+    /// `node`, `queued_resource`, `vertex_job` or `ai_platform_job`.
     pub kind: String,
+    /// The queued resource, while there is one; none for other kinds.
+    #[serde(default)]
+    pub request: Option<RequestStatus>,
     /// The incarnation.
     pub incarnation: Option<super::ids::Incarnation>,
     /// State as the API spelled it.
@@ -247,7 +261,7 @@ pub struct SlotView {
     /// Start of the maintenance that the API announces or carries out.
     pub maintenance_start: Option<Timestamp>,
     /// When its capacity ends by itself (flex-start).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub ends_at: Option<Timestamp>,
     /// The slot as one sentence: what it is, since when, why, what comes next and when.
     #[serde(default)]

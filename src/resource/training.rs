@@ -236,6 +236,7 @@ fn view(
         } else {
             NodeState::Other(job.state.as_str().to_owned())
         },
+        own_state: Some(job.state.as_str().to_owned()),
         accelerator: job.machine.clone(),
         spot: job.spot,
         owner: job.nonce().cloned(),

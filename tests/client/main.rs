@@ -4,6 +4,7 @@
 mod checks;
 mod credentials;
 mod failures;
+mod markers;
 mod patch;
 mod reads;
 mod tokens;

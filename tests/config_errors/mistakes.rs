@@ -1,7 +1,9 @@
 //! Mistakes in a config, each with its place in the file and the words that are told.
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-pub const AFTER_A_SLOT: [(&str, &str, &str); 79] = [
+pub const AFTER_A_SLOT: [(&str, &str, &str); 81] = [
+    ("group = \"mig\"", "tpu[0].group:", "not supported yet"),
+    ("[tpu.create]\nreservation = \"r\"", "tpu[0].create.reservation:", "not supported yet"),
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`; did you mean `name`?"),
     (
         "queued_resource = \"q\"\n[tpu.policy]\non_success = \"stop\"",
@@ -332,7 +334,7 @@ pub const AFTER_A_SLOT: [(&str, &str, &str); 79] = [
 ];
 
 /// The text between `project` and the slot.
-pub const BEFORE_A_SLOT: [(&str, &str, &str); 28] = [
+pub const BEFORE_A_SLOT: [(&str, &str, &str); 29] = [
     ("dry_run = \"yes\"", "w.toml:2: dry_run:", "write true or false, without quotes"),
     ("polll = 1", "w.toml:2: polll:", "unknown key `polll`"),
     ("owner = \"\"", "w.toml:2: owner:", "leave it out"),
@@ -351,6 +353,11 @@ pub const BEFORE_A_SLOT: [(&str, &str, &str); 28] = [
     ("[poll]\nevery = 30", "w.toml:3: poll.every:", "30 has no unit; write \"30s\""),
     ("[poll]\ncron = \"* * * * * *\"", "w.toml:3: poll.cron:", "not supported yet"),
     ("[api]\ncredentials = \"anonymous\"", "w.toml:3: api.credentials:", "only towards loopback"),
+    (
+        "[api]\ncredentials = \"anonymous\"\ntpu = \"http://127.0.0.1:1\"\nvertex = \"https://vertex.example\"",
+        "w.toml:3: api.credentials:",
+        "api.vertex is",
+    ),
     ("[api]\ncredentials = \"key\"", "w.toml:3: api.credentials:", "\"application-default\""),
     ("[api]\ntpu = \"http://tpu.example\"", "w.toml:3: api.tpu:", "use https"),
     ("[api]\ntpu = \"tpu\"", "w.toml:3: api.tpu:", "is not a URL"),

@@ -69,7 +69,9 @@ case $1 in
     grep -q '^Accept=yes' "$files/$2" && grep -q '^StandardOutput=socket' "$files/$name@.service" || exit 1
     setsid systemd-socket-activate --accept --inetd -l "$(sed -n 's/^ListenStream=//p' "$files/$2")" "${program[@]}" </dev/null >/dev/null 2>&1 &
     echo $! >"$units/$2" ;;
-  list-units) cd "$units" && for unit in "${@:2}"; do [[ $unit == -* ]] || ls -d $unit 2>/dev/null; done ;;
+  list-units)
+    if cd "$units" 2>/dev/null; then for unit in "${@:2}"; do [[ $unit == -* ]] || ls -d $unit 2>/dev/null; done; fi
+    exit 0 ;;
   kill) group=$units/${3%.service}; [[ -e $group ]] && kill "-${2#*=}" -- "-$(<"$group")" ;;
   stop)
     group=$units/${2%.service}; [[ -e $group ]] || exit 0

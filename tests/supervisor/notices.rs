@@ -75,6 +75,25 @@ fn a_job_that_says_so_has_finished_also_right_after_a_notice() {
 }
 
 #[test]
+fn s23_a_save_that_takes_long_after_a_notice_is_no_success() {
+    let work = tempfile::tempdir().unwrap();
+    let command =
+        "touch ready; until [[ -e end ]]; do sleep 0.05; done; echo 7 >>\"$TPU_WATCHDOG_PROGRESS\"";
+    let Some(host) = Host::new(&job(command, work.path()), "", &order(None)) else { return };
+    host.boot();
+    host.wait("it runs", || work.path().join("ready").exists());
+    host.orders(RunOrder { notice: true, ..order(None) });
+    let notice = host.path("tpu-watchdog.notice");
+    host.wait("the notice", || notice.exists());
+    let hour_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    std::fs::File::open(&notice).unwrap().set_modified(hour_ago).unwrap();
+    std::fs::write(work.path().join("end"), "").unwrap();
+    host.wait("its end", || {
+        host.attribute("exit").is_some_and(|e| e.contains(" 7.1 143 restarting"))
+    });
+}
+
+#[test]
 fn an_order_that_announces_the_end_asks_the_job_for_a_checkpoint_each_time() {
     let work = tempfile::tempdir().unwrap();
     let (saved, script) = (work.path().join("saved"), work.path().join("train.py"));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::{JobSettings, Resume};
@@ -353,4 +354,29 @@ fn a_tpu_that_is_given_back_while_its_order_says_wait_goes_on_by_itself() {
     assert!(!out.exists());
     host.released();
     host.wait("it starts", || out.exists());
+}
+
+#[test]
+fn a_trainer_that_saves_on_sigterm_is_sent_it_once() {
+    let work = tempfile::tempdir().unwrap();
+    let (asked, script) = (work.path().join("asked"), work.path().join("train.py"));
+    let text = "import signal, sys, time\n\
+                def save(*_):\n    open('asked', 'a').write('x')\n    time.sleep(1)\n    open('saved', 'a').write('x')\n    sys.exit(0)\n\
+                signal.signal(signal.SIGTERM, save)\nopen('ready', 'w')\nwhile True: time.sleep(0.1)\n";
+    std::fs::write(&script, text).unwrap();
+    let settings = JobSettings {
+        stop_grace: Duration::from_secs(20),
+        ..job("rm -f ready; exec python3 train.py", work.path())
+    };
+    let Some(host) = Host::new(&settings, "", &order(None)) else { return };
+    host.boot();
+    host.wait("it runs", || work.path().join("ready").exists());
+    host.orders(RunOrder { generation: 8, ..order(None) });
+    host.wait("it has saved", || work.path().join("saved").exists());
+    host.wait("the next run", || {
+        host.attribute("heartbeat").is_some_and(|beat| beat.contains(" 8.1 "))
+            && work.path().join("ready").exists()
+    });
+    assert_eq!(std::fs::read_to_string(&asked).unwrap(), "x");
+    assert_eq!(std::fs::read_to_string(work.path().join("saved")).unwrap(), "x");
 }

@@ -68,10 +68,12 @@ write_container() {
   # What is mounted on the host is seen as well.
   [[ $CHECKPOINT_BASE != /* ]] || options+=(--volume "$CHECKPOINT_BASE:$CHECKPOINT_BASE:rslave")
   printf '%s\n' "IMAGE=$(printf %q "$IMAGE") CONTAINER=$CONTAINER" \
-    "run=(docker run --detach --name $CONTAINER --label tpu-watchdog=$SLOT --init $CONTAINER_RIGHTS --log-driver json-file --log-opt max-size=64m --log-opt max-file=2 --net host --ipc host --user $(id -u "$RUN_AS"):$(id -g "$RUN_AS")$(printf ' %q' "${options[@]}") --entrypoint /bin/bash)" \
+    "run=(docker run --detach --name $CONTAINER --label tpu-watchdog=$SLOT --init --stop-timeout $STOP_GRACE $CONTAINER_RIGHTS --log-driver json-file --log-opt max-size=64m --log-opt max-file=2 --net host --ipc host --user $(id -u "$RUN_AS"):$(id -g "$RUN_AS")$(printf ' %q' "${options[@]}") --entrypoint /bin/bash)" \
     "run+=($(printf %q "$IMAGE") -o pipefail $(printf %q "$MEMORY.job"))" >"$MEMORY.container"
   cat >>"$MEMORY.container" <<'CONTAINER'
 export PYTHONUNBUFFERED=1
+# As in the shell around a program on the host.
+[[ ! -e $TPU_WATCHDOG_CODE ]] || { echo 143 >"$TPU_WATCHDOG_CODE"; exit 143; }
 trap 'docker exec "$CONTAINER" /bin/bash -c "kill -TERM -1" >/dev/null 2>&1' TERM
 : >"$TPU_WATCHDOG_CODE"
 "${run[@]}" >/dev/null || { echo "$IMAGE could not be started"; echo 125 >"$TPU_WATCHDOG_CODE"; exit 125; }

@@ -20,10 +20,10 @@ beat() {
     sleep "$BEAT"
   done
 }
-# await KEY: the value of instance/KEY into ANSWER, when it is another one than at the last call, or after 5 min.
+# await KEY QUERY: the value of instance/KEY into ANSWER, when it is another one than at the last call, or after 5 min.
 ETAG=0
 await() {
-  ANSWER=$(curl -sfi --max-time 330 -H 'Metadata-Flavor: Google' "$MD/instance/$1?wait_for_change=true&timeout_sec=300&last_etag=$ETAG" | tr -d '\r')
+  ANSWER=$(curl -sfi --max-time 330 -H 'Metadata-Flavor: Google' "$MD/instance/$1?wait_for_change=true&timeout_sec=300&last_etag=$ETAG${2:+&$2}" | tr -d '\r')
   ETAG=$(sed -n 's/^[Ee][Tt][Aa][Gg]: *//p' <<<"$ANSWER"); ETAG=${ETAG:-0}
 }
 # reboot_ordered ORDER: this boot is to end. Nothing of the job can run in it.
@@ -67,7 +67,7 @@ killed_for_memory() {
 tell_lines() {
   local file=$MEMORY.last-lines bucket=${LOGS#gs://}
   timeout 10 journalctl --sync 2>/dev/null
-  (umask 077; { journalctl --quiet --no-pager -o cat -n 200 _SYSTEMD_UNIT="$LAST" 2>/dev/null; killed_for_memory; } | tr '\r' '\n' |
+  (umask 077; { journalctl --quiet --no-pager -b -o cat -n 200 _SYSTEMD_UNIT="$LAST" 2>/dev/null; killed_for_memory; } | tr '\r' '\n' |
     cut -c -4000 | tail -n 200 | iconv -cf UTF-8 -t UTF-8 | masked | cut -c -1000 >"$file")
   { printf '%s\n' "$BOOT $GENERATION.$(tried) $1 $$-$RUNS"; tail -n 30 "$file" | tail -c 2000 | iconv -cf UTF-8 -t UTF-8; } |
     curl -sf --max-time 10 -X PUT -H 'Metadata-Flavor: Google' --data-binary @- "$MD/instance/guest-attributes/tpu-watchdog/log" >/dev/null

@@ -10,6 +10,8 @@ WRAPPER=$MEMORY.wrapper
 ignore_notice() { [[ $ON_NOTICE != SIG* ]] || echo "trap '' ${ON_NOTICE#SIG}"; }
 write_wrapper() {
   { ignore_notice; cat <<'WRAPPER'; } >"$WRAPPER"
+# Its unit was started once more, by a person or an update of the machine: the supervisor takes it for an end, and begins a run of its own.
+[[ ! -e $TPU_WATCHDOG_CODE ]] || { echo 143 >"$TPU_WATCHDOG_CODE"; exit 143; }
 # left: in LEFT, the processes of this control group that the command has started and left. A child of this shell is none of them.
 left() {
   local own='' group pid of key value name; LEFT=''
@@ -28,9 +30,12 @@ left() {
 # Ignored before the fork: the lines of a program that ends at once would be lost with it.
 trap "" TERM
 exec 3> >(exec cat)
-trap - TERM
+# It outlives the signal, which reaches its program as well: a unit without its main process is sent it once more.
+stopped=''
+trap 'stopped=1' TERM
 "$@" >&3 2>&1 3>&-
 code=$?
+[[ -z $stopped || $code != 0 ]] || code=143
 exec 3>&-
 if [[ $code == 0 ]]; then
   # Helpers that end with the command are given a moment.
@@ -44,15 +49,17 @@ WRAPPER
 # nothing is left of it: a grandchild would keep the chips. Each run has a name of its own, since what a startup script leaves
 # behind keeps the former one. No line is suppressed for its rate, or the last ones would be (an interval of 0 would not reach journald);
 # the journal's size is bounded all the same. Their level keeps them out of a syslog (bound_syslog).
+# When the machine goes down it ends before the network, docker and what is mounted, which its last save needs.
 RUNS=0
 UNBEGUN='setup_failed: systemd does not start the unit of the run'
 run_unit() {
-  local kind=$1 name code tries=0 phase; phase=$(<"$PHASE"); shift
+  local kind=$1 name code tries=0 phase needs='network.target nss-lookup.target remote-fs.target docker.service'; phase=$(<"$PHASE"); shift
+  [[ $CHECKPOINT_BASE != /* ]] || needs+=" $(systemd-escape --path --suffix=mount "$(findmnt -no TARGET -T "$CHECKPOINT_BASE" || echo /)")"
   while :; do
     RUNS=$((RUNS + 1)); name=$kind-$$-$RUNS; LAST=tpu-watchdog-$name.service
     rm -f "$CODE" "$CODE.left"
     unit "$name" --wait -p TimeoutStopSec="$STOP_GRACE" -p LimitNOFILE=1048576 -p LimitMEMLOCK=infinity -p TasksMax=infinity \
-      -p OOMPolicy=continue -p IgnoreSIGPIPE=no -p LogRateLimitIntervalSec=1 -p LogRateLimitBurst=1000000000 -p SyslogLevel=debug "$@" 9>&-
+      -p OOMPolicy=continue -p IgnoreSIGPIPE=no -p After="$needs" -p LogRateLimitIntervalSec=1 -p LogRateLimitBurst=1000000000 -p SyslogLevel=debug "$@" 9>&-
     code=$?
     # systemd-run may end before its unit, when systemd is updated; it may not answer then either.
     until [[ $(systemctl is-active "tpu-watchdog-$name.service" 2>/dev/null) == @(inactive|failed|unknown) ]]; do sleep "$PAUSE"; done
@@ -72,10 +79,15 @@ run_unit() {
 }
 # end_earlier: what a supervisor that was killed left running is ended whole, a startup script's finished services are not.
 end_earlier() {
-  local name
-  for name in $(systemctl list-units --plain --no-legend --state=active,activating,deactivating 'tpu-watchdog-job-*' 'tpu-watchdog-setup-*' | cut -d' ' -f1); do
-    systemctl kill --signal=TERM "$name"; systemctl stop "$name"; systemctl kill --signal=KILL "$name" 2>/dev/null
-  done
+  local name names
+  # No answer does not mean that nothing runs.
+  until names=$(systemctl list-units --plain --no-legend --state=active,activating,deactivating 'tpu-watchdog-job-*' 'tpu-watchdog-setup-*'); do sleep "$PAUSE"; done
+  while read -r name _; do
+    [[ -n $name ]] || continue
+    # A stop signals a job by itself.
+    [[ $name != tpu-watchdog-setup-* ]] || systemctl kill --signal=TERM "$name"
+    systemctl stop "$name"; systemctl kill --signal=KILL "$name" 2>/dev/null
+  done <<<"$names"
   end_container
 }
 job() {
@@ -120,7 +132,7 @@ time_of() { [[ $text =~ [{,]$1:([0-9tz:.+-]+) ]] && date -d "${BASH_REMATCH[1]^^
 watch_maintenance() {
   local text start end now
   while :; do
-    await upcoming-maintenance
+    await upcoming-maintenance 'recursive=true&alt=json'
     text=$(tr -d ' _"\n' <<<"$ANSWER"); text=${text,,} now=$(date +%s)
     start=$(time_of windowstarttime) end=$(time_of windowendtime)
     # A notice may stay when its maintenance is over.

@@ -115,13 +115,13 @@ while :; do
   echo running >"$PHASE"; began=$(uptime); before=$(last_step)
   mark_long 9>&- & marking=$!
   $RUN; code=$?
-  ran=$(($(uptime) - began))
+  ran=$(($(uptime) - began)) said=$(<"$PHASE")
   echo exited >"$PHASE"
   kill "$marking" 2>/dev/null; wait "$marking" 2>/dev/null
   going_down && rest stopping
   rm -f "$RUNNING"
-  # Right after an announced end 0 means that the job has saved, not that its work is done.
-  if [[ $code == 0 && -n $COMMAND && ! -e $TPU_WATCHDOG_DONE ]] && noticed 300; then code=143; fi
+  # After an announced end 0 means that the job has saved, however long that took, and not that its work is done.
+  if [[ $code == 0 && -n $COMMAND && ! -e $TPU_WATCHDOG_DONE ]] && { [[ $said == saving || -e $ANNOUNCED ]] || noticed 900; }; then code=143; fi
   if [[ $code == 0 ]]; then
     # A startup script that ends well has set things up; only a command can finish.
     [[ -n $COMMAND ]] || rest idle

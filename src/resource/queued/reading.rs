@@ -109,6 +109,7 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         members: request.nodes.clone(),
         deletable: deletable(&request.state),
         without_nodes: nodes.is_empty(),
+        own_state: Some(request.state.as_str().to_owned()),
         by_service: request.by == Some(Initiator::Service),
         not_listed: request.state == RequestState::Active
             && nodes.is_empty()
