@@ -57,7 +57,12 @@ pub async fn doctor(at: &ConfigFile, args: &DoctorArgs) -> Outcome {
         return told.outcome();
     }
     let account = clients.account(config.settings.poll.timeout).await;
-    let who = account.clone().unwrap_or_else(|| "your own login, or an unnamed account".into());
+    let unnamed = if config.api.anonymous {
+        "none are sent"
+    } else {
+        "your own login, or an unnamed account"
+    };
+    let who = account.clone().unwrap_or_else(|| unnamed.into());
     told.tell(fine("credentials", format!("{} ({who})", clients.source())));
     if let Some(finding) = hidden_login(clients.is_a_login(), at.is_of_the_service()) {
         told.tell(finding);
@@ -92,7 +97,8 @@ fn chosen<'a>(config: &'a Config, args: &DoctorArgs) -> Result<Vec<&'a SlotSetti
 async fn clock(clients: &Clients, config: &Config) -> Finding {
     match clients.tpu.skew(config.settings.poll.timeout).await {
         None => {
-            doubt("clock", format!("not compared: {} gave no answer with a Date", config.api.tpu))
+            let text = format!("not compared: {} gave no answer with a Date", config.api.tpu);
+            missing("clock", text, None)
         }
         Some((skew, _)) if skew <= SKEW_MAX => fine("clock", "agrees with the API's"),
         Some((skew, ahead)) => {
@@ -124,11 +130,18 @@ async fn of_slot(
         }
         reading => {
             let known = record.and_then(|record| record.spec.clone());
-            let why = match reading {
-                Reading::Unread(why) => format!("{zone}: {why}"),
-                _ => absent(clients, slot, zone, known.is_none(), deadline).await,
-            };
-            all.push(doubt(name, why));
+            match reading {
+                Reading::Unread(why) => {
+                    all.push(missing(name, format!("{zone}: it could not be read: {why}"), None));
+                    if known.is_none() {
+                        return all;
+                    }
+                }
+                _ => {
+                    let why = absent(clients, slot, zone, known.is_none(), deadline).await;
+                    all.push(doubt(name, why));
+                }
+            }
             known
         }
     };

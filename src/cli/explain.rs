@@ -39,7 +39,8 @@ pub async fn explain(at: &ConfigFile, args: &ExplainArgs) -> Outcome {
         let what = "is a slot of the config, and no run has read it yet; see tpu-watchdog plan";
         return Err(Failed::Work(format!("{text} {what}")));
     }
-    match texts::explain(&text) {
+    let by_class = || texts::all().find(|row| row.class == text.to_lowercase());
+    match by_class().or_else(|| texts::explain(&text)) {
         Some(found) => {
             print(&of_text(&text, found));
             Ok(())
@@ -53,10 +54,18 @@ pub async fn explain(at: &ConfigFile, args: &ExplainArgs) -> Outcome {
 /// The meaning of a hold or a condition by its name.
 fn named(text: &str) -> Option<Meaning> {
     // As `status` writes it, with blanks, or in a word of its own.
-    let name = match text {
+    let text = text.to_lowercase();
+    let name = match text.as_str() {
         "runtime sick" => "runtime_unhealthy".to_owned(),
         "incomplete" => "gang_incomplete".to_owned(),
         "set-up failed" => "setup_failed".to_owned(),
+        // Words of the API.
+        "timeout" => "unresponsive".to_owned(),
+        "unhealthy_tensorflow" => "runtime_unhealthy".to_owned(),
+        "unhealthy_maintenance" | "repairing" => "maintenance".to_owned(),
+        "creating" | "restarting" | "reimaging" => "starting".to_owned(),
+        "unknown" => "failed_repair".to_owned(),
+        "waiting_for_resources" | "provisioning" | "accepted" => "waiting".to_owned(),
         other => other.replace(' ', "_"),
     };
     let hold = HoldReason::ALL.into_iter().find(|hold| hold.name() == name).map(meanings::hold);

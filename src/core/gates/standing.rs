@@ -174,7 +174,14 @@ pub fn specification(subject: Subject) -> Option<Obstacle> {
     let record = subject.record;
     let unseen = record.spec.is_none() && record.seen.is_none();
     let job = subject.slot.filling.training().filter(|_| unseen);
-    let (hold, text) = if let Some(job) = job {
+    let unread = unseen && record.verdict.condition == Condition::Unclear;
+    let (hold, text) = if unread {
+        let text = format!(
+            "{} was not read yet ({}), so that it is not known whether it exists, nor how",
+            record.zone, record.verdict.evidence
+        );
+        (HoldReason::Unclear, text)
+    } else if let Some(job) = job {
         let nouns: Vec<&str> = job.kinds().map(JobKind::noun).collect();
         let text = format!(
             "no {} that the config means was ever seen in {}: correct its name or region, or name create = \"job.yaml\" to have it made",
