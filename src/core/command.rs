@@ -11,6 +11,7 @@ use crate::model::ids::Incarnation;
 use crate::model::phase::Phase;
 use crate::model::relaunch::Release;
 use crate::model::slot::{SlotRecord, Wish};
+use crate::model::time::elapsed;
 use crate::model::training::Resubmitted;
 
 use super::turn::Turn;
@@ -32,7 +33,12 @@ pub fn carry_out(fleet: &mut Fleet, commands: Vec<Command>, turn: &mut Turn) {
         };
         let unknown = left.is_some_and(|slot| !pauses && !kept(slot));
         let why = command.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+        let late = is_of_another_day(fleet, &command, turn.now);
         let message = match left {
+            _ if late => format!(
+                "{name} by {} was given at {:.0}, and no process read it for so long: what runs by now is not ended for it; ask again",
+                command.who, command.at
+            ),
             Some(slot) if unknown => {
                 format!("{name} by {}: there is no slot {slot:?}; nothing was done", command.who)
             }
@@ -43,7 +49,7 @@ pub fn carry_out(fleet: &mut Fleet, commands: Vec<Command>, turn: &mut Turn) {
             ),
             _ => format!("{name}{} by {}{why}{ended}", effect(&command.kind), command.who),
         };
-        if !unknown {
+        if !unknown && !late {
             apply(fleet, &command, turn);
         }
         let until =
@@ -152,9 +158,9 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
                 return;
             }
             wanted(record, said);
-            recreate(record, incarnation.clone(), &command.who, said);
+            recreate(record, incarnation.clone(), &command.who, now);
         }),
-        CommandKind::Relaunch { slot } => relaunch(fleet, slot, &command.who, said),
+        CommandKind::Relaunch { slot } => relaunch(fleet, slot, &command.who, now),
         CommandKind::Done { slot } => done(fleet, slot, turn),
         // The event is watched like any other.
         CommandKind::Drill { .. } => {}
@@ -170,8 +176,18 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
     fleet.dirty_ledger = true;
 }
 
-/// A person wanted then the present TPU replaced, or a missing one created.
-fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str, at: Timestamp) {
+/// Whether a command would end what runs by now, and was given too long ago for that (S3).
+fn is_of_another_day(fleet: &Fleet, command: &Command, now: Timestamp) -> bool {
+    let ends = match &command.kind {
+        CommandKind::Recreate { incarnation, .. } => incarnation.is_some(),
+        CommandKind::Relaunch { .. } => true,
+        _ => false,
+    };
+    ends && elapsed(command.at, now) >= relaunch::wanted_for(&fleet.settings.poll)
+}
+
+/// A person wants the present TPU replaced, or a missing one created.
+fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str, now: Timestamp) {
     record.job.relaunch_by = None;
     // A request that waits has no TPU yet, and the one that it is granted is not meant.
     let waits = record.seen.as_ref().is_some_and(|seen| seen.waits_since.is_some());
@@ -179,7 +195,7 @@ fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str
     // One that is on its way already needs no wish.
     let absent = incarnation.is_none() && record.incarnation.is_none() && record.recovery.is_none();
     let meant = (incarnation.is_some() || absent) && condition != Condition::Waiting && !waits;
-    let wish = Wish { who: who.to_owned(), incarnation, at: Some(at), condition: Some(condition) };
+    let wish = Wish { who: who.to_owned(), incarnation, at: Some(now), condition: Some(condition) };
     record.wanted = Some(wish).filter(|_| meant);
     if let Some(recovery) = &mut record.recovery {
         recovery.not_before = None;
@@ -253,11 +269,11 @@ fn release(fleet: &mut Fleet, slot: &str, who: &str, turn: &mut Turn) {
     });
 }
 
-/// An operator wanted then that the job starts again on the TPU that is there.
-fn relaunch(fleet: &mut Fleet, slot: &str, who: &str, at: Timestamp) {
+/// An operator wants the job to start again on the TPU that is there.
+fn relaunch(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
     let calls = |memory: &Memory| memory.pending.contains(&Pending::Call);
     let calling = fleet.memory.get(slot).is_some_and(calls);
-    change(fleet, slot, |record| relaunch::asked(record, who, at, calling));
+    change(fleet, slot, |record| relaunch::asked(record, who, now, calling));
 }
 
 /// Gives a slot its attempts back, and whatever else was used up.

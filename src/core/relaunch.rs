@@ -400,17 +400,17 @@ pub fn reported(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
     turn.tell(record, What::OrderOutcome { generation, result: CallResult::Done }, text);
 }
 
-/// How long an operator's wish counts from when it was said: what runs by then is not ended for it.
+/// How long an operator's wish counts: what runs by then is not ended for it.
 pub fn wanted_for(poll: &PollSettings) -> Duration {
     WANTED_FOR.max(poll.max_gap)
 }
 
 /// An operator wants the job to start again.
-pub fn asked(record: &mut SlotRecord, who: &str, at: Timestamp, calling: bool) {
+pub fn asked(record: &mut SlotRecord, who: &str, now: Timestamp, calling: bool) {
     if !calling {
         record.job.relaunch = None;
     }
-    record.job.relaunch_by = Some(Asked { who: who.to_owned(), at });
+    record.job.relaunch_by = Some(Asked { who: who.to_owned(), at: now });
     runs::retry(record);
     if record.job.finished.take().is_some() {
         record.job.wanted_again = Some(record.job.generation);
