@@ -52,6 +52,8 @@ pub fn handle(cloud: &mut Cloud, method: &str, path: &str, body: &str) -> (u16, 
         ("GET", ["preempted"]) => {
             (200, if found.run.announced { "TRUE" } else { "FALSE" }.to_owned())
         }
+        // unverified: with recursive=true&alt=json instance/upcoming-maintenance answers as one JSON text on a TPU VM.
+        // settled by: curl -H 'Metadata-Flavor: Google' 'http://metadata/computeMetadata/v1/instance/upcoming-maintenance?recursive=true&alt=json', with a notice
         ("GET", ["upcoming-maintenance"]) => {
             let none = json!({"error": "no notifications have been received yet, try again later"});
             (200, found.upcoming.as_ref().unwrap_or(&none).to_string())

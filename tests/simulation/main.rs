@@ -85,7 +85,7 @@ fn hold(worlds: impl IntoIterator<Item = Setup>) -> Vec<Outcome> {
 }
 
 /// Slots that are queued resources, under the same faults.
-const QUEUED: std::ops::Range<u64> = 0..30;
+const QUEUED: std::ops::Range<u64> = 0..24;
 
 #[test]
 fn fixed_worlds_of_queued_resources_hold() {
