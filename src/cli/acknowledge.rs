@@ -25,15 +25,20 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// Whether no command that is still to be carried out could change it: checkpoints and whose a TPU is are no
-    /// matter of commands.
-    pub fn stands(&self, of: &CommandKind) -> bool {
-        let lasts = matches!(
-            of,
-            CommandKind::Retry { from: Some(_), .. }
-                | CommandKind::Relaunch { .. }
-                | CommandKind::Release { .. }
-        );
+    /// Whether these commands, which are still to be carried out, can't change it: checkpoints are no matter of
+    /// commands, and whose a TPU is only of some.
+    pub fn stands(&self, of: &CommandKind, waiting: &[&Command]) -> bool {
+        let gives = |command: &&Command| {
+            let adopts = matches!(command.kind, CommandKind::Resume { adopt: true, .. });
+            adopts || matches!(command.kind, CommandKind::Recreate { .. })
+        };
+        let lasts = match of {
+            CommandKind::Retry { from: Some(_), .. } => true,
+            CommandKind::Relaunch { .. } | CommandKind::Release { .. } => {
+                !waiting.iter().any(gives)
+            }
+            _ => false,
+        };
         lasts && matches!(self, Refused::Wrong(_))
     }
 }

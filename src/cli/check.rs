@@ -59,8 +59,8 @@ fn job_notes(slots: &BTreeMap<String, SlotSettings>) -> Vec<String> {
     let loose = of(&|_, command| goes_on_after_a_failure(command));
     if !loose.is_empty() {
         notes.push(format!(
-            "{}: a command of several lines ends with the code of its last one, so that a job whose trainer fails before it counts as \
-             finished. Begin it with `set -e`",
+            "{}: a command of several lines ends with the code of its last one: if an earlier one is the trainer, its failure counts as \
+             success. Begin the command with `set -e`",
             loose.join(", ")
         ));
     }

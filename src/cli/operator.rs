@@ -129,7 +129,7 @@ struct Target {
 struct Retried {
     /// The slot whose attempts are restored.
     slot: Option<String>,
-    /// Every slot of the config.
+    /// Every slot of the config that is wanted: not what finished, was stopped, forgotten, released or deleted.
     #[arg(long)]
     all: bool,
 }
@@ -162,7 +162,7 @@ pub async fn resume(at: &ConfigFile, args: &ResumeArgs) -> Outcome {
 pub async fn retry(at: &ConfigFile, args: &RetryArgs) -> Outcome {
     let every: Vec<String> = match &args.of.slot {
         Some(slot) => vec![slot.clone()],
-        None => load(at)?.settings.slots.keys().cloned().collect(),
+        None => all_that_are_wanted(at).await?,
     };
     let mut outcome = Ok(());
     for slot in every {
@@ -170,6 +170,30 @@ pub async fn retry(at: &ConfigFile, args: &RetryArgs) -> Outcome {
         outcome = outcome.and(given);
     }
     outcome
+}
+
+/// The slots of the config, but for those that rest by success or by a person's choice: each of these is named by itself.
+async fn all_that_are_wanted(at: &ConfigFile) -> Result<Vec<String>, Failed> {
+    let config = load(at)?;
+    let (_, stored) = open(&config).await?;
+    let rests = |name: &&String| {
+        stored.slots.get(*name).is_some_and(|record| {
+            let chosen = record.forgotten || record.released.is_some() || record.deleted.is_some();
+            let ended =
+                matches!(record.verdict.condition, Condition::Finished | Condition::Stopped);
+            chosen || ended || record.job.finished.is_some()
+        })
+    };
+    let (left_out, wanted): (Vec<&String>, Vec<&String>) =
+        config.settings.slots.keys().partition(rests);
+    if !left_out.is_empty() {
+        let names: Vec<&str> = left_out.iter().map(|name| name.as_str()).collect();
+        print(&format!(
+            "left out, since finished, stopped, forgotten, released or deleted: {}; `retry SLOT` means one of them\n",
+            names.join(", ")
+        ));
+    }
+    Ok(wanted.into_iter().cloned().collect())
 }
 
 pub async fn forget(at: &ConfigFile, args: &ForgetArgs) -> Outcome {
@@ -265,8 +289,8 @@ async fn give(at: &ConfigFile, why: &Why, kind: CommandKind) -> Outcome {
         this.is_none() || other.is_none() || this == other
     };
     let refused = acknowledge::refused(&kind, &stored, now);
-    let awaits = waiting.iter().any(concerns);
-    match refused.filter(|refused| !awaits || refused.stands(&kind)) {
+    let awaits: Vec<&Command> = waiting.iter().filter(|other| concerns(other)).collect();
+    match refused.filter(|refused| awaits.is_empty() || refused.stands(&kind, &awaits)) {
         Some(Refused::Needless(text)) => {
             print(&format!("{text}; nothing was done\n"));
             return Ok(());

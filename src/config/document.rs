@@ -26,7 +26,10 @@ impl Document {
         for (key, span) in &places {
             let quoted = text.get(span.clone()).unwrap_or_default();
             let is_text = quoted.starts_with('"') || quoted.starts_with('\'');
-            if is_text && quoted.contains("${") && !belongs_to_the_tpu(key) {
+            // A command or a signal: written with $${ while it was substituted, it still means ${.
+            if key.ends_with(".job.on_notice") && quoted.contains("$${") {
+                replacements.push((span.clone(), quoted.replace("$${", "${"), String::new()));
+            } else if is_text && quoted.contains("${") && !belongs_to_the_tpu(key) {
                 match substitute(quoted, environment) {
                     Ok((new, used)) => {
                         replacements.push((span.clone(), new, String::new()));

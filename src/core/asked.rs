@@ -63,7 +63,7 @@ pub fn forget_old_wish(ctx: &mut SlotCtx, turn: &mut Turn) {
     let why = match was.filter(|_| condition == Condition::Healthy) {
         Some(was) => format!("its TPU was {was} when it was asked for, and is healthy now"),
         None if elapsed(asked, turn.now) >= wanted_for(&ctx.settings.poll) => {
-            "nothing could be done for it within an hour".to_owned()
+            "nothing could be done for it in time".to_owned()
         }
         None => return,
     };

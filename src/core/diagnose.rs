@@ -74,11 +74,11 @@ pub fn node(
         format!("{text}, upcomingMaintenance ONGOING{end}")
     });
     // On a HEALTHY node it is shown and judges nothing: the notice may stay past the end of the
-    // maintenance. Where the API says nothing of the health it counts within its window alone.
+    // maintenance. So it does where the API says nothing of the health and its window is over.
     let judges = match health {
         Some(Health::Healthy) => false,
         Some(_) => true,
-        None => is_in_window(view, now),
+        None => view.upcoming.as_ref().is_some_and(|of| of.window_end.is_none_or(|end| now < end)),
     };
     if let Some(ongoing) = ongoing.as_ref().filter(|_| judges) {
         return Verdict::new(Maintenance, ongoing.clone());

@@ -57,7 +57,12 @@ pub fn name(record: &SlotRecord, create: &Overlay, zone: &str) -> String {
 fn chosen(create: &Overlay) -> (Option<bool>, Option<bool>, Option<bool>) {
     let scheduling = create.fields.get("schedulingConfig");
     let flag = |key: &str| Some(scheduling?.get(key)? == &Value::Bool(true));
-    let spot = flag("spot").into_iter().chain(flag("preemptible")).reduce(|a, b| a || b);
+    // One that is taken out leaves the other, which may have been learned.
+    let spot = match (flag("spot"), flag("preemptible")) {
+        (Some(true), _) | (_, Some(true)) => Some(true),
+        (Some(false), Some(false)) => Some(false),
+        _ => None,
+    };
     let model = create.fields.get(REQUEST_KEY).and_then(|around| around.get("provisioningModel"));
     (spot, flag("reserved"), model.map(|model| model == "FLEX_START"))
 }

@@ -156,7 +156,7 @@ fn forget_old_wish(ctx: &mut SlotCtx, turn: &mut Turn) {
     let free = ctx.record.job.relaunch.is_none();
     if let Some(asked) = ctx.record.job.relaunch_by.take_if(|asked| free && old(asked)) {
         let text = format!(
-            "relaunch by {}: it could not be ordered within an hour and is dropped; ask again",
+            "relaunch by {}: it could not be ordered in time and is dropped; ask again",
             asked.who
         );
         turn.tell(ctx.record, What::Note, text);

@@ -366,7 +366,7 @@ fn a_trainer_that_saves_on_sigterm_is_sent_it_once() {
     std::fs::write(&script, text).unwrap();
     let settings = JobSettings {
         stop_grace: Duration::from_secs(20),
-        ..job("rm -f ready; exec python3 train.py", work.path())
+        ..job("rm -f ready; python3 train.py", work.path())
     };
     let Some(host) = Host::new(&settings, "", &order(None)) else { return };
     host.boot();

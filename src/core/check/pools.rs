@@ -43,8 +43,9 @@ fn pool(case: &Case) -> String {
         Some(value.as_bool().unwrap_or(false))
     };
     let spot = match (wants("spot"), wants("preemptible")) {
-        (None, None) => seen.spot,
-        (a, b) => a == Some(true) || b == Some(true),
+        (Some(true), _) | (_, Some(true)) => true,
+        (Some(false), Some(false)) => false,
+        _ => seen.spot,
     };
     let around = case.slot.create.fields.get(REQUEST_KEY);
     let limited = match around.and_then(|around| around.get("provisioningModel")) {

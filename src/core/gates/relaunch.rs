@@ -150,7 +150,7 @@ pub fn order_heard(ctx: &SlotCtx) -> Option<Decision> {
 pub fn order_checkpoints(ctx: &SlotCtx) -> Option<Decision> {
     let settings = location::listed(ctx.slot)?;
     let (memory, job) = (&*ctx.memory, &ctx.record.job);
-    if let Some(back) = went_back(ctx, "a relaunch is wanted") {
+    if let Some(back) = went_back(ctx, "a relaunch is wanted, but") {
         return Some(back);
     }
     if ctx.slot.finds_its_own() {

@@ -15,9 +15,9 @@ fetch_code() {
     chown "$RUN_AS" "$file"
     UNFETCHED=$(in_folder tar -xf "$file" 2>&1) || { rm -f "$file"; return 1; }
     rm -f "$file"
-  elif [[ $pin =~ ^[0-9a-f]{40}$ ]] && in_folder git cat-file -e "$pin^{commit}" >/dev/null 2>&1; then
-    # It is here since an earlier run, and needs no network.
-    UNFETCHED=$({ rm -f "$FOLDER"/.git/*.lock && in_folder git checkout --quiet --force --detach "$pin"; } 2>&1)
+  elif [[ $pin =~ ^[0-9a-f]{40}$ && -e $FOLDER/.git ]] && rm -f "$FOLDER"/.git/*.lock && in_folder git checkout --quiet --force --detach "$pin" >/dev/null 2>&1; then
+    # It is here since an earlier run, whole, and needs no network.
+    return 0
   else
     UNFETCHED=$({ in_folder git init --quiet && rm -f "$FOLDER"/.git/*.lock && in_folder timeout 900 git fetch --quiet --depth 1 "$place" "$pin" && in_folder git checkout --quiet --force --detach FETCH_HEAD; } 2>&1)
   fi

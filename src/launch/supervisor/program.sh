@@ -50,6 +50,8 @@ masked() {
 # ps shows, and systemd expands nothing in it. A text that was written in part must not run.
 shell_of() {
   local place; place="cd $(printf %q "$FOLDER") || exit 1"
+  # It waits for its program, which the signal reaches as well.
+  [[ $1 != "$MEMORY.job" ]] || place="trap 'exit 143' TERM"$'\n'$place
   rm -f "$1"
   if [[ $1 == "$MEMORY.job" && -n $IMAGE ]]; then
     # The image's own folder where none is named; the host's limits and ignored signals do not reach a container, and all of it is killed

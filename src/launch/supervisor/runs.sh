@@ -3,7 +3,7 @@
 # The code of the last run.
 CODE=$MEMORY.code
 export TPU_WATCHDOG_CODE=$CODE
-# The shell around a program: it tells that it began, and 139 for a program that a signal ended. A pipe and not the journal's
+# The shell around a program, which follows the word `all` where all of its unit is signalled, or `main`: it tells that it began, and 139 for a program that a signal ended. A pipe and not the journal's
 # socket, since scripts open /dev/stderr; it outlives SIGTERM for the last lines.
 WRAPPER=$MEMORY.wrapper
 # ignore_notice: the signal of a notice, by all that does not handle it.
@@ -30,9 +30,11 @@ left() {
 # Ignored before the fork: the lines of a program that ends at once would be lost with it.
 trap "" TERM
 exec 3> >(exec cat)
-# It outlives the signal, which reaches its program as well: a unit without its main process is sent it once more.
+# It outlives the signal where that reaches its program as well: a unit without its main process is sent it once more. A startup script
+# is not reached.
 stopped=''
-trap 'stopped=1' TERM
+if [[ $1 == all ]]; then trap 'stopped=1' TERM; else trap - TERM; fi
+shift
 "$@" >&3 2>&1 3>&-
 code=$?
 [[ -z $stopped || $code != 0 ]] || code=143
@@ -53,8 +55,11 @@ WRAPPER
 RUNS=0
 UNBEGUN='setup_failed: systemd does not start the unit of the run'
 run_unit() {
-  local kind=$1 name code tries=0 phase needs='network.target nss-lookup.target remote-fs.target docker.service'; phase=$(<"$PHASE"); shift
-  [[ $CHECKPOINT_BASE != /* ]] || needs+=" $(systemd-escape --path --suffix=mount "$(findmnt -no TARGET -T "$CHECKPOINT_BASE" || echo /)")"
+  local kind=$1 name code mount tries=0 phase needs='network.target nss-lookup.target remote-fs.target docker.service'; phase=$(<"$PHASE"); shift
+  if [[ $CHECKPOINT_BASE == /* ]]; then
+    mount=$(findmnt -no TARGET -T "$CHECKPOINT_BASE" | tail -n 1)
+    mount=$(systemd-escape --path --suffix=mount "${mount:-/}") needs+=" ${mount//\\/\\\\}"
+  fi
   while :; do
     RUNS=$((RUNS + 1)); name=$kind-$$-$RUNS; LAST=tpu-watchdog-$name.service
     rm -f "$CODE" "$CODE.left"
@@ -97,7 +102,7 @@ job() {
     run_unit job -p KillMode=mixed -- /bin/bash "$MEMORY.container"
     set -- $?; end_container; return "$1"
   fi
-  run_unit job -p KillMode=control-group -- /bin/bash "$WRAPPER" "${SHELL_OF[@]}"
+  run_unit job -p KillMode=control-group -- /bin/bash "$WRAPPER" all "${SHELL_OF[@]}"
 }
 # notice: the end of this machine is announced, so that the job is asked for a checkpoint. A signal is ignored by all that does not
 # handle it.

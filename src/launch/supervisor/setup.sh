@@ -66,7 +66,7 @@ fetch_user_scripts() {
 user_scripts() {
   local script
   for script in "${USER_SCRIPTS[@]}"; do
-    run_unit setup -p KillMode=process -- /bin/bash "$WRAPPER" "$script" || return
+    run_unit setup -p KillMode=process -- /bin/bash "$WRAPPER" main "$script" || return
   done
 }
 # A host is set up once a boot: a newer order and a supervisor that was killed find it so. A script that reads the order runs for each.
