@@ -22,9 +22,6 @@ use crate::model::view::Decision;
 /// LONG is the same.
 pub const LONG: Duration = Duration::from_secs(600);
 
-/// A checkpoint of so long before its host gave up is of the runs that failed.
-const MEANWHILE: Duration = Duration::from_secs(3600);
-
 /// A startup script that fails for this long is told as a failure of the job that waits for it.
 const SETUP: Duration = Duration::from_secs(1800);
 
@@ -432,16 +429,6 @@ fn chips_busy(record: &SlotRecord, evidence: &str) -> (HoldReason, String) {
         record.zone
     );
     (HoldReason::ChipsBusy, text)
-}
-
-/// Whether a job whose host has used up its restarts saved a new checkpoint within the hour before it gave up: the host
-/// counts steps alone, and a run of an hour restores them. Not where it gives a reason for which it would end the same way.
-pub fn has_saved_meanwhile(record: &SlotRecord) -> bool {
-    let job = &record.job;
-    let explained = job.failed.as_ref().is_some_and(|(.., text)| text.contains(": "));
-    let last = job.checkpoint_at.zip(job.failed_at);
-    let saved = last.is_some_and(|(saved, failed)| elapsed(saved, failed) <= MEANWHILE);
-    job.runs.progressed && saved && !explained
 }
 
 /// Whether a job that ended with 0 too early is started once more: not after a start that was that

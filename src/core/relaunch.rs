@@ -134,8 +134,8 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
     let ended = match record.job.stuck {
         Some(Stuck::StaleOrder | Stuck::Waits) => true,
         Some(Stuck::EndedEarly) => ending::is_started_once_more(record),
-        // Its host can't know that its machine was sick, nor of the checkpoints that the job has saved.
-        Some(Stuck::GaveUp) => codes::is_free(record) || ending::has_saved_meanwhile(record),
+        // Its host can't know that its machine was sick.
+        Some(Stuck::GaveUp) => codes::is_free(record),
         // Hosts that have started nothing of an order that was written after all of them had reported are
         // kept apart by something that no other order would mend. Those that have wait for some that hang.
         Some(Stuck::RollCall) => {

@@ -238,34 +238,6 @@ fn a_host_that_gave_up_while_its_machine_was_sick_starts_the_job_again_when_that
 }
 
 #[test]
-fn a_job_that_saves_between_its_failures_is_ordered_again_when_its_host_gives_up() {
-    let ordered = |steps: &[u64], text: &str| {
-        let mut world = with_checkpoints();
-        let node = world.supervised_run();
-        world.workers_say(&[(1, "v2", None)]);
-        for step in steps {
-            world.next_poll(&node);
-            world.surveyed(&[100, *step]);
-        }
-        let mut order = None;
-        for _ in 0..3 {
-            world.workers_say(&[(1, "v2", Some((1, text)))]);
-            order = order.or(world.run_order());
-            world.next_poll(&node);
-            order = order.or(world.run_order());
-            world.wait(1);
-            world.surveyed(&[100, *steps.last().unwrap()]);
-            order = order.or(world.run_order());
-        }
-        order.map(|order| order.step)
-    };
-    assert_eq!(ordered(&[100, 110, 120], "final after 5 restarts"), Some(Some(120)));
-    assert_eq!(ordered(&[100, 100], "final after 5 restarts"), None, "it saved nothing");
-    let reason = "final after 3 restarts: code 1 3 times in a row without a new step";
-    assert_eq!(ordered(&[100, 110, 120], reason), None, "it would end the same way");
-}
-
-#[test]
 fn at_most_three_runs_in_a_row_that_gave_up_on_a_sick_machine_are_free() {
     let mut world = with_checkpoints();
     let node = world.supervised_run();

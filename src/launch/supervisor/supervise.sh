@@ -121,7 +121,8 @@ while :; do
   going_down && rest stopping
   rm -f "$RUNNING"
   # After an announced end 0 means that the job has saved, however long that took, and not that its work is done.
-  if [[ $code == 0 && -n $COMMAND && ! -e $TPU_WATCHDOG_DONE ]] && { [[ -e $ANNOUNCED ]] || noticed $([[ $said == saving ]] && echo 3600 || echo 900); }; then code=143; fi
+  if [[ $said == saving ]]; then asked=3600; else asked=900; fi
+  if [[ $code == 0 && -n $COMMAND && ! -e $TPU_WATCHDOG_DONE ]] && { [[ -e $ANNOUNCED ]] || noticed "$asked"; }; then code=143; fi
   if [[ $code == 0 ]]; then
     # A startup script that ends well has set things up; only a command can finish.
     [[ -n $COMMAND ]] || rest idle
