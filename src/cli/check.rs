@@ -94,10 +94,10 @@ fn goes_on_after_a_failure(command: &str) -> bool {
         }
         continues = ["\\", "&&", "|", "||"].iter().any(|end| line.ends_with(end));
     }
-    let words = || command.split_whitespace().collect::<Vec<_>>();
-    let stops = words().windows(2).any(|pair| {
-        pair[0] == "set" && (pair[1].starts_with('-') && pair[1].contains('e') || pair[1] == "-o")
-    });
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let is_e = |flag: &str| flag.starts_with('-') && flag.contains('e');
+    let stops = words.windows(2).any(|of| of[0] == "set" && is_e(of[1]))
+        || words.windows(2).any(|of| of == ["-o", "errexit"]);
     let trains = ["python", "exec ", "torchrun", "accelerate"].iter().any(|of| last.contains(of));
     begins > 1 && !stops && !trains
 }
@@ -116,6 +116,8 @@ mod tests {
             ("pip install -e .\npython3 train.py", false),
             ("python3 train.py\ngsutil cp log gs://b", true),
             ("set -e\npython3 train.py\ngsutil cp log gs://b", false),
+            ("set -o pipefail\npython3 train.py\ngsutil cp log gs://b", true),
+            ("set -o errexit\npython3 train.py\ngsutil cp log gs://b", false),
             ("set -euo pipefail\ncd /app\npython3 train.py", false),
         ] {
             assert_eq!(goes_on_after_a_failure(command), goes_on, "{command}");

@@ -44,7 +44,7 @@ pub struct RetryArgs {
     of: Retried,
     /// Resumes from this step or later, even if a newer checkpoint was recorded;
     /// 0 accepts any, and starts from scratch without one.
-    #[arg(long, value_name = "STEP", value_parser = step, requires = "slot")]
+    #[arg(long, value_name = "STEP", value_parser = step, conflicts_with = "all")]
     from: Option<u64>,
     #[command(flatten)]
     why: Why,

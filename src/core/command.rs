@@ -11,7 +11,7 @@ use crate::model::ids::Incarnation;
 use crate::model::phase::Phase;
 use crate::model::relaunch::Release;
 use crate::model::slot::{SlotRecord, Wish};
-use crate::model::time::elapsed;
+use crate::model::time::{elapsed, span};
 use crate::model::training::Resubmitted;
 
 use super::turn::Turn;
@@ -36,8 +36,10 @@ pub fn carry_out(fleet: &mut Fleet, commands: Vec<Command>, turn: &mut Turn) {
         let late = is_of_another_day(fleet, &command, turn.now);
         let message = match left {
             _ if late => format!(
-                "{name} by {} was given at {:.0}, and no process read it for so long: what runs by now is not ended for it; ask again",
-                command.who, command.at
+                "{name} by {} was given at {:.0}, {} before it was read: nothing was done, since another job may run there by now; give it again",
+                command.who,
+                command.at,
+                span(elapsed(command.at, turn.now))
             ),
             Some(slot) if unknown => {
                 format!("{name} by {}: there is no slot {slot:?}; nothing was done", command.who)

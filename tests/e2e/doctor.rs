@@ -274,3 +274,17 @@ fn a_clock_that_is_off_is_told_with_how_far() {
     let told = text.contains("ahead of the API's: ages and leases are wrong");
     assert!(code == 3 && told && text.contains("timedatectl set-ntp true"), "{text}");
 }
+
+#[test]
+fn an_api_that_gives_no_answer_is_missing_and_claims_nothing_about_the_tpu() {
+    let rig = with_credentials();
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    // Nothing listens there.
+    let away =
+        config.replacen(&format!("tpu = \"{}\"", rig.base), "tpu = \"http://127.0.0.1:1\"", 1);
+    assert_ne!(away, config);
+    std::fs::write(rig.config(), away).unwrap();
+    let (code, text) = doctor(&rig, &[]);
+    assert!(code == 3 && text.contains("it could not be read"), "{text}");
+    assert!(!text.contains("could not be created again"), "{text}");
+}

@@ -180,3 +180,18 @@ fn history_tells_incidents_and_audits_every_mutation() {
         assert!(code == 0 && out.starts_with("no violation in "), "{code} {out}");
     }
 }
+
+#[test]
+fn retry_of_all_leaves_out_by_name_what_rests_by_choice() {
+    let mut rig = Rig::with_one_node("");
+    rig.start();
+    rig.wait_polls(2);
+    let run = |arguments: &[&str]| text(&rig.command(arguments).output().unwrap());
+    let (code, out, log) = run(&["retry", "--all"]);
+    assert!(code == 0 && out.contains("a is healthy and has its attempts"), "{out}{log}");
+    assert_eq!(run(&["forget", "a"]).0, 0);
+    rig.wait_for_log("forget by");
+    let (code, out, log) = run(&["retry", "--all"]);
+    assert!(code == 0 && out.contains("released or deleted: a;"), "{out}{log}");
+    assert_eq!(run(&["retry", "--all", "--from", "5"]).0, 2, "a step is one slot's");
+}

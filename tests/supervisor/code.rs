@@ -88,7 +88,7 @@ fn a_repository_is_checked_out_at_the_commit_that_is_named() {
     host.boot();
     host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains(" 7.2 1 final")));
     assert_eq!(std::fs::read_to_string(dir.join("out")).unwrap(), "named\nnamed\n");
-    // What is there already needs no network.
+    // A commit that is there already needs no network.
     std::fs::remove_dir_all(&made).unwrap();
     host.orders(RunOrder { generation: 8, ..order(None) });
     host.wait("the end", || host.attribute("exit").is_some_and(|e| e.contains(" 8.2 1 final")));

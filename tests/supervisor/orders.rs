@@ -380,3 +380,22 @@ fn a_trainer_that_saves_on_sigterm_is_sent_it_once() {
     assert_eq!(std::fs::read_to_string(&asked).unwrap(), "x");
     assert_eq!(std::fs::read_to_string(work.path().join("saved")).unwrap(), "x");
 }
+
+#[test]
+fn s15_a_systemctl_without_an_answer_does_not_mean_that_no_earlier_run_is_left() {
+    let work = tempfile::tempdir().unwrap();
+    let command = "[[ ! -e alive ]] || echo met >>out; touch alive; trap 'rm -f alive; exit 1' TERM; echo x >>out; sleep 60 & wait";
+    let Some(host) = Host::new(&job(command, work.path()), "", &order(None)) else { return };
+    let runs = || std::fs::read_to_string(work.path().join("out")).unwrap_or_default();
+    host.boot();
+    host.wait("it runs", || runs() == "x\n");
+    // It does not answer the next supervisor at first.
+    let systemctl = host.path("bin/systemctl");
+    let answers = std::fs::read_to_string(&systemctl).unwrap();
+    let silent = "asked=$(dirname \"$0\")/asked\nif [[ $1 == list-units && ! -e $asked ]]; then : >\"$asked\"; exit 1; fi\n";
+    host.program("systemctl", &answers.replacen("bash\n", &format!("bash\n{silent}"), 1));
+    host.orders(RunOrder { generation: 8, ..order(None) });
+    host.wait("the next run", || runs().matches('x').count() == 2);
+    assert!(host.path("bin/asked").exists());
+    assert_eq!(runs(), "x\nx\n", "no run met another");
+}

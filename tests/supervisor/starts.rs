@@ -69,3 +69,24 @@ fn a_supervisor_whose_lock_is_held_by_something_left_behind_starts_when_that_has
     left.wait().unwrap();
     host.wait("it runs", || host.phase() == "running");
 }
+
+#[test]
+fn s15_a_unit_that_others_start_once_more_runs_nothing_and_counts_as_ended() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(host) = Host::new(&job("touch ready; sleep 60", work.path()), "", &order(None)) else {
+        return;
+    };
+    host.boot();
+    host.wait("it runs", || work.path().join("ready").exists());
+    let (code, marker) = (work.path().join("code"), work.path().join("marker"));
+    let start = || {
+        let mut wrapper = std::process::Command::new("bash");
+        wrapper.arg(host.path("tpu-watchdog.wrapper")).args(["all", "touch"]).arg(&marker);
+        wrapper.env("TPU_WATCHDOG_CODE", &code).status().unwrap().code()
+    };
+    std::fs::write(&code, "").unwrap();
+    assert_eq!((start(), marker.exists()), (Some(143), false));
+    assert_eq!(std::fs::read_to_string(&code).unwrap(), "143\n");
+    std::fs::remove_file(&code).unwrap();
+    assert_eq!((start(), marker.exists()), (Some(0), true), "begun by its supervisor");
+}

@@ -18,7 +18,7 @@ pub fn can_follow(case: &Case) -> Checked {
         rule(
             known,
             "S20",
-            "its checkpoints must have been listed within the last hour, and be understood, and what was recorded must be there",
+            "its checkpoints must have been listed within the last hour, be understood, and include the recorded one",
         )?;
     }
     Ok(())

@@ -454,3 +454,20 @@ fn s7_s12_a_request_without_its_node_shows_neither_the_label_nor_the_keys_that_t
         assert_eq!(learned.pointer("/metadata/old"), None, "{learned}");
     }
 }
+
+#[test]
+fn the_request_of_a_slot_is_shown_with_its_state_and_since_when() {
+    let mut asked = Asked::new();
+    let shown = |asked: &Asked| {
+        let tpu = view::document(&asked.world.fleet, asked.world.now).tpus.remove(0);
+        tpu.request.map(|of| (of.name, of.state, of.since))
+    };
+    let first = shown(&asked);
+    asked.shows(Some(&waiting()));
+    assert_eq!(shown(&asked), first);
+    assert!(first.is_some_and(|(name, state, _)| name == "q" && state == "WAITING_FOR_RESOURCES"));
+    asked.shows(Some(&provisioning()));
+    let then = asked.world.now;
+    asked.shows(Some(&provisioning()));
+    assert_eq!(shown(&asked), Some(("q".into(), "PROVISIONING".into(), then)));
+}

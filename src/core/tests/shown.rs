@@ -111,3 +111,16 @@ fn a_record_without_a_decision_is_decided_for_the_views_alone() {
     assert_eq!(shown.tpus[0].hold.as_deref(), Some("job_failed"));
     assert!(view::needs_a_person(&shown));
 }
+
+#[test]
+fn of_a_tpu_that_was_not_read_yet_it_is_not_claimed_that_there_is_none() {
+    let mut world = World::new(settings(&["a"]));
+    let reason = |world: &World| {
+        let slot = view::document(&world.fleet, world.now).tpus.remove(0);
+        slot.unprotected_reason.unwrap_or_default()
+    };
+    assert!(reason(&world).contains("was not read yet"), "{}", reason(&world));
+    world.poll(&[]);
+    world.get("a", None);
+    assert!(reason(&world).contains("was ever seen"), "{}", reason(&world));
+}

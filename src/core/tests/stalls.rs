@@ -53,6 +53,7 @@ fn a_job_that_saves_nothing_is_cancelled_and_submitted_again_until_that_does_not
     assert_eq!(states(&service), [RUNNING]);
     let shown = view::document(&service.world.fleet, service.world.now);
     assert!(shown.tpus[0].warnings[0].contains("submitted again after 6h"), "{shown:?}");
+    assert_eq!(shown.tpus[0].state.as_deref(), Some(RUNNING), "the service's own word");
     service.minutes(40);
     assert_eq!((states(&service), service.hold()), (vec![CANCELLED, RUNNING], None));
     assert_eq!(service.world.fleet.slots["a"].recovery, None);

@@ -3,8 +3,9 @@
 # The code of the last run.
 CODE=$MEMORY.code
 export TPU_WATCHDOG_CODE=$CODE
-# The shell around a program, which follows the word `all` where all of its unit is signalled, or `main`: it tells that it began, and 139 for a program that a signal ended. A pipe and not the journal's
-# socket, since scripts open /dev/stderr; it outlives SIGTERM for the last lines.
+# The shell around a program, which follows `all` where its whole unit is signalled, and `main` elsewhere: it tells that it began, and
+# 139 for a program that a signal ended. A pipe and not the journal's socket, since scripts open /dev/stderr; it outlives SIGTERM for the
+# last lines.
 WRAPPER=$MEMORY.wrapper
 # ignore_notice: the signal of a notice, by all that does not handle it.
 ignore_notice() { [[ $ON_NOTICE != SIG* ]] || echo "trap '' ${ON_NOTICE#SIG}"; }
@@ -57,7 +58,7 @@ UNBEGUN='setup_failed: systemd does not start the unit of the run'
 run_unit() {
   local kind=$1 name code mount tries=0 phase needs='network.target nss-lookup.target remote-fs.target docker.service'; phase=$(<"$PHASE"); shift
   if [[ $CHECKPOINT_BASE == /* ]]; then
-    mount=$(findmnt -no TARGET -T "$CHECKPOINT_BASE" | tail -n 1)
+    mount=$(findmnt -no TARGET -T "$CHECKPOINT_BASE" 2>/dev/null | tail -n 1)
     mount=$(systemd-escape --path --suffix=mount "${mount:-/}") needs+=" ${mount//\\/\\\\}"
   fi
   while :; do
@@ -87,12 +88,12 @@ end_earlier() {
   local name names
   # No answer does not mean that nothing runs.
   until names=$(systemctl list-units --plain --no-legend --state=active,activating,deactivating 'tpu-watchdog-job-*' 'tpu-watchdog-setup-*'); do sleep "$PAUSE"; done
-  while read -r name _; do
+  while read -r name _ <&8; do
     [[ -n $name ]] || continue
     # A stop signals a job by itself.
     [[ $name != tpu-watchdog-setup-* ]] || systemctl kill --signal=TERM "$name"
     systemctl stop "$name"; systemctl kill --signal=KILL "$name" 2>/dev/null
-  done <<<"$names"
+  done 8<<<"$names"
   end_container
 }
 job() {
