@@ -76,8 +76,12 @@ case $1 in
   stop)
     group=$units/${2%.service}; [[ -e $group ]] || exit 0
     main=$(<"$group"); ends=$((SECONDS + $(<"$units/../graces/${2%.service}")))
-    kill -TERM -- "-$main"
-    while ps -eo pgid=,stat= | grep -qE "^ *$main +[^Z]"; do ((SECONDS < ends)) || kill -KILL -- "-$main"; sleep 0.02; done
+    kill -TERM -- "-$main"; again=1
+    while ps -eo pgid=,stat= | grep -qE "^ *$main +[^Z]"; do
+      # What is left without its main process is signalled once more.
+      if [[ -n $again && $(ps -o stat= -p "$main") != [^Z]* ]]; then again=''; kill -TERM -- "-$main"; fi
+      ((SECONDS < ends)) || kill -KILL -- "-$main"; sleep 0.02
+    done
     rm -f "$group" ;;
 esac
 "#;
