@@ -127,7 +127,7 @@ pub fn left_alone(record: &SlotRecord) -> String {
             "a queued resource that is suspended is never deleted; to have it replaced delete it, then `retry {name}`"
         );
     }
-    "stopped or hidden by another client, and never deleted so; start it to have it protected again"
+    "stopped or hidden by another client, so it is kept; start it to have it protected again"
         .to_owned()
 }
 
