@@ -33,16 +33,13 @@ pub struct HistoryArgs {
     audit: bool,
 }
 
-/// A duration that may also be given in days, or as the date that it goes back to.
+/// A duration, or the date that it goes back to.
 fn days(text: &str) -> Result<Duration, String> {
     if let Ok(date) = text.parse::<jiff::civil::Date>() {
         let began = date.to_zoned(jiff::tz::TimeZone::UTC).map_err(|why| why.to_string())?;
         return Ok(elapsed(began.timestamp(), Timestamp::now()));
     }
-    match text.strip_suffix('d').and_then(|days| days.trim().parse::<u64>().ok()) {
-        Some(days) if days <= 36_500 => Ok(Duration::from_secs(days * 86_400)),
-        _ => super::once::duration(text),
-    }
+    super::once::duration(text)
 }
 
 pub async fn history(at: &ConfigFile, args: &HistoryArgs) -> Outcome {

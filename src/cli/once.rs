@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::core::view::needs_a_person;
 use crate::driver::message::{End, Mode};
 use crate::model::condition::Condition;
-use crate::model::time::elapsed;
+use crate::model::time::{self, elapsed};
 use crate::model::view::{ActionName, SlotView};
 use crate::report::push;
 use crate::report::systemd::Notify;
@@ -43,9 +43,8 @@ fn go_on(recoveries: usize) -> String {
 }
 
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration; write 90s, 9m, \"1h 30m\" or 12h");
-    let span: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
-    Duration::try_from(span).map_err(|_| wrong())
+    let wrong = || format!("{text:?} is not a duration; write 90s, 9m, \"1h 30m\", 12h or 2d");
+    time::duration(text).ok_or_else(wrong)
 }
 
 pub async fn once(at: &ConfigFile, args: &OnceArgs) -> Outcome {

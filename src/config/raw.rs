@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use toml::Value;
 
+use crate::model::time;
+
 /// A duration as "90s", "15m", "1h 30m".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(pub Duration);
@@ -39,9 +41,7 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
 
 fn span(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration; write \"90s\", \"15m\" or \"1h 30m\"");
-    let span: jiff::Span = text.parse().map_err(|_| wrong())?;
-    let whole = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours());
-    Duration::try_from(whole.map_err(|_| wrong())?).map_err(|_| wrong())
+    time::duration(text).ok_or_else(wrong)
 }
 
 /// A duration, or "auto".

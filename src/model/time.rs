@@ -15,6 +15,13 @@ pub fn after(at: Timestamp, by: Duration) -> Timestamp {
         .unwrap_or(Timestamp::MAX)
 }
 
+/// A duration as people write it: `90s`, `1h 30m`, `2d`; a day has 24 hours, a week 7 days.
+pub fn duration(text: &str) -> Option<Duration> {
+    let span: jiff::Span = text.parse().ok()?;
+    let whole = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).ok()?;
+    Duration::try_from(whole).ok()
+}
+
 /// A duration for people: two units at most, as in `1h 5m`, `45s`, `1.5s`.
 pub fn span(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -26,5 +33,22 @@ pub fn span(duration: Duration) -> String {
         172_800.. => format!("{}d {}h", seconds / 86_400, (seconds / 3600) % 24),
         _ if (seconds / 60).is_multiple_of(60) => format!("{}h", seconds / 3600),
         _ => format!("{}h {}m", seconds / 3600, (seconds / 60) % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_read_as_it_is_written() {
+        for (text, seconds) in
+            [("90s", 90), ("1h 30m", 5_400), ("2d", 172_800), ("1w", 604_800), ("1d 12h", 129_600)]
+        {
+            assert_eq!(duration(text), Some(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "2", "-1h", "1 fortnight", "1mo", "99999999999d"] {
+            assert_eq!(duration(text), None, "{text}");
+        }
     }
 }
