@@ -15,13 +15,17 @@ use crate::model::phase::Phase;
 use crate::model::recovery::Call;
 use crate::model::settings::{Policy, SlotSettings};
 use crate::model::slot::SlotRecord;
-use crate::model::time::after;
+use crate::model::time::{after, elapsed};
 use crate::resource::mask::Mask;
 
 use super::gates::DELETE_FAILURES;
+use super::identity::Source;
 use super::moves::{advance, backoff, came_of, resend_later, set_call, spend};
 use super::pool::{self, spread};
 use super::turn::Turn;
+
+/// The name of a create that was refused is read for so long before its zone is left.
+const UNREAD_FOR: Duration = Duration::from_secs(120);
 
 /// A quota of managed training is asked again after this.
 const QUOTA_AGAIN: Duration = Duration::from_secs(3600);
@@ -41,32 +45,19 @@ pub fn called(fleet: &mut Fleet, slot: &str, outcome: CallOutcome, turn: &mut Tu
 }
 
 fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut Turn) {
-    let Some(slot) = fleet.settings.slots.get(name) else { return };
+    let Some(slot) = fleet.settings.slots.get(name) else {
+        return left_meanwhile(fleet, name, outcome);
+    };
     let (policy, several) = (slot.policy.clone(), slot.zones.len() > 1);
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let Some(phase) = record.recovery.as_ref().map(|r| r.phase) else { return };
-    let (verb, result) = (
-        if phase == Phase::Deleting { Verb::Delete } else { Verb::Create },
-        match &outcome {
-            CallOutcome::Accepted(_) => CallResult::Accepted,
-            CallOutcome::Refused(_) => CallResult::Refused,
-            CallOutcome::Unknown(_) => CallResult::Unknown,
-            CallOutcome::NotSent(_) => CallResult::NotSent,
-        },
-    );
+    let verb = if phase == Phase::Deleting { Verb::Delete } else { Verb::Create };
     if phase == Phase::Creating {
         let intended = record.recovery.as_ref().map(|r| r.phase_since);
         count_create(fleet, intended, &outcome, turn);
     }
     let Some(record) = fleet.slots.get_mut(name) else { return };
-    let message = match &outcome {
-        CallOutcome::Accepted(operation) => format!("{verb} accepted: {operation}"),
-        CallOutcome::Refused(failure) => format!("{verb} refused: {failure}"),
-        CallOutcome::Unknown(failure) => {
-            format!("{verb}: {failure}; it may have been carried out, so it is read back")
-        }
-        CallOutcome::NotSent(failure) => format!("{verb} was not sent: {failure}"),
-    };
+    let (result, message) = told(verb, &outcome);
     came_of(record, verb, result, &message, turn);
     remember(record, verb, &outcome);
     if matches!(outcome, CallOutcome::Refused(_) | CallOutcome::NotSent(_)) {
@@ -94,6 +85,7 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
             set_call(record, Call::Unknown);
             if let Some(recovery) = &mut record.recovery {
                 recovery.refusal = Some((failure.class, failure.message));
+                recovery.refused_in.clone_from(&record.zone);
             }
         }
         (_, CallOutcome::Refused(failure)) if several => {
@@ -101,12 +93,42 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
             set_call(record, Call::Unknown);
             if let Some(recovery) = &mut record.recovery {
                 recovery.failed = Some(failure);
+                recovery.not_made = true;
             }
         }
         (_, CallOutcome::Refused(failure)) => create_failed(fleet, name, failure, turn),
         (_, CallOutcome::NotSent(failure)) => {
             resend_later(record, &policy, Some(failure), "the create was not sent", turn);
         }
+    }
+}
+
+/// The outcome of a call as the log has it.
+fn told(verb: Verb, outcome: &CallOutcome) -> (CallResult, String) {
+    match outcome {
+        CallOutcome::Accepted(operation) => {
+            (CallResult::Accepted, format!("{verb} accepted: {operation}"))
+        }
+        CallOutcome::Refused(failure) => {
+            (CallResult::Refused, format!("{verb} refused: {failure}"))
+        }
+        CallOutcome::Unknown(failure) => {
+            let text =
+                format!("{verb}: {failure}; it may have been carried out, so it is read back");
+            (CallResult::Unknown, text)
+        }
+        CallOutcome::NotSent(failure) => {
+            (CallResult::NotSent, format!("{verb} was not sent: {failure}"))
+        }
+    }
+}
+
+/// A slot left the config while its delete was on its way, and may come back.
+fn left_meanwhile(fleet: &mut Fleet, name: &str, outcome: CallOutcome) {
+    let left = fleet.left.get_mut(name).filter(|record| record.unanswered_delete.is_some());
+    if let (Some(record), CallOutcome::Accepted(operation)) = (left, outcome) {
+        record.own_delete = Some(operation);
+        fleet.dirty.insert(name.to_owned());
     }
 }
 
@@ -259,6 +281,15 @@ pub fn failed_and_gone(record: &mut SlotRecord, memory: &Memory) -> Option<Failu
     recovery.failed.take()
 }
 
+/// A create was refused in a zone that can't be read either: after a while it is left for the next one.
+pub fn refused_unread(record: &mut SlotRecord, source: Source, now: Timestamp) -> Option<Failure> {
+    let recovery = record.recovery.as_mut().filter(|recovery| {
+        let long = elapsed(recovery.phase_since, now) >= UNREAD_FOR;
+        source == Source::Get && recovery.phase == Phase::Creating && recovery.not_made && long
+    })?;
+    recovery.failed.take()
+}
+
 /// The create is over without a node.
 pub fn create_failed(fleet: &mut Fleet, name: &str, failure: Failure, turn: &mut Turn) {
     let (Some(record), Some(slot)) = (fleet.slots.get_mut(name), fleet.settings.slots.get(name))
@@ -283,11 +314,16 @@ pub fn refused(
 ) -> bool {
     let policy = &slot.policy;
     let pool = pool::name(record, &slot.create, &record.zone);
+    let in_zone = |zone: &String| pool::name(record, &slot.create, zone);
+    let pools: Vec<String> = slot.zones.iter().map(in_zone).collect();
     let Some(recovery) = &mut record.recovery else { return false };
     let cause = recovery.cause;
     recovery.create_failures += 1;
     recovery.refusal = Some((failure.class, failure.message.clone()));
+    recovery.refused_in.clone_from(&record.zone);
     let short = failure.class == FailureClass::StockOut;
+    // Stock-outs have the pool's own pace: hours of them say nothing about how often to try another refusal.
+    recovery.failures += u32::from(!short);
     if short {
         let wait = spread(policy.stock_out.0, policy.stock_out.1, &pool, recovery.create_failures);
         pool::refused(ledger, &pool, wait, turn.now);
@@ -295,13 +331,16 @@ pub fn refused(
     let zones = slot.zones.len();
     let position = slot.zones.iter().position(|zone| *zone == record.zone).unwrap_or(0);
     let next = (position + 1) % zones.max(1);
-    let rounds = recovery.create_failures.div_ceil(u32::try_from(zones).unwrap_or(1).max(1));
+    let rounds = recovery.failures.div_ceil(u32::try_from(zones).unwrap_or(1).max(1));
     let mut until = Some(after(turn.now, backoff(policy, &record.name, rounds)));
     if failure.class == FailureClass::Quota && slot.filling.training().is_some() {
         until = Some(after(turn.now, QUOTA_AGAIN));
     } else if failure.class.tries_next_zone() && zones > 1 {
         record.zone.clone_from(&slot.zones[next]);
         until = until.filter(|_| next == 0);
+        // A zone of the list that is short is probed in its own time, however long the others wait.
+        let due = pools.iter().filter_map(|pool| pool::probed_at(ledger, pool)).min();
+        until = until.map(|until| due.map_or(until, |at| at.max(turn.now).min(until)));
     }
     // The pool says when it is probed again.
     recovery.not_before = until.filter(|_| !short);
@@ -310,8 +349,10 @@ pub fn refused(
         None if zones > 1 => format!("{} is tried next", record.zone),
         None => "it waits for capacity".to_owned(),
     };
+    // A job that was submitted long ago has ended, and is submitted again like one that was refused.
+    let what = if record.has_ended() { "its job ended" } else { "create failed" };
     let message = format!(
-        "create failed ({}): {}; the specification is kept, {then}",
+        "{what} ({}): {}; the specification is kept, {then}",
         failure.class.name(),
         failure.message,
     );

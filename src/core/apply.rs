@@ -61,6 +61,10 @@ pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
             done(fleet, &slot, Pending::Deletions);
             lookups::deletions(fleet, &slot, result, turn);
         }
+        Input::Begun(settings, commands) => {
+            reload::configured(fleet, *settings, turn);
+            command::carry_out(fleet, commands, turn);
+        }
         Input::Commands(commands) => {
             fleet.forget_decisions();
             command::carry_out(fleet, commands, turn);

@@ -155,7 +155,8 @@ pub fn nudge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         Ok(verified) => {
             condemn(ctx, Condition::Deleting, Kind::Lost, verified, turn);
             ctx.record.nudged.clone_from(&ctx.record.incarnation);
-            if let Some(recovery) = &mut ctx.record.recovery {
+            // A recovery of ours still owes its create.
+            if let Some(recovery) = ctx.record.recovery.as_mut().filter(|_| !again) {
                 recovery.no_create = true;
             }
             Decision::act(ActionName::Wait, reason)

@@ -10,7 +10,7 @@ use crate::model::condition::{Condition, Kind};
 use crate::model::fleet::{Fleet, Gust, Ledger, Memory, Pending};
 use crate::model::phase::Phase;
 use crate::model::recovery::Call;
-use crate::model::settings::{Policy, Storm};
+use crate::model::settings::{Policy, SlotSettings, Storm};
 use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
 
@@ -21,17 +21,25 @@ pub const CREATE_WINDOW: Duration = Duration::from_secs(60);
 /// Slots that were judged are forgotten after this long.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
 
-/// Kept true while slots are decided about one after the other.
-#[derive(Default)]
-pub struct Budget {
+/// How many slots of one sort are wanted, and in recovery on a judgement.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Room {
+    /// Slots that are wanted.
+    pub desired: usize,
     /// Judged slots in recovery.
     pub unavailable: usize,
     /// How many there may be.
     pub max_unavailable: usize,
+}
+
+/// Kept true while slots are decided about one after the other.
+#[derive(Default)]
+pub struct Budget {
+    /// Of TPUs, and of managed training jobs: two hundred jobs are no reason to take down all of four
+    /// TPUs at once (S6, S8).
+    pub rooms: [Room; 2],
     /// The ledger was written to.
     pub ledger_changed: bool,
-    /// Slots that are wanted.
-    pub desired: usize,
     /// Slots that the storm breaker has counted.
     pub counted: Counted,
     /// Changes of run orders that this turn decided.
@@ -50,15 +58,24 @@ pub struct Budget {
 #[derive(Default)]
 pub struct Counted {
     at: BTreeMap<String, Timestamp>,
-    recent: usize,
+    // As rooms: of TPUs, and of training jobs.
+    recent: [usize; 2],
 }
 
 impl Counted {
     /// Forgets what is old, and reads the rest.
-    pub fn read(ledger: &mut Ledger, storm: Storm, now: Timestamp) -> Counted {
+    pub fn read(
+        ledger: &mut Ledger,
+        slots: &BTreeMap<String, SlotSettings>,
+        storm: Storm,
+        now: Timestamp,
+    ) -> Counted {
         // One a slot, kept beyond the window: the same trouble is not counted again when it has passed.
         ledger.storm.retain(|gust| elapsed(gust.at, now) < KEPT.max(storm.window));
-        let recent = ledger.storm.iter().filter(|gust| is_recent(gust, storm, now)).count();
+        let mut recent = [0; 2];
+        for gust in ledger.storm.iter().filter(|gust| is_recent(gust, storm, now)) {
+            recent[slots.get(&gust.slot).map_or(0, room)] += 1;
+        }
         let at = ledger.storm.iter().map(|gust| (gust.slot.clone(), gust.at)).collect();
         Counted { at, recent }
     }
@@ -68,23 +85,29 @@ impl Counted {
         self.at.get(slot).copied()
     }
 
-    /// How many are within the window, and were not forgiven.
-    pub fn recent(&self) -> usize {
-        self.recent
+    /// How many of this sort are within the window, and were not forgiven.
+    pub fn recent(&self, slot: &SlotSettings) -> usize {
+        self.recent[room(slot)]
     }
 
     /// Counts a slot now, in place of an older time of it.
-    pub fn add(&mut self, ledger: &mut Ledger, gust: Gust, storm: Storm) {
+    pub fn add(&mut self, ledger: &mut Ledger, gust: Gust, slot: &SlotSettings, storm: Storm) {
+        let recent = &mut self.recent[room(slot)];
         if self.at.insert(gust.slot.clone(), gust.at).is_some() {
             ledger.storm.retain(|old| {
                 let other = old.slot != gust.slot;
-                self.recent -= usize::from(!other && is_recent(old, storm, gust.at));
+                *recent -= usize::from(!other && is_recent(old, storm, gust.at));
                 other
             });
         }
-        self.recent += 1;
+        *recent += 1;
         ledger.storm.push(gust);
     }
+}
+
+/// Which room of [`Budget::rooms`] a slot counts in.
+pub fn room(slot: &SlotSettings) -> usize {
+    usize::from(slot.filling.training().is_some())
 }
 
 fn is_recent(gust: &Gust, storm: Storm, now: Timestamp) -> bool {
@@ -113,9 +136,20 @@ pub fn is_unavailable(record: &SlotRecord) -> bool {
     counts && !at_rest || record.is_relaunched_for_sickness()
 }
 
-/// How many slots count under `max_unavailable` now.
+/// How many TPUs count under `max_unavailable` now.
 pub fn unavailable(fleet: &Fleet) -> usize {
-    fleet.slots.values().filter(|record| is_unavailable(record)).count()
+    tpus(fleet).filter(|record| is_unavailable(record)).count()
+}
+
+/// How many others may be taken into recovery on a judgement.
+pub fn remaining(fleet: &Fleet) -> usize {
+    let most = fleet.settings.max_unavailable.of(tpus(fleet).count());
+    most.saturating_sub(unavailable(fleet))
+}
+
+fn tpus(fleet: &Fleet) -> impl Iterator<Item = &SlotRecord> {
+    let slots = fleet.settings.slots.values().filter(|slot| room(slot) == 0);
+    slots.filter_map(|slot| fleet.slots.get(&slot.name))
 }
 
 /// Creates that may still leave although the minute of their intent is over (S18): a write was

@@ -14,6 +14,7 @@ mod follows;
 mod order;
 mod pools;
 mod removal;
+mod room;
 mod stalled;
 
 pub use removal::{idling, removal};
@@ -21,6 +22,7 @@ pub use removal::{idling, removal};
 use body::specification;
 use follows::can_follow;
 use pools::pool_is_supplied;
+use room::{Sort, sort, takes_room};
 use stalled::is_stalled;
 
 use std::collections::BTreeSet;
@@ -33,7 +35,6 @@ use serde_json::Value;
 use crate::model::command::Pause;
 use crate::model::condition::{Condition, Kind};
 use crate::model::exit::Stuck;
-use crate::model::failure::FailureClass;
 use crate::model::filling::Deletable;
 use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Stray};
 use crate::model::ids::RunOrder;
@@ -94,10 +95,9 @@ pub struct Case<'a> {
 /// The count of judged slots in recovery, by this file's own reading of S6, kept while one step
 /// decides about many slots.
 pub struct Checker {
-    judged: usize,
-    most: usize,
-    /// A fleet of one or two.
-    small: bool,
+    // Of TPUs, and of managed training jobs.
+    sorts: [Sort; 2],
+    last: usize,
 }
 
 type Checked = Result<(), Violation>;
@@ -109,9 +109,7 @@ fn rule(holds: bool, name: &'static str, text: &'static str) -> Checked {
 impl Checker {
     /// Before a step decides about the first slot.
     pub fn new(fleet: &Fleet) -> Checker {
-        let desired = fleet.slots.len();
-        let judged = fleet.slots.values().filter(|record| takes_room(record)).count();
-        Checker { judged, most: fleet.settings.max_unavailable.of(desired), small: desired <= 2 }
+        Checker { sorts: room::counted(fleet), last: 0 }
     }
 
     /// Whether this slot may be condemned for this condition now, and what it names be deleted.
@@ -140,8 +138,9 @@ impl Checker {
         is_stalled(case, condition)?;
         let counted = takes_room(case.record);
         if kind == Kind::Judged {
-            let others = self.judged.saturating_sub(usize::from(counted));
-            rule(others < self.most, "S6", "too many judged slots are in recovery")?;
+            let of = &self.sorts[sort(case.slot)];
+            let others = of.judged.saturating_sub(usize::from(counted));
+            rule(others < of.most, "S6", "too many judged slots are in recovery")?;
             guards_judged(case)?;
             self.second_look(case)?;
         }
@@ -150,13 +149,15 @@ impl Checker {
             is_within_attempts(case, kind)?;
         }
         is_specified(case)?;
-        self.judged += usize::from(kind == Kind::Judged && !counted);
+        self.last = sort(case.slot);
+        self.sorts[self.last].judged += usize::from(kind == Kind::Judged && !counted);
         Ok(())
     }
 
     /// The judged slot that was checked last takes no room after all.
     pub fn not_done(&mut self) {
-        self.judged = self.judged.saturating_sub(1);
+        let judged = &mut self.sorts[self.last].judged;
+        *judged = judged.saturating_sub(1);
     }
 
     /// An operator is there: graces, quiet hours, `max_unavailable` and the breaker are skipped.
@@ -171,8 +172,11 @@ impl Checker {
         let ended = case.record.has_ended();
         rule(!at_work || ended, "S10", "it was stopped, or the API works on it")?;
         rule(state != Condition::Unclear, "S5", "what it is is not known")?;
-        can_follow(case)?;
-        pool_is_supplied(case)?;
+        // A training job that has ended can lose nothing by a submission that is refused.
+        if !ended {
+            can_follow(case)?;
+            pool_is_supplied(case)?;
+        }
         is_within_attempts(case, Kind::Judged)?;
         is_specified(case)
     }
@@ -186,7 +190,8 @@ impl Checker {
             elapsed(last, case.now) < DAY && case.record.job.progress_at.is_none_or(|at| at <= last)
         });
         let waited = case.record.suspicion.as_ref().is_some_and(|s| s.sick_for >= SECOND_LOOK);
-        let holds = !self.small || again || !recent || waited;
+        let small = self.sorts[sort(case.slot)].desired <= 2;
+        let holds = !small || again || !recent || waited;
         rule(holds, "S8", "a second judged recreate within a day waits an hour")
     }
 
@@ -296,27 +301,6 @@ fn is_over(case: &Case, how: OnSuccess) -> Checked {
     let long = since.is_some_and(|since| elapsed(since, *now) >= FINISHED_FOR);
     rule(long, "S23", "it has not been there, held by nothing, for long enough")?;
     is_specified(case)
-}
-
-/// Judged and in recovery; not up again, nor merely short of capacity, held, or at rest.
-fn takes_room(record: &SlotRecord) -> bool {
-    let Some(recovery) = record.recovery.as_ref().filter(|recovery| recovery.kind == Kind::Judged)
-    else {
-        return record.is_relaunched_for_sickness();
-    };
-    let shortage = |class: &FailureClass| {
-        matches!(class, FailureClass::StockOut | FailureClass::Quota | FailureClass::Rate)
-    };
-    let refused = recovery.refusal.as_ref().is_some_and(|(class, _)| shortage(class));
-    let short = recovery.phase == Phase::Gone && recovery.not_before.is_some() && refused;
-    let beacons = record.seen.as_ref().is_some_and(|seen| seen.supervised);
-    let up = matches!(recovery.phase, Phase::Booted | Phase::Launched)
-        || (recovery.phase == Phase::Ready && !beacons);
-    let condition = record.verdict.condition;
-    let at_rest = [Condition::Stopped, Condition::Finished, Condition::Waiting]
-        .contains(&condition)
-        || condition.job_stands();
-    !(short || at_rest || recovery.set_apart || up)
 }
 
 /// S12.

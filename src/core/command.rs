@@ -210,6 +210,10 @@ fn recreate(record: &mut SlotRecord, incarnation: Option<Incarnation>, who: &str
 fn wanted(record: &mut SlotRecord, at: Timestamp) {
     (record.forgotten, record.deleted, record.released) = (false, None, None);
     record.wanted_since = Some(at);
+    if let Some(recovery) = &mut record.recovery {
+        // Also where only its delete was left of what `forget` had called off.
+        recovery.no_create = false;
+    }
 }
 
 /// A person knows that the present job's work is done: as when it has ended well.

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use crate::model::action::Action;
 use crate::model::condition::{Condition, Kind};
 use crate::model::event::{Evidence, Verb, What};
+use crate::model::failure::{Failure, FailureClass};
 use crate::model::filling::Deletable;
 use crate::model::fleet::Pending;
 use crate::model::ids::Incarnation;
@@ -36,6 +37,7 @@ pub fn condemn(
     let again = ctx.record.recovery.as_ref().is_some_and(|r| {
         r.phase == Phase::Condemned && !(r.kind == Kind::Lost && kind == Kind::Judged)
     });
+    let stillborn = is_stillborn(ctx.record, condition);
     if !again {
         open(ctx, &observed, incarnation.as_ref(), turn);
     }
@@ -50,8 +52,14 @@ pub fn condemn(
     if tries {
         mark_trial(ctx, turn.now);
     }
-    let failed =
-        (condition == Condition::RequestFailed).then(|| request::failure(ctx.record, turn.now));
+    let failed = match condition {
+        Condition::RequestFailed => Some(request::failure(ctx.record, turn.now)),
+        _ if stillborn => Some(Failure::new(
+            FailureClass::PreemptedInCreation,
+            format!("it was {} before it was READY", condition.name()),
+        )),
+        _ => None,
+    };
     if let Some(recovery) = &mut ctx.record.recovery {
         // The reason of a request that is gone by now holds for the next one.
         recovery.request_failed =
@@ -63,6 +71,14 @@ pub fn condemn(
         Some(incarnation) => delete(ctx, incarnation, observed, turn),
         None => advance(ctx.record, Phase::Gone, "there is nothing to delete", turn),
     }
+}
+
+/// A replacement that capacity was taken from while it was created: its next create counts like one that
+/// was refused, and no attempt is used up.
+fn is_stillborn(record: &SlotRecord, condition: Condition) -> bool {
+    let creating = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating);
+    let taken = matches!(condition, Condition::Preempted | Condition::Terminated);
+    creating && taken && !record.is_training()
 }
 
 /// The reasons for a condemnation, as the journal keeps them.
@@ -97,7 +113,8 @@ fn open(
     // Another hand's delete that is sent once more is no recovery, nor is the end of a finished job. A
     // request that failed gave no machines: its next one counts like a create that was refused.
     let counts =
-        !matches!(condition, Condition::Deleting | Condition::Finished | Condition::RequestFailed);
+        !matches!(condition, Condition::Deleting | Condition::Finished | Condition::RequestFailed)
+            && !is_stillborn(record, condition);
     resubmission::count(record, ctx.slot, condition);
     if counts {
         _ = runs::ended(record, condition, turn);
@@ -105,7 +122,7 @@ fn open(
         record.attempts.retain(|a| a.kind != kind || elapsed(a.at, now) < window);
         record.attempts.push(Attempt { at: now, kind });
     }
-    if kind == Kind::Judged {
+    if kind == Kind::Judged && !record.has_ended() {
         ctx.ledger.judged.push(now);
     }
     ctx.budget.ledger_changed = true;

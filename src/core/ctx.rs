@@ -11,7 +11,7 @@ use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 
-use super::budget::Budget;
+use super::budget::{self, Budget, Room};
 use super::check::{Case, Checker};
 use super::{life, pool};
 
@@ -82,6 +82,11 @@ impl SlotCtx<'_> {
         self.record.seen.as_ref().map_or("", |seen| seen.accelerator.as_str())
     }
 
+    /// The room of its sort: TPUs, or training jobs.
+    pub fn room(&self) -> Room {
+        self.budget.rooms[budget::room(self.slot)]
+    }
+
     /// The name of the pool that its node would come from.
     pub fn pool(&self) -> String {
         pool::name(self.record, &self.slot.create, &self.record.zone)
@@ -98,6 +103,7 @@ impl SlotCtx<'_> {
     pub fn specification(&self) -> NodeSpec {
         let learned = self.record.spec.clone().unwrap_or_else(NodeSpec::empty);
         let spec = learned.in_zone(&self.record.zone).overlaid(&self.slot.create);
+        let spec = spec.for_filling(&self.slot.filling);
         let training = self.slot.filling.training();
         spec.on_machine(training.and_then(|of| of.next(&self.record.resubmitted)))
     }

@@ -22,9 +22,6 @@ use crate::model::view::Decision;
 /// LONG is the same.
 pub const LONG: Duration = Duration::from_secs(600);
 
-/// A startup script that fails for this long is told as a failure of the job that waits for it.
-const SETUP: Duration = Duration::from_secs(1800);
-
 /// Hosts that wait for each other for this long don't meet by themselves.
 const ROLL_CALL: Duration = Duration::from_secs(600);
 
@@ -32,17 +29,18 @@ const ROLL_CALL: Duration = Duration::from_secs(600);
 /// finished.
 ///
 /// Reports of another boot or of an earlier generation than `from` are stale, and so are those that
-/// a `retry` has answered.
+/// a `retry` has answered. A startup script that fails for `set_up` is a failure of the job that
+/// waits for it.
 pub fn exits(
     record: &mut SlotRecord,
     reports: &[WorkerReport],
     from: u64,
     key: Option<&str>,
     whole: bool,
+    set_up: Duration,
     now: Timestamp,
 ) -> bool {
-    let mut finished = false;
-    let mut failed = None;
+    let (mut finished, mut failed) = (false, None);
     // Any process of the guest may write these attributes: a run that was never ordered is none.
     let newest = record.job.generation.max(from);
     for (index, report) in reports.iter().enumerate() {
@@ -88,7 +86,7 @@ pub fn exits(
         failed = failed.or_else(|| Some((stuck?, (index, exit.value, exit.text.clone()))));
     }
     // A next run that can't start comes before the end of the last one.
-    let failed = chips(reports).or(or_set_up(failed, setup(record, reports, now)));
+    let failed = chips(reports).or(or_set_up(failed, setup(record, reports, set_up, now)));
     let failed = failed.or_else(|| roll_call(record, reports, from, now));
     // An answer that lacks the worker says nothing about it.
     let answered = |worker: usize| whole || worker < reports.len();
@@ -124,6 +122,7 @@ fn present(report: &WorkerReport) -> Option<&Beacon> {
 fn setup(
     record: &mut SlotRecord,
     reports: &[WorkerReport],
+    grace: Duration,
     now: Timestamp,
 ) -> Option<(Stuck, (usize, i64, String))> {
     let failing = |(index, report): (usize, &WorkerReport)| {
@@ -135,7 +134,7 @@ fn setup(
         return None;
     };
     let since = *record.job.setup_since.get_or_insert(now);
-    (elapsed(since, now) >= SETUP).then_some((Stuck::Setup, worker))
+    (elapsed(since, now) >= grace).then_some((Stuck::Setup, worker))
 }
 
 /// A host whose chips another process holds.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::event::What;
-use crate::model::failure::Failure;
+use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::Fleet;
 use crate::model::lookup::{CreateCheck, Deletion};
 use crate::model::time::elapsed;
@@ -50,6 +50,10 @@ pub fn create_checked(
     fleet.dirty.insert(slot.to_owned());
 }
 
+/// So often are the operations of a zone asked for, a poll apart, before a TPU that is missing counts as
+/// not deleted on purpose.
+const LISTINGS: u32 = 3;
+
 /// Takes in the delete operations on a slot's node: one that is not ours says that the node was
 /// deleted on purpose. Operations that can't be listed are no evidence, and told.
 pub fn deletions(
@@ -88,6 +92,14 @@ pub fn deletions(
             memory.deletions = Some(found);
         }
         Err(failure) => {
+            memory.deletions_unread += 1;
+            let passes = matches!(
+                failure.class,
+                FailureClass::Transient | FailureClass::Rate | FailureClass::Garbage
+            );
+            if passes && memory.deletions_unread < LISTINGS {
+                return;
+            }
             let message = format!(
                 "the operations of its zone can't be listed ({failure}): whether it was deleted on purpose is not known, so it is created \
                  again"

@@ -83,8 +83,10 @@ pub fn step_with(
     input: Input,
     now: Timestamp,
 ) -> Vec<Effect> {
-    let (configures, polled) =
-        (matches!(input, Input::Configured(_)), matches!(input, Input::Polled(_)));
+    let (configures, polled) = (
+        matches!(input, Input::Configured(_) | Input::Begun(..)),
+        matches!(input, Input::Polled(_)),
+    );
     // A start, or a journal that was read again.
     if cfg!(debug_assertions) && configures {
         fleet.damaged = sound::records(fleet).is_err();
@@ -104,7 +106,7 @@ pub fn step_with(
 }
 
 pub use amend::FOLLOWED;
-pub use budget::unavailable;
+pub use budget::remaining;
 pub use command::name as command_name;
 pub use diagnose::left_alone;
 pub use ending::starts_again;

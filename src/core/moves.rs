@@ -130,6 +130,7 @@ pub fn resend_later(
         let failure = failure.map(|f| (f.class, f.message));
         recovery.refusal =
             failure.or(recovery.refusal.take()).or(Some((FailureClass::Transient, why.to_owned())));
+        recovery.refused_in.clone_from(&record.zone);
         recovery.resends += 1;
         recovery.not_before =
             Some(after(turn.now, backoff(policy, &record.name, recovery.resends)));

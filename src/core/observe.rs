@@ -46,17 +46,16 @@ pub fn observe(
     let Some(slot) = fleet.settings.slots.get(name) else { return };
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let memory = fleet.memory.entry(name.to_owned()).or_default();
-    let unseen = source == Source::List && !matches!(reading, Reading::Node(_));
-    if let Some(suspicion) =
-        record.suspicion.as_mut().filter(|suspicion| unseen && !suspicion.unseen)
-    {
-        suspicion.unseen = true;
-        fleet.dirty.insert(name.to_owned());
+    if source == Source::List && !matches!(reading, Reading::Node(_)) {
+        fleet.dirty.extend(is_unseen(record).then(|| name.to_owned()));
     }
     if source == Source::Get {
         memory.slow_gets = if took > VERIFIED_FOR { memory.slow_gets + 1 } else { 0 };
     }
     if let Reading::Unread(why) = reading {
+        if let Some(failure) = answers::refused_unread(record, source, turn.now) {
+            return answers::create_failed(fleet, name, failure, turn);
+        }
         set_verdict(record, Verdict::new(Condition::Unclear, why), &mut fleet.dirty, turn);
         return;
     }
@@ -103,6 +102,12 @@ pub fn observe(
     judge_by(fleet, name, &reading, began, source, turn);
 }
 
+/// A list lacks what is suspected. Whether that is new.
+fn is_unseen(record: &mut SlotRecord) -> bool {
+    let suspicion = record.suspicion.as_mut();
+    suspicion.is_some_and(|suspicion| !std::mem::replace(&mut suspicion.unseen, true))
+}
+
 /// Every later recreate will be as this replacement is.
 fn tell_differences(record: &SlotRecord, differs: &[String], turn: &mut Turn) {
     if !differs.is_empty() {
@@ -121,6 +126,9 @@ fn is_present(memory: &mut Memory, there: bool) {
     memory.is_there = there;
     memory.absence_confirmed &= !there;
     memory.deletions.take_if(|_| there);
+    if there {
+        memory.deletions_unread = 0;
+    }
 }
 
 /// Whether a node shows how far a run order got that is not being sent.
@@ -423,6 +431,16 @@ fn adopt(
     let ours = learning::is_ours(record, view, &settings.owner);
     become_incarnation(record, view, ours, turn.now);
     know_request(record, settings);
+    let other =
+        view.slot.as_ref().filter(|_| !ours && view.owner.as_ref() == Some(&settings.owner));
+    if let Some(other) = other {
+        let text = format!(
+            "its TPU was created for slot {other}, the name to which its hosts report: what runs there is not watched or restarted. \
+             `recreate {} --yes` replaces it; or give the slot its former name",
+            record.name
+        );
+        turn.tell(record, What::Note, text);
+    }
     if view.ended {
         record.deleted = Some("it had ended before this watchdog saw it".to_owned());
     }

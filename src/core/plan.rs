@@ -71,7 +71,8 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
     let before = kept(ledger);
     ledger.judged.retain(|at| elapsed(*at, now) < HOUR);
     ledger.creates.retain(|at| elapsed(*at, now) < CREATE_WINDOW);
-    let counted = Counted::read(ledger, fleet.settings.storm, now);
+    let (slots, storm) = (&fleet.settings.slots, fleet.settings.storm);
+    let counted = Counted::read(ledger, slots, storm, now);
     let ledger_changed = queues_changed || before != kept(ledger);
     let mut budget = Budget { ledger_changed, counted, ..Budget::default() };
     let looks = turn.polled
@@ -82,9 +83,10 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
             .any(|slot| slot.job.is_some() || slot.filling.training().is_some());
     let mut awake = Vec::new();
     for (index, (name, record)) in (0..).zip(&fleet.slots) {
-        budget.desired += 1;
+        let room = &mut budget.rooms[fleet.settings.slots.get(name).map_or(0, budget::room)];
+        room.desired += 1;
         if record.recovery.is_some() || record.job.relaunch.is_some() {
-            budget.unavailable += usize::from(budget::is_unavailable(record));
+            room.unavailable += usize::from(budget::is_unavailable(record));
             budget.on_their_way +=
                 usize::from(budget::on_its_way(record, &fleet.memory, name, now));
         }
@@ -103,7 +105,9 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
         }
     }
     awake.sort_by_cached_key(|(index, name)| turn_of(fleet, name, *index));
-    budget.max_unavailable = fleet.settings.max_unavailable.of(budget.desired);
+    for room in &mut budget.rooms {
+        room.max_unavailable = fleet.settings.max_unavailable.of(room.desired);
+    }
     (budget, awake)
 }
 
@@ -123,7 +127,8 @@ fn refused(record: &SlotRecord, slot: &SlotSettings) -> Option<(String, String)>
     let recovery = record.recovery.as_ref().filter(|_| record.incarnation.is_none())?;
     let (class, why) = recovery.refusal.as_ref()?;
     let lasts = matches!(class, ApiDisabled | Billing | ClosedQueue | Permission);
-    lasts.then(|| (pool::name(record, &slot.create, &record.zone), why.clone()))
+    let zone = if recovery.refused_in.is_empty() { &record.zone } else { &recovery.refused_in };
+    lasts.then(|| (pool::name(record, &slot.create, zone), why.clone()))
 }
 
 /// Pending creates come last, by priority and age; all other slots by their names.
@@ -175,7 +180,8 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], (index, turns): (u64, u64), turn: &mut
     if let Some(recovery) = &mut ctx.record.recovery {
         changed = std::mem::replace(&mut recovery.set_apart, set_apart) != set_apart;
     }
-    ctx.budget.unavailable += usize::from(!counted && budget::is_unavailable(ctx.record));
+    let unavailable = usize::from(!counted && budget::is_unavailable(ctx.record));
+    ctx.budget.rooms[budget::room(ctx.slot)].unavailable += unavailable;
     changed |= before != phase(ctx.record) || patched != patches(ctx.record);
     changed |= ended != ends(ctx.record);
     let held = decision.hold.is_some_and(|hold| hold != HoldReason::Unclear);

@@ -38,7 +38,7 @@ pub fn name(record: &SlotRecord, create: &Overlay, zone: &str) -> String {
     let configured = create.fields.get("acceleratorType").and_then(|kind| kind.as_str());
     let accelerator = configured.or(learned).unwrap_or_default();
     let was = |of: fn(&Seen) -> bool| seen.is_some_and(of);
-    let (spot, reserved, limited) = chosen(create);
+    let (spot, reserved, limited) = chosen(record, create);
     match seen.map_or("", |seen| seen.reservation.as_str()) {
         name if reserved.unwrap_or(was(|seen| seen.reserved)) => match name {
             "" => format!("{zone} {accelerator} reserved"),
@@ -54,14 +54,20 @@ pub fn name(record: &SlotRecord, create: &Overlay, zone: &str) -> String {
 
 /// Which capacity the config chooses, where it says so: Spot, reserved, flex-start. It takes the place of what was
 /// learned with the next create.
-fn chosen(create: &Overlay) -> (Option<bool>, Option<bool>, Option<bool>) {
+fn chosen(record: &SlotRecord, create: &Overlay) -> (Option<bool>, Option<bool>, Option<bool>) {
     let scheduling = create.fields.get("schedulingConfig");
     let flag = |key: &str| Some(scheduling?.get(key)? == &Value::Bool(true));
-    // One that is taken out leaves the other, which may have been learned.
+    // One that is taken out leaves the other, where that was learned.
+    let learned = |key: &str| {
+        let scheduling = record.spec.as_ref()?.body().get("schedulingConfig");
+        Some(scheduling.and_then(|of| of.get(key)) == Some(&Value::Bool(true)))
+    };
     let spot = match (flag("spot"), flag("preemptible")) {
+        (None, None) => None,
         (Some(true), _) | (_, Some(true)) => Some(true),
         (Some(false), Some(false)) => Some(false),
-        _ => None,
+        (Some(false), None) => learned("preemptible"),
+        (None, Some(false)) => learned("spot"),
     };
     let model = create.fields.get(REQUEST_KEY).and_then(|around| around.get("provisioningModel"));
     (spot, flag("reserved"), model.map(|model| model == "FLEX_START"))

@@ -249,7 +249,7 @@ fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
         let made = view.incarnation.as_ref().map_or("?".to_owned(), ToString::to_string);
         advance(record, Phase::Ready, &format!("the replacement is READY: {made}"), turn);
         if let Some(recovery) = &mut record.recovery {
-            recovery.create_failures = 0;
+            (recovery.create_failures, recovery.failures) = (0, 0);
             recovery.resends = 0;
             recovery.refusal = None;
         }

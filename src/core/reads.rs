@@ -122,10 +122,13 @@ pub fn create_check(ctx: &mut SlotCtx, turn: &mut Turn) {
     }
 }
 
-/// Asks who deleted a node that is missing, once.
+/// Asks who deleted a node that is missing, once; with the next poll again where that can't be read.
 pub fn deletions(ctx: &mut SlotCtx, turn: &mut Turn) {
     let Some(known) = &ctx.record.incarnation else { return };
     let since = known.created;
+    if ctx.memory.deletions_unread > 0 && !turn.polled {
+        return;
+    }
     if ctx.memory.deletions.is_none() && ctx.memory.pending.insert(Pending::Deletions) {
         let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
         turn.look(Look::Deletions { slot, zone, filling: ctx.filling(), since });

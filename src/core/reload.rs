@@ -11,6 +11,8 @@ use jiff::Timestamp;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::fleet::{Fleet, Memory};
 use crate::model::lease::Leader;
+use crate::model::phase::Phase;
+use crate::model::recovery::Call;
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
@@ -104,6 +106,14 @@ fn back(mut record: SlotRecord, slot: &SlotSettings, turn: &mut Turn) -> SlotRec
 
 /// A slot is not in the config any longer: what is owed to it ends.
 fn leave(fleet: &mut Fleet, name: String, turn: &mut Turn) {
+    if let Some(record) = fleet.slots.get_mut(&name)
+        && let Some(recovery) = &record.recovery
+        && recovery.phase == Phase::Deleting
+        && matches!(recovery.call, None | Some(Call::Intended | Call::Unknown))
+    {
+        // Should it come back, that delete is no other client's.
+        record.unanswered_delete = Some(recovery.phase_since);
+    }
     let ended = strays::call_off(fleet, &name, "it was taken out of the config", false, turn);
     let Some(mut record) = fleet.slots.remove(&name) else { return };
     fleet.memory.remove(&name);

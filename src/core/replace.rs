@@ -57,7 +57,9 @@ pub fn creating(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let (since, failed) = (recovery.phase_since, recovery.failed.clone());
     // A request that waits is shown by each listing; its operation is long over.
     let waits = ctx.condition() == Condition::Waiting && ctx.record.incarnation.is_some();
-    if !(waits && call == Some(Call::Observed)) {
+    // Nor is there anything to follow of a training job that is known: lists show it while it lives.
+    let known = ctx.record.is_training() && ctx.record.incarnation.is_some();
+    if !(known || waits && call == Some(Call::Observed)) {
         reads::follow(ctx, call.as_ref(), turn);
     }
     let late =
@@ -149,8 +151,8 @@ fn withdraw(ctx: &mut SlotCtx, why: &'static str, turn: &mut Turn) -> Decision {
     Decision::none(why)
 }
 
-/// The next zone of the list, where the pool of the present one is short and not probed yet. The list
-/// begins again only after a wait: a zone further up may have refused a moment ago.
+/// The next zone of the list, where the pool of the present one is short and not probed yet. A zone
+/// further up may have refused a moment ago: it is asked again after a wait, or when its pool is due.
 fn supplied_zone(ctx: &SlotCtx) -> Option<String> {
     let recovery = ctx.record.recovery.as_ref()?;
     let begins_again = recovery.create_failures == 0 || recovery.not_before.is_some();
@@ -160,7 +162,12 @@ fn supplied_zone(ctx: &SlotCtx) -> Option<String> {
         let pool = pool::name(ctx.record, &ctx.slot.create, zone);
         pool::probed_at(ctx.ledger, &pool).is_some_and(|at| at > ctx.now)
     };
-    let others = zones[here + 1..].iter().chain(zones[..here].iter().filter(|_| begins_again));
+    let due = |zone: &&String| {
+        let pool = pool::name(ctx.record, &ctx.slot.create, zone);
+        pool::probed_at(ctx.ledger, &pool).is_some_and(|at| at <= ctx.now)
+    };
+    let earlier = zones[..here].iter().filter(|zone| begins_again || due(zone));
+    let others = zones[here + 1..].iter().chain(earlier);
     let supplied = |zone: &&String| !short(zone) && !recovery.closed.contains(*zone);
     short(&zones[here]).then(|| others.into_iter().find(supplied).cloned())?
 }

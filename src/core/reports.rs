@@ -13,6 +13,7 @@ use crate::model::ids::Incarnation;
 use crate::model::job::{JobState, WorkerState};
 use crate::model::job_phase::JobPhase;
 use crate::model::relaunch::TAKES_ROLL_CALL;
+use crate::model::settings::Grace;
 use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
 
@@ -256,7 +257,9 @@ fn ends(
     // that order is not known (the slot left the config, the state was lost), the node's own script
     // tells whether it runs the present one.
     let as_configured = record.seen.as_ref().is_some_and(|seen| seen.as_configured);
-    let job = fleet.settings.slots.get(slot).and_then(|s| s.job.as_ref()).filter(|_| as_configured);
+    let settings = fleet.settings.slots.get(slot);
+    let job = settings.and_then(|s| s.job.as_ref()).filter(|_| as_configured);
+    let set_up = settings.map_or(Grace::default().setup, |s| s.policy.grace.setup);
     let present = || job.map(|job| job.key());
     let key = record.job.ordered.clone().or_else(present);
     let kind =
@@ -264,7 +267,7 @@ fn ends(
     let failed = kind(&record.job);
     // After `done` the hosts may go on trying: that is no failure of anything that is wanted.
     let over = key.is_some() && record.job.finished == key;
-    let finished = ending::exits(record, reports, from, key.as_deref(), whole, turn.now);
+    let finished = ending::exits(record, reports, from, key.as_deref(), whole, set_up, turn.now);
     if finished && key.is_some() && record.job.finished != key {
         record.job.finished = key;
         record.suspicion = None;

@@ -39,7 +39,7 @@ use super::{answers, strays};
 /// Requests of one recovery that may fail for a reason that no rule knows.
 const UNEXPLAINED: u32 = 1;
 
-/// A training job that waits for longer is told.
+/// A training job that waits for longer is told, with what may be short; `TpuWaitsInQueue` is its alert.
 const TOLD_AFTER: Duration = Duration::from_secs(3600);
 
 enum Then {
@@ -81,8 +81,11 @@ pub fn own_state(
 /// Since when a request has been in the state that this reading shows; none once it has a TPU.
 pub fn waits_since(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Timestamp> {
     view.standing.as_ref().filter(|standing| standing.condition == Condition::Waiting)?;
-    let same =
-        |seen: &&Seen| record.incarnation == view.incarnation && seen.state == view.state.as_str();
+    // A training job waits on while it goes from its queue to its machines.
+    let trains = record.is_training();
+    let same = |seen: &&Seen| {
+        record.incarnation == view.incarnation && (trains || seen.state == view.state.as_str())
+    };
     record.seen.as_ref().filter(same).and_then(|seen| seen.waits_since).or(Some(now))
 }
 
@@ -104,11 +107,11 @@ pub fn waits(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let late = after(since, TOLD_AFTER);
     if ctx.slot.filling.training().is_some() && ctx.now >= late {
         let text = format!(
-            "{evidence} since {since:.0}: a quota or the capacity of {} is short. It keeps waiting. Inspect it: {}",
+            "{evidence} since {since:.0}: a quota or the capacity of {} may be short. It keeps waiting. Inspect it: {}",
             record.zone,
             ctx.filling().shown_by(&record.name, &record.zone)
         );
-        return Decision::hold(HoldReason::CreateUnresolved, text, None);
+        return Decision::wait(text, None);
     }
     let provisioned = RequestState::Provisioning.as_str();
     let Some(seen) = seen.filter(|seen| seen.state == provisioned) else {

@@ -178,10 +178,14 @@ pub fn used_up(
     let known = location::watched(record, slot).is_some();
     let seen = known && (slot.job.is_some() || record.job.checkpoint.is_some());
     let most = if seen { restart.no_progress } else { restart.no_progress.min(UNSEEN) };
-    let why = if seen {
-        "without a newer complete checkpoint"
-    } else {
-        "and no checkpoint location is known"
+    let place = location::watched(record, slot).map(|listed| listed.uri.clone());
+    let why = match place {
+        _ if seen => "without a newer complete checkpoint".to_owned(),
+        // Its output directory may be no place where it saves.
+        Some(uri) => format!(
+            "and it never saved anything complete in {uri}; if it saves elsewhere, name that as its checkpoint"
+        ),
+        None => "and no checkpoint location is known".to_owned(),
     };
     (counts.fruitless >= most).then(|| {
         let text = format!(

@@ -11,6 +11,7 @@ use crate::model::phase::Phase;
 use crate::model::time::elapsed;
 use crate::model::time::span;
 
+use super::budget;
 use super::ctx::SlotCtx;
 use super::pool;
 use super::turn::Turn;
@@ -35,17 +36,18 @@ pub fn gust(ctx: &mut SlotCtx, turn: &mut Turn) {
         .is_none_or(|r| r.phase == Phase::Condemned && r.kind == Kind::Lost);
     if first && !known {
         let gust = Gust { at: now, slot: ctx.record.name.clone(), forgiven: false };
-        counted.add(ledger, gust, storm);
+        counted.add(ledger, gust, ctx.slot, storm);
         ctx.budget.ledger_changed = true;
     }
-    let count = counted.recent();
-    let share = count as f64 * 100.0 >= storm.percent * ctx.budget.desired as f64;
+    let count = counted.recent(ctx.slot);
+    let desired = ctx.budget.rooms[budget::room(ctx.slot)].desired;
+    let share = count as f64 * 100.0 >= storm.percent * desired as f64;
     // Half a fleet of one or two is one slot: there a second judgement waits instead (`repeated`).
-    let large = ctx.budget.desired > SMALL;
+    let large = desired > SMALL;
     if ledger.breaker.is_none() && large && count >= storm.min && share {
         let why = format!(
             "{count} of {} slots looked sick for good within {}",
-            ctx.budget.desired,
+            desired,
             span(storm.window)
         );
         let message = format!(

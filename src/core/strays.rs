@@ -119,8 +119,10 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     if !meant {
         return start_over(fleet, name, turn);
     }
+    // A node is younger than its request: what is known of the one would hide the other (`shows_the_past`).
+    let other = record.incarnation.as_ref().is_some_and(|known| !slot.filling.has_identity(known));
     // A request that was called off is followed already.
-    if same || record.forgotten {
+    if !other && (same || record.forgotten) {
         return;
     }
     let why = format!("the config has it as {} now", slot.filling.path(name));
@@ -137,7 +139,11 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     (record.request, record.incarnation, record.ready_since) = (None, None, None);
     (record.ours, record.suspicion, record.wanted) = (false, None, None);
     record.verdict = Verdict::new(Condition::Unclear, "not read yet");
+    if other {
+        record.seen = None;
+    }
     fleet.dirty_ledger = true;
+    fleet.dirty.insert(name.to_owned());
 }
 
 /// The config means another training job by a slot, or another kind of thing: nothing that is known of the former

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 
-use crate::model::checkpoint::CheckpointSurvey;
+use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
 use crate::model::condition::Kind;
 use crate::model::failure::Failure;
 use crate::model::fleet::Fleet;
@@ -69,16 +69,18 @@ fn surveyed(
     memory.surveyed_at = Some(began.min(now));
     memory.survey_failure = None;
     let seen = survey.clone();
-    let job = &mut record.job;
     // Steps found by the first look at a location were there before: they are no progress.
-    let mut first = job.location != location;
+    let mut first = record.job.location != location;
+    let job = &mut record.job;
+    let newest = survey.newest.as_ref().map(|c| c.step);
     if first {
+        elsewhere(job, location, newest);
         job.location_since = record.incarnation.as_ref().map(|incarnation| incarnation.created);
-        elsewhere(job, location, survey.newest.as_ref().map(|c| c.step));
+        // A submission is given back by a step beyond these.
+        record.resubmitted.step = newest;
         fleet.dirty.insert(slot.to_owned());
     }
     // So is what a person goes back to, once it is listed; from 0 whatever is there, also nothing.
-    let newest = survey.newest.as_ref().map(|c| c.step);
     let went_back_to =
         job.accepts.take_if(|(least, _)| *least == 0 || newest >= Some(*least)).is_some();
     if went_back_to {
@@ -93,13 +95,7 @@ fn surveyed(
     let grown = beyond && job.incomplete.is_some() && survey.incomplete > job.incomplete;
     // The first one that is known may be old: growth is counted from there.
     let begins = job.incomplete.is_none() && survey.incomplete.is_some();
-    let lacks = match (&job.checkpoint, job.accepts) {
-        (Some(recorded), _) => (survey.newest.as_ref() < Some(recorded))
-            .then(|| format!("step {} was recorded before", recorded.step)),
-        (None, Some((least, _))) => Some(format!("step {least} or a later one was asked for")),
-        (None, None) => None,
-    };
-    memory.survey_failure = lacks.map(|lacks| {
+    memory.survey_failure = lacks(job, survey.newest.as_ref()).map(|lacks| {
         let newest = newest.map_or("none".to_owned(), |step| format!("step {step}"));
         format!("the newest complete checkpoint under {location} is {newest}, but {lacks}")
     });
@@ -148,6 +144,17 @@ fn surveyed(
         fleet.dirty.insert(slot.to_owned());
     }
     settle::settle(fleet, slot, turn);
+}
+
+/// The step that was recorded, or asked for, and is not listed.
+fn lacks(job: &JobState, newest: Option<&Checkpoint>) -> Option<String> {
+    match (&job.checkpoint, job.accepts) {
+        (Some(recorded), _) => {
+            (newest < Some(recorded)).then(|| format!("step {} was recorded before", recorded.step))
+        }
+        (None, Some((least, _))) => Some(format!("step {least} or a later one was asked for")),
+        (None, None) => None,
+    }
 }
 
 /// Another location is another history: steps of the old one mean nothing here.

@@ -16,6 +16,7 @@ mod handover;
 mod harm;
 mod heard;
 mod idle;
+mod jobs_and_tpus;
 mod learning;
 mod lines;
 mod liveness;
@@ -47,6 +48,7 @@ mod twins;
 mod went_back;
 mod wishes;
 mod withdrawal;
+mod zones;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -32,10 +32,10 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
         let Some(incarnation) = incarnation(&job) else { continue };
         fleet.ledger.strays.entry(key).or_insert_with(|| {
             let why = format!("an elder job of the lineage of {slot} lives, and goes on");
-            let command = kind.command();
             turn.note(format!(
-                "job {id} in {}: {why}; the newer one is to be cancelled. If it stays: {command} cancel {id} --region {}",
-                job.region, job.region
+                "job {id} in {}: {why}; the newer one is to be cancelled. If it stays: {}",
+                job.region,
+                kind.asks("cancel", id, &job.region)
             ));
             twin(&slot, &job, incarnation, why, turn.now)
         });

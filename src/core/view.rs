@@ -40,7 +40,11 @@ pub fn document(fleet: &Fleet, now: Timestamp) -> StatusDocument {
         observed_at: ledger.observed_at,
         polled_at: ledger.polled_at,
         acting: ledger.leader.as_ref().map(|leader| Acting::of(&leader.holder, Some(leader))),
-        paused: ledger.paused.as_ref().filter(|pause| pause.holds(now)).map(PauseView::from),
+        paused: ledger
+            .paused
+            .as_ref()
+            .filter(|pause| pause.holds(now))
+            .map(|pause| PauseView::of(pause, true)),
         dry_run: fleet.settings.dry_run,
         breaker: state,
         breaker_why: ledger.breaker.as_ref().map(why),
@@ -155,8 +159,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
     let window = settings.map(|s| s.policy.attempts.window).unwrap_or_default();
     let obstacle = obstacle(fleet, record, now);
     let done = record.verdict.condition == Condition::Finished;
-    let pause = [&record.paused, &fleet.ledger.paused].into_iter().flatten();
-    let pause = pause.filter(|pause| pause.holds(now)).map(PauseView::from).next();
+    let pause = pause(fleet, record, now);
     let refusal = refusal(fleet, record);
     SlotView {
         name: record.name.clone(),
@@ -207,6 +210,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         pause,
         warnings: settings.map_or_else(Vec::new, |slot| warnings(fleet, record, slot, now)),
         opted_out: seen.is_some_and(|seen| seen.opted_out),
+        refused_in: refusal.is_some().then(|| refused_in(record)).flatten(),
         refused: refusal.as_ref().map(|(class, ..)| class.name().to_owned()),
         create_failures: refusal.as_ref().map_or(0, |(_, _, tries)| *tries),
         refusal: refusal.map(|(_, text, _)| text),
@@ -216,11 +220,29 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
     }
 }
 
+/// The pause that holds a slot now: its own, or that of all.
+fn pause(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> Option<PauseView> {
+    let pauses = [(&record.paused, false), (&fleet.ledger.paused, true)];
+    pauses.into_iter().find_map(|(pause, all)| {
+        pause.as_ref().filter(|pause| pause.holds(now)).map(|pause| PauseView::of(pause, all))
+    })
+}
+
+/// The zone in which its own create was refused.
+fn refused_in(record: &SlotRecord) -> Option<String> {
+    let recovery = record.recovery.as_ref().filter(|recovery| recovery.refusal.is_some())?;
+    Some(recovery.refused_in.clone()).filter(|zone| !zone.is_empty())
+}
+
 /// Why the create of a slot was refused, in words, and how often: its own, or that of another slot
 /// which asks the same pool.
 fn refusal(fleet: &Fleet, record: &SlotRecord) -> Option<(FailureClass, String, u32)> {
     let waits = |recovery: &&Recovery| matches!(recovery.phase, Phase::Gone | Phase::Creating);
     let recovery = record.recovery.as_ref().filter(waits)?;
+    // A refusal in another zone, or of an earlier request, is over once one waits in its queue.
+    if record.verdict.condition == Condition::Waiting {
+        return None;
+    }
     if let Some((class, text)) = &recovery.refusal {
         return Some((*class, text.clone(), recovery.create_failures));
     }

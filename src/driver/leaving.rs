@@ -3,14 +3,34 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::journal::Journal;
 use super::message::StoreCall;
+use crate::model::fleet::Fleet;
+use crate::model::view::ActionName;
 
 /// Answers to requests that are under way are waited for this long, so that the next start need not
 /// ask.
 pub const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// The last write.
 pub const LAST_WRITE: Duration = Duration::from_millis(2500);
+
+/// Whether a recovery, or a wait that ends before `end`, is worth staying for.
+pub fn has_work(fleet: &Fleet, end: Timestamp) -> bool {
+    fleet.slots.values().any(|record| {
+        let decision = record.decision.as_ref();
+        let until = decision.and_then(|d| d.until);
+        match decision.map(|d| if d.hold.is_some() { ActionName::Hold } else { d.action }) {
+            Some(ActionName::Hold | ActionName::Escalate) => {
+                record.recovery.is_some() && until.is_some_and(|at| at < end)
+            }
+            Some(ActionName::Wait) => record.recovery.is_some() || until.is_some_and(|at| at < end),
+            Some(_) => record.recovery.is_some(),
+            None => false,
+        }
+    })
+}
 
 /// The next step of leaving.
 #[derive(Debug)]

@@ -193,3 +193,13 @@ pub enum End {
     /// The state can't be used.
     Failed(StoreError),
 }
+
+/// Whether two errors differ by numbers alone: a client tells how long a call took, and an outage of
+/// hours is no line a second.
+pub fn says_the_same(one: &str, other: &str) -> bool {
+    let words = |text: &str| -> Vec<String> {
+        let told = |word: &&str| !word.contains(|letter: char| letter.is_ascii_digit());
+        text.split_whitespace().filter(told).map(str::to_owned).collect()
+    };
+    words(one) == words(other)
+}

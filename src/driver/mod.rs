@@ -37,7 +37,6 @@ use crate::model::command::Command;
 use crate::model::fleet::{Fleet, Ledger};
 use crate::model::settings::Settings;
 use crate::model::time::{after, elapsed};
-use crate::model::view::ActionName;
 use crate::store::{StoreError, StoreFailure};
 
 /// The core is turned at least this often.
@@ -67,6 +66,8 @@ pub struct Driver {
     under_way: usize,
     requests: usize,
     core_due: Duration,
+    // The last turn of the core.
+    turned: Duration,
     // The last finished poll, or answer of the store to a standby.
     progressed: Duration,
     // Told to stop while the lock was being taken: its answer is waited for until then.
@@ -97,6 +98,7 @@ impl Driver {
             under_way: 0,
             requests: 0,
             core_due: now,
+            turned: now,
             progressed: now,
             stop_by: None,
             failing: None,
@@ -224,6 +226,7 @@ impl Driver {
     }
 
     fn tick(&mut self, now: Now, out: &mut Vec<Instruction>) {
+        self.turned = now.boot;
         if matches!(self.role, Role::Leading) && !self.looks() {
             self.turn(Input::Tick, now, out);
         }
@@ -232,6 +235,7 @@ impl Driver {
     /// One turn of the core: its commit goes into the next write, its queries leave at once.
     fn turn(&mut self, input: Input, now: Now, out: &mut Vec<Instruction>) {
         out.push(Instruction::Show(Shown::Leader));
+        self.turned = now.boot;
         if self.journal.is_failing() {
             // The outcome of this request is read back from the API once the journal works again.
             if let Input::Called { slot, .. } | Input::Ordered { slot, .. } = &input {
@@ -274,7 +278,7 @@ impl Driver {
             }
             Role::Leaving(_) => {
                 let finished = self.journal.answered(answer, now.boot, out);
-                self.finished_while_leaving(finished, out);
+                self.finished_while_leaving(finished, now, out);
             }
             Role::Ended => {}
         }
@@ -292,9 +296,13 @@ impl Driver {
         self.next_poll = now.boot;
         self.role = Role::Leading;
         self.journal.taken(taken.began, now.boot);
-        let commands = self.journal.hand_out(taken.commands, out);
-        self.turn(Input::Configured(Box::new(self.settings.clone())), now, out);
-        self.commanded(commands, now, out);
+        let commands = self.journal.hand_out(Ok(taken.commands), out);
+        self.begun(commands, now, out);
+    }
+
+    /// A pause that was given meanwhile holds what the first turn would send.
+    fn begun(&mut self, commands: Vec<Command>, now: Now, out: &mut Vec<Instruction>) {
+        self.turn(Input::Begun(Box::new(self.settings.clone()), commands), now, out);
     }
 
     fn commanded(&mut self, commands: Vec<Command>, now: Now, out: &mut Vec<Instruction>) {
@@ -307,7 +315,7 @@ impl Driver {
         let error = match finished {
             Finished::Underway => return,
             Finished::Written(then) => {
-                let (intended, called_off) = queue::apart(&self.fleet, then);
+                let (intended, called_off) = queue::apart(&self.fleet, then, now.wall);
                 self.send(intended, out);
                 return called_off.into_iter().for_each(|answer| self.turn(answer, now, out));
             }
@@ -318,8 +326,7 @@ impl Driver {
                 self.failing = None;
                 let text = "the journal can be written again";
                 out.push(Instruction::Say(Level::Info, text.to_owned()));
-                self.turn(Input::Configured(Box::new(self.settings.clone())), now, out);
-                return self.commanded(commands, now, out);
+                return self.begun(commands, now, out);
             }
             Finished::Failed(error, then) => {
                 self.not_written(&error, &then, out);
@@ -327,7 +334,8 @@ impl Driver {
             }
             Finished::StillFailing(error) => {
                 let text = format!("{error}; it is tried again every second");
-                let new = self.failing.replace(text.clone()).as_ref() != Some(&text);
+                let last = self.failing.replace(text.clone());
+                let new = last.is_none_or(|last| !message::says_the_same(&last, &text));
                 out.extend(new.then_some(Instruction::Say(Level::Error, text)));
                 error
             }
@@ -409,34 +417,19 @@ impl Driver {
             out.extend(self.journal.begin(now.boot).map(Instruction::Store));
         }
         let wake = next_wake(&self.fleet).filter(|_| !self.journal.is_failing());
-        let wake = wake.map(|at| elapsed(now.wall, at).max(Duration::from_millis(1)));
-        self.core_due = now.boot + wake.map_or(LONGEST, |wake| wake.min(LONGEST));
+        let wake = wake.map(|at| now.boot + elapsed(now.wall, at).max(Duration::from_millis(1)));
+        // Renewals and other messages come more often, and turn nothing.
+        let latest = self.turned + LONGEST;
+        self.core_due = wake.map_or(latest, |wake| wake.min(latest));
     }
 
     /// Whether a cycle with a deadline has nothing left to do.
     fn has_finished(&self, now: Now) -> bool {
         let Some(deadline) = self.mode.deadline() else { return false };
         let answered = !self.polling && self.under_way == 0 && self.fleet.polls > 0;
-        answered && (self.looks() || (self.journal.is_quiet() && !self.due_before(deadline, now)))
-    }
-
-    /// Whether a recovery, or a wait that ends in time, is worth staying for.
-    fn due_before(&self, deadline: Duration, now: Now) -> bool {
         let end = after(now.wall, deadline.saturating_sub(now.boot));
-        self.fleet.slots.values().any(|record| {
-            let decision = record.decision.as_ref();
-            let until = decision.and_then(|d| d.until);
-            match decision.map(|d| if d.hold.is_some() { ActionName::Hold } else { d.action }) {
-                Some(ActionName::Hold | ActionName::Escalate) => {
-                    record.recovery.is_some() && until.is_some_and(|at| at < end)
-                }
-                Some(ActionName::Wait) => {
-                    record.recovery.is_some() || until.is_some_and(|at| at < end)
-                }
-                Some(_) => record.recovery.is_some(),
-                None => false,
-            }
-        })
+        answered
+            && (self.looks() || (self.journal.is_quiet() && !leaving::has_work(&self.fleet, end)))
     }
 
     /// Nothing new begins; answers to what was sent are waited for.
@@ -466,13 +459,13 @@ impl Driver {
         }
     }
 
-    fn finished_while_leaving(&mut self, finished: Finished, out: &mut Vec<Instruction>) {
+    fn finished_while_leaving(&mut self, finished: Finished, now: Now, out: &mut Vec<Instruction>) {
         let Role::Leaving(leaving) = &self.role else { return };
         match finished {
             // Requests are sent while their answers are waited for; later the next start finds
             // their intents.
             Finished::Written(then) if !leaving.is_writing() => {
-                self.send(queue::apart(&self.fleet, then).0, out)
+                self.send(queue::apart(&self.fleet, then, now.wall).0, out)
             }
             Finished::Failed(error, _) if leaving.has_written() => {
                 let text = format!(

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
+
 use crate::model::action::{Action, CallOutcome, Input, Record};
 use crate::model::command::Command;
 use crate::model::event::Event;
@@ -84,10 +86,14 @@ impl Queue {
     }
 }
 
-/// Requests that are still wanted, and the answers for those that were called off while their
-/// intent was being written.
-pub fn apart(fleet: &Fleet, then: Vec<Action>) -> (Vec<Action>, Vec<Input>) {
+/// Requests that are still wanted, and the answers for those that were called off, paused or left
+/// to a dry run while their intent was being written (S7).
+pub fn apart(fleet: &Fleet, then: Vec<Action>, now: Timestamp) -> (Vec<Action>, Vec<Input>) {
     let is_intended = |action: &Action| {
+        let patches = matches!(action, Action::Patch { .. });
+        if fleet.settings.dry_run || (!patches && is_paused(fleet, action.slot(), now)) {
+            return false;
+        }
         if let Action::Delete { slot, zone, incarnation, stray: true, .. } = action {
             let stray = fleet.ledger.strays.get(&Stray::key(zone, slot));
             return stray.is_some_and(|stray| {
@@ -119,4 +125,13 @@ pub fn apart(fleet: &Fleet, then: Vec<Action>) -> (Vec<Action>, Vec<Input>) {
         action.answer(outcome)
     };
     (intended, called_off.into_iter().map(answer).collect())
+}
+
+/// Whether a slot, or a stray of that name, is paused. A patch is none of this: a pause is told to the
+/// hosts by one.
+fn is_paused(fleet: &Fleet, name: &str, now: Timestamp) -> bool {
+    let record = fleet.slots.get(name).or_else(|| fleet.left.get(name));
+    let own = record.and_then(|record| record.paused.as_ref());
+    let pauses = [own, fleet.ledger.left_paused.get(name), fleet.ledger.paused.as_ref()];
+    pauses.into_iter().flatten().any(|pause| pause.holds(now))
 }

@@ -7,7 +7,9 @@
 
 use std::time::Duration;
 
-use super::message::{Claimant, Instruction, Level, Message, Mode, Shown, StoreCall, StoreFacts};
+use super::message::{
+    Claimant, Instruction, Level, Message, Mode, Shown, StoreCall, StoreFacts, says_the_same,
+};
 use crate::model::lease::Lease;
 
 use super::patience::{Claim, Patience};
@@ -39,7 +41,7 @@ pub struct Taken {
     /// The state as it was when the lock was taken.
     pub stored: Stored,
     /// The operator commands that wait.
-    pub commands: Result<Vec<Command>, StoreError>,
+    pub commands: Vec<Command>,
     /// When taking the lock began, since boot.
     pub began: Duration,
 }
@@ -111,7 +113,7 @@ impl Standby {
         let stage = std::mem::replace(&mut self.stage, Stage::Waiting { until: now });
         match (stage, answer) {
             (Stage::Loading, Message::Loaded(Ok(stored))) => self.seen(stored, mode, now, out),
-            (Stage::Commands(stored), Message::Commands(commands)) => {
+            (Stage::Commands(stored), Message::Commands(Ok(commands))) => {
                 let seen = stored.lease.clone();
                 let Claimant { holder, ttl } = self.claimant.clone();
                 out.push(Instruction::Store(StoreCall::Take { seen, holder, ttl }));
@@ -127,9 +129,13 @@ impl Standby {
                 self.stage = Stage::Waiting { until: now + LOST_THE_RACE };
                 Claimed::Waiting
             }
-            (_, Message::Loaded(Err(error)) | Message::Taken(Err(error))) => {
-                self.failed(error, mode, now, out)
-            }
+            // Also for commands: a leader has to know whether all is paused.
+            (
+                _,
+                Message::Loaded(Err(error))
+                | Message::Commands(Err(error))
+                | Message::Taken(Err(error)),
+            ) => self.failed(error, mode, now, out),
             (stage, _) => {
                 // An answer that nothing asked for changes nothing.
                 self.stage = stage;
@@ -214,7 +220,7 @@ impl Standby {
         if error.failure == StoreFailure::Refused || too_late {
             return Claimed::Failed(error);
         }
-        if self.told != error.message {
+        if !says_the_same(&self.told, &error.message) {
             let text = format!("{error}; it is tried again every second");
             out.push(Instruction::Say(Level::Error, text));
             self.told = error.message;

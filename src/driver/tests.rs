@@ -1,5 +1,8 @@
 //! The driver on its own: messages in, instructions out, both clocks as an argument.
 
+mod pauses;
+mod pulse;
+
 use super::*;
 use crate::driver::message::StoreCall;
 use crate::model::action::Poll;
@@ -404,17 +407,6 @@ fn a_reload_takes_effect_in_every_role() {
     machine.on(Message::Reload(Box::new(settings)));
     assert_eq!(machine.polls(), polls + 1, "another interval begins at once");
     assert_eq!(machine.driver.fleet().settings.owner, "o", "the store's own id stays");
-}
-
-#[test]
-fn a_look_polls_once_and_writes_nothing() {
-    let mut machine = Machine::leading(Mode::Look { deadline: seconds(160) });
-    assert_eq!(machine.polls(), 1);
-    machine.wait(seconds(40));
-    assert_eq!(machine.polls(), 1);
-    machine.polled();
-    assert!(matches!(machine.ended(), Some(End::Done)));
-    assert!(machine.call().is_none());
 }
 
 #[test]

@@ -115,7 +115,9 @@ fn exhausted(origin: Origin, text: &str) -> Option<FailureClass> {
     let says = |words: &[&str]| words.iter().any(|words| lower.contains(words));
     if says(&["requests per minute", "/qps/", "rate limit"]) {
         Some(FailureClass::Rate)
-    } else if origin.call == Call::Create && says(&["no more capacity"]) {
+    } else if origin.call == Call::Create
+        && says(&["no more capacity", "resources are insufficient"])
+    {
         Some(FailureClass::StockOut)
     } else if says(&["quota"]) {
         Some(FailureClass::Quota)

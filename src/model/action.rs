@@ -34,6 +34,9 @@ pub const VERIFIED_FOR: Duration = Duration::from_secs(5);
 pub enum Input {
     /// The config was loaded, at start or again.
     Configured(Box<Settings>),
+    /// A term begins, or the journal was read again: the config, and what operators commanded
+    /// meanwhile. Both count before anything is decided.
+    Begun(Box<Settings>, Vec<Command>),
     /// A poll is complete.
     Polled(Box<Poll>),
     /// A GET of a slot's node was answered.

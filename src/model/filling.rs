@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::ids::Incarnation;
 use super::spec::NodeSpec;
 use super::training::{JobKind, Training};
 
@@ -37,6 +38,16 @@ impl Filling {
         match self {
             Filling::Node | Filling::Training(_) => "",
             Filling::QueuedResource(id) => id,
+        }
+    }
+
+    /// Whether this may be the identity of one: a queued resource has that of its request, a node its own.
+    pub fn has_identity(&self, known: &Incarnation) -> bool {
+        let request = known.id.rsplit_once('.');
+        match self {
+            Filling::Node => request.is_none(),
+            Filling::QueuedResource(id) => request.is_some_and(|(of, _)| of == id),
+            Filling::Training(_) => true,
         }
     }
 

@@ -328,6 +328,8 @@ pub struct Memory {
     /// The delete operations of its node, looked up once each time it is missing; empty where they
     /// can't be listed.
     pub deletions: Option<Vec<Deletion>>,
+    /// How often they could not be listed since it is missing.
+    pub deletions_unread: u32,
     /// GETs in a row that took longer than a confirmation may be old.
     pub slow_gets: u32,
     /// The words of the present decision are not written yet.

@@ -81,6 +81,15 @@ pub struct Recovery {
     pub not_before: Option<Timestamp>,
     /// The last refusal of a create, in words.
     pub refusal: Option<(FailureClass, String)>,
+    /// The zone in which it was refused; empty in a record of a former version.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub refused_in: String,
+    /// Creates that failed in a row for another reason than a lack of capacity.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failures: u32,
+    /// The last create was refused: certainly not carried out, whatever can be read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_made: bool,
     /// The run order of the create.
     pub order: Option<RunOrder>,
     /// Creates that were lost on the way or not sent, in a row.
@@ -157,6 +166,9 @@ impl Recovery {
             create_failures: 0,
             not_before: None,
             refusal: None,
+            refused_in: String::new(),
+            failures: 0,
+            not_made: false,
             order: None,
             resends: 0,
             spent: 0,
@@ -192,6 +204,7 @@ impl Recovery {
         self.phase_since = now;
         self.call = None;
         self.failed = None;
+        self.not_made = false;
         if next == Phase::Creating {
             self.creating_since = Some(now);
         }

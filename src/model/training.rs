@@ -81,6 +81,16 @@ impl JobKind {
         }
     }
 
+    /// That command for one job.
+    pub fn asks(self, verb: &str, id: &str, region: &str) -> String {
+        match self {
+            JobKind::Custom | JobKind::Tuning => {
+                format!("{} {verb} {id} --region {region}", self.command())
+            }
+            JobKind::Legacy => format!("{} {verb} {id}", self.command()),
+        }
+    }
+
     /// The field of a job that describes its machines and its program.
     pub fn spec(self) -> &'static str {
         match self {

@@ -194,12 +194,16 @@ pub struct PauseView {
     pub reason: Option<String>,
     /// It ends by itself then.
     pub until: Option<Timestamp>,
+    /// It is the pause of all slots, which `resume --all` ends.
+    #[serde(default)]
+    pub all: bool,
 }
 
-impl From<&Pause> for PauseView {
-    fn from(pause: &Pause) -> Self {
+impl PauseView {
+    /// A pause of one slot, or of `all`.
+    pub fn of(pause: &Pause, all: bool) -> Self {
         let Pause { who, reason, until } = pause.clone();
-        PauseView { by: who, reason, until }
+        PauseView { by: who, reason, until, all }
     }
 }
 
@@ -290,6 +294,9 @@ pub struct SlotView {
     /// The class of the last refusal of a create that is still owed.
     #[serde(default)]
     pub refused: Option<String>,
+    /// The zone in which it was refused, where it was the slot's own.
+    #[serde(default)]
+    pub refused_in: Option<String>,
     /// The words of that refusal.
     #[serde(default)]
     pub refusal: Option<String>,

@@ -7,6 +7,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::model::filling::Filling;
 use crate::model::ids::{OWNER_KEY, RUN_KEY, RunOrder, SLOT_KEY};
 use crate::model::settings::Overlay;
 use crate::model::spec::{NodeSpec, REQUEST_KEY, SLICES_KEY};
@@ -195,11 +196,8 @@ impl NodeSpec {
         for place in places {
             if let Some(Value::String(path)) = body.pointer_mut(&place) {
                 let mut parts: Vec<&str> = path.split('/').collect();
-                if let Some(at) = parts
-                    .iter()
-                    .position(|part| *part == "regions")
-                    .filter(|at| at + 1 < parts.len())
-                {
+                let at = parts.iter().position(|part| *part == "regions");
+                if let Some(at) = at.filter(|at| at + 1 < parts.len()) {
                     parts[at + 1] = region;
                 }
                 *path = parts.join("/");
@@ -207,6 +205,15 @@ impl NodeSpec {
         }
         if let Value::Object(body) = body {
             *self.body_mut() = body;
+        }
+        self
+    }
+
+    /// Without what only a queued resource has, where a plain node is to be created.
+    #[must_use]
+    pub fn for_filling(mut self, filling: &Filling) -> NodeSpec {
+        if *filling == Filling::Node {
+            self.body_mut().remove(REQUEST_KEY);
         }
         self
     }

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use self::calls::Calls;
 use crate::checkpoint::lister::StorageAccess;
-use crate::core::{unavailable, view};
+use crate::core::{remaining, view};
 use crate::driver::Driver;
 use crate::driver::message::{Claimant, End, Instruction, Level, Message, Mode, Shown, StoreFacts};
 use crate::google::http::Observer;
@@ -298,7 +298,6 @@ impl Watchdog {
         let fleet = self.driver.fleet();
         let recoveries = || fleet.slots.values().filter_map(|r| r.recovery.as_ref());
         let pending = |call: &Option<Call>| matches!(call, Some(Call::Intended | Call::Unknown));
-        let allowed = fleet.settings.max_unavailable.of(fleet.slots.len());
         let status = self.document();
         if let Some(protection) = self.protection.as_mut().filter(|_| fleet.polls > 0) {
             protection::log(protection, &status);
@@ -310,7 +309,7 @@ impl Watchdog {
             reading: self.reading.clone(),
             store_failing: self.driver.store_fails(),
             intents_pending: recoveries().filter(|r| pending(&r.call)).count(),
-            budget_remaining: allowed.saturating_sub(unavailable(fleet)),
+            budget_remaining: remaining(fleet),
             dry_run: fleet.settings.dry_run,
             lock: Lock::Held,
         });

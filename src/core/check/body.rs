@@ -11,5 +11,6 @@ pub(super) fn specification(case: &Case) -> NodeSpec {
     let named = slot.filling.training().map_or(&[][..], |of| &of.next_machine);
     let machine = record.resubmitted.machine.as_ref();
     let machine = machine.filter(|machine| named.contains(&machine.to));
-    learned.in_zone(&record.zone).overlaid(&slot.create).on_machine(machine)
+    let spec = learned.in_zone(&record.zone).overlaid(&slot.create);
+    spec.for_filling(&slot.filling).on_machine(machine)
 }

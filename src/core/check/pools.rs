@@ -45,7 +45,15 @@ fn pool(case: &Case) -> String {
     let spot = match (wants("spot"), wants("preemptible")) {
         (Some(true), _) | (_, Some(true)) => true,
         (Some(false), Some(false)) => false,
-        _ => seen.spot,
+        (None, None) => seen.spot,
+        // The other of the two, as it was learned.
+        (spot, _) => {
+            let other = if spot.is_some() { "preemptible" } else { "spot" };
+            let known = case.record.spec.as_ref().map(|spec| {
+                spec.body().get("schedulingConfig").and_then(|of| of.get(other)?.as_bool())
+            });
+            known.map_or(seen.spot, |flag| flag == Some(true))
+        }
     };
     let around = case.slot.create.fields.get(REQUEST_KEY);
     let limited = match around.and_then(|around| around.get("provisioningModel")) {

@@ -1,4 +1,5 @@
-//! Gates of judged slots: reasons to doubt our eyes, and to keep a doubtful TPU in hand.
+//! Gates of judged slots: reasons to doubt our eyes, and to keep a doubtful TPU in hand. A training job
+//! that has ended is nothing in hand: those that guard what lives let it pass.
 
 use super::common::hold;
 use super::common::undeleted;
@@ -80,6 +81,9 @@ pub fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S20: its create would be held for the checkpoints.
 pub fn location_listed(ctx: &SlotCtx) -> Option<Decision> {
+    if ctx.record.has_ended() {
+        return None;
+    }
     went_back(ctx, &format!("{}: keeping the current TPU:", ctx.condition()))
         .or_else(|| location::holds_judged(ctx.record, ctx.memory, ctx.slot, ctx.now))
 }
@@ -108,6 +112,9 @@ pub fn create_check(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S20: the create of another slot was refused for a reason that no wait mends.
 pub fn refused_in_pool(ctx: &SlotCtx) -> Option<Decision> {
+    if ctx.record.has_ended() {
+        return None;
+    }
     let pool = ctx.pool();
     let (slot, why) = ctx.budget.refused.get(&pool)?;
     let text = format!(
@@ -136,6 +143,9 @@ pub fn quiet_hours(ctx: &SlotCtx) -> Option<Decision> {
 /// S14: while creates of a pool are refused or its replacements fail, a doubtful TPU in hand is worth
 /// more than none. One is tried in a while, first one without any sign of life.
 pub fn trouble_in_pool(ctx: &SlotCtx) -> Option<Decision> {
+    if ctx.record.has_ended() {
+        return None;
+    }
     let (what, name) = (ctx.condition(), ctx.pool());
     let pool = ctx.ledger.pools.get(&name)?;
     let (until, failing) = pool::suspended(pool, ctx.record.size().reserved)?;
@@ -173,7 +183,7 @@ pub fn trouble_in_pool(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S8: a fleet of one or two has no storm breaker: a second look takes its place.
 pub fn repeated(ctx: &SlotCtx) -> Option<Decision> {
-    if ctx.budget.desired > SMALL || undeleted(ctx).is_some() {
+    if ctx.room().desired > SMALL || undeleted(ctx).is_some() {
         return None;
     }
     let judged = ctx.record.attempts.iter().filter(|attempt| attempt.kind == Kind::Judged);
@@ -202,6 +212,9 @@ pub fn repeated(ctx: &SlotCtx) -> Option<Decision> {
 
 /// A slot that counts under `max_unavailable` already is not recreated once more, but still.
 pub fn judged_per_hour(ctx: &SlotCtx) -> Option<Decision> {
+    if ctx.record.has_ended() {
+        return None;
+    }
     let limit = ctx.settings.max_judged_recreates_per_hour;
     let full = !budget::is_unavailable(ctx.record) && ctx.ledger.judged.len() >= limit;
     let until = ctx.ledger.judged.first().map(|at| after(*at, Duration::from_secs(3600)));
@@ -219,7 +232,7 @@ pub fn judged_per_hour(ctx: &SlotCtx) -> Option<Decision> {
 pub fn max_unavailable(ctx: &SlotCtx) -> Option<Decision> {
     let itself = usize::from(budget::is_unavailable(ctx.record));
     let (others, most) =
-        (ctx.budget.unavailable.saturating_sub(itself), ctx.budget.max_unavailable);
+        (ctx.room().unavailable.saturating_sub(itself), ctx.room().max_unavailable);
     let full = others >= most;
     let text = || {
         format!(

@@ -1,6 +1,6 @@
 //! Queued resources whose slot changes its name, its kind or its mind while they wait.
 
-use super::withdrawal::{Asked, waiting};
+use super::withdrawal::{Asked, PARENT, waiting};
 use super::*;
 use crate::model::action::RequestList;
 use crate::model::command::CommandKind;
@@ -40,6 +40,36 @@ impl Asked {
             matches!(self.world.actions[..], [Action::Delete { stray: true, .. }])
         }
     }
+}
+
+#[test]
+fn a_node_whose_config_names_its_queued_resource_as_advised_is_watched_as_that() {
+    let mut asked = Asked::new();
+    let request = asked.request(&json!({"state": "ACTIVE"}));
+    asked.world.wait(60);
+    let made = json!({"queuedResource": format!("{PARENT}/queuedResources/q"),
+        "createTime": asked.world.now.to_string(), "id": "77"});
+    // Another watchdog sees the same TPU first as the plain node `a`, then as the config says.
+    let mut plain = Asked::unsent();
+    plain.world.now = asked.world.now;
+    plain.configured(|settings| settings.slots.get_mut("a").unwrap().filling = Filling::Node);
+    let lives = || vec![Arc::new(NodeView::parse(node("a", made.clone())).unwrap())];
+    plain.lists(request.clone(), lives());
+    assert_eq!(plain.world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    plain.configured(|settings| {
+        settings.slots.get_mut("a").unwrap().filling = Filling::QueuedResource("q".into());
+    });
+    plain.lists(request.clone(), lives());
+    let record = &plain.world.fleet.slots["a"];
+    assert_eq!(record.verdict.condition, Condition::Healthy, "{}", record.verdict.evidence);
+    assert_eq!(record.incarnation.as_ref().map(|known| known.created), request.created);
+    assert!(plain.world.fleet.ledger.strays.is_empty(), "it was never ours");
+    let taken = asked.request(&json!({"state": "SUSPENDED", "stateInitiator": "SERVICE"}));
+    for _ in 0..3 {
+        plain.lists(taken.clone(), vec![]);
+    }
+    let record = &plain.world.fleet.slots["a"];
+    assert_ne!(record.verdict.condition, Condition::Healthy, "its end is seen");
 }
 
 #[test]

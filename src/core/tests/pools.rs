@@ -109,6 +109,8 @@ fn l6_a_slot_that_asks_for_other_capacity_than_it_had_does_not_wait_in_that_ones
     for (slot, of, is) in [
         ("a", Overlay::default(), " spot"),
         ("a", overlay(json!({"spot": null, "preemptible": null}), Value::Null), ""),
+        ("a", overlay(json!({"preemptible": null}), Value::Null), ""),
+        ("a", overlay(json!({"spot": null}), Value::Null), " spot"),
         (
             "a",
             overlay(json!({"spot": null, "preemptible": null, "reserved": true}), Value::Null),

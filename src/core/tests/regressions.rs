@@ -456,7 +456,7 @@ fn after_a_restart_a_recovery_that_was_held_is_not_counted_and_passes_no_budget(
     }
     assert_eq!(world.hold("a"), Some(HoldReason::Attempts));
     assert_eq!(
-        super::super::unavailable(&world.fleet),
+        crate::core::budget::unavailable(&world.fleet),
         0,
         "a slot that waits for a person takes no room"
     );
@@ -465,5 +465,5 @@ fn after_a_restart_a_recovery_that_was_held_is_not_counted_and_passes_no_budget(
         world.fleet.slots.clone(),
         world.fleet.ledger.clone(),
     );
-    assert_eq!(super::super::unavailable(&world.fleet), 0, "nor after a restart");
+    assert_eq!(crate::core::budget::unavailable(&world.fleet), 0, "nor after a restart");
 }

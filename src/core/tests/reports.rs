@@ -398,7 +398,9 @@ fn s5_a_node_of_an_earlier_order_that_comes_late_is_heard_by_its_own_generation(
     world.poll(std::slice::from_ref(&dead));
     world.get("a", Some(dead));
     world.called("a", CallOutcome::Refused(Failure::new(FailureClass::NotFound, "gone")));
-    world.wait(1);
+    // Capacity that is taken at once is asked for again after a wait.
+    world.wait(40);
+    world.input(Input::Tick);
     world.surveyed(&[100]);
     assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.hold("a"));
     node["createTime"] = json!(world.now.to_string());

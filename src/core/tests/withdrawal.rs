@@ -7,7 +7,7 @@ use crate::model::filling::Filling;
 use crate::model::queued::RequestView;
 use crate::resource::queued::{body, reading::reading};
 
-const PARENT: &str = "projects/p/locations/us-central2-b";
+pub const PARENT: &str = "projects/p/locations/us-central2-b";
 
 /// The slot `a` is the queued resource `q`, which its config describes, and which was asked for.
 pub struct Asked {

@@ -150,7 +150,8 @@ pub fn fits(of: &Training, spec: &NodeSpec, named: Option<&str>, members: &[Stri
     }
     match &of.named {
         // The one that is named may be any submission of its lineage, and later ones have ids of their own.
-        Named::Id(id) => named.is_none_or(|named| named == id) || members.contains(id),
+        // One that was found by its name is in general another one.
+        Named::Id(id) => named.is_some_and(|named| named == id) || members.contains(id),
         Named::DisplayName(name) => job.get("displayName").is_some_and(|known| known == name),
         Named::Labels(wanted) => {
             let labels = spec.body().get("labels");
@@ -204,6 +205,8 @@ pub fn submission(specification: &Value, of: &Training) -> Result<Value, &'stati
     let scheduling = spec.entry("scheduling").or_insert_with(|| json!({}));
     let Value::Object(scheduling) = scheduling else { return Err("its scheduling is no object") };
     scheduling.insert("strategy".into(), json!(strategy));
+    // Of flex-start alone; learned from a job that had it.
+    scheduling.remove("maxWaitDuration");
     if let Some(wait) = of.max_wait.filter(|_| of.strategy == Strategy::FlexStart) {
         let wait = format!("{}s", wait.as_secs());
         scheduling.insert("maxWaitDuration".into(), json!(wait));

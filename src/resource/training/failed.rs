@@ -28,6 +28,8 @@ const EXHAUSTED: i64 = 8;
 const EXITS: [&str; 2] =
     ["exited with a non-zero status of ", "exited with a non-zero status code "];
 const MEMORY: [&str; 3] = ["ran out of memory", "ran out-of-memory", "oomkilled"];
+/// A program's words about the memory of its chips: its own fault, and no machine's.
+const CHIPS_MEMORY: &str = "ran out of memory in memory space";
 const CAPACITY: &str = "resources are insufficient in region";
 const STOCKOUT: &str = "STOCKOUT";
 const QUOTA: [&str; 2] = ["exceed quota limits", "quotas are exceeded"];
@@ -47,7 +49,7 @@ pub enum End {
 
 /// The end of a job that failed with this code and message.
 pub fn end(code: i64, message: &str, spot: bool) -> End {
-    let lower = message.to_lowercase();
+    let lower = message.to_lowercase().replace(CHIPS_MEMORY, "");
     let says = |words: &[&str]| words.iter().any(|words| lower.contains(words));
     let codes = exit_codes(&lower);
     let own = codes.iter().find(|code| !TRANSIENT.contains(code));
@@ -77,7 +79,8 @@ pub fn words(job: &JobView) -> Option<&str> {
 
 /// The machine type of the replica that ran out of memory, where the end says which that was; else the first one's.
 pub fn outgrown(job: &JobView) -> String {
-    let message = job.error.as_ref().map_or("", |(_, message)| message.as_str()).to_lowercase();
+    let message = job.error.as_ref().map_or("", |(_, message)| message.as_str());
+    let message = message.to_lowercase().replace(CHIPS_MEMORY, "");
     let at = MEMORY.iter().filter_map(|words| message.find(words)).min();
     let before = at.map_or("", |at| &message[..at]);
     let replica = before.rsplit_once("replica ").map_or("", |(_, replica)| replica);
@@ -201,6 +204,8 @@ mod tests {
             (3, format!("{exit} 134. The replica workerpool1-3 exited with a non-zero status of 2."), false, own("its program exited with 2")),
             (3, "The replica workerpool0-0 ran out of memory and exited with a non-zero status of 137".into(), false, End::OutOfMemory),
             (0, "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL)".into(), false, End::OutOfMemory),
+            (3, "The replica workerpool0-0 exited with a non-zero status of 1. Ran out of memory in memory space hbm.".into(), false,
+                own("its program exited with 1")),
             (0, "Replica exited with a non-zero status code 1".into(), false, own("its program exited with 1")),
             (8, "Resources are insufficient in region: us-central1. Please try a different region or use a different accelerator".into(), false, End::Again(StockOut)),
             (0, "STOCKOUT".into(), true, End::Preempted),

@@ -15,12 +15,10 @@ const FLEXIBLE: [&str; 5] = ["NVIDIA_L4", "A100", "H100", "H200", "B200"];
 /// Flex-start capacity lasts so many seconds at most.
 const FLEXIBLE_FOR: f64 = 7.0 * 86_400.0;
 /// Fields that name a resource of one region, below the specification of the machines.
-const REGIONAL: [&str; 4] = [
-    "tensorboard",
-    "persistentResourceId",
-    "pscInterfaceConfig/networkAttachment",
-    "workerPoolSpecs/0/machineSpec/reservationAffinity",
-];
+const REGIONAL: [&str; 3] =
+    ["tensorboard", "persistentResourceId", "pscInterfaceConfig/networkAttachment"];
+/// The same in each of its pools, where it names reservations.
+const RESERVATIONS: &str = "/machineSpec/reservationAffinity/values";
 /// The same, of the job itself.
 const KEY: &str = "encryptionSpec/kmsKeyName";
 
@@ -31,14 +29,19 @@ pub fn obstacle(spec: &NodeSpec, of: &Training, regions: usize) -> Option<String
     let job = whole.get(kind)?;
     let mut regional = REGIONAL.iter().map(|field| format!("{kind}/{field}")).chain([KEY.into()]);
     let set = |field: &String| whole.pointer(&format!("/{field}")).is_some_and(is_set);
-    if let Some(field) = regional.find(set).filter(|_| regions > 1) {
+    let pools = job.get("workerPoolSpecs").and_then(Value::as_array);
+    let reserved = |(index, pool): (usize, &Value)| {
+        let named = pool.pointer(RESERVATIONS)?.as_array().is_some_and(|all| !all.is_empty());
+        named.then(|| format!("{kind}/workerPoolSpecs/{index}{RESERVATIONS}"))
+    };
+    let reserved = pools.and_then(|pools| pools.iter().enumerate().find_map(reserved));
+    if let Some(field) = regional.find(set).or(reserved).filter(|_| regions > 1) {
         let field = field.replace('/', ".");
         return Some(format!(
             "{field} is of one region, and `regions` names {regions}: name one region"
         ));
     }
-    let pools = job.get("workerPoolSpecs").and_then(Value::as_array)?;
-    let machines: Vec<&Value> = pools.iter().filter_map(|pool| pool.get("machineSpec")).collect();
+    let machines: Vec<&Value> = pools?.iter().filter_map(|pool| pool.get("machineSpec")).collect();
     let text = |machine: &Value, key: &str| {
         machine.get(key).and_then(Value::as_str).unwrap_or("").to_owned()
     };

@@ -1,0 +1,149 @@
+//! Managed training jobs and TPUs in one fleet: neither weakens the guards of the other, and what nothing can be lost
+//! by is not guarded as if it could.
+
+use super::training::{EXIT, REGION, Service, job, trains};
+use super::*;
+use crate::model::command::{Command, CommandKind};
+use crate::model::filling::Filling;
+use crate::model::training::Named;
+
+fn retry_all(names: &[String]) -> Input {
+    let at = Timestamp::UNIX_EPOCH;
+    let of = |name: &String| {
+        let kind = CommandKind::Retry { slot: name.clone(), from: None };
+        Command { id: name.clone(), at, who: "ada".into(), reason: None, kind }
+    };
+    Input::Commands(names.iter().map(of).collect())
+}
+
+/// So many jobs that run, each in a slot of its own.
+fn jobs(count: usize) -> (Service, Vec<String>) {
+    let names: Vec<String> = (0..count).map(|n| format!("job-{n}")).collect();
+    let slots: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut settings = settings(&slots);
+    for name in &names {
+        trains(settings.slots.get_mut(name).unwrap(), name);
+    }
+    let mut service = Service { world: World::new(settings), jobs: vec![], ..Service::new() };
+    names.iter().for_each(|name| service.make(REGION, job(name)));
+    service.minutes(2);
+    (service, names)
+}
+
+fn end_all(service: &mut Service, code: i64, message: &str) {
+    for (_, job) in &mut service.jobs {
+        job["state"] = json!("JOB_STATE_FAILED");
+        job["endTime"] = json!(service.world.now.to_string());
+        job["error"] = json!({"code": code, "message": message});
+    }
+}
+
+#[test]
+fn retry_submits_every_job_that_has_ended_and_uses_up_no_recreate_of_a_tpu() {
+    let (mut service, names) = jobs(30);
+    end_all(&mut service, 3, &format!("{EXIT} 1."));
+    service.minutes(10);
+    assert_eq!((service.jobs.len(), service.live()), (30, 0), "its own fault");
+    service.ask(retry_all(&names));
+    service.minutes(5);
+    assert_eq!((service.jobs.len(), service.live()), (60, 30));
+    assert!(service.world.fleet.ledger.judged.is_empty());
+}
+
+#[test]
+fn retry_submits_a_job_although_another_one_found_no_capacity_there() {
+    let (mut service, names) = jobs(1);
+    end_all(&mut service, 3, &format!("{EXIT} 1."));
+    service.minutes(10);
+    let name =
+        super::super::pool::name(&service.world.fleet.slots["job-0"], &Overlay::default(), REGION);
+    let (now, probe_at) = (service.world.now, service.world.now);
+    let short = Some(Short { since: now, last: now, refusals: 1, probe_at });
+    service.world.fleet.ledger.pools.insert(name, Pool { short, ..Pool::default() });
+    service.ask(retry_all(&names));
+    service.minutes(5);
+    assert_eq!(service.live(), 1, "{:?}", service.world.hold("job-0"));
+}
+
+#[test]
+fn s6_s8_training_jobs_make_no_room_for_judged_tpus() {
+    let names: Vec<String> = (0..40).map(|n| format!("job-{n}")).collect();
+    let slots: Vec<&str> = names.iter().map(String::as_str).chain(["a", "b", "c", "d"]).collect();
+    let mut settings = settings(&slots);
+    settings.max_unavailable = Share::Percent(25.0);
+    for name in &names {
+        trains(settings.slots.get_mut(name).unwrap(), name);
+    }
+    let mut world = World::new(settings);
+    let show =
+        |health: &str| ["a", "b", "c", "d"].map(|name| node(name, json!({"health": health})));
+    world.poll(&show("HEALTHY"));
+    let mut deleted = 0;
+    for _ in 0..60 {
+        world.wait(30);
+        world.poll(&show("TIMEOUT"));
+        for name in ["a", "b", "c", "d"] {
+            deleted += usize::from(is_delete(&world.actions));
+            world.actions.clear();
+            if world.asks(name) {
+                world.get(name, Some(node(name, timeout())));
+                deleted += usize::from(is_delete(&world.actions));
+                world.actions.clear();
+            }
+        }
+    }
+    assert!(deleted <= 1, "a quarter of four TPUs is one: {deleted}");
+    assert!(world.fleet.ledger.breaker.is_some(), "all four TPUs look sick at once");
+}
+
+#[test]
+fn a_job_that_is_known_is_not_read_again_and_again_while_it_waits_or_is_held() {
+    let mut service = Service::new();
+    service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));
+    service.minutes(5);
+    assert_eq!(service.jobs.len(), 2);
+    // It ends before it ever ran.
+    service.sets("JOB_STATE_FAILED", Some((3, &format!("{EXIT} 1."))));
+    service.minutes(10);
+    assert_eq!(service.hold(), Some(HoldReason::JobFailed));
+    let before = service.gets;
+    service.minutes(30);
+    assert_eq!(service.gets, before);
+}
+
+#[test]
+fn a_job_that_the_config_names_by_id_is_that_one_and_not_the_one_found_by_its_name() {
+    let mut service = Service::new();
+    let mut settings = service.world.fleet.settings.clone();
+    service.make(REGION, job("sft"));
+    service.minutes(3);
+    assert_eq!(service.hold(), Some(HoldReason::Ambiguous));
+    let Filling::Training(of) = &mut settings.slots.get_mut("a").unwrap().filling else { panic!() };
+    Arc::make_mut(of).named = Named::Id("1001".into());
+    service.ask(Input::Configured(Box::new(settings)));
+    service.minutes(3);
+    let shown = service.world.fleet.slots["a"].incarnation.as_ref().map(|of| of.id.as_str());
+    assert_eq!((shown, service.hold()), (Some("1001"), None));
+    // The end of the other one is its people's.
+    service.jobs[0].1["state"] = json!("JOB_STATE_FAILED");
+    service.jobs[0].1["error"] = json!({"code": 13, "message": "Internal error occurred"});
+    service.minutes(10);
+    assert_eq!(service.jobs.len(), 2);
+}
+
+#[test]
+fn a_job_that_waits_is_told_after_an_hour_whatever_stage_of_waiting_it_is_in() {
+    let mut service = Service::new();
+    service.sets("JOB_STATE_QUEUED", None);
+    service.minutes(50);
+    service.sets("JOB_STATE_PENDING", None);
+    service.minutes(5);
+    let reason = |service: &Service| {
+        let decision = service.world.fleet.slots["a"].decision.as_ref();
+        decision.map_or(String::new(), |decision| decision.reason.clone())
+    };
+    assert!(!reason(&service).contains("may be short"), "{}", reason(&service));
+    service.minutes(10);
+    assert!(reason(&service).contains("may be short"), "{}", reason(&service));
+    assert_eq!(service.hold(), None, "it waits, and nothing is to be done");
+}
