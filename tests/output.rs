@@ -51,6 +51,23 @@ fn status_reads_well() {
 }
 
 #[test]
+fn a_refusal_is_told_of_its_own_zone_and_hides_no_other_hold() {
+    let why = |change: fn(&mut tpu_watchdog::model::view::SlotView)| {
+        let mut document = document();
+        let slot = document.tpus.iter_mut().find(|slot| slot.name == "spot-1").unwrap();
+        change(slot);
+        status(&document, None).lines().find(|line| line.contains("spot-1")).unwrap().to_owned()
+    };
+    let elsewhere = why(|slot| slot.refused_in = Some("us-east5-a".into()));
+    assert!(elsewhere.contains("capacity in us-east5-a"), "{elsewhere}");
+    let held = why(|slot| {
+        slot.hold = Some("checkpoint_unreadable".into());
+        slot.reason = "its create is pending, but gs://b/c can't be listed".into();
+    });
+    assert!(held.contains("gs://b/c can't be listed") && !held.contains("capacity"), "{held}");
+}
+
+#[test]
 fn the_metrics_page_is_the_contract() {
     let metrics = Metrics::new().unwrap();
     let mut snapshot = Snapshot {

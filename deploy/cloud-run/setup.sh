@@ -49,6 +49,9 @@ grep -Eq "^ *state *= *\"gs://$bucket/tpu-watchdog\"" "$config" ||
 ! grep -Eq "^ *startup_script *=" "$config" ||
   fail "$config names a startup_script: a file that a task does not have. Leave the line out (a recreated TPU gets the script that it has" \
     "now), or put the file into a bucket and set startup-script-url in [tpu.create] metadata"
+! grep -Eq "^ *create *= *['\"]" "$config" ||
+  fail "$config names a file in create that a task does not have. Leave the line out, and submit the first job yourself: the watchdog submits" \
+    "it again from its own specification"
 
 account=tpu-watchdog@$project.iam.gserviceaccount.com
 member=serviceAccount:$account

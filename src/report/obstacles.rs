@@ -1,5 +1,5 @@
 //! Gauges of what stands in the way: holds, refused creates, strays. By slot, too, so that an alert
-//! on one slot can leave out what another alert tells of it.
+//! on one slot can leave out what another alert tells of it, or what does not concern its kind.
 
 use prometheus::{IntGaugeVec, Opts, Registry};
 
@@ -15,6 +15,8 @@ pub struct Obstacles {
     slot_protected: IntGaugeVec,
     slot_recoveries: IntGaugeVec,
     slot_unprotected: IntGaugeVec,
+    slot_kind: IntGaugeVec,
+    durable_progress_expected: IntGaugeVec,
     orphans: IntGaugeVec,
 }
 
@@ -65,6 +67,12 @@ impl Obstacles {
                 "Recoveries of a slot that began within the last 24 h, for any cause.",
                 &["slot"],
             )?,
+            slot_kind: gauges("slot_kind", "1 for what fills the slot.", &["slot", "kind"])?,
+            durable_progress_expected: gauges(
+                "durable_progress_expected",
+                "1 where a checkpoint location is known, so that the job is to save there.",
+                &["slot"],
+            )?,
             orphans: gauges(
                 "orphans",
                 "Strays: what the watchdog asked for and no slot owns.",
@@ -87,6 +95,8 @@ impl Obstacles {
             &self.slot_protected,
             &self.slot_recoveries,
             &self.slot_unprotected,
+            &self.slot_kind,
+            &self.durable_progress_expected,
         ] {
             family.reset();
         }
@@ -96,6 +106,11 @@ impl Obstacles {
             let open = !slot.protected && !slot.unprotected_by_choice;
             self.slot_unprotected.with_label_values(&[name]).set(i64::from(open));
             self.slot_recoveries.with_label_values(&[name]).set(slot.recoveries_24h as i64);
+            self.slot_kind.with_label_values(&[name, slot.kind.as_str()]).set(1);
+            if let Some(job) = &slot.job {
+                let expected = i64::from(job.location.is_some());
+                self.durable_progress_expected.with_label_values(&[name]).set(expected);
+            }
             if let Some(reason) = slot.hold.as_deref() {
                 self.slot_held.with_label_values(&[slot.name.as_str(), reason]).set(1);
             }

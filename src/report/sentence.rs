@@ -215,7 +215,12 @@ fn in_words(condition: Condition) -> &'static str {
 /// Why it is so: the decision's reason, without what its word says already.
 fn why(slot: &SlotView, now: Timestamp) -> String {
     let capacity = slot.refused.as_deref().filter(|_| slot.phase.as_deref() == Some("gone"));
-    if let Some(class) = capacity.filter(|_| slot.action == ActionName::Hold) {
+    // Another hold says itself why nothing is created.
+    let waits = match slot.hold.as_deref() {
+        Some(hold) if hold == HoldReason::Backoff.name() => slot.until.is_some(),
+        hold => hold == Some(HoldReason::WaitsForProbe.name()),
+    };
+    if let Some(class) = capacity.filter(|_| slot.action == ActionName::Hold && waits) {
         return refused(slot, class);
     }
     let condition = slot.condition.name();
@@ -242,7 +247,7 @@ fn why(slot: &SlotView, now: Timestamp) -> String {
 /// A create that is refused.
 fn refused(slot: &SlotView, class: &str) -> String {
     let what = slot.accelerator.as_deref().filter(|name| !name.is_empty()).unwrap_or("TPU");
-    let (zone, tries) = (&slot.zone, slot.create_failures);
+    let (zone, tries) = (slot.refused_in.as_ref().unwrap_or(&slot.zone), slot.create_failures);
     let tries = if tries > 0 { format!(" (try {tries})") } else { String::new() };
     let other = slot.hold.as_deref() == Some(HoldReason::WaitsForProbe.name());
     let refusal = slot.refusal.as_deref().unwrap_or_default();

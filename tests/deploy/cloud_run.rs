@@ -103,11 +103,13 @@ fn a_dry_run_prints_commands_that_gcloud_knows_and_runs_none() {
     assert_eq!(code, Some(0), "{out}");
     assert!(!folder.path().join("calls").exists(), "nothing was run");
     // A task has no files beside its config.
-    let with_file = config_in(folder.path());
-    let text = std::fs::read_to_string(&with_file).unwrap() + "startup_script = \"startup.sh\"\n";
-    std::fs::write(&with_file, text).unwrap();
-    let (code, told) = setup(&with_file, &path, &["--dry-run"]);
-    assert!(code == Some(1) && told.contains("a file that a task does not have"), "{told}");
+    for line in ["startup_script = \"startup.sh\"\n", "create = \"job.yaml\"\n"] {
+        let with_file = config_in(folder.path());
+        let text = std::fs::read_to_string(&with_file).unwrap() + line;
+        std::fs::write(&with_file, text).unwrap();
+        let (code, told) = setup(&with_file, &path, &["--dry-run"]);
+        assert!(code == Some(1) && told.contains("that a task does not have"), "{told}");
+    }
     // The bucket's rule is about events alone, below the place that the config must name.
     let rules: Value =
         serde_json::from_str(&std::fs::read_to_string(deploy("cloud-run/lifecycle.json")).unwrap())
