@@ -308,13 +308,10 @@ fn open(uri: &str, access: &StorageAccess) -> Result<(Arc<dyn ObjectStore>, Path
             Ok((access.client(scheme, bucket).map_err(|e| bad(e.to_string()))?, path))
         }
         "file" => {
-            let path = Path::from_filesystem_path(format!("/{}", rest.trim_start_matches('/')));
-            match path {
-                Ok(path) => Ok((Arc::new(object_store::local::LocalFileSystem::new()), path)),
-                // A folder that is not there yet can't be made absolute: there is no checkpoint in
-                // it.
-                Err(_) => Ok((Arc::new(object_store::memory::InMemory::new()), Path::default())),
-            }
+            // Nothing is asked of the file system here: a mount that hangs would stop the watchdog.
+            let path = Path::from_absolute_path(format!("/{}", rest.trim_start_matches('/')));
+            let path = path.map_err(|e| bad(e.to_string()))?;
+            Ok((Arc::new(object_store::local::LocalFileSystem::new()), path))
         }
         other => Err(bad(format!("unknown scheme {other}://"))),
     }
@@ -372,6 +369,24 @@ mod tests {
         .await
         .unwrap();
         assert_eq!(none, CheckpointSurvey::default());
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_is_not_there_is_empty_and_one_that_can_not_be_read_is_a_failure() {
+        let access = StorageAccess::new(None, None, Duration::from_secs(5));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        let of = async |path: &std::path::Path| {
+            let uri = format!("file://{}", path.display());
+            let settings = CheckpointSettings { uri, format: None, orbax_mode: OrbaxMode::Auto };
+            survey(&settings, &access, None).await
+        };
+        let absent = of(&folder.path().join("not/there")).await.unwrap();
+        assert_eq!(absent, CheckpointSurvey::default());
+        // Below a file there is no folder, whoever asks: like one without the right to look into it.
+        let failure = of(&file.join("below")).await.unwrap_err();
+        assert!(failure.message.contains("below"), "{failure}");
     }
 
     #[tokio::test]

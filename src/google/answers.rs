@@ -8,11 +8,13 @@ use serde_json::Value;
 use super::classify::operation_failure;
 use super::origin::Origin;
 use crate::model::event::Verb;
+use crate::model::failure::Failure;
 use crate::model::lookup::Deletion;
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 use crate::model::queued::RequestView;
 use crate::model::training::JobKind;
+use crate::resource::mask::Mask;
 
 /// An entry of a listing that is no node.
 #[derive(Debug)]
@@ -93,7 +95,11 @@ pub fn request_page(mut page: Value, alpha: bool) -> Result<RequestPage, String>
 pub fn request(raw: Value, alpha: bool) -> Result<RequestView, String> {
     let error = raw.pointer("/state/failedData/error").filter(|error| error.is_object());
     let origin = Origin::operation(Verb::Create, raw.get("spot").is_some());
+    // It may quote what was asked for, as a refusal does.
+    let mask = Mask::of(error.is_some().then_some(&raw));
     let failure = error.map(|error| operation_failure(origin, error));
+    let failure =
+        failure.map(|failure| Failure { message: mask.apply(&failure.message), ..failure });
     Ok(RequestView { failure, alpha, ..RequestView::parse(raw)? })
 }
 

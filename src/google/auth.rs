@@ -75,6 +75,14 @@ impl Tokens {
         current.number += 1;
         Replaced::Now
     }
+
+    /// The library asks once and never again when a source refuses for good, or breaks off in the
+    /// middle of an answer. Either may pass: others take the place of these credentials.
+    fn given_up(&self, number: u64, error: &CredentialsError) {
+        if !error.is_transient() {
+            self.replace(number);
+        }
+    }
 }
 
 enum Replaced {
@@ -151,10 +159,13 @@ impl Credentials {
     /// it.
     pub async fn check(&self, limit: Duration) -> Result<(), NoCredentials> {
         let Credentials::ApplicationDefault(tokens) = self else { return Ok(()) };
-        let (credentials, _) = tokens.credentials();
+        let (credentials, number) = tokens.credentials();
         match tokio::time::timeout(limit, credentials.access_token()).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(tokens.source.refused(&error)),
+            Ok(Err(error)) => {
+                tokens.given_up(number, &error);
+                Err(tokens.source.refused(&error))
+            }
             Err(_) => Err(tokens.source.late(limit)),
         }
     }
@@ -178,11 +189,7 @@ impl Credentials {
                 ))
             }
             Ok(Err(error)) => {
-                // The library asks once and never again when a source refuses for good. That must
-                // not follow from an API's 401, which may pass: these credentials are replaced too.
-                if number > 0 && !error.is_transient() {
-                    tokens.replace(number);
-                }
+                tokens.given_up(number, &error);
                 Err(refused(source, &error))
             }
             Err(_) => Err(late(source, limit)),
@@ -214,10 +221,13 @@ impl Credentials {
     /// When there is none within `limit`.
     pub async fn token(&self, limit: Duration) -> Result<Option<String>, Failure> {
         let Credentials::ApplicationDefault(tokens) = self else { return Ok(None) };
-        let (credentials, _) = tokens.credentials();
+        let (credentials, number) = tokens.credentials();
         match tokio::time::timeout(limit, credentials.access_token()).await {
             Ok(Ok(token)) => Ok(Some(token.token)),
-            Ok(Err(error)) => Err(refused(&tokens.source, &error)),
+            Ok(Err(error)) => {
+                tokens.given_up(number, &error);
+                Err(refused(&tokens.source, &error))
+            }
             Err(_) => Err(late(&tokens.source, limit)),
         }
     }

@@ -279,7 +279,7 @@ impl Http {
         if failure.class == FailureClass::Permission && !self.is_anonymous() {
             let account = self.account.get().map_or("the logged-in user", String::as_str);
             failure.message += &format!(
-                " The caller is {account}. Roles: tpuWatchdog (deploy/iam/role.yaml), for actAs roles/iam.serviceAccountUser; `tpu-watchdog doctor` prints the command."
+                " The caller is {account}. Roles: tpuWatchdog (deploy/iam/role.yaml), for training jobs roles/aiplatform.user, for actAs roles/iam.serviceAccountUser; `tpu-watchdog doctor` prints the command."
             );
         }
         failure

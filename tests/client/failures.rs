@@ -24,7 +24,9 @@ fn a_missing_permission_is_told_with_the_account_that_lacks_it() {
     let mut binary = Binary::new(&base);
     binary.metadata = base.trim_start_matches("http://").to_owned();
     let (code, text) = binary.run("plan");
-    let whom = format!("The caller is \"{ACCOUNT}\". Roles: tpuWatchdog (deploy/iam/role.yaml), ");
+    let whom = format!(
+        "The caller is \"{ACCOUNT}\". Roles: tpuWatchdog (deploy/iam/role.yaml), for training jobs roles/aiplatform.user, "
+    );
     assert!(text.contains("; `tpu-watchdog doctor` prints the command."), "{text}");
     assert!(code != 0 && text.contains(&whom), "{text}");
     assert!(!text.contains("(permission)"), "{text}");

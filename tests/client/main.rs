@@ -190,6 +190,10 @@ async fn server_with_tokens(
         let (path, headers) = (request.uri().to_string(), request.headers().clone());
         if path == "/token" {
             let token = token(fetched.fetch_add(1, Ordering::SeqCst) + 1);
+            if token.is_empty() {
+                let refused = json!({"error": "invalid_grant"}).to_string();
+                return (axum::http::StatusCode::BAD_REQUEST, refused);
+            }
             let token = json!({"access_token": token, "expires_in": 3599, "token_type": "Bearer"});
             return (axum::http::StatusCode::OK, token.to_string());
         }

@@ -137,6 +137,19 @@ async fn a_read_whose_token_is_refused_is_repeated_once_with_another_one() {
 }
 
 #[tokio::test]
+async fn a_source_of_tokens_that_refuses_once_is_asked_again() {
+    let listed = |_: &str, _: &HeaderMap| (200, json!({"nodes": []}));
+    // The token endpoint answers 400 to an empty name, once.
+    let token = |n: usize| if n == 1 { String::new() } else { format!("token-{n}") };
+    let (base, calls) = server_with_tokens(listed, token).await;
+    let client = client_of_a_user(&base, None);
+    let failure = client.list_nodes(ZONE, in_a_minute()).await.unwrap_err();
+    assert_eq!(failure.class, FailureClass::Permission, "{failure}");
+    client.list_nodes(ZONE, in_a_minute()).await.unwrap();
+    assert_eq!(bearers(&calls), ["2"]);
+}
+
+#[tokio::test]
 async fn a_token_that_is_refused_again_is_not_replaced_with_each_call() {
     let refuse = |_: &str, _: &HeaderMap| {
         (401, json!({"error": {"code": 401, "status": "UNAUTHENTICATED", "message": "m"}}))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
-use futures::TryStreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
 
@@ -11,6 +11,9 @@ use super::document::unavailable;
 use crate::model::command::Command;
 use crate::model::event::Event;
 use crate::store::StoreError;
+
+/// Objects with events that are read at the same time.
+const READ_AT_ONCE: usize = 16;
 
 fn command_folder(prefix: &Path) -> Path {
     prefix.clone().join("levers")
@@ -90,14 +93,15 @@ pub async fn events(
         let mut names: Vec<Path> =
             client.list(Some(&day)).map_ok(|o| o.location).try_collect().await.map_err(failed)?;
         names.sort();
-        while let Some(name) =
-            names.pop().filter(|_| found.values().map(Vec::len).sum::<usize>() < last)
-        {
-            let bytes = client.get(&name).await.map_err(failed)?.bytes().await.map_err(failed)?;
-            let lines = String::from_utf8_lossy(&bytes)
-                .lines()
-                .filter_map(|l| serde_json::from_str(l).ok())
-                .collect();
+        let read = async |name: Path| -> Result<(Path, Vec<Event>), Error> {
+            let bytes = client.get(&name).await?.bytes().await?;
+            let text = String::from_utf8_lossy(&bytes);
+            Ok((name, text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect()))
+        };
+        // Newest first, and several at a time: an incident does not wait for thousands of round trips.
+        let mut read =
+            futures::stream::iter(names.into_iter().rev()).map(read).buffered(READ_AT_ONCE);
+        while let Some((name, lines)) = read.try_next().await.map_err(failed)? {
             let key = name
                 .parts()
                 .skip(folder.parts().count())
@@ -105,6 +109,9 @@ pub async fn events(
                 .collect::<Vec<_>>()
                 .join("/");
             found.insert(key, lines);
+            if found.values().map(Vec::len).sum::<usize>() >= last {
+                break;
+            }
         }
     }
     let all: Vec<Event> = found.into_values().flatten().collect();
