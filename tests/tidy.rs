@@ -275,7 +275,7 @@ const LONG_FUNCTIONS: Ratchet = &[
     ("checkpoint/lister.rs: survey_in", 89),
     ("cli/demo.rs: demo", 81),
     ("core/settle.rs: settle", 71),
-    ("core/surveys.rs: surveyed", 101),
+    ("core/surveys.rs: surveyed", 97),
     ("core/tests/gates.rs: the_checker_refuses_by_name_what_a_plan_must_never_ask_for", 71),
     ("report/metrics.rs: new", 125),
     ("simulator/shape.rs: check_node", 79),

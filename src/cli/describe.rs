@@ -145,8 +145,8 @@ fn next_steps(slot: &SlotView) -> Vec<(String, &'static str)> {
     let name = &slot.name;
     let command = |verb: &str| format!("tpu-watchdog {verb} {name}");
     let mut all = Vec::new();
-    if slot.pause.is_some() {
-        let one = if slot.paused { command("resume") } else { "tpu-watchdog resume --all".into() };
+    if let Some(pause) = &slot.pause {
+        let one = if pause.all { "tpu-watchdog resume --all".into() } else { command("resume") };
         all.push((one, "ends the pause"));
     }
     match slot.hold.as_deref() {

@@ -146,9 +146,11 @@ fn meant<'a>(
 fn left_alone(config: &Config, stored: &Stored, record: &SlotRecord) -> Option<&'static str> {
     let seen = record.seen.as_ref();
     let others = seen.is_some_and(|s| s.other_owner.is_some() && record.adopted != s.other_owner);
+    let mut pauses = [&record.paused, &stored.ledger.paused].into_iter().flatten();
+    let paused = pauses.any(|pause| pause.holds(Timestamp::now()));
     [
         (config.settings.dry_run, "dry_run is set"),
-        (record.paused.is_some() || stored.ledger.paused.is_some(), "it is paused"),
+        (paused, "it is paused"),
         (seen.is_some_and(|seen| seen.opted_out), "the label tpu-watchdog=off is set"),
         (record.forgotten || record.released.is_some(), "it was forgotten or given back"),
         (others, "its TPU belongs to another watchdog"),

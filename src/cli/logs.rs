@@ -13,7 +13,9 @@ use crate::config::{Config, StateLocation};
 use crate::model::beacon::Meaning;
 use crate::model::event::{Event, What};
 use crate::model::slot::SlotRecord;
+use crate::model::spec::TRAINING_KEY;
 use crate::model::time::{elapsed, span};
+use crate::model::training::JobKind;
 
 /// The newest events that are looked through.
 const EVENTS: usize = 20_000;
@@ -179,9 +181,12 @@ fn nothing(
         (record, slot.is_some_and(|slot| slot.filling.training().is_some()))
     {
         let id = record.incarnation.as_ref().map_or("ID", |of| of.id.as_str());
+        let job = record.spec.as_ref().and_then(|spec| spec.body().get(TRAINING_KEY));
+        let of = slot.and_then(|slot| slot.filling.training());
+        let kind = job.map(JobKind::of).or(of.map(|of| of.kind)).unwrap_or(JobKind::Custom);
         return format!(
-            "The lines of a training job are in Cloud Logging:\n    gcloud ai custom-jobs stream-logs {id} --region {}\n",
-            record.zone
+            "The lines of a training job are in Cloud Logging:\n    {}\n",
+            kind.asks("stream-logs", id, &record.zone)
         );
     }
     let configured = slot.and_then(|slot| slot.zones.first()).map_or("ZONE", String::as_str);

@@ -111,6 +111,10 @@ fn config(at: &ConfigFile, args: &SweepArgs) -> Result<Config, Failed> {
     match &args.project {
         Some(project) => args.api.config(project),
         None => match (at.load(), config::project_of_the_environment()) {
+            (Ok(_), _) if !args.api.toml().is_empty() => Err(Failed::Config(
+                "the flags --api-… go with --project; without it the config counts, with its own [api]: say --project P as well; nothing was done"
+                    .to_owned(),
+            )),
             (Ok(config), _) => Ok(config),
             (Err(_), Some(project)) => args.api.config(&project),
             (Err(_), None) => Err(Failed::Config(

@@ -63,33 +63,61 @@ impl Document {
         Ok(document)
     }
 
-    /// Into typed values.
-    pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, Mistake> {
-        toml::from_str(&self.text).map_err(|error| {
-            let at = error.span().map_or(0, |s| s.start);
-            let inside = |place: &&(String, Range<usize>)| {
-                place.1.start <= at && at < place.1.end.max(place.1.start + 1)
+    /// Into typed values; with all keys that are unknown or have a value of a wrong type.
+    pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, Vec<Mistake>> {
+        let mut text = self.text.clone();
+        let mut mistakes: Vec<Mistake> = Vec::new();
+        loop {
+            let error = match toml::from_str(&text) {
+                Ok(value) if mistakes.is_empty() => return Ok(value),
+                Ok(_) => return Err(mistakes),
+                Err(error) => error,
             };
-            let key = self
-                .places
-                .iter()
-                .filter(inside)
-                .min_by_key(|(_, span)| span.len())
-                .map_or("", |(key, _)| key.as_str());
-            let mut message = error.message().to_owned();
-            // An unknown key is named where it stands; serde's own message lists what is allowed.
-            let unknown = message
-                .strip_prefix("unknown field `")
-                .and_then(|rest| rest.split('`').next())
-                .map(str::to_owned);
-            let key = match unknown {
-                Some(field) if !key.ends_with(&field) && key.is_empty() => field,
-                Some(field) if !key.ends_with(&field) => format!("{key}.{field}"),
-                _ => key.to_owned(),
-            };
-            message = words::plainly(&key, &message);
-            Mistake { line: line_of(&self.text, at), key, message: self.without_secrets(message) }
-        })
+            // A mistyped key is told already where a required one is missing for it.
+            if mistakes.is_empty() || !error.message().starts_with("missing field") {
+                mistakes.push(self.wrong_type(&error));
+            }
+            // serde stops at its first error: without that key it comes to the next one.
+            match self.entry(&error).and_then(|entry| without(&text, entry)) {
+                Some(rest) => text = rest,
+                None => return Err(mistakes),
+            }
+        }
+    }
+
+    /// The key that serde's error is about, as it is told.
+    fn wrong_type(&self, error: &toml::de::Error) -> Mistake {
+        let at = error.span().map_or(0, |s| s.start);
+        let key = self.key_at(at);
+        // An unknown key is named where it stands; serde's own message lists what is allowed.
+        let unknown = error
+            .message()
+            .strip_prefix("unknown field `")
+            .and_then(|rest| rest.split('`').next())
+            .map(str::to_owned);
+        let key = match unknown {
+            Some(field) if !key.ends_with(&field) && key.is_empty() => field,
+            Some(field) if !key.ends_with(&field) => format!("{key}.{field}"),
+            _ => key.to_owned(),
+        };
+        let message = self.without_secrets(words::plainly(&key, error.message()));
+        Mistake { line: line_of(&self.text, at), key, message }
+    }
+
+    /// The innermost key at this place; empty outside all.
+    fn key_at(&self, at: usize) -> &str {
+        let inside = |place: &&(String, Range<usize>)| {
+            place.1.start <= at && at < place.1.end.max(place.1.start + 1)
+        };
+        let all = self.places.iter().filter(inside);
+        all.min_by_key(|(_, span)| span.len()).map_or("", |(key, _)| key.as_str())
+    }
+
+    /// From the key that the error is about to the end of its value.
+    fn entry(&self, error: &toml::de::Error) -> Option<Range<usize>> {
+        let key = self.key_at(error.span()?.start);
+        let spans = || self.places.iter().filter(|(k, _)| k == key).map(|(_, span)| span);
+        Some(spans().map(|s| s.start).min()?..spans().map(|s| s.end).max()?)
     }
 
     /// A mistake at a key; at its nearest parent when the key itself is not in the text.
@@ -117,6 +145,19 @@ impl Document {
             .filter(|(_, value)| !value.is_empty())
             .fold(message, |text, (name, value)| text.replace(value, &format!("${{{name}}}")))
     }
+}
+
+/// The text with blanks in place of one `key = value`, where it still is TOML.
+fn without(text: &str, entry: Range<usize>) -> Option<String> {
+    let old = text.get(entry.clone())?;
+    // A header stays: its keys would belong to the table before it.
+    if !old.contains('=') || old.starts_with(['[', '{', '"', '\'']) {
+        return None;
+    }
+    let blanks: String = old.bytes().map(|b| if b == b'\n' { '\n' } else { ' ' }).collect();
+    let mut rest = text.to_owned();
+    rest.replace_range(entry, &blanks);
+    DeTable::parse(&rest).is_ok().then_some(rest)
 }
 
 fn parse_toml(text: &str) -> Result<Spanned<DeTable<'_>>, Vec<Mistake>> {

@@ -181,7 +181,7 @@ pub fn parse(file: &Path, text: &str, environment: Environment) -> Result<Config
         text: text.to_owned(),
     };
     let document = document::Document::parse(text, environment).map_err(wrap)?;
-    let raw: raw::Raw = document.deserialize().map_err(|mistake| wrap(vec![mistake]))?;
+    let raw: raw::Raw = document.deserialize().map_err(wrap)?;
     let folder = file.parent().unwrap_or(Path::new("."));
     validate::validate(raw, &document, folder, environment).map_err(wrap)
 }

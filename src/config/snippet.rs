@@ -18,7 +18,9 @@ pub fn render(error: &ConfigError, styled: bool) -> String {
         };
         let line = error.text.lines().nth(mistake.line.saturating_sub(1)).unwrap_or_default();
         let shown = masked(&mistake.key, line);
-        if shown.trim().is_empty() {
+        // A key of the root that is missing has no line of its own.
+        let of_root = !mistake.key.is_empty() && !mistake.key.contains(['.', '[']);
+        if shown.trim().is_empty() || (of_root && !shown.contains(&mistake.key)) {
             return title;
         }
         let (from, to) = marked(&mistake.key, &shown);
@@ -98,6 +100,14 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{shown}");
         }
+    }
+
+    #[test]
+    fn a_key_that_is_missing_at_the_root_marks_no_other_line() {
+        let text = "[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\n";
+        let error = super::super::parse(std::path::Path::new("w.toml"), text, &|_| None);
+        let shown = render(&error.unwrap_err(), false);
+        assert!(shown.contains("project: is missing") && !shown.contains('^'), "{shown}");
     }
 
     #[test]

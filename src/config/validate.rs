@@ -167,7 +167,7 @@ fn project(c: &mut Check, raw: Option<String>, environment: Environment) -> Stri
     if project.is_empty() {
         c.wrong(
             "project",
-            "is missing, and the credentials name none; set project = \"my-project\"",
+            "is missing, and neither GOOGLE_CLOUD_PROJECT nor a key file names one; set project = \"my-project\"",
         );
     } else if !project
         .bytes()

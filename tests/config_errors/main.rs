@@ -21,8 +21,9 @@ fn error(text: &str) -> String {
             for mistake in &error.mistakes {
                 let line = text.lines().nth(mistake.line - 1).unwrap_or_default();
                 let number = format!("{} | ", mistake.line);
-                assert!(line.is_empty() || shown.contains(&number), "{shown}");
-                assert!(line.is_empty() || shown.contains('^'), "{shown}");
+                let missing = !mistake.key.contains(['.', '[']) && !line.contains(&mistake.key);
+                let told = shown.contains(&number) && shown.contains('^');
+                assert!(line.is_empty() || missing || told, "{shown}");
             }
             error.to_string()
         }
@@ -46,6 +47,23 @@ fn every_mistake_has_file_line_key_and_remedy() {
             "{text}\nwanted {place} … {remedy}\ngot    {message}"
         );
     }
+}
+
+#[test]
+fn all_mistyped_keys_and_values_are_told_at_once() {
+    let message = error(
+        "project = \"p\"\npolll = \"30s\"\n[[tpu]]\nnmae = \"a\"\nzone = \"us-central2-b\"\n\
+         [tpu.policy.grace]\nstartup = 90\nuncler = \"5m\"\n",
+    );
+    for told in [
+        "w.toml:2: polll: unknown key",
+        "w.toml:4: tpu[0].nmae: unknown key",
+        "w.toml:7: tpu[0].policy.grace.startup: 90 has no unit",
+        "w.toml:8: tpu[0].policy.grace.uncler: unknown key",
+    ] {
+        assert!(message.contains(told), "{message}");
+    }
+    assert!(!message.contains("is missing"), "the name is there, mistyped: {message}");
 }
 
 #[test]
@@ -132,7 +150,11 @@ fn the_project_that_pays_for_calls_is_not_the_one_of_the_tpus() {
             .map_err(|e| e.to_string())
     };
     let user = r#"{"type": "authorized_user", "quota_project_id": "payer"}"#;
-    assert!(loaded(user, None).unwrap_err().contains("is missing, and the credentials name none"));
+    assert!(
+        loaded(user, None)
+            .unwrap_err()
+            .contains("is missing, and neither GOOGLE_CLOUD_PROJECT nor a key file")
+    );
     assert_eq!(loaded(user, Some("named")), Ok("named".into()));
     let account = r#"{"type": "service_account", "project_id": "of-the-account", "quota_project_id": "payer"}"#;
     assert_eq!(loaded(account, None), Ok("of-the-account".into()));

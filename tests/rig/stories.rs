@@ -263,8 +263,8 @@ fn a_stranger_with_the_chips_of_one_host_is_named_and_all_wait_for_its_end() {
 
 #[test]
 fn hosts_that_never_see_a_patched_order_start_together_by_themselves_and_are_told() {
-    // They start by themselves after two seconds without an order.
-    let Some(mut stage) = Stage::with("", "2") else { return };
+    // They start by themselves after six seconds without an order: one is written well before that.
+    let Some(mut stage) = Stage::with("", "6") else { return };
     stage.rig.simulator.with(|cloud| cloud.first_orders = Some(Default::default()));
     stage.rig.start();
     let first = stage.runs(1, 15);
@@ -285,8 +285,8 @@ fn hosts_that_never_see_a_patched_order_start_together_by_themselves_and_are_tol
 
 #[test]
 fn hosts_whose_order_is_refused_start_together_by_themselves_and_the_right_is_named() {
-    // They start by themselves after two seconds without an order.
-    let Some(mut stage) = Stage::with("", "2") else { return };
+    // They start by themselves after six seconds without an order: one is written well before that.
+    let Some(mut stage) = Stage::with("", "6") else { return };
     stage.rig.simulator.with(|cloud| cloud.denied.insert("tpu.nodes.update".into()));
     stage.rig.start();
     let first = stage.runs(1, 15);
