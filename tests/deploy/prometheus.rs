@@ -268,10 +268,11 @@ fn a_real_prometheus_scrapes_the_demo_evaluates_the_rules_and_answers_the_dashbo
     }
     let folder = tempfile::tempdir().unwrap();
     let address = format!("127.0.0.1:{}", free_port());
+    let told = folder.path().join("told");
     let demo = Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"))
         .args(["demo", "--serve", "--speed", "100", "--listen", &address])
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(std::fs::File::create(&told).unwrap())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
@@ -340,7 +341,9 @@ fn a_real_prometheus_scrapes_the_demo_evaluates_the_rules_and_answers_the_dashbo
     ] {
         assert_eq!(
             query(&format!("ALERTS{{alertname=\"{quiet}\",alertstate=\"firing\"}}")),
-            serde_json::json!([])
+            serde_json::json!([]),
+            "{}",
+            std::fs::read_to_string(&told).unwrap()
         );
     }
 

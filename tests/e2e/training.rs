@@ -143,7 +143,10 @@ fn what_google_ended_is_submitted_again_from_its_own_specification() {
     // The second submission is the last where no progress can be seen.
     ends(&rig, "FAILED", Some((13, INTERNAL)));
     let why = wait_held(&rig, "no_progress");
-    assert!(why.contains("submitted again 1 times and no checkpoint location is known"), "{why}");
+    assert!(
+        why.contains("submitted again 1 times and it never saved anything complete in gs://"),
+        "{why}"
+    );
     assert_eq!(jobs(&rig).len(), 2);
     assert!(rig.command(&["retry", "sft"]).status().unwrap().success());
     wait_running(&rig, 3);
