@@ -190,7 +190,7 @@ fn config_text(scenario: &Scenario, base: &str, listen: &str, speed: f64) -> Str
         scaled(30.0),
         scaled(5.0),
         minutes(10.0),
-        scaled(120.0_f64.max(speed * 2.0)),
+        scaled(120.0_f64.max(speed * 5.0)),
         scaled(30.0),
         minutes(30.0),
         minutes(2.0),

@@ -6,6 +6,7 @@ use crate::model::condition::Condition;
 use crate::model::event::What;
 use crate::model::fleet::Confirmed;
 use crate::model::hold::HoldReason;
+use crate::model::settings::Policy;
 use crate::model::time::{elapsed, span};
 use crate::model::view::Decision;
 
@@ -22,7 +23,7 @@ const SLOW_GETS: u32 = 3;
 pub fn confirmed(ctx: &SlotCtx) -> Option<Confirmed> {
     let (condition, record) = (ctx.condition(), &*ctx.record);
     let confirmed = ctx.memory.confirmed.as_ref()?;
-    let fresh = elapsed(confirmed.began, ctx.now) <= CONFIRMED_FOR;
+    let fresh = elapsed(confirmed.began, ctx.now) <= good_for(&ctx.slot.policy);
     let same = confirmed.incarnation.is_none() || confirmed.incarnation == record.incarnation;
     let holds = fresh
         && confirmed.condition == condition
@@ -32,6 +33,11 @@ pub fn confirmed(ctx: &SlotCtx) -> Option<Confirmed> {
     holds.then(|| confirmed.clone())
 }
 
+/// How old a confirming GET may be: nothing rests on a read older than `max_age` either (S2).
+pub fn good_for(policy: &Policy) -> Duration {
+    CONFIRMED_FOR.min(policy.max_age)
+}
+
 /// A GET that takes longer than it may be old confirms nothing (S1): told, and asked for again.
 pub fn too_slow(ctx: &SlotCtx) -> Option<Decision> {
     let text = || {
@@ -39,7 +45,7 @@ pub fn too_slow(ctx: &SlotCtx) -> Option<Decision> {
             "{}: {} GETs of the node in a row took longer than {}, so none is fresh enough to delete on (S1); check the network between this machine and the API",
             ctx.condition(),
             ctx.memory.slow_gets,
-            span(CONFIRMED_FOR)
+            span(good_for(&ctx.slot.policy))
         )
     };
     (ctx.memory.slow_gets >= SLOW_GETS).then(|| Decision::hold(HoldReason::SlowGet, text(), None))

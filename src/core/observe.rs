@@ -12,7 +12,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::model::action::{Reading, VERIFIED_FOR};
+use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
 use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Stray};
@@ -29,7 +29,9 @@ use crate::model::time::elapsed;
 use super::identity::{Source, become_incarnation, shows_the_past};
 use super::suspicion::{set_verdict, settled, suspect};
 use super::turn::Turn;
-use super::{amend, answers, diagnose, ended, learning, pool, readback, relaunch, request, settle};
+use super::{
+    amend, answers, confirm, diagnose, ended, learning, pool, readback, relaunch, request, settle,
+};
 
 /// Applies one reading that began at `began`.
 pub fn observe(
@@ -50,7 +52,8 @@ pub fn observe(
         fleet.dirty.extend(is_unseen(record).then(|| name.to_owned()));
     }
     if source == Source::Get {
-        memory.slow_gets = if took > VERIFIED_FOR { memory.slow_gets + 1 } else { 0 };
+        memory.slow_gets =
+            if took > confirm::good_for(&slot.policy) { memory.slow_gets + 1 } else { 0 };
     }
     if let Reading::Unread(why) = reading {
         if let Some(failure) = answers::refused_unread(record, source, turn.now) {

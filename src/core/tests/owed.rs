@@ -364,6 +364,23 @@ fn a_get_that_is_always_too_slow_to_delete_on_is_told() {
 }
 
 #[test]
+fn s2_a_get_that_is_older_than_a_short_max_age_is_asked_for_again_and_no_defect() {
+    let mut short = settings(&["a"]);
+    short.slots.get_mut("a").unwrap().policy.max_age = Duration::from_secs(2);
+    let mut world = World::new(short);
+    world.sick(&["a"], preempted(), 0);
+    let began = world.now;
+    world.wait(3);
+    let reading = Reading::Node(Arc::new(NodeView::parse(node("a", preempted())).unwrap()));
+    world.input(Input::Got { slot: "a".into(), began, reading });
+    assert!(world.actions.is_empty(), "{:?}", world.hold("a"));
+    world.wait(27);
+    world.poll(&[node("a", preempted())]);
+    world.get("a", Some(node("a", preempted())));
+    assert!(is_delete(&world.actions), "{:?}", world.hold("a"));
+}
+
+#[test]
 fn an_adopted_node_is_ours_in_every_sense() {
     let mut world = World::new(settings(&["a"]));
     let run = json!({"generation": 7, "checkpoint": ""}).to_string();
