@@ -81,6 +81,7 @@ fn job(job: &mut JobState, now: Timestamp) {
     maybe_past(&mut job.unheard_since);
     maybe_past(&mut job.went_back_since);
     maybe_past(&mut job.setup_since);
+    maybe_past(&mut job.saves_nothing);
     maybe_past(&mut job.roll_call_since);
     maybe_past(&mut job.failed_at);
     maybe_past(&mut job.failing_since);

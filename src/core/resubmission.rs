@@ -9,7 +9,6 @@ use crate::model::checkpoint::CheckpointSurvey;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
 use crate::model::failure::FailureClass;
-use crate::model::fleet::Memory;
 use crate::model::hold::HoldReason;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
@@ -103,16 +102,19 @@ pub fn warning(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
     ))
 }
 
-/// Tells it once for each job, and once more for each checkpoint after it.
-pub fn tell(record: &SlotRecord, slot: &SlotSettings, memory: &mut Memory, turn: &mut Turn) {
+/// Tells it once for each job, and once more for each checkpoint after it. Returns whether the record
+/// changed: the next scheduled run must not tell it again.
+pub fn tell(record: &mut SlotRecord, slot: &SlotSettings, turn: &mut Turn) -> bool {
     let since = saves_nothing(record, slot).map(|(since, _)| since);
-    if since.is_some()
-        && memory.saves_nothing != since
+    let news = record.job.saves_nothing != since;
+    if news
+        && since.is_some()
         && let Some(text) = warning(record, slot)
     {
         turn.tell(record, What::Note, text);
     }
-    memory.saves_nothing = since;
+    record.job.saves_nothing = since;
+    news
 }
 
 /// Tells of the data of a job that is submitted in another region than its predecessor.

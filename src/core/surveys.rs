@@ -134,8 +134,8 @@ fn surveyed(
         record.job.location_since = seen.other.as_ref().and_then(|other| other.oldest);
     }
     record.job.listed_at = Some(began.min(now));
-    let changed = resubmission::saw(record, settings, &seen, now);
-    resubmission::tell(record, settings, memory, turn);
+    let changed = resubmission::saw(record, settings, &seen, now)
+        | resubmission::tell(record, settings, turn);
     // Written where a judgement may soon rest on it.
     if location::surveyed(record, settings, &seen, now, turn)
         || changed

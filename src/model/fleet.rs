@@ -317,8 +317,6 @@ pub struct Memory {
     pub ended: Option<Arc<NodeView>>,
     /// When the newest complete lists that show no live job of its lineage were begun (S24).
     pub none_live: Option<Timestamp>,
-    /// Since when a training job that runs has saved nothing, as far as that was told.
-    pub saves_nothing: Option<Timestamp>,
     /// A GET answered 404 since the node was last seen.
     pub absence_confirmed: bool,
     /// Looks at an operation that found neither the operation nor the node, in a row.

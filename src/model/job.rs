@@ -128,6 +128,9 @@ pub struct JobState {
     pub stuck: Option<Stuck>,
     /// Since when a worker has reported that it can't be set up.
     pub setup_since: Option<Timestamp>,
+    /// Since when a training job that runs has saved nothing, as far as that was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saves_nothing: Option<Timestamp>,
     /// Since when hosts that are set up wait for each other.
     pub roll_call_since: Option<Timestamp>,
     /// The report of an exit with 0 that was judged to be too early.

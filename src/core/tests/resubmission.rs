@@ -216,6 +216,15 @@ fn the_folder_that_the_service_gives_a_job_is_where_its_checkpoints_are_looked_f
     service.minutes(5 * 60);
     let told = service.told.iter().filter(|text| text.contains("no new complete")).count();
     assert_eq!((told, service.jobs.len(), service.hold()), (1, 1, None));
+    // Nor does the next scheduled run tell it again.
+    let slots = std::mem::take(&mut service.world.fleet.slots);
+    let (settings, ledger) =
+        (service.world.fleet.settings.clone(), service.world.fleet.ledger.clone());
+    service.world.fleet = Fleet::new(settings.clone(), slots, ledger);
+    service.ask(Input::Configured(Box::new(settings)));
+    service.minutes(30);
+    let told = service.told.iter().filter(|text| text.contains("no new complete")).count();
+    assert_eq!(told, 1);
     let shown = view::document(&service.world.fleet, service.world.now);
     assert!(shown.tpus[0].warnings[0].contains("no new complete checkpoint since"), "{shown:?}");
     service.steps.push(200);
