@@ -181,8 +181,9 @@ impl World {
     /// progress.
     pub fn starts_from(&mut self, slot: &str, order: &RunOrder) {
         let wanted = self.calm_since.is_some_and(|calm| self.now > calm + 4 * HOUR);
-        let excused =
-            wanted || [Fault::Commands, Fault::Reload].iter().any(|fault| self.setup.has(*fault));
+        // Hosts start a job that crashed by themselves as well: its runs are more than its generations.
+        let others = [Fault::Commands, Fault::Reload, Fault::JobCrashes];
+        let excused = wanted || others.iter().any(|fault| self.setup.has(*fault));
         let known = self.truth.slots.entry(slot.to_owned()).or_default();
         let passed_over = order.generation >= known.alike_since + STUCK_RUNS;
         let complete = order.step.is_none_or(|step| known.complete.contains(&step));
