@@ -322,6 +322,7 @@ pub fn refused(
     recovery.refusal = Some((failure.class, failure.message.clone()));
     recovery.refused_in.clone_from(&record.zone);
     let short = failure.class == FailureClass::StockOut;
+    let mut changed = short;
     // Stock-outs have the pool's own pace: hours of them say nothing about how often to try another refusal.
     recovery.failures += u32::from(!short);
     if short {
@@ -338,9 +339,18 @@ pub fn refused(
     } else if failure.class.tries_next_zone() && zones > 1 {
         record.zone.clone_from(&slot.zones[next]);
         until = until.filter(|_| next == 0);
+        // One that was short long ago is no zone to try again at once.
+        let wait = spread(policy.stock_out.0, policy.stock_out.1, &pool, recovery.create_failures);
+        let found = ledger.pools.get_mut(&pool).and_then(|found| found.short.as_mut());
+        if let Some(known) = found.filter(|_| !short) {
+            known.probe_at = known.probe_at.max(after(turn.now, wait));
+            changed = true;
+        }
         // A zone of the list that is short is probed in its own time, however long the others wait.
-        let due = pools.iter().filter_map(|pool| pool::probed_at(ledger, pool)).min();
-        until = until.map(|until| due.map_or(until, |at| at.max(turn.now).min(until)));
+        // One that is due already was asked a moment ago, or is another slot's to probe.
+        let ahead = |pool: &String| pool::probed_at(ledger, pool).filter(|at| *at > turn.now);
+        let due = pools.iter().filter_map(ahead).min();
+        until = until.map(|until| due.map_or(until, |at| at.min(until)));
     }
     // The pool says when it is probed again.
     recovery.not_before = until.filter(|_| !short);
@@ -357,5 +367,5 @@ pub fn refused(
         failure.message,
     );
     turn.tell(record, What::RecoveryFailure { cause, reason: failure.class }, message);
-    short
+    changed
 }

@@ -28,7 +28,7 @@ use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::relaunch::wanted_for;
 use super::turn::Turn;
-use super::{amend, confirm, reads, runs};
+use super::{amend, confirm, diagnose, reads, runs};
 
 /// From the success of a job to the removal of its TPU: other workers may still save or write their
 /// logs, and an operator may still want it.
@@ -153,10 +153,11 @@ pub fn nudge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     match confirmed(ctx, Condition::Deleting, &reason, turn) {
         Err(decision) => decision,
         Ok(verified) => {
+            let owed = diagnose::is_owed(ctx.record);
             condemn(ctx, Condition::Deleting, Kind::Lost, verified, turn);
             ctx.record.nudged.clone_from(&ctx.record.incarnation);
-            // A recovery of ours still owes its create.
-            if let Some(recovery) = ctx.record.recovery.as_mut().filter(|_| !again) {
+            // A recovery that had no replacement yet still owes its create.
+            if let Some(recovery) = ctx.record.recovery.as_mut().filter(|_| !owed) {
                 recovery.no_create = true;
             }
             Decision::act(ActionName::Wait, reason)

@@ -37,9 +37,10 @@ pub fn condemn(
     let again = ctx.record.recovery.as_ref().is_some_and(|r| {
         r.phase == Phase::Condemned && !(r.kind == Kind::Lost && kind == Kind::Judged)
     });
-    let stillborn = is_stillborn(ctx.record, condition);
+    let stillborn = is_stillborn(ctx, condition);
+    let tries = kind == Kind::Judged && !ctx.record.has_ended();
     if !again {
-        open(ctx, &observed, incarnation.as_ref(), turn);
+        open(ctx, &observed, incarnation.as_ref(), stillborn, turn);
     }
     came_to_nothing(ctx.record, condition.name(), turn);
     if ctx.record.recovery.as_ref().is_some_and(|r| r.phase != Phase::Condemned)
@@ -48,7 +49,6 @@ pub fn condemn(
         let why = format!("the replacement is {}", condition.name());
         advance(ctx.record, Phase::Condemned, &why, turn);
     }
-    let tries = kind == Kind::Judged;
     if tries {
         mark_trial(ctx, turn.now);
     }
@@ -75,8 +75,13 @@ pub fn condemn(
 
 /// A replacement that capacity was taken from while it was created: its next create counts like one that
 /// was refused, and no attempt is used up.
-fn is_stillborn(record: &SlotRecord, condition: Condition) -> bool {
-    let creating = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating);
+fn is_stillborn(ctx: &SlotCtx, condition: Condition) -> bool {
+    let record = &*ctx.record;
+    let startup = ctx.slot.policy.grace.startup(record.size());
+    // One that was not read for longer may have been at work for hours.
+    let creating = record.recovery.as_ref().is_some_and(|recovery| {
+        recovery.phase == Phase::Creating && elapsed(recovery.phase_since, ctx.now) < startup
+    });
     let taken = matches!(condition, Condition::Preempted | Condition::Terminated);
     creating && taken && !record.is_training()
 }
@@ -106,6 +111,7 @@ fn open(
     ctx: &mut SlotCtx,
     observed: &Evidence,
     incarnation: Option<&Incarnation>,
+    stillborn: bool,
     turn: &mut Turn,
 ) {
     let (now, record) = (turn.now, &mut *ctx.record);
@@ -114,7 +120,7 @@ fn open(
     // request that failed gave no machines: its next one counts like a create that was refused.
     let counts =
         !matches!(condition, Condition::Deleting | Condition::Finished | Condition::RequestFailed)
-            && !is_stillborn(record, condition);
+            && !stillborn;
     resubmission::count(record, ctx.slot, condition);
     if counts {
         _ = runs::ended(record, condition, turn);

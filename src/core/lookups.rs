@@ -53,6 +53,8 @@ pub fn create_checked(
 /// So often are the operations of a zone asked for, a poll apart, before a TPU that is missing counts as
 /// not deleted on purpose.
 const LISTINGS: u32 = 3;
+/// Or after it has been missing for so long.
+const UNLISTED_FOR: Duration = Duration::from_secs(900);
 
 /// Takes in the delete operations on a slot's node: one that is not ours says that the node was
 /// deleted on purpose. Operations that can't be listed are no evidence, and told.
@@ -97,7 +99,10 @@ pub fn deletions(
                 failure.class,
                 FailureClass::Transient | FailureClass::Rate | FailureClass::Garbage
             );
-            if passes && memory.deletions_unread < LISTINGS {
+            // A scheduled run polls once: there its time counts, from the first symptom on.
+            let since = record.suspicion.as_ref().map_or(turn.now, |suspicion| suspicion.since);
+            let early = elapsed(since, turn.now) < UNLISTED_FOR;
+            if passes && early && memory.deletions_unread < LISTINGS {
                 return;
             }
             let message = format!(

@@ -128,9 +128,12 @@ pub fn resend_later(
     advance(record, Phase::Gone, why, turn);
     if let Some(recovery) = &mut record.recovery {
         let failure = failure.map(|f| (f.class, f.message));
+        let news = failure.is_some() || recovery.refusal.is_none();
         recovery.refusal =
             failure.or(recovery.refusal.take()).or(Some((FailureClass::Transient, why.to_owned())));
-        recovery.refused_in.clone_from(&record.zone);
+        if news {
+            recovery.refused_in.clone_from(&record.zone);
+        }
         recovery.resends += 1;
         recovery.not_before =
             Some(after(turn.now, backoff(policy, &record.name, recovery.resends)));

@@ -240,7 +240,7 @@ fn refusal(fleet: &Fleet, record: &SlotRecord) -> Option<(FailureClass, String, 
     let waits = |recovery: &&Recovery| matches!(recovery.phase, Phase::Gone | Phase::Creating);
     let recovery = record.recovery.as_ref().filter(waits)?;
     // A refusal in another zone, or of an earlier request, is over once one waits in its queue.
-    if record.verdict.condition == Condition::Waiting {
+    if record.verdict.condition == Condition::Waiting && record.incarnation.is_some() {
         return None;
     }
     if let Some((class, text)) = &recovery.refusal {
@@ -386,6 +386,7 @@ fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
         checkpoint_step: checkpoint.map(|c| c.step),
         checkpoint_at: written.filter(|_| checkpoint.is_some()),
         around: record.job.around.clone(),
+        expected: location::listed(slot).is_some() && !slot.finds_its_own(),
         held: location.is_some() && record.job.trouble.is_some(),
         unlisted: location.as_ref().is_some_and(|uri| location::listed_at(record, uri).is_none()),
         location,

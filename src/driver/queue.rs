@@ -91,7 +91,7 @@ impl Queue {
 pub fn apart(fleet: &Fleet, then: Vec<Action>, now: Timestamp) -> (Vec<Action>, Vec<Input>) {
     let is_intended = |action: &Action| {
         let patches = matches!(action, Action::Patch { .. });
-        if fleet.settings.dry_run || (!patches && is_paused(fleet, action.slot(), now)) {
+        if fleet.settings.dry_run || (!patches && is_paused(fleet, whose(fleet, action), now)) {
             return false;
         }
         if let Action::Delete { slot, zone, incarnation, stray: true, .. } = action {
@@ -125,6 +125,18 @@ pub fn apart(fleet: &Fleet, then: Vec<Action>, now: Timestamp) -> (Vec<Action>, 
         action.answer(outcome)
     };
     (intended, called_off.into_iter().map(answer).collect())
+}
+
+/// The slot whose pause counts: a late twin of a training job is cancelled for its lineage's slot.
+fn whose<'a>(fleet: &'a Fleet, action: &'a Action) -> &'a str {
+    let stray = match action {
+        Action::Delete { slot, zone, stray: true, .. } => {
+            fleet.ledger.strays.get(&Stray::key(zone, slot))
+        }
+        _ => None,
+    };
+    let twin = stray.and_then(|stray| stray.twin.as_ref());
+    twin.map_or(action.slot(), |twin| twin.slot.as_str())
 }
 
 /// Whether a slot, or a stray of that name, is paused. A patch is none of this: a pause is told to the

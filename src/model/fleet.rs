@@ -145,7 +145,9 @@ impl Stray {
     /// Whether a slot of its name would be filled by it, as the config is now.
     pub fn fills(&self, settings: &Settings) -> bool {
         let slot = settings.slots.get(&self.name);
-        self.request.is_none() || slot.is_some_and(|slot| slot.filling == self.filling())
+        let same = |slot: &SlotSettings| slot.filling == self.filling();
+        // A plain node of a slot that is a queued resource by now fills nothing.
+        if self.request.is_none() { slot.is_none_or(same) } else { slot.is_some_and(same) }
     }
 
     /// The slot that it belongs to, as the config is now: that of its name, or another one with the same

@@ -346,6 +346,9 @@ pub struct JobView {
     /// "none"`.
     #[serde(default)]
     pub location: Option<String>,
+    /// The job is to save there: the config names the place, and does not leave the rest to the framework.
+    #[serde(default)]
+    pub expected: bool,
     /// A create would be held for what was listed there last: see the warnings.
     #[serde(default)]
     pub held: bool,

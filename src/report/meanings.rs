@@ -218,7 +218,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::SetupFailed,
         says(
-            "A host could not be set up for 30 minutes, and the job waits for it: a startup script that fails, most of the time.",
+            "A host could not be set up for `grace.setup` (30 minutes), and the job waits for it: a startup script that fails, most of the time.",
             "The reason has the last lines. Correct the script; the host tries again by itself, every 15 minutes by now.",
         ),
     ),

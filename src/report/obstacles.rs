@@ -70,7 +70,7 @@ impl Obstacles {
             slot_kind: gauges("slot_kind", "1 for what fills the slot.", &["slot", "kind"])?,
             durable_progress_expected: gauges(
                 "durable_progress_expected",
-                "1 where a checkpoint location is known, so that the job is to save there.",
+                "1 where the config names a checkpoint location, so that the job is to save there.",
                 &["slot"],
             )?,
             orphans: gauges(
@@ -108,7 +108,7 @@ impl Obstacles {
             self.slot_recoveries.with_label_values(&[name]).set(slot.recoveries_24h as i64);
             self.slot_kind.with_label_values(&[name, slot.kind.as_str()]).set(1);
             if let Some(job) = &slot.job {
-                let expected = i64::from(job.location.is_some());
+                let expected = i64::from(job.expected);
                 self.durable_progress_expected.with_label_values(&[name]).set(expected);
             }
             if let Some(reason) = slot.hold.as_deref() {

@@ -73,6 +73,32 @@ fn a_node_whose_config_names_its_queued_resource_as_advised_is_watched_as_that()
 }
 
 #[test]
+fn s21_a_node_of_ours_stays_followed_when_its_slot_becomes_another_queued_resource() {
+    let mut plain = Asked::unsent();
+    plain.configured(|settings| settings.slots.get_mut("a").unwrap().filling = Filling::Node);
+    let metadata = json!({"tpu-watchdog-owner": "me", "tpu-watchdog-slot": "a"});
+    let poll = |plain: &mut Asked| {
+        plain.world.wait(30);
+        let ours = node("a", json!({"metadata": metadata.clone()}));
+        let nodes = [ours, node("b", json!({}))].map(|raw| Arc::new(NodeView::parse(raw).unwrap()));
+        let list = RequestList { requests: vec![], unreachable: vec![] };
+        let result = Ok((nodes.to_vec(), vec![]).into());
+        let listing = Listing { zone: ZONE.into(), result, requests: Some(Ok(list)) };
+        let (began, jobs) = (plain.world.now, vec![]);
+        plain.world.input(Input::Polled(Box::new(Poll { began, listings: vec![listing], jobs })));
+    };
+    poll(&mut plain);
+    assert!(plain.world.fleet.slots["a"].ours);
+    plain.configured(|settings| {
+        settings.slots.get_mut("a").unwrap().filling = Filling::QueuedResource("q".into());
+    });
+    for _ in 0..5 {
+        poll(&mut plain);
+        assert_eq!(plain.world.fleet.ledger.strays.len(), 1, "it is billed, and no slot's");
+    }
+}
+
+#[test]
 fn s17_a_request_whose_slot_has_another_name_is_that_slots_and_keeps_its_place() {
     let mut asked = Asked::new();
     asked.shows(Some(&waiting()));

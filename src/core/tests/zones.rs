@@ -185,6 +185,23 @@ fn l6_a_zone_that_is_short_is_probed_in_its_time_whatever_the_other_one_refuses_
 }
 
 #[test]
+fn l6_pools_that_were_short_long_ago_make_no_refusal_of_today_come_faster() {
+    let mut world = over_two(&["a"], &["a"]);
+    lose(&mut world, &["a"]);
+    let (now, probe_at) = (world.now, world.now);
+    for zone in [ZONE, EAST] {
+        let short = Some(Short { since: now, last: now, refusals: 1, probe_at });
+        world.fleet.ledger.pools.insert(format!("{zone} v4-8"), Pool { short, ..Pool::default() });
+    }
+    let asked = refuse(&mut world, 60, |_| FailureClass::Quota);
+    assert!((4..60).contains(&asked.len()), "{}", asked.len());
+    let asked = refuse(&mut world, 60, |zone| {
+        if zone == ZONE { FailureClass::Quota } else { FailureClass::StockOut }
+    });
+    assert!((20..70).contains(&asked.len()), "{}", asked.len());
+}
+
+#[test]
 fn s13_capacity_that_is_taken_before_it_was_ready_backs_off_and_uses_no_attempt_up() {
     let mut world = over_two(&["a"], &[]);
     lose(&mut world, &["a"]);
@@ -281,6 +298,63 @@ fn operations_that_can_not_be_listed_for_a_moment_are_asked_for_again_before_any
         assert!(world.actions.is_empty(), "poll {poll}: {:?}", world.actions);
     }
     assert_eq!(world.hold("a"), Some(HoldReason::Deleted));
+}
+
+#[test]
+fn l3_operations_that_no_scheduled_run_can_list_hold_a_create_for_a_quarter_of_an_hour() {
+    let mut world = over_two(&["a"], &[]);
+    world.poll(&[node("a", json!({}))]);
+    world.deletions = Err(Failure::new(FailureClass::Transient, "no answer within 30 s"));
+    let began = world.now;
+    while world.actions.is_empty() {
+        // A run every five minutes: each one knows what is journaled, and polls once.
+        world.wait(300);
+        let slots = std::mem::take(&mut world.fleet.slots);
+        let (settings, ledger) = (world.fleet.settings.clone(), world.fleet.ledger.clone());
+        world.fleet = Fleet::new(settings.clone(), slots, ledger);
+        world.input(Input::Configured(Box::new(settings)));
+        for _ in 0..3 {
+            world.wait(5);
+            world.poll(&[]);
+            if world.asks("a") {
+                world.get("a", None);
+            }
+            if !world.actions.is_empty() || world.fleet.memory["a"].deletions_unread > 0 {
+                break;
+            }
+        }
+        assert!(elapsed(began, world.now).as_secs() < 2 * 3600, "{:?}", world.hold("a"));
+    }
+    assert!(matches!(world.actions[..], [Action::Create { .. }]), "{:?}", world.actions);
+    assert!(elapsed(began, world.now).as_secs() > 600);
+}
+
+#[test]
+fn s10_a_persons_delete_of_a_replacement_at_work_is_followed_by_no_create() {
+    for phase in [Phase::Creating, Phase::Launched] {
+        let mut world = over_two(&["a"], &[]);
+        world.recreate_preempted();
+        let made = world.replacement("a", json!({"state": "CREATING"}));
+        world.poll(std::slice::from_ref(&made));
+        let recovery = world.fleet.slots.get_mut("a").unwrap().recovery.as_mut().unwrap();
+        (recovery.phase, recovery.call) = (phase, None);
+        let mut dying = made.clone();
+        dying["state"] = json!("DELETING");
+        for _ in 0..90 {
+            world.wait(30);
+            world.poll(std::slice::from_ref(&dying));
+            if world.asks("a") {
+                world.get("a", Some(dying.clone()));
+            }
+            if is_delete(&world.actions) {
+                break;
+            }
+        }
+        assert!(is_delete(&world.actions), "it is stuck: {:?}", world.hold("a"));
+        world.called("a", gone());
+        let owed = world.fleet.slots["a"].recovery.is_some();
+        assert_eq!(owed, phase == Phase::Creating, "{phase}: {:?}", world.hold("a"));
+    }
 }
 
 #[test]
