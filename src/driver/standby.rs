@@ -129,7 +129,7 @@ impl Standby {
                 self.stage = Stage::Waiting { until: now + LOST_THE_RACE };
                 Claimed::Waiting
             }
-            // Also for commands: a leader has to know whether all is paused.
+            // Also for commands: a leader must know whether all is paused.
             (
                 _,
                 Message::Loaded(Err(error))
