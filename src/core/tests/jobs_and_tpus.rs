@@ -100,8 +100,12 @@ fn s6_s8_training_jobs_make_no_room_for_judged_tpus() {
 fn a_job_that_is_known_is_not_read_again_and_again_while_it_waits_or_is_held() {
     let mut service = Service::new();
     service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));
+    while service.jobs.len() < 2 {
+        service.half_a_minute();
+    }
+    service.sets("JOB_STATE_QUEUED", None);
     service.minutes(5);
-    assert_eq!(service.jobs.len(), 2);
+    assert_eq!(service.world.phase("a"), Some(Phase::Creating));
     // It ends before it ever ran.
     service.sets("JOB_STATE_FAILED", Some((3, &format!("{EXIT} 1."))));
     service.minutes(10);
@@ -109,6 +113,31 @@ fn a_job_that_is_known_is_not_read_again_and_again_while_it_waits_or_is_held() {
     let before = service.gets;
     service.minutes(30);
     assert_eq!(service.gets, before);
+}
+
+#[test]
+fn steps_of_another_location_do_not_keep_submissions_from_being_given_back() {
+    let mut service = Service::new();
+    service.steps.push(50_000);
+    service.minutes(10);
+    let fails = |service: &mut Service| {
+        service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));
+        service.minutes(10);
+    };
+    fails(&mut service);
+    // The place that was meant, with lower steps.
+    let mut settings = service.world.fleet.settings.clone();
+    let job = settings.slots.get_mut("a").unwrap().job.as_mut().unwrap();
+    job.checkpoint.as_mut().unwrap().uri += "/meant";
+    service.ask(Input::Configured(Box::new(settings)));
+    service.steps = vec![];
+    service.minutes(10);
+    for step in 1..=5 {
+        service.steps.push(step * 1_000);
+        service.minutes(10);
+        fails(&mut service);
+    }
+    assert_eq!((service.jobs.len(), service.hold()), (7, None));
 }
 
 #[test]

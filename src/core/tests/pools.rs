@@ -85,8 +85,9 @@ fn s14_reserved_capacity_is_tried_after_half_an_hour_and_its_pool_is_the_reserva
 #[test]
 fn l6_a_slot_that_asks_for_other_capacity_than_it_had_does_not_wait_in_that_ones_pool() {
     let spot = json!({"schedulingConfig": {"preemptible": true}});
-    let mut world = World::new(settings(&["a", "b"]));
-    world.poll(&[node("a", spot), node("b", json!({}))]);
+    let mut world = World::new(settings(&["a", "b", "c"]));
+    let newer = json!({"schedulingConfig": {"spot": true}});
+    world.poll(&[node("a", spot), node("b", json!({})), node("c", newer)]);
     let overlay = |scheduling: Value, around: Value| {
         let fields = [("schedulingConfig", scheduling), ("queuedResource", around)];
         let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
@@ -111,6 +112,7 @@ fn l6_a_slot_that_asks_for_other_capacity_than_it_had_does_not_wait_in_that_ones
         ("a", overlay(json!({"spot": null, "preemptible": null}), Value::Null), ""),
         ("a", overlay(json!({"preemptible": null}), Value::Null), ""),
         ("a", overlay(json!({"spot": null}), Value::Null), " spot"),
+        ("c", overlay(json!({"spot": null}), Value::Null), ""),
         (
             "a",
             overlay(json!({"spot": null, "preemptible": null, "reserved": true}), Value::Null),
