@@ -344,6 +344,9 @@ fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     if let Some(hold) = ctx.record.verdict.hold {
         return Decision::hold(hold, evidence, None);
     }
+    if ctx.record.verdict.unconfirmed && !ctx.memory.absence_confirmed {
+        reads::confirm(ctx, turn);
+    }
     match ctx.condition() {
         Condition::Healthy => match &ctx.record.suspicion {
             Some(s) => Decision::none(format!(
@@ -369,12 +372,7 @@ fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
             format!("{evidence}; no rule acts on this symptom; check the job"),
             None,
         ),
-        Condition::Unclear => {
-            if ctx.record.verdict.unconfirmed && !ctx.memory.absence_confirmed {
-                reads::confirm(ctx, turn);
-            }
-            Decision::hold(HoldReason::Unclear, evidence, None)
-        }
+        Condition::Unclear => Decision::hold(HoldReason::Unclear, evidence, None),
         _ => Decision::none(evidence),
     }
 }

@@ -263,6 +263,9 @@ fn verdict(
                 Verdict::new(Condition::Finished, diagnose::FINISHED)
             } else if memory.absence_confirmed {
                 Verdict::new(Condition::Missing, "absent from a complete listing, and GET says 404")
+            } else if record.is_training() && record.verdict.condition == Condition::Going {
+                // It has ended, so that lists lack it, and its error is still to come.
+                Verdict { unconfirmed: true, ..record.verdict.clone() }
             } else {
                 Verdict::unconfirmed_absence()
             })

@@ -132,6 +132,23 @@ fn a_persons_cancel_that_ends_as_a_failure_and_a_cancel_without_words_are_waited
 }
 
 #[test]
+fn a_job_whose_error_is_awaited_is_going_in_each_poll() {
+    let mut service = Service::new();
+    service.sets("JOB_STATE_FAILED", None);
+    service.half_a_minute();
+    service.world.events.clear();
+    for _ in 0..4 {
+        service.half_a_minute();
+        assert_eq!(service.world.condition("a"), Condition::Going);
+    }
+    let turns = |what: &&What| matches!(what, What::Condition { .. });
+    assert_eq!(service.world.events.iter().find(turns), None);
+    service.sets("JOB_STATE_FAILED", Some((3, &format!("{EXIT} 1."))));
+    service.half_a_minute();
+    assert_eq!(service.hold(), Some(HoldReason::JobFailed));
+}
+
+#[test]
 fn a_slot_that_means_another_job_by_now_starts_over() {
     let mut service = Service::new();
     let mut other = training();
