@@ -150,7 +150,7 @@ fn recreate_refused(record: &SlotRecord) -> Option<Refused> {
 /// A TPU that `release` would not give back, for which `forget` is meant.
 fn release_refused(record: &SlotRecord) -> Option<Refused> {
     let (name, recovery) = (&record.name, record.recovery.as_ref());
-    if record.is_training() {
+    if record.traits().is_job {
         let text = format!(
             "a training job has nothing of ours on it; `forget {name}` leaves it alone from now on"
         );

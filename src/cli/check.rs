@@ -12,7 +12,7 @@ use crate::resource::training::{body, possible};
 pub fn check(at: &ConfigFile) -> Outcome {
     let config = load(at)?;
     let slots = config.settings.slots.values();
-    let tpus: Vec<_> = slots.filter(|slot| slot.filling.training().is_none()).collect();
+    let tpus: Vec<_> = slots.filter(|slot| !slot.filling.traits().is_job).collect();
     let jobs = tpus.iter().filter(|slot| slot.job.is_some()).count();
     let with = if tpus.is_empty() { String::new() } else { format!(", {jobs} with a job") };
     print(&format!(

@@ -146,7 +146,7 @@ async fn of_slot(
         }
     };
     let spec = learned.clone().unwrap_or_else(NodeSpec::empty).in_zone(zone).overlaid(&slot.create);
-    let is_tpu = slot.filling.training().is_none();
+    let is_tpu = !slot.filling.traits().is_job;
     needs.extend((0..spec.slices()).filter(|_| is_tpu).map(|_| Need {
         zone: zone.to_owned(),
         accelerator: spec.accelerator(),

@@ -177,9 +177,7 @@ fn nothing(
         );
     }
     let slot = config.settings.slots.get(&args.slot);
-    if let (Some(record), true) =
-        (record, slot.is_some_and(|slot| slot.filling.training().is_some()))
-    {
+    if let (Some(record), true) = (record, slot.is_some_and(|slot| slot.filling.traits().is_job)) {
         let id = record.incarnation.as_ref().map_or("ID", |of| of.id.as_str());
         let job = record.spec.as_ref().and_then(|spec| spec.body().get(TRAINING_KEY));
         let of = slot.and_then(|slot| slot.filling.training());

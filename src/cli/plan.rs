@@ -143,7 +143,7 @@ fn without_dry_run(document: &mut StatusDocument, users_dry_run: bool) {
 async fn name_the_others(document: &mut StatusDocument, config: &Config, tpu: &TpuClient) {
     let mut zones: BTreeMap<String, Option<Vec<String>>> = BTreeMap::new();
     let is_tpu = |name: &String| {
-        config.settings.slots.get(name).is_none_or(|slot| slot.filling.training().is_none())
+        config.settings.slots.get(name).is_none_or(|slot| !slot.filling.traits().is_job)
     };
     let unseen = |slot: &&mut SlotView| {
         slot.accelerator.is_none() && slot.incarnation.is_none() && is_tpu(&slot.name)

@@ -51,7 +51,7 @@ const WITHOUT: [(&str, &str); 9] = [
 /// Asks the API, and says what is missing together with the command that grants it.
 pub async fn permissions(clients: &Clients, config: &Config, account: &str) -> Vec<Finding> {
     let slots = config.settings.slots.values();
-    let (jobs, tpus): (Vec<_>, Vec<_>) = slots.partition(|slot| slot.filling.training().is_some());
+    let (jobs, tpus): (Vec<_>, Vec<_>) = slots.partition(|slot| slot.filling.traits().is_job);
     let of_role = ROLE.lines().filter_map(|line| line.strip_prefix("- "));
     let kinds: BTreeSet<JobKind> =
         jobs.iter().filter_map(|slot| Some(slot.filling.training()?.kind)).collect();

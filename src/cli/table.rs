@@ -77,7 +77,7 @@ pub fn plural(count: usize, noun: &str) -> String {
 
 /// A fleet by its kinds: `3 TPUs and 1 training job`.
 pub fn fleet(settings: &Settings) -> String {
-    let jobs = settings.slots.values().filter(|slot| slot.filling.training().is_some()).count();
+    let jobs = settings.slots.values().filter(|slot| slot.filling.traits().is_job).count();
     counted(settings.slots.len() - jobs, jobs)
 }
 
@@ -98,7 +98,7 @@ fn counted(tpus: usize, jobs: usize) -> String {
 
 /// The noun for all slots of a fleet.
 pub fn kinds(settings: &Settings) -> &'static str {
-    let jobs = settings.slots.values().filter(|slot| slot.filling.training().is_some()).count();
+    let jobs = settings.slots.values().filter(|slot| slot.filling.traits().is_job).count();
     match jobs {
         0 => "TPUs",
         jobs if jobs == settings.slots.len() => "training jobs",

@@ -196,7 +196,7 @@ pub fn clients(config: &Config) -> Result<Clients, Failed> {
 pub fn settings(config: &Config) -> Settings {
     let mut settings = config.settings.clone();
     for slot in settings.slots.values_mut() {
-        let job = slot.job.as_ref().filter(|_| slot.filling.training().is_none());
+        let job = slot.job.as_ref().filter(|_| !slot.filling.traits().is_job);
         slot.supervisor = job.map(|job| launch::supervisor(&slot.name, job));
     }
     settings

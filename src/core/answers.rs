@@ -8,7 +8,6 @@ use serde_json::Value;
 use crate::model::action::CallOutcome;
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::filling::Filling;
 use crate::model::fleet::{Fleet, Ledger, Memory, Pending};
 use crate::model::operation::OperationState;
 use crate::model::phase::Phase;
@@ -71,7 +70,7 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
         (_, CallOutcome::Accepted(operation)) => set_call(record, Call::Accepted { operation }),
         (_, CallOutcome::Unknown(_)) => set_call(record, Call::Unknown),
         (Phase::Deleting, CallOutcome::Refused(failure))
-            if failure.class == FailureClass::NotFound && !record.is_training() =>
+            if failure.class == FailureClass::NotFound && !record.traits().ends_in_place =>
         {
             advance(record, Phase::Gone, "the API says that the node does not exist", turn);
         }
@@ -180,7 +179,7 @@ pub fn operated(
     turn: &mut Turn,
 ) {
     let Some(slot) = fleet.settings.slots.get(name) else { return };
-    let (policy, ends_later) = (slot.policy.clone(), slot.filling != Filling::Node);
+    let (policy, kind) = (slot.policy.clone(), slot.filling.traits());
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let Some(recovery) = &record.recovery else { return };
     if recovery.call != Some(Call::Accepted { operation: operation.to_owned() }) {
@@ -191,7 +190,7 @@ pub fn operated(
     match (phase, result) {
         (_, Ok(OperationState::Running)) if memory.vanished == 0 => memory.operation_lost = None,
         // A request goes after its nodes, and a cancel takes a while: a read has to say that it is over, too.
-        (Phase::Deleting, Ok(OperationState::Succeeded)) if ends_later => {
+        (Phase::Deleting, Ok(OperationState::Succeeded)) if !kind.ends_with_operation => {
             read_back(record, memory, turn.now);
             // Should it be there, the next delete is another one than this.
             spend(record);
@@ -334,7 +333,7 @@ pub fn refused(
     let next = (position + 1) % zones.max(1);
     let rounds = recovery.failures.div_ceil(u32::try_from(zones).unwrap_or(1).max(1));
     let mut until = Some(after(turn.now, backoff(policy, &record.name, rounds)));
-    if failure.class == FailureClass::Quota && slot.filling.training().is_some() {
+    if failure.class == FailureClass::Quota && slot.filling.traits().is_held_by_refusal {
         until = Some(after(turn.now, QUOTA_AGAIN));
     } else if failure.class.tries_next_zone() && zones > 1 {
         record.zone.clone_from(&slot.zones[next]);

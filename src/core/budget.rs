@@ -107,7 +107,7 @@ impl Counted {
 
 /// Which room of [`Budget::rooms`] a slot counts in.
 pub fn room(slot: &SlotSettings) -> usize {
-    usize::from(slot.filling.training().is_some())
+    slot.filling.traits().budget as usize
 }
 
 fn is_recent(gust: &Gust, storm: Storm, now: Timestamp) -> bool {

@@ -278,7 +278,7 @@ fn no_job_lives(case: &Case) -> Checked {
     let settled = |sent| elapsed(sent, *now) >= slot.filling.settle();
     let settled = record.submitted_at.is_none_or(settled);
     let newer = |at| settled && Some(at) >= since && elapsed(at, *now) <= slot.policy.max_age;
-    let alone = slot.filling.training().is_none() || memory.none_live.is_some_and(newer);
+    let alone = !slot.filling.traits().is_found_by_lists || memory.none_live.is_some_and(newer);
     rule(alone, "S24", "another job of its lineage may live")
 }
 

@@ -155,8 +155,8 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
             });
         }
         CommandKind::Recreate { slot, incarnation } => change(fleet, slot, |record| {
-            // A training job that lives is for its people to cancel.
-            if record.is_training() && record.incarnation.is_some() && !record.has_ended() {
+            let lives = record.incarnation.is_some() && !record.has_ended();
+            if lives && record.traits().is_its_peoples {
                 return;
             }
             wanted(record, said);
@@ -254,7 +254,8 @@ fn release(fleet: &mut Fleet, slot: &str, who: &str, turn: &mut Turn) {
         return turn.note(format!("release {slot}: {text}; nothing was done"));
     };
     let rests = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
-    let node = record.incarnation.clone().filter(|_| record.ours && rests && !record.is_training());
+    let node =
+        record.incarnation.clone().filter(|_| record.ours && rests && !record.traits().is_job);
     let Some(incarnation) = node else {
         let why = match (&record.incarnation, record.ours) {
             (None, _) => "it has no TPU now",
@@ -327,7 +328,7 @@ fn submit_again(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
         let machine = record.resubmitted.machine.take().filter(|_| record.recovery.is_some());
         record.resubmitted = Resubmitted { machine, ..Resubmitted::default() };
         let condition = record.verdict.condition;
-        if record.verdict.hold == Some(HoldReason::Deleted) && record.is_training() {
+        if record.verdict.hold == Some(HoldReason::Deleted) {
             // It is gone: missing from now on, and created like anything that is.
             let gone = record.incarnation.take();
             record.left_behind = gone.map(|gone| (gone.created, now)).or(record.left_behind);

@@ -83,7 +83,7 @@ fn is_stillborn(ctx: &SlotCtx, condition: Condition) -> bool {
         recovery.phase == Phase::Creating && elapsed(recovery.phase_since, ctx.now) < startup
     });
     let taken = matches!(condition, Condition::Preempted | Condition::Terminated);
-    creating && taken && !record.is_training()
+    creating && taken && !record.traits().ends_in_place
 }
 
 /// The reasons for a condemnation, as the journal keeps them.

@@ -104,8 +104,7 @@ impl SlotCtx<'_> {
         let learned = self.record.spec.clone().unwrap_or_else(NodeSpec::empty);
         let spec = learned.in_zone(&self.record.zone).overlaid(&self.slot.create);
         let spec = spec.for_filling(&self.slot.filling);
-        let training = self.slot.filling.training();
-        spec.on_machine(training.and_then(|of| of.next(&self.record.resubmitted)))
+        spec.on_machine(self.slot.filling.next(&self.record.resubmitted))
     }
 
     /// The kind of thing that fills the slot, as it was found.

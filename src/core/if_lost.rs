@@ -12,7 +12,6 @@ use crate::model::ids::{Incarnation, RunOrder};
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
-use crate::model::training::JobKind;
 use crate::resource::queued::body;
 use crate::resource::training;
 
@@ -88,8 +87,7 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
     };
     let learned = record.spec.clone().unwrap_or_else(NodeSpec::empty);
     let wanted = learned.clone().in_zone(slot.next_zone(&record.zone)).overlaid(&slot.create);
-    let training = slot.filling.training();
-    let wanted = wanted.on_machine(training.and_then(|of| of.next(&record.resubmitted)));
+    let wanted = wanted.on_machine(slot.filling.next(&record.resubmitted));
     let supervisor = slot.supervisor.as_deref();
     let mut body = wanted.render(&settings.owner, &record.name, &order, supervisor);
     let (mut shown, mut deletes) = (learned.body().clone(), record.incarnation.clone());
@@ -100,7 +98,7 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
             // A job that has ended stays where it is, and one that lives is not ended.
             deletes = None;
             shown = training::body::job(&learned);
-            let id = training::body::next_id(&body, 0).filter(|_| of.kind == JobKind::Legacy);
+            let id = training::body::next_id(&body, 0).filter(|_| of.kind.takes_ids());
             body = training::body::submission(&body, of).unwrap_or(body);
             if let (Some(id), Value::Object(body)) = (id, &mut body) {
                 body.insert("jobId".into(), Value::String(id));
@@ -111,7 +109,7 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
         name: record.name.clone(),
         zone: slot.next_zone(&record.zone).clone(),
         deletes,
-        is_job: slot.filling.training().is_some(),
+        is_job: slot.filling.traits().is_job,
         refused: reads::acceptable(settings, slot, record).err(),
         fields: fields(&shown, body.as_object()),
         checkpoint: checkpoint
@@ -139,7 +137,7 @@ fn runs(slot: &SlotSettings) -> Option<Runs> {
 
 /// The limits of a command next to the startup script, in words; none for a TPU never read.
 fn notes(slot: &SlotSettings, learned: Option<&NodeSpec>) -> Vec<String> {
-    if slot.filling.training().is_some() {
+    if slot.filling.traits().is_job {
         return learned.and_then(training::possible::advice).into_iter().collect();
     }
     let job = slot.job.as_ref().filter(|_| learned.is_some());

@@ -273,7 +273,7 @@ impl Listed {
     pub fn reading(&self, record: &SlotRecord, slot: Option<&SlotSettings>) -> Reading {
         let node = Filling::Node;
         let filling = slot.map_or(&node, |slot| &slot.filling);
-        if let Some(slot) = slot.filter(|slot| slot.filling.training().is_some()) {
+        if let Some(slot) = slot.filter(|slot| slot.filling.traits().is_job) {
             return self.job(record, slot);
         }
         let shown = self.shown(&record.zone, &record.name, filling);

@@ -37,7 +37,7 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
             fleet.dirty.insert(name.clone());
         }
         let mut reading = listed.reading(record, slot);
-        let trains = slot.filter(|slot| slot.filling.training().is_some());
+        let trains = slot.filter(|slot| slot.filling.traits().is_job);
         if let Some(slot) = trains
             && let Some(memory) = fleet.memory.get_mut(name)
         {
@@ -74,7 +74,7 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
 /// The first slot of each lineage of a training job: one is not for two slots to submit.
 fn lineages(fleet: &Fleet) -> BTreeMap<String, String> {
     let mut lineages = BTreeMap::new();
-    let jobs = fleet.slots.values().filter(|record| record.is_training());
+    let jobs = fleet.slots.values().filter(|record| record.traits().is_job);
     for record in jobs {
         if let Some(of) = training::lineage(record.nodes()) {
             lineages.entry(of.to_owned()).or_insert_with(|| record.name.clone());
@@ -119,7 +119,7 @@ fn follow(
     listed: &Listed,
     turn: &mut Turn,
 ) -> bool {
-    if record.recovery.is_some() || slot.filling.training().is_some() {
+    if record.recovery.is_some() || slot.filling.traits().is_sought_everywhere {
         return false;
     }
     // Without a node yet it may have been created in any of them.

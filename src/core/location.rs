@@ -44,7 +44,6 @@ pub fn watched<'s>(
     if let Some(job) = &slot.job {
         return job.checkpoint.as_ref().filter(|listed| listed.is_listed()).map(Cow::Borrowed);
     }
-    slot.filling.training()?;
     let uri = body::checkpoints(record.spec.as_ref()?)?;
     Some(Cow::Owned(CheckpointSettings { uri, format: None, orbax_mode: Default::default() }))
 }

@@ -251,7 +251,7 @@ fn verdict(
         Reading::Absent => {
             let memory = fleet.memory.entry(name.to_owned()).or_default();
             memory.absence_confirmed |= source == Source::Get;
-            if slot.filling.training().is_some() && memory.absence_confirmed {
+            if slot.filling.traits().ends_in_place && memory.absence_confirmed {
                 if let Some(verdict) = deleted_job(record) {
                     return Some(verdict);
                 }
@@ -263,7 +263,9 @@ fn verdict(
                 Verdict::new(Condition::Finished, diagnose::FINISHED)
             } else if memory.absence_confirmed {
                 Verdict::new(Condition::Missing, "absent from a complete listing, and GET says 404")
-            } else if record.is_training() && record.verdict.condition == Condition::Going {
+            } else if slot.filling.traits().ends_in_place
+                && record.verdict.condition == Condition::Going
+            {
                 // It has ended, so that lists lack it, and its error is still to come.
                 Verdict { unconfirmed: true, ..record.verdict.clone() }
             } else {

@@ -76,11 +76,7 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
     let ledger_changed = queues_changed || before != kept(ledger);
     let mut budget = Budget { ledger_changed, counted, ..Budget::default() };
     let looks = turn.polled
-        && fleet
-            .settings
-            .slots
-            .values()
-            .any(|slot| slot.job.is_some() || slot.filling.training().is_some());
+        && fleet.settings.slots.values().any(|of| of.job.is_some() || of.filling.traits().is_job);
     let mut awake = Vec::new();
     for (index, (name, record)) in (0..).zip(&fleet.slots) {
         let room = &mut budget.rooms[fleet.settings.slots.get(name).map_or(0, budget::room)];

@@ -57,7 +57,7 @@ pub fn observed(
         }
         // Only a GET settles a delete: the listing may be older than the call.
         (Phase::Deleting, Reading::Absent) if get && !calling => {
-            let text = end(record);
+            let text = record.traits().over;
             let read_back = format!("read back: {text}");
             came_of(record, Verb::Delete, CallResult::Done, &read_back, turn);
             advance(record, Phase::Gone, text, turn);
@@ -92,11 +92,6 @@ pub fn observed(
         _ => return false,
     }
     true
-}
-
-/// How the end of the condemned one shows: a training job stays where it is.
-fn end(record: &SlotRecord) -> &'static str {
-    if record.is_training() { "its job has ended" } else { "GET says 404, the node is gone" }
 }
 
 /// Whether a training job is being cancelled, or was.
@@ -198,7 +193,7 @@ fn may_still_show(record: &SlotRecord, settings: &Settings, now: Timestamp) -> b
     let (Some(recovery), Some(slot)) = (&record.recovery, settings.slots.get(&record.name)) else {
         return false;
     };
-    if slot.filling.training().is_none() {
+    if !slot.filling.traits().is_found_by_lists {
         return false;
     }
     let sent = record.mutated_at.unwrap_or(recovery.phase_since).max(recovery.phase_since);

@@ -111,7 +111,7 @@ pub fn create_check(ctx: &mut SlotCtx, turn: &mut Turn) {
         after(*at, after_so_long) <= turn.now || found.question != question
     };
     // The Cloud TPU API knows nothing of a training job.
-    let asked = ctx.slot.filling.training().is_none();
+    let asked = !ctx.slot.filling.traits().is_job;
     if asked
         && ctx.record.create_check.as_ref().is_none_or(due)
         && ctx.memory.pending.insert(Pending::CreateCheck)

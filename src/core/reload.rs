@@ -47,8 +47,10 @@ pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
             }
             Some(record) => {
                 let idle = record.incarnation.is_none() && record.recovery.is_none();
-                // A training job may live on in a region that is no longer named.
-                if idle && !record.is_training() && !slot.zones.contains(&record.zone) {
+                if idle
+                    && !record.traits().is_sought_everywhere
+                    && !slot.zones.contains(&record.zone)
+                {
                     record.zone = slot.zones.first().cloned().unwrap_or_default();
                 }
             }
@@ -97,7 +99,7 @@ fn back(mut record: SlotRecord, slot: &SlotSettings, turn: &mut Turn) -> SlotRec
     record.left_at = None;
     record.verdict = Verdict::new(Condition::Unclear, "not read yet");
     record.since = turn.now;
-    if !slot.zones.contains(&record.zone) && !record.is_training() {
+    if !slot.zones.contains(&record.zone) && !record.traits().is_sought_everywhere {
         record.zone = slot.zones.first().cloned().unwrap_or_default();
         (record.incarnation, record.ready_since) = (None, None);
     }

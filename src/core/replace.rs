@@ -34,7 +34,7 @@ pub fn deleting(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     }
     reads::follow(ctx, call.as_ref(), turn);
     if turn.now >= deadline {
-        let what = if ctx.record.is_training() { "cancel the job" } else { "delete the TPU" };
+        let what = ctx.record.traits().ended_by;
         let text = format!(
             "the delete has not finished within grace.deleting: {what} by hand; the watchdog still follows it"
         );
@@ -57,8 +57,8 @@ pub fn creating(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let (since, failed) = (recovery.phase_since, recovery.failed.clone());
     // A request that waits is shown by each listing; its operation is long over.
     let waits = ctx.condition() == Condition::Waiting && ctx.record.incarnation.is_some();
-    // Nor is there anything to follow of a training job that is known: lists show it while it lives.
-    let known = ctx.record.is_training() && ctx.record.incarnation.is_some();
+    // Nor is there an operation of what lists show while it lives.
+    let known = ctx.record.traits().is_found_by_lists && ctx.record.incarnation.is_some();
     if !(known || waits && call == Some(Call::Observed)) {
         reads::follow(ctx, call.as_ref(), turn);
     }
@@ -212,7 +212,7 @@ fn intend(ctx: &mut SlotCtx, order: RunOrder, from: &str, turn: &mut Turn) -> Op
     let (now, generation, step) = (ctx.now, order.generation, order.step);
     let record = &mut *ctx.record;
     record.job.generation = generation;
-    record.submitted_at = ctx.slot.filling.training().map(|_| now);
+    record.submitted_at = ctx.slot.filling.traits().is_found_by_lists.then_some(now);
     record.request = Some(ctx.slot.filling.id().to_owned()).filter(|id| !id.is_empty());
     let ordered = ctx.slot.job.as_ref().map(|job| job.key());
     if ordered != record.job.ordered {

@@ -81,10 +81,9 @@ pub fn own_state(
 /// Since when a request has been in the state that this reading shows; none once it has a TPU.
 pub fn waits_since(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Timestamp> {
     view.standing.as_ref().filter(|standing| standing.condition == Condition::Waiting)?;
-    // A training job waits on while it goes from its queue to its machines.
-    let trains = record.is_training();
+    let on = record.traits().waits_as_one;
     let same = |seen: &&Seen| {
-        record.incarnation == view.incarnation && (trains || seen.state == view.state.as_str())
+        record.incarnation == view.incarnation && (on || seen.state == view.state.as_str())
     };
     record.seen.as_ref().filter(same).and_then(|seen| seen.waits_since).or(Some(now))
 }
@@ -105,7 +104,7 @@ pub fn waits(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let seen = record.seen.as_ref();
     let since = seen.and_then(|seen| seen.waits_since).unwrap_or(record.since);
     let late = after(since, TOLD_AFTER);
-    if ctx.slot.filling.training().is_some() && ctx.now >= late {
+    if ctx.slot.filling.traits().waits_as_one && ctx.now >= late {
         let text = format!(
             "{evidence} since {since:.0}: a quota or the capacity of {} may be short. It keeps waiting. Inspect it: {}",
             record.zone,

@@ -50,7 +50,7 @@ pub fn saw(
     now: Timestamp,
 ) -> bool {
     let (job, steps) = (&mut record.job, seen.steps.as_str());
-    if slot.filling.training().is_none() {
+    if !slot.filling.traits().is_job {
         return false;
     }
     let unrecognised = seen.newest.is_none() && steps.is_empty() && seen.other.is_some();
@@ -119,7 +119,9 @@ pub fn tell(record: &mut SlotRecord, slot: &SlotSettings, turn: &mut Turn) -> bo
 
 /// Tells of the data of a job that is submitted in another region than its predecessor.
 pub fn elsewhere(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
-    slot.filling.training()?;
+    if !slot.filling.traits().is_job {
+        return None;
+    }
     let before = record.left_in.as_ref().filter(|before| **before != record.zone)?;
     let uri = &location::watched(record, slot)?.uri;
     Some(format!(

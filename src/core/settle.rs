@@ -54,15 +54,16 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     if !matches!(recovery.phase, Phase::Ready | Phase::Booted | Phase::Launched) {
         return;
     }
-    let (healthy, works) = (record.verdict.condition == Condition::Healthy, works(record));
+    let healthy = record.verdict.condition == Condition::Healthy;
     let supervised = record.seen.as_ref().is_some_and(|s| s.supervised);
-    let Some(job) = slot.job.as_ref().filter(|_| slot.supervisor.is_some() && supervised) else {
+    if slot.job.is_none() || slot.supervisor.is_none() || !supervised {
         // Without a job no beacon is expected: it is over when the node is not unhealthy.
         if healthy {
+            let works = record.traits().at_work;
             over(fleet, name, works, turn);
         }
         return;
-    };
+    }
     let workers = record.seen.as_ref().map_or(1, |s| s.workers.max(1));
     let booted = (0..workers).all(|w| record.job.workers.get(&w).is_some_and(|s| s.booted));
     let beats = |w: &WorkerState| w.heartbeat.is_some() && !w.in_setup;
@@ -95,18 +96,21 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         over(fleet, name, "the job makes progress again", turn);
         return;
     }
-    let Some(recovery) = fleet.slots.get(name).and_then(|r| r.recovery.as_ref()) else { return };
-    // Where no step can be seen (yet), or beacons can't be read, a node that stays healthy has to
-    // do.
-    let seen = recovery.phase == Phase::Launched && job.checkpoint.is_none();
-    let patience = if seen { slot.policy.heal } else { slot.policy.attempts.settled };
-    if healthy && elapsed(recovery.phase_since, turn.now) >= patience {
-        over(fleet, name, "the node stays healthy; no step was reported", turn);
+    if healthy {
+        stays_healthy(fleet, name, turn);
     }
 }
 
-fn works(record: &SlotRecord) -> &'static str {
-    if record.is_training() { "its job runs" } else { "the node is READY and not unhealthy" }
+/// Where no step can be seen (yet), or beacons can't be read, a node that stays healthy has to do.
+fn stays_healthy(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
+    let slot = fleet.settings.slots.get(name);
+    let Some((slot, job)) = slot.and_then(|slot| Some((slot, slot.job.as_ref()?))) else { return };
+    let Some(recovery) = fleet.slots.get(name).and_then(|r| r.recovery.as_ref()) else { return };
+    let seen = recovery.phase == Phase::Launched && job.checkpoint.is_none();
+    let patience = if seen { slot.policy.heal } else { slot.policy.attempts.settled };
+    if elapsed(recovery.phase_since, turn.now) >= patience {
+        over(fleet, name, "the node stays healthy; no step was reported", turn);
+    }
 }
 
 /// Ends a recovery whose delete did not come about, where its reason is gone.

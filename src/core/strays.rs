@@ -114,7 +114,7 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
             let named = record.named.as_deref();
             record.spec.as_ref().is_none_or(|spec| body::fits(of, spec, named, record.nodes()))
         }
-        Filling::Node | Filling::QueuedResource(_) => !record.is_training(),
+        Filling::Node | Filling::QueuedResource(_) => !record.traits().is_job,
     };
     if !meant {
         return start_over(fleet, name, turn);
@@ -155,7 +155,7 @@ fn start_over(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let (why, zone) =
         (format!("the config has it as {} now", slot.filling.path(name)), slot.zones.first());
     let zone = zone.unwrap_or(&record.zone).clone();
-    let left = record.ours && record.incarnation.is_some() && !record.is_training();
+    let left = record.ours && record.incarnation.is_some() && !record.traits().is_its_peoples;
     if left {
         let record = record.clone();
         leave_behind(&record, &why, &mut fleet.ledger, turn.now);
@@ -178,7 +178,7 @@ fn start_over(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
 /// A slot leaves behind a stray that was asked for and is not wanted any longer. Returns its fate, in
 /// words.
 pub fn leave_behind(record: &SlotRecord, why: &str, ledger: &mut Ledger, now: Timestamp) -> String {
-    if record.is_training() {
+    if record.traits().is_its_peoples {
         return "its submission may have been sent; a job that it makes runs until it is cancelled"
             .to_owned();
     }
@@ -280,7 +280,7 @@ fn late_requests(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
         let Some(name) = name.filter(|_| owner == Some(&fleet.settings.owner)) else { continue };
         let slot = fleet.settings.slots.get(name);
         let (Some(record), Some(slot)) = (fleet.slots.get(name), slot) else { continue };
-        let is_it = slot.filling == Filling::QueuedResource(request.id.clone());
+        let is_it = slot.filling.id() == request.id;
         let lives = record.incarnation.is_some() || record.recovery.is_some();
         // A list that lags may show the one that was removed there before its slot went on.
         let left = record.left_behind.filter(|_| record.left_in.as_ref() == Some(&request.zone));

@@ -14,7 +14,6 @@ use crate::model::fleet::{Fleet, Ledger, Stray, Twin};
 use crate::model::ids::Incarnation;
 use crate::model::submission::{JobState, JobView};
 use crate::model::time::elapsed;
-use crate::model::training::JobKind;
 use crate::resource::training;
 
 use super::listed::Listed;
@@ -77,12 +76,9 @@ fn shown(fleet: &Fleet, listed: &Listed) -> Vec<(String, JobView)> {
     for (name, slot) in &fleet.settings.slots {
         let Some(of) = slot.filling.training() else { continue };
         let Some(record) = fleet.slots.get(name) else { continue };
-        // The service refuses a second legacy job of one id.
-        let Some(lineage) =
-            training::lineage(record.nodes()).filter(|_| of.kind != JobKind::Legacy)
-        else {
-            continue;
-        };
+        // The service refuses a second job of one id.
+        let known = training::lineage(record.nodes()).filter(|_| !of.kind.takes_ids());
+        let Some(lineage) = known else { continue };
         let regions = slot
             .zones
             .iter()

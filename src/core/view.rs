@@ -12,7 +12,6 @@ use super::{location, pool, reads, resubmission};
 use crate::model::action::Input;
 use crate::model::condition::{Condition, Kind};
 use crate::model::failure::FailureClass;
-use crate::model::filling::Filling;
 use crate::model::fleet::{Breaker, Fleet, Ledger, Removal, Stray};
 use crate::model::hold::HoldReason;
 use crate::model::job_phase::JobPhase;
@@ -112,16 +111,16 @@ fn obstacle(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> Option<Obstac
     gates::obstacle(Subject { settings, slot, record, ledger, acceptable, now })
 }
 
-/// A training job's in the service's own word.
+/// A job's in the service's own word.
 fn state(record: &SlotRecord, seen: &Seen) -> String {
-    let own = seen.own_state.as_ref().filter(|_| record.is_training());
+    let own = seen.own_state.as_ref().filter(|_| record.traits().is_job);
     own.map_or(&seen.state, |(state, _)| state).clone()
 }
 
 fn requested(slot: Option<&SlotSettings>, seen: Option<&Seen>) -> Option<RequestStatus> {
-    let Filling::QueuedResource(id) = &slot?.filling else { return None };
+    let name = Some(slot?.filling.id().to_owned()).filter(|id| !id.is_empty())?;
     let (state, since) = seen?.own_state.clone()?;
-    Some(RequestStatus { name: id.clone(), state, since })
+    Some(RequestStatus { name, state, since })
 }
 
 fn stray(stray: &Stray) -> StrayView {
@@ -182,7 +181,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
             max: settings.map_or(0, |s| s.policy.attempts.max),
         },
         job: settings
-            .filter(|slot| slot.job.is_some() || slot.filling.training().is_some())
+            .filter(|slot| slot.job.is_some() || slot.filling.traits().is_job)
             .map(|slot| job(record, slot)),
         accelerator: seen.map(|s| s.accelerator.clone()),
         drift: match (settings, &record.spec) {
@@ -295,7 +294,7 @@ fn warnings(
             record.name
         )
     }));
-    if slot.filling.training().is_some() {
+    if slot.filling.traits().is_job {
         all.extend(resubmission::warning(record, slot));
         all.extend(record.job.trouble.as_ref().map(|trouble| trouble.text().to_owned()));
         return all;
@@ -365,9 +364,7 @@ fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
         (_, Some(Phase::Launched)) => "running",
         (_, Some(_)) => "waiting",
         (Condition::Healthy, None)
-            if record.ours
-                || record.job.progress_at.is_some()
-                || slot.filling.training().is_some() =>
+            if record.ours || record.job.progress_at.is_some() || slot.filling.traits().is_job =>
         {
             "running"
         }

@@ -47,7 +47,7 @@ pub fn limit(look: &Look, poll: &PollSettings) -> Duration {
 /// Lists the zones in use; a listing that takes longer than a poll interval delays the next poll.
 pub fn plan(fleet: &Fleet) -> Plan {
     let (training, tpus): (Vec<_>, Vec<_>) =
-        fleet.settings.slots.values().partition(|slot| slot.filling.training().is_some());
+        fleet.settings.slots.values().partition(|slot| slot.filling.traits().is_job);
     let lived_in = |slot: &SlotSettings| fleet.slots.get(&slot.name).map(|record| &record.zone);
     let mut jobs: BTreeMap<String, BTreeMap<JobKind, bool>> = BTreeMap::new();
     for slot in training {

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::Incarnation;
 use super::spec::NodeSpec;
-use super::training::{JobKind, Training};
+use super::training::{JobKind, Outgrown, Resubmitted, Training};
+use super::traits::Traits;
 
 /// The thing that is read, created and deleted for a slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,6 +31,15 @@ impl Filling {
             Filling::QueuedResource(_) => "queued_resource",
             Filling::Training(of) if of.kind == JobKind::Legacy => "ai_platform_job",
             Filling::Training(_) => "vertex_job",
+        }
+    }
+
+    /// The answers on which rules depend.
+    pub fn traits(&self) -> Traits {
+        match self {
+            Filling::Node => Traits::NODE,
+            Filling::QueuedResource(_) => Traits::QUEUED_RESOURCE,
+            Filling::Training(_) => Traits::TRAINING_JOB,
         }
     }
 
@@ -100,6 +110,11 @@ impl Filling {
             Filling::Node | Filling::QueuedResource(_) => None,
             Filling::Training(job) => Some(job),
         }
+    }
+
+    /// The machine type of the next submission, in the place of another.
+    pub fn next<'m>(&self, resubmitted: &'m Resubmitted) -> Option<&'m Outgrown> {
+        self.training()?.next(resubmitted)
     }
 
     /// The same once what fills the slot is known: a name may be that of jobs of two kinds.

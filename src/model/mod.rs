@@ -36,4 +36,5 @@ pub mod submission;
 pub mod tally;
 pub mod time;
 pub mod training;
+pub mod traits;
 pub mod view;

@@ -20,6 +20,7 @@ use super::settings::Size;
 use super::spec::{NodeSpec, TRAINING_KEY};
 use super::time::elapsed;
 use super::training::Resubmitted;
+use super::traits::Traits;
 use super::view::{self, Decision};
 
 /// The last successful read of the slot's node; kept for status, opt-out and adoption.
@@ -285,9 +286,13 @@ impl SlotRecord {
         healthy && !under_way && self.suspicion.is_none() && !asked
     }
 
-    /// It is a managed training job, as it was last read.
-    pub fn is_training(&self) -> bool {
-        self.spec.as_ref().is_some_and(|spec| spec.body().contains_key(TRAINING_KEY))
+    /// The answers on which rules depend, of the thing that was last read: the config may mean another kind by now.
+    pub fn traits(&self) -> Traits {
+        match &self.spec {
+            Some(spec) if spec.body().contains_key(TRAINING_KEY) => Traits::TRAINING_JOB,
+            _ if self.request.is_some() => Traits::QUEUED_RESOURCE,
+            _ => Traits::NODE,
+        }
     }
 
     /// Its training job has ended, and stays where it is.

@@ -63,6 +63,11 @@ impl JobKind {
         !id.is_empty() && id.bytes().all(fits)
     }
 
+    /// Whether its user gives the id of one, which no two may ever have.
+    pub fn takes_ids(self) -> bool {
+        self == JobKind::Legacy
+    }
+
     /// In words.
     pub fn noun(self) -> &'static str {
         match self {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{Checked, VERIFIED_FOR, rule};
 use crate::model::command::Pause;
 use crate::model::condition::Condition;
-use crate::model::filling::{Deletable, Filling};
+use crate::model::filling::Deletable;
 use crate::model::fleet::{Fleet, Stray, Twin};
 use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
@@ -105,8 +105,7 @@ fn cancel(
 fn is_anothers(settings: &Settings, stray: &Stray) -> bool {
     let Some(id) = &stray.request else { return false };
     settings.slots.iter().any(|(name, slot)| {
-        let same = matches!(&slot.filling, Filling::QueuedResource(of) if of == id);
-        same && *name != stray.name && slot.zones.contains(&stray.zone)
+        slot.filling.id() == id && *name != stray.name && slot.zones.contains(&stray.zone)
     })
 }
 

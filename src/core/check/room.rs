@@ -21,7 +21,7 @@ pub(super) struct Sort {
 
 /// Where a slot is counted.
 pub(super) fn sort(slot: &SlotSettings) -> usize {
-    usize::from(slot.filling.training().is_some())
+    slot.filling.traits().budget as usize
 }
 
 /// TPUs, and training jobs.

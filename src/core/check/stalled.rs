@@ -3,7 +3,6 @@
 use super::{Case, Checked, elapsed, rule};
 use crate::model::condition::Condition;
 use crate::model::spec::NodeSpec;
-use crate::model::training::JobKind;
 
 /// S5: it has run for `stall`, and so long has a location that was listed just now had nothing new.
 pub fn is_stalled(case: &Case, condition: Condition) -> Checked {
@@ -11,9 +10,9 @@ pub fn is_stalled(case: &Case, condition: Condition) -> Checked {
         return Ok(());
     }
     let (record, memory, now) = (case.record, case.memory, case.now);
+    let kind = record.spec.as_ref().and_then(NodeSpec::job_kind);
     let of = case.slot.filling.training();
-    let is_study = record.spec.as_ref().and_then(NodeSpec::job_kind) == Some(JobKind::Tuning);
-    let stall = of.filter(|of| of.restart_study || !is_study).and_then(|of| of.stall);
+    let stall = of.and_then(|of| of.stall_of(kind.unwrap_or(of.kind)));
     let listed =
         memory.surveyed_at.filter(|at| *at <= now && elapsed(*at, now) <= case.slot.policy.max_age);
     let listed =

@@ -9,6 +9,7 @@ use crate::model::fleet::Stray;
 use crate::model::hold::HoldReason;
 use crate::model::queued::RequestState;
 use crate::model::time::{after, elapsed};
+use crate::model::traits::BudgetOf;
 use crate::model::view::ActionName;
 use crate::model::view::Decision;
 use jiff::Timestamp;
@@ -55,8 +56,8 @@ pub fn create_backoff(ctx: &SlotCtx) -> Option<Decision> {
     let at = recovery.not_before.filter(|at| *at > ctx.now)?;
     let (class, text) =
         recovery.refusal.as_ref().map_or(("", ""), |(class, text)| (class.name(), text.as_str()));
-    let trains = ctx.slot.filling.training().is_some();
-    let reason = match recovery.refusal.as_ref().map(|(class, _)| *class).filter(|_| trains) {
+    let held = ctx.slot.filling.traits().is_held_by_refusal;
+    let reason = match recovery.refusal.as_ref().map(|(class, _)| *class).filter(|_| held) {
         Some(FailureClass::Quota) => HoldReason::Quota,
         // The same body is refused once more until a person has changed something.
         Some(FailureClass::BadRequest | FailureClass::Permission) => HoldReason::CannotCreate,
@@ -150,9 +151,11 @@ pub fn probe(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S18.
 pub fn create_limit(ctx: &SlotCtx) -> Option<Decision> {
-    // Half of it is kept for TPUs: a region that loses its jobs must not delay them.
-    let shared = ctx.slot.filling.training().is_some();
-    let most = if shared { CREATES_PER_MINUTE / 2 } else { CREATES_PER_MINUTE };
+    let most = match ctx.slot.filling.traits().budget {
+        BudgetOf::Tpus => CREATES_PER_MINUTE,
+        // Half of it is kept for TPUs: a region that loses its jobs must not delay them.
+        BudgetOf::Jobs => CREATES_PER_MINUTE / 2,
+    };
     let full = ctx.ledger.creates.len() + ctx.budget.on_their_way >= most;
     let until = ctx.ledger.creates.first().map(|at| after(*at, CREATE_WINDOW));
     let text = || format!("{most} creates in the last minute, the watchdog's own limit");

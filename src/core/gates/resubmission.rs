@@ -55,7 +55,9 @@ pub fn stalled(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S24: complete lists of every region, newer than the end of its predecessor, show no live job of its lineage.
 pub fn none_live(ctx: &SlotCtx) -> Option<Decision> {
-    ctx.slot.filling.training()?;
+    if !ctx.slot.filling.traits().is_found_by_lists {
+        return None;
+    }
     let since = ctx.record.recovery.as_ref()?.phase_since;
     // A submission that was called off may show for so long.
     let shows = ctx.settings.poll.timeout + ctx.slot.filling.settle();

@@ -6,6 +6,7 @@ use super::judged::CREATE_CHECKED_FOR;
 use crate::core::ctx::Subject;
 use crate::core::{diagnose, ending, location};
 use crate::model::condition::{Condition, Kind};
+use crate::model::filling::Filling;
 use crate::model::hold::HoldReason;
 use crate::model::settings::{JobSettings, WhenMissing};
 use crate::model::slot::SlotRecord;
@@ -173,7 +174,6 @@ pub fn specification(subject: Subject) -> Option<Obstacle> {
     let Err(why) = subject.acceptable? else { return None };
     let record = subject.record;
     let unseen = record.spec.is_none() && record.seen.is_none();
-    let job = subject.slot.filling.training().filter(|_| unseen);
     let unread = unseen && record.verdict.condition == Condition::Unclear;
     let (hold, text) = if unread {
         let text = format!(
@@ -181,20 +181,19 @@ pub fn specification(subject: Subject) -> Option<Obstacle> {
             record.zone, record.verdict.evidence
         );
         (HoldReason::Unclear, text)
-    } else if let Some(job) = job {
-        let nouns: Vec<&str> = job.kinds().map(JobKind::noun).collect();
-        let text = format!(
-            "no {} that the config means was ever seen in {}: correct its name or region, or name create = \"job.yaml\" to have it made",
-            nouns.join(" or "),
-            subject.slot.zones.join(", ")
-        );
-        (HoldReason::NeverSeen, text)
     } else if unseen {
-        let text = format!(
-            "no TPU of this name was ever seen in {}: correct `name` or `zone` in the config, or describe it in [tpu.create] to have it \
-             created ({why})",
-            record.zone
-        );
+        let text = match &subject.slot.filling {
+            Filling::Training(job) => format!(
+                "no {} that the config means was ever seen in {}: correct its name or region, or name create = \"job.yaml\" to have it made",
+                job.kinds().map(JobKind::noun).collect::<Vec<_>>().join(" or "),
+                subject.slot.zones.join(", ")
+            ),
+            Filling::Node | Filling::QueuedResource(_) => format!(
+                "no TPU of this name was ever seen in {}: correct `name` or `zone` in the config, or describe it in [tpu.create] to have it \
+                 created ({why})",
+                record.zone
+            ),
+        };
         (HoldReason::NeverSeen, text)
     } else {
         (HoldReason::NoSpecification, format!("its specification can't be created again: {why}"))
