@@ -78,14 +78,8 @@ pub fn api(c: &mut Check, raw: &RawApi) -> ApiSettings {
             false
         }
     };
-    let version = match raw.version.as_deref() {
-        None | Some("v2") => "v2",
-        Some("v2alpha1") => "v2alpha1",
-        Some(other) => {
-            c.wrong("api.version", format!("{other:?} is unknown; use \"v2\" or \"v2alpha1\""));
-            "v2"
-        }
-    };
+    let versions = [("v2", "v2"), ("v2alpha1", "v2alpha1")];
+    let version = c.one_of("api.version", raw.version.as_deref(), &versions, "v2");
     let storage = raw.storage.is_some().then_some(storage);
     ApiSettings { tpu, vertex, ml, storage, resource_manager, iam, quotas, version, anonymous }
 }

@@ -31,6 +31,27 @@ impl<'a> Check<'a> {
         self.mistakes.push(self.document.mistake(key, message));
     }
 
+    /// The meaning of a word, among those that are known.
+    pub fn one_of<T: Copy>(
+        &mut self,
+        key: &str,
+        given: Option<&str>,
+        known: &[(&str, T)],
+        default: T,
+    ) -> T {
+        let Some(given) = given else { return default };
+        if let Some((_, meaning)) = known.iter().find(|(word, _)| *word == given) {
+            return *meaning;
+        }
+        let words: Vec<String> = known.iter().map(|(word, _)| format!("{word:?}")).collect();
+        let words = match words.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+            _ => words.concat(),
+        };
+        self.wrong(key, format!("{given:?} is unknown; use {words}"));
+        default
+    }
+
     pub fn later<T>(&mut self, key: &str, value: &Option<T>, what: &str) {
         if value.is_some() {
             self.wrong(key, format!("not supported yet: {what}; remove the key"));

@@ -244,18 +244,13 @@ pub fn checkpoint(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<Checkp
             format!("{uri:?} has {named}, and no object can be listed there; write it without"),
         );
     }
-    let orbax_mode = match orbax_mode.as_deref() {
-        None | Some("auto") => OrbaxMode::Auto,
-        Some("rename") => OrbaxMode::Rename,
-        Some("commit_file") => OrbaxMode::CommitFile,
-        Some(other) => {
-            c.wrong(
-                &format!("{key}.orbax_mode"),
-                format!("{other:?} is unknown; use \"auto\", \"rename\" or \"commit_file\""),
-            );
-            OrbaxMode::Auto
-        }
-    };
+    let modes = [
+        ("auto", OrbaxMode::Auto),
+        ("rename", OrbaxMode::Rename),
+        ("commit_file", OrbaxMode::CommitFile),
+    ];
+    let key_of_mode = format!("{key}.orbax_mode");
+    let orbax_mode = c.one_of(&key_of_mode, orbax_mode.as_deref(), &modes, OrbaxMode::Auto);
     let format = match format.as_deref() {
         None => None,
         Some("none") => Some(CheckpointFormat::Unlisted),

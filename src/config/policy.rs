@@ -49,15 +49,7 @@ pub fn storm(c: &mut Check, raw: Option<&RawStorm>) -> Storm {
 
 /// `orphans`: whether strays that can't run are removed.
 pub fn removes_dead(c: &mut Check, raw: Option<&str>) -> bool {
-    match raw {
-        None | Some("report") => false,
-        Some("dead") => true,
-        Some(other) => {
-            let text = format!("{other:?} is unknown; use \"report\" or \"dead\"");
-            c.wrong("policy.orphans", text);
-            false
-        }
-    }
+    c.one_of("policy.orphans", raw, &[("report", false), ("dead", true)], false)
 }
 
 pub fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy {
@@ -80,14 +72,33 @@ pub fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy
         max_age: c.span(&k("max_age"), raw.max_age, second, base.max_age),
         grace: grace(c, &k("grace"), &raw.grace, &base.grace),
         heal: c.span(&k("heal"), raw.heal, Duration::ZERO, base.heal),
-        when_missing: when_missing(c, &k("when_missing"), raw, base.when_missing),
-        on_success: on_success(c, &k("on_success"), raw, base.on_success),
+        when_missing: c.one_of(
+            &k("when_missing"),
+            raw.when_missing.as_deref(),
+            &[
+                ("auto", WhenMissing::Auto),
+                ("create", WhenMissing::Create),
+                ("hold", WhenMissing::Hold),
+            ],
+            base.when_missing,
+        ),
+        on_success: c.one_of(
+            &k("on_success"),
+            raw.on_success.as_deref(),
+            &[("keep", OnSuccess::Keep), ("stop", OnSuccess::Stop), ("delete", OnSuccess::Delete)],
+            base.on_success,
+        ),
         attempts: attempts(c, &k("attempts"), &raw.attempts, &base.attempts),
         backoff_first: backoff.0,
         backoff_max: backoff.1,
         stock_out: range(c, &k("stock_out"), &raw.stock_out, base.stock_out),
         priority: raw.priority.unwrap_or(base.priority),
-        create_check: create_check(c, &k("create_check"), raw, base.create_check),
+        create_check: c.one_of(
+            &k("create_check"),
+            raw.create_check.as_deref(),
+            &[("hold", true), ("warn", false)],
+            base.create_check,
+        ),
         quiet_hours,
     }
 }
@@ -106,44 +117,6 @@ fn unsupported(c: &mut Check, key: &str, raw: &RawPolicy) {
     }
     if raw.early_maintenance == Some(true) {
         c.wrong(&k("early_maintenance"), "not supported yet: starting a maintenance early");
-    }
-}
-
-fn on_success(c: &mut Check, key: &str, raw: &RawPolicy, base: OnSuccess) -> OnSuccess {
-    match raw.on_success.as_deref() {
-        None => base,
-        Some("keep") => OnSuccess::Keep,
-        Some("stop") => OnSuccess::Stop,
-        Some("delete") => OnSuccess::Delete,
-        Some(other) => {
-            c.wrong(key, format!("{other:?} is unknown; use \"keep\", \"stop\" or \"delete\""));
-            base
-        }
-    }
-}
-
-fn when_missing(c: &mut Check, key: &str, raw: &RawPolicy, base: WhenMissing) -> WhenMissing {
-    match raw.when_missing.as_deref() {
-        None => base,
-        Some("auto") => WhenMissing::Auto,
-        Some("create") => WhenMissing::Create,
-        Some("hold") => WhenMissing::Hold,
-        Some(other) => {
-            c.wrong(key, format!("{other:?} is unknown; use \"auto\", \"create\" or \"hold\""));
-            base
-        }
-    }
-}
-
-fn create_check(c: &mut Check, key: &str, raw: &RawPolicy, base: bool) -> bool {
-    match raw.create_check.as_deref() {
-        None => base,
-        Some("hold") => true,
-        Some("warn") => false,
-        Some(other) => {
-            c.wrong(key, format!("{other:?} is unknown; use \"hold\" or \"warn\""));
-            base
-        }
     }
 }
 

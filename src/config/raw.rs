@@ -244,7 +244,7 @@ pub struct RawTpu {
     pub policy: RawPolicy,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawVertexJob {
     pub name: Option<String>,

@@ -31,34 +31,7 @@ pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path
         );
     }
     let filling = filling(c, key, &raw);
-    let zones = match (raw.zone, raw.zones) {
-        (Some(zone), None) => vec![zone],
-        (None, Some(zones)) if !zones.is_empty() => zones,
-        (None, Some(_)) => {
-            c.wrong(&k("zones"), "is empty; name at least one zone");
-            Vec::new()
-        }
-        (Some(_), Some(_)) => {
-            c.wrong(&k("zones"), "zone and zones are both set; keep one of them");
-            Vec::new()
-        }
-        (None, None) => {
-            c.wrong(&k("zone"), "is missing; write zone = \"us-central2-b\", or zones = [ … ]");
-            Vec::new()
-        }
-    };
-    for (index, zone) in zones.iter().enumerate() {
-        let parts = zone.split('-').count();
-        if parts != 3 || !zone.bytes().all(fits_byte) {
-            c.wrong(
-                &k("zone"),
-                format!("{zone:?} is not a zone; they look like \"us-central2-b\""),
-            );
-        }
-        if zones[..index].contains(zone) {
-            c.wrong(&k("zones"), format!("{zone:?} is named twice"));
-        }
-    }
+    let zones = places(c, key, &ZONE, raw.zone, raw.zones);
     fleet_alone(c, &k("policy"), &raw.policy);
     let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
     if filling.has_nodes() && policy.on_success == OnSuccess::Stop {
@@ -88,6 +61,53 @@ pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path
     }
     let job = raw.job.map(|raw| job(c, &k("job"), raw));
     SlotSettings { name: raw.name, zones, filling, create, job, policy, supervisor: None }
+}
+
+/// The words for where a thing lives.
+pub struct Place {
+    pub one: &'static str,
+    pub many: &'static str,
+    pub parts: usize,
+    pub example: &'static str,
+}
+
+const ZONE: Place = Place { one: "zone", many: "zones", parts: 3, example: "us-central2-b" };
+
+/// The zones, or regions, of a slot, by the one key or the other.
+pub fn places(
+    c: &mut Check,
+    key: &str,
+    of: &Place,
+    one: Option<String>,
+    many: Option<Vec<String>>,
+) -> Vec<String> {
+    let Place { one: noun, many: nouns, parts, example } = *of;
+    let (key, keys) = (format!("{key}.{noun}"), format!("{key}.{nouns}"));
+    let places = match (one, many) {
+        (Some(place), None) => vec![place],
+        (None, Some(places)) => places,
+        (Some(_), Some(_)) => {
+            c.wrong(&keys, format!("{noun} and {nouns} are both set; keep one of them"));
+            return Vec::new();
+        }
+        (None, None) => {
+            let text = format!("is missing; write {noun} = {example:?}, or {nouns} = [ … ]");
+            c.wrong(&key, text);
+            return Vec::new();
+        }
+    };
+    if places.is_empty() {
+        c.wrong(&keys, format!("is empty; name at least one {noun}"));
+    }
+    for (index, place) in places.iter().enumerate() {
+        if place.split('-').count() != parts || !place.bytes().all(fits_byte) {
+            c.wrong(&key, format!("{place:?} is not a {noun}; they look like {example:?}"));
+        }
+        if places[..index].contains(place) {
+            c.wrong(&keys, format!("{place:?} is named twice"));
+        }
+    }
+    places
 }
 
 fn fits_byte(byte: u8) -> bool {

@@ -11,17 +11,18 @@ use super::check::Check;
 use super::job;
 use super::policy::policy;
 use super::raw::*;
-use super::slot::{fits_name, fleet_alone};
+use super::slot::{Place, fits_name, fleet_alone, places};
 use crate::model::filling::Filling;
 use crate::model::settings::*;
 use crate::model::spec::NodeSpec;
 use crate::model::training::{JobKind, NO_REGION, Named, Restart, Strategy, Training};
 use crate::resource::limits;
-use crate::resource::training::{body, possible};
+use crate::resource::training::{body, place, possible};
 
 /// Flex-start capacity of managed training waits so long at most where nothing else is said. Source: aiplatform v1,
 /// `Scheduling.maxWaitDuration`.
 const WAIT: Duration = Duration::from_secs(24 * 3600);
+const REGION: Place = Place { one: "region", many: "regions", parts: 2, example: "us-central1" };
 const SETTLE: Duration = Duration::from_secs(300);
 /// A shorter `stall` would cancel jobs that are about to save.
 const STALL_MIN: Duration = Duration::from_secs(30 * 60);
@@ -36,154 +37,101 @@ pub fn slot(
     folder: &Path,
 ) -> SlotSettings {
     let k = |name: &str| format!("{key}.{name}");
-    let (named, of_study, of_name) = named(c, key, &raw);
-    let zones = regions(c, key, raw.region, raw.regions, of_name);
-    let name = raw.name.or(raw.display_name).unwrap_or_default();
-    named_slot(c, key, &name);
-    fleet_alone(c, &k("policy"), &raw.policy);
-    let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
-    let job = raw.checkpoint.and_then(|raw| trained(c, &k("checkpoint"), raw));
-    let create = raw.create.and_then(|file| created(c, &k("create"), &folder.join(file), &named));
-    let strategy = strategy(c, key, raw.strategy.as_deref());
-    let flexible = strategy == Strategy::FlexStart;
-    if raw.max_wait.is_some() && !flexible {
+    let (named, of_name, its_region) = named(c, key, &raw);
+    let one = raw.region.clone();
+    let one = one.or_else(|| its_region.clone().filter(|_| raw.regions.is_none()));
+    let regions = places(c, key, &REGION, one, raw.regions.clone());
+    if let Some(lacks) = its_region.filter(|its| !regions.is_empty() && !regions.contains(its)) {
+        c.wrong(&k("region"), format!("lacks {lacks:?}, where `job` is"));
+    }
+    let file = raw.create.as_ref().map(|file| folder.join(file));
+    let create = file.and_then(|file| created(c, &k("create"), &file, &named));
+    let wait = c.span(&k("max_wait"), raw.max_wait, Duration::ZERO, WAIT);
+    let flexible = Strategy::FlexStart(wait);
+    let strategies = [
+        ("keep", Strategy::Keep),
+        ("spot", Strategy::Spot),
+        ("standard", Strategy::Standard),
+        ("flex_start", flexible),
+    ];
+    let given = raw.strategy.as_deref();
+    let strategy = c.one_of(&k("strategy"), given, &strategies, Strategy::Keep);
+    if raw.max_wait.is_some() && strategy != flexible {
         c.wrong(&k("max_wait"), "is of flex-start capacity alone; set strategy = \"flex_start\"");
     }
-    let max_wait = c.span(&k("max_wait"), raw.max_wait, Duration::ZERO, WAIT);
-    let stall = stall(c, &k("stall"), raw.stall);
-    let described = create.as_ref().map(JobKind::of);
-    let tuning = of_study || described == Some(JobKind::Tuning) || raw.restart_study == Some(true);
-    let custom = described == Some(JobKind::Custom) || matches!(named, Named::Id(_)) && !of_study;
-    if tuning && custom {
+    let known = of_name.or(create.as_ref().map(JobKind::of));
+    let restart_study = raw.restart_study == Some(true);
+    if restart_study && known == Some(JobKind::Custom) {
         let text = "is of a tuning job alone, and `job` or `create` has a custom job: remove one of the two";
         c.wrong(&k("restart_study"), text);
     }
-    let training = Training {
-        kind: if tuning { JobKind::Tuning } else { JobKind::Custom },
-        either: !tuning && described.is_none() && !matches!(named, Named::Id(_)),
-        named,
-        regions: zones.clone(),
-        create,
-        settle: c.span(&k("settle"), raw.settle, Duration::ZERO, SETTLE),
-        restart: restart(c, &k("restart"), &raw.restart),
-        strategy,
-        max_wait: Some(max_wait).filter(|_| flexible),
-        outlives_timeout: outlives_timeout(c, &k("on_timeout"), raw.on_timeout.as_deref()),
-        restart_study: raw.restart_study.unwrap_or(false),
-        stall,
-        next_machine: next_machine(c, &k("next_machine"), raw.next_machine),
-    };
-    if stall.is_some() && tuning && !training.restart_study {
+    let kind = if restart_study { JobKind::Tuning } else { known.unwrap_or_default() };
+    if raw.stall.is_some() && kind == JobKind::Tuning && !restart_study {
         let text = "cancels the study, and a new submission begins it with the first trial: set restart_study = true if that is wanted";
         c.wrong(&k("stall"), text);
     }
-    let spec =
-        training.create.as_ref().map(|create| NodeSpec::new(body::first(("", &name), create)));
-    if let Some(why) = spec.and_then(|spec| possible::obstacle(&spec, &training, zones.len())) {
+    let either = known.is_none() && !restart_study;
+    let training = Training {
+        kind,
+        either,
+        named,
+        regions,
+        create,
+        strategy,
+        restart_study,
+        ..Training::default()
+    };
+    let spec = training.create.as_ref().map(|create| NodeSpec::new(body::first(("", key), create)));
+    if let Some(why) = spec.and_then(|spec| possible::obstacle(&spec, &training)) {
         c.wrong(&k("create"), format!("describes a job that is not possible so: {why}"));
     }
-    settings(name, zones, training, job, policy)
+    of_either_service(c, key, raw, training, fleet)
 }
 
 /// `[[ai_platform_job]]`: the same of the legacy service, whose jobs have an id that their user gave, and no region.
 pub fn legacy(c: &mut Check, key: &str, raw: RawLegacyJob, fleet: &Policy) -> SlotSettings {
-    let k = |name: &str| format!("{key}.{name}");
-    if !raw.job.starts_with(|ch: char| ch.is_ascii_alphabetic()) || !JobKind::Legacy.is_id(&raw.job)
-    {
-        let text = format!(
-            "{:?} is no id of a job: letters, digits and underscores, a letter first",
-            raw.job
-        );
-        c.wrong(&k("job"), text);
+    let id = raw.job;
+    if !id.starts_with(|ch: char| ch.is_ascii_alphabetic()) || !JobKind::Legacy.is_id(&id) {
+        let text =
+            format!("{id:?} is no id of a job: letters, digits and underscores, a letter first");
+        c.wrong(&format!("{key}.job"), text);
     }
-    let name = raw.name.unwrap_or_else(|| raw.job.to_ascii_lowercase().replace('_', "-"));
-    named_slot(c, key, &name);
-    fleet_alone(c, &k("policy"), &raw.policy);
-    let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
-    let job = raw.checkpoint.and_then(|raw| trained(c, &k("checkpoint"), raw));
-    let stall = stall(c, &k("stall"), raw.stall);
-    let zones = vec![NO_REGION.to_owned()];
-    let training = Training {
-        kind: JobKind::Legacy,
-        either: false,
-        named: Named::Id(raw.job),
-        regions: zones.clone(),
-        create: None,
-        settle: c.span(&k("settle"), raw.settle, Duration::ZERO, SETTLE),
-        restart: restart(c, &k("restart"), &raw.restart),
-        strategy: Strategy::Keep,
-        max_wait: None,
-        outlives_timeout: outlives_timeout(c, &k("on_timeout"), raw.on_timeout.as_deref()),
-        restart_study: true,
-        stall,
-        next_machine: next_machine(c, &k("next_machine"), raw.next_machine),
+    let raw = RawVertexJob {
+        name: raw.name.or_else(|| Some(id.to_ascii_lowercase().replace('_', "-"))),
+        checkpoint: raw.checkpoint,
+        restart: raw.restart,
+        next_machine: raw.next_machine,
+        on_timeout: raw.on_timeout,
+        settle: raw.settle,
+        stall: raw.stall,
+        policy: raw.policy,
+        ..RawVertexJob::default()
     };
-    settings(name, zones, training, job, policy)
+    let training =
+        Training { restart_study: true, ..Training::one(JobKind::Legacy, NO_REGION, &id) };
+    of_either_service(c, key, raw, training, fleet)
 }
 
-fn settings(
-    name: String,
-    zones: Vec<String>,
+/// The slot, with the keys that both services have.
+fn of_either_service(
+    c: &mut Check,
+    key: &str,
+    raw: RawVertexJob,
     training: Training,
-    job: Option<JobSettings>,
-    policy: Policy,
+    fleet: &Policy,
 ) -> SlotSettings {
-    // The Cloud TPU API, which would be asked, knows nothing of a job.
-    let policy = Policy { create_check: false, ..policy };
-    let (filling, create) = (Filling::Training(Arc::new(training)), Overlay::default());
-    SlotSettings { name, zones, filling, create, job, policy, supervisor: None }
-}
-
-fn named_slot(c: &mut Check, key: &str, name: &str) {
-    if !fits_name(name) {
+    let k = |name: &str| format!("{key}.{name}");
+    let name = raw.name.or(raw.display_name).unwrap_or_default();
+    if !fits_name(&name) {
         let text = format!(
             "{name:?} is no name of a slot: write `name`, of 1 to 63 lower-case letters, digits and '-', starting with a letter"
         );
-        c.wrong(&format!("{key}.name"), text);
+        c.wrong(&k("name"), text);
     }
-}
-
-fn restart(c: &mut Check, key: &str, raw: &RawVertexRestart) -> Restart {
-    let mut count = |name: &str, value, default| {
-        u32::try_from(c.at_least(&format!("{key}.{name}"), value, 0, default)).unwrap_or(u32::MAX)
-    };
-    Restart {
-        job: count("job", raw.job, 3),
-        transient: count("transient", raw.transient, 1),
-        no_progress: count("no_progress", raw.no_progress, 3),
-    }
-}
-
-fn outlives_timeout(c: &mut Check, key: &str, raw: Option<&str>) -> bool {
-    match raw {
-        None | Some("hold") => false,
-        Some("resubmit") => true,
-        Some(other) => {
-            c.wrong(key, format!("{other:?} is unknown; use \"hold\" or \"resubmit\""));
-            false
-        }
-    }
-}
-
-/// From the last complete checkpoint to the cancel of a job that runs.
-fn stall(c: &mut Check, key: &str, raw: Option<Span>) -> Option<Duration> {
-    raw.is_some().then(|| c.span(key, raw, STALL_MIN, STALL_MIN))
-}
-
-fn next_machine(c: &mut Check, key: &str, raw: Option<Vec<String>>) -> Vec<String> {
-    let machines = raw.unwrap_or_default();
-    for (index, machine) in machines.iter().enumerate() {
-        if machine.is_empty() || machines[..index].contains(machine) {
-            c.wrong(key, format!("{machine:?} is empty, or named twice"));
-        }
-    }
-    machines
-}
-
-/// The job, as far as its checkpoints tell of it.
-fn trained(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<JobSettings> {
-    let checkpoint = job::checkpoint(c, key, raw)?;
-    Some(JobSettings {
+    fleet_alone(c, &k("policy"), &raw.policy);
+    let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
+    let checkpoint = raw.checkpoint.and_then(|raw| job::checkpoint(c, &k("checkpoint"), raw));
+    let job = checkpoint.map(|checkpoint| JobSettings {
         checkpoint: Some(checkpoint),
         // No order reaches it: it is sent again as it was.
         resume: Some(Resume::Framework),
@@ -191,11 +139,50 @@ fn trained(c: &mut Check, key: &str, raw: RawCheckpoint) -> Option<JobSettings> 
         no_progress: u32::MAX,
         restarts_per_run: u32::MAX,
         ..JobSettings::default()
-    })
+    });
+    let timeouts = [("hold", false), ("resubmit", true)];
+    let next_machine = raw.next_machine.unwrap_or_default();
+    for (index, machine) in next_machine.iter().enumerate() {
+        if machine.is_empty() || next_machine[..index].contains(machine) {
+            c.wrong(&k("next_machine"), format!("{machine:?} is empty, or named twice"));
+        }
+    }
+    let stall = raw.stall.map(|stall| c.span(&k("stall"), Some(stall), STALL_MIN, STALL_MIN));
+    let training = Training {
+        settle: c.span(&k("settle"), raw.settle, Duration::ZERO, SETTLE),
+        restart: restart(c, &k("restart"), &raw.restart),
+        outlives_timeout: c.one_of(&k("on_timeout"), raw.on_timeout.as_deref(), &timeouts, false),
+        stall,
+        next_machine,
+        ..training
+    };
+    SlotSettings {
+        name,
+        zones: training.regions.clone(),
+        filling: Filling::Training(Arc::new(training)),
+        create: Overlay::default(),
+        job,
+        // The Cloud TPU API, which would be asked, knows nothing of a job.
+        policy: Policy { create_check: false, ..policy },
+        supervisor: None,
+    }
 }
 
-/// How the job is found, whether that names a tuning job, and the region that its resource name has.
-fn named(c: &mut Check, key: &str, raw: &RawVertexJob) -> (Named, bool, Option<String>) {
+fn restart(c: &mut Check, key: &str, raw: &RawVertexRestart) -> Restart {
+    let mut count = |name: &str, value, default: u32| {
+        let most = c.at_least(&format!("{key}.{name}"), value, 0, default as usize);
+        u32::try_from(most).unwrap_or(u32::MAX)
+    };
+    let base = Restart::default();
+    Restart {
+        job: count("job", raw.job, base.job),
+        transient: count("transient", raw.transient, base.transient),
+        no_progress: count("no_progress", raw.no_progress, base.no_progress),
+    }
+}
+
+/// How the job is found, and the kind and the region that its resource name has.
+fn named(c: &mut Check, key: &str, raw: &RawVertexJob) -> (Named, Option<JobKind>, Option<String>) {
     let k = |name: &str| format!("{key}.{name}");
     let ways = [raw.display_name.is_some(), raw.job.is_some(), !raw.labels.is_empty()];
     if ways.iter().filter(|way| **way).count() != 1 {
@@ -203,139 +190,71 @@ fn named(c: &mut Check, key: &str, raw: &RawVertexJob) -> (Named, bool, Option<S
         c.wrong(key, text);
     }
     if let Some(job) = &raw.job {
-        let parts: Vec<&str> = job.split('/').collect();
-        if let ["projects", _, "locations", region, collection, id] = parts[..]
-            && let Some(kind) =
-                [JobKind::Custom, JobKind::Tuning].iter().find(|k| k.collection() == collection)
-            && kind.is_id(id)
-        {
-            let study = *kind == JobKind::Tuning;
-            return (Named::Id(id.to_owned()), study, Some(region.to_owned()));
-        }
-        let text = format!(
-            "{job:?} is no job; they look like \"projects/P/locations/us-central1/customJobs/123\""
-        );
-        c.wrong(&k("job"), text);
-        return (Named::Id(String::new()), false, None);
+        let place = place(job).ok().filter(|(kind, _, id)| kind.is_id(id));
+        let Some((kind, region, id)) = place else {
+            let text = format!(
+                "{job:?} is no job; they look like \"projects/P/locations/us-central1/customJobs/123\""
+            );
+            c.wrong(&k("job"), text);
+            return (Named::default(), None, None);
+        };
+        return (Named::Id(id), Some(kind), Some(region));
     }
     if let Some(name) = &raw.display_name {
         if name.is_empty() || name.chars().count() > NAME_MAX {
             c.wrong(&k("display_name"), format!("must have 1 to {NAME_MAX} characters"));
         }
-        return (Named::DisplayName(name.clone()), false, None);
+        return (Named::DisplayName(name.clone()), None, None);
     }
     for (label, value) in &raw.labels {
         if let Err(why) = limits::label(label, value) {
             c.wrong(&k(&format!("labels.{label}")), why);
         }
     }
-    (Named::Labels(raw.labels.clone()), false, None)
-}
-
-fn regions(
-    c: &mut Check,
-    key: &str,
-    region: Option<String>,
-    regions: Option<Vec<String>>,
-    of_name: Option<String>,
-) -> Vec<String> {
-    let k = |name: &str| format!("{key}.{name}");
-    let given = match (region, regions) {
-        (Some(_), Some(_)) => {
-            c.wrong(&k("regions"), "region and regions are both set; keep one of them");
-            Vec::new()
-        }
-        (Some(region), None) => vec![region],
-        (None, Some(regions)) => regions,
-        (None, None) => of_name.clone().into_iter().collect(),
-    };
-    if given.is_empty() {
-        c.wrong(&k("region"), "is missing; write region = \"us-central1\", or regions = [ … ]");
-    }
-    if let Some(of_name) = of_name.filter(|of_name| !given.is_empty() && !given.contains(of_name)) {
-        c.wrong(&k("region"), format!("lacks {of_name:?}, where `job` is"));
-    }
-    for (index, region) in given.iter().enumerate() {
-        let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if region.split('-').count() != 2 || !region.bytes().all(fits) {
-            let text = format!("{region:?} is not a region; they look like \"us-central1\"");
-            c.wrong(&k("region"), text);
-        }
-        if given[..index].contains(region) {
-            c.wrong(&k("regions"), format!("{region:?} is named twice"));
-        }
-    }
-    given
-}
-
-fn strategy(c: &mut Check, key: &str, raw: Option<&str>) -> Strategy {
-    match raw {
-        None | Some("keep") => Strategy::Keep,
-        Some("spot") => Strategy::Spot,
-        Some("standard") => Strategy::Standard,
-        Some("flex_start") => Strategy::FlexStart,
-        Some(other) => {
-            let text = format!(
-                "{other:?} is unknown; use \"keep\", \"spot\", \"standard\" or \"flex_start\""
-            );
-            c.wrong(&format!("{key}.strategy"), text);
-            Strategy::Keep
-        }
-    }
+    (Named::Labels(raw.labels.clone()), None, None)
 }
 
 /// The body of a create: a CustomJobSpec as gcloud takes it, or a whole job.
 fn created(c: &mut Check, key: &str, path: &Path, named: &Named) -> Option<Value> {
-    let shown = path.display();
-    let read = std::fs::read_to_string(path).map_err(|error| {
-        format!("{shown} can't be read: {error}; the path is relative to the config")
-    });
-    let parsed = read.and_then(|text| {
-        serde_saphyr::from_str::<Value>(&text)
-            .map_err(|error| format!("{shown} is no YAML: {error}"))
-    });
-    let spec = match parsed {
-        Ok(spec) => spec,
+    let mut job = match described(path) {
+        Ok(job) => job,
         Err(why) => {
-            c.wrong(key, why);
+            c.wrong(key, format!("{} {why}", path.display()));
             return None;
         }
     };
-    let mut whole =
-        if spec.get("workerPoolSpecs").is_some() { json!({"jobSpec": spec}) } else { spec };
-    let machines = format!("/{}/workerPoolSpecs", JobKind::of(&whole).spec());
-    if whole.pointer(&machines).is_none() {
-        c.wrong(
-            key,
-            format!(
-                "{shown} has no workerPoolSpecs: write a CustomJobSpec, or the whole of a tuning job, as for gcloud's --config"
-            ),
-        );
-        return None;
-    }
-    let field = JobKind::of(&whole).spec();
-    for (name, pointer) in
-        [("labels", "/labels".to_owned()), ("scheduling", format!("/{field}/scheduling"))]
-    {
-        if whole.pointer(&pointer).is_some_and(|value| !value.is_object()) {
-            c.wrong(key, format!("{shown}: {name} is to be a table of keys and values"));
-            return None;
-        }
-    }
     // It has to be found again as it was not found now.
     match named {
-        Named::DisplayName(name) => whole["displayName"] = json!(name),
+        Named::DisplayName(name) => job["displayName"] = json!(name),
         Named::Labels(labels) => {
             for (key, value) in labels {
-                whole["labels"][key] = json!(value);
+                job["labels"][key] = json!(value);
             }
-            if whole.get("displayName").is_none() {
-                whole["displayName"] = json!(path.file_stem().map(|stem| stem.to_string_lossy()));
+            if job.get("displayName").is_none() {
+                job["displayName"] = json!(path.file_stem().map(|stem| stem.to_string_lossy()));
             }
         }
         Named::Id(_) => c.wrong(key, "and `job` exclude each other: the id of a job is not chosen"),
     }
-    Some(whole)
+    Some(job)
+}
+
+/// A whole job from a file.
+fn described(path: &Path) -> Result<Value, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("can't be read: {error}; the path is relative to the config"))?;
+    let job: Value =
+        serde_saphyr::from_str(&text).map_err(|error| format!("is no YAML: {error}"))?;
+    let job = if job.get("workerPoolSpecs").is_some() { json!({ "jobSpec": job }) } else { job };
+    let field = JobKind::of(&job).spec();
+    if job.pointer(&format!("/{field}/workerPoolSpecs")).is_none() {
+        return Err("has no workerPoolSpecs: write a CustomJobSpec, or the whole of a tuning job, as for gcloud's --config".to_owned());
+    }
+    let is_table = |value: Option<&Value>| value.is_none_or(Value::is_object);
+    if !is_table(job.get("labels")) || !is_table(job.pointer(&format!("/{field}/scheduling"))) {
+        return Err("has labels or scheduling that are no table of keys and values".to_owned());
+    }
+    Ok(job)
 }
 
 /// Two slots of one job would submit it against each other.

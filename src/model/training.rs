@@ -45,13 +45,41 @@ impl JobKind {
             .any(|kind| name.contains(&format!("/{}/", kind.collection())))
     }
 
+    /// The words for it: its name in the path of a call, in text, in gcloud, and the field of a job that describes its
+    /// machines and its program.
+    const fn words(self) -> [&'static str; 4] {
+        match self {
+            JobKind::Custom => ["customJobs", "custom job", "gcloud ai custom-jobs", "jobSpec"],
+            JobKind::Tuning => [
+                "hyperparameterTuningJobs",
+                "tuning job",
+                "gcloud ai hp-tuning-jobs",
+                "trialJobSpec",
+            ],
+            JobKind::Legacy => {
+                ["jobs", "AI Platform job", "gcloud ai-platform jobs", "trainingInput"]
+            }
+        }
+    }
+
     /// Its name in the path of a call.
     pub fn collection(self) -> &'static str {
-        match self {
-            JobKind::Custom => "customJobs",
-            JobKind::Tuning => "hyperparameterTuningJobs",
-            JobKind::Legacy => "jobs",
-        }
+        self.words()[0]
+    }
+
+    /// In words.
+    pub fn noun(self) -> &'static str {
+        self.words()[1]
+    }
+
+    /// The command of gcloud for it.
+    pub fn command(self) -> &'static str {
+        self.words()[2]
+    }
+
+    /// The field of a job that describes its machines and its program.
+    pub fn spec(self) -> &'static str {
+        self.words()[3]
     }
 
     /// Whether this text may be the id of one.
@@ -68,24 +96,6 @@ impl JobKind {
         self == JobKind::Legacy
     }
 
-    /// In words.
-    pub fn noun(self) -> &'static str {
-        match self {
-            JobKind::Custom => "custom job",
-            JobKind::Tuning => "tuning job",
-            JobKind::Legacy => "AI Platform job",
-        }
-    }
-
-    /// The command of gcloud for it.
-    pub fn command(self) -> &'static str {
-        match self {
-            JobKind::Custom => "gcloud ai custom-jobs",
-            JobKind::Tuning => "gcloud ai hp-tuning-jobs",
-            JobKind::Legacy => "gcloud ai-platform jobs",
-        }
-    }
-
     /// That command for one job.
     pub fn asks(self, verb: &str, id: &str, region: &str) -> String {
         match self {
@@ -95,19 +105,10 @@ impl JobKind {
             JobKind::Legacy => format!("{} {verb} {id}", self.command()),
         }
     }
-
-    /// The field of a job that describes its machines and its program.
-    pub fn spec(self) -> &'static str {
-        match self {
-            JobKind::Custom => "jobSpec",
-            JobKind::Tuning => "trialJobSpec",
-            JobKind::Legacy => "trainingInput",
-        }
-    }
 }
 
 /// The job that fills a slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Training {
     /// Its collection.
     pub kind: JobKind,
@@ -126,8 +127,6 @@ pub struct Training {
     pub restart: Restart,
     /// The capacity of a submission, where that is not its predecessor's.
     pub strategy: Strategy,
-    /// Longest wait of flex-start capacity.
-    pub max_wait: Option<Duration>,
     /// A job that ran into its own time limit is submitted again.
     pub outlives_timeout: bool,
     /// A tuning job that has failed is submitted again, although its study begins once more with the first trial.
@@ -143,18 +142,9 @@ impl Training {
     pub fn one(kind: JobKind, region: &str, id: &str) -> Training {
         Training {
             kind,
-            either: false,
             named: Named::Id(id.to_owned()),
             regions: vec![region.to_owned()],
-            create: None,
-            settle: Duration::ZERO,
-            restart: Restart { job: 0, transient: 0, no_progress: 0 },
-            strategy: Strategy::Keep,
-            max_wait: None,
-            outlives_timeout: false,
-            restart_study: false,
-            stall: None,
-            next_machine: Vec::new(),
+            ..Training::default()
         }
     }
 
@@ -205,6 +195,12 @@ pub enum Named {
     Labels(BTreeMap<String, String>),
 }
 
+impl Default for Named {
+    fn default() -> Self {
+        Named::Id(String::new())
+    }
+}
+
 /// Submissions that are sent without a newer checkpoint. The service has spent its own restarts by then,
 /// and ours multiply them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,17 +213,24 @@ pub struct Restart {
     pub no_progress: u32,
 }
 
+impl Default for Restart {
+    fn default() -> Self {
+        Restart { job: 3, transient: 1, no_progress: 3 }
+    }
+}
+
 /// Capacity of a submission: `scheduling.strategy`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Strategy {
     /// Its predecessor's.
+    #[default]
     Keep,
     /// Spot.
     Spot,
     /// On demand.
     Standard,
-    /// Flex-start.
-    FlexStart,
+    /// Flex-start, and the longest wait for it.
+    FlexStart(Duration),
 }
 
 /// A machine type that a job has run out of memory on, and the next one.

@@ -41,17 +41,15 @@ impl JobView {
     }
 }
 
-impl JobState {
-    /// From the REST text or the proto number.
-    pub fn from_wire(value: &Value) -> JobState {
-        known(JobState::WIRE, value).unwrap_or_else(|| JobState::Other(text(value)))
-    }
-}
-
 impl JobView {
     /// Reads a job of any kind. Only an unusable name is an error.
     pub fn parse(raw: Value) -> Result<JobView, String> {
-        let (kind, region, id) = place(&raw)?;
+        let of = |key: &str| raw.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let (kind, region, id) = match (of("name"), of("jobId")) {
+            (Some(name), _) => place(name)?,
+            (None, Some(id)) => (JobKind::Legacy, NO_REGION.to_owned(), id.to_owned()),
+            (None, None) => return Err("a job without \"name\"".to_owned()),
+        };
         let labels = raw.get("labels").and_then(Value::as_object).into_iter().flatten();
         let labels: BTreeMap<_, _> =
             labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.into()))).collect();
@@ -82,40 +80,32 @@ impl JobView {
     }
 }
 
-/// The kind, the region and the id of a job.
-fn place(raw: &Value) -> Result<(JobKind, String, String), String> {
-    let of = |key: &str| raw.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
-    if let (None, Some(id)) = (of("name"), of("jobId")) {
-        return Ok((JobKind::Legacy, NO_REGION.to_owned(), id.to_owned()));
-    }
-    let name = of("name").ok_or("a job without \"name\"")?;
-    // The project is its number here, whatever was asked for.
+/// The kind, the region and the id of a job, from its resource name. The project is its number there, whatever was asked
+/// for.
+pub fn place(name: &str) -> Result<(JobKind, String, String), String> {
+    let kinds = [JobKind::Custom, JobKind::Tuning];
     let parts: Vec<&str> = name.split('/').collect();
-    let (kind, region, id) = match parts[..] {
-        ["projects", _, "locations", region, "customJobs", id] => (JobKind::Custom, region, id),
-        ["projects", _, "locations", region, "hyperparameterTuningJobs", id] => {
-            (JobKind::Tuning, region, id)
-        }
-        _ => return Err(format!("job name {name:?} is not projects/P/locations/R/customJobs/ID")),
-    };
-    if region.is_empty() || id.is_empty() {
-        return Err(format!("job name {name:?} has an empty part"));
+    if let ["projects", _, "locations", region, collection, id] = parts[..]
+        && let Some(kind) = kinds.into_iter().find(|kind| kind.collection() == collection)
+        && !(region.is_empty() || id.is_empty())
+    {
+        return Ok((kind, region.to_owned(), id.to_owned()));
     }
-    Ok((kind, region.to_owned(), id.to_owned()))
+    Err(format!("job name {name:?} is not projects/P/locations/R/customJobs/ID"))
 }
 
+/// The state, by its text or its proto number. A legacy one lacks the prefix.
 fn state(kind: JobKind, raw: &Value) -> JobState {
-    match (kind, raw.get("state")) {
-        (_, None) => JobState::Unspecified,
-        (JobKind::Custom | JobKind::Tuning, Some(state)) => JobState::from_wire(state),
+    let legacy = |state: &str| Value::from(format!("JOB_STATE_{state}"));
+    let given = match (kind, raw.get("state")) {
+        (_, None) => return JobState::Unspecified,
         (JobKind::Legacy, Some(state)) => match state.as_str() {
-            Some("PREPARING") => JobState::Pending,
-            state => JobState::from_wire(&Value::from(format!(
-                "JOB_STATE_{}",
-                state.unwrap_or_default()
-            ))),
+            Some("PREPARING") => return JobState::Pending,
+            state => legacy(state.unwrap_or_default()),
         },
-    }
+        (JobKind::Custom | JobKind::Tuning, Some(state)) => state.clone(),
+    };
+    known(JobState::WIRE, &given).unwrap_or_else(|| JobState::Other(text(&given)))
 }
 
 /// The code and the words of an error; a legacy one has no code.

@@ -22,7 +22,7 @@ pub fn found_ended(ctx: &SlotCtx) -> Option<Decision> {
 /// A submission as the config wants it, which the job can't have.
 pub fn possible(ctx: &SlotCtx) -> Option<Decision> {
     let of = ctx.slot.filling.training()?;
-    let why = possible::obstacle(&ctx.specification(), of, ctx.slot.zones.len())?;
+    let why = possible::obstacle(&ctx.specification(), of)?;
     let text = format!(
         "{}; it can't be submitted again as the config wants: {why}",
         ctx.record.verdict.evidence

@@ -7,7 +7,7 @@ use super::runs::{LOCATION, survey};
 use super::*;
 use crate::model::filling::Filling;
 use crate::model::submission::{JobListing, JobView};
-use crate::model::training::{JobKind, NO_REGION, Named, Restart, Strategy, Training};
+use crate::model::training::{JobKind, NO_REGION, Named, Restart, Training};
 use crate::resource::training::{body, reading};
 
 pub const REGION: &str = "us-central1";
@@ -47,19 +47,11 @@ pub fn trains(slot: &mut SlotSettings, job: &str) {
     slot.zones = vec![REGION.to_owned(), OTHER.to_owned()];
     slot.policy.create_check = false;
     slot.filling = Filling::Training(Arc::new(Training {
-        kind: JobKind::Custom,
-        either: false,
-        restart_study: false,
         named: Named::DisplayName(job.into()),
-        regions: vec![],
-        create: None,
+        regions: slot.zones.clone(),
         settle: Duration::from_secs(300),
-        restart: Restart { job: 3, transient: 1, no_progress: 9 },
-        strategy: Strategy::Keep,
-        max_wait: None,
-        outlives_timeout: false,
-        stall: None,
-        next_machine: vec![],
+        restart: Restart { no_progress: 9, ..Restart::default() },
+        ..Training::default()
     }));
     let checkpoint = Some(crate::model::settings::CheckpointSettings {
         uri: LOCATION.into(),

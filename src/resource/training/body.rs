@@ -194,11 +194,11 @@ pub fn submission(specification: &Value, of: &Training) -> Result<Value, &'stati
         }
         return Ok(body);
     }
-    let strategy = match of.strategy {
+    let (strategy, wait) = match of.strategy {
         Strategy::Keep => return Ok(body),
-        Strategy::Spot => "SPOT",
-        Strategy::Standard => "STANDARD",
-        Strategy::FlexStart => "FLEX_START",
+        Strategy::Spot => ("SPOT", None),
+        Strategy::Standard => ("STANDARD", None),
+        Strategy::FlexStart(wait) => ("FLEX_START", Some(format!("{}s", wait.as_secs()))),
     };
     let spec = body.get_mut(JobKind::of(&body).spec()).and_then(Value::as_object_mut);
     let spec = spec.ok_or("it does not describe its machines")?;
@@ -207,8 +207,7 @@ pub fn submission(specification: &Value, of: &Training) -> Result<Value, &'stati
     scheduling.insert("strategy".into(), json!(strategy));
     // Of flex-start alone; learned from a job that had it.
     scheduling.remove("maxWaitDuration");
-    if let Some(wait) = of.max_wait.filter(|_| of.strategy == Strategy::FlexStart) {
-        let wait = format!("{}s", wait.as_secs());
+    if let Some(wait) = wait {
         scheduling.insert("maxWaitDuration".into(), json!(wait));
     }
     Ok(body)
@@ -246,26 +245,7 @@ fn as_label(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::model::ids::RunOrder;
-    use crate::model::training::Restart;
     use std::time::Duration;
-
-    fn training(strategy: Strategy) -> Training {
-        Training {
-            kind: JobKind::Custom,
-            either: false,
-            restart_study: false,
-            named: Named::Id("7".into()),
-            regions: vec![],
-            create: None,
-            settle: Duration::ZERO,
-            restart: Restart { job: 3, transient: 1, no_progress: 3 },
-            strategy,
-            max_wait: Some(Duration::from_secs(3600)),
-            outlives_timeout: false,
-            stall: None,
-            next_machine: vec![],
-        }
-    }
 
     /// Twelve jobs, each with fields of its own, known or not.
     fn specifications() -> Vec<Value> {
@@ -313,7 +293,11 @@ mod tests {
         let order = RunOrder { generation: attempt, ..RunOrder::default() };
         let spec = NodeSpec::learn(&as_node(job, "slot")).unwrap();
         assert_eq!(spec.validate(), Ok(()));
-        submission(&spec.render("me", "slot", &order, None), &training(strategy)).unwrap()
+        submission(
+            &spec.render("me", "slot", &order, None),
+            &Training { strategy, ..Training::default() },
+        )
+        .unwrap()
     }
 
     #[test]
@@ -333,7 +317,10 @@ mod tests {
             assert_eq!(second, expected);
             expected["jobSpec"]["scheduling"]["strategy"] = json!("FLEX_START");
             expected["jobSpec"]["scheduling"]["maxWaitDuration"] = json!("3600s");
-            assert_eq!(submitted(&read(first), 2, Strategy::FlexStart), expected);
+            assert_eq!(
+                submitted(&read(first), 2, Strategy::FlexStart(Duration::from_secs(3600))),
+                expected
+            );
         }
     }
 }

@@ -23,7 +23,7 @@ const RESERVATIONS: &str = "/machineSpec/reservationAffinity/values";
 const KEY: &str = "encryptionSpec/kmsKeyName";
 
 /// Why a job of this specification can't be submitted as the config wants it, by the field that is in the way.
-pub fn obstacle(spec: &NodeSpec, of: &Training, regions: usize) -> Option<String> {
+pub fn obstacle(spec: &NodeSpec, of: &Training) -> Option<String> {
     let whole = spec.body().get(TRAINING_KEY)?;
     let kind = JobKind::of(whole).spec();
     let job = whole.get(kind)?;
@@ -35,10 +35,11 @@ pub fn obstacle(spec: &NodeSpec, of: &Training, regions: usize) -> Option<String
         named.then(|| format!("{kind}/workerPoolSpecs/{index}{RESERVATIONS}"))
     };
     let reserved = pools.and_then(|pools| pools.iter().enumerate().find_map(reserved));
-    if let Some(field) = regional.find(set).or(reserved).filter(|_| regions > 1) {
+    if let Some(field) = regional.find(set).or(reserved).filter(|_| of.regions.len() > 1) {
         let field = field.replace('/', ".");
         return Some(format!(
-            "{field} is of one region, and `regions` names {regions}: name one region"
+            "{field} is of one region, and `regions` names {}: name one region",
+            of.regions.len()
         ));
     }
     let machines: Vec<&Value> = pools?.iter().filter_map(|pool| pool.get("machineSpec")).collect();
@@ -57,7 +58,7 @@ pub fn obstacle(spec: &NodeSpec, of: &Training, regions: usize) -> Option<String
                 "machineType {other:?} is not to be had as Spot capacity here (A2 and A3 are): set strategy = \"keep\""
             ))
         }
-        Strategy::FlexStart => {
+        Strategy::FlexStart(_) => {
             let fits = |kind: &String| FLEXIBLE.iter().any(|gpu| kind.contains(gpu));
             if let Some(other) = machines
                 .iter()
@@ -110,31 +111,19 @@ fn is_set(value: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::training::{JobKind, Named, Restart};
     use serde_json::json;
     use std::time::Duration;
+
+    const FLEXIBLY: Strategy = Strategy::FlexStart(Duration::from_secs(3600));
 
     #[test]
     fn what_a_job_cannot_have_is_named_by_its_field() {
         let why = |strategy: Strategy, regions: usize, job: Value| {
-            let of = Training {
-                kind: JobKind::Custom,
-                either: false,
-                restart_study: false,
-                named: Named::Id("1".into()),
-                regions: vec![],
-                create: None,
-                settle: Duration::ZERO,
-                restart: Restart { job: 3, transient: 1, no_progress: 3 },
-                strategy,
-                max_wait: None,
-                outlives_timeout: false,
-                stall: None,
-                next_machine: vec![],
-            };
+            let regions = vec![String::new(); regions];
+            let of = Training { strategy, regions, ..Training::default() };
             let spec = json!({ TRAINING_KEY: job });
             let spec = NodeSpec::new(spec.as_object().unwrap().clone());
-            obstacle(&spec, &of, regions).unwrap_or_default()
+            obstacle(&spec, &of).unwrap_or_default()
         };
         let pools = |kinds: &[(&str, &str)]| {
             let pool = |(kind, gpu): &(&str, &str)| json!({"machineSpec": {"machineType": kind, "acceleratorType": gpu}});
@@ -147,15 +136,15 @@ mod tests {
         assert_eq!(why(Strategy::Spot, 1, job(&[a2])), "");
         assert!(why(Strategy::Spot, 1, job(&[a2, v100])).contains("n1-standard-8"));
         assert!(why(Strategy::Spot, 1, job(&[("cloud-tpu", "TPU_V3")])).contains("cloud-tpu"));
-        assert_eq!(why(Strategy::FlexStart, 1, job(&[a2, a2])), "");
-        assert!(why(Strategy::FlexStart, 1, job(&[v100])).contains("NVIDIA_TESLA_V100"));
+        assert_eq!(why(FLEXIBLY, 1, job(&[a2, a2])), "");
+        assert!(why(FLEXIBLY, 1, job(&[v100])).contains("NVIDIA_TESLA_V100"));
         assert!(
-            why(Strategy::FlexStart, 1, job(&[a2, ("a3-highgpu-8g", "NVIDIA_H100_80GB")]))
+            why(FLEXIBLY, 1, job(&[a2, ("a3-highgpu-8g", "NVIDIA_H100_80GB")]))
                 .contains("same machineSpec")
         );
         let mut long = job(&[a2]);
         long["jobSpec"]["scheduling"] = json!({"timeout": "604801s"});
-        assert!(why(Strategy::FlexStart, 1, long).contains("7 days"));
+        assert!(why(FLEXIBLY, 1, long).contains("7 days"));
         let mut keyed = job(&[a2]);
         keyed["encryptionSpec"] =
             json!({"kmsKeyName": "projects/p/locations/us-central1/keyRings/k"});
