@@ -1,6 +1,5 @@
 //! `[[vertex_job]]`: a slot that a managed training job fills.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -255,21 +254,4 @@ fn described(path: &Path) -> Result<Value, String> {
         return Err("has labels or scheduling that are no table of keys and values".to_owned());
     }
     Ok(job)
-}
-
-/// Two slots of one job would submit it against each other.
-pub fn job_is_its_own(
-    c: &mut Check,
-    key: &str,
-    slot: &SlotSettings,
-    slots: &BTreeMap<String, SlotSettings>,
-) {
-    let Some(of) = slot.filling.training() else { return };
-    let same = |other: &&SlotSettings| {
-        other.filling.training().is_some_and(|other| other.named == of.named)
-            && other.zones.iter().any(|zone| slot.zones.contains(zone))
-    };
-    if let Some(other) = slots.values().find(same) {
-        c.wrong(key, format!("names the job of the slot {:?}; remove one of the two", other.name));
-    }
 }

@@ -18,6 +18,7 @@ use super::training;
 use super::{Config, Environment, Mistake};
 use crate::model::filling::Filling;
 use crate::model::settings::*;
+use crate::model::training::Training;
 
 /// Validates everything.
 pub fn validate(
@@ -103,33 +104,41 @@ fn slots(
             let text = format!("two slots are named {:?}; names must be unique", slot.name);
             c.wrong(&format!("{key}.name"), text);
         }
-        request_is_its_own(c, &key, &slot, &slots);
-        training::job_is_its_own(c, &key, &slot, &slots);
+        is_its_own(c, &key, &slot, &slots);
         slots.insert(slot.name.clone(), slot);
     }
     slots
 }
 
-/// Two slots of one queued resource would replace it against each other.
-fn request_is_its_own(
+/// Two slots of one request, or of one job, would act against each other.
+fn is_its_own(
     c: &mut Check,
     key: &str,
     slot: &SlotSettings,
     slots: &BTreeMap<String, SlotSettings>,
 ) {
-    let same = |other: &&SlotSettings| {
-        let shared = other.zones.iter().any(|zone| slot.zones.contains(zone));
-        other.name != slot.name && other.filling == slot.filling && shared
-    };
-    let Filling::QueuedResource(id) = &slot.filling else { return };
-    if let Some(other) = slots.values().find(same) {
-        c.wrong(
-            &format!("{key}.queued_resource"),
-            format!(
-                "{id:?} is the slot {:?} already; one slot is a queued resource with all its nodes: remove one of the two",
-                other.name
-            ),
-        );
+    let mut others = slots.values().filter(|other| {
+        other.name != slot.name && other.zones.iter().any(|zone| slot.zones.contains(zone))
+    });
+    match &slot.filling {
+        Filling::Node => {}
+        Filling::QueuedResource(id) => {
+            if let Some(other) = others.find(|other| other.filling == slot.filling) {
+                let text = format!(
+                    "{id:?} is the slot {:?} already; one slot is a queued resource with all its nodes: remove one of the two",
+                    other.name
+                );
+                c.wrong(&format!("{key}.queued_resource"), text);
+            }
+        }
+        Filling::Training(of) => {
+            let is_it = |other: &Training| other.named == of.named;
+            if let Some(other) = others.find(|other| other.filling.training().is_some_and(is_it)) {
+                let text =
+                    format!("names the job of the slot {:?}; remove one of the two", other.name);
+                c.wrong(key, text);
+            }
+        }
     }
 }
 

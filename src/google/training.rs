@@ -232,9 +232,7 @@ impl TpuClient {
             _ => failure,
         })?;
         match JobView::parse(job) {
-            Ok(job) => Ok(
-                json!({"name": format!("projects/-/locations/{region}/{}/{}", of.kind.collection(), job.id)}),
-            ),
+            Ok(job) => Ok(answer(of.kind, region, &job.id)),
             Err(why) => {
                 Err(CallFailure::of(Failure::new(FailureClass::Garbage, why), Sent::Perhaps))
             }
@@ -252,8 +250,7 @@ impl TpuClient {
         let (name, origin) = (methods(kind).cancel, Origin::DELETE);
         let body = json!({});
         self.http.mutate(name, Method::POST, origin, &url, Some(&body), prepared).await?;
-        let (collection, id) = (kind.collection(), &incarnation.id);
-        Ok(json!({"name": format!("projects/-/locations/{region}/{collection}/{id}")}))
+        Ok(answer(kind, region, &incarnation.id))
     }
 
     fn jobs_url(&self, kind: JobKind, region: &str) -> String {
@@ -264,6 +261,11 @@ impl TpuClient {
         let endpoint = self.vertex.replace("{region}", region);
         format!("{endpoint}/v1/projects/{project}/locations/{region}/{collection}")
     }
+}
+
+/// The answer to a call, which names the job in the place of an operation.
+fn answer(kind: JobKind, region: &str, id: &str) -> Value {
+    json!({"name": format!("projects/-/locations/{region}/{}/{id}", kind.collection())})
 }
 
 /// The names of the calls about a kind of job, for metrics and errors.

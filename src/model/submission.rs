@@ -68,8 +68,6 @@ pub struct JobView {
     pub state: JobState,
     /// `createTime`.
     pub created: Option<Timestamp>,
-    /// `startTime`: when it was RUNNING first.
-    pub started: Option<Timestamp>,
     /// `endTime`.
     pub ended: Option<Timestamp>,
     /// `error`: its code and message.

@@ -68,7 +68,6 @@ impl JobView {
             display_name: raw.get("displayName").and_then(Value::as_str).unwrap_or("").to_owned(),
             state: state(kind, &raw),
             created: time(&raw, "createTime"),
-            started: time(&raw, "startTime"),
             ended: time(&raw, "endTime"),
             error: error(&raw),
             labels,
