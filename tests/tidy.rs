@@ -171,14 +171,39 @@ fn no_two_files_of_a_room_import_each_other() {
     assert!(read > 100, "{read} imports were read");
 }
 
+/// A file below another one (`check/order.rs`) is for that one, and must not import from it.
+#[test]
+fn a_file_below_another_imports_its_siblings_alone() {
+    let mut read = 0;
+    for file in sources(&src()) {
+        let folder = file.parent().unwrap().to_owned();
+        let files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let siblings: BTreeSet<String> =
+            files.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+        if !folder.with_extension("rs").exists() {
+            continue;
+        }
+        for used in shipped(&file).lines().filter_map(|line| line.strip_prefix("use super::")) {
+            let first = used.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next();
+            let outside = used.starts_with("super::");
+            let known = first.is_some_and(|first| siblings.contains(first));
+            assert!(known || outside, "{}: use super::{used}", file.display());
+            read += 1;
+        }
+    }
+    assert!(read > 20, "{read} imports were read");
+}
+
 #[test]
 fn the_checker_shares_nothing_with_the_gates() {
-    let text = shipped(&src().join("core/check.rs"));
-    assert!(
-        !text.contains("super::") && !text.contains("crate::core"),
-        "it imports the nouns alone"
-    );
-    assert_eq!(named(&text), ["model"]);
+    let mut files = sources(&src().join("core/check"));
+    files.push(src().join("core/check.rs"));
+    assert!(files.len() > 5, "{files:?}");
+    for file in files {
+        let text = shipped(&file);
+        let outside = ["super::super::", "crate::core"].iter().any(|way| text.contains(way));
+        assert!(!outside && named(&text) == ["model"], "{} imports more", file.display());
+    }
 }
 
 #[test]

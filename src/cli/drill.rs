@@ -15,7 +15,6 @@ use jiff::Timestamp;
 use super::names::no_slot;
 use super::{ConfigFile, Failed, Outcome, load, operator, print, wire};
 use crate::config::{self, Config};
-use crate::core::FOLLOWED;
 use crate::model::action::{CallOutcome, Reading};
 use crate::model::command::{Command, CommandKind};
 use crate::model::condition::Condition;
@@ -263,7 +262,7 @@ impl Drill {
                     What::OrderOutcome { result: CallResult::Refused, .. } => {
                         return Some(Err(event.message.clone()));
                     }
-                    _ if event.message.starts_with(FOLLOWED) => return Some(Ok(event.at)),
+                    What::OrderRead { .. } => return Some(Ok(event.at)),
                     _ => {}
                 }
                 None

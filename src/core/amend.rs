@@ -37,7 +37,7 @@ use crate::model::view::{ActionName, Decision};
 
 use super::ctx::SlotCtx;
 use super::turn::Turn;
-use super::{confirm, diagnose, idle, life, relaunch, runs};
+use super::{check, confirm, diagnose, idle, life, relaunch, runs};
 
 /// A change that was sent is read back for so long; one that was refused or not seen is tried again
 /// after as long.
@@ -255,8 +255,7 @@ pub fn stop(ctx: &mut SlotCtx, reason: String, turn: &mut Turn) -> Decision {
 
 fn intend(ctx: &mut SlotCtx, patch: Patch, turn: &mut Turn) {
     let Some(incarnation) = ctx.record.incarnation.clone() else { return };
-    let (checker, case) = ctx.case();
-    if let Err(violation) = checker.amendment(&case, &patch) {
+    if let Err(violation) = check::amendment(&ctx.case().1, &patch) {
         _ = confirm::refused(ctx, violation.name(), &violation.to_string(), turn);
         return;
     }
@@ -466,9 +465,6 @@ pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &
     there
 }
 
-/// How it is told that every worker has read its changed order.
-pub const FOLLOWED: &str = "every worker has read its order";
-
 /// Whether every worker has read that its order says `wait`; none where some have, and some not.
 pub fn is_followed(record: &SlotRecord) -> Option<bool> {
     let waits = |worker| record.job.workers.get(&worker).is_some_and(|state| state.waits);
@@ -490,5 +486,6 @@ pub fn tell_followed(record: &SlotRecord, before: Option<bool>, turn: &mut Turn)
 
 fn tell_read(record: &SlotRecord, waits: bool, turn: &mut Turn) {
     let what = if waits { "waits: nothing starts by itself" } else { "may start again" };
-    turn.tell(record, What::Note, format!("{FOLLOWED} and {what}"));
+    let text = format!("every worker has read its order and {what}");
+    turn.tell(record, What::OrderRead { waits }, text);
 }

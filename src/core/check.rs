@@ -10,87 +10,49 @@
 //! same with a GET of 6 s ago breaks S1, and the slot is held as `refused`.
 
 mod body;
+mod case;
 mod follows;
 mod order;
 mod pools;
 mod removal;
 mod room;
+mod rules;
 mod stalled;
 
+pub use case::{Case, Checked, Violation};
+pub use order::{amendment, order};
 pub use removal::{idling, removal};
 
 use body::specification;
+use case::{REPORTED_FOR, VERIFIED_FOR, listed, rule};
 use follows::can_follow;
 use pools::pool_is_supplied;
 use room::{Sort, sort, takes_room};
+use rules::{guards_judged, is_held, is_over, is_plain, is_specified, lasted};
 use stalled::is_stalled;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::model::command::Pause;
 use crate::model::condition::{Condition, Kind};
 use crate::model::exit::Stuck;
 use crate::model::filling::Deletable;
-use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Stray};
+use crate::model::fleet::{Confirmed, Fleet, Pending, Stray};
 use crate::model::ids::RunOrder;
 use crate::model::job::WorkerState;
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
-use crate::model::settings::{OnSuccess, Settings, Size, SlotSettings};
-use crate::model::slot::SlotRecord;
+use crate::model::settings::OnSuccess;
 use crate::model::time::elapsed;
 
-/// A GET, or a report of the workers, that verifies a delete is at most this old.
-const VERIFIED_FOR: Duration = Duration::from_secs(5);
-const REPORTED_FOR: Duration = Duration::from_secs(10);
-/// A judged delete rests on a listing of its checkpoints of at most this age.
-const LISTED_FOR: Duration = Duration::from_secs(3600);
 /// In a fleet of one or two a judged recreate within a day after another one, without progress
 /// between them, waits so much longer (S8).
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const SECOND_LOOK: Duration = Duration::from_secs(3600);
-/// A finished TPU has been READY and held by nothing for so long when it is deleted.
-const FINISHED_FOR: Duration = Duration::from_secs(600);
 /// Creates that may be in a minute.
 const CREATES: usize = 60;
-
-/// A broken invariant, by its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Violation(&'static str, &'static str);
-
-impl Violation {
-    /// As in docs/invariants.md: `S1`.
-    pub fn name(self) -> &'static str {
-        self.0
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.0, self.1)
-    }
-}
-
-/// The case to check: one slot and what its mutation rests on.
-pub struct Case<'a> {
-    /// The config.
-    pub settings: &'a Settings,
-    /// Of the slot.
-    pub slot: &'a SlotSettings,
-    /// As journaled, before the mutation.
-    pub record: &'a SlotRecord,
-    /// The memory of this process.
-    pub memory: &'a Memory,
-    /// Budgets.
-    pub ledger: &'a Ledger,
-    /// The time of the step.
-    pub now: Timestamp,
-}
 
 /// The count of judged slots in recovery, by this file's own reading of S6, kept while one step
 /// decides about many slots.
@@ -98,12 +60,6 @@ pub struct Checker {
     // Of TPUs, and of managed training jobs.
     sorts: [Sort; 2],
     last: usize,
-}
-
-type Checked = Result<(), Violation>;
-
-fn rule(holds: bool, name: &'static str, text: &'static str) -> Checked {
-    if holds { Ok(()) } else { Err(Violation(name, text)) }
 }
 
 impl Checker {
@@ -282,35 +238,6 @@ fn no_job_lives(case: &Case) -> Checked {
     rule(alone, "S24", "another job of its lineage may live")
 }
 
-/// S23: the TPU of a job that has finished, with evidence, is not wanted any longer.
-fn is_over(case: &Case, how: OnSuccess) -> Checked {
-    let Case { slot, record, now, .. } = case;
-    let wanted = slot.policy.on_success == how;
-    rule(wanted && record.ours, "S17", "it is not ours, or the config keeps it")?;
-    let ready = record.seen.as_ref().is_some_and(|seen| seen.ready);
-    rule(ready, "S10", "it is not READY")?;
-    let key = slot.job.as_ref().map(|job| job.key());
-    let journaled = key.is_some() && record.job.finished == key;
-    let ended = |(generation, code)| code == 0 && generation >= record.heard_from();
-    let its_own = record.job.ordered.is_none() || record.job.ordered == key;
-    let said = record.job.exits.get(&0).filter(|exit| record.job.pardoned.get(&0) != Some(exit));
-    let over = journaled && its_own && said.is_some() && record.exit_of(0).is_some_and(ended);
-    rule(over, "S23", "nothing shows that its job has finished on it")?;
-    let shown = record.verdict.condition == Condition::Finished;
-    let since = record.job.removable_since.filter(|_| shown).map(|at| at.max(record.since));
-    let long = since.is_some_and(|since| elapsed(since, *now) >= FINISHED_FOR);
-    rule(long, "S23", "it has not been there, held by nothing, for long enough")?;
-    is_specified(case)
-}
-
-/// S12.
-fn is_specified(case: &Case) -> Checked {
-    let supervisor = case.slot.supervisor.as_deref();
-    let (owner, name) = (&case.settings.owner, &case.record.name);
-    let acceptable = specification(case).acceptable(owner, name, supervisor);
-    rule(acceptable.is_ok(), "S12", "there is no stored, valid specification")
-}
-
 /// S1, S2: this incarnation, shown by a GET of just now, newer than our last mutation.
 fn is_shown(case: &Case, condition: Condition, confirmed: &Confirmed) -> Checked {
     let (record, now) = (case.record, case.now);
@@ -322,26 +249,6 @@ fn is_shown(case: &Case, condition: Condition, confirmed: &Confirmed) -> Checked
     let after = record.mutated_at.is_none_or(|at| confirmed.began > at);
     let read = case.memory.last_read.is_some_and(|at| elapsed(at, now) <= case.slot.policy.max_age);
     rule(after && read, "S2", "the read must be younger than max_age and than our last mutation")
-}
-
-/// S3, S10: sick for its grace, over all confirmations, and nothing that is at work.
-fn lasted(case: &Case, condition: Condition) -> Checked {
-    let record = case.record;
-    let Some(suspicion) = &record.suspicion else {
-        return Err(Violation("S3", "it is not suspected of anything"));
-    };
-    let Size { spot, not_listed, .. } = case.record.size();
-    let smallest = Size { spot, not_listed, ..Size::default() };
-    let least = case.slot.policy.grace.of(condition, smallest);
-    // The end of a training job is final.
-    let reads = if record.has_ended() { 1 } else { case.slot.policy.confirmations };
-    let lasted = suspicion.sick_for >= least && suspicion.reads >= reads;
-    rule(lasted, "S3", "the whole grace and all confirmations must have passed")?;
-    let wanted = matches!(condition, Condition::Stopped | Condition::Deleting);
-    rule(!wanted, "S10", "stopped, or being deleted")?;
-    let creating = record.seen.as_ref().is_some_and(|seen| seen.creating);
-    let made_by_others = condition == Condition::Starting && creating && !record.ours;
-    rule(!made_by_others, "S10", "it is being created, and not by this watchdog")
 }
 
 /// S5: what rests on the workers' reports rests on those of the last 10 s, which still say it.
@@ -388,17 +295,6 @@ fn is_reported(case: &Case, condition: Condition) -> Checked {
     rule(record.ours && says, "S5", "the workers' reports say that it is alive, or it is not ours")
 }
 
-/// S7: paused.
-fn is_paused(case: &Case) -> bool {
-    let holds = |pause: &&Pause| pause.until.is_none_or(|until| case.now < until);
-    case.record.paused.iter().chain(&case.ledger.paused).any(|pause| holds(&pause))
-}
-
-/// S7: paused, or opted out.
-fn is_held(case: &Case) -> bool {
-    is_paused(case) || case.record.seen.as_ref().is_some_and(|seen| seen.opted_out)
-}
-
 /// S7, S9: no operator holds it, and no create of it is pending.
 fn is_free(case: &Case) -> Checked {
     rule(!(case.settings.dry_run || is_held(case)), "S7", "dry run, opted out or paused")?;
@@ -414,30 +310,11 @@ fn is_free(case: &Case) -> Checked {
     )
 }
 
-/// S17: the slot's own plain node.
-fn is_plain(case: &Case) -> Checked {
-    let Some(seen) = &case.record.seen else { return Ok(()) };
-    let adopted = case.record.adopted.as_ref();
-    let others = seen.other_owner.as_ref().is_some_and(|owner| adopted != Some(owner));
-    let plain = seen.queued_resource.is_none() && !seen.multislice && !seen.is_v1 && !others;
-    rule(plain, "S17", "the node is not the slot's own plain node")
-}
-
 /// S10: a delete that the API refuses in this state is not asked for.
 fn is_deletable(case: &Case, condition: Condition) -> Checked {
     let seen = case.record.seen.as_ref().filter(|_| condition != Condition::Missing);
     let now = seen.is_none_or(|seen| seen.deletable != Deletable::NotNow);
     rule(now, "S10", "its queued resource can't be deleted in this state")
-}
-
-/// S7, S8, S14, S20: what guards judged slots alone.
-fn guards_judged(case: &Case) -> Checked {
-    let Case { slot, ledger, now, .. } = case;
-    let quiet = slot.policy.quiet_hours.iter().any(|hours| hours.until(*now).is_some());
-    rule(!quiet, "S7", "quiet hours")?;
-    rule(ledger.breaker.is_none(), "S8", "the storm breaker is open")?;
-    can_follow(case)?;
-    pool_is_supplied(case)
 }
 
 /// S13: one more recovery fits into the budget, or this one is that of a delete that did not come
@@ -456,10 +333,4 @@ fn is_within_attempts(case: &Case, kind: Kind) -> Checked {
         "S13",
         "its attempts are used up",
     )
-}
-
-/// The location of the job's checkpoints, where they are looked for.
-fn listed(slot: &SlotSettings) -> Option<&str> {
-    let checkpoint = slot.job.as_ref()?.checkpoint.as_ref()?;
-    checkpoint.is_listed().then_some(checkpoint.uri.as_str())
 }

@@ -105,7 +105,6 @@ pub fn step_with(
     effects
 }
 
-pub use amend::FOLLOWED;
 pub use budget::remaining;
 pub use command::name as command_name;
 pub use diagnose::left_alone;

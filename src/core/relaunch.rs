@@ -39,7 +39,7 @@ use crate::model::view::{ActionName, Decision};
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::turn::Turn;
-use super::{codes, confirm, ending, life, location, runs};
+use super::{check, codes, confirm, ending, life, location, runs};
 
 /// Workers that do not report the new generation so long after it was written can't be told.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(5 * 60);
@@ -241,8 +241,7 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
     let uri = checkpoint.map(|checkpoint| checkpoint.uri).unwrap_or_default();
     let roll_called = ctx.record.job.stuck == Some(Stuck::RollCall) && ctx.record.all_hosts_call();
     let order = RunOrder { generation, checkpoint: uri, step, roll_called, ..RunOrder::default() };
-    let (checker, case) = ctx.case();
-    if let Err(violation) = checker.order(&case, &order) {
+    if let Err(violation) = check::order(&ctx.case().1, &order) {
         return confirm::refused(ctx, violation.name(), &violation.to_string(), turn);
     }
     let record = &mut *ctx.record;

@@ -302,7 +302,8 @@ fn methods(kind: JobKind) -> Methods {
 /// A failure, with the reason that is likely where the legacy service is gone.
 fn of_kind(kind: JobKind, failure: Failure) -> Failure {
     use FailureClass::*;
-    let gone = matches!(failure.class, Permission | NotFound | ApiDisabled | Garbage);
+    // A 410 is a bad request like any other 4xx.
+    let gone = matches!(failure.class, Permission | NotFound | ApiDisabled | Garbage | BadRequest);
     if kind != JobKind::Legacy || !gone {
         return failure;
     }

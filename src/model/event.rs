@@ -337,6 +337,11 @@ pub enum What {
         /// The result.
         result: CallResult,
     },
+    /// Every worker has read its changed order.
+    OrderRead {
+        /// It says that nothing starts by itself.
+        waits: bool,
+    },
     /// The delete of a stray that can't run is about to be sent: its audit record (S18).
     StrayIntent {
         /// Its zone.

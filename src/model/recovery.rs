@@ -210,11 +210,6 @@ impl Recovery {
         }
         Ok(())
     }
-
-    /// Whether a create is owed: the old node is gone, or its delete may have been carried out.
-    pub fn owes_create(&self) -> bool {
-        matches!(self.phase, Phase::Deleting | Phase::Gone | Phase::Creating)
-    }
 }
 
 fn is_zero(count: &u32) -> bool {

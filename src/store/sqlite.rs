@@ -18,7 +18,7 @@ use rusqlite::{
 
 use self::failure::{Refusal, error, json, refused};
 use self::file::Opened;
-use self::schema::{MIGRATIONS, meta};
+use self::schema::{MIGRATIONS, PATIENCE, meta};
 use super::marker::Lost;
 use super::{Batch, Store, StoreError, StoreFailure, Stored, moved};
 use crate::model::command::Command;
@@ -28,9 +28,6 @@ use crate::model::lease::Lease;
 /// Another process's transaction is waited for this long, and everything else of this one waits
 /// with it.
 const BUSY: Duration = Duration::from_millis(500);
-/// The same where nothing else waits: while a process begins, and while a person gives a command. A
-/// slow disk makes a service that runs hold the file for seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
 const THERE: &str = "there is a state here, so none was lost; nothing was changed. If it is damaged, restore a copy, or move it away and run the command again";
 
 /// A journal in one SQLite file, or in memory.

@@ -1,9 +1,17 @@
 //! Errors that name whom a refusal concerns, and what lies on the way to the API.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde_json::json;
+use tpu_watchdog::google::auth::Credentials;
+use tpu_watchdog::google::http::Http;
+use tpu_watchdog::google::tpu::TpuClient;
+use tpu_watchdog::model::training::{JobKind, NO_REGION};
 
 use crate::credentials::{Binary, nobody_there};
-use crate::server;
+use crate::{Attempts, in_a_minute, server};
 
 const ACCOUNT: &str = "watchdog@p.iam.gserviceaccount.com";
 
@@ -65,4 +73,24 @@ fn a_proxy_that_cant_be_reached_is_named_without_its_password() {
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     let way = format!("tpu.googleapis.com through the proxy {proxy} (HTTPS_PROXY, NO_PROXY): ");
     assert!(text.contains(&way) && text.contains("proxy authorization required"), "{text}");
+}
+
+#[tokio::test]
+async fn a_legacy_service_that_is_gone_is_told_with_its_successor() {
+    // Each answers with the status that its path begins with.
+    let (base, _) = server(|path, _| {
+        let status = path[1..4].parse().unwrap();
+        (status, json!({"error": {"code": status, "status": "GONE", "message": "it is shut down"}}))
+    })
+    .await;
+    for status in [403, 404, 410] {
+        let attempts: Arc<Attempts> = Arc::default();
+        let http = Http::new(Credentials::Anonymous, Duration::from_secs(5), attempts).unwrap();
+        let ml = format!("{base}/{status}");
+        let client = TpuClient::new(http, &base, "v2", "p").with_training(&base, &ml);
+        let kinds = BTreeMap::from([(JobKind::Legacy, true)]);
+        let why = client.list_jobs(NO_REGION, &kinds, in_a_minute()).await.unwrap_err().message;
+        let hint = "submit the job to Vertex AI, and name it in a [[vertex_job]]";
+        assert!(why.contains(hint) && why.contains("it is shut down"), "{status}: {why}");
+    }
 }

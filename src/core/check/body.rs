@@ -1,6 +1,6 @@
 //! S12: the body that a create may have.
 
-use super::Case;
+use super::case::Case;
 use crate::model::spec::NodeSpec;
 
 /// The learned specification, in its zone, under the config's overlay; of a job that ran out of memory on the next machine

@@ -1,6 +1,12 @@
 //! The rule about the create that has to follow the delete of a judged TPU.
 
-use super::{Case, Checked, LISTED_FOR, elapsed, listed, rule};
+use std::time::Duration;
+
+use super::case::{Case, Checked, listed, rule};
+use crate::model::time::elapsed;
+
+/// A judged delete rests on a listing of its checkpoints of at most this age.
+const LISTED_FOR: Duration = Duration::from_secs(3600);
 
 /// S20: a create can follow.
 pub fn can_follow(case: &Case) -> Checked {

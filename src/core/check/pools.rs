@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Case, Checked, rule};
+use super::case::{Case, Checked, rule};
 use crate::model::phase::Phase;
 use crate::model::spec::REQUEST_KEY;
 use crate::model::time::elapsed;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Checked, VERIFIED_FOR, rule};
+use super::case::{Checked, VERIFIED_FOR, rule};
 use crate::model::command::Pause;
 use crate::model::condition::Condition;
 use crate::model::filling::Deletable;

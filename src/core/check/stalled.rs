@@ -1,8 +1,9 @@
 //! The rule of cancelling a managed training job that saves nothing.
 
-use super::{Case, Checked, elapsed, rule};
+use super::case::{Case, Checked, rule};
 use crate::model::condition::Condition;
 use crate::model::spec::NodeSpec;
+use crate::model::time::elapsed;
 
 /// S5: it has run for `stall`, and so long has a location that was listed just now had nothing new.
 pub fn is_stalled(case: &Case, condition: Condition) -> Checked {

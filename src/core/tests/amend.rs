@@ -1,6 +1,6 @@
 //! The flags of the present run order: when they are changed, and when not.
 
-use super::super::check::{Case, Checker};
+use super::super::check::{self, Case};
 use super::endings::CommandKind;
 use super::relaunch::{WAITS, accepted, patched};
 use super::runs::with_checkpoints;
@@ -196,7 +196,7 @@ fn the_checker_refuses_changes_that_no_plan_may_send() {
             (&fleet.settings.slots["a"], &fleet.slots["a"], &fleet.memory["a"]);
         let (settings, ledger) = (&fleet.settings, &fleet.ledger);
         let case = Case { settings, slot, record, memory, ledger, now };
-        let verdict = Checker::new(fleet).amendment(&case, &Patch::Order(order));
+        let verdict = check::amendment(&case, &Patch::Order(order));
         verdict.map_err(|violation| violation.name())
     };
     fn seen(fleet: &mut Fleet) -> &mut Seen {

@@ -1,10 +1,10 @@
 //! Texts of Google's APIs: the Cloud TPU API, Compute Engine, what gcloud and ssh say on the way in,
 //! Vertex AI. The order is the precedence: within a section the first match wins.
 
-use super::Action::*;
-use super::Blame::*;
-use super::Section::*;
-use super::{Text, row};
+use super::table::Action::*;
+use super::table::Blame::*;
+use super::table::Section::*;
+use super::table::{Text, row};
 
 // One text on two lines, as a table: its class and patterns, then what to tell.
 #[rustfmt::skip]

@@ -1,10 +1,10 @@
 //! Texts of a training job and the machine below it: chips and libtpu, the coordinator, memory, the
 //! host, checkpoints. The order is the precedence: within a section the first match wins.
 
-use super::Action::*;
-use super::Blame::*;
-use super::Section::*;
-use super::{Text, row};
+use super::table::Action::*;
+use super::table::Blame::*;
+use super::table::Section::*;
+use super::table::{Text, row};
 
 // One text on two lines, as a table: its class and patterns, then what to tell.
 #[rustfmt::skip]

@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::PATIENCE;
 use super::failure::explain;
 use crate::store::upgrade;
 
+/// A file is waited for so long while a process begins, and while a person gives a command. A slow disk makes a service that
+/// runs hold it for seconds.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Marks the file as ours ("TPUW").
 pub const APPLICATION_ID: i64 = 0x5450_5557;
 /// Each entry brings the schema from its index to the next version.
