@@ -195,7 +195,11 @@ pub fn strays(document: &StatusDocument, now: Timestamp) -> Vec<(&str, String)> 
         let (zone, told) = (&stray.zone, span(elapsed(stray.since, now)));
         let state = stray.state.as_deref().unwrap_or("not seen yet");
         let removal = stray.removal.as_ref().map_or(String::new(), |text| format!("; {text}"));
-        format!("in {zone}: {state}, told for {told}: {}{removal}", stray.why)
+        let request = stray
+            .queued_resource
+            .as_ref()
+            .map_or(String::new(), |id| format!("queued resource {id}, "));
+        format!("in {zone}: {request}{state}, told for {told}: {}{removal}", stray.why)
     };
     document.strays.iter().map(|stray| (stray.name.as_str(), line(stray))).collect()
 }

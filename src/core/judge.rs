@@ -23,6 +23,7 @@ use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Kind};
 use crate::model::exit::Stuck;
+use crate::model::filling::Deletable;
 use crate::model::fleet::Pending;
 use crate::model::hold::HoldReason;
 use crate::model::time::span;
@@ -329,8 +330,13 @@ fn going(ctx: &SlotCtx) -> Decision {
     if ctx.now < deadline {
         return Decision::wait(format!("{evidence} since {since:.0}"), Some(deadline));
     }
+    let deletable = ctx.record.seen.as_ref().map(|seen| seen.deletable);
+    let then = match deletable {
+        Some(Deletable::NotNow) => "the API refuses deletes in this state. Inspect it",
+        _ => "it stays billed meanwhile: delete it by hand (--force), then `retry`. Inspect it",
+    };
     let text = format!(
-        "{evidence} since {since:.0}, which should take minutes; the API refuses deletes in this state. Inspect it: {}",
+        "{evidence} since {since:.0}, which should take minutes; {then}: {}",
         ctx.filling().shown_by(&ctx.record.name, &ctx.record.zone)
     );
     let mut decision = Decision::hold(HoldReason::Deleting, text, None);

@@ -130,7 +130,12 @@ fn differences(
             || key == "metadata.startup-script" && create.startup_script.is_some();
         let whole = |map: bool| name.is_empty() && map;
         let labelled = whole(field == "labels" && !create.labels.is_empty());
-        !(configured || labelled || whole(field == "metadata" && !create.metadata.is_empty()))
+        // A place in the queue that nothing bounded is bounded by us, and a time of the past is not asked for again.
+        let queue = key == "queuedResource.queueingPolicy";
+        !(configured
+            || queue
+            || labelled
+            || whole(field == "metadata" && !create.metadata.is_empty()))
     });
     keys
 }

@@ -7,7 +7,7 @@
 //!
 //! Each removal takes a GET of that node (S1), an intent in the journal (S11), the delete, and the
 //! listings that show the node gone. The delete's operation is not followed: a node that is still
-//! listed 30 minutes later is deleted once more, and 5 minutes after a refusal. A node that is or may become READY is never removed,
+//! listed 30 minutes later is deleted once more, and 5 minutes after a refusal; a request also 5 minutes after a lost answer. A node that is or may become READY is never removed,
 //! nor what an operator paused or opted out, nor what lives where a slot of that name does: that
 //! slot deals with it. While a removal may be under way, no create of that name is sent there.
 //!
@@ -20,6 +20,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::action::{Action, CallOutcome, Look, Reading, VERIFIED_FOR};
+use crate::model::condition::Condition;
 use crate::model::event::{CallResult, Event, What};
 use crate::model::failure::FailureClass;
 use crate::model::filling::Deletable;
@@ -236,7 +237,10 @@ fn is_removable(fleet: &Fleet, stray: &Stray, now: Timestamp) -> bool {
         (None, Some(_)) => RequestState::WITHOUT_NODES.iter().any(|of| of.as_str() == state),
     };
     let waits = stray.removal.as_ref().is_some_and(|removal| {
-        let wait = if removal.call.is_some() { AGAIN_AFTER } else { RETRY_AFTER };
+        // A delete without an answer may never have left: what is listed still waits, and may be granted.
+        let lost = matches!(removal.call, Some(Call::Intended | Call::Unknown));
+        let again = removal.call.is_none() || lost && stray.request.is_some();
+        let wait = if again { RETRY_AFTER } else { AGAIN_AFTER };
         elapsed(removal.at, now) < wait
     });
     let of = stray.twin.as_ref().map_or(name, |twin| &twin.slot);
@@ -266,7 +270,10 @@ pub fn is_dead(state: &str) -> bool {
 fn is_ours(fleet: &Fleet, stray: &Stray, view: &NodeView) -> bool {
     let ours = view.owner.as_ref() == Some(&fleet.settings.owner)
         && view.slot.as_ref() == Some(&stray.name);
-    let stopped = stray.request.is_some() && view.state == NodeState::Stopped;
+    // By a person, or by whom is not known.
+    let held = [Condition::Stopped, Condition::Unclear];
+    let standing = view.standing.as_ref().filter(|_| stray.request.is_some());
+    let stopped = standing.is_some_and(|standing| held.contains(&standing.condition));
     let others = view.queued_resource.is_some() || view.multislice || view.is_v1 || stopped;
     ours && !others && !view.opted_out
 }

@@ -60,6 +60,7 @@ pub fn call_off(
     };
     fleet.dirty.insert(name.to_owned());
     let (phase, cause) = (recovery.phase, recovery.cause);
+    let lost = recovery.order.is_some() && recovery.resends > 0;
     if phase == Phase::Deleting && watched {
         recovery.no_create = true;
         return Some("its delete is under way, and no create follows".to_owned());
@@ -73,6 +74,11 @@ pub fn call_off(
     let ended = match phase {
         // The request that was to be deleted holds quota, and may be one that still waits.
         Phase::Condemned | Phase::Deleting if waits => {
+            fleet.dirty_ledger = true;
+            leave_behind(record, why, &mut fleet.ledger, turn.now)
+        }
+        // One that was lost may arrive late, although a read showed nothing.
+        Phase::Gone if lost => {
             fleet.dirty_ledger = true;
             leave_behind(record, why, &mut fleet.ledger, turn.now)
         }
@@ -204,6 +210,8 @@ pub fn leave_behind(record: &SlotRecord, why: &str, ledger: &mut Ledger, now: Ti
 
 /// Looks for strays among what a poll has listed.
 pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
+    // The request of a node that is listed with it tells what becomes of both.
+    late_requests(fleet, listed, turn);
     let mut told = 0;
     for view in listed.views() {
         let Some(why) = ownerless(fleet, view) else { continue };
@@ -215,7 +223,6 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
             told += usize::from(told < TOLD_IN_A_POLL && idle::order(fleet, &key, view, turn));
         }
     }
-    late_requests(fleet, listed, turn);
     let strays = fleet.ledger.strays.iter().filter(|(_, stray)| stray.twin.is_none());
     let keys: Vec<String> = strays.map(|(key, _)| key.clone()).collect();
     for key in keys {
@@ -287,7 +294,13 @@ fn late_requests(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
         let former = left.is_some_and(|(created, _)| request.created <= Some(created));
         let late = is_it && lives && record.zone != request.zone && !(record.forgotten || former);
         let key = Stray::key(&request.zone, name);
-        if !late || fleet.ledger.strays.contains_key(&key) {
+        if !late {
+            continue;
+        }
+        if let Some(known) = fleet.ledger.strays.get_mut(&key) {
+            // Its node was listed before it.
+            fleet.dirty_ledger |= known.request.is_none();
+            known.request.get_or_insert_with(|| request.id.clone());
             continue;
         }
         let why = format!("its create came when {name} was asked for in {} already", record.zone);
@@ -385,9 +398,12 @@ fn still_asked_for(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &m
                 "it was granted, so its TPU runs and is billed. {take}, or delete it: tpu-watchdog sweep {id} --yes"
             )
         }
-        state if RequestState::WITHOUT_NODES.contains(state) => {
-            format!("it is deleted. If it stays: {by_hand}")
+        RequestState::Suspended if !request.is_by_service() => {
+            format!("a person stopped it, so it is left alone, and holds quota: {by_hand}")
         }
+        state if RequestState::WITHOUT_NODES.contains(state) => format!(
+            "it is deleted, unless a pause, a dry run or an opt-out keeps it. If it stays: {by_hand}"
+        ),
         _ => "it can't be deleted in this state, and may be granted. It is deleted once it can be"
             .to_owned(),
     };

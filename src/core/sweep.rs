@@ -144,6 +144,9 @@ pub fn of_request(request: &RequestView, all: &Inventory) -> Option<Leftover> {
         RequestState::Suspended if request.is_by_user() => {
             ("SUSPENDED by a person".to_owned(), false)
         }
+        RequestState::Suspended if !request.is_by_service() => {
+            ("SUSPENDED, and by whom is not known".to_owned(), false)
+        }
         RequestState::Suspended => (
             "SUSPENDED: its capacity was taken back, and it is never queued again".to_owned(),
             false,

@@ -91,7 +91,8 @@ fn shown(fleet: &Fleet, listed: &Listed) -> Vec<(String, JobView)> {
         let mut live: Vec<&JobView> = jobs.filter(is_it).collect();
         live.sort_by_key(|job| (job.created, &job.id));
         // A person's copy has the same labels, and another time: sent twice means within twice the wait for lists.
-        let within = (fleet.settings.poll.timeout + of.settle) * 2 + SLACK;
+        let poll = &fleet.settings.poll;
+        let within = (poll.timeout + of.settle + poll.every) * 2 + SLACK;
         let elder = live.first().copied();
         let again = |job: &JobView| {
             elder.is_some_and(|elder| {

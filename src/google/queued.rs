@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::Value;
 
@@ -145,7 +146,8 @@ impl TpuClient {
         prepared: Prepared,
     ) -> Result<Value, CallFailure> {
         let parent = format!("projects/{}/locations/{zone}", self.project);
-        let (body, alpha) = body::create_body(specification, &parent, slot);
+        let wanted = body::still_ahead(specification, Timestamp::now());
+        let (body, alpha) = body::create_body(&wanted, &parent, slot);
         let version = if alpha { ALPHA } else { self.version() };
         let parent = self.parent_in(version, zone);
         let mut url = format!("{parent}/queuedResources?queuedResourceId={}", encode(id));

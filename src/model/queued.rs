@@ -96,6 +96,11 @@ impl RequestView {
         self.by == Some(Initiator::User)
     }
 
+    /// Whether the service did.
+    pub fn is_by_service(&self) -> bool {
+        self.by == Some(Initiator::Service)
+    }
+
     /// Its identity: the API gives a request no number of its own, and a later one of its id has another
     /// time.
     pub fn incarnation(&self) -> Option<Incarnation> {

@@ -153,6 +153,7 @@ fn strays(strays: &[StrayView], now: Timestamp) -> Markup {
                     tr {
                         td class="n" { (stray.name) br; span class="z" { (stray.zone) } }
                         td {
+                            @if let Some(id) = &stray.queued_resource { "queued resource " (id) br; }
                             (stray.state.as_deref().unwrap_or("not read")) br;
                             span class="z" { (span(elapsed(stray.since, now))) }
                         }

@@ -83,9 +83,10 @@ fn cancel(
     let ours = view.owner.as_ref() == Some(&fleet.settings.owner) && view.zone == stray.zone;
     let settle = fleet.settings.slots.get(&twin.slot).map(|slot| slot.filling.settle());
     let apart = elder.zip(view.incarnation.as_ref()).map(|(a, b)| elapsed(a.created, b.created));
+    let poll = &fleet.settings.poll;
     let in_time = apart
         .zip(settle)
-        .is_some_and(|(apart, settle)| apart <= (fleet.settings.poll.timeout + settle) * 2 + POLLS);
+        .is_some_and(|(apart, settle)| apart <= (poll.timeout + settle + poll.every) * 2 + POLLS);
     let attempt = |run: Option<&RunOrder>| run.map(|run| run.generation);
     let known = slot.and_then(|slot| slot.seen.as_ref()).and_then(|seen| seen.run.as_ref());
     let in_time = in_time && attempt(known) == attempt(view.run.as_ref());

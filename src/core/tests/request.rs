@@ -416,6 +416,39 @@ fn s21_a_request_that_came_late_in_a_zone_that_was_left_is_followed() {
 }
 
 #[test]
+fn s15_a_request_that_came_late_with_its_node_is_followed_as_a_request() {
+    // It was granted while no watchdog ran: the first list shows both. The other time its node was listed first.
+    for before in [false, true] {
+        let (mut asked, request, made) = granted();
+        let mut raw = Value::clone(&request.raw);
+        raw["name"] = json!("projects/p/locations/us-east5-a/queuedResources/q");
+        let late = crate::google::answers::request(raw, false).unwrap();
+        let owner = asked.world.fleet.settings.owner.clone();
+        let ours = json!({"tpu-watchdog-owner": owner, "tpu-watchdog-slot": "a"});
+        let name = "projects/p/locations/us-east5-a/nodes/a";
+        let there = of_q(&made, json!({"name": name, "metadata": ours}));
+        let listing = |zone: &str, nodes: Vec<Arc<NodeView>>, requests: Vec<RequestView>| Listing {
+            zone: zone.into(),
+            result: Ok((nodes, vec![]).into()),
+            requests: Some(Ok(RequestList { requests, unreachable: vec![] })),
+        };
+        let lists = if before { vec![vec![], vec![late]] } else { vec![vec![late]] };
+        for late in lists {
+            asked.world.wait(30);
+            let here = of_q(&made, json!({}));
+            let listings = vec![
+                listing(ZONE, vec![here], vec![request.clone()]),
+                listing("us-east5-a", vec![Arc::clone(&there)], late),
+            ];
+            let began = asked.world.now;
+            asked.world.input(Input::Polled(Box::new(Poll::of(began, listings))));
+        }
+        let stray = asked.world.fleet.ledger.strays.get(&Stray::key("us-east5-a", "a")).unwrap();
+        assert_eq!((stray.request.as_deref(), stray.state.as_deref()), (Some("q"), Some("ACTIVE")));
+    }
+}
+
+#[test]
 fn a_request_of_ours_that_is_taken_up_once_more_is_known_as_ours() {
     let (mut asked, request, made) = granted();
     asked.world.fleet.slots.get_mut("a").unwrap().request = None;

@@ -367,3 +367,39 @@ fn a_request_that_was_provisioned_for_a_moment_is_looked_at_again() {
     asked.shows(Some(&waiting()));
     assert!(asked.looks_at_it());
 }
+
+#[test]
+fn s21_a_create_that_was_lost_before_it_was_called_off_is_followed() {
+    let leaves: [fn(&mut Asked); 2] = [Asked::forget, |asked| {
+        asked.world.input(Input::Configured(Box::new(settings(&["b"]))));
+    }];
+    for leave in leaves {
+        let mut asked = Asked::unsent();
+        assert!(asked.sends_within(8));
+        let lost = Failure::new(FailureClass::Transient, "reset");
+        asked.world.called("a", CallOutcome::Unknown(lost));
+        asked.answers(None);
+        assert_eq!(asked.world.phase("a"), Some(Phase::Gone), "a GET says that it was not made");
+        leave(&mut asked);
+        asked.shows(Some(&waiting()));
+        assert!(asked.looks_at_it(), "it came all the same");
+        asked.got(Some(&waiting()));
+        assert!(matches!(asked.world.actions[..], [Action::Delete { stray: true, .. }]));
+    }
+}
+
+#[test]
+fn s21_a_withdrawal_without_an_answer_is_sent_again_while_the_request_waits() {
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    asked.forget();
+    asked.shows(Some(&waiting()));
+    asked.got(Some(&waiting()));
+    assert_eq!(asked.world.actions.len(), 1);
+    // The process ended before it was sent, or its answer was lost.
+    let polls = (1..30).find(|_| {
+        asked.shows(Some(&waiting()));
+        asked.looks_at_it()
+    });
+    assert_eq!(polls, Some(10), "after five minutes");
+}

@@ -6,11 +6,13 @@
 //! [`REQUEST_KEY`]. Spot and reserved capacity are said by the node's `schedulingConfig` there, as
 //! for a plain node, and moved to where a request says them when it is sent.
 
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::model::node::NodeView;
 use crate::model::queued::RequestView;
 use crate::model::spec::{REQUEST_KEY, SLICES_KEY};
+use crate::resource::node::time;
 use crate::resource::spec;
 
 /// How long a request of ours waits at most, where neither the request that was learned nor the config
@@ -83,10 +85,12 @@ pub fn as_node(request: &RequestView, there: Option<&Value>) -> Value {
     if !spec.is_empty() {
         around.insert("nodeSpec".into(), Value::Object(spec));
     }
-    // A time of the past would be refused, or put a recreate off.
-    let policy = around.remove("queueingPolicy");
-    if let Some(duration) = policy.as_ref().and_then(|policy| policy.get("validUntilDuration")) {
-        around.insert("queueingPolicy".into(), json!({"validUntilDuration": duration}));
+    // What counts from the creation of this one would put a recreate off.
+    if let Some(policy) = around.get_mut("queueingPolicy").and_then(Value::as_object_mut) {
+        policy.remove("validAfterDuration");
+        if policy.is_empty() {
+            around.remove("queueingPolicy");
+        }
     }
     if let Some(run) = around.get_mut("runDuration").and_then(Value::as_object_mut) {
         run.remove("terminationTime");
@@ -161,12 +165,39 @@ pub fn limited(specification: &mut Value) {
 }
 
 /// Bounds the time for which a request waits, where nothing does: one that this program has lost sight of
-/// ends by itself. `around` is what a specification says of its request.
+/// ends by itself. `around` is what a specification says of its request; its policy takes one rule.
 fn limit(around: &mut Map<String, Value>) {
     let policy = around.entry("queueingPolicy").or_insert_with(|| json!({}));
-    if policy.get("validUntilDuration").is_none() {
-        policy["validUntilDuration"] = json!(VALID_FOR);
+    let Some(policy) = policy.as_object_mut() else { return };
+    if policy.is_empty() {
+        policy.insert("validUntilDuration".into(), json!(VALID_FOR));
+    } else if policy.contains_key("validUntilDuration") {
+        policy.retain(|key, _| key == "validUntilDuration");
     }
+}
+
+/// The specification without times that have passed, which the API would refuse. An end that a person gave their request
+/// holds for the next one, too, while it is ahead.
+pub fn still_ahead(specification: &Value, now: Timestamp) -> Value {
+    let mut specification = specification.clone();
+    let around = specification.get_mut(REQUEST_KEY);
+    let policy = around.and_then(|around| around.get_mut("queueingPolicy")?.as_object_mut());
+    let Some(policy) = policy else { return specification };
+    let ahead = |value: &Value, key: &str| time(value, key).is_some_and(|at| at > now);
+    for key in ["validUntilTime", "validAfterTime"] {
+        if policy.contains_key(key) && !ahead(&Value::Object(policy.clone()), key) {
+            policy.remove(key);
+        }
+    }
+    if let Some(interval) = policy.get("validInterval").cloned()
+        && !ahead(&interval, "startTime")
+    {
+        policy.remove("validInterval");
+        if ahead(&interval, "endTime") {
+            policy.insert("validUntilTime".into(), interval["endTime"].clone());
+        }
+    }
+    specification
 }
 
 /// The ids of the nodes: one, or the prefix of `count`. Returns the field that holds the latter.
@@ -276,14 +307,45 @@ mod tests {
     }
 
     #[test]
-    fn times_of_the_past_are_not_asked_for_again() {
-        let raw = request(json!({
-            "queueingPolicy": {"validUntilTime": "2026-06-01T18:00:00Z", "validAfterDuration": "60s"},
-            "runDuration": {"maxRunDuration": "60s", "terminationTime": "2026-06-02T12:00:00Z"},
-        }));
-        let (body, _) = create_body(&Value::Object(learned(&raw).body().clone()), OF, "n");
-        assert_eq!(body["queueingPolicy"], json!({"validUntilDuration": VALID_FOR}));
-        assert_eq!(body["runDuration"], json!({"maxRunDuration": "60s"}));
+    fn times_of_the_past_are_not_asked_for_again_and_an_end_that_is_ahead_holds() {
+        let [start, end] = ["2026-06-01T12:00:00Z", "2026-06-01T18:00:00Z"];
+        let ours = json!({ "validUntilDuration": VALID_FOR });
+        for (given, before, between, past) in [
+            (json!({"validAfterDuration": "60s"}), &ours, &ours, &ours),
+            (
+                json!({ "validUntilTime": end }),
+                &json!({ "validUntilTime": end }),
+                &json!({ "validUntilTime": end }),
+                &ours,
+            ),
+            (
+                json!({ "validAfterTime": end }),
+                &json!({ "validAfterTime": end }),
+                &json!({ "validAfterTime": end }),
+                &ours,
+            ),
+            (
+                json!({"validInterval": {"startTime": start, "endTime": end}}),
+                &json!({"validInterval": {"startTime": start, "endTime": end}}),
+                &json!({ "validUntilTime": end }),
+                &ours,
+            ),
+        ] {
+            let raw = request(json!({
+                "queueingPolicy": given,
+                "runDuration": {"maxRunDuration": "60s", "terminationTime": "2026-06-02T12:00:00Z"},
+            }));
+            let spec = Value::Object(learned(&raw).body().clone());
+            for (now, expected) in [
+                ("2026-06-01T11:00:00Z", before),
+                ("2026-06-01T13:00:00Z", between),
+                ("2026-06-01T19:00:00Z", past),
+            ] {
+                let (body, _) = create_body(&still_ahead(&spec, now.parse().unwrap()), OF, "n");
+                assert_eq!(body["queueingPolicy"], *expected, "{given} at {now}");
+                assert_eq!(body["runDuration"], json!({"maxRunDuration": "60s"}));
+            }
+        }
     }
 
     #[test]

@@ -185,7 +185,10 @@ fn standing(request: &RequestView, nodes: &[&Arc<NodeView>], spot: bool) -> Opti
             says(RequestFailed, &format!(": {error}"))
         }
         RequestState::Suspended if request.is_by_user() => says(Stopped, " by a user"),
-        RequestState::Suspended => says(Preempted, ": its capacity was taken back"),
+        RequestState::Suspended if request.is_by_service() => {
+            says(Preempted, ": its capacity was taken back")
+        }
+        RequestState::Suspended => says(Unclear, ", and by whom is not known"),
         RequestState::Suspending | RequestState::Deleting => says(Going, ""),
         RequestState::Active if nodes.iter().any(|node| node.state == NodeState::Deleting) => {
             says(Going, ", and its node is being deleted")
@@ -238,7 +241,7 @@ fn state(request: &RequestView, judged: Option<&Arc<NodeView>>) -> NodeState {
     match (&request.state, judged.map(|node| &node.state)) {
         (RequestState::Active, Some(state)) => state.clone(),
         (RequestState::Suspended, _) if request.is_by_user() => NodeState::Stopped,
-        (RequestState::Suspended, _) => NodeState::Preempted,
+        (RequestState::Suspended, _) if request.is_by_service() => NodeState::Preempted,
         (RequestState::Deleting, _) => NodeState::Deleting,
         (state, _) => NodeState::Other(state.as_str().to_owned()),
     }
@@ -317,6 +320,8 @@ mod tests {
             (json!({"state": "DELETING", "stateInitiator": "USER"}), Going, NotNow),
             (json!({"state": "SUSPENDED", "stateInitiator": "SERVICE"}), Preempted, Now),
             (json!({"state": "SUSPENDED", "stateInitiator": "USER"}), Stopped, Now),
+            (json!({"state": "SUSPENDED"}), Unclear, Now),
+            (json!({"state": "SUSPENDED", "stateInitiator": "LATER"}), Unclear, Now),
             (json!({"state": "LATER"}), Unclear, NotNow),
         ];
         for (state, condition, deletable) in table {
