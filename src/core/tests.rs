@@ -17,6 +17,7 @@ mod harm;
 mod heard;
 mod idle;
 mod jobs_and_tpus;
+mod late;
 mod learning;
 mod lines;
 mod liveness;

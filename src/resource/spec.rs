@@ -97,18 +97,14 @@ impl NodeSpec {
         around.and_then(|around| around.get(SLICES_KEY)?.as_u64()).unwrap_or(1)
     }
 
-    /// From which capacity a create would be served.
+    /// From which capacity a create would be served, by its quota: flex-start is counted as preemptible.
     pub fn capacity(&self) -> Capacity {
-        let scheduling = self.body().get("schedulingConfig");
+        let (body, around) = (self.body(), self.body().get(REQUEST_KEY));
+        let scheduling = body.get("schedulingConfig");
         let flag = |key| scheduling.and_then(|s| s.get(key)?.as_bool()) == Some(true);
-        // Flex-start is counted under the quota of preemptible TPUs.
-        let around = self.body().get(REQUEST_KEY);
-        let flexible = around.is_some_and(|around| {
-            around.get("runDuration").is_some()
-                || around.get("provisioningModel").is_some_and(|model| model == "FLEX_START")
-        });
         match () {
-            () if flag("spot") || flag("preemptible") || flexible => Capacity::Spot,
+            () if around.is_some_and(|of| of.get("runDuration").is_some()) => Capacity::Spot,
+            () if flag("spot") || flag("preemptible") => Capacity::Spot,
             () if flag("reserved") => Capacity::Reserved,
             () => Capacity::OnDemand,
         }

@@ -85,7 +85,7 @@ pub fn as_node(request: &RequestView, there: Option<&Value>) -> Value {
     if !spec.is_empty() {
         around.insert("nodeSpec".into(), Value::Object(spec));
     }
-    // What counts from the creation of this one would put a recreate off.
+    // A time that counts from the creation of this one would put a recreate off.
     if let Some(policy) = around.get_mut("queueingPolicy").and_then(Value::as_object_mut) {
         policy.remove("validAfterDuration");
         if policy.is_empty() {
