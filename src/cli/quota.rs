@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::google::quota::Quota;
-use crate::resource::spec::Capacity;
+use crate::resource::limits::Capacity;
 
 /// The TPU that one slot would create.
 #[derive(Debug, Clone, PartialEq, Eq)]

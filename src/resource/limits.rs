@@ -1,10 +1,37 @@
-//! The limits of a create: whatever the API would refuse is found before anything is deleted.
+//! The limits of a create: whatever the API would refuse is found before anything is deleted; and the capacity, and so the quota,
+//! that it would be served from.
 
 use serde_json::Value;
 
 use crate::model::ids::RunOrder;
-use crate::model::spec::{NodeSpec, TRAINING_KEY};
+use crate::model::spec::{NodeSpec, REQUEST_KEY, TRAINING_KEY};
 use crate::model::training::JobKind;
+
+/// From which capacity a node is created: each has a quota of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Capacity {
+    /// Neither of the others.
+    OnDemand,
+    /// Also what is preemptible.
+    Spot,
+    /// A reservation's.
+    Reserved,
+}
+
+impl NodeSpec {
+    /// From which capacity a create would be served, by its quota: flex-start is counted as preemptible.
+    pub fn capacity(&self) -> Capacity {
+        let (body, around) = (self.body(), self.body().get(REQUEST_KEY));
+        let scheduling = body.get("schedulingConfig");
+        let flag = |key| scheduling.and_then(|s| s.get(key)?.as_bool()) == Some(true);
+        match () {
+            () if around.is_some_and(|of| of.get("runDuration").is_some()) => Capacity::Spot,
+            () if flag("spot") || flag("preemptible") => Capacity::Spot,
+            () if flag("reserved") => Capacity::Reserved,
+            () => Capacity::OnDemand,
+        }
+    }
+}
 
 /// Compute Engine metadata limits: 256 KiB a value, 512 KiB in all.
 // unverified: the limits of Compute Engine instances hold for the metadata of a TPU node.
@@ -135,4 +162,23 @@ pub fn label(key: &str, value: &str) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn flex_start_is_served_from_the_quota_of_preemptible_tpus() {
+        for (body, capacity) in [
+            (json!({}), Capacity::OnDemand),
+            (json!({"schedulingConfig": {"spot": true}}), Capacity::Spot),
+            (json!({"schedulingConfig": {"reserved": true}}), Capacity::Reserved),
+            (json!({"queuedResource": {"runDuration": {"maxRunDuration": "60s"}}}), Capacity::Spot),
+        ] {
+            let spec = NodeSpec::new(body.as_object().unwrap().clone());
+            assert_eq!(spec.capacity(), capacity, "{body}");
+        }
+    }
 }

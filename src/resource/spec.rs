@@ -74,17 +74,6 @@ const ALPHA_ONLY: [(&str, &[&str]); 5] = [
     (REQUEST_KEY, &["bestEffort", "provisioningModel", "runDuration", "trafficConfig"]),
 ];
 
-/// From which capacity a node is created: each has a quota of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Capacity {
-    /// Neither of the others.
-    OnDemand,
-    /// Also what is preemptible.
-    Spot,
-    /// A reservation's.
-    Reserved,
-}
-
 impl NodeSpec {
     /// The type that a create asks for, or its configuration.
     pub fn accelerator(&self) -> String {
@@ -95,19 +84,6 @@ impl NodeSpec {
     pub fn slices(&self) -> u64 {
         let around = self.body().get(REQUEST_KEY);
         around.and_then(|around| around.get(SLICES_KEY)?.as_u64()).unwrap_or(1)
-    }
-
-    /// From which capacity a create would be served, by its quota: flex-start is counted as preemptible.
-    pub fn capacity(&self) -> Capacity {
-        let (body, around) = (self.body(), self.body().get(REQUEST_KEY));
-        let scheduling = body.get("schedulingConfig");
-        let flag = |key| scheduling.and_then(|s| s.get(key)?.as_bool()) == Some(true);
-        match () {
-            () if around.is_some_and(|of| of.get("runDuration").is_some()) => Capacity::Spot,
-            () if flag("spot") || flag("preemptible") => Capacity::Spot,
-            () if flag("reserved") => Capacity::Reserved,
-            () => Capacity::OnDemand,
-        }
     }
 
     /// Learns the specification of a node from the API's JSON.
