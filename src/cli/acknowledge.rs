@@ -82,6 +82,7 @@ pub fn refused(kind: &CommandKind, stored: &Stored, now: Timestamp) -> Option<Re
             let counted = runs.fruitless + runs.exits + runs.stuck + runs.free > 0;
             let passed = runs.set_aside.is_some() || runs.once_more.is_some();
             let ended = job.finished.is_some() || job.failed.is_some() || counted || passed;
+            let ended = ended || !record.resubmitted.is_none();
             let healthy = record.verdict.condition == Condition::Healthy;
             let nothing = healthy && record.recovery.is_none() && !held && !used && !ended;
             if nothing {
@@ -91,6 +92,11 @@ pub fn refused(kind: &CommandKind, stored: &Stored, now: Timestamp) -> Option<Re
         }
         CommandKind::Recreate { slot, .. } => recreate_refused(record(slot)?),
         CommandKind::Relaunch { slot } => relaunch_refused(record(slot)?),
+        CommandKind::Done { slot } if record(slot)?.traits().is_job => {
+            Some(Refused::Wrong(format!(
+                "a training job that succeeds is done by itself; `forget {slot}` has it left alone from now on"
+            )))
+        }
         CommandKind::Release { slot } => release_refused(record(slot)?),
         // It also lets judged TPUs go on where replacements have failed (S14).
         CommandKind::BreakerReset
@@ -174,6 +180,13 @@ fn release_refused(record: &SlotRecord) -> Option<Refused> {
 }
 
 fn relaunch_refused(record: &SlotRecord) -> Option<Refused> {
+    if record.traits().is_job {
+        let text = format!(
+            "no run order reaches a training job: cancel it, then `retry {}` submits it again",
+            record.name
+        );
+        return Some(Refused::Wrong(text));
+    }
     let theirs = record.incarnation.is_some() && !record.ours && record.recovery.is_none();
     theirs.then(|| {
         Refused::Wrong(format!(
@@ -348,6 +361,8 @@ fn recreated(slot: &str, incarnation: Option<&Incarnation>, why: &str) -> String
 mod tests {
     use super::*;
     use crate::model::slot::Seen;
+    use crate::model::spec::NodeSpec;
+    use serde_json::json;
 
     fn stored(change: impl FnOnce(&mut SlotRecord)) -> Stored {
         let mut record = SlotRecord::new("a", "z", Timestamp::UNIX_EPOCH);
@@ -379,6 +394,29 @@ mod tests {
         assert_eq!(refused(&kind, &seen(true), Timestamp::UNIX_EPOCH), None);
         let told = refused(&kind, &seen(false), Timestamp::UNIX_EPOCH);
         assert!(matches!(told, Some(Refused::Wrong(text)) if text.contains("then `retry a`")));
+    }
+
+    #[test]
+    fn a_training_job_has_no_run_order_and_its_restarts_are_given_back_by_retry() {
+        let spec = json!({"trainingJob": {"jobSpec": {}}});
+        let spec = NodeSpec::new(spec.as_object().unwrap().clone());
+        let job = |change: fn(&mut SlotRecord)| {
+            stored(|record| {
+                record.spec = Some(spec.clone());
+                change(record);
+            })
+        };
+        let (slot, now) = (|| "a".to_owned(), Timestamp::UNIX_EPOCH);
+        for kind in [CommandKind::Relaunch { slot: slot() }, CommandKind::Done { slot: slot() }] {
+            assert!(
+                matches!(refused(&kind, &job(|_| ()), now), Some(Refused::Wrong(_))),
+                "{kind:?}"
+            );
+        }
+        let retry = CommandKind::Retry { slot: slot(), from: None };
+        assert!(matches!(refused(&retry, &job(|_| ()), now), Some(Refused::Needless(_))));
+        let used = job(|record| record.resubmitted.fruitless = 3);
+        assert_eq!(refused(&retry, &used, now), None);
     }
 
     #[test]

@@ -158,7 +158,7 @@ fn next_steps(slot: &SlotView) -> Vec<(String, &'static str)> {
             all.push((command("resume") + " --adopt", "makes this TPU the watchdog's own"));
         }
         Some("job_failed" | "no_progress" | "attempts" | "stopped" | "time_limit" | "deleted")
-            if slot.kind == "vertex_job" || slot.kind == "ai_platform_job" =>
+            if slot.is_job() =>
         {
             all.push((command("retry"), "submits the job again"));
         }

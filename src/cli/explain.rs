@@ -10,6 +10,7 @@ use crate::model::condition::Condition;
 use crate::model::hold::HoldReason;
 use crate::model::view::SlotView;
 use crate::report::meanings::{self, Meaning};
+use crate::report::of_jobs;
 use crate::report::sentence::sentence;
 use crate::resource::texts::{self, Action, Blame, Text};
 
@@ -66,6 +67,9 @@ fn named(text: &str) -> Option<Meaning> {
         "creating" | "restarting" | "reimaging" => "starting".to_owned(),
         "unknown" => "failed_repair".to_owned(),
         "waiting_for_resources" | "provisioning" | "accepted" => "waiting".to_owned(),
+        "suspended" => "preempted".to_owned(),
+        "suspending" => "going".to_owned(),
+        "failed" => "request_failed".to_owned(),
         other => other.replace(' ', "_"),
     };
     let hold = HoldReason::ALL.into_iter().find(|hold| hold.name() == name).map(meanings::hold);
@@ -91,8 +95,16 @@ fn told(name: &str, Meaning { means, next }: Meaning) -> String {
 
 fn of_slot(slot: &SlotView, now: Timestamp) -> String {
     let whole = sentence(slot, now).whole(now);
-    let hold = slot.hold.as_deref().and_then(named);
-    let meaning = hold.unwrap_or_else(|| meanings::condition(slot.condition));
+    let hold = slot.hold.as_deref();
+    let hold = hold.and_then(|name| HoldReason::ALL.into_iter().find(|hold| hold.name() == name));
+    let of_job = || match hold {
+        Some(hold) => of_jobs::hold(hold),
+        None => of_jobs::condition(slot.condition),
+    };
+    let of_job = if slot.is_job() { of_job() } else { None };
+    let meaning = of_job.unwrap_or_else(|| {
+        hold.map_or_else(|| meanings::condition(slot.condition), meanings::hold)
+    });
     let head = format!("{}: {whole}\n", paint(HEAD, &slot.name));
     let width = width();
     let mut text = head + &labelled("means", meaning.means, width);

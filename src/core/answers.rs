@@ -15,6 +15,7 @@ use crate::model::recovery::Call;
 use crate::model::settings::{Policy, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::time::{after, elapsed};
+use crate::model::traits::BudgetOf;
 use crate::resource::mask::Mask;
 
 use super::gates::DELETE_FAILURES;
@@ -325,7 +326,7 @@ pub fn refused(
     // Stock-outs have the pool's own pace: hours of them say nothing about how often to try another refusal.
     recovery.failures += u32::from(!short);
     if short {
-        let wait = spread(policy.stock_out.0, policy.stock_out.1, &pool, recovery.create_failures);
+        let wait = short_for(slot, &record.name, &pool, recovery.create_failures);
         pool::refused(ledger, &pool, wait, turn.now);
     }
     let zones = slot.zones.len();
@@ -367,4 +368,15 @@ pub fn refused(
     );
     turn.tell(record, What::RecoveryFailure { cause, reason: failure.class }, message);
     changed
+}
+
+/// How long a pool rests that lacks capacity. Google's service tries a job three times before it gives that up: once all
+/// regions were asked, our tries are few.
+fn short_for(slot: &SlotSettings, name: &str, pool: &str, failures: u32) -> Duration {
+    let (first, most) = slot.policy.stock_out;
+    let regions = u32::try_from(slot.zones.len()).unwrap_or(1).max(1);
+    match slot.filling.traits().budget {
+        BudgetOf::Tpus => spread(first, most, pool, failures),
+        BudgetOf::Jobs => backoff(&slot.policy, name, failures.div_ceil(regions)),
+    }
 }

@@ -14,6 +14,7 @@ use crate::model::phase::Phase;
 use crate::model::recovery::{Call, Recovery};
 use crate::model::slot::{Attempt, SlotRecord};
 use crate::model::time::elapsed;
+use crate::model::traits::BudgetOf;
 
 use super::ctx::SlotCtx;
 use super::moves::{advance, came_to_nothing};
@@ -128,7 +129,8 @@ fn open(
         record.attempts.retain(|a| a.kind != kind || elapsed(a.at, now) < window);
         record.attempts.push(Attempt { at: now, kind });
     }
-    if kind == Kind::Judged && !record.has_ended() {
+    // The hourly limit is that of TPUs: `restart` bounds how often a job is submitted again.
+    if kind == Kind::Judged && ctx.slot.filling.traits().budget == BudgetOf::Tpus {
         ctx.ledger.judged.push(now);
     }
     ctx.budget.ledger_changed = true;

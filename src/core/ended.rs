@@ -7,6 +7,7 @@ use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::fleet::Memory;
+use crate::model::hold::HoldReason;
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
 use crate::model::slot::{Seen, SlotRecord};
@@ -65,7 +66,11 @@ fn is_finished(view: &NodeView) -> bool {
 /// A training job that a person cancels may end in any way.
 pub fn notice_cancel(record: &mut SlotRecord, view: &NodeView) {
     let ours = record.recovery.as_ref().is_some_and(|of| of.condemned == view.incarnation);
-    let same = record.incarnation == view.incarnation && view.ended && !ours;
+    // The service cancels what runs into its time limit, and tells why only at the end.
+    let limit = view.standing.as_ref().is_some_and(|of| {
+        of.condition == Condition::Terminated || of.hold == Some(HoldReason::TimeLimit)
+    });
+    let same = record.incarnation == view.incarnation && view.ended && !(ours || limit);
     let cancelling = JobState::Cancelling.as_str();
     let by_a_person = |seen: &Seen| seen.state == cancelling && seen.failure.is_none();
     if record.seen.as_ref().is_some_and(|seen| same && by_a_person(seen)) {

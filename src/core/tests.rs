@@ -42,6 +42,7 @@ mod set_up;
 mod shown;
 mod slices;
 mod stalls;
+mod time_limits;
 mod times;
 mod training;
 mod training_gates;

@@ -314,6 +314,13 @@ pub struct SlotView {
     pub spot: bool,
 }
 
+impl SlotView {
+    /// Whether a managed training job fills it.
+    pub fn is_job(&self) -> bool {
+        matches!(self.kind.as_str(), "vertex_job" | "ai_platform_job")
+    }
+}
+
 /// Attempts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AttemptsView {

@@ -13,7 +13,7 @@ pub struct Meaning {
     pub next: &'static str,
 }
 
-const fn says(means: &'static str, next: &'static str) -> Meaning {
+pub(super) const fn says(means: &'static str, next: &'static str) -> Meaning {
     Meaning { means, next }
 }
 

@@ -10,6 +10,7 @@ pub mod log;
 pub mod meanings;
 pub mod metrics;
 mod obstacles;
+pub mod of_jobs;
 pub mod page;
 pub mod protection;
 pub mod published;

@@ -17,6 +17,7 @@ use crate::model::hold::HoldReason;
 use crate::model::lookup::CreateCheck;
 use crate::model::time::after;
 use crate::model::time::elapsed;
+use crate::model::traits::BudgetOf;
 use crate::model::view::Decision;
 use jiff::Timestamp;
 use std::time::Duration;
@@ -212,7 +213,7 @@ pub fn repeated(ctx: &SlotCtx) -> Option<Decision> {
 
 /// A slot that counts under `max_unavailable` already is not recreated once more, but still.
 pub fn judged_per_hour(ctx: &SlotCtx) -> Option<Decision> {
-    if ctx.record.has_ended() {
+    if ctx.slot.filling.traits().budget == BudgetOf::Jobs {
         return None;
     }
     let limit = ctx.settings.max_judged_recreates_per_hour;

@@ -13,6 +13,7 @@ use crate::model::slot::SlotRecord;
 use crate::model::time::{elapsed, span};
 use crate::model::training::JobKind;
 use crate::model::view::Decision;
+use crate::resource::training::possible;
 use jiff::Timestamp;
 
 /// Why a slot would not be recreated, without what happened to it.
@@ -55,7 +56,7 @@ impl Obstacle {
 type Check = fn(Subject) -> Option<Obstacle>;
 
 /// All of them, in the order of the gates.
-const ALL: [(&str, Check); 12] = [
+const ALL: [(&str, Check); 14] = [
     ("paused", paused),
     ("opted_out", opted_out),
     ("forgotten", forgotten),
@@ -63,7 +64,9 @@ const ALL: [(&str, Check); 12] = [
     ("missing", missing),
     ("ended_early", ended_early),
     ("stopped", stopped),
+    ("job_held", job_held),
     ("specification", specification),
+    ("possible", impossible),
     ("attempts", attempts),
     ("checkpoints", checkpoints),
     ("create_check", create_check),
@@ -167,6 +170,24 @@ fn stopped(subject: Subject) -> Option<Obstacle> {
     subject.record.seen.as_ref().filter(|seen| seen.stopped)?;
     let text = diagnose::left_alone(subject.record);
     Some(Obstacle::new(HoldReason::Stopped, text))
+}
+
+/// A training job that has ended, or is being ended, and that its people have to look at.
+fn job_held(subject: Subject) -> Option<Obstacle> {
+    let record = subject.record;
+    let verdict = subject.slot.filling.traits().is_job.then_some(&record.verdict)?;
+    let deleted = record.deleted.as_ref().filter(|_| record.has_ended());
+    let hold = verdict.hold.or(deleted.map(|_| HoldReason::Deleted))?;
+    let why = deleted.map_or(String::new(), |why| format!("; {why}"));
+    Some(Obstacle::new(hold, format!("{}{why}", verdict.evidence)))
+}
+
+/// A submission as the config wants it, which the job can't have: told while it runs.
+fn impossible(subject: Subject) -> Option<Obstacle> {
+    let filling = &subject.slot.filling;
+    let spec = subject.record.spec.clone()?.on_machine(filling.next(&subject.record.resubmitted));
+    let why = possible::obstacle(&spec, filling.training()?)?;
+    Some(Obstacle::new(HoldReason::NotPossible, why))
 }
 
 /// S12: nothing is deleted that could not be created again.

@@ -176,3 +176,11 @@ fn a_job_that_waits_is_told_after_an_hour_whatever_stage_of_waiting_it_is_in() {
     assert!(reason(&service).contains("may be short"), "{}", reason(&service));
     assert_eq!(service.hold(), None, "it waits, and nothing is to be done");
 }
+
+#[test]
+fn stalled_jobs_use_up_no_hourly_recreate_of_a_tpu() {
+    let mut service = super::stalls::stalling();
+    service.minutes(6 * 60 + 10);
+    assert_eq!(service.jobs.len(), 2, "it was cancelled, and submitted again");
+    assert!(service.world.fleet.ledger.judged.is_empty());
+}

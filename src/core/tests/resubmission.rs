@@ -270,7 +270,7 @@ fn a_location_that_no_config_names_holds_nothing() {
 }
 
 /// The slot is a job of this kind, of its display name or id.
-fn of_kind(kind: JobKind, change: impl FnOnce(&mut Training)) -> Service {
+pub fn of_kind(kind: JobKind, change: impl FnOnce(&mut Training)) -> Service {
     let mut settings = training();
     let slot = settings.slots.get_mut("a").unwrap();
     let Filling::Training(of) = &mut slot.filling else { unreachable!() };

@@ -9,7 +9,7 @@ use crate::model::filling::Filling;
 const STALL: u64 = 6 * 60;
 
 /// A job that is watched with `stall`, and has saved step 100.
-fn stalling() -> Service {
+pub fn stalling() -> Service {
     stalling_as(|_| ())
 }
 
