@@ -102,6 +102,15 @@ fi
 bind gcloud iam service-accounts add-iam-policy-binding "$nodes_account" --project "$project" --member "$member" \
   --role roles/iam.serviceAccountUser
 
+# grants SERVICE ROLE TABLE: what the tables of training jobs in the config need.
+grants() {
+  grep -Eq "^ *\[\[$3\]\]" "$config" || return 0
+  run gcloud services enable "$1" --project "$project"
+  bind gcloud projects add-iam-policy-binding "$project" --member "$member" --role "$2" --condition None
+}
+grants aiplatform.googleapis.com roles/aiplatform.user vertex_job
+grants ml.googleapis.com roles/ml.developer ai_platform_job
+
 step "the bucket of the state; events are kept for 90 days"
 if there gcloud storage buckets describe "gs://$bucket"; then
   # The lifecycle file replaces all rules of a bucket, and this one may have its own.

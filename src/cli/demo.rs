@@ -393,6 +393,7 @@ mod tests {
             "the status shows it well; that it recovered is still being written"
         );
         let recovered = What::Recovered {
+            queued_seconds: 0.0,
             cause,
             seconds: 1.0,
             down_seconds: 1.0,

@@ -74,7 +74,9 @@ pub fn observe(
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
         notice_deletion(record, view, &fleet.ledger, &mut fleet.dirty, turn.now);
+        let queued = record.seen.as_ref().and_then(|seen| seen.waits_since);
         note(record, view, &fleet.settings, &mut fleet.dirty, turn.now);
+        request::has_waited(record, queued, turn);
         let lesson = learning::learn(record, view, source, (&fleet.settings.owner, &slot.create));
         tell_differences(record, &lesson.differs, turn);
         fleet.dirty_specs.extend(lesson.specification.then(|| name.to_owned()));

@@ -68,7 +68,10 @@ pub fn acceptable(
 
 /// Follows a call: by its operation while that can be read, by the node otherwise.
 pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
-    let interval = ctx.settings.poll.operations;
+    // No operation tells of what lists alone show: it is read at their pace.
+    let listed = ctx.slot.filling.traits().is_found_by_lists;
+    let poll = &ctx.settings.poll;
+    let interval = if listed { poll.every.max(poll.operations) } else { poll.operations };
     let slot = ctx.record.name.clone();
     let creating = ctx.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating);
     let verb = if creating { Verb::Create } else { Verb::Delete };

@@ -88,6 +88,21 @@ pub fn waits_since(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Opti
     record.seen.as_ref().filter(same).and_then(|seen| seen.waits_since).or(Some(now))
 }
 
+/// Tells how long a request has waited, once it does not any longer: such time is not billed, and counts apart.
+pub fn has_waited(record: &mut SlotRecord, since: Option<Timestamp>, turn: &mut Turn) {
+    let Some(since) = since else { return };
+    if record.seen.as_ref().is_some_and(|seen| seen.waits_since == Some(since)) {
+        return;
+    }
+    let waited = elapsed(since, turn.now);
+    if let Some(recovery) = &mut record.recovery {
+        let within = elapsed(since.max(recovery.symptom_at), turn.now);
+        recovery.queued_seconds += within.as_secs_f64();
+    }
+    let what = What::Queued { seconds: waited.as_secs_f64() };
+    turn.tell(record, what, format!("waited {} for capacity", span(waited)));
+}
+
 /// A request waits, or is being provisioned.
 pub fn waits(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     if let Some(wish) = ctx.record.wanted.take() {

@@ -25,13 +25,12 @@ const UNSEEN: u32 = 1;
 const TOLD_AFTER: Duration = Duration::from_secs(4 * 3600);
 
 /// Since when a job has run without saving anything complete, where that is long enough to be told, and for how long it was
-/// watched. A location that the config does not name says so only once it has had a complete checkpoint.
+/// watched.
 pub fn saves_nothing(record: &SlotRecord, slot: &SlotSettings) -> Option<(Timestamp, Duration)> {
     let runs = matches!(record.verdict.condition, Condition::Healthy | Condition::JobStalled);
     let of = slot.filling.training().filter(|_| runs)?;
     let location = location::watched(record, slot)?;
-    let trusted = slot.job.is_some() || record.job.checkpoint.is_some();
-    let running = record.ready_since.filter(|_| trusted)?;
+    let running = record.ready_since?;
     // Growth of one that is being written counts as well.
     let saved = record.job.checkpoint_at.max(record.job.progress_at).max(record.job.steps_at);
     let since = saved.map_or(running, |at| at.max(running));
@@ -67,7 +66,7 @@ pub fn saw(
 /// The verdict on a job that saves nothing for `stall`, where the config has that.
 pub fn stalled(record: &SlotRecord, slot: &SlotSettings) -> Option<Verdict> {
     let stall = stall(record, slot.filling.training()?)?;
-    if record.job.unrecognised {
+    if record.job.unrecognised || !is_known(record, slot) {
         return None;
     }
     let (since, lasts) = saves_nothing(record, slot).filter(|(_, lasts)| *lasts >= stall)?;
@@ -78,6 +77,12 @@ pub fn stalled(record: &SlotRecord, slot: &SlotSettings) -> Option<Verdict> {
         span(stall)
     );
     Some(Verdict::new(Condition::JobStalled, text))
+}
+
+/// Whether the job saves where its location is listed: one that the config does not name is known once it has had a complete
+/// checkpoint, since the job may save elsewhere.
+fn is_known(record: &SlotRecord, slot: &SlotSettings) -> bool {
+    slot.job.is_some() || record.job.checkpoint.is_some()
 }
 
 fn stall(record: &SlotRecord, of: &Training) -> Option<Duration> {
@@ -91,6 +96,9 @@ pub fn warning(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
     let then = match stall(record, slot.filling.training()?) {
         Some(_) if record.job.unrecognised => {
             "nothing is cancelled for it, since no rule knows the files there: name their layout (checkpoint = { uri, format })".to_owned()
+        }
+        _ if !is_known(record, slot) => {
+            "nothing is cancelled for it: if the job saves elsewhere, name that as its checkpoint".to_owned()
         }
         Some(stall) => format!("it is cancelled and submitted again after {}", span(stall)),
         None => "nothing is cancelled for it unless the config has `stall`".to_owned(),
@@ -180,7 +188,7 @@ pub fn used_up(
     }
     // A location that the config does not name is known once the job has saved there.
     let known = location::watched(record, slot).is_some();
-    let seen = known && (slot.job.is_some() || record.job.checkpoint.is_some());
+    let seen = known && is_known(record, slot);
     let most = if seen { restart.no_progress } else { restart.no_progress.min(UNSEEN) };
     let place = location::watched(record, slot).map(|listed| listed.uri.clone());
     let why = match place {

@@ -196,6 +196,7 @@ fn over(fleet: &mut Fleet, name: &str, why: &str, turn: &mut Turn) {
         down_seconds: down.as_secs_f64(),
         steps_lost,
         repeated_seconds,
+        queued_seconds: recovery.queued_seconds,
     };
     turn.tell(record, what, message);
     fleet.dirty.insert(name.to_owned());

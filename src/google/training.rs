@@ -149,7 +149,9 @@ impl TpuClient {
                 jobs.extend(self.jobs_of(kinds, region, |_| filter.clone(), deadline).await?);
             }
             for id in named.iter().filter(|id| of.kind.is_id(id)) {
-                if jobs.iter().any(|job: &JobView| job.id == *id) {
+                // The first job of a lineage has no label, and is of no interest once a later one is listed.
+                let listed = |of: &String| jobs.iter().any(|job: &JobView| job.id == *of);
+                if listed(id) || known.len() > 1 && known[1..].iter().all(listed) {
                     continue;
                 }
                 match self.one_job(of.kind, region, id, deadline).await {

@@ -229,6 +229,14 @@ pub enum What {
         steps_lost: Option<u64>,
         /// From the checkpoint to the first symptom: the work that is repeated.
         repeated_seconds: Option<f64>,
+        /// The part of `down_seconds` that was waited in a queue.
+        #[serde(default)]
+        queued_seconds: f64,
+    },
+    /// A queued resource, or a training job, does not wait in its queue any longer: it has machines, or ended.
+    Queued {
+        /// How long it did.
+        seconds: f64,
     },
     /// The recovery ended without our doing: it healed, or another client replaced the node.
     Withdrawn {

@@ -145,6 +145,9 @@ pub struct Recovery {
     /// Only a stuck delete of another hand is sent once more: no create follows.
     #[serde(default)]
     pub no_create: bool,
+    /// Seconds since the first symptom that were waited in a queue, which are not billed.
+    #[serde(default)]
+    pub queued_seconds: f64,
 }
 
 impl Recovery {
@@ -187,6 +190,7 @@ impl Recovery {
             closed: BTreeSet::new(),
             halted: None,
             no_create: false,
+            queued_seconds: 0.0,
         }
     }
 

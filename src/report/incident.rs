@@ -174,6 +174,7 @@ mod tests {
     #[test]
     fn the_events_of_several_slots_fold_into_their_incidents() {
         let recovered = What::Recovered {
+            queued_seconds: 0.0,
             cause: Condition::Preempted,
             seconds: 9.0,
             down_seconds: 10.0,

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
+use crate::model::condition::Condition;
 use crate::model::event::{Event, What};
 use crate::model::exit::Stuck;
 use crate::model::tally::{self, Sum, Tally, key};
@@ -80,7 +81,11 @@ const FAMILIES: [Family; 15] = [
         "Jobs that ended, or can't start, and that their hosts start no more. Class exit: restarts used up.",
         &["slot", "class"],
     ),
-    counter("lost_seconds_total", "Time from first symptom to recovery.", &["slot", "cause"]),
+    counter(
+        "lost_seconds_total",
+        "Time from first symptom to recovery, without that in a queue, which is cause waiting.",
+        &["slot", "cause"],
+    ),
 ];
 
 fn bounds(family: &str) -> &'static [f64] {
@@ -173,9 +178,13 @@ fn count_event(tally: &mut Tally, event: &Event) {
             count("job_failures_total", &[slot, class], 1.0)
         }
         What::InvariantViolation { .. } => count("invariant_violations_total", &[], 1.0),
-        What::Recovered { cause, down_seconds, .. } => {
+        What::Recovered { cause, down_seconds, queued_seconds, .. } => {
+            let lost = (down_seconds - queued_seconds).max(0.0);
             count("recoveries_total", &[cause.name()], 1.0);
-            count("lost_seconds_total", &[slot, cause.name()], *down_seconds);
+            count("lost_seconds_total", &[slot, cause.name()], lost);
+        }
+        What::Queued { seconds } => {
+            count("lost_seconds_total", &[slot, Condition::Waiting.name()], *seconds)
         }
         _ => {}
     }
@@ -281,7 +290,6 @@ fn metric(family: &Family, values: &[&str], sum: &Sum) -> proto::Metric {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::condition::Condition;
     use jiff::Timestamp;
 
     fn recovered() -> Event {
@@ -291,6 +299,7 @@ mod tests {
             down_seconds: 50.0,
             steps_lost: None,
             repeated_seconds: None,
+            queued_seconds: 20.0,
         };
         Event { at: Timestamp::UNIX_EPOCH, slot: Some("a".into()), message: String::new(), what }
     }
@@ -308,7 +317,7 @@ mod tests {
         restarted.catch_up(&stored);
         assert_eq!(*restarted.live(), *sums.live());
         assert_eq!(stored["recoveries_total|preempted"], Sum::Count(1.0));
-        assert_eq!(stored["lost_seconds_total|a|preempted"], Sum::Count(50.0));
+        assert_eq!(stored["lost_seconds_total|a|preempted"], Sum::Count(30.0));
         assert!(
             matches!(&stored["recovery_duration_seconds|preempted"], Sum::Spread { sum, .. } if *sum == 40.0)
         );

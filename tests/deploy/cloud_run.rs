@@ -102,6 +102,16 @@ fn a_dry_run_prints_commands_that_gcloud_knows_and_runs_none() {
     let (code, out) = setup(&config_in(folder.path()), &path, &["--dry-run", "--paused"]);
     assert_eq!(code, Some(0), "{out}");
     assert!(!folder.path().join("calls").exists(), "nothing was run");
+    // Training jobs need a role of their own.
+    assert!(!out.contains("roles/aiplatform.user"), "{out}");
+    let with_jobs = config_in(folder.path());
+    let text = std::fs::read_to_string(&with_jobs).unwrap() + "[[vertex_job]]\nname = \"sft\"\n";
+    std::fs::write(&with_jobs, text).unwrap();
+    let (_, told) = setup(&with_jobs, &path, &["--dry-run"]);
+    assert!(
+        told.contains("roles/aiplatform.user") && !told.contains("roles/ml.developer"),
+        "{told}"
+    );
     // A task has no files beside its config.
     for line in ["startup_script = \"startup.sh\"\n", "create = \"job.yaml\"\n"] {
         let with_file = config_in(folder.path());

@@ -208,7 +208,7 @@ fn a_job_that_runs_out_of_memory_goes_on_with_the_next_machine_and_then_is_told(
 }
 
 /// A job whose only location is the one that the service gives it.
-fn with_an_output_directory() -> Service {
+pub fn with_an_output_directory() -> Service {
     let mut service = on_machines("m1", &[]);
     let slot = service.world.fleet.settings.slots.get_mut("a").unwrap();
     slot.job = None;

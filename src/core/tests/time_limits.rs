@@ -1,6 +1,6 @@
 //! Training jobs whose end, or whose next submission, is for their people to see to.
 
-use super::resubmission::of_kind;
+use super::resubmission::{of_kind, with_an_output_directory};
 use super::training::{REGION, Service, job};
 use super::*;
 use crate::model::time::elapsed;
@@ -62,4 +62,54 @@ fn a_region_without_capacity_is_asked_ever_more_seldom() {
     let waits: Vec<Duration> = times.windows(2).map(|pair| elapsed(pair[0], pair[1])).collect();
     let longest = Duration::from_secs(20 * 60);
     assert!(waits.len() > 5 && waits.last() >= Some(&longest), "{waits:?}");
+}
+
+#[test]
+fn time_in_a_queue_is_counted_apart_from_time_that_is_lost() {
+    let mut service = Service::new();
+    service.sets("JOB_STATE_QUEUED", None);
+    service.minutes(60);
+    service.sets("JOB_STATE_RUNNING", None);
+    service.minutes(1);
+    let queued = |service: &Service| -> f64 {
+        let waited = |what: &What| match what {
+            What::Queued { seconds } => Some(*seconds),
+            _ => None,
+        };
+        service.events.iter().filter_map(waited).sum()
+    };
+    assert!((3500.0..3700.0).contains(&queued(&service)), "{}", queued(&service));
+    // Its next submission waits for an hour as well.
+    service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
+    for _ in 0..20 {
+        service.half_a_minute();
+        if service.jobs.len() == 2 {
+            break;
+        }
+    }
+    service.sets("JOB_STATE_QUEUED", None);
+    service.minutes(60);
+    service.sets("JOB_STATE_RUNNING", None);
+    service.minutes(30);
+    let (down, waited) = service
+        .events
+        .iter()
+        .find_map(|what| match what {
+            What::Recovered { down_seconds, queued_seconds, .. } => {
+                Some((*down_seconds, *queued_seconds))
+            }
+            _ => None,
+        })
+        .unwrap();
+    assert!((3500.0..3700.0).contains(&waited) && down > waited, "{waited} of {down}");
+}
+
+#[test]
+fn a_job_that_never_saved_where_the_service_tells_it_to_is_told_and_left_at_work() {
+    let mut service = with_an_output_directory();
+    service.steps.clear();
+    service.minutes(5 * 60);
+    let told = service.told.iter().find(|text| text.contains("has had no new complete checkpoint"));
+    assert!(told.is_some_and(|text| text.contains("name that as its checkpoint")), "{told:?}");
+    assert_eq!((service.jobs.len(), service.live()), (1, 1));
 }

@@ -30,6 +30,8 @@ pub struct Service {
     pub gets: u32,
     /// All messages so far.
     pub told: Vec<String>,
+    /// All that happened.
+    pub events: Vec<What>,
     /// The state of the TPU `tpu`, where there is one.
     pub tpu: Option<&'static str>,
 }
@@ -79,6 +81,7 @@ impl Service {
             strange: None,
             gets: 0,
             told: vec![],
+            events: vec![],
             tpu: None,
         };
         service.make(REGION, job("sft"));
@@ -156,6 +159,7 @@ impl Service {
         while let Some(input) = inputs.pop() {
             self.world.input(input);
             self.told.append(&mut self.world.messages.clone());
+            self.events.append(&mut self.world.events.clone());
             actions.append(&mut self.world.actions);
             for look in std::mem::take(&mut self.world.looks) {
                 inputs.extend(self.answer(look));
@@ -346,14 +350,9 @@ fn two_hundred_jobs_that_lose_a_region_run_in_the_next_and_no_tpu_waits_for_them
     let mut service = Service {
         world: World::new(settings),
         jobs: vec![],
-        lag: 0,
         steps: vec![100],
-        below: String::new(),
-        unlisted: false,
-        strange: None,
-        gets: 0,
-        told: vec![],
         tpu: Some("READY"),
+        ..Service::new()
     };
     names.iter().for_each(|name| service.make(REGION, job(name)));
     service.minutes(2);
