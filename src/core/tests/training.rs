@@ -11,7 +11,7 @@ use crate::model::training::{JobKind, NO_REGION, Named, Restart, Training};
 use crate::resource::training::{body, reading};
 
 pub const REGION: &str = "us-central1";
-const OTHER: &str = "europe-west4";
+pub const OTHER: &str = "europe-west4";
 
 /// Google's service: it keeps every job, and shows it in lists after a while.
 pub struct Service {

@@ -1,10 +1,13 @@
-//! Training jobs whose end, or whose next submission, is for their people to see to.
+//! Training jobs: time limits, queues, regions without capacity, lists that fail, and jobs that are found by labels.
+
+use std::collections::BTreeMap;
 
 use super::resubmission::{of_kind, with_an_output_directory};
-use super::training::{REGION, Service, job};
+use super::training::{OTHER, REGION, Service, job};
 use super::*;
+use crate::model::submission::JobListing;
 use crate::model::time::elapsed;
-use crate::model::training::{JobKind, NO_REGION};
+use crate::model::training::{JobKind, NO_REGION, Named};
 
 #[test]
 fn a_time_limit_that_shows_as_a_cancel_first_is_no_persons() {
@@ -112,4 +115,41 @@ fn a_job_that_never_saved_where_the_service_tells_it_to_is_told_and_left_at_work
     let told = service.told.iter().find(|text| text.contains("has had no new complete checkpoint"));
     assert!(told.is_some_and(|text| text.contains("name that as its checkpoint")), "{told:?}");
     assert_eq!((service.jobs.len(), service.live()), (1, 1));
+}
+
+#[test]
+fn a_region_whose_list_fails_is_never_a_job_that_is_gone() {
+    let mut service = Service::new();
+    service.minutes(2);
+    for _ in 0..60 {
+        service.world.wait(30);
+        let failed = Failure::new(FailureClass::Garbage, "the second page can't be read");
+        let listing = |region: &str, result| JobListing { region: region.to_owned(), result };
+        let jobs = vec![listing(REGION, Err(failed)), listing(OTHER, Ok(vec![]))];
+        let began = service.world.now;
+        service.ask(Input::Polled(Box::new(Poll { began, listings: vec![], jobs })));
+        assert_eq!(service.hold(), Some(HoldReason::Unclear));
+        assert!(service.world.actions.is_empty() && service.world.phase("a").is_none());
+    }
+    service.minutes(2);
+    assert_eq!((service.hold(), service.live()), (None, 1));
+}
+
+#[test]
+fn a_job_is_found_by_its_labels_and_goes_on_by_its_lineage() {
+    let labels = BTreeMap::from([("team".to_owned(), "llm".to_owned())]);
+    let mut service = of_kind(JobKind::Custom, |of| of.named = Named::Labels(labels));
+    let mut other = job("sft");
+    other["labels"] = json!({"team": "vision"});
+    service.make(REGION, other);
+    let mut mine = job("another name");
+    mine["labels"] = json!({"team": "llm", "more": "x"});
+    service.make(REGION, mine);
+    service.minutes(2);
+    service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
+    service.minutes(10);
+    let (_, again) = service.jobs.last().unwrap();
+    assert_eq!((service.jobs.len(), service.hold()), (3, None));
+    assert_eq!(again["displayName"], "another name");
+    assert_eq!((&again["labels"]["team"], &again["labels"]["more"]), (&json!("llm"), &json!("x")));
 }
