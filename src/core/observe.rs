@@ -74,9 +74,7 @@ pub fn observe(
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
         notice_deletion(record, view, &fleet.ledger, &mut fleet.dirty, turn.now);
-        let queued = record.seen.as_ref().and_then(|seen| seen.waits_since);
-        note(record, view, &fleet.settings, &mut fleet.dirty, turn.now);
-        request::has_waited(record, queued, turn);
+        note(record, view, &fleet.settings, &mut fleet.dirty, turn);
         let lesson = learning::learn(record, view, source, (&fleet.settings.owner, &slot.create));
         tell_differences(record, &lesson.differs, turn);
         fleet.dirty_specs.extend(lesson.specification.then(|| name.to_owned()));
@@ -308,8 +306,9 @@ fn note(
     view: &NodeView,
     settings: &Settings,
     dirty: &mut BTreeSet<String>,
-    now: Timestamp,
+    turn: &mut Turn,
 ) {
+    let (now, waited) = (turn.now, record.seen.as_ref().and_then(|seen| seen.waits_since));
     let configured = settings.slots.get(&record.name).and_then(|slot| slot.supervisor.as_deref());
     let hidden = learning::hidden_by_v2(record, view);
     let same = record.incarnation.is_some() && record.incarnation == view.incarnation;
@@ -369,6 +368,7 @@ fn note(
         record.seen = Some(seen);
         dirty.insert(record.name.clone());
     }
+    request::has_waited(record, waited, turn);
 }
 
 /// The newest symptom that tells of memory, unless it is of a time of which nothing is known.

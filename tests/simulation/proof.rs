@@ -47,7 +47,7 @@ const WANTED: [&str; 13] = [
 ];
 
 /// What is still to come: the invariant, the slot, the reason.
-type Pending = (&'static str, String, String);
+pub type Pending = (&'static str, String, String);
 
 impl World {
     /// Looks at one rule.
@@ -341,7 +341,7 @@ impl World {
                 return Some(("L9", name.to_owned(), reason));
             }
         }
-        None
+        self.requests_remain(name, fleet, hold)
     }
 
     /// L8: whether a job of ours runs on a node of ours that is well; none where nothing is known

@@ -8,6 +8,7 @@ use tpu_watchdog::google::answers;
 use tpu_watchdog::model::action::{Reading, RequestList};
 use tpu_watchdog::model::failure::Failure;
 use tpu_watchdog::model::filling::Filling;
+use tpu_watchdog::model::fleet::{Fleet, Stray};
 use tpu_watchdog::model::ids::Incarnation;
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::queued::RequestView;
@@ -16,6 +17,7 @@ use tpu_watchdog::simulator::api;
 use tpu_watchdog::simulator::things::Node;
 use tpu_watchdog::simulator::wire::Request;
 
+use crate::proof::Pending;
 use crate::setup::{OWNER, Setup};
 use crate::world::{Arrival, World};
 
@@ -148,5 +150,40 @@ impl World {
         self.check("S21", slot, others.is_empty() || known, || {
             format!("{id} is asked for in {zone} although it is {others:?}")
         });
+    }
+
+    /// The same for requests: S21, each of ours has its slot, or is told; L9, none that is over holds quota.
+    pub fn requests_remain(
+        &self,
+        name: &str,
+        fleet: &Fleet,
+        hold: Option<&'static str>,
+    ) -> Option<Pending> {
+        let record = fleet.slots.get(name)?;
+        let id = self.setup.settings.slots.get(name)?.filling.id();
+        const OWNED_BY: &str = "/tpu/nodeSpec/0/node/metadata/tpu-watchdog-owner";
+        for ((zone, of), request) in self.cloud.queued.iter().filter(|((_, of), _)| of == id) {
+            let body = Value::Object(request.body.clone());
+            if body.pointer(OWNED_BY).is_none_or(|owner| owner != OWNER) {
+                continue;
+            }
+            let shown = format!("{of}.{}", request.created.as_second());
+            let own = record.zone == *zone
+                && record.incarnation.as_ref().is_some_and(|known| known.id == shown);
+            let follows = |stray: &Stray| stray.zone == *zone && stray.request.as_ref() == Some(of);
+            let told = fleet.ledger.strays.values().any(follows);
+            let state = request.state;
+            if !(own || told || record.recovery.is_some()) {
+                let reason = format!("{of} in {zone} is {state}, and no slot owns it");
+                return Some(("S21", name.to_owned(), reason));
+            }
+            let over = matches!(state, "FAILED" | "SUSPENDED") && !request.by_user;
+            let waits = hold.is_some() || record.recovery.is_some();
+            if over && !waits && !self.setup.forbidden_deletes {
+                let reason = format!("{of} in {zone} is {state}, and not removed");
+                return Some(("L9", name.to_owned(), reason));
+            }
+        }
+        None
     }
 }

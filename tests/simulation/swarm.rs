@@ -70,8 +70,8 @@ fn main() -> ExitCode {
         number("--from").unwrap_or_else(|| 1_000_000 + campaign::number_of_source() * 10_000);
     let minutes = number("--minutes");
     let count = number("--count").unwrap_or(if minutes.is_some() { u64::MAX } else { 20 });
+    let world = if has("--queued") { Setup::queued } else { Setup::of };
     if has("--keep-going") {
-        let world = if has("--queued") { Setup::queued } else { Setup::of };
         return survey(world, from, count, minutes.map(minutes_long));
     }
     if has("--arrivals") {
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
         });
         return ExitCode::SUCCESS;
     }
-    many(from, count, minutes.map(minutes_long))
+    many(world, from, count, minutes.map(minutes_long))
 }
 
 fn minutes_long(minutes: u64) -> Duration {
@@ -133,14 +133,14 @@ fn one(mut setup: Setup, with: &str, trace: bool) -> ExitCode {
     }
 }
 
-fn many(from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
+fn many(world: fn(u64) -> Setup, from: u64, count: u64, limit: Option<Duration>) -> ExitCode {
     let (began, failed) = (Instant::now(), AtomicBool::new(false));
     let goes_on = |_: &u64| {
         limit.is_none_or(|limit| began.elapsed() <= limit) && !failed.load(Ordering::Relaxed)
     };
     let seeds = (from..from.saturating_add(count)).take_while(goes_on);
     let outcomes = campaign::on_all_cores(seeds, |seed| {
-        let setup = Setup::of(seed);
+        let setup = world(seed);
         let hours = setup.node_hours();
         let outcome = campaign::hold(setup);
         failed.fetch_or(outcome.is_err(), Ordering::Relaxed);

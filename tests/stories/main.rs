@@ -433,3 +433,19 @@ fn every_story_is_told_as_its_golden_output_says() {
         differ.join("\n")
     );
 }
+
+#[test]
+fn the_recovery_in_the_concepts_is_the_one_that_is_told() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(folder.join(path)).expect("the file");
+    let (concepts, told) =
+        (read("docs/concepts.md"), read("tests/stories/01-a-whole-recovery.out"));
+    let (_, section) = concepts.split_once("## One recovery").expect("the section");
+    let section = section.split("\n## ").next().expect("its text");
+    let lines: Vec<&str> = section.lines().filter_map(|line| line.strip_prefix("    ")).collect();
+    assert!(lines.len() >= 10, "{lines:?}");
+    let mut rest = told.lines();
+    for line in lines {
+        assert!(rest.any(|told| told == line), "{line:?} is not told, or not there");
+    }
+}
