@@ -222,10 +222,10 @@ pub fn finished(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision 
 fn outlives(ctx: &SlotCtx) -> Option<String> {
     let (record, job) = (&*ctx.record, &ctx.record.job);
     let there = record.incarnation.is_some() && record.seen.as_ref().is_some_and(|s| s.ready);
-    let how = match ctx.slot.policy.on_success {
+    let (how, stops) = match ctx.slot.policy.on_success {
         OnSuccess::Keep => return Some(String::new()),
-        OnSuccess::Stop => "stop",
-        OnSuccess::Delete => "delete",
+        OnSuccess::Stop => ("stop", true),
+        OnSuccess::Delete => ("delete", false),
     };
     if !there || ctx.memory.absence_confirmed {
         return Some(String::new());
@@ -244,10 +244,10 @@ fn outlives(ctx: &SlotCtx) -> Option<String> {
     }
     // "Only available with single TPU nodes" (Cloud TPU API v2, nodes.stop).
     let hosts = record.size().hosts;
-    if how == "stop" && hosts > 1 {
+    if stops && hosts > 1 {
         return Some(format!("; a TPU of {hosts} hosts can't be stopped, {although}"));
     }
-    let started = how == "stop" && record.job.stopped == record.incarnation;
+    let started = stops && record.job.stopped == record.incarnation;
     started.then(|| format!("; it was stopped once and started by hand, {although}"))
 }
 

@@ -1,5 +1,21 @@
-//! The condemnation: one commit with the decision, the intent of the delete, and both in the log.
-//! Nothing is chosen here; whoever calls has passed the gates and the checker.
+//! The condemnation: one commit with the decision, the intent of the delete, and both in the log. Nothing is chosen here;
+//! whoever calls has passed the gates and the checker.
+//!
+//! It reads what was suspected and for how long, and the confirming GET. It writes the recovery with its cause, its evidence
+//! and the exact incarnation; the attempt that this uses up (S13); for a judged slot the hour's budget and the storm. Then the
+//! recovery stands at `deleting` with an intended call, or at `gone` where nothing is left to delete: a TPU that is missing, a
+//! training job that has ended.
+//!
+//! Three ends use no attempt: another hand's stuck delete, the TPU of a finished job, and a replacement whose capacity was
+//! taken before it was READY, which backs off like a create that was refused. A replacement that fails goes back to
+//! `condemned` within the same recovery, so that its outage is one, and counts.
+//!
+//! It never names another incarnation than the GET showed, and never sends anything: the delete leaves when the commit is
+//! durable.
+//!
+//! Example: `a` was UNHEALTHY_TENSORFLOW for 15 min, and a GET of 2 s ago shows incarnation 7 the same. The commit says
+//! "condemned as runtime_unhealthy", uses one of three attempts, and intends the delete of 7. Should the process die before
+//! the call, the next one finds the intent, and reads 7 back before it sends anything.
 
 use jiff::Timestamp;
 

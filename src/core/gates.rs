@@ -1,8 +1,8 @@
 //! The gates: why a slot that is condemned is left alone all the same, or its pending create not
 //! sent yet.
 //!
-//! A gate reads what is known of one slot and of the fleet, and either lets pass or gives the hold,
-//! with the number, the reason and the next step for an operator. The table is asked from the top,
+//! A gate reads what is known of one slot and of the fleet, and either lets pass or gives the hold (a few
+//! only a wait for a read that is under way), with the number, the reason and the next step for an operator. The table is asked from the top,
 //! the first hold counts, and nothing is remembered: a gate that opens is passed by the next step.
 //! Longer holds come first, so that a slot that waits for an operator takes no room in a
 //! budget.
@@ -18,7 +18,7 @@
 //! specification is known, its attempts are not used up; its checkpoints were listed 20 min ago;
 //! the breaker is closed; no other slot is in recovery. It passes every row, and the confirming GET
 //! is asked for. With `b` in recovery and `max_unavailable = 1` the last row holds it:
-//! "unresponsive: 1 judged slots are in recovery, max_unavailable allows 1".
+//! "unresponsive: waiting: judged slots in recovery: 1, max_unavailable: 1".
 
 mod common;
 mod create;

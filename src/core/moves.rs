@@ -1,4 +1,9 @@
 //! The moves of a recovery from one phase to the next, and what the log says of its calls.
+//!
+//! `advance` is the only way to change a phase: it refuses a move that `model::phase` does not know, forgets the call of the
+//! phase that ends, and tells how long that took. `came_of` tells once for each intent what came of it: accepted, done,
+//! refused, unknown, not sent, called off. The audit counts on both: a mutation without an intent, or an intent without an end,
+//! is a violation.
 
 use std::time::Duration;
 

@@ -1,6 +1,21 @@
-//! Replacing a node, once it is condemned: the delete is followed, the pending create waits for
-//! what holds it, is sent, is followed, and its node is waited for. Gates and checker stand before
-//! the create; the delete has passed them when it was condemned.
+//! Replacing a node, once it is condemned: the delete is followed, the pending create waits for what holds it, is sent, is
+//! followed, and its node is waited for.
+//!
+//! It reads the recovery, the operation or the node that its call made, the pools, and the newest complete checkpoint. It
+//! chooses the zone: the present one, unless its pool is short and another of the list is not. Gates and checker stand before
+//! the create, each time that it could be sent: what has passed when the TPU was condemned may hold by now. The delete
+//! has passed them when it was condemned.
+//!
+//! A create has one generation however often it is sent, so that one that was lost and comes late is still known as ours. An
+//! answer that was lost is never sent again before a read says that nothing came of it (S4, S24). A replacement that is there
+//! is judged like any other TPU, within the same recovery.
+//!
+//! It never creates while a node of the slot may live, and never forgets a create that is owed: only success, an operator's
+//! `forget`, or a config without the slot ends it (L2).
+//!
+//! Example: the delete of `a` is done at 10:00, and us-central2-b has been short since 09:50, with its probe at 10:20. The
+//! slot goes on in us-east1-d, the next zone of its list, at once; were there no other, it would hold with `backoff` until
+//! 10:20.
 
 use crate::model::action::Action;
 use crate::model::checkpoint::Checkpoint;

@@ -1,5 +1,16 @@
-//! How the runs of a job go (S16): runs that make no new step are counted, a checkpoint that none
-//! of them gets away from is passed over once, and then an operator must look.
+//! How the runs of a job go (S16): runs that make no new step are counted, a checkpoint that none of them gets away from is
+//! passed over once, and then an operator must look.
+//!
+//! A run begins with a run order, and is counted once, when it ends: by itself with a code, by a hang, or because its TPU
+//! broke in a way that may be the job's doing. A TPU that is preempted says nothing about the job. What counts is a step
+//! beyond all that were seen before, or a newer complete checkpoint: the present run then starts all counts from zero.
+//!
+//! Two counts run side by side. `fruitless` counts runs without a new step, whatever ended them; after `no_progress` of them
+//! nothing is started. `stuck` counts those that did not even get past the checkpoint that they started from; the third has
+//! the next older one taken, once, and if that does not help either, nothing is started.
+//!
+//! Example: three runs from step 500 end without a step 501. The fourth starts from 400. If it reaches 501, all is forgotten;
+//! if it does not, the slot holds with `no_progress`, and says from which checkpoints was tried.
 
 use jiff::Timestamp;
 

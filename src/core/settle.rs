@@ -1,5 +1,12 @@
-//! How a recovery ends: with progress, with a node that stays healthy, because it healed before
-//! anything was deleted, because the job is finished, or because the slot is no longer watched.
+//! How a recovery ends: with progress, with a node that stays healthy, because it healed before anything was deleted, because
+//! the job is finished, or because the slot is no longer watched.
+//!
+//! A new step, or a newer complete checkpoint after the hosts have booted, is progress, and ends it at once. Where no step
+//! can be seen, a node that stays healthy has to do: for `heal` where its job runs and saves nowhere, else for
+//! `attempts.settled`. A recovery whose delete did not come about ends when its reason is gone.
+//!
+//! Example: `a` is READY at 10:05, boots at 10:07 and tells step 301 at 10:09; its order was to start from 300. The recovery
+//! is over at 10:09, and "recovered … after the first symptom" has the whole outage.
 
 use std::time::Duration;
 
