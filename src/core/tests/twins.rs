@@ -61,6 +61,15 @@ fn s24_of_two_jobs_of_a_lineage_the_newer_one_is_cancelled_whichever_shows_late(
 }
 
 #[test]
+fn s24_where_polls_are_seldom_a_late_twin_is_known_as_well() {
+    // The second send waited for lists, which come every ten minutes.
+    let mut service = twins(20 * 60, None);
+    service.world.fleet.settings.poll.every = Duration::from_secs(600);
+    service.minutes(4);
+    assert_eq!((state(&service, 2), service.live(), service.hold()), ("CANCELLED", 1, None));
+}
+
+#[test]
 fn s17_another_watchdogs_job_and_a_persons_copy_are_told_and_left_alone() {
     let other = Some(("tpu-watchdog-nonce", "another"));
     let of_another_attempt = Some(("tpu-watchdog-attempt", "7"));
