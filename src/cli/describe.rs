@@ -63,7 +63,8 @@ fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
     let kind = slot.accelerator.as_deref().filter(|name| !name.is_empty()).unwrap_or("TPU");
     let queued = if slot.kind == "queued_resource" { ", a queued resource" } else { "" };
     let spot = if slot.spot { ", Spot" } else { "" };
-    let mut all = vec![("TPU", format!("{kind} in {}{spot}{queued}", slot.zone))];
+    let what = if slot.is_job() { "Machine" } else { "TPU" };
+    let mut all = vec![(what, format!("{kind} in {}{spot}{queued}", slot.zone))];
     if let Some(incarnation) = &slot.incarnation {
         all.push(("Id", format!("{}, created {}", incarnation.id, ago(incarnation.created))));
     }
@@ -87,14 +88,7 @@ fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
             format!("{} (in {})", until.strftime("%F %H:%M:%S UTC"), span(elapsed(now, until))),
         ));
     }
-    all.push((
-        "Protected",
-        match &slot.unprotected_reason {
-            None => "yes: it would be recreated if it were lost now".to_owned(),
-            Some(why) if slot.unprotected_by_choice => format!("no, by choice: {why}"),
-            Some(why) => format!("NO: {why}"),
-        },
-    ));
+    all.push(("Protected", protection(slot)));
     all.push((
         "Recoveries",
         format!(
@@ -113,6 +107,9 @@ fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
                 format!("{uri}{age}")
             }
             (None, Some(location)) => none_known(location, job.unlisted, &job.around),
+            (None, None) if slot.is_job() => {
+                "no location is known: what is submitted again may start over".to_owned()
+            }
             (None, None) => "none is configured: a recreated TPU starts its job over".to_owned(),
         };
         all.push(("Checkpoint", checkpoint));
@@ -124,6 +121,15 @@ fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
         all.push(("Specification", digest.clone()));
     }
     all
+}
+
+fn protection(slot: &SlotView) -> String {
+    match &slot.unprotected_reason {
+        None if slot.is_job() => "yes: it would be submitted again if it failed now".to_owned(),
+        None => "yes: it would be recreated if it were lost now".to_owned(),
+        Some(why) if slot.unprotected_by_choice => format!("no, by choice: {why}"),
+        Some(why) => format!("NO: {why}"),
+    }
 }
 
 fn timeline(slot: &SlotView, events: &[Event], now: Timestamp, width: Option<usize>) -> String {
@@ -182,7 +188,11 @@ fn next_steps(slot: &SlotView) -> Vec<(String, &'static str)> {
         None if slot.action == ActionName::None => {
             all.push((
                 format!("tpu-watchdog plan --if-lost {name}"),
-                "what a recreate would look like",
+                if slot.is_job() {
+                    "what would be submitted"
+                } else {
+                    "what a recreate would look like"
+                },
             ));
             if slot.pause.is_none() {
                 all.push((command("pause") + " --for 2h", "before you work on it by hand"));

@@ -117,6 +117,23 @@ fn state(record: &SlotRecord, seen: &Seen) -> String {
     own.map_or(&seen.state, |(state, _)| state).clone()
 }
 
+/// Recoveries that count against the slot: of a job its submissions without a newer checkpoint.
+fn attempts(record: &SlotRecord, slot: Option<&SlotSettings>, now: Timestamp) -> AttemptsView {
+    let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+    let Some(slot) = slot else { return AttemptsView { used: 0, max: 0 } };
+    let policy = &slot.policy.attempts;
+    match slot.filling.training() {
+        Some(of) => AttemptsView {
+            used: count(record.resubmitted.fruitless),
+            max: count(of.restart.no_progress),
+        },
+        None => AttemptsView {
+            used: record.attempts_used(Kind::Judged, policy.window, now),
+            max: policy.max,
+        },
+    }
+}
+
 fn requested(slot: Option<&SlotSettings>, seen: Option<&Seen>) -> Option<RequestStatus> {
     let name = Some(slot?.filling.id().to_owned()).filter(|id| !id.is_empty())?;
     let (state, since) = seen?.own_state.clone()?;
@@ -155,7 +172,6 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
     let decision = record.decision.as_ref().unwrap_or(&undecided);
     let seen = record.seen.as_ref();
     let present = seen.filter(|_| record.incarnation.is_some());
-    let window = settings.map(|s| s.policy.attempts.window).unwrap_or_default();
     let obstacle = obstacle(fleet, record, now);
     let done = record.verdict.condition == Condition::Finished;
     let pause = pause(fleet, record, now);
@@ -176,10 +192,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         hold: decision.hold.map(|h: HoldReason| h.name().to_owned()),
         reason: decision.reason.clone(),
         until: decision.until,
-        attempts: AttemptsView {
-            used: record.attempts_used(Kind::Judged, window, now),
-            max: settings.map_or(0, |s| s.policy.attempts.max),
-        },
+        attempts: attempts(record, settings, now),
         job: settings
             .filter(|slot| slot.job.is_some() || slot.filling.traits().is_job)
             .map(|slot| job(record, slot)),

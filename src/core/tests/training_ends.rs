@@ -37,6 +37,8 @@ fn a_job_is_not_protected_where_its_next_submission_is_impossible_or_waits_for_i
     let mut service = Service::new();
     service.minutes(2);
     assert!(shown(&service).protected, "{:?}", shown(&service).unprotected_reason);
+    service.world.fleet.slots.get_mut("a").unwrap().resubmitted.fruitless = 2;
+    assert_eq!((shown(&service).attempts.used, shown(&service).attempts.max), (2, 9));
     // A key is of one region, and the config names two.
     service.jobs[0].1["encryptionSpec"] = json!({"kmsKeyName": "k"});
     service.minutes(2);
