@@ -1,7 +1,7 @@
 //! The REST API over the cloud's state: paths, parameters, validation, paging, operations. Pure: a
 //! request in, an answer out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -126,12 +126,13 @@ fn list_nodes(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
     if let Some(refusal) = check_parameters(request, &["pageSize", "pageToken"]) {
         return refusal;
     }
+    let unreachable: BTreeSet<&String> = cloud.unreachable_zones().collect();
     let all: Vec<_> = cloud
         .nodes
         .iter()
         .filter(|((zone, _), node)| {
             (place.zone == "-" || *zone == place.zone)
-                && !cloud.unreachable.contains(zone)
+                && !unreachable.contains(zone)
                 && queued::shows(cloud, zone, node)
         })
         .collect();
@@ -150,9 +151,8 @@ fn list_nodes(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
     if let Some(next) = next {
         body["nextPageToken"] = next;
     }
-    let unreachable: Vec<String> = cloud
-        .unreachable
-        .iter()
+    let unreachable: Vec<String> = unreachable
+        .into_iter()
         .filter(|zone| place.zone == "-" || **zone == place.zone)
         .map(|zone| format!("projects/{}/locations/{zone}", place.project))
         .collect();

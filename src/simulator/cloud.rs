@@ -41,8 +41,8 @@ pub struct Cloud {
     pub quota: BTreeMap<String, (Timestamp, String)>,
     /// The most nodes that the quota of a zone allows.
     pub limits: BTreeMap<String, usize>,
-    /// Zones that listings report as unreachable.
-    pub unreachable: BTreeSet<String>,
+    /// Zones that listings report as unreachable, until the time given.
+    pub unreachable: BTreeMap<String, Timestamp>,
     /// The next node of this id never boots.
     pub dead_on_arrival: BTreeSet<String>,
     /// The hosts of the next node of this id come up without an index each; whether a reboot mends that.
@@ -79,6 +79,12 @@ pub struct Cloud {
 }
 
 impl Cloud {
+    /// The zones that listings do not reach now.
+    pub fn unreachable_zones(&self) -> impl Iterator<Item = &String> {
+        let now = self.now();
+        self.unreachable.iter().filter(move |(_, until)| **until > now).map(|(zone, _)| zone)
+    }
+
     /// An empty cloud.
     pub fn new(timing: Timing) -> Self {
         Cloud { timing, ..Cloud::default() }

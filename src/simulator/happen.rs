@@ -199,7 +199,7 @@ impl Cloud {
                 self.quota.insert(zone, (until.unwrap_or(forever), message));
             }
             Trouble::Unreachable => {
-                self.unreachable.insert(zone);
+                self.unreachable.insert(zone, until.unwrap_or(forever));
             }
             Trouble::NeverBoot => {
                 self.dead_on_arrival.insert(event.node.clone());

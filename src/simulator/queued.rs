@@ -47,9 +47,10 @@ pub fn list(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
     if let Some(next) = next {
         body["nextPageToken"] = next;
     }
-    if place.zone == "-" && !cloud.unreachable.is_empty() {
-        let name = |zone: &String| format!("projects/{}/locations/{zone}", place.project);
-        body["unreachable"] = cloud.unreachable.iter().map(name).collect();
+    let name = |zone: &String| format!("projects/{}/locations/{zone}", place.project);
+    let unreachable: Vec<String> = cloud.unreachable_zones().map(name).collect();
+    if place.zone == "-" && !unreachable.is_empty() {
+        body["unreachable"] = json!(unreachable);
     }
     (200, body)
 }

@@ -208,7 +208,7 @@ fn many_zones_are_listed_in_one_call_and_those_it_could_not_reach_declare_nobody
     rig.start();
     rig.wait_polls(2);
     assert!(rig.polls().iter().all(|p| p.path.contains("/locations/-/nodes")), "{:?}", rig.polls());
-    rig.simulator.with(|cloud| cloud.unreachable.insert(zones[3].clone()));
+    rig.simulator.with(|cloud| cloud.unreachable.insert(zones[3].clone(), jiff::Timestamp::MAX));
     rig.wait_for_log("could not reach the zone");
     rig.wait_polls(8);
     assert!(!rig.logs().contains("-> missing"), "{}", rig.logs());

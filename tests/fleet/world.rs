@@ -229,7 +229,7 @@ impl World {
                 let asks = self.asks_for_requests();
                 let listings = ["us-central2-b", "us-east5-a"].map(|zone| Listing {
                     zone: zone.into(),
-                    result: Ok(self.list(zone).into()),
+                    result: self.list(zone).map(Into::into),
                     requests: asks.then(|| Ok(self.requests(zone))),
                 });
                 self.turn(Input::Polled(Box::new(Poll {
@@ -315,19 +315,20 @@ impl World {
         api::handle(&mut self.cloud, &Request { method, path, query, body })
     }
 
-    fn list(&mut self, zone: &str) -> (Vec<Arc<NodeView>>, Vec<String>) {
+    fn list(&mut self, zone: &str) -> Result<(Vec<Arc<NodeView>>, Vec<String>), Failure> {
         let (_, mut page) = self.call(
             "GET",
             &format!("v2/projects/p/locations/{zone}/nodes"),
             &BTreeMap::new(),
             None,
         );
+        if let Some(zones) = page.get("unreachable") {
+            return Err(Failure::new(FailureClass::Transient, format!("{zones} is unreachable")));
+        }
         let nodes = page.get_mut("nodes").map(Value::take).unwrap_or_default();
         let nodes = nodes.as_array().cloned().unwrap_or_default();
-        (
-            nodes.into_iter().map(|node| Arc::new(NodeView::parse(node).unwrap())).collect(),
-            Vec::new(),
-        )
+        let view = |node| Arc::new(NodeView::parse(node).unwrap());
+        Ok((nodes.into_iter().map(view).collect(), Vec::new()))
     }
 
     pub fn get(&mut self, zone: &str, node: &str) -> Reading {
