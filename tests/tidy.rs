@@ -340,6 +340,20 @@ fn functions_stay_readable() {
     only_shrinks("functions of more than 70 lines", long, LONG_FUNCTIONS);
 }
 
+/// A gate is one condition, its reason and its hold.
+#[test]
+fn gates_stay_short() {
+    let mut long = BTreeMap::new();
+    for file in ["slot", "create", "judged", "relaunch", "resubmission"] {
+        let path = src().join("core/gates").join(file).with_extension("rs");
+        for (name, lines) in functions(&shipped(&path)).into_iter().filter(|(_, lines)| *lines > 17)
+        {
+            long.insert(format!("{file}: {name}"), lines);
+        }
+    }
+    assert!(long.is_empty(), "gates of more than 17 lines: {long:?}");
+}
+
 /// Words that engineers do not use for these things, and how often they are still in the source's comments and texts.
 // It is in stored names: a table, a folder, an event.
 const WORDS: Ratchet = &[("lever", 10)];

@@ -32,22 +32,26 @@ pub fn other_request(ctx: &SlotCtx) -> Option<Decision> {
     let stray = ctx.ledger.strays.values().find(asked)?;
     let (id, zone) = (stray.filling().id().to_owned(), &stray.zone);
     let state = stray.state.as_deref().unwrap_or("not listed yet");
-    let waits = stray.state.as_ref().is_none_or(|state| {
+    let asked = format!("its create is pending, but its queued resource {id} in {zone} is {state}");
+    if ends_without_a_tpu(stray) {
+        let text = format!("{asked}; the next request waits until that one is gone");
+        return hold(HoldReason::Backoff, text, None);
+    }
+    hold(HoldReason::CreateUnresolved, format!("{asked}; {}", may_hold_a_tpu(stray)), None)
+}
+
+fn ends_without_a_tpu(stray: &Stray) -> bool {
+    stray.state.as_ref().is_none_or(|state| {
         RequestState::WITHOUT_NODES.iter().any(|of| of.as_str() == state)
             || *state == RequestState::Deleting.as_str()
-    });
-    let asked = format!("its create is pending, but its queued resource {id} in {zone} is {state}");
-    let (reason, then) = match waits {
-        true => (HoldReason::Backoff, "the next request waits until that one is gone".to_owned()),
-        false => (
-            HoldReason::CreateUnresolved,
-            format!(
-                "no new request is sent while that one may hold a TPU; it is a stray, inspect it: {}",
-                stray.filling().shown_by(&stray.name, zone)
-            ),
-        ),
-    };
-    hold(reason, format!("{asked}; {then}"), None)
+    })
+}
+
+fn may_hold_a_tpu(stray: &Stray) -> String {
+    format!(
+        "no new request is sent while that one may hold a TPU; it is a stray, inspect it: {}",
+        stray.filling().shown_by(&stray.name, &stray.zone)
+    )
 }
 
 /// After a refusal the next try waits.
@@ -95,17 +99,8 @@ pub fn dry_run(ctx: &SlotCtx) -> Option<Decision> {
 /// S15, S20: the checkpoint to start from, listed since the node is gone so that nothing newer can
 /// appear.
 pub fn checkpoints(ctx: &SlotCtx) -> Option<Decision> {
-    let (settings, recovery) = (location::listed(ctx.slot)?, ctx.record.recovery.as_ref()?);
-    let (memory, job) = (&*ctx.memory, &ctx.record.job);
-    let here = job.location == settings.uri;
-    let is_fresh = |at: Timestamp| {
-        at >= recovery.phase_since && elapsed(at, ctx.now) <= ctx.slot.policy.max_age
-    };
-    if here
-        && memory.surveyed_at.is_some_and(is_fresh)
-        && memory.survey_failure.is_none()
-        && job.trouble.is_none()
-    {
+    let uri = &location::listed(ctx.slot)?.uri;
+    if is_listed(ctx, uri)? {
         return None;
     }
     if let Some(back) = went_back(ctx, "its create is pending, but") {
@@ -115,38 +110,41 @@ pub fn checkpoints(ctx: &SlotCtx) -> Option<Decision> {
     if ctx.slot.finds_its_own() {
         return None;
     }
-    let Some(why) = &memory.survey_failure else {
-        // The last listing's verdict outlives the process that made it.
-        let looking =
-            || format!("looking for the newest complete checkpoint under {}", settings.uri);
-        return location::holds_create(ctx.record)
-            .or_else(|| Some(Decision::act(ActionName::Create, looking())));
+    // The last listing's verdict outlives the process that made it.
+    location::holds_create(ctx.record).or_else(|| looks_for_checkpoints(ctx, uri))
+}
+
+/// Whether the location was listed, and understood, since the node is gone.
+fn is_listed(ctx: &SlotCtx, uri: &str) -> Option<bool> {
+    let (since, memory) = (ctx.record.recovery.as_ref()?.phase_since, &ctx.memory);
+    let fresh = |at: Timestamp| at >= since && elapsed(at, ctx.now) <= ctx.slot.policy.max_age;
+    let listed = memory.surveyed_at.is_some_and(fresh) && memory.survey_failure.is_none();
+    Some(listed && ctx.record.job.location == uri && ctx.record.job.trouble.is_none())
+}
+
+fn looks_for_checkpoints(ctx: &SlotCtx, uri: &str) -> Option<Decision> {
+    let Some(why) = &ctx.memory.survey_failure else {
+        let text = format!("looking for the newest complete checkpoint under {uri}");
+        return Some(Decision::act(ActionName::Create, text));
     };
-    location::holds_create(ctx.record).or_else(|| {
-        let text = format!("its create is pending, but {why}; it is listed again");
-        hold(HoldReason::CheckpointUnreadable, text, goes_back_at(ctx))
-    })
+    let text = format!("its create is pending, but {why}; it is listed again");
+    hold(HoldReason::CheckpointUnreadable, text, goes_back_at(ctx))
 }
 
 /// A pool without capacity is probed by one slot at a time.
 pub fn probe(ctx: &SlotCtx) -> Option<Decision> {
     let name = ctx.pool();
     let short = ctx.ledger.pools.get(&name)?.short.as_ref()?;
+    let none = format!("no capacity in the pool {name} since {:.0}", short.since);
     if let Some(other) = ctx.budget.probing.get(&name).filter(|slot| **slot != ctx.record.name) {
-        let text = format!(
-            "no capacity in the pool {name} since {:.0}; slot {other} is probing the pool first",
-            short.since
-        );
+        let text = format!("{none}; slot {other} is probing the pool first");
         return hold(HoldReason::WaitsForProbe, text, None);
     }
-    let text = || {
-        let refusal = ctx.record.recovery.as_ref().and_then(|recovery| recovery.refusal.as_ref());
-        let words = refusal.map_or(String::new(), |(_, words)| format!(": {words}"));
-        let (since, tries) = (short.since, short.refusals);
-        format!("no capacity in the pool {name} since {since:.0} (try {tries}){words}")
-    };
+    let refusal = ctx.record.recovery.as_ref().and_then(|recovery| recovery.refusal.as_ref());
+    let words = refusal.map_or(String::new(), |(_, words)| format!(": {words}"));
+    let text = format!("{none} (try {}){words}", short.refusals);
     (short.probe_at > ctx.now)
-        .then(|| Decision::hold(HoldReason::Backoff, text(), Some(short.probe_at)))
+        .then(|| Decision::hold(HoldReason::Backoff, text, Some(short.probe_at)))
 }
 
 /// S18.

@@ -13,6 +13,7 @@ use crate::core::runs;
 use crate::core::storm::SMALL;
 use crate::model::condition::Condition;
 use crate::model::condition::Kind;
+use crate::model::fleet::Pool;
 use crate::model::hold::HoldReason;
 use crate::model::lookup::CreateCheck;
 use crate::model::time::after;
@@ -60,24 +61,28 @@ pub fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
     }
     let count = runs::fruitless(ctx.record, condition);
     if runs::ends_by_itself(ctx.record, condition) {
-        let (evidence, name) = (&ctx.record.verdict.evidence, &ctx.record.name);
-        let permanent = job.and_then(|job| runs::permanent(ctx.record, job, condition));
-        let why = permanent
-            .unwrap_or_else(|| format!("{count} runs in a row made no new step (restart.per_run)"));
-        // A line that the evidence has already is not told twice.
-        let known = why.split_once(": ").filter(|(_, line)| evidence.contains(*line));
-        let why = known.map_or(why.as_str(), |(cause, _)| cause);
-        let text = format!(
-            "{evidence}; {why}; fix the job (`logs {name}` shows how its runs ended), then `relaunch {name}`: it starts again on \
-             the same TPU, from its newest checkpoint. After a config change: `recreate {name}`"
-        );
-        return hold(HoldReason::JobFailed, text, None);
+        return hold(HoldReason::JobFailed, its_runs_end(ctx, count), None);
     }
     let text = format!(
         "{condition}: {count} runs in a row made no new step; find the cause (`logs {0}`), then `retry {0}`",
         ctx.record.name
     );
     hold(HoldReason::NoProgress, text, None)
+}
+
+fn its_runs_end(ctx: &SlotCtx, count: u32) -> String {
+    let (evidence, name) = (&ctx.record.verdict.evidence, &ctx.record.name);
+    let job = ctx.slot.job.as_ref();
+    let permanent = job.and_then(|job| runs::permanent(ctx.record, job, ctx.condition()));
+    let why = permanent
+        .unwrap_or_else(|| format!("{count} runs in a row made no new step (restart.per_run)"));
+    // A line that the evidence has already is not told twice.
+    let known = why.split_once(": ").filter(|(_, line)| evidence.contains(*line));
+    let why = known.map_or(why.as_str(), |(cause, _)| cause);
+    format!(
+        "{evidence}; {why}; fix the job (`logs {name}` shows how its runs ended), then `relaunch {name}`: it starts again on \
+         the same TPU, from its newest checkpoint. After a config change: `recreate {name}`"
+    )
 }
 
 /// S20: its create would be held for the checkpoints.
@@ -95,19 +100,16 @@ pub fn create_check(ctx: &SlotCtx) -> Option<Decision> {
     if !ctx.slot.policy.create_check {
         return None;
     }
-    let question = ctx.create_question();
+    let (what, question) = (ctx.condition(), ctx.create_question());
     let fresh = |(at, found): &&(Timestamp, CreateCheck)| {
         elapsed(*at, ctx.now) <= CREATE_CHECKED_FOR && found.question == question
     };
     let Some((_, found)) = ctx.record.create_check.as_ref().filter(fresh) else {
-        let text = format!("{}: checking that a create could follow the delete", ctx.condition());
+        let text = format!("{what}: checking that a create could follow the delete");
         return Some(Decision::wait(text, None));
     };
-    let text = format!(
-        "{}: keeping the current TPU: a create could not follow: {}",
-        ctx.condition(),
-        found.certain.as_ref()?
-    );
+    let why = found.certain.as_ref()?;
+    let text = format!("{what}: keeping the current TPU: a create could not follow: {why}");
     hold(HoldReason::CannotCreate, text, None)
 }
 
@@ -144,42 +146,44 @@ pub fn quiet_hours(ctx: &SlotCtx) -> Option<Decision> {
 /// S14: while creates of a pool are refused or its replacements fail, a doubtful TPU in hand is worth
 /// more than none. One is tried in a while, first one without any sign of life.
 pub fn trouble_in_pool(ctx: &SlotCtx) -> Option<Decision> {
-    if ctx.record.has_ended() {
-        return None;
-    }
-    let (what, name) = (ctx.condition(), ctx.pool());
-    let pool = ctx.ledger.pools.get(&name)?;
+    let name = ctx.pool();
+    let pool = ctx.ledger.pools.get(&name).filter(|_| !ctx.record.has_ended())?;
     let (until, failing) = pool::suspended(pool, ctx.record.size().reserved)?;
-    // The trial itself, whose delete did not come about, goes on.
-    let tried_at = undeleted(ctx).and_then(|recovery| recovery.tried_at);
-    if tried_at.is_some() && tried_at == pool.trial_at {
+    if is_the_trial(ctx, pool) {
         return None;
     }
-    let (reason, why) = if failing {
-        let why = format!(
-            "recent replacements in pool {name} failed to boot or to make progress; inspect one of them"
-        );
-        (HoldReason::ReplacementsFail, why)
-    } else if pool.short.is_some() {
-        (HoldReason::ZoneShort, format!("creates in pool {name} are refused for lack of capacity"))
-    } else {
-        let since = pool.queued.map_or(String::new(), |since| format!(" since {since:.0}"));
-        let why = format!("a queued resource has waited for capacity in the pool {name}{since}");
-        (HoldReason::ZoneShort, why)
-    };
+    let (reason, why) = if failing { fails(&name) } else { is_short(pool, &name) };
+    let keeps = format!("{}: keeping the current TPU: {why}", ctx.condition());
     if ctx.now < until {
-        let text = format!(
-            "{what}: keeping the current TPU: {why}; the next trial replacement is at {until:.0}"
-        );
+        let text = format!("{keeps}; the next trial replacement is at {until:.0}");
         return hold(reason, text, Some(until));
     }
     let waits = ctx.budget.lifeless.contains(&name) && !ctx.is_lifeless();
-    let text = || {
-        format!(
-            "{what}: keeping the current TPU: {why}; another TPU in the pool shows no sign of life and is tried first"
-        )
-    };
-    waits.then(|| Decision::hold(reason, text(), None))
+    let text = format!("{keeps}; another TPU in the pool shows no sign of life and is tried first");
+    waits.then(|| Decision::hold(reason, text, None))
+}
+
+/// The trial itself, whose delete did not come about, goes on.
+fn is_the_trial(ctx: &SlotCtx, pool: &Pool) -> bool {
+    let tried_at = undeleted(ctx).and_then(|recovery| recovery.tried_at);
+    tried_at.is_some() && tried_at == pool.trial_at
+}
+
+fn fails(name: &str) -> (HoldReason, String) {
+    let why = format!(
+        "recent replacements in pool {name} failed to boot or to make progress; inspect one of them"
+    );
+    (HoldReason::ReplacementsFail, why)
+}
+
+fn is_short(pool: &Pool, name: &str) -> (HoldReason, String) {
+    if pool.short.is_some() {
+        let why = format!("creates in pool {name} are refused for lack of capacity");
+        return (HoldReason::ZoneShort, why);
+    }
+    let since = pool.queued.map_or(String::new(), |since| format!(" since {since:.0}"));
+    let why = format!("a queued resource has waited for capacity in the pool {name}{since}");
+    (HoldReason::ZoneShort, why)
 }
 
 /// S8: a fleet of one or two has no storm breaker: a second look takes its place.
@@ -187,28 +191,26 @@ pub fn repeated(ctx: &SlotCtx) -> Option<Decision> {
     if ctx.room().desired > SMALL || undeleted(ctx).is_some() {
         return None;
     }
+    let last = recreated_in_vain(ctx)?;
+    let suspicion = ctx.record.suspicion.as_ref()?;
+    let (graces, poll) = (&ctx.slot.policy.grace, &ctx.settings.poll);
+    let grace = |of: &Condition| life::grace(ctx.record, graces, poll, *of, ctx.now);
+    let longest = suspicion.seen.iter().map(grace).max()?;
+    let left = (longest + REPEATED_WAIT).saturating_sub(suspicion.sick_for);
+    let text = format!(
+        "{}: it was recreated on a judgement at {last:.0} and made no progress since, so this one waits 1 h longer",
+        ctx.condition()
+    );
+    (!left.is_zero())
+        .then(|| Decision::hold(HoldReason::Repeated, text, Some(after(ctx.now, left))))
+}
+
+/// The last recreate on a judgement, where that was lately and without progress since.
+fn recreated_in_vain(ctx: &SlotCtx) -> Option<Timestamp> {
     let judged = ctx.record.attempts.iter().filter(|attempt| attempt.kind == Kind::Judged);
     let last = judged.map(|attempt| attempt.at).max()?;
     let progressed = ctx.record.job.progress_at.is_some_and(|at| at > last);
-    if progressed || elapsed(last, ctx.now) >= REPEATED_WITHIN {
-        return None;
-    }
-    let suspicion = ctx.record.suspicion.as_ref()?;
-    let (graces, poll) = (&ctx.slot.policy.grace, &ctx.settings.poll);
-    let grace = suspicion
-        .seen
-        .iter()
-        .map(|condition| life::grace(ctx.record, graces, poll, *condition, ctx.now))
-        .max()?;
-    let left = (grace + REPEATED_WAIT).saturating_sub(suspicion.sick_for);
-    let text = || {
-        format!(
-            "{}: it was recreated on a judgement at {last:.0} and made no progress since, so this one waits 1 h longer",
-            ctx.condition()
-        )
-    };
-    (!left.is_zero())
-        .then(|| Decision::hold(HoldReason::Repeated, text(), Some(after(ctx.now, left))))
+    Some(last).filter(|last| !progressed && elapsed(*last, ctx.now) < REPEATED_WITHIN)
 }
 
 /// A slot that counts under `max_unavailable` already is not recreated once more, but still.

@@ -41,23 +41,30 @@ pub fn order_dry_run(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S22: every worker is there, and its supervisor follows newer orders.
 pub fn supervisors(ctx: &SlotCtx) -> Option<Decision> {
+    takes_no_order(ctx).or_else(|| is_in_setup(ctx)).or_else(|| never_starts_together(ctx))
+}
+
+fn takes_no_order(ctx: &SlotCtx) -> Option<Decision> {
     let (record, hosts) = (&*ctx.record, ctx.record.size().hosts);
-    let ours =
-        record.ours && record.seen.as_ref().is_some_and(|seen| seen.supervised && seen.ready);
-    if !(ours && record.takes_orders()) {
-        let text = format!(
-            "a relaunch is wanted, but not all of {hosts} workers have reported a supervisor that follows newer orders (version 2): a TPU \
-             that this version creates has it; `recreate {}` replaces this one",
-            record.name
-        );
-        return hold(HoldReason::CannotRelaunch, text, None);
-    }
-    let setting_up = record.job.workers.iter().find(|(_, worker)| worker.in_setup);
-    if let Some((worker, _)) = setting_up {
-        let text = format!("a relaunch is wanted; worker {worker} is still being set up");
-        return Some(Decision::wait(text, None));
-    }
-    // Supervisors that tell no index start it without one.
+    let there = record.seen.as_ref().is_some_and(|seen| seen.supervised && seen.ready);
+    let text = format!(
+        "a relaunch is wanted, but not all of {hosts} workers have reported a supervisor that follows newer orders (version 2): a TPU \
+         that this version creates has it; `recreate {}` replaces this one",
+        record.name
+    );
+    (!(record.ours && there && record.takes_orders()))
+        .then(|| Decision::hold(HoldReason::CannotRelaunch, text, None))
+}
+
+fn is_in_setup(ctx: &SlotCtx) -> Option<Decision> {
+    let (worker, _) = ctx.record.job.workers.iter().find(|(_, worker)| worker.in_setup)?;
+    let text = format!("a relaunch is wanted; worker {worker} is still being set up");
+    Some(Decision::wait(text, None))
+}
+
+/// Supervisors that tell no index start the job without one.
+fn never_starts_together(ctx: &SlotCtx) -> Option<Decision> {
+    let record = &*ctx.record;
     if !record.supervisors_are(TAKES_ROLL_CALL) || record.has_its_indices() {
         return None;
     }
@@ -72,21 +79,25 @@ pub fn supervisors(ctx: &SlotCtx) -> Option<Decision> {
 /// The supervisors on the TPU run the command of its creation: another job of the config is not what
 /// would start.
 pub fn same_job(ctx: &SlotCtx) -> Option<Decision> {
+    let why = starts_another(ctx)?;
+    let name = &ctx.record.name;
+    let text = format!("a relaunch is wanted, but {why}; `recreate {name}` replaces the TPU");
+    hold(HoldReason::CannotRelaunch, text, None)
+}
+
+fn starts_another(ctx: &SlotCtx) -> Option<&'static str> {
     let record = &*ctx.record;
     let job = ctx.slot.job.as_ref().filter(|_| ctx.slot.supervisor.is_some());
     let runs = job.filter(|job| job.command.as_ref().is_some_and(|text| !text.trim().is_empty()));
     let known = record.seen.as_ref().is_some_and(|seen| seen.as_configured);
-    let why = match (runs, &record.job.ordered) {
+    Some(match (runs, &record.job.ordered) {
         (None, _) => "the config names no command for it, so there is nothing to start",
         (Some(job), Some(ordered)) if *ordered != job.key() => {
             "the config's command or checkpoint location has changed since the TPU was created"
         }
         (Some(_), None) if !known => "it is not known which command the TPU was created with",
         _ => return None,
-    };
-    let text =
-        format!("a relaunch is wanted, but {why}; `recreate {}` replaces the TPU", record.name);
-    hold(HoldReason::CannotRelaunch, text, None)
+    })
 }
 
 /// S23: a job that ended with 0 too early is started once more, after a while in which an operator may
@@ -120,53 +131,58 @@ pub fn order_pause(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S5: what was reported long ago, or to an earlier process, may be over: hosts start again by themselves.
 pub fn order_heard(ctx: &SlotCtx) -> Option<Decision> {
-    let record = &*ctx.record;
-    let job = &record.job;
+    let (record, job) = (&*ctx.record, &ctx.record.job);
     let asked = job.relaunch_by.is_some() || job.wanted_again == Some(job.generation);
     let since = |at: &Timestamp| record.mutated_at.is_none_or(|mutated| *at > mutated);
-    let heard = ctx.memory.heard.filter(since);
     let fresh = |at| elapsed(at, ctx.now) <= ctx.slot.policy.max_age;
-    if asked || heard.is_some_and(fresh) {
+    if asked || ctx.memory.heard.filter(since).is_some_and(fresh) {
         return None;
     }
-    // An answer that lacks a worker says nothing about it.
-    let last = ctx.memory.heard.or(job.attributes_at);
-    if let Some(since) = last.filter(|at| elapsed(*at, ctx.now) > UNHEARD_FOR) {
-        let text = format!(
-            "{}; guest attributes unreadable since {since:.0}, so whether it has started again is not known: check the hosts; `relaunch {}` \
-             starts it in any case",
-            record.verdict.evidence, record.name
-        );
-        return hold(HoldReason::NoBeaconChannel, text, None);
-    }
+    let evidence = &record.verdict.evidence;
+    let text = format!("{evidence}; its workers are asked once more, and then relaunched");
+    unheard_for_long(ctx).or_else(|| hold(HoldReason::Unclear, text, None))
+}
+
+/// An answer that lacks a worker says nothing about it.
+fn unheard_for_long(ctx: &SlotCtx) -> Option<Decision> {
+    let (record, name) = (&*ctx.record, &ctx.record.name);
+    let last = ctx.memory.heard.or(record.job.attributes_at);
+    let since = last.filter(|at| elapsed(*at, ctx.now) > UNHEARD_FOR)?;
     let text = format!(
-        "{}; its workers are asked once more, and then relaunched",
+        "{}; guest attributes unreadable since {since:.0}, so whether it has started again is not known: check the hosts; `relaunch {name}` \
+         starts it in any case",
         record.verdict.evidence
     );
-    hold(HoldReason::Unclear, text, None)
+    hold(HoldReason::NoBeaconChannel, text, None)
 }
 
 /// S15: the newest complete checkpoint, listed just now.
 pub fn order_checkpoints(ctx: &SlotCtx) -> Option<Decision> {
-    let settings = location::listed(ctx.slot)?;
-    let (memory, job) = (&*ctx.memory, &ctx.record.job);
+    let uri = &location::listed(ctx.slot)?.uri;
     if let Some(back) = went_back(ctx, "a relaunch is wanted, but") {
         return Some(back);
     }
     if ctx.slot.finds_its_own() {
         return None;
     }
-    if let Some(trouble) = &job.trouble {
-        let text = format!("a relaunch is wanted, but {}; it is listed again", trouble.text());
-        return hold(HoldReason::CheckpointUnreadable, text, None);
+    unlisted(ctx).or_else(|| {
+        let text = format!("looking for the newest complete checkpoint under {uri}");
+        (!is_just_listed(ctx, uri)).then(|| Decision::act(ActionName::Relaunch, text))
+    })
+}
+
+fn unlisted(ctx: &SlotCtx) -> Option<Decision> {
+    let wanted = |why: &str| format!("a relaunch is wanted, but {why}; it is listed again");
+    if let Some(trouble) = &ctx.record.job.trouble {
+        return hold(HoldReason::CheckpointUnreadable, wanted(trouble.text()), None);
     }
-    if let Some(why) = &memory.survey_failure {
-        let text = format!("a relaunch is wanted, but {why}; it is listed again");
-        return hold(HoldReason::CheckpointUnreadable, text, goes_back_at(ctx));
-    }
+    let why = ctx.memory.survey_failure.as_ref()?;
+    hold(HoldReason::CheckpointUnreadable, wanted(why), goes_back_at(ctx))
+}
+
+fn is_just_listed(ctx: &SlotCtx, uri: &str) -> bool {
+    let job = &ctx.record.job;
     let since = job.failed_at.max(job.relaunch_by.as_ref().map(|asked| asked.at));
     let fresh = |at| elapsed(at, ctx.now) <= LISTED_WITHIN && Some(at) >= since;
-    let known = job.location == settings.uri && memory.surveyed_at.is_some_and(fresh);
-    let text = || format!("looking for the newest complete checkpoint under {}", settings.uri);
-    (!known).then(|| Decision::act(ActionName::Relaunch, text()))
+    job.location == uri && ctx.memory.surveyed_at.is_some_and(fresh)
 }

@@ -12,6 +12,7 @@ use crate::core::ending;
 use crate::model::condition::Condition;
 use crate::model::condition::Kind;
 use crate::model::hold::HoldReason;
+use crate::model::recovery::Recovery;
 use crate::model::settings::JobSettings;
 use crate::model::settings::WhenMissing;
 use crate::model::slot::Wish;
@@ -43,25 +44,23 @@ pub fn forgotten(ctx: &SlotCtx) -> Option<Decision> {
 /// A node that was deleted on purpose is not created again by itself.
 pub fn deleted(ctx: &SlotCtx) -> Option<Decision> {
     let missing = ctx.condition() == Condition::Missing;
-    if !missing
-        || is_asked_for(ctx)
-        || diagnose::is_owed(ctx.record)
-        || ctx.slot.policy.when_missing != WhenMissing::Auto
-    {
+    let owed = is_asked_for(ctx) || diagnose::is_owed(ctx.record);
+    if !missing || owed || ctx.slot.policy.when_missing != WhenMissing::Auto {
         return None;
     }
     if let Some(why) = &ctx.record.deleted {
-        let text = format!(
-            "missing, and deleted on purpose: {why}. `recreate {0}` creates it again, `forget {0}` keeps it gone",
-            ctx.record.name
-        );
-        return hold(HoldReason::Deleted, text, None);
+        return hold(HoldReason::Deleted, deleted_for(why, &ctx.record.name), None);
     }
     // Looked up once before the create. After what was lost a deletion is only its end.
     let unknown = ctx.memory.deletions.is_none() && diagnose::may_be_on_purpose(ctx.record);
-    unknown.then(|| {
-        Decision::wait("missing: checking the zone's operations for a deliberate delete", None)
-    })
+    let text = "missing: checking the zone's operations for a deliberate delete";
+    unknown.then(|| Decision::wait(text, None))
+}
+
+fn deleted_for(why: &str, name: &str) -> String {
+    format!(
+        "missing, and deleted on purpose: {why}. `recreate {name}` creates it again, `forget {name}` keeps it gone"
+    )
 }
 
 /// An operator wants it recreated, and it is gone already.
@@ -123,41 +122,38 @@ pub fn delete_backoff(ctx: &SlotCtx) -> Option<Decision> {
 /// and is judged by now, is another decision.
 pub fn attempts(ctx: &SlotCtx) -> Option<Decision> {
     let pending = ctx.record.recovery.as_ref().filter(|_| is_pending(ctx)).map(|r| r.kind);
-    let kind =
-        pending.or(ctx.condition().kind()).or(ctx.record.wanted.as_ref().map(|_| Kind::Judged))?;
+    let asked = ctx.record.wanted.as_ref().map(|_| Kind::Judged);
+    let kind = pending.or(ctx.condition().kind()).or(asked)?;
     // A judged slot has passed here before its delete.
-    if pending == Some(Kind::Judged)
-        || undeleted(ctx)
-            .is_some_and(|recovery| (recovery.kind, kind) != (Kind::Lost, Kind::Judged))
-    {
+    let again = |recovery: &Recovery| (recovery.kind, kind) != (Kind::Lost, Kind::Judged);
+    if pending == Some(Kind::Judged) || undeleted(ctx).is_some_and(again) {
         return None;
     }
-    let policy = &ctx.slot.policy.attempts;
     let own = usize::from(pending.is_some());
-    let used = ctx.record.attempts_used(kind, policy.window, ctx.now).saturating_sub(own);
-    let (what, window) = (what(ctx), span(policy.window));
+    let window = ctx.slot.policy.attempts.window;
+    let used = ctx.record.attempts_used(kind, window, ctx.now).saturating_sub(own);
     match kind {
-        Kind::Lost if used >= policy.preemptions => {
-            let until = budget::slides_at(ctx.record, &ctx.slot.policy);
-            hold(
-                HoldReason::Preemptions,
-                format!(
-                    "{what}: {used} preemptions within {window}, the limit (attempts.preemptions); resumes as the window slides"
-                ),
-                until,
-            )
-        }
-        Kind::Judged if used >= policy.max => {
-            let help = format!(
-                "did not help; find the cause, then `retry {}` (or raise attempts.max)",
-                ctx.record.name
-            );
-            hold(
-                HoldReason::Attempts,
-                format!("{what}: {used} recoveries within {window} {help}"),
-                None,
-            )
-        }
-        _ => None,
+        Kind::Lost => preemptions(ctx, used),
+        Kind::Judged => recoveries(ctx, used),
     }
+}
+
+fn preemptions(ctx: &SlotCtx, used: usize) -> Option<Decision> {
+    let (what, policy) = (what(ctx), &ctx.slot.policy.attempts);
+    let window = span(policy.window);
+    let text = format!(
+        "{what}: {used} preemptions within {window}, the limit (attempts.preemptions); resumes as the window slides"
+    );
+    let until = budget::slides_at(ctx.record, &ctx.slot.policy);
+    (used >= policy.preemptions).then(|| Decision::hold(HoldReason::Preemptions, text, until))
+}
+
+fn recoveries(ctx: &SlotCtx, used: usize) -> Option<Decision> {
+    let (what, policy) = (what(ctx), &ctx.slot.policy.attempts);
+    let text = format!(
+        "{what}: {used} recoveries within {} did not help; find the cause, then `retry {}` (or raise attempts.max)",
+        span(policy.window),
+        ctx.record.name
+    );
+    (used >= policy.max).then(|| Decision::hold(HoldReason::Attempts, text, None))
 }
