@@ -46,10 +46,6 @@ const UNDER_WAY: Ms = 5 * MINUTE;
 #[derive(Default)]
 pub struct Known {
     pub last_sent: Option<Ms>,
-    /// Generation and step of the last create that left.
-    pub order: Option<(u64, Option<u64>)>,
-    /// The generation of the first order in a row that named its step.
-    pub alike_since: u64,
     /// Steps whose checkpoints were complete at some time.
     pub complete: BTreeSet<u64>,
     /// Nodes that a late or second create made, and those that a person made.
