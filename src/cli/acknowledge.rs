@@ -82,7 +82,7 @@ pub fn refused(kind: &CommandKind, stored: &Stored, now: Timestamp) -> Option<Re
             let counted = runs.fruitless + runs.exits + runs.stuck + runs.free > 0;
             let passed = runs.set_aside.is_some() || runs.once_more.is_some();
             let ended = job.finished.is_some() || job.failed.is_some() || counted || passed;
-            let ended = ended || !record.resubmitted.is_none();
+            let ended = ended || record.resubmitted.fruitless > 0;
             let healthy = record.verdict.condition == Condition::Healthy;
             let nothing = healthy && record.recovery.is_none() && !held && !used && !ended;
             if nothing {

@@ -74,7 +74,7 @@ pub async fn plan(at: &ConfigFile, args: &PlanArgs) -> Outcome {
         if unread {
             return Err(not_read());
         }
-        let lost = if_lost(fleet, &users, slot.as_deref());
+        let lost = if_lost(fleet, &users, slot.as_deref(), Timestamp::now());
         match args.output {
             super::Output::Json => print(&format!("{}\n", json!({ "if_lost": lost }))),
             super::Output::Text => screen::print(&proposal::if_lost(&lost, width())),
@@ -95,7 +95,7 @@ pub async fn plan(at: &ConfigFile, args: &PlanArgs) -> Outcome {
             serde_json::to_string(&document).map_err(|e| Failed::Work(e.to_string()))?
         )),
         super::Output::Text => {
-            let lost = if_lost(wired.watchdog.fleet(), &users, None);
+            let lost = if_lost(wired.watchdog.fleet(), &users, None, Timestamp::now());
             screen::print(&proposal::plan(&users.project, &document, &lost, now, width()));
         }
     }

@@ -377,6 +377,7 @@ fn short_for(slot: &SlotSettings, name: &str, pool: &str, failures: u32) -> Dura
     let regions = u32::try_from(slot.zones.len()).unwrap_or(1).max(1);
     match slot.filling.traits().budget {
         BudgetOf::Tpus => spread(first, most, pool, failures),
-        BudgetOf::Jobs => backoff(&slot.policy, name, failures.div_ceil(regions)),
+        BudgetOf::Jobs => backoff(&slot.policy, name, failures.div_ceil(regions))
+            .max(spread(first, most, pool, failures)),
     }
 }

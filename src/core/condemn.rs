@@ -17,8 +17,6 @@
 //! "condemned as runtime_unhealthy", uses one of three attempts, and intends the delete of 7. Should the process die before
 //! the call, the next one finds the intent, and reads 7 back before it sends anything.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 
 use crate::model::action::Action;
@@ -97,11 +95,9 @@ pub fn condemn(
 fn is_stillborn(ctx: &SlotCtx, condition: Condition) -> bool {
     let record = &*ctx.record;
     let startup = ctx.slot.policy.grace.startup(record.size());
-    // One that was not read for longer may have been at work for hours. A queue takes its time.
+    // One that was not read for longer may have been at work for hours.
     let creating = record.recovery.as_ref().is_some_and(|recovery| {
-        let queued = Duration::try_from_secs_f64(recovery.queued_seconds).unwrap_or_default();
-        let made_for = elapsed(recovery.phase_since, ctx.now).saturating_sub(queued);
-        recovery.phase == Phase::Creating && made_for < startup
+        recovery.phase == Phase::Creating && elapsed(recovery.phase_since, ctx.now) < startup
     });
     let taken = matches!(condition, Condition::Preempted | Condition::Terminated);
     creating && taken && !record.traits().ends_in_place

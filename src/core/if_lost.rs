@@ -69,13 +69,19 @@ pub struct Field {
 }
 
 /// The recreates of all slots, or of one.
-pub fn if_lost(fleet: &Fleet, settings: &Settings, only: Option<&str>) -> Vec<IfLost> {
+pub fn if_lost(
+    fleet: &Fleet,
+    settings: &Settings,
+    only: Option<&str>,
+    now: Timestamp,
+) -> Vec<IfLost> {
     let wanted = |record: &&SlotRecord| only.is_none_or(|only| only == record.name);
-    let of = |record: &SlotRecord| Some(one(settings, settings.slots.get(&record.name)?, record));
+    let of =
+        |record: &SlotRecord| Some(one(settings, settings.slots.get(&record.name)?, record, now));
     fleet.slots.values().filter(wanted).filter_map(of).collect()
 }
 
-fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost {
+fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord, now: Timestamp) -> IfLost {
     let listed = location::watched(record, slot);
     let here = listed.as_ref().is_some_and(|listed| listed.uri == record.job.location);
     let checkpoint = record.job.checkpoint.as_ref().filter(|_| here);
@@ -93,7 +99,10 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord) -> IfLost 
     let (mut shown, mut deletes) = (learned.body().clone(), record.incarnation.clone());
     match &slot.filling {
         Filling::Node => {}
-        Filling::QueuedResource(_) => body::limited(&mut body),
+        Filling::QueuedResource(_) => {
+            body = body::still_ahead(&body, now);
+            body::limited(&mut body);
+        }
         Filling::Training(of) => {
             // A job that has ended stays where it is, and one that lives is not ended.
             deletes = None;

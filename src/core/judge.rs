@@ -332,8 +332,11 @@ fn going(ctx: &SlotCtx) -> Decision {
     }
     let deletable = ctx.record.seen.as_ref().map(|seen| seen.deletable);
     let then = match deletable {
+        Some(Deletable::WithItsNodes) => {
+            "it stays billed meanwhile: delete it by hand (--force), then `retry`. Inspect it"
+        }
         Some(Deletable::NotNow) => "the API refuses deletes in this state. Inspect it",
-        _ => "it stays billed meanwhile: delete it by hand (--force), then `retry`. Inspect it",
+        Some(Deletable::Now) | None => "inspect it",
     };
     let text = format!(
         "{evidence} since {since:.0}, which should take minutes; {then}: {}",

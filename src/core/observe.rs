@@ -308,7 +308,8 @@ fn note(
     dirty: &mut BTreeSet<String>,
     turn: &mut Turn,
 ) {
-    let (now, waited) = (turn.now, record.seen.as_ref().and_then(|seen| seen.waits_since));
+    let (now, known) = (turn.now, record.incarnation == view.incarnation);
+    let waited = record.seen.as_ref().filter(|_| known).and_then(|seen| seen.waits_since);
     let configured = settings.slots.get(&record.name).and_then(|slot| slot.supervisor.as_deref());
     let hidden = learning::hidden_by_v2(record, view);
     let same = record.incarnation.is_some() && record.incarnation == view.incarnation;

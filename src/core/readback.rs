@@ -216,6 +216,10 @@ fn absent_while_creating(
         memory.vanished = 0;
         let text = "read back: GET says 404, the create was not carried out";
         came_of(record, Verb::Create, CallResult::Failed, text, turn);
+        let zone = record.zone.clone();
+        if let Some(recovery) = &mut record.recovery {
+            recovery.lost_in = Some(zone);
+        }
         resend_later(record, policy, None, "read back: the create was not carried out", turn);
         if matches!(call, Some(Call::Accepted { .. } | Call::Observed)) {
             spend(record);

@@ -88,17 +88,19 @@ pub fn waits_since(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Opti
     record.seen.as_ref().filter(same).and_then(|seen| seen.waits_since).or(Some(now))
 }
 
-/// Tells how long a request has waited, once it does not any longer: such time is not billed, and counts apart.
+/// Tells how long a request has waited in its queue and for its machines, once it does not any longer: such time is not
+/// billed, and counts apart. `since` is when it began, of the request that is read.
 pub fn has_waited(record: &mut SlotRecord, since: Option<Timestamp>, turn: &mut Turn) {
-    let Some(since) = since else { return };
-    if record.seen.as_ref().is_some_and(|seen| seen.waits_since == Some(since)) {
-        return;
-    }
-    let waited = elapsed(since, turn.now);
+    let waits = record.seen.as_ref().is_some_and(|seen| seen.waits_since.is_some());
+    let Some(since) = since.filter(|_| !waits) else { return };
+    // The wait of one that tells each of its states apart began when it was made.
+    let made = record.incarnation.as_ref().filter(|_| !record.traits().waits_as_one);
+    let since = made.map_or(since, |made| made.created.min(since));
     if let Some(recovery) = &mut record.recovery {
         let within = elapsed(since.max(recovery.symptom_at), turn.now);
         recovery.queued_seconds += within.as_secs_f64();
     }
+    let waited = elapsed(since, turn.now);
     let what = What::Queued { seconds: waited.as_secs_f64() };
     turn.tell(record, what, format!("waited {} for capacity", span(waited)));
 }

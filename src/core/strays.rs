@@ -60,7 +60,7 @@ pub fn call_off(
     };
     fleet.dirty.insert(name.to_owned());
     let (phase, cause) = (recovery.phase, recovery.cause);
-    let lost = recovery.order.is_some() && recovery.resends > 0;
+    let lost_in = recovery.lost_in.clone();
     if phase == Phase::Deleting && watched {
         recovery.no_create = true;
         return Some("its delete is under way, and no create follows".to_owned());
@@ -78,9 +78,11 @@ pub fn call_off(
             leave_behind(record, why, &mut fleet.ledger, turn.now)
         }
         // One that was lost may arrive late, although a read showed nothing.
-        Phase::Gone if lost => {
+        Phase::Gone if lost_in.is_some() => {
             fleet.dirty_ledger = true;
-            leave_behind(record, why, &mut fleet.ledger, turn.now)
+            let zone = lost_in.unwrap_or_else(|| record.zone.clone());
+            let there = SlotRecord { zone, ..record.clone() };
+            leave_behind(&there, why, &mut fleet.ledger, turn.now)
         }
         Phase::Gone => "the pending create is called off".to_owned(),
         Phase::Condemned => "its recovery is called off".to_owned(),
@@ -299,8 +301,10 @@ fn late_requests(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
         }
         if let Some(known) = fleet.ledger.strays.get_mut(&key) {
             // Its node was listed before it.
-            fleet.dirty_ledger |= known.request.is_none();
-            known.request.get_or_insert_with(|| request.id.clone());
+            if known.request.is_none() && request.nodes.contains(&known.name) {
+                known.request = Some(request.id.clone());
+                fleet.dirty_ledger = true;
+            }
             continue;
         }
         let why = format!("its create came when {name} was asked for in {} already", record.zone);
@@ -398,9 +402,9 @@ fn still_asked_for(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &m
                 "it was granted, so its TPU runs and is billed. {take}, or delete it: tpu-watchdog sweep {id} --yes"
             )
         }
-        RequestState::Suspended if !request.is_by_service() => {
-            format!("a person stopped it, so it is left alone, and holds quota: {by_hand}")
-        }
+        RequestState::Suspended if !request.is_by_service() => format!(
+            "a person stopped it, or by whom is not known: it is left alone, and holds quota: {by_hand}"
+        ),
         state if RequestState::WITHOUT_NODES.contains(state) => format!(
             "it is deleted, unless a pause, a dry run or an opt-out keeps it. If it stays: {by_hand}"
         ),

@@ -145,6 +145,9 @@ pub struct Recovery {
     /// Only a stuck delete of another hand is sent once more: no create follows.
     #[serde(default)]
     pub no_create: bool,
+    /// The zone in which a create had no answer, and a read then showed nothing: it may arrive all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_in: Option<String>,
     /// Seconds since the first symptom that were waited in a queue, which are not billed.
     #[serde(default)]
     pub queued_seconds: f64,
@@ -190,6 +193,7 @@ impl Recovery {
             closed: BTreeSet::new(),
             halted: None,
             no_create: false,
+            lost_in: None,
             queued_seconds: 0.0,
         }
     }

@@ -25,9 +25,9 @@ impl NodeSpec {
         let scheduling = body.get("schedulingConfig");
         let flag = |key| scheduling.and_then(|s| s.get(key)?.as_bool()) == Some(true);
         match () {
-            () if around.is_some_and(|of| of.get("runDuration").is_some()) => Capacity::Spot,
             () if flag("spot") || flag("preemptible") => Capacity::Spot,
             () if flag("reserved") => Capacity::Reserved,
+            () if around.is_some_and(|of| of.get("runDuration").is_some()) => Capacity::Spot,
             () => Capacity::OnDemand,
         }
     }

@@ -184,9 +184,9 @@ fn job_held(subject: Subject) -> Option<Obstacle> {
 
 /// A submission as the config wants it, which the job can't have: told while it runs.
 fn impossible(subject: Subject) -> Option<Obstacle> {
-    let filling = &subject.slot.filling;
-    let spec = subject.record.spec.clone()?.on_machine(filling.next(&subject.record.resubmitted));
-    let why = possible::obstacle(&spec, filling.training()?)?;
+    let of = subject.slot.filling.training()?;
+    let spec = subject.record.spec.clone()?.on_machine(of.next(&subject.record.resubmitted));
+    let why = possible::obstacle(&spec, of)?;
     Some(Obstacle::new(HoldReason::NotPossible, why))
 }
 

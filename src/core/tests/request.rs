@@ -433,17 +433,3 @@ fn the_request_of_a_slot_is_shown_with_its_state_and_since_when() {
     asked.shows(Some(&json!({"state": "PROVISIONING", "provisioningData": {}})));
     assert_eq!(shown(&asked), Some(("q".into(), "PROVISIONING".into(), then)));
 }
-
-#[test]
-fn a_request_that_is_suspended_before_it_was_granted_backs_off_uncounted_however_long_it_waited() {
-    let mut asked = Asked::new();
-    let attempts = asked.world.fleet.slots["a"].attempts.len();
-    (0..4 * 120).for_each(|_| asked.shows(Some(&waiting())));
-    asked.shows(Some(&json!({"state": "PROVISIONING"})));
-    let suspended = json!({"state": "SUSPENDED", "stateInitiator": "SERVICE"});
-    (0..4).for_each(|_| asked.shows(Some(&suspended)));
-    let record = &asked.world.fleet.slots["a"];
-    let failed = record.recovery.as_ref().and_then(|recovery| recovery.request_failed.as_ref());
-    assert_eq!(failed.map(|why| why.class), Some(FailureClass::PreemptedInCreation));
-    assert_eq!(record.attempts.len(), attempts);
-}

@@ -74,7 +74,7 @@ fn of_a_location_that_was_never_listed_nothing_is_claimed() {
     world.poll(&[node("a", json!({}))]);
     let shown = |world: &World| {
         let slot = view::document(&world.fleet, world.now).tpus.remove(0);
-        let lost = if_lost(&world.fleet, &world.fleet.settings, Some("a")).remove(0);
+        let lost = if_lost(&world.fleet, &world.fleet.settings, Some("a"), world.now).remove(0);
         let job = slot.job.unwrap();
         assert_eq!(job.unlisted, lost.unlisted);
         sentence::stands(&job, world.now).join(", ")

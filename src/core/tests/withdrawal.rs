@@ -403,3 +403,35 @@ fn s21_a_withdrawal_without_an_answer_is_sent_again_while_the_request_waits() {
     });
     assert_eq!(polls, Some(10), "after five minutes");
 }
+
+#[test]
+fn a_create_that_never_left_leaves_nothing_behind_when_it_is_called_off() {
+    let mut asked = Asked::unsent();
+    assert!(asked.sends_within(8));
+    let why = Failure::new(FailureClass::Transient, "the state could not be written");
+    asked.world.called("a", CallOutcome::NotSent(why));
+    assert_eq!(asked.world.phase("a"), Some(Phase::Gone));
+    asked.forget();
+    assert!(asked.world.fleet.ledger.strays.is_empty(), "{:?}", asked.world.fleet.ledger.strays);
+}
+
+#[test]
+fn the_wait_of_a_request_is_counted_once_and_is_not_that_of_another_one() {
+    let queued = |asked: &Asked| {
+        let recovery = asked.world.fleet.slots["a"].recovery.as_ref();
+        recovery.map_or(0.0, |recovery| recovery.queued_seconds)
+    };
+    let mut asked = Asked::new();
+    (0..10).for_each(|_| asked.shows(Some(&waiting())));
+    asked.shows(Some(&json!({"state": "PROVISIONING"})));
+    assert_eq!(queued(&asked), 0.0, "it has no machines yet");
+    asked.shows(Some(&json!({"state": "SUSPENDED", "stateInitiator": "SERVICE"})));
+    assert!((330.0..400.0).contains(&queued(&asked)), "{}", queued(&asked));
+    // A person deletes the next one while it waits, and makes another under its id.
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    asked.shows(None);
+    asked.created = "2026-06-02T00:00:00Z".into();
+    asked.shows(Some(&json!({"state": "FAILED"})));
+    assert_eq!(queued(&asked), 0.0);
+}

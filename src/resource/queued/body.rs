@@ -164,7 +164,7 @@ pub fn limited(specification: &mut Value) {
     }
 }
 
-/// Bounds the time for which a request waits, where nothing does: one that this program has lost sight of
+/// Bounds the time for which a request waits, where no person has said when: one that this program has lost sight of
 /// ends by itself. `around` is what a specification says of its request; its policy takes one rule.
 fn limit(around: &mut Map<String, Value>) {
     let policy = around.entry("queueingPolicy").or_insert_with(|| json!({}));

@@ -188,7 +188,10 @@ fn standing(request: &RequestView, nodes: &[&Arc<NodeView>], spot: bool) -> Opti
         RequestState::Suspended if request.is_by_service() => {
             says(Preempted, ": its capacity was taken back")
         }
-        RequestState::Suspended => says(Unclear, ", and by whom is not known"),
+        RequestState::Suspended => says(
+            Unclear,
+            ", and by whom is not known: to have it asked for again delete it, then `retry`",
+        ),
         RequestState::Suspending | RequestState::Deleting => says(Going, ""),
         RequestState::Active if nodes.iter().any(|node| node.state == NodeState::Deleting) => {
             says(Going, ", and its node is being deleted")
