@@ -1,14 +1,22 @@
 //! Reads of nodes: through v2alpha1 where it answers, past entries that can't be read, worker by
 //! worker; and the delete operations on a node.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tpu_watchdog::google::auth::Credentials;
+use tpu_watchdog::google::http::Http;
+use tpu_watchdog::google::tpu::TpuClient;
+use tpu_watchdog::model::action::Reading;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
-use tpu_watchdog::simulator::http::{Fault, Logged};
-use tpu_watchdog::simulator::wire::Reply;
+use tpu_watchdog::model::training::{JobKind, Training};
+use tpu_watchdog::simulator::api;
+use tpu_watchdog::simulator::cloud::Cloud;
+use tpu_watchdog::simulator::http::{Fault, Logged, Simulator};
+use tpu_watchdog::simulator::wire::{self, Reply};
 
-use crate::{ZONE, in_a_minute, peer};
+use crate::{Attempts, ZONE, in_a_minute, peer};
 
 fn is_alpha(logged: &Logged) -> bool {
     logged.path.starts_with("/v2alpha1/")
@@ -242,4 +250,35 @@ async fn the_deletes_of_a_name_are_listed_from_all_pages_newest_first() {
     })));
     let failure = client.deletions(ZONE, "nodes/a", since, in_a_minute()).await.unwrap_err();
     assert!(failure.message.contains("us-central2-b did not answer"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_later_job_of_a_lineage_that_is_listed_is_read_by_its_list_alone() {
+    let simulator = Simulator::new(Cloud::new(Default::default()));
+    let listener = Simulator::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(simulator.clone().serve(listener));
+    let submit = |labels: Value| {
+        let body = json!({"displayName": "sft", "labels": labels, "jobSpec": {"workerPoolSpecs": [{
+            "machineSpec": {"machineType": "a2-highgpu-1g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 1},
+            "replicaCount": "1", "containerSpec": {"imageUri": "i"},
+        }]}});
+        let query = Default::default();
+        let path = "v1/projects/p/locations/us-central1/customJobs";
+        let request = wire::Request { method: "POST", path, query: &query, body: Some(body) };
+        let (status, job) = simulator.with(|cloud| api::handle(cloud, &request));
+        assert_eq!(status, 200, "{job}");
+        job["name"].as_str().unwrap().rsplit('/').next().unwrap().to_owned()
+    };
+    let first = submit(json!({}));
+    let second = submit(json!({"tpu-watchdog-lineage": first, "tpu-watchdog-attempt": "1"}));
+    let attempts: Arc<Attempts> = Arc::default();
+    let http = Http::new(Credentials::Anonymous, Duration::from_secs(5), attempts).unwrap();
+    let client = TpuClient::new(http, &base, "v2", "p").with_training(&base, &base);
+    let of = Training::one(JobKind::Custom, "us-central1", &first);
+    let known = [first, second.clone()];
+    let read = client.get_job(&of, ("sft", &known), "us-central1", in_a_minute()).await.unwrap();
+    let Reading::Node(view) = read else { panic!("{read:?}") };
+    assert_eq!(view.members.last(), Some(&second));
+    assert_eq!(simulator.log().len(), 1, "the first job is of no interest: {:?}", simulator.log());
 }

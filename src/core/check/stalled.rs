@@ -2,7 +2,7 @@
 
 use super::case::{Case, Checked, rule};
 use crate::model::condition::Condition;
-use crate::model::spec::NodeSpec;
+use crate::model::spec::TRAINING_KEY;
 use crate::model::time::elapsed;
 
 /// S5: it has run for `stall`, and so long has a location that was listed just now had nothing new.
@@ -11,9 +11,10 @@ pub fn is_stalled(case: &Case, condition: Condition) -> Checked {
         return Ok(());
     }
     let (record, memory, now) = (case.record, case.memory, case.now);
-    let kind = record.spec.as_ref().and_then(NodeSpec::job_kind);
-    let of = case.slot.filling.training();
-    let stall = of.and_then(|of| of.stall_of(kind.unwrap_or(of.kind)));
+    let job = record.spec.as_ref().and_then(|spec| spec.body().get(TRAINING_KEY));
+    let is_study = job.is_some_and(|job| job.get("trialJobSpec").is_some());
+    let of = case.slot.filling.training().filter(|of| of.restart_study || !is_study);
+    let stall = of.and_then(|of| of.stall);
     let listed =
         memory.surveyed_at.filter(|at| *at <= now && elapsed(*at, now) <= case.slot.policy.max_age);
     let listed =
