@@ -116,6 +116,18 @@ fn emptied(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Verdi
     Some(Verdict::new(Condition::Preempted, format!("{}; {why}", standing.evidence)))
 }
 
+/// A listing alone may lack the node of a request that is ACTIVE (S4): a GET has to say that it was deleted.
+pub fn unconfirmed(verdict: Verdict, view: &NodeView) -> Verdict {
+    if !(view.not_listed && verdict.condition == Condition::Stopped) {
+        return verdict;
+    }
+    let state = view.own_state.as_deref().unwrap_or("there");
+    let text = format!(
+        "the queued resource is {state}, and its node is absent from the listing, not yet confirmed by a GET"
+    );
+    Verdict { unconfirmed: true, ..Verdict::new(Condition::Unclear, text) }
+}
+
 /// The next step of an operator about a TPU that another client stopped, hid or emptied.
 pub fn left_alone(record: &SlotRecord) -> String {
     let (seen, name) = (record.seen.as_ref(), &record.name);

@@ -17,6 +17,19 @@ use super::identity::Source;
 use super::moves::came_of;
 use super::turn::Turn;
 
+/// A training job that is gone: its record is kept by the service, so that a person has deleted it.
+pub fn deleted(record: &SlotRecord) -> Option<Verdict> {
+    let known = record.incarnation.as_ref()?;
+    if let Some((Condition::Finished, _)) = record.last_clear {
+        return Some(Verdict::new(Condition::Finished, record.verdict.evidence.clone()));
+    }
+    let text = format!(
+        "job {} is gone: a person has deleted it; `retry {}` submits it again",
+        known.id, record.name
+    );
+    Some(Verdict::held(Condition::Stopped, text, HoldReason::Deleted))
+}
+
 /// A training job that has ended, and that another one is to go on with, stays for good: it counts as absent. Lists
 /// show the jobs that live, so that the end of one is read once, when its error is there.
 pub fn taken_in(

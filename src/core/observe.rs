@@ -16,7 +16,6 @@ use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
 use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Stray};
-use crate::model::hold::HoldReason;
 use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::phase::Phase;
@@ -70,7 +69,7 @@ pub fn observe(
     if shown.is_some_and(|view| shows_the_past(record, view, began, slot.policy.max_age)) {
         return;
     }
-    is_present(memory, shown.is_some());
+    is_present(memory, shown, source);
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
         notice_deletion(record, view, &fleet.ledger, &mut fleet.dirty, turn.now);
@@ -125,7 +124,10 @@ fn tell_differences(record: &SlotRecord, differs: &[String], turn: &mut Turn) {
 
 /// A node that is there ends what was known of its absence. Who deleted it is looked up again when
 /// it disappears once more: that may be on purpose.
-fn is_present(memory: &mut Memory, there: bool) {
+fn is_present(memory: &mut Memory, shown: Option<&Arc<NodeView>>, source: Source) {
+    let there = shown.is_some();
+    let confirmed = memory.emptiness_confirmed || source == Source::Get;
+    memory.emptiness_confirmed = confirmed && shown.is_some_and(|view| view.not_listed);
     memory.is_there = there;
     memory.absence_confirmed &= !there;
     memory.deletions.take_if(|_| there);
@@ -246,13 +248,16 @@ fn verdict(
             if record.job.heard_from != heard_from {
                 fleet.dirty.insert(name.to_owned());
             }
-            Some(diagnose::node(record, slot, &fleet.ledger, view, turn.now))
+            let verdict = diagnose::node(record, slot, &fleet.ledger, view, turn.now);
+            let memory = fleet.memory.get(name);
+            let confirmed = memory.is_some_and(|memory| memory.emptiness_confirmed);
+            Some(if confirmed { verdict } else { diagnose::unconfirmed(verdict, view) })
         }
         Reading::Absent => {
             let memory = fleet.memory.entry(name.to_owned()).or_default();
             memory.absence_confirmed |= source == Source::Get;
             if slot.filling.traits().ends_in_place && memory.absence_confirmed {
-                if let Some(verdict) = deleted_job(record) {
+                if let Some(verdict) = ended::deleted(record) {
                     return Some(verdict);
                 }
                 if learning::described(record, slot, &fleet.settings.owner) {
@@ -274,19 +279,6 @@ fn verdict(
         }
         Reading::Unread(_) => None,
     }
-}
-
-/// A training job that is gone: its record is kept by the service, so that a person has deleted it.
-fn deleted_job(record: &SlotRecord) -> Option<Verdict> {
-    let known = record.incarnation.as_ref()?;
-    if let Some((Condition::Finished, _)) = record.last_clear {
-        return Some(Verdict::new(Condition::Finished, record.verdict.evidence.clone()));
-    }
-    let text = format!(
-        "job {} is gone: a person has deleted it; `retry {}` submits it again",
-        known.id, record.name
-    );
-    Some(Verdict::held(Condition::Stopped, text, HoldReason::Deleted))
 }
 
 /// A host whose node is not READY, or is being repaired, can neither boot nor beat: its time begins

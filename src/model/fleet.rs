@@ -321,6 +321,8 @@ pub struct Memory {
     pub none_live: Option<Timestamp>,
     /// A GET answered 404 since the node was last seen.
     pub absence_confirmed: bool,
+    /// A GET showed its request ACTIVE and none of the nodes, as every listing since.
+    pub emptiness_confirmed: bool,
     /// Looks at an operation that found neither the operation nor the node, in a row.
     pub vanished: u32,
     /// Why the operation under way could not be read the last time.

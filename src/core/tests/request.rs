@@ -329,6 +329,26 @@ fn a_request_whose_node_another_hand_deleted_is_replaced_when_an_operator_says_s
     assert!(deleted.is_some(), "{:?}", asked.decision());
 }
 
+#[test]
+fn s4_a_listing_that_lacks_the_node_of_a_request_says_nothing_before_a_get_says_so_too() {
+    let (mut asked, request, made) = granted();
+    let nodes = [of_q(&made, json!({}))];
+    let condition = |asked: &Asked| asked.world.fleet.slots["a"].verdict.condition;
+    asked.is_listed(&request, &[]);
+    assert_eq!(condition(&asked), Condition::Unclear);
+    assert!(asked.world.looks.iter().any(|look| matches!(look, Look::Node { .. })));
+    asked.is_read(&request, &nodes);
+    assert_eq!(condition(&asked), Condition::Healthy);
+    // The next gap in a listing is confirmed once more, and a read of it is enough.
+    asked.is_listed(&request, &[]);
+    assert_eq!(condition(&asked), Condition::Unclear);
+    asked.is_read(&request, &[]);
+    assert_eq!(condition(&asked), Condition::Stopped);
+    asked.is_listed(&request, &[]);
+    assert_eq!(condition(&asked), Condition::Stopped);
+    assert!(!asked.world.looks.iter().any(|look| matches!(look, Look::Node { .. })));
+}
+
 /// A node of the request `q`.
 pub fn of_q(made: &str, more: Value) -> Arc<NodeView> {
     let of = "projects/p/locations/us-central2-b/queuedResources/q";

@@ -100,6 +100,21 @@ impl Asked {
 
     /// A poll half a minute later lists the request as it is here, with these nodes; a GET shows the same.
     pub fn lists(&mut self, request: RequestView, nodes: Vec<Arc<NodeView>>) {
+        self.is_listed(&request, &nodes);
+        if self.world.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
+            self.is_read(&request, &nodes);
+        }
+    }
+
+    /// A GET shows the request and these nodes.
+    pub fn is_read(&mut self, request: &RequestView, nodes: &[Arc<NodeView>]) {
+        self.world.wait(1);
+        let reading = reading("q", Some(request), nodes);
+        self.world.input(Input::Got { slot: "a".into(), began: self.world.now, reading });
+    }
+
+    /// A poll lists the request and these nodes, and nothing else is answered.
+    pub fn is_listed(&mut self, request: &RequestView, nodes: &[Arc<NodeView>]) {
         self.world.wait(30);
         let other = Arc::new(NodeView::parse(node("b", self.other.clone())).unwrap());
         let listed: Vec<_> = nodes.iter().cloned().chain([other]).collect();
@@ -112,11 +127,6 @@ impl Asked {
             listings: vec![listing],
             jobs: vec![],
         })));
-        if self.world.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
-            self.world.wait(1);
-            let reading = reading("q", Some(&request), &nodes);
-            self.world.input(Input::Got { slot: "a".into(), began: self.world.now, reading });
-        }
     }
 
     fn reading(&self, state: Option<&Value>) -> Reading {
