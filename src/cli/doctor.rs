@@ -21,7 +21,7 @@ use crate::core::location;
 use crate::model::action::Reading;
 use crate::model::failure::FailureClass;
 use crate::model::filling::Filling;
-use crate::model::lookup::{CreateCheck, NextCreate};
+use crate::model::lookup::NextCreate;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
@@ -29,6 +29,7 @@ use crate::model::spec::NodeSpec;
 use crate::model::time::{elapsed, span};
 use crate::model::training::JobKind;
 use crate::report::sentence::none_found;
+use crate::resource::training::body;
 use crate::store::Stored;
 
 /// A clock that is further off spoils leases, ages and access tokens.
@@ -142,11 +143,15 @@ async fn of_slot(
                     all.push(doubt(name, why));
                 }
             }
-            known
+            known.or_else(|| described(slot, &config.settings.owner))
         }
     };
-    let spec = learned.clone().unwrap_or_else(NodeSpec::empty).in_zone(zone).overlaid(&slot.create);
     let is_tpu = !slot.filling.traits().is_job;
+    if !is_tpu && learned.is_none() {
+        all.extend(checkpoints(clients, slot, false).await);
+        return all;
+    }
+    let spec = learned.clone().unwrap_or_else(NodeSpec::empty).in_zone(zone).overlaid(&slot.create);
     needs.extend((0..spec.slices()).filter(|_| is_tpu).map(|_| Need {
         zone: zone.to_owned(),
         accelerator: spec.accelerator(),
@@ -165,7 +170,7 @@ async fn of_slot(
     let next = NextCreate::of(learned.as_ref(), slot, &zone.to_owned());
     let check = match is_tpu {
         true => clients.tpu.create_check(&next, deadline).await,
-        false => CreateCheck::default(),
+        false => clients.tpu.submission_check(&spec, deadline).await,
     };
     if let Some(why) = check.certain {
         let account = account.strip_prefix("serviceAccount:").unwrap_or(account);
@@ -175,6 +180,12 @@ async fn of_slot(
     let trouble = record.is_some_and(|record| record.job.trouble.is_some());
     all.extend(checkpoints(clients, slot, trouble).await);
     all
+}
+
+/// The specification of a job that the config describes.
+fn described(slot: &SlotSettings, owner: &str) -> Option<NodeSpec> {
+    let create = slot.filling.training()?.create.as_ref()?;
+    Some(NodeSpec::new(body::first((owner, &slot.name), create)))
 }
 
 /// The slot's TPU as it is now: its node, or its queued resource with its nodes.
@@ -240,7 +251,15 @@ async fn absent(
             JobKind::Custom | JobKind::Tuning => "",
         };
         let nouns: Vec<&str> = of.kinds().map(JobKind::noun).collect();
-        return format!("no {} that the config means is in {zone}{gone}", nouns.join(" or "));
+        let then = match (&of.create, unseen) {
+            (_, false) => "it would be submitted as it was learned",
+            (Some(_), true) => "it would be submitted as `create` says",
+            (None, true) => "nothing is submitted before one was seen",
+        };
+        return format!(
+            "no {} that the config means is in {zone}: {then}{gone}",
+            nouns.join(" or ")
+        );
     }
     match clients.tpu.list_nodes(zone, deadline).await {
         Ok(list) if unseen => {

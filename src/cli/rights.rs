@@ -53,8 +53,10 @@ pub async fn permissions(clients: &Clients, config: &Config, account: &str) -> V
     let slots = config.settings.slots.values();
     let (jobs, tpus): (Vec<_>, Vec<_>) = slots.partition(|slot| slot.filling.traits().is_job);
     let of_role = ROLE.lines().filter_map(|line| line.strip_prefix("- "));
-    let kinds: BTreeSet<JobKind> =
-        jobs.iter().filter_map(|slot| Some(slot.filling.training()?.kind)).collect();
+    let trainings = || jobs.iter().filter_map(|slot| slot.filling.training());
+    let kinds: BTreeSet<JobKind> = trainings().flat_map(|of| of.kinds()).collect();
+    // A name or labels may be those of a tuning job as well.
+    let named: BTreeSet<JobKind> = trainings().map(|of| of.kind).collect();
     let of_jobs =
         TRAINING.iter().filter(|(kind, ..)| kinds.contains(kind)).map(|(_, name, _)| *name);
     let wanted: Vec<&str> = of_role.filter(|_| !tpus.is_empty()).chain(of_jobs).collect();
@@ -62,18 +64,10 @@ pub async fn permissions(clients: &Clients, config: &Config, account: &str) -> V
     let project = &config.settings.project;
     let lacking = match clients.tpu.lacking(&wanted, deadline).await {
         None => {
-            return vec![doubt(
-                "permissions",
-                "not asked: anonymous credentials, or api.resource_manager is not set",
-            )];
+            let text = "not asked: anonymous credentials, or api.resource_manager is not set";
+            return vec![doubt("permissions", text)];
         }
-        Some(Err(why)) => {
-            let text = format!("could not be asked: {why}");
-            let cure = format!(
-                "gcloud services enable cloudresourcemanager.googleapis.com --project {project}"
-            );
-            return vec![Finding { cure: Some(cure), ..doubt("permissions", text) }];
-        }
+        Some(Err(why)) => return vec![not_asked(project, &why.to_string())],
         Some(Ok(lacking)) => lacking,
     };
     if lacking.is_empty() {
@@ -105,9 +99,27 @@ pub async fn permissions(clients: &Clients, config: &Config, account: &str) -> V
             Some("ml") => grant("roles/ml.developer"),
             _ => cure.clone(),
         };
-        missing("permission", text, Some(cure))
+        let kind = TRAINING.iter().find(|(_, of, _)| of == name).map(|(kind, ..)| kind);
+        match kind.is_none_or(|kind| named.contains(kind)) {
+            true => missing("permission", text, Some(cure)),
+            false => Finding {
+                cure: Some(cure),
+                ..doubt(
+                    "permission",
+                    format!(
+                        "{text}; it is needed where a slot named by display_name or labels is a tuning job"
+                    ),
+                )
+            },
+        }
     };
     lacking.iter().map(of).collect()
+}
+
+fn not_asked(project: &str, why: &str) -> Finding {
+    let cure =
+        format!("gcloud services enable cloudresourcemanager.googleapis.com --project {project}");
+    Finding { cure: Some(cure), ..doubt("permissions", format!("could not be asked: {why}")) }
 }
 
 #[cfg(test)]

@@ -30,6 +30,18 @@ pub fn deleted(record: &SlotRecord) -> Option<Verdict> {
     Some(Verdict::held(Condition::Stopped, text, HoldReason::Deleted))
 }
 
+/// Tells once that a training job failed by its own fault. A gap in its reads does not make the same end a new one. Returns
+/// whether it was news.
+pub fn tell_failure(record: &mut SlotRecord, turn: &mut Turn) -> bool {
+    let told = record.job.failed_job == record.incarnation;
+    if record.verdict.condition != Condition::JobFailed || told {
+        return false;
+    }
+    record.job.failed_job.clone_from(&record.incarnation);
+    turn.tell(record, What::JobFailed { code: None, stuck: None }, record.verdict.evidence.clone());
+    true
+}
+
 /// A training job that has ended, and that another one is to go on with, stays for good: it counts as absent. Lists
 /// show the jobs that live, so that the end of one is read once, when its error is there.
 pub fn taken_in(

@@ -217,6 +217,9 @@ fn judge_by(
     {
         fleet.dirty.insert(name.to_owned());
     }
+    if slot.filling.traits().ends_in_place && ended::tell_failure(record, turn) {
+        fleet.dirty.insert(name.to_owned());
+    }
     let max_gap = fleet.settings.poll.max_gap;
     // An earlier process's last read is known for the poll, not for the slot.
     let last = memory.last_read.or(fleet.ledger.observed_at);

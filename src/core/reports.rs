@@ -295,6 +295,6 @@ fn ends(
         && !over
         && let Some((code, message)) = ending::told(record)
     {
-        turn.tell(record, What::JobFailed { code, stuck: record.job.stuck }, message);
+        turn.tell(record, What::JobFailed { code: Some(code), stuck: record.job.stuck }, message);
     }
 }

@@ -10,6 +10,7 @@ use crate::model::fleet::{Breaker, Gust, Unfit};
 use crate::model::phase::Phase;
 use crate::model::time::elapsed;
 use crate::model::time::span;
+use crate::model::traits::BudgetOf;
 
 use super::budget;
 use super::ctx::SlotCtx;
@@ -44,22 +45,24 @@ pub fn gust(ctx: &mut SlotCtx, turn: &mut Turn) {
     let share = count as f64 * 100.0 >= storm.percent * desired as f64;
     // Half a fleet of one or two is one slot: there a second judgement waits instead (`repeated`).
     let large = desired > SMALL;
-    if ledger.breaker.is_none() && large && count >= storm.min && share {
-        let why = format!(
-            "{count} of {} slots looked sick for good within {}",
-            desired,
-            span(storm.window)
-        );
-        let message = format!(
-            "the storm breaker opened: {why}; no judged slot is deleted until `breaker reset`"
-        );
-        turn.happened(Event {
-            at: now,
-            slot: None,
-            message,
-            what: What::BreakerOpened { slots: count },
-        });
-        ledger.breaker = Some(Breaker { opened_at: now, why });
+    let of = ctx.slot.filling.traits().budget;
+    let open = ledger.breaker.as_ref().is_some_and(|breaker| breaker.holds(of));
+    if !open && large && count >= storm.min && share {
+        let within = span(storm.window);
+        let (why, then) = match of {
+            BudgetOf::Tpus => (
+                format!("{count} of {desired} TPUs looked sick for good within {within}"),
+                "no judged slot is deleted",
+            ),
+            BudgetOf::Jobs => (
+                format!("{count} of {desired} training jobs stopped saving within {within}"),
+                "no job that saves nothing is cancelled",
+            ),
+        };
+        let message = format!("the storm breaker opened: {why}; {then} until `breaker reset`");
+        let what = What::BreakerOpened { slots: count, of };
+        turn.happened(Event { at: now, slot: None, message, what });
+        ledger.breaker = Some(Breaker { opened_at: now, why, of });
         ctx.budget.ledger_changed = true;
     }
 }

@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use super::tpu::{TpuClient, encode};
 use crate::model::failure::FailureClass;
 use crate::model::lookup::{CreateCheck, NextCreate};
+use crate::model::spec::NodeSpec;
+use crate::resource::training::body;
 
 const CREATE: &str = "tpu.nodes.create";
 const ACT_AS: &str = "iam.serviceAccounts.actAs";
@@ -37,7 +39,7 @@ impl TpuClient {
         }
         let (create, act_as, version, kind) = join4(
             self.may_create(deadline),
-            self.may_act_as(next, deadline),
+            self.may_act_as_its_account(next, deadline),
             self.offers(next, &VERSIONS, deadline),
             self.offers(next, &TYPES, deadline),
         )
@@ -51,6 +53,21 @@ impl TpuClient {
             }
         }
         check.certain = Some(certain.join("; ")).filter(|text| !text.is_empty());
+        check
+    }
+
+    /// Whether the caller may submit a training job as the service account that its specification names. One that names none
+    /// runs as the service's own agent.
+    pub async fn submission_check(&self, spec: &NodeSpec, deadline: Instant) -> CreateCheck {
+        let Some(account) = body::account(spec).filter(|_| !self.http.is_anonymous()) else {
+            return CreateCheck::default();
+        };
+        let mut check = CreateCheck::default();
+        match self.may_act_as(account, deadline).await {
+            Fine => {}
+            Doubt(text) | Absent(text) => check.doubts.push(text),
+            Certain(text) => check.certain = Some(text),
+        }
         check
     }
 
@@ -68,10 +85,14 @@ impl TpuClient {
             "gcloud projects add-iam-policy-binding {project} --member serviceAccount:WATCHDOG --role roles/tpu.admin --condition None"
         );
         let place = format!("project {project}");
-        self.granted("projects.testIamPermissions", &url, CREATE, &place, &mend, deadline).await
+        let method = "projects.testIamPermissions";
+        match self.granted(method, &url, CREATE, &place, &mend, deadline).await {
+            Certain(why) => unseen_condition(why),
+            found => found,
+        }
     }
 
-    async fn may_act_as(&self, next: &NextCreate, deadline: Instant) -> Finding {
+    async fn may_act_as_its_account(&self, next: &NextCreate, deadline: Instant) -> Finding {
         let named = next.spec.body().get("serviceAccount").and_then(|account| account.get("email"));
         let named = named.and_then(Value::as_str).filter(|email| email.contains('@'));
         let is_number = self.project.bytes().all(|b| b.is_ascii_digit());
@@ -83,6 +104,18 @@ impl TpuClient {
                 self.project
             ));
         };
+        match self.may_act_as(&account, deadline).await {
+            Absent(why) if next.new.contains(&"serviceAccount") => Certain(format!(
+                "there is no service account {account}: {why}; correct service_account in its [tpu.create]; \
+                 where it exists all the same, set create_check = \"warn\""
+            )),
+            Absent(why) => Doubt(why),
+            Certain(why) => unseen_condition(why),
+            found => found,
+        }
+    }
+
+    async fn may_act_as(&self, account: &str, deadline: Instant) -> Finding {
         let Some(base) = &self.checks.iam else {
             return Doubt(format!(
                 "whether {ACT_AS} is granted on {account} was not asked: api.tpu is not Google's own endpoint, and api.iam is not set"
@@ -91,20 +124,12 @@ impl TpuClient {
         // unverified: testIamPermissions takes "-" for the account's project, as get does.
         // settled by: gcloud iam service-accounts get-iam-policy ACCOUNT --log-http, and the same call with projects/-
         let url =
-            format!("{base}/v1/projects/-/serviceAccounts/{}:testIamPermissions", encode(&account));
+            format!("{base}/v1/projects/-/serviceAccounts/{}:testIamPermissions", encode(account));
         let mend = format!(
             "gcloud iam service-accounts add-iam-policy-binding {account} --member serviceAccount:WATCHDOG --role roles/iam.serviceAccountUser"
         );
         let method = "serviceAccounts.testIamPermissions";
-        let found = self.granted(method, &url, ACT_AS, &account, &mend, deadline).await;
-        match found {
-            Absent(why) if next.new.contains(&"serviceAccount") => Certain(format!(
-                "there is no service account {account}: {why}; correct service_account in its [tpu.create]; \
-                 where it exists all the same, set create_check = \"warn\""
-            )),
-            Absent(why) => Doubt(why),
-            found => found,
-        }
+        self.granted(method, &url, ACT_AS, account, &mend, deadline).await
     }
 
     /// Whether the caller has a permission on a resource.
@@ -140,8 +165,7 @@ impl TpuClient {
         // unverified: a grant under an IAM condition is left out of the answer.
         // settled by: gcloud projects add-iam-policy-binding PROJECT --condition …, then test-iam-permissions
         Certain(format!(
-            "{permission} is not granted on {place}; run, with the account that the watchdog uses in the place of WATCHDOG: {mend}; where it \
-             is granted under a condition, which this check does not see, set create_check = \"warn\""
+            "{permission} is not granted on {place}; run, with the account that the watchdog uses in the place of WATCHDOG: {mend}"
         ))
     }
 
@@ -168,6 +192,13 @@ impl TpuClient {
             )),
         }
     }
+}
+
+/// A permission is missing, as far as this check can see.
+fn unseen_condition(why: String) -> Finding {
+    Certain(format!(
+        "{why}; where it is granted under a condition, which this check does not see, set create_check = \"warn\""
+    ))
 }
 
 /// A list of a zone's offers.

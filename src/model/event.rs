@@ -12,6 +12,7 @@ use super::hold::HoldReason;
 use super::ids::Incarnation;
 use super::names::named;
 use super::phase::Phase;
+use super::traits::BudgetOf;
 use super::view::ActionName;
 
 named! {
@@ -252,10 +253,11 @@ pub enum What {
     },
     /// The job ended well.
     JobFinished,
-    /// The job's supervisor gave up.
+    /// The job's supervisor gave up, or a managed training job failed by its own fault.
     JobFailed {
-        /// The exit code of the first worker that failed.
-        code: i64,
+        /// The exit code of the first worker that failed; of a training job it is in its error.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<i64>,
         /// Why it waits; none where its restarts are used up.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stuck: Option<Stuck>,
@@ -300,6 +302,9 @@ pub enum What {
     BreakerOpened {
         /// Slots judged within the window.
         slots: usize,
+        /// Whose they are.
+        #[serde(default, skip_serializing_if = "BudgetOf::is_of_tpus")]
+        of: BudgetOf,
     },
     /// The user's startup script fails on a worker: the job waits for it.
     SetupFailed {

@@ -18,6 +18,7 @@ use super::relaunch::{Amendment, Patch};
 use super::settings::{Settings, SlotSettings};
 use super::slot::{Seen, SlotRecord};
 use super::training::{JobKind, Training};
+use super::traits::BudgetOf;
 
 /// Budgets and counts that outlive restarts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -205,6 +206,16 @@ pub struct Breaker {
     pub opened_at: Timestamp,
     /// The reason why it opened, in words.
     pub why: String,
+    /// Whose trouble it was. That of TPUs holds training jobs as well; not the other way round.
+    #[serde(default, skip_serializing_if = "BudgetOf::is_of_tpus")]
+    pub of: BudgetOf,
+}
+
+impl Breaker {
+    /// Whether it holds a judged slot of this budget.
+    pub fn holds(&self, budget: BudgetOf) -> bool {
+        self.of == BudgetOf::Tpus || self.of == budget
+    }
 }
 
 /// Trouble in one pool: a zone or reservation, an accelerator type, a provisioning model.

@@ -1,6 +1,8 @@
 //! The answers on which rules of `core` depend, a row for each kind of thing that fills a slot. `core` asks for
 //! the answer, and never for the kind.
 
+use serde::{Deserialize, Serialize};
+
 /// The answers of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traits {
@@ -32,12 +34,21 @@ pub struct Traits {
 }
 
 /// Budgets that are counted apart: two hundred jobs are no reason to take down all of four TPUs at once (S6, S8, S18).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum BudgetOf {
     /// TPUs that this program creates.
+    #[default]
     Tpus,
     /// Managed training jobs.
     Jobs,
+}
+
+impl BudgetOf {
+    /// Whether it is that of TPUs, which the journal leaves out.
+    pub fn is_of_tpus(&self) -> bool {
+        *self == BudgetOf::Tpus
+    }
 }
 
 impl Traits {

@@ -16,6 +16,7 @@ use crate::model::condition::{Condition, Kind};
 use crate::model::event::{CallResult, CommandName, Event, Evidence, Verb, What};
 use crate::model::ids::Incarnation;
 use crate::model::time::elapsed;
+use crate::model::traits::BudgetOf;
 
 /// A GET that verifies a delete is decided on within this time (S1).
 const VERIFIED_FOR: Duration = Duration::from_secs(5);
@@ -61,7 +62,7 @@ pub struct Audit {
     calls: BTreeMap<String, Call>,
     /// Until when each slot, or all of them, is paused; none: until it is resumed.
     paused: BTreeMap<Option<String>, Option<Timestamp>>,
-    breaker_open: bool,
+    breaker_open: Option<BudgetOf>,
     /// Slots whose creates an operator has called off.
     forgotten: BTreeSet<String>,
     creates: VecDeque<Timestamp>,
@@ -122,7 +123,7 @@ impl Audit {
             (What::Command { command, until, left, .. }, slot) => match command {
                 CommandName::Pause => _ = self.paused.insert(slot.clone(), *until),
                 CommandName::Resume => _ = self.paused.remove(slot),
-                CommandName::BreakerReset => self.breaker_open = false,
+                CommandName::BreakerReset => self.breaker_open = None,
                 // Back in the config, such a slot is wanted.
                 CommandName::Forget if *left => {}
                 CommandName::Forget => _ = slot.clone().map(|slot| self.forgotten.insert(slot)),
@@ -153,7 +154,7 @@ impl Audit {
                 let paused = self.is_paused(name, at);
                 found.check("S7", !paused, || format!("stray {name} is paused, and deleted"));
             }
-            (What::BreakerOpened { .. }, _) => self.breaker_open = true,
+            (What::BreakerOpened { of, .. }, _) => self.breaker_open = Some(*of),
             (What::InvariantViolation { invariant }, _) => {
                 found.check("checker", false, || {
                     format!("the safety check refused a plan ({invariant})")
@@ -212,7 +213,9 @@ impl Audit {
             let paused = self.is_paused(slot, at);
             found.check("S7", !paused, || "a delete is intended while it is paused".to_owned());
             let judged = evidence.kind == Kind::Judged && !asked;
-            found.check("S8", !(self.breaker_open && judged), || {
+            let stalled = evidence.condition == Condition::JobStalled;
+            let open = self.breaker_open.is_some_and(|of| stalled || of == BudgetOf::Tpus);
+            found.check("S8", !(open && judged), || {
                 "a judged delete is intended while the storm breaker is open".to_owned()
             });
         }
@@ -447,9 +450,12 @@ mod tests {
             (10, condemned),
         ];
         assert_eq!(found(&resumed), Vec::<&str>::new());
-        assert_eq!(found(&[(0, What::BreakerOpened { slots: 4 }), (10, delete(9))]), ["S8"]);
+        assert_eq!(
+            found(&[(0, What::BreakerOpened { slots: 4, of: BudgetOf::Tpus }), (10, delete(9))]),
+            ["S8"]
+        );
         let reset = [
-            (0, What::BreakerOpened { slots: 4 }),
+            (0, What::BreakerOpened { slots: 4, of: BudgetOf::Tpus }),
             (5, command(CommandName::BreakerReset, None)),
             (10, delete(9)),
         ];

@@ -78,7 +78,7 @@ const FAMILIES: [Family; 15] = [
     counter("job_submissions_total", "Submissions of training jobs.", &["slot", "result"]),
     counter(
         "job_failures_total",
-        "Jobs that ended, or can't start, and that their hosts start no more. Class exit: restarts used up.",
+        "Jobs that ended, or can't start, and that nothing starts again. Class exit: restarts used up, or a training job's own fault.",
         &["slot", "class"],
     ),
     counter(

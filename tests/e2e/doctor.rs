@@ -1,10 +1,12 @@
 //! `doctor`: each thing that a recovery needs is missed by name, with the command that mends it.
 
+use serde_json::json;
 use tpu_watchdog::simulator::http::Fault;
 use tpu_watchdog::simulator::trouble::Trouble;
 use tpu_watchdog::simulator::wire::Reply;
 
 use crate::harness::{Rig, job};
+use crate::training::post;
 
 /// A rig whose watchdog has credentials: those of a VM, whose metadata server is the simulator.
 fn with_credentials() -> Rig {
@@ -60,7 +62,7 @@ fn the_rights_for_training_jobs_are_asked_for_where_there_are_some() {
     std::fs::write(rig.config(), config.replace("[api]\n", &api) + "\n" + jobs).unwrap();
     let (_, text) = doctor(&rig, &[]);
     assert!(text.contains("1 TPU and 2 training jobs of p"), "{text}");
-    assert!(text.contains("all 17 of deploy/iam/role.yaml and for training jobs"), "{text}");
+    assert!(text.contains("all 21 of deploy/iam/role.yaml and for training jobs"), "{text}");
     for (right, role) in [
         ("aiplatform.customJobs.create", "roles/aiplatform.user"),
         ("ml.jobs.list", "roles/ml.developer"),
@@ -74,6 +76,48 @@ fn the_rights_for_training_jobs_are_asked_for_where_there_are_some() {
         assert!(text.contains(&format!("✗ {right} is not granted on project p: ")), "{text}");
         assert!(text.contains(role), "{text}");
     }
+    // The name may be that of a tuning job, and need not.
+    rig.simulator.with(|cloud| {
+        cloud.denied.clear();
+        cloud.denied.insert("aiplatform.hyperparameterTuningJobs.create".to_owned());
+    });
+    let (code, text) = doctor(&rig, &[]);
+    assert!(
+        code == 0 && text.contains("where a slot named by display_name or labels is"),
+        "{text}"
+    );
+    assert!(text.contains("nothing is submitted before one was seen"), "{text}");
+    assert!(!text.contains("accelerator_type"), "a job has none: {text}");
+}
+
+#[test]
+fn a_job_that_names_a_service_account_needs_the_right_to_act_as_it() {
+    let rig = with_credentials();
+    let job = "[[vertex_job]]\nname = \"sft\"\nregion = \"us-central1\"\ndisplay_name = \"sft\"\n";
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    let api = format!("[api]\nvertex = \"{}\"\n", rig.base);
+    std::fs::write(rig.config(), config.replace("[api]\n", &api) + "\n" + job).unwrap();
+    let pools = json!([{"machineSpec": {"machineType": "g2-standard-12"}, "replicaCount": "1"}]);
+    let body = json!({"displayName": "sft", "jobSpec": {"workerPoolSpecs": pools, "serviceAccount": "trainer@p.iam.gserviceaccount.com"}});
+    post(&rig, "locations/us-central1/customJobs", body);
+    let missed = "iam.serviceAccounts.actAs is not granted on trainer@p.iam.gserviceaccount.com";
+    let (code, text) = doctor(&rig, &[]);
+    assert!(code == 0 && !text.contains(missed), "{text}");
+    rig.simulator.with(|cloud| {
+        cloud.denied.insert("iam.serviceAccounts.actAs".to_owned());
+    });
+    let (code, text) = doctor(&rig, &[]);
+    assert!(code == 3 && text.contains(missed), "{text}");
+    assert!(text.contains("add-iam-policy-binding trainer@p.iam.gserviceaccount.com"), "{text}");
+    // One that is not there yet, and that the config describes.
+    let described = "workerPoolSpecs:\n- machineSpec: {machineType: g2-standard-12}\n  replicaCount: 1\nserviceAccount: other@p.iam.gserviceaccount.com\n";
+    std::fs::write(rig.folder.path().join("job.yaml"), described).unwrap();
+    let config = std::fs::read_to_string(rig.config()).unwrap();
+    let new = "display_name = \"new\"\ncreate = \"job.yaml\"";
+    std::fs::write(rig.config(), config.replace("display_name = \"sft\"", new)).unwrap();
+    let (code, text) = doctor(&rig, &[]);
+    assert!(code == 3 && text.contains("it would be submitted as `create` says"), "{text}");
+    assert!(text.contains("actAs is not granted on other@p.iam.gserviceaccount.com"), "{text}");
 }
 
 #[test]

@@ -57,7 +57,8 @@ fn submit(rig: &Rig) {
     post(rig, &format!("locations/{REGION}/customJobs"), body);
 }
 
-fn post(rig: &Rig, collection: &str, body: Value) {
+/// A call of a person to the service.
+pub fn post(rig: &Rig, collection: &str, body: Value) {
     let path = format!("v1/projects/p/{collection}");
     let query = Default::default();
     let request = Request { method: "POST", path: &path, query: &query, body: Some(body) };

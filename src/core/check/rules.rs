@@ -10,6 +10,7 @@ use crate::model::command::Pause;
 use crate::model::condition::Condition;
 use crate::model::settings::{OnSuccess, Size};
 use crate::model::time::elapsed;
+use crate::model::traits::BudgetOf;
 
 /// A finished TPU has been READY and held by nothing for so long when it is deleted.
 const FINISHED_FOR: Duration = Duration::from_secs(600);
@@ -88,7 +89,10 @@ pub(super) fn guards_judged(case: &Case) -> Checked {
     let Case { slot, ledger, now, .. } = case;
     let quiet = slot.policy.quiet_hours.iter().any(|hours| hours.until(*now).is_some());
     rule(!quiet, "S7", "quiet hours")?;
-    rule(ledger.breaker.is_none(), "S8", "the storm breaker is open")?;
+    // A storm of jobs that stopped saving says nothing of a TPU.
+    let is_tpu = slot.filling.traits().budget == BudgetOf::Tpus;
+    let open = ledger.breaker.as_ref().is_some_and(|of| !is_tpu || of.of == BudgetOf::Tpus);
+    rule(!open, "S8", "the storm breaker is open")?;
     can_follow(case)?;
     pool_is_supplied(case)
 }

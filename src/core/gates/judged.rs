@@ -41,7 +41,8 @@ pub fn beacon_channel(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S8.
 pub fn breaker(ctx: &SlotCtx) -> Option<Decision> {
-    let breaker = ctx.ledger.breaker.as_ref()?;
+    let budget = ctx.slot.filling.traits().budget;
+    let breaker = ctx.ledger.breaker.as_ref().filter(|breaker| breaker.holds(budget))?;
     let text = format!(
         "{}: the storm breaker has been open since {:.0}: {}",
         ctx.condition(),

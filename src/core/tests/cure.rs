@@ -5,6 +5,7 @@ use super::runs::with_checkpoints;
 use super::*;
 use crate::model::command::CommandKind;
 use crate::model::fleet::Breaker;
+use crate::model::traits::BudgetOf;
 
 /// A polled minute of a TPU like this, whose worker follows this generation. Returns whether something
 /// is sent.
@@ -115,7 +116,8 @@ fn what_an_order_can_not_reach_is_replaced_and_what_guards_a_delete_guards_the_o
     assert!(is_delete(&world.actions), "a supervisor of the first version: {:?}", world.hold("a"));
     let mut world = with_checkpoints();
     let node = sick(&running(&mut world), "TIMEOUT");
-    world.fleet.ledger.breaker = Some(Breaker { opened_at: world.now, why: "half".into() });
+    world.fleet.ledger.breaker =
+        Some(Breaker { opened_at: world.now, why: "half".into(), of: BudgetOf::Tpus });
     assert_eq!(sent_after(&mut world, &node, 1), None);
     assert_eq!(world.hold("a"), Some(HoldReason::Breaker));
 }

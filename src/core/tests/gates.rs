@@ -14,6 +14,7 @@ use crate::model::quiet::QuietHours;
 use crate::model::recovery::Recovery;
 use crate::model::settings::WhenMissing;
 use crate::model::slot::{Attempt, SlotRecord};
+use crate::model::traits::BudgetOf;
 
 /// The result when the gate's row is taken away.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -116,7 +117,7 @@ const STORIES: &[Row] = &[
     }),
     ("beacon_channel", HoldReason::NoBeaconChannel, Acts, |w| w.never_booted()),
     ("breaker", HoldReason::Breaker, Refused("S8"), |w| {
-        let breaker = Breaker { opened_at: w.now, why: "a storm".into() };
+        let breaker = Breaker { opened_at: w.now, why: "a storm".into(), of: BudgetOf::Tpus };
         w.sick_but(timeout(), |w| w.fleet.ledger.breaker = Some(breaker));
     }),
     ("no_progress", HoldReason::NoProgress, Acts, |w| {

@@ -5,7 +5,9 @@ use super::training::{EXIT, REGION, Service, job, trains};
 use super::*;
 use crate::model::command::{Command, CommandKind};
 use crate::model::filling::Filling;
+use crate::model::fleet::Breaker;
 use crate::model::training::Named;
+use crate::model::traits::BudgetOf;
 
 fn retry_all(names: &[String]) -> Input {
     let at = Timestamp::UNIX_EPOCH;
@@ -65,35 +67,68 @@ fn retry_submits_a_job_although_another_one_found_no_capacity_there() {
     assert_eq!(service.live(), 1, "{:?}", service.world.hold("job-0"));
 }
 
-#[test]
-fn s6_s8_training_jobs_make_no_room_for_judged_tpus() {
+/// Forty jobs and four TPUs, which are well.
+fn forty_jobs_and_four_tpus() -> World {
     let names: Vec<String> = (0..40).map(|n| format!("job-{n}")).collect();
-    let slots: Vec<&str> = names.iter().map(String::as_str).chain(["a", "b", "c", "d"]).collect();
+    let slots: Vec<&str> = names.iter().map(String::as_str).chain(TPUS).collect();
     let mut settings = settings(&slots);
     settings.max_unavailable = Share::Percent(25.0);
     for name in &names {
         trains(settings.slots.get_mut(name).unwrap(), name);
     }
     let mut world = World::new(settings);
-    let show =
-        |health: &str| ["a", "b", "c", "d"].map(|name| node(name, json!({"health": health})));
-    world.poll(&show("HEALTHY"));
+    world.poll(&TPUS.map(|name| node(name, json!({"health": "HEALTHY"}))));
+    world
+}
+
+const TPUS: [&str; 4] = ["a", "b", "c", "d"];
+
+/// The first TPUs, so many, are sick for half an hour. Returns how many are deleted.
+fn are_sick(world: &mut World, sick: usize) -> usize {
+    let health = |name: &str| match TPUS[..sick].contains(&name) {
+        true => timeout(),
+        false => json!({"health": "HEALTHY"}),
+    };
     let mut deleted = 0;
     for _ in 0..60 {
         world.wait(30);
-        world.poll(&show("TIMEOUT"));
-        for name in ["a", "b", "c", "d"] {
+        world.poll(&TPUS.map(|name| node(name, health(name))));
+        for name in TPUS {
             deleted += usize::from(is_delete(&world.actions));
             world.actions.clear();
             if world.asks(name) {
-                world.get(name, Some(node(name, timeout())));
+                world.get(name, Some(node(name, health(name))));
                 deleted += usize::from(is_delete(&world.actions));
                 world.actions.clear();
             }
         }
     }
+    deleted
+}
+
+#[test]
+fn s6_s8_training_jobs_make_no_room_for_judged_tpus() {
+    let mut world = forty_jobs_and_four_tpus();
+    let deleted = are_sick(&mut world, 4);
     assert!(deleted <= 1, "a quarter of four TPUs is one: {deleted}");
     assert!(world.fleet.ledger.breaker.is_some(), "all four TPUs look sick at once");
+}
+
+#[test]
+fn s8_jobs_that_stop_saving_all_at_once_hold_no_tpu_and_hide_no_storm_of_tpus() {
+    let mut world = forty_jobs_and_four_tpus();
+    let opened = |of| Breaker { opened_at: Timestamp::UNIX_EPOCH, why: "a storm".into(), of };
+    world.fleet.ledger.breaker = Some(opened(BudgetOf::Jobs));
+    assert_eq!(are_sick(&mut world, 1), 1, "{:?}", world.hold("a"));
+    let mut world = forty_jobs_and_four_tpus();
+    world.fleet.ledger.breaker = Some(opened(BudgetOf::Jobs));
+    are_sick(&mut world, 4);
+    assert_eq!(world.fleet.ledger.breaker.map(|breaker| breaker.of), Some(BudgetOf::Tpus));
+    // That of TPUs holds one that a breaker of jobs would not.
+    let mut world = forty_jobs_and_four_tpus();
+    world.fleet.ledger.breaker = Some(opened(BudgetOf::Tpus));
+    assert_eq!(are_sick(&mut world, 1), 0);
+    assert!(opened(BudgetOf::Tpus).holds(BudgetOf::Jobs));
 }
 
 #[test]
@@ -183,4 +218,21 @@ fn stalled_jobs_use_up_no_hourly_recreate_of_a_tpu() {
     service.minutes(6 * 60 + 10);
     assert_eq!(service.jobs.len(), 2, "it was cancelled, and submitted again");
     assert!(service.world.fleet.ledger.judged.is_empty());
+}
+
+#[test]
+fn a_job_that_failed_by_its_own_fault_is_told_and_counted_once() {
+    let mut service = Service::new();
+    let told = |service: &Service| {
+        service.events.iter().filter(|what| matches!(what, What::JobFailed { .. })).count()
+    };
+    service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));
+    while service.jobs.len() < 2 {
+        service.half_a_minute();
+    }
+    service.minutes(5);
+    assert_eq!(told(&service), 0, "that end was Google's");
+    service.sets("JOB_STATE_FAILED", Some((3, &format!("{EXIT} 1."))));
+    service.minutes(30);
+    assert_eq!((service.hold(), told(&service)), (Some(HoldReason::JobFailed), 1));
 }

@@ -6,6 +6,7 @@ use super::*;
 use crate::model::command::{Command, CommandKind};
 use crate::model::lookup::NextCreate;
 use crate::model::spec::NodeSpec;
+use crate::model::traits::BudgetOf;
 
 const EAST: &str = "us-east5-a";
 
@@ -231,7 +232,8 @@ fn an_operators_recreate_skips_quiet_hours_max_unavailable_and_the_breaker_and_n
     };
     assert_eq!(wanted(&quiet), (None, true));
     let breaker = |world: &mut World| {
-        world.fleet.ledger.breaker = Some(Breaker { opened_at: world.now, why: "half".into() });
+        world.fleet.ledger.breaker =
+            Some(Breaker { opened_at: world.now, why: "half".into(), of: BudgetOf::Tpus });
     };
     assert_eq!(wanted(&breaker), (None, true));
     let full = |world: &mut World| {

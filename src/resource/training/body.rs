@@ -142,6 +142,14 @@ pub fn checkpoints(spec: &NodeSpec) -> Option<String> {
     base.or_else(|| folder("/trainingInput/jobDir").map(str::to_owned))
 }
 
+/// The service account that a job names for its program.
+pub fn account(spec: &NodeSpec) -> Option<&str> {
+    let job = spec.body().get(TRAINING_KEY)?;
+    let account = job.get(JobKind::of(job).spec())?;
+    let account = account.get("serviceAccount").or(account.pointer("/trialJobSpec/serviceAccount"));
+    account?.as_str().filter(|email| email.contains('@'))
+}
+
 /// Whether the config still means the job of a specification, which it named so before, of this lineage and id.
 pub fn fits(of: &Training, spec: &NodeSpec, named: Option<&str>, members: &[String]) -> bool {
     let Some(job) = spec.body().get(TRAINING_KEY) else { return false };
