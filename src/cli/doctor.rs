@@ -168,18 +168,27 @@ async fn of_slot(
         all.push(Finding { cure: Some(cure), ..doubt("", text) });
     }
     let next = NextCreate::of(learned.as_ref(), slot, &zone.to_owned());
-    let check = match is_tpu {
-        true => clients.tpu.create_check(&next, deadline).await,
-        false => clients.tpu.submission_check(&spec, deadline).await,
-    };
-    if let Some(why) = check.certain {
-        let account = account.strip_prefix("serviceAccount:").unwrap_or(account);
-        all.push(missing("", why.replace("WATCHDOG", account), None));
-    }
-    all.extend(check.doubts.into_iter().map(|why| doubt("", why)));
+    all.extend(could_follow(clients, is_tpu, &next, account, deadline).await);
     let trouble = record.is_some_and(|record| record.job.trouble.is_some());
     all.extend(checkpoints(clients, slot, trouble).await);
     all
+}
+
+/// Whether a create could follow, as far as the API says.
+async fn could_follow(
+    clients: &Clients,
+    is_tpu: bool,
+    next: &NextCreate,
+    account: &str,
+    deadline: Instant,
+) -> Vec<Finding> {
+    let check = match is_tpu {
+        true => clients.tpu.create_check(next, deadline).await,
+        false => clients.tpu.submission_check(&next.spec, deadline).await,
+    };
+    let account = account.strip_prefix("serviceAccount:").unwrap_or(account);
+    let certain = check.certain.map(|why| missing("", why.replace("WATCHDOG", account), None));
+    certain.into_iter().chain(check.doubts.into_iter().map(|why| doubt("", why))).collect()
 }
 
 /// The specification of a job that the config describes.
