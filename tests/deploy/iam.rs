@@ -7,7 +7,7 @@ use tpu_watchdog::simulator::http::Logged;
 use tpu_watchdog::simulator::trouble::Trouble;
 
 use crate::cloud_run::lint;
-use crate::harness::{Rig, job};
+use crate::harness::{POLICY, Rig, ZONE, job};
 use crate::{deploy, have};
 
 /// The permission of a call, by <https://docs.cloud.google.com/iam/docs/roles-permissions/tpu>;
@@ -23,6 +23,11 @@ fn permission(logged: &Logged) -> Option<&'static str> {
         ("POST", path) if path.ends_with("/nodes") => "tpu.nodes.create",
         ("DELETE", path) if path.contains("/nodes/") => "tpu.nodes.delete",
         ("PATCH", path) if path.contains("/nodes/") => "tpu.nodes.update",
+        // They have no permissions of their own: see the role's README.
+        ("GET", path) if path.ends_with("/queuedResources") => "tpu.nodes.list",
+        ("GET", path) if path.contains("/queuedResources/") => "tpu.nodes.get",
+        ("POST", path) if path.ends_with("/queuedResources") => "tpu.nodes.create",
+        ("DELETE", path) if path.contains("/queuedResources/") => "tpu.nodes.delete",
         other => panic!("no permission is known for {other:?}: add it to the role and its README"),
     })
 }
@@ -93,6 +98,34 @@ fn the_role_has_exactly_what_the_calls_need() {
         "serviceAccounts.testIamPermissions",
     ];
     assert_eq!(called, BTreeSet::from(expected));
+}
+
+#[test]
+fn the_role_is_enough_for_queued_resources() {
+    let create = "[tpu.create]\naccelerator_type = \"v4-8\"\nruntime_version = \"tpu-ubuntu2204-base\"\nspot = true\n";
+    let slot =
+        format!("[[tpu]]\nname = \"a\"\nqueued_resource = \"qr\"\nzone = \"{ZONE}\"\n{create}");
+    let mut rig = Rig::new("", POLICY, &slot);
+    // Whatever else the simulator knows is refused.
+    let role = role();
+    let other =
+        ["tpu.nodes.stop", "tpu.nodes.start", "tpu.nodes.reset", "tpu.acceleratortypes.list"];
+    assert!(other.iter().all(|right| !role.contains(*right)));
+    rig.simulator.with(|cloud| cloud.denied.extend(other.map(str::to_owned)));
+    rig.start();
+    rig.wait_until("it is granted", || rig.node("a").is_some_and(|node| node.state == "READY"));
+    let old = rig.node("a").unwrap().uid;
+    rig.trouble("a", Trouble::Preempt, None);
+    rig.wait_recovered("a", old);
+    let log = rig.simulator.log();
+    let calls = log.iter().filter(|logged| logged.path.starts_with("/v2"));
+    let used: BTreeSet<String> = calls.filter_map(permission).map(str::to_owned).collect();
+    assert!(used.is_subset(&role), "{used:?}");
+    let asked = |method: &str| {
+        let is_it = |l: &&Logged| l.method == method && l.path.contains("/queuedResources");
+        log.iter().filter(is_it).count()
+    };
+    assert!(asked("GET") > 0 && asked("POST") == 2 && asked("DELETE") == 1);
 }
 
 #[test]
