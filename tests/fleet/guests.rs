@@ -35,7 +35,7 @@ fn running() -> World {
     world.start("one");
     world.run_for(minutes(30));
     assert_eq!(world.phase(), (JobPhase::Running, Some(JobPhase::Running)));
-    assert!(world.fleet.slots["a"].recovery.is_none(), "{}", world.state("a"));
+    assert!(world.fleet().slots["a"].recovery.is_none(), "{}", world.state("a"));
     world
 }
 
@@ -43,11 +43,11 @@ impl World {
     /// Where the job stands in truth, and for the watchdog.
     fn phase(&self) -> (JobPhase, Option<JobPhase>) {
         let node = &self.cloud.nodes[&(ZONE.to_owned(), "a".to_owned())];
-        (node.run.phase(), self.fleet.slots["a"].job_phase().map(|(phase, ..)| phase))
+        (node.run.phase(), self.fleet().slots["a"].job_phase().map(|(phase, ..)| phase))
     }
 
     fn seen(&self) -> (Condition, Option<HoldReason>) {
-        let record = &self.fleet.slots["a"];
+        let record = &self.fleet().slots["a"];
         (record.verdict.condition, record.decision.as_ref().and_then(|decision| decision.hold))
     }
 }

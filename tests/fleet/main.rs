@@ -1,9 +1,10 @@
-//! Small fleets in virtual time: the real core over a real store and the simulated cloud.
+//! Small fleets in virtual time: the driver over a real store and the simulated cloud.
 
 mod creation;
 mod guests;
 mod multislice;
 mod phases;
+mod process;
 mod queues;
 mod requests;
 mod slices;

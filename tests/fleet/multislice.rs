@@ -8,7 +8,7 @@ use tpu_watchdog::model::hold::HoldReason;
 use tpu_watchdog::simulator::trouble::Trouble;
 use tpu_watchdog::store::sqlite::SqliteStore;
 
-use crate::world::{World, minutes};
+use crate::world::{Sent, World, minutes};
 
 const ZONE: &str = "us-central2-b";
 
@@ -55,7 +55,8 @@ impl World {
                         && node.run.step > node.run.order.step.unwrap_or_default()
                 })
             };
-            let ends = self.fleet.slots["a"].recovery.is_none();
+            // The next process waits for the lock of the one before.
+            let ends = self.fleet().slots.get("a").is_some_and(|slot| slot.recovery.is_none());
             if ends && ["a-0", "a-1"].iter().all(runs) {
                 return self.now - began;
             }
@@ -95,7 +96,7 @@ fn a_spot_multislice_outlives_three_preemptions_a_stock_out_of_two_hours_and_a_l
     world.trouble(ZONE, "", Trouble::StockOut, Some(minutes(120)));
     world.preempt(ZONE, "a-0");
     world.run_for(minutes(110));
-    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Waiting);
+    assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Waiting);
     let asked = world.request(ZONE, "qr").unwrap();
     let calls: Vec<_> = world.sent[sent..].iter().map(|sent| sent.method.as_str()).collect();
     assert_eq!(calls, ["DELETE", "POST"], "{}", world.log.join("\n"));
@@ -110,7 +111,32 @@ fn a_spot_multislice_outlives_three_preemptions_a_stock_out_of_two_hours_and_a_l
     let creates = world.sent.iter().filter(|sent| sent.method == "POST").count();
     assert_eq!((deletes, creates), (3, 4), "{}", world.log.join("\n"));
     assert_eq!(world.cloud.harmed, 0);
-    assert!(world.fleet.ledger.strays.is_empty());
+    assert!(world.fleet().ledger.strays.is_empty());
+}
+
+#[test]
+fn a_crash_between_the_patches_of_an_order_leaves_no_slice_behind() {
+    for (patch, arrives) in (0..2).flat_map(|patch| [(patch, false), (patch, true)]) {
+        let mut world = world();
+        world.until_whole(1, minutes(30));
+        world.run_for(minutes(20));
+        let sent = world.sent.len();
+        world.dies_at = Some((patch, arrives));
+        world.command(CommandKind::Relaunch { slot: "a".into() });
+        // What both have is read back; else both get the next one, whichever of them had this.
+        let generation = if (patch, arrives) == (1, true) { 2 } else { 3 };
+        world.until_whole(generation, minutes(20));
+        world.run_for(minutes(10));
+        let why = || format!("{patch} {arrives}: {}\n{}", world.state("a"), world.log.join("\n"));
+        assert!(world.dies_at.is_none(), "it died: {}", why());
+        assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Healthy, "{}", why());
+        let orders: Vec<_> = world.sent[sent..].iter().map(Sent::brief).collect();
+        let order = format!("\\\"generation\\\":{generation}");
+        let last = |node: &str| {
+            orders.iter().filter(|brief| brief.contains(node) && brief.contains(&order)).count()
+        };
+        assert_eq!((last("nodes/a-0"), last("nodes/a-1")), (1, 1), "{}", why());
+    }
 }
 
 /// The third preemption's request waits: there is no capacity for two hours.
@@ -121,7 +147,7 @@ fn waiting() -> World {
     world.trouble(ZONE, "", Trouble::StockOut, Some(minutes(120)));
     world.preempt(ZONE, "a-0");
     world.run_for(minutes(10));
-    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Waiting);
+    assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Waiting);
     world
 }
 
@@ -146,7 +172,7 @@ fn a_waiting_request_that_a_person_deletes_is_asked_for_again_because_its_slot_i
     let mut world = waiting();
     world.command(CommandKind::Forget { slot: "a".into(), purge: false });
     world.run_for(minutes(180));
-    assert!(world.request(ZONE, "qr").is_none() && world.fleet.ledger.strays.is_empty());
+    assert!(world.request(ZONE, "qr").is_none() && world.fleet().ledger.strays.is_empty());
 }
 
 #[test]
@@ -156,7 +182,7 @@ fn a_request_at_work_that_a_person_deletes_stays_deleted_until_recreate() {
     world.run_for(minutes(20));
     call(&mut world, "DELETE", ("force", "true"), None);
     world.run_for(minutes(60));
-    let hold = world.fleet.slots["a"].decision.as_ref().and_then(|decision| decision.hold);
+    let hold = world.fleet().slots["a"].decision.as_ref().and_then(|decision| decision.hold);
     assert_eq!(hold, Some(HoldReason::Deleted), "{}", world.log.join("\n"));
     assert_eq!(world.sent.len(), 1, "{}", world.log.join("\n"));
     world.command(CommandKind::Recreate { slot: "a".into(), incarnation: None });
@@ -178,7 +204,7 @@ fn a_request_that_a_person_makes_under_the_same_id_is_taken_up_and_not_harmed() 
     let calls: Vec<_> = world.sent[sent..].iter().map(|sent| &sent.method).collect();
     assert!(!calls.iter().any(|method| *method == "DELETE"), "{}", world.log.join("\n"));
     assert_eq!(world.cloud.queued[&place].state, "ACTIVE", "{}", world.log.join("\n"));
-    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Healthy);
 }
 
 #[test]
@@ -191,8 +217,8 @@ fn a_reset_by_a_person_is_waited_out() {
         world.trouble(ZONE, node, Trouble::Restarting, Some(minutes(5)));
     }
     world.run_for(minutes(1));
-    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Starting);
+    assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Starting);
     world.run_for(minutes(60));
     assert_eq!(world.sent.len(), 1, "{}", world.log.join("\n"));
-    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy);
+    assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Healthy);
 }

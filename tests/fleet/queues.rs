@@ -2,7 +2,6 @@
 //! config names another queued resource.
 
 use serde_json::json;
-use tpu_watchdog::model::action::Input;
 use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::condition::Condition;
 use tpu_watchdog::model::filling::Filling;
@@ -60,11 +59,11 @@ impl World {
     /// The config has the slot filled by this.
     fn filled_by(&mut self, filling: Filling) {
         self.settings.slots.get_mut("a").unwrap().filling = filling;
-        self.turn(Input::Configured(Box::new(self.settings.clone())));
+        self.reload();
     }
 
     fn hold(&self) -> Option<HoldReason> {
-        self.fleet.slots["a"].decision.as_ref()?.hold
+        self.fleet().slots["a"].decision.as_ref()?.hold
     }
 }
 
@@ -73,12 +72,12 @@ fn a_place_in_the_queue_is_given_up_for_the_next_zone_after_grace_queue() {
     let mut world = short_for(minutes(600));
     world.goes_on(minutes(115));
     assert_eq!(world.in_state(ZONES[0], "qr"), Some("WAITING_FOR_RESOURCES"));
-    let told = world.fleet.slots["a"].decision.clone().unwrap();
+    let told = world.fleet().slots["a"].decision.clone().unwrap();
     assert!(told.reason.ends_with("then the next zone is asked (grace.queue)"), "{told:?}");
     assert!(told.until.is_some(), "{told:?}");
     world.goes_on(minutes(45));
     assert!(world.is_ready(ZONES[1], "a"), "{}\n{}", world.state("a"), world.log.join("\n"));
-    assert!(world.fleet.ledger.strays.is_empty() && world.cloud.queued.len() == 1);
+    assert!(world.fleet().ledger.strays.is_empty() && world.cloud.queued.len() == 1);
     let methods: Vec<_> = world.sent.iter().map(|sent| sent.method.as_str()).collect();
     assert_eq!(methods, ["POST", "DELETE", "POST"], "{}", world.log.join("\n"));
     assert!(world.sent[1].query["force"] == "false");
@@ -116,8 +115,8 @@ fn s21_a_request_that_is_granted_while_its_queue_is_left_is_taken_up() {
         let zone = ZONES.into_iter().find(|zone| world.in_state(zone, "qr") == Some("ACTIVE"));
         let why = || format!("{seconds} s: {}\n{}", world.state("a"), world.log.join("\n"));
         assert!(zone.is_some_and(|zone| world.is_ready(zone, "a")), "{}", why());
-        assert!(world.fleet.ledger.strays.is_empty() && world.cloud.harmed == 0, "{}", why());
-        assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Healthy, "{}", why());
+        assert!(world.fleet().ledger.strays.is_empty() && world.cloud.harmed == 0, "{}", why());
+        assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Healthy, "{}", why());
         taken_back += usize::from(world.log.iter().any(|line| line.contains("is taken up")));
     }
     assert!(taken_back > 0, "none was granted in between");
@@ -135,7 +134,7 @@ fn s21_another_request_is_asked_for_once_the_former_one_is_withdrawn() {
         assert!(ZONES.iter().any(|zone| world.is_ready(zone, "a")), "{}", world.log.join("\n"));
         let other = ZONES.iter().any(|zone| world.in_state(zone, "other") == Some("ACTIVE"));
         assert_eq!(other, filling != Filling::Node);
-        assert!(world.fleet.ledger.strays.is_empty());
+        assert!(world.fleet().ledger.strays.is_empty());
     }
 }
 
@@ -160,12 +159,12 @@ fn s21_a_granted_request_that_the_config_leaves_is_told_and_no_other_one_sent() 
     world.filled_by(Filling::QueuedResource("qr".into()));
     world.goes_on(minutes(10));
     assert_eq!(
-        world.fleet.slots["a"].verdict.condition,
+        world.fleet().slots["a"].verdict.condition,
         Condition::Healthy,
         "{}",
         world.state("a")
     );
-    assert!(world.fleet.ledger.strays.is_empty());
+    assert!(world.fleet().ledger.strays.is_empty());
     assert!(!world.cloud.nodes[&node].run.order.wait, "{}", world.log.join("\n"));
 }
 
@@ -195,7 +194,7 @@ fn l9_what_is_dead_holds_quota_until_it_is_removed_and_another_hands_is_told() {
     world.cloud.limits = limits;
     world.preempt(ZONES[0], "a");
     world.run_for(minutes(60));
-    let told = world.fleet.slots["a"].decision.clone().unwrap();
+    let told = world.fleet().slots["a"].decision.clone().unwrap();
     assert_eq!(told.hold, Some(HoldReason::Backoff), "{told:?}");
     assert!(told.reason.contains("Quota limit"), "{told:?}");
     assert!(world.cloud.queued.contains_key(&key), "it is not ours");

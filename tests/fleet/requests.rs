@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tpu_watchdog::google::answers;
-use tpu_watchdog::google::classify::http_failure;
 use tpu_watchdog::google::origin::Origin;
-use tpu_watchdog::model::action::{Action, CallOutcome, Input, Reading, RequestList};
-use tpu_watchdog::model::command::{Command, CommandKind};
+use tpu_watchdog::model::action::{Action, CallOutcome, Reading, RequestList};
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::filling::Filling;
 use tpu_watchdog::model::node::NodeView;
@@ -44,12 +42,6 @@ pub fn call(
 }
 
 impl World {
-    /// Whether the poll lists queued resources: a slot or a stray is one.
-    pub fn asks_for_requests(&self) -> bool {
-        let slots = self.settings.slots.values().any(|slot| slot.filling != Filling::Node);
-        slots || self.fleet.ledger.strays.values().any(|stray| stray.request.is_some())
-    }
-
     pub fn requests(&mut self, zone: &str) -> RequestList {
         let path = format!("v2alpha1/projects/p/locations/{zone}/queuedResources");
         let (_, page) = self.call("GET", &path, &BTreeMap::new(), None);
@@ -76,13 +68,13 @@ impl World {
         reading(id, request.as_ref(), &nodes)
     }
 
-    /// Changes our part of the metadata of each node in turn.
-    pub fn patch(&mut self, zone: &str, nodes: &[String], patch: &Patch) -> CallOutcome {
+    /// Changes our part of the metadata of each node in turn, of those that lack it.
+    pub fn patch(&mut self, zone: &str, nodes: &[String], patch: &Patch) -> Option<CallOutcome> {
         let refused = |class, text: &str| CallOutcome::Refused(Failure::new(class, text));
-        let mut last = refused(FailureClass::NotFound, "no such node");
+        let mut last = refused(FailureClass::Conflict, "every node has it");
         for node in nodes {
             let Reading::Node(view) = self.get(zone, node) else {
-                return refused(FailureClass::NotFound, "no such node");
+                return Some(refused(FailureClass::NotFound, "no such node"));
             };
             let mut metadata = view.raw["metadata"].clone();
             let mut path = format!("v2/projects/p/locations/{zone}/nodes/{node}");
@@ -90,6 +82,9 @@ impl World {
                 [("updateMask".to_owned(), "metadata".to_owned())].into();
             let mut method = "PATCH";
             match patch {
+                Patch::Order(order) if nodes.len() > 1 && view.run.as_ref() == Some(order) => {
+                    continue;
+                }
                 Patch::Order(order) => metadata["tpu-watchdog-run"] = json!(order.text()),
                 Patch::Release => strip_ours(metadata.as_object_mut().unwrap()),
                 Patch::Stop => {
@@ -99,24 +94,13 @@ impl World {
             }
             let stops = *patch == Patch::Stop;
             let body = Some(if stops { json!({}) } else { json!({ "metadata": metadata }) });
-            let (status, answer) = self.call(method, &path, &query, body.clone());
             let (at, method) = (self.now, method.to_owned());
-            self.sent.push(Sent { at, method, path, query, body });
-            last = match answer["name"].as_str() {
-                Some(name) if status == 200 => CallOutcome::Accepted(name.to_owned()),
-                _ => {
-                    let text = answer.to_string();
-                    CallOutcome::Refused(http_failure(Origin::PATCH, status, text.as_bytes()))
-                }
-            };
+            let outcome = self.arrives(Origin::PATCH, Sent { at, method, path, query, body })?;
+            if !matches!(outcome, CallOutcome::Accepted(_)) {
+                return Some(outcome);
+            }
+            last = outcome;
         }
-        last
-    }
-
-    /// An operator gives this command.
-    pub fn command(&mut self, kind: CommandKind) {
-        let at = self.fleet.stepped_at.unwrap();
-        let command = Command { id: "1".into(), at, who: "ada".into(), reason: None, kind };
-        self.turn(Input::Commands(vec![command]));
+        Some(last)
     }
 }

@@ -78,7 +78,7 @@ impl World {
             8 => self.trouble(ZONE, slice, Trouble::Silence, None),
             9 => self.trouble(ZONE, slice, Trouble::JobCrashes, None),
             10 => self.restart(),
-            _ => self.dies_at = Some((rng.usize(0..2), rng.bool())),
+            _ => self.dies_at = Some((rng.usize(0..4), rng.bool())),
         }
     }
 }
@@ -117,7 +117,7 @@ fn plays(seed: u64) -> Result<(), String> {
     if !world.is_sound() || orders.iter().any(|generation| *generation != orders[0]) {
         return wrong(&world, "it is not whole again");
     }
-    if !world.fleet.ledger.strays.is_empty() || world.cloud.queued.len() != 1 {
+    if !world.fleet().ledger.strays.is_empty() || world.cloud.queued.len() != 1 {
         return wrong(&world, "more is left than its request");
     }
     Ok(())

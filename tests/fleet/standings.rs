@@ -4,7 +4,6 @@
 //! billed for one slot.
 
 use serde_json::json;
-use tpu_watchdog::model::action::Input;
 use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::filling::Filling;
 use tpu_watchdog::model::fleet::Stray;
@@ -146,6 +145,9 @@ fn world(capacity: Capacity) -> World {
     };
     let mut world = World::training(&config, SCENARIO);
     world.start("one");
+    while world.fleet().slots.is_empty() {
+        world.run_for(1);
+    }
     world
 }
 
@@ -235,17 +237,17 @@ impl World {
         }
         slot.name = name.to_owned();
         self.settings.slots.insert(name.to_owned(), slot);
-        self.turn(Input::Configured(Box::new(self.settings.clone())));
+        self.reload();
     }
 
     fn given(&mut self, command: &str) {
         let slot = "a".to_owned();
-        let incarnation = self.fleet.slots["a"].incarnation.clone();
+        let incarnation = self.fleet().slots["a"].incarnation.clone();
         let kind = match command {
             "nothing" => return,
             "leave" => {
                 self.settings.slots.remove("a");
-                return self.turn(Input::Configured(Box::new(self.settings.clone())));
+                return self.reload();
             }
             "pause" => CommandKind::Pause { slot: Some(slot), until: None },
             "resume" | "adopt" => {
@@ -271,12 +273,12 @@ impl World {
     fn is_accounted_for(&self, zone: &str, id: &str) -> bool {
         SLOTS.iter().any(|name| {
             // One that left the config with its TPU is told once, and watched no more.
-            let slot = self.fleet.slots.get(*name).or_else(|| self.fleet.left.get(*name));
+            let slot = self.fleet().slots.get(*name).or_else(|| self.fleet().left.get(*name));
             let has = |record: &&SlotRecord| {
                 let same = record.request.as_deref().is_none_or(|request| request == id);
                 same && record.zone == zone && record.incarnation.is_some()
             };
-            let stray = self.fleet.ledger.strays.get(&Stray::key(zone, name));
+            let stray = self.fleet().ledger.strays.get(&Stray::key(zone, name));
             let told = stray.is_some_and(|stray| stray.request.as_deref() == Some(id));
             slot.as_ref().is_some_and(has) || told
         })
@@ -313,7 +315,7 @@ fn plays((capacity, standing, command, hindrance): Case) -> Result<(), String> {
     }
     world.given(command);
     let told = |world: &World, what: String| {
-        let slots = SLOTS.iter().filter(|name| world.fleet.slots.contains_key(**name));
+        let slots = SLOTS.iter().filter(|name| world.fleet().slots.contains_key(**name));
         let states: Vec<_> = slots.map(|name| world.state(name)).collect();
         let log = world.log.join("\n");
         Err(format!(

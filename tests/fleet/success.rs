@@ -40,10 +40,10 @@ fn a_finished_tpu_is_stopped_once_and_left_running_where_a_person_starts_it_agai
     world.run_for(minutes(2));
     world.preempt(ZONE, "a");
     world.run_for(minutes(20));
-    let (sent, old) = (world.sent.len(), world.fleet.slots["a"].incarnation.clone());
+    let (sent, old) = (world.sent.len(), world.fleet().slots["a"].incarnation.clone());
     world.trouble(ZONE, "a", Trouble::JobEnds, None);
     world.run_for(minutes(9));
-    assert_eq!(world.fleet.slots["a"].verdict.condition, Condition::Finished);
+    assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Finished);
     assert!(world.is_ready(ZONE, "a"), "ten minutes are a person's: {}", world.log.join("\n"));
     world.run_for(minutes(5));
     let calls = |world: &World| -> Vec<String> {
@@ -59,5 +59,5 @@ fn a_finished_tpu_is_stopped_once_and_left_running_where_a_person_starts_it_agai
     assert_eq!(world.call("POST", &path, &Default::default(), body).0, 200);
     world.run_for(minutes(120));
     assert_eq!((node(&world), calls(&world).len()), ("READY", 1), "{}", world.log.join("\n"));
-    assert_eq!(world.fleet.slots["a"].incarnation, old);
+    assert_eq!(world.fleet().slots["a"].incarnation, old);
 }

@@ -1,5 +1,5 @@
-//! A small fleet in virtual time: the real core, a real store, the simulated cloud, and a shell
-//! that is interrupted only where a story says so.
+//! A small fleet in virtual time: the driver over a real store and the simulated cloud, interrupted only
+//! where a story says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -13,19 +13,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tpu_watchdog::checkpoint::lister::survey_in;
 use tpu_watchdog::config;
-use tpu_watchdog::core::step;
+use tpu_watchdog::driver::Driver;
 use tpu_watchdog::google::answers::{deletion, operation_page};
 use tpu_watchdog::google::classify::{http_failure, operation_failure};
 use tpu_watchdog::google::origin::Origin;
 use tpu_watchdog::launch;
-use tpu_watchdog::model::action::{
-    Action, CallOutcome, Effect, Input, Listing, Look, Poll, Reading,
-};
+use tpu_watchdog::model::action::{Action, CallOutcome, Input, Look, Reading};
 use tpu_watchdog::model::beacon::WorkerReport;
-use tpu_watchdog::model::event::What;
 use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::filling::Filling;
-use tpu_watchdog::model::fleet::Fleet;
 use tpu_watchdog::model::lookup::Deletion;
 use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::operation::OperationState;
@@ -37,10 +33,10 @@ use tpu_watchdog::simulator::scenario::Scenario;
 use tpu_watchdog::simulator::things::Workload;
 use tpu_watchdog::simulator::trouble::{Event, Trouble};
 use tpu_watchdog::simulator::wire::Request;
+use tpu_watchdog::store::Store;
 use tpu_watchdog::store::sqlite::SqliteStore;
-use tpu_watchdog::store::{Batch, Store};
 
-use crate::requests;
+use crate::{process, requests};
 
 /// Milliseconds since the story began.
 pub type Ms = i64;
@@ -70,20 +66,22 @@ impl Sent {
     }
 }
 
-enum Task {
-    Poll,
-    Look(Look),
-    Answer(Input),
-    Arrive(Action),
+pub enum Task {
+    Process(process::Task),
     Exit(&'static str, &'static str, &'static str),
 }
 
 /// Waits for something that never really waits.
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    thread_local! {
+        static RUNTIME: tokio::runtime::Runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    }
+    RUNTIME.with(|runtime| runtime.block_on(future))
 }
 
-fn at(ms: Ms) -> Timestamp {
+/// The wall clock.
+pub fn at(ms: Ms) -> Timestamp {
     // Noon of a Monday.
     Timestamp::from_millisecond(1_780_315_200_000 + ms).unwrap()
 }
@@ -94,6 +92,8 @@ fn settings(config: &str) -> Settings {
     for slot in settings.slots.values_mut() {
         slot.supervisor = slot.job.as_ref().map(|job| launch::supervisor(&slot.name, job));
     }
+    // The store's own id counts.
+    settings.owner.clear();
     settings
 }
 
@@ -102,33 +102,38 @@ pub struct World {
     pub sent: Vec<Sent>,
     pub recovered: BTreeSet<String>,
     pub log: Vec<String>,
-    pub fleet: Fleet,
     pub settings: Settings,
     /// The process dies at one of the next mutations: at which, and whether it has arrived by then.
     pub dies_at: Option<(usize, bool)>,
-    store: Box<dyn Store>,
+    pub store: Box<dyn Store>,
+    pub driver: Option<Box<Driver>>,
+    /// How many processes have begun, and how many commands were given.
+    pub starts: u32,
+    pub commands: u32,
+    /// When the driver is woken next.
+    pub wakes_at: Option<Ms>,
     pub now: Ms,
-    agenda: BTreeMap<(Ms, u64), Task>,
+    pub agenda: BTreeMap<(Ms, u64), Task>,
     counter: u64,
 }
 
 impl World {
     pub fn new(config: &str, scenario: &str, store: Box<dyn Store>) -> World {
         let cloud = Scenario::parse(scenario).unwrap().build(at(0), 1.0);
-        let settings = settings(config);
-        let fleet = Fleet::new(settings.clone(), BTreeMap::new(), Default::default());
-        let (sent, recovered, log, agenda) = Default::default();
         World {
             cloud,
-            sent,
-            recovered,
-            log,
-            fleet,
-            settings,
+            sent: Vec::new(),
+            recovered: BTreeSet::new(),
+            log: Vec::new(),
+            settings: settings(config),
             dies_at: None,
             store,
+            driver: None,
+            starts: 0,
+            commands: 0,
+            wakes_at: None,
             now: 0,
-            agenda,
+            agenda: BTreeMap::new(),
             counter: 0,
         }
     }
@@ -154,8 +159,8 @@ impl World {
 
     /// The phase of a slot's recovery and what is decided about it, for a message.
     pub fn state(&self, slot: &str) -> String {
-        let record = &self.fleet.slots[slot];
-        let decision = self.fleet.slots[slot].decision.as_ref();
+        let record = &self.fleet().slots[slot];
+        let decision = self.fleet().slots[slot].decision.as_ref();
         format!("{:?} {:?} {decision:?}", record.recovery.as_ref().map(|r| r.phase), record.verdict)
     }
 
@@ -181,30 +186,9 @@ impl World {
         }
     }
 
-    /// A watchdog begins with what the store holds.
-    pub fn start(&mut self, name: &str) {
-        let stored = wait(self.store.load()).unwrap();
-        let taken =
-            wait(self.store.take(stored.lease.as_ref(), name, std::time::Duration::from_secs(30)))
-                .unwrap();
-        assert!(taken);
-        self.settings.owner = stored.owner;
-        self.fleet = Fleet::new(self.settings.clone(), stored.slots, stored.ledger);
-        self.turn(Input::Configured(Box::new(self.settings.clone())));
-        let every = self.every();
-        self.at((self.now + every - 1) / every * every, Task::Poll);
-    }
-
-    /// The process dies with all that it has under way, and another one begins.
-    pub fn restart(&mut self) {
-        self.dies_at = None;
-        self.agenda.retain(|_, task| matches!(task, Task::Exit(..)));
-        self.start("next");
-    }
-
     /// The id of the store, which owns.
     pub fn owner(&self) -> &str {
-        &self.settings.owner
+        self.store.owner()
     }
 
     pub fn run(&mut self, until: Ms) {
@@ -216,7 +200,7 @@ impl World {
         self.now = until;
     }
 
-    fn at(&mut self, at: Ms, task: Task) {
+    pub fn at(&mut self, at: Ms, task: Task) {
         self.counter += 1;
         self.agenda.insert((at, self.counter), task);
     }
@@ -224,47 +208,7 @@ impl World {
     fn happen(&mut self, task: Task) {
         self.cloud.advance(at(self.now));
         match task {
-            Task::Poll => {
-                self.at(self.now + self.every(), Task::Poll);
-                let asks = self.asks_for_requests();
-                let listings = ["us-central2-b", "us-east5-a"].map(|zone| Listing {
-                    zone: zone.into(),
-                    result: self.list(zone).map(Into::into),
-                    requests: asks.then(|| Ok(self.requests(zone))),
-                });
-                self.turn(Input::Polled(Box::new(Poll {
-                    began: at(self.now),
-                    listings: listings.into(),
-                    jobs: vec![],
-                })));
-                // What waits for a time is looked at between polls, too.
-                for part in 1..6 {
-                    self.at(self.now + self.every() * part / 6, Task::Answer(Input::Tick));
-                }
-            }
-            Task::Look(look) => {
-                let answer = self.look(look);
-                self.at(self.now + 200, Task::Answer(answer));
-            }
-            Task::Answer(input) => self.turn(input),
-            Task::Arrive(action) => {
-                let dies = match &mut self.dies_at {
-                    Some((0, arrives)) => Some(*arrives),
-                    Some((left, _)) => {
-                        *left -= 1;
-                        None
-                    }
-                    None => None,
-                };
-                if dies == Some(false) {
-                    return self.restart();
-                }
-                let outcome = self.carry_out(&action);
-                if dies.is_some() {
-                    return self.restart();
-                }
-                self.at(self.now + 200, Task::Answer(action.answer(outcome)));
-            }
+            Task::Process(task) => self.happens_to_process(task),
             Task::Exit(slot, zone, text) => {
                 let node = self.cloud.nodes.get_mut(&(zone.into(), slot.into())).unwrap();
                 let (uid, boots, generation) =
@@ -273,36 +217,6 @@ impl World {
                 node.attributes[0].insert("tpu-watchdog/exit".into(), exit);
             }
         }
-    }
-
-    pub fn turn(&mut self, input: Input) {
-        for effect in step(&mut self.fleet, input, at(self.now)) {
-            match effect {
-                Effect::Look(look) => {
-                    let due = look
-                        .at()
-                        .map_or(self.now, |due| due.as_millisecond() - at(0).as_millisecond());
-                    self.at(due.max(self.now) + 100, Task::Look(look));
-                }
-                Effect::Commit { records, events, then } => {
-                    for event in &events {
-                        let slot = event.slot.clone().unwrap_or_default();
-                        self.log.push(format!("{:>7} {slot}: {}", self.now / 1000, event.message));
-                        if matches!(event.what, What::Recovered { .. }) {
-                            self.recovered.insert(slot);
-                        }
-                    }
-                    wait(self.store.commit(&Batch { records, events, tally: Vec::new() })).unwrap();
-                    for action in then {
-                        self.at(self.now + 100, Task::Arrive(action));
-                    }
-                }
-            }
-        }
-    }
-
-    fn every(&self) -> Ms {
-        Ms::try_from(self.settings.poll.every.as_millis()).unwrap()
     }
 
     pub fn call(
@@ -315,7 +229,7 @@ impl World {
         api::handle(&mut self.cloud, &Request { method, path, query, body })
     }
 
-    fn list(&mut self, zone: &str) -> Result<(Vec<Arc<NodeView>>, Vec<String>), Failure> {
+    pub fn list(&mut self, zone: &str) -> Result<(Vec<Arc<NodeView>>, Vec<String>), Failure> {
         let (_, mut page) = self.call(
             "GET",
             &format!("v2/projects/p/locations/{zone}/nodes"),
@@ -339,7 +253,7 @@ impl World {
         }
     }
 
-    fn look(&mut self, look: Look) -> Input {
+    pub fn look(&mut self, look: Look) -> Input {
         let began = at(self.now);
         let none = BTreeMap::new();
         match look {
@@ -392,7 +306,8 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, action: &Action) -> CallOutcome {
+    /// A mutation arrives; none where the process dies at it.
+    pub fn carry_out(&mut self, action: &Action) -> Option<CallOutcome> {
         let mut query = BTreeMap::new();
         let (method, path, body) = match action {
             Action::Delete { slot, zone, filling: Filling::Node, .. } => {
@@ -406,12 +321,29 @@ impl World {
             of_request => requests::call(of_request, &mut query),
         };
         let of = body.as_ref().map_or(Origin::DELETE, Origin::create);
-        let (status, answer) = self.call(method, &path, &query, body.clone());
-        self.sent.push(Sent { at: self.now, method: method.into(), path, query, body });
-        match answer["name"].as_str() {
+        self.arrives(of, Sent { at: self.now, method: method.into(), path, query, body })
+    }
+
+    /// A call arrives, unless the process dies before it does; it may die before the answer.
+    pub fn arrives(&mut self, of: Origin, sent: Sent) -> Option<CallOutcome> {
+        let dies = match &mut self.dies_at {
+            Some((0, arrives)) => Some(*arrives),
+            Some((left, _)) => {
+                *left -= 1;
+                None
+            }
+            None => None,
+        };
+        if dies == Some(false) {
+            return None;
+        }
+        let (status, answer) = self.call(&sent.method, &sent.path, &sent.query, sent.body.clone());
+        self.sent.push(sent);
+        let outcome = match answer["name"].as_str() {
             Some(name) if status == 200 => CallOutcome::Accepted(name.to_owned()),
             _ => CallOutcome::Refused(http_failure(of, status, answer.to_string().as_bytes())),
-        }
+        };
+        Some(outcome).filter(|_| dies.is_none())
     }
 }
 
