@@ -11,22 +11,22 @@ use tpu_watchdog::simulator::trouble::Trouble;
 use crate::harness::{Rig, job, kill, slot};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum When {
+enum When {
     Before,
     After,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum What {
+enum What {
     Kill,
     LoseTheAnswer,
 }
 
 /// Whether this is the request, or one of those, that is meant.
-pub type IsIt = fn(&Simulator, &Logged) -> bool;
+type IsIt = fn(&Simulator, &Logged) -> bool;
 
 /// The request that `is_it` picks (the `k`-th of its kind) is hit once.
-pub fn hit(rig: &Rig, k: usize, is_it: IsIt, when: When, what: What) -> Arc<AtomicBool> {
+fn hit(rig: &Rig, k: usize, is_it: IsIt, when: When, what: What) -> Arc<AtomicBool> {
     let (child, done, mut seen) = (Arc::clone(&rig.child), Arc::new(AtomicBool::new(false)), 0);
     let (flag, simulator) = (Arc::clone(&done), rig.simulator.clone());
     rig.simulator.set_hook(Some(Box::new(move |logged| {

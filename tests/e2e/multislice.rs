@@ -1,7 +1,6 @@
 //! Slots that are a multislice: several nodes of one queued resource, watched, ordered and replaced as
 //! one.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -9,7 +8,6 @@ use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::simulator::things::{Node, Workload};
 use tpu_watchdog::simulator::trouble::{Event, Trouble};
 
-use crate::crash::{IsIt, What, When, hit};
 use crate::harness::{POLICY, Rig, ZONE, job};
 
 const CREATE: &str = "[tpu.create]\naccelerator_type = \"v4-16\"\nruntime_version = \"tpu-ubuntu2204-base\"\nspot = true\nnodes = 2\n";
@@ -167,46 +165,6 @@ fn an_order_reaches_every_slice() {
     let logs = rig.command(&["logs", "a", "--worker", "3"]).output().unwrap();
     let words = String::from_utf8_lossy(&logs.stdout).into_owned();
     assert!(words.contains("ssh a-1 --zone us-central2-b --worker 1 "), "{words}");
-}
-
-/// The process is killed at the `k`-th patch of an order, or that patch's answer is lost: each slice gets the order all the
-/// same, and runs it once.
-#[track_caller]
-fn ordered_in_spite_of(k: usize, when: When, what: What) {
-    let mut rig = rig("slice = \"30s\"");
-    rig.start();
-    wait_whole(&rig, 1);
-    let is_patch: IsIt = |_, logged| logged.method == "PATCH";
-    let done = hit(&rig, k, is_patch, when, what);
-    let asked = rig.command(&["relaunch", "a"]).output().unwrap();
-    assert!(asked.status.success(), "{asked:?}");
-    rig.wait("the fault strikes", |_| done.load(Ordering::SeqCst));
-    if what == What::Kill {
-        rig.start();
-    }
-    rig.wait_until("both slices run the next generation", || {
-        slices(&rig).iter().all(|node| node.run.order.generation >= 2)
-    });
-    wait_whole(&rig, 2);
-    let orders: Vec<RunOrder> = slices(&rig).iter().map(|node| node.run.order.clone()).collect();
-    assert_eq!((orders[0].generation, &orders[0]), (2, &orders[1]), "{}", rig.mutations_text());
-    assert_eq!(mutations(&rig)[0], "POST queuedResources");
-    assert!(mutations(&rig)[1..].iter().all(|call| call.starts_with("PATCH nodes/a-")));
-}
-
-macro_rules! at_patches {
-    ($($name:ident: $k:literal, $when:ident, $what:ident;)+) => {
-        $(#[test] fn $name() { ordered_in_spite_of($k, When::$when, What::$what); })+
-    };
-}
-
-at_patches! {
-    killed_before_the_first_slice_has_its_order: 1, Before, Kill;
-    killed_between_the_slices: 1, After, Kill;
-    killed_before_the_second_slice_has_its_order: 2, Before, Kill;
-    killed_after_the_second_slice_has_its_order: 2, After, Kill;
-    the_patch_of_the_second_slice_never_arrives: 2, Before, LoseTheAnswer;
-    the_answer_of_the_patch_of_the_first_slice_is_lost: 1, After, LoseTheAnswer;
 }
 
 #[test]
