@@ -183,6 +183,9 @@ fn a_quota_that_refuses_the_create_is_named() {
     let why = wait_held(&rig, "quota");
     assert!(why.contains("custom_model_training_nvidia_a100_gpus"), "{why}");
     assert_eq!(jobs(&rig).len(), 1);
+    let (_, metrics) = get(&format!("{}/metrics", rig.endpoint()));
+    let refused = "tpuwatchdog_job_submissions_total{result=\"refused\",slot=\"sft\"} 1";
+    assert!(metrics.contains(refused), "{metrics}");
 }
 
 #[test]

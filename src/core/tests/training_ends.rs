@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::resubmission::{of_kind, with_an_output_directory};
-use super::training::{OTHER, REGION, Service, job};
+use super::training::{EXIT, OTHER, REGION, Service, job};
 use super::*;
 use crate::model::submission::JobListing;
 use crate::model::time::elapsed;
@@ -154,4 +154,65 @@ fn a_job_is_found_by_its_labels_and_goes_on_by_its_lineage() {
     assert_eq!((service.jobs.len(), service.hold()), (3, None));
     assert_eq!(again["displayName"], "another name");
     assert_eq!((&again["labels"]["team"], &again["labels"]["more"]), (&json!("llm"), &json!("x")));
+}
+
+/// A job of each service, and how its end names an exit code.
+fn of_each_service() -> [(Service, fn(i64) -> String); 2] {
+    let vertex = Service::new();
+    let mut legacy = of_kind(JobKind::Legacy, |_| ());
+    legacy.make(NO_REGION, json!({"jobId": "census_2024", "trainingInput": {}}));
+    legacy.minutes(2);
+    let exit = |code| format!("The replica master 0 exited with a non-zero status of {code}.");
+    [(vertex, |code| format!("{EXIT} {code}.")), (legacy, exit)]
+}
+
+#[test]
+fn an_exit_that_may_pass_is_submitted_again_once() {
+    for code in [6, 11, 134, 139] {
+        for (mut service, says) in of_each_service() {
+            service.sets("JOB_STATE_FAILED", Some((3, &says(code))));
+            service.minutes(10);
+            assert_eq!((service.jobs.len(), service.hold()), (2, None), "{code}");
+            service.sets("JOB_STATE_FAILED", Some((3, &says(code))));
+            service.minutes(10);
+            let held = (2, Some(HoldReason::Attempts));
+            assert_eq!((service.jobs.len(), service.hold()), held, "{code}");
+            let why = service.world.fleet.slots["a"].decision.clone().unwrap().reason;
+            assert!(why.contains("restart.transient = 1"), "{why}");
+        }
+    }
+}
+
+#[test]
+fn an_error_that_never_comes_is_waited_for_five_minutes() {
+    for (mut service, _) in of_each_service() {
+        service.sets("JOB_STATE_FAILED", None);
+        for _ in 0..9 {
+            service.half_a_minute();
+            let condition = service.world.fleet.slots["a"].verdict.condition;
+            assert_eq!((condition, service.jobs.len()), (Condition::Going, 1));
+        }
+        service.minutes(3);
+        assert_eq!((service.jobs.len(), service.hold()), (2, None));
+        assert!(service.told.iter().any(|text| text.contains("without an error")));
+    }
+}
+
+#[test]
+fn a_create_that_a_quota_refuses_is_asked_for_again_after_an_hour() {
+    for (mut service, _) in of_each_service() {
+        service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));
+        while service.world.actions.is_empty() {
+            service.world.wait(30);
+            service.poll();
+        }
+        let words = "The following quota metrics exceed quota limits: x";
+        service.called(CallOutcome::Refused(Failure::new(FailureClass::Quota, words)));
+        service.minutes(55);
+        assert_eq!((service.jobs.len(), service.hold()), (1, Some(HoldReason::Quota)));
+        let told = service.world.fleet.slots["a"].decision.clone().unwrap();
+        assert!(told.reason.contains(words) && told.until.is_some(), "{told:?}");
+        service.minutes(10);
+        assert_eq!((service.jobs.len(), service.hold()), (2, None));
+    }
 }

@@ -323,12 +323,30 @@ mod tests {
             expected["labels"]["tpu-watchdog-attempt"] = json!("2");
             let second = submitted(&read(first.clone()), 2, Strategy::Keep);
             assert_eq!(second, expected);
+            for (strategy, name) in [(Strategy::Spot, "SPOT"), (Strategy::Standard, "STANDARD")] {
+                expected["jobSpec"]["scheduling"]["strategy"] = json!(name);
+                assert_eq!(submitted(&read(first.clone()), 2, strategy), expected);
+            }
             expected["jobSpec"]["scheduling"]["strategy"] = json!("FLEX_START");
             expected["jobSpec"]["scheduling"]["maxWaitDuration"] = json!("3600s");
             assert_eq!(
                 submitted(&read(first), 2, Strategy::FlexStart(Duration::from_secs(3600))),
                 expected
             );
+        }
+    }
+
+    #[test]
+    fn checkpoints_are_where_the_service_tells_the_job_to_save() {
+        let spec = |job: Value| NodeSpec::new(Map::from_iter([(TRAINING_KEY.to_owned(), job)]));
+        let output = json!({"baseOutputDirectory": {"outputUriPrefix": "gs://b/run/"}});
+        for (job, folder) in [
+            (json!({"jobSpec": output}), Some("gs://b/run/checkpoints")),
+            (json!({"trainingInput": {"jobDir": "gs://b/census/"}}), Some("gs://b/census")),
+            (json!({"trainingInput": {"jobDir": "/local"}}), None),
+            (json!({"jobSpec": {}}), None),
+        ] {
+            assert_eq!(checkpoints(&spec(job.clone())).as_deref(), folder, "{job}");
         }
     }
 }
