@@ -225,7 +225,7 @@ pub fn wire(
     let published = Published::default();
     let stuck_after = (settings.poll.every.max(settings.poll.timeout).max(config.lease) * 3)
         .max(Duration::from_secs(180));
-    let world = World { tpu, storage };
+    let world = World::new(tpu, storage);
     let watchdog = Watchdog::new(
         settings,
         store,

@@ -87,6 +87,20 @@ pub fn slot(
     of_either_service(c, key, raw, training, fleet)
 }
 
+/// A job is read and submitted in the config's project alone. Names that the service gives have the project's number, which
+/// the config may not have.
+pub fn of_this_project(c: &mut Check, key: &str, raw: &RawVertexJob, project: &str) {
+    let named = raw.job.as_ref().and_then(|job| job.strip_prefix("projects/")?.split('/').next());
+    let other =
+        named.filter(|named| *named != project && !named.bytes().all(|b| b.is_ascii_digit()));
+    if let Some(other) = other.filter(|_| !project.is_empty()) {
+        let text = format!(
+            "is of the project {other:?}, and this config is of {project:?}: watch it with a config of its own"
+        );
+        c.wrong(&format!("{key}.job"), text);
+    }
+}
+
 /// `[[ai_platform_job]]`: the same of the legacy service, whose jobs have an id that their user gave, and no region.
 pub fn legacy(c: &mut Check, key: &str, raw: RawLegacyJob, fleet: &Policy) -> SlotSettings {
     let id = raw.job;

@@ -55,6 +55,9 @@ pub fn validate(
     if raw.tpu.is_empty() && raw.vertex_job.is_empty() && raw.ai_platform_job.is_empty() {
         c.wrong("tpu", "there is no [[tpu]]: add one with name and zone");
     }
+    for (index, job) in raw.vertex_job.iter().enumerate() {
+        training::of_this_project(c, &format!("vertex_job[{index}]"), job, &project);
+    }
     let slots = slots(c, raw.tpu, (raw.vertex_job, raw.ai_platform_job), &fleet_policy, folder);
     check.finish()?;
     let settings = Settings {

@@ -83,7 +83,7 @@ pub fn poll(
 ) {
     tokio::spawn(async move {
         let began = Instant::now();
-        let poll = super::poll::list(&world.tpu, plan).await;
+        let poll = super::poll::list(&world.tpu, &world.failing, plan).await;
         metrics.poll(began.elapsed());
         answer(&sender, term, Input::Polled(Box::new(poll)));
     });

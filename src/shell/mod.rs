@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use self::calls::Calls;
+use self::poll::Failing;
 use crate::checkpoint::lister::StorageAccess;
 use crate::core::{remaining, view};
 use crate::driver::Driver;
@@ -46,6 +47,15 @@ pub struct World {
     pub tpu: TpuClient,
     /// Object storage.
     pub storage: StorageAccess,
+    /// Which lists fail, as that was said.
+    failing: Failing,
+}
+
+impl World {
+    /// As it is reached by these.
+    pub fn new(tpu: TpuClient, storage: StorageAccess) -> World {
+        World { tpu, storage, failing: Failing::default() }
+    }
 }
 
 /// Passes API attempts to the metrics.

@@ -1,7 +1,7 @@
 //! Mistakes in a config, each with its place in the file and the words that are told.
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-pub const AFTER_A_SLOT: [(&str, &str, &str); 81] = [
+pub const AFTER_A_SLOT: [(&str, &str, &str); 82] = [
     ("group = \"mig\"", "tpu[0].group:", "not supported yet"),
     ("[tpu.create]\nreservation = \"r\"", "tpu[0].create.reservation:", "not supported yet"),
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`; did you mean `name`?"),
@@ -310,6 +310,11 @@ pub const AFTER_A_SLOT: [(&str, &str, &str); 81] = [
         "[[vertex_job]]\njob = \"projects/p/customJobs/1\"\nname = \"v\"",
         "w.toml:6: vertex_job[0].job:",
         "they look like \"projects/P/locations/us-central1/customJobs/123\"",
+    ),
+    (
+        "[[vertex_job]]\njob = \"projects/other/locations/us-central1/customJobs/1\"\nname = \"v\"",
+        "w.toml:6: vertex_job[0].job:",
+        "is of the project \"other\", and this config is of \"p\"",
     ),
     (
         "[[vertex_job]]\nregion = \"us-central1\"\ndisplay_name = \"v\"\nmax_wait = \"1h\"",

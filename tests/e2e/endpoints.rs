@@ -173,6 +173,11 @@ fn the_service_is_ready_when_a_zone_was_read_and_says_what_keeps_it_until_then()
     rig.wait_for_log("listing the nodes of us-central2-b failed");
     rig.wait_polls(4);
     assert_eq!(ask(&address, "/-/ready", "").0, 200, "it was read once: the slots are held");
+    // An outage is said once, however long it lasts, and so is its end.
+    rig.simulator.set_hook(None);
+    rig.wait_for_log("listing the nodes of us-central2-b works again");
+    let failures = rig.logs().matches("listing the nodes of us-central2-b failed").count();
+    assert_eq!(failures, 2, "{}", rig.logs());
 }
 
 #[test]

@@ -184,7 +184,7 @@ fn a_quota_that_refuses_the_create_is_named() {
     assert!(why.contains("custom_model_training_nvidia_a100_gpus"), "{why}");
     assert_eq!(jobs(&rig).len(), 1);
     let (_, metrics) = get(&format!("{}/metrics", rig.endpoint()));
-    let refused = "tpuwatchdog_job_submissions_total{result=\"refused\",slot=\"sft\"} 1";
+    let refused = "tpuwatchdog_job_submissions_total{slot=\"sft\",result=\"refused\"} 1";
     assert!(metrics.contains(refused), "{metrics}");
 }
 
