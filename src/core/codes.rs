@@ -86,6 +86,5 @@ fn code(record: &SlotRecord) -> Option<i64> {
 /// The line that says so; a run that had made new steps has fitted.
 fn out_of_memory(record: &SlotRecord) -> Option<String> {
     let (_, last) = record.known_cause().filter(|_| !record.job.runs.stepped)?;
-    let class = &last.meaning.as_ref()?.class;
-    class.starts_with("oom_").then(|| last.text())
+    last.meaning.as_ref()?.out_of_memory.then(|| last.text())
 }

@@ -198,8 +198,7 @@ pub fn of_request(request: &RequestView, all: &Inventory) -> Option<Leftover> {
 /// How the job of a node has ended, where all its hosts report that, of one boot each; none while
 /// any may run.
 pub fn has_ended(reports: &[WorkerReport], workers: usize) -> Option<&'static str> {
-    // A job that ended early may have left something running, in a container of its own.
-    let certain = |beat: &&Beacon| !beat.text.starts_with("ended_early");
+    let certain = |beat: &&Beacon| !beat.ended_early();
     let phase =
         |report: &WorkerReport| report.heartbeat.as_ref().filter(certain).and_then(JobPhase::of);
     let all = |wanted| reports.iter().all(|report| phase(report) == Some(wanted));

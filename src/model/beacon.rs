@@ -146,15 +146,13 @@ impl Beacon {
 
     /// Why nothing of the job runs, as the text of a heartbeat tells it; none while something may.
     pub fn idle(&self) -> Option<Idle> {
-        match self.text.as_str() {
-            text if text.starts_with("setup_failed") => Some(Idle::SetUpFails),
-            text if text.starts_with("setup") => Some(Idle::SetUp),
-            text if text.starts_with("roll_call") => Some(Idle::RollCall),
-            text if text.starts_with("waiting") => Some(Idle::Waits),
-            text if text.starts_with("chips_busy") => Some(Idle::ChipsBusy),
-            text if text.starts_with("chips_stuck") => Some(Idle::ChipsStuck),
-            _ => None,
-        }
+        Idle::of(&self.text)
+    }
+
+    /// Whether a heartbeat says that the job ended with 0 and nothing shows that it did its work: something that it started
+    /// may still run, in a container of its own.
+    pub fn ended_early(&self) -> bool {
+        self.text.starts_with("ended_early")
     }
 
     /// Whether a heartbeat says that its host is not set up.
@@ -175,6 +173,21 @@ pub struct LastLines {
     pub meaning: Option<Meaning>,
 }
 
+impl Idle {
+    /// Reads the words of a heartbeat.
+    pub fn of(words: &str) -> Option<Idle> {
+        match words {
+            text if text.starts_with("setup_failed") => Some(Idle::SetUpFails),
+            text if text.starts_with("setup") => Some(Idle::SetUp),
+            text if text.starts_with("roll_call") => Some(Idle::RollCall),
+            text if text.starts_with("waiting") => Some(Idle::Waits),
+            text if text.starts_with("chips_busy") => Some(Idle::ChipsBusy),
+            text if text.starts_with("chips_stuck") => Some(Idle::ChipsStuck),
+            _ => None,
+        }
+    }
+}
+
 /// The meaning of a run's last lines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meaning {
@@ -182,6 +195,9 @@ pub struct Meaning {
     pub class: String,
     /// The process died because another one had: the cause is in another worker's lines.
     pub is_victim: bool,
+    /// Memory ran out, of the chips or of the host.
+    #[serde(default)]
+    pub out_of_memory: bool,
     /// One or two sentences for an operator.
     pub advice: String,
 }

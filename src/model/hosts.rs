@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::beacon::Idle;
 use super::exit::Stuck;
 use super::job::WorkerState;
 use super::job_phase::JobPhase;
@@ -99,8 +100,7 @@ impl SlotRecord {
     /// is only late must not be left out of a run.
     pub fn all_hosts_call(&self) -> bool {
         let calls = |worker: &WorkerState| {
-            let phase = worker.phase.as_ref();
-            phase.is_some_and(|(_, words)| words.starts_with("roll_call"))
+            worker.phase.as_ref().and_then(|(_, words)| Idle::of(words)) == Some(Idle::RollCall)
         };
         self.roll_is_whole() && self.job.workers.values().all(calls)
     }
