@@ -64,11 +64,15 @@ pub fn no_progress(ctx: &SlotCtx) -> Option<Decision> {
     if runs::ends_by_itself(ctx.record, condition) {
         return hold(HoldReason::JobFailed, its_runs_end(ctx, count), None);
     }
-    let text = format!(
-        "{condition}: {count} runs in a row made no new step; find the cause (`logs {0}`), then `retry {0}`",
+    hold(HoldReason::NoProgress, its_runs_are_in_vain(ctx, count), None)
+}
+
+fn its_runs_are_in_vain(ctx: &SlotCtx, count: u32) -> String {
+    format!(
+        "{}: {count} runs in a row made no new step; find the cause (`logs {1}`), then `retry {1}`",
+        ctx.condition(),
         ctx.record.name
-    );
-    hold(HoldReason::NoProgress, text, None)
+    )
 }
 
 fn its_runs_end(ctx: &SlotCtx, count: u32) -> String {
@@ -101,17 +105,21 @@ pub fn create_check(ctx: &SlotCtx) -> Option<Decision> {
     if !ctx.slot.policy.create_check {
         return None;
     }
-    let (what, question) = (ctx.condition(), ctx.create_question());
-    let fresh = |(at, found): &&(Timestamp, CreateCheck)| {
-        elapsed(*at, ctx.now) <= CREATE_CHECKED_FOR && found.question == question
-    };
-    let Some((_, found)) = ctx.record.create_check.as_ref().filter(fresh) else {
+    let what = ctx.condition();
+    let Some(found) = fresh_check(ctx) else {
         let text = format!("{what}: checking that a create could follow the delete");
         return Some(Decision::wait(text, None));
     };
     let why = found.certain.as_ref()?;
     let text = format!("{what}: keeping the current TPU: a create could not follow: {why}");
     hold(HoldReason::CannotCreate, text, None)
+}
+
+/// The answer to the present question, where it is no older than an hour.
+fn fresh_check<'a>(ctx: &'a SlotCtx) -> Option<&'a CreateCheck> {
+    let (at, found) = ctx.record.create_check.as_ref()?;
+    let fresh = elapsed(*at, ctx.now) <= CREATE_CHECKED_FOR;
+    Some(found).filter(|found| fresh && found.question == ctx.create_question())
 }
 
 /// S20: the create of another slot was refused for a reason that no wait mends.
@@ -149,18 +157,16 @@ pub fn quiet_hours(ctx: &SlotCtx) -> Option<Decision> {
 pub fn trouble_in_pool(ctx: &SlotCtx) -> Option<Decision> {
     let name = ctx.pool();
     let pool = ctx.ledger.pools.get(&name).filter(|_| !ctx.record.has_ended())?;
-    let (until, failing) = pool::suspended(pool, ctx.record.size().reserved)?;
-    if is_the_trial(ctx, pool) {
-        return None;
-    }
+    let suspended = pool::suspended(pool, ctx.record.size().reserved);
+    let (until, failing) = suspended.filter(|_| !is_the_trial(ctx, pool))?;
     let (reason, why) = if failing { fails(&name) } else { is_short(pool, &name) };
     let keeps = format!("{}: keeping the current TPU: {why}", ctx.condition());
     if ctx.now < until {
         let text = format!("{keeps}; the next trial replacement is at {until:.0}");
         return hold(reason, text, Some(until));
     }
-    let waits = ctx.budget.lifeless.contains(&name) && !ctx.is_lifeless();
     let text = format!("{keeps}; another TPU in the pool shows no sign of life and is tried first");
+    let waits = ctx.budget.lifeless.contains(&name) && !ctx.is_lifeless();
     waits.then(|| Decision::hold(reason, text, None))
 }
 
@@ -193,17 +199,22 @@ pub fn repeated(ctx: &SlotCtx) -> Option<Decision> {
         return None;
     }
     let last = recreated_in_vain(ctx)?;
-    let suspicion = ctx.record.suspicion.as_ref()?;
-    let (graces, poll) = (&ctx.slot.policy.grace, &ctx.settings.poll);
-    let grace = |of: &Condition| life::grace(ctx.record, graces, poll, *of, ctx.now);
-    let longest = suspicion.seen.iter().map(grace).max()?;
-    let left = (longest + REPEATED_WAIT).saturating_sub(suspicion.sick_for);
+    let left = until_second_look(ctx)?;
     let text = format!(
         "{}: it was recreated on a judgement at {last:.0} and made no progress since, so this one waits 1 h longer",
         ctx.condition()
     );
     (!left.is_zero())
         .then(|| Decision::hold(HoldReason::Repeated, text, Some(after(ctx.now, left))))
+}
+
+/// The time left of its grace and an hour.
+fn until_second_look(ctx: &SlotCtx) -> Option<Duration> {
+    let suspicion = ctx.record.suspicion.as_ref()?;
+    let (graces, poll) = (&ctx.slot.policy.grace, &ctx.settings.poll);
+    let grace = |of: &Condition| life::grace(ctx.record, graces, poll, *of, ctx.now);
+    let longest = suspicion.seen.iter().map(grace).max()?;
+    Some((longest + REPEATED_WAIT).saturating_sub(suspicion.sick_for))
 }
 
 /// The last recreate on a judgement, where that was lately and without progress since.

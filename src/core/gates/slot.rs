@@ -122,20 +122,27 @@ pub fn delete_backoff(ctx: &SlotCtx) -> Option<Decision> {
 /// and is judged by now, is another decision.
 pub fn attempts(ctx: &SlotCtx) -> Option<Decision> {
     let pending = ctx.record.recovery.as_ref().filter(|_| is_pending(ctx)).map(|r| r.kind);
-    let asked = ctx.record.wanted.as_ref().map(|_| Kind::Judged);
-    let kind = pending.or(ctx.condition().kind()).or(asked)?;
+    let kind = pending.or(ctx.condition().kind()).or(asked_for(ctx))?;
     // A judged slot has passed here before its delete.
-    let again = |recovery: &Recovery| (recovery.kind, kind) != (Kind::Lost, Kind::Judged);
-    if pending == Some(Kind::Judged) || undeleted(ctx).is_some_and(again) {
+    if pending == Some(Kind::Judged) || is_tried_again(ctx, kind) {
         return None;
     }
-    let own = usize::from(pending.is_some());
     let window = ctx.slot.policy.attempts.window;
-    let used = ctx.record.attempts_used(kind, window, ctx.now).saturating_sub(own);
+    let all = ctx.record.attempts_used(kind, window, ctx.now);
+    let used = all.saturating_sub(usize::from(pending.is_some()));
     match kind {
         Kind::Lost => preemptions(ctx, used),
         Kind::Judged => recoveries(ctx, used),
     }
+}
+
+fn asked_for(ctx: &SlotCtx) -> Option<Kind> {
+    ctx.record.wanted.as_ref().map(|_| Kind::Judged)
+}
+
+fn is_tried_again(ctx: &SlotCtx, kind: Kind) -> bool {
+    let again = |recovery: &Recovery| (recovery.kind, kind) != (Kind::Lost, Kind::Judged);
+    undeleted(ctx).is_some_and(again)
 }
 
 fn preemptions(ctx: &SlotCtx, used: usize) -> Option<Decision> {

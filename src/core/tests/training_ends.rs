@@ -156,8 +156,11 @@ fn a_job_is_found_by_its_labels_and_goes_on_by_its_lineage() {
     assert_eq!((&again["labels"]["team"], &again["labels"]["more"]), (&json!("llm"), &json!("x")));
 }
 
+/// The words for an exit code.
+type Exit = fn(i64) -> String;
+
 /// A job of each service, and how its end names an exit code.
-fn of_each_service() -> [(Service, fn(i64) -> String); 2] {
+fn of_each_service() -> [(Service, Exit); 2] {
     let vertex = Service::new();
     let mut legacy = of_kind(JobKind::Legacy, |_| ());
     legacy.make(NO_REGION, json!({"jobId": "census_2024", "trainingInput": {}}));
