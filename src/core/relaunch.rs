@@ -131,6 +131,9 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
     if record.job.wanted_again == Some(generation) && finished && record.takes_orders() {
         return Some("its job had finished, and is wanted again (retry)".to_owned());
     }
+    if let Some(why) = reached_some(record) {
+        return Some(why);
+    }
     let ended = match record.job.stuck {
         Some(Stuck::StaleOrder | Stuck::Waits) => true,
         Some(Stuck::EndedEarly) => ending::is_started_once_more(record),
@@ -148,6 +151,15 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
     let stale = ended && ctx.condition() == Condition::JobFailed && ctx.slot.supervisor.is_some();
     // An older supervisor is held as it always was.
     (stale && record.takes_orders()).then(|| record.verdict.evidence.clone())
+}
+
+/// A crash between the patches of an order leaves slices under different ones: their hosts wait for each other, and none is
+/// heard before all have one order.
+fn reached_some(record: &SlotRecord) -> Option<String> {
+    let seen = record.seen.as_ref().filter(|seen| seen.out_of_step && record.takes_orders())?;
+    let newest = record.job.generation;
+    (seen.run.as_ref()?.generation < newest)
+        .then(|| format!("the order of generation {newest} reached some of its slices alone"))
 }
 
 /// A wish that could not be met for long is another day's: what runs by then is not ended for it.

@@ -185,6 +185,30 @@ fn a_slice_that_lacks_the_order_is_ordered_again_in_five_minutes_and_not_before(
 }
 
 #[test]
+fn an_order_that_reached_some_slices_alone_is_followed_by_one_for_all_whatever_it_was_for() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    world.surveyed(&[100]);
+    world.fleet.slots.get_mut("a").unwrap().job.relaunch_by =
+        Some(Asked { who: "ada".into(), at: world.now });
+    world.wait(1);
+    world.get("a", Some(node.clone()));
+    assert_eq!(world.run_order().map(|order| order.generation), Some(2));
+    // Its process died between two patches, and its reason has passed.
+    world.ordered(CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer")));
+    world.fleet.slots.get_mut("a").unwrap().job.relaunch_by = None;
+    let again = (1..=30).find(|_| {
+        world.workers_say(&[(1, "v3", None)]);
+        shows_out_of_step(&mut world, &node, true);
+        if world.fleet.memory["a"].pending.contains(&Pending::Checkpoints) {
+            world.surveyed(&[100]);
+        }
+        world.fleet.slots["a"].job.generation == 3
+    });
+    assert_eq!(again, Some(6), "3 min in polls of 30 s: {:?}", world.fleet.slots["a"].decision);
+}
+
+#[test]
 fn an_order_that_one_slice_refuses_for_good_is_told_with_its_reason_and_tried_in_five_minutes() {
     let mut world = with_checkpoints();
     let node = world.at_work("v3");
