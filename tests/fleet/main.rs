@@ -2,6 +2,7 @@
 
 mod creation;
 mod guests;
+mod jobs;
 mod multislice;
 mod phases;
 mod process;
@@ -10,5 +11,6 @@ mod requests;
 mod slices;
 mod standings;
 mod success;
+mod training;
 mod upgrade;
 mod world;

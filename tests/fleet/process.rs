@@ -48,7 +48,7 @@ impl World {
     /// The process dies with all that it has under way, and another one begins.
     pub fn restart(&mut self) {
         self.dies_at = None;
-        self.agenda.retain(|_, task| matches!(task, crate::world::Task::Exit(..)));
+        self.agenda.retain(|_, task| !matches!(task, crate::world::Task::Process(_)));
         self.start("next");
     }
 
@@ -153,7 +153,8 @@ impl World {
             result: self.list(zone).map(Into::into),
         };
         let listings = plan.zones.iter().map(listing).collect();
-        Poll { began: at(self.now), listings, jobs: vec![] }
+        let jobs = plan.jobs.iter().map(|(region, kinds)| self.list_jobs(region, kinds)).collect();
+        Poll { began: at(self.now), listings, jobs }
     }
 
     fn store_answers(&mut self, call: StoreCall) -> Message {

@@ -54,8 +54,20 @@ impl World {
     }
 
     /// The answer to a GET of a slot, as the client puts it together.
-    pub fn filled(&mut self, zone: &str, slot: &str, filling: &Filling) -> Reading {
-        let Filling::QueuedResource(id) = filling else { return self.get(zone, slot) };
+    pub fn filled(
+        &mut self,
+        zone: &str,
+        (slot, known): (&str, &[String]),
+        filling: &Filling,
+    ) -> Reading {
+        let id = match filling {
+            Filling::Node => return self.get(zone, slot),
+            Filling::QueuedResource(id) => id,
+            Filling::Training(of) => {
+                let job = self.job_of(of, (slot, known), zone);
+                return job.unwrap_or_else(|why| Reading::Unread(why.to_string()));
+            }
+        };
         let request = self.request(zone, id);
         let known = [slot.to_owned()];
         let named = request.as_ref().map_or(&known[..], |request| &request.nodes);

@@ -6,7 +6,7 @@
 use tpu_watchdog::simulator::trouble::Trouble;
 use tpu_watchdog::store::sqlite::SqliteStore;
 
-use crate::world::{Ms, World, minutes};
+use crate::world::{Loss, Ms, World, minutes};
 
 const ZONE: &str = "us-central2-b";
 const SLICES: [&str; 3] = ["a-0", "a-1", "a-2"];
@@ -66,7 +66,7 @@ impl World {
     fn strike(&mut self, rng: &mut fastrand::Rng) {
         let slice = SLICES[rng.usize(0..SLICES.len())];
         let lasts = |rng: &mut fastrand::Rng| Some(minutes(rng.i64(2..90)));
-        match rng.u32(0..12) {
+        match rng.u32(0..14) {
             0 => self.trouble(ZONE, slice, Trouble::Preempt, None),
             1 => self.trouble(ZONE, slice, Trouble::Vanish, None),
             2 => self.trouble(ZONE, slice, Trouble::FailedRepair, None),
@@ -78,6 +78,11 @@ impl World {
             8 => self.trouble(ZONE, slice, Trouble::Silence, None),
             9 => self.trouble(ZONE, slice, Trouble::JobCrashes, None),
             10 => self.restart(),
+            11 | 12 => {
+                let late = Loss::ArrivesLate(rng.i64(1_000..60_000));
+                let losses = [Loss::NeverArrives, Loss::Arrives, late];
+                self.loses = Some(losses[rng.usize(0..losses.len())]);
+            }
             _ => self.dies_at = Some((rng.usize(0..4), rng.bool())),
         }
     }

@@ -66,8 +66,18 @@ impl Sent {
     }
 }
 
+/// What becomes of a call whose answer is lost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Loss {
+    NeverArrives,
+    Arrives,
+    /// So long after it was given up.
+    ArrivesLate(Ms),
+}
+
 pub enum Task {
     Process(process::Task),
+    Arrives(Sent),
     Exit(&'static str, &'static str, &'static str),
 }
 
@@ -105,6 +115,10 @@ pub struct World {
     pub settings: Settings,
     /// The process dies at one of the next mutations: at which, and whether it has arrived by then.
     pub dies_at: Option<(usize, bool)>,
+    /// The answer to the next call is lost.
+    pub loses: Option<Loss>,
+    /// Regions whose training jobs can't be listed.
+    pub unlisted: BTreeSet<String>,
     pub store: Box<dyn Store>,
     pub driver: Option<Box<Driver>>,
     /// How many processes have begun, and how many commands were given.
@@ -127,6 +141,8 @@ impl World {
             log: Vec::new(),
             settings: settings(config),
             dies_at: None,
+            loses: None,
+            unlisted: BTreeSet::new(),
             store,
             driver: None,
             starts: 0,
@@ -209,6 +225,10 @@ impl World {
         self.cloud.advance(at(self.now));
         match task {
             Task::Process(task) => self.happens_to_process(task),
+            Task::Arrives(sent) => {
+                self.call(&sent.method, &sent.path, &sent.query, sent.body.clone());
+                self.sent.push(sent);
+            }
             Task::Exit(slot, zone, text) => {
                 let node = self.cloud.nodes.get_mut(&(zone.into(), slot.into())).unwrap();
                 let (uid, boots, generation) =
@@ -258,11 +278,11 @@ impl World {
         let none = BTreeMap::new();
         match look {
             Look::Stray { zone, name, filling } => {
-                let reading = self.filled(&zone, &name, &filling);
+                let reading = self.filled(&zone, (&name, &[]), &filling);
                 Input::StrayGot { zone, name, began, reading }
             }
-            Look::Node { slot, zone, filling, .. } => {
-                let reading = self.filled(&zone, &slot, &filling);
+            Look::Node { slot, zone, filling, nodes } => {
+                let reading = self.filled(&zone, (&slot, &nodes), &filling);
                 Input::Got { slot, began, reading }
             }
             Look::Operation { slot, operation, verb, spot, .. } => {
@@ -318,6 +338,12 @@ impl World {
                 ("POST", format!("v2/projects/p/locations/{zone}/nodes"), Some(body.clone()))
             }
             Action::Patch { zone, nodes, patch, .. } => return self.patch(zone, nodes, patch),
+            Action::Create { zone, body, filling: Filling::Training(of), .. } => {
+                return self.submits(of, zone, body);
+            }
+            Action::Delete { zone, incarnation, filling: Filling::Training(of), .. } => {
+                return self.cancels(of.kind, zone, incarnation);
+            }
             of_request => requests::call(of_request, &mut query),
         };
         let of = body.as_ref().map_or(Origin::DELETE, Origin::create);
@@ -337,10 +363,22 @@ impl World {
         if dies == Some(false) {
             return None;
         }
+        let lost = CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer"));
+        let loses = self.loses.take();
+        match loses {
+            Some(Loss::NeverArrives) => return Some(lost),
+            Some(Loss::ArrivesLate(after)) => {
+                self.at(self.now + after, Task::Arrives(sent));
+                return Some(lost);
+            }
+            Some(Loss::Arrives) | None => {}
+        }
         let (status, answer) = self.call(&sent.method, &sent.path, &sent.query, sent.body.clone());
         self.sent.push(sent);
-        let outcome = match answer["name"].as_str() {
-            Some(name) if status == 200 => CallOutcome::Accepted(name.to_owned()),
+        let name = answer["name"].as_str().unwrap_or_default().to_owned();
+        let outcome = match status {
+            _ if loses.is_some() => lost,
+            200 => CallOutcome::Accepted(name),
             _ => CallOutcome::Refused(http_failure(of, status, answer.to_string().as_bytes())),
         };
         Some(outcome).filter(|_| dies.is_none())
