@@ -14,7 +14,12 @@ pub fn check(at: &ConfigFile) -> Outcome {
     let slots = config.settings.slots.values();
     let tpus: Vec<_> = slots.filter(|slot| !slot.filling.traits().is_job).collect();
     let jobs = tpus.iter().filter(|slot| slot.job.is_some()).count();
-    let with = if tpus.is_empty() { String::new() } else { format!(", {jobs} with a job") };
+    let with = match (tpus.len(), jobs) {
+        (0, _) => String::new(),
+        (_, 0) => ", no [tpu.job] to start again".to_owned(),
+        (all, jobs) if all == jobs => ", each TPU with a [tpu.job]".to_owned(),
+        (_, jobs) => format!(", {jobs} of the TPUs with a [tpu.job]"),
+    };
     print(&format!(
         "{} is fine: project {}, {}{with}\n",
         at.path().display(),

@@ -214,7 +214,9 @@ pub async fn recreate(at: &ConfigFile, args: &RecreateArgs) -> Outcome {
             args.slot, present.id
         )));
     }
-    let sure = args.incarnation.is_some() || (args.yes && std::io::stdin().is_terminal());
+    // A job that lives is its people's: that is refused, whichever is meant.
+    let is_job = record.is_some_and(|record| record.traits().is_its_peoples);
+    let sure = is_job || args.incarnation.is_some() || (args.yes && std::io::stdin().is_terminal());
     if let Some(present) = present.as_ref().filter(|_| healthy && !sure) {
         return Err(Failed::Config(format!(
             "{0} is healthy, and recreating it ends what runs there. Say which TPU is meant: --incarnation {1}, or --yes on a terminal; \

@@ -11,7 +11,7 @@ use crate::core::if_lost::IfLost;
 use crate::model::condition::Condition;
 use crate::model::time::{elapsed, span};
 use crate::model::view::{ActionName, SlotView, StatusDocument};
-use crate::report::sentence::{Tone, none_known};
+use crate::report::sentence::{Tone, heading, none_known};
 
 /// The whole plan.
 pub fn plan(
@@ -95,13 +95,20 @@ fn protected(
             }
         })
         .collect();
-    format!("\n{}", screen::table(&["TPU", "TYPE", "ZONE", "IF IT WERE LOST NOW"], &rows, width))
+    format!(
+        "\n{}",
+        screen::table(
+            &[&heading(document).to_uppercase(), "TYPE", "ZONE", "IF IT WERE LOST NOW"],
+            &rows,
+            width
+        )
+    )
 }
 
 /// Where a job would start if its TPU were lost now.
 fn starts_from(slot: &SlotView, now: Timestamp) -> String {
     let Some(job) = &slot.job else {
-        return "its own startup script runs; no job is configured".to_owned();
+        return "a startup script that it has runs again; no job is configured".to_owned();
     };
     match (job.checkpoint_step, &job.location) {
         (Some(step), _) => {
@@ -179,7 +186,8 @@ pub fn if_lost(all: &[IfLost], width: Option<usize>) -> String {
 
 fn recreate(lost: &IfLost, width: Option<usize>) -> String {
     let head = paint(style(Tone::Acting), &format!("-/+ {}", lost.name));
-    let mut text = format!("{head} would be created again in {}\n", lost.zone);
+    let verb = if lost.is_job { "submitted" } else { "created" };
+    let mut text = format!("{head} would be {verb} again in {}\n", lost.zone);
     if let Some(why) = &lost.refused {
         text += &labelled("REFUSED", why, width);
     }

@@ -9,7 +9,7 @@ use crate::model::settings::Settings;
 use crate::model::time::{elapsed, span};
 use crate::model::view::{SlotView, StatusDocument, StrayView};
 use crate::report::banner;
-use crate::report::sentence::{Sentence, Tone, by_urgency};
+use crate::report::sentence::{Sentence, Tone, by_urgency, heading};
 
 /// How a fleet is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,9 +36,10 @@ pub fn status(
     }
     text += &paragraph(&summary(document, &slots), width);
     text.push('\n');
+    let of = heading(document).to_uppercase();
     text += &match detail {
-        Detail::Narrow => narrow(&slots, now, width),
-        Detail::Wide => wide(&slots, now),
+        Detail::Narrow => narrow(&of, &slots, now, width),
+        Detail::Wide => wide(&of, &slots, now),
     };
     text += &lines("Warnings:", &warnings(document), width);
     text += &lines(STRAYS, &strays(document, now), width);
@@ -106,7 +107,12 @@ pub fn kinds(settings: &Settings) -> &'static str {
     }
 }
 
-fn narrow(slots: &[(&SlotView, Sentence)], now: Timestamp, width: Option<usize>) -> String {
+fn narrow(
+    heading: &str,
+    slots: &[(&SlotView, Sentence)],
+    now: Timestamp,
+    width: Option<usize>,
+) -> String {
     let rows: Vec<Row> = slots
         .iter()
         .map(|(slot, sentence)| Row {
@@ -119,10 +125,10 @@ fn narrow(slots: &[(&SlotView, Sentence)], now: Timestamp, width: Option<usize>)
             text: sentence.text.clone(),
         })
         .collect();
-    screen::table(&["TPU", "STATE", "FOR", "WHY, AND WHAT COMES NEXT"], &rows, width)
+    screen::table(&[heading, "STATE", "FOR", "WHY, AND WHAT COMES NEXT"], &rows, width)
 }
 
-fn wide(slots: &[(&SlotView, Sentence)], now: Timestamp) -> String {
+fn wide(heading: &str, slots: &[(&SlotView, Sentence)], now: Timestamp) -> String {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let rows: Vec<Row> = slots
         .iter()
@@ -154,7 +160,7 @@ fn wide(slots: &[(&SlotView, Sentence)], now: Timestamp) -> String {
         })
         .collect();
     let header = [
-        "TPU",
+        heading,
         "STATE",
         "FOR",
         "TYPE",
@@ -223,5 +229,5 @@ pub fn lines(head: &str, all: &[(&str, String)], width: Option<usize>) -> String
 pub fn slots(document: &StatusDocument, now: Timestamp, width: Option<usize>) -> String {
     let mut slots = by_urgency(document, now);
     slots.sort_by(|a, b| a.0.name.cmp(&b.0.name));
-    narrow(&slots, now, width)
+    narrow(&heading(document).to_uppercase(), &slots, now, width)
 }

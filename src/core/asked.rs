@@ -87,7 +87,10 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     if let Some((_, hold)) = gates::first_hold(gates, ctx, Before::Asked) {
         return hold;
     }
-    let reason = format!("{} asked for it (recreate)", wish.who);
+    let reason = match ctx.slot.filling.traits().ends_in_place {
+        true => format!("{} wants it submitted again", wish.who),
+        false => format!("{} asked for it (recreate)", wish.who),
+    };
     if let Some(waits) = last_lines(ctx, wish.at, &reason, turn) {
         return waits;
     }

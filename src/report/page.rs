@@ -6,7 +6,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::banner;
 use super::published::{Lock, Snapshot};
-use super::sentence::{Tone, by_urgency};
+use super::sentence::{Tone, by_urgency, heading};
 use crate::model::condition::Condition;
 use crate::model::time::{elapsed, span};
 use crate::model::view::{SlotView, StatusDocument, StrayView};
@@ -45,7 +45,7 @@ pub fn render(snapshot: &Snapshot, now: Timestamp) -> String {
                     p class={ "banner" @if bad { " bad" } } { (banner) }
                 }
                 table {
-                    tr class="h" { th { "TPU" } th { "State" } th { "Why, and what comes next" } th { "Recreated" } }
+                    tr class="h" { th { (heading(status)) } th { "State" } th { "Why, and what comes next" } th { "Recreated" } }
                     @for (slot, sentence) in by_urgency(status, now) {
                         tr {
                             td class="n" { (slot.name) br; span class="z" { (place(slot)) } }

@@ -84,6 +84,16 @@ pub fn by_urgency(document: &StatusDocument, now: Timestamp) -> Vec<(&SlotView, 
     all
 }
 
+/// The noun over the rows of a table.
+pub fn heading(document: &StatusDocument) -> &'static str {
+    let jobs = document.tpus.iter().filter(|slot| slot.is_job()).count();
+    match jobs {
+        0 => "TPU",
+        jobs if jobs == document.tpus.len() => "Job",
+        _ => "Slot",
+    }
+}
+
 /// The sentence of one slot.
 pub fn sentence(slot: &SlotView, now: Timestamp) -> Sentence {
     let (tone, word) = state(slot);

@@ -20,7 +20,7 @@ fn parent(kind: JobKind, region: &str) -> String {
     }
 }
 
-/// What lives, as the client asks for it.
+/// The filter of live jobs, as the client has it.
 fn lives(kind: JobKind) -> String {
     match kind {
         JobKind::Legacy => ["QUEUED", "PREPARING", "RUNNING", "CANCELLING"]

@@ -21,7 +21,7 @@ use crate::world::{Ms, World, at, wait};
 const STORE: Ms = 5;
 const API: Ms = 200;
 
-/// What a process has under way; it dies with it.
+/// The calls and waits of a process; they die with it.
 pub enum Task {
     Woke,
     /// The store, or the API, has answered.

@@ -66,7 +66,7 @@ impl Sent {
     }
 }
 
-/// What becomes of a call whose answer is lost.
+/// The fate of a call whose answer is lost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Loss {
     NeverArrives,
