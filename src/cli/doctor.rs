@@ -130,7 +130,11 @@ async fn of_slot(
             NodeSpec::learn(&view.raw)
         }
         reading => {
+            // What the config describes counts until a job was seen.
+            let described = described(slot, &config.settings.owner);
+            let seen = record.is_some_and(|record| record.learned_from.is_some());
             let known = record.and_then(|record| record.spec.clone());
+            let known = if seen { known } else { described.or(known) };
             match reading {
                 Reading::Unread(why) => {
                     all.push(missing(name, format!("{zone}: it could not be read: {why}"), None));
@@ -143,7 +147,7 @@ async fn of_slot(
                     all.push(doubt(name, why));
                 }
             }
-            known.or_else(|| described(slot, &config.settings.owner))
+            known
         }
     };
     let is_tpu = !slot.filling.traits().is_job;
@@ -261,7 +265,9 @@ async fn absent(
         };
         let nouns: Vec<&str> = of.kinds().map(JobKind::noun).collect();
         let then = match (&of.create, unseen) {
-            (_, false) => "it would be submitted as it was learned",
+            (_, false) => {
+                "its people have deleted it, and `retry` submits it again as it was learned"
+            }
             (Some(_), true) => "it would be submitted as `create` says",
             (None, true) => "nothing is submitted before one was seen",
         };

@@ -93,7 +93,9 @@ pub fn of_this_project(c: &mut Check, key: &str, raw: &RawVertexJob, project: &s
     let named = raw.job.as_ref().and_then(|job| job.strip_prefix("projects/")?.split('/').next());
     let other =
         named.filter(|named| *named != project && !named.bytes().all(|b| b.is_ascii_digit()));
-    if let Some(other) = other.filter(|_| !project.is_empty()) {
+    // So may the config have it, and then the name's project can't be compared.
+    let is_number = project.bytes().all(|b| b.is_ascii_digit());
+    if let Some(other) = other.filter(|_| !is_number) {
         let text = format!(
             "is of the project {other:?}, and this config is of {project:?}: watch it with a config of its own"
         );

@@ -176,10 +176,12 @@ fn reboots(ctx: &SlotCtx) -> Vec<(usize, String)> {
     let quiet = ctx.slot.policy.quiet_hours.iter().any(|hours| hours.until(ctx.now).is_some());
     // It may have mended itself since its hosts last reported.
     let heard = ctx.memory.heard.is_some_and(|at| elapsed(at, ctx.now) <= life::HEARD_FOR);
+    let budget = ctx.slot.filling.traits().budget;
+    let storm = ctx.ledger.breaker.as_ref().is_some_and(|breaker| breaker.holds(budget));
     let free = heard
         && ctx.paused().is_none()
         && record.seen.as_ref().is_some_and(|seen| !seen.opted_out)
-        && !(quiet || ctx.ledger.breaker.is_some());
+        && !(quiet || storm);
     concerned.into_iter().filter(|worker| free && fresh(worker)).filter_map(boot).collect()
 }
 

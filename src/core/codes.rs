@@ -86,5 +86,5 @@ fn code(record: &SlotRecord) -> Option<i64> {
 /// The line that says so; a run that had made new steps has fitted.
 fn out_of_memory(record: &SlotRecord) -> Option<String> {
     let (_, last) = record.known_cause().filter(|_| !record.job.runs.stepped)?;
-    last.meaning.as_ref()?.out_of_memory.then(|| last.text())
+    last.meaning.as_ref()?.is_out_of_memory().then(|| last.text())
 }

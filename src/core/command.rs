@@ -168,11 +168,17 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
         CommandKind::Drill { .. } => {}
         CommandKind::Release { slot } => release(fleet, slot, &command.who, turn),
         CommandKind::BreakerReset => {
-            fleet.ledger.breaker = None;
+            let of = fleet.ledger.breaker.take();
             fleet.ledger.unfit.clear();
             fleet.ledger.pools.values_mut().for_each(|pool| pool.failing = None);
             fleet.ledger.pools.retain(|_, pool| !pool.is_sound());
-            fleet.ledger.storm.iter_mut().for_each(|gust| gust.forgiven = true);
+            let slots = &fleet.settings.slots;
+            let seen = |slot: &str| {
+                let budget = slots.get(slot).map(|slot| slot.filling.traits().budget);
+                budget.zip(of.as_ref()).is_none_or(|(budget, of)| of.holds(budget))
+            };
+            let storm = fleet.ledger.storm.iter_mut();
+            storm.for_each(|gust| gust.forgiven |= seen(&gust.slot));
         }
     }
     fleet.dirty_ledger = true;

@@ -254,7 +254,7 @@ fn verdict(
             let verdict = diagnose::node(record, slot, &fleet.ledger, view, turn.now);
             let memory = fleet.memory.get(name);
             let confirmed = memory.is_some_and(|memory| memory.emptiness_confirmed);
-            Some(if confirmed { verdict } else { diagnose::unconfirmed(verdict, view) })
+            Some(if confirmed { verdict } else { diagnose::unconfirmed(record, verdict, view) })
         }
         Reading::Absent => {
             let memory = fleet.memory.entry(name.to_owned()).or_default();
@@ -349,6 +349,7 @@ fn note(
         run: newest_order(record, view),
         members: view.members.clone(),
         out_of_step: view.out_of_step,
+        newest: view.newest,
         deletable: view.deletable,
         ended: view.ended,
         not_listed: view.not_listed,

@@ -158,7 +158,8 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
 fn reached_some(record: &SlotRecord) -> Option<String> {
     let seen = record.seen.as_ref().filter(|seen| seen.out_of_step && record.takes_orders())?;
     let newest = record.job.generation;
-    (seen.run.as_ref()?.generation < newest)
+    let some = seen.newest == Some(newest) && seen.run.as_ref()?.generation < newest;
+    (some && record.job.amendment.is_none())
         .then(|| format!("the order of generation {newest} reached some of its slices alone"))
 }
 

@@ -66,7 +66,9 @@ impl TpuClient {
         match self.may_act_as(account, deadline).await {
             Fine => {}
             Doubt(text) | Absent(text) => check.doubts.push(text),
-            Certain(text) => check.certain = Some(text),
+            Certain(text) => {
+                check.certain = Some(format!("{text}; a grant under a condition is not seen here"));
+            }
         }
         check
     }

@@ -195,11 +195,18 @@ pub struct Meaning {
     pub class: String,
     /// The process died because another one had: the cause is in another worker's lines.
     pub is_victim: bool,
-    /// Memory ran out, of the chips or of the host.
-    #[serde(default)]
-    pub out_of_memory: bool,
     /// One or two sentences for an operator.
     pub advice: String,
+}
+
+/// Classes of memory that ran out, of the chips or of a host.
+pub const OUT_OF_MEMORY: [&str; 2] = ["oom_hbm", "oom_host"];
+
+impl Meaning {
+    /// Memory ran out, of the chips or of the host.
+    pub fn is_out_of_memory(&self) -> bool {
+        OUT_OF_MEMORY.contains(&self.class.as_str())
+    }
 }
 
 impl LastLines {

@@ -84,7 +84,6 @@ mod tests {
             meaning: class.map(|(class, is_victim)| Meaning {
                 class: class.to_owned(),
                 is_victim,
-                out_of_memory: class == "oom_hbm",
                 advice: "Look.".to_owned(),
             }),
         };

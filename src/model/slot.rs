@@ -78,6 +78,9 @@ pub struct Seen {
     /// Of several slices, not all have the same run order.
     #[serde(default)]
     pub out_of_step: bool,
+    /// The newest generation that a slice has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newest: Option<u64>,
     /// Whether, and how, it can be deleted.
     pub deletable: Deletable,
     /// It has ended and stays where it is: nothing is to be deleted before another one is created.

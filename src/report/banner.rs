@@ -20,7 +20,7 @@ pub fn banners(document: &StatusDocument, now: Timestamp) -> Vec<Banner> {
     if document.breaker == BreakerState::Open {
         let why = document.breaker_why.as_deref().unwrap_or("see the log");
         let text = format!(
-            "the storm breaker is open {why}; nothing sick that lives is replaced until: tpu-watchdog breaker reset"
+            "the storm breaker is open {why}; what it holds is neither deleted nor cancelled until: tpu-watchdog breaker reset"
         );
         all.push(Banner { urgent: true, text });
     }

@@ -24,6 +24,10 @@ pub fn hold(hold: HoldReason) -> Option<Meaning> {
             "The job was submitted again as often as restart.no_progress allows, and saved nothing newer.",
             "Find the cause in its logs (`logs SLOT`); name the place where it saves as its `checkpoint`; then `retry SLOT`.",
         ),
+        Breaker => says(
+            "The storm breaker is open: so much looked wrong at once that the monitoring is suspected first.",
+            "Can the checkpoints be listed, and do the jobs really save nothing? Then `breaker reset`.",
+        ),
         JobFailed => says(
             "The job's own program failed, so that it would fail again.",
             "Fix it (`logs SLOT`), then `retry SLOT`.",

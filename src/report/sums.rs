@@ -78,7 +78,7 @@ const FAMILIES: [Family; 15] = [
     counter("job_submissions_total", "Submissions of training jobs.", &["slot", "result"]),
     counter(
         "job_failures_total",
-        "Jobs that ended, or can't start, and that nothing starts again. Class exit: restarts used up, or a training job's own fault.",
+        "Jobs that ended, or can't start, and that nothing starts again. Class exit: restarts used up; ended: a training job.",
         &["slot", "class"],
     ),
     counter(
@@ -173,8 +173,10 @@ fn count_event(tally: &mut Tally, event: &Event) {
             count("job_submissions_total", &[slot, result.name()], 1.0)
         }
         What::Launch { .. } => count("job_launches_total", &[slot], 1.0),
-        What::JobFailed { stuck, .. } => {
-            let class = stuck.unwrap_or(Stuck::GaveUp).class();
+        What::JobFailed { stuck, code } => {
+            // A training job has no exit of ours.
+            let ended = if code.is_some() { Stuck::GaveUp.class() } else { "ended" };
+            let class = stuck.map_or(ended, Stuck::class);
             count("job_failures_total", &[slot, class], 1.0)
         }
         What::InvariantViolation { .. } => count("invariant_violations_total", &[], 1.0),

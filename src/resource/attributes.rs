@@ -48,7 +48,6 @@ pub fn last_lines(text: &str) -> Option<LastLines> {
     let meaning = texts::explain(&lines.lines.join("\n")).map(|row| Meaning {
         class: row.class.to_owned(),
         is_victim: row.blame == Blame::Victim,
-        out_of_memory: texts::is_out_of_memory(row),
         advice: row.advice.to_owned(),
     });
     Some(LastLines { meaning, ..lines })

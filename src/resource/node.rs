@@ -102,6 +102,7 @@ impl NodeView {
             members: Vec::new(),
             slice: None,
             out_of_step: false,
+            newest: None,
             deletable: Deletable::Now,
             ended: false,
             not_listed: false,

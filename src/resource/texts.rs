@@ -8,6 +8,8 @@ use std::sync::LazyLock;
 
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
+use crate::model::beacon::OUT_OF_MEMORY;
+
 mod api;
 mod job;
 mod table;
@@ -50,16 +52,10 @@ pub fn matching(text: &str) -> impl Iterator<Item = &'static Text> {
 
 /// The words of a program, or the kernel, when memory ran out.
 pub fn out_of_memory() -> Vec<&'static str> {
-    let rows = all().filter(|row| row.section == Section::Memory && is_out_of_memory(row));
+    let rows =
+        all().filter(|row| row.section == Section::Memory && OUT_OF_MEMORY.contains(&row.class));
     rows.flat_map(|row| row.patterns).copied().collect()
 }
-
-/// Whether a row is about memory that ran out, of the chips or of a host.
-pub fn is_out_of_memory(row: &Text) -> bool {
-    OUT_OF_MEMORY.contains(&row.class)
-}
-
-const OUT_OF_MEMORY: [&str; 2] = ["oom_hbm", "oom_host"];
 
 /// The expressions of a class; grep -P understands them as well.
 pub fn of_class(class: &str) -> Vec<&'static str> {

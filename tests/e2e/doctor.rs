@@ -107,7 +107,7 @@ fn a_job_that_names_a_service_account_needs_the_right_to_act_as_it() {
         cloud.denied.insert("iam.serviceAccounts.actAs".to_owned());
     });
     let (code, text) = doctor(&rig, &[]);
-    assert!(code == 3 && text.contains(missed), "{text}");
+    assert!(code == 3 && text.contains(missed) && text.contains("1 thing missing"), "{text}");
     assert!(text.contains("add-iam-policy-binding trainer@p.iam.gserviceaccount.com"), "{text}");
     // One that is not there yet, and that the config describes.
     let described = "workerPoolSpecs:\n- machineSpec: {machineType: g2-standard-12}\n  replicaCount: 1\nserviceAccount: other@p.iam.gserviceaccount.com\n";
@@ -117,6 +117,7 @@ fn a_job_that_names_a_service_account_needs_the_right_to_act_as_it() {
     std::fs::write(rig.config(), config.replace("display_name = \"sft\"", new)).unwrap();
     let (code, text) = doctor(&rig, &[]);
     assert!(code == 3 && text.contains("it would be submitted as `create` says"), "{text}");
+    assert!(text.contains("1 thing missing"), "{text}");
     assert!(text.contains("actAs is not granted on other@p.iam.gserviceaccount.com"), "{text}");
 }
 

@@ -9,9 +9,10 @@ use tpu_watchdog::driver::now::Now;
 use tpu_watchdog::driver::poll::Plan;
 use tpu_watchdog::driver::term::Term;
 use tpu_watchdog::google::http::CONNECT_MAX;
-use tpu_watchdog::model::action::{Action, Input, Listing, Look, Poll};
+use tpu_watchdog::model::action::{Action, CallOutcome, Input, Listing, Look, Poll};
 use tpu_watchdog::model::command::{Command, CommandKind};
 use tpu_watchdog::model::event::{Event, What};
+use tpu_watchdog::model::failure::{Failure, FailureClass};
 use tpu_watchdog::model::fleet::Fleet;
 use tpu_watchdog::store::Batch;
 
@@ -29,6 +30,22 @@ pub enum Task {
     Poll(u64, Plan),
     Query(u64, Box<Look>),
     Send(Term, Box<Action>),
+    /// A patch goes to one node after the other; the answer of the last one.
+    Patch(Term, Box<Action>, Vec<String>, Option<CallOutcome>),
+    Store(StoreCall),
+}
+
+/// The node has what it is to be told.
+pub struct HasIt;
+
+/// The nodes before it have it.
+fn unknown(failed: CallOutcome) -> CallOutcome {
+    match failed {
+        CallOutcome::Refused(why) | CallOutcome::Unknown(why) | CallOutcome::NotSent(why) => {
+            CallOutcome::Unknown(why)
+        }
+        accepted => accepted,
+    }
 }
 
 impl World {
@@ -82,10 +99,7 @@ impl World {
         let due = driver.due(now.boot);
         for instruction in instructions {
             match instruction {
-                Instruction::Store(call) => {
-                    let answer = self.store_answers(call);
-                    self.has(STORE, Task::Told(Box::new(answer)));
-                }
+                Instruction::Store(call) => self.has(STORE, Task::Store(call)),
                 Instruction::Poll { term, plan } => self.has(100, Task::Poll(term, plan)),
                 Instruction::Query { term, query, .. } => {
                     let asked =
@@ -94,7 +108,18 @@ impl World {
                     self.has(after, Task::Query(term, Box::new(query)));
                 }
                 Instruction::Send { term, action } => {
-                    self.has(100, Task::Send(term, Box::new(action)));
+                    let nodes = match &action {
+                        Action::Patch { nodes, .. } => nodes.clone(),
+                        Action::Create { .. } | Action::Delete { .. } => Vec::new(),
+                    };
+                    let action = Box::new(action);
+                    self.has(
+                        100,
+                        match nodes.is_empty() {
+                            true => Task::Send(term, action),
+                            false => Task::Patch(term, action, nodes, None),
+                        },
+                    );
                 }
                 Instruction::Say(_, line) => self.note(&line),
                 Instruction::Show(_) | Instruction::CatchUp(_) => {}
@@ -138,7 +163,42 @@ impl World {
                     None => self.restart(),
                 }
             }
+            Task::Patch(term, action, nodes, last) => self.patch(term, action, nodes, last),
+            Task::Store(call) => {
+                let answer = self.store_answers(call);
+                self.has(STORE, Task::Told(Box::new(answer)));
+            }
         }
+    }
+
+    /// The next node of a patch, and half a second later the one after it.
+    fn patch(
+        &mut self,
+        term: Term,
+        action: Box<Action>,
+        mut nodes: Vec<String>,
+        last: Option<CallOutcome>,
+    ) {
+        let node = nodes.remove(0);
+        let sent = match term.permits(&action, self.clock(), CONNECT_MAX) {
+            Err(not_sent) => Some(Ok(not_sent)),
+            Ok(()) => self.patch_one(&action, &node),
+        };
+        let outcome = match sent {
+            None => return self.restart(),
+            Some(Ok(accepted @ CallOutcome::Accepted(_))) => Some(accepted),
+            Some(Err(HasIt)) => last,
+            Some(Ok(failed)) => {
+                nodes.clear();
+                Some(if last.is_some() { unknown(failed) } else { failed })
+            }
+        };
+        if !nodes.is_empty() {
+            return self.has(500, Task::Patch(term, action, nodes, outcome));
+        }
+        let all_have_it = || Failure::new(FailureClass::Conflict, "each node has it");
+        let outcome = outcome.unwrap_or_else(|| CallOutcome::Unknown(all_have_it()));
+        self.answers(term.number(), action.answer(outcome));
     }
 
     fn answers(&mut self, term: u64, input: Input) {

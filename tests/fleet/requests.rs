@@ -15,6 +15,7 @@ use tpu_watchdog::model::relaunch::Patch;
 use tpu_watchdog::resource::queued::{body, reading::reading};
 use tpu_watchdog::resource::spec::strip_ours;
 
+use crate::process::HasIt;
 use crate::world::{Sent, World};
 
 /// The call that a mutation of a queued resource stands for.
@@ -80,39 +81,53 @@ impl World {
         reading(id, request.as_ref(), &nodes)
     }
 
-    /// Changes our part of the metadata of each node in turn, of those that lack it.
-    pub fn patch(&mut self, zone: &str, nodes: &[String], patch: &Patch) -> Option<CallOutcome> {
-        let refused = |class, text: &str| CallOutcome::Refused(Failure::new(class, text));
-        let mut last = refused(FailureClass::Conflict, "every node has it");
-        for node in nodes {
-            let Reading::Node(view) = self.get(zone, node) else {
-                return Some(refused(FailureClass::NotFound, "no such node"));
-            };
+    /// Changes our part of one node's metadata, as the client does; none where the process dies at it.
+    pub fn patch_one(&mut self, action: &Action, node: &str) -> Option<Result<CallOutcome, HasIt>> {
+        let Action::Patch { slot, zone, nodes, filling, incarnation, patch, .. } = action else {
+            unreachable!("only patches go to nodes");
+        };
+        let refused = |class, text: &str| Some(Ok(CallOutcome::Refused(Failure::new(class, text))));
+        let unsent =
+            |text: &str| Some(Ok(CallOutcome::NotSent(Failure::new(FailureClass::Garbage, text))));
+        let Reading::Node(view) = self.get(zone, node) else { return unsent("no such node") };
+        let same = match filling {
+            Filling::QueuedResource(id) => {
+                let made = self.request(zone, id).and_then(|request| request.created);
+                made == Some(incarnation.created) && body::is_of(&view, id)
+            }
+            _ => view.incarnation.as_ref() == Some(incarnation),
+        };
+        if !same {
+            return refused(FailureClass::NotFound, "another node is there by now");
+        }
+        let mut path = format!("v2/projects/p/locations/{zone}/nodes/{node}");
+        let (mut query, mut method) = (BTreeMap::new(), "PATCH");
+        let body = if *patch == Patch::Stop {
+            (path, method) = (format!("{path}:stop"), "POST");
+            json!({})
+        } else {
+            query.insert("updateMask".to_owned(), "metadata".to_owned());
             let mut metadata = view.raw["metadata"].clone();
-            let mut path = format!("v2/projects/p/locations/{zone}/nodes/{node}");
-            let mut query: BTreeMap<_, _> =
-                [("updateMask".to_owned(), "metadata".to_owned())].into();
-            let mut method = "PATCH";
+            let whole = view.slot.as_ref() == Some(slot) && view.run.is_some();
             match patch {
                 Patch::Order(order) if nodes.len() > 1 && view.run.as_ref() == Some(order) => {
-                    continue;
+                    return Some(Err(HasIt));
                 }
-                Patch::Order(order) => metadata["tpu-watchdog-run"] = json!(order.text()),
-                Patch::Release => strip_ours(metadata.as_object_mut().unwrap()),
-                Patch::Stop => {
-                    (path, method) = (format!("{path}:stop"), "POST");
-                    query.clear();
+                Patch::Release if nodes.len() > 1 && view.slot.is_none() && view.run.is_none() => {
+                    return Some(Err(HasIt));
                 }
+                _ if !whole => return unsent("the node was read without its metadata"),
+                Patch::Order(order) => {
+                    if view.run.as_ref().is_some_and(|run| run.generation > order.generation) {
+                        return refused(FailureClass::Conflict, "the node has a newer order");
+                    }
+                    metadata["tpu-watchdog-run"] = json!(order.text());
+                }
+                _ => strip_ours(metadata.as_object_mut().unwrap()),
             }
-            let stops = *patch == Patch::Stop;
-            let body = Some(if stops { json!({}) } else { json!({ "metadata": metadata }) });
-            let (at, method) = (self.now, method.to_owned());
-            let outcome = self.arrives(Origin::PATCH, Sent { at, method, path, query, body })?;
-            if !matches!(outcome, CallOutcome::Accepted(_)) {
-                return Some(outcome);
-            }
-            last = outcome;
-        }
-        Some(last)
+            json!({ "metadata": metadata })
+        };
+        let (at, method, body) = (self.now, method.to_owned(), Some(body));
+        Some(Ok(self.arrives(Origin::PATCH, Sent { at, method, path, query, body })?))
     }
 }

@@ -66,7 +66,7 @@ impl World {
     fn strike(&mut self, rng: &mut fastrand::Rng) {
         let slice = SLICES[rng.usize(0..SLICES.len())];
         let lasts = |rng: &mut fastrand::Rng| Some(minutes(rng.i64(2..90)));
-        match rng.u32(0..14) {
+        match rng.u32(0..15) {
             0 => self.trouble(ZONE, slice, Trouble::Preempt, None),
             1 => self.trouble(ZONE, slice, Trouble::Vanish, None),
             2 => self.trouble(ZONE, slice, Trouble::FailedRepair, None),
@@ -78,6 +78,8 @@ impl World {
             8 => self.trouble(ZONE, slice, Trouble::Silence, None),
             9 => self.trouble(ZONE, slice, Trouble::JobCrashes, None),
             10 => self.restart(),
+            // A listing lacks it for a while, or all of them.
+            13 => drop(self.hidden.insert(slice.to_owned())),
             11 | 12 => {
                 let late = Loss::ArrivesLate(rng.i64(1_000..60_000));
                 let losses = [Loss::NeverArrives, Loss::Arrives, late];
@@ -111,8 +113,12 @@ fn plays(seed: u64) -> Result<(), String> {
             return wrong(&world, "a sound multislice is deleted");
         }
         sound_for = if world.is_sound() { sound_for + 1_000 } else { 0 };
+        if world.now >= troubles {
+            world.hidden.clear();
+        }
         if world.now >= next && next < troubles {
             next = world.now + minutes(rng.i64(1..60));
+            world.hidden.clear();
             world.strike(&mut rng);
             sound_for = 0;
         }

@@ -1,5 +1,5 @@
 //! Each state of a queued resource × each operator command or change of the config × a crash before or
-//! after each of the next calls, or a zone that can't be listed, for hours of virtual time: what is asked
+//! after each of the next calls, an answer that is lost, or a zone that can't be listed, for hours of virtual time: what is asked
 //! for is owned, gone or told as a stray (S21), what is dead is removed (L9), and never are two grants
 //! billed for one slot.
 
@@ -10,7 +10,7 @@ use tpu_watchdog::model::fleet::Stray;
 use tpu_watchdog::model::slot::SlotRecord;
 use tpu_watchdog::simulator::trouble::Trouble;
 
-use crate::world::{World, minutes};
+use crate::world::{Loss, World, minutes};
 
 const ZONES: [&str; 2] = ["us-central2-b", "us-east5-a"];
 
@@ -114,16 +114,21 @@ enum Hindrance {
     Nothing,
     /// The process dies at which of the next calls, and whether that has arrived by then.
     Death(usize, bool),
+    /// The answer to the next call is lost.
+    Lost(Loss),
     /// The zone of the request can't be listed for a while.
     Unreachable,
 }
 
-const HINDRANCES: [Hindrance; 6] = [
+const HINDRANCES: [Hindrance; 9] = [
     Hindrance::Nothing,
     Hindrance::Death(0, false),
     Hindrance::Death(0, true),
     Hindrance::Death(1, false),
     Hindrance::Death(1, true),
+    Hindrance::Lost(Loss::NeverArrives),
+    Hindrance::Lost(Loss::Arrives),
+    Hindrance::Lost(Loss::ArrivesLate(40_000)),
     Hindrance::Unreachable,
 ];
 
@@ -309,6 +314,7 @@ fn plays((capacity, standing, command, hindrance): Case) -> Result<(), String> {
     match hindrance {
         Hindrance::Nothing => {}
         Hindrance::Death(at, arrives) => world.dies_at = Some((at, arrives)),
+        Hindrance::Lost(loss) => world.loses = Some(loss),
         Hindrance::Unreachable => {
             world.trouble(ZONES[0], "", Trouble::Unreachable, Some(minutes(5)));
         }
@@ -374,10 +380,10 @@ fn all_hold(cases: impl Iterator<Item = Case>) {
     assert!(wrong.is_empty(), "{} cases:\n{}\n\n{first}", all.len(), all.join("\n"));
 }
 
-/// Every eleventh case, which has each standing with each command, and with each hindrance.
+/// Every seventeenth case, which has each standing with each command, and with each hindrance.
 #[test]
 fn s21_l9_states_of_a_request_by_commands_and_crashes() {
-    all_hold(cases().step_by(11));
+    all_hold(cases().step_by(17));
 }
 
 #[test]

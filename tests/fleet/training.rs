@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::json;
 use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::condition::Condition;
+use tpu_watchdog::model::training::NO_REGION;
 use tpu_watchdog::simulator::service;
 use tpu_watchdog::simulator::things::{Job, JobKey, Object};
 use tpu_watchdog::store::sqlite::SqliteStore;
@@ -101,7 +102,8 @@ impl World {
     /// One thing goes wrong now.
     fn goes_wrong(&mut self, rng: &mut fastrand::Rng) {
         let (slot, name) = SLOTS[rng.usize(0..SLOTS.len())];
-        let region = REGIONS[rng.usize(0..REGIONS.len())].to_owned();
+        // The legacy service has no region.
+        let region = [REGIONS[0], REGIONS[1], ""][rng.usize(0..3)].to_owned();
         let live = |(_, job): &(&JobKey, &Job)| job.ended.is_none();
         let newest = self.cloud.training.iter().filter(live).map(|(key, _)| key.clone());
         let newest = newest.filter(|key| (key.1.is_empty()) == (slot == "census"));
@@ -117,7 +119,10 @@ impl World {
             5 => drop(self.cloud.service.full.insert(region)),
             6 => drop(self.cloud.service.quota.insert(region, 0)),
             7 => self.cloud.service.lag = Duration::from_secs(rng.u64(0..=120)),
-            8 => drop(self.unlisted.insert(region)),
+            8 => {
+                let named = if region.is_empty() { NO_REGION.to_owned() } else { region };
+                self.unlisted.insert(named);
+            }
             9 => self.restart(),
             10 => self.dies_at = Some((rng.usize(0..3), rng.bool())),
             11 => {

@@ -117,6 +117,8 @@ pub struct World {
     pub dies_at: Option<(usize, bool)>,
     /// The answer to the next call is lost.
     pub loses: Option<Loss>,
+    /// Nodes that lists lack, although they are there.
+    pub hidden: BTreeSet<String>,
     /// Regions whose training jobs can't be listed.
     pub unlisted: BTreeSet<String>,
     pub store: Box<dyn Store>,
@@ -142,6 +144,7 @@ impl World {
             settings: settings(config),
             dies_at: None,
             loses: None,
+            hidden: BTreeSet::new(),
             unlisted: BTreeSet::new(),
             store,
             driver: None,
@@ -261,8 +264,8 @@ impl World {
         }
         let nodes = page.get_mut("nodes").map(Value::take).unwrap_or_default();
         let nodes = nodes.as_array().cloned().unwrap_or_default();
-        let view = |node| Arc::new(NodeView::parse(node).unwrap());
-        Ok((nodes.into_iter().map(view).collect(), Vec::new()))
+        let views = nodes.into_iter().map(|node| Arc::new(NodeView::parse(node).unwrap()));
+        Ok((views.filter(|view| !self.hidden.contains(&view.node)).collect(), Vec::new()))
     }
 
     pub fn get(&mut self, zone: &str, node: &str) -> Reading {
@@ -337,7 +340,6 @@ impl World {
                 query.insert("nodeId".to_owned(), slot.clone());
                 ("POST", format!("v2/projects/p/locations/{zone}/nodes"), Some(body.clone()))
             }
-            Action::Patch { zone, nodes, patch, .. } => return self.patch(zone, nodes, patch),
             Action::Create { zone, body, filling: Filling::Training(of), .. } => {
                 return self.submits(of, zone, body);
             }

@@ -35,9 +35,8 @@ impl World {
             lines: end.and_then(|(code, _, line)| {
                 let (class, is_victim) = line?;
                 let lines = vec![format!("the line of {class}")];
-                let (out_of_memory, class) = (class == "oom_host", class.to_owned());
-                let advice = "Look.".to_owned();
-                let meaning = Some(Meaning { class, is_victim, out_of_memory, advice });
+                let (class, advice) = (class.to_owned(), "Look.".to_owned());
+                let meaning = Some(Meaning { class, is_victim, advice });
                 Some(LastLines { of: beacon(code, "1"), lines, meaning })
             }),
             ..WorkerReport::default()

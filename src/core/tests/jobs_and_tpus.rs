@@ -1,11 +1,13 @@
 //! Managed training jobs and TPUs in one fleet: neither weakens the guards of the other, and what nothing can be lost
 //! by is not guarded as if it could.
 
+use std::sync::Arc;
+
 use super::training::{EXIT, REGION, Service, job, trains};
 use super::*;
 use crate::model::command::{Command, CommandKind};
 use crate::model::filling::Filling;
-use crate::model::fleet::Breaker;
+use crate::model::fleet::{Breaker, Gust};
 use crate::model::training::Named;
 use crate::model::traits::BudgetOf;
 
@@ -129,6 +131,60 @@ fn s8_jobs_that_stop_saving_all_at_once_hold_no_tpu_and_hide_no_storm_of_tpus() 
     world.fleet.ledger.breaker = Some(opened(BudgetOf::Tpus));
     assert_eq!(are_sick(&mut world, 1), 0);
     assert!(opened(BudgetOf::Tpus).holds(BudgetOf::Jobs));
+}
+
+/// So many jobs that run, save nothing for an hour, and would be cancelled then.
+fn stalled(count: usize, breaker: Option<BudgetOf>) -> Service {
+    let (mut service, names) = jobs(count);
+    let mut settings = service.world.fleet.settings.clone();
+    for name in &names {
+        let slot = settings.slots.get_mut(name).unwrap();
+        let Filling::Training(of) = &mut slot.filling else { unreachable!() };
+        Arc::make_mut(of).stall = Some(Duration::from_secs(3600));
+    }
+    service.ask(Input::Configured(Box::new(settings)));
+    service.steps.push(100);
+    service.minutes(10);
+    service.world.fleet.ledger.breaker =
+        breaker.map(|of| Breaker { opened_at: service.world.now, why: "a storm".into(), of });
+    service.minutes(90);
+    service
+}
+
+fn cancelled(service: &Service) -> usize {
+    service.jobs.iter().filter(|(_, job)| job.get("cancelled").is_some()).count()
+}
+
+#[test]
+fn s8_jobs_that_stop_saving_all_at_once_open_a_breaker_of_their_own() {
+    let service = stalled(1, None);
+    assert!(cancelled(&service) > 0, "{:?}", service.world.hold("job-0"));
+    for of in [BudgetOf::Tpus, BudgetOf::Jobs] {
+        let service = stalled(1, Some(of));
+        assert_eq!(service.world.hold("job-0"), Some(HoldReason::Breaker), "{of:?}");
+        assert_eq!(cancelled(&service), 0);
+    }
+    let service = stalled(6, None);
+    let breaker = service.world.fleet.ledger.breaker.as_ref();
+    assert_eq!(breaker.map(|breaker| breaker.of), Some(BudgetOf::Jobs));
+    assert!(breaker.is_some_and(|of| of.why.contains("training jobs stopped saving")));
+}
+
+#[test]
+fn s8_a_reset_of_the_jobs_breaker_forgives_no_tpu() {
+    let mut world = forty_jobs_and_four_tpus();
+    let gust = |slot: &str| Gust { at: world.now, slot: slot.into(), forgiven: false };
+    let storm = vec![gust("a"), gust("job-1")];
+    for (of, forgiven) in [(BudgetOf::Jobs, [false, true]), (BudgetOf::Tpus, [true, true])] {
+        world.fleet.ledger.storm = storm.clone();
+        world.fleet.ledger.breaker = Some(Breaker { opened_at: world.now, why: "".into(), of });
+        let (id, at, who) = ("1".to_owned(), world.now, "ada".to_owned());
+        let reset = Command { id, at, who, reason: None, kind: CommandKind::BreakerReset };
+        world.input(Input::Commands(vec![reset]));
+        assert_eq!(world.fleet.ledger.breaker, None);
+        let shown: Vec<bool> = world.fleet.ledger.storm.iter().map(|of| of.forgiven).collect();
+        assert_eq!(shown, forgiven, "{of:?}");
+    }
 }
 
 #[test]

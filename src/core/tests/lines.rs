@@ -28,7 +28,6 @@ impl World {
                 meaning: (*last == VICTIM).then(|| Meaning {
                     class: "victim_of_sibling".into(),
                     is_victim: true,
-                    out_of_memory: false,
                     advice: "Another task died.".into(),
                 }),
             }),

@@ -99,6 +99,7 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         owner: node.map_or(wanted.owner, |_| first(|node| &node.owner)),
         slot: node.map_or(wanted.slot, |_| first(|node| &node.slot)),
         out_of_step: nodes.iter().any(|node| node.run != nodes[0].run),
+        newest: nodes.iter().filter_map(|node| Some(node.run.as_ref()?.generation)).max(),
         run: behind.map_or(wanted.run, |node| node.run.clone()),
         supervised: match nodes {
             [] => wanted.supervised,
