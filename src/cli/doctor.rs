@@ -130,7 +130,7 @@ async fn of_slot(
             NodeSpec::learn(&view.raw)
         }
         reading => {
-            // What the config describes counts until a job was seen.
+            // The description in the config counts until a job was seen.
             let described = described(slot, &config.settings.owner);
             let seen = record.is_some_and(|record| record.learned_from.is_some());
             let known = record.and_then(|record| record.spec.clone());

@@ -120,7 +120,7 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     reboot.extend(fresh.filter(|boot| !run.reboot.contains(boot)));
     let order = RunOrder { wait, notice, reboot, ..run.clone() };
     // A slice that Google's repair made again has the order that the request was created with.
-    let behind = seen.out_of_step && run.generation == ctx.record.job.generation;
+    let behind = seen.out_of_step.is_some() && run.generation == ctx.record.job.generation;
     (order != *run || behind).then_some(Patch::Order(order))
 }
 
@@ -426,7 +426,8 @@ pub fn shown(record: &mut SlotRecord, view: &NodeView, began: Timestamp, turn: &
     let flags = |run: &RunOrder| (run.generation, run.wait, run.notice, run.reboot.clone());
     let (there, text) = match &amendment.patch {
         Patch::Order(order) => {
-            let there = view.run.as_ref().map(flags) == Some(flags(order)) && !view.out_of_step;
+            let there =
+                view.run.as_ref().map(flags) == Some(flags(order)) && view.out_of_step.is_none();
             let says = format!("wait {}, notice {}", order.wait, order.notice);
             (there, format!("the order of generation {} says {says}", order.generation))
         }

@@ -167,21 +167,24 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
         // The event is watched like any other.
         CommandKind::Drill { .. } => {}
         CommandKind::Release { slot } => release(fleet, slot, &command.who, turn),
-        CommandKind::BreakerReset => {
-            let of = fleet.ledger.breaker.take();
-            fleet.ledger.unfit.clear();
-            fleet.ledger.pools.values_mut().for_each(|pool| pool.failing = None);
-            fleet.ledger.pools.retain(|_, pool| !pool.is_sound());
-            let slots = &fleet.settings.slots;
-            let seen = |slot: &str| {
-                let budget = slots.get(slot).map(|slot| slot.filling.traits().budget);
-                budget.zip(of.as_ref()).is_none_or(|(budget, of)| of.holds(budget))
-            };
-            let storm = fleet.ledger.storm.iter_mut();
-            storm.for_each(|gust| gust.forgiven |= seen(&gust.slot));
-        }
+        CommandKind::BreakerReset => reset_breaker(fleet),
     }
     fleet.dirty_ledger = true;
+}
+
+/// The present state is judged from scratch: by the budgets that the open breaker held, or all.
+fn reset_breaker(fleet: &mut Fleet) {
+    let of = fleet.ledger.breaker.take();
+    fleet.ledger.unfit.clear();
+    fleet.ledger.pools.values_mut().for_each(|pool| pool.failing = None);
+    fleet.ledger.pools.retain(|_, pool| !pool.is_sound());
+    let slots = &fleet.settings.slots;
+    let seen = |slot: &str| {
+        let budget = slots.get(slot).map(|slot| slot.filling.traits().budget);
+        budget.zip(of.as_ref()).is_none_or(|(budget, of)| of.holds(budget))
+    };
+    let storm = fleet.ledger.storm.iter_mut();
+    storm.for_each(|gust| gust.forgiven |= seen(&gust.slot));
 }
 
 /// Whether a command would end what runs by now, and was given too long ago for that (S3).

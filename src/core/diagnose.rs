@@ -232,7 +232,7 @@ fn supervisor(
     now: Timestamp,
 ) -> Option<Verdict> {
     // Hosts of a slice that lacks the present order can't be heard: it is to be ordered first.
-    let heard = record.seen.as_ref().is_some_and(|s| s.supervised && !s.out_of_step);
+    let heard = record.seen.as_ref().is_some_and(|s| s.supervised && s.out_of_step.is_none());
     if !record.ours || !heard || slot.supervisor.is_none() {
         return None;
     }

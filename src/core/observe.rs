@@ -349,7 +349,6 @@ fn note(
         run: newest_order(record, view),
         members: view.members.clone(),
         out_of_step: view.out_of_step,
-        newest: view.newest,
         deletable: view.deletable,
         ended: view.ended,
         not_listed: view.not_listed,

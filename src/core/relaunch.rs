@@ -156,9 +156,9 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
 /// A crash between the patches of an order leaves slices under different ones: their hosts wait for each other, and none is
 /// heard before all have one order.
 fn reached_some(record: &SlotRecord) -> Option<String> {
-    let seen = record.seen.as_ref().filter(|seen| seen.out_of_step && record.takes_orders())?;
+    let seen = record.seen.as_ref().filter(|_| record.takes_orders())?;
     let newest = record.job.generation;
-    let some = seen.newest == Some(newest) && seen.run.as_ref()?.generation < newest;
+    let some = seen.out_of_step == Some(newest) && seen.run.as_ref()?.generation < newest;
     (some && record.job.amendment.is_none())
         .then(|| format!("the order of generation {newest} reached some of its slices alone"))
 }

@@ -178,10 +178,8 @@ pub struct NodeView {
     pub standing: Option<Verdict>,
     /// The ids of the nodes themselves, where that is not the slot's name alone: one a slice.
     pub members: Vec<String>,
-    /// Of several slices, not all have the same run order.
-    pub out_of_step: bool,
-    /// The newest generation that a slice has.
-    pub newest: Option<u64>,
+    /// Of several slices, not all have the same run order: the newest generation that one has.
+    pub out_of_step: Option<u64>,
     /// Of several slices, the one that state, health and symptoms are of.
     pub slice: Option<String>,
     /// Whether, and how, it can be deleted.

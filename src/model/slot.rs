@@ -75,12 +75,9 @@ pub struct Seen {
     /// The ids of the nodes themselves, where that is not the slot's name alone: one a slice.
     #[serde(default)]
     pub members: Vec<String>,
-    /// Of several slices, not all have the same run order.
-    #[serde(default)]
-    pub out_of_step: bool,
-    /// The newest generation that a slice has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub newest: Option<u64>,
+    /// Of several slices, not all have the same run order: the newest generation that one has.
+    #[serde(default, rename = "newest", skip_serializing_if = "Option::is_none")]
+    pub out_of_step: Option<u64>,
     /// Whether, and how, it can be deleted.
     pub deletable: Deletable,
     /// It has ended and stays where it is: nothing is to be deleted before another one is created.

@@ -123,7 +123,7 @@ fn a_crash_between_the_patches_of_an_order_leaves_no_slice_behind() {
         let sent = world.sent.len();
         world.dies_at = Some((patch, arrives));
         world.command(CommandKind::Relaunch { slot: "a".into() });
-        // What both have is read back; else both get the next one, whichever of them had this.
+        // An order that both have is read back; else both get the next one, whichever of them had this.
         let generation = if (patch, arrives) == (1, true) { 2 } else { 3 };
         world.until_whole(generation, minutes(20));
         world.run_for(minutes(10));

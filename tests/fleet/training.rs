@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// What was short or broken is no longer; a crash or a lost answer may still come.
+    /// Something that was short or broken is no longer; a crash or a lost answer may still come.
     fn mends(&mut self, rng: &mut fastrand::Rng) {
         match rng.u32(0..3) {
             0 => SLOTS.iter().for_each(|(_, name)| self.cloud.service.mends(name)),
@@ -192,7 +192,7 @@ fn plays(seed: u64) -> Result<usize, String> {
             world.all_mends();
         }
         if world.now == troubles + minutes(60) {
-            // What a person has to look at was looked at.
+            // A person has looked at the rest.
             for (slot, _) in SLOTS {
                 world.command(CommandKind::Retry { slot: slot.into(), from: None });
             }

@@ -98,8 +98,7 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         },
         owner: node.map_or(wanted.owner, |_| first(|node| &node.owner)),
         slot: node.map_or(wanted.slot, |_| first(|node| &node.slot)),
-        out_of_step: nodes.iter().any(|node| node.run != nodes[0].run),
-        newest: nodes.iter().filter_map(|node| Some(node.run.as_ref()?.generation)).max(),
+        out_of_step: out_of_step(nodes),
         run: behind.map_or(wanted.run, |node| node.run.clone()),
         supervised: match nodes {
             [] => wanted.supervised,
@@ -122,6 +121,13 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         fingerprint: fingerprint(&request.raw) ^ seen.rotate_left(1) ^ u64::from(request.alpha),
         ..wanted
     })
+}
+
+/// The newest generation that a slice has, where not all have the same run order.
+fn out_of_step(nodes: &[&Arc<NodeView>]) -> Option<u64> {
+    let differs = nodes.iter().any(|node| node.run != nodes[0].run);
+    let newest = nodes.iter().filter_map(|node| Some(node.run.as_ref()?.generation)).max();
+    newest.filter(|_| differs)
 }
 
 /// Whether its capacity is that of a reservation, which v2 says by the name alone.
