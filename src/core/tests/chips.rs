@@ -4,7 +4,9 @@ use super::relaunch::{accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
 use crate::model::beacon::{Beacon, WorkerReport};
+use crate::model::fleet::Breaker;
 use crate::model::ids::RunOrder;
+use crate::model::traits::BudgetOf;
 
 impl World {
     /// The single host of `a` says how many chips it has, and what it does.
@@ -64,6 +66,19 @@ fn a_host_that_lacks_chips_reboots_once_and_is_then_replaced() {
         panic!("a replacement")
     };
     assert!((9..=13).contains(&minute), "{minute}");
+}
+
+#[test]
+fn s8_a_storm_of_training_jobs_keeps_no_host_from_the_reboot_that_spares_its_tpu() {
+    for (of, reboots) in [(BudgetOf::Jobs, true), (BudgetOf::Tpus, false)] {
+        let mut world = with_checkpoints();
+        let node = world.supervised_run();
+        world.fleet.ledger.chips.insert("v4-8".into(), 4);
+        let (opened_at, why) = (world.now, "a storm".to_owned());
+        world.fleet.ledger.breaker = Some(Breaker { opened_at, why, of });
+        let first = world.host_goes_on(&node, 60, ("b1", 3, "failed"));
+        assert_eq!(first.map(|first| first.is_ok()), reboots.then_some(true), "{of:?}");
+    }
 }
 
 #[test]
