@@ -33,6 +33,7 @@ name = "sft"
 regions = ["us-central1", "europe-west4"]
 display_name = "llama-sft"
 checkpoint = "gs://bucket/sft"
+stall = "1h"
 restart = { job = 50, transient = 50, no_progress = 50 }
 [vertex_job.policy]
 attempts = { max = 500, preemptions = 500 }
@@ -80,8 +81,8 @@ impl World {
         live
     }
 
-    /// Jobs that run save now and then.
-    fn saves(&mut self) {
+    /// Jobs that run save now and then, but for one whose worker hangs.
+    fn saves(&mut self, hangs: bool) {
         let (now, minute) = (at(self.now), self.now / minutes(1));
         let runs = |name: &str| {
             let of = |(key, job): (&JobKey, &Job)| {
@@ -91,7 +92,7 @@ impl World {
             self.cloud.training.iter().any(of)
         };
         for (slot, name) in SLOTS {
-            if minute % 10 == 0 && runs(name) {
+            if minute % 10 == 0 && runs(name) && !(hangs && slot == "sft") {
                 let file = format!("bucket/{slot}/{minute}/commit_success.txt");
                 let object = Object { size: 1, updated: now, body: vec![], generation: 1 };
                 self.cloud.objects.insert(file, object);
@@ -162,7 +163,8 @@ impl World {
     }
 }
 
-fn plays(seed: u64) -> Result<usize, String> {
+/// How many jobs there were in the end, and how many of them were cancelled since they saved nothing.
+fn plays(seed: u64) -> Result<(usize, usize), String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut world = world();
     let wrong = |world: &World, what: String| {
@@ -177,19 +179,24 @@ fn plays(seed: u64) -> Result<usize, String> {
         Err(format!("seed {seed}: {what}: {states:#?}\n{jobs}\n{}", world.log.join("\n")))
     };
     let troubles = minutes(10 * 60);
-    let mut next: Ms = minutes(20);
+    let (mut next, mut hangs): (Ms, bool) = (minutes(20), false);
     while world.now < troubles + minutes(8 * 60) {
         world.run_for(1_000);
-        world.saves();
+        world.saves(hangs);
         if let Some((lineage, live)) = world.live().into_iter().find(|(_, live)| live.len() > 1) {
             return wrong(&world, format!("S24: {live:?} of {lineage} live"));
         }
         if world.now >= next && next < troubles {
             next = world.now + minutes(rng.i64(1..12));
-            if rng.u32(0..3) == 0 { world.mends(&mut rng) } else { world.goes_wrong(&mut rng) }
+            match rng.u32(0..8) {
+                0 => hangs = !hangs,
+                1..=2 => world.mends(&mut rng),
+                _ => world.goes_wrong(&mut rng),
+            }
         }
         if world.now == troubles {
             world.all_mends();
+            hangs = false;
         }
         if world.now == troubles + minutes(60) {
             // A person has looked at the rest.
@@ -206,7 +213,8 @@ fn plays(seed: u64) -> Result<usize, String> {
     if world.live().len() != 2 || !world.fleet().ledger.strays.is_empty() {
         return wrong(&world, format!("{:?}, {:?}", world.live(), world.fleet().ledger.strays));
     }
-    Ok(world.cloud.training.len())
+    let cancels = world.sent.iter().filter(|sent| sent.path.ends_with(":cancel")).count();
+    Ok((world.cloud.training.len(), cancels))
 }
 
 #[test]
@@ -220,6 +228,8 @@ fn s24_lineages_go_on_one_job_at_a_time_whatever_goes_wrong() {
     let first = wrong.first().map_or("", |text| text.as_str());
     let all: Vec<_> = wrong.iter().filter_map(|text| text.lines().next()).collect();
     assert!(wrong.is_empty(), "{} seeds:\n{}\n\n{first}", all.len(), all.join("\n"));
-    let jobs: usize = played.iter().flatten().sum();
+    let jobs: usize = played.iter().flatten().map(|(jobs, _)| jobs).sum();
+    let cancels: usize = played.iter().flatten().map(|(_, cancels)| cancels).sum();
+    assert!(cancels > 0, "no job was seen to hang");
     assert!(jobs > 8 * played.len(), "{jobs} jobs in {} worlds", played.len());
 }
