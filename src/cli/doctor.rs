@@ -143,7 +143,7 @@ async fn of_slot(
                     }
                 }
                 _ => {
-                    let why = absent(clients, slot, zone, known.is_none(), deadline).await;
+                    let why = absent(clients, slot, (zone, record), deadline).await;
                     all.push(doubt(name, why));
                 }
             }
@@ -248,10 +248,10 @@ fn shown(slot: &SlotSettings, zone: &str, view: &NodeView) -> Finding {
 async fn absent(
     clients: &Clients,
     slot: &SlotSettings,
-    zone: &str,
-    unseen: bool,
+    (zone, record): (&str, Option<&SlotRecord>),
     deadline: Instant,
 ) -> String {
+    let unseen = record.is_none_or(|record| record.spec.is_none());
     if let Filling::QueuedResource(id) = &slot.filling {
         let how = if unseen { "[tpu.create] says" } else { "it was learned" };
         return format!("no queued resource {id:?} is in {zone}: it would be asked for as {how}");
@@ -264,12 +264,14 @@ async fn absent(
             JobKind::Custom | JobKind::Tuning => "",
         };
         let nouns: Vec<&str> = of.kinds().map(JobKind::noun).collect();
-        let then = match (&of.create, unseen) {
-            (_, false) => {
+        let seen = record.filter(|record| record.learned_from.is_some());
+        let then = match (seen.map(|record| record.recovery.is_some()), &of.create) {
+            (Some(true), _) => "it is being submitted again",
+            (Some(false), _) => {
                 "its people have deleted it, and `retry` submits it again as it was learned"
             }
-            (Some(_), true) => "it would be submitted as `create` says",
-            (None, true) => "nothing is submitted before one was seen",
+            (None, Some(_)) => "it would be submitted as `create` says",
+            (None, None) => "nothing is submitted before one was seen",
         };
         return format!(
             "no {} that the config means is in {zone}: {then}{gone}",

@@ -98,6 +98,10 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     }
     let seen = ctx.record.seen.as_ref()?;
     let run = seen.run.as_ref()?;
+    // A newer order that some slices have is followed by one for all (`relaunch`).
+    if seen.out_of_step > Some(run.generation) {
+        return None;
+    }
     let ending = seen.spot
         && ctx.condition() == Condition::Maintenance
         && seen.health.as_deref() == Some("UNHEALTHY_MAINTENANCE");
@@ -120,7 +124,7 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     reboot.extend(fresh.filter(|boot| !run.reboot.contains(boot)));
     let order = RunOrder { wait, notice, reboot, ..run.clone() };
     // A slice that Google's repair made again has the order that the request was created with.
-    let behind = seen.out_of_step.is_some() && run.generation == ctx.record.job.generation;
+    let behind = seen.out_of_step == Some(run.generation);
     (order != *run || behind).then_some(Patch::Order(order))
 }
 

@@ -13,6 +13,7 @@ use crate::model::relaunch::Release;
 use crate::model::slot::{SlotRecord, Wish};
 use crate::model::time::{elapsed, span};
 use crate::model::training::Resubmitted;
+use crate::model::traits::BudgetOf;
 
 use super::turn::Turn;
 use super::{ending, relaunch, reload, runs, settle, strays};
@@ -175,9 +176,11 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
 /// The present state is judged from scratch: by the budgets that the open breaker held, or all.
 fn reset_breaker(fleet: &mut Fleet) {
     let of = fleet.ledger.breaker.take();
-    fleet.ledger.unfit.clear();
-    fleet.ledger.pools.values_mut().for_each(|pool| pool.failing = None);
-    fleet.ledger.pools.retain(|_, pool| !pool.is_sound());
+    if of.as_ref().is_none_or(|of| of.holds(BudgetOf::Tpus)) {
+        fleet.ledger.unfit.clear();
+        fleet.ledger.pools.values_mut().for_each(|pool| pool.failing = None);
+        fleet.ledger.pools.retain(|_, pool| !pool.is_sound());
+    }
     let slots = &fleet.settings.slots;
     let seen = |slot: &str| {
         let budget = slots.get(slot).map(|slot| slot.filling.traits().budget);

@@ -117,11 +117,14 @@ fn emptied(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Verdi
 }
 
 /// A listing alone may lack the node of a request that is ACTIVE (S4): a GET has to say that it was deleted.
-/// A verdict that an earlier process confirmed stands.
-pub fn unconfirmed(record: &SlotRecord, verdict: Verdict, view: &NodeView) -> Verdict {
-    let known = record.verdict == verdict && record.incarnation == view.incarnation;
-    if known || !(view.not_listed && verdict.condition == Condition::Stopped) {
+/// The verdict of an earlier process on the `same` request stands until then.
+pub fn unconfirmed(record: &SlotRecord, same: bool, verdict: Verdict, view: &NodeView) -> Verdict {
+    if !(view.not_listed && verdict.condition == Condition::Stopped) {
         return verdict;
+    }
+    let said = (record.verdict.condition, &record.verdict.evidence);
+    if same && said == (verdict.condition, &verdict.evidence) {
+        return Verdict { unconfirmed: true, ..verdict };
     }
     let state = view.own_state.as_deref().unwrap_or("there");
     let text = format!(

@@ -246,7 +246,8 @@ fn verdict(
             if view.state != NodeState::Ready || diagnose::is_in_window(view, turn.now) {
                 at_rest(record);
             }
-            let heard_from = record.job.heard_from;
+            let (heard_from, same) =
+                (record.job.heard_from, record.incarnation == view.incarnation);
             adopt(record, view, &fleet.settings, &mut fleet.dirty, turn);
             if record.job.heard_from != heard_from {
                 fleet.dirty.insert(name.to_owned());
@@ -254,7 +255,11 @@ fn verdict(
             let verdict = diagnose::node(record, slot, &fleet.ledger, view, turn.now);
             let memory = fleet.memory.get(name);
             let confirmed = memory.is_some_and(|memory| memory.emptiness_confirmed);
-            Some(if confirmed { verdict } else { diagnose::unconfirmed(record, verdict, view) })
+            Some(if confirmed {
+                verdict
+            } else {
+                diagnose::unconfirmed(record, same, verdict, view)
+            })
         }
         Reading::Absent => {
             let memory = fleet.memory.entry(name.to_owned()).or_default();

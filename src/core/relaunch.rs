@@ -157,9 +157,8 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
 /// heard before all have one order.
 fn reached_some(record: &SlotRecord) -> Option<String> {
     let seen = record.seen.as_ref().filter(|_| record.takes_orders())?;
-    let newest = record.job.generation;
-    let some = seen.out_of_step == Some(newest) && seen.run.as_ref()?.generation < newest;
-    (some && record.job.amendment.is_none())
+    let (newest, run) = (seen.out_of_step?, seen.run.as_ref()?);
+    (newest > run.generation)
         .then(|| format!("the order of generation {newest} reached some of its slices alone"))
 }
 

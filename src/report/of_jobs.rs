@@ -26,7 +26,7 @@ pub fn hold(hold: HoldReason) -> Option<Meaning> {
         ),
         Breaker => says(
             "The storm breaker is open: so much looked wrong at once that the monitoring is suspected first.",
-            "Can the checkpoints be listed, and do the jobs really save nothing? Then `breaker reset`.",
+            "`breaker` says what opened it: look at that first, since `breaker reset` lets all of it go on.",
         ),
         JobFailed => says(
             "The job's own program failed, so that it would fail again.",

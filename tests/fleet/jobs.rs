@@ -90,7 +90,9 @@ impl World {
                 jobs.extend(self.jobs_that(kind, region, filter.as_deref().unwrap_or(""))?);
             }
             for id in named.iter().filter(|id| of.kind.is_id(id)) {
-                if !jobs.iter().any(|job| job.id == *id) {
+                // The first job of a lineage is of no interest once a later one is listed.
+                let listed = |of: &String| jobs.iter().any(|job| job.id == *of);
+                if !(listed(id) || known.len() > 1 && known[1..].iter().all(listed)) {
                     jobs.extend(self.one_job(of.kind, region, id));
                 }
             }

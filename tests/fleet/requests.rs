@@ -13,7 +13,7 @@ use tpu_watchdog::model::node::NodeView;
 use tpu_watchdog::model::queued::RequestView;
 use tpu_watchdog::model::relaunch::Patch;
 use tpu_watchdog::resource::queued::{body, reading::reading};
-use tpu_watchdog::resource::spec::strip_ours;
+use tpu_watchdog::resource::spec::{is_supervised, strip_ours};
 
 use crate::process::HasIt;
 use crate::world::{Sent, World};
@@ -70,8 +70,9 @@ impl World {
             }
         };
         let request = self.request(zone, id);
-        let known = [slot.to_owned()];
-        let named = request.as_ref().map_or(&known[..], |request| &request.nodes);
+        let own = [slot.to_owned()];
+        let known = if known.is_empty() { &own[..] } else { known };
+        let named = request.as_ref().map_or(known, |request| &request.nodes);
         let mut nodes: Vec<Arc<NodeView>> = Vec::new();
         for node in named {
             if let Reading::Node(view) = self.get(zone, node) {
@@ -87,9 +88,10 @@ impl World {
             unreachable!("only patches go to nodes");
         };
         let refused = |class, text: &str| Some(Ok(CallOutcome::Refused(Failure::new(class, text))));
-        let unsent =
-            |text: &str| Some(Ok(CallOutcome::NotSent(Failure::new(FailureClass::Garbage, text))));
-        let Reading::Node(view) = self.get(zone, node) else { return unsent("no such node") };
+        let unsent = |class, text: &str| Some(Ok(CallOutcome::NotSent(Failure::new(class, text))));
+        let Reading::Node(view) = self.get(zone, node) else {
+            return unsent(FailureClass::NotFound, "no such node");
+        };
         let same = match filling {
             Filling::QueuedResource(id) => {
                 let made = self.request(zone, id).and_then(|request| request.created);
@@ -108,7 +110,9 @@ impl World {
         } else {
             query.insert("updateMask".to_owned(), "metadata".to_owned());
             let mut metadata = view.raw["metadata"].clone();
-            let whole = view.slot.as_ref() == Some(slot) && view.run.is_some();
+            let supervised = is_supervised(metadata.as_object().unwrap());
+            let supervised = supervised || *patch == Patch::Release;
+            let whole = supervised && view.slot.as_ref() == Some(slot) && view.run.is_some();
             match patch {
                 Patch::Order(order) if nodes.len() > 1 && view.run.as_ref() == Some(order) => {
                     return Some(Err(HasIt));
@@ -116,7 +120,9 @@ impl World {
                 Patch::Release if nodes.len() > 1 && view.slot.is_none() && view.run.is_none() => {
                     return Some(Err(HasIt));
                 }
-                _ if !whole => return unsent("the node was read without its metadata"),
+                _ if !whole => {
+                    return unsent(FailureClass::Garbage, "the node was read without its metadata");
+                }
                 Patch::Order(order) => {
                     if view.run.as_ref().is_some_and(|run| run.generation > order.generation) {
                         return refused(FailureClass::Conflict, "the node has a newer order");

@@ -79,6 +79,7 @@ impl World {
             9 => self.trouble(ZONE, slice, Trouble::JobCrashes, None),
             10 => self.restart(),
             // A listing lacks it for a while, or all of them.
+            13 if rng.bool() => self.hidden.extend(SLICES.map(str::to_owned)),
             13 => drop(self.hidden.insert(slice.to_owned())),
             11 | 12 => {
                 let late = Loss::ArrivesLate(rng.i64(1_000..60_000));

@@ -213,7 +213,8 @@ fn plays(seed: u64) -> Result<(usize, usize), String> {
     if world.live().len() != 2 || !world.fleet().ledger.strays.is_empty() {
         return wrong(&world, format!("{:?}, {:?}", world.live(), world.fleet().ledger.strays));
     }
-    let cancels = world.sent.iter().filter(|sent| sent.path.ends_with(":cancel")).count();
+    let stalled = |line: &&String| line.contains("condemned as job_stalled");
+    let cancels = world.log.iter().filter(stalled).count();
     Ok((world.cloud.training.len(), cancels))
 }
 
