@@ -3,6 +3,7 @@
 //! as before. `core::sweep` says what is dead.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -20,7 +21,7 @@ use crate::model::action::CallOutcome;
 use crate::model::event::Verb;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::Stray;
-use crate::model::node::NodeState;
+use crate::model::node::{NodeState, NodeView};
 use crate::model::operation::OperationState;
 use crate::model::time::{elapsed, span};
 use crate::report::sentence::Tone;
@@ -355,12 +356,21 @@ async fn verify(clients: &Clients, config: &Config, left: &Leftover) -> Result<(
             );
             let request = request.map_err(|why| why.to_string())?;
             let nodes = nodes.map_err(|why| why.to_string())?;
-            let all = Inventory {
+            let mut all = Inventory {
                 nodes: nodes.nodes,
                 unreachable: nodes.unreachable,
                 strays,
                 ..Inventory::default()
             };
+            let its = |node: &&Arc<NodeView>| request.nodes.contains(&node.node);
+            let ready = |node: &&Arc<NodeView>| its(node) && node.state == NodeState::Ready;
+            for node in all.nodes.iter().filter(ready) {
+                let reports =
+                    clients.tpu.guest_attributes(zone, &node.node, node.workers, until).await;
+                let reports = reports.map_err(|why| why.to_string())?;
+                let ended = sweep::has_ended(&reports, node.workers);
+                all.ended.extend(node.incarnation.clone().zip(ended));
+            }
             sweep::of_request(&request, &all)
                 .ok_or_else(|| format!("it is {} now, and may serve", request.state.as_str()))?
         }

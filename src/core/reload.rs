@@ -165,6 +165,8 @@ pub fn purge(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         let old = std::mem::replace(record, fresh);
         (record.paused, record.incarnation) = (old.paused, old.incarnation);
         (record.ours, record.seen) = (old.ours, old.seen);
+        // A request that it takes up once more is still one that may be called off.
+        record.request = old.request;
         record.submitted_at = old.submitted_at;
         // A generation is never used twice: an old create that comes late must not pass for a new one.
         record.job.generation = old.job.generation;

@@ -2,7 +2,7 @@
 //! queued resources. Pure: it says what is dead and why, and deletes nothing.
 //!
 //! Dead are a node that is PREEMPTED or TERMINATED, a request that is FAILED or SUSPENDED, and an
-//! ACTIVE request none of whose nodes lives. A node of a request that is there is never named by
+//! ACTIVE request none of whose nodes lives, or all of whose nodes are idle. A node of a request that is there is never named by
 //! itself: it goes with its request. A READY TPU is named only when each of its hosts reports that
 //! its job has ended, or the journal follows exactly it as a stray: asked for by this watchdog, called off, and granted
 //! all the same. Whatever can't be read is never dead.
@@ -162,6 +162,10 @@ pub fn of_request(request: &RequestView, all: &Inventory) -> Option<Leftover> {
                         }))
             };
             let nodes: Vec<_> = all.nodes.iter().filter(mine).collect();
+            if let Some(how) = idles(request, &nodes, all) {
+                let why = format!("ACTIVE and idle: all its hosts report that its job has {how}");
+                return Some(leftover(request, why, true, None));
+            }
             let dead = |node: &&Arc<NodeView>| {
                 matches!(node.state, NodeState::Preempted | NodeState::Terminated)
             };
@@ -179,11 +183,15 @@ pub fn of_request(request: &RequestView, all: &Inventory) -> Option<Leftover> {
         }
         _ => return None,
     };
+    Some(leftover(request, why, force, stray))
+}
+
+fn leftover(request: &RequestView, why: String, force: bool, stray: Option<&Stray>) -> Leftover {
     let holds = match request.nodes.len() {
         0 | 1 => request.accelerator.clone(),
         count => format!("{count} x {}", request.accelerator),
     };
-    Some(Leftover {
+    Leftover {
         thing: Thing::Request { created: request.created, force },
         zone: request.zone.clone(),
         name: request.id.clone(),
@@ -192,8 +200,23 @@ pub fn of_request(request: &RequestView, all: &Inventory) -> Option<Leftover> {
         why,
         owner: request.owner.clone(),
         is_stray: stray.is_some(),
-    })
+    }
 }
+
+/// How the job of a request has ended: each of its nodes is READY, and all hosts of each report that.
+fn idles(request: &RequestView, nodes: &[&Arc<NodeView>], all: &Inventory) -> Option<&'static str> {
+    let whole = !nodes.is_empty() && nodes.len() == request.nodes.len();
+    let how = |node: &&Arc<NodeView>| {
+        let known = node.incarnation.as_ref().filter(|_| node.state == NodeState::Ready)?;
+        all.ended.iter().find(|(ended, _)| ended == known).map(|(_, how)| *how)
+    };
+    let ends: Option<Vec<&str>> = nodes.iter().filter(|_| whole).map(how).collect();
+    let ends = ends.filter(|ends| !ends.is_empty())?;
+    Some(if ends.contains(&FAILED) { FAILED } else { ENDED_WELL })
+}
+
+const ENDED_WELL: &str = "ended well";
+const FAILED: &str = "failed";
 
 /// How the job of a node has ended, where all its hosts report that, of one boot each; none while
 /// any may run.
@@ -206,8 +229,8 @@ pub fn has_ended(reports: &[WorkerReport], workers: usize) -> Option<&'static st
         return None;
     }
     match (all(JobPhase::Done), all(JobPhase::Failed)) {
-        (true, _) => Some("ended well"),
-        (_, true) => Some("failed"),
+        (true, _) => Some(ENDED_WELL),
+        (_, true) => Some(FAILED),
         _ => None,
     }
 }
@@ -280,6 +303,30 @@ mod tests {
         assert_eq!(of("active-gone").holds, "2 x v6e-8");
         assert_eq!(of("dead").owner.as_deref(), Some("o"));
         assert!(of("husk").why.ends_with("its queued resource is gone"), "{}", of("husk").why);
+    }
+
+    #[test]
+    fn a_request_is_idle_only_when_each_of_its_nodes_is() {
+        let (first, second) = (node("s-0", "READY", Some("q")), node("s-1", "READY", Some("q")));
+        let ended = |node: &Arc<NodeView>| (node.incarnation.clone().unwrap(), ENDED_WELL);
+        let mut all = Inventory {
+            nodes: vec![first.clone(), second.clone()],
+            requests: Some(vec![request("q", json!({"state": "ACTIVE"}), &["s-0", "s-1"])]),
+            ended: vec![ended(&first)],
+            ..Inventory::default()
+        };
+        assert_eq!(names(&all), Vec::<String>::new(), "the other slice may run");
+        all.ended.push(ended(&second));
+        let found = leftovers(&all);
+        assert_eq!(found.len(), 1, "its nodes go with it");
+        assert_eq!(
+            found[0].why,
+            "ACTIVE and idle: all its hosts report that its job has ended well"
+        );
+        assert_eq!(found[0].thing, Thing::Request { created: None, force: true });
+        // One that the listing lacks may run.
+        all.nodes.pop();
+        assert_eq!(names(&all), Vec::<String>::new());
     }
 
     #[test]

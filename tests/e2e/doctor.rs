@@ -100,13 +100,14 @@ fn a_job_that_names_a_service_account_needs_the_right_to_act_as_it() {
     let pools = json!([{"machineSpec": {"machineType": "g2-standard-12"}, "replicaCount": "1"}]);
     let body = json!({"displayName": "sft", "jobSpec": {"workerPoolSpecs": pools, "serviceAccount": "trainer@p.iam.gserviceaccount.com"}});
     post(&rig, "locations/us-central1/customJobs", body);
+    let slot = "sft";
     let missed = "iam.serviceAccounts.actAs is not granted on trainer@p.iam.gserviceaccount.com";
-    let (code, text) = doctor(&rig, &[]);
+    let (code, text) = doctor(&rig, &["--node", slot]);
     assert!(code == 0 && !text.contains(missed), "{text}");
     rig.simulator.with(|cloud| {
         cloud.denied.insert("iam.serviceAccounts.actAs".to_owned());
     });
-    let (code, text) = doctor(&rig, &[]);
+    let (code, text) = doctor(&rig, &["--node", slot]);
     assert!(code == 3 && text.contains(missed) && text.contains("1 thing missing"), "{text}");
     assert!(text.contains("add-iam-policy-binding trainer@p.iam.gserviceaccount.com"), "{text}");
     // One that is not there yet, and that the config describes.
@@ -115,7 +116,7 @@ fn a_job_that_names_a_service_account_needs_the_right_to_act_as_it() {
     let config = std::fs::read_to_string(rig.config()).unwrap();
     let new = "display_name = \"new\"\ncreate = \"job.yaml\"";
     std::fs::write(rig.config(), config.replace("display_name = \"sft\"", new)).unwrap();
-    let (code, text) = doctor(&rig, &[]);
+    let (code, text) = doctor(&rig, &["--node", slot]);
     assert!(code == 3 && text.contains("it would be submitted as `create` says"), "{text}");
     assert!(text.contains("1 thing missing"), "{text}");
     assert!(text.contains("actAs is not granted on other@p.iam.gserviceaccount.com"), "{text}");

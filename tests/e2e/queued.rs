@@ -152,6 +152,30 @@ fn a_request_that_does_not_exist_is_made_from_the_config_and_what_fails_is_remov
 }
 
 #[test]
+fn a_request_whose_job_has_ended_is_shown_by_sweep_and_goes_when_it_is_named() {
+    let create = "[tpu.create]\naccelerator_type = \"v4-8\"\nruntime_version = \"tpu-ubuntu2204-base\"\nspot = true\n";
+    let mut rig = rig(false, create);
+    rig.start();
+    rig.wait_recovered("a", 0);
+    let sweep = |more: &[&str]| {
+        let output = rig.command(&["sweep"]).args(more).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text + &String::from_utf8_lossy(&output.stderr)
+    };
+    let text = sweep(&[]);
+    assert!(text.contains("nothing uses quota without doing work"), "{text}");
+    rig.trouble("a", Trouble::JobEnds, None);
+    rig.wait_until("it has ended", || seen(&rig)["condition"] == "finished");
+    let text = sweep(&[]);
+    assert!(text.contains("qr") && text.contains("ACTIVE and idle"), "{text}");
+    rig.kill();
+    let body = rig.node("a").unwrap().body;
+    let owner = body["metadata"]["tpu-watchdog-owner"].as_str().unwrap();
+    let text = sweep(&["qr", "--yes", "--owner", owner]);
+    assert!(text.contains("qr: deleted") && rig.node("a").is_none(), "{text}");
+}
+
+#[test]
 fn a_request_that_a_person_deleted_stays_deleted() {
     let mut rig = rig(true, "");
     rig.start();

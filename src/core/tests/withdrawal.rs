@@ -331,6 +331,22 @@ fn a_slot_that_is_wanted_again_takes_its_request_up() {
 }
 
 #[test]
+fn s21_a_request_that_is_wanted_again_after_a_purge_can_be_called_off_once_more() {
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    asked.command(CommandKind::Pause { slot: None, until: None });
+    asked.command(CommandKind::Forget { slot: "a".into(), purge: true });
+    asked.shows(Some(&waiting()));
+    asked.command(CommandKind::Retry { slot: "a".into(), from: None });
+    asked.command(CommandKind::Resume { slot: None, adopt: false });
+    (0..4).for_each(|_| asked.shows(Some(&waiting())));
+    assert_eq!(asked.world.fleet.slots["a"].request.as_deref(), Some("q"));
+    asked.forget();
+    asked.shows(Some(&waiting()));
+    assert!(asked.looks_at_it(), "{:?}", asked.world.fleet.ledger.strays);
+}
+
+#[test]
 fn s21_a_request_that_was_taken_up_while_it_waits_is_withdrawn_as_well() {
     // Wanted again, so that no recovery is under way; then called off once more.
     let calls: [fn(&mut Asked); 2] = [Asked::forget, |asked| {
