@@ -119,9 +119,15 @@ fn leave(fleet: &mut Fleet, name: String, turn: &mut Turn) {
     let ended = strays::call_off(fleet, &name, "it was taken out of the config", false, turn);
     let Some(mut record) = fleet.slots.remove(&name) else { return };
     fleet.memory.remove(&name);
-    turn.note(match ended {
-        Some(ended) => format!("{name} is not in the config: {ended}"),
-        None => format!("{name} is not in the config: it is not watched from now on"),
+    let waits = record.incarnation.as_ref().filter(|_| record.queued_since().is_some());
+    turn.note(match (ended, waits) {
+        (Some(ended), _) => format!("{name} is not in the config: {ended}"),
+        (None, None) => format!("{name} is not in the config: it is not watched from now on"),
+        // It was adopted, or asked for under another name of the slot: it is not withdrawn.
+        (None, Some(request)) => format!(
+            "{name} is not in the config: its queued resource {request} waits on unwatched, and may be granted and billed: delete it unless it \
+             is wanted"
+        ),
     });
     if record.seen.as_ref().and_then(|seen| seen.run.as_ref()).is_some_and(|run| run.wait) {
         turn.note(format!(

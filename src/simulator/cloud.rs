@@ -41,6 +41,8 @@ pub struct Cloud {
     pub quota: BTreeMap<String, (Timestamp, String)>,
     /// The most nodes that the quota of a zone allows.
     pub limits: BTreeMap<String, usize>,
+    /// Zones whose queue is closed to the project, until the time given.
+    pub closed: BTreeMap<String, Timestamp>,
     /// Zones that listings report as unreachable, until the time given.
     pub unreachable: BTreeMap<String, Timestamp>,
     /// The next node of this id never boots.

@@ -198,6 +198,9 @@ impl Cloud {
                 );
                 self.quota.insert(zone, (until.unwrap_or(forever), message));
             }
+            Trouble::ClosedQueue => {
+                self.closed.insert(zone, until.unwrap_or(forever));
+            }
             Trouble::Unreachable => {
                 self.unreachable.insert(zone, until.unwrap_or(forever));
             }
@@ -263,7 +266,7 @@ impl Cloud {
         let uid = node.uid;
         let mut dead = true;
         match event.what {
-            Trouble::Preempt => node.state = "PREEMPTED",
+            Trouble::Preempt | Trouble::PreemptNode => node.state = "PREEMPTED",
             Trouble::Terminate => node.state = "TERMINATED",
             Trouble::FailedRepair => node.state = "UNKNOWN",
             Trouble::Stop => node.state = "STOPPED",

@@ -85,6 +85,17 @@ pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
         Ok(nodes) => nodes,
         Err(refusal) => return *refusal,
     };
+    if cloud.closed.get(place.zone).is_some_and(|until| *until > cloud.now()) {
+        let of = nodes.first().and_then(|(_, node)| node.get("acceleratorType"));
+        let kind = of.and_then(Value::as_str).unwrap_or_default();
+        return error(
+            403,
+            format!(
+                "User does not have permission to submit requests into this queue for accelerator type {kind} in location {}.",
+                place.zone
+            ),
+        );
+    }
     if let Some(refusal) = quota::refusal(cloud, place, nodes.len()) {
         return refusal;
     }

@@ -32,6 +32,8 @@ Trouble {
     MeshFailure = "mesh_failure",
     /// State PREEMPTED.
     Preempt = "preempt",
+    /// State PREEMPTED, while its queued resource stays ACTIVE.
+    PreemptNode = "preempt_node",
     /// State TERMINATED.
     Terminate = "terminate",
     /// The node is gone without a trace.
@@ -72,6 +74,8 @@ Trouble {
     StockOut = "stock_out",
     /// Creates in the zone are refused by quota.
     Quota = "quota",
+    /// Queued resources in the zone are refused: its queue is closed to the project.
+    ClosedQueue = "closed_queue",
     /// Listings do not reach the zone.
     Unreachable = "unreachable",
 }
@@ -80,7 +84,10 @@ Trouble {
 impl Trouble {
     /// It concerns a zone, and no node.
     pub fn is_of_a_zone(self) -> bool {
-        matches!(self, Trouble::StockOut | Trouble::Quota | Trouble::Unreachable)
+        matches!(
+            self,
+            Trouble::StockOut | Trouble::Quota | Trouble::ClosedQueue | Trouble::Unreachable
+        )
     }
 }
 

@@ -107,6 +107,30 @@ fn without_grace_queue_and_while_paused_the_place_is_kept() {
 }
 
 #[test]
+fn a_queue_that_is_closed_to_the_project_is_left_for_the_next_zone_and_asked_again_where_there_is_none()
+ {
+    let mut world = World::training(CONFIG, TIMES);
+    world.trouble(ZONES[0], "", Trouble::ClosedQueue, None);
+    world.start("one");
+    world.goes_on(minutes(30));
+    assert!(world.is_ready(ZONES[1], "a"), "{}\n{}", world.state("a"), world.log.join("\n"));
+    // In its only zone the create stays owed, and its reason is told.
+    let config =
+        CONFIG.replace("zones = [\"us-central2-b\", \"us-east5-a\"]", "zone = \"us-central2-b\"");
+    let mut world = World::training(&config, TIMES);
+    world.trouble(ZONES[0], "", Trouble::ClosedQueue, Some(minutes(60)));
+    world.start("one");
+    world.goes_on(minutes(50));
+    let told = world.fleet().slots["a"].decision.clone().unwrap();
+    assert!(
+        told.hold.is_some() && told.reason.contains("permission to submit requests"),
+        "{told:?}"
+    );
+    world.goes_on(minutes(90));
+    assert!(world.is_ready(ZONES[0], "a"), "{}\n{}", world.state("a"), world.log.join("\n"));
+}
+
+#[test]
 fn s21_a_request_that_is_granted_while_its_queue_is_left_is_taken_up() {
     let mut taken_back = 0;
     for seconds in (-60..=180).step_by(10) {

@@ -67,6 +67,7 @@ impl World {
         let slice = SLICES[rng.usize(0..SLICES.len())];
         let lasts = |rng: &mut fastrand::Rng| Some(minutes(rng.i64(2..90)));
         match rng.u32(0..15) {
+            0 if rng.bool() => self.trouble(ZONE, slice, Trouble::PreemptNode, None),
             0 => self.trouble(ZONE, slice, Trouble::Preempt, None),
             1 => self.trouble(ZONE, slice, Trouble::Vanish, None),
             2 => self.trouble(ZONE, slice, Trouble::FailedRepair, None),

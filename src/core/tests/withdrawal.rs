@@ -282,6 +282,19 @@ fn s1_only_the_request_that_was_called_off_is_withdrawn() {
 }
 
 #[test]
+fn a_request_that_was_adopted_is_told_when_its_slot_leaves_and_is_not_withdrawn() {
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    asked.body["tpu"]["nodeSpec"][0]["node"]["metadata"]["tpu-watchdog-slot"] = json!("former");
+    asked.created = asked.world.now.to_string();
+    asked.shows(Some(&waiting()));
+    assert!(!asked.world.fleet.slots["a"].ours);
+    asked.world.input(Input::Configured(Box::new(settings(&["b"]))));
+    assert!(asked.told("waits on unwatched, and may be granted and billed"));
+    assert!(asked.world.fleet.ledger.strays.is_empty());
+}
+
+#[test]
 fn s7_nothing_is_withdrawn_while_paused_or_in_dry_run() {
     let holds: [fn(&mut World); 2] = [
         |world| world.fleet.settings.dry_run = true,
