@@ -127,6 +127,7 @@ async fn of_slot(
     let learned = match read(clients, slot, record, zone, deadline).await {
         Reading::Node(view) => {
             all.push(shown(slot, zone, &view));
+            all.extend(hides(slot, &view));
             NodeSpec::learn(&view.raw)
         }
         reading => {
@@ -242,6 +243,16 @@ fn shown(slot: &SlotSettings, zone: &str, view: &NodeView) -> Finding {
     };
     let text = format!("{state} in {zone}, {several}{}", view.accelerator);
     if view.state == NodeState::Ready { fine(name, text) } else { doubt(name, text) }
+}
+
+/// v2 shows no reservation of a queued resource, nor how long flex-start capacity lasts: a create would lack them.
+fn hides(slot: &SlotSettings, view: &NodeView) -> Option<Finding> {
+    if view.alpha || !matches!(slot.filling, Filling::QueuedResource(_)) {
+        return None;
+    }
+    let text = "v2alpha1 did not answer, and v2 hides whether its queued resource is reserved or flex-start: what was learned before counts";
+    let cure = "if it is one of these and nothing was learned: reserved = true, or provisioning_model = \"flex-start\" with max_run, in its [tpu.create]";
+    Some(Finding { cure: Some(cure.into()), ..doubt("", text) })
 }
 
 /// A TPU that is not there; one that was never seen may have its name written wrongly.

@@ -304,6 +304,10 @@ fn a_request_is_replaced_as_it_was_also_where_v2alpha1_does_not_answer() {
         let read = logged.method == "GET" && logged.path.starts_with("/v2alpha1/");
         read.then(|| Fault::AnswerBefore(Reply::new(404, "<html>not found</html>")))
     })));
+    let doctor = rig.command(&["doctor"]).output().unwrap();
+    let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("v2 hides whether its queued resource is reserved"), "{text}");
     rig.start();
     rig.wait_polls(2);
     let old = rig.node("a").unwrap().uid;
