@@ -117,6 +117,12 @@ fn leave(fleet: &mut Fleet, name: String, turn: &mut Turn) {
         record.unanswered_delete = Some(recovery.phase_since);
     }
     let ended = strays::call_off(fleet, &name, "it was taken out of the config", false, turn);
+    let former = former_slot(fleet, &name).filter(|_| ended.is_none());
+    let ended = ended.or_else(|| {
+        fleet.dirty_ledger = true;
+        let why = format!("its slot, which was called {name} by then, was taken out of the config");
+        Some(strays::leave_behind(&former?, &why, &mut fleet.ledger, turn.now))
+    });
     let Some(mut record) = fleet.slots.remove(&name) else { return };
     fleet.memory.remove(&name);
     let waits = record.incarnation.as_ref().filter(|_| record.queued_since().is_some());
@@ -141,6 +147,15 @@ fn leave(fleet: &mut Fleet, name: String, turn: &mut Turn) {
     record.job.amendment = None;
     fleet.left.insert(name.clone(), record);
     fleet.dirty.insert(name);
+}
+
+/// The former name of a slot that was renamed while its request waited: by that name the request is ours.
+fn former_slot(fleet: &Fleet, name: &str) -> Option<SlotRecord> {
+    let record = fleet.slots.get(name).filter(|record| record.queued_since().is_some())?;
+    let same = |left: &&SlotRecord| {
+        left.ours && left.request.is_some() && left.incarnation == record.incarnation
+    };
+    fleet.left.values().find(same).cloned()
 }
 
 /// Drops what is known of slots that left too long ago.

@@ -90,7 +90,7 @@ const STANDINGS: [Standing; 17] = [
 ];
 
 /// Commands of operators, and then changes of the config.
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "nothing",
     "pause",
     "resume",
@@ -106,6 +106,7 @@ const COMMANDS: [&str; 15] = [
     "other id",
     "other spec",
     "rename",
+    "rename and leave",
 ];
 
 /// The trouble after the command.
@@ -254,6 +255,12 @@ impl World {
                 self.settings.slots.remove("a");
                 return self.reload();
             }
+            "rename and leave" => {
+                self.configured("rename");
+                self.run_for(minutes(3));
+                self.settings.slots.remove("c");
+                return self.reload();
+            }
             "pause" => CommandKind::Pause { slot: Some(slot), until: None },
             "resume" | "adopt" => {
                 CommandKind::Resume { slot: Some(slot), adopt: command == "adopt" }
@@ -292,7 +299,7 @@ impl World {
     /// The rule that a request breaks which is there in the end.
     fn wrong(&self, standing: Standing, command: &str) -> Option<String> {
         // Called off: it waits no more, and what was dead before is left as it is.
-        let off = ["forget", "purge", "leave", "release"].contains(&command);
+        let off = ["forget", "purge", "leave", "rename and leave", "release"].contains(&command);
         let stays = off || command == "pause" || standing == Standing::SuspendedByUser;
         self.there().find_map(|(zone, id, state)| {
             let dead = ["FAILED", "SUSPENDED"].contains(&state);
@@ -348,7 +355,8 @@ fn plays((capacity, standing, command, hindrance): Case) -> Result<(), String> {
 /// Whether the slot has to be at work again in the end.
 fn comes_back((capacity, standing): (Capacity, Standing), command: &str) -> bool {
     use Standing::*;
-    let off = ["pause", "forget", "purge", "done", "release", "leave"].contains(&command);
+    let off = ["pause", "forget", "purge", "done", "release", "leave", "rename and leave"]
+        .contains(&command);
     // A person's doing is left alone, unless a person says otherwise. A granted request is not left for
     // another one, and one that is dead is another's once the config names another.
     let held = match standing {

@@ -295,6 +295,24 @@ fn a_request_that_was_adopted_is_told_when_its_slot_leaves_and_is_not_withdrawn(
 }
 
 #[test]
+fn s21_a_request_whose_slot_was_renamed_is_withdrawn_when_that_leaves() {
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    let mut renamed = asked.world.fleet.settings.clone();
+    let slot = renamed.slots.remove("a").unwrap();
+    renamed.slots.insert("c".into(), SlotSettings { name: "c".into(), ..slot });
+    asked.world.input(Input::Configured(Box::new(renamed)));
+    (0..4).for_each(|_| asked.shows(Some(&waiting())));
+    let taken_up = &asked.world.fleet.slots["c"];
+    assert!(taken_up.incarnation.is_some() && !taken_up.ours);
+    assert!(asked.world.fleet.ledger.strays.is_empty());
+    asked.world.input(Input::Configured(Box::new(settings(&["b"]))));
+    asked.shows(Some(&waiting()));
+    asked.got(Some(&waiting()));
+    assert!(matches!(asked.world.actions[..], [Action::Delete { stray: true, force: false, .. }]));
+}
+
+#[test]
 fn s7_nothing_is_withdrawn_while_paused_or_in_dry_run() {
     let holds: [fn(&mut World); 2] = [
         |world| world.fleet.settings.dry_run = true,
