@@ -20,12 +20,13 @@ pub fn check(at: &ConfigFile) -> Outcome {
         (all, jobs) if all == jobs => ", each TPU with a [tpu.job]".to_owned(),
         (_, jobs) => format!(", {jobs} of the TPUs with a [tpu.job]"),
     };
-    print(&format!(
-        "{} is fine: project {}, {}{with}\n",
+    let fine = format!(
+        "{} is fine: project {}, {}{with}",
         at.path().display(),
         config.settings.project,
         fleet(&config.settings)
-    ));
+    );
+    print(&screen::paragraph(&fine, screen::width()));
     // Only a note: the file may be there for the service alone.
     if let Some(Err(message)) = config.listen_token_file.as_deref().map(config::read_token) {
         print(&format!("note: as the present user sees it, {message}; `run` does not start so\n"));

@@ -78,6 +78,8 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Option<Decis
     {
         return Some(decision);
     }
+    // An order that was not written is over only now.
+    forget_old_wish(ctx, turn);
     let why = wanted(ctx)?;
     if let Some((gate, hold)) = gates::first_hold(gates, ctx, Before::Relaunch) {
         if gate == gates::ORDER_CHECKPOINTS {

@@ -62,7 +62,7 @@ fn a_person_pauses_resumes_and_resets_beside_the_service() {
         rig.wait_polls(6);
         assert_eq!(rig.mutations().len(), before, "{}", rig.mutations_text());
         let (code, out, _) = run(&rig, &["breaker"]);
-        assert!(code == 3 && out.contains("4 of 5 slots"), "{out}");
+        assert!(code == 3 && out.contains("4 of 5 TPUs"), "{out}");
         assert_eq!(rig.status()["breaker"], "open");
         assert_eq!(run(&rig, &["breaker", "reset", "--reason", "they are really dead"]).0, 0);
         rig.wait_recovered("n1", uid);

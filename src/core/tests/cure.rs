@@ -179,3 +179,29 @@ fn s6_a_relaunch_that_its_order_holds_takes_no_room_from_others() {
     }
     panic!("b was never condemned: {:?} {:?}", world.hold("a"), world.hold("b"));
 }
+
+#[test]
+fn s3_an_order_that_was_lost_is_not_sent_again_for_a_wish_of_more_than_an_hour_ago() {
+    for (minutes, again) in [(10, 3), (65, 2)] {
+        let mut world = with_checkpoints();
+        let node = running(&mut world);
+        world.command(CommandKind::Relaunch { slot: "a".into() });
+        while world.run_order().is_none() {
+            world.next_poll(&node);
+            world.surveyed(&[100, 200]);
+        }
+        world.ordered(CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer")));
+        // No watchdog runs meanwhile.
+        world.wait(minutes * 60);
+        world.surveyed(&[100, 200]);
+        for _ in 0..6 {
+            world.workers_say(&[(1, "v2", None)]);
+            world.next_poll(&node);
+            if world.asks_for_checkpoints() {
+                world.surveyed(&[100, 200]);
+            }
+        }
+        let sent = world.fleet.slots["a"].job.generation;
+        assert_eq!(sent, again, "{minutes} min: {:?}", world.fleet.slots["a"].decision);
+    }
+}

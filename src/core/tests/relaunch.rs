@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    fn asks_for_checkpoints(&self) -> bool {
+    pub fn asks_for_checkpoints(&self) -> bool {
         self.looks.iter().any(|look| matches!(look, Look::Checkpoints { .. }))
     }
 
