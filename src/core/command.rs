@@ -142,7 +142,7 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
             retry(fleet, slot, *from, (said, now));
             submit_again(fleet, slot, &command.who, now);
             if ended {
-                relaunch(fleet, slot, &command.who, now);
+                relaunch(fleet, slot, &command.who, command.at.min(now));
             }
         }
         CommandKind::Forget { slot, purge } => {
@@ -163,7 +163,7 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
             wanted(record, said);
             recreate(record, incarnation.clone(), &command.who, now);
         }),
-        CommandKind::Relaunch { slot } => relaunch(fleet, slot, &command.who, now),
+        CommandKind::Relaunch { slot } => relaunch(fleet, slot, &command.who, command.at.min(now)),
         CommandKind::Done { slot } => done(fleet, slot, turn),
         // The event is watched like any other.
         CommandKind::Drill { .. } => {}
@@ -289,10 +289,10 @@ fn release(fleet: &mut Fleet, slot: &str, who: &str, turn: &mut Turn) {
 }
 
 /// An operator wants the job to start again on the TPU that is there.
-fn relaunch(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
+fn relaunch(fleet: &mut Fleet, slot: &str, who: &str, said: Timestamp) {
     let calls = |memory: &Memory| memory.pending.contains(&Pending::Call);
     let calling = fleet.memory.get(slot).is_some_and(calls);
-    change(fleet, slot, |record| relaunch::asked(record, who, now, calling));
+    change(fleet, slot, |record| relaunch::asked(record, who, said, calling));
 }
 
 /// Gives a slot its attempts back, and whatever else was used up.

@@ -3,7 +3,7 @@
 use super::relaunch::{accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
-use crate::model::command::CommandKind;
+use crate::model::command::{Command, CommandKind, Pause};
 use crate::model::fleet::Breaker;
 use crate::model::traits::BudgetOf;
 
@@ -204,4 +204,21 @@ fn s3_an_order_that_was_lost_is_not_sent_again_for_a_wish_of_more_than_an_hour_a
         let sent = world.fleet.slots["a"].job.generation;
         assert_eq!(sent, again, "{minutes} min: {:?}", world.fleet.slots["a"].decision);
     }
+}
+
+#[test]
+fn s3_a_wish_is_as_old_as_when_it_was_given_and_not_as_when_it_was_read() {
+    let mut world = with_checkpoints();
+    let node = running(&mut world);
+    let pause = Pause { who: "ada".into(), reason: None, until: None };
+    world.fleet.slots.get_mut("a").unwrap().paused = Some(pause);
+    let at = world.now - jiff::SignedDuration::from_mins(50);
+    let kind = CommandKind::Relaunch { slot: "a".into() };
+    let command = Command { id: "1".into(), at, who: "ada".into(), reason: None, kind };
+    world.input(Input::Commands(vec![command]));
+    let dropped = (1..=60).find(|_| {
+        world.next_poll(&node);
+        world.messages.iter().any(|message| message.contains("is dropped"))
+    });
+    assert!(matches!(dropped, Some(19..=21)), "10 min in polls of 30 s: {dropped:?}");
 }
