@@ -30,8 +30,8 @@ pub fn deleted(record: &SlotRecord) -> Option<Verdict> {
     Some(Verdict::held(Condition::Stopped, text, HoldReason::Deleted))
 }
 
-/// Tells once that a training job failed by its own fault. A gap in its reads does not make the same end a new one. Returns
-/// whether it was news.
+/// Tells once that a training job has failed and is not submitted again by itself. A gap in its reads does not make the
+/// same end a new one. Returns whether it was news.
 pub fn tell_failure(record: &mut SlotRecord, turn: &mut Turn) -> bool {
     let told = record.job.failed_job == record.incarnation;
     if record.verdict.condition != Condition::JobFailed || told {

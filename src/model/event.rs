@@ -253,7 +253,7 @@ pub enum What {
     },
     /// The job ended well.
     JobFinished,
-    /// The job's supervisor gave up, or a managed training job failed by its own fault.
+    /// The job's supervisor gave up, or a managed training job failed and is not submitted again by itself.
     JobFailed {
         /// The exit code of the first worker that failed; of a training job it is in its error.
         #[serde(default, skip_serializing_if = "Option::is_none")]

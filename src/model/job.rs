@@ -131,7 +131,7 @@ pub struct JobState {
     /// Since when a training job that runs has saved nothing, as far as that was told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saves_nothing: Option<Timestamp>,
-    /// The training job whose own failure was told.
+    /// The training job whose failure was told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_job: Option<Incarnation>,
     /// Since when hosts that are set up wait for each other.

@@ -189,9 +189,8 @@ fn a_slice_that_lacks_the_order_is_ordered_again_in_five_minutes_and_not_before(
     }
 }
 
-/// An order of generation 2 whose answer was lost, and whose reason has passed, shows as this newest one. Returns the
-/// generation of the next order that is sent within a quarter of an hour.
-fn next_order(newest: u64) -> Option<u64> {
+/// An operator's order of generation 2 is being sent. Returns the node as it was before.
+fn ordered() -> (World, Value) {
     let mut world = with_checkpoints();
     let node = world.at_work("v3");
     world.surveyed(&[100]);
@@ -199,6 +198,13 @@ fn next_order(newest: u64) -> Option<u64> {
         Some(Asked { who: "ada".into(), at: world.now });
     world.wait(1);
     world.get("a", Some(node.clone()));
+    (world, node)
+}
+
+/// An order of generation 2 whose answer was lost, and whose reason has passed, shows as this newest one. Returns the
+/// generation of the next order that is sent within a quarter of an hour.
+fn next_order(newest: u64) -> Option<u64> {
+    let (mut world, node) = ordered();
     assert_eq!(world.run_order().map(|order| order.generation), Some(2));
     world.ordered(CallOutcome::Unknown(Failure::new(FailureClass::Transient, "no answer")));
     world.fleet.slots.get_mut("a").unwrap().job.relaunch_by = None;
@@ -224,13 +230,7 @@ fn an_order_that_reached_some_slices_alone_is_followed_by_one_for_all_whatever_i
 
 #[test]
 fn an_order_that_one_slice_refuses_for_good_is_told_with_its_reason_and_tried_in_five_minutes() {
-    let mut world = with_checkpoints();
-    let node = world.at_work("v3");
-    world.surveyed(&[100]);
-    world.fleet.slots.get_mut("a").unwrap().job.relaunch_by =
-        Some(Asked { who: "ada".into(), at: world.now });
-    world.wait(1);
-    world.get("a", Some(node.clone()));
+    let (mut world, node) = ordered();
     assert!(world.run_order().is_some(), "{:?}", world.hold("a"));
     let denied = Failure::new(FailureClass::Permission, "tpu.nodes.update denied on s-1");
     world.ordered(CallOutcome::Unknown(denied));
