@@ -7,7 +7,7 @@ use super::training::{EXIT, REGION, Service, job, trains};
 use super::*;
 use crate::model::command::{Command, CommandKind};
 use crate::model::filling::Filling;
-use crate::model::fleet::{Breaker, Gust};
+use crate::model::fleet::{Breaker, Gust, Unfit};
 use crate::model::training::Named;
 use crate::model::traits::BudgetOf;
 
@@ -177,6 +177,8 @@ fn s8_a_reset_of_the_jobs_breaker_forgives_no_tpu() {
     let storm = vec![gust("a"), gust("job-1")];
     for (of, forgiven) in [(BudgetOf::Jobs, [false, true]), (BudgetOf::Tpus, [true, true])] {
         world.fleet.ledger.storm = storm.clone();
+        let unfit = vec![Unfit { at: world.now, slot: "a".into() }];
+        world.fleet.ledger.unfit = [("pool".to_owned(), unfit)].into();
         world.fleet.ledger.breaker = Some(Breaker { opened_at: world.now, why: "".into(), of });
         let (id, at, who) = ("1".to_owned(), world.now, "ada".to_owned());
         let reset = Command { id, at, who, reason: None, kind: CommandKind::BreakerReset };
@@ -184,6 +186,8 @@ fn s8_a_reset_of_the_jobs_breaker_forgives_no_tpu() {
         assert_eq!(world.fleet.ledger.breaker, None);
         let shown: Vec<bool> = world.fleet.ledger.storm.iter().map(|of| of.forgiven).collect();
         assert_eq!(shown, forgiven, "{of:?}");
+        // Replacements that failed are the TPUs' trouble (S14).
+        assert_eq!(world.fleet.ledger.unfit.is_empty(), of == BudgetOf::Tpus);
     }
 }
 

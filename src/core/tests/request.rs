@@ -347,6 +347,11 @@ fn s4_a_listing_that_lacks_the_node_of_a_request_says_nothing_before_a_get_says_
     asked.is_listed(&request, &[]);
     assert_eq!(condition(&asked), Condition::Stopped);
     assert!(!asked.world.looks.iter().any(|look| matches!(look, Look::Node { .. })));
+    // The next process asks once, and has nothing to tell meanwhile.
+    asked.world.fleet.memory.clear();
+    asked.is_listed(&request, &[]);
+    assert_eq!(condition(&asked), Condition::Stopped);
+    assert!(asked.world.looks.iter().any(|look| matches!(look, Look::Node { .. })));
 }
 
 /// A node of the request `q`.
