@@ -198,7 +198,13 @@ fn held(ctx: &mut SlotCtx, gates: &[Gate], kind: Kind) -> Option<Decision> {
 fn graced(ctx: &SlotCtx, kind: Kind) -> Option<Decision> {
     let (record, condition, now) = (&*ctx.record, ctx.condition(), ctx.now);
     let Some(suspicion) = &record.suspicion else {
-        return Some(Decision::wait(format!("{condition}: first read pending"), None));
+        // Progress disproves what was suspected until then.
+        let lives = record.job.progress_at.filter(|at| *at >= record.since);
+        let why = lives.map_or("first read pending".to_owned(), |at| {
+            let evidence = &record.verdict.evidence;
+            format!("{evidence}; but its job made progress at {at:.0}; its grace begins again then")
+        });
+        return Some(Decision::wait(format!("{condition}: {why}"), None));
     };
     let (graces, poll) = (&ctx.slot.policy.grace, &ctx.settings.poll);
     let of = |condition: &Condition| life::grace(record, graces, poll, *condition, now);

@@ -1,8 +1,9 @@
-//! Multislices through hours of random trouble: whatever strikes a slice, its request or the watchdog, the
-//! job runs on all slices under one order in the end, and no sound multislice was destroyed.
+//! Multislices through hours of random trouble: whatever strikes a slice, its request or the watchdog, and
+//! whatever operators say meanwhile, the job runs on all slices under one order in the end, and no sound multislice was destroyed.
 //!
 //! `SEEDS=FROM..TO` plays these seeds in place of the usual ones.
 
+use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::simulator::trouble::Trouble;
 use tpu_watchdog::store::sqlite::SqliteStore;
 
@@ -51,22 +52,12 @@ impl World {
         })
     }
 
-    /// No slice gets on with the job while another one is missing, or silent.
-    fn get_on(&mut self) {
-        let works = |name: &&str| {
-            self.slice(name).is_some_and(|node| node.state == "READY" && !node.run.stopped)
-        };
-        if !SLICES.iter().all(works) {
-            return self.cloud.workloads.clear();
-        }
-        SLICES.into_iter().for_each(|name| self.trains(name, 120));
-    }
-
     /// One thing goes wrong now.
     fn strike(&mut self, rng: &mut fastrand::Rng) {
         let slice = SLICES[rng.usize(0..SLICES.len())];
         let lasts = |rng: &mut fastrand::Rng| Some(minutes(rng.i64(2..90)));
-        match rng.u32(0..15) {
+        let named = || Some("a".to_owned());
+        match rng.u32(0..18) {
             0 if rng.bool() => self.trouble(ZONE, slice, Trouble::PreemptNode, None),
             0 => self.trouble(ZONE, slice, Trouble::Preempt, None),
             1 => self.trouble(ZONE, slice, Trouble::Vanish, None),
@@ -87,6 +78,10 @@ impl World {
                 let losses = [Loss::NeverArrives, Loss::Arrives, late];
                 self.loses = Some(losses[rng.usize(0..losses.len())]);
             }
+            // An operator gives commands; a pause lasts until the next trouble.
+            14 => self.command(CommandKind::Relaunch { slot: "a".into() }),
+            15 => self.command(CommandKind::Retry { slot: "a".into(), from: None }),
+            16 => self.command(CommandKind::Pause { slot: named(), until: None }),
             _ => self.dies_at = Some((rng.usize(0..4), rng.bool())),
         }
     }
@@ -107,7 +102,7 @@ fn plays(seed: u64) -> Result<(), String> {
     let mut sound_for: Ms = 0;
     while world.now < troubles + minutes(6 * 60) {
         let sent = world.sent.len();
-        world.get_on();
+        world.trains_whole(&SLICES.map(str::to_owned), 120);
         world.run_for(1_000);
         // A slice may heal in the second in which the delete is on its way.
         let deleted = world.sent[sent..].iter().any(|sent| sent.method == "DELETE");
@@ -115,13 +110,14 @@ fn plays(seed: u64) -> Result<(), String> {
             return wrong(&world, "a sound multislice is deleted");
         }
         sound_for = if world.is_sound() { sound_for + 1_000 } else { 0 };
-        if world.now >= troubles {
+        if world.now >= next && next <= troubles {
+            // What lasts until the next trouble ends with the last one, too.
             world.hidden.clear();
-        }
-        if world.now >= next && next < troubles {
+            world.command(CommandKind::Resume { slot: Some("a".into()), adopt: false });
             next = world.now + minutes(rng.i64(1..60));
-            world.hidden.clear();
-            world.strike(&mut rng);
+            if next <= troubles {
+                world.strike(&mut rng);
+            }
             sound_for = 0;
         }
     }

@@ -30,7 +30,7 @@ use tpu_watchdog::resource::attributes::parse_guest_attributes;
 use tpu_watchdog::simulator::api;
 use tpu_watchdog::simulator::cloud::Cloud;
 use tpu_watchdog::simulator::scenario::Scenario;
-use tpu_watchdog::simulator::things::Workload;
+use tpu_watchdog::simulator::things::{Node, Workload};
 use tpu_watchdog::simulator::trouble::{Event, Trouble};
 use tpu_watchdog::simulator::wire::Request;
 use tpu_watchdog::store::Store;
@@ -169,6 +169,17 @@ impl World {
         let (checkpoint, step) = ("gs://bucket/a".into(), std::time::Duration::from_secs(1));
         let job = Workload { checkpoint, step, every, at_step: 0 };
         self.cloud.workloads.entry(node.into()).or_insert(job);
+    }
+
+    /// These nodes get on with one job while all of them are there and at work, and save after so many steps.
+    pub fn trains_whole(&mut self, names: &[String], every: u64) {
+        let works = |((_, name), node): &(&(String, String), &Node)| {
+            names.contains(name) && node.state == "READY" && !node.run.stopped
+        };
+        if self.cloud.nodes.iter().filter(works).count() < names.len() {
+            return self.cloud.workloads.clear();
+        }
+        names.iter().for_each(|name| self.trains(name, every));
     }
 
     /// The supervisor of a slot's worker 0 reports an exit.

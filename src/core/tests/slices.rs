@@ -112,6 +112,8 @@ fn s14_a_multislice_that_makes_progress_without_a_slice_is_left_alone() {
         let result = Ok(survey(&[100 + round * 10]));
         let (slot, began, location) = ("a".into(), world.now, LOCATION.into());
         world.input(Input::Surveyed { slot, began, location, result });
+        let told = world.fleet.slots["a"].decision.clone().expect("it is decided");
+        assert!(told.reason.contains("its job made progress at"), "{told:?}");
     }
 }
 
