@@ -74,6 +74,10 @@ pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
         ("GET", ["queuedResources"]) => queued::list(cloud, &place, request),
         ("POST", ["queuedResources"]) => queued::create(cloud, &place, request),
         ("GET", ["queuedResources", id]) => queued::get(cloud, &place, id),
+        ("POST", ["queuedResources", call]) => match call.split_once(':') {
+            Some((id, "reset")) => queued::reset(cloud, &place, id),
+            _ => error(404, "Method not found."),
+        },
         ("DELETE", ["queuedResources", id]) => queued::delete(cloud, &place, id, request),
         ("GET", ["operations"]) => list_operations(cloud, &place, request),
         ("GET", ["operations", id]) => {

@@ -90,7 +90,7 @@ const IGNORED: [&str; 13] = [
     "protectionTier",
 ];
 
-fn unknown(name: &str, at: &str) -> Answer {
+pub(super) fn unknown(name: &str, at: &str) -> Answer {
     let message = format!(
         "Invalid JSON payload received. Unknown name \"{name}\" at '{at}': Cannot find field."
     );

@@ -3,19 +3,24 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::cloud::Cloud;
-use super::quota;
 use super::shape::{self, Answer, error, not_found};
 use super::things::{Happening, Node, Queued};
+use super::trouble::{Event, Trouble};
 use super::wire::{Place, Request, answer_operation, check_parameters, page};
+use super::{fields, quota};
 use crate::model::time::{after, elapsed};
 
 /// From the forced delete of a request in PROVISIONING to the failure of its operation, as measured.
 const UNDELETABLE: Duration = Duration::from_millis(1_500);
 /// While a request is PROVISIONING, its nodes show as CREATING and are absent in turn, each for so long.
 const FLAPS_EVERY: Duration = Duration::from_secs(45);
+
+/// Fields of a request that v2alpha1 alone has. Source: discovery documents of v2 and v2alpha1.
+const ALPHA_ONLY: [&str; 4] = ["bestEffort", "provisioningModel", "runDuration", "trafficConfig"];
 
 /// Whether reads show a node of this zone at present.
 pub fn shows(cloud: &Cloud, zone: &str, node: &Node) -> bool {
@@ -42,7 +47,7 @@ pub fn list(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
     };
     let mut body = json!({});
     if !page.is_empty() {
-        body["queuedResources"] = page.iter().map(|queued| render(queued)).collect();
+        body["queuedResources"] = page.iter().map(|queued| render(queued, place)).collect();
     }
     if let Some(next) = next {
         body["nextPageToken"] = next;
@@ -57,7 +62,7 @@ pub fn list(cloud: &Cloud, place: &Place, request: &Request) -> Answer {
 
 pub fn get(cloud: &Cloud, place: &Place, id: &str) -> Answer {
     match cloud.queued.get(&(place.zone.to_owned(), id.to_owned())) {
-        Some(queued) => (200, render(queued)),
+        Some(queued) => (200, render(queued, place)),
         None => not_found(&format!("{}/queuedResources/{id}", place.parent())),
     }
 }
@@ -81,6 +86,11 @@ pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     let Some(body) = request.body.as_ref().and_then(Value::as_object).cloned() else {
         return error(400, "The body is missing.");
     };
+    if let Some(field) =
+        ALPHA_ONLY.iter().find(|field| !place.alpha() && body.contains_key(**field))
+    {
+        return fields::unknown(field, "queued_resource");
+    }
     let nodes = match nodes_of(&body, &id, place) {
         Ok(nodes) => nodes,
         Err(refusal) => return *refusal,
@@ -100,11 +110,7 @@ pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
         return refusal;
     }
     let (created, number) = (cloud.now(), cloud.number());
-    let valid = body.get("queueingPolicy").and_then(|policy| policy.get("validUntilDuration"));
-    let valid_until = valid
-        .and_then(Value::as_str)
-        .and_then(|text| text.trim_end_matches('s').parse::<u64>().ok())
-        .map(|seconds| after(created, Duration::from_secs(seconds)));
+    let (valid_after, valid_until) = validity(&body, created);
     let queued = Queued {
         name: name.clone(),
         number,
@@ -113,7 +119,9 @@ pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
         by_user: false,
         error: None,
         created,
+        valid_after,
         valid_until,
+        ends_at: None,
         project: place.project.to_owned(),
         nodes,
     };
@@ -123,6 +131,28 @@ pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     next(cloud, cloud.timing.change, (key, number));
     remember(cloud, request, &operation);
     answer_operation(cloud, place, &operation)
+}
+
+/// From when a request may be filled, and until when.
+fn validity(
+    body: &Map<String, Value>,
+    created: Timestamp,
+) -> (Option<Timestamp>, Option<Timestamp>) {
+    let policy = body.get("queueingPolicy").unwrap_or(&Value::Null);
+    let time = |value: &Value| value.as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let of = |duration: &str, at: &str, interval: &str| {
+        let lasts = seconds(&policy[duration]).map(|lasts| after(created, lasts));
+        lasts.or(time(&policy[at])).or(time(&policy["validInterval"][interval]))
+    };
+    (
+        of("validAfterDuration", "validAfterTime", "startTime"),
+        of("validUntilDuration", "validUntilTime", "endTime"),
+    )
+}
+
+/// A duration as the API writes it, in whole seconds.
+fn seconds(value: &Value) -> Option<Duration> {
+    value.as_str()?.strip_suffix('s')?.parse().ok().map(Duration::from_secs)
 }
 
 type Nodes = Vec<(String, Map<String, Value>)>;
@@ -235,6 +265,30 @@ pub fn delete(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) -> 
     answer_operation(cloud, place, &operation)
 }
 
+/// Its machines start again, each node with what is on its disk.
+pub fn reset(cloud: &mut Cloud, place: &Place, id: &str) -> Answer {
+    let name = format!("{}/queuedResources/{id}", place.parent());
+    let Some(queued) = cloud.queued.get(&(place.zone.to_owned(), id.to_owned())) else {
+        return not_found(&name);
+    };
+    if queued.state != "ACTIVE" {
+        let text = format!("ResetQueuedResource is not supported when state is {}", queued.state);
+        return not_in_this_state(text);
+    }
+    for (node, _) in queued.nodes.clone() {
+        cloud.trouble(Event {
+            at: Duration::ZERO,
+            node,
+            zone: place.zone.to_owned(),
+            what: Trouble::Restarting,
+            lasts: Some(cloud.timing.create),
+        });
+    }
+    let operation = cloud.operation(place.project, place.zone, name, "reset");
+    cloud.schedule(cloud.timing.create, Happening::Done { operation: operation.clone() });
+    answer_operation(cloud, place, &operation)
+}
+
 /// A request goes on: from the queue to its nodes, or to its end.
 pub(super) fn goes_on(cloud: &mut Cloud, zone: &str, id: &str, number: u64) {
     let (now, key) = (cloud.now(), (zone.to_owned(), id.to_owned()));
@@ -256,7 +310,9 @@ pub(super) fn goes_on(cloud: &mut Cloud, zone: &str, id: &str, number: u64) {
             let error = json!({"code": 4, "message": "The request was not filled in its time."});
             fail(cloud, &key, refused.unwrap_or(error));
         }
-        "ACCEPTED" | "WAITING_FOR_RESOURCES" if refused.is_some() => {
+        "ACCEPTED" | "WAITING_FOR_RESOURCES"
+            if refused.is_some() || queued.valid_after.is_some_and(|from| from > now) =>
+        {
             next(cloud, refusal, (key, number))
         }
         "ACCEPTED" | "WAITING_FOR_RESOURCES" => {
@@ -271,7 +327,19 @@ pub(super) fn goes_on(cloud: &mut Cloud, zone: &str, id: &str, number: u64) {
         }
         "PROVISIONING" => {
             queued.state = "ACTIVE";
+            let run = queued.body.get("runDuration").unwrap_or(&Value::Null);
+            if let Some(lasts) = seconds(&run["maxRunDuration"]) {
+                queued.ends_at = Some(after(now, lasts));
+                next(cloud, lasts, (key.clone(), number));
+            }
             become_ready(cloud, &key);
+        }
+        // The time of flex-start capacity is over: its nodes are deleted, and it is not queued again.
+        "ACTIVE" if queued.ends_at.is_some_and(|at| at <= now) => {
+            queued.state = "SUSPENDING";
+            let name = queued.name.clone();
+            cloud.nodes.retain(|_, node| node.queued_resource.as_ref() != Some(&name));
+            next(cloud, change, (key, number));
         }
         "SUSPENDING" => match queued.error.take() {
             Some(error) => fail(cloud, &key, error),
@@ -326,8 +394,15 @@ fn become_ready(cloud: &mut Cloud, key: &(String, String)) {
     }
 }
 
-fn render(queued: &Queued) -> Value {
+fn render(queued: &Queued, place: &Place) -> Value {
     let mut body = queued.body.clone();
+    if let Some(at) = queued.ends_at {
+        body["runDuration"]["terminationTime"] = json!(shape::time(at));
+    }
+    // v2 has no such fields.
+    if !place.alpha() {
+        body.retain(|field, _| !ALPHA_ONLY.contains(&field.as_str()));
+    }
     body.insert("name".into(), json!(queued.name));
     body.insert("createTime".into(), json!(shape::time(queued.created)));
     let by = if queued.by_user { "USER" } else { "SERVICE" };

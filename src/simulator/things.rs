@@ -237,8 +237,12 @@ pub struct Queued {
     pub error: Option<Value>,
     /// When it was created.
     pub created: Timestamp,
+    /// It is not filled before then.
+    pub(super) valid_after: Option<Timestamp>,
     /// It fails when it still waits by then.
     pub(super) valid_until: Option<Timestamp>,
+    /// Its capacity, which has a time of its own (flex-start), is taken back then.
+    pub(super) ends_at: Option<Timestamp>,
     pub(super) project: String,
     /// Node id and body.
     pub(super) nodes: Vec<(String, Map<String, Value>)>,

@@ -81,9 +81,15 @@ pub fn ordered(cloud: &mut Cloud, zone: &str, name: &str, uid: u64) {
     if order.generation == node.run.order.generation {
         // Flags: what runs goes on.
         let read = reboots || order.wait != node.run.order.wait;
+        let asked = order.notice && !node.run.order.notice;
         node.run.order = order;
+        let saves = asked && matches!(node.run.phase(), JobPhase::Running);
+        let step = node.run.step;
         if read {
             report(cloud, zone, name, uid, "boot", 1, "");
+        }
+        if let Some(job) = cloud.workloads.get(name).filter(|_| saves).cloned() {
+            save(cloud, &job.checkpoint, step);
         }
         return;
     }

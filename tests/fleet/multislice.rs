@@ -1,6 +1,8 @@
 //! A Spot multislice that is preempted again and again: one request after the other, the job from its
 //! newest complete checkpoint each time.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::condition::Condition;
@@ -212,10 +214,8 @@ fn a_reset_by_a_person_is_waited_out() {
     let mut world = world();
     world.until_whole(1, minutes(30));
     world.run_for(minutes(20));
-    // Its nodes restart, each for some minutes.
-    for node in ["a-0", "a-1"] {
-        world.trouble(ZONE, node, Trouble::Restarting, Some(minutes(5)));
-    }
+    let path = format!("v2/projects/p/locations/{ZONE}/queuedResources/qr:reset");
+    assert_eq!(world.call("POST", &path, &BTreeMap::new(), None).0, 200);
     world.run_for(minutes(1));
     assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Starting);
     world.run_for(minutes(60));
