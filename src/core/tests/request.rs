@@ -93,6 +93,28 @@ fn a_request_that_is_provisioned_for_too_long_is_told_by_its_own_clock_and_never
 }
 
 #[test]
+fn a_request_that_is_being_taken_away_is_waited_for_and_told_after_an_hour() {
+    let mut asked = Asked::new();
+    asked.shows(Some(&waiting()));
+    for poll in 0..=130 {
+        asked.shows(Some(&json!({"state": "SUSPENDING", "stateInitiator": "SERVICE"})));
+        let (action, hold, reason) = asked.decision();
+        let since = asked.world.fleet.slots["a"].since;
+        let told = (asked.world.now >= after(since, Duration::from_secs(3600)))
+            .then_some(HoldReason::Deleting);
+        assert_eq!(hold, told, "poll {poll}: {reason}");
+        assert_eq!(action == ActionName::Escalate, told.is_some(), "poll {poll}: {reason}");
+        assert!(asked.world.actions.is_empty() && asked.world.fleet.slots["a"].request.is_some());
+    }
+    let (_, hold, reason) = asked.decision();
+    assert_eq!(hold, Some(HoldReason::Deleting));
+    assert!(reason.contains("gcloud compute tpus queued-resources describe q"), "{reason}");
+    // Once it is suspended it is removed, and asked for again.
+    asked.fails(&json!({"state": "SUSPENDED", "stateInitiator": "SERVICE"}));
+    assert!(asked.asks_again());
+}
+
+#[test]
 fn l9_a_request_that_failed_for_want_of_capacity_is_removed_and_asked_for_again() {
     let mut asked = Asked::new();
     for _ in 0..8 {

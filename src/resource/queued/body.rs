@@ -6,18 +6,21 @@
 //! [`REQUEST_KEY`]. Spot and reserved capacity are said by the node's `schedulingConfig` there, as
 //! for a plain node, and moved to where a request says them when it is sent.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::model::node::NodeView;
 use crate::model::queued::RequestView;
 use crate::model::spec::{REQUEST_KEY, SLICES_KEY};
+use crate::model::time::after;
 use crate::resource::node::time;
 use crate::resource::spec;
 
 /// How long a request of ours waits at most, where neither the request that was learned nor the config
 /// says: one that this program has lost sight of ends by itself.
-const VALID_FOR: &str = "604800s";
+const VALID_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The fields that name several nodes, in place of `nodeId`: of v2, and of v2alpha1.
 pub const SEVERAL: [&str; 2] = ["multisliceParams", "multiNodeParams"];
@@ -170,7 +173,12 @@ fn limit(around: &mut Map<String, Value>) {
     let policy = around.entry("queueingPolicy").or_insert_with(|| json!({}));
     let Some(policy) = policy.as_object_mut() else { return };
     if policy.is_empty() {
-        policy.insert("validUntilDuration".into(), json!(VALID_FOR));
+        let seconds = VALID_FOR.as_secs();
+        policy.insert("validUntilDuration".into(), json!(format!("{seconds}s")));
+    } else if let Some(from) = time(&Value::Object(policy.clone()), "validAfterTime") {
+        // A beginning alone has no end.
+        let interval = json!({"startTime": from, "endTime": after(from, VALID_FOR)});
+        *policy = [("validInterval".to_owned(), interval)].into_iter().collect();
     } else if policy.contains_key("validUntilDuration") {
         policy.retain(|key, _| key == "validUntilDuration");
     }
@@ -309,7 +317,10 @@ mod tests {
     #[test]
     fn times_of_the_past_are_not_asked_for_again_and_an_end_that_is_ahead_holds() {
         let [start, end] = ["2026-06-01T12:00:00Z", "2026-06-01T18:00:00Z"];
-        let ours = json!({ "validUntilDuration": VALID_FOR });
+        let ours = json!({"validUntilDuration": "604800s"});
+        // A beginning gets an end, too: one that is lost sight of ends by itself.
+        let week_after = "2026-06-08T18:00:00Z";
+        let bounded = json!({"validInterval": {"startTime": end, "endTime": week_after}});
         for (given, before, between, past) in [
             (json!({"validAfterDuration": "60s"}), &ours, &ours, &ours),
             (
@@ -318,12 +329,7 @@ mod tests {
                 &json!({ "validUntilTime": end }),
                 &ours,
             ),
-            (
-                json!({ "validAfterTime": end }),
-                &json!({ "validAfterTime": end }),
-                &json!({ "validAfterTime": end }),
-                &ours,
-            ),
+            (json!({ "validAfterTime": end }), &bounded, &bounded, &ours),
             (
                 json!({"validInterval": {"startTime": start, "endTime": end}}),
                 &json!({"validInterval": {"startTime": start, "endTime": end}}),
