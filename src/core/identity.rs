@@ -42,7 +42,7 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
         record.resubmitted = Resubmitted::default();
     }
     record.submitted_at = None;
-    record.job.runs.began = false;
+    (record.job.runs.began, record.job.made_again) = (false, None);
     record.job.workers.clear();
     (record.job.attributes_at, record.job.unheard_since) = (None, None);
     (record.job.relaunch, record.job.relaunch_by) = (None, None);

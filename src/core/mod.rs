@@ -31,6 +31,7 @@ mod listed;
 mod listing;
 pub mod location;
 mod lookups;
+mod machines;
 mod moves;
 mod observe;
 mod plan;

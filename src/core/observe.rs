@@ -16,7 +16,6 @@ use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::event::What;
 use crate::model::fleet::{Confirmed, Fleet, Ledger, Memory, Pending, Stray};
-use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::phase::Phase;
 use crate::model::recovery::Recovery;
@@ -29,7 +28,8 @@ use super::identity::{Source, become_incarnation, shows_the_past};
 use super::suspicion::{set_verdict, settled, suspect};
 use super::turn::Turn;
 use super::{
-    amend, answers, confirm, diagnose, ended, learning, pool, readback, relaunch, request, settle,
+    amend, answers, confirm, diagnose, ended, learning, machines, pool, readback, relaunch,
+    request, settle,
 };
 
 /// Applies one reading that began at `began`.
@@ -73,6 +73,7 @@ pub fn observe(
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
         notice_deletion(record, view, &fleet.ledger, &mut fleet.dirty, turn.now);
+        fleet.dirty.extend(machines::made_again(record, view, turn).then(|| name.to_owned()));
         note(record, view, &fleet.settings, &mut fleet.dirty, turn);
         let lesson = learning::learn(record, view, source, (&fleet.settings.owner, &slot.create));
         tell_differences(record, &lesson.differs, turn);
@@ -312,7 +313,6 @@ fn note(
     let waited = record.seen.as_ref().filter(|_| known).and_then(|seen| seen.waits_since);
     let configured = settings.slots.get(&record.name).and_then(|slot| slot.supervisor.as_deref());
     let hidden = learning::hidden_by_v2(record, view);
-    let same = record.incarnation.is_some() && record.incarnation == view.incarnation;
     let seen = Seen {
         state: view.state.as_str().to_owned(),
         ready: view.state == NodeState::Ready,
@@ -324,11 +324,7 @@ fn note(
         memory_symptom: memory_symptom(record, view),
         window_end: view.upcoming.as_ref().filter(|u| u.ongoing).and_then(|u| u.window_end),
         maintenance_start: view.upcoming.as_ref().and_then(|u| u.window_start),
-        // A request alone shows the label as it was asked for.
-        opted_out: match record.seen.as_ref().filter(|_| same && view.without_nodes) {
-            Some(seen) => seen.opted_out,
-            None => view.opted_out,
-        },
+        opted_out: machines::is_opted_out(record, view),
         other_owner: view.owner.clone().filter(|owner| {
             // Former versions wrote the label; what this journal made stays ours.
             let labelled = record.ours && settings.label.as_ref() == Some(owner);
@@ -351,8 +347,9 @@ fn note(
         } else {
             record.seen.as_ref().map_or(0, |s| s.workers)
         },
-        run: newest_order(record, view),
+        run: machines::order(record, view),
         members: view.members.clone(),
+        machines: machines::known(record, view),
         out_of_step: view.out_of_step,
         deletable: view.deletable,
         ended: view.ended,
@@ -378,15 +375,6 @@ fn memory_symptom(record: &SlotRecord, view: &NodeView) -> Option<(String, Times
     let memory = view.symptoms.iter().filter(|symptom| symptom.kind.ends_with("_MEMORY"));
     let dated = memory.filter_map(|symptom| Some((symptom.kind.clone(), symptom.at?)));
     dated.filter(|(_, at)| *at > since).max_by_key(|(_, at)| *at)
-}
-
-/// The run order that a node has. Its generation only grows: a read that still shows a lower one
-/// shows the past.
-fn newest_order(record: &SlotRecord, view: &NodeView) -> Option<RunOrder> {
-    let same = record.incarnation == view.incarnation;
-    let known = record.seen.as_ref().and_then(|seen| seen.run.as_ref()).filter(|_| same);
-    let shown = view.run.as_ref()?;
-    Some(known.filter(|known| known.generation > shown.generation).unwrap_or(shown).clone())
 }
 
 /// A node that fills the slot without our doing: another incarnation than the one known.

@@ -39,7 +39,7 @@ use crate::model::view::{ActionName, Decision};
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::turn::Turn;
-use super::{check, codes, confirm, ending, life, location, runs};
+use super::{check, codes, confirm, ending, life, location, machines, runs};
 
 /// Workers that do not report the new generation so long after it was written can't be told.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(5 * 60);
@@ -133,7 +133,7 @@ pub fn wanted(ctx: &SlotCtx) -> Option<String> {
     if record.job.wanted_again == Some(generation) && finished && record.takes_orders() {
         return Some("its job had finished, and is wanted again (retry)".to_owned());
     }
-    if let Some(why) = reached_some(record) {
+    if let Some(why) = machines::want_an_order(record).or_else(|| reached_some(record)) {
         return Some(why);
     }
     let ended = match record.job.stuck {
@@ -247,7 +247,9 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
         return Decision::act(ActionName::Relaunch, "an older checkpoint is looked for");
     }
     let checkpoint = location::listed(ctx.slot).and_then(|_| ctx.record.job.checkpoint.clone());
-    let generation = ctx.record.job.generation + 1;
+    // One slice may have a newer order than this journal knows of.
+    let newest = ctx.record.seen.as_ref().and_then(|seen| seen.out_of_step).unwrap_or_default();
+    let generation = ctx.record.job.generation.max(newest) + 1;
     if ctx.record.job.stuck == Some(Stuck::EndedEarly) {
         ctx.record.job.runs.once_more = Some(generation);
     }

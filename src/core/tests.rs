@@ -21,6 +21,7 @@ mod late;
 mod learning;
 mod lines;
 mod liveness;
+mod machines;
 mod owed;
 mod pauses;
 mod pools;

@@ -12,7 +12,7 @@ use super::tpu::{TpuClient, outcome};
 use crate::model::action::{Action, CallOutcome};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::filling::Filling;
-use crate::model::ids::RUN_KEY;
+use crate::model::ids::{RUN_KEY, RunOrder};
 use crate::model::relaunch::Patch;
 use crate::resource::queued::body::names_request;
 use crate::resource::spec::{is_supervised, strip_ours};
@@ -185,7 +185,12 @@ impl TpuClient {
         if nodes.len() > 1 && view.run.as_ref() == Some(order) {
             return Ok(None);
         }
-        if let Some(run) = view.run.filter(|run| run.generation > order.generation) {
+        let another = |run: &RunOrder| {
+            let (ours, theirs) = (order.generation, run.generation);
+            theirs > ours
+                || theirs == ours && (run.step, &run.checkpoint) != (order.step, &order.checkpoint)
+        };
+        if let Some(run) = view.run.filter(another) {
             let text = format!("the node has the order of generation {} by now", run.generation);
             return Err(CallOutcome::Refused(Failure::new(FailureClass::Conflict, text)));
         }

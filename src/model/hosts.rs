@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::beacon::Idle;
 use super::exit::Stuck;
+use super::ids::RunOrder;
 use super::job::WorkerState;
 use super::job_phase::JobPhase;
 use super::lines::LastLine;
@@ -26,6 +27,14 @@ impl SlotRecord {
             let state = self.job.workers.get(&worker);
             state.is_some_and(|state| state.booted && state.version >= version)
         })
+    }
+
+    /// The order with which machines came up that were made again, where a newer one has to follow.
+    pub fn outdated_order(&self) -> Option<&RunOrder> {
+        let (ordered, run) = (self.job.made_again?, self.seen.as_ref()?.run.as_ref()?);
+        let saved = self.job.checkpoint.as_ref().map(|checkpoint| checkpoint.step);
+        let older = run.generation < ordered || saved > run.step;
+        (run.generation <= ordered && older).then_some(run)
     }
 
     /// The job's phase, with the host that is least advanced and its words; none where a host tells none.

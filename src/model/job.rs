@@ -60,6 +60,9 @@ impl WorkerState {
 pub struct JobState {
     /// The last generation that was ordered.
     pub generation: u64,
+    /// Machines of its queued resource were made again when this was the last generation that was ordered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_again: Option<u64>,
     /// The lowest generation that the run order of the present node ever named.
     pub heard_from: Option<u64>,
     /// The newest step reported by the job.

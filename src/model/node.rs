@@ -1,5 +1,6 @@
 //! A node as it was read: a typed view next to the raw JSON. `resource::node` reads it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -119,6 +120,11 @@ impl NodeView {
         matches!(self.state, NodeState::Preempted | NodeState::Terminated)
             || self.standing.as_ref().is_some_and(lost)
     }
+
+    /// Whether not all of its nodes are there: what was changed on the others does not show.
+    pub fn lacks_machines(&self) -> bool {
+        self.without_nodes || self.machines.len() < self.members.len()
+    }
 }
 
 /// The typed view of one node, along with its raw JSON.
@@ -178,6 +184,8 @@ pub struct NodeView {
     pub standing: Option<Verdict>,
     /// The ids of the nodes themselves, where that is not the slot's name alone: one a slice.
     pub members: Vec<String>,
+    /// When each of those that are there was made.
+    pub machines: BTreeMap<String, Timestamp>,
     /// Of several slices, not all have the same run order: the newest generation that one has.
     pub out_of_step: Option<u64>,
     /// Of several slices, the one that state, health and symptoms are of.

@@ -1,6 +1,6 @@
 //! The record of one slot: everything that must survive a restart, and is stored as one row.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -75,6 +75,9 @@ pub struct Seen {
     /// The ids of the nodes themselves, where that is not the slot's name alone: one a slice.
     #[serde(default)]
     pub members: Vec<String>,
+    /// When each of them was made, as far as they are known: Google's own repair makes one again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub machines: BTreeMap<String, Timestamp>,
     /// Of several slices, not all have the same run order: the newest generation that one has.
     #[serde(default, rename = "newest", skip_serializing_if = "Option::is_none")]
     pub out_of_step: Option<u64>,
@@ -283,7 +286,9 @@ impl SlotRecord {
         let healthy = self.verdict.condition == Condition::Healthy;
         let asked = self.wanted.is_some() || self.job.relaunch_by.is_some();
         let under_way = self.recovery.is_some() || self.job.relaunch.is_some();
-        healthy && !under_way && self.suspicion.is_none() && !asked
+        let in_step = self.seen.as_ref().is_none_or(|seen| seen.out_of_step.is_none());
+        let one_order = in_step && self.outdated_order().is_none();
+        healthy && !under_way && self.suspicion.is_none() && !asked && one_order
     }
 
     /// The answers on which rules depend, of the thing that was last read: the config may mean another kind by now.

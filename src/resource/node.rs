@@ -100,6 +100,7 @@ impl NodeView {
             zone: zone.to_owned(),
             standing: None,
             members: Vec::new(),
+            machines: Default::default(),
             slice: None,
             out_of_step: None,
             deletable: Deletable::Now,

@@ -254,6 +254,9 @@ impl Cloud {
         let now = self.now();
         let zone = event.zone.clone();
         let key = (zone.clone(), event.node.clone());
+        if event.what == Trouble::Remake {
+            return queued::remake(self, &key);
+        }
         if matches!(event.what, Trouble::Vanish | Trouble::Replace) {
             let old = self.nodes.remove(&key).filter(|_| event.what == Trouble::Replace);
             if let Some(mut old) = old {

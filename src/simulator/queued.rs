@@ -371,16 +371,36 @@ pub(super) fn suspend(cloud: &mut Cloud, zone: &str, name: &str) {
 }
 
 fn add_nodes(cloud: &mut Cloud, key: &(String, String)) {
-    let Some(queued) = cloud.queued.get(key) else { return };
-    let (name, nodes) = (queued.name.clone(), queued.nodes.clone());
-    let several = nodes.len() > 1;
-    for (slice, (node, body)) in nodes.into_iter().enumerate() {
-        cloud.add_node(&key.0, &node, body, false);
-        if let Some(node) = cloud.nodes.get_mut(&(key.0.clone(), node)) {
-            node.queued_resource = Some(name.clone());
-            node.multislice = several;
-            node.first_host = slice * node.attributes.len();
-        }
+    let slices = cloud.queued.get(key).map_or(0, |queued| queued.nodes.len());
+    for slice in 0..slices {
+        add_slice(cloud, key, slice);
+    }
+}
+
+/// A node of a request begins. Returns its unique id.
+fn add_slice(cloud: &mut Cloud, key: &(String, String), slice: usize) -> Option<u64> {
+    let queued = cloud.queued.get(key)?;
+    let (name, several) = (queued.name.clone(), queued.nodes.len() > 1);
+    let (node, body) = queued.nodes.get(slice)?.clone();
+    let uid = cloud.add_node(&key.0, &node, body, false);
+    let node = cloud.nodes.get_mut(&(key.0.clone(), node))?;
+    (node.queued_resource, node.multislice) = (Some(name), several);
+    node.first_host = slice * node.attributes.len();
+    Some(uid)
+}
+
+/// A node is made again inside its request, as that was asked for.
+pub(super) fn remake(cloud: &mut Cloud, (zone, node): &(String, String)) {
+    let found = cloud.queued.iter().find_map(|(key, queued)| {
+        let slice = queued.nodes.iter().position(|(name, _)| name == node)?;
+        (key.0 == *zone && queued.state == "ACTIVE").then(|| (key.clone(), slice))
+    });
+    let Some((key, slice)) = found else { return };
+    cloud.nodes.remove(&(zone.clone(), node.clone()));
+    if let Some(uid) = add_slice(cloud, &key, slice) {
+        let (zone, node) = (zone.clone(), node.clone());
+        let again = Happening::Healed { zone, node, uid, event: true };
+        cloud.schedule(cloud.timing.create, again);
     }
 }
 

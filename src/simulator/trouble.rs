@@ -34,6 +34,8 @@ Trouble {
     Preempt = "preempt",
     /// State PREEMPTED, while its queued resource stays ACTIVE.
     PreemptNode = "preempt_node",
+    /// Google's own repair makes it again inside its queued resource: another machine of its name.
+    Remake = "remake",
     /// State TERMINATED.
     Terminate = "terminate",
     /// The node is gone without a trace.

@@ -58,6 +58,7 @@ impl World {
         let lasts = |rng: &mut fastrand::Rng| Some(minutes(rng.i64(2..90)));
         let named = || Some("a".to_owned());
         match rng.u32(0..18) {
+            0 if rng.bool() => self.trouble(ZONE, slice, Trouble::Remake, None),
             0 if rng.bool() => self.trouble(ZONE, slice, Trouble::PreemptNode, None),
             0 => self.trouble(ZONE, slice, Trouble::Preempt, None),
             1 => self.trouble(ZONE, slice, Trouble::Vanish, None),

@@ -42,7 +42,8 @@ pub fn order(case: &Case, order: &RunOrder) -> Checked {
     let idle = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
     let calls = memory.pending.contains(&Pending::Call);
     rule(idle && !calls, "S9", "the slot is in recovery, or another call is under way")?;
-    let newer = order.generation > record.job.generation.max(record.heard_from());
+    let newest = seen.and_then(|seen| seen.out_of_step).unwrap_or_default();
+    let newer = order.generation > record.job.generation.max(record.heard_from()).max(newest);
     rule(newer, "S15", "the generation is not new")?;
     let key = slot.job.as_ref().map(|job| job.key());
     let same = record.job.ordered.is_none() || record.job.ordered == key;

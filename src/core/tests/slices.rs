@@ -231,6 +231,22 @@ fn an_order_that_reached_some_slices_alone_is_followed_by_one_for_all_whatever_i
 }
 
 #[test]
+fn s15_an_order_for_all_slices_is_newer_than_that_of_each_whatever_the_journal_knows() {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    world.surveyed(&[100]);
+    for _ in 0..10 {
+        world.workers_say(&[(1, "v3", None)]);
+        shows_newest(&mut world, &node, Some(2));
+        if world.fleet.memory["a"].pending.contains(&Pending::Checkpoints) {
+            world.surveyed(&[100]);
+        }
+    }
+    let relaunch = world.fleet.slots["a"].job.relaunch.clone().expect("one slice has generation 2");
+    assert_eq!(relaunch.order.generation, 3);
+}
+
+#[test]
 fn an_order_that_one_slice_refuses_for_good_is_told_with_its_reason_and_tried_in_five_minutes() {
     let (mut world, node) = ordered();
     assert!(world.run_order().is_some(), "{:?}", world.hold("a"));

@@ -107,6 +107,10 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         slice: judged.filter(|node| several && rank(node) < BEST).map(|node| node.node.clone()),
         standing,
         members: request.nodes.clone(),
+        machines: nodes
+            .iter()
+            .filter_map(|node| Some((node.node.clone(), node.incarnation.as_ref()?.created)))
+            .collect(),
         deletable: deletable(&request.state),
         without_nodes: nodes.is_empty(),
         own_state: Some(request.state.as_str().to_owned()),

@@ -1,0 +1,87 @@
+//! The machines in a queued resource: Google's own repair may make one of them again, in the same request and
+//! under the same name. Such a machine is another one. Its disk is empty, its metadata is what the
+//! request was created with: a run order of long ago, and none of the labels that people put on the former one.
+//!
+//! Example: generation 1 of `a` began without a checkpoint; step 900 is saved when slice `a-1` is made again.
+//! Its hosts start generation 1 from nothing, and generation 2 is ordered from step 900 for all slices.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::model::event::What;
+use crate::model::ids::RunOrder;
+use crate::model::node::{NodeState, NodeView};
+use crate::model::slot::{Seen, SlotRecord};
+
+use super::ending;
+use super::turn::Turn;
+
+/// Takes in that machines were made again: nothing that was heard of the former ones holds for them.
+/// Returns whether one was.
+pub fn made_again(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) -> bool {
+    let Some(known) = same(record, view).map(|seen| &seen.machines) else { return false };
+    let younger = |(name, made): &(&String, &Timestamp)| {
+        known.get(*name).is_some_and(|before| *made > before)
+    };
+    let again: Vec<&str> =
+        view.machines.iter().filter(younger).map(|(name, _)| name.as_str()).collect();
+    if again.is_empty() {
+        return false;
+    }
+    let message = format!(
+        "{} was made again inside its queued resource, not by this watchdog: it comes up with the run order of the request's creation",
+        again.join(", ")
+    );
+    record.ready_since = (view.state == NodeState::Ready).then_some(turn.now);
+    record.job.workers.clear();
+    (record.job.attributes_at, record.job.unheard_since) = (None, None);
+    record.job.unbooted_for = Default::default();
+    record.job.runs.began = false;
+    ending::forget(record);
+    record.job.made_again = Some(record.job.generation);
+    if let Some(seen) = &mut record.seen {
+        seen.run = None;
+    }
+    if let Some(release) = &mut record.released {
+        release.done = false;
+    }
+    turn.tell(record, What::Note, message);
+    true
+}
+
+/// Why a newer order is wanted for machines that were made again.
+pub fn want_an_order(record: &SlotRecord) -> Option<String> {
+    let order = record.outdated_order().filter(|_| record.takes_orders())?;
+    let generation = order.generation;
+    Some(format!("its machines were made again, with the old order of generation {generation}"))
+}
+
+/// Which machines are known, each by when it was made: one that a read lacks may be there again.
+pub fn known(record: &SlotRecord, view: &NodeView) -> BTreeMap<String, Timestamp> {
+    let mut all = same(record, view).map(|seen| seen.machines.clone()).unwrap_or_default();
+    for (name, made) in &view.machines {
+        let before = all.entry(name.clone()).or_insert(*made);
+        *before = (*before).max(*made);
+    }
+    all
+}
+
+/// Whether people have opted it out. A label that was on a machine counts until all are shown without one; a request
+/// alone shows the label as it was asked for.
+pub fn is_opted_out(record: &SlotRecord, view: &NodeView) -> bool {
+    let was = same(record, view).filter(|_| view.lacks_machines()).map(|seen| seen.opted_out);
+    was.unwrap_or(view.opted_out) || view.opted_out && !view.without_nodes
+}
+
+/// The run order that they have. Its generation only grows: a read that still shows a lower one shows the past.
+pub fn order(record: &SlotRecord, view: &NodeView) -> Option<RunOrder> {
+    let known = same(record, view).and_then(|seen| seen.run.as_ref());
+    let shown = view.run.as_ref()?;
+    Some(known.filter(|known| known.generation > shown.generation).unwrap_or(shown).clone())
+}
+
+/// What the last read of the same incarnation showed.
+fn same<'r>(record: &'r SlotRecord, view: &NodeView) -> Option<&'r Seen> {
+    record.seen.as_ref().filter(|_| record.incarnation == view.incarnation)
+}
