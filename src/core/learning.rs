@@ -31,7 +31,7 @@ pub fn learn(
     (owner, create): (&str, &Overlay),
 ) -> Lesson {
     let mut lesson = Lesson::default();
-    if view.is_v1 || view.without_nodes && record.spec.is_some() {
+    if view.is_v1 || view.is_empty() && record.spec.is_some() {
         return lesson;
     }
     let Some(shown) = NodeSpec::learn(&view.raw).filter(|spec| spec.validate().is_ok()) else {

@@ -18,16 +18,15 @@ use super::ending;
 use super::turn::Turn;
 
 /// Takes in that machines were made again: nothing that was heard of the former ones holds for them.
-/// Returns whether one was.
-pub fn made_again(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) -> bool {
-    let Some(known) = same(record, view).map(|seen| &seen.machines) else { return false };
+pub fn made_again(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
+    let Some(known) = same(record, view).map(|seen| &seen.machines) else { return };
     let younger = |(name, made): &(&String, &Timestamp)| {
         known.get(*name).is_some_and(|before| *made > before)
     };
     let again: Vec<&str> =
         view.machines.iter().filter(younger).map(|(name, _)| name.as_str()).collect();
     if again.is_empty() {
-        return false;
+        return;
     }
     let message = format!(
         "{} was made again inside its queued resource, not by this watchdog: it comes up with the run order of the request's creation",
@@ -47,7 +46,6 @@ pub fn made_again(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) -> 
         release.done = false;
     }
     turn.tell(record, What::Note, message);
-    true
 }
 
 /// Why a newer order is wanted for machines that were made again.
@@ -71,7 +69,7 @@ pub fn known(record: &SlotRecord, view: &NodeView) -> BTreeMap<String, Timestamp
 /// alone shows the label as it was asked for.
 pub fn is_opted_out(record: &SlotRecord, view: &NodeView) -> bool {
     let was = same(record, view).filter(|_| view.lacks_machines()).map(|seen| seen.opted_out);
-    was.unwrap_or(view.opted_out) || view.opted_out && !view.without_nodes
+    was.unwrap_or(view.opted_out) || view.opted_out && !view.is_empty()
 }
 
 /// The run order that they have. Its generation only grows: a read that still shows a lower one shows the past.
@@ -81,7 +79,7 @@ pub fn order(record: &SlotRecord, view: &NodeView) -> Option<RunOrder> {
     Some(known.filter(|known| known.generation > shown.generation).unwrap_or(shown).clone())
 }
 
-/// What the last read of the same incarnation showed.
+/// As the last read of the same incarnation showed it.
 fn same<'r>(record: &'r SlotRecord, view: &NodeView) -> Option<&'r Seen> {
     record.seen.as_ref().filter(|_| record.incarnation == view.incarnation)
 }

@@ -73,7 +73,6 @@ pub fn observe(
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
         notice_deletion(record, view, &fleet.ledger, &mut fleet.dirty, turn.now);
-        fleet.dirty.extend(machines::made_again(record, view, turn).then(|| name.to_owned()));
         note(record, view, &fleet.settings, &mut fleet.dirty, turn);
         let lesson = learning::learn(record, view, source, (&fleet.settings.owner, &slot.create));
         tell_differences(record, &lesson.differs, turn);
@@ -310,6 +309,7 @@ fn note(
     turn: &mut Turn,
 ) {
     let (now, known) = (turn.now, record.incarnation == view.incarnation);
+    machines::made_again(record, view, turn);
     let waited = record.seen.as_ref().filter(|_| known).and_then(|seen| seen.waits_since);
     let configured = settings.slots.get(&record.name).and_then(|slot| slot.supervisor.as_deref());
     let hidden = learning::hidden_by_v2(record, view);

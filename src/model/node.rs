@@ -123,7 +123,12 @@ impl NodeView {
 
     /// Whether not all of its nodes are there: what was changed on the others does not show.
     pub fn lacks_machines(&self) -> bool {
-        self.without_nodes || self.machines.len() < self.members.len()
+        self.machines.len() < self.members.len()
+    }
+
+    /// Whether it is a queued resource without any node.
+    pub fn is_empty(&self) -> bool {
+        self.machines.is_empty() && !self.members.is_empty()
     }
 }
 
@@ -151,8 +156,6 @@ pub struct NodeView {
     pub is_v1: bool,
     /// `queuedResource`, when the node belongs to one.
     pub queued_resource: Option<String>,
-    /// It is a queued resource without any node: what was changed on those does not show.
-    pub without_nodes: bool,
     /// The state of the queued resource, or training job, in the API's word; `state` is one that rules know.
     pub own_state: Option<String>,
     /// The service itself, and no person, brought its queued resource into its state.

@@ -73,7 +73,6 @@ impl NodeView {
                 .unwrap_or_default(),
             upcoming: raw.get("upcomingMaintenance").filter(|u| u.is_object()).map(upcoming),
             is_v1: raw.get("apiVersion").is_some_and(|of| *of == "V1" || *of == "V1_ALPHA1"),
-            without_nodes: false,
             own_state: None,
             by_service: false,
             queued_resource: raw

@@ -74,10 +74,9 @@ pub fn handle(cloud: &mut Cloud, request: &Request) -> Answer {
         ("GET", ["queuedResources"]) => queued::list(cloud, &place, request),
         ("POST", ["queuedResources"]) => queued::create(cloud, &place, request),
         ("GET", ["queuedResources", id]) => queued::get(cloud, &place, id),
-        ("POST", ["queuedResources", call]) => match call.split_once(':') {
-            Some((id, "reset")) => queued::reset(cloud, &place, id),
-            _ => error(404, "Method not found."),
-        },
+        ("POST", ["queuedResources", call]) if call.ends_with(":reset") => {
+            queued::reset(cloud, &place, call.trim_end_matches(":reset"))
+        }
         ("DELETE", ["queuedResources", id]) => queued::delete(cloud, &place, id, request),
         ("GET", ["operations"]) => list_operations(cloud, &place, request),
         ("GET", ["operations", id]) => {

@@ -244,6 +244,22 @@ impl Cloud {
         true
     }
 
+    /// Another machine, or none, stands there from now on. Returns whether it was about that.
+    fn strike_machine(&mut self, event: &Event, key: &(String, String)) -> bool {
+        match event.what {
+            Trouble::Remake => queued::remake(self, key),
+            Trouble::Vanish => drop(self.nodes.remove(key)),
+            Trouble::Replace => {
+                if let Some(mut old) = self.nodes.remove(key) {
+                    old.body.remove("metadata");
+                    self.add_node(&key.0, &key.1, old.body, true);
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
     fn strike(&mut self, event: Event) {
         if self.strike_zone(&event)
             || self.is_taken(&(event.zone.clone(), event.node.clone()))
@@ -254,15 +270,7 @@ impl Cloud {
         let now = self.now();
         let zone = event.zone.clone();
         let key = (zone.clone(), event.node.clone());
-        if event.what == Trouble::Remake {
-            return queued::remake(self, &key);
-        }
-        if matches!(event.what, Trouble::Vanish | Trouble::Replace) {
-            let old = self.nodes.remove(&key).filter(|_| event.what == Trouble::Replace);
-            if let Some(mut old) = old {
-                old.body.remove("metadata");
-                self.add_node(&zone, &event.node, old.body, true);
-            }
+        if self.strike_machine(&event, &key) {
             return;
         }
         let Some(node) = self.nodes.get_mut(&key) else { return };

@@ -112,7 +112,6 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
             .filter_map(|node| Some((node.node.clone(), node.incarnation.as_ref()?.created)))
             .collect(),
         deletable: deletable(&request.state),
-        without_nodes: nodes.is_empty(),
         own_state: Some(request.state.as_str().to_owned()),
         by_service: request.by == Some(Initiator::Service),
         not_listed: request.state == RequestState::Active
