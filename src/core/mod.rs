@@ -99,9 +99,8 @@ pub fn step_with(
     fleet.stepped_at = Some(now);
     let effects = turn.into_effects(fleet);
     if cfg!(debug_assertions) && !fleet.damaged {
-        let all = configures || polled;
-        let checked = if all { sound::check(fleet) } else { sound::touched(fleet, &effects) };
-        debug_assert_eq!(checked.and_then(|()| sound::intends(&effects)), Ok(()));
+        let checked = if configures || polled { sound::check(fleet) } else { Ok(()) };
+        debug_assert_eq!(checked.and_then(|()| sound::commits(fleet, &effects)), Ok(()));
     }
     effects
 }

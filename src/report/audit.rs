@@ -39,14 +39,8 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:.0}  {}  {}: {}",
-            self.at,
-            self.invariant,
-            self.slot.as_deref().unwrap_or("-"),
-            self.text
-        )
+        let Violation { invariant, slot, at, text } = self;
+        write!(f, "{at:.0}  {invariant}  {}: {text}", slot.as_deref().unwrap_or("-"))
     }
 }
 
@@ -64,7 +58,7 @@ pub struct Audit {
     paused: BTreeMap<Option<String>, Option<Timestamp>>,
     breaker_open: Option<BudgetOf>,
     /// Slots whose creates an operator has called off.
-    forgotten: BTreeSet<String>,
+    forgotten: BTreeSet<Option<String>>,
     creates: VecDeque<Timestamp>,
 }
 
@@ -77,12 +71,8 @@ pub struct Call {
     pub zone: String,
     /// The incarnation that a delete is meant for.
     pub incarnation: Option<Incarnation>,
-    /// The generation that a create orders.
-    pub generation: Option<u64>,
-    /// Lost or judged, by its evidence.
-    pub kind: Option<Kind>,
-    /// The condition that its evidence names.
-    pub cause: Option<Condition>,
+    /// The observations that it rests on.
+    pub evidence: Option<Evidence>,
     /// The log does not say yet how it ended.
     pub open: bool,
 }
@@ -96,19 +86,15 @@ impl Audit {
     /// Takes the next event in, and returns what it shows broken.
     pub fn take(&mut self, event: &Event) -> Vec<Violation> {
         let mut found = Found { event, violations: Vec::new() };
+        self.begins(&mut found);
         match (&event.what, &event.slot) {
-            (
-                What::Intent { call, zone, incarnation, generation, evidence, decided_by },
-                Some(slot),
-            ) => {
-                self.intent(slot, *call, evidence.as_ref(), decided_by, &mut found);
+            (What::Intent { call, zone, incarnation, evidence, .. }, Some(slot)) => {
+                self.intent(slot, *call, evidence.as_ref(), &mut found);
                 let call = Call {
                     verb: *call,
                     zone: zone.clone(),
                     incarnation: incarnation.clone(),
-                    generation: *generation,
-                    kind: evidence.as_ref().map(|evidence| evidence.kind),
-                    cause: evidence.as_ref().map(|evidence| evidence.condition),
+                    evidence: evidence.clone(),
                     open: true,
                 };
                 self.calls.insert(slot.clone(), call);
@@ -116,44 +102,16 @@ impl Audit {
             (What::Outcome { call, result, incarnation, .. }, Some(slot)) => {
                 self.outcome(slot, *call, *result, incarnation.as_ref(), &mut found);
             }
-            (What::Condemned { .. }, Some(slot)) => {
-                let paused = self.is_paused(slot, event.at);
-                found.check("S7", !paused, || "it is condemned while it is paused".to_owned());
-            }
             (What::Command { command, until, left, .. }, slot) => match command {
                 CommandName::Pause => _ = self.paused.insert(slot.clone(), *until),
                 CommandName::Resume => _ = self.paused.remove(slot),
                 CommandName::BreakerReset => self.breaker_open = None,
-                // Back in the config, such a slot is wanted.
-                CommandName::Forget if *left => {}
-                CommandName::Forget => _ = slot.clone().map(|slot| self.forgotten.insert(slot)),
-                CommandName::Retry | CommandName::Recreate => {
-                    _ = slot.as_ref().map(|slot| self.forgotten.remove(slot));
-                }
-                CommandName::Relaunch
-                | CommandName::Done
-                | CommandName::Drill
-                | CommandName::Release => {}
+                // Back in the config, one that had left it is wanted.
+                CommandName::Forget if !*left => _ = self.forgotten.insert(slot.clone()),
+                CommandName::Retry | CommandName::Recreate => _ = self.forgotten.remove(slot),
+                _ => {}
             },
-            (What::OrderIntent { decided_by, .. }, Some(slot)) => {
-                self.order(slot, false, decided_by, &mut found);
-            }
-            (What::Amendment { decided_by, wait, generation, .. }, Some(slot)) => {
-                let starts = !*wait && *generation > 0;
-                self.order(slot, !starts, decided_by, &mut found);
-            }
-            (What::StrayIntent { confirmed_at, decided_by, name, .. }, _) => {
-                let at = event.at;
-                let fresh = *confirmed_at <= at && elapsed(*confirmed_at, at) <= VERIFIED_FOR;
-                found.check("S1", fresh, || {
-                    format!("the delete of stray {name} rests on a GET of {confirmed_at}")
-                });
-                found.check("S18", !decided_by.is_empty(), || {
-                    format!("the delete of stray {name} does not say who decided it")
-                });
-                let paused = self.is_paused(name, at);
-                found.check("S7", !paused, || format!("stray {name} is paused, and deleted"));
-            }
+            (What::StrayIntent { confirmed_at, .. }, _) => found.rests_on(*confirmed_at),
             (What::BreakerOpened { of, .. }, _) => self.breaker_open = Some(*of),
             (What::InvariantViolation { invariant }, _) => {
                 found.check("checker", false, || {
@@ -165,64 +123,58 @@ impl Audit {
         found.violations
     }
 
-    /// An order that lets a job start, or says that it waits.
-    fn order(&self, slot: &str, waits: bool, decided_by: &str, found: &mut Found) {
-        let paused = self.is_paused(slot, found.event.at);
-        found.check("S7", waits || !paused, || {
-            "an order lets its job start while the slot is paused".to_owned()
-        });
-        found.check("S18", !decided_by.is_empty(), || {
-            "the intent of an order does not say who decided it".to_owned()
+    /// S7, S18: nothing is begun while it is paused, and the log says who decided it.
+    fn begins(&self, found: &mut Found) {
+        let event = found.event;
+        let (slot, decided_by, begins) = match &event.what {
+            What::Condemned { .. } => (event.slot.as_ref(), None, true),
+            What::Intent { decided_by, .. } | What::OrderIntent { decided_by, .. } => {
+                (event.slot.as_ref(), Some(decided_by), true)
+            }
+            // That hosts wait, or are given back, begins nothing.
+            What::Amendment { decided_by, wait, generation, .. } => {
+                (event.slot.as_ref(), Some(decided_by), !*wait && *generation > 0)
+            }
+            What::StrayIntent { decided_by, name, .. } => (Some(name), Some(decided_by), true),
+            _ => return,
+        };
+        let holds = |until: &Option<Timestamp>| until.is_none_or(|until| event.at < until);
+        let pauses = [None, slot.cloned()].map(|whose| self.paused.get(&whose));
+        let paused = pauses.into_iter().flatten().any(holds);
+        found.check("S7", !(begins && paused), || format!("it is paused: {}", event.message));
+        found.check("S18", decided_by.is_none_or(|by| !by.is_empty()), || {
+            format!("it does not say who decided it: {}", event.message)
         });
     }
 
-    fn intent(
-        &mut self,
-        slot: &str,
-        verb: Verb,
-        evidence: Option<&Evidence>,
-        decided_by: &str,
-        found: &mut Found,
-    ) {
+    fn intent(&mut self, slot: &str, verb: Verb, evidence: Option<&Evidence>, found: &mut Found) {
         let at = found.event.at;
-        let open = self.calls.get(slot).filter(|call| call.open).map(|call| call.verb);
-        found.check("S11", open.is_none(), || {
-            format!(
-                "a {verb} is intended, and the log has no result of the {} before it",
-                open.map_or("call", Verb::name)
-            )
+        let open = self.calls.get(slot).is_some_and(|call| call.open);
+        found.check("S11", !open, || {
+            format!("a {verb} is intended, and the log has no result of the call before it")
         });
-        found.check("S18", evidence.is_some() && !decided_by.is_empty(), || {
-            format!("the intent of a {verb} names no evidence, or not who decided it")
-        });
+        found.check("S18", evidence.is_some(), || format!("a {verb} names no evidence"));
         if let (Verb::Delete, Some(evidence)) = (verb, evidence) {
-            let fresh =
-                evidence.confirmed_at <= at && elapsed(evidence.confirmed_at, at) <= VERIFIED_FOR;
-            found.check("S1", fresh, || {
-                format!("a delete decided at {at} rests on a GET of {}", evidence.confirmed_at)
-            });
+            found.rests_on(evidence.confirmed_at);
             // An operator's recreate, another hand's stuck delete that is sent once more, and the end
             // of a finished job.
-            let asked = evidence.condition == Condition::Requested;
-            let known = evidence.condition.kind() == Some(evidence.kind)
+            let condition = evidence.condition;
+            let asked = condition == Condition::Requested;
+            let known = condition.kind() == Some(evidence.kind)
                 || asked
-                || matches!(evidence.condition, Condition::Deleting | Condition::Finished);
+                || matches!(condition, Condition::Deleting | Condition::Finished);
             found.check("S5", known, || {
-                format!("a delete rests on {}, which condemns nothing", evidence.condition)
+                format!("a delete rests on {condition}, which condemns nothing")
             });
-            let paused = self.is_paused(slot, at);
-            found.check("S7", !paused, || "a delete is intended while it is paused".to_owned());
             let judged = evidence.kind == Kind::Judged && !asked;
-            let stalled = evidence.condition == Condition::JobStalled;
+            let stalled = condition == Condition::JobStalled;
             let open = self.breaker_open.is_some_and(|of| stalled || of == BudgetOf::Tpus);
             found.check("S8", !(open && judged), || {
                 "a judged delete is intended while the storm breaker is open".to_owned()
             });
         }
         if verb == Verb::Create {
-            let paused = self.is_paused(slot, at);
-            found.check("S7", !paused, || "a create is intended while it is paused".to_owned());
-            let wanted = !self.forgotten.contains(slot);
+            let wanted = !self.forgotten.contains(&Some(slot.to_owned()));
             found.check("S21", wanted, || "a create is intended that was called off".to_owned());
             self.creates.retain(|create| *create <= at && elapsed(*create, at) < MINUTE);
             self.creates.push_back(at);
@@ -256,11 +208,6 @@ impl Audit {
             )
         });
     }
-
-    fn is_paused(&self, slot: &str, at: Timestamp) -> bool {
-        let holds = |until: &Option<Timestamp>| until.is_none_or(|until| at < until);
-        [None, Some(slot.to_owned())].iter().any(|whose| self.paused.get(whose).is_some_and(holds))
-    }
 }
 
 /// The violations that one event shows.
@@ -270,6 +217,13 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
+    /// S1: a delete rests on a GET of just now.
+    fn rests_on(&mut self, confirmed_at: Timestamp) {
+        let at = self.event.at;
+        let fresh = confirmed_at <= at && elapsed(confirmed_at, at) <= VERIFIED_FOR;
+        self.check("S1", fresh, || format!("a delete rests on a GET of {confirmed_at}"));
+    }
+
     fn check(&mut self, invariant: &'static str, holds: bool, text: impl FnOnce() -> String) {
         if !holds {
             let (slot, at) = (self.event.slot.clone(), self.event.at);

@@ -195,10 +195,7 @@ impl World {
                 }
             }
             Accident::Silence { zone, name } => self.trouble(Trouble::Silence, &zone, &name, None),
-            Accident::Crash { zone, name } => {
-                self.trouble(Trouble::JobCrashes, &zone, &name, None);
-                self.truth.slots.entry(name).or_default().crashed = self.now;
-            }
+            Accident::Crash { zone, name } => self.trouble(Trouble::JobCrashes, &zone, &name, None),
             Accident::Flap { zone, name, left } => {
                 let sick = self.rng.i64(20_000..6 * MINUTE);
                 self.trouble(Trouble::Unresponsive, &zone, &name, Some(sick));
@@ -306,11 +303,8 @@ impl World {
                 self.trouble(what, &zone, &name, lasts);
             }
             Fault::PersonReplaces => {
-                let key = (zone, name);
-                let before = self.cloud.nodes.get(&key).map(|node| node.uid);
-                self.trouble(Trouble::Replace, &key.0, &key.1, None);
-                let made = self.cloud.nodes.get(&key).map(|node| node.uid);
-                self.replaced_by_a_person(&key.1, before, made);
+                self.trouble(Trouble::Replace, &zone, &name, None);
+                self.known(&name).theirs = true;
             }
             Fault::PersonDeletes => {
                 self.trouble(Trouble::Deleting, &zone, &name, None);

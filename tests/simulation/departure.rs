@@ -1,114 +1,82 @@
-//! What must be true of a request when it leaves: the lock is held, the journal had its intent when
-//! it was handed out, and a fresh GET goes before a delete.
+//! What must be true of a request when it is handed out, the journal has its intent, and when it
+//! leaves: the lock is held, and a fresh GET goes before a delete.
 
 use tpu_watchdog::model::action::Action;
 use tpu_watchdog::model::condition::Kind;
 use tpu_watchdog::model::event::Verb;
-use tpu_watchdog::report::audit;
 
 use crate::fault::Fault;
 use crate::process::{Tag, ms};
 use crate::setup::{HOUR, MINUTE};
-use crate::shelf::Durable;
-use crate::truth::ordered;
-use crate::world::World;
-
-/// What is durable about a request when it is handed out.
-pub struct HandedOut {
-    durable: Durable,
-    call: Option<audit::Call>,
-}
+use crate::world::{World, brief};
 
 impl World {
-    /// What the journal knows of a request in the moment in which it is handed out.
-    pub fn hands_out(&mut self, action: &Action) -> HandedOut {
-        HandedOut {
-            durable: self.shelf.durable(action.slot()),
-            call: self.audit.last_call(action.slot()).cloned(),
+    /// A mutation is handed out. What calls it off from here on can't stop it (S21 follows it).
+    pub fn hands_out(&mut self, action: &Action) {
+        let (slot, now) = (action.slot(), self.now);
+        let durable = self.shelf.durable(slot);
+        let intended = durable.journal().iter().any(|record| record.intends(action));
+        self.check("S11", slot, intended, || {
+            format!("the journal does not intend {}", brief(action))
+        });
+        let (verb, zone) = match action {
+            Action::Patch { .. } | Action::Delete { stray: true, .. } => return,
+            Action::Delete { zone, .. } => (Verb::Delete, zone),
+            Action::Create { zone, .. } => (Verb::Create, zone),
+        };
+        let call = self.audit.last_call(slot).cloned();
+        let told = call.as_ref().is_some_and(|c| c.open && (c.verb, &c.zone) == (verb, zone));
+        self.check("S18", slot, told, || format!("the log says {call:?} about {}", brief(action)));
+        if verb == Verb::Create {
+            return;
         }
+        let spec = durable.record.and_then(|record| record.spec);
+        let valid = spec.is_some_and(|spec| spec.validate().is_ok());
+        self.check("S12", slot, valid, || "no valid specification is stored".to_owned());
+        let judged = call.and_then(|call| call.evidence).is_some_and(|e| e.kind == Kind::Judged);
+        let taken = self.rights_taken().filter(|_| judged && !self.setup.has(Fault::ClockJump));
+        // Whether a create could follow is asked every hour.
+        let may_follow = taken.is_none_or(|since| now - since <= HOUR + MINUTE);
+        self.check("S20", slot, may_follow, || {
+            format!("the right to create TPUs was taken at {taken:?} ms, and it is {now} ms")
+        });
     }
 
-    /// A mutation leaves. What calls it off from here on can't stop it (S21 follows it).
-    pub fn leaves(&mut self, tag: Tag, epoch: u64, action: &Action, known: HandedOut) {
-        let (slot, now) = (action.slot().to_owned(), self.now);
-        let (durable, call) = (&known.durable, known.call);
-        let record = durable.record.as_ref();
-        let lease = self.shelf.durable(&slot).lease;
-        if self.settled {
-            self.truth.late_mutations.push((slot.clone(), crate::world::brief(action)));
-        }
-        let held = lease.as_ref().is_some_and(|lease| lease.epoch == epoch && !lease.released);
-        self.check("S9", &slot, held, || {
-            format!("watchdog {} sends in epoch {epoch}, the lease is {lease:?}", tag.pid)
-        });
+    /// A mutation leaves.
+    pub fn leaves(&mut self, tag: Tag, action: &Action) {
+        let (slot, now) = (action.slot(), self.now);
+        let (lease, epoch) = (self.shelf.durable(slot).lease, self.shelf.epoch(tag.pid));
         // By whatever clock: no lease of that length can end before.
         let (since, most) = (now - self.truth.renewed_at, ms(self.setup.ttl) * 2 / 3);
-        self.check("S9", &slot, since <= most, || {
-            format!("it sends {since} ms after the lock was renewed, {most} are allowed")
+        let held = lease.as_ref().is_some_and(|l| l.epoch == epoch && !l.released);
+        self.check("S9", slot, held && since <= most, || {
+            format!("it leaves in epoch {epoch}, {since} ms after the lock was renewed: {lease:?}")
         });
-        let intended = durable.journal().iter().any(|record| record.intends(action));
-        self.check("S11", &slot, intended, || {
-            format!("the journal does not intend {}", crate::world::brief(action))
+        // A refused delete is tried on at the longest wait: the API answers, the world is not asked in
+        // vain.
+        let broken = self.setup.is_broken(slot) || self.setup.refuses_deletes_of(slot);
+        self.check("L2", slot, broken || !self.settled, || {
+            format!("hours after the last fault: {}", brief(action))
         });
-        let verb = match action {
-            Action::Patch { .. } | Action::Delete { stray: true, .. } => return,
-            Action::Delete { .. } => Verb::Delete,
-            Action::Create { .. } => Verb::Create,
-        };
-        let told = call.as_ref().is_some_and(|call| {
-            call.open
-                && call.verb == verb
-                && match action {
-                    Action::Delete { incarnation, zone, .. } => {
-                        (call.incarnation.as_ref(), &call.zone) == (Some(incarnation), zone)
-                    }
-                    Action::Create { body, zone, .. } => {
-                        (call.generation, &call.zone) == (Some(ordered(body).generation), zone)
-                    }
-                    Action::Patch { .. } => false,
-                }
-        });
-        self.check("S18", &slot, told, || {
-            format!("the log says {call:?} about {}", crate::world::brief(action))
-        });
-        if verb == Verb::Delete {
-            let spec =
-                record.and_then(|r| r.spec.as_ref()).is_some_and(|spec| spec.validate().is_ok());
-            self.check("S12", &slot, spec, || "no valid specification is stored".to_owned());
-            let judged = call.and_then(|call| call.kind) == Some(Kind::Judged);
-            let taken = self.rights_taken().filter(|_| judged && !self.setup.has(Fault::ClockJump));
-            // Whether a create could follow is asked every hour.
-            let may_follow = taken.is_none_or(|since| now - since <= HOUR + MINUTE);
-            self.check("S20", &slot, may_follow, || {
-                format!("the right to create TPUs was taken at {taken:?} ms, and it is {now} ms")
-            });
-            self.is_verified(tag, &slot);
-        } else {
-            self.truth.creates.retain(|at| now - *at < MINUTE);
-            self.truth.creates.push_back(now);
-            let count = self.truth.creates.len();
-            self.check("S18", &slot, count <= 60, || {
+        if matches!(action, Action::Patch { .. } | Action::Delete { stray: true, .. }) {
+            return;
+        }
+        let sent = self.known(slot).last_sent.replace(now);
+        if matches!(action, Action::Create { .. }) {
+            self.truth.creates.push(now);
+            let recent = self.truth.creates.iter().rev().take_while(|at| now - **at < MINUTE);
+            let count = recent.count();
+            return self.check("S18", slot, count <= 60, || {
                 format!("{count} creates left within a minute")
             });
         }
-        self.truth.slots.entry(slot).or_default().last_sent = Some(now);
-    }
-
-    /// A GET of at most 5 s ago, asked for after our last mutation, goes before a delete.
-    fn is_verified(&mut self, tag: Tag, slot: &str) {
-        let (now, clock_set) = (self.now, self.processes[tag.pid].clock_set);
-        let get = self
-            .truth
-            .gets
-            .get(&(slot.to_owned(), tag.pid))
-            .filter(|(of, _)| *of == tag)
-            .map(|(_, asked)| *asked);
-        // By a clock that was set since then its age can't be told.
+        // A GET of at most 5 s ago, asked for after our last mutation, goes before a delete. By a clock
+        // that was set since then its age can't be told.
+        let (get, clock_set) = (self.known(slot).got, self.processes[tag.pid].clock_set);
         let fresh = get.is_some_and(|asked| now - asked <= 5_000 || clock_set >= asked);
         self.check("S1", slot, fresh, || {
             format!("it is {now} ms, and the last GET of its node was asked for at {get:?}")
         });
-        let sent = self.truth.slots.get(slot).and_then(|known| known.last_sent);
         self.check("S2", slot, sent.is_none() || get >= sent, || {
             format!("the GET was asked for at {get:?}, our last mutation left at {sent:?}")
         });

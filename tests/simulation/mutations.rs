@@ -41,12 +41,12 @@ impl World {
             None if self.strikes(Fault::ServerError, 8) => {
                 // The answer does not say whether it was carried out.
                 if self.rng.bool() {
-                    self.carry_out(&action, arrival);
+                    self.carry_out(&action);
                 }
                 let status = [500, 502, 503, 504][self.rng.usize(0..4)];
                 outcome(origin(&action), status, &shape::error(status, "later").1)
             }
-            None => self.carry_out(&action, arrival),
+            None => self.carry_out(&action),
         };
         self.tell(|| {
             format!(
@@ -70,12 +70,8 @@ impl World {
     }
 
     fn refusal(&mut self, action: &Action) -> Option<(u16, &'static str)> {
-        let last = self.setup.settings.slots.keys().next_back().map(String::as_str);
-        if matches!(action, Action::Delete { .. })
-            && last == Some(action.slot())
-            && self.calm
-            && self.setup.forbidden_deletes
-        {
+        let refused = self.calm && self.setup.refuses_deletes_of(action.slot());
+        if matches!(action, Action::Delete { .. }) && refused {
             return Some((403, "Permission 'tpu.nodes.delete' denied."));
         }
         if matches!(action, Action::Create { .. }) && self.rights_taken().is_some() {
@@ -105,7 +101,7 @@ impl World {
         Some(all[self.rng.usize(0..all.len())])
     }
 
-    fn carry_out(&mut self, action: &Action, arrival: Arrival) -> CallOutcome {
+    fn carry_out(&mut self, action: &Action) -> CallOutcome {
         if let Action::Patch { slot, zone, incarnation, patch, .. } = action {
             return self.patch(slot, zone, incarnation, patch);
         }
@@ -146,13 +142,7 @@ impl World {
         }
         let (status, answer) =
             api::handle(&mut self.cloud, &Request { method, path: &path, query: &query, body });
-        if !create && status == 200 {
-            self.deleted(slot);
-        }
         if create && status == 200 {
-            if let Some(uid) = self.cloud.nodes.get(&key).map(|node| node.uid) {
-                self.created(slot, uid, arrival);
-            }
             self.born(zone, slot);
         }
         outcome(origin(action), status, &answer)

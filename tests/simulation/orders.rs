@@ -7,169 +7,134 @@ use serde_json::{Value, json};
 use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::Size;
 use tpu_watchdog::model::time::elapsed;
-use tpu_watchdog::resource::spec::{SUPERVISOR_MARK, USER_SCRIPT_KEY};
+use tpu_watchdog::resource::spec::USER_SCRIPT_KEY;
 use tpu_watchdog::simulator::nodes::Moment;
 use tpu_watchdog::simulator::things::{Exit, Node};
 
 use crate::fault::Fault;
 use crate::process::wall;
-use crate::setup::{HOUR, Ms};
+use crate::setup::{HOUR, OWNER};
 use crate::truth::illness;
 use crate::world::World;
 
 /// From a crash to the order after it: a heartbeat, two polls, the longest pause between two of five
 /// runs, and a few answers.
-const ORDERED_WITHIN: Ms = 60_000 + 2 * 30_000 + 80_000 + 20_000;
-
-/// An operator's wish for another run is dropped after this.
-const WANTED_FOR: Ms = HOUR;
+const ORDERED_WITHIN: Duration = Duration::from_secs(60 + 2 * 30 + 80 + 20);
 
 impl World {
+    /// A run order reaches a node: S15, it is the next one, or changes flags of the present one.
+    pub fn is_ordered(&mut self, slot: &str, node: &Node, order: &RunOrder) {
+        let present = &node.run.order;
+        let starts = order.generation > present.generation;
+        let amends = (order.generation, order.step) == (present.generation, present.step);
+        self.check("S15", slot, starts || amends, || format!("{order:?} after {present:?}"));
+        self.starts_whole(slot, node, order, starts);
+        if starts {
+            self.ends_no_good_run(slot, node);
+            self.starts_from(slot, order);
+            self.is_worth_it(slot, node);
+        }
+    }
+
     /// S16: runs that make no step come to an end: those that end by themselves, those that are ended, and
     /// three that are no fault of the job's.
-    pub fn is_worth_it(&mut self, slot: &str, zone: &str) {
-        let node = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned()));
-        let stepped = node.is_none_or(|node| node.run.stepped);
+    fn is_worth_it(&mut self, slot: &str, node: &Node) {
         let job = self.setup.settings.slots[slot].job.as_ref();
         let most = job.map_or(0, |job| job.restarts_per_run + job.no_progress) + 3;
-        let known = self.truth.slots.entry(slot.to_owned()).or_default();
-        known.fruitless = if stepped { 0 } else { known.fruitless + 1 };
+        let known = self.known(slot);
+        known.fruitless = if node.run.stepped { 0 } else { known.fruitless + 1 };
         let count = known.fruitless;
         self.check("S16", slot, count <= most, || format!("start {count} without a step"));
     }
 
-    /// S5: what is well and at work is given no newer order, unless an operator wants it, or its hosts began
-    /// by themselves after the reports that the order rests on, which are at most `max_age` old.
-    pub fn ends_no_good_run(&mut self, slot: &str, zone: &str) {
-        let node = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned()));
-        let asked = self.truth.slots.get(slot).and_then(|known| known.asked);
-        let wanted = asked.is_some_and(|at| self.now - at <= WANTED_FOR);
-        let Some(uid) = node.map(|node| node.uid).filter(|_| !wanted) else { return };
-        let Some(settings) = self.setup.settings.slots.get(slot) else { return };
-        let within =
-            settings.policy.max_age + Duration::from_millis(self.shown_within().unsigned_abs());
-        let (story, now) = (self.cloud.nodes.story(uid), wall(self.now, 0));
-        let well = |moment: &Moment| {
-            moment.facts.as_ref().is_some_and(|f| f.at_work && illness(f).is_none())
-        };
-        let last = story
-            .last()
-            .filter(|moment| well(moment) && elapsed(moment.since, now) > within)
-            .cloned();
-        self.check("S5", slot, last.is_none(), || {
+    /// S5: what is well and at work is given no newer order, unless an operator wanted it within the hour, or
+    /// its hosts began by themselves after the reports that the order rests on, which are at most
+    /// `max_age` old. L10: what has crashed is given one soon, where nothing else is wrong.
+    fn ends_no_good_run(&mut self, slot: &str, node: &Node) {
+        let policy = &self.setup.settings.slots[slot].policy;
+        let within = policy.max_age + self.shown_within();
+        let Some(last) = self.cloud.nodes.story(node.uid).last().cloned() else { return };
+        let (lasts, now) = (elapsed(last.since, wall(self.now, 0)), self.now);
+        let well = last.facts.as_ref().is_some_and(|f| f.at_work && illness(f).is_none());
+        let wanted = self.known(slot).asked.is_some_and(|at| now - at <= HOUR);
+        self.check("S5", slot, !well || wanted || lasts <= within, || {
             format!("an order ends a run that is well: {last:?}")
         });
+        let passing = [Fault::JobCrashes, Fault::Preemption];
+        let quiet = self.setup.faults.iter().all(|fault| passing.contains(fault));
+        if node.run.has_ended(Exit::Crashed) && quiet {
+            self.check("L10", slot, lasts <= ORDERED_WITHIN, || {
+                format!("its order comes {lasts:?} after its crash")
+            });
+        }
     }
 
     /// S22: hosts without an index each start nothing, and a reboot ends nothing that runs.
-    pub fn starts_whole(&mut self, slot: &str, zone: &str, order: &RunOrder, starts: bool) {
-        let Some(node) = self.cloud.nodes.get(&(zone.to_owned(), slot.to_owned())) else { return };
-        let (run, uid) = (node.run.clone(), node.uid);
-        let ungathered = run.ungathered.is_some();
-        self.check("S22", slot, !(starts && ungathered && run.boots > 0), || {
-            format!("{order:?} starts hosts of {uid} that are not whole")
-        });
-        // Where nothing else is wrong.
-        let quiet =
-            self.setup.faults.iter().all(|f| matches!(f, Fault::JobCrashes | Fault::Preemption));
-        if starts && run.has_ended(Exit::Crashed) && quiet {
-            let since = self.now - self.truth.slots.get(slot).map_or(0, |known| known.crashed);
-            self.check("L10", slot, since <= ORDERED_WITHIN, || {
-                format!("its order comes {} s after its crash", since / 1000)
-            });
-        }
-        let present = format!("-{}", run.boots);
-        let of_node = format!("boot-{uid}-");
+    fn starts_whole(&mut self, slot: &str, node: &Node, order: &RunOrder, starts: bool) {
+        let (of_node, present) = (format!("boot-{}-", node.uid), format!("-{}", node.run.boots));
         let ends = |boot: &String| boot.starts_with(&of_node) && boot.ends_with(&present);
-        let reboots = order.reboot.iter().any(ends) && !run.order.reboot.iter().any(ends);
-        self.check("S22", slot, !reboots || ungathered, || {
-            format!("{order:?} reboots hosts of {uid} on which a job runs")
+        let wrong = match node.run.ungathered {
+            Some(_) => starts && node.run.boots > 0,
+            None => order.reboot.iter().any(ends) && !node.run.order.reboot.iter().any(ends),
+        };
+        self.check("S22", slot, !wrong, || {
+            format!("{order:?} starts hosts that are not whole, or ends what runs: {node:?}")
         });
     }
 
     /// L8: a node's job starts within twice the time in which its hosts gather, and two polls, of its
-    /// being READY: a host without an index reboots once. Where nothing else is wrong.
+    /// being READY, unless it is lost before: a host without an index reboots once. Where nothing else is
+    /// wrong.
     pub fn starts_in_time(&mut self, slot: &str, node: &Node) {
         let passing = [Fault::JobCrashes, Fault::Preemption, Fault::Ungathered];
         let Some(settings) = self.setup.settings.slots.get(slot) else { return };
         if !node.run.supervised || !self.setup.faults.iter().all(|fault| passing.contains(fault)) {
             return;
         }
-        let (uid, hosts) = (node.uid, node.attributes.len());
+        let hosts = node.attributes.len();
         let boot = settings.policy.grace.boot(Size { hosts, ..Size::default() });
-        let bound = 2 * boot + Duration::from_secs(120);
-        let ready = |moment: &&Moment| moment.facts.as_ref().is_some_and(|f| f.state == "READY");
-        let story: Vec<Moment> =
-            self.cloud.nodes.story(uid).iter().skip_while(|m| !ready(m)).cloned().collect();
-        let at_work = |moment: &&Moment| moment.facts.as_ref().is_some_and(|facts| facts.at_work);
-        let Some(since) = story.first().map(|moment| moment.since) else { return };
-        // One that was lost before may have had less time.
-        let lost = story.iter().find(|moment| !ready(moment)).map(|moment| moment.since);
-        let starts = story.iter().find(at_work).map(|moment| moment.since);
-        let until = [lost, starts].into_iter().flatten().min().unwrap_or(wall(self.now, 0));
-        let took = elapsed(since, until);
-        self.check("L8", slot, took <= bound, || {
-            format!("the job of {uid} did not start for {took:?}, with {hosts} hosts")
+        let is = |moment: &Moment, at_work: bool| {
+            moment.facts.as_ref().is_some_and(|f| f.state == "READY" && (at_work || !f.at_work))
+        };
+        let mut story = self.cloud.nodes.story(node.uid).iter().skip_while(|m| !is(m, true));
+        let Some(first) = story.next() else { return };
+        let until = if is(first, false) { story.find(|m| !is(m, false)) } else { Some(first) };
+        let took = elapsed(first.since, until.map_or(wall(self.now, 0), |moment| moment.since));
+        self.check("L8", slot, took <= 2 * boot + Duration::from_secs(120), || {
+            format!("the job did not start for {took:?}, with {hosts} hosts: {node:?}")
         });
     }
 
     /// S12: what is created is what a person made, as the config overlays it: the fields, those of an object
-    /// one by one, the labels, and the user's own metadata.
-    pub fn is_the_specification(&mut self, slot: &str, body: &Value) {
-        let mut wanted = self.setup.bodies.get(slot).cloned().unwrap_or_default();
-        let Some(settings) = self.setup.settings.slots.get(slot).cloned() else { return };
-        for (key, given) in &settings.create.fields {
-            match (wanted.get_mut(key), given) {
-                (Some(Value::Object(fields)), Value::Object(given)) => fields.extend(given.clone()),
-                _ => drop(wanted.insert(key.clone(), given.clone())),
+    /// one by one. Of the metadata it is the user's own that survives, their startup script beside the
+    /// supervisor or as it was; a person's own node has none, and what was learned before it may be
+    /// created all the same.
+    pub fn is_the_specification(&mut self, slot: &str, sent: &Value) {
+        let settings = self.setup.settings.slots[slot].clone();
+        let mut wanted = Value::Object(self.setup.bodies[slot].clone());
+        for (key, given) in settings.create.fields {
+            match (&mut wanted[&key], given) {
+                (Value::Object(fields), Value::Object(given)) => fields.extend(given),
+                (field, given) => *field = given,
             }
         }
-        let metadata = wanted.remove("metadata");
-        let labels = wanted.remove("labels");
-        let mut labels = labels.and_then(|all| all.as_object().cloned()).unwrap_or_default();
-        for (label, given) in &settings.create.labels {
-            match given {
-                Some(value) => drop(labels.insert(label.clone(), Value::from(value.clone()))),
-                None => drop(labels.remove(label)),
-            }
+        for (label, given) in settings.create.labels {
+            wanted["labels"][&label] = json!(given);
         }
-        wanted.insert("labels".into(), Value::Object(labels));
-        let mut sent = json!({"labels": {}});
-        sent.as_object_mut()
-            .expect("an object")
-            .extend(body.as_object().cloned().unwrap_or_default());
-        for (key, was) in &wanted {
-            let is = sent.get(key);
-            self.check("S12", slot, Some(was) == is, || {
-                format!("{key} was {was:?} and is created as {is:?}")
-            });
+        wanted["metadata"]["tpu-watchdog-owner"] = json!(OWNER);
+        if let Some(supervisor) = settings.supervisor {
+            let metadata = &mut wanted["metadata"];
+            metadata[USER_SCRIPT_KEY] = metadata["startup-script"].take();
+            metadata["startup-script"] = json!(supervisor);
         }
-        self.is_the_metadata(slot, metadata.as_ref(), body, settings.supervisor.is_some());
-    }
-
-    /// The user's own metadata survives, and their startup script, beside the supervisor or as it
-    /// was.
-    fn is_the_metadata(
-        &mut self,
-        slot: &str,
-        original: Option<&Value>,
-        body: &Value,
-        supervised: bool,
-    ) {
-        let sent = |key: &str| body.get("metadata").and_then(|metadata| metadata.get(key));
-        let startup = sent("startup-script").and_then(Value::as_str).unwrap_or_default();
-        let ours = startup.contains(SUPERVISOR_MARK);
-        self.check("S12", slot, ours == supervised, || {
-            format!("its startup script is {startup:?}")
-        });
-        // A person's own node has none; what was learned before it may be created all the same.
-        let replaced = self.truth.slots.get(slot).is_some_and(|known| !known.theirs.is_empty());
-        let script = if ours { USER_SCRIPT_KEY } else { "startup-script" };
-        for (key, place) in [("token", "token"), ("startup-script", script)] {
-            let (was, is) = (original.and_then(|metadata| metadata.get(key)), sent(place));
-            self.check("S12", slot, was == is || replaced && is.is_none(), || {
-                format!("the metadata {key} was {was:?} and is created as {is:?}")
+        let replaced = self.known(slot).theirs;
+        for (key, was) in wanted.as_object().into_iter().flatten() {
+            let is = &sent[key];
+            let may_lack = replaced && key == "metadata";
+            let same = was.as_object().map_or(is == was, |fields| {
+                fields.iter().all(|(of, was)| is[of] == *was || may_lack && is[of].is_null())
             });
+            self.check("S12", slot, same, || format!("{key} was {was} and is created as {is}"));
         }
     }
 
@@ -177,8 +142,7 @@ impl World {
     /// without a step says otherwise, is the business of the core's tests and of the rig: hosts that start by themselves, and
     /// calls that arrive late, make it undecidable here.
     pub fn starts_from(&mut self, slot: &str, order: &RunOrder) {
-        let known = self.truth.slots.entry(slot.to_owned()).or_default();
-        let complete = order.step.is_none_or(|step| known.complete.contains(&step));
+        let complete = order.step.is_none_or(|step| self.known(slot).complete.contains(&step));
         self.check("S15", slot, complete, || {
             format!("the checkpoint of step {:?} was never complete", order.step)
         });

@@ -14,7 +14,6 @@ use tpu_watchdog::google::http::CONNECT_MAX;
 use tpu_watchdog::model::action::{Action, CallOutcome, Input, Look, Reading};
 use tpu_watchdog::model::settings::Settings;
 
-use crate::departure::HandedOut;
 use crate::fault::Fault;
 use crate::network::transient;
 use crate::setup::*;
@@ -207,7 +206,6 @@ impl World {
     pub fn drive(&mut self, pid: usize, message: Message) {
         let now = Now { boot: boot(self.now), wall: wall(self.now, self.processes[pid].offset) };
         let Some(driver) = self.processes[pid].driver.as_mut() else { return };
-        let led = driver.leads();
         let instructions = driver.on(message, now);
         self.turns += 1;
         let tag = self.processes[pid].tag(pid);
@@ -220,17 +218,15 @@ impl World {
                 Instruction::Query { query, .. } => self.query(tag, query, now.wall),
                 Instruction::Send { term, action } => {
                     let most = if self.strikes(Fault::Pause, 8) { self.pause(pid) } else { 300 };
-                    let known = Box::new(self.hands_out(&action));
-                    self.soon(1, most, Task::Send(tag, term, Box::new(action), known));
+                    if term.may_send(now.boot) {
+                        self.hands_out(&action);
+                    }
+                    self.soon(1, most, Task::Send(tag, term, Box::new(action)));
                 }
                 Instruction::Say(_, line) => self.tell(|| format!("watchdog {pid}: {line}")),
                 Instruction::Show(_) | Instruction::CatchUp(_) => {}
                 Instruction::End(end) => {
                     self.tell(|| format!("watchdog {pid} leaves: {end:?}"));
-                    let driver = self.processes[pid].driver.take();
-                    if let Some(driver) = driver.filter(|_| led) {
-                        self.last_known.clone_from(&driver.fleet().memory);
-                    }
                     if self.processes[pid].kind == Kind::Service {
                         self.soon(500, 90_000, Task::Start(pid));
                     }
@@ -297,16 +293,17 @@ impl World {
         };
         // Before the turn: a request that follows from it may leave in the same moment.
         if let Some(slot) = &read {
-            self.got(tag, slot, asked);
+            let known = self.known(slot);
+            known.got = known.got.max(Some(asked));
         }
         self.drive(pid, Message::Answer { term: tag.term, input: Box::new(input) });
         if let Some(slot) = read {
-            self.settles(pid, slot);
+            self.settles(pid, &slot);
         }
     }
 
     /// A request is about to leave.
-    pub fn send(&mut self, tag: Tag, term: &Term, action: Action, known: HandedOut) {
+    pub fn send(&mut self, tag: Tag, term: &Term, action: Action) {
         let pid = tag.pid;
         let slot = action.slot().to_owned();
         if self.strikes(Fault::SendCrash, 10) {
@@ -327,8 +324,7 @@ impl World {
         }
         let present = self.processes[pid].leading().is_some_and(|d| d.term() == term.number());
         self.check("S9", &slot, present, || "it was handed out in a term that is over".to_owned());
-        let epoch = self.shelf.epoch(pid);
-        self.leaves(tag, epoch, &action, known);
+        self.leaves(tag, &action);
         self.tell(|| format!("watchdog {pid} sends {}", brief(&action)));
         self.on_the_wire(tag, action);
         if self.strikes(Fault::SendCrash, 10) {

@@ -345,6 +345,18 @@ impl Setup {
         (ordinary * self.quarters.get(&fault).unwrap_or(&4) / 4).max(2)
     }
 
+    /// Whether a zone of this slot stays without capacity for good.
+    pub fn is_broken(&self, slot: &str) -> bool {
+        let zones = self.settings.slots.get(slot).map_or(&[][..], |slot| &slot.zones);
+        self.broken_zone.as_ref().is_some_and(|zone| zones.contains(zone))
+    }
+
+    /// Whether deletes of this slot stay forbidden for good.
+    pub fn refuses_deletes_of(&self, slot: &str) -> bool {
+        let last = self.settings.slots.keys().next_back();
+        self.forbidden_deletes && last.is_some_and(|last| last == slot)
+    }
+
     /// Whether the world knows this fault.
     pub fn has(&self, fault: Fault) -> bool {
         self.faults.contains(&fault)

@@ -72,7 +72,7 @@ impl World {
         if taken {
             let epoch = self.shelf.epoch(tag.pid);
             self.tell(|| format!("watchdog {} holds the lock (epoch {epoch})", tag.pid));
-            self.holds(epoch, began);
+            self.holds(began);
             self.holder = Some(tag);
             // It is not known to its own holder: the next look finds it there.
             if self.strikes(Fault::StoreUnknown, 20) {

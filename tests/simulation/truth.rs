@@ -7,7 +7,7 @@
 //! may have lagged behind, what is late or comes twice on the wire hits whatever stands there by
 //! then.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -17,12 +17,12 @@ use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::condition::{Condition, Kind};
 use tpu_watchdog::model::filling::Filling;
 use tpu_watchdog::model::fleet::Stray;
-use tpu_watchdog::model::ids::RunOrder;
+use tpu_watchdog::model::ids::{Incarnation, RunOrder};
 use tpu_watchdog::model::relaunch::Patch;
 use tpu_watchdog::model::settings::{Grace, OnSuccess, Size};
 use tpu_watchdog::model::time::elapsed;
-use tpu_watchdog::simulator::nodes::{Facts, Moment};
-use tpu_watchdog::simulator::things::{Exit, Node};
+use tpu_watchdog::simulator::nodes::{Facts, Moment, Place};
+use tpu_watchdog::simulator::things::{Exit, Node, Queued};
 
 use crate::fault::Fault;
 use crate::process::{Tag, wall};
@@ -30,42 +30,40 @@ use crate::setup::{MINUTE, Ms, OWNER};
 use crate::world::{Arrival, World};
 
 /// From the GET, or the workers' reports, that showed a node sick, to the arrival of its delete.
-const SHOWN_WITHIN: Ms = 20_000;
+const SHOWN_WITHIN: Duration = Duration::from_secs(20);
 /// So much longer where reads lag behind, or the clock by which their age is told is set back.
-const LAG: Ms = 5 * MINUTE;
+const LAG: Duration = Duration::from_secs(300);
 /// A node that was well for so long begins a new illness: no watchdog goes without a read of it for
 /// longer.
 const WELL: Duration = Duration::from_secs(3 * 3600);
 /// Two heartbeats of a worker may be so far apart: silence is counted from the last one.
 const BEAT: Duration = Duration::from_secs(60);
-/// A delete or create of ours that arrived within this time, and is under way, is a recovery under
-/// way whatever else holds.
+/// A delete of ours that arrived within this time, and is under way, is a recovery under way whatever
+/// else holds.
 const UNDER_WAY: Ms = 5 * MINUTE;
 
 /// What is known of one slot.
 #[derive(Default)]
 pub struct Known {
+    /// When the last GET was asked for that a leader was answered.
+    pub got: Option<Ms>,
+    /// When our last delete or create left.
     pub last_sent: Option<Ms>,
+    /// Answered GETs in a row that settled nothing of a create whose outcome is not known.
+    pub unsettled: u32,
     /// Steps whose checkpoints were complete at some time.
     pub complete: BTreeSet<u64>,
-    /// Nodes that a late or second create made, and those that a person made.
-    strays: BTreeSet<u64>,
-    pub theirs: BTreeSet<u64>,
+    /// A create of it was on its way for long, or twice: what it made is a stray.
+    late: bool,
+    /// A person made a node in the place of another one.
+    pub theirs: bool,
     adopted: bool,
-    /// Nodes that an operator wants recreated.
+    /// Nodes, or requests, that an operator wants recreated.
     wanted: BTreeSet<String>,
-    /// When a delete of ours was carried out last.
-    deleted: Option<Ms>,
-    /// That delete was of a judged slot.
-    judged: bool,
+    /// When a delete of it arrived last, where that was judged.
+    judged: Option<Ms>,
     /// When an operator last wanted its job started again.
     pub asked: Option<Ms>,
-    /// An operator wants its node back.
-    released: bool,
-    /// A create of it was on its way for long, or twice: its request is a stray.
-    pub late_requests: bool,
-    /// When its job crashed last.
-    pub crashed: Ms,
     /// Orders to start since the last step, create or command.
     pub fruitless: u32,
 }
@@ -74,27 +72,33 @@ pub struct Known {
 #[derive(Default)]
 pub struct Truth {
     pub slots: BTreeMap<String, Known>,
-    /// When the last GET of a slot was asked for that its process was answered.
-    pub gets: BTreeMap<(String, usize), (Tag, Ms)>,
-    pub creates: VecDeque<Ms>,
+    pub creates: Vec<Ms>,
     /// When the last write began that renewed the lock.
     pub renewed_at: Ms,
-    /// Mutations that left although the world had not changed for hours.
-    pub late_mutations: Vec<(String, String)>,
 }
 
 /// What a create orders its job to run from.
-pub fn ordered(body: &Value) -> RunOrder {
+fn ordered(body: &Value) -> RunOrder {
     let run =
         body.pointer("/metadata/tpu-watchdog-run").and_then(Value::as_str).unwrap_or_default();
     serde_json::from_str(run).unwrap_or_default()
 }
 
-/// The sickness that a node truly has, if any.
+/// The owner that a node's metadata names.
+pub fn owner(node: &Node) -> Option<&str> {
+    node.body.get("metadata")?.get("tpu-watchdog-owner")?.as_str()
+}
+
+pub fn is_dead(node: &Node) -> bool {
+    matches!(node.state, "PREEMPTED" | "TERMINATED")
+}
+
+/// The sickness that a node truly has, if any; also another hand's delete.
 pub fn illness(facts: &Facts) -> Option<Condition> {
     let health = facts.health.as_deref();
     Some(match (facts.state, health) {
         ("PREEMPTED" | "TERMINATED", _) => Condition::Terminated,
+        ("DELETING", _) => Condition::Deleting,
         ("CREATING" | "STARTING" | "RESTARTING" | "REIMAGING", _) => Condition::Starting,
         ("UNKNOWN", _) => Condition::FailedRepair,
         ("REPAIRING", _) | ("READY", Some("UNHEALTHY_MAINTENANCE")) => Condition::Maintenance,
@@ -115,11 +119,10 @@ fn least_grace(graces: &Grace, illness: Condition) -> Duration {
     }
 }
 
-/// Since when a node has been sick that was so in the moment at `index`, short spells of health
-/// included.
-fn sick_since(story: &[Moment], index: usize) -> Timestamp {
-    let mut since = story[index].since;
-    for moment in story[..index].iter().rev() {
+/// Since when a node has been sick that is so at the end of its story, short spells of health included.
+fn sick_since(story: &[Moment]) -> Timestamp {
+    let mut since = Timestamp::MAX;
+    for moment in story.iter().rev() {
         if moment.facts.as_ref().is_some_and(|facts| illness(facts).is_some()) {
             since = moment.since;
         } else if elapsed(moment.since, since) > WELL {
@@ -129,271 +132,224 @@ fn sick_since(story: &[Moment], index: usize) -> Timestamp {
     since
 }
 
+/// The rule that a delete breaks of a node that was so at the end of its story, and why.
+fn forbids(
+    graces: &Grace,
+    story: &[Moment],
+    now: Timestamp,
+    counts_time: bool,
+) -> Option<(&'static str, String)> {
+    let facts = story.last()?.facts.as_ref()?;
+    let Some(illness) = illness(facts) else {
+        let rule = if facts.state == "READY" { "S5" } else { "S10" };
+        return Some((rule, format!("it is not sick: {facts:?}")));
+    };
+    let (grace, lasts) = (least_grace(graces, illness), elapsed(sick_since(story), now));
+    let worked_on = matches!(illness, Condition::Starting | Condition::Deleting);
+    let long = lasts >= grace || !counts_time || illness.kind() == Some(Kind::Lost);
+    let why = || format!("{illness} for {lasts:?}, the least grace is {grace:?}");
+    (!long).then(|| (if worked_on { "S10" } else { "S3" }, why()))
+}
+
+/// The identity of a request of this id.
+pub fn identity(id: &str, request: &Queued) -> Incarnation {
+    let created = request.created;
+    Incarnation { id: format!("{id}.{}", created.as_second()), created }
+}
+
+/// The owner that the metadata of its node names.
+pub fn owner_of(request: &Queued) -> Option<&str> {
+    request.body.get("tpu")?.pointer("/nodeSpec/0/node/metadata/tpu-watchdog-owner")?.as_str()
+}
+
 impl World {
-    /// A GET of a slot's node was answered.
-    pub fn got(&mut self, tag: Tag, slot: &str, asked: Ms) {
-        let last = self.truth.gets.entry((slot.to_owned(), tag.pid)).or_insert((tag, asked));
-        if last.0 != tag || last.1 <= asked {
-            *last = (tag, asked);
-        }
+    /// What is known of a slot.
+    pub fn known(&mut self, slot: &str) -> &mut Known {
+        self.truth.slots.entry(slot.to_owned()).or_default()
     }
 
     /// An operator's command went into the store.
     pub fn commanded(&mut self, kind: &CommandKind) {
+        let now = self.now;
         // An operator may want another try.
         self.truth.slots.values_mut().for_each(|known| known.fruitless = 0);
+        let Some(slot) = kind.slot() else { return };
+        let known = self.known(slot);
         match kind {
-            CommandKind::Resume { slot: Some(slot), adopt: true } => {
-                self.truth.slots.entry(slot.clone()).or_default().adopted = true;
-            }
-            CommandKind::Retry { slot, .. } | CommandKind::Relaunch { slot, .. } => {
-                self.truth.slots.entry(slot.clone()).or_default().asked = Some(self.now);
-            }
-            CommandKind::Release { slot } => {
-                self.truth.slots.entry(slot.clone()).or_default().released = true;
-            }
-            CommandKind::Recreate { slot, incarnation: Some(meant) } => {
-                let known = self.truth.slots.entry(slot.clone()).or_default();
+            CommandKind::Resume { adopt: true, .. } => known.adopted = true,
+            CommandKind::Retry { .. } | CommandKind::Relaunch { .. } => known.asked = Some(now),
+            CommandKind::Recreate { incarnation: Some(meant), .. } => {
                 known.wanted.insert(meant.id.clone());
             }
             _ => {}
         }
     }
 
-    /// A person made such a node in the place of another one.
-    pub fn replaced_by_a_person(&mut self, slot: &str, before: Option<u64>, made: Option<u64>) {
-        let known = self.truth.slots.entry(slot.to_owned()).or_default();
-        known.theirs.extend(made);
-        if before.is_some_and(|uid| known.strays.contains(&uid)) {
-            known.strays.extend(made);
+    /// The identity by which a slot knows this node: its own, or that of its request.
+    pub fn identity(&self, zone: &str, node: &Node) -> Incarnation {
+        let id = node.queued_resource.as_ref().and_then(|name| name.rsplit('/').next());
+        let request = id.and_then(|id| self.cloud.queued.get(&(zone.to_owned(), id.to_owned())));
+        match (id, request) {
+            (Some(id), Some(request)) => identity(id, request),
+            _ => Incarnation { id: node.uid.to_string(), created: node.created },
         }
-    }
-
-    /// These checkpoints of a slot's job are complete now.
-    pub fn are_complete(&mut self, slot: &str, steps: &[u64]) {
-        self.truth.slots.entry(slot.to_owned()).or_default().complete.extend(steps);
     }
 
     /// How long before a delete arrives its node may have been shown as it was.
-    pub fn shown_within(&self) -> Ms {
+    pub fn shown_within(&self) -> Duration {
         let lags = self.setup.has(Fault::StaleRead) || self.setup.has(Fault::ClockJump);
-        SHOWN_WITHIN + if lags { LAG } else { 0 }
+        SHOWN_WITHIN + if lags { LAG } else { Duration::ZERO }
+    }
+
+    /// A mutation reaches the API. What is late or comes twice hits whatever stands there by then.
+    pub fn arrives(&mut self, tag: Tag, action: &Action, arrival: Arrival) {
+        let (Action::Delete { zone, .. }
+        | Action::Create { zone, .. }
+        | Action::Patch { zone, .. }) = action;
+        let slot = action.slot();
+        // By the config of whoever sent it, now or a minute ago.
+        let process = &self.processes[tag.pid];
+        let long = |since: &Ms| arrival.sent - since > MINUTE;
+        let dry = process.dry_since.as_ref().is_some_and(long);
+        let left = process.left.get(slot).is_some_and(long);
+        let configured = self.setup.settings.slots.contains_key(slot) && !left;
+        self.check("S7", slot, !dry, || format!("watchdog {} runs dry", tag.pid));
+        self.check("S17", slot, configured || action.is_of_stray(), || {
+            "it is not, or no longer, configured".to_owned()
+        });
+        let late = arrival.late || arrival.again;
+        if matches!(action, Action::Create { .. }) {
+            let known = self.known(slot);
+            (known.fruitless, known.late) = (0, known.late || late);
+        }
+        if late || self.violation.is_some() {
+            return;
+        }
+        let node = self.cloud.nodes.get(&(zone.clone(), slot.to_owned())).cloned();
+        match (action, node) {
+            (Action::Delete { filling, incarnation, stray, force, .. }, node) => {
+                if let Filling::QueuedResource(id) = filling {
+                    let withdrawn = stray.then_some(*force);
+                    self.request_is_hit((zone, slot, id), &incarnation.id, withdrawn);
+                }
+                match node {
+                    Some(node) if !*stray => self.delete_hits(slot, zone, &incarnation.id, &node),
+                    Some(node) if *filling == Filling::Node => {
+                        self.stray_is_hit(slot, &incarnation.id, &node);
+                    }
+                    _ => {}
+                }
+            }
+            (Action::Create { body, .. }, _) => {
+                self.is_the_specification(slot, body);
+                self.is_alone(slot, zone);
+                self.starts_from(slot, &ordered(body));
+            }
+            (Action::Patch { stray: true, .. }, Some(node)) => {
+                let owner = owner(&node);
+                self.check("S17", slot, owner.is_none_or(|owner| owner == OWNER), || {
+                    format!("it is not ours: {owner:?}")
+                });
+            }
+            (Action::Patch { patch: Patch::Order(order), .. }, Some(node)) => {
+                self.is_ordered(slot, &node, order);
+            }
+            (Action::Patch { patch: Patch::Stop, .. }, Some(node)) => {
+                let stops = self.setup.settings.slots[slot].policy.on_success == OnSuccess::Stop;
+                self.check("S23", slot, stops && node.run.has_ended(Exit::Well), || {
+                    format!("it is stopped as finished: {:?}", node.run)
+                });
+            }
+            (Action::Patch { patch: Patch::Release, .. }, _) => {
+                self.check("S17", slot, false, || "no operator wants it released".to_owned());
+            }
+            (Action::Patch { .. }, None) => {}
+        }
     }
 
     /// S17, S1, S10: what is removed is a dead node of ours, and the one that was meant.
-    fn stray_arrives(&mut self, at: &(String, String), target: &str, arrival: Arrival) {
-        let wanted = self.setup.settings.removes_dead && !self.setup.settings.dry_run;
-        self.check("S17", &at.1, wanted, || "the config removes no strays".to_owned());
-        let Some(node) =
-            self.cloud.nodes.get(at).cloned().filter(|_| !(arrival.late || arrival.again))
-        else {
-            return;
-        };
-        let metadata = node.body.get("metadata");
-        let owner = metadata.and_then(|m| m["tpu-watchdog-owner"].as_str());
-        let (state, uid, ours) = (node.state, node.uid.to_string(), owner == Some(OWNER));
-        self.check("S17", &at.1, ours, || format!("{uid} is not ours: {owner:?}"));
-        self.check("S1", &at.1, uid == target, || format!("meant for {target}, it hits {uid}"));
-        let dead = matches!(state, "PREEMPTED" | "TERMINATED" | "DELETING");
-        self.check("S10", &at.1, dead, || format!("{uid} is {state}, and is removed as a stray"));
+    fn stray_is_hit(&mut self, slot: &str, meant: &str, node: &Node) {
+        let (uid, state, owner) = (node.uid.to_string(), node.state, owner(node));
+        let ours = owner == Some(OWNER) && self.setup.settings.removes_dead;
+        self.check("S17", slot, ours, || format!("{uid} is not ours to remove: {owner:?}"));
+        self.check("S1", slot, uid == meant, || format!("meant for {meant}, it hits {uid}"));
+        let dead = is_dead(node) || state == "DELETING";
+        self.check("S10", slot, dead, || format!("{uid} is {state}, and is removed as a stray"));
     }
 
-    /// A mutation reaches the API.
-    pub fn arrives(&mut self, tag: Tag, action: &Action, arrival: Arrival) {
-        let slot = action.slot().to_owned();
-        if let Action::Delete { zone, incarnation, filling, stray: true, force, .. } = action {
-            return match filling {
-                Filling::Node => {
-                    self.stray_arrives(&(zone.clone(), slot), &incarnation.id, arrival)
-                }
-                Filling::QueuedResource(id) => {
-                    self.withdrawal_arrives((zone, &slot, id), &incarnation.id, *force, arrival)
-                }
-                Filling::Training(_) => unreachable!("no slot of these worlds is a training job"),
-            };
-        }
-        if let Action::Patch { zone, stray: true, .. } = action {
-            let node = self.cloud.nodes.get(&(zone.clone(), slot.clone()));
-            let owner = node.and_then(|node| node.body["metadata"]["tpu-watchdog-owner"].as_str());
-            let ours = owner.is_none_or(|owner| owner == OWNER);
-            let owner = owner.map(str::to_owned);
-            return self.check("S17", &slot, ours, || format!("it is not ours: {owner:?}"));
-        }
-        let configured = self.setup.settings.slots.contains_key(&slot);
-        self.check("S17", &slot, configured, || "it is not configured".to_owned());
-        let dry_run =
-            self.processes[tag.pid].dry_since.is_some_and(|since| arrival.sent - since > MINUTE);
-        self.check("S7", &slot, !dry_run, || format!("watchdog {} runs dry", tag.pid));
-        match action {
-            Action::Delete { zone, incarnation, filling, .. } => {
-                let node = self.cloud.nodes.get(&(zone.clone(), slot.clone())).cloned();
-                let mut meant = incarnation.id.clone();
-                if let Filling::QueuedResource(id) = filling
-                    && !(arrival.late || arrival.again)
-                    && self.request_is_hit(zone, &slot, id, &incarnation.id)
-                {
-                    meant = node.as_ref().map_or(meant, |node| node.uid.to_string());
-                }
-                if let Some(node) = node {
-                    self.delete_hits(tag, &slot, &meant, &node, arrival);
-                }
-            }
-            Action::Create { zone, body, filling, .. } => {
-                self.is_the_specification(&slot, body);
-                let late = arrival.late || arrival.again;
-                if late {
-                    self.truth.slots.entry(slot.clone()).or_default().late_requests = true;
-                }
-                if let Filling::QueuedResource(id) = filling
-                    && !late
-                {
-                    self.request_is_alone(zone, &slot, id);
-                }
-                if !late {
-                    self.is_in_its_config(tag, &slot, arrival);
-                    self.create_hits(&slot, zone);
-                    self.starts_from(&slot, &ordered(body));
-                }
-            }
-            Action::Patch { patch: Patch::Release, .. } => {
-                let asked = self.truth.slots.get(&slot).is_some_and(|known| known.released);
-                self.check("S17", &slot, asked, || "no operator wants it released".to_owned());
-            }
-            Action::Patch { zone, patch: Patch::Stop, .. } => {
-                let node = self.cloud.nodes.get(&(zone.clone(), slot.clone()));
-                let run = node.map(|node| node.run.clone());
-                let over = run.as_ref().is_none_or(|run| run.has_ended(Exit::Well));
-                let stops = self.setup.settings.slots[&slot].policy.on_success == OnSuccess::Stop;
-                self.check("S23", &slot, over && stops || arrival.late || arrival.again, || {
-                    format!("it is stopped as finished: {run:?}")
-                });
-            }
-            Action::Patch { zone, patch: Patch::Order(order), .. } => {
-                let node = self.cloud.nodes.get(&(zone.clone(), slot.clone()));
-                if let Some(present) = node.map(|node| node.run.order.clone())
-                    && !(arrival.late || arrival.again)
-                {
-                    let amends = order.generation == present.generation;
-                    let same = order.step == present.step;
-                    let newer = order.generation > present.generation;
-                    let text = || format!("{order:?} after {present:?}");
-                    self.check("S15", &slot, newer || amends && same, text);
-                    self.starts_whole(&slot, zone, order, !amends);
-                    if !amends {
-                        self.ends_no_good_run(&slot, zone);
-                        self.starts_from(&slot, order);
-                        self.is_worth_it(&slot, zone);
-                    }
-                }
-            }
-        }
-    }
-
-    fn delete_hits(&mut self, tag: Tag, slot: &str, target: &str, node: &Node, arrival: Arrival) {
-        let metadata =
-            |key: &str| node.body.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
-        let adopted = self.truth.slots.get(slot).is_some_and(|known| known.adopted);
-        let ours = metadata("tpu-watchdog-owner").is_none_or(|owner| owner == OWNER) || adopted;
-        let id = self.request_of(slot);
-        let of = node.queued_resource.as_deref().and_then(|name| name.rsplit('/').next());
-        let plain = of == id.as_deref() && node.made_by == "V2" && ours;
-        self.check("S17", slot, plain, || {
+    fn delete_hits(&mut self, slot: &str, zone: &str, meant: &str, node: &Node) {
+        let policy = self.setup.settings.slots[slot].policy.clone();
+        let ours = owner(node).is_none_or(|owner| owner == OWNER) || self.known(slot).adopted;
+        let request = node.queued_resource.as_deref().and_then(|name| name.rsplit('/').next());
+        let own = request.unwrap_or_default() == self.setup.settings.slots[slot].filling.id();
+        self.check("S17", slot, own && ours && node.made_by == "V2", || {
             format!("the node is not the slot's own plain node: {:?}", node.body)
         });
-        if arrival.late || arrival.again {
+        let same = self.identity(zone, node).id == meant;
+        let young = elapsed(node.created, wall(self.now, 0)) < self.shown_within();
+        self.check("S1", slot, same || young, || format!("meant for {meant}, it hits {node:?}"));
+        if !same {
             return;
         }
-        let now = wall(self.now, 0);
-        let within = Duration::from_millis(self.shown_within().unsigned_abs());
-        let young = elapsed(node.created, now) < within;
-        self.check("S1", slot, node.uid.to_string() == target || young, || {
-            format!("meant for {target}, it hits {}", node.uid)
-        });
-        if node.uid.to_string() != target {
-            return;
-        }
-        self.is_in_its_config(tag, slot, arrival);
         self.starts_in_time(slot, node);
-        if self.is_over(slot, node) {
+        let evidence = self.audit.last_call(slot).and_then(|call| call.evidence.clone());
+        if evidence.as_ref().is_some_and(|e| e.condition == Condition::Finished) {
+            let over = policy.on_success == OnSuccess::Delete && node.run.has_ended(Exit::Well);
+            self.check("S23", slot, over, || format!("it is removed as finished: {node:?}"));
             return;
         }
-        self.is_sick_enough(slot, node.uid, now, within);
-        self.leaves_enough(slot, node.uid);
+        // What an operator asked for needs no grace, and may go beyond max_unavailable.
+        let asked = self.known(slot).wanted.contains(meant);
+        self.is_sick_enough(slot, node.uid, &policy.grace, asked);
+        self.leaves_enough(slot, evidence.is_some_and(|e| e.kind == Kind::Judged) && !asked);
     }
 
-    /// S17: the process that sent this has the slot in its config, or had it a minute ago.
-    fn is_in_its_config(&mut self, tag: Tag, slot: &str, arrival: Arrival) {
-        let left = self.processes[tag.pid]
-            .left
-            .get(slot)
-            .is_some_and(|since| arrival.sent - since > MINUTE);
-        self.check("S17", slot, !left, || "it has left the config".to_owned());
-    }
-
-    /// S23: its job has ended well, and the config wants no such node.
-    fn is_over(&mut self, slot: &str, node: &Node) -> bool {
-        let removes = self.setup.settings.slots[slot].policy.on_success == OnSuccess::Delete;
-        let finished =
-            self.audit.last_call(slot).is_some_and(|call| call.cause == Some(Condition::Finished));
-        self.check("S23", slot, !finished || removes && node.run.has_ended(Exit::Well), || {
-            format!("{} is removed as finished, and is {}: {:?}", node.uid, node.state, node.run)
+    /// A delete reaches a request: S1, it is the one that was meant; S10, it does not lose its place in
+    /// the queue. One that was called off is withdrawn: it is ours (S17), and loses no node, which
+    /// `force` would take along.
+    pub fn request_is_hit(
+        &mut self,
+        (zone, slot, id): (&str, &str, &str),
+        meant: &str,
+        withdrawn: Option<bool>,
+    ) {
+        let request = self.cloud.queued.get(&(zone.to_owned(), id.to_owned())).cloned();
+        let Some(request) = request else { return };
+        let same = identity(id, &request).id == meant;
+        self.check("S1", slot, same, || format!("meant for {meant}, it hits {request:?}"));
+        let ours = withdrawn.is_none() || owner_of(&request) == Some(OWNER);
+        self.check("S17", slot, ours, || format!("it is not ours: {request:?}"));
+        let waits = ["WAITING_FOR_RESOURCES", "ACCEPTED", "CREATING"].contains(&request.state);
+        self.check("S10", slot, withdrawn.map_or(!waits, |force| !force), || {
+            format!("it loses its place, or its node: {request:?}")
         });
-        finished
     }
 
     /// S3, S5, S7 and S10: the node that is deleted truly was sick, for long enough, and not opted
     /// out.
-    fn is_sick_enough(&mut self, slot: &str, uid: u64, now: Timestamp, within: Duration) {
-        let graces = self.setup.settings.slots[slot].policy.grace.clone();
+    fn is_sick_enough(&mut self, slot: &str, uid: u64, graces: &Grace, asked: bool) {
+        let (now, within) = (wall(self.now, 0), self.shown_within());
         let counts_time = !self.setup.has(Fault::ClockJump);
         let story = self.cloud.nodes.story(uid).to_vec();
-        let end = |index: usize| story.get(index + 1).map_or(now, |next| next.since);
-        let recent: Vec<usize> =
-            (0..story.len()).filter(|index| elapsed(end(*index), now) <= within).collect();
-        let facts = |index: &usize| story[*index].facts.as_ref();
-        let opted_out =
-            !recent.is_empty() && recent.iter().filter_map(facts).all(|facts| facts.opted_out);
+        let shown = story.iter().rposition(|m| elapsed(m.since, now) > within).unwrap_or(0);
+        let is_out = |m: &Moment| m.facts.as_ref().is_some_and(|facts| facts.opted_out);
+        let opted_out = !story.is_empty() && story[shown..].iter().all(is_out);
         self.check("S7", slot, !opted_out, || "its label opts it out".to_owned());
-        let asked = self.is_wanted(slot, uid);
-        // Another hand's delete that is stuck may be sent once more. Nothing is left to save where it was preempted
-        // between two reads.
-        let deleting = |moment: &&Moment| {
-            let dead = ["DELETING", "PREEMPTED", "TERMINATED"];
-            moment.facts.as_ref().is_some_and(|facts| dead.contains(&facts.state))
-        };
-        // From the first time on: strikes of this world that interrupt a delete are not always read.
-        let stuck = recent.iter().filter(|index| deleting(&&story[**index])).any(|index| {
-            let first = story[..=*index].iter().find(deleting);
-            first.is_some_and(|m| elapsed(m.since, now) >= graces.deleting || !counts_time)
-        });
-        let wrong = if asked || stuck {
-            None
-        } else {
-            unfounded(&graces, &story, &recent, now, counts_time)
-        };
-        for name in ["S3", "S5", "S10"] {
-            let why = wrong.as_ref().filter(|(broken, _)| *broken == name);
-            self.check(name, slot, why.is_none(), || why.expect("it is broken").1.clone());
+        // One moment in which nothing forbade it is enough.
+        let wrong = (shown..story.len())
+            .map(|at| forbids(graces, &story[..=at], now, counts_time))
+            .collect::<Option<Vec<_>>>();
+        let wrong = wrong.and_then(|mut all| all.pop()).filter(|_| !asked);
+        for rule in ["S3", "S5", "S10"] {
+            let why = wrong.as_ref().filter(|(broken, _)| *broken == rule);
+            self.check(rule, slot, why.is_none(), || why.expect("it is broken").1.clone());
         }
     }
 
-    /// An operator wants this node, or its request, recreated.
-    fn is_wanted(&mut self, slot: &str, uid: u64) -> bool {
-        let here =
-            self.cloud.nodes.iter().find(|((_, name), node)| name == slot && node.uid == uid);
-        let here = here.map(|((zone, _), node)| (zone.clone(), node.clone()));
-        let id = here.map_or(uid.to_string(), |(zone, node)| self.identity(&zone, &node).id);
-        self.truth.slots.get(slot).is_some_and(|known| known.wanted.contains(&id))
-    }
-
-    /// S6: judged slots whose delete is truly under way, this one included. What an operator asked
-    /// for may go beyond it.
-    fn leaves_enough(&mut self, slot: &str, uid: u64) {
-        let judged = self.audit.last_call(slot).is_some_and(|call| call.kind == Some(Kind::Judged));
-        let (now, asked) = (self.now, self.is_wanted(slot, uid));
-        let known = self.truth.slots.entry(slot.to_owned()).or_default();
-        let judged = judged && !asked;
-        known.judged = judged;
+    /// S6: judged slots whose delete is truly under way, this one included.
+    fn leaves_enough(&mut self, slot: &str, judged: bool) {
+        let now = self.now;
+        self.known(slot).judged = judged.then_some(now);
         // By a clock that was set, a delete may be taken for one that does not end, which counts
         // no more.
         if !judged || self.setup.has(Fault::ClockJump) {
@@ -401,91 +357,46 @@ impl World {
         }
         let slots = self.setup.settings.slots.len();
         let most = self.configs.iter().map(|s| s.max_unavailable.of(slots)).max().unwrap_or(1);
-        let is_under_way = |name: &str, state: &str| {
-            let known = self.truth.slots.get(name).filter(|known| name != slot && known.judged);
-            let deleted = known.and_then(|known| known.deleted);
-            state == "DELETING" && deleted.is_some_and(|at| now - at < UNDER_WAY)
+        let is_under_way = |name: &str, node: &Node| {
+            let judged = self.truth.slots.get(name).and_then(|known| known.judged);
+            node.state == "DELETING" && judged.is_some_and(|at| now - at < UNDER_WAY)
         };
         let nodes = self.cloud.nodes.iter();
-        let others = nodes.filter(|((_, name), node)| is_under_way(name, node.state)).count();
+        let others =
+            nodes.filter(|((_, name), node)| name != slot && is_under_way(name, node)).count();
         self.check("S6", slot, others < most, || {
             format!("{others} judged slots are being deleted, {most} are allowed")
         });
     }
 
-    /// S4: a create that arrives in one zone while the slot's own node is in another was not decided
-    /// on a 404. In the same zone the API refuses it: a name exists once.
-    fn create_hits(&mut self, slot: &str, zone: &str) {
-        let now = wall(self.now, 0);
-        let within = Duration::from_millis((self.shown_within() + MINUTE).unsigned_abs());
-        let known = self.truth.slots.entry(slot.to_owned()).or_default();
-        let late = |node: &Node| known.late_requests && node.queued_resource.is_some();
-        let others = |node: &Node| {
-            let uid = node.uid;
-            known.strays.contains(&uid) || known.theirs.contains(&uid) || late(node)
-        };
-        let is_its_own = |node: &Node| {
-            !others(node) && elapsed(node.created, now) > within && node.state != "DELETING"
-        };
-        let mut there: Vec<(&str, &Node)> = self
-            .cloud
-            .nodes
-            .iter()
-            .filter(|((at, name), node)| name == slot && at != zone && is_its_own(node))
-            .map(|((at, _), node)| (at.as_str(), node))
-            .collect();
-        if there.iter().any(|(_, node)| is_dead(node)) {
-            // Remains that the journal follows to their removal are no node of the slot.
-            let told = self.shelf.durable(slot).ledger.strays;
-            there.retain(|(at, node)| !is_dead(node) || !told.contains_key(&Stray::key(at, slot)));
+    /// S4, S21: a create that arrives in one zone while the slot's own node, or a request that may
+    /// still be granted, is in another was not decided on a 404. In the same zone the API refuses it: a
+    /// name exists once.
+    fn is_alone(&mut self, slot: &str, zone: &str) {
+        if self.known(slot).late || self.known(slot).theirs {
+            return;
         }
-        let is = |(at, node): &(&str, &Node)| format!("{} is {} in {at}", node.uid, node.state);
-        let there: Vec<String> = there.iter().map(is).collect();
-        self.check("S4", slot, there.is_empty(), || {
-            format!("it is created in {zone} although {there:?}")
+        let (now, within) = (wall(self.now, 0), self.shown_within() + Duration::from_secs(60));
+        // Remains that the journal follows to their removal are no node of the slot.
+        let told = self.shelf.durable(slot).ledger.strays;
+        let is_its_own = |((at, name), node): &(&Place, &Node)| {
+            let remains = is_dead(node) && told.contains_key(&Stray::key(at, name));
+            let old = elapsed(node.created, now) > within;
+            name == slot && at != zone && old && !remains && node.state != "DELETING"
+        };
+        let there = self.cloud.nodes.iter().find(is_its_own);
+        let there = there.map(|(at, node)| (at.clone(), node.state));
+        self.check("S4", slot, there.is_none(), || {
+            format!("it is created in {zone} although it is {there:?}")
+        });
+        let id = self.setup.settings.slots[slot].filling.id();
+        let live = ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"];
+        let mut requests = self.cloud.queued.iter();
+        let there = requests
+            .find(|((at, of), queued)| at != zone && of == id && live.contains(&queued.state))
+            .map(|(at, queued)| (at.clone(), queued.state));
+        self.check("S21", slot, there.is_none(), || {
+            format!("it is asked for in {zone} although it is {there:?}")
         });
     }
-
-    /// A delete was carried out.
-    pub fn deleted(&mut self, slot: &str) {
-        self.truth.slots.entry(slot.to_owned()).or_default().deleted = Some(self.now);
-    }
-
-    /// A create was carried out.
-    pub fn created(&mut self, slot: &str, uid: u64, arrival: Arrival) {
-        self.truth.slots.entry(slot.to_owned()).or_default().fruitless = 0;
-        if arrival.late || arrival.again {
-            self.truth.slots.entry(slot.to_owned()).or_default().strays.insert(uid);
-        }
-    }
-}
-
-/// The rule that a delete breaks whose node was at no recent moment sick for long enough, and why.
-fn unfounded(
-    graces: &Grace,
-    story: &[Moment],
-    recent: &[usize],
-    now: Timestamp,
-    counts_time: bool,
-) -> Option<(&'static str, String)> {
-    let facts = |index: &usize| story[*index].facts.as_ref();
-    let mut why = None;
-    for index in recent {
-        let Some(illness) = facts(index).and_then(illness) else { continue };
-        let (grace, lasts) =
-            (least_grace(graces, illness), elapsed(sick_since(story, *index), now));
-        if illness.kind() == Some(Kind::Lost) || lasts >= grace || !counts_time {
-            return None;
-        }
-        let rule = if illness == Condition::Starting { "S10" } else { "S3" };
-        why = Some((rule, format!("{illness} for {lasts:?}, the least grace is {grace:?}")));
-    }
-    let last = recent.iter().rev().find_map(facts);
-    let at_work = last.is_none_or(|facts| matches!(facts.state, "READY" | "REPAIRING"));
-    let rule = if at_work { "S5" } else { "S10" };
-    why.or_else(|| Some((rule, format!("it is not sick: {last:?}"))))
-}
-
-fn is_dead(node: &Node) -> bool {
-    matches!(node.state, "PREEMPTED" | "TERMINATED")
 }

@@ -1,7 +1,7 @@
 //! The world: a virtual clock, the simulated cloud, a network that loses things, and the watchdogs
 //! in it. No threads, no real time, no network: what happens next is the first entry of the agenda.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 
 use fastrand::Rng;
@@ -10,7 +10,6 @@ use tpu_watchdog::driver::poll::Plan;
 use tpu_watchdog::driver::term::Term;
 use tpu_watchdog::model::action::{Action, Input, Look};
 use tpu_watchdog::model::filling::Filling;
-use tpu_watchdog::model::fleet::Memory;
 use tpu_watchdog::model::relaunch::Patch;
 use tpu_watchdog::model::settings::{Settings, Share};
 use tpu_watchdog::report::audit::Audit;
@@ -19,7 +18,6 @@ use tpu_watchdog::simulator::things::Timing;
 use tpu_watchdog::simulator::things::Workload;
 
 use crate::accidents::Accident;
-use crate::departure::HandedOut;
 use crate::fault::Fault;
 use crate::network::Network;
 use crate::process::*;
@@ -46,7 +44,7 @@ pub enum Task {
     ServePoll(Tag, Plan, Ms),
     Deliver(Tag, Box<Input>, Ms),
     /// A mutation is about to leave.
-    Send(Tag, Term, Box<Action>, Box<HandedOut>),
+    Send(Tag, Term, Box<Action>),
     /// It reaches the API; late ones, and second ones.
     Arrive(Tag, Box<Action>, Arrival),
     Crash(usize),
@@ -81,7 +79,6 @@ pub struct World {
     pub checked: BTreeMap<&'static str, u64>,
     pub truth: Truth,
     pub audit: Audit,
-    pub highest_epoch: u64,
     /// Who took the lock last, and since when.
     pub holder: Option<Tag>,
     pub held_since: Ms,
@@ -104,13 +101,6 @@ pub struct World {
     pub bad_script_until: Ms,
     /// Since when, and until when, the right to create TPUs is taken.
     pub rights: (Ms, Ms),
-    /// What whoever gave the lock back last had in its memory.
-    pub last_known: BTreeMap<String, Memory>,
-    /// Answered GETs in a row, by slot, that settled nothing of a create whose outcome is not
-    /// known.
-    pub unsettled: BTreeMap<String, u32>,
-    /// Operator commands that a leader has read.
-    pub commands_read: BTreeSet<String>,
     pub trace: Option<Vec<String>>,
     agenda: BTreeMap<(Ms, u64), Task>,
     counter: u64,
@@ -252,7 +242,6 @@ impl World {
             checked: BTreeMap::new(),
             truth: Truth::default(),
             audit: Audit::default(),
-            highest_epoch: 0,
             holder: None,
             held_since: 0,
             alone_since: None,
@@ -267,9 +256,6 @@ impl World {
             stuck: BTreeMap::new(),
             bad_script_until: 0,
             rights: (0, 0),
-            last_known: BTreeMap::new(),
-            unsettled: BTreeMap::new(),
-            commands_read: BTreeSet::new(),
             trace: trace.then(Vec::new),
             agenda: BTreeMap::new(),
             counter: 0,
@@ -392,7 +378,7 @@ impl World {
             Task::Serve(tag, look, asked) => self.serve(tag, *look, asked),
             Task::ServePoll(tag, plan, asked) => self.serve_poll(tag, plan, asked),
             Task::Deliver(tag, input, asked) => self.deliver(tag, *input, asked),
-            Task::Send(tag, term, action, known) => self.send(tag, &term, *action, *known),
+            Task::Send(tag, term, action) => self.send(tag, &term, *action),
             Task::Arrive(tag, action, arrival) => self.arrive(tag, *action, arrival),
             Task::Crash(pid) => {
                 if self.processes[pid].is_up() {
