@@ -125,7 +125,7 @@ fn recreate_refused(record: &SlotRecord) -> Option<Refused> {
     let (condition, name) = (record.verdict.condition, &record.name);
     let job = record.spec.as_ref().and_then(|spec| spec.body().get(TRAINING_KEY));
     if let (Some(job), Some(incarnation)) = (job, &record.incarnation) {
-        let cancel = JobKind::of(job).asks("cancel", &incarnation.id, &record.zone);
+        let cancel = JobKind::of(job).asks(&format!("cancel {}", incarnation.id), &record.zone);
         let then = match record.has_ended() {
             true => format!("`retry {name}` submits it again"),
             false => format!("cancel it first ({cancel}), then `retry {name}`"),

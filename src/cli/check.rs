@@ -6,7 +6,6 @@ use super::table::fleet;
 use super::{ConfigFile, Outcome, load, print, screen};
 use crate::config;
 use crate::model::settings::{JobSettings, SlotSettings};
-use crate::model::spec::NodeSpec;
 use crate::resource::training::{body, possible};
 
 pub fn check(at: &ConfigFile) -> Outcome {
@@ -32,8 +31,7 @@ pub fn check(at: &ConfigFile) -> Outcome {
         print(&format!("note: as the present user sees it, {message}; `run` does not start so\n"));
     }
     for slot in config.settings.slots.values() {
-        let create = slot.filling.training().and_then(|of| of.create.as_ref());
-        let spec = create.map(|create| NodeSpec::new(body::first(("", &slot.name), create)));
+        let spec = slot.filling.training().and_then(|of| body::first(("", &slot.name), of));
         if let Some(advice) = spec.as_ref().and_then(possible::advice) {
             let note = format!("note: {}: {advice}", slot.name);
             print(&screen::paragraph(&note, screen::width()));

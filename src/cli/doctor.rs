@@ -132,7 +132,8 @@ async fn of_slot(
         }
         reading => {
             // The description in the config counts until a job was seen.
-            let described = described(slot, &config.settings.owner);
+            let whose = (config.settings.owner.as_str(), name.as_str());
+            let described = slot.filling.training().and_then(|of| body::first(whose, of));
             let seen = record.is_some_and(|record| record.learned_from.is_some());
             let known = record.and_then(|record| record.spec.clone());
             let known = if seen { known } else { described.or(known) };
@@ -194,12 +195,6 @@ async fn could_follow(
     let account = account.strip_prefix("serviceAccount:").unwrap_or(account);
     let certain = check.certain.map(|why| missing("", why.replace("WATCHDOG", account), None));
     certain.into_iter().chain(check.doubts.into_iter().map(|why| doubt("", why))).collect()
-}
-
-/// The specification of a job that the config describes.
-fn described(slot: &SlotSettings, owner: &str) -> Option<NodeSpec> {
-    let create = slot.filling.training()?.create.as_ref()?;
-    Some(NodeSpec::new(body::first((owner, &slot.name), create)))
 }
 
 /// The slot's TPU as it is now: its node, or its queued resource with its nodes.

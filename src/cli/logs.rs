@@ -184,7 +184,7 @@ fn nothing(
         let kind = job.map(JobKind::of).or(of.map(|of| of.kind)).unwrap_or(JobKind::Custom);
         return format!(
             "The lines of a training job are in Cloud Logging:\n    {}\n",
-            kind.asks("stream-logs", id, &record.zone)
+            kind.asks(&format!("stream-logs {id}"), &record.zone)
         );
     }
     let configured = slot.and_then(|slot| slot.zones.first()).map_or("ZONE", String::as_str);

@@ -58,11 +58,17 @@ impl<'a> Check<'a> {
         }
     }
 
-    pub fn at_least(&mut self, key: &str, value: Option<i64>, least: i64, default: usize) -> usize {
+    pub fn at_least<T: TryFrom<i64>>(
+        &mut self,
+        key: &str,
+        value: Option<i64>,
+        least: i64,
+        default: T,
+    ) -> T {
         match value {
             None => default,
             Some(given) if given >= least && given <= 1_000_000 => {
-                usize::try_from(given).unwrap_or(default)
+                T::try_from(given).unwrap_or(default)
             }
             Some(given) => {
                 self.wrong(

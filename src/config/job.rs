@@ -57,20 +57,8 @@ pub fn job(c: &mut Check, key: &str, raw: RawJob) -> JobSettings {
             Duration::from_secs(1),
             Duration::from_secs(60),
         ),
-        restarts_per_run: u32::try_from(c.at_least(
-            &k("restart.per_run"),
-            raw.restart.per_run,
-            0,
-            5,
-        ))
-        .unwrap_or(5),
-        no_progress: u32::try_from(c.at_least(
-            &k("restart.no_progress"),
-            raw.restart.no_progress,
-            1,
-            3,
-        ))
-        .unwrap_or(3),
+        restarts_per_run: c.at_least(&k("restart.per_run"), raw.restart.per_run, 0, 5),
+        no_progress: c.at_least(&k("restart.no_progress"), raw.restart.no_progress, 1, 3),
         transient_exit_codes: transient(
             c,
             &k("restart.transient_exit_codes"),

@@ -65,10 +65,8 @@ pub fn policy(c: &mut Check, key: &str, raw: &RawPolicy, base: Policy) -> Policy
         None => base.quiet_hours,
     };
     let backoff = range(c, &k("backoff"), &raw.backoff, (base.backoff_first, base.backoff_max));
-    let confirmations =
-        c.at_least(&k("confirmations"), raw.confirmations, 1, base.confirmations as usize);
     Policy {
-        confirmations: u32::try_from(confirmations).unwrap_or(u32::MAX),
+        confirmations: c.at_least(&k("confirmations"), raw.confirmations, 1, base.confirmations),
         max_age: c.span(&k("max_age"), raw.max_age, second, base.max_age),
         grace: grace(c, &k("grace"), &raw.grace, &base.grace),
         heal: c.span(&k("heal"), raw.heal, Duration::ZERO, base.heal),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer};
 use toml::Value;
 
 use crate::model::time;
+use crate::model::training::Restart;
 
 /// A duration as "90s", "15m", "1h 30m".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -257,7 +258,7 @@ pub struct RawVertexJob {
     pub create: Option<String>,
     pub checkpoint: Option<RawCheckpoint>,
     #[serde(default)]
-    pub restart: RawVertexRestart,
+    pub restart: Restart,
     pub strategy: Option<String>,
     pub max_wait: Option<Span>,
     pub next_machine: Option<Vec<String>>,
@@ -276,21 +277,13 @@ pub struct RawLegacyJob {
     pub job: String,
     pub checkpoint: Option<RawCheckpoint>,
     #[serde(default)]
-    pub restart: RawVertexRestart,
+    pub restart: Restart,
     pub next_machine: Option<Vec<String>>,
     pub on_timeout: Option<String>,
     pub settle: Option<Span>,
     pub stall: Option<Span>,
     #[serde(default)]
     pub policy: RawPolicy,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RawVertexRestart {
-    pub job: Option<i64>,
-    pub transient: Option<i64>,
-    pub no_progress: Option<i64>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -13,8 +13,7 @@ use super::raw::*;
 use super::slot::{Place, fits_name, fleet_alone, places};
 use crate::model::filling::Filling;
 use crate::model::settings::*;
-use crate::model::spec::NodeSpec;
-use crate::model::training::{JobKind, NO_REGION, Named, Restart, Strategy, Training};
+use crate::model::training::{JobKind, NO_REGION, Named, Strategy, Training};
 use crate::resource::limits;
 use crate::resource::training::{body, place, possible};
 
@@ -35,8 +34,10 @@ pub fn slot(
     fleet: &Policy,
     folder: &Path,
 ) -> SlotSettings {
+    use Strategy::*;
     let k = |name: &str| format!("{key}.{name}");
-    let (named, of_name, its_region) = named(c, key, &raw);
+    let (named, of_name) = named(c, key, &raw);
+    let (of_name, its_region) = of_name.unzip();
     let one = raw.region.clone();
     let one = one.or_else(|| its_region.clone().filter(|_| raw.regions.is_none()));
     let regions = places(c, key, &REGION, one, raw.regions.clone());
@@ -46,15 +47,9 @@ pub fn slot(
     let file = raw.create.as_ref().map(|file| folder.join(file));
     let create = file.and_then(|file| created(c, &k("create"), &file, &named));
     let wait = c.span(&k("max_wait"), raw.max_wait, Duration::ZERO, WAIT);
-    let flexible = Strategy::FlexStart(wait);
-    let strategies = [
-        ("keep", Strategy::Keep),
-        ("spot", Strategy::Spot),
-        ("standard", Strategy::Standard),
-        ("flex_start", flexible),
-    ];
-    let given = raw.strategy.as_deref();
-    let strategy = c.one_of(&k("strategy"), given, &strategies, Strategy::Keep);
+    let flexible = FlexStart(wait);
+    let known = [("keep", Keep), ("spot", Spot), ("standard", Standard), ("flex_start", flexible)];
+    let strategy = c.one_of(&k("strategy"), raw.strategy.as_deref(), &known, Keep);
     if raw.max_wait.is_some() && strategy != flexible {
         c.wrong(&k("max_wait"), "is of flex-start capacity alone; set strategy = \"flex_start\"");
     }
@@ -70,17 +65,9 @@ pub fn slot(
         c.wrong(&k("stall"), text);
     }
     let either = known.is_none() && !restart_study;
-    let training = Training {
-        kind,
-        either,
-        named,
-        regions,
-        create,
-        strategy,
-        restart_study,
-        ..Training::default()
-    };
-    let spec = training.create.as_ref().map(|create| NodeSpec::new(body::first(("", key), create)));
+    let training =
+        Training { kind, either, named, regions, create, strategy, ..Training::default() };
+    let spec = body::first(("", key), &training);
     if let Some(why) = spec.and_then(|spec| possible::obstacle(&spec, &training)) {
         c.wrong(&k("create"), format!("describes a job that is not possible so: {why}"));
     }
@@ -91,11 +78,10 @@ pub fn slot(
 /// the config may not have.
 pub fn of_this_project(c: &mut Check, key: &str, raw: &RawVertexJob, project: &str) {
     let named = raw.job.as_ref().and_then(|job| job.strip_prefix("projects/")?.split('/').next());
-    let other =
-        named.filter(|named| *named != project && !named.bytes().all(|b| b.is_ascii_digit()));
+    let is_number = |project: &str| project.bytes().all(|b| b.is_ascii_digit());
     // So may the config have it, and then the name's project can't be compared.
-    let is_number = project.bytes().all(|b| b.is_ascii_digit());
-    if let Some(other) = other.filter(|_| !is_number) {
+    let compared = |named: &&str| !is_number(named) && !is_number(project);
+    if let Some(other) = named.filter(|named| compared(named) && *named != project) {
         let text = format!(
             "is of the project {other:?}, and this config is of {project:?}: watch it with a config of its own"
         );
@@ -107,9 +93,8 @@ pub fn of_this_project(c: &mut Check, key: &str, raw: &RawVertexJob, project: &s
 pub fn legacy(c: &mut Check, key: &str, raw: RawLegacyJob, fleet: &Policy) -> SlotSettings {
     let id = raw.job;
     if !id.starts_with(|ch: char| ch.is_ascii_alphabetic()) || !JobKind::Legacy.is_id(&id) {
-        let text =
-            format!("{id:?} is no id of a job: letters, digits and underscores, a letter first");
-        c.wrong(&format!("{key}.job"), text);
+        let text = "is no id of a job: letters, digits and underscores, a letter first";
+        c.wrong(&format!("{key}.job"), format!("{id:?} {text}"));
     }
     let raw = RawVertexJob {
         name: raw.name.or_else(|| Some(id.to_ascii_lowercase().replace('_', "-"))),
@@ -120,11 +105,11 @@ pub fn legacy(c: &mut Check, key: &str, raw: RawLegacyJob, fleet: &Policy) -> Sl
         settle: raw.settle,
         stall: raw.stall,
         policy: raw.policy,
+        // It goes on where its predecessor was.
+        restart_study: Some(true),
         ..RawVertexJob::default()
     };
-    let training =
-        Training { restart_study: true, ..Training::one(JobKind::Legacy, NO_REGION, &id) };
-    of_either_service(c, key, raw, training, fleet)
+    of_either_service(c, key, raw, Training::one(JobKind::Legacy, NO_REGION, &id), fleet)
 }
 
 /// The slot, with the keys that both services have.
@@ -138,10 +123,8 @@ fn of_either_service(
     let k = |name: &str| format!("{key}.{name}");
     let name = raw.name.or(raw.display_name).unwrap_or_default();
     if !fits_name(&name) {
-        let text = format!(
-            "{name:?} is no name of a slot: write `name`, of 1 to 63 lower-case letters, digits and '-', starting with a letter"
-        );
-        c.wrong(&k("name"), text);
+        let text = "is no name of a slot: write `name`, of 1 to 63 lower-case letters, digits and '-', starting with a letter";
+        c.wrong(&k("name"), format!("{name:?} {text}"));
     }
     fleet_alone(c, &k("policy"), &raw.policy);
     let policy = policy(c, &k("policy"), &raw.policy, fleet.clone());
@@ -165,7 +148,8 @@ fn of_either_service(
     let stall = raw.stall.map(|stall| c.span(&k("stall"), Some(stall), STALL_MIN, STALL_MIN));
     let training = Training {
         settle: c.span(&k("settle"), raw.settle, Duration::ZERO, SETTLE),
-        restart: restart(c, &k("restart"), &raw.restart),
+        restart: raw.restart,
+        restart_study: raw.restart_study == Some(true),
         outlives_timeout: c.one_of(&k("on_timeout"), raw.on_timeout.as_deref(), &timeouts, false),
         stall,
         next_machine,
@@ -183,61 +167,39 @@ fn of_either_service(
     }
 }
 
-fn restart(c: &mut Check, key: &str, raw: &RawVertexRestart) -> Restart {
-    let mut count = |name: &str, value, default: u32| {
-        let most = c.at_least(&format!("{key}.{name}"), value, 0, default as usize);
-        u32::try_from(most).unwrap_or(u32::MAX)
-    };
-    let base = Restart::default();
-    Restart {
-        job: count("job", raw.job, base.job),
-        transient: count("transient", raw.transient, base.transient),
-        no_progress: count("no_progress", raw.no_progress, base.no_progress),
-    }
-}
-
 /// How the job is found, and the kind and the region that its resource name has.
-fn named(c: &mut Check, key: &str, raw: &RawVertexJob) -> (Named, Option<JobKind>, Option<String>) {
+fn named(c: &mut Check, key: &str, raw: &RawVertexJob) -> (Named, Option<(JobKind, String)>) {
     let k = |name: &str| format!("{key}.{name}");
     let ways = [raw.display_name.is_some(), raw.job.is_some(), !raw.labels.is_empty()];
     if ways.iter().filter(|way| **way).count() != 1 {
-        let text = "names its job by exactly one of display_name, job and labels";
-        c.wrong(key, text);
+        c.wrong(key, "names its job by exactly one of display_name, job and labels");
     }
     if let Some(job) = &raw.job {
-        let place = place(job).ok().filter(|(kind, _, id)| kind.is_id(id));
-        let Some((kind, region, id)) = place else {
-            let text = format!(
-                "{job:?} is no job; they look like \"projects/P/locations/us-central1/customJobs/123\""
-            );
-            c.wrong(&k("job"), text);
-            return (Named::default(), None, None);
-        };
-        return (Named::Id(id), Some(kind), Some(region));
+        if let Some((kind, region, id)) = place(job).ok().filter(|(kind, _, id)| kind.is_id(id)) {
+            return (Named::Id(id), Some((kind, region)));
+        }
+        let text = "is no job; they look like \"projects/P/locations/us-central1/customJobs/123\"";
+        c.wrong(&k("job"), format!("{job:?} {text}"));
+        return (Named::default(), None);
     }
     if let Some(name) = &raw.display_name {
         if name.is_empty() || name.chars().count() > NAME_MAX {
             c.wrong(&k("display_name"), format!("must have 1 to {NAME_MAX} characters"));
         }
-        return (Named::DisplayName(name.clone()), None, None);
+        return (Named::DisplayName(name.clone()), None);
     }
     for (label, value) in &raw.labels {
         if let Err(why) = limits::label(label, value) {
             c.wrong(&k(&format!("labels.{label}")), why);
         }
     }
-    (Named::Labels(raw.labels.clone()), None, None)
+    (Named::Labels(raw.labels.clone()), None)
 }
 
 /// The body of a create: a CustomJobSpec as gcloud takes it, or a whole job.
 fn created(c: &mut Check, key: &str, path: &Path, named: &Named) -> Option<Value> {
-    let mut job = match described(path) {
-        Ok(job) => job,
-        Err(why) => {
-            c.wrong(key, format!("{} {why}", path.display()));
-            return None;
-        }
-    };
+    let unusable = |why: String| c.wrong(key, format!("{} {why}", path.display()));
+    let mut job = described(path).map_err(unusable).ok()?;
     // It has to be found again as it was not found now.
     match named {
         Named::DisplayName(name) => job["displayName"] = json!(name),

@@ -22,7 +22,8 @@ pub fn plainly(key: &str, message: &str) -> String {
     if is_list && key.trim_end_matches('.').rsplit('.').next() == Some("tpu") {
         return "is a list of tables; write [[tpu]], with double brackets".to_owned();
     }
-    match message.strip_prefix("invalid type: ").and_then(|rest| rest.split_once(", expected ")) {
+    let rest = message.strip_prefix("invalid type: ").or(message.strip_prefix("invalid value: "));
+    match rest.and_then(|rest| rest.split_once(", expected ")) {
         Some((found, expected)) => format!("is {}; write {}", plain(found), wanted(expected)),
         None => message.to_owned(),
     }
@@ -80,6 +81,7 @@ fn wanted(expected: &str) -> String {
         "a string" => "text in quotes".to_owned(),
         "a boolean" => "true or false, without quotes".to_owned(),
         "i64" | "u64" => "a whole number, without quotes".to_owned(),
+        "u32" => "a whole number from 0, without quotes".to_owned(),
         "a sequence" => "a list, as in [ \"a\", \"b\" ]".to_owned(),
         "a map" => "a table, as in { key = \"value\" }".to_owned(),
         "struct RawQuietHours" => "{ cron = \"0 0 9 * * MON-FRI\", for = \"8h\" }".to_owned(),

@@ -51,9 +51,7 @@ pub fn taken_in(
     source: Source,
     turn: &mut Turn,
 ) -> Reading {
-    if let Reading::Node(view) = &reading
-        && is_finished(view)
-    {
+    if let Reading::Node(view) = &reading {
         succeeded(record, view, turn);
     }
     let left = record.left_behind.map(|(created, _)| created);
@@ -61,40 +59,34 @@ pub fn taken_in(
     let cancelled = record.recovery.as_ref().filter(|recovery| recovery.phase == Phase::Deleting);
     let is_left = |view: &NodeView| {
         let shown = view.incarnation.as_ref().filter(|_| view.ended);
-        let over = cancelled.is_some_and(|of| of.condemned.as_ref() == shown && !is_finished(view));
-        over || shown.zip(left).is_some_and(|(shown, left)| shown.created <= left)
+        let condemned = cancelled.is_some_and(|of| of.condemned.as_ref() == shown);
+        condemned && !ended_as(view, Condition::Finished)
+            || shown.zip(left).is_some_and(|(shown, left)| shown.created <= left)
     };
     let reading = match reading {
         Reading::Node(view) if is_left(&view) => Reading::Absent,
         reading => reading,
     };
-    let is_last = |view: &&Arc<NodeView>| {
-        let over = |of: &Verdict| of.condition != Condition::Going;
-        view.ended && view.standing.as_ref().is_some_and(over)
-    };
-    match &reading {
-        Reading::Node(view) if source == Source::Get => {
-            memory.ended = Some(view).filter(is_last).cloned();
-        }
-        Reading::Node(view) => _ = memory.ended.take_if(|_| !view.ended),
-        Reading::Absent => memory.ended = None,
-        Reading::Unread(_) => {}
+    let shown = if let Reading::Node(view) = &reading { Some(view) } else { None };
+    // A list that shows an end says no more than the GET before it.
+    if source == Source::Get || !shown.is_some_and(|view| view.ended) {
+        let is_last = |view: &&Arc<NodeView>| view.ended && !ended_as(view, Condition::Going);
+        memory.ended = shown.filter(is_last).cloned();
     }
     reading
 }
 
-/// Whether a training job has succeeded.
-fn is_finished(view: &NodeView) -> bool {
-    view.ended && view.standing.as_ref().is_some_and(|of| of.condition == Condition::Finished)
+/// Whether a training job has ended so.
+fn ended_as(view: &NodeView, condition: Condition) -> bool {
+    view.ended && view.standing.as_ref().is_some_and(|of| of.condition == condition)
 }
 
 /// A training job that a person cancels may end in any way.
 pub fn notice_cancel(record: &mut SlotRecord, view: &NodeView) {
     let ours = record.recovery.as_ref().is_some_and(|of| of.condemned == view.incarnation);
     // The service cancels what runs into its time limit, and tells why only at the end.
-    let limit = view.standing.as_ref().is_some_and(|of| {
-        of.condition == Condition::Terminated || of.hold == Some(HoldReason::TimeLimit)
-    });
+    let held = view.standing.as_ref().and_then(|of| of.hold);
+    let limit = ended_as(view, Condition::Terminated) || held == Some(HoldReason::TimeLimit);
     let same = record.incarnation == view.incarnation && view.ended && !(ours || limit);
     let cancelling = JobState::Cancelling.as_str();
     let by_a_person = |seen: &Seen| seen.state == cancelling && seen.failure.is_none();
@@ -105,9 +97,10 @@ pub fn notice_cancel(record: &mut SlotRecord, view: &NodeView) {
 
 /// A training job that was to be cancelled has succeeded: nothing follows.
 fn succeeded(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
-    let of = record.recovery.as_ref().filter(|of| of.condemned == view.incarnation);
+    let known = view.incarnation.is_some() && ended_as(view, Condition::Finished);
+    let of = record.recovery.as_ref().filter(|of| known && of.condemned == view.incarnation);
     let Some((phase, cause)) = of.map(|of| (of.phase, of.cause)) else { return };
-    if view.incarnation.is_none() || !matches!(phase, Phase::Condemned | Phase::Deleting) {
+    if !matches!(phase, Phase::Condemned | Phase::Deleting) {
         return;
     }
     let why = "its job has succeeded meanwhile";

@@ -56,11 +56,10 @@ pub fn learn(
 /// Takes the specification of a training job from the config, where there was never one to learn from. Returns
 /// whether it is another one.
 pub fn described(record: &mut SlotRecord, slot: &SlotSettings, owner: &str) -> bool {
-    let create = slot.filling.training().and_then(|of| of.create.as_ref());
-    let Some(create) = create.filter(|_| record.learned_from.is_none()) else { return false };
-    let spec = NodeSpec::new(body::first((owner, &record.name), create));
-    let new = record.spec.as_ref() != Some(&spec);
-    record.spec = Some(spec);
+    let of = slot.filling.training().filter(|_| record.learned_from.is_none());
+    let spec = of.and_then(|of| body::first((owner, &record.name), of));
+    let new = spec.is_some() && record.spec != spec;
+    record.spec = spec.or(record.spec.take());
     new
 }
 

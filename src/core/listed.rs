@@ -167,8 +167,7 @@ impl Listed {
         let filling = slot.filling.found(record.spec.as_ref());
         let Some(of) = filling.training() else { return false };
         let lineage = training::lineage(record.nodes());
-        let mut regions = slot.zones.iter().chain([&record.zone]);
-        regions.all(|region| {
+        slot.places(&record.zone).all(|region| {
             let jobs = self.jobs.get(region);
             jobs.is_some_and(|jobs| !jobs.iter().any(|job| of.may_be(lineage, job)))
         })
@@ -178,19 +177,16 @@ impl Listed {
     fn job(&self, record: &SlotRecord, slot: &SlotSettings) -> Reading {
         let filling = slot.filling.found(record.spec.as_ref());
         let Some(of) = filling.training() else { return Reading::Absent };
-        let mut regions: Vec<&String> = slot.zones.iter().collect();
-        if !regions.contains(&&record.zone) {
-            regions.push(&record.zone);
-        }
-        let jobs: Vec<&JobView> =
-            regions.iter().filter_map(|region| self.jobs.get(*region)).flatten().collect();
+        let mut regions = slot.places(&record.zone);
+        let listed = slot.places(&record.zone).filter_map(|region| self.jobs.get(region));
+        let jobs: Vec<&JobView> = listed.flatten().collect();
         let shown = training::reading(of, &record.name, record.nodes(), &jobs, self.began);
         let not_yet = "its jobs are listed with the next poll";
-        let unread = |region: &&String| match self.jobs_unread.get(*region) {
+        let unread = |region: &String| match self.jobs_unread.get(region) {
             Some(why) => Some(format!("{region}: {why}")),
-            None => (!self.jobs.contains_key(*region)).then(|| not_yet.to_owned()),
+            None => (!self.jobs.contains_key(region)).then(|| not_yet.to_owned()),
         };
-        match (shown, regions.iter().find_map(unread)) {
+        match (shown, regions.find_map(unread)) {
             // A job that lives is there, whatever else could not be read.
             (Reading::Node(view), _) => Reading::Node(view),
             (_, Some(why)) => Reading::Unread(why),

@@ -24,7 +24,7 @@ pub fn made_again(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
         known.get(*name).is_some_and(|before| *made > before)
     };
     let again: Vec<&str> =
-        view.machines.iter().filter(younger).map(|(name, _)| name.as_str()).collect();
+        view.machines.iter().flatten().filter(younger).map(|(name, _)| name.as_str()).collect();
     if again.is_empty() {
         return;
     }
@@ -58,7 +58,7 @@ pub fn want_an_order(record: &SlotRecord) -> Option<String> {
 /// Which machines are known, each by when it was made: one that a read lacks may be there again.
 pub fn known(record: &SlotRecord, view: &NodeView) -> BTreeMap<String, Timestamp> {
     let mut all = same(record, view).map(|seen| seen.machines.clone()).unwrap_or_default();
-    for (name, made) in &view.machines {
+    for (name, made) in view.machines.iter().flatten() {
         let before = all.entry(name.clone()).or_insert(*made);
         *before = (*before).max(*made);
     }

@@ -24,9 +24,12 @@ const UNSEEN: u32 = 1;
 /// A job that runs for so long without a new complete checkpoint is told of. Source: the guides' advice on hung workers.
 const TOLD_AFTER: Duration = Duration::from_secs(4 * 3600);
 
-/// Since when a job has run without saving anything complete, where that is long enough to be told, and for how long it was
-/// watched.
-pub fn saves_nothing(record: &SlotRecord, slot: &SlotSettings) -> Option<(Timestamp, Duration)> {
+/// Since when a job has run without saving anything complete, where that is long enough to be told, for how long it was
+/// watched, and both in words.
+fn saves_nothing(
+    record: &SlotRecord,
+    slot: &SlotSettings,
+) -> Option<(Timestamp, Duration, String)> {
     let runs = matches!(record.verdict.condition, Condition::Healthy | Condition::JobStalled);
     let of = slot.filling.training().filter(|_| runs)?;
     let location = location::watched(record, slot)?;
@@ -34,10 +37,14 @@ pub fn saves_nothing(record: &SlotRecord, slot: &SlotSettings) -> Option<(Timest
     // Growth of one that is being written counts as well.
     let saved = record.job.checkpoint_at.max(record.job.progress_at).max(record.job.steps_at);
     let since = saved.map_or(running, |at| at.max(running));
-    let listed = location::listed_at(record, &location.uri)?;
-    let lasts = elapsed(since, listed);
+    let uri = &location.uri;
+    let lasts = elapsed(since, location::listed_at(record, uri)?);
     let told = stall(record, of).map_or(TOLD_AFTER, |stall| stall.min(TOLD_AFTER));
-    (lasts >= told).then_some((since, lasts))
+    let text = || {
+        let lasts = span(lasts);
+        format!("it runs, and {uri} has had no new complete checkpoint since {since:.0} ({lasts})")
+    };
+    (lasts >= told).then(|| (since, lasts, text()))
 }
 
 /// Takes in the set of step folders of a listing: a job that begins in the folder of an older run saves below that one's
@@ -66,17 +73,10 @@ pub fn saw(
 /// The verdict on a job that saves nothing for `stall`, where the config has that.
 pub fn stalled(record: &SlotRecord, slot: &SlotSettings) -> Option<Verdict> {
     let stall = stall(record, slot.filling.training()?)?;
-    if record.job.unrecognised || !is_known(record, slot) {
-        return None;
-    }
-    let (since, lasts) = saves_nothing(record, slot).filter(|(_, lasts)| *lasts >= stall)?;
-    let uri = &location::watched(record, slot)?.uri;
-    let text = format!(
-        "it runs, and {uri} has had no new complete checkpoint since {since:.0} ({}), stall = {}",
-        span(lasts),
-        span(stall)
-    );
-    Some(Verdict::new(Condition::JobStalled, text))
+    let known = !record.job.unrecognised && is_known(record, slot);
+    let (_, lasts, text) = saves_nothing(record, slot).filter(|_| known)?;
+    let text = format!("{text}, stall = {}", span(stall));
+    (lasts >= stall).then(|| Verdict::new(Condition::JobStalled, text))
 }
 
 /// Whether the job saves where its location is listed: one that the config does not name is known once it has had a complete
@@ -91,8 +91,7 @@ fn stall(record: &SlotRecord, of: &Training) -> Option<Duration> {
 
 /// The same in words.
 pub fn warning(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
-    let (since, lasts) = saves_nothing(record, slot)?;
-    let location = location::watched(record, slot)?;
+    let (.., text) = saves_nothing(record, slot)?;
     let then = match stall(record, slot.filling.training()?) {
         Some(_) if record.job.unrecognised => {
             "nothing is cancelled for it, since no rule knows the files there: name their layout (checkpoint = { uri, format })".to_owned()
@@ -103,22 +102,15 @@ pub fn warning(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
         Some(stall) => format!("it is cancelled and submitted again after {}", span(stall)),
         None => "nothing is cancelled for it unless the config has `stall`".to_owned(),
     };
-    Some(format!(
-        "it runs, and {} has had no new complete checkpoint since {since:.0} ({}): a hung worker looks like this. Look at the job's logs; {then}",
-        location.uri,
-        span(lasts)
-    ))
+    Some(format!("{text}: a hung worker looks like this. Look at the job's logs; {then}"))
 }
 
 /// Tells it once for each job, and once more for each checkpoint after it. Returns whether the record
 /// changed: the next scheduled run must not tell it again.
 pub fn tell(record: &mut SlotRecord, slot: &SlotSettings, turn: &mut Turn) -> bool {
-    let since = saves_nothing(record, slot).map(|(since, _)| since);
+    let since = saves_nothing(record, slot).map(|(since, ..)| since);
     let news = record.job.saves_nothing != since;
-    if news
-        && since.is_some()
-        && let Some(text) = warning(record, slot)
-    {
+    if let Some(text) = warning(record, slot).filter(|_| news) {
         turn.tell(record, What::Note, text);
     }
     record.job.saves_nothing = since;
@@ -127,9 +119,7 @@ pub fn tell(record: &mut SlotRecord, slot: &SlotSettings, turn: &mut Turn) -> bo
 
 /// Tells of the data of a job that is submitted in another region than its predecessor.
 pub fn elsewhere(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
-    if !slot.filling.traits().is_job {
-        return None;
-    }
+    slot.filling.training()?;
     let before = record.left_in.as_ref().filter(|before| **before != record.zone)?;
     let uri = &location::watched(record, slot)?.uri;
     Some(format!(
@@ -142,24 +132,18 @@ pub fn elsewhere(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
 /// The present job is condemned: the next submission counts by what ended this one.
 pub fn count(record: &mut SlotRecord, slot: &SlotSettings, condition: Condition) {
     let Some(of) = slot.filling.training().filter(|_| is_over(record, condition)) else { return };
-    let mut counts = since_progress(record);
-    match class(record, condition) {
-        // A person's own wish.
-        _ if condition == Condition::Requested => {}
-        // It never got its machines.
-        Some(FailureClass::StockOut | FailureClass::Quota) => {}
-        class => {
-            let outgrown = record.seen.as_ref().and_then(|seen| seen.outgrown.clone());
-            if class == Some(FailureClass::OutOfMemory)
-                && let Some(from) = outgrown
-            {
-                let to = of.machine_after(&from).cloned();
-                counts.machine = to.map(|to| Outgrown { from, to });
-            }
-            counts.fruitless += 1;
-            counts.transient += u32::from(class == Some(FailureClass::TransientExit));
-            counts.job += u32::from(class == Some(FailureClass::Internal));
+    let (mut counts, class) = (since_progress(record), class(record, condition));
+    let never_began = matches!(class, Some(FailureClass::StockOut | FailureClass::Quota));
+    // Nor does a person's own wish count.
+    if !never_began && condition != Condition::Requested {
+        // Of one that ran out of memory alone.
+        if let Some(from) = record.seen.as_ref().and_then(|seen| seen.outgrown.clone()) {
+            let to = of.machine_after(&from).cloned();
+            counts.machine = to.map(|to| Outgrown { from, to });
         }
+        counts.fruitless += 1;
+        counts.transient += u32::from(class == Some(FailureClass::TransientExit));
+        counts.job += u32::from(class == Some(FailureClass::Internal));
     }
     record.resubmitted = counts;
 }
@@ -172,40 +156,34 @@ pub fn used_up(
 ) -> Option<(HoldReason, String)> {
     let of = slot.filling.training().filter(|_| is_over(record, condition))?;
     let (counts, restart) = (since_progress(record), of.restart);
-    let class = class(record, condition);
-    let of_class = match class {
+    let (used, most, key) = match class(record, condition) {
         Some(FailureClass::StockOut | FailureClass::Quota) => return None,
-        Some(FailureClass::TransientExit) => {
-            Some((counts.transient, restart.transient, "restart.transient"))
-        }
-        Some(FailureClass::Internal) => Some((counts.job, restart.job, "restart.job")),
-        _ => None,
+        Some(FailureClass::TransientExit) => (counts.transient, restart.transient, "transient"),
+        Some(FailureClass::Internal) => (counts.job, restart.job, "job"),
+        _ => (0, u32::MAX, ""),
     };
     let then = format!("find the cause, then `retry {}`", record.name);
-    if let Some((used, most, key)) = of_class.filter(|(used, most, _)| used >= most) {
-        let text = format!("submitted again {used} times for such an end ({key} = {most}); {then}");
+    if used >= most {
+        let text = format!(
+            "submitted again {used} times for such an end (restart.{key} = {most}); {then}"
+        );
         return Some((HoldReason::Attempts, text));
     }
     // A location that the config does not name is known once the job has saved there.
-    let known = location::watched(record, slot).is_some();
-    let seen = known && is_known(record, slot);
+    let (place, used) = (location::watched(record, slot), counts.fruitless);
+    let seen = place.is_some() && is_known(record, slot);
     let most = if seen { restart.no_progress } else { restart.no_progress.min(UNSEEN) };
-    let place = location::watched(record, slot).map(|listed| listed.uri.clone());
     let why = match place {
         _ if seen => "without a newer complete checkpoint".to_owned(),
         // Its output directory may be no place where it saves.
-        Some(uri) => format!(
-            "and it never saved anything complete in {uri}; if it saves elsewhere, name that as its checkpoint"
+        Some(place) => format!(
+            "and it never saved anything complete in {}; if it saves elsewhere, name that as its checkpoint",
+            place.uri
         ),
         None => "and no checkpoint location is known".to_owned(),
     };
-    (counts.fruitless >= most).then(|| {
-        let text = format!(
-            "submitted again {} times {why} (restart.no_progress); {then}",
-            counts.fruitless
-        );
-        (HoldReason::NoProgress, text)
-    })
+    let text = format!("submitted again {used} times {why} (restart.no_progress); {then}");
+    (used >= most).then_some((HoldReason::NoProgress, text))
 }
 
 /// Whether the job has ended by what its resubmissions count. Capacity that is taken back says nothing of the job:

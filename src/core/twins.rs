@@ -7,8 +7,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use crate::model::action::Reading;
 use crate::model::fleet::{Fleet, Ledger, Stray, Twin};
 use crate::model::ids::Incarnation;
@@ -27,16 +25,20 @@ const SLACK: Duration = Duration::from_secs(60);
 pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
     for (slot, job) in shown(fleet, listed) {
         let key = Stray::key(&job.region, &job.id);
-        let (id, kind) = (&job.id, job.kind);
-        let Some(incarnation) = incarnation(&job) else { continue };
+        let (id, kind, region) = (job.id.clone(), job.kind, job.region.clone());
+        let Some(created) = job.created else { continue };
         fleet.ledger.strays.entry(key).or_insert_with(|| {
             let why = format!("an elder job of the lineage of {slot} lives, and goes on");
+            let by_hand = kind.asks(&format!("cancel {id}"), &region);
             turn.note(format!(
-                "job {id} in {}: {why}; the newer one is to be cancelled. If it stays: {}",
-                job.region,
-                kind.asks("cancel", id, &job.region)
+                "job {id} in {region}: {why}; the newer one is to be cancelled. If it stays: {by_hand}"
             ));
-            twin(&slot, &job, incarnation, why, turn.now)
+            Stray {
+                state: Some(job.state.as_str().to_owned()),
+                incarnation: Some(Incarnation { id: id.clone(), created }),
+                twin: Some(Twin { kind, slot }),
+                ..Stray::followed(region, id, why, turn.now)
+            }
         });
         fleet.dirty_ledger = true;
     }
@@ -46,27 +48,24 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
         let Some(stray) = fleet.ledger.strays.get_mut(&key) else { continue };
         // A region that was not read says nothing.
         let Some(jobs) = listed.jobs(&stray.zone) else { continue };
-        match jobs.iter().find(|job| job.id == stray.name) {
+        let state = jobs.iter().find(|job| job.id == stray.name).map(|job| job.state.as_str());
+        let over = match state {
             // It is the slot's own by now, or no slot's.
             Some(_) if !(stray.is_being_removed() || stray.has_elder(&fleet.slots)) => {
-                remains::ended(stray, "no elder job of its lineage lives", turn);
-                fleet.ledger.strays.remove(&key);
+                "no elder job of its lineage lives"
+            }
+            Some(state) if stray.state.as_deref() == Some(state) => continue,
+            Some(state) => {
+                stray.state = Some(state.to_owned());
+                fleet.looked_for.remove(&key);
                 fleet.dirty_ledger = true;
+                continue;
             }
-            Some(job) => {
-                let state = Some(job.state.as_str().to_owned());
-                if stray.state != state {
-                    stray.state = state;
-                    fleet.looked_for.remove(&key);
-                    fleet.dirty_ledger = true;
-                }
-            }
-            None => {
-                remains::ended(stray, remains::GONE, turn);
-                fleet.ledger.strays.remove(&key);
-                fleet.dirty_ledger = true;
-            }
-        }
+            None => remains::GONE,
+        };
+        remains::ended(stray, over, turn);
+        fleet.ledger.strays.remove(&key);
+        fleet.dirty_ledger = true;
     }
 }
 
@@ -79,11 +78,7 @@ fn shown(fleet: &Fleet, listed: &Listed) -> Vec<(String, JobView)> {
         // The service refuses a second job of one id.
         let known = training::lineage(record.nodes()).filter(|_| !of.kind.takes_ids());
         let Some(lineage) = known else { continue };
-        let regions = slot
-            .zones
-            .iter()
-            .chain([&record.zone].into_iter().filter(|zone| !slot.zones.contains(zone)));
-        let jobs = regions.filter_map(|region| listed.jobs(region)).flatten();
+        let jobs = slot.places(&record.zone).filter_map(|region| listed.jobs(region)).flatten();
         // One that is being cancelled does not go on.
         let goes_on = |job: &JobView| JobState::CANCELLABLE.contains(&job.state);
         let is_it =
@@ -93,30 +88,16 @@ fn shown(fleet: &Fleet, listed: &Listed) -> Vec<(String, JobView)> {
         // A person's copy has the same labels, and another time: sent twice means within twice the wait for lists.
         let poll = &fleet.settings.poll;
         let within = (poll.timeout + of.settle + poll.every) * 2 + SLACK;
-        let elder = live.first().copied();
-        let again = |job: &JobView| {
-            elder.is_some_and(|elder| {
-                let apart = elder.created.zip(job.created).map(|(a, b)| elapsed(a, b));
-                elder.attempt() == job.attempt() && apart.is_some_and(|apart| apart <= within)
-            })
+        let Some(elder) = live.first() else { continue };
+        let again = |job: &&&JobView| {
+            let apart = elder.created.zip(job.created).map(|(a, b)| elapsed(a, b));
+            elder.attempt() == job.attempt() && apart.is_some_and(|apart| apart <= within)
         };
-        let ours = |job: &&&JobView| job.nonce() == Some(&fleet.settings.owner) && again(job);
-        twins.extend(live.iter().skip(1).filter(ours).map(|job| (name.clone(), (*job).clone())));
+        let ours = |job: &&&JobView| job.nonce() == Some(&fleet.settings.owner);
+        let late = live.iter().skip(1).filter(ours).filter(again);
+        twins.extend(late.map(|job| (name.clone(), (*job).clone())));
     }
     twins
-}
-
-fn incarnation(job: &JobView) -> Option<Incarnation> {
-    Some(Incarnation { id: job.id.clone(), created: job.created? })
-}
-
-fn twin(slot: &str, job: &JobView, incarnation: Incarnation, why: String, now: Timestamp) -> Stray {
-    Stray {
-        state: Some(job.state.as_str().to_owned()),
-        incarnation: Some(incarnation),
-        twin: Some(Twin { kind: job.kind, slot: slot.to_owned() }),
-        ..Stray::followed(job.region.clone(), job.id.clone(), why, now)
-    }
 }
 
 /// A reading that shows a twin which is being cancelled says nothing of its slot: its end is no person's.
@@ -124,10 +105,7 @@ pub fn masked(ledger: &Ledger, reading: Reading) -> Reading {
     let Reading::Node(view) = &reading else { return reading };
     let shown = view.incarnation.as_ref().filter(|_| !view.ended);
     let stray = shown.and_then(|shown| ledger.strays.get(&Stray::key(&view.zone, &shown.id)));
-    match stray {
-        Some(stray) if stray.twin.is_some() && stray.is_being_removed() => {
-            Reading::Unread(format!("job {} is a late twin, and is being cancelled", stray.name))
-        }
-        _ => reading,
-    }
+    let is_twin = |stray: &&Stray| stray.twin.is_some() && stray.is_being_removed();
+    let Some(stray) = stray.filter(is_twin) else { return reading };
+    Reading::Unread(format!("job {} is a late twin, and is being cancelled", stray.name))
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::classify::operation_failure;
 use super::origin::Origin;
 use crate::model::event::Verb;
-use crate::model::failure::Failure;
+use crate::model::failure::{Failure, FailureClass};
 use crate::model::lookup::Deletion;
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
@@ -43,11 +43,7 @@ pub struct NodePage {
 /// # Errors
 /// When it is no page: a list that is understood in part would show the rest as absent.
 pub fn node_page(mut page: Value, alpha: bool) -> Result<NodePage, String> {
-    let all = match page.get_mut("nodes").map(Value::take) {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(all)) => all,
-        Some(_) => return Err("\"nodes\" is not a list".into()),
-    };
+    let all = list(&mut page, "nodes")?;
     let (mut nodes, mut unreadable) = (Vec::with_capacity(all.len()), Vec::new());
     for raw in all {
         let name =
@@ -79,12 +75,8 @@ pub struct RequestPage {
 /// # Errors
 /// When it is no page, or one of its entries can't be read: what it lacks would look gone.
 pub fn request_page(mut page: Value, alpha: bool) -> Result<RequestPage, String> {
-    let all = match page.get_mut("queuedResources").map(Value::take) {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(all)) => all,
-        Some(_) => return Err("\"queuedResources\" is not a list".into()),
-    };
-    let requests = all.into_iter().map(|raw| request(raw, alpha)).collect::<Result<_, _>>()?;
+    let all = list(&mut page, "queuedResources")?.into_iter();
+    let requests = all.map(|raw| request(raw, alpha)).collect::<Result<_, _>>()?;
     Ok(RequestPage { requests, unreachable: unreachable(&page)?, next: next_page(&page)? })
 }
 
@@ -112,6 +104,30 @@ fn unreachable(page: &Value) -> Result<Vec<String>, String> {
             Ok(all.iter().filter_map(Value::as_str).map(zone).collect())
         }
         Some(_) => Err("\"unreachable\" is not a list".into()),
+    }
+}
+
+/// The entries of a page; none where it lacks them.
+///
+/// # Errors
+/// When they are no list.
+pub fn list(page: &mut Value, field: &str) -> Result<Vec<Value>, String> {
+    match page.get_mut(field).map(Value::take) {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(all)) => Ok(all),
+        Some(_) => Err(format!("{field:?} is not a list")),
+    }
+}
+
+/// The finding of a read; none where the API says that it is not there.
+///
+/// # Errors
+/// Any other failure.
+pub fn found<T>(read: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match read {
+        Ok(found) => Ok(Some(found)),
+        Err(failure) if failure.class == FailureClass::NotFound => Ok(None),
+        Err(failure) => Err(failure),
     }
 }
 

@@ -89,7 +89,7 @@ impl CallFailure {
         }
     }
 
-    fn new(class: FailureClass, message: String, sent: Sent) -> Self {
+    pub(super) fn new(class: FailureClass, message: String, sent: Sent) -> Self {
         CallFailure::of(Failure::new(class, message), sent)
     }
 }

@@ -128,7 +128,7 @@ impl TpuClient {
             Filling::QueuedResource(id) => {
                 self.create_request((zone, id, slot), body, request_id, prepared).await
             }
-            Filling::Training(of) => self.submit_job((zone, Some(read)), of, body, prepared).await,
+            Filling::Training(of) => self.submit_job((zone, read), of, body, prepared).await,
         }
     }
 

@@ -118,21 +118,13 @@ impl TpuClient {
         known: &[String],
         deadline: Instant,
     ) -> Result<Reading, Failure> {
-        let request = match self.get_request(zone, id, deadline).await {
-            Ok(request) => Some(request),
-            Err(failure) if failure.class == FailureClass::NotFound => None,
-            Err(failure) => return Err(failure),
-        };
+        let request = answers::found(self.get_request(zone, id, deadline).await)?;
         let named = request.as_ref().map_or(known, |request| request.nodes.as_slice());
         let ask = async |node: &String| self.get_node(zone, node, deadline).await;
-        let answers: Vec<_> = stream::iter(named).map(ask).buffered(AT_ONCE).collect().await;
+        let read: Vec<_> = stream::iter(named).map(ask).buffered(AT_ONCE).collect().await;
         let mut nodes = Vec::new();
-        for answer in answers {
-            match answer {
-                Ok(view) => nodes.push(Arc::new(view)),
-                Err(failure) if failure.class == FailureClass::NotFound => {}
-                Err(failure) => return Err(failure),
-            }
+        for answer in read {
+            nodes.extend(answers::found(answer)?.map(Arc::new));
         }
         Ok(reading::reading(id, request.as_ref(), &nodes))
     }

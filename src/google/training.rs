@@ -22,13 +22,26 @@ use crate::model::submission::{JobState, JobView};
 use crate::model::training::{JobKind, LINEAGE_LABEL, NO_REGION, Named, Training};
 use crate::resource::training::{self, body};
 
+/// The name of a call about a kind of job, for metrics and errors.
+macro_rules! method {
+    ($kind:expr, $verb:literal) => {
+        match $kind {
+            JobKind::Custom => concat!("customJobs.", $verb),
+            JobKind::Tuning => concat!("hyperparameterTuningJobs.", $verb),
+            JobKind::Legacy => concat!("ml.jobs.", $verb),
+        }
+    };
+}
+
 /// The states of a legacy job that has not ended.
 const LIVE: [&str; 4] = ["QUEUED", "PREPARING", "RUNNING", "CANCELLING"];
 /// So many ids that others have taken are tried.
 const TAKEN_MAX: u32 = 5;
 
 impl TpuClient {
-    /// The jobs of a region, of these kinds, that have not ended: those that have grow in number for ever.
+    /// The jobs of a region, of these kinds, each with whether a slot is known to be of it: those that a filter takes, or
+    /// that have not ended, since those that have grow in number for ever. A kind that is looked for on the chance, and that
+    /// the account may not list, is left out, as long as another can be listed.
     ///
     /// # Errors
     /// When any page, or any entry, can't be read: what it lacks would look ended.
@@ -36,33 +49,24 @@ impl TpuClient {
         &self,
         region: &str,
         kinds: &BTreeMap<JobKind, bool>,
-        deadline: Instant,
-    ) -> Result<Vec<JobView>, Failure> {
-        let filter = |kind| match kind {
-            JobKind::Custom | JobKind::Tuning => {
-                JobState::ENDS.map(|state| format!("state!=\"{}\"", state.as_str())).join(" AND ")
-            }
-            JobKind::Legacy => LIVE.map(|state| format!("state:{state}")).join(" OR "),
-        };
-        let kinds = kinds.iter().map(|(kind, is_known)| (*kind, *is_known));
-        self.jobs_of(kinds, region, filter, deadline).await
-    }
-
-    /// The jobs of these kinds, each with whether a slot is known to be of it. One that is looked for on the chance, and
-    /// that the account may not list, is left out, as long as another can be listed.
-    async fn jobs_of(
-        &self,
-        kinds: impl Iterator<Item = (JobKind, bool)>,
-        region: &str,
-        filter: impl Fn(JobKind) -> String,
+        filter: Option<&str>,
         deadline: Instant,
     ) -> Result<Vec<JobView>, Failure> {
         let (mut jobs, mut refused) = (None, None);
-        for (kind, is_known) in kinds {
-            match self.jobs_that(kind, region, &filter(kind), deadline).await {
-                Ok(listed) => jobs.get_or_insert_with(Vec::new).extend(listed),
+        for (&kind, is_known) in kinds {
+            let (parent, collection) = (self.jobs_url(kind, region), kind.collection());
+            let filter = encode(&filter.map_or_else(|| live(kind), str::to_owned));
+            let url = format!("{parent}?pageSize={PAGE_SIZE}&filter={filter}");
+            let mut listed = Vec::new();
+            let read = self.each_page(method!(kind, "list"), &url, deadline, |mut page| {
+                for raw in answers::list(&mut page, collection)? {
+                    listed.push(JobView::parse(raw)?);
+                }
+                answers::next_page(&page)
+            });
+            match read.await.map_err(|failure| of_kind(kind, failure)) {
+                Ok(()) => jobs.get_or_insert_with(Vec::new).extend(listed),
                 Err(why) if !is_known && why.class == FailureClass::Permission => {
-                    let collection = kind.collection();
                     if self.is_news(format!("{region} {collection}")) {
                         tracing::warn!(
                             "{collection} of {region} can't be listed: {why}; a slot that is named by display_name or labels is not looked for among them"
@@ -79,32 +83,6 @@ impl TpuClient {
         }
     }
 
-    async fn jobs_that(
-        &self,
-        kind: JobKind,
-        region: &str,
-        filter: &str,
-        deadline: Instant,
-    ) -> Result<Vec<JobView>, Failure> {
-        let (parent, collection) = (self.jobs_url(kind, region), kind.collection());
-        let url = format!("{parent}?pageSize={PAGE_SIZE}&filter={}", encode(filter));
-        let mut jobs = Vec::new();
-        let listed = self.each_page(methods(kind).list, &url, deadline, |mut page| {
-            match page.get_mut(collection).map(Value::take) {
-                None | Some(Value::Null) => {}
-                Some(Value::Array(all)) => {
-                    for raw in all {
-                        jobs.push(JobView::parse(raw)?);
-                    }
-                }
-                Some(_) => return Err(format!("\"{collection}\" is not a list")),
-            }
-            answers::next_page(&page)
-        });
-        listed.await.map_err(|failure| of_kind(kind, failure))?;
-        Ok(jobs)
-    }
-
     /// The job of a slot, whether it lives or has ended: in one region by its lineage, once that is among the `known`
     /// members of the slot, else in all of its regions, as the config names it.
     ///
@@ -119,34 +97,27 @@ impl TpuClient {
     ) -> Result<Reading, Failure> {
         let lineage = training::lineage(known);
         let began = Timestamp::now();
-        let quoted =
-            |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+        let quoted = |text: &str| Value::from(text).to_string();
         let label = |key: &str, value: &str| format!("labels.{key}={}", quoted(value));
-        let filter = match (lineage, &of.named) {
-            (Some(lineage), _) if of.kind == JobKind::Legacy => Some(format!("jobId:{lineage}*")),
-            (Some(lineage), _) => Some(label(LINEAGE_LABEL, lineage)),
-            (None, Named::Id(_)) => None,
-            (None, Named::DisplayName(name)) => Some(format!("display_name={}", quoted(name))),
+        // The first job has no label of ours, and a list may lag behind.
+        let (filter, named) = match (lineage, &of.named) {
+            (Some(lineage), _) if of.kind.takes_ids() => (format!("jobId:{lineage}*"), known),
+            (Some(lineage), _) => (label(LINEAGE_LABEL, lineage), known),
+            (None, Named::Id(id)) => (String::new(), std::slice::from_ref(id)),
+            (None, Named::DisplayName(name)) => (format!("display_name={}", quoted(name)), &[][..]),
             (None, Named::Labels(labels)) => {
-                let all: Vec<String> =
-                    labels.iter().map(|(key, value)| label(key, value)).collect();
-                Some(all.join(" AND "))
+                let all: Vec<_> = labels.iter().map(|(key, value)| label(key, value)).collect();
+                (all.join(" AND "), &[][..])
             }
         };
-        // The first job has no label of ours, and a list may lag behind.
-        let named = match (lineage, &of.named) {
-            (None, Named::Id(id)) => std::slice::from_ref(id),
-            (None, _) => &[],
-            (Some(_), _) => known,
-        };
+        let kinds: BTreeMap<_, _> = of.kinds().map(|kind| (kind, !of.either)).collect();
         let here = [region.to_owned()];
         // One that was never seen may have ended anywhere.
         let regions = if lineage.is_none() { of.regions.as_slice() } else { &here };
         let mut jobs = Vec::new();
         for region in regions {
-            if let Some(filter) = &filter {
-                let kinds = of.kinds().map(|kind| (kind, !of.either));
-                jobs.extend(self.jobs_of(kinds, region, |_| filter.clone(), deadline).await?);
+            if !filter.is_empty() {
+                jobs.extend(self.list_jobs(region, &kinds, Some(&filter), deadline).await?);
             }
             for id in named.iter().filter(|id| of.kind.is_id(id)) {
                 // The first job of a lineage has no label, and is of no interest once a later one is listed.
@@ -154,11 +125,7 @@ impl TpuClient {
                 if listed(id) || known.len() > 1 && known[1..].iter().all(listed) {
                     continue;
                 }
-                match self.one_job(of.kind, region, id, deadline).await {
-                    Ok(job) => jobs.push(job),
-                    Err(failure) if failure.class == FailureClass::NotFound => {}
-                    Err(failure) => return Err(failure),
-                }
+                jobs.extend(answers::found(self.one_job(of.kind, region, id, deadline).await)?);
             }
         }
         let jobs: Vec<&JobView> = jobs.iter().collect();
@@ -173,15 +140,13 @@ impl TpuClient {
         deadline: Instant,
     ) -> Result<JobView, Failure> {
         let url = format!("{}/{id}", self.jobs_url(kind, region));
-        let read = self.http.read(methods(kind).get, Method::GET, &url, None, deadline).await;
-        let raw = read.map_err(|failure| match failure.class {
-            FailureClass::NotFound => failure,
-            _ => of_kind(kind, failure),
-        })?;
-        let job = JobView::parse(raw).map_err(|text| self.http.reject(methods(kind).get, text))?;
+        let method = method!(kind, "get");
+        let read = self.http.read(method, Method::GET, &url, None, deadline).await;
+        let raw = read.map_err(|failure| of_kind(kind, failure))?;
+        let job = JobView::parse(raw).map_err(|text| self.http.reject(method, text))?;
         if job.id != id || job.region != region {
             let text = format!("asked for {id} in {region}, got {} in {}", job.id, job.region);
-            return Err(self.http.reject(methods(kind).get, text));
+            return Err(self.http.reject(method, text));
         }
         Ok(job)
     }
@@ -194,17 +159,15 @@ impl TpuClient {
         specification: &Value,
         deadline: Instant,
     ) -> Result<Option<String>, Failure> {
-        if of.kind != JobKind::Legacy {
+        if !of.kind.takes_ids() {
             return Ok(None);
         }
         let wanted = body::submission(specification, of).unwrap_or_default();
         for taken in 0..TAKEN_MAX {
             let Some(id) = body::next_id(specification, taken) else { break };
-            match self.one_job(of.kind, NO_REGION, &id, deadline).await {
-                Ok(job) if !body::is_sent_again(&wanted, &job) => {}
-                Ok(_) => return Ok(Some(id)),
-                Err(failure) if failure.class == FailureClass::NotFound => return Ok(Some(id)),
-                Err(failure) => return Err(failure),
+            let known = self.one_job(of.kind, NO_REGION, &id, deadline).await;
+            if answers::found(known)?.is_none_or(|job| body::is_sent_again(&wanted, &job)) {
+                return Ok(Some(id));
             }
         }
         let text = format!("the ids that a submission could have are taken, {TAKEN_MAX} of them");
@@ -214,31 +177,28 @@ impl TpuClient {
     /// Submits a job of this specification, in one attempt: the API takes no request id. `id`: that of a legacy one.
     pub(super) async fn submit_job(
         &self,
-        (region, id): (&str, Option<&Value>),
+        (region, id): (&str, &Value),
         of: &Training,
         specification: &Value,
         prepared: Prepared,
     ) -> Result<Value, CallFailure> {
-        let mut body = body::submission(specification, of).map_err(|why| {
-            CallFailure::of(Failure::new(FailureClass::BadRequest, why), Sent::No)
-        })?;
-        if let Some(id) = id.filter(|id| id.is_string()) {
+        let body = body::submission(specification, of);
+        let mut body =
+            body.map_err(|why| CallFailure::new(FailureClass::BadRequest, why.into(), Sent::No))?;
+        if id.is_string() {
             body["jobId"] = id.clone();
         }
         let (url, origin) = (self.jobs_url(of.kind, region), Origin::create(&json!({})));
-        let (name, method) = (methods(of.kind).create, Method::POST);
+        let (name, method) = (method!(of.kind, "create"), Method::POST);
         let job = self.http.mutate(name, method, origin, &url, Some(&body), prepared).await;
         let job = job.map_err(|failure| match failure.failure.class {
             // An earlier copy of this submission may have taken the id.
             FailureClass::Conflict => CallFailure::of(failure.failure, Sent::Perhaps),
             _ => failure,
         })?;
-        match JobView::parse(job) {
-            Ok(job) => Ok(answer(of.kind, region, &job.id)),
-            Err(why) => {
-                Err(CallFailure::of(Failure::new(FailureClass::Garbage, why), Sent::Perhaps))
-            }
-        }
+        let job = JobView::parse(job)
+            .map_err(|why| CallFailure::new(FailureClass::Garbage, why, Sent::Perhaps))?;
+        Ok(answer(of.kind, region, &job.id))
     }
 
     /// Cancels a job: best effort, and asynchronous.
@@ -249,7 +209,7 @@ impl TpuClient {
         prepared: Prepared,
     ) -> Result<Value, CallFailure> {
         let url = format!("{}/{}:cancel", self.jobs_url(kind, region), incarnation.id);
-        let (name, origin) = (methods(kind).cancel, Origin::DELETE);
+        let (name, origin) = (method!(kind, "cancel"), Origin::DELETE);
         let body = json!({});
         self.http.mutate(name, Method::POST, origin, &url, Some(&body), prepared).await?;
         Ok(answer(kind, region, &incarnation.id))
@@ -265,40 +225,19 @@ impl TpuClient {
     }
 }
 
+/// The filter of the jobs of a kind that have not ended.
+fn live(kind: JobKind) -> String {
+    match kind {
+        JobKind::Custom | JobKind::Tuning => {
+            JobState::ENDS.map(|state| format!("state!=\"{}\"", state.as_str())).join(" AND ")
+        }
+        JobKind::Legacy => LIVE.map(|state| format!("state:{state}")).join(" OR "),
+    }
+}
+
 /// The answer to a call, which names the job in the place of an operation.
 fn answer(kind: JobKind, region: &str, id: &str) -> Value {
     json!({"name": format!("projects/-/locations/{region}/{}/{id}", kind.collection())})
-}
-
-/// The names of the calls about a kind of job, for metrics and errors.
-struct Methods {
-    list: &'static str,
-    get: &'static str,
-    create: &'static str,
-    cancel: &'static str,
-}
-
-fn methods(kind: JobKind) -> Methods {
-    match kind {
-        JobKind::Custom => Methods {
-            list: "customJobs.list",
-            get: "customJobs.get",
-            create: "customJobs.create",
-            cancel: "customJobs.cancel",
-        },
-        JobKind::Tuning => Methods {
-            list: "hyperparameterTuningJobs.list",
-            get: "hyperparameterTuningJobs.get",
-            create: "hyperparameterTuningJobs.create",
-            cancel: "hyperparameterTuningJobs.cancel",
-        },
-        JobKind::Legacy => Methods {
-            list: "ml.jobs.list",
-            get: "ml.jobs.get",
-            create: "ml.jobs.create",
-            cancel: "ml.jobs.cancel",
-        },
-    }
 }
 
 /// A failure, with the reason that is likely where the legacy service is gone.

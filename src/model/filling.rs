@@ -83,13 +83,7 @@ impl Filling {
         let (kind, id) = match self {
             Filling::Node => ("tpu-vm", slot),
             Filling::QueuedResource(id) => ("queued-resources", id.as_str()),
-            Filling::Training(of) => {
-                let command = of.kind.command();
-                return match of.kind {
-                    JobKind::Custom | JobKind::Tuning => format!("{command} list --region {zone}"),
-                    JobKind::Legacy => format!("{command} list"),
-                };
-            }
+            Filling::Training(of) => return of.kind.asks("list", zone),
         };
         format!("gcloud compute tpus {kind} describe {id} --zone {zone}")
     }
@@ -112,9 +106,10 @@ impl Filling {
         }
     }
 
-    /// The machine type of the next submission, in the place of another.
+    /// The machine type of the next submission, in the place of another, while the config names it.
     pub fn next<'m>(&self, resubmitted: &'m Resubmitted) -> Option<&'m Outgrown> {
-        self.training()?.next(resubmitted)
+        let named = &self.training()?.next_machine;
+        resubmitted.machine.as_ref().filter(|machine| named.contains(&machine.to))
     }
 
     /// The same once what fills the slot is known: a name may be that of jobs of two kinds.
@@ -122,7 +117,7 @@ impl Filling {
     pub fn found(&self, spec: Option<&NodeSpec>) -> Filling {
         match (self, spec.and_then(NodeSpec::job_kind)) {
             (Filling::Training(of), Some(kind)) if of.either => {
-                Filling::Training(Arc::new(of.found(kind)))
+                Filling::Training(Arc::new(Training { kind, either: false, ..(**of).clone() }))
             }
             _ => self.clone(),
         }

@@ -123,12 +123,12 @@ impl NodeView {
 
     /// Whether not all of its nodes are there: what was changed on the others does not show.
     pub fn lacks_machines(&self) -> bool {
-        self.machines.len() < self.members.len()
+        self.machines.as_ref().is_some_and(|there| there.len() < self.members.len())
     }
 
     /// Whether it is a queued resource without any node.
     pub fn is_empty(&self) -> bool {
-        self.machines.is_empty() && !self.members.is_empty()
+        self.machines.as_ref().is_some_and(BTreeMap::is_empty)
     }
 }
 
@@ -187,8 +187,8 @@ pub struct NodeView {
     pub standing: Option<Verdict>,
     /// The ids of the nodes themselves, where that is not the slot's name alone: one a slice.
     pub members: Vec<String>,
-    /// When each of those that are there was made.
-    pub machines: BTreeMap<String, Timestamp>,
+    /// Of a queued resource: when each of its nodes that are there was made.
+    pub machines: Option<BTreeMap<String, Timestamp>>,
     /// Of several slices, not all have the same run order: the newest generation that one has.
     pub out_of_step: Option<u64>,
     /// Of several slices, the one that state, health and symptoms are of.

@@ -16,7 +16,7 @@ use super::lookup::CreateCheck;
 use super::queued::RequestState;
 use super::recovery::Recovery;
 use super::relaunch::Release;
-use super::settings::Size;
+use super::settings::{Size, SlotSettings};
 use super::spec::{NodeSpec, TRAINING_KEY};
 use super::time::elapsed;
 use super::training::Resubmitted;
@@ -430,5 +430,12 @@ impl SlotRecord {
             decision: None,
             at_ease: false,
         }
+    }
+}
+
+impl SlotSettings {
+    /// Its zones, and the one in which it lives where the config no longer names that.
+    pub fn places<'z>(&'z self, present: &'z String) -> impl Iterator<Item = &'z String> {
+        self.zones.iter().chain(Some(present).filter(|zone| !self.zones.contains(zone)))
     }
 }

@@ -40,9 +40,7 @@ impl JobKind {
     /// Whether this is the resource name of a job: the answer to a submission or cancel names the job itself, and no
     /// operation.
     pub fn has_named(name: &str) -> bool {
-        [JobKind::Custom, JobKind::Tuning, JobKind::Legacy]
-            .iter()
-            .any(|kind| name.contains(&format!("/{}/", kind.collection())))
+        ["Jobs/", "/jobs/"].iter().any(|collection| name.contains(collection))
     }
 
     /// The words for it: its name in the path of a call, in text, in gcloud, and the field of a job that describes its
@@ -72,11 +70,6 @@ impl JobKind {
         self.words()[1]
     }
 
-    /// The command of gcloud for it.
-    pub fn command(self) -> &'static str {
-        self.words()[2]
-    }
-
     /// The field of a job that describes its machines and its program.
     pub fn spec(self) -> &'static str {
         self.words()[3]
@@ -84,11 +77,8 @@ impl JobKind {
 
     /// Whether this text may be the id of one.
     pub fn is_id(self, id: &str) -> bool {
-        let fits = |byte: u8| match self {
-            JobKind::Custom | JobKind::Tuning => byte.is_ascii_digit(),
-            JobKind::Legacy => byte.is_ascii_alphanumeric() || byte == b'_',
-        };
-        !id.is_empty() && id.bytes().all(fits)
+        let named = |byte: u8| self.takes_ids() && (byte.is_ascii_alphabetic() || byte == b'_');
+        !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit() || named(byte))
     }
 
     /// Whether its user gives the id of one, which no two may ever have.
@@ -96,14 +86,10 @@ impl JobKind {
         self == JobKind::Legacy
     }
 
-    /// That command for one job.
-    pub fn asks(self, verb: &str, id: &str, region: &str) -> String {
-        match self {
-            JobKind::Custom | JobKind::Tuning => {
-                format!("{} {verb} {id} --region {region}", self.command())
-            }
-            JobKind::Legacy => format!("{} {verb} {id}", self.command()),
-        }
+    /// The command of gcloud about it: a verb, and the id of a job.
+    pub fn asks(self, what: &str, region: &str) -> String {
+        let region = Some(format!(" --region {region}")).filter(|_| !self.takes_ids());
+        format!("{} {what}{}", self.words()[2], region.unwrap_or_default())
     }
 }
 
@@ -158,29 +144,17 @@ impl Training {
         self.kinds().any(|of| of == kind)
     }
 
-    /// The same once its job is known.
-    pub fn found(&self, kind: JobKind) -> Training {
-        Training { kind, either: false, ..self.clone() }
-    }
-
     /// So long without a new complete checkpoint, and a job of this kind is cancelled. The study of a tuning job would
     /// begin once more.
     pub fn stall_of(&self, kind: JobKind) -> Option<Duration> {
         self.stall.filter(|_| kind != JobKind::Tuning || self.restart_study)
     }
 
-    /// The machine type of the next submission, while the config names it.
-    pub fn next<'m>(&self, resubmitted: &'m Resubmitted) -> Option<&'m Outgrown> {
-        resubmitted.machine.as_ref().filter(|machine| self.next_machine.contains(&machine.to))
-    }
-
     /// The machine type after this one, for a job that ran out of memory on it.
     pub fn machine_after(&self, present: &str) -> Option<&String> {
-        if present.is_empty() {
-            return None;
-        }
         let index = self.next_machine.iter().position(|machine| machine == present);
-        self.next_machine.get(index.map_or(0, |index| index + 1))
+        let next = self.next_machine.get(index.map_or(0, |index| index + 1));
+        next.filter(|_| !present.is_empty())
     }
 }
 
@@ -203,7 +177,8 @@ impl Default for Named {
 
 /// Submissions that are sent without a newer checkpoint. The service has spent its own restarts by then,
 /// and ours multiply them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Restart {
     /// After an internal error, or a reason that no rule knows.
     pub job: u32,

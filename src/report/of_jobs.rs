@@ -4,79 +4,52 @@ use super::meanings::{Meaning, says};
 use crate::model::condition::Condition;
 use crate::model::hold::HoldReason;
 
+// One name on two lines, as a table: what it means, then the next step.
+#[rustfmt::skip]
 /// Why the job is not submitted again; none where it means the same as for a TPU.
 pub fn hold(hold: HoldReason) -> Option<Meaning> {
     use HoldReason::*;
     Some(match hold {
-        Stopped => says(
-            "The job was cancelled, paused or changed by a person, or is being cancelled: that is left alone.",
-            "`retry SLOT` submits it again once it has ended.",
-        ),
-        Deleted => says(
-            "The job had ended before the watchdog knew of it, a person cancelled it, or its record was deleted.",
-            "`retry SLOT` submits it again, `forget SLOT` leaves it alone.",
-        ),
-        Attempts => says(
-            "The job ended for reasons that may pass as often as `restart` of its slot allows, without a newer checkpoint; or its Spot capacity was taken back more often than attempts.preemptions allows.",
-            "Find the cause in its logs (`logs SLOT`), then `retry SLOT`.",
-        ),
-        NoProgress => says(
-            "The job was submitted again as often as restart.no_progress allows, and saved nothing newer.",
-            "Find the cause in its logs (`logs SLOT`); name the place where it saves as its `checkpoint`; then `retry SLOT`.",
-        ),
-        Breaker => says(
-            "The storm breaker is open: so much looked wrong at once that the monitoring is suspected first.",
-            "`breaker` says what opened it: look at that first, since `breaker reset` lets all of it go on.",
-        ),
-        JobFailed => says(
-            "The job's own program failed, so that it would fail again.",
-            "Fix it (`logs SLOT`), then `retry SLOT`.",
-        ),
-        NoSpecification => says(
-            "The specification of the job would be refused by a submission.",
-            "`status SLOT` says what is wrong with it; submit a corrected job under the same name.",
-        ),
-        Unclear => says(
-            "The last read failed, or showed a state that is not known; or the next lists have to show that no job of its lineage lives.",
-            "A single read needs nothing. If it persists, run `doctor`; the reason quotes the API's answer.",
-        ),
-        CheckpointUnreadable => says(
-            "The job's checkpoints could not be listed just now, and a job that runs is cancelled only by a fresh listing.",
-            "Look at the rights on the bucket; `doctor` prints the grant.",
-        ),
+        Stopped => says("The job was cancelled, paused or changed by a person, or is being cancelled: that is left alone.",
+            "`retry SLOT` submits it again once it has ended."),
+        Deleted => says("The job had ended before the watchdog knew of it, a person cancelled it, or its record was deleted.",
+            "`retry SLOT` submits it again, `forget SLOT` leaves it alone."),
+        Attempts => says("The job ended for reasons that may pass as often as `restart` of its slot allows, without a newer checkpoint; or its Spot capacity was taken back more often than attempts.preemptions allows.",
+            "Find the cause in its logs (`logs SLOT`), then `retry SLOT`."),
+        NoProgress => says("The job was submitted again as often as restart.no_progress allows, and saved nothing newer.",
+            "Find the cause in its logs (`logs SLOT`); name the place where it saves as its `checkpoint`; then `retry SLOT`."),
+        Breaker => says("The storm breaker is open: so much looked wrong at once that the monitoring is suspected first.",
+            "`breaker` says what opened it: look at that first, since `breaker reset` lets all of it go on."),
+        JobFailed => says("The job's own program failed, so that it would fail again.",
+            "Fix it (`logs SLOT`), then `retry SLOT`."),
+        NoSpecification => says("The specification of the job would be refused by a submission.",
+            "`status SLOT` says what is wrong with it; submit a corrected job under the same name."),
+        Unclear => says("The last read failed, or showed a state that is not known; or the next lists have to show that no job of its lineage lives.",
+            "A single read needs nothing. If it persists, run `doctor`; the reason quotes the API's answer."),
+        CheckpointUnreadable => says("The job's checkpoints could not be listed just now, and a job that runs is cancelled only by a fresh listing.",
+            "Look at the rights on the bucket; `doctor` prints the grant."),
         _ => return None,
     })
 }
 
+#[rustfmt::skip]
 /// How the job was diagnosed; none where it means the same as for a TPU.
 pub fn condition(condition: Condition) -> Option<Meaning> {
     use Condition::*;
     Some(match condition {
         Finished => says("The job has succeeded.", "Nothing: it costs nothing any longer."),
-        Preempted => says(
-            "Google took the job's Spot capacity back, more often than the service restarts it.",
-            "Nothing: it is submitted again.",
-        ),
-        Terminated => says(
-            "The job ran into its own time limit, and on_timeout = \"resubmit\".",
-            "Nothing: it is submitted again, with the same limit.",
-        ),
-        RequestFailed => says(
-            "The job ended for a reason that may pass: capacity, a quota, an internal error, or an exit that is tried once more.",
-            "Nothing: it is submitted again from its own specification, as often as `restart` allows.",
-        ),
-        Going => says(
-            "The job has failed and its error is not there yet, or the service is cancelling it.",
-            "Nothing: the error comes about a minute later, and is waited for for 5 minutes.",
-        ),
-        Waiting => says(
-            "The job is queued, or its machines are being made.",
-            "Nothing. If it waits for hours, look at the quota and capacity of its region.",
-        ),
-        Missing => says(
-            "No region of the slot lists the job, and reads by its id answer 404.",
-            "Nothing: it is submitted from `create`, where the config has that.",
-        ),
+        Preempted => says("Google took the job's Spot capacity back, more often than the service restarts it.",
+            "Nothing: it is submitted again."),
+        Terminated => says("The job ran into its own time limit, and on_timeout = \"resubmit\".",
+            "Nothing: it is submitted again, with the same limit."),
+        RequestFailed => says("The job ended for a reason that may pass: capacity, a quota, an internal error, or an exit that is tried once more.",
+            "Nothing: it is submitted again from its own specification, as often as `restart` allows."),
+        Going => says("The job has failed and its error is not there yet, or the service is cancelling it.",
+            "Nothing: the error comes about a minute later, and is waited for for 5 minutes."),
+        Waiting => says("The job is queued, or its machines are being made.",
+            "Nothing. If it waits for hours, look at the quota and capacity of its region."),
+        Missing => says("No region of the slot lists the job, and reads by its id answer 404.",
+            "Nothing: it is submitted from `create`, where the config has that."),
         Requested => says("An operator asked for it (`retry`).", "Nothing."),
         Healthy => says("The job runs.", "Nothing."),
         Stopped => return hold(HoldReason::Stopped),

@@ -99,7 +99,7 @@ impl NodeView {
             zone: zone.to_owned(),
             standing: None,
             members: Vec::new(),
-            machines: Default::default(),
+            machines: None,
             slice: None,
             out_of_step: None,
             deletable: Deletable::Now,

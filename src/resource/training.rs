@@ -12,7 +12,6 @@ pub mod failed;
 pub mod possible;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -30,49 +29,41 @@ use crate::model::submission::{JobState, JobView};
 use crate::model::training::{JobKind, NO_REGION, Named, Training};
 
 impl JobView {
-    /// The job and its state in words.
+    /// The job and its state in words, of a tuning job with its trials.
     pub fn shown(&self) -> String {
         let state = self.state.as_str();
-        let state = match self.kind {
-            JobKind::Custom | JobKind::Tuning => state,
-            JobKind::Legacy => state.trim_start_matches("JOB_STATE_"),
-        };
-        format!("{} {} is {state}", self.kind.noun(), self.id)
+        let bare = state.strip_prefix("JOB_STATE_").filter(|_| self.kind == JobKind::Legacy);
+        let trials = self.trials.as_ref().map_or(String::new(), |trials| format!(" ({trials})"));
+        format!("{} {} is {}{trials}", self.kind.noun(), self.id, bare.unwrap_or(state))
     }
-}
 
-impl JobView {
     /// Reads a job of any kind. Only an unusable name is an error.
     pub fn parse(raw: Value) -> Result<JobView, String> {
-        let of = |key: &str| raw.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
-        let (kind, region, id) = match (of("name"), of("jobId")) {
-            (Some(name), _) => place(name)?,
-            (None, Some(id)) => (JobKind::Legacy, NO_REGION.to_owned(), id.to_owned()),
-            (None, None) => return Err("a job without \"name\"".to_owned()),
+        let text = |at: &str| raw.pointer(at).and_then(Value::as_str).unwrap_or_default();
+        let (kind, region, id) = match (text("/name"), text("/jobId")) {
+            ("", "") => return Err("a job without \"name\"".to_owned()),
+            ("", id) => (JobKind::Legacy, NO_REGION.to_owned(), id.to_owned()),
+            (name, _) => place(name)?,
         };
-        let labels = raw.get("labels").and_then(Value::as_object).into_iter().flatten();
-        let labels: BTreeMap<_, _> =
-            labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.into()))).collect();
-        let spec = raw.get(kind.spec());
-        let strategy = spec.and_then(|spec| spec.pointer("/scheduling/strategy")?.as_str());
-        let machine = spec.and_then(|spec| match kind {
-            JobKind::Custom | JobKind::Tuning => {
-                spec.pointer("/workerPoolSpecs/0/machineSpec/machineType")
-            }
-            JobKind::Legacy => spec.get("masterType"),
-        });
+        let labels = raw["labels"].as_object().into_iter().flatten();
+        let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.into())));
+        let of_spec = |at: &str| text(&format!("/{}/{at}", kind.spec()));
+        let machine = match kind {
+            JobKind::Custom | JobKind::Tuning => "workerPoolSpecs/0/machineSpec/machineType",
+            JobKind::Legacy => "masterType",
+        };
         Ok(JobView {
             kind,
             id,
             region,
-            display_name: raw.get("displayName").and_then(Value::as_str).unwrap_or("").to_owned(),
+            display_name: text("/displayName").to_owned(),
             state: state(kind, &raw),
             created: time(&raw, "createTime"),
             ended: time(&raw, "endTime"),
             error: error(&raw),
-            labels,
-            spot: strategy == Some("SPOT"),
-            machine: machine.and_then(Value::as_str).unwrap_or_default().to_owned(),
+            labels: labels.collect(),
+            spot: of_spec("scheduling/strategy") == "SPOT",
+            machine: of_spec(machine).to_owned(),
             trials: (kind == JobKind::Tuning).then(|| trials(&raw)),
             raw: Arc::new(raw),
         })
@@ -95,14 +86,11 @@ pub fn place(name: &str) -> Result<(JobKind, String, String), String> {
 
 /// The state, by its text or its proto number. A legacy one lacks the prefix.
 fn state(kind: JobKind, raw: &Value) -> JobState {
-    let legacy = |state: &str| Value::from(format!("JOB_STATE_{state}"));
-    let given = match (kind, raw.get("state")) {
-        (_, None) => return JobState::Unspecified,
-        (JobKind::Legacy, Some(state)) => match state.as_str() {
-            Some("PREPARING") => return JobState::Pending,
-            state => legacy(state.unwrap_or_default()),
-        },
-        (JobKind::Custom | JobKind::Tuning, Some(state)) => state.clone(),
+    let Some(given) = raw.get("state") else { return JobState::Unspecified };
+    let given: Value = match (kind, given.as_str()) {
+        (JobKind::Legacy, Some("PREPARING")) => return JobState::Pending,
+        (JobKind::Legacy, state) => format!("JOB_STATE_{}", state.unwrap_or_default()).into(),
+        (JobKind::Custom | JobKind::Tuning, _) => given.clone(),
     };
     known(JobState::WIRE, &given).unwrap_or_else(|| JobState::Other(text(&given)))
 }
@@ -113,24 +101,17 @@ fn error(raw: &Value) -> Option<(i64, String)> {
         return Some((0, words.to_owned())).filter(|(_, words)| !words.is_empty());
     }
     let error = raw.get("error").filter(|error| error.is_object())?;
-    let code = error.get("code").and_then(Value::as_i64).unwrap_or_default();
-    let message = error.get("message").and_then(Value::as_str).unwrap_or_default();
-    Some((code, message.to_owned()))
+    let (code, message) = (error["code"].as_i64(), error["message"].as_str());
+    Some((code.unwrap_or_default(), message.unwrap_or_default().to_owned()))
 }
 
 /// The trials of a study by their states, in words.
 fn trials(raw: &Value) -> String {
-    let all = raw.get("trials").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let in_state = |states: &[&str]| {
-        let of = |trial: &&Value| {
-            trial.get("state").and_then(Value::as_str).is_some_and(|state| states.contains(&state))
-        };
-        all.iter().filter(of).count()
-    };
+    let all = raw.get("trials").and_then(Value::as_array).into_iter().flatten();
+    let states: Vec<&str> = all.filter_map(|trial| trial.get("state")?.as_str()).collect();
+    let in_state = |wanted: &[&str]| states.iter().filter(|state| wanted.contains(state)).count();
     // An int64 is text in an answer.
-    let most = raw.get("maxTrialCount").map_or("?".to_owned(), |most| {
-        most.as_str().map_or_else(|| most.to_string(), str::to_owned)
-    });
+    let most = raw.get("maxTrialCount").map_or("?".to_owned(), text);
     format!(
         "{} of {most} trials done, {} at work, {} infeasible",
         in_state(&["SUCCEEDED"]),
@@ -140,20 +121,14 @@ fn trials(raw: &Value) -> String {
 }
 
 impl Training {
-    /// Whether the config means this job.
-    pub fn names(&self, job: &JobView) -> bool {
-        match &self.named {
+    /// Whether a job may be this slot's: by its lineage, once that is `known`, or as the config names it.
+    pub fn may_be(&self, known: Option<&str>, job: &JobView) -> bool {
+        let is_named = match &self.named {
             Named::Id(id) => job.id == *id,
             Named::DisplayName(name) => job.display_name == *name,
-            Named::Labels(labels) => {
-                labels.iter().all(|(key, value)| job.labels.get(key) == Some(value))
-            }
-        }
-    }
-
-    /// Whether a job may be this slot's: by its lineage, once that is `known`, or by its name.
-    pub fn may_be(&self, known: Option<&str>, job: &JobView) -> bool {
-        self.may_have(job.kind) && (known == Some(job.lineage()) || self.names(job))
+            Named::Labels(all) => all.iter().all(|(key, value)| job.labels.get(key) == Some(value)),
+        };
+        self.may_have(job.kind) && (is_named || known == Some(job.lineage()))
     }
 }
 
@@ -173,14 +148,12 @@ pub fn reading(
     now: Timestamp,
 ) -> Reading {
     let lineage = lineage(known);
-    let candidates: Vec<&JobView> =
-        jobs.iter().copied().filter(|job| of.may_be(lineage, job)).collect();
-    let live = || candidates.iter().copied().filter(|job| !job.has_ended());
+    let mine = jobs.iter().copied().filter(|job| of.may_be(lineage, job));
+    let (ended, live): (Vec<&JobView>, Vec<&JobView>) = mine.partition(|job| job.has_ended());
     // An end of another lineage is of no interest, once there is one.
-    let ended = candidates.iter().copied().filter(|job| job.has_ended());
-    let ended = ended.filter(|job| lineage.is_none_or(|known| job.lineage() == known));
+    let ended = ended.into_iter().filter(|job| lineage.is_none_or(|of| job.lineage() == of));
     // Should a create that was lost have been carried out twice, the first one goes on.
-    let oldest = live().min_by_key(|job| (job.created, &job.id));
+    let oldest = live.iter().copied().min_by_key(|job| (job.created, &job.id));
     // A late twin that was cancelled is younger than the one that went on; of jobs of one name the newest counts.
     let last = || match lineage {
         Some(_) => {
@@ -189,11 +162,9 @@ pub fn reading(
         None => ended.max_by_key(|job| (job.created, job.attempt())),
     };
     let Some(job) = oldest.or_else(last) else { return Reading::Absent };
-    let other = live().find(|other| other.id != job.id && !job.has_ended());
-    match view(of, job, other, slot, now) {
-        Ok(view) => Reading::Node(Arc::new(view)),
-        Err(why) => Reading::Unread(why),
-    }
+    let other = live.into_iter().find(|other| other.id != job.id && !job.has_ended());
+    let view = view(of, job, other, slot, now);
+    view.map_or_else(Reading::Unread, |view| Reading::Node(Arc::new(view)))
 }
 
 fn view(
@@ -219,24 +190,18 @@ fn view(
     let short = failure.as_ref().is_some_and(|why| why.class == FailureClass::OutOfMemory);
     let run =
         (job.attempt() > 0).then(|| RunOrder { generation: job.attempt(), ..RunOrder::default() });
+    let (runs, state) = (job.state == JobState::Running, job.state.as_str().to_owned());
+    let can_go = job.has_ended() || JobState::CANCELLABLE.contains(&job.state);
     Ok(NodeView {
-        state: if job.state == JobState::Running {
-            NodeState::Ready
-        } else {
-            NodeState::Other(job.state.as_str().to_owned())
-        },
-        own_state: Some(job.state.as_str().to_owned()),
+        state: if runs { NodeState::Ready } else { NodeState::Other(state.clone()) },
+        own_state: Some(state),
         accelerator: job.machine.clone(),
         spot: job.spot,
         owner: job.nonce().cloned(),
         slot: job.nonce().map(|_| slot.to_owned()),
         run,
-        supervised: false,
         members: vec![job.lineage().to_owned(), job.id.clone()],
-        deletable: match job.state {
-            _ if job.has_ended() || JobState::CANCELLABLE.contains(&job.state) => Deletable::Now,
-            _ => Deletable::NotNow,
-        },
+        deletable: if can_go { Deletable::Now } else { Deletable::NotNow },
         ended: job.has_ended(),
         fingerprint: fingerprint(&job.raw),
         standing: Some(standing),
@@ -249,30 +214,21 @@ fn view(
 /// The condition that a job's state gives, and its failure where that decides what follows.
 fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Failure>) {
     use Condition::*;
-    let says = |condition| {
-        let trials = job.trials.as_ref().map_or(String::new(), |trials| format!(": {trials}"));
-        let text = format!("{}{trials}", job.shown());
-        (Verdict::new(condition, text), None)
-    };
-    match &job.state {
-        JobState::Queued | JobState::Pending => says(Waiting),
-        JobState::Running => says(Healthy),
-        JobState::Succeeded => says(Finished),
-        JobState::Failed | JobState::Expired | JobState::Cancelled => {
-            failed::standing(of, job, now)
+    use JobState::*;
+    let says = |condition| (Verdict::new(condition, job.shown()), None);
+    match (&job.state, failed::words(job)) {
+        (Queued | Pending, _) => says(Waiting),
+        (Running, _) => says(Healthy),
+        (Succeeded, _) => says(Finished),
+        (Failed | Expired | Cancelled, _) => failed::standing(of, job, now),
+        (Cancelling, Some(words)) => {
+            let failure = Failure::new(FailureClass::Internal, words);
+            (Verdict::new(Going, format!("{}, by the service", job.shown())), Some(failure))
         }
-        JobState::Cancelling if failed::words(job).is_some() => {
-            let failure =
-                failed::words(job).map(|words| Failure::new(FailureClass::Internal, words));
-            (Verdict::new(Going, format!("{}, by the service", job.shown())), failure)
-        }
-        JobState::Cancelling
-        | JobState::Paused
-        | JobState::Updating
-        | JobState::PartiallySucceeded => {
+        (Cancelling | Paused | Updating | PartiallySucceeded, _) => {
             let text = format!("{}: that is left alone", job.shown());
             (Verdict::held(Stopped, text, HoldReason::Stopped), None)
         }
-        JobState::Unspecified | JobState::Other(_) => says(Unclear),
+        (Unspecified | Other(_), _) => says(Unclear),
     }
 }

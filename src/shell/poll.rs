@@ -57,7 +57,7 @@ pub async fn list(tpu: &TpuClient, failing: &Failing, plan: Plan) -> Poll {
         Listing { zone, result, requests }
     });
     let jobs = plan.jobs.into_iter().map(|(region, kinds)| async move {
-        let list = tpu.list_jobs(&region, &kinds, deadline);
+        let list = tpu.list_jobs(&region, &kinds, None, deadline);
         let result = in_time(deadline, plan.limit, list).await;
         failing.took_in(&result, "training jobs", &region);
         JobListing { region, result }

@@ -89,7 +89,8 @@ async fn a_legacy_service_that_is_gone_is_told_with_its_successor() {
         let ml = format!("{base}/{status}");
         let client = TpuClient::new(http, &base, "v2", "p").with_training(&base, &ml);
         let kinds = BTreeMap::from([(JobKind::Legacy, true)]);
-        let why = client.list_jobs(NO_REGION, &kinds, in_a_minute()).await.unwrap_err().message;
+        let why =
+            client.list_jobs(NO_REGION, &kinds, None, in_a_minute()).await.unwrap_err().message;
         let hint = "submit the job to Vertex AI, and name it in a [[vertex_job]]";
         assert!(why.contains(hint) && why.contains("it is shut down"), "{status}: {why}");
     }

@@ -12,22 +12,15 @@ use crate::resource::training::possible;
 /// A job that had ended before this watchdog knew of it is a person's to run again.
 pub fn found_ended(ctx: &SlotCtx) -> Option<Decision> {
     let why = ctx.record.deleted.as_ref().filter(|_| ctx.record.has_ended())?;
-    let text = format!(
-        "{}; {why}: `retry {}` submits it again",
-        ctx.record.verdict.evidence, ctx.record.name
-    );
-    hold(HoldReason::Deleted, text, None)
+    let why = format!("{why}: `retry {}` submits it again", ctx.record.name);
+    stays(ctx, HoldReason::Deleted, &why)
 }
 
 /// A submission as the config wants it, which the job can't have.
 pub fn possible(ctx: &SlotCtx) -> Option<Decision> {
-    let of = ctx.slot.filling.training()?;
-    let why = possible::obstacle(&ctx.specification(), of)?;
-    let text = format!(
-        "{}; it can't be submitted again as the config wants: {why}",
-        ctx.record.verdict.evidence
-    );
-    hold(HoldReason::NotPossible, text, None)
+    let why = possible::obstacle(&ctx.specification(), ctx.slot.filling.training()?)?;
+    let why = format!("it can't be submitted again as the config wants: {why}");
+    stays(ctx, HoldReason::NotPossible, &why)
 }
 
 /// S13: submissions that did not help.
@@ -37,6 +30,11 @@ pub fn resubmissions(ctx: &SlotCtx) -> Option<Decision> {
         return None;
     }
     let (reason, why) = resubmission::used_up(ctx.record, ctx.slot, ctx.condition())?;
+    stays(ctx, reason, &why)
+}
+
+/// The hold of a job that stays as it has ended.
+fn stays(ctx: &SlotCtx, reason: HoldReason, why: &str) -> Option<Decision> {
     hold(reason, format!("{}; {why}", ctx.record.verdict.evidence), None)
 }
 
@@ -55,16 +53,14 @@ pub fn stalled(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S24: complete lists of every region, newer than the end of its predecessor, show no live job of its lineage.
 pub fn none_live(ctx: &SlotCtx) -> Option<Decision> {
-    if !ctx.slot.filling.traits().is_found_by_lists {
-        return None;
-    }
-    let since = ctx.record.recovery.as_ref()?.phase_since;
+    let listed = ctx.slot.filling.traits().is_found_by_lists;
+    let since = ctx.record.recovery.as_ref().filter(|_| listed)?.phase_since;
     // A submission that was called off may show for so long.
     let shows = ctx.settings.poll.timeout + ctx.slot.filling.settle();
     let since = since.max(ctx.record.submitted_at.map_or(since, |at| after(at, shows)));
     let fresh = |at| at >= since && elapsed(at, ctx.now) <= ctx.slot.policy.max_age;
-    let text =
+    let stale = !ctx.memory.none_live.is_some_and(fresh);
+    let why =
         "its submission is pending; the next poll has to show that no job of its lineage lives";
-    (!ctx.memory.none_live.is_some_and(fresh))
-        .then(|| Decision::hold(HoldReason::Unclear, text, None))
+    stale.then(|| Decision::hold(HoldReason::Unclear, why, None))
 }

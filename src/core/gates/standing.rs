@@ -185,7 +185,8 @@ fn job_held(subject: Subject) -> Option<Obstacle> {
 /// A submission as the config wants it, which the job can't have: told while it runs.
 fn impossible(subject: Subject) -> Option<Obstacle> {
     let of = subject.slot.filling.training()?;
-    let spec = subject.record.spec.clone()?.on_machine(of.next(&subject.record.resubmitted));
+    let next = subject.slot.filling.next(&subject.record.resubmitted);
+    let spec = subject.record.spec.clone()?.on_machine(next);
     let why = possible::obstacle(&spec, of)?;
     Some(Obstacle::new(HoldReason::NotPossible, why))
 }

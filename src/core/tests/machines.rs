@@ -16,7 +16,7 @@ fn shows(world: &mut World, node: &Value, made: [i64; 2]) {
     for (name, hours) in view.members.iter().zip(made).filter(|(_, hours)| *hours >= 0) {
         let made = first + jiff::SignedDuration::from_hours(hours);
         view.fingerprint = view.fingerprint.rotate_left(1) ^ made.as_second().unsigned_abs();
-        view.machines.insert(name.clone(), made);
+        view.machines.get_or_insert_default().insert(name.clone(), made);
     }
     let idle = ["idle-1", "idle-2"].map(|name| super::node(name, json!({})));
     let idle = idle.map(|raw| Arc::new(NodeView::parse(raw).unwrap()));

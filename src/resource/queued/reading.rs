@@ -76,6 +76,7 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
     let first =
         |value: fn(&NodeView) -> &Option<String>| nodes.iter().find_map(|node| value(node).clone());
     let seen = nodes.iter().fold(0_u64, |all, node| all.rotate_left(1) ^ node.fingerprint);
+    let made = nodes.iter().filter_map(|n| Some((n.node.clone(), n.incarnation.as_ref()?.created)));
     // Indices of hosts go on from slice to slice, also past one that is not there.
     let hosts = nodes.iter().map(|node| node.workers).max().unwrap_or(0);
     Ok(NodeView {
@@ -107,10 +108,7 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         slice: judged.filter(|node| several && rank(node) < BEST).map(|node| node.node.clone()),
         standing,
         members: request.nodes.clone(),
-        machines: nodes
-            .iter()
-            .filter_map(|node| Some((node.node.clone(), node.incarnation.as_ref()?.created)))
-            .collect(),
+        machines: Some(made.collect()),
         deletable: deletable(&request.state),
         own_state: Some(request.state.as_str().to_owned()),
         by_service: request.by == Some(Initiator::Service),

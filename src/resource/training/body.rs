@@ -14,32 +14,13 @@ use crate::model::training::{
     ATTEMPT_LABEL, JobKind, LINEAGE_LABEL, NONCE_LABEL, Named, Outgrown, Strategy, Training,
 };
 
-/// In there: the lineage. The other fields are the job's.
-const LINEAGE: &str = "tpu-watchdog-lineage";
-
 /// Labels take so many characters. Source: aiplatform v1, `CustomJob.labels`.
 const LABEL_MAX: usize = 63;
 
-/// Machine types of a legacy job, by its roles.
-const LEGACY_TYPES: [&str; 4] =
-    ["masterType", "workerType", "parameterServerType", "evaluatorType"];
-
-const OUTPUT_ONLY: [&str; 15] = [
-    "name",
-    "state",
-    "createTime",
-    "startTime",
-    "endTime",
-    "updateTime",
-    "error",
-    "webAccessUris",
-    "satisfiesPzs",
-    "satisfiesPzi",
-    "trials",
-    "errorMessage",
-    "etag",
-    "jobPosition",
-    "trainingOutput",
+#[rustfmt::skip]
+const OUTPUT_ONLY: [&str; 16] = [
+    "labels", "name", "state", "createTime", "startTime", "endTime", "updateTime", "error", "errorMessage", "webAccessUris", "satisfiesPzs",
+    "satisfiesPzi", "trials", "etag", "jobPosition", "trainingOutput",
 ];
 
 impl NodeSpec {
@@ -50,21 +31,17 @@ impl NodeSpec {
         let job = body.get_mut(TRAINING_KEY);
         let field = job.as_deref().map_or("", |job| JobKind::of(job).spec());
         let Some(Value::Object(spec)) = job.and_then(|job| job.get_mut(field)) else { return self };
-        for (_, value) in spec.iter_mut().filter(|(key, _)| LEGACY_TYPES.contains(&key.as_str())) {
-            if value == from {
-                *value = json!(to);
-            }
+        // Of a legacy job each role has a field for its type, and no other field has such a value.
+        for value in spec.values_mut().filter(|value| **value == *from) {
+            *value = json!(to);
         }
+        // Types that end so come with so many GPUs, and take no other count.
+        let gpus =
+            to.rsplit('-').next().and_then(|last| last.strip_suffix('g')?.parse::<u32>().ok());
         let pools = spec.get_mut("workerPoolSpecs").and_then(Value::as_array_mut);
-        for pool in pools.into_iter().flatten() {
-            let Some(Value::Object(machine)) = pool.get_mut("machineSpec") else { continue };
-            if machine.get("machineType").is_none_or(|kind| kind != from) {
-                continue;
-            }
-            machine.insert("machineType".into(), json!(to));
-            // Types that end so come with so many GPUs, and take no other count.
-            let gpus =
-                to.rsplit('-').next().and_then(|last| last.strip_suffix('g')?.parse::<u32>().ok());
+        let machines = pools.into_iter().flatten().filter_map(|pool| pool.get_mut("machineSpec"));
+        for machine in machines.filter(|machine| machine["machineType"] == *from) {
+            machine["machineType"] = json!(to);
             if let (Some(count), Some(gpus)) = (machine.get_mut("acceleratorCount"), gpus) {
                 *count = json!(gpus);
             }
@@ -75,57 +52,42 @@ impl NodeSpec {
 
 /// A job in the form of a node, which a specification is learned from.
 pub fn as_node(job: &JobView, slot: &str) -> Value {
+    let (mut labels, ours) = (job.labels.clone(), [LINEAGE_LABEL, ATTEMPT_LABEL, NONCE_LABEL]);
+    labels.retain(|key, _| !ours.contains(&key.as_str()));
     let mut body = job.raw.as_object().cloned().unwrap_or_default();
-    let created = body.get("createTime").cloned();
-    let mut labels = body.remove("labels").and_then(|labels| match labels {
-        Value::Object(labels) => Some(labels),
-        _ => None,
-    });
-    if let Some(labels) = &mut labels {
-        labels
-            .retain(|key, _| ![LINEAGE_LABEL, ATTEMPT_LABEL, NONCE_LABEL].contains(&key.as_str()));
-    }
-    for output in OUTPUT_ONLY {
-        body.remove(output);
-    }
-    body.insert(LINEAGE.into(), json!(job.lineage()));
-    let mut node = json!({
+    body.retain(|field, _| !OUTPUT_ONLY.contains(&field.as_str()));
+    // The one field that is not the job's.
+    body.insert(LINEAGE_LABEL.into(), json!(job.lineage()));
+    json!({
         "name": format!("projects/-/locations/{}/nodes/{slot}", job.region),
         "id": job.id,
+        "createTime": job.created,
+        "labels": labels,
         TRAINING_KEY: body,
-    });
-    if let Some(created) = created {
-        node["createTime"] = created;
-    }
-    if let Some(labels) = labels.filter(|labels| !labels.is_empty()) {
-        node["labels"] = Value::Object(labels);
-    }
-    node
+    })
 }
 
 /// The specification of a job that the config describes and that no region has. `whose`: the watchdog and its slot.
-pub fn first(whose: (&str, &str), create: &Value) -> Map<String, Value> {
+pub fn first(whose: (&str, &str), of: &Training) -> Option<NodeSpec> {
+    let create = of.create.as_ref()?;
     let mut body = create.as_object().cloned().unwrap_or_default();
     let labels = body.remove("labels");
     // There is no job yet that could give its id: the same description of the same slot is the same lineage.
     let of = format!("{} {} {create}", whose.0, whose.1);
     let digest = Uuid::new_v5(&Uuid::NAMESPACE_OID, of.as_bytes()).simple();
-    body.insert(LINEAGE.into(), json!(format!("new-{digest}")));
-    let mut spec = Map::from_iter([(TRAINING_KEY.to_owned(), Value::Object(body))]);
-    if let Some(labels) = labels {
-        spec.insert("labels".into(), labels);
-    }
-    spec
+    body.insert(LINEAGE_LABEL.into(), json!(format!("new-{digest}")));
+    let labels = labels.map(|labels| ("labels".to_owned(), labels));
+    let job = (TRAINING_KEY.to_owned(), Value::Object(body));
+    Some(NodeSpec::new(Map::from_iter(labels.into_iter().chain([job]))))
 }
 
 /// The job of a specification, as its fields are shown.
 pub fn job(spec: &NodeSpec) -> Map<String, Value> {
     let Some(Value::Object(job)) = spec.body().get(TRAINING_KEY) else { return Map::new() };
     let mut job = job.clone();
-    job.remove(LINEAGE);
-    if let Some(labels) = spec.body().get("labels") {
-        job.insert("labels".into(), labels.clone());
-    }
+    job.remove(LINEAGE_LABEL);
+    let labels = spec.body().get("labels").cloned();
+    job.extend(labels.map(|labels| ("labels".to_owned(), labels)));
     job
 }
 
@@ -145,28 +107,23 @@ pub fn checkpoints(spec: &NodeSpec) -> Option<String> {
 /// The service account that a job names for its program.
 pub fn account(spec: &NodeSpec) -> Option<&str> {
     let job = spec.body().get(TRAINING_KEY)?;
-    let account = job.get(JobKind::of(job).spec())?;
-    let account = account.get("serviceAccount").or(account.pointer("/trialJobSpec/serviceAccount"));
-    account?.as_str().filter(|email| email.contains('@'))
+    job[JobKind::of(job).spec()]["serviceAccount"].as_str().filter(|email| email.contains('@'))
 }
 
 /// Whether the config still means the job of a specification, which it named so before, of this lineage and id.
 pub fn fits(of: &Training, spec: &NodeSpec, named: Option<&str>, members: &[String]) -> bool {
-    let Some(job) = spec.body().get(TRAINING_KEY) else { return false };
-    if !of.may_have(JobKind::of(job)) {
-        return false;
-    }
+    let job = spec.body().get(TRAINING_KEY).filter(|job| of.may_have(JobKind::of(job)));
+    let Some(job) = job else { return false };
     match &of.named {
         // The one that is named may be any submission of its lineage, and later ones have ids of their own.
         // One that was found by its name is in general another one.
         Named::Id(id) => named.is_some_and(|named| named == id) || members.contains(id),
-        Named::DisplayName(name) => job.get("displayName").is_some_and(|known| known == name),
+        Named::DisplayName(name) => job["displayName"] == *name,
         Named::Labels(wanted) => {
-            let labels = spec.body().get("labels");
+            let labels = spec.body().get("labels").unwrap_or(&Value::Null);
             // Labels of Google's own are never learned.
-            wanted.iter().filter(|(key, _)| !key.starts_with("goog-")).all(|(key, value)| {
-                labels.and_then(|labels| labels.get(key)).is_some_and(|known| known == value)
-            })
+            let mut wanted = wanted.iter().filter(|(key, _)| !key.starts_with("goog-"));
+            wanted.all(|(key, value)| labels[key] == *value)
         }
     }
 }
@@ -176,26 +133,25 @@ pub fn fits(of: &Training, spec: &NodeSpec, named: Option<&str>, members: &[Stri
 /// # Errors
 /// Which of our marks it lacks: without them a lost answer could not be told from a call that never arrived.
 pub fn submission(specification: &Value, of: &Training) -> Result<Value, &'static str> {
-    let mut body = match specification.get(TRAINING_KEY) {
-        Some(Value::Object(body)) => body.clone(),
-        _ => return Err("it is no training job's"),
-    };
-    let lineage = body.remove(LINEAGE).ok_or("it has no lineage")?;
-    let metadata = |key: &str| specification.get("metadata")?.get(key)?.as_str();
+    let body = specification.get(TRAINING_KEY).and_then(Value::as_object);
+    let mut body = body.ok_or("it is no training job's")?.clone();
+    let lineage = body.remove(LINEAGE_LABEL).ok_or("it has no lineage")?;
     let attempt = attempt(specification).ok_or("it has no run order")?;
-    let owner = metadata(OWNER_KEY).ok_or("it names no owner")?;
-    let mut labels = match specification.get("labels") {
-        Some(Value::Object(labels)) => labels.clone(),
-        _ => Map::new(),
-    };
-    labels.insert(LINEAGE_LABEL.into(), json!(as_label(lineage.as_str().unwrap_or_default())));
+    let owner = specification["metadata"][OWNER_KEY].as_str().ok_or("it names no owner")?;
+    let labels = specification.get("labels").and_then(Value::as_object);
+    let mut labels = labels.cloned().unwrap_or_default();
+    // A label takes no more of an id of the legacy API, which has letters, digits and underscores.
+    let lineage = lineage.as_str().unwrap_or_default().to_ascii_lowercase();
+    let lineage: String = lineage.chars().take(LABEL_MAX).collect();
+    labels.insert(LINEAGE_LABEL.into(), json!(lineage));
     labels.insert(ATTEMPT_LABEL.into(), json!(attempt.to_string()));
     labels.insert(NONCE_LABEL.into(), json!(owner));
     body.insert("labels".into(), Value::Object(labels));
+    // Of a legacy job.
+    let before = body.remove("jobId");
     let mut body = Value::Object(body);
     if of.kind == JobKind::Legacy {
         // A study goes on where its predecessor was. Source: ml v1, `HyperparameterSpec.resumePreviousJobId`.
-        let before = body.as_object_mut().and_then(|body| body.remove("jobId"));
         let study = body.pointer_mut("/trainingInput/hyperparameters");
         if let (Some(Value::Object(study)), Some(before)) = (study, before) {
             study.insert("resumePreviousJobId".into(), before);
@@ -215,23 +171,20 @@ pub fn submission(specification: &Value, of: &Training) -> Result<Value, &'stati
     scheduling.insert("strategy".into(), json!(strategy));
     // Of flex-start alone; learned from a job that had it.
     scheduling.remove("maxWaitDuration");
-    if let Some(wait) = wait {
-        scheduling.insert("maxWaitDuration".into(), json!(wait));
-    }
+    scheduling.extend(wait.map(|wait| ("maxWaitDuration".to_owned(), json!(wait))));
     Ok(body)
 }
 
 /// Whether a job is this submission: ours, with the same attempt.
 pub fn is_sent_again(submission: &Value, job: &JobView) -> bool {
-    let label = |key: &str| submission.get("labels")?.get(key)?.as_str();
-    [NONCE_LABEL, ATTEMPT_LABEL]
-        .iter()
-        .all(|key| label(key).is_some() && label(key) == job.labels.get(*key).map(String::as_str))
+    let labels = &submission["labels"];
+    let same = |key: &str| job.labels.get(key).is_some_and(|known| labels[key] == *known);
+    same(NONCE_LABEL) && same(ATTEMPT_LABEL)
 }
 
 /// The id of a legacy submission: the first one's with the attempt, and with a number where others have taken that.
 pub fn next_id(specification: &Value, taken: u32) -> Option<String> {
-    let lineage = specification.get(TRAINING_KEY)?.get(LINEAGE)?.as_str()?;
+    let lineage = specification[TRAINING_KEY][LINEAGE_LABEL].as_str()?;
     let id = format!("{lineage}_r{}", attempt(specification)?);
     Some(if taken == 0 { id } else { format!("{id}_{}", taken + 1) })
 }
@@ -240,13 +193,6 @@ pub fn next_id(specification: &Value, taken: u32) -> Option<String> {
 fn attempt(specification: &Value) -> Option<u64> {
     let order = specification.get("metadata")?.get(RUN_KEY)?.as_str()?;
     serde_json::from_str::<Value>(order).ok()?.get("generation")?.as_u64()
-}
-
-/// The text as a label takes it.
-fn as_label(text: &str) -> String {
-    let text = text.to_ascii_lowercase();
-    let fits = |ch: char| ch.is_ascii_lowercase() || ch.is_ascii_digit() || "_-".contains(ch);
-    text.chars().map(|ch| if fits(ch) { ch } else { '-' }).take(LABEL_MAX).collect()
 }
 
 #[cfg(test)]

@@ -53,21 +53,16 @@ pub fn end(code: i64, message: &str, spot: bool) -> End {
     let says = |words: &[&str]| words.iter().any(|words| lower.contains(words));
     let codes = exit_codes(&lower);
     let own = codes.iter().find(|code| !TRANSIENT.contains(code));
-    if says(&MEMORY) {
-        End::OutOfMemory
-    } else if let Some(code) = own {
-        End::Own(format!("its program exited with {code}"))
-    } else if !codes.is_empty() {
-        End::Again(FailureClass::TransientExit)
-    } else if says(&[CAPACITY]) {
-        End::Again(FailureClass::StockOut)
-    } else if message.contains(STOCKOUT) {
-        if spot { End::Preempted } else { End::Again(FailureClass::StockOut) }
-    } else if code == EXHAUSTED || says(&QUOTA) {
-        End::Again(FailureClass::Quota)
-    } else {
+    match own {
+        _ if says(&MEMORY) => End::OutOfMemory,
+        Some(code) => End::Own(format!("its program exited with {code}")),
+        None if !codes.is_empty() => End::Again(FailureClass::TransientExit),
+        None if says(&[CAPACITY]) => End::Again(FailureClass::StockOut),
+        None if message.contains(STOCKOUT) && spot => End::Preempted,
+        None if message.contains(STOCKOUT) => End::Again(FailureClass::StockOut),
+        None if code == EXHAUSTED || says(&QUOTA) => End::Again(FailureClass::Quota),
         // Also what Google calls an internal error: sometimes capacity in disguise.
-        End::Again(FailureClass::Internal)
+        None => End::Again(FailureClass::Internal),
     }
 }
 
@@ -84,19 +79,13 @@ pub fn outgrown(job: &JobView) -> String {
     let at = MEMORY.iter().filter_map(|words| message.find(words)).min();
     let before = at.map_or("", |at| &message[..at]);
     let replica = before.rsplit_once("replica ").map_or("", |(_, replica)| replica);
-    let spec = job.raw.get(job.kind.spec());
     let role = match replica.split([' ', '-']).next().unwrap_or_default() {
-        "master" => "/masterType".to_owned(),
-        "worker" => "/workerType".to_owned(),
-        "ps" => "/parameterServerType".to_owned(),
-        "evaluator" => "/evaluatorType".to_owned(),
-        pool => {
-            let index = pool.strip_prefix("workerpool").unwrap_or_default();
-            format!("/workerPoolSpecs/{index}/machineSpec/machineType")
-        }
+        "ps" => "parameterServerType".to_owned(),
+        role @ ("master" | "worker" | "evaluator") => format!("{role}Type"),
+        pool => pool.replace("workerpool", "workerPoolSpecs/") + "/machineSpec/machineType",
     };
-    let machine = spec.and_then(|spec| spec.pointer(&role)).and_then(Value::as_str);
-    machine.unwrap_or(&job.machine).to_owned()
+    let machine = job.raw.pointer(&format!("/{}/{role}", job.kind.spec()));
+    machine.and_then(Value::as_str).unwrap_or(&job.machine).to_owned()
 }
 
 /// The exit codes of all replicas that a message names.
@@ -122,15 +111,18 @@ pub fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Optio
 }
 
 fn meaning(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Failure>) {
-    let trials = job.trials.as_ref().map_or(String::new(), |trials| format!(" ({trials})"));
-    let is = format!("{}{trials}", job.shown());
+    let is = job.shown();
+    let held = |condition, text: String, hold| (Verdict::held(condition, text, hold), None);
+    let goes_on = |condition, text: String| (Verdict::new(condition, text), None);
+    let again = |text: String, class, why: &str| {
+        (Verdict::new(Condition::RequestFailed, text), Some(Failure::new(class, why)))
+    };
     let error = job.error.as_ref().map(|(code, message)| (*code, message.trim()));
     let cancelled = job.state == JobState::Cancelled;
-    let limit = job.state == JobState::Expired || cancelled && words(job).is_some();
-    if limit {
+    if job.state == JobState::Expired || cancelled && words(job).is_some() {
         let said = error.map_or(String::new(), |(_, text)| format!(": {text}"));
         if of.outlives_timeout {
-            return (Verdict::new(Condition::Terminated, format!("{is}{said}")), None);
+            return goes_on(Condition::Terminated, format!("{is}{said}"));
         }
         let text = format!(
             "{is}{said}; it ran into its own time limit ({}). `retry` submits it again, with the same limit",
@@ -139,50 +131,38 @@ fn meaning(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Fai
                 JobKind::Legacy => "scheduling.maxRunningTime or maxWaitTime",
             }
         );
-        return (Verdict::held(Condition::Stopped, text, HoldReason::TimeLimit), None);
+        return held(Condition::Stopped, text, HoldReason::TimeLimit);
     }
-    if cancelled && (error.is_some() || job.ended.is_none_or(|at| elapsed(at, now) >= ERROR_WITHIN))
-    {
+    let fresh = job.ended.is_some_and(|ended| elapsed(ended, now) < ERROR_WITHIN);
+    if cancelled && (error.is_some() || !fresh) {
         let text = format!("{is}; `retry` submits it again");
-        return (Verdict::held(Condition::Stopped, text, HoldReason::Stopped), None);
+        return held(Condition::Stopped, text, HoldReason::Stopped);
     }
     let Some((code, message)) = error else {
-        let until = after(job.ended.unwrap_or(now), ERROR_WITHIN);
-        if job.ended.is_some_and(|ended| elapsed(ended, now) < ERROR_WITHIN) || job.ended.is_none()
-        {
-            let text =
-                format!("{is}, and its error is not there yet (waited for until {until:.0})");
-            return (Verdict::new(Condition::Going, text), None);
+        if !fresh && job.ended.is_some() {
+            let why = "the API gives no reason";
+            return again(format!("{is} without an error"), FailureClass::Internal, why);
         }
-        let failure = Failure::new(FailureClass::Internal, "the API gives no reason");
-        return (
-            Verdict::new(Condition::RequestFailed, format!("{is} without an error")),
-            Some(failure),
-        );
+        let until = after(job.ended.unwrap_or(now), ERROR_WITHIN);
+        let text = format!("{is}, and its error is not there yet (waited for until {until:.0})");
+        return goes_on(Condition::Going, text);
     };
-    let text = format!("{is} with code {code}: {message}");
+    let (text, machine) = (format!("{is} with code {code}: {message}"), outgrown(job));
     let own = |why: &str| {
         let text = format!("{text}; {why}: fix that, then `retry` submits it again");
-        (Verdict::held(Condition::JobFailed, text, HoldReason::JobFailed), None)
+        held(Condition::JobFailed, text, HoldReason::JobFailed)
     };
-    match end(code, message, job.spot) {
-        End::Own(why) => own(&why),
-        End::OutOfMemory => match of.machine_after(&outgrown(job)) {
-            None => {
-                own(format!("it ran out of memory on {}", outgrown(job)).trim_end_matches(" on "))
-            }
-            Some(next) => {
-                let text = format!("{text}; next it runs on {next} (next_machine)");
-                let failure =
-                    Failure::new(FailureClass::OutOfMemory, format!("code {code}: {message}"));
-                (Verdict::new(Condition::RequestFailed, text), Some(failure))
-            }
-        },
-        End::Preempted => (Verdict::new(Condition::Preempted, text), None),
-        End::Again(class) => {
-            let failure = Failure::new(class, format!("code {code}: {message}"));
-            (Verdict::new(Condition::RequestFailed, text), Some(failure))
+    let why = format!("code {code}: {message}");
+    match (end(code, message, job.spot), of.machine_after(&machine)) {
+        (End::Own(why), _) => own(&why),
+        (End::OutOfMemory, None) if machine.is_empty() => own("it ran out of memory"),
+        (End::OutOfMemory, None) => own(&format!("it ran out of memory on {machine}")),
+        (End::OutOfMemory, Some(next)) => {
+            let text = format!("{text}; next it runs on {next} (next_machine)");
+            again(text, FailureClass::OutOfMemory, &why)
         }
+        (End::Preempted, _) => goes_on(Condition::Preempted, text),
+        (End::Again(class), _) => again(text, class, &why),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use serde_json::Value;
 
+use super::super::node::text;
 use crate::model::spec::{NodeSpec, TRAINING_KEY};
 use crate::model::training::{JobKind, Strategy, Training};
 
@@ -18,7 +19,7 @@ const FLEXIBLE_FOR: f64 = 7.0 * 86_400.0;
 const REGIONAL: [&str; 3] =
     ["tensorboard", "persistentResourceId", "pscInterfaceConfig/networkAttachment"];
 /// The same in each of its pools, where it names reservations.
-const RESERVATIONS: &str = "/machineSpec/reservationAffinity/values";
+const RESERVATIONS: &str = "machineSpec/reservationAffinity/values";
 /// The same, of the job itself.
 const KEY: &str = "encryptionSpec/kmsKeyName";
 
@@ -27,15 +28,13 @@ pub fn obstacle(spec: &NodeSpec, of: &Training) -> Option<String> {
     let whole = spec.body().get(TRAINING_KEY)?;
     let kind = JobKind::of(whole).spec();
     let job = whole.get(kind)?;
-    let mut regional = REGIONAL.iter().map(|field| format!("{kind}/{field}")).chain([KEY.into()]);
-    let set = |field: &String| whole.pointer(&format!("/{field}")).is_some_and(is_set);
     let pools = job.get("workerPoolSpecs").and_then(Value::as_array);
-    let reserved = |(index, pool): (usize, &Value)| {
-        let named = pool.pointer(RESERVATIONS)?.as_array().is_some_and(|all| !all.is_empty());
-        named.then(|| format!("{kind}/workerPoolSpecs/{index}{RESERVATIONS}"))
-    };
-    let reserved = pools.and_then(|pools| pools.iter().enumerate().find_map(reserved));
-    if let Some(field) = regional.find(set).or(reserved).filter(|_| of.regions.len() > 1) {
+    let in_pools = (0..pools.map_or(0, Vec::len))
+        .map(|index| format!("{kind}/workerPoolSpecs/{index}/{RESERVATIONS}"));
+    let in_job = REGIONAL.iter().map(|field| format!("{kind}/{field}"));
+    let set = |field: &String| whole.pointer(&format!("/{field}")).is_some_and(is_set);
+    let regional = in_job.chain([KEY.into()]).chain(in_pools).find(set);
+    if let Some(field) = regional.filter(|_| of.regions.len() > 1) {
         let field = field.replace('/', ".");
         return Some(format!(
             "{field} is of one region, and `regions` names {}: name one region",
@@ -43,36 +42,24 @@ pub fn obstacle(spec: &NodeSpec, of: &Training) -> Option<String> {
         ));
     }
     let machines: Vec<&Value> = pools?.iter().filter_map(|pool| pool.get("machineSpec")).collect();
-    let text = |machine: &Value, key: &str| {
-        machine.get(key).and_then(Value::as_str).unwrap_or("").to_owned()
+    // The first machine whose type is none of these.
+    let other = |key: &str, known: &[&str]| {
+        let mut kinds = machines.iter().map(|machine| machine[key].as_str().unwrap_or_default());
+        kinds.find(|kind| !known.iter().any(|part| kind.contains(part)))
     };
     match of.strategy {
         Strategy::Keep | Strategy::Standard => None,
-        Strategy::Spot => {
-            let fits = |kind: &String| SPOT.iter().any(|series| kind.starts_with(series));
-            let other = machines
-                .iter()
-                .map(|machine| text(machine, "machineType"))
-                .find(|kind| !fits(kind))?;
-            Some(format!(
-                "machineType {other:?} is not to be had as Spot capacity here (A2 and A3 are): set strategy = \"keep\""
-            ))
-        }
+        Strategy::Spot => other("machineType", &SPOT).map(|other| format!(
+            "machineType {other:?} is not to be had as Spot capacity here (A2 and A3 are): set strategy = \"keep\""
+        )),
         Strategy::FlexStart(_) => {
-            let fits = |kind: &String| FLEXIBLE.iter().any(|gpu| kind.contains(gpu));
-            if let Some(other) = machines
-                .iter()
-                .map(|machine| text(machine, "acceleratorType"))
-                .find(|kind| !fits(kind))
-            {
+            if let Some(other) = other("acceleratorType", &FLEXIBLE) {
                 return Some(format!(
                     "acceleratorType {other:?} is not to be had by flex-start (L4, A100, H100, H200 and B200 are)"
                 ));
             }
             if machines.iter().any(|machine| *machine != machines[0]) {
-                return Some(
-                    "flex-start takes the same machineSpec in all worker pools".to_owned(),
-                );
+                return Some("flex-start takes the same machineSpec in all worker pools".into());
             }
             let timeout = job.pointer("/scheduling/timeout").and_then(Value::as_str);
             let seconds = timeout.and_then(|text| text.strip_suffix('s')?.parse::<f64>().ok());
@@ -89,12 +76,8 @@ pub fn advice(spec: &NodeSpec) -> Option<String> {
     let job = job.get(JobKind::of(job).spec())?;
     let pools = job.get("workerPoolSpecs")?.as_array()?;
     // An int64 is text in an answer.
-    let count = |pool: &Value| match pool.get("replicaCount") {
-        Some(Value::String(text)) => text.parse().unwrap_or(1),
-        Some(count) => count.as_u64().unwrap_or(1),
-        None => 1,
-    };
-    let replicas: u64 = pools.iter().map(count).sum();
+    let count = |pool: &Value| text(pool.get("replicaCount")?).parse::<u64>().ok();
+    let replicas: u64 = pools.iter().map(|pool| count(pool).unwrap_or(1)).sum();
     let set = job.pointer("/scheduling/restartJobOnWorkerRestart") == Some(&Value::Bool(true));
     (replicas > 1 && !set).then(|| {
         format!(
@@ -105,7 +88,7 @@ pub fn advice(spec: &NodeSpec) -> Option<String> {
 }
 
 fn is_set(value: &Value) -> bool {
-    !value.is_null() && value != ""
+    !value.is_null() && value != "" && !value.as_array().is_some_and(Vec::is_empty)
 }
 
 #[cfg(test)]
