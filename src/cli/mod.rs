@@ -21,6 +21,7 @@ mod operator;
 mod plan;
 pub mod proposal;
 mod quota;
+mod refusals;
 mod rights;
 mod run;
 pub mod screen;

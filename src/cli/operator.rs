@@ -6,8 +6,9 @@ use std::io::IsTerminal as _;
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 
-use super::acknowledge::{self, Refused};
+use super::acknowledge;
 use super::names::no_slot;
+use super::refusals::{self, Refused};
 use super::{ConfigFile, Failed, Outcome, load, print, wire};
 use crate::config::{self, Config, StateLocation};
 use crate::model::command::{Command, CommandKind};
@@ -290,7 +291,7 @@ async fn give(at: &ConfigFile, why: &Why, kind: CommandKind) -> Outcome {
         let (this, other) = (kind.slot(), other.kind.slot());
         this.is_none() || other.is_none() || this == other
     };
-    let refused = acknowledge::refused(&kind, &stored, now);
+    let refused = refusals::refused(&kind, &stored, &config.settings.slots, now);
     let awaits: Vec<&Command> = waiting.iter().filter(|other| concerns(other)).collect();
     match refused.filter(|refused| awaits.is_empty() || refused.stands(&kind, &awaits)) {
         Some(Refused::Needless(text)) => {

@@ -16,7 +16,7 @@ use crate::model::training::Resubmitted;
 use crate::model::traits::BudgetOf;
 
 use super::turn::Turn;
-use super::{ending, relaunch, reload, runs, settle, strays};
+use super::{called_off, ending, relaunch, reload, runs, settle};
 
 /// Carries commands out, each once: the commit that holds their effect takes them out of the
 /// store.
@@ -146,7 +146,7 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
             }
         }
         CommandKind::Forget { slot, purge } => {
-            strays::call_off(fleet, slot, &format!("forget by {}", command.who), !*purge, turn);
+            called_off::call_off(fleet, slot, &format!("forget by {}", command.who), !*purge, turn);
             if *purge {
                 reload::purge(fleet, slot, turn);
             }

@@ -8,6 +8,7 @@ mod answers;
 mod apply;
 mod asked;
 mod budget;
+mod called_off;
 mod check;
 mod clock;
 mod codes;

@@ -476,7 +476,8 @@ fn notice_deletion(
         let same = stray.zone == record.zone && stray.incarnation == view.incarnation;
         same && stray.is_being_removed()
     };
-    let by_us = by_us || ledger.strays.values().any(withdrawn);
+    let called_off = record.deleting.is_some() && record.deleting == view.incarnation;
+    let by_us = by_us || called_off || ledger.strays.values().any(withdrawn);
     // A request takes its nodes along, and the end of its capacity both.
     let by_request =
         view.queued_resource.is_some() || view.by_service || diagnose::runs_out(view, now);

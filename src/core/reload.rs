@@ -11,14 +11,12 @@ use jiff::Timestamp;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::fleet::{Fleet, Memory};
 use crate::model::lease::Leader;
-use crate::model::phase::Phase;
-use crate::model::recovery::Call;
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 
 use super::turn::Turn;
-use super::{learning, strays};
+use super::{called_off, learning};
 
 /// A slot that left the config is remembered for this long.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 86_400);
@@ -59,7 +57,7 @@ pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
     }
     let names: Vec<String> = fleet.slots.keys().cloned().collect();
     for name in names {
-        strays::filled_otherwise(fleet, &name, turn);
+        called_off::filled_otherwise(fleet, &name, turn);
         described(fleet, &name);
     }
     let wanted = &fleet.settings.slots;
@@ -108,21 +106,7 @@ fn back(mut record: SlotRecord, slot: &SlotSettings, turn: &mut Turn) -> SlotRec
 
 /// A slot is not in the config any longer: what is owed to it ends.
 fn leave(fleet: &mut Fleet, name: String, turn: &mut Turn) {
-    if let Some(record) = fleet.slots.get_mut(&name)
-        && let Some(recovery) = &record.recovery
-        && recovery.phase == Phase::Deleting
-        && matches!(recovery.call, None | Some(Call::Intended | Call::Unknown))
-    {
-        // Should it come back, that delete is no other client's.
-        record.unanswered_delete = Some(recovery.phase_since);
-    }
-    let ended = strays::call_off(fleet, &name, "it was taken out of the config", false, turn);
-    let former = former_slot(fleet, &name).filter(|_| ended.is_none());
-    let ended = ended.or_else(|| {
-        fleet.dirty_ledger = true;
-        let why = format!("its slot, which was called {name} by then, was taken out of the config");
-        Some(strays::leave_behind(&former?, &why, &mut fleet.ledger, turn.now))
-    });
+    let ended = called_off::call_off(fleet, &name, "it was taken out of the config", false, turn);
     let Some(mut record) = fleet.slots.remove(&name) else { return };
     fleet.memory.remove(&name);
     let waits = record.incarnation.as_ref().filter(|_| record.queued_since().is_some());
@@ -147,15 +131,6 @@ fn leave(fleet: &mut Fleet, name: String, turn: &mut Turn) {
     record.job.amendment = None;
     fleet.left.insert(name.clone(), record);
     fleet.dirty.insert(name);
-}
-
-/// The former name of a slot that was renamed while its request waited: by that name the request is ours.
-fn former_slot(fleet: &Fleet, name: &str) -> Option<SlotRecord> {
-    let record = fleet.slots.get(name).filter(|record| record.queued_since().is_some())?;
-    let same = |left: &&SlotRecord| {
-        left.ours && left.request.is_some() && left.incarnation == record.incarnation
-    };
-    fleet.left.values().find(same).cloned()
 }
 
 /// Drops what is known of slots that left too long ago.
@@ -189,6 +164,9 @@ pub fn purge(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         // A request that it takes up once more is still one that may be called off.
         record.request = old.request;
         record.submitted_at = old.submitted_at;
+        // A delete of ours that is under way is no other client's.
+        (record.deleting, record.own_delete) = (old.deleting, old.own_delete);
+        record.unanswered_delete = old.unanswered_delete;
         // A generation is never used twice: an old create that comes late must not pass for a new one.
         record.job.generation = old.job.generation;
         fleet.memory.insert(name.to_owned(), Memory::default());

@@ -42,7 +42,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(30 * 60);
 /// One whose delete was refused or not sent is tried again after this.
 const RETRY_AFTER: Duration = Duration::from_secs(5 * 60);
 /// A delete that was decided so long ago was answered, or never will be.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
+pub const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Asks for the GET that a removal rests on, of each stray that was listed dead.
 pub fn look(fleet: &mut Fleet, turn: &mut Turn) {

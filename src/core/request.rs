@@ -34,7 +34,7 @@ use crate::model::view::Decision;
 use super::ctx::SlotCtx;
 use super::moves::{advance, came_of};
 use super::turn::Turn;
-use super::{answers, strays};
+use super::{answers, called_off};
 
 /// Requests of one recovery that may fail for a reason that no rule knows.
 const UNEXPLAINED: u32 = 1;
@@ -183,7 +183,7 @@ fn leave_queue(ctx: &mut SlotCtx, waited: Duration, turn: &mut Turn) -> Decision
     if ctx.record.recovery.as_ref().is_some_and(|r| r.call != Some(Call::Observed)) {
         came_of(ctx.record, Verb::Create, CallResult::CalledOff, &format!("create: {why}"), turn);
     }
-    strays::leave_behind(ctx.record, &why, ctx.ledger, turn.now);
+    called_off::leave_behind(ctx.record, &why, ctx.ledger, turn.now);
     advance(ctx.record, Phase::Gone, &why, turn);
     let failure = Failure::new(FailureClass::StockOut, why.clone());
     answers::refused(ctx.record, ctx.slot, ctx.ledger, failure, turn);

@@ -4,6 +4,7 @@
 mod amend;
 
 mod budgets;
+mod called_off;
 mod chips;
 mod codes;
 mod commands;

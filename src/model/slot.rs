@@ -243,6 +243,9 @@ pub struct SlotRecord {
     /// The operation of our own last delete.
     #[serde(default)]
     pub own_delete: Option<String>,
+    /// The incarnation whose delete of ours was under way when its slot was called off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleting: Option<Incarnation>,
     /// When our own last delete was decided whose answer never came: its operation is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered_delete: Option<Timestamp>,
@@ -420,6 +423,7 @@ impl SlotRecord {
             named: None,
             resubmitted: Resubmitted::default(),
             own_delete: None,
+            deleting: None,
             unanswered_delete: None,
             first_seen: None,
             paused: None,

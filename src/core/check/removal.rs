@@ -11,7 +11,6 @@ use crate::model::filling::Deletable;
 use crate::model::fleet::{Fleet, Stray, Twin};
 use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
-use crate::model::settings::Settings;
 use crate::model::time::elapsed;
 
 /// Polls between a lost submission and the next one, at most.
@@ -40,7 +39,7 @@ pub fn removal(
         && (called_off || view.node == stray.name);
     let plain = view.queued_resource.is_none() && !view.multislice && !view.is_v1;
     rule(made_here && plain, "S17", "no create of this journal made it")?;
-    rule(!is_anothers(settings, stray), "S17", "a slot of another name owns the queued resource")?;
+    rule(!is_anothers(fleet, stray), "S17", "a slot of another name owns the queued resource")?;
     let cannot_run = match called_off {
         true => matches!(
             view.standing.as_ref().map(|standing| standing.condition),
@@ -102,11 +101,13 @@ fn cancel(
     rule(!held, "S7", "dry run, or paused")
 }
 
-/// Whether the config names its queued resource for a slot of another name.
-fn is_anothers(settings: &Settings, stray: &Stray) -> bool {
+/// Whether the config names its queued resource for a slot of another name, which is wanted.
+fn is_anothers(fleet: &Fleet, stray: &Stray) -> bool {
     let Some(id) = &stray.request else { return false };
-    settings.slots.iter().any(|(name, slot)| {
-        slot.filling.id() == id && *name != stray.name && slot.zones.contains(&stray.zone)
+    fleet.settings.slots.iter().any(|(name, slot)| {
+        let named = slot.filling.id() == id && slot.zones.contains(&stray.zone);
+        let forgotten = fleet.slots.get(name).is_some_and(|record| record.forgotten);
+        named && *name != stray.name && !forgotten
     })
 }
 
@@ -123,7 +124,7 @@ pub fn idling(fleet: &Fleet, stray: &Stray, view: &NodeView, order: &RunOrder) -
     let here = fleet.slots.get(&stray.name).filter(|record| record.zone == stray.zone);
     let filling = settings.slots.get(&stray.name).map(|slot| &slot.filling);
     let slot = here.filter(|_| stray.request.is_none() || filling == Some(&stray.filling()));
-    let owned = slot.is_some_and(|record| !record.forgotten) || is_anothers(settings, stray);
+    let owned = slot.is_some_and(|record| !record.forgotten) || is_anothers(fleet, stray);
     rule(!owned, "S17", "a slot owns the node")?;
     let plain = view.queued_resource.is_none() && !view.multislice && !view.is_v1;
     rule(made_here && plain && view.supervised, "S17", "no create of this journal made it")?;
